@@ -528,6 +528,7 @@ impl Gateway {
                         _ => Coding::ULaw,
                     },
                 },
+                side: None,
                 metadata: None,
                 is_lasting: true,
             });

@@ -4,7 +4,7 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -502,6 +502,19 @@ fn calls_are_recorded_as_the_file_or_the_request_says() {
         "[calls]\nrecord = { to = \"DIR/{date}/{call}-{id}\", on = \"call\" }\n[timeouts]\ndelete-delay = 0\n",
     );
     let mut calls = Vec::new();
+    for (codecs, format) in [
+        (["G722/8000", "opus/48000/2"], "wav"),
+        (["G722/8000", "opus/48000/2"], "mka"),
+        (["L16/16000/1", "PCMU/8000"], "mka-g711"),
+        (["PCMA/8000", "L16/16000/1"], "wav"),
+    ] {
+        for tracks in ["sides", "mixed"] {
+            let id = format!("a/..{}-{format}-{tracks}", codecs.join("-"));
+            let more = json!({"id": id, "record": {"tracks": tracks, "format": format}});
+            let (call, speakers) = gateway.call(codecs, &more);
+            calls.push((call, speakers, id, format, tracks));
+        }
+    }
     for format in [None, Some("wav-g711"), Some("mka"), Some("mka-g711")] {
         for tracks in ["sides", "mixed"] {
             let id = format!("a/../{format:?}-{tracks}");
@@ -530,22 +543,23 @@ fn calls_are_recorded_as_the_file_or_the_request_says() {
         assert_eq!((&one["call"], &one["format"]), (&json!(id), &json!(format)));
         let path = gateway.path(&one);
         let name = path.file_name().expect("a name").to_string_lossy();
-        assert!(name.starts_with("a_.._"), "{name}");
-        let what = format!("{format} {tracks}");
+        assert!(name.starts_with("a_.."), "{name}");
+        let what = format!("{id} {format} {tracks}");
+        let (first, rate_hz, channels) = decoded(&path, 0);
+        assert_eq!(one["rate_hz"], rate_hz);
         let heard: Vec<Vec<f32>> = match (format.starts_with("mka"), *tracks) {
             (false, "sides") => {
-                let (samples, _, channels) = decoded(&path, 0);
                 assert_eq!(channels, 2);
-                [0, 1].map(|at| channel(&samples, 2, at)).into()
+                [0, 1].map(|at| channel(&first, 2, at)).into()
             }
-            (true, "sides") => [0, 1].map(|track| decoded(&path, track).0).into(),
-            _ => vec![decoded(&path, 0).0],
+            (true, "sides") => [first, decoded(&path, 1).0].into(),
+            _ => vec![first],
         };
         for (track, samples) in heard.iter().enumerate() {
             for (party, hz) in HZ.into_iter().enumerate() {
                 let is_there = *tracks == "mixed" || track == party;
                 let due = if is_there { 1.0 } else { 0.0 };
-                assert_near(level(samples, 8000, hz), due, &what);
+                assert_near(level(samples, rate_hz, hz), due, &what);
             }
         }
     }
@@ -574,6 +588,25 @@ fn calls_sides() -> [Value; 2] {
     ]
 }
 
+#[test]
+fn each_party_has_its_own_file_where_the_name_says_so() {
+    let gateway = Gateway::start(
+        "[calls]\nrecord = { to = \"DIR/{call}-{side}.wav\" }\n[timeouts]\ndelete-delay = 0\n",
+    );
+    let (call, speakers) = gateway.call(["PCMU/8000", "PCMA/8000"], &json!({"id": "x"}));
+    std::thread::sleep(Duration::from_millis(1800));
+    let path = call["path"].as_str().expect("a path");
+    assert_eq!(gateway.relay.request("DELETE", path, "", b"").status, 204);
+    drop(speakers);
+    gateway.wait_for("complete", 2);
+    for (party, name) in ["x-a.wav", "x-b.wav"].into_iter().enumerate() {
+        let (samples, rate_hz, channels) = decoded(&gateway.root().join(name), 0);
+        assert_eq!((rate_hz, channels), (8000, 1));
+        assert_near(level(&samples, rate_hz, HZ[party]), 1.0, name);
+        assert_near(level(&samples, rate_hz, HZ[1 - party]), 0.0, name);
+    }
+}
+
 /// Speech without its pauses: seconds of a channel in which the tone is heard.
 fn loud_s(samples: &[f32], rate_hz: u32) -> f32 {
     let pieces = samples.chunks(rate_hz as usize / 100);
@@ -584,8 +617,11 @@ fn loud_s(samples: &[f32], rate_hz: u32) -> f32 {
 #[test]
 fn what_is_said_in_a_pause_is_in_no_file() {
     let (table, listen) = stream("s", "PCMU", "{ to = \"DIR/{id}.wav\" }");
+    let hook = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let url = format!("http://{}/", hook.local_addr().expect("bound"));
+    let posted = std::thread::spawn(move || posts(&hook, 2));
     let gateway = Gateway::start(&format!(
-        "{table}[calls]\nrecord = {{ to = \"DIR/{{id}}.wav\" }}\n[timeouts]\ndelete-delay = 0\n"
+        "{table}[alarms]\nwebhook = \"{url}\"\n[alarms.no-packets]\nenabled = false\n[calls]\nrecord = {{ to = \"DIR/{{id}}.wav\" }}\n[timeouts]\ndelete-delay = 0\n"
     ));
     let speaker = Speaker::start(socket(), listen, 0, format_of("PCMU/8000"), HZ[0]);
     let (call, speakers) = gateway.call(["PCMU/8000", "PCMU/8000"], &json!({}));
@@ -607,6 +643,16 @@ fn what_is_said_in_a_pause_is_in_no_file() {
     second();
     both("stopped");
     let complete = gateway.wait_for("complete", 2);
+    let posted = posted.join().expect("it is told");
+    for one in &complete {
+        let told = posted.iter().find(|told| told["recording"] == one["id"]);
+        let told = told.unwrap_or_else(|| panic!("{posted:?}"));
+        assert_eq!(
+            (&told["state"], &told["path"]),
+            (&json!("complete"), &one["file"])
+        );
+        assert_eq!(told["integrated_lufs"], one["loudness"]["integrated_lufs"]);
+    }
     // A stream goes on in another file.
     both("running");
     second();
@@ -632,6 +678,31 @@ fn what_is_said_in_a_pause_is_in_no_file() {
     ] {
         assert_eq!(gateway.patch(path, &body), status, "{path} {body}");
     }
+}
+
+/// The bodies of so many requests about recordings.
+fn posts(hook: &std::net::TcpListener, count: usize) -> Vec<Value> {
+    let mut found = Vec::new();
+    while found.len() < count {
+        let (stream, _) = hook.accept().expect("a request");
+        let mut reader = BufReader::new(stream);
+        let (mut length, mut line) = (0, String::new());
+        while line != "\r\n" {
+            line.clear();
+            reader.read_line(&mut line).expect("a header");
+            let lower = line.to_ascii_lowercase();
+            if let Some(text) = lower.strip_prefix("content-length:") {
+                length = text.trim().parse().expect("a number");
+            }
+        }
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body).expect("a body");
+        let answer = b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n";
+        reader.get_mut().write_all(answer).expect("sent");
+        let body: Value = serde_json::from_slice(&body).expect("JSON");
+        found.extend(body.get("recording").is_some().then_some(body));
+    }
+    found
 }
 
 /// A sender is silent for a second: what is before and behind that is kept, and the rest of the time nothing.

@@ -395,8 +395,8 @@ fn recorded(path: &Path) -> [Vec<f64>; 2] {
     let mut file = hound::WavReader::open(path).expect("a WAV file");
     assert_eq!(file.spec().channels, 2);
     assert_eq!(file.spec().sample_rate, 8000);
-    let samples: Result<Vec<i16>, _> = file.samples::<i16>().collect();
-    let samples = samples.expect("whole");
+    // The head of one that was cut off says more than there is.
+    let samples: Vec<i16> = file.samples::<i16>().map_while(Result::ok).collect();
     let channel = |at: usize| {
         let own = samples.iter().skip(at).step_by(2);
         own.map(|sample| f64::from(*sample) / 32768.0).collect()

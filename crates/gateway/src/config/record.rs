@@ -80,6 +80,7 @@ enum Placeholder {
     Time,
     Date,
     Id,
+    Side,
 }
 
 /// What placeholders stand for.
@@ -91,6 +92,8 @@ pub struct Names<'a> {
     pub time: &'a str,
     /// The recording's own.
     pub id: &'a str,
+    /// Whose it is: `a`, `b`, or `both`.
+    pub side: &'a str,
 }
 
 /// Not a name.
@@ -187,6 +190,7 @@ impl Template {
                     path.push_str(names.time.get(..8).unwrap_or_default())
                 }
                 Part::Value(Placeholder::Id) => path.push_str(names.id),
+                Part::Value(Placeholder::Side) => path.push_str(names.side),
             }
         }
         let has_ending = Path::new(&path)
@@ -200,6 +204,12 @@ impl Template {
         parts
             .filter(|part| matches!(part, Component::Normal(_)))
             .collect()
+    }
+
+    /// Each party of a call has files of its own.
+    #[must_use]
+    pub fn is_of_one_side(&self) -> bool {
+        self.parts.contains(&Part::Value(Placeholder::Side))
     }
 
     /// What the end of the name says of the format.
@@ -226,12 +236,13 @@ impl fmt::Display for Template {
 }
 
 impl Placeholder {
-    const ALL: [Placeholder; 5] = [
+    const ALL: [Placeholder; 6] = [
         Placeholder::Name,
         Placeholder::Call,
         Placeholder::Time,
         Placeholder::Date,
         Placeholder::Id,
+        Placeholder::Side,
     ];
 
     fn name(self) -> &'static str {
@@ -241,6 +252,7 @@ impl Placeholder {
             Placeholder::Time => "time",
             Placeholder::Date => "date",
             Placeholder::Id => "id",
+            Placeholder::Side => "side",
         }
     }
 }
@@ -462,6 +474,10 @@ impl Checker<'_> {
         );
         let all = RecordOn::ALL.map(|one| (one.name(), one));
         let on = self.word(value("on"), "on", &all);
+        if template.is_of_one_side() {
+            let help = "each party has files of its own then; remove one of the two";
+            self.conflict(value("tracks"), "tracks", "`{side}` in `to`", help);
+        }
         if format == RecordingFormat::Pcap && on != RecordOn::Always {
             let help =
                 "packets are kept with `on = \"always\"`; remove `on`, or name another `format`";
@@ -587,7 +603,7 @@ impl Checker<'_> {
 
 /// Those of `record`.
 const RECORD_KEYS: [&str; 7] = ["to", "format", "tracks", "rotate", "on", "before", "after"];
-const PLACEHOLDERS: &str = "name, call, time, date and id";
+const PLACEHOLDERS: &str = "name, call, time, date, id and side";
 /// Of a name in a file's: systems take 255 bytes with what is added.
 const NAME_CHARS_MAX: usize = 100;
 const ROTATE_ALLOWED: &str = "a time from 1s to 366d (s, m, h, d), a size from 64kB to 4GB (kB, MB, GB), or both, such as \"1h\" or \"1h 500MB\"";
@@ -610,6 +626,7 @@ mod tests {
             name,
             time: "20261125T213600Z",
             id: "01ab",
+            side: "a",
         };
         let template = Template::parse(text).ok()?;
         assert_eq!(template.to_string(), text);
@@ -623,7 +640,7 @@ mod tests {
             Some("news_1/20261125T213600Z.wav")
         );
         assert_eq!(
-            expanded("/r/x{date}/a-{id}", "n").as_deref(),
+            expanded("/r/x{date}/{side}-{id}", "n").as_deref(),
             Some("x20261125/a-01ab.wav")
         );
         let root = Template::parse("/r/s/x{date}/a").expect("a template");

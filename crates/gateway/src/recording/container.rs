@@ -67,6 +67,16 @@ impl Container {
         }
     }
 
+    /// The head of a file that is about to have so many bytes more.
+    pub(super) fn head_ahead(&self, bytes: u64) -> Vec<u8> {
+        wav::head(self.sound, &self.notes, self.bytes.saturating_add(bytes))
+    }
+
+    /// Of so much audio.
+    pub(super) fn bytes_in(&self, seconds: u64) -> u64 {
+        seconds * u64::from(self.sound.rate_hz) * u64::from(self.sound.frame_bytes())
+    }
+
     /// A file without an end is read as far as its head says.
     pub(super) fn has_size_in_head(&self) -> bool {
         self.kind == Kind::Wav
@@ -76,7 +86,10 @@ impl Container {
     pub(super) fn add(&mut self, frames: &[i16], out: &mut Vec<u8>) {
         let begin = out.len();
         match self.kind {
-            Kind::Wav => self.sound.coding.write(frames.iter().copied(), out),
+            Kind::Wav => {
+                let all = usize::from(self.sound.channels);
+                self.sound.coding.write(frames, (0, all), all, out);
+            }
             Kind::Mka { tracks } => mka::cluster(self.sound, tracks, self.frames, frames, out),
             Kind::Pcap => return,
         }

@@ -9,6 +9,7 @@ use std::task::{Context, Poll, Waker};
 
 use futures_util::stream::FuturesUnordered;
 use threadbare_files::{Access, Budget, Data, Disk, Failure, File, Options};
+use threadbare_rtp::call::Side;
 use tokio::sync::oneshot;
 
 use super::destination::{Destination, Folder, Keeping, metadata_path};
@@ -114,7 +115,7 @@ impl Desk {
     /// Begins a file.
     pub(super) fn begin(
         &mut self,
-        of: RecordingId,
+        (of, side): (RecordingId, Option<Side>),
         subject: &Subject,
         spec: &RecordSpec,
         shape: Shape,
@@ -147,6 +148,11 @@ impl Desk {
             name: entry.name(),
             time: &began.strftime("%Y%m%dT%H%M%SZ").to_string(),
             id: &id,
+            side: match side {
+                None => "both",
+                Some(Side::A) => "a",
+                Some(Side::B) => "b",
+            },
         };
         entry.path = spec.to.expand(names, spec.format.ending());
         let root = self.root(spec.to.root());

@@ -161,10 +161,7 @@ pub(super) fn cluster(sound: Sound, tracks: u8, at: u64, frames: &[i16], out: &m
         long_size(out, block as u64);
         // A keyframe.
         out.extend([0x81 + track as u8, 0, 0, 0x80]);
-        let samples = frames
-            .chunks_exact(all)
-            .flat_map(|frame| frame[track * own..(track + 1) * own].iter().copied());
-        sound.coding.write(samples, out);
+        sound.coding.write(frames, (track * own, own), all, out);
     }
 }
 

@@ -28,6 +28,8 @@ pub struct NewRecording {
     pub spec: Arc<RecordSpec>,
     /// Where it comes from.
     pub source: Source,
+    /// This party alone; `None`: all.
+    pub side: Option<Side>,
     /// Kept beside the first file.
     pub metadata: Option<String>,
     /// It goes on in another file when the disk has failed.

@@ -25,8 +25,8 @@ pub(super) struct Part {
     waiting: Vec<u8>,
     /// Behind the head, taken by the disk service.
     taken: u64,
-    /// The head is behind what follows it.
-    is_head_old: bool,
+    /// What the head says of what follows it: more than there is, so that a file that is cut off is read to its end.
+    said: u64,
     /// When it is to end, on the monotonic clock, ns.
     pub(super) end_ns: u64,
     bytes_max: Option<u64>,
@@ -59,7 +59,7 @@ impl Part {
             container,
             waiting: head,
             taken: 0,
-            is_head_old: false,
+            said: 0,
             end_ns,
             bytes_max,
         }
@@ -128,20 +128,20 @@ impl Part {
                 Poll::Pending => return Ok(0),
             }
             self.taken = self.container.bytes();
-            self.is_head_old = self.container.has_size_in_head();
         }
-        if self.is_head_old {
-            let head = self.container.head(false);
+        if self.container.has_size_in_head() && self.taken > self.said {
+            let ahead = self.container.bytes_in(AHEAD_S);
+            let head = self.container.head_ahead(ahead);
             self.file.seek(0);
-            let bytes = head.len();
+            let length = head.len();
             let data = || Data::Owned(Box::new(head));
-            let written = self.file.poll_write(cx, bytes, false, data);
+            let written = self.file.poll_write(cx, length, false, data);
             self.file.seek(self.head_bytes + self.taken);
-            self.is_head_old = match written {
-                Poll::Ready(written) => written.map(|()| false)?,
-                // It is as before, which is whole.
-                Poll::Pending => true,
-            };
+            // Without room, it is tried in the next turn.
+            if let Poll::Ready(written) = written {
+                written?;
+                self.said = self.taken + ahead;
+            }
         }
         Ok(bytes as u64)
     }
@@ -211,5 +211,7 @@ impl Part {
     }
 }
 
+/// The head is written so seldom.
+const AHEAD_S: u64 = 10;
 /// Of one file whose packets the disk does not take.
 const PACKET_BYTES_WAITING_MAX: usize = 1 << 20;

@@ -23,6 +23,7 @@ use crate::config::{RecordOn, RecordSpec, Tracks as TrackKind};
 pub(super) struct Running {
     id: RecordingId,
     pub(super) of: Subject,
+    side: Option<Side>,
     spec: Arc<RecordSpec>,
     tape: Tape,
     part: Option<Part>,
@@ -62,13 +63,15 @@ struct AudioTape {
     track_count: u8,
     /// Both sides are added up.
     is_mixed: bool,
+    /// This one alone is heard.
+    only: Option<Side>,
     /// Left out, and counted.
     missed_ns: u64,
 }
 
 impl Running {
     pub(super) fn new(id: RecordingId, new: NewRecording, now_ns: u64) -> Running {
-        let spec = new.spec;
+        let (spec, only) = (new.spec, new.side);
         let tape = match new.source {
             Source::Audio {
                 listening,
@@ -77,6 +80,7 @@ impl Running {
                 channels,
                 law,
             } => {
+                let sides = if only.is_some() { 1 } else { sides };
                 let is_mixed = sides > 1 && spec.tracks == TrackKind::Mixed;
                 let track_count = if is_mixed { 1 } else { sides };
                 Tape::Audio(Box::new(AudioTape {
@@ -90,6 +94,7 @@ impl Running {
                     },
                     track_count,
                     is_mixed,
+                    only,
                     missed_ns: 0,
                 }))
             }
@@ -104,6 +109,7 @@ impl Running {
         Running {
             id,
             of: new.of,
+            side: only,
             spec,
             tape,
             part: None,
@@ -145,7 +151,7 @@ impl Running {
 
     fn begin_part(&mut self, desk: &mut Desk, shape: Shape) {
         let metadata = self.metadata.take();
-        let part = desk.begin(self.id, &self.of, &self.spec, shape, metadata);
+        let part = desk.begin((self.id, self.side), &self.of, &self.spec, shape, metadata);
         self.part = Some(part);
     }
 
@@ -378,9 +384,12 @@ impl Running {
 
 impl AudioTape {
     fn hear(&mut self) {
-        let tracks = &mut self.tracks;
-        self.listening
-            .take(|portion, samples| tracks.add(portion, samples));
+        let (tracks, only) = (&mut self.tracks, self.only);
+        self.listening.take(|portion, samples| match only {
+            None => tracks.add(portion, samples),
+            Some(side) if side == portion.side => tracks.add_to(0, portion, samples),
+            Some(_) => {}
+        });
     }
 
     /// Since the last time.

@@ -32,13 +32,50 @@ impl Coding {
         }
     }
 
-    /// Appends samples.
-    pub(super) fn write(self, samples: impl Iterator<Item = i16>, out: &mut Vec<u8>) {
+    /// Appends samples: those of `width` in each frame that begin with `first`.
+    pub(super) fn write(
+        self,
+        frames: &[i16],
+        (first, width): (usize, usize),
+        all: usize,
+        out: &mut Vec<u8>,
+    ) {
+        if width < all {
+            let own: Vec<i16> = match width {
+                1 => frames.iter().skip(first).step_by(all).copied().collect(),
+                _ => {
+                    let own = frames.chunks_exact(all);
+                    own.flat_map(|frame| &frame[first..first + width])
+                        .copied()
+                        .collect()
+                }
+            };
+            return self.write_all(&own, out);
+        }
+        self.write_all(frames, out);
+    }
+
+    fn write_all(self, samples: &[i16], out: &mut Vec<u8>) {
+        let begin = out.len();
+        out.resize(begin + samples.len() * self.sample_bytes() as usize, 0);
+        let room = &mut out[begin..];
         match self {
-            Coding::Linear => out.extend(samples.flat_map(i16::to_le_bytes)),
+            Coding::Linear => {
+                for (two, sample) in room.as_chunks_mut::<2>().0.iter_mut().zip(samples) {
+                    *two = sample.to_le_bytes();
+                }
+            }
             // What was decoded becomes the code that came.
-            Coding::ALaw => out.extend(samples.map(g711::linear_to_alaw)),
-            Coding::ULaw => out.extend(samples.map(g711::linear_to_ulaw)),
+            Coding::ALaw => {
+                for (one, sample) in room.iter_mut().zip(samples) {
+                    *one = g711::linear_to_alaw(*sample);
+                }
+            }
+            Coding::ULaw => {
+                for (one, sample) in room.iter_mut().zip(samples) {
+                    *one = g711::linear_to_ulaw(*sample);
+                }
+            }
         }
     }
 }

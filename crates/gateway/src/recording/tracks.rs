@@ -1,7 +1,5 @@
 //! What is heard of a stream, or of both sides of a call, on one clock. No thread, no clock of its own.
 
-use std::collections::VecDeque;
-
 use threadbare_relay::Portion;
 use threadbare_rtp::codec::Format;
 use threadbare_rtp::convert::Converter;
@@ -27,7 +25,7 @@ pub struct Tracks {
 struct Track {
     converter: Option<(Format, Converter)>,
     /// Interleaved, behind what was taken.
-    samples: VecDeque<i16>,
+    samples: Vec<i16>,
     /// The end of what was heard last, ns.
     heard_ns: Option<u64>,
 }
@@ -68,13 +66,18 @@ impl Tracks {
 
     /// What a side said.
     pub fn add(&mut self, portion: &Portion, samples: &[i16]) {
+        self.add_to(portion.side as usize, portion, samples);
+    }
+
+    /// The same, to the track of this place.
+    pub fn add_to(&mut self, place: usize, portion: &Portion, samples: &[i16]) {
         if self.paused_ns.is_some() || portion.until_ns < self.deaf_until_ns {
             return;
         }
         let target = self.frame_at(portion.until_ns);
         let slack = SLACK_NS * u64::from(self.rate_hz) / NS_PER_S;
         let (rate_hz, channels, taken) = (self.rate_hz, self.channels, self.taken);
-        let Some(track) = self.tracks.get_mut(portion.side as usize) else {
+        let Some(track) = self.tracks.get_mut(place) else {
             return;
         };
         track.heard_ns = Some(portion.until_ns);
@@ -96,7 +99,9 @@ impl Tracks {
         let ahead = end.saturating_sub(target);
         // Its clock is faster than ours, or what comes was taken already.
         let left_out = if ahead > slack { ahead.min(frames) } else { 0 };
-        track.samples.extend(&samples[left_out as usize * width..]);
+        track
+            .samples
+            .extend_from_slice(&samples[left_out as usize * width..]);
     }
 
     /// Takes the frames until a time, interleaved: what comes later for it is left out.
@@ -109,13 +114,24 @@ impl Tracks {
         let begin = frames.len();
         frames.resize(begin + count * width, 0);
         for (side, track) in self.tracks.iter_mut().enumerate() {
+            // The rest is a few packets.
             let there = (count * own).min(track.samples.len());
-            let mut samples = track.samples.drain(..there);
-            for frame in frames[begin..].chunks_exact_mut(width) {
-                for place in &mut frame[side * own..(side + 1) * own] {
-                    *place = samples.next().unwrap_or(0);
+            let samples = &track.samples[..there];
+            match own {
+                1 => {
+                    let places = frames[begin..].iter_mut().skip(side).step_by(width);
+                    places
+                        .zip(samples)
+                        .for_each(|(place, sample)| *place = *sample);
+                }
+                _ => {
+                    let room = frames[begin..].chunks_exact_mut(width);
+                    for (frame, samples) in room.zip(samples.chunks_exact(own)) {
+                        frame[side * own..(side + 1) * own].copy_from_slice(samples);
+                    }
                 }
             }
+            track.samples.drain(..there);
         }
         self.taken += count as u64;
     }

@@ -253,7 +253,7 @@ impl Writer {
 }
 
 /// Files are no further behind than this and `running::DELAY_NS`.
-const TURN_NS: u64 = 500_000_000;
+const TURN_NS: u64 = 600_000_000;
 /// Of a turn: recordings that began together are not written together.
 const SHARES: u64 = 10;
 /// Orders in a row, before recordings have their turns.

@@ -115,6 +115,10 @@ impl Job {
     /// With the streams of the file, unless a cluster says which ones are carried here.
     fn start_gateway(&self) -> miette::Result<Gateway> {
         let mut config = self.config.clone();
+        let is_recorded = config.streams.iter().any(|spec| spec.record.is_some());
+        if is_recorded && matches!(self.elements, Elements::Stock) {
+            return Err(miette!("--stock does not go with `record`"));
+        }
         if config.cluster.is_some() {
             if matches!(self.elements, Elements::Stock) {
                 return Err(miette!("--stock does not go with [cluster]"));

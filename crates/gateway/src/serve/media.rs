@@ -41,6 +41,7 @@ use super::reading::{Reading, SideCounts};
 use super::spec::{self, Common};
 use super::trail::Trail;
 use super::wake::Wake;
+use crate::recording::Recorder;
 
 /// The streams that run.
 #[derive(Debug)]
@@ -325,9 +326,7 @@ impl MediaPlane {
             StreamCommand::StopPlay { to } => self.stop_play(stream, to),
             StreamCommand::StartRecording(recording) => self.record(stream, recording),
             StreamCommand::PauseRecording => {
-                if let Some((recorder, id)) = self.recording_of(stream) {
-                    recorder.pause(id);
-                }
+                self.each_recording(stream, Recorder::pause);
             }
             StreamCommand::StopRecording { discard } => self.stop_recording(stream, discard),
             // Its file comes first: see the service.

@@ -737,7 +737,7 @@ pub(super) const REFUSED_STREAMS: &[Refused] = &[
         text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ncodec = \"PCMU\"\nrecord = { to = \"/rec/{who}.wav\" }",
         says: &[
             "`to` cannot be \"/rec/{who}.wav\"",
-            "name, call, time, date and id",
+            "name, call, time, date, id and side",
         ],
         lines: &[5],
     },
@@ -800,6 +800,11 @@ pub(super) const REFUSED_STREAMS: &[Refused] = &[
     Refused {
         text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ncodec = \"PCMU\"\nrecord = { to = \"/r/{id}\", too = 1 }",
         says: &["`too` is no key of `record`", "to, format, tracks"],
+        lines: &[5],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ncodec = \"PCMU\"\nrecord = { to = \"/r/{id}-{side}\", tracks = \"mixed\" }",
+        says: &["`tracks = \"mixed\"` does not go with `{side}`"],
         lines: &[5],
     },
     Refused {

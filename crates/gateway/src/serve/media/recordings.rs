@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use threadbare_control::calls::{CallId, Recording, StreamId, StreamKind, StreamSpec};
+use threadbare_rtp::call::Side;
 use threadbare_rtp::codec::Encoding;
 use threadbare_rtp::leg::Carries;
 
@@ -25,10 +26,10 @@ pub(super) struct Recordings {
     wishes: HashMap<CallId, Arc<RecordSpec>>,
 }
 
-/// A stream's recording.
+/// A stream's recording, or that of each side.
 #[derive(Debug)]
 pub(super) struct Recorded {
-    id: RecordingId,
+    ids: Vec<RecordingId>,
     /// Of packets.
     ear: Option<Ear>,
 }
@@ -111,9 +112,18 @@ impl MediaPlane {
         asked.or_else(|| policy.map(|spec| (spec.to.root(), spec.format)))
     }
 
-    pub(super) fn recording_of(&self, stream: StreamId) -> Option<(&Recorder, RecordingId)> {
-        let recorded = self.streams.get(&stream)?.recording.as_ref()?;
-        Some((&self.recordings.recorder, recorded.id))
+    /// Has something done to the recordings of a stream. Whether there are any.
+    pub(super) fn each_recording(
+        &self,
+        stream: StreamId,
+        act: impl Fn(&Recorder, RecordingId),
+    ) -> bool {
+        let running = self.streams.get(&stream);
+        let recorded = running.and_then(|one| one.recording.as_ref());
+        let ids = recorded.map_or(&[][..], |recorded| &recorded.ids);
+        ids.iter()
+            .for_each(|id| act(&self.recordings.recorder, *id));
+        recorded.is_some()
     }
 
     /// Begins the recording of a stream that is new, if calls are recorded.
@@ -142,8 +152,8 @@ impl MediaPlane {
 
     /// Begins a recording, or goes on with one.
     pub(super) fn record(&mut self, stream: StreamId, recording: Recording) {
-        if let Some((recorder, id)) = self.recording_of(stream) {
-            return recorder.resume(id);
+        if self.each_recording(stream, Recorder::resume) {
+            return;
         }
         let Some(running) = self.streams.get(&stream) else {
             return;
@@ -180,15 +190,27 @@ impl MediaPlane {
         let Some(running) = self.streams.get_mut(&stream) else {
             return;
         };
-        let new = NewRecording {
-            of: Subject::Call(running.call.to_string().into()),
-            source: running.source(spec.format),
-            spec,
-            metadata,
-            is_lasting,
+        let is_split = spec.to.is_of_one_side() && spec.format != RecordingFormat::Pcap;
+        let sides = match is_split {
+            true => &[Some(Side::A), Some(Side::B)][..],
+            false => &[None],
         };
-        let (id, ear) = self.recordings.recorder.start(new);
-        running.recording = Some(Recorded { id, ear });
+        let of = Subject::Call(running.call.to_string().into());
+        let (mut ids, mut ear, mut metadata) = (Vec::new(), None, metadata);
+        for side in sides {
+            let new = NewRecording {
+                of: of.clone(),
+                source: running.source(spec.format),
+                spec: spec.clone(),
+                side: *side,
+                metadata: metadata.take(),
+                is_lasting,
+            };
+            let (id, own) = self.recordings.recorder.start(new);
+            ids.push(id);
+            ear = own;
+        }
+        running.recording = Some(Recorded { ids, ear });
         self.tell_ears(stream);
         self.tell_recording(stream);
     }
@@ -214,10 +236,10 @@ impl MediaPlane {
     }
 
     pub(super) fn stop_recording(&mut self, stream: StreamId, discard: bool) {
-        let Some((recorder, id)) = self.recording_of(stream) else {
+        let stop = |recorder: &Recorder, id| recorder.stop(id, discard);
+        if !self.each_recording(stream, stop) {
             return;
-        };
-        recorder.stop(id, discard);
+        }
         if let Some(running) = self.streams.get_mut(&stream) {
             running.recording = None;
             let _ = running.handle.command(|medium, _| {
