@@ -175,6 +175,14 @@ bench-calls: setup-bench ## measures calls of a SIP proxy beside rtpengine into 
 	$(TARGET_DIR)/bench/release/calls --threadbare $(TARGET_DIR)/release/threadbare $(BENCH_CALLS_ARGS) >$(TARGET_DIR)/calls.jsonl
 	mv $(TARGET_DIR)/calls.jsonl bench/results/calls.jsonl
 
+.PHONY: bench-recordings
+bench-recordings: setup-bench ## prints what 1000 recordings cost beside 1000 calls (2 minutes)
+	$(CARGO) build --release -p threadbare
+	$(CARGO) build --release --manifest-path bench/Cargo.toml --target-dir $(TARGET_DIR)/bench --bin calls
+	for what in passed1000 recorded1000; do \
+	    $(TARGET_DIR)/bench/release/calls --threadbare $(TARGET_DIR)/release/threadbare --alone --only $$what $(BENCH_RECORDINGS_ARGS); \
+	done
+
 .PHONY: bench-render
 bench-render: setup-demo ## README, docs, plots and drawings from the newest results files
 	$(CARGO) run -q --manifest-path bench/Cargo.toml --target-dir $(TARGET_DIR)/bench --bin bench-render

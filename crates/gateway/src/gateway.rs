@@ -12,14 +12,16 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use threadbare_relay::Board;
+use threadbare_rtp::codec::Encoding;
 
 use self::carried::{Carriage, Place, Start};
 use crate::backoff::Backoff;
 use crate::codec::{Codec, CodecIn};
 use crate::config::{Config, Contexts, Destination, Restart, Rtcp, StreamSpec};
 use crate::event::{Event, Prepared, RunId};
-use crate::lines::{Beginning, Lines, Preparer, RunningLine};
+use crate::lines::{Beginning, Lines, Preparer, RunningLine, recorded_format};
 use crate::pipeline::{Elements, RunningPipeline, Stock, StockError};
+use crate::recording::{Coding, NewRecording, Recorder, RecordingId, RootError, Source, Subject};
 use crate::stats::StreamStats;
 use crate::watch::{Directory, Watched, Way};
 
@@ -41,6 +43,7 @@ pub struct Gateway {
     /// When streams that are held are prepared.
     ready: BTreeSet<(Instant, usize)>,
     carriage: Carriage,
+    recorder: Recorder,
     events: Receiver<Event>,
     sender: Sender<Event>,
 }
@@ -61,6 +64,9 @@ pub enum StartError {
     /// The contexts do not start.
     #[error(transparent)]
     Engine(#[from] threadbare_relay::EngineError),
+    /// A folder of recordings.
+    #[error(transparent)]
+    Recordings(#[from] RootError),
 }
 
 /// Why [`Gateway::handle_for`] returned.
@@ -94,6 +100,20 @@ struct Stream {
     backoff: Backoff,
     /// `None`: it is this process's alone.
     place: Option<Place>,
+    recording: Option<Recorded>,
+}
+
+/// A stream's recording, until it is dropped.
+#[derive(Debug)]
+struct Recorded {
+    recorder: Recorder,
+    id: RecordingId,
+}
+
+impl Drop for Recorded {
+    fn drop(&mut self) {
+        self.recorder.stop(self.id, false);
+    }
 }
 
 #[derive(Debug)]
@@ -129,6 +149,7 @@ impl Gateway {
             restarts: BTreeSet::new(),
             ready: BTreeSet::new(),
             carriage: Carriage::default(),
+            recorder: Recorder::default(),
             events,
             sender,
         };
@@ -137,7 +158,7 @@ impl Gateway {
         Ok(gateway)
     }
 
-    /// Starts what streams run on, if there are any. Nothing else fails in [`reload`](Self::reload).
+    /// Starts what streams run on, if there are any, and what they are recorded with. Nothing else fails in [`reload`](Self::reload).
     ///
     /// # Errors
     /// The contexts do not start.
@@ -146,6 +167,9 @@ impl Gateway {
             && !streams.is_empty()
         {
             lines.start_contexts()?;
+            for record in streams.iter().filter_map(|spec| spec.record.as_ref()) {
+                self.recorder.open_root(record.to.root())?;
+            }
         }
         Ok(())
     }
@@ -465,9 +489,57 @@ impl Gateway {
                 }
                 stream.runs(Running::Line(line));
                 self.directory.set_stopped(number, None);
+                self.record(number);
             }
             Err(error) => self.retry_later(number, &error.to_string()),
         }
+    }
+
+    /// Begins the recording of a stream that runs, and is not held.
+    fn record(&mut self, number: usize) {
+        let Some(stream) = self.streams.get_mut(&number) else {
+            return;
+        };
+        let place = stream.place.as_ref();
+        let is_held = place.is_some_and(|place| place.start == Start::Held);
+        let Some(spec) = stream.spec.record.clone().filter(|_| !is_held) else {
+            return;
+        };
+        // That of a stream of another node may be new.
+        if let Err(error) = self.recorder.open_root(spec.to.root()) {
+            let stream = &stream.spec.name;
+            return tracing::error!(stream, %error, "the stream is not recorded");
+        }
+        if stream.recording.is_none() {
+            let format = recorded_format(&stream.spec);
+            let (rate_hz, channels) = (format.sample_rate_hz, format.channels);
+            let board = self.directory.board(number);
+            let room = RECORDED_S_MAX * rate_hz as usize * usize::from(channels);
+            let (id, _) = self.recorder.start(NewRecording {
+                of: Subject::Stream(stream.spec.name.as_str().into()),
+                spec: spec.into(),
+                source: Source::Audio {
+                    listening: board.listen_with_room(room),
+                    rate_hz,
+                    sides: 1,
+                    channels,
+                    law: match format.encoding {
+                        Encoding::Pcma => Coding::ALaw,
+                        _ => Coding::ULaw,
+                    },
+                },
+                side: None,
+                metadata: None,
+                is_lasting: true,
+            });
+            let recorder = self.recorder.clone();
+            stream.recording = Some(Recorded { recorder, id });
+        }
+    }
+
+    /// What writes recordings.
+    pub(crate) fn recorder(&self) -> Recorder {
+        self.recorder.clone()
     }
 
     fn start_pipeline(&mut self, number: usize) {
@@ -576,6 +648,7 @@ impl Stream {
             run: 0,
             backoff: Backoff::new(restart),
             place: None,
+            recording: None,
         }
     }
 
@@ -611,6 +684,9 @@ impl Drop for Gateway {
 
 /// How long the start waits for name servers and files; streams that wait longer start later.
 const NAMES_LIMIT: Duration = Duration::from_secs(5);
+
+/// Audio that waits for the recorder's turn, and for a disk that pauses.
+const RECORDED_S_MAX: usize = 4;
 
 /// Margin for scheduling on an overloaded machine.
 const DRAIN_SPARE: Duration = Duration::from_millis(200);

@@ -41,6 +41,7 @@ pub mod pipeline;
 pub mod process;
 #[cfg(feature = "gstreamer")]
 mod reason;
+pub mod recording;
 pub mod reload;
 mod remote;
 pub mod run;

@@ -129,7 +129,7 @@ fn bash_completes_commands_options_and_values() {
     );
     assert_eq!(
         complete(&["threadbare", "serve", "--recording-format", ""]),
-        ["wav", "pcap"]
+        ["wav", "wav-g711", "mka", "mka-g711", "pcap"]
     );
     let all = complete(&["threadbare", ""]);
     assert!(all.contains(&"doctor".to_owned()), "{all:?}");

@@ -174,6 +174,12 @@ impl Board {
         self.0.ears.listen(LISTENING_SAMPLES)
     }
 
+    /// The same, for who takes it at other times: so many samples wait, of all channels.
+    #[must_use]
+    pub fn listen_with_room(&self, room_samples: usize) -> Listening {
+        self.0.ears.listen(room_samples)
+    }
+
     pub(crate) fn ears(&self) -> &Ears {
         &self.0.ears
     }

@@ -189,6 +189,7 @@ pub const RULES: &[Rule] = &[
         package: "threadbare",
         internal: &[
             "threadbare-control",
+            "threadbare-files",
             "gst-plugin-threadbare",
             "threadbare-demux",
             "threadbare-loudness",

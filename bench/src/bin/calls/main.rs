@@ -36,6 +36,9 @@ struct Options {
     /// Only this.
     #[arg(long)]
     only: Option<What>,
+    /// Folder of recordings; without it, one for temporary files.
+    #[arg(long)]
+    recordings: Option<PathBuf>,
     /// Without rtpengine.
     #[arg(long)]
     alone: bool,
@@ -60,6 +63,8 @@ enum What {
     Signalling,
     /// Memory of a call, and how long offers take beside 1000 calls.
     Idle1000,
+    /// 1000 calls, PCMU on both sides, each recorded to a WAV file: threadbare alone, and only on demand.
+    Recorded1000,
     /// 1000 calls, PCMU on both sides, whose process is killed and started again: threadbare alone.
     Restarted1000,
 }
@@ -94,6 +99,12 @@ struct Figures {
     /// The longest time without a packet, of all parties and of half of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     gap_ms: Option<[f64; 2]>,
+    /// Of the relay, at the end of the window.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    threads: Option<usize>,
+    /// The latest slice of its media threads, by its metrics.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    late_ms: Option<f64>,
     /// From the end of the process to the first answer of the next one.
     #[serde(skip_serializing_if = "Option::is_none")]
     back_ms: Option<f64>,
@@ -105,11 +116,16 @@ fn main() -> Result<()> {
     println!("{}", serde_json::to_string(&Head::now(String::new())?)?);
     for round in 0..options.rounds.max(1) {
         for what in What::value_variants() {
-            if options.only.is_some_and(|only| only != *what) {
+            let is_wanted = match options.only {
+                Some(only) => only == *what,
+                None => *what != What::Recorded1000,
+            };
+            if !is_wanted {
                 continue;
             }
             for kind in [Kind::Rtpengine, Kind::Threadbare] {
-                let is_alone = options.alone || *what == What::Restarted1000;
+                let ours = [What::Restarted1000, What::Recorded1000];
+                let is_alone = options.alone || ours.contains(what);
                 if is_alone && kind == Kind::Rtpengine {
                     continue;
                 }
@@ -136,17 +152,28 @@ fn measure_one(options: &Options, what: What, kind: Kind) -> Result<Figures> {
         })),
         _ => options.state.clone(),
     };
-    let mut relay = Relay::start(kind, &options.threadbare, state.as_deref())?;
+    let folder = options
+        .recordings
+        .clone()
+        .unwrap_or_else(std::env::temp_dir);
+    let folder = folder.join(format!("threadbare-recordings-{}", std::process::id()));
+    std::fs::create_dir_all(&folder)?;
+    let mut relay = Relay::start(kind, &options.threadbare, state.as_deref(), &folder)?;
     let figures = match what {
         What::Transcoded500 => carry(options, &mut relay, 500, Sides::Transcoded),
         What::Transcoded1000 => carry(options, &mut relay, 1000, Sides::Transcoded),
         What::Passed1000 => carry(options, &mut relay, 1000, Sides::Passed),
+        What::Recorded1000 => {
+            relay.record_calls();
+            carry(options, &mut relay, 1000, Sides::Passed)
+        }
         What::Srtp500 => carry(options, &mut relay, 500, Sides::Srtp),
         What::Signalling => signal(&mut relay),
         What::Idle1000 => idle(&mut relay),
         What::Restarted1000 => restart(options, &mut relay),
     };
     drop(relay);
+    std::fs::remove_dir_all(folder)?;
     // The next measurement begins without calls.
     match &state {
         Some(state) if state.exists() => std::fs::remove_file(state)?,
@@ -192,7 +219,17 @@ fn carry(options: &Options, relay: &mut Relay, calls: u32, sides: Sides) -> Resu
     let talk = parties.talk(ways, duration)?;
     std::thread::sleep(Duration::from_secs_f64(options.warmup));
     let (sent_before, cpu_before) = (talk.sent(), relay.cpu()?);
-    std::thread::sleep(Duration::from_secs_f64(options.seconds));
+    let end = Instant::now() + Duration::from_secs_f64(options.seconds);
+    let mut late_ms = None;
+    while Instant::now() < end {
+        std::thread::sleep(LOOK.min(end.saturating_duration_since(Instant::now())));
+        late_ms = relay
+            .lateness_ms()?
+            .into_iter()
+            .chain(late_ms)
+            .reduce(f64::max);
+    }
+    let threads = relay.threads()?;
     let (sent_after, cpu_after) = (talk.sent(), relay.cpu()?);
     let sent = talk.join()?;
     std::thread::sleep(SETTLE);
@@ -201,6 +238,8 @@ fn carry(options: &Options, relay: &mut Relay, calls: u32, sides: Sides) -> Resu
         us_per_packet: Some((cpu_after - cpu_before).as_secs_f64() * 1e6 / packets as f64),
         lost: Some(sent as i64 - parties.heard() as i64),
         sent: Some(sent),
+        threads: Some(threads),
+        late_ms,
         ..Figures::default()
     })
 }
@@ -264,6 +303,8 @@ fn idle(relay: &mut Relay) -> Result<Figures> {
 
 /// What has been sent has arrived after this.
 const SETTLE: Duration = Duration::from_millis(500);
+/// Between looks at lateness.
+const LOOK: Duration = Duration::from_millis(500);
 const SIGNALLED: u32 = 2000;
 const OFFERING: Duration = Duration::from_secs(6);
 const OFFER_INTERVAL: Duration = Duration::from_millis(5);

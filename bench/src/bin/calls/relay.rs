@@ -1,6 +1,7 @@
 //! A relay's process, and the proxy that asks it.
 
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -26,17 +27,29 @@ pub(crate) struct Relay {
     child: Child,
     command: Command,
     proxy: UdpSocket,
+    /// Where it speaks HTTP.
+    http: Option<SocketAddr>,
+    records: bool,
     asked: u32,
 }
 
 impl Relay {
-    pub(crate) fn start(kind: Kind, threadbare: &Path, state: Option<&Path>) -> Result<Relay> {
+    /// `recordings`: a folder for those of threadbare.
+    pub(crate) fn start(
+        kind: Kind,
+        threadbare: &Path,
+        state: Option<&Path>,
+        recordings: &Path,
+    ) -> Result<Relay> {
+        let http = SocketAddr::from((Ipv4Addr::LOCALHOST, ports::free_range(1)?));
         let ng = SocketAddr::from((Ipv4Addr::LOCALHOST, ports::free_range(1)?));
         let mut command = match kind {
             Kind::Threadbare => {
                 let mut command = Command::new(threadbare);
                 command.args(["serve", "--ng", &ng.to_string()]);
                 command.args(["--address", "127.0.0.1", "--ports", "40000-59999"]);
+                command.args(["--http", &http.to_string()]);
+                command.arg("--recording-dir").arg(recordings);
                 if let Some(state) = state {
                     command.arg("--state").arg(state);
                 }
@@ -71,6 +84,8 @@ impl Relay {
             child,
             command,
             proxy,
+            http: (kind == Kind::Threadbare).then_some(http),
+            records: false,
             asked: 0,
         };
         relay.await_ping()?;
@@ -138,6 +153,11 @@ impl Relay {
         self.pass("offer", call, keys, &sdp)
     }
 
+    /// Calls are recorded from now on.
+    pub(crate) fn record_calls(&mut self) {
+        self.records = true;
+    }
+
     /// Makes a call: where its packets go.
     pub(crate) fn call(&mut self, call: u32, parties: &Parties, sides: Sides) -> Result<Way> {
         let to_b = self.offer(call, parties, sides)?;
@@ -162,6 +182,11 @@ impl Relay {
         };
         let answer = description(parties.b(call), media, &more);
         let to_a = self.pass("answer", call, json!({"to-tag": "b"}), &answer)?;
+        if self.records {
+            let request = json!({"command": "start recording", "call-id": call.to_string()});
+            let reply = self.ask(request)?;
+            ensure!(reply["result"] == "ok", "start recording: {reply}");
+        }
         Ok(Way {
             call,
             to: [port_of(&to_a)?, port_of(&to_b)?],
@@ -188,6 +213,27 @@ impl Relay {
             ns += first.parse::<u64>()?;
         }
         Ok(Duration::from_nanos(ns))
+    }
+
+    pub(crate) fn threads(&self) -> Result<usize> {
+        Ok(std::fs::read_dir(format!("/proc/{}/task", self.child.id()))?.count())
+    }
+
+    /// How late the media threads are, as the metrics have it.
+    pub(crate) fn lateness_ms(&self) -> Result<Option<f64>> {
+        let Some(http) = self.http else {
+            return Ok(None);
+        };
+        let mut stream = TcpStream::connect(http)?;
+        let request = format!("GET /metrics HTTP/1.1\r\nHost: {http}\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes())?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text)?;
+        let lines = text.lines();
+        let of_threads =
+            lines.filter(|line| line.starts_with("threadbare_context_lateness_seconds{"));
+        let values = of_threads.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+        Ok(values.reduce(f64::max).map(|seconds| seconds * 1e3))
     }
 
     pub(crate) fn resident_kib(&self) -> Result<u64> {

@@ -187,6 +187,7 @@ impl Checker<'_> {
         };
         let spec = nth(0);
         self.loudness_needs_audio(raw, defaults, &spec);
+        self.recording_needs_audio(raw, defaults, &spec);
         self.machine_has(&raw.listen, spec.listen);
         let to = self.address_to(raw, &spec);
         for index in 0..series.count {
@@ -403,6 +404,7 @@ fn nth(
         fallbacks: Vec::new(),
         placement: Placement::default(),
         pipeline: media.pipeline.clone(),
+        record: media.record.clone(),
         ssrc: media.ssrc.map(|ssrc| ssrc.wrapping_add(u32::from(index))),
     }
 }

@@ -254,6 +254,10 @@ mod tests {
             }
         }
 
+        fn may_write(&self, _: &Path) -> Result<(), String> {
+            Ok(())
+        }
+
         fn has_folder(&self, _path: &Path) -> bool {
             true
         }

@@ -3,6 +3,8 @@
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::Path;
 
+use rustix::fs::Access;
+
 use crate::clip::Clips;
 use crate::description;
 
@@ -16,6 +18,8 @@ pub trait Machine {
     fn check_pipeline(&self, description: &str) -> Result<(), String>;
     /// Reads an audio file, and tells why it cannot be played.
     fn read_audio(&self, path: &Path) -> Result<(), String>;
+    /// Whether files can be made in a folder, which may be made itself, and if not, why.
+    fn may_write(&self, folder: &Path) -> Result<(), String>;
     /// Whether there is a folder of this name.
     fn has_folder(&self, path: &Path) -> bool;
 }
@@ -41,6 +45,18 @@ impl Machine for ThisMachine {
     fn read_audio(&self, path: &Path) -> Result<(), String> {
         let read = Clips::default().get(path);
         read.map(drop).map_err(|error| error.to_string())
+    }
+
+    fn may_write(&self, folder: &Path) -> Result<(), String> {
+        let known = folder.ancestors().find(|one| one.exists());
+        let Some(known) = known else {
+            return Err("there is no such folder".to_owned());
+        };
+        if !known.is_dir() {
+            return Err(format!("{} is no folder", known.display()));
+        }
+        let access = Access::WRITE_OK | Access::EXEC_OK;
+        rustix::fs::access(known, access).map_err(|error| error.to_string())
     }
 
     fn has_folder(&self, path: &Path) -> bool {

@@ -7,7 +7,8 @@ use toml::Spanned;
 
 use super::checker::Checker;
 use super::raw::{RawDefaults, RawStream};
-use super::{ClockSkew, Destination, Jitter, LATCHED, Rtcp, StreamSpec};
+use super::record::RecordSpec;
+use super::{ClockSkew, Destination, Jitter, LATCHED, RecordingFormat, Rtcp, StreamSpec};
 use crate::codec::{ALLOWED_CODECS, Codec, CodecIn, DYNAMIC_PAYLOAD_TYPE, PAYLOAD_TYPES};
 
 /// The settings that all streams of a range share; ports are those of its first stream.
@@ -30,6 +31,7 @@ pub(super) struct Media {
     pub(super) meter: bool,
     pub(super) loudness_resets: Vec<u16>,
     pub(super) pipeline: Option<String>,
+    pub(super) record: Option<RecordSpec>,
 }
 
 /// The value of a stream's key, or that of the defaults.
@@ -85,6 +87,7 @@ impl Checker<'_> {
             meter: either!(raw, defaults, meter).is_none_or(|meter| *meter.get_ref()),
             loudness_resets: self.loudness_resets(either!(raw, defaults, loudness_reset)),
             pipeline: self.pipeline(raw.pipeline.as_ref()),
+            record: self.record(either!(raw, defaults, record)),
         };
         // A codec has its own rate; an unnamed codec cannot be converted.
         let is_known = codec_in != CodecIn::Auto;
@@ -172,6 +175,33 @@ impl Checker<'_> {
         self.conflict(raw.meter.as_ref().filter(is_metered), "meter", &with, &help);
         let help = format!("{make_it_decode}; or remove `loudness-reset`");
         self.conflict(raw.loudness_reset.as_ref(), "loudness-reset", &with, &help);
+    }
+
+    /// What is recorded of a stream is its audio, which has to be known.
+    pub(super) fn recording_needs_audio(
+        &mut self,
+        raw: &RawStream,
+        defaults: &RawDefaults,
+        spec: &StreamSpec,
+    ) {
+        let Some(record) = &spec.record else { return };
+        let key = either!(raw, defaults, record);
+        let place = key.map_or(0..0, Spanned::span);
+        if spec.codec_in == CodecIn::Auto && spec.is_passthrough() {
+            let message = format!(
+                "`record` does not go with `codec = \"auto\"`: stream \"{}\" is sent on as it comes, without decoding",
+                spec.name
+            );
+            let help = "name the `codec`; or set `record = false` for this stream";
+            self.problems.add(message, help, &[(place, "this value")]);
+        } else if record.format == RecordingFormat::Pcap {
+            let message = format!(
+                "`format` of `record` cannot be \"pcap\" for stream \"{}\"",
+                spec.name
+            );
+            let help = "allowed for a stream: \"wav\", \"wav-g711\", \"mka\", \"mka-g711\"; \"pcap\" is for calls";
+            self.problems.add(message, help, &[(place, "this value")]);
+        }
     }
 
     /// `meter = true` for all streams: some may be without a meter, but not all.

@@ -14,6 +14,8 @@ mod pipeline;
 mod print;
 mod problem;
 mod raw;
+mod record;
+mod recording_format;
 mod route;
 mod service;
 mod serving;
@@ -21,7 +23,7 @@ mod tables;
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use self::alarms::AlarmSpec;
@@ -30,11 +32,15 @@ pub use self::machine::{Machine, ThisMachine};
 pub use self::problem::{ConfigError, Problem};
 #[cfg(test)]
 pub(crate) use self::raw::TABLES;
+pub use self::record::{
+    Names, RecordOn, RecordSpec, RecordWords, Rotate, Template, TemplateError, Tracks,
+};
+pub use self::recording_format::RecordingFormat;
 pub use self::service::{NoServiceAddress, ServiceAddress};
 pub(crate) use self::serving::DEFAULT_NAME;
 pub use self::serving::{
-    HttpSpec, InterfaceSpec, Kept, Limits, PortSpan, PortSpanError, RecordingFormat, Refusal,
-    Serving, Setting, Timeouts,
+    HttpSpec, InterfaceSpec, Kept, Limits, PortSpan, PortSpanError, Refusal, Serving, Setting,
+    Timeouts,
 };
 use threadbare_rtp::leg::Network;
 use threadbare_rtp::tone::Tone;
@@ -129,6 +135,8 @@ pub struct StreamSpec {
     pub fallbacks: Vec<FallbackSpec>,
     /// Which nodes of a cluster carry it.
     pub placement: Placement,
+    /// How it is recorded; `None`: not at all.
+    pub record: Option<RecordSpec>,
 }
 
 /// A fallback of a stream.
@@ -242,6 +250,18 @@ impl Config {
 
 /// In systemd's folder.
 const HISTORY: &str = "history";
+
+impl Config {
+    /// The folders of recordings.
+    pub fn recording_roots(&self) -> impl Iterator<Item = &Path> {
+        let of_streams = self.streams.iter().filter_map(|one| one.record.as_ref());
+        let serving = self.serving.as_ref();
+        let of_calls = serving.and_then(|serving| serving.record.as_ref());
+        let on_demand = serving.and_then(|serving| serving.recording_dir.as_deref());
+        let specs = of_streams.chain(of_calls);
+        specs.map(|spec| spec.to.root()).chain(on_demand)
+    }
+}
 
 impl Contexts {
     /// The context of stream number `index`: round-robin.

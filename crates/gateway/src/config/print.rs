@@ -6,8 +6,8 @@ use threadbare_control::cluster::OnIsolation;
 use toml::{Table, Value};
 
 use super::{
-    AlarmSpec, ClusterSpec, Config, Destination, FallbackSpec, InputSpec, Kept, Placement, Rtcp,
-    Serving, StreamSpec,
+    AlarmSpec, ClusterSpec, Config, Destination, FallbackSpec, InputSpec, Kept, Placement,
+    RecordSpec, Rtcp, Serving, StreamSpec,
 };
 use crate::watch::{AlarmKind, Rules};
 
@@ -199,11 +199,12 @@ fn serving(serving: &Serving) -> Vec<(String, Value)> {
     if let Some(dir) = &serving.recording_dir {
         calls.push(("recording-dir", text(&dir.display())));
     }
-    calls.push(("recording-format", text(&serving.recording_format.ending())));
+    calls.push(("recording-format", text(&serving.recording_format.name())));
     calls.extend(kept(&serving.state).map(|value| ("state", value)));
     if let Some(path) = &serving.records {
         calls.push(("records", text(&path.display())));
     }
+    calls.extend(serving.record.iter().map(|spec| ("record", spec.to_toml())));
     let others = [
         ("ng".to_owned(), table(ng)),
         ("interfaces".to_owned(), interfaces(serving)),
@@ -319,6 +320,7 @@ fn stream(spec: &StreamSpec) -> Table {
             spec.loudness_target_lufs.map(Value::from),
         ),
         ("pipeline", spec.pipeline.clone().map(Value::from)),
+        ("record", spec.record.as_ref().map(RecordSpec::to_toml)),
         ("fallback", fallbacks(spec)),
         ("loudness-reset", resets(&spec.loudness_resets)),
         // Without decoding it may be switched off, but not on.

@@ -95,6 +95,7 @@ table!(
             loudness_target: toml::Value,
             meter: bool,
             loudness_reset: Vec<String>,
+            record: RawRecord,
         }
     }
 );
@@ -127,6 +128,7 @@ table!(RawStream {
         loudness_target: toml::Value,
         meter: bool,
         loudness_reset: Vec<String>,
+        record: RawRecord,
         ssrc: i64,
         clock_rate: i64,
         pipeline: String,
@@ -218,6 +220,7 @@ table!(#[derive(Default)] RawCalls {
         /// A file, or `false`.
         state: toml::Value,
         records: String,
+        record: RawRecord,
     }
 });
 
@@ -607,6 +610,13 @@ fn help_for_unknown(text: &str, known: &[&str]) -> String {
     }
 }
 
+/// `record`: the keys in it, each with its place; or `false`.
+#[derive(Debug)]
+pub(super) enum RawRecord {
+    Off,
+    Keys(Vec<(String, Spanned<toml::Value>)>),
+}
+
 /// A type that keys have.
 trait FromValue: Sized {
     const ALLOWED: &str;
@@ -687,6 +697,29 @@ impl FromValue for toml::Value {
             DeValue::Boolean(flag) => Some(toml::Value::Boolean(*flag)),
             _ => None,
         }
+    }
+}
+
+impl FromValue for RawRecord {
+    const ALLOWED: &str = "a table such as { to = \"/var/lib/threadbare/recordings/{name}/{time}.wav\" }, with numbers and texts, or false";
+
+    fn from_value(value: &DeValue<'_>) -> Option<RawRecord> {
+        if let DeValue::Boolean(false) = value {
+            return Some(RawRecord::Off);
+        }
+        let DeValue::Table(table) = value else {
+            return None;
+        };
+        let key = |(key, value): (&Spanned<std::borrow::Cow<'_, str>>, &Spanned<DeValue<'_>>)| {
+            let read = toml::Value::from_value(value.get_ref())?;
+            let name = key.get_ref().as_ref().to_owned();
+            Some((name, Spanned::new(value.span(), read)))
+        };
+        table
+            .iter()
+            .map(key)
+            .collect::<Option<_>>()
+            .map(RawRecord::Keys)
     }
 }
 

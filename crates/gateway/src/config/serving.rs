@@ -10,6 +10,8 @@ use std::str::FromStr;
 use threadbare_rtp::leg::Network;
 
 use super::machine::Machine;
+use super::record::RecordSpec;
+use super::recording_format::RecordingFormat;
 use super::service::ServiceAddress;
 
 /// Settings of the calls.
@@ -37,33 +39,14 @@ pub struct Serving {
     pub recording_dir: Option<PathBuf>,
     /// Of recordings whose name does not tell it.
     pub recording_format: RecordingFormat,
+    /// How all calls are recorded; `None`: those for which it is asked.
+    pub record: Option<RecordSpec>,
     /// Where calls outlive the process.
     pub state: Kept,
     /// File that records of ended calls are added to; `None`: they are in the log only.
     pub records: Option<PathBuf>,
     /// Those of `[cluster]`: its calls have these addresses, and move with them. Empty: they stay.
     pub service_addresses: Vec<ServiceAddress>,
-}
-
-/// How calls are recorded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum RecordingFormat {
-    /// Audio: a channel for each party
-    #[default]
-    Wav,
-    /// Packets, as they came from the parties
-    Pcap,
-}
-
-impl RecordingFormat {
-    /// Of a file's name.
-    #[must_use]
-    pub fn ending(self) -> &'static str {
-        match self {
-            RecordingFormat::Wav => "wav",
-            RecordingFormat::Pcap => "pcap",
-        }
-    }
 }
 
 /// Where something outlives the process.
@@ -157,6 +140,7 @@ impl Default for Serving {
             latency_ms: 40,
             recording_dir: None,
             recording_format: RecordingFormat::default(),
+            record: None,
             state: Kept::default(),
             records: None,
             service_addresses: Vec::new(),

@@ -9,10 +9,11 @@ use toml::Spanned;
 
 use super::checker::Checker;
 use super::raw::{RawHttp, RawInterface, RawServing, RawTimeouts};
+use super::recording_format::RecordingFormat;
 use super::service::ServiceAddress;
 use super::serving::{
-    HttpSpec, InterfaceSpec, Kept, Limits, PORTS_ALLOWED, PortSpan, RecordingFormat, Refusal,
-    Serving, Setting, Timeouts,
+    HttpSpec, InterfaceSpec, Kept, Limits, PORTS_ALLOWED, PortSpan, Refusal, Serving, Setting,
+    Timeouts,
 };
 
 impl Checker<'_> {
@@ -68,6 +69,7 @@ impl Checker<'_> {
                 .as_ref()
                 .map(|dir| PathBuf::from(dir.get_ref())),
             recording_format: self.recording_format(raw.calls.recording_format.as_ref()),
+            record: self.record(raw.calls.record.as_ref()),
             state: self.kept(raw.calls.state.as_ref(), "state", "file"),
             records: raw
                 .calls
@@ -154,14 +156,16 @@ impl Checker<'_> {
     }
 
     fn recording_format(&mut self, raw: Option<&Spanned<String>>) -> RecordingFormat {
-        match raw.map(|raw| raw.get_ref().as_str()) {
-            None | Some("wav") => RecordingFormat::Wav,
-            Some("pcap") => RecordingFormat::Pcap,
-            Some(_) => {
-                self.refuse(raw, "recording-format", "\"wav\" or \"pcap\"");
-                RecordingFormat::default()
-            }
-        }
+        let Some(text) = raw.map(|raw| raw.get_ref().as_str()) else {
+            return RecordingFormat::default();
+        };
+        let mut all = RecordingFormat::ALL.into_iter();
+        let found = all.find(|format| format.name() == text);
+        found.unwrap_or_else(|| {
+            let names = RecordingFormat::ALL.map(|format| format!("\"{}\"", format.name()));
+            self.refuse(raw, "recording-format", &names.join(", "));
+            RecordingFormat::default()
+        })
     }
 
     /// `what`: a file or a folder.

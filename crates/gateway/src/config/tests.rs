@@ -397,6 +397,8 @@ fn a_configuration_survives_being_printed_and_read_again() {
         on-isolation = \"stop\"
         [[stream]]
         name = \"b\"
+        codec = \"PCMU\"
+        record = { to = \"/r/{name}/{time}-x.mka\", tracks = \"mixed\", rotate = \"1h 5MB\", on = \"loss\", before = 9 }
         listen = \"239.0.0.1:5002\"
     ";
     // Its `pipeline` needs GStreamer.
@@ -493,6 +495,10 @@ impl Machine for Elsewhere {
     }
 
     fn read_audio(&self, _path: &std::path::Path) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn may_write(&self, _: &std::path::Path) -> Result<(), String> {
         Ok(())
     }
 
@@ -602,6 +608,10 @@ impl Machine for Loopback {
     }
 
     fn read_audio(&self, _path: &std::path::Path) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn may_write(&self, _: &std::path::Path) -> Result<(), String> {
         Ok(())
     }
 

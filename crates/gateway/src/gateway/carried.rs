@@ -96,7 +96,9 @@ impl Gateway {
             match &stream.running {
                 Running::Line(line) => {
                     place.start = Start::At(None);
-                    return line.go_on(state);
+                    line.go_on(state);
+                    let number = *number.unwrap_or(&usize::MAX);
+                    return self.record(number);
                 }
                 Running::Asking | Running::No => {
                     place.start = Start::At(state);

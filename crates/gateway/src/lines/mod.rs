@@ -18,6 +18,7 @@ use threadbare_rtp::leg::{LegEvent, PayloadMapError};
 use threadbare_runtime::clock_now_ns;
 
 pub use self::prepare::Preparer;
+pub(crate) use self::spec::recorded_format;
 use self::spec::{Common, fallbacks, heard_by, legs};
 use crate::config::{Contexts, InputSpec, Rtcp, StreamSpec};
 use crate::description::{self, DescriptionError};

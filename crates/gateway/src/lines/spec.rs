@@ -236,6 +236,17 @@ pub(super) fn heard_by(spec: &StreamSpec) -> Format {
     codec.format()
 }
 
+/// The format of what is recorded: as the line taps it.
+pub(crate) fn recorded_format(spec: &StreamSpec) -> Format {
+    let is_changed = spec.pipeline.is_some()
+        || !spec.fallbacks.is_empty()
+        || spec.loudness_target_lufs.is_some();
+    match spec.codec_in {
+        CodecIn::Known(codec) if !is_changed => codec.format(),
+        _ => heard_by(spec),
+    }
+}
+
 /// What the destination takes.
 fn taken(spec: &StreamSpec) -> Result<PayloadMap, PayloadMapError> {
     let number = |codec: Codec| {

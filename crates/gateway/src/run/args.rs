@@ -285,6 +285,7 @@ impl CallArgs {
             latency_ms: self.latency,
             recording_dir: self.recording_dir.clone(),
             recording_format: self.recording_format,
+            record: None,
             state: match (&self.state, self.no_state) {
                 (_, true) => Kept::Off,
                 (Some(path), false) => Kept::At(path.clone()),

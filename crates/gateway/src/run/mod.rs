@@ -23,9 +23,10 @@ use crate::gateway::{Gateway, Handled};
 use crate::logging::{self, LogFormat};
 use crate::pipeline::Elements;
 use crate::process;
+use crate::recording::{Recorder, RecordingState, recording_message};
 use crate::reload::Reloads;
 use crate::serve::{Beat, Server};
-use crate::watch::Watch;
+use crate::watch::{View, Watch};
 
 /// What is run.
 struct Job {
@@ -56,22 +57,25 @@ impl Job {
         say_running(&gateway, contexts);
         let serving = self.config.serving.as_ref();
         let watch = self.start_watch(&gateway)?;
+        let recorder = gateway.recorder();
+        watch_recordings(&recorder, &watch.view());
         let reloads = Arc::new(Reloads::new(gateway.sender()));
         let spec = self.config.cluster.as_ref();
         let join = |spec| Cluster::start(spec, &self.config.streams, &mut gateway);
         let cluster = spec.map(join).transpose()?;
         let start = |serving| {
+            let (events, view) = (gateway.sender(), watch.view());
             let cluster = cluster.as_ref().map(Cluster::view);
             Server::start(
                 serving,
-                gateway.sender(),
+                events,
                 reloads.clone(),
-                watch.view(),
+                view,
                 cluster,
+                recorder.clone(),
             )
         };
-        let server = serving.map(start);
-        let mut server = server.transpose()?;
+        let mut server = serving.map(start).transpose()?;
         let mut manager = Manager::new();
         manager.ready(&status(&gateway, &self.config, None));
         let stopped_by = loop {
@@ -80,12 +84,8 @@ impl Job {
                 Handled::TimeOut => self.feed(&mut manager, &gateway, server.as_mut()),
                 Handled::Reload => {
                     manager.reloading();
-                    let outcome = self.reload(
-                        &mut gateway,
-                        server.as_ref(),
-                        cluster.as_ref(),
-                        &watch.view(),
-                    );
+                    let (server, cluster, view) = (server.as_ref(), cluster.as_ref(), watch.view());
+                    let outcome = self.reload(&mut gateway, server, cluster, &view);
                     manager.set_refused(&outcome);
                     manager.ready(&status(&gateway, &self.config, None));
                     reloads.answer(&outcome);
@@ -98,8 +98,9 @@ impl Job {
             give_away(&mut gateway, cluster);
         }
         let is_well = server.is_none_or(Server::end);
-        drop(watch);
         stop(gateway);
+        recorder.end();
+        drop(watch);
         let is_well = cluster.is_none_or(Cluster::end) && is_well;
         tracing::info!("stopped");
         // Then a service manager begins anew.
@@ -114,6 +115,10 @@ impl Job {
     /// With the streams of the file, unless a cluster says which ones are carried here.
     fn start_gateway(&self) -> miette::Result<Gateway> {
         let mut config = self.config.clone();
+        let is_recorded = config.streams.iter().any(|spec| spec.record.is_some());
+        if is_recorded && matches!(self.elements, Elements::Stock) {
+            return Err(miette!("--stock does not go with `record`"));
+        }
         if config.cluster.is_some() {
             if matches!(self.elements, Elements::Stock) {
                 return Err(miette!("--stock does not go with [cluster]"));
@@ -145,6 +150,16 @@ impl Job {
         };
         manager.feed(&status(gateway, &self.config, calls));
     }
+}
+
+/// The webhook of alarms is told of recordings that are whole, or were cut off.
+fn watch_recordings(recorder: &Recorder, view: &View) {
+    let view = view.clone();
+    recorder.set_teller(move |entry| {
+        if entry.state != RecordingState::Running {
+            view.tell_webhook(entry.name(), &recording_message(entry));
+        }
+    });
 }
 
 /// Other nodes take what this one carries, one after the other.

@@ -159,7 +159,7 @@ fn fixed(before: &Config, after: &Config) -> Vec<String> {
             differs("[http]", &http(old), &http(new));
             differs("[calls] threads", &old.threads, &new.threads);
             differs("[calls] recording-dir", &dir(old), &dir(new));
-            let format = |serving: &Serving| serving.recording_format.ending();
+            let format = |serving: &Serving| serving.recording_format.name();
             differs("[calls] recording-format", &format(old), &format(new));
             let state = |serving: &Serving| format!("{:?}", serving.state);
             differs("[calls] state", &state(old), &state(new));

@@ -41,6 +41,7 @@ use super::reading::{Reading, SideCounts};
 use super::spec::{self, Common};
 use super::trail::Trail;
 use super::wake::Wake;
+use crate::recording::Recorder;
 
 /// The streams that run.
 #[derive(Debug)]
@@ -49,7 +50,7 @@ pub(super) struct MediaPlane {
     slice: Duration,
     common: Common,
     streams: HashMap<StreamId, Running>,
-    recordings: Option<Recordings>,
+    recordings: Recordings,
     endings: Endings,
     /// `None`: streams end with the process.
     keeper: Option<Keeper>,
@@ -107,7 +108,7 @@ impl MediaPlane {
             slice,
             common,
             streams: HashMap::new(),
-            recordings: None,
+            recordings: Recordings::default(),
             keeper: None,
             endings: Endings::new(wake.clone()),
             reports: Reports::new(wake),
@@ -182,6 +183,7 @@ impl MediaPlane {
                     streams = record.streams.len(),
                     "the call has ended"
                 );
+                self.forget_wish(&record.call);
                 self.endings.end(record);
             }
         }
@@ -224,6 +226,7 @@ impl MediaPlane {
         };
         self.streams.insert(stream, running);
         self.link(stream, None, copied);
+        self.record_by_policy(stream);
         Ok(())
     }
 
@@ -323,9 +326,7 @@ impl MediaPlane {
             StreamCommand::StopPlay { to } => self.stop_play(stream, to),
             StreamCommand::StartRecording(recording) => self.record(stream, recording),
             StreamCommand::PauseRecording => {
-                if let Some((recorder, id)) = self.recording_of(stream) {
-                    recorder.pause(id);
-                }
+                self.each_recording(stream, Recorder::pause);
             }
             StreamCommand::StopRecording { discard } => self.stop_recording(stream, discard),
             // Its file comes first: see the service.

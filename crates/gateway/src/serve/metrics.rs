@@ -15,6 +15,7 @@ use threadbare_control::ng::{Command, Reply};
 
 use super::reading::{Means, SideCounts};
 use crate::cluster::ClusterView;
+use crate::recording::Counted;
 use crate::watch::View;
 
 type Seconds = Counter<f64, AtomicU64>;
@@ -29,6 +30,7 @@ pub(super) struct Metrics {
     quality: Quality,
     calls: CallMetrics,
     contexts: Contexts,
+    recordings: Recordings,
 }
 
 /// What is looked up when somebody asks.
@@ -44,6 +46,7 @@ pub(super) struct Snapshot {
     pub(super) errors: u64,
     pub(super) ended: Vec<(EndReason, u64)>,
     pub(super) threads: Vec<ThreadSnapshot>,
+    pub(super) recordings: Counted,
 }
 
 /// A thread that carries media.
@@ -138,6 +141,16 @@ struct CallMetrics {
 }
 
 #[derive(Debug, Default)]
+struct Recordings {
+    running: Gauge,
+    bytes: Counter,
+    complete: Counter,
+    failed: Counter,
+    missed: Seconds,
+    missed_packets: Counter,
+}
+
+#[derive(Debug, Default)]
 struct Contexts {
     busy: Family<ThreadLabels, Seconds>,
     lateness: Family<ThreadLabels, Ratio>,
@@ -170,7 +183,10 @@ impl Metrics {
         calls.register(&mut registry);
         let contexts = Contexts::default();
         contexts.register(&mut registry);
+        let recordings = Recordings::default();
+        recordings.register(&mut registry);
         Metrics {
+            recordings,
             registry,
             ng,
             rtp,
@@ -248,6 +264,7 @@ impl Metrics {
     /// The text.
     pub(super) fn render(&self, snapshot: &Snapshot) -> String {
         self.calls.set(snapshot);
+        self.recordings.set(&snapshot.recordings);
         for thread in &snapshot.threads {
             self.contexts.set(thread);
         }
@@ -373,6 +390,43 @@ impl CallMetrics {
             let counter = self.ended.get_or_create(&ReasonLabels { reason });
             counter.inner().store(*count, Relaxed);
         }
+    }
+}
+
+impl Recordings {
+    fn register(&self, registry: &mut Registry) {
+        let help = "Recordings at the moment";
+        registry.register("recordings", help, self.running.clone());
+        let help = "Bytes of recordings given to the disk";
+        registry.register_with_unit("recordings_written", help, Unit::Bytes, self.bytes.clone());
+        let help = "Files of recordings that are whole";
+        registry.register("recordings_complete", help, self.complete.clone());
+        let help = "Files of recordings that were cut off, or could not be made";
+        registry.register("recordings_failed", help, self.failed.clone());
+        let help = "Audio that the disk was too slow for: it is silent in its file";
+        registry.register_with_unit(
+            "recordings_missed",
+            help,
+            Unit::Seconds,
+            self.missed.clone(),
+        );
+        let help = "Packets that the disk was too slow for";
+        registry.register(
+            "recordings_missed_packets",
+            help,
+            self.missed_packets.clone(),
+        );
+    }
+
+    fn set(&self, counted: &Counted) {
+        self.running.set(counted.running as i64);
+        self.bytes.inner().store(counted.bytes, Relaxed);
+        self.complete.inner().store(counted.complete, Relaxed);
+        self.failed.inner().store(counted.failed, Relaxed);
+        let missed = (counted.missed_ms as f64 / MS_PER_S).to_bits();
+        self.missed.inner().store(missed, Relaxed);
+        let packets = &self.missed_packets;
+        packets.inner().store(counted.missed_packets, Relaxed);
     }
 }
 

@@ -17,21 +17,17 @@ mod names;
 mod ng_tcp;
 mod node_desk;
 mod orders;
-mod pcap;
 mod plays;
 mod pulse;
 mod reading;
-mod recorder;
 mod records;
 mod reports;
 mod service;
 mod shown;
 mod spec;
 mod store;
-mod tracks;
 mod trail;
 mod wake;
-mod wav;
 
 use std::net::UdpSocket;
 use std::os::unix::net::UnixStream;
@@ -63,6 +59,7 @@ use self::wake::Wake;
 use crate::cluster::ClusterView;
 use crate::config::Serving;
 use crate::event::Event;
+use crate::recording::Recorder;
 use crate::reload::Reloads;
 use crate::system::unix_at_zero_ns;
 use crate::watch::View;
@@ -71,6 +68,7 @@ use crate::watch::View;
 pub struct Server {
     stop: UnixStream,
     control: Control<Service>,
+    recorder: Recorder,
     pulse: Pulse<usize>,
     /// Whether it was well to its end.
     thread: Option<JoinHandle<bool>>,
@@ -87,6 +85,7 @@ impl Server {
         reloads: Arc<Reloads>,
         view: View,
         cluster: Option<ClusterView>,
+        recorder: Recorder,
     ) -> miette::Result<Server> {
         let store = open_store(serving)?;
         let identity = store.as_ref().map(|(_, saved)| saved.identity);
@@ -101,10 +100,10 @@ impl Server {
         let wake = Wake::new().into_diagnostic()?;
         let media = MediaPlane::new(serving.threads, streams_max, common, wake.clone());
         let mut media = media.into_diagnostic()?;
-        if let Some(folder) = &serving.recording_dir {
-            let recorded = media.record_to(folder.clone(), serving.recording_format);
-            recorded.into_diagnostic()?;
-        }
+        open_roots(&recorder, serving)?;
+        let on_demand = serving.recording_dir.clone();
+        let on_demand = on_demand.map(|folder| (folder, serving.recording_format));
+        media.record_with(recorder.clone(), on_demand, serving.record.clone());
         let interfaces = Interfaces::new(&serving.interfaces).into_diagnostic()?;
         let socket = UdpSocket::bind(serving.ng)
             .into_diagnostic()
@@ -125,7 +124,7 @@ impl Server {
             service.keep_in(store, saved);
         }
         let control = service.control();
-        let app = http::app(&service, reloads, view, cluster.clone());
+        let app = http::app(&service, reloads, view, cluster.clone(), recorder.clone());
         share(&mut service, cluster, &app, serving)?;
         let http = http.map(|http| http.start(app)).transpose();
         let http = http.into_diagnostic()?;
@@ -144,6 +143,7 @@ impl Server {
         Ok(Server {
             stop,
             control,
+            recorder,
             pulse: Pulse::new(),
             thread: Some(thread.into_diagnostic()?),
         })
@@ -172,6 +172,7 @@ impl Server {
     /// # Errors
     /// A range of ports is none, or the control thread does not answer.
     pub fn reload(&self, serving: &Serving) -> miette::Result<()> {
+        open_roots(&self.recorder, serving)?;
         let serving = serving.clone();
         let (allow, lateness_max) = (serving.allow.clone(), lateness_max(&serving));
         let latency_ns = latency_ns(&serving);
@@ -185,6 +186,7 @@ impl Server {
             service.set_lateness_max(lateness_max);
             service.set_cpu_percent_max(serving.limits.cpu_percent);
             service.media.set_latency_ns(latency_ns);
+            service.media.set_policy(serving.record.clone());
             let settings = Settings {
                 timeouts: timeouts(&serving),
                 sessions_max: serving.limits.max_sessions as usize,
@@ -322,6 +324,16 @@ fn share(
     Ok(())
 }
 
+/// The folders that calls are recorded in.
+fn open_roots(recorder: &Recorder, serving: &Serving) -> miette::Result<()> {
+    let by_policy = serving.record.as_ref().map(|spec| spec.to.root());
+    let on_demand = serving.recording_dir.as_deref();
+    for root in on_demand.into_iter().chain(by_policy) {
+        recorder.open_root(root).into_diagnostic()?;
+    }
+    Ok(())
+}
+
 /// The file that ended calls are added to, if there is to be one.
 fn open_records(serving: &Serving) -> miette::Result<Option<Records>> {
     let open = |path: &std::path::PathBuf| {
@@ -398,6 +410,7 @@ mod tests {
                 reloads.clone(),
                 watch.view(),
                 None,
+                Recorder::default(),
             )
         };
         let server = start().expect("it starts");

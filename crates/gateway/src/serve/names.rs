@@ -5,7 +5,7 @@ use crate::config::RecordingFormat;
 /// A name that is not taken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "recording-file {0:?}; allowed are names of WAV or pcap files of up to {NAME_BYTES_MAX} bytes, without folders, which do not begin with a dot"
+    "recording-file {0:?}; allowed are names of WAV, Matroska (.mka) or pcap files of up to {NAME_BYTES_MAX} bytes, without folders, which do not begin with a dot"
 )]
 pub(super) struct NameError(String);
 
@@ -35,7 +35,9 @@ pub(super) fn file_name(
         && !asked.contains(is_odd);
     let lower = asked.to_ascii_lowercase();
     match (is_plain, lower.rsplit_once('.')) {
+        (true, Some((_, known))) if known == ending => Ok((asked.to_owned(), usual)),
         (true, Some((_, "wav"))) => Ok((asked.to_owned(), RecordingFormat::Wav)),
+        (true, Some((_, "mka"))) => Ok((asked.to_owned(), RecordingFormat::Mka)),
         (true, Some((_, "pcap"))) => Ok((asked.to_owned(), RecordingFormat::Pcap)),
         (true, Some((_, "mp3" | "txt"))) | (false, _) => Err(NameError(asked.to_owned())),
         (true, _) => Ok((format!("{asked}.{ending}"), usual)),

@@ -423,7 +423,8 @@ impl Service {
     }
 
     fn answer(&mut self, request: &Request) -> Reply {
-        if let Some(refused) = not_recorded(request, self.media.recording_folder()) {
+        let folder = self.media.on_demand().map(|(folder, _)| folder);
+        if let Some(refused) = not_recorded(request, folder) {
             return refused;
         }
         let now_ns = clock_now_ns();

@@ -148,6 +148,13 @@ impl View {
         Ok(())
     }
 
+    /// Tells the webhook something else, if there is one. Does not wait.
+    pub fn tell_webhook(&self, about: &str, message: &serde_json::Value) {
+        if let Some(webhook) = &*lock(&self.0.webhook) {
+            webhook.send_text(about.to_owned(), message.to_string());
+        }
+    }
+
     /// The folder in which the last day of each stream is kept; `None`: nowhere.
     ///
     /// # Errors
@@ -341,7 +348,7 @@ impl Shared {
             // Fails if nobody listens.
             let _ = self.changes.send((unix_s, change.clone()));
             if let Some(webhook) = &*webhook {
-                webhook.send(unix_s, change);
+                webhook.send(unix_s, &change);
             }
         }
     }

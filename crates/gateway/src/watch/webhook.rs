@@ -22,10 +22,11 @@ pub(super) struct Webhook {
     thread: Option<JoinHandle<()>>,
 }
 
+/// What is sent, and what it is about.
 #[derive(Debug)]
 struct Message {
-    unix_s: u64,
-    change: StreamChange,
+    text: String,
+    about: String,
 }
 
 impl Webhook {
@@ -55,14 +56,16 @@ impl Webhook {
     }
 
     /// Does not wait.
-    pub(super) fn send(&self, unix_s: u64, change: StreamChange) {
+    pub(super) fn send(&self, unix_s: u64, change: &StreamChange) {
+        self.send_text(change.name.to_string(), text(unix_s, change));
+    }
+
+    /// The same of something else.
+    pub(super) fn send_text(&self, about: String, text: String) {
         let Some(queue) = &self.queue else { return };
-        if let Err(TrySendError::Full(lost)) = queue.try_send(Message { unix_s, change }) {
-            tracing::warn!(
-                stream = %lost.change.name,
-                url = self.url,
-                "the webhook is too slow: it is not told of an alarm"
-            );
+        if let Err(TrySendError::Full(lost)) = queue.try_send(Message { text, about }) {
+            let (about, url) = (lost.about, &self.url);
+            tracing::warn!(about, url, "the webhook is too slow: it is not told");
         }
     }
 }
@@ -87,17 +90,17 @@ fn send_all(url: &str, messages: &Receiver<Message>, ends: &AtomicBool) {
         .build()
         .new_agent();
     while let Ok(message) = messages.recv() {
-        let text = message.text();
         let mut pause = PAUSE_FIRST;
         for attempt in 1..=ATTEMPTS {
             if ends.load(Ordering::Relaxed) {
                 return;
             }
             let request = agent.post(url).header("Content-Type", "application/json");
-            match request.send(text.as_bytes()) {
+            match request.send(message.text.as_bytes()) {
                 Ok(_) => break,
                 Err(error) if attempt == ATTEMPTS => {
-                    tracing::warn!(url, %error, "the webhook is not told of an alarm");
+                    let about = &message.about;
+                    tracing::warn!(about, url, %error, "the webhook is not told");
                 }
                 Err(_) => std::thread::sleep(pause),
             }
@@ -106,30 +109,28 @@ fn send_all(url: &str, messages: &Receiver<Message>, ends: &AtomicBool) {
     }
 }
 
-impl Message {
-    fn text(&self) -> String {
-        let (state, alarm) = match &self.change.change {
-            Change::Raised(alarm) => ("raised", alarm),
-            Change::Cleared(alarm) => ("cleared", alarm),
-        };
-        let Alarm {
-            kind,
-            since_unix_s,
-            worst,
-            ..
-        } = *alarm;
-        json!({
-            "stream": &*self.change.name,
-            "alarm": kind.name(),
-            "state": state,
-            "unix_s": self.unix_s,
-            "since_unix_s": since_unix_s,
-            // Silence has no number in JSON.
-            "worst": worst.is_finite().then_some(worst),
-            "unit": kind.unit(),
-        })
-        .to_string()
-    }
+fn text(unix_s: u64, change: &StreamChange) -> String {
+    let (state, alarm) = match &change.change {
+        Change::Raised(alarm) => ("raised", alarm),
+        Change::Cleared(alarm) => ("cleared", alarm),
+    };
+    let Alarm {
+        kind,
+        since_unix_s,
+        worst,
+        ..
+    } = *alarm;
+    json!({
+        "stream": &*change.name,
+        "alarm": kind.name(),
+        "state": state,
+        "unix_s": unix_s,
+        "since_unix_s": since_unix_s,
+        // Silence has no number in JSON.
+        "worst": worst.is_finite().then_some(worst),
+        "unit": kind.unit(),
+    })
+    .to_string()
 }
 
 /// A switch in a rack that fails raises one for each stream.
@@ -160,7 +161,7 @@ mod tests {
         for _ in 0..3 {
             let change = Change::Raised(alarm);
             let name = "news".into();
-            webhook.send(0, StreamChange { name, change });
+            webhook.send(0, &StreamChange { name, change });
         }
         // It is closed without an answer: an attempt that has failed.
         drop(listener.accept().expect("a first attempt"));

@@ -236,8 +236,13 @@ impl Running {
 
     /// Runs the program as it is called.
     pub fn spawn(mut command: Command) -> Running {
+        command.args(["--log-format", "json"]);
+        Running::spawn_as(command)
+    }
+
+    /// The same with the arguments that the command has: its log is JSON.
+    pub fn spawn_as(mut command: Command) -> Running {
         let mut child = command
-            .args(["--log-format", "json"])
             // No terminal: SIGHUP is a request to read the configuration again.
             .stdin(Stdio::null())
             .stderr(Stdio::piped())

@@ -736,4 +736,109 @@ pub(super) const REFUSED_STREAMS: &[Refused] = &[
         says: &["`rtcp` cannot be [1]"],
         lines: &[5],
     },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ncodec = \"PCMU\"\nrecord = {}",
+        says: &["`record` without `to`", "to = \"/var/lib"],
+        lines: &[5],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ncodec = \"PCMU\"\nrecord = true",
+        says: &["`record` cannot be true", "or false"],
+        lines: &[5],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ncodec = \"PCMU\"\nrecord = { to = \"rec/{name}.wav\" }",
+        says: &["`to` cannot be \"rec/{name}.wav\"", "begins with /"],
+        lines: &[5],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ncodec = \"PCMU\"\nrecord = { to = \"/rec/../{name}.wav\" }",
+        says: &[
+            "`to` cannot be \"/rec/../{name}.wav\"",
+            "without the folders",
+        ],
+        lines: &[5],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ncodec = \"PCMU\"\nrecord = { to = \"/rec/{who}.wav\" }",
+        says: &[
+            "`to` cannot be \"/rec/{who}.wav\"",
+            "name, call, time, date, id and side",
+        ],
+        lines: &[5],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ncodec = \"PCMU\"\nrecord = { to = \"/{name}.wav\" }",
+        says: &["`to` cannot be \"/{name}.wav\"", "a folder, and below it"],
+        lines: &[5],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ncodec = \"PCMU\"\nrecord = { to = \"s3://eu/bucket/{name}.wav\" }",
+        says: &[
+            "`to` cannot be \"s3://eu/bucket/{name}.wav\"",
+            "not built into",
+        ],
+        lines: &[5],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ncodec = \"PCMU\"\nrecord = { to = \"/r/{id}\", format = \"mp3\" }",
+        says: &["`format` cannot be \"mp3\"", "\"wav-g711\""],
+        lines: &[5],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ncodec = \"PCMU\"\nrecord = { to = \"/r/{id}.wav\", format = \"mka\" }",
+        says: &[
+            "`format = \"mka\"` does not go with",
+            "ending of the format",
+        ],
+        lines: &[5],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ncodec = \"PCMU\"\nrecord = { to = \"/r/{id}\", format = \"pcap\" }",
+        says: &["\"pcap\" for stream \"a\"", "\"pcap\" is for calls"],
+        lines: &[5],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ncodec = \"PCMU\"\nrecord = { to = \"/r/{id}\", rotate = \"5\" }",
+        says: &["`rotate` cannot be \"5\"", "64kB to 4GB"],
+        lines: &[5],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ncodec = \"PCMU\"\nrecord = { to = \"/r/{id}\", on = \"off\" }",
+        says: &["`on` cannot be \"off\"", "\"always\", \"call\", \"loss\""],
+        lines: &[5],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ncodec = \"PCMU\"\nrecord = { to = \"/r/{id}\", tracks = \"3\" }",
+        says: &["`tracks` cannot be \"3\"", "\"sides\", \"mixed\""],
+        lines: &[5],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ncodec = \"PCMU\"\nrecord = { to = \"/r/{id}\", before = 3 }",
+        says: &["`before = 3` does not go with", "loss"],
+        lines: &[5],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ncodec = \"PCMU\"\nrecord = { to = \"/r/{id}\", on = \"loss\", after = 61 }",
+        says: &["`after` cannot be 61", "1 to 60"],
+        lines: &[5],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ncodec = \"PCMU\"\nrecord = { to = \"/r/{id}\", too = 1 }",
+        says: &["`too` is no key of `record`", "to, format, tracks"],
+        lines: &[5],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ncodec = \"PCMU\"\nrecord = { to = \"/r/{id}-{side}\", tracks = \"mixed\" }",
+        says: &["`tracks = \"mixed\"` does not go with `{side}`"],
+        lines: &[5],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\nrecord = { to = \"/r/{id}\" }",
+        says: &[
+            "`record` does not go with `codec = \"auto\"`",
+            "name the `codec`",
+        ],
+        lines: &[5],
+    },
 ];

@@ -12,6 +12,7 @@ use tokio::time::timeout;
 
 use super::problem::Problem;
 use crate::cluster::ClusterView;
+use crate::recording::Recorder;
 use crate::reload::Reloads;
 use crate::serve::metrics::Metrics;
 use crate::serve::orders::Control;
@@ -23,6 +24,7 @@ use crate::watch::View;
 pub(in crate::serve) struct App {
     pub(super) control: Control<Service>,
     pub(super) metrics: Arc<Metrics>,
+    pub(super) recorder: Recorder,
     pub(super) reloads: Arc<Reloads>,
     /// The streams of the file.
     pub(super) view: View,

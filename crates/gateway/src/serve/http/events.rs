@@ -16,6 +16,8 @@ use utoipa::ToSchema;
 use super::app::App;
 use super::calls::path;
 use super::problem::Problem;
+use super::recordings::Recording;
+use crate::recording::Told as FileTold;
 use crate::serve::events::{Event, What};
 use crate::serve::service::Service;
 use crate::watch::{Change, Told};
@@ -54,6 +56,7 @@ pub(super) struct CallEvent {
 pub(super) enum EventData {
     Call(CallEvent),
     Alarm(AlarmEvent),
+    Recording(Recording),
 }
 
 /// An alarm of a stream was raised (`alarm`), or has ended (`alarm-ended`).
@@ -77,7 +80,7 @@ pub(super) struct AlarmEvent {
 /// What happens to calls, and alarms of streams, as server-sent events
 ///
 /// `up`: the call's first stream runs. `media`: a party sends, from here. `lost`: a party has sent nothing for 10 s and is not on hold. `dtmf`: a
-/// party has pressed a key. `timeout`: the call ends, and nobody has asked for it. `down`: it has ended. `alarm`: a stream has raised one. `alarm-ended`. The data are JSON. A reader that falls
+/// party has pressed a key. `recording`: a file begins (`state` is `running`), is whole, or was cut off, as in `/v1/recordings`. `timeout`: the call ends, and nobody has asked for it. `down`: it has ended. `alarm`: a stream has raised one. `alarm-ended`. The data are JSON. A reader that falls
 /// behind by 4096 events gets `lagged` with the number of those that it has missed. 32 readers at a time.
 #[utoipa::path(get, path = "/v1/events", tag = "calls", params(
     ("cluster" = Option<u32>, Query, minimum = 1, maximum = 1, description = "1: the events of all nodes, each with its `node`")), responses(
@@ -96,14 +99,16 @@ pub(super) async fn listen(
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail).retry_after(READERS_S)
     })?;
     let alarms = app.view.changes();
+    let files = app.recorder.told();
     let lines = unfold(
-        (app, events, alarms),
-        move |(app, mut events, mut alarms)| async move {
+        (app, events, alarms, files),
+        move |(app, mut events, mut alarms, mut files)| async move {
             let line = tokio::select! {
                 line = next(&app, &mut events, unix_at_zero_ns) => line?,
                 told = alarms.recv() => alarm(told)?,
+                told = files.recv() => recording(told)?,
             };
-            Some((Ok(line), (app, events, alarms)))
+            Some((Ok(line), (app, events, alarms, files)))
         },
     );
     Ok(Sse::new(lines).keep_alive(KeepAlive::new().interval(QUIET_MAX)))
@@ -130,6 +135,17 @@ fn alarm(told: Result<Told, RecvError>) -> Option<Line> {
     };
     let text = serde_json::to_string(&data).unwrap_or_default();
     Some(Line::default().event(name).data(text))
+}
+
+/// `None`: the gateway ends.
+fn recording(told: Result<FileTold, RecvError>) -> Option<Line> {
+    let entry = match told {
+        Ok(entry) => entry,
+        Err(RecvError::Lagged(missed)) => return Some(lagged(missed)),
+        Err(RecvError::Closed) => return None,
+    };
+    let text = serde_json::to_string(&Recording::of(&entry)).unwrap_or_default();
+    Some(Line::default().event("recording").data(text))
 }
 
 fn lagged(missed: u64) -> Line {

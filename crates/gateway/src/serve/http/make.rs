@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use axum::extract::State;
 use axum::http::header::LOCATION;
 use axum::http::{HeaderName, StatusCode};
+use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as JsonValue};
 use threadbare_control::calls::{CallId, StreamRecord};
@@ -17,7 +18,10 @@ use super::calls::{path, unknown};
 use super::describe::{PlainSide, Side, audio};
 use super::id::{CallPath, Id};
 use super::problem::Problem;
-use super::requests::{done, keys, request};
+use super::record::CallRecord;
+use super::recordings::wanted_change;
+use super::requests::{carry_out, done, keys, request};
+use crate::recording::Change;
 use crate::serve::orders::NotDone;
 use crate::serve::service::Service;
 
@@ -38,9 +42,11 @@ pub(super) struct NewCall {
     /// Keys of the ng protocol for the offer, such as `{"transport-protocol": "RTP/SAVP"}`; beside `offer` and `answer`.
     #[schema(value_type = Option<Object>)]
     options: Option<Map<String, JsonValue>>,
+    /// How it is recorded, in place of `record` in the file; needs a folder of recordings there.
+    record: Option<CallRecord>,
 }
 
-/// Its parties described anew: `sides`, or `offer` and `answer`.
+/// Its parties described anew: `sides`, or `offer` and `answer`; or whether it is recorded.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"sides": [{"address": "192.0.2.1:4000", "codec": "PCMU/8000"}, {"address": "192.0.2.2:4000", "codec": "PCMA/8000"}]}))]
@@ -55,6 +61,8 @@ pub(super) struct CallChange {
     /// Keys of the ng protocol for the offer; beside `offer` and `answer`.
     #[schema(value_type = Option<Object>)]
     options: Option<Map<String, JsonValue>>,
+    /// `running`, `paused` (what follows is left out of the file) or `stopped` (the file ends); alone, or beside a description.
+    recording: Option<String>,
 }
 
 /// A call that is up.
@@ -97,6 +105,7 @@ pub(super) async fn make(
     Json(new): Json<NewCall>,
 ) -> Result<Made, Problem> {
     let description = Description::read(new.sides, new.offer, new.answer, new.options)?;
+    let record = new.record;
     let id = match new.id {
         Some(id) if id.is_empty() => {
             return Err(Problem::value("id", "", "a text that is not empty"));
@@ -105,7 +114,7 @@ pub(super) async fn make(
         None => CallId::new(format!("{:032x}", random()).as_bytes()),
     };
     let name = id.clone();
-    let made = app.ask(move |service: &mut Service| begin(service, &name, &description));
+    let made = app.ask(move |service: &mut Service| begin(service, &name, &description, record));
     let made = made.await??;
     let claim = app.ask(move |service: &mut Service| service.wait_for_claim(&id));
     if let Some(told) = claim.await? {
@@ -124,8 +133,10 @@ pub(super) async fn make(
 /// Describe the parties of a call anew
 ///
 /// An offer of the party that offered first, and its answer: codecs and addresses change, ports stay. If it is refused, the call goes on as before.
+/// With `recording` alone, the recording pauses, ends, begins or goes on, and nothing else changes.
 #[utoipa::path(patch, path = "/v1/calls/{id}", tag = "calls", request_body = CallChange, params(CallPath), responses(
     (status = 200, body = MadeCall),
+    (status = 204, description = "Of `recording` alone"),
     (status = 404, body = Problem, content_type = "application/problem+json"),
     (status = 409, body = Problem, content_type = "application/problem+json", description = "It has not two parties"),
     (status = 422, body = Problem, content_type = "application/problem+json", description = "The descriptions do not fit")))]
@@ -133,13 +144,24 @@ pub(super) async fn change(
     State(app): State<App>,
     Id(id): Id,
     Json(new): Json<CallChange>,
-) -> Result<axum::Json<MadeCall>, Problem> {
+) -> Result<Response, Problem> {
+    if let Some(text) = &new.recording {
+        let command = match wanted_change(text)? {
+            Change::Resume => Command::StartRecording,
+            Change::Pause => Command::PauseRecording,
+            Change::Stop => Command::StopRecording,
+        };
+        carry_out(&app, &id, keys(command, &id)).await?;
+        if new.sides.is_none() && new.offer.is_none() && new.answer.is_none() {
+            return Ok(StatusCode::NO_CONTENT.into_response());
+        }
+    }
     let description = Description::read(new.sides, new.offer, new.answer, new.options)?;
     let changed = app.ask(move |service: &mut Service| {
         let tags = tags(service, &id)?;
         exchange(service, &id, &tags, true, &description)
     });
-    Ok(axum::Json(changed.await??))
+    Ok(axum::Json(changed.await??).into_response())
 }
 
 type Made = (StatusCode, [(HeaderName, String); 1], axum::Json<MadeCall>);
@@ -219,6 +241,7 @@ fn begin(
     service: &mut Service,
     id: &CallId,
     description: &Description,
+    record: Option<CallRecord>,
 ) -> Result<MadeCall, Problem> {
     if service.calls.view(id).is_some() {
         let problem = Problem::new(
@@ -226,6 +249,10 @@ fn begin(
             format!("{id}: there is such a call already"),
         );
         return Err(problem.about("id", "that of no call"));
+    }
+    if let Some(record) = record {
+        let spec = record.read(service)?;
+        service.media.wish(id.clone(), spec);
     }
     let tags = ["a", "b"].map(str::to_owned);
     let made = exchange(service, id, &tags, false, description);
@@ -245,6 +272,7 @@ fn begin(
     if made.is_err() {
         // Nobody would answer it any more.
         service.end(id);
+        service.media.forget_wish(id);
     }
     made
 }

@@ -14,7 +14,8 @@ use crate::serve::service::Service;
 #[utoipa::path(get, path = "/metrics", tag = "health", responses(
     (status = 200, body = String, content_type = "application/openmetrics-text")))]
 pub(super) async fn show(State(app): State<App>) -> Result<impl IntoResponse, Problem> {
-    let snapshot = app.ask(snapshot).await?;
+    let mut snapshot = app.ask(snapshot).await?;
+    snapshot.recordings = app.recorder.counted();
     let text = app.metrics.render(&snapshot);
     Ok(([(CONTENT_TYPE, OPEN_METRICS)], text))
 }
@@ -34,6 +35,7 @@ fn snapshot(service: &mut Service) -> Snapshot {
             .map(|reason| (reason, totals.ended(reason)))
             .into(),
         threads: service.threads(),
+        ..Snapshot::default()
     }
 }
 

@@ -20,6 +20,8 @@ mod ng;
 mod page;
 mod pass;
 mod problem;
+mod record;
+mod recordings;
 mod reload;
 mod requests;
 mod routes;
@@ -42,6 +44,7 @@ use super::acceptor::Acceptor;
 use super::service::Service;
 use crate::cluster::ClusterView;
 use crate::config::HttpSpec;
+use crate::recording::Recorder;
 use crate::reload::Reloads;
 use crate::watch::View;
 use tokio::sync::Semaphore;
@@ -101,8 +104,10 @@ pub(super) fn app(
     reloads: Arc<Reloads>,
     view: View,
     cluster: Option<ClusterView>,
+    recorder: Recorder,
 ) -> App {
     App {
+        recorder,
         control: service.control(),
         metrics: service.metrics(),
         reloads,

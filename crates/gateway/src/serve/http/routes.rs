@@ -18,7 +18,7 @@ use super::guard::Guard;
 use super::problem::Problem;
 use super::{
     actions, alarms, calls, cluster, contexts, drain, events, guard, health, listen, make, metrics,
-    ng, page, pass, reload, streams, wall, way,
+    ng, page, pass, recordings, reload, streams, wall, way,
 };
 
 /// The head of the description.
@@ -27,7 +27,7 @@ use super::{
     info(title = "Threadbare", description = "Streams and live calls of a media gateway. Errors are `application/problem+json` (RFC 9457)."),
     modifiers(&Token),
     security((), ("token" = [])),
-    tags((name = "streams"), (name = "calls"), (name = "actions"), (name = "relay"), (name = "cluster"), (name = "health"), (name = "ng")))]
+    tags((name = "streams"), (name = "calls"), (name = "actions"), (name = "recordings"), (name = "relay"), (name = "cluster"), (name = "health"), (name = "ng")))]
 struct Description;
 
 /// What a relay with a token needs.
@@ -96,12 +96,14 @@ fn described() -> OpenApiRouter<App> {
         .routes(routes!(health::readyz))
         .routes(routes!(metrics::show))
         .routes(routes!(ng::ask, ng::socket))
+        .routes(routes!(recordings::list))
+        .routes(routes!(recordings::read, recordings::delete))
         .routes(routes!(reload::reload))
         .routes(routes!(alarms::list))
         .routes(routes!(alarms::acknowledge))
         .routes(routes!(streams::reset_loudness))
         .routes(routes!(streams::list))
-        .routes(routes!(way::show))
+        .routes(routes!(way::show, recordings::change_stream))
         .routes(routes!(way::log))
         .routes(routes!(listen::stream::listen))
         .routes(routes!(streams::history))

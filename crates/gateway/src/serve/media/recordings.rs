@@ -1,79 +1,168 @@
-//! Recordings of streams: the recorder listens as others do, or is given packets.
+//! Recordings of calls: the recorder listens as others do, or is given packets.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use threadbare_control::calls::{Recording, StreamId, StreamKind};
+use threadbare_control::calls::{CallId, Recording, StreamId, StreamKind, StreamSpec};
+use threadbare_rtp::call::Side;
+use threadbare_rtp::codec::Encoding;
+use threadbare_rtp::leg::Carries;
 
 use super::{MediaPlane, Running};
-use crate::config::RecordingFormat;
+use crate::config::{RecordSpec, RecordingFormat, Template};
+use crate::recording::{Coding, Ear, NewRecording, Recorder, RecordingId, Source, Subject, WayEnd};
 use crate::serve::names;
-use crate::serve::recorder::{Content, Ear, NewRecording, Recorder, RecordingId, WayEnd};
 
-/// Where calls are recorded.
-#[derive(Debug)]
+/// How calls are recorded.
+#[derive(Debug, Default)]
 pub(super) struct Recordings {
     recorder: Recorder,
-    folder: PathBuf,
-    usual: RecordingFormat,
+    /// For those that a request asks for.
+    on_demand: Option<(PathBuf, RecordingFormat)>,
+    /// For all.
+    policy: Option<Arc<RecordSpec>>,
+    /// For a call that is about to be made, in place of the policy.
+    wishes: HashMap<CallId, Arc<RecordSpec>>,
 }
 
-/// A stream's recording.
+/// A stream's recording, or that of each side.
 #[derive(Debug)]
 pub(super) struct Recorded {
-    id: RecordingId,
+    ids: Vec<RecordingId>,
     /// Of packets.
     ear: Option<Ear>,
 }
 
 impl Running {
-    fn listen_for_file(&self) -> Content {
+    fn source(&self, format: RecordingFormat) -> Source {
+        if format == RecordingFormat::Pcap {
+            return Source::Packets {
+                local: self.local,
+                end: WayEnd::default(),
+            };
+        }
         let (rate_hz, listening) = self.listen();
-        Content::Audio { rate_hz, listening }
+        Source::Audio {
+            listening,
+            rate_hz,
+            sides: 2,
+            channels: 1,
+            law: law(&self.spec),
+        }
     }
 }
 
+/// Of the party that offered, if it has codes of G.711.
+fn law(spec: &StreamSpec) -> Coding {
+    let encodings = spec.sides.iter().filter_map(|side| {
+        let audio = side.sends.as_ref()?.audio();
+        match audio.carries {
+            Carries::Audio(format) => Some(format.encoding),
+            _ => None,
+        }
+    });
+    let mut laws = encodings.filter_map(|encoding| match encoding {
+        Encoding::Pcma => Some(Coding::ALaw),
+        Encoding::Pcmu => Some(Coding::ULaw),
+        _ => None,
+    });
+    laws.next().unwrap_or(Coding::ULaw)
+}
+
 impl MediaPlane {
-    /// Calls may be recorded to files of this folder.
-    ///
-    /// # Errors
-    /// Threads run out.
-    pub(in crate::serve) fn record_to(
+    /// Calls may be recorded; `on_demand`: the folder and the usual format of those for which that is asked, `policy`: how all are.
+    pub(in crate::serve) fn record_with(
         &mut self,
-        folder: PathBuf,
-        usual: RecordingFormat,
-    ) -> std::io::Result<()> {
-        self.recordings = Some(Recordings {
-            recorder: Recorder::new()?,
-            folder,
-            usual,
-        });
-        Ok(())
+        recorder: Recorder,
+        on_demand: Option<(PathBuf, RecordingFormat)>,
+        policy: Option<RecordSpec>,
+    ) {
+        self.recordings.recorder = recorder;
+        self.recordings.on_demand = on_demand;
+        self.set_policy(policy);
     }
 
-    /// Where calls are recorded.
-    pub(in crate::serve) fn recording_folder(&self) -> Option<&Path> {
-        let recordings = self.recordings.as_ref();
-        recordings.map(|recordings| recordings.folder.as_path())
+    /// How calls are recorded that begin from now on.
+    pub(in crate::serve) fn set_policy(&mut self, policy: Option<RecordSpec>) {
+        self.recordings.policy = policy.map(Arc::new);
     }
 
-    pub(super) fn recording_of(&self, stream: StreamId) -> Option<(&Recorder, RecordingId)> {
-        let recorded = self.streams.get(&stream)?.recording.as_ref()?;
-        Some((&self.recordings.as_ref()?.recorder, recorded.id))
+    /// How all calls are recorded.
+    pub(in crate::serve) fn policy(&self) -> Option<&Arc<RecordSpec>> {
+        self.recordings.policy.as_ref()
+    }
+
+    /// A call that is about to be made is recorded like this.
+    pub(in crate::serve) fn wish(&mut self, call: CallId, spec: RecordSpec) {
+        self.recordings.wishes.insert(call, Arc::new(spec));
+    }
+
+    /// A call has ended, or was not made.
+    pub(in crate::serve) fn forget_wish(&mut self, call: &CallId) {
+        self.recordings.wishes.remove(call);
+    }
+
+    /// How and where a recording is made for which a request asks; `None`: nowhere.
+    pub(in crate::serve) fn on_demand(&self) -> Option<(&Path, RecordingFormat)> {
+        let recordings = &self.recordings;
+        let asked = recordings.on_demand.as_ref();
+        let asked = asked.map(|(folder, format)| (folder.as_path(), *format));
+        let policy = recordings.policy.as_ref();
+        asked.or_else(|| policy.map(|spec| (spec.to.root(), spec.format)))
+    }
+
+    /// Has something done to the recordings of a stream. Whether there are any.
+    pub(super) fn each_recording(
+        &self,
+        stream: StreamId,
+        act: impl Fn(&Recorder, RecordingId),
+    ) -> bool {
+        let running = self.streams.get(&stream);
+        let recorded = running.and_then(|one| one.recording.as_ref());
+        let ids = recorded.map_or(&[][..], |recorded| &recorded.ids);
+        ids.iter()
+            .for_each(|id| act(&self.recordings.recorder, *id));
+        recorded.is_some()
+    }
+
+    /// Begins the recording of a stream that is new, if calls are recorded.
+    pub(super) fn record_by_policy(&mut self, stream: StreamId) {
+        let Some(running) = self.streams.get(&stream) else {
+            return;
+        };
+        let recordings = &self.recordings;
+        let wish = recordings.wishes.get(&running.call);
+        let Some(spec) = wish.or(recordings.policy.as_ref()).cloned() else {
+            return;
+        };
+        // A copy is no party's.
+        if running.spec.kind != StreamKind::Audio || running.spec.copies.is_some() {
+            return;
+        }
+        if spec.format != RecordingFormat::Pcap && !running.is_decoded() {
+            let call = running.call.to_string();
+            return tracing::warn!(
+                call,
+                "the call is not recorded: its codecs are not decoded here"
+            );
+        }
+        self.begin_recording(stream, spec, None, true);
     }
 
     /// Begins a recording, or goes on with one.
     pub(super) fn record(&mut self, stream: StreamId, recording: Recording) {
-        if let Some((recorder, id)) = self.recording_of(stream) {
-            return recorder.resume(id);
+        if self.each_recording(stream, Recorder::resume) {
+            return;
         }
         let Some(running) = self.streams.get(&stream) else {
             return;
         };
-        let call = running.call.to_string();
         if running.spec.kind != StreamKind::Audio {
             return;
         }
-        let Some(recordings) = &mut self.recordings else {
+        let call = running.call.to_string();
+        let Some((folder, usual)) = self.on_demand() else {
             // The service refuses such requests.
             return tracing::error!(
                 call,
@@ -82,27 +171,46 @@ impl MediaPlane {
         };
         let asked = recording.destination.as_deref();
         let random = crate::system::random_number();
-        let name = names::file_name(asked, &call, random, recordings.usual);
+        let name = names::file_name(asked, &call, random, usual);
         let (name, format) = match name {
             Ok(found) => found,
             Err(error) => return tracing::error!(call, %error, "the call is not recorded"),
         };
-        let new = NewRecording {
-            path: recordings.folder.join(name),
-            content: match format {
-                RecordingFormat::Wav => running.listen_for_file(),
-                RecordingFormat::Pcap => Content::Packets {
-                    local: running.local,
-                    end: WayEnd::default(),
-                },
-            },
-            metadata: recording.metadata,
-            call,
+        let spec = RecordSpec::on_demand(Template::fixed(folder, &name), format);
+        self.begin_recording(stream, Arc::new(spec), recording.metadata, false);
+    }
+
+    fn begin_recording(
+        &mut self,
+        stream: StreamId,
+        spec: Arc<RecordSpec>,
+        metadata: Option<String>,
+        is_lasting: bool,
+    ) {
+        let Some(running) = self.streams.get_mut(&stream) else {
+            return;
         };
-        let (id, ear) = recordings.recorder.start(new);
-        if let Some(running) = self.streams.get_mut(&stream) {
-            running.recording = Some(Recorded { id, ear });
+        let is_split = spec.to.is_of_one_side() && spec.format != RecordingFormat::Pcap;
+        let sides = match is_split {
+            true => &[Some(Side::A), Some(Side::B)][..],
+            false => &[None],
+        };
+        let of = Subject::Call(running.call.to_string().into());
+        let (mut ids, mut ear, mut metadata) = (Vec::new(), None, metadata);
+        for side in sides {
+            let new = NewRecording {
+                of: of.clone(),
+                source: running.source(spec.format),
+                spec: spec.clone(),
+                side: *side,
+                metadata: metadata.take(),
+                is_lasting,
+            };
+            let (id, own) = self.recordings.recorder.start(new);
+            ids.push(id);
+            ear = own;
         }
+        running.recording = Some(Recorded { ids, ear });
         self.tell_ears(stream);
         self.tell_recording(stream);
     }
@@ -128,10 +236,10 @@ impl MediaPlane {
     }
 
     pub(super) fn stop_recording(&mut self, stream: StreamId, discard: bool) {
-        let Some((recorder, id)) = self.recording_of(stream) else {
+        let stop = |recorder: &Recorder, id| recorder.stop(id, discard);
+        if !self.each_recording(stream, stop) {
             return;
-        };
-        recorder.stop(id, discard);
+        }
         if let Some(running) = self.streams.get_mut(&stream) {
             running.recording = None;
             let _ = running.handle.command(|medium, _| {

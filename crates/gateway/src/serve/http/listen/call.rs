@@ -8,13 +8,13 @@ use threadbare_relay::Listening;
 use threadbare_runtime::clock_now_ns;
 
 use super::{NS_PER_MS, Sound, Wav, file, place};
+use crate::recording::Tracks;
 use crate::serve::http::app::App;
 use crate::serve::http::calls::unknown;
 use crate::serve::http::id::{CallPath, Id};
 use crate::serve::http::problem::Problem;
 use crate::serve::media::Unheard;
 use crate::serve::service::Service;
-use crate::serve::tracks::Tracks;
 
 /// What both parties of a call say, to be listened to
 ///

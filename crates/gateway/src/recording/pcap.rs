@@ -1,70 +1,52 @@
 //! Files of packets, as Wireshark reads them: what parties sent, decrypted, with the addresses that it was sent between.
 //!
 //! The format is that of libpcap with times in nanoseconds (draft-ietf-opsawg-pcap), of bare IP packets (LINKTYPE_RAW, 101). IP and UDP headers are made anew, as
-//! sockets do not give them.
+//! sockets do not give them. Bytes alone: no file, no clock.
 
-use std::fs::File;
-use std::io::{self, Seek, Write};
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
 
-/// A file that grows by whole packets.
-#[derive(Debug)]
-pub(super) struct Pcap {
-    file: File,
-    /// Whole packets that are not in the file yet.
-    waiting: Vec<u8>,
-    is_paused: bool,
+/// What a file begins with.
+pub(super) fn head() -> Vec<u8> {
+    let mut head = Vec::new();
+    head.extend(MAGIC_NS.to_le_bytes());
+    // Version 2.4; two fields that are always 0.
+    head.extend([2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    head.extend(PACKET_BYTES_MAX.to_le_bytes());
+    head.extend(LINKTYPE_RAW.to_le_bytes());
+    head
 }
 
-impl Pcap {
-    /// Creates the file, which must not be there yet.
-    pub(super) fn new(path: &Path) -> io::Result<Pcap> {
-        let mut file = File::options().write(true).create_new(true).open(path)?;
-        let mut header = Vec::new();
-        header.extend(MAGIC_NS.to_le_bytes());
-        // Version 2.4; two fields that are always 0.
-        header.extend([2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-        header.extend(PACKET_BYTES_MAX.to_le_bytes());
-        header.extend(LINKTYPE_RAW.to_le_bytes());
-        file.write_all(&header)?;
-        Ok(Pcap {
-            file,
-            waiting: Vec::new(),
-            is_paused: false,
-        })
+/// A datagram was sent.
+pub(super) fn add(
+    unix_ns: u64,
+    from: SocketAddr,
+    to: SocketAddr,
+    payload: &[u8],
+    out: &mut Vec<u8>,
+) {
+    let packet = packet(from, to, payload);
+    let len = packet.len() as u32;
+    // Until 2106.
+    let times = [unix_ns / NS_PER_S, unix_ns % NS_PER_S].map(|part| part as u32);
+    for field in [times[0], times[1], len, len] {
+        out.extend(field.to_le_bytes());
     }
+    out.extend(packet);
+}
 
-    /// Leaves out what follows, or goes on.
-    pub(super) fn set_paused(&mut self, is_paused: bool) {
-        self.is_paused = is_paused;
-    }
-
-    /// A datagram was sent.
-    pub(super) fn add(&mut self, unix_ns: u64, from: SocketAddr, to: SocketAddr, payload: &[u8]) {
-        if self.is_paused {
-            return;
+/// Where the last whole packet ends. `length`: of what follows a head; `peek`: 16 bytes of it, or as many as there are and zeros.
+pub(super) fn whole(length: u64, peek: &dyn Fn(u64) -> [u8; 16]) -> u64 {
+    let mut end = 0;
+    while end + 16 <= length {
+        let head = peek(end);
+        let bytes = head[8..12].iter().rev();
+        let next = end + 16 + bytes.fold(0, |value, byte| value << 8 | u64::from(*byte));
+        if next > length {
+            break;
         }
-        let packet = packet(from, to, payload);
-        let len = packet.len() as u32;
-        // Until 2106.
-        let times = [unix_ns / NS_PER_S, unix_ns % NS_PER_S].map(|part| part as u32);
-        for field in [times[0], times[1], len, len] {
-            self.waiting.extend(field.to_le_bytes());
-        }
-        self.waiting.extend(packet);
+        end = next;
     }
-
-    /// Writes what waits. When that fails, the file ends with its last whole packet.
-    pub(super) fn write(&mut self) -> io::Result<()> {
-        let end = self.file.stream_position()?;
-        let written = self.file.write_all(&self.waiting);
-        self.waiting.clear();
-        if written.is_err() {
-            self.file.set_len(end)?;
-        }
-        written
-    }
+    end
 }
 
 /// An IP packet with UDP.

@@ -1,0 +1,174 @@
+//! What a file is made of, whatever its format: a head, what follows it, and an end. Bytes alone: no file, no clock.
+
+use std::net::SocketAddr;
+
+use super::sound::{Coding, Sound};
+use super::wav::Notes;
+use super::{mka, pcap, wav};
+use crate::config::RecordingFormat;
+
+/// A file that grows.
+#[derive(Debug)]
+pub(super) struct Container {
+    kind: Kind,
+    sound: Sound,
+    pub(super) notes: Notes,
+    /// Frames that were added.
+    frames: u64,
+    /// Behind the head.
+    bytes: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Wav,
+    Mka { tracks: u8 },
+    Pcap,
+}
+
+impl Container {
+    /// An empty one. `tracks`: parties that have a track of their own.
+    pub(super) fn new(
+        format: RecordingFormat,
+        sound: Sound,
+        tracks: u8,
+        notes: Notes,
+    ) -> Container {
+        Container {
+            kind: match format {
+                RecordingFormat::Wav | RecordingFormat::WavG711 => Kind::Wav,
+                RecordingFormat::Mka | RecordingFormat::MkaG711 => Kind::Mka { tracks },
+                RecordingFormat::Pcap => Kind::Pcap,
+            },
+            sound,
+            notes,
+            frames: 0,
+            bytes: 0,
+        }
+    }
+
+    /// How a format writes audio of this rate.
+    pub(super) fn coding(format: RecordingFormat, rate_hz: u32, law: Coding) -> Coding {
+        match format {
+            RecordingFormat::WavG711 | RecordingFormat::MkaG711 if rate_hz == G711_HZ => law,
+            _ => Coding::Linear,
+        }
+    }
+
+    /// The head, as it is now: always of one length.
+    pub(super) fn head(&self, is_end: bool) -> Vec<u8> {
+        match self.kind {
+            Kind::Wav => wav::head(self.sound, &self.notes, self.bytes),
+            Kind::Mka { tracks } => {
+                let end = is_end.then_some((self.frames, self.bytes));
+                mka::head(self.sound, tracks, &self.notes, end)
+            }
+            Kind::Pcap => pcap::head(),
+        }
+    }
+
+    /// The head of a file that is about to have so many bytes more.
+    pub(super) fn head_ahead(&self, bytes: u64) -> Vec<u8> {
+        wav::head(self.sound, &self.notes, self.bytes.saturating_add(bytes))
+    }
+
+    /// Of so much audio.
+    pub(super) fn bytes_in(&self, seconds: u64) -> u64 {
+        seconds * u64::from(self.sound.rate_hz) * u64::from(self.sound.frame_bytes())
+    }
+
+    /// A file without an end is read as far as its head says.
+    pub(super) fn has_size_in_head(&self) -> bool {
+        self.kind == Kind::Wav
+    }
+
+    /// More audio: whole frames.
+    pub(super) fn add(&mut self, frames: &[i16], out: &mut Vec<u8>) {
+        let begin = out.len();
+        match self.kind {
+            Kind::Wav => {
+                let all = usize::from(self.sound.channels);
+                self.sound.coding.write(frames, (0, all), all, out);
+            }
+            Kind::Mka { tracks } => mka::cluster(self.sound, tracks, self.frames, frames, out),
+            Kind::Pcap => return,
+        }
+        self.frames += (frames.len() / usize::from(self.sound.channels)) as u64;
+        self.bytes += (out.len() - begin) as u64;
+    }
+
+    /// One more packet.
+    pub(super) fn add_packet(
+        &mut self,
+        unix_ns: u64,
+        [from, to]: [SocketAddr; 2],
+        payload: &[u8],
+        out: &mut Vec<u8>,
+    ) {
+        let begin = out.len();
+        pcap::add(unix_ns, from, to, payload, out);
+        self.bytes += (out.len() - begin) as u64;
+    }
+
+    /// What follows all audio.
+    pub(super) fn end(&self) -> &'static [u8] {
+        match self.kind {
+            Kind::Wav if self.bytes % 2 == 1 => &[0],
+            _ => &[],
+        }
+    }
+
+    /// How many more frames a file of no more than so many bytes has room for.
+    pub(super) fn room_frames(&self, bytes_max: Option<u64>) -> u64 {
+        let allowed = match self.kind {
+            Kind::Wav => bytes_max.unwrap_or(u64::MAX).min(wav::DATA_BYTES_MAX),
+            _ => bytes_max.unwrap_or(u64::MAX),
+        };
+        let left = allowed.saturating_sub(self.bytes + wav::HEAD_BYTES_MAX as u64);
+        left / u64::from(self.sound.frame_bytes())
+    }
+
+    /// Behind the head.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Of the audio, ms.
+    pub(super) fn duration_ms(&self) -> u64 {
+        self.frames * 1000 / u64::from(self.sound.rate_hz)
+    }
+
+    /// Takes over what follows the head of a file that was cut off, as far as it is whole. `length`: its bytes; `peek`: 16 of them, or as many as there are and
+    /// zeros.
+    pub(super) fn take_over(&mut self, length: u64, peek: &dyn Fn(u64) -> [u8; 16]) {
+        match self.kind {
+            Kind::Wav => {
+                let frame_bytes = u64::from(self.sound.frame_bytes());
+                self.frames = length.min(wav::DATA_BYTES_MAX) / frame_bytes;
+                self.bytes = self.frames * frame_bytes;
+            }
+            Kind::Mka { tracks } => {
+                (self.bytes, self.frames) = mka::whole(self.sound, tracks, length, peek);
+            }
+            Kind::Pcap => self.bytes = pcap::whole(length, peek),
+        }
+    }
+}
+
+/// ITU-T G.711.
+const G711_HZ: u32 = 8000;
+
+#[cfg(test)]
+pub(super) mod tests {
+    /// Looks at bytes as at a file.
+    pub(in super::super) fn peeks(bytes: &[u8]) -> impl Fn(u64) -> [u8; 16] {
+        move |at| {
+            let mut room = [0; 16];
+            let there = &bytes[bytes.len().min(at as usize)..];
+            for (place, byte) in room.iter_mut().zip(there) {
+                *place = *byte;
+            }
+            room
+        }
+    }
+}

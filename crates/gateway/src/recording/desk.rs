@@ -1,0 +1,453 @@
+//! The files of all recordings: which there are, and what is still to be done with them. Nothing here waits.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll, Waker};
+
+use futures_util::stream::FuturesUnordered;
+use threadbare_files::{Access, Budget, Data, Disk, Failure, File, Options};
+use threadbare_rtp::call::Side;
+use tokio::sync::oneshot;
+
+use super::destination::{Destination, Folder, Keeping, metadata_path};
+use super::index::{Entry, Line, RecordingState, Subject};
+use super::orders::{Board, RecordingId, lock};
+use super::part::Part;
+use super::sound::Sound;
+use crate::config::{Names, RecordSpec};
+use crate::system::{random_number, unix_at_zero_ns};
+
+/// What is still to be done with files.
+pub(super) type Job = Pin<Box<dyn Future<Output = Done> + Send>>;
+
+/// What was done with a file.
+pub(super) struct Done {
+    /// The recording that it is of.
+    pub(super) of: Option<RecordingId>,
+    pub(super) what: What,
+}
+
+pub(super) enum What {
+    /// It has its name, or has not got it.
+    Kept {
+        root: Arc<Path>,
+        entry: Box<Entry>,
+        path: Result<PathBuf, Failure>,
+        /// As it was to be.
+        wanted: PathBuf,
+    },
+    /// It was written no further, and is removed.
+    Discarded { id: String, wanted: PathBuf },
+    /// It was removed on demand.
+    Deleted {
+        id: String,
+        root: Arc<Path>,
+        result: Result<(), Failure>,
+        tell: oneshot::Sender<bool>,
+    },
+    /// All files of a recording were removed.
+    Swept,
+    /// What is beside it was written, or was not.
+    Beside(Result<(), Failure>),
+}
+
+/// Files, and who is told of them.
+#[derive(Debug)]
+pub(super) struct Desk {
+    pub(super) disk: Disk,
+    budget: Budget,
+    destination: Arc<dyn Destination>,
+    pub(super) journals: HashMap<Arc<Path>, File>,
+    /// Files that are written are to have these.
+    names: HashSet<PathBuf>,
+    pub(super) jobs: FuturesUnordered<Job>,
+    /// Of each recording.
+    pub(super) open_jobs: HashMap<RecordingId, usize>,
+    /// The latest files of each recording, and what is beside the first one.
+    pub(super) files: HashMap<RecordingId, Files>,
+    pub(super) board: Arc<Board>,
+    room: Vec<i16>,
+    unix_at_zero_ns: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Files {
+    ids: VecDeque<String>,
+    beside: Option<PathBuf>,
+}
+
+impl std::fmt::Debug for dyn Destination {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Destination")
+    }
+}
+
+/// What a file is to be like.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shape {
+    pub(super) sound: Sound,
+    pub(super) tracks: u8,
+    /// Of the first frame, on the monotonic clock, ns.
+    pub(super) first_ns: u64,
+}
+
+impl Desk {
+    /// Without files.
+    pub(super) fn new(disk: Disk, board: Arc<Board>) -> Desk {
+        Desk {
+            disk,
+            budget: Budget::named("recordings", WAITING_BYTES_MAX),
+            destination: Arc::new(Folder),
+            journals: HashMap::new(),
+            names: HashSet::new(),
+            jobs: FuturesUnordered::new(),
+            open_jobs: HashMap::new(),
+            files: HashMap::new(),
+            board,
+            room: Vec::new(),
+            unix_at_zero_ns: unix_at_zero_ns(),
+        }
+    }
+
+    /// Begins a file.
+    pub(super) fn begin(
+        &mut self,
+        (of, side): (RecordingId, Option<Side>),
+        subject: &Subject,
+        spec: &RecordSpec,
+        shape: Shape,
+        metadata: Option<String>,
+    ) -> Part {
+        // The wall clock may have been set.
+        self.unix_at_zero_ns = unix_at_zero_ns();
+        let unix_ns = self.unix_ns(shape.first_ns);
+        let started_unix_ms = unix_ns / NS_PER_MS;
+        let id = format!("{started_unix_ms:012x}{:08x}", random_number() as u32);
+        let began = jiff::Timestamp::from_nanosecond(i128::from(unix_ns)).unwrap_or_default();
+        let mut entry = Entry {
+            id: id.clone(),
+            of: subject.clone(),
+            path: PathBuf::new(),
+            format: spec.format,
+            coding: shape.sound.coding,
+            rate_hz: shape.sound.rate_hz,
+            channels: shape.sound.channels,
+            tracks: shape.tracks,
+            started_unix_ms,
+            state: RecordingState::Running,
+            duration_ms: 0,
+            bytes: 0,
+            missed_ms: 0,
+            loudness: None,
+            error: None,
+        };
+        let names = Names {
+            name: entry.name(),
+            time: &began.strftime("%Y%m%dT%H%M%SZ").to_string(),
+            id: &id,
+            side: match side {
+                None => "both",
+                Some(Side::A) => "a",
+                Some(Side::B) => "b",
+            },
+        };
+        entry.path = spec.to.expand(names, spec.format.ending());
+        let root = self.root(spec.to.root());
+        if !self.names.insert(root.join(&entry.path)) {
+            entry.path = entry.other_path();
+            self.names.insert(root.join(&entry.path));
+        }
+        if let Some(text) = metadata {
+            self.write_beside(of, &root.join(&entry.path), text);
+        }
+        let files = self.files.entry(of).or_default();
+        files.ids.push_back(id);
+        if files.ids.len() > FILES_DISCARDED_MAX {
+            files.ids.pop_front();
+        }
+        self.note(&root, &Line::Begun(entry.clone()));
+        self.board.tell(&root, entry.clone());
+        let end_ns = spec.rotate.every_s.map_or(u64::MAX, |seconds| {
+            let every_ns = seconds * NS_PER_S;
+            let next_ns = (unix_ns / every_ns + 1) * every_ns;
+            next_ns.saturating_sub(self.unix_at_zero_ns)
+        });
+        let files = (&self.disk, &self.budget);
+        Part::begin(files, root, entry, end_ns, spec.rotate.bytes_max)
+    }
+
+    /// As it is known: each is opened before.
+    fn root(&self, root: &Path) -> Arc<Path> {
+        let known = self.journals.get_key_value(root);
+        known.map_or_else(|| root.into(), |(root, _)| root.clone())
+    }
+
+    fn write_beside(&mut self, of: RecordingId, path: &Path, text: String) {
+        let mut options = Options::new(Access::Write);
+        options.with_parents = true;
+        let path = metadata_path(path);
+        let file = self.disk.open(&path, options);
+        self.files.entry(of).or_default().beside = Some(path);
+        self.add_job(of, async move {
+            let written = match file.write(Data::Owned(Box::new(text))).await {
+                Ok(()) => file.close(threadbare_files::Ending::default()).await,
+                Err(failure) => Err(failure),
+            };
+            What::Beside(written)
+        });
+    }
+
+    /// A file ends.
+    pub(super) fn finish(&mut self, of: RecordingId, part: Part) {
+        let (root, wanted) = (part.root.clone(), part.root.join(&part.entry.path));
+        let (entry, keeping) = part.finish(&self.disk, &self.destination);
+        self.keep(of, root, wanted, entry, keeping);
+    }
+
+    /// A file has failed.
+    pub(super) fn cut(&mut self, of: RecordingId, part: Part, failure: &Failure) {
+        let (root, wanted) = (part.root.clone(), part.root.join(&part.entry.path));
+        let (mut entry, keeping) = part.cut(&self.disk, &self.destination);
+        entry.error = Some(failure.to_string());
+        self.keep(of, root, wanted, entry, keeping);
+    }
+
+    fn keep(
+        &mut self,
+        of: RecordingId,
+        root: Arc<Path>,
+        wanted: PathBuf,
+        entry: Entry,
+        keeping: Keeping,
+    ) {
+        self.add_job(of, async move {
+            What::Kept {
+                root,
+                entry: Box::new(entry),
+                path: keeping.await,
+                wanted,
+            }
+        });
+    }
+
+    /// A file ends, and is removed.
+    pub(super) fn discard(&mut self, of: RecordingId, part: Part) {
+        let (id, wanted) = (part.entry.id.clone(), part.root.join(&part.entry.path));
+        let removing = part.discard(&self.disk);
+        self.add_job(of, async move {
+            // It may not have been made.
+            let _ = removing.await;
+            What::Discarded { id, wanted }
+        });
+    }
+
+    fn add_job(&mut self, of: RecordingId, job: impl Future<Output = What> + Send + 'static) {
+        *self.open_jobs.entry(of).or_default() += 1;
+        self.jobs.push(Box::pin(async move {
+            Done {
+                of: Some(of),
+                what: job.await,
+            }
+        }));
+    }
+
+    /// Removes all files of a recording whose jobs are done. Whether there are any.
+    pub(super) fn sweep(&mut self, of: RecordingId) -> bool {
+        let Some(files) = self.files.remove(&of) else {
+            return false;
+        };
+        let disk = self.disk.clone();
+        let removing = files.beside.map(|path| disk.remove(path));
+        let known: Vec<(Arc<Path>, Entry)> = {
+            let index = lock(&self.board.index);
+            files
+                .ids
+                .iter()
+                .filter_map(|id| index.find(id).cloned())
+                .collect()
+        };
+        let paths = known.iter().map(|(root, entry)| root.join(&entry.path));
+        let removing: Vec<_> = removing
+            .into_iter()
+            .chain(paths.map(|path| disk.remove(path)))
+            .collect();
+        for (root, entry) in known {
+            lock(&self.board.index).remove(&entry.id);
+            self.note(&root, &Line::Gone(entry.id));
+        }
+        self.add_job(of, async move {
+            for removed in removing {
+                // It may not have been made.
+                let _ = removed.await;
+            }
+            What::Swept
+        });
+        true
+    }
+
+    pub(super) fn delete(&mut self, id: String, tell: oneshot::Sender<bool>) {
+        let found = lock(&self.board.index).find(&id).cloned();
+        let Some((root, entry)) = found.filter(|(_, one)| one.state != RecordingState::Running)
+        else {
+            // Who asked may have given up.
+            let _ = tell.send(false);
+            return;
+        };
+        let (disk, path) = (self.disk.clone(), root.join(&entry.path));
+        self.jobs.push(Box::pin(async move {
+            let result = disk.remove(&path).await;
+            // It may not be there.
+            let _ = disk.remove(metadata_path(&path)).await;
+            let what = What::Deleted {
+                id,
+                root,
+                result,
+                tell,
+            };
+            Done { of: None, what }
+        }));
+    }
+
+    /// Adds a line to a journal. Nothing waits for it.
+    fn note(&self, root: &Path, line: &Line) {
+        let Some(journal) = self.journals.get(root) else {
+            return;
+        };
+        let bytes = line.to_bytes();
+        let cx = &mut Context::from_waker(Waker::noop());
+        let (length, data) = (bytes.len(), || Data::Owned(Box::new(bytes)));
+        // Without a budget there is room.
+        if let Poll::Ready(Err(error)) = journal.poll_write(cx, length, false, data) {
+            tracing::error!(%error, "the journal of recordings is not written");
+        }
+    }
+
+    pub(super) fn handle(&mut self, what: What) {
+        match what {
+            What::Kept {
+                root,
+                mut entry,
+                path,
+                wanted,
+            } => {
+                self.names.remove(&wanted);
+                let counters = &self.board.counters;
+                match path {
+                    Ok(path) => {
+                        let below = path.strip_prefix(&*root);
+                        entry.path = below.map_or_else(|_| entry.path.clone(), Path::to_owned);
+                        let is_whole = entry.state == RecordingState::Complete;
+                        let counter = match is_whole {
+                            true => &counters.complete,
+                            false => &counters.failed,
+                        };
+                        counter.fetch_add(1, Relaxed);
+                        self.note(&root, &Line::Ended((*entry).clone()));
+                        tell_of(&path, &entry);
+                        self.board.tell(&root, *entry);
+                    }
+                    Err(error) => {
+                        counters.failed.fetch_add(1, Relaxed);
+                        let path = root.join(entry.part_path());
+                        tracing::error!(path = %path.display(), %error, "a recording is not kept");
+                        entry.state = RecordingState::Cut;
+                        entry.error = Some(error.to_string());
+                        let id = entry.id.clone();
+                        self.board.tell(&root, *entry);
+                        // What is left of it is the next process's to repair.
+                        lock(&self.board.index).remove(&id);
+                    }
+                }
+            }
+            What::Discarded { id, wanted } => {
+                self.names.remove(&wanted);
+                let known = lock(&self.board.index).find(&id).cloned();
+                if let Some((root, _)) = known {
+                    lock(&self.board.index).remove(&id);
+                    self.note(&root, &Line::Gone(id));
+                }
+            }
+            What::Deleted {
+                id,
+                root,
+                result,
+                tell,
+            } => {
+                if let Err(error) = &result {
+                    tracing::warn!(%error, "a recording is not there to be deleted");
+                }
+                lock(&self.board.index).remove(&id);
+                self.note(&root, &Line::Gone(id));
+                // Who asked may have given up.
+                let _ = tell.send(true);
+            }
+            What::Beside(Ok(())) | What::Swept => {}
+            What::Beside(Err(error)) => {
+                tracing::warn!(%error, "metadata of a recording are not kept");
+            }
+        }
+    }
+
+    /// Of a time of the monotonic clock.
+    pub(super) fn unix_ns(&self, at_ns: u64) -> u64 {
+        self.unix_at_zero_ns.saturating_add(at_ns)
+    }
+
+    /// For a turn's frames, empty.
+    pub(super) fn take_room(&mut self) -> Vec<i16> {
+        let mut room = std::mem::take(&mut self.room);
+        room.clear();
+        room
+    }
+
+    pub(super) fn return_room(&mut self, room: Vec<i16>) {
+        self.room = room;
+    }
+
+    pub(super) fn count_bytes(&self, bytes: u64) {
+        self.board.counters.bytes.fetch_add(bytes, Relaxed);
+    }
+
+    pub(super) fn count_missed_ms(&self, ms: u64) {
+        self.board.counters.missed_ms.fetch_add(ms, Relaxed);
+    }
+
+    pub(super) fn count_missed_packets(&self, packets: u64) {
+        let counter = &self.board.counters.missed_packets;
+        counter.fetch_add(packets, Relaxed);
+    }
+}
+
+fn tell_of(path: &Path, entry: &Entry) {
+    let (call, stream) = log_names(&entry.of);
+    let path = path.display();
+    let seconds = entry.duration_ms as f64 / 1000.0;
+    let lufs = entry.loudness.map(|one| one.integrated_lufs);
+    let dbtp = entry.loudness.map(|one| one.true_peak_dbtp);
+    let (id, bytes) = (&entry.id, entry.bytes);
+    match &entry.error {
+        None => {
+            tracing::info!(call, stream, %path, id, seconds, bytes, lufs, dbtp, "a recording is complete");
+        }
+        Some(error) => {
+            tracing::error!(call, stream, %path, id, seconds, error, "a recording was cut off");
+        }
+    }
+}
+
+pub(super) fn log_names(of: &Subject) -> (Option<&str>, Option<&str>) {
+    match of {
+        Subject::Call(name) => (Some(name), None),
+        Subject::Stream(name) => (None, Some(name)),
+    }
+}
+
+/// Of all recordings, for the disk: two seconds of 1000 calls of 16 bits.
+const WAITING_BYTES_MAX: usize = 64 << 20;
+/// Of one recording, those that are deleted with it.
+const FILES_DISCARDED_MAX: usize = 1000;
+const NS_PER_MS: u64 = 1_000_000;
+const NS_PER_S: u64 = 1_000_000_000;

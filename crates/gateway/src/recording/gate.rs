@@ -1,0 +1,177 @@
+//! Which part of what is heard is kept: all of it, what is a call, or what is around interruptions. No clock of its own.
+
+use std::collections::VecDeque;
+
+use crate::config::{RecordOn, RecordSpec};
+
+/// What becomes of some frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// They are kept.
+    Keep,
+    /// They may be kept later, or are dropped.
+    Wait,
+}
+
+/// Decides for one recording.
+#[derive(Debug)]
+pub(super) struct Gate {
+    on: RecordOn,
+    before_ns: u64,
+    after_ns: u64,
+    /// A call has begun; its parties need not be heard any more.
+    has_begun: bool,
+    /// Frames are kept until then, ns.
+    open_until_ns: u64,
+    /// The interruption that goes on began then, ns.
+    since_ns: Option<u64>,
+    /// Interleaved: what may be kept.
+    waiting: VecDeque<i16>,
+}
+
+impl Gate {
+    pub(super) fn new(spec: &RecordSpec) -> Gate {
+        Gate {
+            on: spec.on,
+            before_ns: u64::from(spec.before_s) * NS_PER_S,
+            after_ns: u64::from(spec.after_s) * NS_PER_S,
+            has_begun: false,
+            open_until_ns: 0,
+            since_ns: None,
+            waiting: VecDeque::new(),
+        }
+    }
+
+    /// What becomes of the frames until `until_ns`. `heard_ns`: when each side was heard last.
+    pub(super) fn decide(&mut self, until_ns: u64, heard_ns: &[Option<u64>]) -> Verdict {
+        let is_kept = match self.on {
+            RecordOn::Always => true,
+            RecordOn::Call if heard_ns.len() > 1 => {
+                self.has_begun |= heard_ns.iter().all(Option::is_some);
+                self.has_begun
+            }
+            RecordOn::Call => heard_ns
+                .iter()
+                .flatten()
+                .any(|at_ns| until_ns < at_ns.saturating_add(CALL_SILENCE_NS)),
+            RecordOn::Loss => self.is_around_loss(until_ns, heard_ns),
+        };
+        match is_kept {
+            true => Verdict::Keep,
+            false => Verdict::Wait,
+        }
+    }
+
+    fn is_around_loss(&mut self, until_ns: u64, heard_ns: &[Option<u64>]) -> bool {
+        let silent = |at_ns: &u64| until_ns > at_ns.saturating_add(INTERRUPTION_NS);
+        let since_ns = heard_ns.iter().flatten().copied().filter(silent).min();
+        if let Some(at_ns) = since_ns {
+            let begun_ns = *self.since_ns.get_or_insert(at_ns);
+            let latest_ns = begun_ns.saturating_add(INTERRUPTION_NS_MAX);
+            let until_ns = until_ns.min(latest_ns).saturating_add(self.after_ns);
+            self.open_until_ns = self.open_until_ns.max(until_ns);
+        } else {
+            self.since_ns = None;
+        }
+        until_ns < self.open_until_ns
+    }
+
+    /// Frames that may be kept: as many as were to be kept before an interruption, with that which shows it.
+    pub(super) fn wait(&mut self, frames: &[i16], rate_hz: u32, width: usize) {
+        if self.on != RecordOn::Loss {
+            return;
+        }
+        self.waiting.extend(frames);
+        let kept_ns = self.before_ns + INTERRUPTION_NS;
+        let most = (kept_ns * u64::from(rate_hz) / NS_PER_S) as usize * width;
+        let over = self.waiting.len().saturating_sub(most);
+        self.waiting.drain(..over);
+    }
+
+    /// What has waited.
+    pub(super) fn take_waiting(&mut self) -> Vec<i16> {
+        std::mem::take(&mut self.waiting).into()
+    }
+}
+
+/// Longer than senders pause that send comfort noise (RFC 3389).
+const CALL_SILENCE_NS: u64 = 10_000_000_000;
+/// A side that was heard, and is not for so long, is interrupted.
+const INTERRUPTION_NS: u64 = 500_000_000;
+/// No more of one interruption is kept.
+const INTERRUPTION_NS_MAX: u64 = 60_000_000_000;
+const NS_PER_S: u64 = 1_000_000_000;
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::{RecordingFormat, Template};
+
+    const MS: u64 = 1_000_000;
+
+    fn gate(on: RecordOn) -> Gate {
+        let to = Template::usual(Path::new("/r"));
+        let spec = RecordSpec::on_demand(to, RecordingFormat::Wav);
+        Gate::new(&RecordSpec {
+            on,
+            before_s: 2,
+            after_s: 1,
+            ..spec
+        })
+    }
+
+    /// The times of 100 ms that are kept of 200, where each side is heard as said.
+    fn kept(gate: &mut Gate, heard: impl Fn(u64) -> Vec<bool>) -> Vec<u64> {
+        let mut last = vec![None; heard(0).len()];
+        let mut kept = Vec::new();
+        for n in 1..=1000 {
+            let until_ns = n * 100 * MS;
+            for (last, is_heard) in last.iter_mut().zip(heard(n)) {
+                *last = if is_heard { Some(until_ns) } else { *last };
+            }
+            if gate.decide(until_ns, &last) == Verdict::Keep {
+                kept.push(n);
+            }
+        }
+        kept
+    }
+
+    #[test]
+    fn a_call_is_kept_from_the_moment_on_that_both_are_heard() {
+        let all = kept(&mut gate(RecordOn::Always), |_| vec![false, false]);
+        assert_eq!(all.len(), 1000);
+        let call = kept(&mut gate(RecordOn::Call), |n| vec![n == 5, n == 20]);
+        assert_eq!(call, (20..=1000).collect::<Vec<_>>());
+        // A stream, as long as its sender is heard, and 10 s more.
+        let stream = kept(&mut gate(RecordOn::Call), |n| vec![(20..30).contains(&n)]);
+        assert_eq!(stream, (20..129).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_is_around_an_interruption_is_kept_and_no_more() {
+        let none = kept(&mut gate(RecordOn::Loss), |n| vec![n < 1000, false]);
+        assert!(none.is_empty(), "{none:?}");
+        // A second is missing: from the moment on that it shows, to a second behind its end.
+        let one = kept(&mut gate(RecordOn::Loss), |n| {
+            vec![!(100..110).contains(&n)]
+        });
+        assert_eq!(one, (105..119).collect::<Vec<_>>());
+        // It does not come back.
+        let for_ever = kept(&mut gate(RecordOn::Loss), |n| vec![n < 100]);
+        assert_eq!((for_ever[0], for_ever.len()), (105, 600 + 9 - 5));
+    }
+
+    #[test]
+    fn what_waits_is_bounded() {
+        let mut gate = gate(RecordOn::Loss);
+        for n in 0..100 {
+            gate.wait(&[n; 1600], 8000, 2);
+        }
+        // 2.5 s of two channels, the latest.
+        let waiting = gate.take_waiting();
+        assert_eq!((waiting.len(), waiting[0]), (40_000, 75));
+        assert!(gate.take_waiting().is_empty());
+    }
+}

@@ -1,0 +1,69 @@
+//! The loudness of a file (EBU R128), measured as it is written.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use threadbare_loudness::{Meter, Mode, Resolution};
+use utoipa::ToSchema;
+
+/// Loudness and peak of a whole file.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct FileLoudness {
+    /// Integrated loudness, LUFS.
+    pub integrated_lufs: f64,
+    /// Loudness range, LU.
+    pub range_lu: f64,
+    /// Of the loudest channel, dBTP.
+    pub true_peak_dbtp: f64,
+}
+
+impl fmt::Display for FileLoudness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let FileLoudness {
+            integrated_lufs,
+            range_lu,
+            true_peak_dbtp,
+        } = self;
+        write!(
+            f,
+            "integrated {integrated_lufs:.2} LUFS, range {range_lu:.2} LU, true peak {true_peak_dbtp:.2} dBTP"
+        )
+    }
+}
+
+/// Measures one file.
+#[derive(Debug)]
+pub(super) struct FileMeter(Option<Box<Meter>>);
+
+impl FileMeter {
+    /// Of interleaved audio. What has no loudness, by its rate or channels, is not measured.
+    pub(super) fn new(rate_hz: u32, channels: u8) -> FileMeter {
+        let mode = Mode::INTEGRATED | Mode::RANGE | Mode::TRUE_PEAK | Mode::HISTOGRAM;
+        let meter = Meter::builder(rate_hz, usize::from(channels))
+            .mode(mode)
+            .resolution(Resolution::Block)
+            .build();
+        FileMeter(meter.ok().map(Box::new))
+    }
+
+    /// More of it, whole frames.
+    pub(super) fn add(&mut self, frames: &[i16]) {
+        if let Some(meter) = &mut self.0 {
+            // They are whole.
+            let _ = meter.add_interleaved(frames);
+        }
+    }
+
+    /// `None`: all of it was too quiet, or too short.
+    pub(super) fn read(&self) -> Option<FileLoudness> {
+        let meter = self.0.as_ref()?;
+        let peaks = (0..meter.channels()).filter_map(|channel| meter.true_peak(channel).ok());
+        let read = FileLoudness {
+            integrated_lufs: meter.integrated().ok()?,
+            range_lu: meter.range().ok()?.lu,
+            true_peak_dbtp: 20.0 * peaks.fold(0.0, f64::max).log10(),
+        };
+        let all = [read.integrated_lufs, read.range_lu, read.true_peak_dbtp];
+        all.iter().all(|value| value.is_finite()).then_some(read)
+    }
+}

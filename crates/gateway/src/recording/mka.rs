@@ -1,0 +1,267 @@
+//! Matroska with audio alone: its head, and clusters. Bytes alone: no file, no clock.
+//!
+//! RFC 9559 (Matroska), RFC 8794 (EBML). The segment has no size while it grows, and each cluster is whole when it is written: a file that is cut off plays up to
+//! its last cluster. The head is as long at the end as at the beginning: duration and tags take the place of voids.
+
+use super::sound::{Coding, Sound};
+use super::wav::Notes;
+
+/// The head of a file with so many tracks, among which the channels are shared out; `end`: frames and bytes behind the head, at its end.
+pub(super) fn head(sound: Sound, tracks: u8, notes: &Notes, end: Option<(u64, u64)>) -> Vec<u8> {
+    let mut head = Vec::new();
+    let mut ebml = Vec::new();
+    for (id, value) in [(0x4286, 1), (0x42f7, 1), (0x42f2, 4), (0x42f3, 8)] {
+        number(&mut ebml, id, value);
+    }
+    element(&mut ebml, 0x4282, b"matroska");
+    number(&mut ebml, 0x4287, 4);
+    number(&mut ebml, 0x4285, 2);
+    element(&mut head, EBML, &ebml);
+    id(&mut head, SEGMENT);
+    let size_at = head.len();
+    head.extend(UNKNOWN_SIZE);
+    let begin = head.len();
+    element(
+        &mut head,
+        0x1549_a966,
+        &info(sound, notes, end.map(|(frames, _)| frames)),
+    );
+    let own = Sound {
+        channels: sound.channels / tracks.max(1),
+        ..sound
+    };
+    let mut entries = Vec::new();
+    for track in 1..=tracks {
+        element(&mut entries, 0xae, &entry(own, track, tracks));
+    }
+    element(&mut head, 0x1654_ae6b, &entries);
+    tags(&mut head, notes);
+    if let Some((_, behind)) = end {
+        let size = (head.len() - begin) as u64 + behind;
+        let size = size | 1 << 56;
+        head[size_at..begin].copy_from_slice(&size.to_be_bytes());
+    }
+    head
+}
+
+fn info(sound: Sound, notes: &Notes, frames: Option<u64>) -> Vec<u8> {
+    let mut info = Vec::new();
+    // Times are ms.
+    number(&mut info, 0x002a_d7b1, 1_000_000);
+    match frames {
+        Some(frames) => {
+            let ms = frames as f64 * 1000.0 / f64::from(sound.rate_hz);
+            element(&mut info, 0x4489, &ms.to_be_bytes());
+        }
+        // As long.
+        None => element(&mut info, VOID, &[0; 9]),
+    }
+    element(&mut info, 0x4d80, b"threadbare");
+    element(&mut info, 0x5741, b"threadbare");
+    element(&mut info, 0x7ba9, notes.title.as_bytes());
+    info
+}
+
+fn entry(sound: Sound, track: u8, tracks: u8) -> Vec<u8> {
+    let mut entry = Vec::new();
+    number(&mut entry, 0xd7, track.into());
+    number(&mut entry, 0x73c5, track.into());
+    // Audio.
+    number(&mut entry, 0x83, 2);
+    // No lacing.
+    number(&mut entry, 0x9c, 0);
+    if tracks > 1 {
+        let name = [b'A' + track - 1];
+        element(&mut entry, 0x536e, &name);
+    }
+    match sound.coding {
+        Coding::Linear => element(&mut entry, 0x86, b"A_PCM/INT/LIT"),
+        Coding::ALaw | Coding::ULaw => {
+            element(&mut entry, 0x86, b"A_MS/ACM");
+            element(&mut entry, 0x63a2, &wave_format(sound));
+        }
+    }
+    let mut audio = Vec::new();
+    element(&mut audio, 0xb5, &f64::from(sound.rate_hz).to_be_bytes());
+    number(&mut audio, 0x9f, sound.channels.into());
+    number(
+        &mut audio,
+        0x6264,
+        u64::from(sound.coding.sample_bytes()) * 8,
+    );
+    element(&mut entry, 0xe1, &audio);
+    entry
+}
+
+/// `WAVEFORMATEX`.
+fn wave_format(sound: Sound) -> Vec<u8> {
+    let tag: u16 = if sound.coding == Coding::ALaw { 6 } else { 7 };
+    let mut format = Vec::new();
+    format.extend(tag.to_le_bytes());
+    format.extend(u16::from(sound.channels).to_le_bytes());
+    format.extend(sound.rate_hz.to_le_bytes());
+    format.extend((sound.rate_hz * sound.frame_bytes()).to_le_bytes());
+    format.extend((sound.frame_bytes() as u16).to_le_bytes());
+    format.extend(8_u16.to_le_bytes());
+    format.extend([0, 0]);
+    format
+}
+
+/// The loudness, as far as it is known, in a place that is as large without it.
+fn tags(head: &mut Vec<u8>, notes: &Notes) {
+    let begin = head.len();
+    if let Some(loudness) = notes.loudness {
+        let mut tag = Vec::new();
+        element(&mut tag, 0x63c0, &[]);
+        let simple = |name: &str, value: String| {
+            let mut simple = Vec::new();
+            element(&mut simple, 0x45a3, name.as_bytes());
+            element(&mut simple, 0x4487, value.as_bytes());
+            simple
+        };
+        for (name, value) in [
+            ("COMMENT", loudness.to_string()),
+            ("DATE_RECORDED", notes.began.clone()),
+            (
+                "INTEGRATED_LOUDNESS",
+                format!("{:.2} LUFS", loudness.integrated_lufs),
+            ),
+            ("LOUDNESS_RANGE", format!("{:.2} LU", loudness.range_lu)),
+            ("TRUE_PEAK", format!("{:.2} dBTP", loudness.true_peak_dbtp)),
+        ] {
+            element(&mut tag, 0x67c8, &simple(name, value));
+        }
+        let mut all = Vec::new();
+        element(&mut all, 0x7373, &tag);
+        element(head, 0x1254_c367, &all);
+    }
+    // Its size takes two bytes more than one.
+    let left = TAGS_BYTES - (head.len() - begin) - 3;
+    id(head, VOID);
+    head.extend(((left as u16) | 0x4000).to_be_bytes());
+    head.resize(head.len() + left, 0);
+}
+
+/// A cluster with one block for each track. `at`: its first frame.
+pub(super) fn cluster(sound: Sound, tracks: u8, at: u64, frames: &[i16], out: &mut Vec<u8>) {
+    let (all, tracks) = (usize::from(sound.channels), usize::from(tracks.max(1)));
+    let own = all / tracks;
+    let ms = at * 1000 / u64::from(sound.rate_hz);
+    let mut time = Vec::new();
+    number(&mut time, 0xe7, ms);
+    let sample_bytes = sound.coding.sample_bytes() as usize;
+    // Number of the track, time in the cluster, flags.
+    let block = frames.len() / tracks * sample_bytes + 4;
+    let size = time.len() + tracks * (1 + 8 + block);
+    id(out, CLUSTER);
+    long_size(out, size as u64);
+    out.extend(&time);
+    for track in 0..tracks {
+        id(out, 0xa3);
+        long_size(out, block as u64);
+        // A keyframe.
+        out.extend([0x81 + track as u8, 0, 0, 0x80]);
+        sound.coding.write(frames, (track * own, own), all, out);
+    }
+}
+
+/// Where the last whole cluster ends, and the frames in all of them. `length`: of what follows a head; `peek`: 16 bytes of it, or as many as there are and zeros.
+pub(super) fn whole(
+    sound: Sound,
+    tracks: u8,
+    length: u64,
+    peek: &dyn Fn(u64) -> [u8; 16],
+) -> (u64, u64) {
+    let (mut end, mut frames) = (0, 0);
+    while end + 12 <= length {
+        let head = peek(end);
+        let size = head[5..12]
+            .iter()
+            .fold(0, |size, byte| size << 8 | u64::from(*byte));
+        let next = end + 12 + size;
+        if head[..4] != CLUSTER.to_be_bytes() || head[4] != 1 || next > length {
+            break;
+        }
+        let blocks = u64::from(tracks) * (1 + 8 + 4);
+        // Its number, its size, one to eight bytes.
+        let time = 2 + u64::from(head[13] & 0x7f);
+        frames += size.saturating_sub(blocks + time) / u64::from(sound.frame_bytes());
+        end = next;
+    }
+    (end, frames)
+}
+
+fn id(out: &mut Vec<u8>, id: u32) {
+    let bytes = id.to_be_bytes();
+    let begin = bytes.iter().position(|byte| *byte != 0).unwrap_or(3);
+    out.extend(&bytes[begin..]);
+}
+
+fn long_size(out: &mut Vec<u8>, size: u64) {
+    out.extend((size | 1 << 56).to_be_bytes());
+}
+
+fn element(out: &mut Vec<u8>, name: u32, bytes: &[u8]) {
+    id(out, name);
+    match bytes.len() {
+        // All ones are kept for sizes that are not known.
+        size @ 0..0x7f => out.push(size as u8 | 0x80),
+        size => long_size(out, size as u64),
+    }
+    out.extend(bytes);
+}
+
+fn number(out: &mut Vec<u8>, name: u32, value: u64) {
+    let bytes = value.to_be_bytes();
+    let begin = bytes.iter().position(|byte| *byte != 0).unwrap_or(7);
+    element(out, name, &bytes[begin..]);
+}
+
+const EBML: u32 = 0x1a45_dfa3;
+const SEGMENT: u32 = 0x1853_8067;
+const CLUSTER: u32 = 0x1f43_b675;
+const VOID: u32 = 0xec;
+const UNKNOWN_SIZE: [u8; 8] = [1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff];
+/// What tags have room for.
+const TAGS_BYTES: usize = 768;
+
+#[cfg(test)]
+mod tests {
+    use super::super::container::tests::peeks;
+    use super::super::loudness::FileLoudness;
+    use super::*;
+
+    #[test]
+    fn a_head_is_as_long_at_the_end_and_whole_clusters_are_found() {
+        let sound = Sound {
+            coding: Coding::Linear,
+            channels: 2,
+            rate_hz: 8000,
+        };
+        let mut notes = Notes {
+            title: "x".repeat(300),
+            ..Notes::default()
+        };
+        let begin = head(sound, 2, &notes, None);
+        notes.loudness = Some(FileLoudness {
+            integrated_lufs: -123.04,
+            range_lu: 100.0,
+            true_peak_dbtp: -100.0,
+        });
+        assert_eq!(begin.len(), head(sound, 2, &notes, Some((1, 1))).len());
+        for coding in [Coding::Linear, Coding::ULaw] {
+            let sound = Sound { coding, ..sound };
+            let mut bytes = Vec::new();
+            cluster(sound, 2, 0, &[7; 8000], &mut bytes);
+            let first = bytes.len();
+            cluster(sound, 2, 4000, &[7; 2000], &mut bytes);
+            let whole_of = |bytes: &[u8]| whole(sound, 2, bytes.len() as u64, &peeks(bytes));
+            assert_eq!(whole_of(&bytes), (bytes.len() as u64, 5000));
+            for cut in [first, first + 5, bytes.len() - 1] {
+                assert_eq!(whole_of(&bytes[..cut]), (first as u64, 4000));
+            }
+            assert_eq!(whole_of(&bytes[..first - 1]), (0, 0));
+            assert_eq!(whole_of(b"no cluster, but long enough"), (0, 0));
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! One file that is written.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use threadbare_files::{Access, Budget, Data, Disk, Ending, Failure, File, Options};
+
+use super::container::Container;
+use super::destination::{Destination, Keeping};
+use super::index::{Entry, RecordingState};
+use super::loudness::FileMeter;
+
+/// A file that grows. Nothing here waits.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) root: Arc<Path>,
+    pub(super) entry: Entry,
+    file: File,
+    container: Container,
+    meter: Option<FileMeter>,
+    head_bytes: u64,
+    /// Encoded, and not taken by the disk service.
+    waiting: Vec<u8>,
+    /// Behind the head, taken by the disk service.
+    taken: u64,
+    /// What the head says of what follows it: more than there is, so that a file that is cut off is read to its end.
+    said: u64,
+    /// When it is to end, on the monotonic clock, ns.
+    pub(super) end_ns: u64,
+    bytes_max: Option<u64>,
+}
+
+impl Part {
+    /// Begins a file.
+    pub(super) fn begin(
+        (disk, budget): (&Disk, &Budget),
+        root: Arc<Path>,
+        entry: Entry,
+        end_ns: u64,
+        bytes_max: Option<u64>,
+    ) -> Part {
+        let mut options = Options::new(Access::Write);
+        options.with_parents = true;
+        // A turn's audio is written at once: it was gathered here.
+        options.linger = Duration::ZERO;
+        options.budget = Some(budget.clone());
+        let file = disk.open(root.join(entry.part_path()), options);
+        let container = Container::new(entry.format, entry.sound(), entry.tracks, entry.notes());
+        let head = container.head(false);
+        let is_audio = entry.rate_hz > 0;
+        Part {
+            root,
+            meter: is_audio.then(|| FileMeter::new(entry.rate_hz, entry.channels)),
+            entry,
+            file,
+            head_bytes: head.len() as u64,
+            container,
+            waiting: head,
+            taken: 0,
+            said: 0,
+            end_ns,
+            bytes_max,
+        }
+    }
+
+    /// Where it is while it grows.
+    pub(super) fn path(&self) -> PathBuf {
+        self.root.join(self.entry.part_path())
+    }
+
+    /// How many more frames it takes.
+    pub(super) fn room_frames(&self) -> usize {
+        let room = self.container.room_frames(self.bytes_max);
+        usize::try_from(room).unwrap_or(usize::MAX)
+    }
+
+    /// Whether it has as many bytes as it may have.
+    pub(super) fn is_full(&self) -> bool {
+        self.room_frames() == 0
+    }
+
+    /// More audio: whole frames.
+    pub(super) fn add(&mut self, frames: &[i16]) {
+        if let Some(meter) = &mut self.meter {
+            meter.add(frames);
+        }
+        self.container.add(frames, &mut self.waiting);
+    }
+
+    /// One more packet, unless too many bytes wait already.
+    pub(super) fn add_packet(
+        &mut self,
+        unix_ns: u64,
+        addresses: [std::net::SocketAddr; 2],
+        payload: &[u8],
+    ) -> bool {
+        let has_room = self.waiting.len() < PACKET_BYTES_WAITING_MAX;
+        if has_room {
+            self.container
+                .add_packet(unix_ns, addresses, payload, &mut self.waiting);
+        }
+        has_room
+    }
+
+    /// The disk has not taken what there was: audio is to wait in its ring.
+    pub(super) fn is_blocked(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Gives the disk service what waits, as far as there is room. Bytes that were given.
+    ///
+    /// # Errors
+    /// The file has failed.
+    pub(super) fn flush(&mut self) -> Result<u64, Failure> {
+        if let Some(failure) = self.file.failure() {
+            return Err(failure);
+        }
+        // The next turn looks again.
+        let cx = &mut Context::from_waker(Waker::noop());
+        let bytes = self.waiting.len();
+        if bytes > 0 {
+            let waiting = &mut self.waiting;
+            let data = || Data::Owned(Box::new(std::mem::take(waiting)));
+            match self.file.poll_write(cx, bytes, false, data) {
+                Poll::Ready(written) => written?,
+                Poll::Pending => return Ok(0),
+            }
+            self.taken = self.container.bytes();
+        }
+        if self.container.has_size_in_head() && self.taken > self.said {
+            let ahead = self.container.bytes_in(AHEAD_S);
+            let head = self.container.head_ahead(ahead);
+            self.file.seek(0);
+            let length = head.len();
+            let data = || Data::Owned(Box::new(head));
+            let written = self.file.poll_write(cx, length, false, data);
+            self.file.seek(self.head_bytes + self.taken);
+            // Without room, it is tried in the next turn.
+            if let Poll::Ready(written) = written {
+                written?;
+                self.said = self.taken + ahead;
+            }
+        }
+        Ok(bytes as u64)
+    }
+
+    /// Ends the file. What it is then, and what is still to be done.
+    pub(super) fn finish(
+        mut self,
+        disk: &Disk,
+        destination: &Arc<dyn Destination>,
+    ) -> (Entry, Keeping) {
+        let mut entry = self.settled(RecordingState::Complete);
+        entry.loudness = self.meter.as_ref().and_then(FileMeter::read);
+        self.container.notes.loudness = entry.loudness;
+        let part = self.path();
+        let (wanted, other) = (
+            self.root.join(&entry.path),
+            self.root.join(entry.other_path()),
+        );
+        let head = self.container.head(true);
+        let end = self.container.end();
+        entry.bytes = self.head_bytes + self.container.bytes() + end.len() as u64;
+        let (disk, destination) = (disk.clone(), destination.clone());
+        let (file, mut rest) = (self.file, self.waiting);
+        rest.extend(end);
+        let keeping = async move {
+            if !rest.is_empty() {
+                file.write(Data::Owned(Box::new(rest))).await?;
+            }
+            file.seek(0);
+            file.write(Data::Owned(Box::new(head))).await?;
+            file.close(Ending::default()).await?;
+            destination.keep(&disk, part, wanted, other).await
+        };
+        (entry, Box::pin(keeping))
+    }
+
+    /// Ends a file that has failed: what was written of it gets its name.
+    pub(super) fn cut(self, disk: &Disk, destination: &Arc<dyn Destination>) -> (Entry, Keeping) {
+        let mut entry = self.settled(RecordingState::Cut);
+        entry.bytes = self.head_bytes + self.taken;
+        let (wanted, other) = (
+            self.root.join(&entry.path),
+            self.root.join(entry.other_path()),
+        );
+        let (disk, destination, part) = (disk.clone(), destination.clone(), self.path());
+        let keeping = async move { destination.keep(&disk, part, wanted, other).await };
+        (entry, Box::pin(keeping))
+    }
+
+    /// Ends and removes the file.
+    pub(super) fn discard(self, disk: &Disk) -> Keeping {
+        let (disk, part, file) = (disk.clone(), self.path(), self.file);
+        Box::pin(async move {
+            // Whatever became of it.
+            let _ = file.close(Ending::default()).await;
+            disk.remove(&part).await?;
+            Ok(part)
+        })
+    }
+
+    fn settled(&self, state: RecordingState) -> Entry {
+        Entry {
+            state,
+            duration_ms: self.container.duration_ms(),
+            ..self.entry.clone()
+        }
+    }
+}
+
+/// The head is written so seldom.
+const AHEAD_S: u64 = 10;
+/// Of one file whose packets the disk does not take.
+const PACKET_BYTES_WAITING_MAX: usize = 1 << 20;

@@ -1,0 +1,438 @@
+//! One recording, from its beginning to its end: what is heard becomes one file after another.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use threadbare_files::Failure;
+use threadbare_relay::Listening;
+use threadbare_rtp::call::Side;
+
+use super::container::Container;
+use super::desk::{Desk, Shape};
+use super::gate::{Gate, Verdict};
+use super::index::Subject;
+use super::orders::{NewRecording, RecordingId, Source, WayEnd};
+use super::part::Part;
+use super::sound::{Coding, Sound};
+use super::tracks::Tracks;
+use crate::config::{RecordOn, RecordSpec, Tracks as TrackKind};
+
+/// A recording.
+#[derive(Debug)]
+pub(super) struct Running {
+    id: RecordingId,
+    pub(super) of: Subject,
+    side: Option<Side>,
+    spec: Arc<RecordSpec>,
+    tape: Tape,
+    part: Option<Part>,
+    pub(super) metadata: Option<String>,
+    pub(super) is_lasting: bool,
+    /// When it is looked at next, ns.
+    pub(super) next_ns: u64,
+    /// The disk has failed: nothing is written before, ns.
+    mute_until_ns: u64,
+    /// It ends; `true`: without its files.
+    pub(super) is_stopped: Option<bool>,
+    /// Why it ends.
+    pub(super) error: Option<Failure>,
+}
+
+#[derive(Debug)]
+enum Tape {
+    Audio(Box<AudioTape>),
+    Packets {
+        local: [SocketAddr; 2],
+        end: WayEnd,
+        is_paused: bool,
+        /// Left out, and counted.
+        dropped: u64,
+        /// Left out, as too many wait for the disk.
+        refused: u64,
+    },
+}
+
+#[derive(Debug)]
+struct AudioTape {
+    listening: Listening,
+    tracks: Tracks,
+    gate: Gate,
+    sound: Sound,
+    /// Tracks of the file.
+    track_count: u8,
+    /// Both sides are added up.
+    is_mixed: bool,
+    /// This one alone is heard.
+    only: Option<Side>,
+    /// Left out, and counted.
+    missed_ns: u64,
+}
+
+impl Running {
+    pub(super) fn new(id: RecordingId, new: NewRecording, now_ns: u64) -> Running {
+        let (spec, only) = (new.spec, new.side);
+        let tape = match new.source {
+            Source::Audio {
+                listening,
+                rate_hz,
+                sides,
+                channels,
+                law,
+            } => {
+                let sides = if only.is_some() { 1 } else { sides };
+                let is_mixed = sides > 1 && spec.tracks == TrackKind::Mixed;
+                let track_count = if is_mixed { 1 } else { sides };
+                Tape::Audio(Box::new(AudioTape {
+                    listening,
+                    tracks: Tracks::of(rate_hz, sides, channels, now_ns),
+                    gate: Gate::new(&spec),
+                    sound: Sound {
+                        coding: Container::coding(spec.format, rate_hz, law),
+                        channels: channels * track_count,
+                        rate_hz,
+                    },
+                    track_count,
+                    is_mixed,
+                    only,
+                    missed_ns: 0,
+                }))
+            }
+            Source::Packets { local, end } => Tape::Packets {
+                local,
+                end,
+                is_paused: false,
+                dropped: 0,
+                refused: 0,
+            },
+        };
+        Running {
+            id,
+            of: new.of,
+            side: only,
+            spec,
+            tape,
+            part: None,
+            metadata: new.metadata,
+            is_lasting: new.is_lasting,
+            next_ns: now_ns,
+            mute_until_ns: 0,
+            is_stopped: None,
+            error: None,
+        }
+    }
+
+    /// The first file, if everything is kept.
+    pub(super) fn begin(&mut self, desk: &mut Desk, now_ns: u64) {
+        if self.spec.on == RecordOn::Always {
+            let shape = self.shape(now_ns);
+            self.begin_part(desk, shape);
+        }
+    }
+
+    fn shape(&self, first_ns: u64) -> Shape {
+        match &self.tape {
+            Tape::Audio(audio) => Shape {
+                sound: audio.sound,
+                tracks: audio.track_count,
+                first_ns,
+            },
+            Tape::Packets { .. } => Shape {
+                sound: Sound {
+                    coding: Coding::Linear,
+                    channels: 1,
+                    rate_hz: 0,
+                },
+                tracks: 1,
+                first_ns,
+            },
+        }
+    }
+
+    fn begin_part(&mut self, desk: &mut Desk, shape: Shape) {
+        let metadata = self.metadata.take();
+        let part = desk.begin((self.id, self.side), &self.of, &self.spec, shape, metadata);
+        self.part = Some(part);
+    }
+
+    fn end_part(&mut self, desk: &mut Desk) {
+        if let Some(mut part) = self.part.take() {
+            if let Tape::Audio(audio) = &mut self.tape {
+                part.entry.missed_ms = audio.take_missed_ms(desk);
+            }
+            desk.finish(self.id, part);
+        }
+    }
+
+    /// A turn: what was heard until then is written.
+    pub(super) fn turn(&mut self, desk: &mut Desk, now_ns: u64) {
+        if self.is_stopped.is_some() || now_ns < self.mute_until_ns {
+            return;
+        }
+        // What waits in the ring stays there.
+        if !self.part.as_ref().is_some_and(Part::is_blocked) {
+            self.take_until(desk, now_ns.saturating_sub(DELAY_NS));
+        }
+        self.flush(desk, now_ns);
+    }
+
+    /// Writes what there is: what comes is left out.
+    pub(super) fn pause(&mut self, desk: &mut Desk, now_ns: u64) {
+        match &mut self.tape {
+            Tape::Packets { is_paused, .. } => *is_paused = true,
+            Tape::Audio(_) => {
+                self.take_until(desk, now_ns);
+                if let Tape::Audio(audio) = &mut self.tape {
+                    audio.tracks.pause(now_ns, &mut Vec::new());
+                }
+            }
+        }
+        self.flush(desk, now_ns);
+    }
+
+    /// Goes on.
+    pub(super) fn resume(&mut self, now_ns: u64) {
+        match &mut self.tape {
+            Tape::Audio(audio) => {
+                // What came meanwhile.
+                audio.hear();
+                audio.tracks.resume(now_ns);
+            }
+            Tape::Packets { is_paused, .. } => *is_paused = false,
+        }
+    }
+
+    /// Ends the file, but not the recording.
+    pub(super) fn interrupt(&mut self, desk: &mut Desk, now_ns: u64) {
+        self.pause(desk, now_ns);
+        self.end_part(desk);
+    }
+
+    /// Ends.
+    pub(super) fn stop(&mut self, desk: &mut Desk, discard: bool, now_ns: u64) {
+        if self.is_stopped.is_some() {
+            return;
+        }
+        self.pause(desk, now_ns);
+        self.is_stopped = Some(discard);
+        match self.part.take() {
+            Some(part) if discard => desk.discard(self.id, part),
+            Some(part) => {
+                self.part = Some(part);
+                self.end_part(desk);
+            }
+            None => {}
+        }
+    }
+
+    /// A packet that a side has sent.
+    pub(super) fn add_packet(
+        &mut self,
+        desk: &mut Desk,
+        at_ns: u64,
+        side: Side,
+        from: SocketAddr,
+        packet: &[u8],
+    ) {
+        let Tape::Packets {
+            local,
+            end,
+            is_paused,
+            ..
+        } = &mut self.tape
+        else {
+            return;
+        };
+        end.note_taken();
+        if *is_paused || self.is_stopped.is_some() {
+            return;
+        }
+        let to = local[side as usize];
+        if let Some(part) = &self.part
+            && (at_ns >= part.end_ns || part.is_full())
+        {
+            self.end_part(desk);
+        }
+        if self.part.is_none() && at_ns >= self.mute_until_ns {
+            let shape = self.shape(at_ns);
+            self.begin_part(desk, shape);
+        }
+        if let Some(part) = &mut self.part {
+            let unix_ns = desk.unix_ns(at_ns);
+            if !part.add_packet(unix_ns, [from, to], packet)
+                && let Tape::Packets { refused, .. } = &mut self.tape
+            {
+                *refused += 1;
+            }
+        }
+    }
+
+    /// Takes the audio until a time.
+    fn take_until(&mut self, desk: &mut Desk, until_ns: u64) {
+        let Tape::Audio(audio) = &mut self.tape else {
+            return;
+        };
+        audio.hear();
+        if audio.tracks.is_paused() {
+            return;
+        }
+        let mut first_ns = audio.tracks.next_ns();
+        let mut frames = desk.take_room();
+        audio.tracks.take(until_ns, &mut frames);
+        if audio.is_mixed {
+            mix(&mut frames, usize::from(audio.sound.channels));
+        }
+        let heard: Vec<Option<u64>> = audio.tracks.heard_ns().collect();
+        let (rate_hz, width) = (audio.sound.rate_hz, usize::from(audio.sound.channels));
+        match audio.gate.decide(until_ns, &heard) {
+            Verdict::Keep => {
+                let waited = audio.gate.take_waiting();
+                if !waited.is_empty() {
+                    let before = (waited.len() / width) as u64 * NS_PER_S / u64::from(rate_hz);
+                    first_ns = first_ns.saturating_sub(before);
+                    frames.splice(0..0, waited);
+                }
+                self.write(desk, &frames, first_ns);
+            }
+            Verdict::Wait => {
+                audio.gate.wait(&frames, rate_hz, width);
+                self.end_part(desk);
+            }
+        }
+        desk.return_room(frames);
+    }
+
+    /// Writes audio to one file after another.
+    fn write(&mut self, desk: &mut Desk, mut frames: &[i16], mut first_ns: u64) {
+        let shape = self.shape(first_ns);
+        let (rate_hz, width) = (
+            u64::from(shape.sound.rate_hz),
+            usize::from(shape.sound.channels),
+        );
+        while !frames.is_empty() {
+            if self.part.is_none() {
+                self.begin_part(desk, Shape { first_ns, ..shape });
+            }
+            let Some(part) = &mut self.part else { return };
+            let left_ns = u128::from(part.end_ns.saturating_sub(first_ns));
+            let until_end = (left_ns * u128::from(rate_hz)).div_ceil(u128::from(NS_PER_S));
+            let until_end = usize::try_from(until_end).unwrap_or(usize::MAX);
+            let there = frames.len() / width;
+            let count = there.min(part.room_frames()).min(until_end);
+            if count > 0 {
+                part.add(&frames[..count * width]);
+            }
+            frames = &frames[count * width..];
+            first_ns += count as u64 * NS_PER_S / rate_hz;
+            if count < there {
+                self.end_part(desk);
+            }
+        }
+    }
+
+    fn flush(&mut self, desk: &mut Desk, now_ns: u64) {
+        if let Tape::Packets {
+            end,
+            dropped,
+            refused,
+            ..
+        } = &mut self.tape
+        {
+            let all = end.dropped() + *refused;
+            desk.count_missed_packets(all - *dropped);
+            *dropped = all;
+        }
+        let Some(part) = &mut self.part else { return };
+        match part.flush() {
+            Ok(bytes) => desk.count_bytes(bytes),
+            Err(failure) => self.fail(desk, &failure, now_ns),
+        }
+    }
+
+    /// The call goes on without its recording.
+    fn fail(&mut self, desk: &mut Desk, failure: &Failure, now_ns: u64) {
+        if let Some(part) = self.part.take() {
+            desk.cut(self.id, part, failure);
+        }
+        match self.is_lasting {
+            true => {
+                self.mute_until_ns = now_ns + AGAIN_NS;
+                if let Tape::Audio(audio) = &mut self.tape {
+                    audio.tracks.pause(now_ns, &mut Vec::new());
+                    audio.tracks.resume(self.mute_until_ns);
+                }
+            }
+            false => {
+                self.is_stopped = Some(false);
+                self.error = Some(failure.clone());
+            }
+        }
+    }
+
+    /// Left out altogether, and the unit.
+    pub(super) fn missed(&self) -> (u64, &'static str) {
+        match &self.tape {
+            Tape::Audio(audio) => (audio.listening.missed_ns() / NS_PER_MS, "ms"),
+            Tape::Packets { dropped, .. } => (*dropped, "packets"),
+        }
+    }
+
+    pub(super) fn root(&self) -> &Path {
+        self.spec.to.root()
+    }
+}
+
+impl AudioTape {
+    fn hear(&mut self) {
+        let (tracks, only) = (&mut self.tracks, self.only);
+        self.listening.take(|portion, samples| match only {
+            None => tracks.add(portion, samples),
+            Some(side) if side == portion.side => tracks.add_to(0, portion, samples),
+            Some(_) => {}
+        });
+    }
+
+    /// Since the last time.
+    fn take_missed_ms(&mut self, desk: &Desk) -> u64 {
+        let missed_ns = self.listening.missed_ns();
+        let new_ms = (missed_ns - self.missed_ns) / NS_PER_MS;
+        self.missed_ns = missed_ns;
+        desk.count_missed_ms(new_ms);
+        new_ms
+    }
+}
+
+/// Adds up both sides: the frames have half as many samples then.
+fn mix(frames: &mut Vec<i16>, channels: usize) {
+    let pair = 2 * channels;
+    let count = frames.len() / pair;
+    for frame in 0..count {
+        for channel in 0..channels {
+            let at = frame * pair + channel;
+            frames[frame * channels + channel] = frames[at].saturating_add(frames[at + channels]);
+        }
+    }
+    frames.truncate(count * channels);
+}
+
+/// What comes later than this is not in the file: what is heard is taken in turn, and may have waited in a line's tap.
+const DELAY_NS: u64 = 300_000_000;
+/// A full disk may have room again.
+const AGAIN_NS: u64 = 10_000_000_000;
+const NS_PER_MS: u64 = 1_000_000;
+const NS_PER_S: u64 = 1_000_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_sides_are_added_up() {
+        let mut frames = vec![1, 2, 30_000, 30_000, -5, 5];
+        mix(&mut frames, 1);
+        assert_eq!(frames, [3, i16::MAX, 0]);
+        let mut stereo = vec![1, 2, 10, 20, 3, 4, 30, 40];
+        mix(&mut stereo, 2);
+        assert_eq!(stereo, [11, 22, 33, 44]);
+    }
+}

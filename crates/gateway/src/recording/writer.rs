@@ -1,0 +1,262 @@
+//! The recorder's thread: orders, turns of all recordings, and what files are still to be done with.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use futures_util::stream::Stream;
+use threadbare_files::{Access, Disk, Options};
+use threadbare_runtime::clock_now_ns;
+
+use super::desk::{Desk, log_names};
+use super::index::Subject;
+use super::orders::{Board, Change, NewRecording, Order, RecordingId};
+use super::repair::journal_path;
+use super::running::Running;
+
+/// The thread's own.
+pub(super) struct Writer {
+    desk: Desk,
+    running: HashMap<RecordingId, Running>,
+    bell: Arc<Bell>,
+    waker: Waker,
+    /// The next turn of a recording, ns.
+    due_ns: u64,
+    /// The process ends: files are waited for until then, ns.
+    end_ns: Option<u64>,
+}
+
+/// Wakes the thread when a job may go on.
+struct Bell {
+    orders: Sender<Order>,
+    rings: AtomicBool,
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        if !self.rings.swap(true, Relaxed) {
+            // Without the thread, nothing is left to be done.
+            let _ = self.orders.send(Order::Woken);
+        }
+    }
+}
+
+impl Writer {
+    pub(super) fn new(disk: Disk, board: Arc<Board>, orders: Sender<Order>) -> Writer {
+        let bell = Arc::new(Bell {
+            orders,
+            rings: AtomicBool::new(false),
+        });
+        Writer {
+            desk: Desk::new(disk, board),
+            running: HashMap::new(),
+            waker: bell.clone().into(),
+            bell,
+            due_ns: u64::MAX,
+            end_ns: None,
+        }
+    }
+
+    pub(super) fn run(mut self, orders: &Receiver<Order>) {
+        loop {
+            let now_ns = clock_now_ns();
+            let until_ns = self.due_ns.min(self.end_ns.unwrap_or(u64::MAX));
+            let order = match until_ns {
+                // Nothing is to be done while nothing is recorded.
+                u64::MAX => orders.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                at_ns => orders.recv_timeout(Duration::from_nanos(at_ns.saturating_sub(now_ns))),
+            };
+            match order {
+                Ok(order) => self.handle(order),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            for order in orders.try_iter().take(BURST) {
+                self.handle(order);
+            }
+            let now_ns = clock_now_ns();
+            if now_ns >= self.due_ns {
+                self.take_turns(now_ns);
+            }
+            self.poll_jobs();
+            self.forget_ended();
+            // Those that were added just now.
+            self.poll_jobs();
+            let is_idle = self.desk.jobs.is_empty() && self.running.is_empty();
+            if let Some(end_ns) = self.end_ns
+                && (is_idle || now_ns >= end_ns)
+            {
+                let files = self.desk.jobs.len();
+                if files > 0 {
+                    tracing::error!(
+                        files,
+                        "the disk is stuck: recordings are left to be repaired"
+                    );
+                }
+                return;
+            }
+        }
+    }
+
+    fn handle(&mut self, order: Order) {
+        let desk = &mut self.desk;
+        match order {
+            Order::Root(root) => {
+                let mut options = Options::new(Access::Append);
+                options.linger = Duration::ZERO;
+                let file = desk.disk.open(journal_path(&root), options);
+                desk.journals.insert(root, file);
+            }
+            Order::Start(id, new, now_ns) => self.start(id, *new, now_ns),
+            Order::Stop {
+                id,
+                discard,
+                now_ns,
+            } => {
+                if let Some(running) = self.running.get_mut(&id) {
+                    running.stop(desk, discard, now_ns);
+                }
+            }
+            Order::Packet(id, at_ns, side, from, packet) => {
+                if let Some(running) = self.running.get_mut(&id) {
+                    running.add_packet(desk, at_ns, side, from, &packet);
+                }
+            }
+            Order::Pause(id, now_ns) => {
+                if let Some(running) = self.running.get_mut(&id) {
+                    running.pause(desk, now_ns);
+                }
+            }
+            Order::Resume(id, now_ns) => {
+                if let Some(running) = self.running.get_mut(&id) {
+                    running.resume(now_ns);
+                }
+            }
+            Order::Change(name, change, now_ns, tell) => {
+                let is_it = |one: &&mut Running| {
+                    matches!(&one.of, Subject::Stream(own) if **own == *name)
+                        && one.is_stopped.is_none()
+                };
+                let found = self.running.values_mut().find(is_it);
+                let is_known = found.is_some();
+                if let Some(running) = found {
+                    match change {
+                        Change::Resume => running.resume(now_ns),
+                        Change::Pause => running.pause(desk, now_ns),
+                        Change::Stop => running.interrupt(desk, now_ns),
+                    }
+                }
+                // Who asked may have given up.
+                let _ = tell.send(is_known);
+            }
+            Order::Delete(id, tell) => desk.delete(id, tell),
+            Order::Woken => self.bell.rings.store(false, Relaxed),
+            Order::End => self.end(),
+        }
+    }
+
+    fn start(&mut self, id: RecordingId, new: NewRecording, now_ns: u64) {
+        let mut running = Running::new(id, new, now_ns);
+        running.begin(&mut self.desk, now_ns);
+        let (call, stream) = log_names(&running.of);
+        let folder = running.root().display();
+        tracing::info!(call, stream, %folder, "recording");
+        // Turns are spread over time.
+        let share = id.0 % SHARES * (TURN_NS / SHARES);
+        running.next_ns = clock_now_ns() + share;
+        self.due_ns = self.due_ns.min(running.next_ns);
+        self.running.insert(id, running);
+        self.count_running();
+    }
+
+    fn take_turns(&mut self, now_ns: u64) {
+        self.due_ns = u64::MAX;
+        for running in self.running.values_mut() {
+            if running.next_ns <= now_ns {
+                running.turn(&mut self.desk, now_ns);
+                // One that was late does not make up for it.
+                running.next_ns = (running.next_ns + TURN_NS).max(now_ns + TURN_NS / 2);
+            }
+            self.due_ns = self.due_ns.min(running.next_ns);
+        }
+    }
+
+    fn poll_jobs(&mut self) {
+        let mut cx = Context::from_waker(&self.waker);
+        while let Poll::Ready(Some(done)) = Pin::new(&mut self.desk.jobs).poll_next(&mut cx) {
+            if let Some(of) = done.of
+                && let Some(open) = self.desk.open_jobs.get_mut(&of)
+            {
+                *open -= 1;
+                if *open == 0 {
+                    self.desk.open_jobs.remove(&of);
+                }
+            }
+            self.desk.handle(done.what);
+        }
+    }
+
+    /// Recordings have ended whose files are done with.
+    fn forget_ended(&mut self) {
+        let desk = &mut self.desk;
+        let over: Vec<(RecordingId, Running)> = self
+            .running
+            .extract_if(|id, one| match one.is_stopped {
+                None => false,
+                Some(_) if desk.open_jobs.contains_key(id) => false,
+                // First its files go.
+                Some(true) => !desk.sweep(*id),
+                Some(false) => true,
+            })
+            .collect();
+        if over.is_empty() {
+            return;
+        }
+        for (id, running) in over {
+            self.desk.files.remove(&id);
+            let discard = running.is_stopped == Some(true);
+            let (call, stream) = log_names(&running.of);
+            let (dropped, unit) = running.missed();
+            if dropped > 0 {
+                tracing::warn!(
+                    call,
+                    stream,
+                    dropped,
+                    unit,
+                    "the disk was too slow: the recording has gaps"
+                );
+            }
+            match running.error {
+                None => tracing::info!(call, stream, discard, "the recording has ended"),
+                Some(error) => tracing::error!(call, stream, %error, "the recording has ended"),
+            }
+        }
+        self.count_running();
+    }
+
+    fn count_running(&self) {
+        let running = self.running.len() as u64;
+        self.desk.board.counters.running.store(running, Relaxed);
+    }
+
+    fn end(&mut self) {
+        let now_ns = clock_now_ns();
+        for running in self.running.values_mut() {
+            running.stop(&mut self.desk, false, now_ns);
+        }
+        self.end_ns = Some(now_ns + END_NS_MAX);
+    }
+}
+
+/// Files are no further behind than this and `running::DELAY_NS`.
+const TURN_NS: u64 = 600_000_000;
+/// Of a turn: recordings that began together are not written together.
+const SHARES: u64 = 10;
+/// Orders in a row, before recordings have their turns.
+const BURST: usize = 1024;
+/// A disk that is stuck does not keep the process.
+const END_NS_MAX: u64 = 5_000_000_000;

@@ -1,0 +1,354 @@
+//! `/v1/recordings`: what was recorded, and the files. `PATCH /v1/streams/{name}`: whether a stream is recorded.
+
+mod range;
+
+use std::ops::RangeInclusive;
+use std::path::Path as FilePath;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Path, RawQuery, State};
+use axum::http::header::{
+    ACCEPT_RANGES, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, RANGE,
+};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream::unfold;
+use percent_encoding::percent_decode_str;
+use serde::{Deserialize, Serialize};
+use threadbare_files::{Access, Disk, Failure, File, Mode, Options};
+use utoipa::ToSchema;
+
+use self::range::{Range, Wanted};
+use super::app::{App, Json, within};
+use super::problem::Problem;
+use super::streams;
+use crate::recording::{Asked, Change, Entry, FileLoudness, Subject};
+
+/// A page of recordings, oldest first.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct RecordingPage {
+    recordings: Vec<Recording>,
+    /// Path and query of the next page; absent: there are no more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
+}
+
+/// A file.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Recording {
+    /// Of this file alone; greater than those of files that began before.
+    id: String,
+    /// Where the file is read and deleted.
+    path: String,
+    /// The stream that it is of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stream: Option<String>,
+    /// The Call-ID of the call that it is of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    call: Option<String>,
+    /// Below the folder of its recordings.
+    file: String,
+    /// `wav`, `wav-g711`, `mka`, `mka-g711` or `pcap`.
+    format: &'static str,
+    /// `running`: it grows; `complete`; `cut`: an error of the disk has ended it; `recovered`: a process was killed that wrote it.
+    state: &'static str,
+    /// When it began, ms since 1970.
+    started_unix_ms: u64,
+    /// Of its audio; 0 while it grows.
+    duration_ms: u64,
+    /// 0 while it grows.
+    bytes: u64,
+    /// What the disk was too slow for: it is silent there.
+    missed_ms: u64,
+    /// Frames in a second; absent: packets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rate_hz: Option<u32>,
+    /// Absent: not known yet, not measured, or too quiet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    loudness: Option<FileLoudness>,
+    /// Why it was cut.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+/// Whether a stream is recorded.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"recording": "paused"}))]
+pub(super) struct StreamChange {
+    /// `running`, `paused` (what follows is left out of the file), or `stopped` (and the file ends; `running` begins another one).
+    recording: String,
+}
+
+impl Recording {
+    pub(super) fn of(entry: &Entry) -> Recording {
+        let (stream, call) = match &entry.of {
+            Subject::Stream(name) => (Some(name.to_string()), None),
+            Subject::Call(name) => (None, Some(name.to_string())),
+        };
+        Recording {
+            id: entry.id.clone(),
+            path: format!("{RECORDINGS}/{}", entry.id),
+            stream,
+            call,
+            file: entry.path.display().to_string(),
+            format: entry.format.name(),
+            state: entry.state.name(),
+            started_unix_ms: entry.started_unix_ms,
+            duration_ms: entry.duration_ms,
+            bytes: entry.bytes,
+            missed_ms: entry.missed_ms,
+            rate_hz: (entry.rate_hz > 0).then_some(entry.rate_hz),
+            loudness: entry.loudness,
+            error: entry.error.clone(),
+        }
+    }
+}
+
+/// What was recorded, page by page
+///
+/// Files of this gateway, by the time when they began, those of processes before included. The oldest are left out where there are more than 100,000.
+#[utoipa::path(get, path = "/v1/recordings", tag = "recordings", operation_id = "list_recordings", params(
+    ("stream" = Option<String>, Query, description = "Of this stream alone"),
+    ("call" = Option<String>, Query, description = "Of the call with this Call-ID alone"),
+    ("state" = Option<String>, Query, description = "`running`, `complete`, `cut` or `recovered` alone"),
+    ("after" = Option<String>, Query, description = "Begin behind this id"),
+    ("limit" = Option<u32>, Query, minimum = 1, maximum = 500, description = "Recordings of a page; 50 without it")),
+    responses((status = 200, body = RecordingPage),
+    (status = 400, body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn list(
+    State(app): State<App>,
+    RawQuery(query): RawQuery,
+) -> Result<axum::Json<RecordingPage>, Problem> {
+    let query = query.unwrap_or_default();
+    let asked = asked(&query)?;
+    let (found, has_more) = app.recorder.list(&asked);
+    let last = found.last().filter(|_| has_more);
+    let next = last.map(|last| {
+        let kept = query.split('&').filter(|pair| !pair.is_empty());
+        let kept = kept.filter(|pair| !pair.starts_with("after="));
+        let after = format!("after={}", last.id);
+        let pairs: Vec<&str> = kept.chain([after.as_str()]).collect();
+        format!("{RECORDINGS}?{}", pairs.join("&"))
+    });
+    let recordings = found.iter().map(Recording::of).collect();
+    Ok(axum::Json(RecordingPage { recordings, next }))
+}
+
+fn asked(query: &str) -> Result<Asked, Problem> {
+    let mut asked = Asked {
+        limit: LIMIT_USUAL,
+        ..Asked::default()
+    };
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let text = || Some(percent_decode_str(value).decode_utf8_lossy().into_owned());
+        match name {
+            "stream" => asked.stream = text(),
+            "call" => asked.call = text(),
+            "after" => asked.after = text(),
+            "state" if STATES.contains(&value) => asked.state = text(),
+            "state" => return Err(Problem::value("state", value, STATES.join(", "))),
+            "limit" => {
+                let limit = value.parse().ok().filter(|limit| LIMITS.contains(limit));
+                let allowed = format!("a whole number from {} to {}", LIMITS.start(), LIMITS.end());
+                asked.limit = limit.ok_or_else(|| Problem::value("limit", value, allowed))?;
+            }
+            other => {
+                let allowed = "stream, call, state, after, limit";
+                return Err(Problem::value("query", other, allowed));
+            }
+        }
+    }
+    Ok(asked)
+}
+
+/// A file, or a part of it
+///
+/// With `Range: bytes=FIRST-LAST`, that part (one range). One that grows is read as far as it is written.
+#[utoipa::path(get, path = "/v1/recordings/{id}", tag = "recordings", operation_id = "read_recording",
+    params(("id" = String, Path, description = "As in the list")), responses(
+    (status = 200, body = [u8], content_type = "application/octet-stream", description = "The file: audio/wav, audio/x-matroska or application/vnd.tcpdump.pcap"),
+    (status = 206, body = [u8], content_type = "application/octet-stream"),
+    (status = 404, body = Problem, content_type = "application/problem+json"),
+    (status = 416, body = Problem, content_type = "application/problem+json"),
+    (status = 500, body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn read(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let (entry, path) = app.recorder.find(&id).ok_or_else(|| unknown(&id))?;
+    let unreadable = |error: &dyn std::fmt::Display| {
+        let detail = format!("{id}: the file cannot be read: {error}");
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail)
+    };
+    let disk = Disk::shared(Mode::Auto).map_err(|error| unreadable(&error))?;
+    let file = disk.open(&path, Options::new(Access::Read));
+    let opened = within(file.opened()).await?;
+    let length = match opened {
+        Ok(stat) => stat.bytes,
+        Err(error) if is_missing(&error) => return Err(unknown(&id)),
+        Err(error) => return Err(unreadable(&error)),
+    };
+    let asked = headers.get(RANGE).and_then(|value| value.to_str().ok());
+    let (status, range) = match range::wanted(asked, length) {
+        Wanted::All => (StatusCode::OK, Range::all(length)),
+        Wanted::Part(range) => (StatusCode::PARTIAL_CONTENT, range),
+        Wanted::None => {
+            let problem = Problem::value(
+                "Range",
+                asked.unwrap_or_default(),
+                format!("one range of {length} bytes"),
+            );
+            let mut response = problem
+                .with_status(StatusCode::RANGE_NOT_SATISFIABLE)
+                .into_response();
+            if let Ok(value) = format!("bytes */{length}").parse() {
+                response.headers_mut().insert(CONTENT_RANGE, value);
+            }
+            return Ok(response);
+        }
+    };
+    let name = path.file_name().unwrap_or_default();
+    let mut response = Response::builder()
+        .status(status)
+        .header(CONTENT_TYPE, content_type(&path))
+        .header(ACCEPT_RANGES, "bytes")
+        .header(CONTENT_LENGTH, range.length())
+        .header(CONTENT_DISPOSITION, disposition(&name.to_string_lossy()));
+    if status == StatusCode::PARTIAL_CONTENT {
+        let text = format!("bytes {}-{}/{length}", range.first, range.end - 1);
+        response = response.header(CONTENT_RANGE, text);
+    }
+    tracing::debug!(id = entry.id, "a recording is read");
+    response
+        .body(body(file, range))
+        .map_err(|error| unreadable(&error))
+}
+
+fn is_missing(error: &Failure) -> bool {
+    error.errno() == rustix::io::Errno::NOENT.raw_os_error()
+}
+
+fn content_type(path: &FilePath) -> &'static str {
+    match path.extension().and_then(|ending| ending.to_str()) {
+        Some("wav") => "audio/wav",
+        Some("mka") => "audio/x-matroska",
+        _ => "application/vnd.tcpdump.pcap",
+    }
+}
+
+/// RFC 6266. Names are of requests, in part.
+fn disposition(name: &str) -> String {
+    let plain = |letter: char| match letter {
+        '"' | '\\' => '_',
+        ' '..='~' => letter,
+        _ => '_',
+    };
+    let name: String = name.chars().map(plain).collect();
+    format!("attachment; filename=\"{name}\"")
+}
+
+/// Read when the client has taken what came before.
+fn body(file: File, range: Range) -> Body {
+    let parts = unfold((file, range), |(file, mut range)| async move {
+        if range.length() == 0 {
+            return None;
+        }
+        let count = range.length().min(PIECE_BYTES) as usize;
+        let read = file.read(range.first, count).await;
+        let read = read.map(|bytes| {
+            range.first += bytes.len() as u64;
+            Bytes::from(bytes)
+        });
+        match read {
+            // It was cut meanwhile: the client sees that it is too short.
+            Ok(bytes) if bytes.is_empty() => {
+                let error = std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
+                range.first = range.end;
+                Some((Err(error), (file, range)))
+            }
+            Ok(bytes) => Some((Ok(bytes), (file, range))),
+            Err(error) => {
+                range.first = range.end;
+                Some((Err(std::io::Error::other(error)), (file, range)))
+            }
+        }
+    });
+    Body::from_stream(parts)
+}
+
+/// Delete a file that is not written any more
+#[utoipa::path(delete, path = "/v1/recordings/{id}", tag = "recordings", operation_id = "delete_recording",
+    params(("id" = String, Path, description = "As in the list")), responses((status = 204),
+    (status = 404, body = Problem, content_type = "application/problem+json"),
+    (status = 409, body = Problem, content_type = "application/problem+json", description = "It is being written")))]
+pub(super) async fn delete(
+    State(app): State<App>,
+    Path(id): Path<String>,
+) -> Result<StatusCode, Problem> {
+    if app.recorder.find(&id).is_none() {
+        return Err(unknown(&id));
+    }
+    let told = within(app.recorder.delete(&id)).await?;
+    match told {
+        Ok(true) => Ok(StatusCode::NO_CONTENT),
+        _ if app.recorder.find(&id).is_none() => Err(unknown(&id)),
+        _ => {
+            let detail = format!("{id}: it is being written");
+            Err(Problem::new(StatusCode::CONFLICT, detail))
+        }
+    }
+}
+
+/// Pause, stop or resume the recording of a stream
+#[utoipa::path(patch, path = "/v1/streams/{name}", tag = "streams", operation_id = "change_stream", request_body = StreamChange,
+    params(("name" = String, Path, description = "As in the file")), responses((status = 204),
+    (status = 400, body = Problem, content_type = "application/problem+json"),
+    (status = 404, body = Problem, content_type = "application/problem+json"),
+    (status = 409, body = Problem, content_type = "application/problem+json", description = "It is not recorded here")))]
+pub(super) async fn change_stream(
+    State(app): State<App>,
+    Path(name): Path<String>,
+    Json(new): Json<StreamChange>,
+) -> Result<StatusCode, Problem> {
+    let change = wanted_change(&new.recording)?;
+    if app.view.read(|seen| seen.find(&name).is_none()) {
+        return Err(streams::unknown(&name));
+    }
+    let told = within(app.recorder.change(&name, change)).await?;
+    match told {
+        Ok(true) => Ok(StatusCode::NO_CONTENT),
+        _ => {
+            let detail = format!("{name}: the stream has no `record`, or does not run here");
+            Err(Problem::new(StatusCode::CONFLICT, detail))
+        }
+    }
+}
+
+/// What `recording` is to be.
+pub(super) fn wanted_change(text: &str) -> Result<Change, Problem> {
+    match text {
+        "running" => Ok(Change::Resume),
+        "paused" => Ok(Change::Pause),
+        "stopped" => Ok(Change::Stop),
+        other => Err(Problem::value(
+            "recording",
+            other,
+            "running, paused or stopped",
+        )),
+    }
+}
+
+fn unknown(id: &str) -> Problem {
+    let problem = Problem::value("id", id, format!("those of GET {RECORDINGS}"));
+    problem.with_status(StatusCode::NOT_FOUND)
+}
+
+const RECORDINGS: &str = "/v1/recordings";
+const STATES: [&str; 4] = ["running", "complete", "cut", "recovered"];
+const LIMIT_USUAL: usize = 50;
+const LIMITS: RangeInclusive<usize> = 1..=500;
+/// Of a file, at a time.
+const PIECE_BYTES: u64 = 128 << 10;

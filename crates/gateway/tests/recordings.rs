@@ -1,0 +1,1114 @@
+//! Recordings of streams and calls, as other programs read them: ffmpeg and ffprobe.
+//!
+//! What is recorded are tones: a file has to have the right tone at the right level in the right track. Loudness is that of ffmpeg's ebur128.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use common::http::Relay;
+use common::plain::{made, side};
+use common::{LIMIT, Running, free_port, socket, wait_until};
+use nix::sys::signal::Signal;
+use rtp_types::RtpPacketBuilder;
+use serde_json::{Value, json};
+use threadbare_rtp::codec::{Encoder, EncoderSettings, Encoding, Format};
+
+/// Of full scale.
+const LEVEL: f32 = 0.25;
+const HZ: [f32; 2] = [400.0, 1000.0];
+
+/// A gateway with a file, a folder for recordings, and HTTP.
+struct Gateway {
+    relay: Relay,
+    folder: tempfile::TempDir,
+}
+
+impl Gateway {
+    /// `DIR` is the folder of recordings.
+    fn start(rest: &str) -> Gateway {
+        let folder = tempfile::tempdir().expect("a folder");
+        Gateway::start_in(folder, rest)
+    }
+
+    fn start_in(folder: tempfile::TempDir, rest: &str) -> Gateway {
+        let running = spawn(folder.path(), rest);
+        Gateway {
+            relay: Relay::of(running),
+            folder,
+        }
+    }
+
+    fn root(&self) -> PathBuf {
+        self.folder.path().join("rec")
+    }
+
+    fn recordings(&self, query: &str) -> Vec<Value> {
+        let page = self.relay.get_json(&format!("/v1/recordings?{query}"));
+        page["recordings"].as_array().expect("a list").clone()
+    }
+
+    /// Waits until so many files are in a state.
+    fn wait_for(&self, state: &str, count: usize) -> Vec<Value> {
+        let query = format!("state={state}");
+        wait_until(|| self.recordings(&query).len() >= count);
+        self.recordings(&query)
+    }
+
+    fn path(&self, recording: &Value) -> PathBuf {
+        self.root()
+            .join(recording["file"].as_str().expect("a name"))
+    }
+
+    fn patch(&self, path: &str, body: &Value) -> u16 {
+        let kind = "Content-Type: application/json\r\n";
+        let answer = self
+            .relay
+            .request("PATCH", path, kind, body.to_string().as_bytes());
+        answer.status
+    }
+
+    /// A call between two parties who speak.
+    fn call(&self, codecs: [&str; 2], more: &Value) -> (Value, [Speaker; 2]) {
+        let sockets = [socket(), socket()];
+        let sides = [side(&sockets[0], codecs[0]), side(&sockets[1], codecs[1])];
+        let mut body = json!({"sides": sides});
+        for (key, value) in more.as_object().expect("an object") {
+            body[key] = value.clone();
+        }
+        let call = made(&self.relay.post("/v1/calls", &body));
+        let [a, b] = sockets;
+        let mut places = [0, 1].into_iter();
+        let speakers = [a, b].map(|socket| {
+            let place: usize = places.next().expect("two");
+            let side = &call["sides"][place];
+            let to = side["local_address"].as_str().expect("an address");
+            let payload_type = side["payload_type"].as_u64().expect("a number") as u8;
+            let format = Format::from_rtpmap(codecs[place]).expect("a codec");
+            Speaker::start(
+                socket,
+                to.parse().expect("an address"),
+                payload_type,
+                format,
+                HZ[place],
+            )
+        });
+        (call, speakers)
+    }
+}
+
+fn spawn(folder: &Path, rest: &str) -> Running {
+    let root = folder.join("rec").display().to_string();
+    let text = format!(
+        "[http]\nlisten = \"127.0.0.1:0\"\n[ng]\nlisten = \"127.0.0.1:0\"\n{}",
+        rest.replace("DIR", &root)
+    );
+    let path = folder.join("gateway.toml");
+    std::fs::write(&path, text).expect("written");
+    let mut command = common::threadbare();
+    command.arg("run").arg(&path);
+    Running::spawn(command)
+}
+
+/// Sends a tone at the pace of a call, on a thread of its own, until dropped.
+struct Speaker {
+    ends: Arc<AtomicBool>,
+    is_silent: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Speaker {
+    fn start(
+        socket: UdpSocket,
+        to: SocketAddr,
+        payload_type: u8,
+        format: Format,
+        hz: f32,
+    ) -> Speaker {
+        let (ends, is_silent) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+        let told = (ends.clone(), is_silent.clone());
+        let thread = std::thread::spawn(move || {
+            let mut tone = Tone::new(payload_type, format, hz);
+            let begin = Instant::now();
+            for number in 0.. {
+                if told.0.load(Relaxed) {
+                    return;
+                }
+                let packet = tone.packet();
+                if !told.1.load(Relaxed) {
+                    let _ = socket.send_to(&packet, to);
+                }
+                let due = begin + Duration::from_millis(20) * (number + 1);
+                std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            }
+        });
+        Speaker {
+            ends,
+            is_silent,
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Speaker {
+    fn end(&self) {
+        self.ends.store(true, Relaxed);
+    }
+}
+
+impl Drop for Speaker {
+    fn drop(&mut self) {
+        self.end();
+        if let Some(thread) = self.thread.take() {
+            thread.join().expect("it sends");
+        }
+    }
+}
+
+/// Packets of 20 ms of a tone.
+struct Tone {
+    encoder: Encoder,
+    format: Format,
+    payload_type: u8,
+    hz: f32,
+    frame: u64,
+    number: u16,
+    time: u32,
+}
+
+impl Tone {
+    fn new(payload_type: u8, format: Format, hz: f32) -> Tone {
+        Tone {
+            encoder: Encoder::new(format, &EncoderSettings::default()).expect("an encoder"),
+            format,
+            payload_type,
+            hz,
+            frame: 0,
+            number: 0,
+            time: 0,
+        }
+    }
+
+    fn packet(&mut self) -> Vec<u8> {
+        let frames = self.format.frames_per_packet(20_000).expect("20 ms");
+        let channels = usize::from(self.format.channels);
+        let mut pcm = Vec::with_capacity(frames * channels);
+        for _ in 0..frames {
+            let turns = self.hz as f64 * self.frame as f64 / f64::from(self.format.sample_rate_hz);
+            let sample = LEVEL * (turns.fract() as f32 * std::f32::consts::TAU).sin();
+            pcm.extend(std::iter::repeat_n(sample, channels));
+            self.frame += 1;
+        }
+        let mut payload = Vec::new();
+        self.encoder.encode(&pcm, &mut payload).expect("encoded");
+        let packet = RtpPacketBuilder::<&[u8], &[u8]>::new()
+            .payload_type(self.payload_type)
+            .sequence_number(self.number)
+            .timestamp(self.time)
+            .ssrc(self.hz as u32)
+            .payload(&payload[..])
+            .write_vec()
+            .expect("a packet");
+        self.number = self.number.wrapping_add(1);
+        self.time = self
+            .time
+            .wrapping_add(self.format.clock_units(frames as u32));
+        packet
+    }
+}
+
+/// A stream's table of the file, and its port.
+fn stream(name: &str, codec: &str, record: &str) -> (String, SocketAddr) {
+    let listen = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let table = format!(
+        "[[stream]]\nname = \"{name}\"\nlisten = \"{listen}\"\ncodec = \"{codec}\"\nrtcp = false\nrecord = {record}\n"
+    );
+    (table, listen)
+}
+
+fn format_of(text: &str) -> Format {
+    Format::from_rtpmap(text).expect("a codec")
+}
+
+/// The samples of a track, of full scale 1, and its rate, as ffmpeg decodes it: all channels of it, interleaved.
+fn decoded(path: &Path, track: usize) -> (Vec<f32>, u32, u16) {
+    let probed = probe(path);
+    let stream = &probed["streams"][track];
+    let rate_hz = stream["sample_rate"]
+        .as_str()
+        .and_then(|text| text.parse().ok());
+    let channels = stream["channels"].as_u64().expect("audio");
+    (
+        samples_of(path, track),
+        rate_hz.expect("audio"),
+        channels as u16,
+    )
+}
+
+fn samples_of(path: &Path, track: usize) -> Vec<f32> {
+    let output = Command::new("ffmpeg")
+        .args(["-v", "error", "-i"])
+        .arg(path)
+        .args(["-map", &format!("0:{track}"), "-f", "f32le", "-"])
+        .output()
+        .expect("ffmpeg");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && said.is_empty(),
+        "{}: {said}",
+        path.display()
+    );
+    let samples = output.stdout.chunks_exact(4);
+    let samples = samples.map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]]));
+    samples.collect()
+}
+
+fn probe(path: &Path) -> Value {
+    let output = Command::new("ffprobe")
+        .args([
+            "-v",
+            "error",
+            "-of",
+            "json",
+            "-show_streams",
+            "-show_format",
+        ])
+        .arg(path)
+        .output()
+        .expect("ffprobe");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && said.is_empty(),
+        "{}: {said}",
+        path.display()
+    );
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// The level of a frequency in the half second of a channel that is in the middle of what is loud, 1 for that of a speaker.
+fn level(samples: &[f32], rate_hz: u32, hz: f32) -> f32 {
+    let is_loud = |sample: &f32| sample.abs() > LEVEL / 4.0;
+    let first = samples.iter().position(is_loud).expect("somebody is heard");
+    let last = samples
+        .iter()
+        .rposition(is_loud)
+        .expect("somebody is heard");
+    let half = rate_hz as usize / 2;
+    let begin = ((first + last) / 2).saturating_sub(half / 2);
+    let part = &samples[begin..(begin + half).min(samples.len())];
+    let angle = |n: usize| f64::from(hz) * n as f64 / f64::from(rate_hz) * std::f64::consts::TAU;
+    let sum = |wave: fn(f64) -> f64| -> f64 {
+        let each = part.iter().enumerate();
+        each.map(|(n, sample)| f64::from(*sample) * wave(angle(n)))
+            .sum()
+    };
+    (sum(f64::sin).hypot(sum(f64::cos)) * 2.0 / part.len() as f64) as f32 / LEVEL
+}
+
+fn channel(samples: &[f32], channels: u16, at: usize) -> Vec<f32> {
+    samples
+        .iter()
+        .skip(at)
+        .step_by(channels.into())
+        .copied()
+        .collect()
+}
+
+/// Integrated loudness and true peak, as ffmpeg measures a whole file.
+fn ebur128(path: &Path) -> (f64, f64) {
+    let output = Command::new("ffmpeg")
+        .args(["-nostats", "-i"])
+        .arg(path)
+        .args(["-map", "0:0", "-af", "ebur128=peak=true", "-f", "null", "-"])
+        .output()
+        .expect("ffmpeg");
+    let said = String::from_utf8_lossy(&output.stderr);
+    let summary = said.rsplit("Summary:").next().expect("a summary");
+    let value = |key: &str| {
+        let rest = summary
+            .split(key)
+            .nth(1)
+            .and_then(|rest| rest.split_whitespace().next());
+        rest.and_then(|text| text.parse().ok())
+            .unwrap_or_else(|| panic!("{summary}"))
+    };
+    (value("I:"), value("Peak:"))
+}
+
+fn assert_near(found: f32, due: f32, what: &str) {
+    assert!(
+        (found - due).abs() < 0.06,
+        "{what}: {found} instead of {due}"
+    );
+}
+
+/// A second and a half of each stream, in each format.
+#[test]
+fn streams_are_recorded_in_each_format_with_their_loudness() {
+    let codecs = [
+        ("PCMU", "PCMU/8000", 0),
+        ("PCMA", "PCMA/8000", 8),
+        ("G722", "G722/8000", 9),
+        ("L16/16000/2", "L16/16000/2", 96),
+        ("Opus", "opus/48000/2", 96),
+    ];
+    let formats = ["wav", "wav-g711", "mka", "mka-g711"];
+    let (mut tables, mut speakers, mut names) = (String::new(), Vec::new(), Vec::new());
+    for (codec, rtpmap, payload_type) in codecs {
+        for format in formats {
+            let name = format!("{}-{format}", codec.replace('/', "-"));
+            let record = format!("{{ to = \"DIR/{{name}}/{{time}}\", format = \"{format}\" }}");
+            let (table, listen) = stream(&name, codec, &record);
+            tables.push_str(&table);
+            speakers.push((listen, payload_type, format_of(rtpmap)));
+            names.push((name, format_of(rtpmap), format));
+        }
+    }
+    let mut gateway = Gateway::start(&tables);
+    assert_eq!(gateway.recordings("state=running").len(), names.len());
+    let speakers: Vec<Speaker> = speakers
+        .into_iter()
+        .map(|(to, payload_type, format)| Speaker::start(socket(), to, payload_type, format, HZ[0]))
+        .collect();
+    let told = Told::listen(&gateway.relay);
+    std::thread::sleep(Duration::from_millis(1900));
+    drop(speakers);
+    // They go on.
+    for (name, ..) in &names {
+        assert_eq!(
+            gateway.patch(
+                &format!("/v1/streams/{name}"),
+                &json!({"recording": "stopped"})
+            ),
+            204
+        );
+    }
+    let complete = gateway.wait_for("complete", names.len());
+    for (name, format, kind) in &names {
+        let one = complete
+            .iter()
+            .find(|one| one["stream"] == **name)
+            .expect("its file");
+        let path = gateway.path(one);
+        let (samples, rate_hz, channels) = decoded(&path, 0);
+        assert_eq!(
+            (rate_hz, channels),
+            (format.sample_rate_hz, format.channels.into()),
+            "{name}"
+        );
+        let probed = probe(&path);
+        let codec = &probed["streams"][0]["codec_name"];
+        let is_g711 = kind.ends_with("g711") && rate_hz == 8000;
+        let due = match format.encoding {
+            Encoding::Pcma if is_g711 => "pcm_alaw",
+            Encoding::Pcmu if is_g711 => "pcm_mulaw",
+            _ => "pcm_s16le",
+        };
+        assert_eq!(*codec, due, "{name}");
+        for at in 0..usize::from(channels) {
+            assert_near(
+                level(&channel(&samples, channels, at), rate_hz, HZ[0]),
+                1.0,
+                name,
+            );
+        }
+        let (lufs, dbtp) = ebur128(&path);
+        let told_lufs = one["loudness"]["integrated_lufs"]
+            .as_f64()
+            .expect("it is measured");
+        assert!(
+            (told_lufs - lufs).abs() <= 0.1,
+            "{name}: {told_lufs}, ffmpeg says {lufs}"
+        );
+        let told_dbtp = one["loudness"]["true_peak_dbtp"]
+            .as_f64()
+            .expect("it is measured");
+        assert!(
+            (told_dbtp - dbtp).abs() <= 0.2,
+            "{name}: {told_dbtp}, ffmpeg says {dbtp}"
+        );
+        let tags = probed["format"]["tags"].to_string();
+        assert!(tags.contains(&format!("{told_lufs:.2} LUFS")), "{tags}");
+        assert_eq!(
+            one["bytes"].as_u64(),
+            Some(std::fs::metadata(&path).expect("there").len())
+        );
+        let seconds = samples.len() as f64 / f64::from(channels) / f64::from(rate_hz);
+        assert!((one["duration_ms"].as_f64().expect("a time") / 1000.0 - seconds).abs() < 0.002);
+    }
+    let events = told.take(names.len());
+    assert!(events.iter().all(|event| event["state"] == "complete"));
+    let metrics = gateway.relay.get("/metrics");
+    let line = format!("threadbare_recordings_complete_total {}", names.len());
+    assert!(metrics.text().contains(&line), "{}", metrics.text());
+    gateway.relay.running.signal(Signal::SIGTERM);
+    assert!(
+        gateway
+            .relay
+            .running
+            .child
+            .wait()
+            .expect("it ends")
+            .success()
+    );
+}
+
+/// The events of recordings that have ended.
+struct Told(BufReader<TcpStream>);
+
+impl Told {
+    fn listen(relay: &Relay) -> Told {
+        let mut stream = TcpStream::connect(relay.http).expect("it listens");
+        stream.set_read_timeout(Some(LIMIT)).expect("valid");
+        let head = format!("GET /v1/events HTTP/1.1\r\nHost: {}\r\n\r\n", relay.http);
+        stream.write_all(head.as_bytes()).expect("sent");
+        let mut reader = BufReader::new(stream);
+        let mut line = String::new();
+        while line != "\r\n" {
+            line.clear();
+            reader.read_line(&mut line).expect("a header");
+        }
+        Told(reader)
+    }
+
+    fn take(mut self, count: usize) -> Vec<Value> {
+        let (mut found, mut is_it) = (Vec::new(), false);
+        while found.len() < count {
+            let mut line = String::new();
+            self.0.read_line(&mut line).expect("an event");
+            if let Some(data) = line.strip_prefix("data:").filter(|_| is_it) {
+                let event: Value = serde_json::from_str(data).expect("JSON");
+                if event["state"] != "running" {
+                    found.push(event);
+                }
+            }
+            is_it = line.starts_with("event: recording") || (is_it && !line.starts_with("event:"));
+        }
+        found
+    }
+}
+
+/// Each party is heard in its track, and both in one.
+#[test]
+fn calls_are_recorded_as_the_file_or_the_request_says() {
+    let gateway = Gateway::start(
+        "[calls]\nrecord = { to = \"DIR/{date}/{call}-{id}\", on = \"call\" }\n[timeouts]\ndelete-delay = 0\n",
+    );
+    let mut calls = Vec::new();
+    for (codecs, format) in [
+        (["G722/8000", "opus/48000/2"], "wav"),
+        (["G722/8000", "opus/48000/2"], "mka"),
+        (["L16/16000/1", "PCMU/8000"], "mka-g711"),
+        (["PCMA/8000", "L16/16000/1"], "wav"),
+    ] {
+        for tracks in ["sides", "mixed"] {
+            let id = format!("a/..{}-{format}-{tracks}", codecs.join("-"));
+            let more = json!({"id": id, "record": {"tracks": tracks, "format": format}});
+            let (call, speakers) = gateway.call(codecs, &more);
+            calls.push((call, speakers, id, format, tracks));
+        }
+    }
+    for format in [None, Some("wav-g711"), Some("mka"), Some("mka-g711")] {
+        for tracks in ["sides", "mixed"] {
+            let id = format!("a/../{format:?}-{tracks}");
+            let mut more = json!({"id": id, "record": {"tracks": tracks}});
+            if let Some(format) = format {
+                more["record"]["format"] = format.into();
+            }
+            if (format, tracks) == (None, "sides") {
+                more["record"] = Value::Null;
+            }
+            let (call, speakers) = gateway.call(["PCMU/8000", "PCMA/8000"], &more);
+            calls.push((call, speakers, id, format.unwrap_or("wav"), tracks));
+        }
+    }
+    gateway.wait_for("running", calls.len());
+    std::thread::sleep(Duration::from_millis(1800));
+    for (call, speakers, ..) in &mut calls {
+        let path = call["path"].as_str().expect("a path");
+        assert_eq!(gateway.relay.request("DELETE", path, "", b"").status, 204);
+        speakers.iter().for_each(Speaker::end);
+    }
+    gateway.wait_for("complete", calls.len());
+    for (_, _, id, format, tracks) in &calls {
+        let query = format!("call={}", id.replace('/', "%2F").replace('"', "%22"));
+        let one = gateway.recordings(&query).remove(0);
+        assert_eq!((&one["call"], &one["format"]), (&json!(id), &json!(format)));
+        let path = gateway.path(&one);
+        let name = path.file_name().expect("a name").to_string_lossy();
+        assert!(name.starts_with("a_.."), "{name}");
+        let what = format!("{id} {format} {tracks}");
+        let (first, rate_hz, channels) = decoded(&path, 0);
+        assert_eq!(one["rate_hz"], rate_hz);
+        let heard: Vec<Vec<f32>> = match (format.starts_with("mka"), *tracks) {
+            (false, "sides") => {
+                assert_eq!(channels, 2);
+                [0, 1].map(|at| channel(&first, 2, at)).into()
+            }
+            (true, "sides") => [first, decoded(&path, 1).0].into(),
+            _ => vec![first],
+        };
+        for (track, samples) in heard.iter().enumerate() {
+            for (party, hz) in HZ.into_iter().enumerate() {
+                let is_there = *tracks == "mixed" || track == party;
+                let due = if is_there { 1.0 } else { 0.0 };
+                assert_near(level(samples, rate_hz, hz), due, &what);
+            }
+        }
+    }
+    for (key, value, allowed) in [
+        ("format", "mp3", "mka-g711"),
+        ("tracks", "both", "mixed"),
+        ("rotate", "often", "1h"),
+        ("on", "never", "loss"),
+    ] {
+        let sides = calls_sides();
+        let body = json!({"sides": sides, "record": {key: value}});
+        let problem = gateway.relay.post("/v1/calls", &body).problem(400);
+        assert_eq!(problem["field"], format!("record.{key}"), "{problem}");
+        assert!(
+            problem["allowed"].to_string().contains(allowed),
+            "{problem}"
+        );
+    }
+}
+
+fn calls_sides() -> [Value; 2] {
+    let sockets = [socket(), socket()];
+    [
+        side(&sockets[0], "PCMU/8000"),
+        side(&sockets[1], "PCMU/8000"),
+    ]
+}
+
+#[test]
+fn each_party_has_its_own_file_where_the_name_says_so() {
+    let gateway = Gateway::start(
+        "[calls]\nrecord = { to = \"DIR/{call}-{side}.wav\" }\n[timeouts]\ndelete-delay = 0\n",
+    );
+    let (call, speakers) = gateway.call(["PCMU/8000", "PCMA/8000"], &json!({"id": "x"}));
+    std::thread::sleep(Duration::from_millis(1800));
+    let path = call["path"].as_str().expect("a path");
+    assert_eq!(gateway.relay.request("DELETE", path, "", b"").status, 204);
+    drop(speakers);
+    gateway.wait_for("complete", 2);
+    for (party, name) in ["x-a.wav", "x-b.wav"].into_iter().enumerate() {
+        let (samples, rate_hz, channels) = decoded(&gateway.root().join(name), 0);
+        assert_eq!((rate_hz, channels), (8000, 1));
+        assert_near(level(&samples, rate_hz, HZ[party]), 1.0, name);
+        assert_near(level(&samples, rate_hz, HZ[1 - party]), 0.0, name);
+    }
+}
+
+/// Speech without its pauses: seconds of a channel in which the tone is heard.
+fn loud_s(samples: &[f32], rate_hz: u32) -> f32 {
+    let pieces = samples.chunks(rate_hz as usize / 100);
+    let loud = pieces.filter(|piece| piece.iter().any(|one| one.abs() > LEVEL / 4.0));
+    loud.count() as f32 / 100.0
+}
+
+#[test]
+fn what_is_said_in_a_pause_is_in_no_file() {
+    let (table, listen) = stream("s", "PCMU", "{ to = \"DIR/{id}.wav\" }");
+    let hook = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let url = format!("http://{}/", hook.local_addr().expect("bound"));
+    let posted = std::thread::spawn(move || posts(&hook, 2));
+    let gateway = Gateway::start(&format!(
+        "{table}[alarms]\nwebhook = \"{url}\"\n[alarms.no-packets]\nenabled = false\n[calls]\nrecord = {{ to = \"DIR/{{id}}.wav\" }}\n[timeouts]\ndelete-delay = 0\n"
+    ));
+    let speaker = Speaker::start(socket(), listen, 0, format_of("PCMU/8000"), HZ[0]);
+    let (call, speakers) = gateway.call(["PCMU/8000", "PCMU/8000"], &json!({}));
+    let call = call["path"].as_str().expect("a path");
+    let both = |recording: &str| {
+        for path in ["/v1/streams/s", call] {
+            assert_eq!(
+                gateway.patch(path, &json!({"recording": recording})),
+                204,
+                "{path}"
+            );
+        }
+    };
+    let second = || std::thread::sleep(Duration::from_secs(1));
+    second();
+    both("paused");
+    second();
+    both("running");
+    second();
+    both("stopped");
+    let complete = gateway.wait_for("complete", 2);
+    let posted = posted.join().expect("it is told");
+    for one in &complete {
+        let told = posted.iter().find(|told| told["recording"] == one["id"]);
+        let told = told.unwrap_or_else(|| panic!("{posted:?}"));
+        assert_eq!(
+            (&told["state"], &told["path"]),
+            (&json!("complete"), &one["file"])
+        );
+        assert_eq!(told["integrated_lufs"], one["loudness"]["integrated_lufs"]);
+    }
+    // A stream goes on in another file.
+    both("running");
+    second();
+    drop((speaker, speakers));
+    both("stopped");
+    let all = gateway.wait_for("complete", 4);
+    for one in &complete {
+        let (samples, rate_hz, channels) = decoded(&gateway.path(one), 0);
+        let heard = loud_s(&channel(&samples, channels, 0), rate_hz);
+        // Two of three seconds.
+        assert!((1.5..2.4).contains(&heard), "{heard} s of {one}");
+    }
+    for one in all.iter().filter(|one| !complete.contains(one)) {
+        let (samples, rate_hz, channels) = decoded(&gateway.path(one), 0);
+        let heard = loud_s(&channel(&samples, channels, 0), rate_hz);
+        assert!((0.6..1.4).contains(&heard), "{heard} s of {one}");
+    }
+    for (path, body, status) in [
+        ("/v1/streams/s", json!({"recording": "off"}), 400),
+        ("/v1/streams/s", json!({"record": "paused"}), 400),
+        ("/v1/streams/t", json!({"recording": "paused"}), 404),
+        ("/v1/calls/nobody", json!({"recording": "paused"}), 404),
+    ] {
+        assert_eq!(gateway.patch(path, &body), status, "{path} {body}");
+    }
+}
+
+/// The bodies of so many requests about recordings.
+fn posts(hook: &std::net::TcpListener, count: usize) -> Vec<Value> {
+    let mut found = Vec::new();
+    while found.len() < count {
+        let (stream, _) = hook.accept().expect("a request");
+        let mut reader = BufReader::new(stream);
+        let (mut length, mut line) = (0, String::new());
+        while line != "\r\n" {
+            line.clear();
+            reader.read_line(&mut line).expect("a header");
+            let lower = line.to_ascii_lowercase();
+            if let Some(text) = lower.strip_prefix("content-length:") {
+                length = text.trim().parse().expect("a number");
+            }
+        }
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body).expect("a body");
+        let answer = b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n";
+        reader.get_mut().write_all(answer).expect("sent");
+        let body: Value = serde_json::from_slice(&body).expect("JSON");
+        found.extend(body.get("recording").is_some().then_some(body));
+    }
+    found
+}
+
+/// A sender is silent for a second: what is before and behind that is kept, and the rest of the time nothing.
+#[test]
+fn the_seconds_around_an_interruption_are_kept() {
+    let record = "{ to = \"DIR/{id}.wav\", on = \"loss\", before = 1, after = 1 }";
+    let (table, listen) = stream("s", "PCMU", record);
+    let gateway = Gateway::start(&table);
+    let speaker = Speaker::start(socket(), listen, 0, format_of("PCMU/8000"), HZ[0]);
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(gateway.recordings(""), [] as [Value; 0]);
+    speaker.is_silent.store(true, Relaxed);
+    gateway.wait_for("running", 1);
+    speaker.is_silent.store(false, Relaxed);
+    let one = gateway.wait_for("complete", 1).remove(0);
+    let (samples, rate_hz, _) = decoded(&gateway.path(&one), 0);
+    let is_loud = |sample: &f32| sample.abs() > LEVEL / 4.0;
+    let first = samples.iter().position(is_loud).expect("before");
+    let last = samples.iter().rposition(is_loud).expect("behind");
+    let heard = loud_s(&samples, rate_hz);
+    let silent = (last - first) as f32 / rate_hz as f32 - heard;
+    // Both sides of it, and no more: a second each, and a turn of the recorder.
+    assert!((1.2..4.0).contains(&heard), "{heard} s");
+    assert!((0.4..2.5).contains(&silent), "{silent} s");
+    assert!(first < rate_hz as usize, "{first}");
+    assert_eq!(gateway.recordings("").len(), 1);
+}
+
+#[test]
+fn recordings_are_listed_read_in_parts_and_deleted() {
+    let (table, listen) = stream(
+        "a b",
+        "PCMU",
+        "{ to = \"DIR/{name}/{id}.wav\", rotate = \"1s\" }",
+    );
+    let gateway = Gateway::start(&table);
+    let speaker = Speaker::start(socket(), listen, 0, format_of("PCMU/8000"), HZ[0]);
+    gateway.wait_for("complete", 3);
+    assert_eq!(
+        gateway.patch("/v1/streams/a%20b", &json!({"recording": "stopped"})),
+        204
+    );
+    wait_until(|| gateway.recordings("state=running").is_empty());
+    drop(speaker);
+    let all = gateway.recordings("stream=a%20b");
+    let (mut paged, mut next) = (Vec::new(), Some("/v1/recordings?limit=2".to_owned()));
+    while let Some(path) = next {
+        let page = gateway.relay.get_json(&path);
+        paged.extend(page["recordings"].as_array().expect("a list").clone());
+        next = page["next"].as_str().map(str::to_owned);
+    }
+    assert_eq!(paged, all);
+    assert_eq!(gateway.recordings("stream=other"), [] as [Value; 0]);
+    let path = all[1]["path"].as_str().expect("a path");
+    let file = std::fs::read(gateway.path(&all[1])).expect("there");
+    let whole = gateway.relay.get(path);
+    assert_eq!((whole.status, &whole.body), (200, &file));
+    assert_eq!(whole.headers["content-type"], "audio/wav");
+    assert_eq!(whole.headers["accept-ranges"], "bytes");
+    let part = |range: &str| {
+        gateway
+            .relay
+            .request("GET", path, &format!("Range: {range}\r\n"), b"")
+    };
+    let some = part("bytes=100-299");
+    assert_eq!((some.status, &some.body[..]), (206, &file[100..300]));
+    assert_eq!(
+        some.headers["content-range"],
+        format!("bytes 100-299/{}", file.len())
+    );
+    assert_eq!(part("bytes=-8").body, file[file.len() - 8..]);
+    let none = part("bytes=99999999-");
+    assert_eq!(
+        (none.status, &none.headers["content-range"]),
+        (416, &format!("bytes */{}", file.len()))
+    );
+    for odd in [
+        "/v1/recordings/..%2F..%2Fgateway.toml",
+        "/v1/recordings/0",
+        "/v1/recordings/%00",
+    ] {
+        gateway.relay.get(odd).problem(404);
+    }
+    for (query, field) in [
+        ("limit=0", "limit"),
+        ("limit=501", "limit"),
+        ("state=odd", "state"),
+        ("path=x", "query"),
+    ] {
+        let problem = gateway
+            .relay
+            .get(&format!("/v1/recordings?{query}"))
+            .problem(400);
+        assert_eq!(problem["field"], field, "{problem}");
+    }
+    assert_eq!(gateway.relay.request("DELETE", path, "", b"").status, 204);
+    assert!(!gateway.path(&all[1]).exists());
+    gateway.relay.request("DELETE", path, "", b"").problem(404);
+    assert_eq!(gateway.recordings("").len(), all.len() - 1);
+    // One that grows is read, and stays.
+    assert_eq!(
+        gateway.patch("/v1/streams/a%20b", &json!({"recording": "running"})),
+        204
+    );
+    let growing = gateway.wait_for("running", 1).remove(0);
+    let path = growing["path"].as_str().expect("a path");
+    gateway.relay.request("DELETE", path, "", b"").problem(409);
+}
+
+/// Whoever has no token has no recordings.
+#[test]
+fn recordings_need_the_token() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let token = folder.path().join("token");
+    std::fs::write(&token, "0123456789abcdef").expect("written");
+    let relay = Relay::start(&["--http-token-file", token.to_str().expect("a path")]);
+    for (method, path) in [
+        ("GET", "/v1/recordings"),
+        ("GET", "/v1/recordings/1"),
+        ("DELETE", "/v1/recordings/1"),
+        ("PATCH", "/v1/streams/a"),
+    ] {
+        relay.request(method, path, "", b"").problem(401);
+    }
+}
+
+/// What was announced is whole; everything else plays up to its last second, and is whole after the next start.
+#[test]
+fn a_killed_gateway_leaves_recordings_that_are_whole_or_play_to_their_last_second() {
+    const STREAMS: usize = 100;
+    let (mut tables, mut ports) = (String::new(), Vec::new());
+    for n in 0..STREAMS {
+        let ending = ["wav", "mka"][n % 2];
+        // Some have ended before.
+        let rotate = if n < 10 { ", rotate = \"1s\"" } else { "" };
+        let record = format!("{{ to = \"DIR/{{name}}-{{id}}.{ending}\"{rotate} }}");
+        let (table, listen) = stream(&format!("s{n}"), "PCMU", &record);
+        tables.push_str(&table);
+        ports.push(listen);
+    }
+    let mut gateway = Gateway::start(&tables);
+    let (ends, from) = (Arc::<AtomicBool>::default(), socket());
+    let told = ends.clone();
+    let sender = std::thread::spawn(move || {
+        let mut tone = Tone::new(0, format_of("PCMU/8000"), HZ[0]);
+        let begin = Instant::now();
+        while !told.load(Relaxed) {
+            let packet = tone.packet();
+            for to in &ports {
+                let _ = from.send_to(&packet, to);
+            }
+            let due = begin + Duration::from_millis(20) * u32::from(tone.number);
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        }
+    });
+    gateway.wait_for("complete", 20);
+    // All have begun, and some seconds of each are there.
+    std::thread::sleep(Duration::from_secs(1));
+    let complete = gateway.recordings("state=complete&limit=500");
+    let running = gateway.recordings("state=running&limit=500");
+    assert_eq!(running.len(), STREAMS);
+    let killed_unix_ms = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .expect("after 1970")
+        .as_millis() as u64;
+    gateway.relay.running.signal(Signal::SIGKILL);
+    gateway.relay.running.child.wait().expect("it ends");
+    ends.store(true, Relaxed);
+    sender.join().expect("it sends");
+    for one in &complete {
+        let path = gateway.path(one);
+        assert_eq!(
+            std::fs::metadata(&path).expect("it is there").len(),
+            one["bytes"].as_u64().expect("a number")
+        );
+    }
+    // Two tracks of one channel have as many samples.
+    let seconds_of = |path: &Path| samples_of(path, 0).len() as f64 / 8000.0;
+    let mut parts = 0;
+    for one in &running {
+        let path = gateway.path(one);
+        let id = one["id"].as_str().expect("an id");
+        let stem = path
+            .file_stem()
+            .expect("a name")
+            .to_string_lossy()
+            .into_owned();
+        let ending = path
+            .extension()
+            .expect("an ending")
+            .to_string_lossy()
+            .into_owned();
+        let part = path.with_file_name(format!("{stem}.{id}.part.{ending}"));
+        // It may have got its name just then.
+        let there = if part.exists() { part } else { path };
+        let started = one["started_unix_ms"].as_u64().expect("a time");
+        let age_s = killed_unix_ms.saturating_sub(started) as f64 / 1000.0;
+        if age_s < 1.5 {
+            continue;
+        }
+        parts += 1;
+        // A look at each takes its time.
+        if parts % 3 > 0 {
+            continue;
+        }
+        let seconds = seconds_of(&there);
+        // The last second, and what an overloaded machine adds.
+        assert!(seconds > age_s - 1.5, "{seconds} of {age_s} s: {one}");
+    }
+    assert!(parts >= STREAMS - 10, "{parts}");
+    let folder = gateway.folder;
+    let gateway = Gateway::start_in(folder, "");
+    let mut names = std::fs::read_dir(gateway.root()).expect("a folder");
+    // Without `record`, nobody looks there.
+    assert!(names.any(|one| {
+        one.expect("a file")
+            .file_name()
+            .to_string_lossy()
+            .contains(".part.")
+    }));
+    let folder = gateway.folder;
+    drop(gateway.relay);
+    let idle = "[calls]\nrecording-dir = \"DIR\"\n";
+    let gateway = Gateway::start_in(folder, idle);
+    let names = std::fs::read_dir(gateway.root()).expect("a folder");
+    let names = names.map(|one| {
+        one.expect("a file")
+            .file_name()
+            .to_string_lossy()
+            .into_owned()
+    });
+    assert_eq!(names.filter(|name| name.contains(".part.")).count(), 0);
+    let recovered = gateway.recordings("state=recovered&limit=500");
+    assert!(recovered.len() >= parts, "{}", recovered.len());
+    for one in recovered.iter().step_by(7) {
+        let seconds = seconds_of(&gateway.path(one));
+        let told_s = one["duration_ms"].as_f64().expect("a time") / 1000.0;
+        assert!(
+            (seconds - told_s).abs() < 0.01,
+            "{seconds} instead of {told_s} s: {one}"
+        );
+    }
+    let again = gateway.recordings("state=complete&limit=500");
+    assert!(complete.iter().all(|one| again.contains(one)));
+}
+
+/// A file system of 100 KiB: what is recorded there is cut off, and goes on when there is room. A stream that is not recorded loses nothing.
+#[test]
+fn a_full_disk_cuts_recordings_and_touches_no_stream() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (table, listen) = stream("full", "L16/16000/1", "{ to = \"DIR/{id}.wav\" }");
+    let (answer, other) = (socket(), SocketAddr::from(([127, 0, 0, 1], free_port())));
+    let text = format!(
+        "[http]\nlisten = \"127.0.0.1:0\"\n[ng]\nlisten = \"127.0.0.1:0\"\n{}[[stream]]\nname = \"other\"\nlisten = \"{other}\"\ndestination = \"{}\"\ncodec = \"PCMU\"\ncodec-out = \"PCMA\"\nrtcp = false\n",
+        table.replace("DIR", &folder.path().join("rec").display().to_string()),
+        answer.local_addr().expect("bound"),
+    );
+    let path = folder.path().join("gateway.toml");
+    std::fs::write(&path, text).expect("written");
+    let rec = folder.path().join("rec");
+    std::fs::create_dir(&rec).expect("made");
+    // With a mount of its own.
+    let mut command = Command::new("unshare");
+    let mount =
+        "mount -t tmpfs -o size=100k none \"$1\" && exec \"$0\" run \"$2\" --log-format json";
+    command.args(["--user", "--map-root-user", "--mount", "bash", "-c", mount]);
+    command
+        .arg(env!("CARGO_BIN_EXE_threadbare"))
+        .arg(&rec)
+        .arg(&path);
+    let gateway = Gateway {
+        relay: Relay::of(Running::spawn_as(command)),
+        folder,
+    };
+    let speakers = [
+        Speaker::start(socket(), listen, 96, format_of("L16/16000/1"), HZ[0]),
+        Speaker::start(socket(), other, 0, format_of("PCMU/8000"), HZ[0]),
+    ];
+    let begin = Instant::now();
+    let mut numbers = Vec::new();
+    // 32 kB a second: it is full after some seconds.
+    let mut is_cut = false;
+    while !is_cut || numbers.len() < 100 {
+        assert!(begin.elapsed() < LIMIT, "it is not full");
+        numbers.push(common::receive(&answer).sequence);
+        is_cut = is_cut || (numbers.len() % 50 == 0 && !gateway.recordings("state=cut").is_empty());
+    }
+    for _ in 0..50 {
+        numbers.push(common::receive(&answer).sequence);
+    }
+    drop(speakers);
+    assert!(
+        numbers
+            .windows(2)
+            .all(|pair| pair[1] == pair[0].wrapping_add(1)),
+        "{numbers:?}"
+    );
+    let cut = gateway.recordings("state=cut").remove(0);
+    assert!(
+        cut["error"].as_str().expect("a reason").contains("ENOSPC"),
+        "{cut}"
+    );
+    assert!(cut["duration_ms"].as_u64() > Some(1000), "{cut}");
+    // It plays.
+    let read = gateway.relay.get(cut["path"].as_str().expect("a path"));
+    let copy = gateway.folder.path().join("copy.wav");
+    std::fs::write(&copy, &read.body).expect("written");
+    let (samples, rate_hz, _) = decoded(&copy, 0);
+    assert_near(level(&samples, rate_hz, HZ[0]), 1.0, "what was cut");
+}
+
+/// Before anything starts, each mistake is told with its name, the value, and what is allowed.
+#[test]
+fn folders_that_cannot_be_used_are_refused_before_the_start() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("file"), "").expect("written");
+    let (table, _) = stream("s", "PCMU", "{ to = \"DIR/{id}.wav\" }");
+    let bad = folder.path().join("file/below");
+    let path = folder.path().join("bad.toml");
+    std::fs::write(&path, table.replace("DIR", &bad.display().to_string())).expect("written");
+    for more in [&["--check"][..], &[]] {
+        let output = common::threadbare()
+            .arg("run")
+            .arg(&path)
+            .args(more)
+            .output();
+        let output = output.expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr).replace(['\n', '│', ' '], "");
+        assert!(!output.status.success(), "{said}");
+        let name = bad.display().to_string().replace(' ', "");
+        assert!(said.contains(&name), "{said}");
+    }
+    // Two processes do not share a folder.
+    let good = table.replace("DIR", &folder.path().join("rec").display().to_string());
+    std::fs::write(&path, good).expect("written");
+    let mut command = common::threadbare();
+    command.arg("run").arg(&path);
+    let mut first = Running::spawn(command);
+    first.wait_for("recording");
+    let output = common::threadbare()
+        .arg("run")
+        .arg(&path)
+        .output()
+        .expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && said.contains("another process"),
+        "{said}"
+    );
+}
+
+/// All files one after another are the whole: a tone without a break.
+#[test]
+fn no_sample_is_lost_where_files_change() {
+    let (by_time, first) = stream(
+        "time",
+        "L16/16000/1",
+        "{ to = \"DIR/{name}/{id}.wav\", rotate = \"1s\" }",
+    );
+    let (by_size, second) = stream(
+        "size",
+        "L16/16000/1",
+        "{ to = \"DIR/{name}/{id}.mka\", rotate = \"64kB\" }",
+    );
+    let mut gateway = Gateway::start(&format!("{by_time}{by_size}"));
+    let speakers =
+        [first, second].map(|to| Speaker::start(socket(), to, 96, format_of("L16/16000/1"), HZ[1]));
+    wait_until(|| {
+        gateway.recordings("stream=time").len() > 4 && gateway.recordings("stream=size").len() > 2
+    });
+    drop(speakers);
+    gateway.relay.running.signal(Signal::SIGTERM);
+    assert!(
+        gateway
+            .relay
+            .running
+            .child
+            .wait()
+            .expect("it ends")
+            .success()
+    );
+    let rest = "[limits]\n";
+    let folder = gateway.folder;
+    let gateway = Gateway::start_in(folder, &format!("{by_time}{by_size}{rest}"));
+    for name in ["time", "size"] {
+        let all = gateway.recordings(&format!("stream={name}&state=complete"));
+        assert!(all.len() > 2, "{all:?}");
+        let mut whole = Vec::new();
+        for (at, one) in all.iter().enumerate() {
+            let (samples, rate_hz, _) = decoded(&gateway.path(one), 0);
+            let is_inner = at > 0 && at + 1 < all.len();
+            match name {
+                "time" if is_inner => assert_eq!(samples.len(), rate_hz as usize, "{at}"),
+                "size" => assert!(one["bytes"].as_u64() <= Some(64_000)),
+                _ => {}
+            }
+            whole.extend(samples);
+        }
+        let is_loud = |sample: &f32| sample.abs() > LEVEL / 4.0;
+        let first = whole.iter().position(is_loud).expect("a tone") + 16_000 / 5;
+        let last = whole.iter().rposition(is_loud).expect("a tone") - 16_000 / 5;
+        assert!(last - first > 16_000);
+        // 16 samples are a turn of the tone: in a tone, each is as the one that many before.
+        for at in first..last {
+            let step = (whole[at] - whole[at - 16]).abs();
+            assert!(step < 0.001, "{name}: a break at {at}");
+        }
+    }
+}
