@@ -169,6 +169,24 @@ class Scene:
         self.calls.up[call] = node, a, b, places
         return call
 
+    def make_secure(self, number):
+        """Two calls in a row with SRTP between them: nothing is heard behind it unless both go on with its keys and indices."""
+        nodes = self.main.NODES
+        first, second = f"takeover srtp {number} a", f"takeover srtp {number} b"
+        a, b = Party(), Party()
+        at = nodes[number % 3]
+        between = self.calls.done(at, "offer", first, from_tag="a", sdp=a.sdp(), transport_protocol="RTP/SAVP")
+        if "a=crypto:" not in between["sdp"]:
+            self.main.fail(f"no keys: {between}")
+        offer = self.calls.done(at, "offer", second, from_tag="a", sdp=between["sdp"], transport_protocol="RTP/AVP")
+        back = self.calls.done(at, "answer", second, from_tag="a", to_tag="b", sdp=b.sdp())
+        answer = self.calls.done(at, "answer", first, from_tag="a", to_tag="b", sdp=back["sdp"])
+        places = place(answer["sdp"]), place(offer["sdp"])
+        owners = [next(node for node in nodes if service(node) == host) for host, _ in places]
+        self.calls.up[first] = owners[0], a, b, places
+        self.calls.up[second] = owners[1], b, a, places
+        self.talking[first] = self.talk.add(a, places[0]), self.talk.add(b, places[1])
+
     def begin(self):
         main = self.main
         for name in main.NODES:
@@ -185,6 +203,8 @@ class Scene:
             for call in self.calls.of(node)[:TALKING]:
                 _, a, b, (for_a, for_b) = self.calls.up[call]
                 self.talking[call] = self.talk.add(a, for_a), self.talk.add(b, for_b)
+        for number in range(9):
+            self.make_secure(number)
         counts = [len(self.calls.of(node)) for node in main.NODES]
         main.say(f"{sum(counts)} calls are at {counts}")
         self.talk.start()
@@ -236,7 +256,7 @@ class Scene:
         for call in self.calls.up:
             self.calls.done("n1", "query", call)
         # In-dialog requests, and new calls.
-        call = self.calls.of("n2")[-1]
+        call = self.calls.of("n2")[0]
         _, a, *_ = self.calls.up[call]
         again = self.calls.done("n3", "offer", call, from_tag="a", to_tag="b", sdp=a.sdp())
         if place(again["sdp"])[0] != service("n2"):
