@@ -773,12 +773,23 @@ fn a_spool_keeps_what_comes_while_the_store_is_away() {
     let stats: gst::Structure = rig.element.property("stats");
     assert_eq!(stats.get::<u64>("bytes-stored").unwrap(), 0);
     assert_eq!(stats.get::<u64>("bytes-held").unwrap(), bytes.len() as u64);
-    for file in files_in(folder.path()) {
-        let bytes = std::fs::read(&file).unwrap();
-        let has_secret = bytes
-            .windows(SECRET.len())
-            .any(|part| part == SECRET.as_bytes());
-        assert!(!has_secret, "{}", file.display());
+    eventually("there is a journal", || {
+        files_in(folder.path())
+            .iter()
+            .any(|path| path.extension().is_some_and(|end| end == "json"))
+    });
+    // A part gets another name when it is complete.
+    let kept: Vec<Vec<u8>> = files_in(folder.path())
+        .into_iter()
+        .filter_map(|file| std::fs::read(file).ok())
+        .collect();
+    assert!(kept.iter().any(|text| text.starts_with(b"{")));
+    for bytes in kept {
+        assert!(
+            !bytes
+                .windows(SECRET.len())
+                .any(|part| part == SECRET.as_bytes())
+        );
     }
     let feed = rig.feed.clone();
     let ending = std::thread::spawn(move || feed.push_event(gst::event::Eos::new()));
@@ -1593,4 +1604,68 @@ fn the_elements_go_up_and_down() {
     while read.seen.try_recv().is_ok() {}
     read.to(gst::State::Playing);
     assert!(read_from(&read, 0) == body, "from the beginning again");
+}
+
+#[test]
+fn a_file_that_is_refused_is_sent_when_it_is_asked_for() {
+    use threadbare_s3::{FileSender, Object, SenderSettings};
+    let folder = tempfile::tempdir().unwrap();
+    let proxy = Proxy::new(|_| DENIED);
+    let store = settings_store(&proxy.uri(), "access", SECRET);
+    let sender =
+        FileSender::start(&store, SenderSettings::new(folder.path().join("notes"))).unwrap();
+    let path = folder.path().join("a.wav");
+    std::fs::write(&path, b"bytes").unwrap();
+    let refused = run(sender.send(&path, Object::new("refused")).unwrap()).unwrap_err();
+    assert_eq!(refused.code(), Some("AccessDenied"));
+    assert!(path.exists());
+    proxy.rule(|_| Fate::Pass);
+    assert_eq!(sender.retry(), Ok(1));
+    eventually("it is sent", || !path.exists());
+    assert_eq!(object("refused").unwrap(), b"bytes");
+    eventually("its note goes", || files_in(folder.path()).is_empty());
+    assert_eq!(sender.retry(), Ok(0));
+}
+
+/// In a process of its own, as the memory is that of all sinks.
+#[test]
+fn a_stream_that_waits_for_the_memory_of_others_says_so() {
+    let Some(mut child) =
+        other_process("a_stream_that_waits_for_the_memory_of_others_says_so", &[])
+    else {
+        let rigs: Vec<Rig> = (0..3)
+            .map(|number| {
+                rig(&sink(
+                    "awss3sink",
+                    &SERVER.uri(),
+                    &format!("memory/{number}"),
+                    "buffer-max-bytes=10485760",
+                ))
+            })
+            .collect();
+        let bytes = noise(4 * MIB, 60);
+        push(&rigs[0], &bytes, 100_000);
+        // More than the share without what is kept back: it leads.
+        push(&rigs[1], &bytes, 100_000);
+        let (feed, sent) = (rigs[2].feed.clone(), bytes.clone());
+        let pushed = std::thread::spawn(move || {
+            sent.chunks(100_000).for_each(|piece| {
+                feed.push(gst::Buffer::from_slice(piece.to_vec())).unwrap();
+            });
+        });
+        let warning = rigs[2]
+            .bus
+            .timed_pop_filtered(DEADLINE_GST, &[gst::MessageType::Warning]);
+        let said = text(&warning.expect("a warning"));
+        assert!(said.contains("buffer-max-bytes=10485760"), "{said}");
+        end(&rigs[1]);
+        pushed.join().unwrap();
+        end(&rigs[2]);
+        end(&rigs[0]);
+        for number in 0..3 {
+            assert!(object(&format!("memory/{number}")).unwrap() == bytes);
+        }
+        return;
+    };
+    assert!(child.wait().unwrap().success());
 }

@@ -93,7 +93,8 @@ impl Error {
         }
     }
 
-    pub(crate) fn retry_after_ms(&self) -> Option<u64> {
+    /// How long the store wants to be left alone, ms.
+    pub fn retry_after_ms(&self) -> Option<u64> {
         match self {
             Error::Refused { retry_after_ms, .. } => *retry_after_ms,
             _ => None,

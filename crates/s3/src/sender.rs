@@ -1,11 +1,11 @@
 //! Whole files that become objects, and are removed when the store has them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -20,6 +20,7 @@ use crate::core::{
 use crate::drive::{Counts, Kept, Life, Part, Space, Stored};
 use crate::error::Error;
 use crate::journal::{self, Journal};
+use crate::lock;
 use crate::object::Object;
 
 const JOURNAL: &str = ".s3.json";
@@ -52,7 +53,8 @@ pub enum FileEvent {
         /// The object.
         stored: Stored,
     },
-    /// The store refuses it, or the file cannot be read. It stays, and is sent again by the next [`FileSender::start`].
+    /// The store refuses it, or the file cannot be read. It stays, and is sent again by [`FileSender::retry`], or the
+    /// next [`FileSender::start`].
     Failed {
         /// The file.
         path: PathBuf,
@@ -116,6 +118,8 @@ struct Inner {
     disk: Disk,
     places: Arc<Semaphore>,
     next: AtomicU64,
+    /// Journals of files that are being sent, or wait for it.
+    active: Mutex<HashSet<PathBuf>>,
     /// Held as long as the process, or the sender, lives.
     _lock: fs::File,
 }
@@ -165,13 +169,14 @@ impl FileSender {
             ))
         };
         fs::create_dir_all(&folder).map_err(|error| failed(error.to_string()))?;
-        let lock = fs::OpenOptions::new()
+        let lock_file = fs::OpenOptions::new()
             .create(true)
             .truncate(false)
             .write(true)
             .open(folder.join(LOCK));
-        let lock = lock.map_err(|error| failed(error.to_string()))?;
-        lock.try_lock()
+        let lock_file = lock_file.map_err(|error| failed(error.to_string()))?;
+        lock_file
+            .try_lock()
             .map_err(|_| failed("another sender uses it".into()))?;
         if settings.at_once == 0 {
             return Err(Error::Setting("at_once=0: expected at least 1".into()));
@@ -183,18 +188,25 @@ impl FileSender {
             disk,
             places: Arc::new(Semaphore::new(settings.at_once)),
             next: AtomicU64::new(0),
+            active: Mutex::default(),
             settings,
-            _lock: lock,
+            _lock: lock_file,
         }));
-        sender.resume(&folder)?;
+        sender.retry()?;
         Ok(sender)
     }
 
-    fn resume(&self, folder: &Path) -> Result<(), Error> {
+    /// Sends again what has failed. The number of files. Waits for the disk: not for a context's thread.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub fn retry(&self) -> Result<usize, Error> {
+        let folder = &self.0.settings.folder;
+        let mut count = 0;
         let entries = fs::read_dir(folder)
             .map_err(|error| Error::File(format!("{}: {error}", folder.display())))?;
         for path in entries.flatten().map(|entry| entry.path()) {
-            if !path.to_string_lossy().ends_with(JOURNAL) {
+            if !path.to_string_lossy().ends_with(JOURNAL) || lock(&self.0.active).contains(&path) {
                 continue;
             }
             let journal = match Journal::read(&path) {
@@ -209,12 +221,15 @@ impl FileSender {
                 .as_ref()
                 .map(|file| (file.clone(), fs::metadata(file)))
             {
-                Some((file, Ok(known))) => drop(self.begin(journal, path, file, known.len())?),
+                Some((file, Ok(known))) => {
+                    drop(self.begin(journal, path, file, known.len())?);
+                    count += 1;
+                }
                 // The file is removed before its note: the store has it.
                 _ => drop(fs::remove_file(&path)),
             }
         }
-        Ok(())
+        Ok(count)
     }
 
     /// Sends a file that is complete. It is removed when the store has it. Looks at the file: not for a context's thread.
@@ -259,6 +274,7 @@ impl FileSender {
         bytes: u64,
     ) -> Result<Sent, Error> {
         let (tell, sent) = oneshot::channel();
+        lock(&self.0.active).insert(journal_path.clone());
         let job = Job {
             journal,
             journal_path,
@@ -280,7 +296,8 @@ async fn send(inner: Arc<Inner>, job: Job) {
         tell,
     } = job;
     let key = journal.object.key.clone();
-    let result = transfer(&inner, journal, journal_path, path.clone(), bytes).await;
+    let result = transfer(&inner, journal, journal_path.clone(), path.clone(), bytes).await;
+    lock(&inner.active).remove(&journal_path);
     if let Some(on_event) = &inner.settings.on_event {
         on_event(&match result.clone() {
             Ok(stored) => FileEvent::Stored { path, key, stored },

@@ -162,37 +162,7 @@ impl Upload {
             spool: Some(spool.clone()),
             ..settings.clone()
         };
-        let range = |path: &PathBuf, bytes| {
-            Data::File(Range {
-                disk: spool.disk().clone(),
-                path: path.clone(),
-                offset: 0,
-                bytes,
-            })
-        };
-        let parts = left.parts.iter().map(|(number, path, bytes)| {
-            (
-                *number,
-                Part {
-                    data: range(path, *bytes),
-                    held: *bytes,
-                    closing: None,
-                },
-            )
-        });
-        let mut parts: HashMap<u16, Part> = parts.collect();
-        if parts.is_empty() && left.journal.done.is_empty() {
-            // The upload has begun, but nothing of it is there: an object of no bytes.
-            let data = Data::Memory(Vec::new());
-            parts.insert(
-                1,
-                Part {
-                    data,
-                    held: 0,
-                    closing: None,
-                },
-            );
-        }
+        let parts = parts_of(&left, spool.disk());
         let waiting = left
             .parts
             .iter()
@@ -355,6 +325,36 @@ impl Drop for Upload {
             self.give_up(self.on_error);
         }
     }
+}
+
+fn parts_of(left: &Left, disk: &Disk) -> HashMap<u16, Part> {
+    let part = |path: &PathBuf, bytes| Part {
+        data: Data::File(Range {
+            disk: disk.clone(),
+            path: path.clone(),
+            offset: 0,
+            bytes,
+        }),
+        held: bytes,
+        closing: None,
+    };
+    let parts = left.parts.iter();
+    let mut parts: HashMap<u16, Part> = parts
+        .map(|(number, path, bytes)| (*number, part(path, *bytes)))
+        .collect();
+    if parts.is_empty() && left.journal.done.is_empty() {
+        // The upload has begun, but nothing of it is there: an object of no bytes.
+        let data = Data::Memory(Vec::new());
+        parts.insert(
+            1,
+            Part {
+                data,
+                held: 0,
+                closing: None,
+            },
+        );
+    }
+    parts
 }
 
 fn plan(sizes: Sizes, settings: &UploadSettings) -> Plan {

@@ -88,6 +88,7 @@ pub struct Writer {
     position: Option<u64>,
     /// What comes was written already.
     is_behind: bool,
+    has_warned: bool,
     totals: Arc<Totals>,
     outbox: Outbox,
     waker: Waker,
@@ -113,6 +114,7 @@ impl Writer {
             segment: None,
             position: Some(0),
             is_behind: false,
+            has_warned: false,
             totals,
             outbox: Outbox::new(element, waker.clone()),
             waker,
@@ -129,7 +131,7 @@ impl Writer {
         self.number = plan.first_number;
         (self.plan, self.opening, self.place) = (Some(plan), Some(opening), None);
         self.headers.reset();
-        (self.segment, self.position) = (None, Some(0));
+        (self.segment, self.position, self.has_warned) = (None, Some(0), false);
         (self.offset, self.is_begun, self.is_behind) = (0, false, false);
         (self.has_failed, self.is_full, self.has_ended) = (false, false, false);
     }
@@ -443,6 +445,22 @@ impl Writer {
         }
     }
 
+    /// The memory is full of the parts of other streams, and nothing of this one is on its way to make room.
+    fn tell_of_others(&mut self) {
+        let Some(plan) = self
+            .plan
+            .as_ref()
+            .filter(|_| !self.is_spooled() && !self.has_warned)
+        else {
+            return;
+        };
+        let max = plan.upload.pool.max();
+        if self.counts().held < plan.upload.part_bytes {
+            self.has_warned = true;
+            self.warn(&format!("the parts of all streams fill the memory (buffer-max-bytes={max}): this one waits until others are sent. More memory helps, or a spool"));
+        }
+    }
+
     fn warn(&self, text: &str) {
         let Some(element) = self.element.upgrade() else {
             return;
@@ -478,7 +496,10 @@ impl Renderer for Writer {
                 self.count(buffer);
                 Rendered::Done
             }
-            Ok(false) => self.full(),
+            Ok(false) => {
+                self.tell_of_others();
+                self.full()
+            }
             Err(error) => self.fail(&error),
         }
     }

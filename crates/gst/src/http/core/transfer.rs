@@ -238,6 +238,10 @@ impl Transfer {
             }
             pause_ns = retry_after_s.unwrap_or(0).min(RETRY_AFTER_S_MAX) * NS_PER_S;
         }
+        if let Problem::Store(error) = &problem {
+            let pause_ms = error.retry_after_ms().unwrap_or(0);
+            pause_ns = pause_ms.min(RETRY_AFTER_S_MAX * 1000) * (NS_PER_S / 1000);
+        }
         // Who has never been reached is told at once: an address may be wrong.
         let is_first = self.known.is_none() && matches!(problem, Problem::Connect(_));
         let may_retry = match self.policy.retries {
