@@ -612,7 +612,7 @@ const ROTATE_S_MAX: u64 = 366 * 86_400;
 /// Less is mostly header; more has no room in a WAV file's header.
 const ROTATE_BYTES: std::ops::RangeInclusive<u64> = 64_000..=4_000_000_000;
 const AROUND_S_USUAL: u32 = 5;
-/// Of each recording in memory: 32 kB a second for two parties at 8 kHz.
+/// Of each recording in memory: 32 kB a second for two tracks at 8 kHz.
 const AROUND_S_MAX: u32 = 60;
 
 #[cfg(test)]

@@ -6,9 +6,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use futures_util::stream::FuturesUnordered;
-use threadbare_files::{Access, Budget, Data, Disk, Failure, File, Options};
+use threadbare_files::{Access, Budget, Data, Disk, Ending, Failure, File, Options};
 use threadbare_rtp::call::Side;
 use tokio::sync::oneshot;
 
@@ -16,6 +17,7 @@ use super::destination::{Destination, Folder, Keeping, metadata_path};
 use super::index::{Entry, Line, RecordingState, Subject};
 use super::orders::{Board, RecordingId, lock};
 use super::part::Part;
+use super::repair::{journal_path, new_journal_path};
 use super::sound::Sound;
 use crate::config::{Names, RecordSpec};
 use crate::system::{random_number, unix_at_zero_ns};
@@ -60,7 +62,7 @@ pub(super) struct Desk {
     pub(super) disk: Disk,
     budget: Budget,
     destination: Arc<dyn Destination>,
-    pub(super) journals: HashMap<Arc<Path>, File>,
+    pub(super) journals: HashMap<Arc<Path>, Journal>,
     /// Files that are written are to have these.
     names: HashSet<PathBuf>,
     pub(super) jobs: FuturesUnordered<Job>,
@@ -73,10 +75,29 @@ pub(super) struct Desk {
     unix_at_zero_ns: u64,
 }
 
+/// The list of a folder's files, on the disk.
+#[derive(Debug)]
+pub(super) struct Journal {
+    file: File,
+    /// Since it was written anew.
+    lines: usize,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Files {
     ids: VecDeque<String>,
     beside: Option<PathBuf>,
+}
+
+impl Journal {
+    fn write(&self, bytes: Vec<u8>) {
+        let cx = &mut Context::from_waker(Waker::noop());
+        let (length, data) = (bytes.len(), || Data::Owned(Box::new(bytes)));
+        // Without a budget there is room.
+        if let Poll::Ready(Err(error)) = self.file.poll_write(cx, length, false, data) {
+            tracing::error!(%error, "the journal of recordings is not written");
+        }
+    }
 }
 
 impl std::fmt::Debug for dyn Destination {
@@ -193,7 +214,7 @@ impl Desk {
         self.files.entry(of).or_default().beside = Some(path);
         self.add_job(of, async move {
             let written = match file.write(Data::Owned(Box::new(text))).await {
-                Ok(()) => file.close(threadbare_files::Ending::default()).await,
+                Ok(()) => file.close(Ending::default()).await,
                 Err(failure) => Err(failure),
             };
             What::Beside(written)
@@ -311,18 +332,39 @@ impl Desk {
         }));
     }
 
+    /// A folder that recordings are written to: its journal is there.
+    pub(super) fn open_root(&mut self, root: Arc<Path>) {
+        let mut options = Options::new(Access::Append);
+        options.linger = Duration::ZERO;
+        let file = self.disk.open(journal_path(&root), options);
+        self.journals.insert(root, Journal { file, lines: 0 });
+    }
+
     /// Adds a line to a journal. Nothing waits for it.
-    fn note(&self, root: &Path, line: &Line) {
-        let Some(journal) = self.journals.get(root) else {
+    fn note(&mut self, root: &Arc<Path>, line: &Line) {
+        let Some(journal) = self.journals.get_mut(root) else {
             return;
         };
-        let bytes = line.to_bytes();
-        let cx = &mut Context::from_waker(Waker::noop());
-        let (length, data) = (bytes.len(), || Data::Owned(Box::new(bytes)));
-        // Without a budget there is room.
-        if let Poll::Ready(Err(error)) = journal.poll_write(cx, length, false, data) {
-            tracing::error!(%error, "the journal of recordings is not written");
+        journal.write(line.to_bytes());
+        journal.lines += 1;
+        if journal.lines > LINES_MAX {
+            self.write_anew(root);
         }
+    }
+
+    /// A journal that has grown long is replaced by one of what there is.
+    fn write_anew(&mut self, root: &Arc<Path>) {
+        let mut options = Options::new(Access::Write);
+        options.linger = Duration::ZERO;
+        let file = self.disk.open(new_journal_path(root), options);
+        let journal = Journal { file, lines: 0 };
+        journal.write(lock(&self.board.index).to_journal(root));
+        // What is noted from now on follows that.
+        drop(journal.file.finish(Ending {
+            sync: false,
+            rename_to: Some(journal_path(root)),
+        }));
+        self.journals.insert(root.clone(), journal);
     }
 
     pub(super) fn handle(&mut self, what: What) {
@@ -447,6 +489,8 @@ pub(super) fn log_names(of: &Subject) -> (Option<&str>, Option<&str>) {
 
 /// Of all recordings, for the disk: two seconds of 1000 calls of 16 bits.
 const WAITING_BYTES_MAX: usize = 64 << 20;
+/// Of a journal, before it is written anew: some 5 MB.
+const LINES_MAX: usize = 10_000;
 /// Of one recording, those that are deleted with it.
 const FILES_DISCARDED_MAX: usize = 1000;
 const NS_PER_MS: u64 = 1_000_000;

@@ -236,6 +236,13 @@ impl Index {
         self.entries.get(id)
     }
 
+    /// A journal of the files of a folder.
+    pub(super) fn to_journal(&self, root: &Path) -> Vec<u8> {
+        let own = self.entries.values().filter(|(known, _)| **known == *root);
+        own.flat_map(|(_, entry)| Line::Begun(entry.clone()).to_bytes())
+            .collect()
+    }
+
     /// In the order of their ids, and whether there are more.
     pub(super) fn list(&self, asked: &Asked) -> (Vec<Entry>, bool) {
         let is_asked = |entry: &&Entry| {
@@ -324,6 +331,20 @@ pub(super) mod tests {
         assert_eq!(ended.part_path(), Path::new("x/a.1.part.wav"));
         assert_eq!(ended.other_path(), Path::new("x/a-1.wav"));
         assert_eq!(ended.notes().began, "2026-11-25T21:36:00Z");
+    }
+
+    #[test]
+    fn a_journal_is_written_anew_with_what_there_is() {
+        let roots: [Arc<Path>; 2] = [Path::new("/r").into(), Path::new("/s").into()];
+        let mut index = Index::default();
+        for (n, root) in roots.iter().cycle().take(6).enumerate() {
+            index.put(root, entry(&n.to_string(), "a.wav"));
+        }
+        index.remove("2");
+        let journal = String::from_utf8(index.to_journal(&roots[0])).expect("JSON");
+        let (entries, odd) = read_lines(journal.lines().map(str::to_owned));
+        let ids: Vec<&str> = entries.keys().map(String::as_str).collect();
+        assert_eq!((&ids[..], odd), (&["0", "4"][..], 0));
     }
 
     #[test]

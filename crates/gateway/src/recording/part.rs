@@ -30,6 +30,8 @@ pub(super) struct Part {
     /// When it is to end, on the monotonic clock, ns.
     pub(super) end_ns: u64,
     bytes_max: Option<u64>,
+    /// Of packets: when the last one came, ms since 1970.
+    last_unix_ms: u64,
 }
 
 impl Part {
@@ -62,6 +64,7 @@ impl Part {
             said: 0,
             end_ns,
             bytes_max,
+            last_unix_ms: 0,
         }
     }
 
@@ -98,6 +101,7 @@ impl Part {
     ) -> bool {
         let has_room = self.waiting.len() < PACKET_BYTES_WAITING_MAX;
         if has_room {
+            self.last_unix_ms = unix_ns / NS_PER_MS;
             self.container
                 .add_packet(unix_ns, addresses, payload, &mut self.waiting);
         }
@@ -203,14 +207,19 @@ impl Part {
     }
 
     fn settled(&self, state: RecordingState) -> Entry {
+        let began = self.entry.started_unix_ms;
         Entry {
             state,
-            duration_ms: self.container.duration_ms(),
+            duration_ms: match self.entry.rate_hz {
+                0 => self.last_unix_ms.saturating_sub(began),
+                _ => self.container.duration_ms(),
+            },
             ..self.entry.clone()
         }
     }
 }
 
+const NS_PER_MS: u64 = 1_000_000;
 /// The head is written so seldom.
 const AHEAD_S: u64 = 10;
 /// Of one file whose packets the disk does not take.

@@ -14,6 +14,11 @@ pub(super) fn journal_path(root: &Path) -> PathBuf {
     root.join(".threadbare-recordings.jsonl")
 }
 
+/// What is to take its place.
+pub(super) fn new_journal_path(root: &Path) -> PathBuf {
+    root.join(".threadbare-recordings.new")
+}
+
 /// Reads a folder's journal, repairs what has not ended, and writes the journal anew. All entries, and those that were repaired.
 ///
 /// # Errors
@@ -49,7 +54,7 @@ pub(super) fn open(root: &Path) -> io::Result<(BTreeMap<String, Entry>, Vec<Entr
             }
         }
     }
-    let new = root.join(".threadbare-recordings.new");
+    let new = new_journal_path(root);
     let mut file = File::create(&new)?;
     for entry in entries.values() {
         file.write_all(&Line::Ended(entry.clone()).to_bytes())?;

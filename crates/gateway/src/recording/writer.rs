@@ -9,13 +9,12 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use futures_util::stream::Stream;
-use threadbare_files::{Access, Disk, Options};
+use threadbare_files::Disk;
 use threadbare_runtime::clock_now_ns;
 
 use super::desk::{Desk, log_names};
 use super::index::Subject;
 use super::orders::{Board, Change, NewRecording, Order, RecordingId};
-use super::repair::journal_path;
 use super::running::Running;
 
 /// The thread's own.
@@ -105,12 +104,7 @@ impl Writer {
     fn handle(&mut self, order: Order) {
         let desk = &mut self.desk;
         match order {
-            Order::Root(root) => {
-                let mut options = Options::new(Access::Append);
-                options.linger = Duration::ZERO;
-                let file = desk.disk.open(journal_path(&root), options);
-                desk.journals.insert(root, file);
-            }
+            Order::Root(root) => desk.open_root(root),
             Order::Start(id, new, now_ns) => self.start(id, *new, now_ns),
             Order::Stop {
                 id,
