@@ -168,7 +168,7 @@ impl Gateway {
         {
             lines.start_contexts()?;
             for record in streams.iter().filter_map(|spec| spec.record.as_ref()) {
-                self.recorder.open_root(record.to.root())?;
+                self.recorder.open(&record.to)?;
             }
         }
         Ok(())
@@ -506,7 +506,7 @@ impl Gateway {
             return;
         };
         // That of a stream of another node may be new.
-        if let Err(error) = self.recorder.open_root(spec.to.root()) {
+        if let Err(error) = self.recorder.open(&spec.to) {
             let stream = &stream.spec.name;
             return tracing::error!(stream, %error, "the stream is not recorded");
         }

@@ -7,7 +7,7 @@ mod common;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
@@ -105,6 +105,10 @@ impl Gateway {
 }
 
 fn spawn(folder: &Path, rest: &str) -> Running {
+    Running::spawn(command(folder, rest))
+}
+
+fn command(folder: &Path, rest: &str) -> Command {
     let root = folder.join("rec").display().to_string();
     let text = format!(
         "[http]\nlisten = \"127.0.0.1:0\"\n[ng]\nlisten = \"127.0.0.1:0\"\n{}",
@@ -114,7 +118,7 @@ fn spawn(folder: &Path, rest: &str) -> Running {
     std::fs::write(&path, text).expect("written");
     let mut command = common::threadbare();
     command.arg("run").arg(&path);
-    Running::spawn(command)
+    command
 }
 
 /// Sends a tone at the pace of a call, on a thread of its own, until dropped.
@@ -1111,4 +1115,145 @@ fn no_sample_is_lost_where_files_change() {
             assert!(step < 0.001, "{name}: a break at {at}");
         }
     }
+}
+
+/// A real S3 server (moto, which scripts/setup installs), with a bucket `bucket`.
+struct ObjectStore(Child);
+
+impl ObjectStore {
+    fn start(port: u16) -> ObjectStore {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let python = folder
+            .parent()
+            .expect("target")
+            .join("venv-moto/bin/python");
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../gst/tests/common/store.py");
+        let mut child = Command::new(python)
+            .args([script, "--port", &port.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("scripts/setup test installs it");
+        let mut line = String::new();
+        let out = child.stdout.take().expect("piped");
+        BufReader::new(out).read_line(&mut line).expect("it starts");
+        assert!(line.contains("port"), "{line}");
+        ObjectStore(child)
+    }
+}
+
+impl Drop for ObjectStore {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
+/// The object of this key, as another client reads it.
+fn object(port: u16, key: &str) -> Vec<u8> {
+    use threadbare_s3::{Credentials, Endpoint, Store, StoreSettings, Timeouts};
+    let uri = format!("http://127.0.0.1:{port}");
+    let settings = StoreSettings {
+        endpoint: Endpoint::new(Some(&uri), "us-east-1", "bucket", true).expect("a bucket"),
+        credentials: Credentials::given(Some("access"), Some("secret"), None).expect("two"),
+        ca_file: None,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        let store = Store::shared(settings).expect("a client");
+        let got = store.get(key, None, Timeouts::default()).await;
+        let mut download = got.expect("it is there");
+        let mut bytes = Vec::new();
+        while let Some(chunk) = download.chunk().await.expect("read") {
+            bytes.extend_from_slice(&chunk);
+        }
+        bytes
+    })
+}
+
+/// A store that is away is waited for, over a kill; when it is back, it has what was recorded, byte for byte, and the folder is empty.
+#[test]
+fn recordings_wait_for_their_store_and_are_there_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let port = free_port();
+    let (table, listen) = stream(
+        "kept",
+        "PCMU",
+        "{ to = \"s3://us-east-1/bucket/{name}/{id}.wav\" }",
+    );
+    let spool = folder.path().join("spool");
+    let store = format!(
+        "[s3]\nspool = \"{}\"\nendpoint = \"http://127.0.0.1:{port}\"\npath-style = true\n",
+        spool.display()
+    );
+    let of_user = |bucket: &str| {
+        let table = table.replace("/bucket/", &format!("/{bucket}/"));
+        let mut command = command(folder.path(), &format!("{store}{table}"));
+        command
+            .env("AWS_ACCESS_KEY_ID", "access")
+            .env("AWS_SECRET_ACCESS_KEY", "SECRETofTheTests");
+        command
+    };
+    let start = |folder| Gateway {
+        relay: Relay::of(Running::spawn(of_user("bucket"))),
+        folder,
+    };
+    // Nobody is there.
+    let gateway = start(tempfile::tempdir().expect("a folder"));
+    let speaker = Speaker::start(socket(), listen, 0, format_of("PCMU/8000"), HZ[0]);
+    gateway.wait_for("running", 1);
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(1) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(
+        gateway.patch("/v1/streams/kept", &json!({"recording": "stopped"})),
+        204
+    );
+    let complete = gateway.wait_for("complete", 1);
+    assert!(complete[0]["uri"].is_null());
+    let name = complete[0]["file"].as_str().expect("a name").to_owned();
+    let waiting = spool.join("us-east-1/bucket").join(&name);
+    let bytes = std::fs::read(&waiting).expect("it waits");
+    assert!(bytes.len() > 16_000, "{}", bytes.len());
+    let Gateway {
+        mut relay,
+        folder: other,
+    } = gateway;
+    relay.running.signal(Signal::SIGKILL);
+    relay.running.child.wait().expect("it ends");
+    drop(speaker);
+
+    let _server = ObjectStore::start(port);
+    let gateway = start(other);
+    let id = complete[0]["id"].as_str().expect("an id");
+    let shown = || {
+        let all = gateway.recordings("");
+        all.into_iter()
+            .find(|one| one["id"] == id)
+            .expect("it is known")
+    };
+    wait_until(|| !shown()["uri"].is_null());
+    assert_eq!(shown()["uri"], format!("s3://us-east-1/bucket/{name}"));
+    assert!(!waiting.exists());
+    assert!(object(port, &name) == bytes);
+    let answer = gateway
+        .relay
+        .request("GET", &format!("/v1/recordings/{id}"), "", b"");
+    assert_eq!(answer.status, 409);
+    drop(gateway);
+
+    // A bucket that there is not is told before anything is recorded.
+    let refused = of_user("no-bucket").output().expect("it ends");
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success());
+    assert!(
+        said.contains("NoSuchBucket") && said.contains("no-bucket"),
+        "{said}"
+    );
+    assert!(!said.contains("SECRETofTheTests"));
 }

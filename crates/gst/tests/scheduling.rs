@@ -7,6 +7,7 @@ use gst::prelude::*;
 
 /// All elements with a context: those that always start it, those that start it if it is named, and those that never do.
 const ELEMENTS: &[&str] = &[
+    "awss3src uri=s3://us-east-1/bucket/key",
     "fallbacksrc uri=file:///no-such-file",
     "fallbackswitch",
     "reqwesthttpsrc location=http://127.0.0.1:9/",
@@ -24,6 +25,7 @@ const ELEMENTS: &[&str] = &[
     "ts-rtpjitterbuffer",
     "ts-rtpsink host=127.0.0.1 port=9",
     "ts-rtpsrc address=127.0.0.1 port=0",
+    "ts-s3src uri=s3://us-east-1/bucket/key",
     "ts-splitfilesink",
     "ts-tcpclientsink",
     "ts-tcpclientsrc",

@@ -120,6 +120,8 @@ struct Inner {
     next: AtomicU64,
     /// Journals of files that are being sent, or wait for it.
     active: Mutex<HashSet<PathBuf>>,
+    /// The files themselves.
+    files: Mutex<HashSet<PathBuf>>,
     /// Held as long as the process, or the sender, lives.
     _lock: fs::File,
 }
@@ -189,6 +191,7 @@ impl FileSender {
             places: Arc::new(Semaphore::new(settings.at_once)),
             next: AtomicU64::new(0),
             active: Mutex::default(),
+            files: Mutex::default(),
             settings,
             _lock: lock_file,
         }));
@@ -230,6 +233,12 @@ impl FileSender {
             }
         }
         Ok(count)
+    }
+
+    /// Whether a file is on its way, or waits for it.
+    #[must_use]
+    pub fn is_sending(&self, path: &Path) -> bool {
+        lock(&self.0.files).contains(path)
     }
 
     /// Sends a file that is complete. It is removed when the store has it. Looks at the file: not for a context's thread.
@@ -275,6 +284,7 @@ impl FileSender {
     ) -> Result<Sent, Error> {
         let (tell, sent) = oneshot::channel();
         lock(&self.0.active).insert(journal_path.clone());
+        lock(&self.0.files).insert(path.clone());
         let job = Job {
             journal,
             journal_path,
@@ -298,6 +308,7 @@ async fn send(inner: Arc<Inner>, job: Job) {
     let key = journal.object.key.clone();
     let result = transfer(&inner, journal, journal_path.clone(), path.clone(), bytes).await;
     lock(&inner.active).remove(&journal_path);
+    lock(&inner.files).remove(&path);
     if let Some(on_event) = &inner.settings.on_event {
         on_event(&match result.clone() {
             Ok(stored) => FileEvent::Stored { path, key, stored },

@@ -198,6 +198,7 @@ pub const RULES: &[Rule] = &[
             "threadbare-rtp",
             "threadbare-runtime",
             "threadbare-s3",
+            "threadbare-s3",
         ],
         external: External::AllBut(&[]),
         unsafe_policy: UnsafePolicy::Forbid,

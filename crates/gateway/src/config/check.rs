@@ -25,8 +25,12 @@ pub(super) fn check(
         problems: Problems::new(path, text),
         seen: Seen::default(),
         machine,
+        store: None,
+        is_shared: false,
     };
     let raw = RawConfig::read(text, &mut checker.problems);
+    checker.is_shared = raw.cluster.is_some();
+    checker.store = raw.store.as_ref().and_then(|raw| checker.store(raw));
     let contexts = checker.contexts(&raw.contexts);
     let cluster = raw.cluster.as_ref().map(|raw| checker.cluster(raw));
     // A stream's keys belong to a [cluster] that has mistakes, too.
@@ -62,12 +66,14 @@ pub(super) fn check(
             end..end,
         );
     }
+    let store = checker.store.take();
     checker.problems.into_result(Config {
         contexts,
         restart,
         streams,
         alarms,
         history,
+        store,
         cluster,
         serving,
     })

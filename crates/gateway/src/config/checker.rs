@@ -8,12 +8,17 @@ use toml::Spanned;
 
 use super::machine::Machine;
 use super::problem::Problems;
+use super::store::StoreSpec;
 
 pub(super) struct Checker<'a> {
     pub(super) problems: Problems,
     pub(super) seen: Seen,
     /// The machine it will run on, if that is checked, too.
     pub(super) machine: Option<&'a dyn Machine>,
+    /// Where recordings to `s3://…` go. `None`: nowhere.
+    pub(super) store: Option<StoreSpec>,
+    /// The streams are those of a cluster.
+    pub(super) is_shared: bool,
 }
 
 /// Values that must be unique, with the place of the first use.

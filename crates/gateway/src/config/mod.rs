@@ -19,6 +19,7 @@ mod recording_format;
 mod route;
 mod service;
 mod serving;
+mod store;
 mod tables;
 
 use std::fmt;
@@ -33,7 +34,7 @@ pub use self::problem::{ConfigError, Problem};
 #[cfg(test)]
 pub(crate) use self::raw::TABLES;
 pub use self::record::{
-    Names, RecordOn, RecordSpec, RecordWords, Rotate, Template, TemplateError, Tracks,
+    Bucket, Names, RecordOn, RecordSpec, RecordWords, Rotate, Template, TemplateError, Tracks,
 };
 pub use self::recording_format::RecordingFormat;
 pub use self::service::{NoServiceAddress, ServiceAddress};
@@ -42,6 +43,7 @@ pub use self::serving::{
     HttpSpec, InterfaceSpec, Kept, Limits, PortSpan, PortSpanError, Refusal, Serving, Setting,
     Timeouts,
 };
+pub use self::store::StoreSpec;
 use threadbare_rtp::leg::Network;
 use threadbare_rtp::tone::Tone;
 
@@ -60,6 +62,8 @@ pub struct Config {
     pub alarms: AlarmSpec,
     /// Where the last day of each stream is kept, a folder.
     pub history: Kept,
+    /// Where recordings to `s3://…` go.
+    pub store: Option<StoreSpec>,
     /// The cluster that carries the streams. `None`: this process does.
     pub cluster: Option<ClusterSpec>,
     /// Calls that come and go. `None`: there are none, but at least one stream, or a cluster.

@@ -7,7 +7,7 @@ use toml::{Table, Value};
 
 use super::{
     AlarmSpec, ClusterSpec, Config, Destination, FallbackSpec, InputSpec, Kept, Placement,
-    RecordSpec, Rtcp, Serving, StreamSpec,
+    RecordSpec, Rtcp, Serving, StoreSpec, StreamSpec,
 };
 use crate::watch::{AlarmKind, Rules};
 
@@ -46,6 +46,7 @@ impl Config {
             let history = Table::from_iter([("dir".to_owned(), dir)]);
             ("history".to_owned(), Value::from(history))
         }));
+        file.extend(self.store.iter().map(store));
         file.extend(self.cluster.iter().map(cluster));
         file.extend(self.serving.iter().flat_map(serving));
         file.to_string()
@@ -112,6 +113,20 @@ fn kept(kept: &Kept) -> Option<Value> {
         Kept::At(path) => Some(text(&path.display())),
         Kept::Off => Some(Value::from(false)),
     }
+}
+
+fn store(spec: &StoreSpec) -> (String, Value) {
+    let mut keys = Table::new();
+    let mut set = |key: &str, value: Value| keys.insert(key.to_owned(), value);
+    set("spool", text(&spec.spool.display()));
+    set("path-style", spec.path_style.into());
+    if let Some(endpoint) = &spec.endpoint {
+        set("endpoint", endpoint.clone().into());
+    }
+    if let Some(ca) = &spec.ca {
+        set("ca", text(&ca.display()));
+    }
+    ("s3".to_owned(), keys.into())
 }
 
 fn cluster(spec: &ClusterSpec) -> (String, Value) {

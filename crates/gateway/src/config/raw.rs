@@ -265,6 +265,16 @@ table!(#[derive(Default)] RawHistory {
     }
 });
 
+table!(#[derive(Default)] RawS3 {
+    required {}
+    optional {
+        spool: String,
+        endpoint: String,
+        path_style: bool,
+        ca: String,
+    }
+});
+
 table!(#[derive(Default)] RawCluster {
     required {}
     optional {
@@ -296,13 +306,15 @@ pub(super) struct RawConfig {
     pub(super) alarms: RawAlarms,
     pub(super) history: RawHistory,
     /// `None`: the file has no such table.
+    pub(super) store: Option<Spanned<RawS3>>,
+    /// `None`: the file has no such table.
     pub(super) cluster: Option<Spanned<RawCluster>>,
     /// `None`: the file has no table of calls.
     pub(super) serving: Option<RawServing>,
 }
 
 /// The tables of the file, each with its keys.
-pub(crate) const TABLES: [(&str, &[&str]); 15] = [
+pub(crate) const TABLES: [(&str, &[&str]); 16] = [
     ("[contexts]", RawContexts::KEYS),
     ("[restart]", RawRestart::KEYS),
     ("[defaults]", RawDefaults::KEYS),
@@ -311,6 +323,7 @@ pub(crate) const TABLES: [(&str, &[&str]); 15] = [
     ("[alarms]", ALARMS),
     ("[alarms.KIND]", RawAlarm::KEYS),
     ("[history]", RawHistory::KEYS),
+    ("[s3]", RawS3::KEYS),
     ("[cluster]", RawCluster::KEYS),
     ("[ng]", RawNg::KEYS),
     ("[http]", RawHttp::KEYS),
@@ -335,7 +348,7 @@ impl RawConfig {
         let table = table.get_ref();
         let keys = [
             &[
-                "contexts", "restart", "defaults", "stream", "alarms", "history", "cluster",
+                "contexts", "restart", "defaults", "stream", "alarms", "history", "s3", "cluster",
             ][..],
             &SERVING,
         ]
@@ -350,6 +363,7 @@ impl RawConfig {
             stream: read_all(streams, "[[stream]]", RawStream::read, problems),
             alarms: read_alarms(table, problems),
             history: read(table, "history", RawHistory::read, problems),
+            store: read_placed(table, "s3", RawS3::read, problems),
             cluster: read_placed(table, "cluster", RawCluster::read, problems),
             serving: RawServing::read(table, problems),
         }

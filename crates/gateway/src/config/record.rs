@@ -8,6 +8,7 @@ use toml::{Spanned, Table, Value};
 use super::checker::Checker;
 use super::raw::RawRecord;
 use super::recording_format::RecordingFormat;
+use super::store::StoreSpec;
 
 /// How a stream, or calls, are recorded.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,6 +65,18 @@ pub struct Rotate {
 pub struct Template {
     root: PathBuf,
     parts: Vec<Part>,
+    bucket: Option<Bucket>,
+}
+
+/// Where files go from their folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bucket {
+    /// Such as `eu-west-1`.
+    pub region: String,
+    /// Its name.
+    pub name: String,
+    /// The store that has it.
+    pub store: StoreSpec,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,8 +113,14 @@ pub struct Names<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
     /// An object store.
-    #[error("s3:// is not built into this program; record to a folder")]
-    S3,
+    #[error("s3://REGION/BUCKET/NAME only with a table [s3] that has a `spool`")]
+    NoStore,
+    /// An object store, for streams that other nodes may carry.
+    #[error("a folder: streams of a cluster are not recorded to s3://")]
+    Shared,
+    /// Not the name of a bucket or a region.
+    #[error("s3://REGION/BUCKET/NAME, such as s3://eu-west-1/recordings/{{name}}/{{time}}.wav")]
+    Bucket,
     /// It depends on where the program runs.
     #[error("a path that begins with /")]
     Relative,
@@ -125,7 +144,7 @@ impl Template {
     /// It could lead out of its folder, or has unknown placeholders.
     pub fn parse(text: &str) -> Result<Template, TemplateError> {
         if text.starts_with("s3:") {
-            return Err(TemplateError::S3);
+            return Err(TemplateError::NoStore);
         }
         if !text.starts_with('/') {
             return Err(TemplateError::Relative);
@@ -143,7 +162,43 @@ impl Template {
         Ok(Template {
             root: root.into(),
             parts: parts(rest)?,
+            bucket: None,
         })
+    }
+
+    /// The same of `s3://REGION/BUCKET/NAME`: files wait in a folder of the spool until the store has them, each under its name.
+    ///
+    /// # Errors
+    /// As for a folder; or it is no bucket.
+    pub fn parse_store(text: &str, store: &StoreSpec) -> Result<Template, TemplateError> {
+        let rest = text.strip_prefix("s3://").ok_or(TemplateError::Bucket)?;
+        let mut words = rest.splitn(3, '/');
+        let (Some(region), Some(bucket), Some(name)) = (words.next(), words.next(), words.next())
+        else {
+            return Err(TemplateError::Bucket);
+        };
+        let endpoint = store.endpoint.as_deref();
+        threadbare_s3::Endpoint::new(endpoint, region, bucket, store.path_style)
+            .map_err(|_| TemplateError::Bucket)?;
+        let odd = |part: &str| matches!(part, "" | "." | "..");
+        if name.split('/').any(odd) || name.contains(char::is_control) {
+            return Err(TemplateError::Leaves);
+        }
+        Ok(Template {
+            root: store.spool.join(region).join(bucket),
+            parts: parts(name)?,
+            bucket: Some(Bucket {
+                region: region.to_owned(),
+                name: bucket.to_owned(),
+                store: store.clone(),
+            }),
+        })
+    }
+
+    /// Where files go from their folder; `None`: they stay.
+    #[must_use]
+    pub fn bucket(&self) -> Option<&Bucket> {
+        self.bucket.as_ref()
     }
 
     /// A file of this name in this folder. No placeholder is looked for.
@@ -152,6 +207,7 @@ impl Template {
         Template {
             root: root.to_owned(),
             parts: vec![Part::Text(name.to_owned())],
+            bucket: None,
         }
     }
 
@@ -166,6 +222,7 @@ impl Template {
                 dash,
                 Part::Value(Placeholder::Id),
             ],
+            bucket: None,
         }
     }
 
@@ -224,7 +281,10 @@ impl Template {
 
 impl fmt::Display for Template {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/", self.root.display())?;
+        match &self.bucket {
+            Some(bucket) => write!(f, "s3://{}/{}/", bucket.region, bucket.name)?,
+            None => write!(f, "{}/", self.root.display())?,
+        }
         for part in &self.parts {
             match part {
                 Part::Text(text) => f.write_str(text)?,
@@ -512,7 +572,12 @@ impl Checker<'_> {
 
     fn template(&mut self, raw: Option<&Spanned<Value>>) -> Option<Template> {
         let text = raw?.get_ref().as_str();
-        let parsed = text.ok_or(TemplateError::Name).and_then(Template::parse);
+        let parse = |text: &str| match (&self.store, text.starts_with("s3:")) {
+            (_, true) if self.is_shared => Err(TemplateError::Shared),
+            (Some(store), true) => Template::parse_store(text, store),
+            _ => Template::parse(text),
+        };
+        let parsed = text.ok_or(TemplateError::Name).and_then(parse);
         match parsed {
             Ok(template) => Some(template),
             Err(error) => {

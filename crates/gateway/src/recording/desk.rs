@@ -164,6 +164,7 @@ impl Desk {
             missed_ms: 0,
             loudness: None,
             error: None,
+            uri: None,
         };
         let names = Names {
             name: entry.name(),
@@ -365,6 +366,21 @@ impl Desk {
             rename_to: Some(journal_path(root)),
         }));
         self.journals.insert(root.clone(), journal);
+    }
+
+    /// The store has a file.
+    pub(super) fn handle_stored(&mut self, root: &Arc<Path>, path: &Path) {
+        let found = lock(&self.board.index).find_path(root, path);
+        let outboxes = lock(&self.board.outboxes);
+        let uri = found.as_ref().zip(outboxes.get(root));
+        let uri = uri.map(|(entry, outbox)| outbox.uri(entry));
+        drop(outboxes);
+        if let (Some(mut entry), Some(uri)) = (found, uri) {
+            tracing::info!(uri, "the store has a recording");
+            entry.uri = Some(uri);
+            self.note(root, &Line::Ended(entry.clone()));
+            self.board.tell(root, entry);
+        }
     }
 
     pub(super) fn handle(&mut self, what: What) {

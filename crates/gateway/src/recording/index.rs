@@ -79,6 +79,9 @@ pub struct Entry {
     pub loudness: Option<FileLoudness>,
     /// Of one that was cut off: why.
     pub error: Option<String>,
+    /// The store has it, under this name, and the file is gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uri: Option<String>,
 }
 
 impl Entry {
@@ -87,6 +90,16 @@ impl Entry {
     pub fn name(&self) -> &str {
         match &self.of {
             Subject::Stream(name) | Subject::Call(name) => name,
+        }
+    }
+
+    /// Of its file.
+    #[must_use]
+    pub fn content_type(&self) -> &'static str {
+        match self.path.extension().and_then(|ending| ending.to_str()) {
+            Some("wav") => "audio/wav",
+            Some("mka") => "audio/x-matroska",
+            _ => "application/vnd.tcpdump.pcap",
         }
     }
 
@@ -157,6 +170,7 @@ pub fn recording_message(entry: &Entry) -> serde_json::Value {
         "range_lu": entry.loudness.map(|one| one.range_lu),
         "true_peak_dbtp": entry.loudness.map(|one| one.true_peak_dbtp),
         "error": entry.error,
+        "uri": entry.uri,
     })
 }
 
@@ -243,6 +257,24 @@ impl Index {
             .collect()
     }
 
+    /// Files of a folder that are written no more, and that no store has.
+    pub(super) fn whole(&self, root: &Path) -> Vec<Entry> {
+        let is_left = |(of, entry): &&(Arc<Path>, Entry)| {
+            let is_whole = entry.state != RecordingState::Running;
+            &**of == root && is_whole && entry.uri.is_none()
+        };
+        let left = self.entries.values().filter(is_left);
+        left.map(|(_, entry)| entry.clone()).collect()
+    }
+
+    /// The file of this name.
+    pub(super) fn find_path(&self, root: &Path, path: &Path) -> Option<Entry> {
+        let is_it = |(of, entry): &&(Arc<Path>, Entry)| &**of == root && entry.path == path;
+        // It is one of the last.
+        let found = self.entries.values().rev().find(is_it);
+        found.map(|(_, entry)| entry.clone())
+    }
+
     /// In the order of their ids, and whether there are more.
     pub(super) fn list(&self, asked: &Asked) -> (Vec<Entry>, bool) {
         let is_asked = |entry: &&Entry| {
@@ -296,6 +328,7 @@ pub(super) mod tests {
             missed_ms: 0,
             loudness: None,
             error: None,
+            uri: None,
         }
     }
 

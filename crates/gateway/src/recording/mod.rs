@@ -22,6 +22,7 @@ mod index;
 mod loudness;
 mod mka;
 mod orders;
+mod outbox;
 mod part;
 mod pcap;
 mod recorder;

@@ -1,5 +1,6 @@
 //! What is asked of the recorder's thread, and what it tells: shared by both.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,8 @@ use threadbare_relay::Listening;
 use threadbare_rtp::call::Side;
 use tokio::sync::{broadcast, oneshot};
 
-use super::index::{Entry, Index, Subject};
+use super::index::{Entry, Index, RecordingState, Subject};
+use super::outbox::Outbox;
 use super::sound::Coding;
 use crate::config::RecordSpec;
 
@@ -81,6 +83,8 @@ pub(super) struct Board {
     pub(super) counters: Counters,
     pub(super) told: broadcast::Sender<Told>,
     pub(super) teller: Mutex<Option<Teller>>,
+    /// Of folders whose files go to a store.
+    pub(super) outboxes: Mutex<HashMap<Arc<Path>, Outbox>>,
 }
 
 pub(super) struct Teller(pub(super) Box<dyn Fn(&Entry) + Send>);
@@ -121,6 +125,8 @@ pub(super) enum Order {
     Change(String, Change, u64, oneshot::Sender<bool>),
     /// A file. Whether it was there.
     Delete(String, oneshot::Sender<bool>),
+    /// The store has a file of this folder.
+    Stored(Arc<Path>, PathBuf),
     /// A job may go on.
     Woken,
     /// Of the thread: calls that are not removed yet may still hold the way to it.
@@ -193,6 +199,12 @@ impl Ear {
 impl Board {
     /// Something new of a file.
     pub(super) fn tell(&self, root: &Arc<Path>, entry: Entry) {
+        if entry.state != RecordingState::Running
+            && entry.uri.is_none()
+            && let Some(outbox) = lock(&self.outboxes).get(root)
+        {
+            outbox.send(root, &entry);
+        }
         lock(&self.index).put(root, entry.clone());
         if let Some(Teller(tell)) = &*lock(&self.teller) {
             tell(&entry);

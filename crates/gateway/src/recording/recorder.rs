@@ -15,8 +15,10 @@ use super::index::{Asked, Entry};
 use super::orders::{
     Board, Change, Counters, Ear, NewRecording, Order, RecordingId, Source, Teller, Told, lock,
 };
+use super::outbox::Outbox;
 use super::repair;
 use super::writer::Writer;
+use crate::config::Template;
 
 /// Writes recordings. Clones are one; its thread begins with the first folder, and ends, with all files, with [`Recorder::end`] or the last clone.
 #[derive(Debug, Clone)]
@@ -69,6 +71,9 @@ pub enum RootError {
         /// Why.
         error: std::io::Error,
     },
+    /// The store refuses recordings.
+    #[error("recordings to {0}: {1}")]
+    Store(String, threadbare_s3::Error),
     /// There is no service that writes files.
     #[error(transparent)]
     Disk(#[from] threadbare_files::StartError),
@@ -87,6 +92,7 @@ impl Default for Recorder {
                 counters: Counters::default(),
                 told: broadcast::Sender::new(TOLD_MAX),
                 teller: Mutex::default(),
+                outboxes: Mutex::default(),
             }),
         }))
     }
@@ -125,6 +131,46 @@ impl Recorder {
             board.tell(&root, entry);
         }
         Ok(())
+    }
+
+    /// The same for the folder of a template; its files go to a store, if that is where they are to be. Asks the store.
+    ///
+    /// # Errors
+    /// As above; or the store refuses recordings.
+    pub fn open(&self, to: &Template) -> Result<(), RootError> {
+        let board = &self.0.board;
+        let root: Arc<Path> = to.root().into();
+        let is_known = lock(&board.outboxes).contains_key(&root);
+        let Some(bucket) = to.bucket().filter(|_| !is_known) else {
+            return self.open_root(to.root());
+        };
+        let failed = |error| RootError::Io {
+            path: root.to_path_buf(),
+            error,
+        };
+        std::fs::create_dir_all(&root).map_err(failed)?;
+        let outbox = Outbox::open(&root, bucket, self.0.orders.clone());
+        let outbox = outbox.map_err(|error| RootError::Store(to.to_string(), error))?;
+        lock(&board.outboxes).insert(root.clone(), outbox);
+        self.open_root(&root)?;
+        self.send_left(&root);
+        Ok(())
+    }
+
+    /// What a process before has neither sent nor noted; and what the store has had since.
+    fn send_left(&self, root: &Arc<Path>) {
+        let board = &self.0.board;
+        let left: Vec<Entry> = lock(&board.index).whole(root);
+        for entry in left {
+            match root.join(&entry.path).is_file() {
+                true => {
+                    if let Some(outbox) = lock(&board.outboxes).get(root) {
+                        outbox.send(root, &entry);
+                    }
+                }
+                false => self.order(Order::Stored(root.clone(), entry.path)),
+            }
+        }
     }
 
     fn start_thread(&self, failed: &dyn Fn(std::io::Error) -> RootError) -> Result<(), RootError> {

@@ -148,6 +148,7 @@ impl Writer {
                 let _ = tell.send(is_known);
             }
             Order::Delete(id, tell) => desk.delete(id, tell),
+            Order::Stored(root, path) => desk.handle_stored(&root, &path),
             Order::Woken => self.bell.rings.store(false, Relaxed),
             Order::End => self.end(),
         }

@@ -224,6 +224,7 @@ impl ServeArgs {
             streams: Vec::new(),
             alarms: AlarmSpec::default(),
             history: Kept::default(),
+            store: None,
             cluster,
             serving: Some(serving),
         };

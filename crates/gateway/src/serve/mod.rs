@@ -326,10 +326,11 @@ fn share(
 
 /// The folders that calls are recorded in.
 fn open_roots(recorder: &Recorder, serving: &Serving) -> miette::Result<()> {
-    let by_policy = serving.record.as_ref().map(|spec| spec.to.root());
-    let on_demand = serving.recording_dir.as_deref();
-    for root in on_demand.into_iter().chain(by_policy) {
+    if let Some(root) = &serving.recording_dir {
         recorder.open_root(root).into_diagnostic()?;
+    }
+    if let Some(spec) = &serving.record {
+        recorder.open(&spec.to).into_diagnostic()?;
     }
     Ok(())
 }

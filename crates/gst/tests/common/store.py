@@ -9,7 +9,9 @@ import boto3
 import requests
 from moto.server import ThreadedMotoServer
 
-server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+# "--port N": there, once a program waits for it.
+wanted = int(sys.argv[sys.argv.index("--port") + 1]) if "--port" in sys.argv else 0
+server = ThreadedMotoServer(ip_address="127.0.0.1", port=wanted, verbose=False)
 server.start()
 host, port = server.get_host_and_port()
 endpoint = f"http://{host}:{port}"

@@ -147,6 +147,30 @@ pub(super) const REFUSED: &[Refused] = &[
         lines: &[4],
     },
     Refused {
+        text: "[s3]\npath-style = true\n[ng]",
+        says: &["[s3] without `spool`", "add the folder"],
+        lines: &[1],
+    },
+    Refused {
+        text: "[s3]\nspool = \"spool\"\nendpoint = \"ftp://host\"\n[ng]",
+        says: &[
+            "`spool` cannot be \"spool\"",
+            "`endpoint` cannot be",
+            "https://",
+        ],
+        lines: &[2, 3],
+    },
+    Refused {
+        text: "[s3]\nspool = \"/spool\"\n[ng]\n[calls]\nrecord = { to = \"s3://eu/a bucket/{call}.wav\" }",
+        says: &["`to` cannot be", "s3://REGION/BUCKET/NAME"],
+        lines: &[5],
+    },
+    Refused {
+        text: "[s3]\nspool = \"/spool\"\n[ng]\n[calls]\nrecord = { to = \"s3://eu/bucket/../{call}.wav\" }",
+        says: &["`to` cannot be", "without the folders . and .."],
+        lines: &[5],
+    },
+    Refused {
         text: "[cluster]\nendpoints = [\"http://etcd:2379\"]\nnode = \"a\"\nservice-addresses = [\"192.0.2.1/24@e\"]\nservice-program = \"p\"",
         says: &[
             "`service-addresses` cannot be \"192.0.2.1/24@e\"",
@@ -776,7 +800,7 @@ pub(super) const REFUSED_STREAMS: &[Refused] = &[
         text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ncodec = \"PCMU\"\nrecord = { to = \"s3://eu/bucket/{name}.wav\" }",
         says: &[
             "`to` cannot be \"s3://eu/bucket/{name}.wav\"",
-            "not built into",
+            "only with a table [s3]",
         ],
         lines: &[5],
     },

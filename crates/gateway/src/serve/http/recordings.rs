@@ -3,7 +3,6 @@
 mod range;
 
 use std::ops::RangeInclusive;
-use std::path::Path as FilePath;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, RawQuery, State};
@@ -69,6 +68,9 @@ pub(super) struct Recording {
     /// Why it was cut.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
+    /// Where it is in the store, which has it; absent: it is here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    uri: Option<String>,
 }
 
 /// Whether a stream is recorded.
@@ -101,6 +103,7 @@ impl Recording {
             rate_hz: (entry.rate_hz > 0).then_some(entry.rate_hz),
             loudness: entry.loudness,
             error: entry.error.clone(),
+            uri: entry.uri.clone(),
         }
     }
 }
@@ -179,6 +182,12 @@ pub(super) async fn read(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let (entry, path) = app.recorder.find(&id).ok_or_else(|| unknown(&id))?;
+    if let Some(uri) = &entry.uri {
+        return Err(Problem::new(
+            StatusCode::CONFLICT,
+            format!("{id}: it is {uri}"),
+        ));
+    }
     let unreadable = |error: &dyn std::fmt::Display| {
         let detail = format!("{id}: the file cannot be read: {error}");
         Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail)
@@ -213,7 +222,7 @@ pub(super) async fn read(
     let name = path.file_name().unwrap_or_default();
     let mut response = Response::builder()
         .status(status)
-        .header(CONTENT_TYPE, content_type(&path))
+        .header(CONTENT_TYPE, entry.content_type())
         .header(ACCEPT_RANGES, "bytes")
         .header(CONTENT_LENGTH, range.length())
         .header(CONTENT_DISPOSITION, disposition(&name.to_string_lossy()));
@@ -229,14 +238,6 @@ pub(super) async fn read(
 
 fn is_missing(error: &Failure) -> bool {
     error.errno() == rustix::io::Errno::NOENT.raw_os_error()
-}
-
-fn content_type(path: &FilePath) -> &'static str {
-    match path.extension().and_then(|ending| ending.to_str()) {
-        Some("wav") => "audio/wav",
-        Some("mka") => "audio/x-matroska",
-        _ => "application/vnd.tcpdump.pcap",
-    }
 }
 
 /// RFC 6266. Names are of requests, in part.
@@ -288,8 +289,10 @@ pub(super) async fn delete(
     State(app): State<App>,
     Path(id): Path<String>,
 ) -> Result<StatusCode, Problem> {
-    if app.recorder.find(&id).is_none() {
-        return Err(unknown(&id));
+    let (entry, _) = app.recorder.find(&id).ok_or_else(|| unknown(&id))?;
+    if let Some(uri) = &entry.uri {
+        let detail = format!("{id}: it is {uri}, and is deleted there");
+        return Err(Problem::new(StatusCode::CONFLICT, detail));
     }
     let told = within(app.recorder.delete(&id)).await?;
     match told {

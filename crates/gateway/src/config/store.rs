@@ -1,0 +1,56 @@
+//! `[s3]`: where recordings to `s3://…` go, and where they wait.
+
+use std::path::PathBuf;
+
+use toml::Spanned;
+
+use super::checker::Checker;
+use super::raw::RawS3;
+
+/// An object store. Credentials come from the usual places, and are in no file of ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreSpec {
+    /// The folder in which files wait until the store has them.
+    pub spool: PathBuf,
+    /// The URL of a store that is not Amazon's.
+    pub endpoint: Option<String>,
+    /// The bucket is in the path, and not in the host's name.
+    pub path_style: bool,
+    /// Who signs its certificates; `None`: whom the system trusts.
+    pub ca: Option<PathBuf>,
+}
+
+impl Checker<'_> {
+    pub(super) fn store(&mut self, raw: &Spanned<RawS3>) -> Option<StoreSpec> {
+        let place = raw.span();
+        let raw = raw.get_ref();
+        let Some(spool) = &raw.spool else {
+            self.problems.add_missing(
+                "[s3] without `spool`",
+                "add the folder in which recordings wait until the store has them: spool = \"/var/lib/threadbare/spool\"",
+                place,
+            );
+            return None;
+        };
+        if !spool.get_ref().starts_with('/') {
+            self.refuse(Some(spool), "spool", "a path that begins with /");
+        }
+        let endpoint = raw.endpoint.as_ref();
+        if let Some(url) = endpoint {
+            // Region and bucket are those of the recordings.
+            let checked =
+                threadbare_s3::Endpoint::new(Some(url.get_ref()), "region", "bucket", true);
+            if checked.is_err() {
+                let allowed =
+                    "http:// or https://, a host and a port, such as https://s3.example.net:9000";
+                self.refuse(endpoint, "endpoint", allowed);
+            }
+        }
+        Some(StoreSpec {
+            spool: spool.get_ref().into(),
+            endpoint: endpoint.map(|url| url.get_ref().clone()),
+            path_style: raw.path_style.as_ref().is_some_and(|flag| *flag.get_ref()),
+            ca: raw.ca.as_ref().map(|file| file.get_ref().into()),
+        })
+    }
+}

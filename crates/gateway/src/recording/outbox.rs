@@ -1,0 +1,120 @@
+//! Whole files on their way to an object store: they are removed when it has them. What is on its way is noted on the disk, and the next process goes on
+//! with it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use threadbare_s3::{
+    Credentials, Endpoint, Error, FileEvent, FileSender, Object, SenderSettings, Store,
+    StoreSettings, Timeouts,
+};
+
+use super::destination::metadata_path;
+use super::index::Entry;
+use super::orders::Order;
+use crate::config::Bucket;
+
+/// The files of a folder go there.
+#[derive(Debug)]
+pub(super) struct Outbox {
+    sender: FileSender,
+    bucket: Bucket,
+}
+
+impl Outbox {
+    /// Goes on with what a process before has left. May block, for some seconds, while the store is asked whether it takes files.
+    ///
+    /// # Errors
+    /// It refuses them, or the folder cannot be used. One that is away is waited for.
+    pub(super) fn open(
+        root: &Arc<Path>,
+        bucket: &Bucket,
+        orders: Sender<Order>,
+    ) -> Result<Outbox, Error> {
+        let spec = &bucket.store;
+        let (region, name) = (&bucket.region, &bucket.name);
+        let store = Store::shared(StoreSettings {
+            endpoint: Endpoint::new(spec.endpoint.as_deref(), region, name, spec.path_style)?,
+            credentials: Credentials::Usual,
+            ca_file: spec.ca.clone(),
+        })?;
+        match ask(&store) {
+            Err(error) if !error.is_transient() => return Err(error),
+            Err(error) => {
+                tracing::warn!(region, bucket = name, %error, "the store is away: recordings wait for it");
+            }
+            Ok(()) => {}
+        }
+        let mut settings = SenderSettings::new(root.join(NOTES));
+        let folder = root.clone();
+        settings.on_event = Some(Arc::new(move |event| tell(event, &folder, &orders)));
+        let sender = FileSender::start(&store, settings)?;
+        let bucket = bucket.clone();
+        Ok(Outbox { sender, bucket })
+    }
+
+    /// Sends a file, unless it is on its way.
+    pub(super) fn send(&self, root: &Path, entry: &Entry) {
+        let path = root.join(&entry.path);
+        if self.sender.is_sending(&path) {
+            return;
+        }
+        self.send_file(&path, &entry.path, entry.content_type());
+        let beside = metadata_path(&path);
+        if beside.is_file() {
+            self.send_file(&beside, &metadata_path(&entry.path), "text/plain");
+        }
+    }
+
+    fn send_file(&self, path: &Path, key: &Path, content_type: &str) {
+        let mut object = Object::new(key.to_string_lossy());
+        object.content_type = Some(content_type.to_owned());
+        if let Err(error) = self.sender.send(path, object) {
+            let path = path.display();
+            tracing::error!(%path, %error, "a recording is not sent to the store: it stays where it is");
+        }
+    }
+
+    /// What a file is called there.
+    pub(super) fn uri(&self, entry: &Entry) -> String {
+        let Bucket { region, name, .. } = &self.bucket;
+        format!("s3://{region}/{name}/{}", entry.path.display())
+    }
+}
+
+fn ask(store: &Store) -> Result<(), Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime = runtime.map_err(|error| Error::File(error.to_string()))?;
+    runtime.block_on(async {
+        let asked = store.check(CHECKED, Timeouts::default());
+        let asked = tokio::time::timeout(ASK_TIME_MAX, asked).await;
+        asked.unwrap_or(Err(Error::TimedOut(ASK_TIME_MAX.as_millis() as u64)))
+    })
+}
+
+/// On a thread of the client.
+fn tell(event: &FileEvent, root: &Path, orders: &Sender<Order>) {
+    match event {
+        FileEvent::Progress { .. } => {}
+        FileEvent::Stored { path, .. } => {
+            if let Ok(below) = path.strip_prefix(root) {
+                // The recorder has ended: the next one sees that the file is gone.
+                let _ = orders.send(Order::Stored(root.into(), below.to_owned()));
+            }
+        }
+        FileEvent::Failed { path, error, .. } => {
+            let path = path.display();
+            tracing::error!(%path, %error, "the store does not take a recording: it is sent again at the next start");
+        }
+    }
+}
+
+/// Below the folder of the files.
+const NOTES: &str = ".sending";
+/// A key that nothing is written to.
+const CHECKED: &str = ".threadbare-check";
+const ASK_TIME_MAX: Duration = Duration::from_secs(10);
