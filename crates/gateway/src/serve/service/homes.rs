@@ -81,15 +81,8 @@ impl Service {
         addresses: &[ServiceAddress],
         interfaces: &[InterfaceSpec],
     ) -> std::io::Result<()> {
-        // A node that keeps the calls of its own in a file has the states of streams there.
-        if self.store.is_none() {
-            let copier = Copier::start(cluster.clone())?;
-            let saved = HashMap::new();
-            self.media
-                .keep_states(copier.shelf().clone(), Before::Died, saved);
-            self.homes.copier = Some(copier);
-        }
         if !addresses.is_empty() {
+            self.start_copier(cluster.clone())?;
             self.homes.own = Some(Own {
                 name: cluster.own_service(),
                 addresses: addresses.to_vec(),
@@ -98,6 +91,18 @@ impl Service {
             self.declare_service(cluster, interfaces);
         }
         self.tell_room();
+        Ok(())
+    }
+
+    /// From now on, states of streams are sent to the nodes that would go on with them. A node that keeps the calls of its own in a file has them there.
+    fn start_copier(&mut self, cluster: ClusterView) -> std::io::Result<()> {
+        if self.store.is_none() && self.homes.copier.is_none() {
+            let copier = Copier::start(cluster)?;
+            let saved = HashMap::new();
+            self.media
+                .keep_states(copier.shelf().clone(), Before::Died, saved);
+            self.homes.copier = Some(copier);
+        }
         Ok(())
     }
 
@@ -123,6 +128,10 @@ impl Service {
             mut shadows,
         } = taking;
         let begun_ns = clock_now_ns();
+        let cluster = self.shared.as_ref().map(|shared| shared.cluster().clone());
+        if let Some(Err(error)) = cluster.map(|cluster| self.start_copier(cluster)) {
+            tracing::warn!(service, %error, "no copies of its streams are sent to other nodes");
+        }
         if let Err(error) = self.open_home(&service, &interfaces, fence) {
             tracing::error!(service, %error, "no ports can be opened: its calls do not go on");
             return;
