@@ -12,7 +12,7 @@ use gst::prelude::*;
 const HAND_ON: [&str; 2] = ["ts-intersink", "ts-proxysink"];
 
 /// As the stock filesink.
-const FILES: &[&str] = &["ts-filesink", "ts-splitfilesink"];
+const FILES: &[&str] = &["ts-filesink", "ts-s3sink", "ts-splitfilesink"];
 
 /// Live sinks: what arrives is sent at once, and a pipeline need not wait for it to reach PAUSED.
 const LIVE: [&str; 2] = ["ts-rtpsink", "ts-tcpserversink"];
@@ -102,7 +102,7 @@ fn all_sinks_have_the_properties_of_the_base_class_with_its_defaults() {
         compared += 1;
     }
     assert_eq!(
-        compared, 7,
-        "ts-appsink, ts-filesink, ts-rtpsink, ts-splitfilesink, ts-tcp*sink, ts-udpsink"
+        compared, 8,
+        "ts-appsink, ts-filesink, ts-rtpsink, ts-s3sink, ts-splitfilesink, ts-tcp*sink, ts-udpsink"
     );
 }

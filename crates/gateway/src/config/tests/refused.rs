@@ -17,7 +17,7 @@ pub(super) const REFUSED: &[Refused] = &[
         text: "colour = 1",
         says: &[
             "`colour` is no key of this file",
-            "contexts, restart, defaults, stream, alarms, history, cluster, ng, http, interfaces, limits, timeouts, calls",
+            "contexts, restart, defaults, stream, alarms, history, s3, cluster, ng, http, interfaces, limits, timeouts, calls",
         ],
         lines: &[1],
     },
