@@ -195,7 +195,9 @@ impl World {
     pub(crate) fn start(&mut self, node: usize) {
         let (tag, seed) = (self.draw(), self.draw());
         let local_ns = self.nodes[node].local(self.now_ns);
-        let member = Member::new(local_ns, self.nodes[node].settings.clone(), seed);
+        let mut member = Member::new(local_ns, self.nodes[node].settings.clone(), seed);
+        // Who takes no calls carries no services, if others can.
+        member.set_room(Some(100));
         self.nodes[node].process = Some(Process {
             member,
             tag,

@@ -8,7 +8,7 @@ use toml::Spanned;
 
 use super::machine::Machine;
 use super::problem::Problems;
-use super::store::StoreSpec;
+use super::store_spec::StoreSpec;
 
 pub(super) struct Checker<'a> {
     pub(super) problems: Problems,

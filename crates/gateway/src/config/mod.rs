@@ -20,6 +20,7 @@ mod route;
 mod service;
 mod serving;
 mod store;
+mod store_spec;
 mod tables;
 
 use std::fmt;
@@ -43,7 +44,7 @@ pub use self::serving::{
     HttpSpec, InterfaceSpec, Kept, Limits, PortSpan, PortSpanError, Refusal, Serving, Setting,
     Timeouts,
 };
-pub use self::store::StoreSpec;
+pub use self::store_spec::StoreSpec;
 use threadbare_rtp::leg::Network;
 use threadbare_rtp::tone::Tone;
 

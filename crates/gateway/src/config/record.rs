@@ -8,7 +8,7 @@ use toml::{Spanned, Table, Value};
 use super::checker::Checker;
 use super::raw::RawRecord;
 use super::recording_format::RecordingFormat;
-use super::store::StoreSpec;
+use super::store_spec::StoreSpec;
 
 /// How a stream, or calls, are recorded.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,9 +1,8 @@
 //! Whole files on their way to an object store: they are removed when it has them. What is on its way is noted on the disk, and the next process goes on
 //! with it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use threadbare_s3::{
@@ -13,8 +12,10 @@ use threadbare_s3::{
 
 use super::destination::metadata_path;
 use super::index::Entry;
-use super::orders::Order;
 use crate::config::Bucket;
+
+/// Is told of a folder and the name of a file of it that the store has.
+pub(super) type Stored = Box<dyn Fn(Arc<Path>, PathBuf) + Send + Sync>;
 
 /// The files of a folder go there.
 #[derive(Debug)]
@@ -28,11 +29,7 @@ impl Outbox {
     ///
     /// # Errors
     /// It refuses them, or the folder cannot be used. One that is away is waited for.
-    pub(super) fn open(
-        root: &Arc<Path>,
-        bucket: &Bucket,
-        orders: Sender<Order>,
-    ) -> Result<Outbox, Error> {
+    pub(super) fn open(root: &Arc<Path>, bucket: &Bucket, stored: Stored) -> Result<Outbox, Error> {
         let spec = &bucket.store;
         let (region, name) = (&bucket.region, &bucket.name);
         let store = Store::shared(StoreSettings {
@@ -49,7 +46,7 @@ impl Outbox {
         }
         let mut settings = SenderSettings::new(root.join(NOTES));
         let folder = root.clone();
-        settings.on_event = Some(Arc::new(move |event| tell(event, &folder, &orders)));
+        settings.on_event = Some(Arc::new(move |event| tell(event, &folder, &stored)));
         let sender = FileSender::start(&store, settings)?;
         let bucket = bucket.clone();
         Ok(Outbox { sender, bucket })
@@ -97,13 +94,12 @@ fn ask(store: &Store) -> Result<(), Error> {
 }
 
 /// On a thread of the client.
-fn tell(event: &FileEvent, root: &Path, orders: &Sender<Order>) {
+fn tell(event: &FileEvent, root: &Arc<Path>, stored: &Stored) {
     match event {
         FileEvent::Progress { .. } => {}
         FileEvent::Stored { path, .. } => {
             if let Ok(below) = path.strip_prefix(root) {
-                // The recorder has ended: the next one sees that the file is gone.
-                let _ = orders.send(Order::Stored(root.into(), below.to_owned()));
+                stored(root.clone(), below.to_owned());
             }
         }
         FileEvent::Failed { path, error, .. } => {

@@ -149,7 +149,10 @@ impl Recorder {
             error,
         };
         std::fs::create_dir_all(&root).map_err(failed)?;
-        let outbox = Outbox::open(&root, bucket, self.0.orders.clone());
+        let orders = self.0.orders.clone();
+        // When the recorder has ended, the next one sees that the file is gone.
+        let stored = move |root, path| drop(orders.send(Order::Stored(root, path)));
+        let outbox = Outbox::open(&root, bucket, Box::new(stored));
         let outbox = outbox.map_err(|error| RootError::Store(to.to_string(), error))?;
         lock(&board.outboxes).insert(root.clone(), outbox);
         self.open_root(&root)?;

@@ -232,8 +232,8 @@ proptest! {
                 prop_assert_eq!(rig.store.object.as_deref(), Some(&bytes[..]));
                 prop_assert!(rig.store.uploads.is_empty());
                 prop_assert!(rig.parts.is_empty(), "left in memory: {:?}", rig.parts.keys());
-                // A small object is one request.
-                prop_assert_eq!(rig.store.created == 0, bytes.len() <= 100 || rig.store.created == 0);
+                // A small object is one request. One of just a part may have begun before its end was known.
+                prop_assert!(rig.store.created == 0 || bytes.len() >= 100);
             }
             Outcome::Failed(error) => {
                 prop_assert!(error == slow() || error == refused());

@@ -79,7 +79,7 @@ pub const WORDS: &[Word] = &[
     done(Key, "received-from", "beside the flag `SIP-source-address`"),
     done(Key, "record-call", ""),
     done(Key, "recording-dir", "no other folder than that of `--recording-dir`"),
-    done(Key, "recording-file", "a name of a WAV or pcap file that is not there yet, without folders"),
+    done(Key, "recording-file", "a name of a WAV, Matroska or pcap file, without folders; if there is such a file, a number is added"),
     refused(Key, "recording-pattern", "names of files are those of `recording-file`, or the recorder's choice"),
     done(Key, "repeat-duration", "ends what `repeat-times` leaves"),
     done(Key, "repeat-times", ""),
