@@ -152,13 +152,14 @@ pub(super) const REFUSED: &[Refused] = &[
         lines: &[1],
     },
     Refused {
-        text: "[s3]\nspool = \"spool\"\nendpoint = \"ftp://host\"\n[ng]",
-        says: &[
-            "`spool` cannot be \"spool\"",
-            "`endpoint` cannot be",
-            "https://",
-        ],
-        lines: &[2, 3],
+        text: "[s3]\nspool = \"spool\"\n[ng]",
+        says: &["`spool` cannot be \"spool\"", "a path that begins with /"],
+        lines: &[2],
+    },
+    Refused {
+        text: "[s3]\nspool = \"/spool\"\nendpoint = \"ftp://host\"\n[ng]",
+        says: &["`endpoint` cannot be \"ftp://host\"", "https://"],
+        lines: &[3],
     },
     Refused {
         text: "[s3]\nspool = \"/spool\"\n[ng]\n[calls]\nrecord = { to = \"s3://eu/a bucket/{call}.wav\" }",
