@@ -114,12 +114,18 @@ impl<S: Subscriber> Layer<S> for Kept {
     fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
         let names = event.metadata().fields();
         let is_about = |(_, field): &(Subject, &str)| names.field(field).is_some();
-        let Some((subject, field)) = SUBJECTS.into_iter().find(is_about) else {
+        // What may be about either has one of the two.
+        let named = SUBJECTS
+            .into_iter()
+            .filter(is_about)
+            .find_map(|(subject, field)| {
+                let mut fields = Fields::of(field);
+                event.record(&mut fields);
+                Some((subject, fields.name.take()?, fields))
+            });
+        let Some((subject, name, fields)) = named else {
             return;
         };
-        let mut fields = Fields::of(field);
-        event.record(&mut fields);
-        let Some(name) = fields.name else { return };
         let mut text = fields.message;
         text.push_str(&fields.others);
         truncate(&mut text);
@@ -217,6 +223,8 @@ mod tests {
             tracing::warn!(stream, port, reason = "a \"wall\"", "it {}", "failed");
             tracing::info!(stream = %"news", suppressed = None::<u64>, "it is back");
             tracing::info!(call = "news", "of a call");
+            let (call, stream) = (Some("either"), None::<&str>);
+            tracing::info!(call, stream, "of one or the other");
             tracing::info!(port, "of nobody");
             tracing::error!(stream = "sports", "{}", "ä".repeat(2000));
         });
@@ -239,7 +247,9 @@ mod tests {
         );
         assert_eq!(texts(&kept, "nobody"), [""; 0]);
         assert_eq!(texts_of(&kept, Subject::Call, "news"), ["of a call"]);
-        assert_eq!(kept.of(Subject::Call).all.len(), 1);
+        let of_either = texts_of(&kept, Subject::Call, "either");
+        assert_eq!(of_either, ["of one or the other"]);
+        assert_eq!(kept.of(Subject::Call).all.len(), 2);
     }
 
     #[test]
