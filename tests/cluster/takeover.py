@@ -1,5 +1,6 @@
 """Calls that go on at another node: scene `takeover` of check.py, whose names are in `main`."""
 
+import json
 import selectors
 import signal
 import socket
@@ -239,7 +240,7 @@ class Scene:
     def check_all(self):
         """Each call is known at each node, and nothing of it was made anew."""
         for number, call in enumerate(self.calls.up):
-            self.calls.done(self.main.NODES[number % 3] if len(self.main.NODES) == 3 else "n1", "query", call)
+            self.calls.done(self.main.NODES[number % 3], "query", call)
 
     def dies(self):
         """kill -9: another node goes on with the calls, by the copies of their streams."""
@@ -339,6 +340,11 @@ class Scene:
         main.wait_for("keys of ended calls are deleted", lambda: not main.call_keys() and not left())
         self.talk.ends = True
         self.talk.join()
+        # A node that is gone for good: its service goes when it is declared no more.
+        main.kill("n3", signal.SIGTERM).wait(main.SECONDS_MAX)
+        self.carried(n3=["n1", "n2"])
+        main.etcdctl("del", "/threadbare/streams/service:n3")
+        main.wait_for("nobody has its address", lambda: not any(has_address(node, service("n3")) for node in main.NODES))
 
 
 def has_address(node, wanted):
@@ -348,7 +354,6 @@ def has_address(node, wanted):
 
 def written(main):
     """How often each call's keys were written."""
-    import json
     found = {}
     for prefix in ["/threadbare-calls/", "/threadbare-states/"]:
         kvs = json.loads(main.etcdctl("get", "--prefix", prefix, "-w", "json").stdout).get("kvs", [])

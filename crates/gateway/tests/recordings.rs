@@ -1205,11 +1205,10 @@ fn recordings_wait_for_their_store_and_are_there_alone() {
     // Nobody is there.
     let gateway = start(tempfile::tempdir().expect("a folder"));
     let speaker = Speaker::start(socket(), listen, 0, format_of("PCMU/8000"), HZ[0]);
-    gateway.wait_for("running", 1);
-    let begin = Instant::now();
-    while begin.elapsed() < Duration::from_secs(1) {
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let running = gateway.wait_for("running", 1);
+    let path = running[0]["path"].as_str().expect("a path").to_owned();
+    // A second of 16 bits at 8 kHz.
+    wait_until(|| gateway.relay.request("GET", &path, "", b"").body.len() > 16_044);
     assert_eq!(
         gateway.patch("/v1/streams/kept", &json!({"recording": "stopped"})),
         204

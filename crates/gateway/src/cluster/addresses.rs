@@ -221,3 +221,41 @@ const RENEW: Duration = Duration::from_millis(500);
 /// In the first seconds.
 const ANNOUNCED: u32 = 4;
 const PROGRAM_TIME_MAX: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::super::testing::run;
+    use super::*;
+
+    /// What BGP or a cloud needs is called in the order of the orders, and one that fails or is not there stops nothing.
+    #[test]
+    fn a_program_moves_addresses_in_place_of_this_one() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (program, told) = (folder.path().join("move"), folder.path().join("told"));
+        let script = format!("#!/bin/sh\necho \"$@\" >>{}\nexit 1\n", told.display());
+        std::fs::write(&program, script).expect("written");
+        let mode = std::fs::Permissions::from_mode(0o700);
+        std::fs::set_permissions(&program, mode).expect("allowed");
+        let texts = ["192.0.2.1/24@eth0", "2001:db8::1/64@eth1"];
+        let both = texts.map(|text| text.parse::<ServiceAddress>().expect("an address"));
+        run(async {
+            let (addresses, keeping) = Addresses::new(Some(program));
+            let keeping = tokio::spawn(keeping);
+            for done in [addresses.add(&both), addresses.remove(&both[..1])] {
+                done.await.expect("it is called");
+            }
+            let (others, keeping_others) = Addresses::new(Some(folder.path().join("none")));
+            let keeping_others = tokio::spawn(keeping_others);
+            others.add(&both).await.expect("it is tried");
+            drop((addresses, others));
+            for task in [keeping, keeping_others] {
+                task.await.expect("it ends with the last order");
+            }
+        });
+        let told = std::fs::read_to_string(told).expect("it was called");
+        let due = "add 192.0.2.1/24 eth0\nadd 2001:db8::1/64 eth1\nremove 192.0.2.1/24 eth0\n";
+        assert_eq!(told, due);
+    }
+}

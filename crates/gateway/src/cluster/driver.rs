@@ -239,7 +239,7 @@ impl Driver {
             Replied::Again(errand) => self.begin_errand(errand),
             Replied::Calls(entries) => self.sweep(&entries),
             Replied::States(name, epoch, states) => self.handle_states(name, epoch, states),
-            Replied::ReadAgain(name, epoch) => self.read_again(name, epoch),
+            Replied::ReadAgain(name, epoch) => self.read_states(name, epoch),
             Replied::Arrived(name, epoch) => self.handle_arrived(&name, epoch),
             Replied::Left(name, streams, next) => self.handle_left(name, streams, next),
             Replied::HandedOver(name) => self.handed_over(&name),

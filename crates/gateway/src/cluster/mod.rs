@@ -48,7 +48,7 @@ mod testing;
 
 pub use self::node::Cluster;
 pub use self::passing::{Back, CallDesk, Claimed, HttpRequest, Left, Origin, Passed, Piece, Way};
-pub use self::service::{Copies, Copy, Opaque, ServiceSpec, Shadow, Taking};
+pub use self::service::{Copies, Opaque, ServiceSpec, Shadow, StreamCopy, Taking};
 pub use self::status::{
     Asked, ClusterView, Input, NodeStatus, NotAnswered, NotMoved, Status, StreamStatus, Totals,
 };

@@ -86,11 +86,11 @@ pub struct Taking {
 }
 
 /// The states of a process's streams, by their numbers there.
-pub type Shadow = HashMap<u64, Copy>;
+pub type Shadow = HashMap<u64, StreamCopy>;
 
 /// The state of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Copy {
+pub struct StreamCopy {
     /// Nothing has left behind it.
     pub is_last: bool,
     /// When it came, or was made here: on this machine's monotonic clock.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::service::{Copies, Copy, Shadow};
+use super::service::{Copies, Shadow, StreamCopy};
 
 /// What is kept of other processes, and of services that this one has left.
 #[derive(Debug, Default)]
@@ -29,7 +29,7 @@ impl Shadows {
                 self.bytes -= size(&before);
             }
             let Some(state) = state else { continue };
-            let copy = Copy {
+            let copy = StreamCopy {
                 is_last: copies.is_last,
                 at_ns: now_ns,
                 state,
@@ -59,7 +59,7 @@ impl Shadows {
     }
 }
 
-fn size(copy: &Copy) -> usize {
+fn size(copy: &StreamCopy) -> usize {
     copy.state.0.len() + COPY_BYTES
 }
 

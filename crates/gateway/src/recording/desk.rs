@@ -13,7 +13,7 @@ use threadbare_files::{Access, Budget, Data, Disk, Ending, Failure, File, Option
 use threadbare_rtp::call::Side;
 use tokio::sync::oneshot;
 
-use super::destination::{Destination, Folder, Keeping, metadata_path};
+use super::destination::{Keeping, metadata_path};
 use super::index::{Entry, Line, RecordingState, Subject};
 use super::orders::{Board, RecordingId, lock};
 use super::part::Part;
@@ -61,7 +61,6 @@ pub(super) enum What {
 pub(super) struct Desk {
     pub(super) disk: Disk,
     budget: Budget,
-    destination: Arc<dyn Destination>,
     pub(super) journals: HashMap<Arc<Path>, Journal>,
     /// Files that are written are to have these.
     names: HashSet<PathBuf>,
@@ -100,12 +99,6 @@ impl Journal {
     }
 }
 
-impl std::fmt::Debug for dyn Destination {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Destination")
-    }
-}
-
 /// What a file is to be like.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shape {
@@ -121,7 +114,6 @@ impl Desk {
         Desk {
             disk,
             budget: Budget::named("recordings", WAITING_BYTES_MAX),
-            destination: Arc::new(Folder),
             journals: HashMap::new(),
             names: HashSet::new(),
             jobs: FuturesUnordered::new(),
@@ -225,14 +217,14 @@ impl Desk {
     /// A file ends.
     pub(super) fn finish(&mut self, of: RecordingId, part: Part) {
         let (root, wanted) = (part.root.clone(), part.root.join(&part.entry.path));
-        let (entry, keeping) = part.finish(&self.disk, &self.destination);
+        let (entry, keeping) = part.finish(&self.disk);
         self.keep(of, root, wanted, entry, keeping);
     }
 
     /// A file has failed.
     pub(super) fn cut(&mut self, of: RecordingId, part: Part, failure: &Failure) {
         let (root, wanted) = (part.root.clone(), part.root.join(&part.entry.path));
-        let (mut entry, keeping) = part.cut(&self.disk, &self.destination);
+        let (mut entry, keeping) = part.cut(&self.disk);
         entry.error = Some(failure.to_string());
         self.keep(of, root, wanted, entry, keeping);
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use threadbare_files::{Access, Budget, Data, Disk, Ending, Failure, File, Options};
 
 use super::container::Container;
-use super::destination::{Destination, Keeping};
+use super::destination::{Keeping, keep};
 use super::index::{Entry, RecordingState};
 use super::loudness::FileMeter;
 
@@ -151,11 +151,7 @@ impl Part {
     }
 
     /// Ends the file. What it is then, and what is still to be done.
-    pub(super) fn finish(
-        mut self,
-        disk: &Disk,
-        destination: &Arc<dyn Destination>,
-    ) -> (Entry, Keeping) {
+    pub(super) fn finish(mut self, disk: &Disk) -> (Entry, Keeping) {
         let mut entry = self.settled(RecordingState::Complete);
         entry.loudness = self.meter.as_ref().and_then(FileMeter::read);
         self.container.notes.loudness = entry.loudness;
@@ -167,7 +163,7 @@ impl Part {
         let head = self.container.head(true);
         let end = self.container.end();
         entry.bytes = self.head_bytes + self.container.bytes() + end.len() as u64;
-        let (disk, destination) = (disk.clone(), destination.clone());
+        let disk = disk.clone();
         let (file, mut rest) = (self.file, self.waiting);
         rest.extend(end);
         let keeping = async move {
@@ -177,21 +173,21 @@ impl Part {
             file.seek(0);
             file.write(Data::Owned(Box::new(head))).await?;
             file.close(Ending::default()).await?;
-            destination.keep(&disk, part, wanted, other).await
+            keep(&disk, part, wanted, other).await
         };
         (entry, Box::pin(keeping))
     }
 
     /// Ends a file that has failed: what was written of it gets its name.
-    pub(super) fn cut(self, disk: &Disk, destination: &Arc<dyn Destination>) -> (Entry, Keeping) {
+    pub(super) fn cut(self, disk: &Disk) -> (Entry, Keeping) {
         let mut entry = self.settled(RecordingState::Cut);
         entry.bytes = self.head_bytes + self.taken;
         let (wanted, other) = (
             self.root.join(&entry.path),
             self.root.join(entry.other_path()),
         );
-        let (disk, destination, part) = (disk.clone(), destination.clone(), self.path());
-        let keeping = async move { destination.keep(&disk, part, wanted, other).await };
+        let (disk, part) = (disk.clone(), self.path());
+        let keeping = async move { keep(&disk, part, wanted, other).await };
         (entry, Box::pin(keeping))
     }
 

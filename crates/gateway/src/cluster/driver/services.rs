@@ -158,7 +158,8 @@ impl Driver {
         self.read_states(name, epoch);
     }
 
-    fn read_states(&self, name: StreamName, epoch: Epoch) {
+    /// Reads the states of a service's calls, if it is here.
+    pub(super) fn read_states(&self, name: StreamName, epoch: Epoch) {
         let Some(services) = &self.services else {
             return;
         };
@@ -169,9 +170,7 @@ impl Driver {
         let (store, replies) = (self.store.clone(), self.replies.clone());
         tokio::spawn(async move {
             let (_, states) = tokio::join!(added, store.states(&name));
-            if states.is_none() {
-                sleep(AGAIN).await;
-            }
+            // The thread is about to end.
             let _ = replies.send(Replied::States(name, epoch, states));
         });
     }
@@ -195,7 +194,7 @@ impl Driver {
             return;
         };
         let (Some(states), Some(desk)) = (states, desk) else {
-            // The desk opens soon, as this program starts.
+            // The store may answer the next time, and the desk opens soon after the start.
             let replies = self.replies.clone();
             tokio::spawn(async move {
                 sleep(AGAIN).await;
@@ -225,10 +224,6 @@ impl Driver {
         desk.take(taking, Box::new(done));
     }
 
-    pub(super) fn read_again(&self, name: StreamName, epoch: Epoch) {
-        self.read_states(name, epoch);
-    }
-
     pub(super) fn handle_arrived(&mut self, name: &StreamName, epoch: Epoch) {
         let services = self.services.as_mut();
         let carrying = services.and_then(|services| services.carried.get_mut(name));
@@ -252,24 +247,25 @@ impl Driver {
             let record = self.member.nodes().find(|(node, _)| **node == life.node);
             record?.1.link
         });
-        let next = Next {
-            link,
-            addresses: Vec::new(),
-        };
-        if self.leave_service(name, Some(next)).is_none() {
+        if self.leave_service(name, Some(link)).is_none() {
             // It has never begun.
             self.handed_over(name);
         }
     }
 
-    fn leave_service(&mut self, name: &StreamName, next: Option<Next>) -> Option<ServiceSpec> {
+    /// `next`: it is handed over, to a node that is asked there.
+    fn leave_service(
+        &mut self,
+        name: &StreamName,
+        next: Option<Option<Link>>,
+    ) -> Option<ServiceSpec> {
         self.member.leave_calls(name);
         let desk = self.desk();
         let spec = self.services.as_mut()?.carried.remove(name)?.spec;
         tracing::info!(service = %name, "leaving a service");
-        let next = next.map(|next| Next {
+        let next = next.map(|link| Next {
+            link,
             addresses: spec.addresses.clone(),
-            ..next
         });
         let (replies, service) = (self.replies.clone(), name.clone());
         let left = move |streams| drop(replies.send(Replied::Left(service, streams, next)));
@@ -301,10 +297,12 @@ impl Driver {
         // It may come back before another node has it.
         services.shadows.put(clock_now_ns(), copies.clone());
         let Some(next) = next else { return };
-        let parts = next.link.iter().flat_map(|_| parts(&copies));
-        let asked: Vec<_> = parts
-            .filter_map(|part| Some(calls.peers.ask(next.link.as_ref()?, &part)))
-            .collect();
+        let asked: Vec<_> = match &next.link {
+            Some(link) => parts(&copies)
+                .map(|part| calls.peers.ask(link, &part))
+                .collect(),
+            None => Vec::new(),
+        };
         let (addresses, replies) = (services.addresses.clone(), self.replies.clone());
         tokio::spawn(async move {
             for kept in asked {

@@ -196,22 +196,25 @@ pub(super) fn endless(
     request: HttpRequest,
     first: Piece,
 ) -> Response {
-    let state = (first.body, first.is_over);
     let node = first.node;
-    let pieces = futures_util::stream::unfold(Some(state), move |state| {
+    // The piece that is to be told: the first one, or the next to be asked for.
+    let begin = Some(Some((first.body, first.is_over)));
+    let pieces = futures_util::stream::unfold(begin, move |state| {
         let (cluster, node, request) = (cluster.clone(), node.clone(), request.clone());
         async move {
-            let (body, is_over) = state?;
-            if is_over {
-                return Some((Ok::<_, Infallible>(Bytes::from(body)), None));
-            }
-            let piece = Passed::Piece { reader, request };
-            // A node that does not answer has ended.
-            let next = match cluster.ask_node(&node, piece).await.ok().flatten() {
-                Some(Back::Piece(next)) => Some((next.body, next.is_over)),
-                _ => None,
+            let (body, is_over) = match state? {
+                Some(first) => first,
+                None => {
+                    let piece = Passed::Piece { reader, request };
+                    match cluster.ask_node(&node, piece).await.ok().flatten() {
+                        Some(Back::Piece(next)) => (next.body, next.is_over),
+                        // A node that does not answer has ended.
+                        _ => return None,
+                    }
+                }
             };
-            Some((Ok(Bytes::from(body)), next))
+            let next = (!is_over).then_some(None);
+            Some((Ok::<_, Infallible>(Bytes::from(body)), next))
         }
     });
     let status = StatusCode::from_u16(first.status).unwrap_or(StatusCode::BAD_GATEWAY);

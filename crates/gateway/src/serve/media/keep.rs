@@ -67,7 +67,7 @@ impl MediaPlane {
     }
 
     /// The state of a stream of another node, which is about to begin here.
-    pub(in crate::serve) fn expect(&mut self, stream: StreamId, copy: crate::cluster::Copy) {
+    pub(in crate::serve) fn expect(&mut self, stream: StreamId, copy: crate::cluster::StreamCopy) {
         let Some(keeper) = &mut self.keeper else {
             return;
         };

@@ -9,7 +9,7 @@ use threadbare_relay::Fence;
 use threadbare_runtime::clock_now_ns;
 
 use super::Service;
-use crate::cluster::{ClusterView, Copy, Opaque, ServiceSpec, Shadow, Taking};
+use crate::cluster::{ClusterView, Opaque, ServiceSpec, Shadow, StreamCopy, Taking};
 use crate::config::{InterfaceSpec, ServiceAddress};
 use crate::serve::interfaces::Interfaces;
 use crate::serve::store::{Before, Copier};
@@ -186,7 +186,7 @@ impl Service {
         let adopted = self.calls.adopt(clock_now_ns(), &state.0, interfaces);
         let (id, numbers) = adopted.map_err(|error| error.to_string())?;
         for (before, now) in numbers {
-            let copy: Option<Copy> = shadow.remove(&before.0);
+            let copy: Option<StreamCopy> = shadow.remove(&before.0);
             match copy {
                 Some(copy) => self.media.expect(now, copy),
                 None if self.needs_copy(now) => {
