@@ -124,7 +124,11 @@ impl Driver {
                 Some(Back::Unable(reason)) => {
                     errand.end(Way::Refused(format!("node {node}: {reason}")));
                 }
-                Some(Back::Moved) => {
+                // Moved, or about to be answered: the same message has come there, too, and its reply is the reply here.
+                Some(back @ (Back::Moved | Back::InHand)) => {
+                    if back == Back::InHand && errand.tries == TRIES_MAX {
+                        return errand.end(Way::Answered(back));
+                    }
                     sleep(ARRIVAL).await;
                     let _ = replies.send(Replied::Again(errand));
                 }
