@@ -4,15 +4,6 @@ use std::collections::VecDeque;
 
 use crate::config::{RecordOn, RecordSpec};
 
-/// What becomes of some frames.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// They are kept.
-    Keep,
-    /// They may be kept later, or are dropped.
-    Wait,
-}
-
 /// Decides for one recording.
 #[derive(Debug)]
 pub(super) struct Gate {
@@ -42,27 +33,26 @@ impl Gate {
         }
     }
 
-    /// What becomes of the frames until `until_ns`. `heard_ns`: when each side was heard last.
-    pub(super) fn decide(&mut self, until_ns: u64, heard_ns: &[Option<u64>]) -> Verdict {
-        let is_kept = match self.on {
-            RecordOn::Always => true,
+    /// Of the frames until `until_ns`, those before the returned time are kept; the rest may be kept later, or is dropped.
+    ///
+    /// `heard_ns`: when each side was heard last.
+    pub(super) fn keeps_until_ns(&mut self, until_ns: u64, heard_ns: &[Option<u64>]) -> u64 {
+        let always = |is_kept| if is_kept { u64::MAX } else { 0 };
+        match self.on {
+            RecordOn::Always => u64::MAX,
             RecordOn::Call if heard_ns.len() > 1 => {
                 self.has_begun |= heard_ns.iter().all(Option::is_some);
-                self.has_begun
+                always(self.has_begun)
             }
-            RecordOn::Call => heard_ns
-                .iter()
-                .flatten()
-                .any(|at_ns| until_ns < at_ns.saturating_add(CALL_SILENCE_NS)),
-            RecordOn::Loss => self.is_around_loss(until_ns, heard_ns),
-        };
-        match is_kept {
-            true => Verdict::Keep,
-            false => Verdict::Wait,
+            RecordOn::Call => {
+                let last_ns = heard_ns.iter().flatten().max();
+                last_ns.map_or(0, |at_ns| at_ns.saturating_add(CALL_SILENCE_NS))
+            }
+            RecordOn::Loss => self.open_around_loss(until_ns, heard_ns),
         }
     }
 
-    fn is_around_loss(&mut self, until_ns: u64, heard_ns: &[Option<u64>]) -> bool {
+    fn open_around_loss(&mut self, until_ns: u64, heard_ns: &[Option<u64>]) -> u64 {
         let silent = |at_ns: &u64| until_ns > at_ns.saturating_add(INTERRUPTION_NS);
         let since_ns = heard_ns.iter().flatten().copied().filter(silent).min();
         if let Some(at_ns) = since_ns {
@@ -70,10 +60,13 @@ impl Gate {
             let latest_ns = begun_ns.saturating_add(INTERRUPTION_NS_MAX);
             let until_ns = until_ns.min(latest_ns).saturating_add(self.after_ns);
             self.open_until_ns = self.open_until_ns.max(until_ns);
-        } else {
-            self.since_ns = None;
+        } else if let Some(begun_ns) = self.since_ns.take()
+            && until_ns.saturating_sub(begun_ns) < INTERRUPTION_NS_MAX
+        {
+            // It is back, some time in this turn.
+            self.open_until_ns = until_ns.saturating_add(self.after_ns);
         }
-        until_ns < self.open_until_ns
+        self.open_until_ns
     }
 
     /// Frames that may be kept: as many as were to be kept before an interruption, with that which shows it.
@@ -131,7 +124,7 @@ mod tests {
             for (last, is_heard) in last.iter_mut().zip(heard(n)) {
                 *last = if is_heard { Some(until_ns) } else { *last };
             }
-            if gate.decide(until_ns, &last) == Verdict::Keep {
+            if until_ns < gate.keeps_until_ns(until_ns, &last) {
                 kept.push(n);
             }
         }
@@ -157,10 +150,35 @@ mod tests {
         let one = kept(&mut gate(RecordOn::Loss), |n| {
             vec![!(100..110).contains(&n)]
         });
-        assert_eq!(one, (105..119).collect::<Vec<_>>());
+        assert_eq!(one, (105..120).collect::<Vec<_>>());
         // It does not come back.
         let for_ever = kept(&mut gate(RecordOn::Loss), |n| vec![n < 100]);
         assert_eq!((for_ever[0], for_ever.len()), (105, 600 + 9 - 5));
+    }
+
+    /// However long the turns: a turn that takes more than is to be kept keeps its first part.
+    #[test]
+    fn what_is_kept_behind_an_interruption_is_a_matter_of_frames_not_of_turns() {
+        for turn_ms in [20, 600, 1700] {
+            let mut gate = gate(RecordOn::Loss);
+            let last_heard_ms = |until_ms: u64| match until_ms {
+                ..10_000 => until_ms,
+                10_000..12_000 => 10_000,
+                _ => until_ms,
+            };
+            let mut kept_until_ms = 0;
+            for n in 1..50_000 / turn_ms {
+                let until_ms = n * turn_ms;
+                let heard_ns = last_heard_ms(until_ms) * MS;
+                let keeps_ms = gate.keeps_until_ns(until_ms * MS, &[Some(heard_ns)]) / MS;
+                if keeps_ms > until_ms - turn_ms {
+                    kept_until_ms = keeps_ms.min(until_ms);
+                }
+            }
+            // The first turn in which the side is back, and a second.
+            let back_ms = 12_000_u64.next_multiple_of(turn_ms);
+            assert_eq!(kept_until_ms, back_ms + 1000, "{turn_ms} ms");
+        }
     }
 
     #[test]

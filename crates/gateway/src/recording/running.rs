@@ -10,7 +10,7 @@ use threadbare_rtp::call::Side;
 
 use super::container::Container;
 use super::desk::{Desk, Shape};
-use super::gate::{Gate, Verdict};
+use super::gate::Gate;
 use super::index::Subject;
 use super::orders::{NewRecording, RecordingId, Source, WayEnd};
 use super::part::Part;
@@ -284,20 +284,28 @@ impl Running {
         }
         let heard: Vec<Option<u64>> = audio.tracks.heard_ns().collect();
         let (rate_hz, width) = (audio.sound.rate_hz, usize::from(audio.sound.channels));
-        match audio.gate.decide(until_ns, &heard) {
-            Verdict::Keep => {
-                let waited = audio.gate.take_waiting();
-                if !waited.is_empty() {
-                    let before = (waited.len() / width) as u64 * NS_PER_S / u64::from(rate_hz);
-                    first_ns = first_ns.saturating_sub(before);
-                    frames.splice(0..0, waited);
-                }
-                self.write(desk, &frames, first_ns);
-            }
-            Verdict::Wait => {
-                audio.gate.wait(&frames, rate_hz, width);
-                self.end_part(desk);
-            }
+        // A turn may be late, and what it takes long: each frame has its own time.
+        let keeps_until_ns = audio.gate.keeps_until_ns(until_ns, &heard);
+        let kept_ns = u128::from(keeps_until_ns.saturating_sub(first_ns));
+        let kept = kept_ns * u128::from(rate_hz) / u128::from(NS_PER_S) * width as u128;
+        let mut kept = usize::try_from(kept)
+            .unwrap_or(usize::MAX)
+            .min(frames.len());
+        let is_closed = kept < frames.len();
+        let waited = match kept {
+            0 => Vec::new(),
+            _ => audio.gate.take_waiting(),
+        };
+        audio.gate.wait(&frames[kept..], rate_hz, width);
+        if !waited.is_empty() {
+            kept += waited.len();
+            let before = (waited.len() / width) as u64 * NS_PER_S / u64::from(rate_hz);
+            first_ns = first_ns.saturating_sub(before);
+            frames.splice(0..0, waited);
+        }
+        self.write(desk, &frames[..kept], first_ns);
+        if is_closed {
+            self.end_part(desk);
         }
         desk.return_room(frames);
     }
