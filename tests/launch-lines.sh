@@ -25,7 +25,9 @@ launch() { timeout "$seconds_max" bash -c "exec $1"; }
 
 # A line that ends by itself.
 run_to_end() {
-    launch "$1" >"$work/log" 2>&1 || die "failed: $1"$'\n'"$(cat "$work/log")"
+    local begin=$SECONDS status=0
+    launch "$1" >"$work/log" 2>&1 || status=$?
+    [ "$status" -eq 0 ] || die "status $status behind $((SECONDS - begin)) s: $1"$'\n'"$(cat "$work/log")"$'\n'"$(tail -n 20 "$work"/*.log)"
     say "ok: $1"
 }
 
@@ -82,6 +84,8 @@ serve_objects() {
         sleep 0.1
     done
     store_port=$(grep -oP '"port": \K\d+' "$work/store.out")
+    # It loads most of itself with the first request.
+    curl -s -o /dev/null --max-time "$seconds_max" "http://127.0.0.1:$store_port/" || die "the S3 server does not answer: $(cat "$work/store.log")"
     export AWS_ACCESS_KEY_ID=key AWS_SECRET_ACCESS_KEY=secret
 }
 

@@ -63,9 +63,9 @@ class Party:
         lines = ["v=0", f"o=- 1 1 IN IP4 {BRIDGE}", "s=-", f"c=IN IP4 {BRIDGE}", "t=0 0", f"m=audio {port} RTP/AVP 0", ""]
         return "\r\n".join(lines)
 
-    def say(self, to):
+    def say(self, to, sound=SOUND):
         head = struct.pack("!BBHII", 0x80, self.payload_type, self.number % 65536, 160 * self.number, 77)
-        self.socket.sendto(head + SOUND, to)
+        self.socket.sendto(head + sound, to)
         self.number += 1
 
     def hear(self, count):

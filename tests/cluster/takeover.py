@@ -43,8 +43,40 @@ address = "{service(name)}"
 """)
 
 
+def ulaw(code):
+    """What a code of G.711 stands for, of 32768 (ITU-T G.711, table 2)."""
+    code = ~code & 0xFF
+    level = (((code & 0x0F) << 3) + 0x84 << (code >> 4 & 7)) - 0x84
+    return -level if code & 0x80 else level
+
+
+def alaw(code):
+    """The same of A-law (table 1)."""
+    code ^= 0x55
+    level, segment = (code & 0x0F) << 4, code >> 4 & 7
+    level = level + 8 if segment == 0 else level + 0x108 << segment - 1
+    return level if code & 0x80 else -level
+
+
+# What a packet says: one level, all of it. The next packet says the next one.
+WORDS = [0x80 + 4 * n for n in range(24)]
+LEVELS = [ulaw(word) for word in WORDS]
+
+
+def word_in(sound, payload_type):
+    """Which of the words, and `None` where it is none: it was made up for what did not come."""
+    if len(set(sound)) != 1:
+        return None
+    level = ulaw(sound[0]) if payload_type == 0 else alaw(sound[0])
+    near = min(range(len(LEVELS)), key=lambda n: abs(LEVELS[n] - level))
+    return near if abs(LEVELS[near] - level) <= LEVELS[near] / 30 + 8 else None
+
+
+AS_ALAW = {word: min(range(256), key=lambda code: abs(alaw(code) - ulaw(word))) for word in WORDS}
+
+
 class Talk(threading.Thread):
-    """Has parties send 50 packets a second, and notes what they hear: when, SSRC, number, timestamp."""
+    """Has parties send 50 packets a second, and notes what they hear: when, SSRC, number, timestamp, and which word."""
 
     def __init__(self):
         super().__init__(daemon=True)
@@ -66,7 +98,9 @@ class Talk(threading.Thread):
         while not self.ends:
             with self.lock:
                 for party, to in self.parties:
-                    party.say(to)
+                    word = WORDS[party.number % len(WORDS)]
+                    # Of who speaks A-law, the level is as good as the same.
+                    party.say(to, bytes([word if party.payload_type == 0 else AS_ALAW[word]]) * 160)
             due += 0.02
             while (left := due - time.monotonic()) > 0:
                 for key, _ in self.selector.select(left):
@@ -80,7 +114,8 @@ class Talk(threading.Thread):
         # Of the payload types in use; RTCP has others.
         if len(data) >= 12 and data[1] & 0x7F in (0, 8):
             seq, stamp, ssrc = struct.unpack("!HII", data[2:12])
-            self.heard[key.data].append((time.time_ns(), ssrc, seq, stamp))
+            word = word_in(data[12:], data[1] & 0x7F)
+            self.heard[key.data].append((time.time_ns(), ssrc, seq, stamp, word))
 
     def since(self, party, begin):
         """With the last packet before."""
@@ -123,6 +158,8 @@ class Scene:
         self.talk = Talk()
         # By call: which of its parties are listened to.
         self.talking = {}
+        # By hand-over: packets of each party that nobody heard.
+        self.unheard = {}
 
     def carriers(self):
         claims, nodes = self.main.keys("/threadbare/claims/"), self.main.keys("/threadbare/nodes/")
@@ -224,9 +261,12 @@ class Scene:
 
     def told(self, what, begin, node):
         """What the parties of a node's calls heard of it."""
-        gaps, lost, others, back = [], 0, 0, 0
+        gaps, lost, others, back, unheard = [], 0, 0, 0, []
         for party in self.parties_of(node):
             packets = self.talk.since(party, begin)
+            words = [one[4] for one in packets if one[4] is not None]
+            steps = [(b - a) % len(WORDS) for a, b in zip(words, words[1:])]
+            unheard.append(sum(step - 1 for step in steps if step > 0))
             gaps.append(max(((b[0] - a[0]) / 1e6 for a, b in zip(packets, packets[1:])), default=0))
             for a, b in zip(packets, packets[1:]):
                 step = (b[2] - a[2]) % 65536
@@ -234,8 +274,9 @@ class Scene:
                 back += a[1] == b[1] and (step == 0 or step > 32768)
                 lost += step - 1 if a[1] == b[1] and 0 < step < 32768 else 0
         self.main.say(f"{what}: {len(gaps)} parties heard nothing for {statistics.median(gaps):.0f} ms (median), {max(gaps):.0f} ms (longest); "
-                      f"{lost} numbers left out, {others} new SSRCs, {back} numbers twice or back")
-        return lost, others, back
+                      f"{lost} numbers left out, {others} new SSRCs, {back} numbers twice or back; "
+                      f"of what was said, {sum(unheard)} packets were not heard ({max(unheard)} of one party at most)")
+        return lost, others, back, unheard
 
     def check_all(self):
         """Each call is known at each node, and nothing of it was made anew."""
@@ -249,7 +290,7 @@ class Scene:
         main.kill("n2").wait()
         found = self.carried(n2=["n1", "n3"])
         self.all_heard()
-        _, others, back = self.told("kill -9", begin, "n2")
+        _, others, back, _ = self.told("kill -9", begin, "n2")
         if others or back:
             main.fail("streams of a node that died are to go on with their SSRCs, and numbers that were not used")
         main.say(f"kill -9: the calls of n2 are at {found['service:n2']}")
@@ -269,9 +310,10 @@ class Scene:
         self.handed_over("n2 is back", begin, "n2")
 
     def handed_over(self, what, begin, node):
-        lost, others, back = self.told(what, begin, node)
+        _, others, back, unheard = self.told(what, begin, node)
         if others or back:
             self.main.fail("what is handed over goes on with its SSRCs and numbers")
+        self.unheard[what] = unheard
 
     def freezes(self):
         """SIGSTOP for 10 s: when it goes on, it sends nothing."""
@@ -368,5 +410,9 @@ def run(main):
     scene.dies()
     scene.freezes()
     scene.stops()
+    # Of what is said meanwhile, nothing is lost; once, a machine with other work may be late.
+    unheard = {what: sum(counts) for what, counts in scene.unheard.items()}
+    if min(unheard.values()) > 0:
+        main.fail(f"hand-overs have lost packets: {unheard}")
     scene.is_alone()
     scene.ends()

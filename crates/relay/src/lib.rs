@@ -60,6 +60,7 @@
 mod board;
 mod call;
 mod copies;
+mod diverted;
 mod engine;
 mod fence;
 mod forward;
@@ -77,12 +78,14 @@ mod ports;
 mod reply;
 mod socket;
 mod stats;
+mod stray;
 mod sync;
 mod unsent;
 
 pub use self::board::{Board, ListenerView, Pace, SenderView, Shown};
 pub use self::call::{Call, Datagram, Outbox, Refused};
 pub use self::copies::PacketListener;
+pub use self::diverted::{Diverted, STRAY_BYTES_MAX};
 pub use self::engine::{CallHandle, CreateError, Engine, EngineError, Settings};
 pub use self::fence::Fence;
 pub use self::forward::{Forward, ForwardSide, ForwardSideStats, ForwardState, Traffic};
@@ -100,3 +103,4 @@ pub use self::ports::{
 pub use self::reply::{Gone, Reply};
 pub use self::socket::{SocketError, Unreachable, check_destination};
 pub use self::stats::{CallStats, ShardStats, Stats};
+pub use self::stray::{Stray, StrayTaker};

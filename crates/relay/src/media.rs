@@ -17,6 +17,7 @@ use crate::copies::{Copies, PacketListener};
 use crate::id::{PortId, PortKind};
 use crate::listen::{Ears, Heard};
 use crate::loudness::{LineMeter, Loudness, TAPPED_SAMPLES_MIN, measure, with_tapped};
+use crate::stray::{Early, Stray};
 use crate::unsent::{Unsent, with_scratch};
 
 /// Two parties that hear each other. Leg 0 of its ports is side A's, leg 1 is B's.
@@ -31,6 +32,8 @@ pub struct MediaCall {
     heard: Heard,
     /// Others may listen.
     is_to_look: bool,
+    /// What came to the process before may still come.
+    early: Option<Box<Early>>,
     copies: Option<Box<Copies>>,
     /// What did not fit the last turn.
     unsent: Unsent,
@@ -69,6 +72,7 @@ impl MediaCall {
             on_event: None,
             heard: Heard::new(Ears::default()),
             is_to_look: false,
+            early: None,
             copies: None,
             unsent: Unsent::default(),
         }
@@ -168,6 +172,60 @@ impl MediaCall {
         Ok(())
     }
 
+    /// What came to the process before, whose state it was restored by, may come until then by [`Medium::handle_strays`](crate::Medium::handle_strays):
+    /// packets behind a gap wait for that.
+    pub fn wait_for_strays(&mut self, until_ns: u64, state: &MediaCallState) {
+        let next = |leg: &LegState| Some(leg.source?.2.plus(1).0);
+        let next = state.call.legs.each_ref().map(next);
+        self.early = Some(Box::new(Early::new(until_ns, next)));
+    }
+
+    #[cold]
+    fn handle_early(&mut self, now_ns: u64, stray: Option<Stray>) {
+        let Some(mut early) = self.early.take() else {
+            return;
+        };
+        stray.into_iter().for_each(|stray| early.add(stray));
+        while let Some(mut stray) = early.pop(now_ns) {
+            let datagram = Datagram {
+                port: stray.port,
+                from: stray.from,
+                received_ns: stray.received_ns.min(now_ns),
+                bytes: &mut stray.bytes,
+            };
+            self.handle(now_ns, datagram);
+        }
+        self.early = Some(early).filter(|early| !early.is_over(now_ns));
+    }
+
+    #[inline]
+    fn handle(&mut self, now_ns: u64, datagram: Datagram<'_>) {
+        let side = match datagram.port.leg {
+            0 => Side::A,
+            _ => Side::B,
+        };
+        let channel = match datagram.port.kind {
+            PortKind::Rtp => Channel::Rtp,
+            PortKind::Rtcp => Channel::Rtcp,
+        };
+        let (at_ns, from, mut bytes) = (datagram.received_ns, datagram.from, datagram.bytes);
+        if let Some(protection) = &mut self.protections[side as usize] {
+            // What is refused is counted there.
+            let Ok(len) = protection.unprotect(now_ns, bytes) else {
+                return;
+            };
+            bytes = &mut bytes[..len];
+        }
+        let verdict = self
+            .call
+            .handle_datagram(now_ns, at_ns, side, channel, from, bytes);
+        if let Some(copies) = &mut self.copies
+            && verdict == Verdict::Media
+        {
+            copies.add(at_ns, side, from, bytes);
+        }
+    }
+
     /// The loudness of what each side sends, A's first; what is being gathered is measured first. `None`: not measured, or nothing was heard
     /// yet.
     pub fn loudness(&mut self) -> [Option<Loudness>; 2] {
@@ -255,34 +313,17 @@ impl MediaCall {
 impl crate::Call for MediaCall {
     #[inline]
     fn handle_datagram(&mut self, now_ns: u64, datagram: Datagram<'_>) {
-        let side = match datagram.port.leg {
-            0 => Side::A,
-            _ => Side::B,
-        };
-        let channel = match datagram.port.kind {
-            PortKind::Rtp => Channel::Rtp,
-            PortKind::Rtcp => Channel::Rtcp,
-        };
-        let (at_ns, from, mut bytes) = (datagram.received_ns, datagram.from, datagram.bytes);
-        if let Some(protection) = &mut self.protections[side as usize] {
-            // What is refused is counted there.
-            let Ok(len) = protection.unprotect(now_ns, bytes) else {
-                return;
-            };
-            bytes = &mut bytes[..len];
+        if self.early.is_some() {
+            return self.handle_early(now_ns, Some(Stray::of(&datagram)));
         }
-        let verdict = self
-            .call
-            .handle_datagram(now_ns, at_ns, side, channel, from, bytes);
-        if let Some(copies) = &mut self.copies
-            && verdict == Verdict::Media
-        {
-            copies.add(at_ns, side, from, bytes);
-        }
+        self.handle(now_ns, datagram);
     }
 
     #[inline]
     fn poll_transmit(&mut self, now_ns: u64, out: &mut dyn Outbox) {
+        if self.early.is_some() {
+            self.handle_early(now_ns, None);
+        }
         if !self.unsent.stage_waiting(&mut self.protections, out) {
             return;
         }
@@ -311,7 +352,11 @@ impl crate::Call for MediaCall {
     }
 
     fn next_timeout(&self) -> Option<u64> {
-        self.call.next_timeout()
+        let due_ns = self.call.next_timeout();
+        let Some(early) = &self.early else {
+            return due_ns;
+        };
+        Some(due_ns.map_or(early.until_ns(), |due_ns| due_ns.min(early.until_ns())))
     }
 
     #[inline]

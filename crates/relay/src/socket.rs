@@ -159,6 +159,22 @@ impl Udp {
         address: SocketAddr,
         buffer_bytes: Option<usize>,
     ) -> Result<Udp, SocketError> {
+        Udp::bound(address, buffer_bytes, false)
+    }
+
+    /// Also where the machine has not the address yet.
+    pub(crate) fn bind_ahead(
+        address: SocketAddr,
+        buffer_bytes: Option<usize>,
+    ) -> Result<Udp, SocketError> {
+        Udp::bound(address, buffer_bytes, true)
+    }
+
+    fn bound(
+        address: SocketAddr,
+        buffer_bytes: Option<usize>,
+        is_ahead: bool,
+    ) -> Result<Udp, SocketError> {
         let open = |source| SocketError::opening(address, source);
         let socket = Socket::new(
             Domain::for_address(address),
@@ -168,6 +184,10 @@ impl Udp {
         .map_err(open)?;
         if reach_of(&address) == Reach::Both {
             socket.set_only_v6(false).map_err(open)?;
+        }
+        if is_ahead {
+            // Of IPv6 sockets, too.
+            setsockopt(&socket, sockopt::IpFreebind, &true).map_err(|error| open(error.into()))?;
         }
         socket
             .bind(&address.into())

@@ -93,7 +93,7 @@ pub use ports::{
 };
 pub use query::Pending;
 pub use record::{CallRecord, CallView, EndReason, SideRecord, StreamRecord};
-pub use saved::SavedError;
+pub use saved::{SavedError, SavedPorts};
 pub use settings::{Settings, Timeouts};
 pub use spec::{Copied, SideSpec, SrtpKeys, StreamKind, StreamSpec};
 

@@ -7,13 +7,14 @@
 //! ```
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
 use super::dialog::{Dialog, Slot};
 use super::id::StreamId;
 use super::live::{DIALOGS_MAX, Live, PAST_MAX};
-use super::{Action, CallId, Calls, NoPorts, PortSource, Recording, StreamCommand};
+use super::{Action, CallId, Calls, NoPorts, PortRequest, PortSource, Recording, StreamCommand};
 
 /// Why a saved call is not brought back. The registry is as it was.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -39,6 +40,9 @@ pub enum SavedError {
         reason: NoPorts,
     },
 }
+
+/// The ports of a leg: what was asked for, and where RTP and RTCP are, as the party was told.
+pub type SavedPorts = (PortRequest, SocketAddr, Option<SocketAddr>);
 
 /// Of the bytes. To be counted up whenever a saved type changes.
 const VERSION: u8 = 2;
@@ -76,6 +80,18 @@ impl<P> Calls<P> {
         };
         // To memory, it cannot fail: all lengths are known.
         postcard::to_allocvec(&(VERSION, head, call)).ok()
+    }
+
+    /// The ports of a call that another process [exported](Self::export): what it asked for, and where RTP and RTCP are.
+    ///
+    /// # Errors
+    /// See [`SavedError`].
+    pub fn saved_ports(bytes: &[u8]) -> Result<Vec<SavedPorts>, SavedError> {
+        let (_, call) = checked::<P>(bytes)?;
+        let legs = call.slots().flat_map(|slot| &slot.local);
+        Ok(legs
+            .map(|leg| (leg.request.clone(), leg.rtp, leg.rtcp))
+            .collect())
     }
 
     /// Goes on with a call that another process [exported](Self::export), as it was: its streams are created anew. A recording goes on in

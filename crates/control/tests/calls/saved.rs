@@ -1,8 +1,10 @@
 //! Calls that go on in another process. The twin of each is a registry whose process runs through: the same requests, the same replies.
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
-use threadbare_control::calls::{CallId, SavedError, Settings, Timeouts};
-use threadbare_control::fuzzing::{Bench, saved};
+use threadbare_control::calls::{CallId, Calls, PortUse, SavedError, Settings, Timeouts};
+use threadbare_control::fuzzing::{Bench, Ports, saved};
 
 use crate::common::*;
 
@@ -212,6 +214,22 @@ fn a_call_that_was_adopted_has_time_for_its_media() {
     let bytes = bench.calls.export(&CallId::new(b"c")).expect("a call");
     let known = bench.calls.adopt(0, &bytes, &mut bench.ports);
     assert_eq!(known, Err(SavedError::Known(CallId::new(b"c"))));
+}
+
+/// Those that are open: who goes on with the call may open them before.
+#[test]
+fn a_saved_call_says_its_ports() {
+    let bench = call();
+    let bytes = bench.calls.export(&CallId::new(b"c")).expect("a call");
+    let saved = Calls::<Ports>::saved_ports(&bytes).expect("it is whole");
+    let numbers: BTreeSet<u16> = saved.iter().map(|(_, rtp, _)| rtp.port()).collect();
+    assert_eq!(numbers, bench.ports.open());
+    for (request, rtp, rtcp) in saved {
+        assert_eq!(request.port_use, PortUse::Pair);
+        assert_eq!(rtcp.map(|rtcp| rtcp.port()), Some(rtp.port() + 1));
+    }
+    let damaged = Calls::<Ports>::saved_ports(&bytes[1..]);
+    assert!(damaged.is_err());
 }
 
 #[test]

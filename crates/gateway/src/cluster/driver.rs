@@ -1,6 +1,7 @@
 //! Owns a [`Member`]: brings it time, changes and answers, and carries its actions out.
 
 mod errands;
+mod handover;
 mod services;
 
 use std::collections::{HashMap, VecDeque};
@@ -14,14 +15,15 @@ use threadbare_control::cluster::{
     Action, Declaration, Entry, Epoch, Key, Life, Member, NodeName, NodeRecord, OnIsolation,
     Operation, Outcome, Reply, RequestId, Settings, StreamName, Timing, Transaction, Value,
 };
-use threadbare_relay::Fence;
+use threadbare_relay::{Fence, Stray};
 use threadbare_runtime::clock_now_ns;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
 use self::errands::Calls;
-use self::services::{Next, Services};
+use self::handover::Next;
+use self::services::Services;
 use super::addresses::Addresses;
 use super::declare::Declared;
 use super::etcd::{Seen, Store};
@@ -30,7 +32,7 @@ use super::passing::{Claimed, Errand};
 use super::peers::{Host, Peers};
 use super::resume;
 use super::seal::Seal;
-use super::service::Opaque;
+use super::service::Leaving;
 use super::status::{Input, NodeStatus, NotMoved, Room, Status, StreamStatus, Totals};
 use crate::config::{CallsOnIsolation, ClusterSpec, StreamSpec};
 use crate::event::Event;
@@ -106,10 +108,22 @@ enum Replied {
     ReadAgain(StreamName, Epoch),
     /// The calls of a service are here.
     Arrived(StreamName, Epoch),
-    /// They have been left, with these states of their streams.
-    Left(StreamName, Vec<(u64, Opaque)>, Option<Next>),
+    /// The states of the calls of a service that may come, `None`: nobody knows; and how often there was no desk yet.
+    Foreseen(StreamName, Option<Vec<Entry>>, u32),
+    /// All is ready for it.
+    Prepared(StreamName),
+    /// Its calls have been left.
+    Left(StreamName, Leaving, Option<Next>),
     /// The next node may have it.
     HandedOver(StreamName),
+    /// What has come for it since; to be told where the answer comes.
+    Strays(
+        StreamName,
+        Vec<(u64, Stray)>,
+        oneshot::Sender<oneshot::Receiver<Vec<u8>>>,
+    ),
+    /// Nothing comes for it here any more.
+    Departed(StreamName),
 }
 
 impl Driver {
@@ -218,6 +232,8 @@ impl Driver {
             Input::Service(spec) => self.set_own_service(&spec),
             Input::Copies(streams) => self.send_copies(streams),
             Input::Copied(copies) => self.keep_copies(copies),
+            // Who asked may be gone.
+            Input::Strays(strays, tell) => drop(tell.send(self.keep_strays(strays))),
             Input::Release(call) => self.member.release_call(now_ns, &call),
             Input::Desk(desk) => self.open_desk(desk),
             Input::End => {}
@@ -241,8 +257,12 @@ impl Driver {
             Replied::States(name, epoch, states) => self.handle_states(name, epoch, states),
             Replied::ReadAgain(name, epoch) => self.read_states(name, epoch),
             Replied::Arrived(name, epoch) => self.handle_arrived(&name, epoch),
-            Replied::Left(name, streams, next) => self.handle_left(name, streams, next),
+            Replied::Foreseen(name, states, tries) => self.handle_foreseen(name, states, tries),
+            Replied::Prepared(name) => self.prepared_service(&name),
+            Replied::Left(name, leaving, next) => self.handle_left(name, leaving, next),
             Replied::HandedOver(name) => self.handed_over(&name),
+            Replied::Strays(name, strays, tell) => self.send_strays(&name, strays, tell),
+            Replied::Departed(name) => self.handle_departed(&name),
         }
     }
 
@@ -347,7 +367,7 @@ impl Driver {
         match action {
             Action::Commit(transaction) => self.commit(transaction),
             Action::Prepare { stream, .. } if self.is_service(&stream) => {
-                self.member.handle_prepared(clock_now_ns(), &stream);
+                self.prepare_service(stream);
             }
             Action::Start { stream, epoch, .. } if self.is_service(&stream) => {
                 self.start_service(stream, epoch);
@@ -515,7 +535,10 @@ impl Driver {
     fn leave(&mut self) {
         let own = self.member.life().node;
         let takes = |(name, node): (&_, &NodeRecord)| *name != own && !node.draining;
-        let is_left = self.member.carried().next().is_some() || self.member.is_handing_over();
+        let services = self.services.as_ref();
+        let is_left = self.member.carried().next().is_some()
+            || self.member.is_handing_over()
+            || services.is_some_and(Services::has_departed);
         let is_done = !is_left || !self.member.nodes().any(takes);
         if is_done && let Some(tell) = self.leaving.take() {
             // Who waited has given up.

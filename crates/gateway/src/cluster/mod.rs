@@ -48,7 +48,10 @@ mod testing;
 
 pub use self::node::Cluster;
 pub use self::passing::{Back, CallDesk, Claimed, HttpRequest, Left, Origin, Passed, Piece, Way};
-pub use self::service::{Copies, Opaque, ServiceSpec, Shadow, StreamCopy, Taking};
+pub use self::service::{
+    Copies, Leaving, Opaque, Preparing, ServiceSpec, Shadow, StrayBox, StrayOnWay, Strays,
+    StreamCopy, Taking,
+};
 pub use self::status::{
     Asked, ClusterView, Input, NodeStatus, NotAnswered, NotMoved, Status, StreamStatus, Totals,
 };

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use serde::{Deserialize, Serialize};
 use threadbare_control::cluster::CallName;
 
-use super::service::{Copies, Opaque, Taking};
+use super::service::{Copies, Leaving, Preparing, Strays, Taking};
 
 /// A request, as the node that it came to sends it on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +30,8 @@ pub enum Passed {
     },
     /// No request: what the node would go on with, should the sender end.
     Copies(Copies),
+    /// The same: what has come for it to the sender.
+    Strays(Strays),
 }
 
 /// Who has sent a message of the ng protocol: what tells cookies apart.
@@ -76,8 +78,10 @@ pub enum Back {
     Piece(Piece),
     /// Another node has the call, or is about to have it.
     Moved,
-    /// Copies have come.
+    /// Copies have come, or strays.
     Kept,
+    /// The same, and nothing should go to the node before any more.
+    Arrived,
     /// It takes no requests of other nodes, or cannot read this one.
     Unable(String),
 }
@@ -121,6 +125,7 @@ impl fmt::Debug for Back {
             Back::Piece(piece) => write!(f, "Piece {}", piece.status),
             Back::Moved => f.write_str("Moved"),
             Back::Kept => f.write_str("Kept"),
+            Back::Arrived => f.write_str("Arrived"),
             Back::Unable(reason) => write!(f, "Unable {reason}"),
         }
     }
@@ -198,8 +203,8 @@ pub enum Claimed {
     Refused,
 }
 
-/// Is called with the last states of streams, by number.
-pub type Left = Box<dyn FnOnce(Vec<(u64, Opaque)>) + Send>;
+/// Is called with what is left of a service's calls.
+pub type Left = Box<dyn FnOnce(Leaving) + Send>;
 
 /// Who has the calls of this node.
 pub trait CallDesk: Send + Sync + fmt::Debug {
@@ -209,9 +214,21 @@ pub trait CallDesk: Send + Sync + fmt::Debug {
     /// What has become of a call.
     fn claimed(&self, call: &CallName, claimed: Claimed);
 
+    /// Opens what the calls of a service will need. `done` is called when that is done.
+    fn prepare(&self, preparing: Preparing, done: Box<dyn FnOnce() + Send>);
+
+    /// A service that was prepared for does not come.
+    fn unprepare(&self, service: &str);
+
     /// Goes on with the calls of a service. `done` is called when all are there that can be.
     fn take(&self, taking: Taking, done: Box<dyn FnOnce() + Send>);
 
-    /// Leaves the calls of a service as they are, for another node. `left` is called with the last state of each of their streams, by number.
+    /// Leaves the calls of a service as they are, for another node. Their ports stay open.
     fn leave(&self, service: &str, left: Left);
+
+    /// Closes the ports of a service's calls that were left.
+    fn close(&self, service: &str);
+
+    /// Something more is in the [`StrayBox`](super::StrayBox) that came with the calls.
+    fn deliver(&self);
 }

@@ -207,6 +207,14 @@ impl Host {
                 let _ = self.inputs.send(Input::Copied(copies));
                 Back::Kept
             }
+            (Passed::Strays(strays), _) => {
+                let (tell, told) = oneshot::channel();
+                let _ = self.inputs.send(Input::Strays(strays, tell));
+                match told.await {
+                    Ok(true) => Back::Arrived,
+                    Ok(false) | Err(_) => Back::Kept,
+                }
+            }
             (passed, Some(desk)) => desk.answer(passed).await,
             (_, None) => Back::Unable("it takes no calls".to_owned()),
         }
@@ -236,7 +244,7 @@ mod tests {
 
     use super::super::name::name_of;
     use super::super::passing::{Claimed, HttpRequest, Left, Origin};
-    use super::super::service::Taking;
+    use super::super::service::{Preparing, Taking};
     use super::super::testing::run;
     use super::*;
 
@@ -266,9 +274,17 @@ mod tests {
 
         fn claimed(&self, _: &CallName, _: Claimed) {}
 
+        fn prepare(&self, _: Preparing, _: Box<dyn FnOnce() + Send>) {}
+
+        fn unprepare(&self, _: &str) {}
+
         fn take(&self, _: Taking, _: Box<dyn FnOnce() + Send>) {}
 
         fn leave(&self, _: &str, _: Left) {}
+
+        fn close(&self, _: &str) {}
+
+        fn deliver(&self) {}
     }
 
     const PROCESS: u64 = 9;

@@ -16,7 +16,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
 use super::passing::{Back, CallDesk, Errand, Passed, Way};
-use super::service::{Copies, Opaque, ServiceSpec, service_of};
+use super::service::{Copies, Opaque, ServiceSpec, Strays, service_of};
 use crate::config::StreamSpec;
 
 /// For the `cluster` thread.
@@ -59,6 +59,8 @@ pub enum Input {
     Copies(Vec<(u64, Option<Opaque>)>),
     /// The same of another process.
     Copied(Copies),
+    /// Datagrams for streams that the sender has left. Told: whether nothing should go to it any more.
+    Strays(Strays, oneshot::Sender<bool>),
     /// Nothing is sent any more. Others may take all of it.
     End,
 }

@@ -1,5 +1,6 @@
 //! Local interfaces: where the ports of calls are opened, and what the parties are told.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -18,6 +19,10 @@ pub(super) struct Interfaces {
     ranges: Vec<Range>,
     /// What is sent from ports that are opened passes this.
     fence: Option<Fence>,
+    /// Ports are opened before the machine has their addresses.
+    precedes_addresses: bool,
+    /// By the advertised address of RTP.
+    ahead: HashMap<SocketAddr, LegPorts>,
 }
 
 /// The ports of one address.
@@ -40,6 +45,8 @@ impl Interfaces {
             told: Vec::new(),
             ranges: Vec::new(),
             fence: None,
+            precedes_addresses: false,
+            ahead: HashMap::new(),
         };
         interfaces.change(specs)?;
         Ok(interfaces)
@@ -48,6 +55,29 @@ impl Interfaces {
     /// What is sent from ports that are opened from now on passes this.
     pub(super) fn set_fence(&mut self, fence: Fence) {
         self.fence = Some(fence);
+    }
+
+    /// Ports are opened from now on whether the machine has their addresses or not yet.
+    pub(super) fn precede_addresses(&mut self) {
+        self.precedes_addresses = true;
+        self.ranges.iter().for_each(Range::precede_address);
+    }
+
+    /// Opens the ports of a call that may come: [`reopen`](PortSource::reopen) finds them. What cannot be opened is told there.
+    pub(super) fn open_ahead(
+        &mut self,
+        request: &PortRequest,
+        rtp: SocketAddr,
+        rtcp: Option<SocketAddr>,
+    ) {
+        if let Ok(ports) = self.open_again(request, rtp, rtcp) {
+            self.ahead.insert(rtp, ports);
+        }
+    }
+
+    /// Those that no call has come for.
+    pub(super) fn close_ahead(&mut self) {
+        self.ahead = HashMap::new();
     }
 
     fn fenced(&self, ports: LegPorts) -> LegPorts {
@@ -65,6 +95,9 @@ impl Interfaces {
         let stays = |spec: &InterfaceSpec| self.ranges.iter().position(|one| one.spec == *spec);
         let new = specs.iter().filter(|spec| stays(spec).is_none());
         let mut new: Vec<Range> = new.map(Range::new).collect::<Result<_, _>>()?;
+        if self.precedes_addresses {
+            new.iter().for_each(Range::precede_address);
+        }
         self.ranges.retain(|one| specs.contains(&one.spec));
         self.ranges.append(&mut new);
         self.told.clear();
@@ -96,6 +129,11 @@ impl Range {
             spec: spec.clone(),
         })
     }
+
+    fn precede_address(&self) {
+        self.pairs.precede_address();
+        self.singles.precede_address();
+    }
 }
 
 impl PortSource<LegPorts> for Interfaces {
@@ -124,6 +162,25 @@ impl PortSource<LegPorts> for Interfaces {
         rtp: SocketAddr,
         rtcp: Option<SocketAddr>,
     ) -> Result<LegPorts, NoPorts> {
+        let has_rtcp = |ports: &LegPorts| {
+            let opened = ports.rtcp_address().map(|local| local.port());
+            opened == rtcp.map(|rtcp| rtcp.port())
+        };
+        let ports = match self.ahead.remove(&rtp).filter(has_rtcp) {
+            Some(ports) => ports,
+            None => self.open_again(request, rtp, rtcp)?,
+        };
+        Ok(self.fenced(ports))
+    }
+}
+
+impl Interfaces {
+    fn open_again(
+        &self,
+        request: &PortRequest,
+        rtp: SocketAddr,
+        rtcp: Option<SocketAddr>,
+    ) -> Result<LegPorts, NoPorts> {
         let range = self.range(request)?;
         let (name, now, then) = (&range.name, range.advertised, rtp.ip());
         if now != then {
@@ -139,15 +196,13 @@ impl PortSource<LegPorts> for Interfaces {
         let ports = ports.map_err(|error| NoPorts(error.to_string()))?;
         let opened = ports.rtcp_address().map(|local| local.port());
         match opened == rtcp.map(|rtcp| rtcp.port()) {
-            true => Ok(self.fenced(ports)),
+            true => Ok(ports),
             false => Err(NoPorts(format!(
                 "{rtp}: RTCP cannot be at another port than before"
             ))),
         }
     }
-}
 
-impl Interfaces {
     fn range(&self, request: &PortRequest) -> Result<&Range, NoPorts> {
         let is_meant = |range: &&Range| {
             range.name == request.interface && Family::of(range.advertised) == request.family
@@ -239,5 +294,50 @@ mod tests {
             .reopen(&request, rtp, rtcp)
             .expect_err("no interface");
         assert!(error.to_string().contains("interface a"), "{error}");
+    }
+
+    /// Addresses of RFC 5737 and RFC 3849: no machine has them.
+    #[test]
+    fn ports_are_opened_before_their_address_is_here() {
+        for (address, family) in [
+            (IpAddr::from([192, 0, 2, 77]), Family::V4),
+            ("2001:db8::77".parse().expect("an address"), Family::V6),
+        ] {
+            let spec = InterfaceSpec {
+                name: "a".to_owned(),
+                address,
+                advertised: address,
+                ports: "20000-29999".parse().expect("a range"),
+            };
+            let request = PortRequest {
+                interface: InterfaceName("a".into()),
+                family,
+                port_use: PortUse::Pair,
+            };
+            let mut interfaces = Interfaces::new(&[spec]).expect("ranges");
+            let error = interfaces.open(&request).expect_err("it is not here");
+            assert!(error.to_string().contains(&address.to_string()), "{error}");
+            interfaces.precede_addresses();
+            let [rtp, rtcp, other] =
+                [20_000, 20_001, 20_002].map(|port| SocketAddr::new(address, port));
+            interfaces.open_ahead(&request, rtp, Some(rtcp));
+            interfaces.open_ahead(&request, other, None);
+            let ports = interfaces
+                .reopen(&request, rtp, Some(rtcp))
+                .expect("it was opened");
+            let local = (Some(ports.rtp_address()), ports.rtcp_address());
+            assert_eq!(local, (Some(rtp), Some(rtcp)));
+            let error = interfaces.reopen(&request, rtp, Some(rtcp));
+            error.expect_err("they are in use");
+            drop(ports);
+            // What was not opened ahead is opened now.
+            let rtcp = SocketAddr::new(address, 20_005);
+            let rtp = SocketAddr::new(address, 20_004);
+            interfaces
+                .reopen(&request, rtp, Some(rtcp))
+                .expect("it is free");
+            interfaces.close_ahead();
+            assert!(interfaces.ahead.is_empty());
+        }
     }
 }

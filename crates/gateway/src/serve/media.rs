@@ -18,7 +18,7 @@ use threadbare_control::calls::{
 };
 use threadbare_relay::{
     CallHandle, CreateError, Ears, Engine, EngineError, Forward, ForwardSideStats, LegPorts,
-    MediaCall, Medium, Reply, Settings, ShardStats,
+    MediaCall, Medium, Reply, Settings, ShardStats, Stray,
 };
 use threadbare_rtp::call::{Call, CallError, KeyPress, Side};
 use threadbare_rtp::codec::CodecError;
@@ -29,6 +29,7 @@ use threadbare_runtime::clock_now_ns;
 
 use self::copies::CopiesTo;
 pub(super) use self::ears::Unheard;
+pub(super) use self::keep::HandedOver;
 use self::keep::Keeper;
 pub(super) use self::now::StreamNow;
 use self::plays::Played;
@@ -334,6 +335,16 @@ impl MediaPlane {
         }
     }
 
+    /// What has come to the node that carried a stream before.
+    pub(super) fn deliver(&self, stream: StreamId, strays: Vec<Stray>) {
+        if let Some(running) = self.streams.get(&stream) {
+            // A stream that is gone hears nothing.
+            let _ = running
+                .handle
+                .command(move |medium, now_ns| medium.handle_strays(now_ns, strays));
+        }
+    }
+
     /// For the log.
     pub(super) fn call_of(&self, stream: StreamId) -> Option<&CallId> {
         Some(&self.streams.get(&stream)?.call)
@@ -464,6 +475,7 @@ fn settle(medium: &mut Medium, now_ns: u64, side: Side, spec: &StreamSpec) {
             );
             forward.set_keys(now_ns, side, keys, Rollover::Kept);
         }
+        Medium::Diverted(_) => {}
     }
 }
 
@@ -521,7 +533,7 @@ fn change(
         Medium::Forward(forward) if moved || old.mux != new.mux => {
             forward.set_side(side, spec::forward_side(new));
         }
-        Medium::Forward(_) => {}
+        Medium::Forward(_) | Medium::Diverted(_) => {}
     }
     settle(medium, now_ns, side, after);
     Ok(())
@@ -539,6 +551,7 @@ fn stats_of(medium: &mut Medium) -> StreamStats {
         Medium::Forward(forward) => StreamStats {
             sides: forward.stats().map(|side| forward_stats(&side)),
         },
+        Medium::Diverted(_) => StreamStats::default(),
     }
 }
 

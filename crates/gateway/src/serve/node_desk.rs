@@ -18,7 +18,9 @@ use super::feeds::Feeds;
 use super::http::{PassedOn, Peer};
 use super::orders::{Control, NotDone};
 use super::service::Service;
-use crate::cluster::{Back, CallDesk, Claimed, HttpRequest, Left, Origin, Passed, Taking};
+use crate::cluster::{
+    Back, CallDesk, Claimed, HttpRequest, Left, Origin, Passed, Preparing, Taking,
+};
 
 /// By which the cluster's thread reaches the control thread.
 pub(super) struct NodeDesk {
@@ -63,7 +65,7 @@ impl CallDesk for NodeDesk {
                 })
             }
             // The cluster's thread keeps them.
-            Passed::Copies(_) => Box::pin(std::future::ready(Back::Kept)),
+            Passed::Copies(_) | Passed::Strays(_) => Box::pin(std::future::ready(Back::Kept)),
         }
     }
 
@@ -72,6 +74,19 @@ impl CallDesk for NodeDesk {
         // Replies wait for it.
         self.control
             .order_surely(move |service: &mut Service| service.handle_claimed(&call, claimed));
+    }
+
+    fn prepare(&self, preparing: Preparing, done: Box<dyn FnOnce() + Send>) {
+        self.control.order_surely(move |service: &mut Service| {
+            service.prepare(preparing);
+            done();
+        });
+    }
+
+    fn unprepare(&self, name: &str) {
+        let name = name.to_owned();
+        self.control
+            .order_surely(move |service: &mut Service| service.unprepare(&name));
     }
 
     fn take(&self, taking: Taking, done: Box<dyn FnOnce() + Send>) {
@@ -85,6 +100,17 @@ impl CallDesk for NodeDesk {
         let name = name.to_owned();
         self.control
             .order_surely(move |service: &mut Service| left(service.leave(&name)));
+    }
+
+    fn close(&self, name: &str) {
+        let name = name.to_owned();
+        self.control
+            .order_surely(move |service: &mut Service| service.close(&name));
+    }
+
+    fn deliver(&self) {
+        self.control
+            .order_surely(|service: &mut Service| service.deliver_strays());
     }
 }
 

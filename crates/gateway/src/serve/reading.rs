@@ -96,6 +96,7 @@ impl Reading {
                 Side::BOTH.map(|side| audio(media, &stats, side))
             }
             Medium::Forward(forward) => forward.stats().map(|side| forwarded(&side)),
+            Medium::Diverted(_) => Default::default(),
         };
         Reading { sides }
     }

@@ -2,6 +2,7 @@
 
 use std::hash::{BuildHasher, Hasher};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -64,6 +65,7 @@ pub struct PortRange(Arc<Range>);
 struct Range {
     settings: RangeSettings,
     numbers: Mutex<Numbers>,
+    precedes_address: AtomicBool,
 }
 
 impl PortRange {
@@ -91,7 +93,13 @@ impl PortRange {
         Ok(PortRange(Arc::new(Range {
             settings,
             numbers: Mutex::new(numbers),
+            precedes_address: AtomicBool::new(false),
         })))
+    }
+
+    /// Ports are opened from now on whether the machine has the address or not yet: datagrams come when it has, and none can be sent before.
+    pub fn precede_address(&self) {
+        self.0.precedes_address.store(true, Relaxed);
     }
 
     /// Opens the ports for a leg. Skips ports that other programs have.
@@ -159,7 +167,11 @@ impl Range {
         let settings = &self.settings;
         let bind = |port| {
             let address = SocketAddr::new(settings.address, port);
-            Udp::bind(address, settings.receive_buffer_bytes)
+            let buffer_bytes = settings.receive_buffer_bytes;
+            match self.precedes_address.load(Relaxed) {
+                true => Udp::bind_ahead(address, buffer_bytes),
+                false => Udp::bind(address, buffer_bytes),
+            }
         };
         let rtp = bind(number)?;
         let rtcp = match settings.port_use {

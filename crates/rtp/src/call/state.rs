@@ -1,5 +1,7 @@
 //! What a call keeps over a restart of the process, so that the parties notice no more than a gap.
 
+use std::net::SocketAddr;
+
 use super::direction::Direction;
 use super::{Call, Side, TimeState};
 use crate::leg::{LegState, Outage};
@@ -30,6 +32,11 @@ impl Call {
             legs: [0, 1].map(|side: usize| self.legs[side].snapshot(now_ns)),
             directions: [0, 1].map(|side: usize| self.directions[side].snapshot(now_ns)),
         }
+    }
+
+    /// Gives all packets that have come from a side and were not sent on yet: [`Leg::give_up`](crate::leg::Leg::give_up).
+    pub fn give_up(&mut self, now_ns: u64, side: Side, give: impl FnMut(u64, SocketAddr, &[u8])) {
+        self.legs[side as usize].give_up(now_ns, give);
     }
 
     /// Goes on where another process stopped, with its SSRCs, and with numbers and timestamps that continue. For a call that has neither sent nor

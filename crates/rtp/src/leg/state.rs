@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::{Keep, Leg};
+use super::{Keep, Leg, Media};
 use crate::id::{NS_PER_S, SeqNum, Ssrc};
 use crate::jitter::ResyncCause;
 
@@ -68,6 +68,22 @@ pub struct SentState {
     pub packets_sent: u64,
     /// Bytes of payload in them.
     pub octets_sent: u64,
+}
+
+impl Leg {
+    /// Gives all packets that have come and are not played yet, in order, for another process to take: when each came, but for its
+    /// jitter, its sender, and the packet. Nothing is held behind that.
+    pub fn give_up(&mut self, now_ns: u64, mut give: impl FnMut(u64, SocketAddr, &[u8])) {
+        let Some((from, ..)) = self.admission.source() else {
+            return;
+        };
+        self.jitter.release_all();
+        while let Some(media) = self.poll_media(now_ns, true) {
+            if let Media::Packet(packet) = media {
+                give(packet.play_ns.min(now_ns), from, packet.whole);
+            }
+        }
+    }
 }
 
 impl<K: Keep> Leg<K> {

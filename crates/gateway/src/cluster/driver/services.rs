@@ -9,33 +9,58 @@ use threadbare_control::cluster::{
     Value,
 };
 use threadbare_runtime::clock_now_ns;
-use tokio::time::{sleep, timeout};
+use tokio::sync::oneshot;
+use tokio::time::sleep;
 
 use super::{Driver, Replied};
 use crate::cluster::addresses::Addresses;
 use crate::cluster::passing::Passed;
 use crate::cluster::seal::Seal;
-use crate::cluster::service::{Copies, Opaque, ServiceSpec, Taking, service_of};
+use crate::cluster::service::{Copies, Opaque, ServiceSpec, StrayBox, Taking, service_of};
 use crate::cluster::shadows::Shadows;
+use crate::config::ServiceAddress;
 
 /// What the driver has for services.
 pub(super) struct Services {
-    addresses: Addresses,
+    pub(super) addresses: Addresses,
     seal: Seal,
     /// Whose numbers the streams of this process have.
-    process: u64,
+    pub(super) process: u64,
     /// This node's own, as it is to be declared.
     own: Option<(StreamName, Declaration)>,
-    carried: BTreeMap<StreamName, Carrying>,
-    shadows: Shadows,
+    pub(super) carried: BTreeMap<StreamName, Carrying>,
+    /// Those that another node has had from this one, while something may still come here for it.
+    pub(super) departed: BTreeMap<StreamName, Departed>,
+    pub(super) shadows: Shadows,
+    pub(super) strays: StrayBox,
 }
 
 /// A service that is here.
-struct Carrying {
+pub(super) struct Carrying {
     epoch: Epoch,
-    spec: ServiceSpec,
+    pub(super) spec: ServiceSpec,
+    pub(super) stage: Stage,
+}
+
+/// How far a service is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Stage {
+    /// The states of its calls are being read.
+    Read,
+    /// They were given to the desk.
+    Taken,
     /// All calls that go on have gone on.
-    has_arrived: bool,
+    Arrived,
+}
+
+/// A service that another node has had from this one.
+pub(super) struct Departed {
+    /// To be taken off.
+    pub(super) addresses: Vec<ServiceAddress>,
+    pub(super) link: Link,
+    /// Dropped with this, it ends the task that sends strays.
+    #[expect(dead_code, reason = "its end is what it says")]
+    pub(super) running: oneshot::Sender<()>,
 }
 
 /// What a state in the store begins with: the process whose numbers its streams have.
@@ -49,7 +74,9 @@ impl Services {
             process,
             own: None,
             carried: BTreeMap::new(),
+            departed: BTreeMap::new(),
             shadows: Shadows::default(),
+            strays: StrayBox::default(),
         }
     }
 
@@ -64,7 +91,7 @@ impl Services {
     /// Whether calls may come with it that are not here yet.
     fn is_arriving(&self, name: &StreamName) -> bool {
         let carrying = self.carried.get(name);
-        carrying.is_some_and(|carrying| !carrying.has_arrived)
+        carrying.is_some_and(|carrying| carrying.stage < Stage::Arrived)
     }
 
     /// `None`: it is too long to go on elsewhere.
@@ -80,7 +107,7 @@ impl Services {
         Some(sealed.into())
     }
 
-    fn opened(&self, entry: &Entry) -> Option<(u64, Opaque)> {
+    pub(super) fn opened(&self, entry: &Entry) -> Option<(u64, Opaque)> {
         let (Key::State(service, call), Value::State(sealed)) = (&entry.key, &entry.value) else {
             return None;
         };
@@ -148,11 +175,13 @@ impl Driver {
         let Some(services) = &mut self.services else {
             return;
         };
+        // It has come back before all was over: what still comes, comes to calls again.
+        services.departed.remove(&name);
         tracing::info!(service = %name, "carrying a service");
         let carrying = Carrying {
             epoch,
             spec,
-            has_arrived: false,
+            stage: Stage::Read,
         };
         services.carried.insert(name.clone(), carrying);
         self.read_states(name, epoch);
@@ -188,7 +217,7 @@ impl Driver {
         };
         let carrying = services.carried.get(&name);
         let Some(interfaces) = carrying
-            .filter(|carrying| carrying.epoch == epoch)
+            .filter(|carrying| carrying.epoch == epoch && carrying.stage == Stage::Read)
             .map(|carrying| carrying.spec.interfaces())
         else {
             return;
@@ -218,7 +247,11 @@ impl Driver {
             fence: self.fence.clone(),
             calls,
             shadows,
+            strays: services.strays.clone(),
         };
+        if let Some(carrying) = services.carried.get_mut(&name) {
+            carrying.stage = Stage::Taken;
+        }
         let replies = self.replies.clone();
         let done = move || drop(replies.send(Replied::Arrived(name, epoch)));
         desk.take(taking, Box::new(done));
@@ -228,97 +261,8 @@ impl Driver {
         let services = self.services.as_mut();
         let carrying = services.and_then(|services| services.carried.get_mut(name));
         if let Some(carrying) = carrying.filter(|carrying| carrying.epoch == epoch) {
-            carrying.has_arrived = true;
+            carrying.stage = Stage::Arrived;
         }
-    }
-
-    /// Another node has it, or nobody.
-    pub(super) fn stop_service(&mut self, name: &StreamName) {
-        if let Some(spec) = self.leave_service(name, None) {
-            let services = self.services.as_ref();
-            services.map(|services| services.addresses.remove(&spec.addresses));
-        }
-    }
-
-    /// Another node is about to have it: it gets the last states of all streams before it is told.
-    pub(super) fn hand_over_service(&mut self, name: &StreamName) {
-        let next = self.member.next_owner(name);
-        let link = next.and_then(|life| {
-            let record = self.member.nodes().find(|(node, _)| **node == life.node);
-            record?.1.link
-        });
-        if self.leave_service(name, Some(link)).is_none() {
-            // It has never begun.
-            self.handed_over(name);
-        }
-    }
-
-    /// `next`: it is handed over, to a node that is asked there.
-    fn leave_service(
-        &mut self,
-        name: &StreamName,
-        next: Option<Option<Link>>,
-    ) -> Option<ServiceSpec> {
-        self.member.leave_calls(name);
-        let desk = self.desk();
-        let spec = self.services.as_mut()?.carried.remove(name)?.spec;
-        tracing::info!(service = %name, "leaving a service");
-        let next = next.map(|link| Next {
-            link,
-            addresses: spec.addresses.clone(),
-        });
-        let (replies, service) = (self.replies.clone(), name.clone());
-        let left = move |streams| drop(replies.send(Replied::Left(service, streams, next)));
-        match desk {
-            Some(desk) => desk.leave(&name.0, Box::new(left)),
-            None => left(Vec::new()),
-        }
-        Some(spec)
-    }
-
-    /// The last states of the streams of a service.
-    pub(super) fn handle_left(
-        &mut self,
-        name: StreamName,
-        streams: Vec<(u64, Opaque)>,
-        next: Option<Next>,
-    ) {
-        let (Some(services), Some(calls)) = (&mut self.services, &mut self.calls) else {
-            return;
-        };
-        let streams = streams
-            .into_iter()
-            .map(|(stream, state)| (stream, Some(state)));
-        let copies = Copies {
-            process: services.process,
-            is_last: true,
-            streams: streams.collect(),
-        };
-        // It may come back before another node has it.
-        services.shadows.put(clock_now_ns(), copies.clone());
-        let Some(next) = next else { return };
-        let asked: Vec<_> = match &next.link {
-            Some(link) => parts(&copies)
-                .map(|part| calls.peers.ask(link, &part))
-                .collect(),
-            None => Vec::new(),
-        };
-        let (addresses, replies) = (services.addresses.clone(), self.replies.clone());
-        tokio::spawn(async move {
-            for kept in asked {
-                if !matches!(timeout(KEPT_TIME_MAX, kept).await, Ok(Ok(_))) {
-                    tracing::warn!(service = %name, "the next node has not said that it has the states of the streams");
-                    break;
-                }
-            }
-            let _ = addresses.remove(&next.addresses).await;
-            let _ = replies.send(Replied::HandedOver(name));
-        });
-    }
-
-    pub(super) fn handed_over(&mut self, name: &StreamName) {
-        let now_ns = clock_now_ns();
-        self.member.handle_handed_over(now_ns, name, Vec::new());
     }
 
     /// States of this process's streams, for the nodes that would go on with them.
@@ -362,8 +306,11 @@ impl Driver {
         let Some(services) = &mut self.services else {
             return;
         };
-        for carrying in std::mem::take(&mut services.carried).into_values() {
-            let _ = services.addresses.remove(&carrying.spec.addresses).await;
+        let carried = std::mem::take(&mut services.carried).into_values();
+        let departed = std::mem::take(&mut services.departed).into_values();
+        let carried = carried.map(|carrying| carrying.spec.addresses);
+        for addresses in carried.chain(departed.map(|departed| departed.addresses)) {
+            let _ = services.addresses.remove(&addresses).await;
         }
     }
 
@@ -394,19 +341,12 @@ impl Driver {
         let services = self.services.iter();
         services
             .flat_map(|services| services.carried.values())
-            .any(|carrying| !carrying.has_arrived)
+            .any(|carrying| carrying.stage < Stage::Arrived)
     }
 }
 
-/// To whom a service is handed over.
-pub(super) struct Next {
-    link: Option<Link>,
-    /// To be taken off before.
-    addresses: Vec<crate::config::ServiceAddress>,
-}
-
 /// In messages that go from node to node.
-fn parts(copies: &Copies) -> impl Iterator<Item = Passed> + '_ {
+pub(super) fn parts(copies: &Copies) -> impl Iterator<Item = Passed> + '_ {
     let mut left = &copies.streams[..];
     std::iter::from_fn(move || {
         let mut bytes = 0;
@@ -427,10 +367,8 @@ fn parts(copies: &Copies) -> impl Iterator<Item = Passed> + '_ {
     })
 }
 
-const AGAIN: Duration = Duration::from_millis(50);
-/// Of a node that has to do with other things.
-const KEPT_TIME_MAX: Duration = Duration::from_millis(500);
 /// A message has less than 1 MiB.
-const PART_BYTES: usize = 256 << 10;
+pub(super) const PART_BYTES: usize = 256 << 10;
 /// A number, and the length of what follows.
-const COPY_BYTES: usize = 16;
+pub(super) const COPY_BYTES: usize = 16;
+const AGAIN: Duration = Duration::from_millis(50);

@@ -7,16 +7,18 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use threadbare_control::calls::{Media, StreamId, StreamSpec};
-use threadbare_relay::{MediaCallState, Medium};
+use threadbare_relay::{CallHandle, MediaCallState, Medium, Stray};
 use threadbare_rtp::call::Side;
 use threadbare_rtp::id::{SeqNum, Ssrc};
 use threadbare_rtp::leg::{Outage, SKIPPED_PACKETS_MAX};
 use threadbare_rtp::srtp::ProtectionState;
 use threadbare_runtime::clock_now_ns;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::plays::Played;
 use super::state::{MediumState, PlayState, StreamState};
 use super::{MediaPlane, settle};
+use crate::cluster::StreamCopy;
 use crate::serve::spec::{self, FIRST_SEQ_MASK};
 use crate::serve::store::{Before, Shelf};
 use crate::system::{boot_id, random_number, unix_at_zero_ns};
@@ -30,11 +32,24 @@ pub(super) struct Keeper {
     due_ns: u64,
     /// Of the process before, until their calls are there again.
     saved: HashMap<StreamId, (Vec<u8>, Before)>,
+    /// What has come to the process before, behind the state.
+    strays: HashMap<StreamId, Vec<Stray>>,
     boot: Option<u128>,
     /// When media came last, as the process before knew it.
     heard: Vec<(StreamId, Media)>,
     /// What it was playing.
     pub(super) unplayed: Vec<(StreamId, Side, PlayState)>,
+}
+
+/// Streams that another node goes on with.
+#[derive(Debug)]
+pub(in crate::serve) struct HandedOver {
+    /// What it needs for each.
+    pub(in crate::serve) states: Vec<(StreamId, Vec<u8>)>,
+    /// Their ports stay open until these are dropped.
+    pub(in crate::serve) handles: Vec<CallHandle<Medium>>,
+    /// What still comes there, with the number of the stream.
+    pub(in crate::serve) strays: UnboundedReceiver<(u64, Stray)>,
 }
 
 /// How long ago a state was taken.
@@ -60,6 +75,7 @@ impl MediaPlane {
             turns: VecDeque::new(),
             due_ns: 0,
             saved: saved.collect(),
+            strays: HashMap::new(),
             boot: boot_id(),
             heard: Vec::new(),
             unplayed: Vec::new(),
@@ -67,7 +83,12 @@ impl MediaPlane {
     }
 
     /// The state of a stream of another node, which is about to begin here.
-    pub(in crate::serve) fn expect(&mut self, stream: StreamId, copy: crate::cluster::StreamCopy) {
+    pub(in crate::serve) fn expect(
+        &mut self,
+        stream: StreamId,
+        copy: StreamCopy,
+        strays: Vec<Stray>,
+    ) {
         let Some(keeper) = &mut self.keeper else {
             return;
         };
@@ -80,6 +101,9 @@ impl MediaPlane {
                 let state = state.on_this_clock(copy.at_ns, way_ns, keeper.boot);
                 let state = state.to_bytes();
                 keeper.saved.insert(stream, (state, before));
+                if copy.is_last {
+                    keeper.strays.insert(stream, strays);
+                }
             }
             Err(error) => {
                 tracing::warn!(stream = stream.0, %error, "the state of a stream is not taken: it begins anew");
@@ -92,7 +116,7 @@ impl MediaPlane {
         let Some(keeper) = &mut self.keeper else {
             return Vec::new();
         };
-        keeper.saved = HashMap::new();
+        (keeper.saved, keeper.strays) = Default::default();
         std::mem::take(&mut keeper.heard)
     }
 
@@ -139,8 +163,9 @@ impl MediaPlane {
         let played = running.plays.clone();
         // A stream that is gone has none.
         let _ = running.handle.command(move |medium, now_ns| {
-            let state = state_of(medium, &played, now_ns, boot);
-            shelf.put_stream(stream, state.to_bytes());
+            if let Some(state) = state_of(medium, &played, now_ns, boot) {
+                shelf.put_stream(stream, state.to_bytes());
+            }
         });
     }
 
@@ -160,20 +185,38 @@ impl MediaPlane {
         }
     }
 
-    /// The same for some streams, which another node goes on with: what it needs for each.
-    pub(in crate::serve) fn hand_over(&mut self, streams: &[StreamId]) -> Vec<(StreamId, Vec<u8>)> {
-        let mut states = Vec::new();
+    /// The same for some streams, which another node goes on with.
+    pub(in crate::serve) fn hand_over(&mut self, streams: &[StreamId]) -> HandedOver {
+        let (give, strays) = unbounded_channel();
+        let mut asked = Vec::with_capacity(streams.len());
+        let mut handles = Vec::with_capacity(streams.len());
         for &stream in streams {
             self.stop_recording(stream, false);
             let copied = self.streams.get(&stream).and_then(|one| one.spec.copies);
             self.link(stream, copied, None);
-            if let Some(keeper) = &self.keeper {
-                keeper.shelf.forget_stream(stream);
-            }
-            let state = self.end_silently(stream);
-            states.extend(state.map(|state| (stream, state)));
+            let (Some(keeper), Some(running)) = (&self.keeper, self.streams.remove(&stream)) else {
+                continue;
+            };
+            keeper.shelf.forget_stream(stream);
+            let (boot, played, give) = (keeper.boot, running.plays, give.clone());
+            // All threads at once: each packet of this time comes late.
+            let state = running.handle.with(move |medium, now_ns| {
+                let state = state_of(medium, &played, now_ns, boot);
+                // Nobody may want them.
+                let take = move |stray| drop(give.send((stream.0, stray)));
+                medium.divert(now_ns, Box::new(take));
+                state.map(|state| state.to_bytes())
+            });
+            asked.push((stream, state));
+            handles.push(running.handle);
         }
-        states
+        let told = asked.into_iter();
+        let states = told.filter_map(|(stream, state)| Some((stream, state.wait().ok()??)));
+        HandedOver {
+            states: states.collect(),
+            handles,
+            strays,
+        }
     }
 
     /// `None`: it is gone, or nobody keeps it.
@@ -182,7 +225,7 @@ impl MediaPlane {
         let running = self.streams.remove(&stream)?;
         let played = running.plays;
         let mut medium = running.handle.remove()?;
-        let state = state_of(&mut medium, &played, clock_now_ns(), boot);
+        let state = state_of(&mut medium, &played, clock_now_ns(), boot)?;
         Some(state.to_bytes())
     }
 }
@@ -204,9 +247,13 @@ impl Keeper {
             }
         }
         self.shelf.begin(stream);
-        let mut state = state_of(medium, &<[Played; 2]>::default(), now_ns, self.boot);
-        state.plays.clone_from(&unplayed);
-        self.shelf.put_stream(stream, state.to_bytes());
+        if let Some(mut state) = state_of(medium, &<[Played; 2]>::default(), now_ns, self.boot) {
+            state.plays.clone_from(&unplayed);
+            self.shelf.put_stream(stream, state.to_bytes());
+        }
+        // Before what waits in the ports, which came behind it.
+        let strays = self.strays.remove(&stream);
+        medium.handle_strays(now_ns, strays.unwrap_or_default());
         for (side, play) in Side::BOTH.into_iter().zip(unplayed) {
             self.unplayed.extend(play.map(|play| (stream, side, play)));
         }
@@ -241,6 +288,9 @@ impl Keeper {
         let restored = match (&mut *medium, state.medium) {
             (Medium::Audio(media), MediumState::Audio(mut state)) => {
                 let outage = reckon(&mut state, age, spec, &mut random_number);
+                if self.strays.contains_key(&stream) {
+                    media.wait_for_strays(now_ns.saturating_add(STRAYS_NS), &state);
+                }
                 media.restore(now_ns, &state, outage)
             }
             (Medium::Forward(forward), MediumState::Forward(mut state)) => {
@@ -349,7 +399,7 @@ fn state_of(
     played: &[Played; 2],
     now_ns: u64,
     boot: Option<u128>,
-) -> StreamState {
+) -> Option<StreamState> {
     let plays = Side::BOTH.map(|side| played[side as usize].state(medium, side));
     let (heard_ns, medium) = match medium {
         Medium::Audio(media) => {
@@ -361,15 +411,17 @@ fn state_of(
             let heard_ns = forward.stats().map(|side| side.received[0].last_ns);
             (heard_ns, MediumState::Forward(forward.snapshot(now_ns)))
         }
+        // Its state is elsewhere.
+        Medium::Diverted(_) => return None,
     };
-    StreamState {
+    Some(StreamState {
         boot,
         taken_ns: now_ns,
         taken_unix_ns: now_ns.saturating_add(unix_at_zero_ns()),
         heard_ns,
         plays,
         medium,
-    }
+    })
 }
 
 /// The state of each stream is taken so often. What it costs: some microseconds. What it brings: numbers that go on by little.
@@ -378,6 +430,8 @@ const INTERVAL_NS: u64 = 1_000_000_000;
 const TICK_NS: u64 = 100_000_000;
 /// From a media thread to another machine: rather too long, so that no number is used twice.
 const WAY_NS: u64 = 150_000_000;
+/// From a node that is busy.
+const STRAYS_NS: u64 = 150_000_000;
 /// AES67, section 7.2.
 const PACKET_NS_MIN: u64 = 1_000_000;
 

@@ -2,16 +2,20 @@
 //!
 //! A call belongs to one of them, and its ports are opened at that one's interfaces.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
-use threadbare_control::calls::{CallId, StreamId, StreamKind};
-use threadbare_relay::Fence;
+use threadbare_control::calls::{CallId, Calls, StreamId, StreamKind};
+use threadbare_relay::{CallHandle, LegPorts, Medium};
 use threadbare_runtime::clock_now_ns;
 
 use super::Service;
-use crate::cluster::{ClusterView, Opaque, ServiceSpec, Shadow, StreamCopy, Taking};
+use crate::cluster::{
+    ClusterView, Leaving, Opaque, Preparing, ServiceSpec, Shadow, StrayBox, StreamCopy, Taking,
+};
 use crate::config::{InterfaceSpec, ServiceAddress};
 use crate::serve::interfaces::Interfaces;
+use crate::serve::media::HandedOver;
 use crate::serve::store::{Before, Copier};
 
 /// Services of a node in a cluster. `None` of it: its addresses stay where they are.
@@ -23,6 +27,12 @@ pub(super) struct Homes {
     guests: BTreeMap<String, Interfaces>,
     /// The service of each call that has one.
     of: HashMap<CallId, String>,
+    /// Streams of services that other nodes have had from here: their ports stay open.
+    departed: HashMap<String, Vec<CallHandle<Medium>>>,
+    /// The streams that came with a service, by the process and the number that they had there.
+    came: HashMap<(u64, u64), StreamId>,
+    /// What still comes for them elsewhere.
+    strays: StrayBox,
     copier: Option<Copier>,
 }
 
@@ -65,6 +75,18 @@ impl Homes {
         self.guests.get_mut(self.of.get(call)?)
     }
 
+    /// Where the calls of a service have their ports, should it be here.
+    fn interfaces_of<'a>(
+        &'a mut self,
+        service: &str,
+        own: &'a mut Interfaces,
+    ) -> Option<&'a mut Interfaces> {
+        match self.is_own(service) {
+            true => Some(own),
+            false => self.guests.get_mut(service),
+        }
+    }
+
     fn is_own(&self, name: &str) -> bool {
         self.own.as_ref().is_some_and(|own| own.name == name)
     }
@@ -83,6 +105,7 @@ impl Service {
     ) -> std::io::Result<()> {
         if !addresses.is_empty() {
             self.start_copier(cluster.clone())?;
+            self.interfaces.precede_addresses();
             self.homes.own = Some(Own {
                 name: cluster.own_service(),
                 addresses: addresses.to_vec(),
@@ -118,6 +141,40 @@ impl Service {
         self.homes.copier.is_some()
     }
 
+    /// Opens the ports of a service's calls, which may come.
+    pub(in crate::serve) fn prepare(&mut self, preparing: Preparing) {
+        let Preparing {
+            service,
+            interfaces,
+            calls,
+        } = preparing;
+        self.close(&service);
+        if let Err(error) = self.open_home(&service, &interfaces) {
+            tracing::error!(service, %error, "no ports can be opened");
+            return;
+        }
+        let Some(home) = self.homes.interfaces_of(&service, &mut self.interfaces) else {
+            return;
+        };
+        for state in calls {
+            // What cannot be read or opened now is told when the call is to go on.
+            let places = Calls::<LegPorts>::saved_ports(&state.0).unwrap_or_default();
+            for (request, rtp, rtcp) in places {
+                home.open_ahead(&request, rtp, rtcp);
+            }
+        }
+    }
+
+    /// They do not come.
+    pub(in crate::serve) fn unprepare(&mut self, service: &str) {
+        if let Some(home) = self.homes.interfaces_of(service, &mut self.interfaces) {
+            home.close_ahead();
+        }
+        if !self.homes.of.values().any(|of| of == service) {
+            self.homes.guests.remove(service);
+        }
+    }
+
     /// Goes on with the calls of a service.
     pub(in crate::serve) fn take(&mut self, taking: Taking) {
         let Taking {
@@ -126,29 +183,45 @@ impl Service {
             fence,
             calls,
             mut shadows,
+            strays,
         } = taking;
         let begun_ns = clock_now_ns();
         let cluster = self.shared.as_ref().map(|shared| shared.cluster().clone());
         if let Some(Err(error)) = cluster.map(|cluster| self.start_copier(cluster)) {
             tracing::warn!(service, %error, "no copies of its streams are sent to other nodes");
         }
-        if let Err(error) = self.open_home(&service, &interfaces, fence) {
+        // It may have been here before: then its ports are still open.
+        self.close(&service);
+        if let Err(error) = self.open_home(&service, &interfaces) {
             tracing::error!(service, %error, "no ports can be opened: its calls do not go on");
             return;
         }
+        if let Some(own) = self.homes.own.as_mut().filter(|own| own.name == service) {
+            own.is_here = true;
+        }
+        if let Some(home) = self.homes.interfaces_of(&service, &mut self.interfaces) {
+            home.set_fence(fence);
+        }
+        self.homes.came.clear();
+        self.homes.strays = strays;
         let (mut gone_on, mut lost) = (0_usize, 0_usize);
         for (process, state) in calls {
             let shadow = shadows.entry(process).or_default();
-            match self.adopt(&service, &state, shadow) {
+            match self.adopt(&service, process, &state, shadow) {
                 Ok(()) => gone_on += 1,
                 Err(error) => {
                     lost += 1;
                     tracing::error!(service, error, "a call does not go on");
                 }
             }
+            // Those that have gone on already.
+            self.deliver_strays();
         }
         for (stream, media) in self.media.take_heard() {
             self.calls.handle_media(begun_ns, stream, media);
+        }
+        if let Some(home) = self.homes.interfaces_of(&service, &mut self.interfaces) {
+            home.close_ahead();
         }
         self.calls.handle_timeout(begun_ns);
         self.carry_out();
@@ -163,22 +236,28 @@ impl Service {
         &mut self,
         service: &str,
         interfaces: &[InterfaceSpec],
-        fence: Fence,
     ) -> Result<(), threadbare_relay::PortError> {
-        if self.homes.is_own(service) {
-            self.interfaces.set_fence(fence);
-            if let Some(own) = &mut self.homes.own {
-                own.is_here = true;
-            }
-        } else {
-            let mut guest = Interfaces::new(interfaces)?;
-            guest.set_fence(fence);
-            self.homes.guests.insert(service.to_owned(), guest);
+        if !self.homes.is_own(service) {
+            let guest = match self.homes.guests.entry(service.to_owned()) {
+                Entry::Occupied(guest) => {
+                    let guest = guest.into_mut();
+                    guest.change(interfaces)?;
+                    guest
+                }
+                Entry::Vacant(place) => place.insert(Interfaces::new(interfaces)?),
+            };
+            guest.precede_addresses();
         }
         Ok(())
     }
 
-    fn adopt(&mut self, service: &str, state: &Opaque, shadow: &mut Shadow) -> Result<(), String> {
+    fn adopt(
+        &mut self,
+        service: &str,
+        process: u64,
+        state: &Opaque,
+        shadow: &mut Shadow,
+    ) -> Result<(), String> {
         let interfaces = match self.homes.guests.get_mut(service) {
             Some(guest) => guest,
             None => &mut self.interfaces,
@@ -186,9 +265,13 @@ impl Service {
         let adopted = self.calls.adopt(clock_now_ns(), &state.0, interfaces);
         let (id, numbers) = adopted.map_err(|error| error.to_string())?;
         for (before, now) in numbers {
+            self.homes.came.insert((process, before.0), now);
             let copy: Option<StreamCopy> = shadow.remove(&before.0);
             match copy {
-                Some(copy) => self.media.expect(now, copy),
+                Some(copy) => {
+                    let strays = self.homes.strays.take(process, before.0);
+                    self.media.expect(now, copy, strays);
+                }
                 None if self.needs_copy(now) => {
                     self.calls.leave(&id);
                     return Err(format!("{id}: {NO_COPY}"));
@@ -212,8 +295,8 @@ impl Service {
         })
     }
 
-    /// Leaves the calls of a service as they are. Returns the last state of each of their streams.
-    pub(in crate::serve) fn leave(&mut self, service: &str) -> Vec<(u64, Opaque)> {
+    /// Leaves the calls of a service as they are. Their ports stay open.
+    pub(in crate::serve) fn leave(&mut self, service: &str) -> Leaving {
         if let Some(own) = self.homes.own.as_mut().filter(|own| own.name == service) {
             own.is_here = false;
         }
@@ -229,12 +312,39 @@ impl Service {
             self.homes.of.remove(id);
             self.leave_claim(id);
         }
-        let states = self.media.hand_over(&streams);
+        let HandedOver {
+            states,
+            handles,
+            strays,
+        } = self.media.hand_over(&streams);
+        self.homes.departed.insert(service.to_owned(), handles);
         self.tell_room();
         let states = states.into_iter();
-        states
-            .map(|(stream, state)| (stream.0, Opaque(state)))
-            .collect()
+        Leaving {
+            streams: states
+                .map(|(stream, state)| (stream.0, Opaque(state)))
+                .collect(),
+            strays,
+        }
+    }
+
+    /// Closes the ports of a service's calls that were left.
+    pub(in crate::serve) fn close(&mut self, service: &str) {
+        for handle in self.homes.departed.remove(service).into_iter().flatten() {
+            // Gone when it returns: they may be opened anew.
+            handle.remove();
+        }
+    }
+
+    /// What has come for streams to the node that carried them before.
+    pub(in crate::serve) fn deliver_strays(&self) {
+        for (process, before) in self.homes.strays.streams() {
+            let Some(stream) = self.homes.came.get(&(process, before)) else {
+                continue;
+            };
+            let strays = self.homes.strays.take(process, before);
+            self.media.deliver(*stream, strays);
+        }
     }
 }
 

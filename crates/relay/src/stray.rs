@@ -1,0 +1,115 @@
+//! Datagrams that came to another process than the one that carries their call.
+
+use std::net::SocketAddr;
+
+use threadbare_rtp::packet::is_rtcp;
+
+use crate::call::Datagram;
+use crate::id::{PortId, PortKind};
+
+/// A datagram that came to a process that does not carry its call any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stray {
+    /// The port that it came to.
+    pub port: PortId,
+    /// The sender.
+    pub from: SocketAddr,
+    /// When it came, ns of CLOCK_MONOTONIC.
+    pub received_ns: u64,
+    /// What protected it is off already: it was waiting in the jitter buffer.
+    pub is_clear: bool,
+    /// The datagram.
+    pub bytes: Vec<u8>,
+}
+
+impl Stray {
+    /// The same by itself.
+    pub(crate) fn of(datagram: &Datagram<'_>) -> Stray {
+        Stray {
+            port: datagram.port,
+            from: datagram.from,
+            received_ns: datagram.received_ns,
+            is_clear: false,
+            bytes: datagram.bytes.to_vec(),
+        }
+    }
+
+    /// The number of an RTP packet. SRTP leaves it as it is.
+    pub(crate) fn seq(&self) -> Option<u16> {
+        let is_rtp = self.port.kind == PortKind::Rtp && !is_rtcp(&self.bytes);
+        let seq = self.bytes.get(2..4).filter(|_| is_rtp)?;
+        Some(u16::from_be_bytes([seq[0], seq[1]]))
+    }
+}
+
+/// Takes strays, on the call's thread: it must not block.
+pub type StrayTaker = Box<dyn FnMut(Stray) + Send>;
+
+/// Packets that have come by themselves, while earlier ones may still be on their way from the process before: a jitter buffer that begins with a later one
+/// has missed the earlier ones.
+#[derive(Debug)]
+pub(crate) struct Early {
+    /// It is over then.
+    until_ns: u64,
+    /// The number that each party's stream goes on with, A's first; `None`: with any.
+    next: [Option<u16>; 2],
+    held: Vec<Stray>,
+    room_bytes: usize,
+}
+
+impl Early {
+    pub(crate) fn new(until_ns: u64, next: [Option<u16>; 2]) -> Early {
+        Early {
+            until_ns,
+            next,
+            held: Vec::new(),
+            room_bytes: EARLY_BYTES_MAX,
+        }
+    }
+
+    pub(crate) fn until_ns(&self) -> u64 {
+        self.until_ns
+    }
+
+    /// Whether nothing is held back any more.
+    pub(crate) fn is_over(&self, now_ns: u64) -> bool {
+        now_ns >= self.until_ns && self.held.is_empty()
+    }
+
+    /// What there is no room for, is lost.
+    pub(crate) fn add(&mut self, stray: Stray) {
+        if let Some(left) = self.room_bytes.checked_sub(stray.bytes.len()) {
+            self.room_bytes = left;
+            self.held.push(stray);
+        }
+    }
+
+    /// What is to be taken now: the earliest that nothing can come before.
+    pub(crate) fn pop(&mut self, now_ns: u64) -> Option<Stray> {
+        let is_over = now_ns >= self.until_ns;
+        let ahead = |stray: &Stray| {
+            let next = self.next.get(usize::from(stray.port.leg)).copied()?;
+            Some(stray.seq()?.wrapping_sub(next?) as i16)
+        };
+        // Without a number, at once.
+        let mut due = self.held.iter().enumerate();
+        let due = due
+            .by_ref()
+            .map(|(at, stray)| (ahead(stray).unwrap_or(i16::MIN), at));
+        let (ahead, at) = due.min()?;
+        if ahead > 0 && !is_over {
+            return None;
+        }
+        let stray = self.held.remove(at);
+        self.room_bytes += stray.bytes.len();
+        if let Some(seq) = stray.seq()
+            && (ahead >= 0 || self.next[usize::from(stray.port.leg) % 2].is_none())
+        {
+            self.next[usize::from(stray.port.leg) % 2] = Some(seq.wrapping_add(1));
+        }
+        Some(stray)
+    }
+}
+
+/// Of one call, both parties: half a second of wide-band audio.
+const EARLY_BYTES_MAX: usize = 64 << 10;
