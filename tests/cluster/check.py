@@ -649,6 +649,48 @@ def scene_calls_everywhere(calls):
     if b"200" not in head.split(b"\r\n")[0] or b"audio/wav" not in head or wav[:4] != b"RIFF" or len(wav) < 16000:
         fail(f"a call of another node: {head}, {len(wav)} bytes of audio")
     say("all nodes' calls and events, and the audio of a call of another one, at any node")
+    scene_wall()
+
+
+def wall(node):
+    """What the page at a node is told of all nodes, some seconds of it: by node, by kind."""
+    command = inside(node, "curl", "-sN", "--max-time", "4", "http://127.0.0.1:8080/v1/wall?cluster=1")
+    found, kind = {}, None
+    for line in subprocess.run(command, capture_output=True, text=True).stdout.splitlines():
+        if line.startswith("event:"):
+            kind = line[6:].strip()
+        elif line.startswith("data:") and line.endswith("}"):
+            data = json.loads(line[5:])
+            found.setdefault(data["node"], {}).setdefault(kind, []).append(data)
+    return found
+
+
+def scene_wall():
+    """The page shows the streams of all nodes, and what it asks of one is answered by its node."""
+    for node in NODES:
+        found = wall(node)
+        names = {of: sorted(one["name"] for one in told["streams"][-1]["streams"]) for of, told in found.items()}
+        there = owners()
+        due = {of: sorted(name for name, owner in there.items() if owner == of) for of in NODES}
+        if names != due:
+            fail(f"streams of all nodes, at {node}: {names} instead of {due}")
+        if any(len(told.get("tiles", [])) < 5 or "threads" not in told for told in found.values()):
+            fail(f"tiles of all nodes, at {node}: { {of: {kind: len(all) for kind, all in told.items()} for of, told in found.items()} }")
+    stream, owner = names["n2"][0], "n2"
+    shown = [http(node, "GET", f"/v1/streams/{stream}?node={owner}") for node in NODES]
+    if any(code != 200 or one["name"] != stream or one["packets"] == 0 for code, one in shown):
+        fail(f"{stream} of {owner}, at each node: {shown}")
+    history = [http(node, "GET", f"/v1/streams/{stream}/history?seconds=10&step=1&node={owner}")[0] for node in NODES]
+    reset = http("n3", "POST", f"/v1/streams/{stream}/loudness/reset?node={owner}")[0]
+    elsewhere = http("n1", "GET", f"/v1/streams/{stream}")[0]
+    nobody = http("n1", "GET", f"/v1/streams/{stream}?node=n9")[0]
+    if (history, elsewhere, nobody) != ([200] * 3, 404, 503) or reset not in (204, 409):
+        fail(f"{stream} of {owner}: {history}, {reset}, at a node that has it not {elsewhere}, of no node {nobody}")
+    url = f"http://127.0.0.1:8080/v1/streams/{stream}/listen?node={owner}"
+    sound = subprocess.run(inside("n1", "curl", "-sN", "--max-time", "2", url), capture_output=True).stdout
+    if sound[:4] != b"RIFF" or len(sound) < 8000:
+        fail(f"{stream} of {owner} is heard at n1 by {len(sound)} bytes")
+    say("all nodes' streams on the wall of any node, and one of another node heard")
 
 
 def scene_calls_alone(calls):

@@ -14,6 +14,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 import calls
+import nodes
 import smooth
 import zoom
 from common import URL, answers, get, mu_law, picture, run, until
@@ -195,6 +196,7 @@ def check(page, sender):
 
     calls.check(page)
     body.send_keys("w")
+    nodes.check(page, STREAMS)
     zoom.check(page, LOSSY)
 
     # The machine.

@@ -1,4 +1,4 @@
-//! What all nodes of a cluster have: `?cluster=1`. And answers without an end of the node that has a call.
+//! What all nodes of a cluster have: `?cluster=1`. What one of them has: `?node=NAME`. And answers without an end.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -28,14 +28,25 @@ pub(super) fn of_all(method: &Method, uri: &Uri) -> Option<String> {
     let query = uri.query()?;
     let is_asked = |pair: &&str| *pair == "cluster=1";
     let is_all = query.split('&').any(|pair| is_asked(&pair));
-    let is_list = matches!(uri.path(), CALLS | EVENTS) && *method == Method::GET;
-    (is_all && is_list).then(|| {
-        let rest: Vec<&str> = query.split('&').filter(|pair| !is_asked(pair)).collect();
-        match rest.is_empty() {
-            true => uri.path().to_owned(),
-            false => format!("{}?{}", uri.path(), rest.join("&")),
-        }
-    })
+    let is_list = matches!(uri.path(), CALLS | EVENTS | WALL) && *method == Method::GET;
+    (is_all && is_list).then(|| without(uri, query, is_asked))
+}
+
+/// The node whose stream a request is about, and the path and query without its name.
+pub(super) fn of_node(uri: &Uri) -> Option<(String, String)> {
+    let query = uri.query().filter(|_| uri.path().starts_with(STREAM))?;
+    let name_in = |pair: &&str| pair.strip_prefix("node=").map(str::to_owned);
+    let name = query.split('&').find_map(|pair| name_in(&pair))?;
+    let target = without(uri, query, |pair| name_in(pair).is_some());
+    Some((decode(&name).to_string(), target))
+}
+
+fn without(uri: &Uri, query: &str, is_it: impl Fn(&&str) -> bool) -> String {
+    let rest: Vec<&str> = query.split('&').filter(|pair| !is_it(pair)).collect();
+    match rest.is_empty() {
+        true => uri.path().to_owned(),
+        false => format!("{}?{}", uri.path(), rest.join("&")),
+    }
 }
 
 /// Answers for all nodes. `target`: what each is asked for.
@@ -53,8 +64,10 @@ pub(super) async fn answer(
     if own.status() != StatusCode::OK {
         return own;
     }
-    if uri.path() == EVENTS {
-        return events(cluster, own);
+    match uri.path() {
+        EVENTS => return events(cluster, own, Uri::from_static(EVENTS)),
+        WALL => return events(cluster, own, Uri::from_static(WALL)),
+        _ => {}
     }
     match within(calls(&cluster, own, &uri)).await.flatten() {
         Ok(merged) => axum::Json(merged).into_response(),
@@ -106,8 +119,8 @@ async fn calls(cluster: &ClusterView, own: Response, uri: &Uri) -> Result<Value,
     Ok(serde_json::json!({ "calls": calls, "next": next, "missing": missing }))
 }
 
-/// The events of all nodes, each with its node.
-fn events(cluster: ClusterView, own: Response) -> Response {
+/// The events of all nodes, each with its node. `left`, on the wall: a node tells nothing any more.
+fn events(cluster: ClusterView, own: Response, of: Uri) -> Response {
     let (tell, told) = channel(LINES_MAX);
     let name = cluster.node().to_owned();
     let mut body = own.into_body().into_data_stream();
@@ -119,7 +132,7 @@ fn events(cluster: ClusterView, own: Response) -> Response {
             }
         }
     });
-    tokio::spawn(follow_nodes(cluster, tell));
+    tokio::spawn(follow_nodes(cluster, tell, of));
     let lines = futures_util::stream::unfold(told, |mut told| async move {
         Some((Ok::<_, Infallible>(told.recv().await?), told))
     });
@@ -128,7 +141,7 @@ fn events(cluster: ClusterView, own: Response) -> Response {
 }
 
 /// Reads the events of each other node, also of those that come, until nobody listens.
-async fn follow_nodes(cluster: ClusterView, tell: Sender<Bytes>) {
+async fn follow_nodes(cluster: ClusterView, tell: Sender<Bytes>, of: Uri) {
     let mut read = tokio::task::JoinSet::new();
     let mut known = BTreeSet::new();
     loop {
@@ -136,9 +149,14 @@ async fn follow_nodes(cluster: ClusterView, tell: Sender<Bytes>) {
         for node in nodes.unwrap_or_default() {
             let name = node.node;
             if name != cluster.node() && known.insert(name.clone()) {
-                let (cluster, tell) = (cluster.clone(), tell.clone());
+                let (cluster, tell, of) = (cluster.clone(), tell.clone(), of.clone());
                 read.spawn(async move {
-                    read_events(&cluster, &name, &tell).await;
+                    read_events(&cluster, &name, &tell, &of).await;
+                    if of.path() == WALL {
+                        // Nobody may look any more.
+                        let left = with_node(b"event: left\ndata: {}\n\n", &name);
+                        let _ = tell.send(left).await;
+                    }
                     name
                 });
             }
@@ -154,13 +172,12 @@ async fn follow_nodes(cluster: ClusterView, tell: Sender<Bytes>) {
     }
 }
 
-async fn read_events(cluster: &ClusterView, node: &str, tell: &Sender<Bytes>) {
-    let uri = Uri::from_static(EVENTS);
+async fn read_events(cluster: &ClusterView, node: &str, tell: &Sender<Bytes>, uri: &Uri) {
     let reader = random_number();
     loop {
         let piece = Passed::Piece {
             reader,
-            request: get(&uri),
+            request: get(uri),
         };
         let back = cluster.ask_node(node, piece).await.ok().flatten();
         let Some(Back::Piece(piece)) = back.filter(Back::is_fine) else {
@@ -236,6 +253,8 @@ fn get(uri: &Uri) -> HttpRequest {
 }
 
 const EVENTS: &str = "/v1/events";
+const WALL: &str = "/v1/wall";
+const STREAM: &str = "/v1/streams/";
 /// 200 calls of less than a kilobyte.
 const PAGE_BYTES_MAX: usize = 1_000_000;
 /// Pieces that wait for a reader: then the nodes have their own bounds.
@@ -259,6 +278,20 @@ mod tests {
         assert_eq!(list("/v1/calls"), None);
         assert_eq!(list("/v1/calls/a?cluster=1"), None);
         assert_eq!(all(Method::POST, "/v1/calls?cluster=1"), None);
+    }
+
+    #[test]
+    fn a_stream_may_be_asked_for_at_its_node() {
+        let at = |uri: &str| of_node(&uri.parse().expect("a path"));
+        let at_node = |node: &str, target: &str| Some((node.to_owned(), target.to_owned()));
+        assert_eq!(at("/v1/streams/a?node=n2"), at_node("n2", "/v1/streams/a"));
+        assert_eq!(
+            at("/v1/streams/a%20b/history?seconds=10&node=n%2D2&step=1"),
+            at_node("n-2", "/v1/streams/a%20b/history?seconds=10&step=1")
+        );
+        assert_eq!(at("/v1/streams/a?nodes=n2"), None);
+        assert_eq!(at("/v1/streams?node=n2"), None);
+        assert_eq!(at("/v1/calls/a?node=n2"), None);
     }
 
     #[test]

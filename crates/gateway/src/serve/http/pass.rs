@@ -3,6 +3,7 @@
 use axum::body::Body as Bytes;
 use axum::extract::{FromRequest, Request, State};
 use axum::http::header::{CONTENT_TYPE, LOCATION};
+use axum::http::request::Parts;
 use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -14,7 +15,7 @@ use super::app::{App, Body, within};
 use super::everywhere;
 use super::id::CALLS;
 use super::problem::Problem;
-use crate::cluster::{Back, HttpRequest, Passed, Way};
+use crate::cluster::{Back, ClusterView, HttpRequest, Passed, Way};
 use crate::serve::call_name::{decode, name_of};
 use crate::serve::orders::NotDone;
 use crate::serve::service::Service;
@@ -43,6 +44,16 @@ pub(super) async fn pass(State(app): State<App>, request: Request, next: Next) -
     if let (Some(target), Some(cluster), true, false) = (all, &app.cluster, has_calls, is_ours) {
         return everywhere::answer(cluster.clone(), request, target, next).await;
     }
+    let of_node = everywhere::of_node(request.uri());
+    if let (Some((node, target)), Some(cluster), true, false) =
+        (of_node, &app.cluster, has_calls, is_ours)
+    {
+        return match at_node(cluster, &node, target, request).await {
+            Ok(Found::Here(request)) => next.run(*request).await,
+            Ok(Found::Answered(response)) => response,
+            Err(problem) => problem.into_response(),
+        };
+    }
     let about = About::of(request.method(), request.uri().path());
     if is_ours || !has_calls || about == About::Other {
         return next.run(request).await;
@@ -57,6 +68,54 @@ pub(super) async fn pass(State(app): State<App>, request: Request, next: Next) -
 enum Found {
     Here(Box<Request>),
     Answered(Response),
+}
+
+/// A request about a stream of a node. `target`: what that is asked for.
+async fn at_node(
+    cluster: &ClusterView,
+    node: &str,
+    target: String,
+    request: Request,
+) -> Result<Found, Problem> {
+    let (mut head, body) = request.into_parts();
+    if node == cluster.node() {
+        head.uri = target.parse().unwrap_or(head.uri);
+        return Ok(Found::Here(Box::new(Request::from_parts(head, body))));
+    }
+    let Body(body) = Body::from_request(Request::from_parts(head.clone(), body), &()).await?;
+    let is_endless = head.uri.path().ends_with("/listen");
+    let asked = asked_of(&head, target, &body);
+    let reader = random_number();
+    let passed = match is_endless {
+        true => Passed::Piece {
+            reader,
+            request: asked.clone(),
+        },
+        false => Passed::Http(asked.clone()),
+    };
+    let back = within(cluster.ask_node(node, passed)).await?;
+    match back.ok().flatten() {
+        Some(Back::Piece(first)) => {
+            let response = everywhere::endless(cluster.clone(), reader, asked, first);
+            Ok(Found::Answered(response))
+        }
+        Some(back) => response(back).map(Found::Answered),
+        None => {
+            let detail = format!("node {node:?} does not answer, or is none of the cluster");
+            Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail).retry_after(1))
+        }
+    }
+}
+
+/// As another node gets it.
+fn asked_of(head: &Parts, target: String, body: &[u8]) -> HttpRequest {
+    let content_type = head.headers.get(CONTENT_TYPE);
+    HttpRequest {
+        method: head.method.to_string(),
+        target,
+        content_type: content_type.and_then(|value| Some(value.to_str().ok()?.to_owned())),
+        body: body.to_vec(),
+    }
 }
 
 async fn find_way(app: &App, about: About, request: Request) -> Result<Found, Problem> {
@@ -82,13 +141,7 @@ async fn find_way(app: &App, about: About, request: Request) -> Result<Found, Pr
     let name = call.as_ref().map(name_of).transpose();
     let name = name.map_err(|reason| Problem::new(StatusCode::BAD_REQUEST, reason))?;
     let target = head.uri.path_and_query().map(ToString::to_string);
-    let content_type = head.headers.get(CONTENT_TYPE);
-    let asked = HttpRequest {
-        method: head.method.to_string(),
-        target: target.unwrap_or_default(),
-        content_type: content_type.and_then(|value| Some(value.to_str().ok()?.to_owned())),
-        body: body.to_vec(),
-    };
+    let asked = asked_of(&head, target.unwrap_or_default(), &body);
     let reader = random_number();
     let passed = match is_endless {
         true => Passed::Piece {

@@ -89,7 +89,9 @@ struct WallBlocked {
 /// All streams at a glance, as server-sent events
 ///
 /// `streams` comes first, and again when there are others; `tiles` ten times a second, `threads` once, `alarms` (all that are raised) when one is or has ended. Who falls behind misses some. 32 readers at a time.
-#[utoipa::path(get, path = "/v1/wall", tag = "streams", responses(
+/// Of all nodes of a cluster, each has its `node`, and `left` says that one tells nothing any more; `/v1/streams/NAME...?node=NODE` is answered by that node.
+#[utoipa::path(get, path = "/v1/wall", tag = "streams", params(
+    ("cluster" = Option<u32>, Query, minimum = 1, maximum = 1, description = "1: the streams of all nodes")), responses(
     (status = 200, body = WallEvent, content_type = "text/event-stream"),
     (status = 503, body = Problem, content_type = "application/problem+json", description = "There are enough readers")))]
 pub(super) async fn listen(

@@ -25,11 +25,13 @@ export class MachinePanel {
     post("reload", "v1/reload", "The file was read again.");
   }
 
-  add({ threads }) {
-    const gone = new Set(this.threads.keys());
-    for (const thread of threads) {
+  // Of a node; of a gateway without a cluster, it has no name.
+  add({ node = "", threads }) {
+    const gone = new Set([...this.threads].filter(([, known]) => known.node === node).map(([name]) => name));
+    for (const one of threads) {
+      const thread = { ...one, name: node ? `${node} ${one.name}` : one.name };
       gone.delete(thread.name);
-      const known = this.threads.get(thread.name) || { busy: [], late: [], packets: [] };
+      const known = this.threads.get(thread.name) || { node, busy: [], late: [], packets: [] };
       known.busy = [...known.busy, ...thread.busy_percent].slice(-SECONDS);
       known.late = [...known.late, ...thread.lateness_ms].slice(-SECONDS);
       known.packets = [...known.packets, ...thread.packets].slice(-SECONDS);
@@ -37,6 +39,11 @@ export class MachinePanel {
       this.threads.set(thread.name, known);
     }
     gone.forEach((name) => this.threads.delete(name));
+  }
+
+  // A node that tells nothing any more.
+  drop(node) {
+    for (const [name, known] of this.threads) if (known.node === node) this.threads.delete(name);
   }
 
   show(heard) {

@@ -21,7 +21,9 @@ const SLACK_MS = 100;
 export class StreamPanel {
   constructor(onProblem) {
     this.onProblem = onProblem;
-    this.name = null;
+    [this.name, this.node] = [null, ""];
+    // Nodes, of a cluster.
+    this.isOfMany = false;
     this.timer = null;
     this.alarms = [];
     this.span = 600;
@@ -35,14 +37,19 @@ export class StreamPanel {
     element("loudness-reset").addEventListener("click", () => this.resetLoudness());
   }
 
+  // Of the stream; of a cluster, at its node.
+  path(rest = "", query = "") {
+    const asked = [query, this.node && `node=${encodeURIComponent(this.node)}`].filter(Boolean).join("&");
+    return `v1/streams/${encodeURIComponent(this.name)}${rest}${asked && `?${asked}`}`;
+  }
+
   resetLoudness() {
-    const path = `v1/streams/${encodeURIComponent(this.name)}/loudness/reset`;
-    ask(path, { method: "POST" }).catch(this.onProblem);
+    ask(this.path("/loudness/reset"), { method: "POST" }).catch(this.onProblem);
   }
 
   toggleListening() {
     if (this.player.isOn) this.player.stop();
-    else if (this.name) this.player.start(`v1/streams/${encodeURIComponent(this.name)}/listen`);
+    else if (this.name) this.player.start(this.path("/listen"));
   }
 
   showListening() {
@@ -71,9 +78,9 @@ export class StreamPanel {
     this.setSpan(spans[(spans.indexOf(this.span) + 1) % spans.length]);
   }
 
-  async open(name) {
+  async open(name, node = "") {
     this.close();
-    this.name = name;
+    [this.name, this.node] = [name, node];
     this.historyDue = 0;
     element("stream").hidden = false;
     element("stream").scrollTop = 0;
@@ -85,7 +92,7 @@ export class StreamPanel {
   // All that are raised, of any stream.
   showAlarms(alarms) {
     this.alarms = alarms;
-    const own = alarms.filter((alarm) => alarm.stream === this.name);
+    const own = alarms.filter((alarm) => alarm.stream === this.name && (alarm.node ?? "") === this.node);
     const lines = own.map((alarm) => {
       const line = document.createElement("li");
       const worst = alarm.worst === undefined || alarm.unit === "" ? "" : `, at worst ${alarm.worst.toFixed(1)} ${alarm.unit}`;
@@ -95,8 +102,7 @@ export class StreamPanel {
       } else {
         const button = Object.assign(document.createElement("button"), { textContent: "Acknowledge" });
         button.addEventListener("click", () => {
-          const path = `v1/streams/${encodeURIComponent(alarm.stream)}/alarms/${alarm.alarm}/acknowledge`;
-          ask(path, { method: "POST" }).catch(this.onProblem);
+          ask(this.path(`/alarms/${alarm.alarm}/acknowledge`), { method: "POST" }).catch(this.onProblem);
         });
         line.append(button);
       }
@@ -113,14 +119,13 @@ export class StreamPanel {
   }
 
   async update() {
-    const { name, span } = this;
-    const isAsked = () => this.name === name && this.span === span;
-    const path = `v1/streams/${encodeURIComponent(name)}`;
+    const { name, node, span } = this;
+    const isAsked = () => this.name === name && this.node === node && this.span === span;
     try {
       const step = SPANS[span];
       const isDue = performance.now() >= this.historyDue;
-      const asked = isDue ? get(`${path}/history?seconds=${span}&step=${step}`) : null;
-      const [now, history, log] = await Promise.all([get(path), asked, get(`${path}/log`)]);
+      const asked = isDue ? get(this.path("/history", `seconds=${span}&step=${step}`)) : null;
+      const [now, history, log] = await Promise.all([get(this.path()), asked, get(this.path("/log"))]);
       if (!isAsked()) return;
       if (history) {
         this.history = { ...history, span, step };
@@ -137,6 +142,7 @@ export class StreamPanel {
   show(now, history) {
     const loudness = now.loudness || {};
     const values = {
+      ...(this.isOfMany && { "node": this.node }),
       "momentary": number(loudness.momentary_lufs, "LUFS"),
       "short-term": number(loudness.short_term_lufs, "LUFS"),
       "integrated": number(loudness.integrated_lufs, "LUFS"),

@@ -1,5 +1,5 @@
 // The page. Texts are set as text, never as HTML: they come from the network.
-import { decode, events, setToken } from "./feed.js";
+import { NONE, decode, events, setToken } from "./feed.js";
 import { CallPanel } from "./call.js";
 import { CallList } from "./calls.js";
 import { MachinePanel } from "./machine.js";
@@ -14,6 +14,9 @@ const calls = new CallList((call) => openCall(call), problem);
 const callPanel = new CallPanel(calls, problem);
 let shown = "wall";
 let hasChosen = false;
+// By name. A gateway without a cluster has one, without a name.
+const nodes = new Map();
+// Of all nodes, one behind the other.
 let streams = [];
 let tiles = null;
 let arranged = 0;
@@ -43,7 +46,7 @@ const arrange = () => {
     loss: (a, b) => tiles.loss[b] - tiles.loss[a] || a - b,
   };
   numbers.sort(orders[element("sort").value]);
-  const kinds = { none: () => null, name: (n) => family(streams[n].name), state: (n) => STATES[tiles.state[n]] };
+  const kinds = { none: () => null, name: (n) => family(streams[n].name), state: (n) => STATES[tiles.state[n]], node: (n) => streams[n].node };
   const groups = new Map();
   for (const n of numbers) {
     const kind = kinds[element("group").value](n);
@@ -58,32 +61,65 @@ const arrange = () => {
   element("counts").textContent = alarms + STATES.map((state, n) => [count[n], state]).filter(([some]) => some).map((pair) => pair.join(" ")).join(" · ");
   const empty = element("empty");
   empty.hidden = numbers.length > 0;
-  empty.textContent = streams.length ? "No name has that in it." : "This gateway has no streams.";
+  empty.textContent = streams.length ? "No name has that in it." : nodes.size > 1 ? "There are no streams." : "This gateway has no streams.";
+};
+
+// Streams have come or gone.
+const gather = () => {
+  const selected = streams[wall.selected];
+  streams = [...nodes].flatMap(([node, known]) => known.streams.map((stream) => ({ ...stream, node })));
+  const again = streams.findIndex((stream) => stream.name === selected?.name && stream.node === selected?.node);
+  wall.streams = streams;
+  wall.selected = again < 0 ? null : again;
+  const count = streams.length;
+  const levels = () => new Int16Array(count).fill(NONE);
+  // Until a node tells: nothing was heard.
+  const all = { state: new Uint8Array(count).fill(1), alarms: new Uint8Array(count), momentary: levels(), peak: levels(), short: levels(), loss: new Uint16Array(count) };
+  let offset = 0;
+  for (const known of nodes.values()) {
+    known.offset = offset;
+    if (known.tiles) put(all, known);
+    offset += known.streams.length;
+  }
+  tiles = [...nodes.values()].some((known) => known.tiles) ? all : null;
+  wall.tiles = tiles;
+  element("group-node").hidden = nodes.size < 2;
+  panel.isOfMany = nodes.size > 1;
+  if (tiles) arrange();
+};
+
+const put = (all, known) => Object.keys(all).forEach((column) => all[column].set(known.tiles[column], known.offset));
+
+const showAlarms = () => {
+  panel.showAlarms([...nodes].flatMap(([node, known]) => known.alarms.map((alarm) => ({ ...alarm, node }))));
+  if (tiles) arrange();
 };
 
 const take = ({ name, data }) => {
+  const node = data.node ?? "";
+  const known = nodes.get(node);
   if (name === "streams") {
-    const selected = streams[wall.selected]?.name;
-    streams = data.streams;
-    tiles = null;
-    wall.streams = streams;
-    wall.tiles = null;
-    const again = streams.findIndex((stream) => stream.name === selected);
-    wall.selected = again < 0 ? null : again;
-    wall.generation = data.generation;
+    nodes.set(node, { alarms: known?.alarms ?? [], streams: data.streams, generation: data.generation, tiles: null });
+    gather();
     // Who relays calls alone has come for them.
     if (!streams.length && shown === "wall" && !hasChosen) view("calls", false);
-  } else if (name === "tiles" && data.generation === wall.generation) {
-    const isFirst = !tiles;
-    tiles = decode(data.columns, streams.length);
-    wall.tiles = tiles;
+  } else if (name === "left") {
+    nodes.delete(node);
+    machine.drop(node);
+    gather();
+    showAlarms();
+  } else if (name === "tiles" && data.generation === known?.generation) {
+    const isFirst = !known.tiles;
+    known.tiles = decode(data.columns, known.streams.length);
+    if (tiles) put(tiles, known);
+    else gather();
     wall.isDirty = true;
     wall.frames = (wall.frames || 0) + 1;
     // Tiles change places once in two seconds: slowly enough for a hand.
     if (isFirst || performance.now() - arranged > 2000) arrange();
-  } else if (name === "alarms") {
-    panel.showAlarms(data.alarms);
-    if (tiles) arrange();
+  } else if (name === "alarms" && known) {
+    known.alarms = data.alarms;
+    showAlarms();
   } else if (name === "threads") {
     machine.add(data);
     if (!element("machine").hidden) showMachine();
@@ -95,7 +131,8 @@ const showMachine = () => machine.show(tiles ? tiles.state.filter((state) => sta
 const listen = async () => {
   for (;;) {
     try {
-      for await (const event of events("v1/wall")) {
+      nodes.clear();
+      for await (const event of events("v1/wall?cluster=1")) {
         problem(null);
         take(event);
       }
@@ -135,7 +172,7 @@ const otherTheme = () => setTheme(document.documentElement.dataset.theme === "da
 const open = (n) => {
   if (n === null || !streams[n]) return;
   wall.select(n);
-  panel.open(streams[n].name);
+  panel.open(streams[n].name, streams[n].node);
   wall.place();
 };
 const openCall = (call) => callPanel.open(call);
@@ -172,7 +209,7 @@ element("theme").addEventListener("click", otherTheme);
 element("help-open").addEventListener("click", () => element("help").showModal());
 element("token-dialog").addEventListener("close", () => setToken(element("token").value));
 // For tests and for who is curious in the console.
-window.threadbare = { wall, machine, panel, calls, callPanel };
+window.threadbare = { wall, machine, panel, calls, callPanel, take };
 
 setTheme(localStorage.getItem("threadbare-theme") || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
 listen();
