@@ -4,7 +4,9 @@
 
 mod common;
 
+use std::sync::Mutex;
 use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use common::*;
 use gst::prelude::*;
@@ -502,5 +504,54 @@ fn quick_pauses_while_data_comes_end_as_asked() {
             reach(gst::State::Playing);
         }
         pipeline.set_state(gst::State::Null).unwrap();
+    }
+}
+
+/// gst-launch-1.0 goes on to PLAYING when the pipeline says that it is PAUSED: while the streaming thread is still saying so. The end is told all the
+/// same, as by a stock sink.
+#[test]
+fn the_end_is_told_when_the_application_goes_on_at_once() {
+    init();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file").display().to_string();
+    for sink in [
+        "fakesink sync=false".to_owned(),
+        format!("filesink location={path}"),
+        format!("ts-filesink location={path}"),
+        "ts-appsink sync=false drop=true max-buffers=1 wait-on-eos=false".to_owned(),
+    ] {
+        // The first buffer comes when the change to PAUSED has returned.
+        let description =
+            format!("audiotestsrc num-buffers=3 ! identity sleep-time=100000 ! {sink}");
+        let pipeline = gst::parse::launch(&description).expect("elements");
+        let pipeline: gst::Pipeline = pipeline.downcast().expect("a pipeline");
+        let bus = pipeline.bus().expect("a bus");
+        let (paused, is_paused) = channel();
+        let (playing, is_playing) = channel();
+        let goes_on = Mutex::new(Some(is_playing));
+        bus.set_sync_handler(move |_, message| {
+            let of_pipeline = message.src().is_some_and(|src| src.is::<gst::Pipeline>());
+            if let gst::MessageView::StateChanged(changed) = message.view()
+                && of_pipeline
+                && changed.current() == gst::State::Paused
+                && let Some(is_playing) = goes_on.lock().expect("a lock").take()
+            {
+                paused.send(()).expect("somebody waits");
+                // An application's thread is faster than this one, by as much as it can be.
+                let _: Result<(), _> = is_playing.recv_timeout(Duration::from_millis(300));
+            }
+            gst::BusSyncReply::Pass
+        });
+        pipeline.set_state(gst::State::Paused).expect("it prerolls");
+        is_paused.recv_timeout(DEADLINE).expect("it is in PAUSED");
+        pipeline.set_state(gst::State::Playing).expect("it plays");
+        // The handler may have waited long enough.
+        let _ = playing.send(());
+        let limit = gst::ClockTime::from_seconds(DEADLINE.as_secs());
+        let ended =
+            bus.timed_pop_filtered(limit, &[gst::MessageType::Eos, gst::MessageType::Error]);
+        let ended = ended.unwrap_or_else(|| panic!("{sink}: no end"));
+        assert_eq!(ended.type_(), gst::MessageType::Eos, "{sink}: {ended:?}");
+        pipeline.set_state(gst::State::Null).expect("it stops");
     }
 }

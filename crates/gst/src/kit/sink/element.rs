@@ -141,6 +141,7 @@ where
             let actions = sink.change(Change::Stop, None);
             sink.0.carry_out(actions);
         }
+        gst::StateChange::PausedToPlaying => sink.0.wait_told(),
         gst::StateChange::PlayingToPaused => {
             is_async = sink.change(Change::Pause, None).announce;
         }

@@ -21,9 +21,10 @@ mod renderer;
 
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
+use std::thread::{self, ThreadId};
 
 use gst::prelude::*;
-use threadbare_runtime::{Guard, Monitor, Registration, Topics, until};
+use threadbare_runtime::{Guard, Monitor, Registration, Topics, block_on, current_shard_id, until};
 
 use self::core::{Actions, Change, Item, Refused, SinkCore, Timing, When};
 use self::drive::{Advanced, Drive};
@@ -82,6 +83,8 @@ struct State<R> {
     unlinks: u64,
     /// Of the EOS event, for the message.
     end_seqnum: Option<gst::Seqnum>,
+    /// The thread that tells the bin of a change that it has committed.
+    teller: Option<ThreadId>,
 }
 
 impl<R: Renderer> Discards for State<R> {
@@ -125,6 +128,7 @@ impl<R: Renderer> Sink<R> {
                 drivers: 0,
                 qos: Qos::default(),
                 unlinks: 0,
+                teller: None,
                 end_seqnum: None,
                 position: Position::default(),
                 has_shown: false,
@@ -628,6 +632,21 @@ impl<R: Renderer> Shared<R> {
         }
     }
 
+    /// A thread that goes on to PLAYING waits until the bin has heard that the sink has reached PAUSED: a bin that hears of both at once may take the
+    /// older one for the newer one, and forwards no EOS then. Base classes of stock sinks hold their preroll lock meanwhile.
+    fn wait_told(self: &Arc<Self>) {
+        let me = thread::current().id();
+        // An application may go on from the message itself, and a context's thread waits for nobody.
+        if current_shard_id().is_some() || self.lock().teller == Some(me) {
+            return;
+        }
+        let told = |state: &mut Guard<'_, State<R>>| match state.teller {
+            None => Poll::Ready(()),
+            Some(_) => Poll::Pending,
+        };
+        block_on(until(self.clone(), |shared| &shared.state, RENDERED, told));
+    }
+
     /// What the core asks for besides the wake-ups. No lock is held.
     fn carry_out(&self, actions: Actions) {
         let Some(element) = self.element.upgrade() else {
@@ -646,9 +665,13 @@ impl<R: Renderer> Shared<R> {
                 state.core.handle_change(Change::Play);
                 state.wake(Topics::ALL);
             }
+            state.teller = committed.is_some().then(|| thread::current().id());
             drop(state);
             if let Some(committed) = committed {
                 committed.post(&element);
+                let mut state = self.lock();
+                state.teller = None;
+                state.wake(RENDERED);
             }
         }
         if actions.async_done {
