@@ -410,7 +410,7 @@ def run(main):
     scene.dies()
     scene.freezes()
     scene.stops()
-    # Of what is said meanwhile, nothing is lost; once, a machine with other work may be late.
+    # Nothing of what is said meanwhile is lost: in one of the hand-overs at least, as a machine with other work may be too late for some.
     unheard = {what: sum(counts) for what, counts in scene.unheard.items()}
     if min(unheard.values()) > 0:
         main.fail(f"hand-overs have lost packets: {unheard}")

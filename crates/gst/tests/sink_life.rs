@@ -537,7 +537,7 @@ fn the_end_is_told_when_the_application_goes_on_at_once() {
                 && let Some(is_playing) = goes_on.lock().expect("a lock").take()
             {
                 paused.send(()).expect("somebody waits");
-                // An application's thread is faster than this one, by as much as it can be.
+                // Until the application's thread is in PLAYING; or for ever, if it waits for this one, as it should.
                 let _: Result<(), _> = is_playing.recv_timeout(Duration::from_millis(300));
             }
             gst::BusSyncReply::Pass

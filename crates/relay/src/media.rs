@@ -195,7 +195,7 @@ impl MediaCall {
             };
             self.handle(now_ns, datagram);
         }
-        self.early = Some(early).filter(|early| !early.is_over(now_ns));
+        self.early = Some(early).filter(|early| now_ns < early.until_ns());
     }
 
     #[inline]

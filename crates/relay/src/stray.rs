@@ -71,11 +71,6 @@ impl Early {
         self.until_ns
     }
 
-    /// Whether nothing is held back any more.
-    pub(crate) fn is_over(&self, now_ns: u64) -> bool {
-        now_ns >= self.until_ns && self.held.is_empty()
-    }
-
     /// What there is no room for, is lost.
     pub(crate) fn add(&mut self, stray: Stray) {
         if let Some(left) = self.room_bytes.checked_sub(stray.bytes.len()) {
@@ -86,28 +81,26 @@ impl Early {
 
     /// What is to be taken now: the earliest that nothing can come before.
     pub(crate) fn pop(&mut self, now_ns: u64) -> Option<Stray> {
-        let is_over = now_ns >= self.until_ns;
-        let ahead = |stray: &Stray| {
-            let next = self.next.get(usize::from(stray.port.leg)).copied()?;
-            Some(stray.seq()?.wrapping_sub(next?) as i16)
-        };
-        // Without a number, at once.
-        let mut due = self.held.iter().enumerate();
-        let due = due
-            .by_ref()
-            .map(|(at, stray)| (ahead(stray).unwrap_or(i16::MIN), at));
-        let (ahead, at) = due.min()?;
-        if ahead > 0 && !is_over {
+        let held = self.held.iter().enumerate();
+        let (ahead, at) = held.map(|(at, stray)| (self.ahead(stray), at)).min()?;
+        if ahead > Some(0) && now_ns < self.until_ns {
             return None;
         }
         let stray = self.held.remove(at);
         self.room_bytes += stray.bytes.len();
-        if let Some(seq) = stray.seq()
-            && (ahead >= 0 || self.next[usize::from(stray.port.leg) % 2].is_none())
+        let next = self.next.get_mut(usize::from(stray.port.leg));
+        if let (Some(next), Some(seq)) = (next, stray.seq())
+            && ahead >= next.map(|_| 0)
         {
-            self.next[usize::from(stray.port.leg) % 2] = Some(seq.wrapping_add(1));
+            *next = Some(seq.wrapping_add(1));
         }
         Some(stray)
+    }
+
+    /// How many numbers are between the party's next packet and this one; `None`: it has no number, or any is the next.
+    fn ahead(&self, stray: &Stray) -> Option<i16> {
+        let next = self.next.get(usize::from(stray.port.leg)).copied()??;
+        Some(stray.seq()?.wrapping_sub(next) as i16)
     }
 }
 

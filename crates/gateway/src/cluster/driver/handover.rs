@@ -147,10 +147,20 @@ impl Driver {
         };
         // It may come back before another node has it.
         services.shadows.put(clock_now_ns(), copies.clone());
-        let next = next.and_then(|next| Some((next.link?, next.addresses)));
-        let Some((link, addresses)) = next else {
-            self.close_departed(&name);
-            return self.handed_over(&name);
+        let (link, addresses) = match next {
+            Some(Next {
+                link: Some(link),
+                addresses,
+            }) => (link, addresses),
+            // It is gone, or nobody can be told of what still comes.
+            next => {
+                let removed = next.map(|next| services.addresses.remove(&next.addresses));
+                self.close_departed(&name);
+                if removed.is_some() {
+                    self.handed_over(&name);
+                }
+                return;
+            }
         };
         let (running, mut ends) = oneshot::channel();
         let departed = Departed {
@@ -173,7 +183,7 @@ impl Driver {
             // The thread is about to end.
             let _ = replies.send(Replied::HandedOver(name.clone()));
             tokio::select! {
-                () = send_strays(&name, strays, &replies) => {}
+                () = gather_strays(&name, strays, &replies) => {}
                 // The service is here again.
                 _ = &mut ends => return,
             }
@@ -256,8 +266,8 @@ impl Services {
     }
 }
 
-/// Sends what comes, until the next node has the calls and nothing comes any more.
-async fn send_strays(
+/// Gathers what comes and has it sent, until the next node has the calls and nothing comes any more.
+async fn gather_strays(
     name: &StreamName,
     mut strays: UnboundedReceiver<(u64, Stray)>,
     replies: &UnboundedSender<Replied>,

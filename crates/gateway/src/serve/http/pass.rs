@@ -84,22 +84,10 @@ async fn at_node(
     }
     let Body(body) = Body::from_request(Request::from_parts(head.clone(), body), &()).await?;
     let is_endless = head.uri.path().ends_with("/listen");
-    let asked = asked_of(&head, target, &body);
-    let reader = random_number();
-    let passed = match is_endless {
-        true => Passed::Piece {
-            reader,
-            request: asked.clone(),
-        },
-        false => Passed::Http(asked.clone()),
-    };
-    let back = within(cluster.ask_node(node, passed)).await?;
+    let asked = Asked::new(&head, target, &body, is_endless);
+    let back = within(cluster.ask_node(node, asked.passed())).await?;
     match back.ok().flatten() {
-        Some(Back::Piece(first)) => {
-            let response = everywhere::endless(cluster.clone(), reader, asked, first);
-            Ok(Found::Answered(response))
-        }
-        Some(back) => response(back).map(Found::Answered),
+        Some(back) => asked.answered(cluster, back),
         None => {
             let detail = format!("node {node:?} does not answer, or is none of the cluster");
             Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail).retry_after(1))
@@ -107,14 +95,43 @@ async fn at_node(
     }
 }
 
-/// As another node gets it.
-fn asked_of(head: &Parts, target: String, body: &[u8]) -> HttpRequest {
-    let content_type = head.headers.get(CONTENT_TYPE);
-    HttpRequest {
-        method: head.method.to_string(),
-        target,
-        content_type: content_type.and_then(|value| Some(value.to_str().ok()?.to_owned())),
-        body: body.to_vec(),
+/// A request that another node answers.
+struct Asked {
+    request: HttpRequest,
+    /// Of an answer without an end: names that.
+    reader: Option<u64>,
+}
+
+impl Asked {
+    fn new(head: &Parts, target: String, body: &[u8], is_endless: bool) -> Asked {
+        let content_type = head.headers.get(CONTENT_TYPE);
+        Asked {
+            request: HttpRequest {
+                method: head.method.to_string(),
+                target,
+                content_type: content_type.and_then(|value| Some(value.to_str().ok()?.to_owned())),
+                body: body.to_vec(),
+            },
+            reader: is_endless.then(random_number),
+        }
+    }
+
+    fn passed(&self) -> Passed {
+        let request = self.request.clone();
+        match self.reader {
+            Some(reader) => Passed::Piece { reader, request },
+            None => Passed::Http(request),
+        }
+    }
+
+    fn answered(self, cluster: &ClusterView, back: Back) -> Result<Found, Problem> {
+        match (back, self.reader) {
+            (Back::Piece(first), Some(reader)) => {
+                let response = everywhere::endless(cluster.clone(), reader, self.request, first);
+                Ok(Found::Answered(response))
+            }
+            (back, _) => response(back).map(Found::Answered),
+        }
     }
 }
 
@@ -141,27 +158,15 @@ async fn find_way(app: &App, about: About, request: Request) -> Result<Found, Pr
     let name = call.as_ref().map(name_of).transpose();
     let name = name.map_err(|reason| Problem::new(StatusCode::BAD_REQUEST, reason))?;
     let target = head.uri.path_and_query().map(ToString::to_string);
-    let asked = asked_of(&head, target.unwrap_or_default(), &body);
-    let reader = random_number();
-    let passed = match is_endless {
-        true => Passed::Piece {
-            reader,
-            request: asked.clone(),
-        },
-        false => Passed::Http(asked.clone()),
-    };
+    let asked = Asked::new(&head, target.unwrap_or_default(), &body, is_endless);
     let (tell, told) = oneshot::channel();
-    cluster.pass(name, makes, passed, move |way| {
+    cluster.pass(name, makes, asked.passed(), move |way| {
         // Who asked may have given up.
         let _ = tell.send(way);
     });
     match within(told).await?.map_err(|_| NotDone::Gone)? {
         Way::Here => Ok(here(head, body)),
-        Way::Answered(Back::Piece(first)) => {
-            let response = everywhere::endless(cluster.clone(), reader, asked, first);
-            Ok(Found::Answered(response))
-        }
-        Way::Answered(back) => response(back).map(Found::Answered),
+        Way::Answered(back) => asked.answered(cluster, back),
         Way::Refused(reason) => {
             Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, reason).retry_after(1))
         }
