@@ -2,11 +2,8 @@
 
 mod common;
 
-use std::io::IoSliceMut;
-use std::os::fd::AsRawFd;
-
-use common::phones::{Party, Relay, Seen, talk};
-use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt, sockopt};
+use common::phones::{Party, Relay, Seen, next_tos, talk};
+use nix::sys::socket::{setsockopt, sockopt};
 use serde_json::{Value, json};
 
 const PCMU: &str = "m=audio PORT RTP/AVP 0";
@@ -36,27 +33,6 @@ fn assert_one_stream(seen: &[Seen], units: u32) {
         assert_eq!(pair[1].number, pair[0].number.wrapping_add(1));
         assert_eq!(pair[1].time, pair[0].time.wrapping_add(units));
     }
-}
-
-/// The type of service of the next packet that waits, which the kernel tells (ip(7), `IP_RECVTOS`).
-fn next_tos(party: &Party) -> Option<(u8, Vec<u8>)> {
-    let mut room = [0; 2048];
-    let mut control = nix::cmsg_space!(u8);
-    let (len, tos) = {
-        let mut parts = [IoSliceMut::new(&mut room)];
-        let socket = party.socket.as_raw_fd();
-        let flags = MsgFlags::empty();
-        let received = recvmsg::<()>(socket, &mut parts, Some(&mut control), flags).ok()?;
-        let tos = received
-            .cmsgs()
-            .expect("room for it")
-            .find_map(|one| match one {
-                ControlMessageOwned::Ipv4Tos(tos) => Some(tos),
-                _ => None,
-            });
-        (received.bytes, tos.expect("it was asked for"))
-    };
-    Some((tos, room[..len].to_vec()))
 }
 
 /// RFC 2474: the field of the IP header; 184 is "expedited forwarding" (RFC 3246), 136 is AF41 (RFC 2597).

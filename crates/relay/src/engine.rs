@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use threadbare_runtime::{AgentHandle, Context, Shard, StartError};
+use threadbare_xdp::Xdp;
 
 use crate::call::Call;
 use crate::id::LEGS_MAX;
@@ -30,6 +31,8 @@ pub struct Settings {
     pub calls_max: u64,
     /// Refuse new calls while all threads start their slices later than this. `None`: never.
     pub lateness_max: Option<Duration>,
+    /// Devices whose frames may go past the sockets. `None`: all goes by sockets.
+    pub xdp: Option<Xdp>,
 }
 
 impl Settings {
@@ -44,6 +47,7 @@ impl Settings {
             },
             calls_max: CALLS_MAX,
             lateness_max: None,
+            xdp: None,
         }
     }
 }
@@ -66,6 +70,14 @@ pub enum EngineError {
         context: String,
         /// The system's answer.
         error: io::Error,
+    },
+    /// A thread has no rings.
+    #[error("context '{context}': {error}")]
+    Rings {
+        /// The context.
+        context: String,
+        /// The reason.
+        error: threadbare_xdp::OpenError,
     },
     /// A shared port could not be opened.
     #[error("shared port: {0}")]
@@ -166,7 +178,7 @@ impl<C: Call> Engine<C> {
             context,
         };
         for shard in engine.context.shards() {
-            let seat = Seat::new(shard, &name)?;
+            let seat = Seat::new(shard, &name, settings.xdp.as_ref())?;
             engine.seats.push(Arc::new(seat));
         }
         Ok(engine)
@@ -345,7 +357,7 @@ impl<C: Call> fmt::Debug for Engine<C> {
 }
 
 impl<C: Call> Seat<C> {
-    fn new(shard: &Shard, name: &str) -> Result<Seat<C>, EngineError> {
+    fn new(shard: &Shard, name: &str, xdp: Option<&Xdp>) -> Result<Seat<C>, EngineError> {
         let watch = |error| EngineError::Watch {
             context: name.to_owned(),
             error,
@@ -353,7 +365,12 @@ impl<C: Call> Seat<C> {
         let desk = Desk::new();
         // The pairs of sockets.
         desk.new_io();
-        let pairs = Pairs::new(shard.wait().is_zero()).map_err(watch)?;
+        let lane = xdp.map(Xdp::lane).transpose();
+        let lane = lane.map_err(|error| EngineError::Rings {
+            context: name.to_owned(),
+            error,
+        })?;
+        let pairs = Pairs::new(shard.wait().is_zero(), lane).map_err(watch)?;
         let label = format!("calls of {name}");
         let plane = Plane::new(shard, desk.clone(), label, Box::new(pairs));
         let closed = || EngineError::Closed {

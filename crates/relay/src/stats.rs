@@ -48,7 +48,7 @@ counters! {
     truncated,
     /// Datagrams on shared ports that belong to no call; dropped.
     unmatched,
-    /// Datagrams on shared ports that are neither RTP nor RTCP; dropped.
+    /// Datagrams on shared ports that are neither RTP nor RTCP, and frames of rings that the kernel would drop; dropped.
     malformed,
     /// Datagrams on shared ports beyond what one call may get in a slice; dropped.
     over_budget,
@@ -65,7 +65,11 @@ counters! {
     /// Datagrams that calls staged for addresses that their sockets do not reach, for ports that they do not have, or that
     /// were too long.
     stage_refused,
-    /// Datagrams dropped by the kernel because a socket's buffer was full. Sampled: complete some seconds later.
+    /// Of the delivered ones, those that came by a ring of XDP.
+    ring_received,
+    /// Of the sent ones, those that went by a ring of XDP.
+    ring_sent,
+    /// Datagrams dropped by the kernel because a socket's buffer or a ring was full. Sampled: complete some seconds later.
     kernel_drops,
 }
 

@@ -108,6 +108,12 @@ pub const RULES: &[Rule] = &[
         unsafe_policy: UnsafePolicy::OnlyBelow(&["src/sys", "src/task"]),
     },
     Rule {
+        package: "threadbare-xdp",
+        internal: &["threadbare-runtime"],
+        external: External::Only(&["libc", "nix", "thiserror"]),
+        unsafe_policy: UnsafePolicy::OnlyBelow(&["src/sys"]),
+    },
+    Rule {
         package: "threadbare-files",
         internal: &[],
         external: External::Only(&["io-uring", "libc", "rustix", "slab", "thiserror"]),
@@ -165,6 +171,7 @@ pub const RULES: &[Rule] = &[
             "threadbare-loudness",
             "threadbare-rtp",
             "threadbare-runtime",
+            "threadbare-xdp",
         ],
         external: External::Only(&[
             "flume",
@@ -198,6 +205,7 @@ pub const RULES: &[Rule] = &[
             "threadbare-rtp",
             "threadbare-runtime",
             "threadbare-s3",
+            "threadbare-xdp",
             "threadbare-s3",
         ],
         external: External::AllBut(&[]),

@@ -2,7 +2,9 @@
 //!
 //! Each measurement starts the relay anew and asks it by the ng protocol, as a proxy would. CPU time is that of the relay's process,
 //! with all its threads, over the packets that the parties have sent in the window. rtpengine runs in user space (`--table=-1`).
+//! Each relay has a network namespace of its own, on a link (veth) to the parties. `threadbare-xdp` is `threadbare serve --xdp`.
 
+mod network;
 mod parties;
 mod relay;
 
@@ -15,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use threadbare_bench::libraries::Head;
 use threadbare_bench::measure;
 
+use network::Network;
 use parties::{Parties, Sides};
 use relay::{Kind, Relay};
 
@@ -39,6 +42,12 @@ struct Options {
     /// Folder of recordings; without it, one for temporary files.
     #[arg(long)]
     recordings: Option<PathBuf>,
+    /// How the device of `threadbare-xdp` runs the program.
+    #[arg(long, default_value = "auto")]
+    xdp_mode: String,
+    /// Only this relay.
+    #[arg(long)]
+    relay: Option<Kind>,
     /// Without rtpengine.
     #[arg(long)]
     alone: bool,
@@ -123,10 +132,11 @@ fn main() -> Result<()> {
             if !is_wanted {
                 continue;
             }
-            for kind in [Kind::Rtpengine, Kind::Threadbare] {
+            for kind in Kind::value_variants().iter().copied() {
                 let ours = [What::Restarted1000, What::Recorded1000];
                 let is_alone = options.alone || ours.contains(what);
-                if is_alone && kind == Kind::Rtpengine {
+                let is_other = options.relay.is_some_and(|only| only != kind);
+                if is_other || is_alone && kind == Kind::Rtpengine {
                     continue;
                 }
                 eprintln!("round {round}: {what:?}, {kind:?}");
@@ -158,7 +168,8 @@ fn measure_one(options: &Options, what: What, kind: Kind) -> Result<Figures> {
         .unwrap_or_else(std::env::temp_dir);
     let folder = folder.join(format!("threadbare-recordings-{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
-    let mut relay = Relay::start(kind, &options.threadbare, state.as_deref(), &folder)?;
+    let network = Network::new()?;
+    let mut relay = Relay::start(kind, options, &network, state.as_deref(), &folder)?;
     let figures = match what {
         What::Transcoded500 => carry(options, &mut relay, 500, Sides::Transcoded),
         What::Transcoded1000 => carry(options, &mut relay, 1000, Sides::Transcoded),
@@ -173,6 +184,7 @@ fn measure_one(options: &Options, what: What, kind: Kind) -> Result<Figures> {
         What::Restarted1000 => restart(options, &mut relay),
     };
     drop(relay);
+    drop(network);
     std::fs::remove_dir_all(folder)?;
     // The next measurement begins without calls.
     match &state {

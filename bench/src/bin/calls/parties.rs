@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::{IoSlice, IoSliceMut};
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 use threadbare_bench::{PACKET_BYTES, ports, rtp};
 use threadbare_rtp::srtp::{RTP_TRAILER_BYTES_MAX, Sender};
+use crate::network::{PARTIES, RELAY};
 use threadbare_runtime::{RECV_BATCH, RawAddr, RecvBatch, SEND_BATCH_MAX, SendBatch};
 
 /// What the two sides of a call are.
@@ -170,7 +171,7 @@ fn send(
         for side in [0, 1] {
             let mut packet = rtp::first_packet(2 * way.call + side as u32);
             packet[1] = packet[1] & 0x80 | way.payload_types[side];
-            let to = SocketAddr::from((Ipv4Addr::LOCALHOST, way.to[side]));
+            let to = SocketAddr::from((RELAY, way.to[side]));
             speeches[side * SOCKETS + way.call as usize % SOCKETS].push(Speech {
                 to: RawAddr::from(to),
                 packet,
@@ -252,7 +253,7 @@ fn take_all(socket: &UdpSocket, batch: &mut RecvBatch, mut sources: Option<&mut 
 
 /// An even port and the next one.
 fn pair() -> Result<(UdpSocket, UdpSocket)> {
-    let bind = |port| UdpSocket::bind((Ipv4Addr::LOCALHOST, port));
+    let bind = |port| UdpSocket::bind((PARTIES, port));
     for _ in 0..1000 {
         let rtp = bind(0)?;
         let port = rtp.local_addr()?.port();

@@ -1,25 +1,29 @@
 //! A relay's process, and the proxy that asks it.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use clap::ValueEnum;
 use serde::Serialize;
 use serde_json::{Value, json};
-use threadbare_bench::ports;
 use threadbare_rtp::srtp::{Crypto, MASTER_KEY_BYTES_MAX, MasterKey, Sender, Suite};
 
+use crate::Options;
+use crate::network::{DEVICE, Network, PARTIES, RELAY};
 use crate::parties::{Parties, Sides, Way};
 
 /// Which relay.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum Kind {
     Rtpengine,
     Threadbare,
+    /// With rings of XDP beside the sockets.
+    ThreadbareXdp,
 }
 
 /// A running relay. Killed when dropped.
@@ -37,18 +41,28 @@ impl Relay {
     /// `recordings`: a folder for those of threadbare.
     pub(crate) fn start(
         kind: Kind,
-        threadbare: &Path,
+        options: &Options,
+        network: &Network,
         state: Option<&Path>,
         recordings: &Path,
     ) -> Result<Relay> {
-        let http = SocketAddr::from((Ipv4Addr::LOCALHOST, ports::free_range(1)?));
-        let ng = SocketAddr::from((Ipv4Addr::LOCALHOST, ports::free_range(1)?));
+        // Nobody else is in there.
+        let http = SocketAddr::from((RELAY, 8080));
+        let ng = SocketAddr::from((RELAY, 2223));
+        let (own, span) = (RELAY.to_string(), "40000-59999");
         let mut command = match kind {
-            Kind::Threadbare => {
-                let mut command = Command::new(threadbare);
+            Kind::Threadbare | Kind::ThreadbareXdp => {
+                let mut command = network.command(&options.threadbare);
                 command.args(["serve", "--ng", &ng.to_string()]);
-                command.args(["--address", "127.0.0.1", "--ports", "40000-59999"]);
+                command.args(["--allow", &PARTIES.to_string()]);
+                command.args(["--address", &own, "--ports", span]);
+                let token = recordings.join("token");
+                std::fs::write(&token, TOKEN)?;
                 command.args(["--http", &http.to_string()]);
+                command.arg("--http-token-file").arg(token);
+                if kind == Kind::ThreadbareXdp {
+                    command.args(["--xdp", DEVICE, "--xdp-mode", &options.xdp_mode]);
+                }
                 command.arg("--recording-dir").arg(recordings);
                 if let Some(state) = state {
                     command.arg("--state").arg(state);
@@ -56,18 +70,15 @@ impl Relay {
                 command
             }
             Kind::Rtpengine => {
-                let mut command = Command::new("rtpengine");
+                let mut command = network.command(Path::new("rtpengine"));
                 command.args([
                     "--foreground",
                     "--log-stderr",
                     "--log-level=1",
                     "--table=-1",
                 ]);
-                command.args([
-                    "--interface=127.0.0.1",
-                    "--port-min=40000",
-                    "--port-max=59999",
-                ]);
+                command.arg(format!("--interface={own}"));
+                command.args(["--port-min=40000", "--port-max=59999"]);
                 command.arg(format!("--listen-ng={ng}"));
                 command.arg("--delete-delay=0");
                 command
@@ -78,13 +89,13 @@ impl Relay {
             .stderr(Stdio::null())
             .spawn()
             .with_context(|| format!("{kind:?} does not start"))?;
-        let proxy = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let proxy = UdpSocket::bind((PARTIES, 0))?;
         proxy.connect(ng)?;
         let mut relay = Relay {
             child,
             command,
             proxy,
-            http: (kind == Kind::Threadbare).then_some(http),
+            http: (kind != Kind::Rtpengine).then_some(http),
             records: false,
             asked: 0,
         };
@@ -225,7 +236,9 @@ impl Relay {
             return Ok(None);
         };
         let mut stream = TcpStream::connect(http)?;
-        let request = format!("GET /metrics HTTP/1.1\r\nHost: {http}\r\nConnection: close\r\n\r\n");
+        let request = format!(
+            "GET /metrics HTTP/1.1\r\nHost: {http}\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n\r\n"
+        );
         stream.write_all(request.as_bytes())?;
         let mut text = String::new();
         stream.read_to_string(&mut text)?;
@@ -254,7 +267,7 @@ impl Drop for Relay {
 fn description(port: u16, media: &str, more: &str) -> String {
     let (protocol, formats) = media.split_once(' ').unwrap_or((media, ""));
     format!(
-        "v=0\r\no=- 1 1 IN IP4 127.0.0.1\r\ns=-\r\nc=IN IP4 127.0.0.1\r\nt=0 0\r\nm=audio {port} {protocol} {formats}\r\n{more}"
+        "v=0\r\no=- 1 1 IN IP4 {PARTIES}\r\ns=-\r\nc=IN IP4 {PARTIES}\r\nt=0 0\r\nm=audio {port} {protocol} {formats}\r\n{more}"
     )
 }
 
@@ -265,6 +278,8 @@ fn port_of(sdp: &str) -> Result<u16> {
         .context("an SDP without a port")
 }
 
+/// For HTTP that others reach.
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 const SUITE: Suite = Suite::AesCm128HmacSha1_80;
 /// Only ends a measurement that hangs.
 const LIMIT: Duration = Duration::from_secs(10);

@@ -258,6 +258,10 @@ mod tests {
             Ok(())
         }
 
+        fn has_device(&self, _: &str) -> bool {
+            false
+        }
+
         fn has_folder(&self, _path: &Path) -> bool {
             true
         }

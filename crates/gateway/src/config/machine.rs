@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::Path;
 
+use nix::net::if_::if_nametoindex;
 use rustix::fs::Access;
 
 use crate::clip::Clips;
@@ -20,6 +21,8 @@ pub trait Machine {
     fn read_audio(&self, path: &Path) -> Result<(), String>;
     /// Whether files can be made in a folder, which may be made itself, and if not, why.
     fn may_write(&self, folder: &Path) -> Result<(), String>;
+    /// Whether there is a network device of this name.
+    fn has_device(&self, name: &str) -> bool;
     /// Whether there is a folder of this name.
     fn has_folder(&self, path: &Path) -> bool;
 }
@@ -57,6 +60,10 @@ impl Machine for ThisMachine {
         }
         let access = Access::WRITE_OK | Access::EXEC_OK;
         rustix::fs::access(known, access).map_err(|error| error.to_string())
+    }
+
+    fn has_device(&self, name: &str) -> bool {
+        if_nametoindex(name).is_ok()
     }
 
     fn has_folder(&self, path: &Path) -> bool {

@@ -211,6 +211,11 @@ fn serving(serving: &Serving) -> Vec<(String, Value)> {
         ("threads", number(serving.threads)),
         ("latency", number(serving.latency_ms)),
     ];
+    if let Some(xdp) = &serving.xdp {
+        calls.push(("xdp", Value::from(xdp.devices.clone())));
+        calls.push(("xdp-mode", text(&xdp.mode)));
+        calls.push(("xdp-frames", number(xdp.frames)));
+    }
     if let Some(dir) = &serving.recording_dir {
         calls.push(("recording-dir", text(&dir.display())));
     }

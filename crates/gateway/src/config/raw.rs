@@ -221,6 +221,9 @@ table!(#[derive(Default)] RawCalls {
         state: toml::Value,
         records: String,
         record: RawRecord,
+        xdp: Vec<String>,
+        xdp_mode: String,
+        xdp_frames: i64,
     }
 });
 

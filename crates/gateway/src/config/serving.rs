@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use threadbare_rtp::leg::Network;
+use threadbare_xdp::Settings as XdpSettings;
 
 use super::machine::Machine;
 use super::record::RecordSpec;
@@ -35,6 +36,8 @@ pub struct Serving {
     pub threads: u32,
     /// Delay of the jitter buffers, ms.
     pub latency_ms: u32,
+    /// Devices whose frames go past the sockets; `None`: all media go by sockets.
+    pub xdp: Option<XdpSettings>,
     /// Folder of recordings; `None`: calls cannot be recorded.
     pub recording_dir: Option<PathBuf>,
     /// Of recordings whose name does not tell it.
@@ -138,6 +141,7 @@ impl Default for Serving {
             timeouts: Timeouts::default(),
             threads: 0,
             latency_ms: 40,
+            xdp: None,
             recording_dir: None,
             recording_format: RecordingFormat::default(),
             record: None,
@@ -195,6 +199,8 @@ pub enum Setting {
     Interface(usize),
     /// [`Serving::recording_dir`].
     RecordingDir,
+    /// The devices of [`Serving::xdp`].
+    Xdp,
 }
 
 /// Why settings cannot be used.
@@ -282,6 +288,16 @@ impl Serving {
                     reason: "this machine cannot receive there".to_owned(),
                     help: "behind a NAT, give the local address, and the one that parties are told beside it: 10.0.0.1!203.0.113.7, or \
                            `advertised` in a file",
+                });
+            }
+        }
+        for device in self.xdp.iter().flat_map(|xdp| &xdp.devices) {
+            if !machine.has_device(device) {
+                refused.push(Refusal {
+                    setting: Setting::Xdp,
+                    value: device.clone(),
+                    reason: "this machine has no such network device".to_owned(),
+                    help: "`ip link` lists them",
                 });
             }
         }

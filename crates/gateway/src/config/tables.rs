@@ -5,10 +5,11 @@ use std::ops::{Range, RangeInclusive};
 use std::path::PathBuf;
 
 use threadbare_rtp::leg::Network;
+use threadbare_xdp::Settings as XdpSettings;
 use toml::Spanned;
 
 use super::checker::Checker;
-use super::raw::{RawHttp, RawInterface, RawServing, RawTimeouts};
+use super::raw::{RawCalls, RawHttp, RawInterface, RawServing, RawTimeouts};
 use super::recording_format::RecordingFormat;
 use super::service::ServiceAddress;
 use super::serving::{
@@ -63,6 +64,7 @@ impl Checker<'_> {
                 LATENCY_MS,
                 default.latency_ms,
             ),
+            xdp: self.xdp(&raw.calls),
             recording_dir: raw
                 .calls
                 .recording_dir
@@ -98,6 +100,7 @@ impl Checker<'_> {
             }
             Setting::Interface(at) => ("address", places.get(at).cloned().unwrap_or(0..0)),
             Setting::RecordingDir => ("recording-dir", of(raw.calls.recording_dir.as_ref())),
+            Setting::Xdp => ("xdp", raw.calls.xdp.as_ref().map_or(0..0, Spanned::span)),
         };
         let message = format!("`{key}` cannot be {:?}: {}", refused.value, refused.reason);
         self.problems
@@ -153,6 +156,26 @@ impl Checker<'_> {
             self.refuse(raw, "allow", &format!("networks and addresses; {error}"));
             Vec::new()
         })
+    }
+
+    fn xdp(&mut self, raw: &RawCalls) -> Option<XdpSettings> {
+        let devices = raw.xdp.as_ref().map(Spanned::get_ref);
+        let mut settings = XdpSettings::new(devices.cloned().unwrap_or_default());
+        if let Some(text) = &raw.xdp_mode {
+            match text.get_ref().parse() {
+                Ok(mode) => settings.mode = mode,
+                Err(_) => self.refuse(Some(text), "xdp-mode", XDP_MODES),
+            }
+        }
+        let frames = self.number(raw.xdp_frames.as_ref(), "xdp-frames", XDP_FRAMES);
+        if let Some(frames) = frames.map(|frames| frames as u32) {
+            settings.frames = frames;
+            if !frames.is_power_of_two() {
+                let allowed = "powers of two from 64 to 65536";
+                self.refuse(raw.xdp_frames.as_ref(), "xdp-frames", allowed);
+            }
+        }
+        (!settings.devices.is_empty()).then_some(settings)
     }
 
     fn recording_format(&mut self, raw: Option<&Spanned<String>>) -> RecordingFormat {
@@ -310,6 +333,8 @@ const SESSIONS: RangeInclusive<i64> = 1..=1_000_000;
 const LATENESS_MS: RangeInclusive<i64> = 0..=60_000;
 const PERCENT: RangeInclusive<i64> = 0..=100;
 const THREADS: RangeInclusive<i64> = 0..=1024;
+const XDP_MODES: &str = "\"auto\", \"generic\", \"native\"";
+const XDP_FRAMES: RangeInclusive<i64> = 64..=65_536;
 const LATENCY_MS: RangeInclusive<i64> = 0..=10_000;
 /// About a month.
 const SECONDS: RangeInclusive<i64> = 0..=2_678_400;

@@ -355,6 +355,9 @@ fn a_configuration_survives_being_printed_and_read_again() {
         recording-format = \"pcap\"
         state = \"/c d\"
         records = \"/e\"
+        xdp = [\"eth0\", \"eth1\"]
+        xdp-mode = \"generic\"
+        xdp-frames = 4096
     ";
     let alarms = &format!(
         "{GOOD_STREAM}
@@ -502,6 +505,10 @@ impl Machine for Elsewhere {
         Ok(())
     }
 
+    fn has_device(&self, _: &str) -> bool {
+        false
+    }
+
     fn has_folder(&self, _path: &std::path::Path) -> bool {
         true
     }
@@ -613,6 +620,10 @@ impl Machine for Loopback {
 
     fn may_write(&self, _: &std::path::Path) -> Result<(), String> {
         Ok(())
+    }
+
+    fn has_device(&self, _: &str) -> bool {
+        false
     }
 
     fn has_folder(&self, _path: &std::path::Path) -> bool {

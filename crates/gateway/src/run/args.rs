@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use miette::miette;
 use threadbare_rtp::leg::Network;
+use threadbare_xdp::Mode;
 
 use super::{Job, read_config, read_config_for};
 use crate::config::{
@@ -156,6 +157,15 @@ struct CallArgs {
     /// Delay of the jitter buffers, ms
     #[arg(long, default_value_t = Serving::default().latency_ms, value_name = "MS", value_parser = clap::value_parser!(u32).range(0..=10_000))]
     latency: u32,
+    /// A network device whose packets of calls go past the sockets, by XDP; may be repeated
+    #[arg(long, value_name = "DEVICE")]
+    xdp: Vec<String>,
+    /// How these devices do that: in the driver (native), behind it (generic), or in the driver where it can (auto)
+    #[arg(long, default_value_t = Mode::Auto, value_name = "MODE", requires = "xdp")]
+    xdp_mode: Mode,
+    /// Frames of 2 KiB for what comes in a slice, of each receive queue of each of these devices: a power of two
+    #[arg(long, default_value_t = 8192, value_name = "FRAMES", requires = "xdp", value_parser = clap::value_parser!(u32).range(64..=65_536))]
+    xdp_frames: u32,
     /// New calls are refused while the media threads are later than this, ms
     #[arg(long, default_value_t = Limits::default().lateness_ms, value_name = "MS", value_parser = clap::value_parser!(u32).range(0..=60_000))]
     lateness_limit: u32,
@@ -284,6 +294,11 @@ impl CallArgs {
             },
             threads: self.threads,
             latency_ms: self.latency,
+            xdp: (!self.xdp.is_empty()).then(|| threadbare_xdp::Settings {
+                devices: self.xdp.clone(),
+                mode: self.xdp_mode,
+                frames: self.xdp_frames,
+            }),
             recording_dir: self.recording_dir.clone(),
             recording_format: self.recording_format,
             record: None,
@@ -311,6 +326,7 @@ fn refused_argument(refused: &Refusal) -> miette::Report {
         Setting::Http => "--http",
         Setting::Interface(_) => "--address",
         Setting::RecordingDir => "--recording-dir",
+        Setting::Xdp => "--xdp",
     };
     miette!(help = *help, "{name} {value}: {reason}")
 }

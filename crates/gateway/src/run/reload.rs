@@ -158,6 +158,8 @@ fn fixed(before: &Config, after: &Config) -> Vec<String> {
             };
             differs("[http]", &http(old), &http(new));
             differs("[calls] threads", &old.threads, &new.threads);
+            let xdp = |serving: &Serving| format!("{:?}", serving.xdp);
+            differs("[calls] xdp", &xdp(old), &xdp(new));
             differs("[calls] recording-dir", &dir(old), &dir(new));
             let format = |serving: &Serving| serving.recording_format.name();
             differs("[calls] recording-format", &format(old), &format(new));

@@ -26,6 +26,7 @@ use threadbare_rtp::dtmf::Key;
 use threadbare_rtp::leg::{LegStats, PayloadMapError};
 use threadbare_rtp::srtp::Rollover;
 use threadbare_runtime::clock_now_ns;
+use threadbare_xdp::Xdp;
 
 use self::copies::CopiesTo;
 pub(super) use self::ears::Unheard;
@@ -97,12 +98,14 @@ impl MediaPlane {
     pub(super) fn new(
         threads: u32,
         calls_max: u64,
+        xdp: Option<Xdp>,
         common: Common,
         wake: Wake,
     ) -> Result<Self, EngineError> {
         let mut settings = Settings::new("calls");
         settings.threads.threads = threads as i32;
         settings.calls_max = calls_max;
+        settings.xdp = xdp;
         let slice = settings.threads.wait;
         Ok(MediaPlane {
             engine: Engine::new(settings)?,
@@ -441,6 +444,7 @@ impl MediaPlane {
                 packets_sent: shard.stats.packets_sent,
                 send_errors: shard.stats.send_errors + shard.stats.send_full,
                 kernel_drops: shard.stats.kernel_drops,
+                ring_packets: [shard.stats.ring_received, shard.stats.ring_sent],
             }
         };
         self.engine.shard_stats().into_iter().map(of).collect()

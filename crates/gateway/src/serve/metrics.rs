@@ -63,6 +63,8 @@ pub(super) struct ThreadSnapshot {
     pub(super) packets_sent: u64,
     pub(super) send_errors: u64,
     pub(super) kernel_drops: u64,
+    /// Of those received and sent.
+    pub(super) ring_packets: [u64; 2],
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -159,6 +161,8 @@ struct Contexts {
     sent: Family<ThreadLabels, Counter>,
     send_errors: Family<ThreadLabels, Counter>,
     kernel_drops: Family<ThreadLabels, Counter>,
+    ring_received: Family<ThreadLabels, Counter>,
+    ring_sent: Family<ThreadLabels, Counter>,
 }
 
 impl Metrics {
@@ -449,8 +453,13 @@ impl Contexts {
         registry.register("context_sent_packets", help, self.sent.clone());
         let help = "Datagrams that the system refused to send";
         registry.register("context_send_errors", help, self.send_errors.clone());
-        let help = "Datagrams that the system dropped because a socket's buffer was full";
+        let help = "Datagrams that the system dropped because a socket's buffer or a ring was full";
         registry.register("context_kernel_drops", help, self.kernel_drops.clone());
+        let help = "Of the received datagrams, those that came by a ring of XDP";
+        let name = "context_ring_received_packets";
+        registry.register(name, help, self.ring_received.clone());
+        let help = "Of the sent datagrams, those that went by a ring of XDP";
+        registry.register("context_ring_sent_packets", help, self.ring_sent.clone());
     }
 
     fn set(&self, snapshot: &ThreadSnapshot) {
@@ -469,6 +478,8 @@ impl Contexts {
             (&self.sent, snapshot.packets_sent),
             (&self.send_errors, snapshot.send_errors),
             (&self.kernel_drops, snapshot.kernel_drops),
+            (&self.ring_received, snapshot.ring_packets[0]),
+            (&self.ring_sent, snapshot.ring_packets[1]),
         ] {
             let counter = family.get_or_create_owned(&labels);
             counter.inner().store(count, Relaxed);

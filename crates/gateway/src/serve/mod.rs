@@ -40,6 +40,7 @@ use miette::{Context, IntoDiagnostic, miette};
 use threadbare_control::calls::{Calls, Settings, Timeouts};
 use threadbare_rtp::id::NtpTime;
 use threadbare_runtime::clock_now_ns;
+use threadbare_xdp::Xdp;
 
 use self::acceptor::Acceptor;
 use self::http::Http;
@@ -98,7 +99,8 @@ impl Server {
         // A call may have several streams.
         let streams_max = u64::from(serving.limits.max_sessions) * 4;
         let wake = Wake::new().into_diagnostic()?;
-        let media = MediaPlane::new(serving.threads, streams_max, common, wake.clone());
+        let xdp = open_xdp(serving)?;
+        let media = MediaPlane::new(serving.threads, streams_max, xdp, common, wake.clone());
         let mut media = media.into_diagnostic()?;
         open_roots(&recorder, serving)?;
         let on_demand = serving.recording_dir.clone();
@@ -245,6 +247,18 @@ impl Drop for TellsEnd {
         // Who has stopped it does not listen any more.
         let _ = self.events.send(Event::Stop { cause });
     }
+}
+
+fn open_xdp(serving: &Serving) -> miette::Result<Option<Xdp>> {
+    let opened = serving.xdp.as_ref().map(Xdp::open).transpose();
+    let opened = opened
+        .into_diagnostic()
+        .wrap_err("packets past the sockets (`xdp`)")?;
+    if let Some(xdp) = &serving.xdp {
+        let devices = xdp.devices.join(", ");
+        tracing::info!(devices, mode = %xdp.mode, "packets of calls go past the sockets");
+    }
+    Ok(opened)
 }
 
 fn lateness_max(serving: &Serving) -> Duration {

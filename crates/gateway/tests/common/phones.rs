@@ -1,9 +1,12 @@
 //! Parties of a served call that notice when the relay is another process: they keep what receivers keep.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::io::IoSliceMut;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use rtp_types::RtpPacketBuilder;
 use serde_json::{Value, json};
 use threadbare_rtp::g711;
@@ -16,6 +19,8 @@ pub struct Relay {
     pub running: Running,
     arguments: Vec<String>,
     proxy: UdpSocket,
+    /// Where it speaks HTTP, if it was told to.
+    pub http: Option<SocketAddr>,
     asked: u32,
 }
 
@@ -57,11 +62,12 @@ impl Relay {
     fn start_as(arguments: &[&str], with: impl Fn(Command) -> Command) -> Relay {
         let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
         let mut running = Running::spawn(with(Relay::command(&arguments)));
-        let proxy = connected(&mut running).0;
+        let (proxy, http, _) = connected(&mut running);
         Relay {
             running,
             arguments,
             proxy,
+            http,
             asked: 0,
         }
     }
@@ -79,8 +85,8 @@ impl Relay {
 
     pub fn start_again(&mut self) -> String {
         self.running = Running::spawn(Relay::command(&self.arguments));
-        let (proxy, log) = connected(&mut self.running);
-        self.proxy = proxy;
+        let (proxy, http, log) = connected(&mut self.running);
+        (self.proxy, self.http) = (proxy, http);
         log
     }
 
@@ -112,13 +118,15 @@ impl Relay {
     }
 }
 
-fn connected(running: &mut Running) -> (UdpSocket, String) {
+fn connected(running: &mut Running) -> (UdpSocket, Option<SocketAddr>, String) {
     let (serving, log) = running.wait_past("serving");
     let ng = serving["ng"].as_str().expect("an address");
     let ng: SocketAddr = ng.parse().expect("an address");
     let proxy = socket();
     proxy.connect(ng).expect("loopback");
-    (proxy, log)
+    let http = serving["http"].as_str();
+    let http = http.map(|http| http.parse().expect("an address"));
+    (proxy, http, log)
 }
 
 /// What a receiver sees of a packet.
@@ -146,7 +154,11 @@ pub struct Party {
 
 impl Party {
     pub fn new(payload_type: u8, hz: f64) -> Party {
-        let [socket, reports] = port_pair();
+        Party::at(port_pair(), payload_type, hz)
+    }
+
+    /// With these sockets, for RTP and for reports.
+    pub fn at([socket, reports]: [UdpSocket; 2], payload_type: u8, hz: f64) -> Party {
         for socket in [&socket, &reports] {
             socket.set_nonblocking(true).expect("non-blocking");
         }
@@ -166,16 +178,17 @@ impl Party {
 
     /// Its description, with these lines for `PORT`.
     pub fn sdp(&self, lines: &str) -> String {
-        let port = self.socket.local_addr().expect("bound").port();
-        let lines = lines.replace("PORT", &port.to_string());
-        format!(
-            "v=0\r\no=- 1 1 IN IP4 127.0.0.1\r\ns=-\r\nc=IN IP4 127.0.0.1\r\nt=0 0\r\n{lines}\r\n"
-        )
+        let own = self.socket.local_addr().expect("bound");
+        let lines = lines.replace("PORT", &own.port().to_string());
+        let ip = own.ip();
+        format!("v=0\r\no=- 1 1 IN IP4 {ip}\r\ns=-\r\nc=IN IP4 {ip}\r\nt=0 0\r\n{lines}\r\n")
     }
 
     /// It sends to where this description says.
     pub fn call(&mut self, sdp: &str) {
-        self.to = Some(([127, 0, 0, 1], port_of(sdp)).into());
+        let line = sdp.lines().find_map(|line| line.strip_prefix("c=IN IP4 "));
+        let ip: IpAddr = line.expect("an address").parse().expect("an address");
+        self.to = Some((ip, port_of(sdp)).into());
     }
 
     /// 20 ms of its tone.
@@ -273,6 +286,27 @@ impl Party {
         };
         part(f64::sin).hypot(part(f64::cos)) / LEVEL
     }
+}
+
+/// The type of service of the next packet that waits, which the kernel tells (ip(7), `IP_RECVTOS`).
+pub fn next_tos(party: &Party) -> Option<(u8, Vec<u8>)> {
+    let mut room = [0; 2048];
+    let mut control = nix::cmsg_space!(u8);
+    let (len, tos) = {
+        let mut parts = [IoSliceMut::new(&mut room)];
+        let socket = party.socket.as_raw_fd();
+        let flags = MsgFlags::empty();
+        let received = recvmsg::<()>(socket, &mut parts, Some(&mut control), flags).ok()?;
+        let tos = received
+            .cmsgs()
+            .expect("room for it")
+            .find_map(|one| match one {
+                ControlMessageOwned::Ipv4Tos(tos) => Some(tos),
+                _ => None,
+            });
+        (received.bytes, tos.expect("it was asked for"))
+    };
+    Some((tos, room[..len].to_vec()))
 }
 
 /// Where a description says that its author takes RTP.

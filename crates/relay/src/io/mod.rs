@@ -3,6 +3,7 @@
 //! | kind | sockets | receives | sends |
 //! |---|---|---|---|
 //! | [`pairs`] | one or two for each leg | ready sockets in turn; busy ones with `recvmmsg` | one `sendto` each |
+//! | the same with [`rings`] | one or two for each leg, for what the rings do not take | rings in memory | rings, one call for dozens |
 //! | [`shared`] | one or two for many legs, a table finds the leg | `recvmmsg` | `sendmmsg` |
 //!
 //! A kind keeps the datagrams where it likes; the plane sees a list of arrivals and the bytes of each, in fixed memory.
@@ -10,6 +11,7 @@
 mod arena;
 mod errors;
 pub(crate) mod pairs;
+mod rings;
 pub(crate) mod shared;
 
 use std::io;
@@ -159,3 +161,6 @@ struct Target {
 
 /// A packet that waited longer in the kernel was not delayed by the network.
 const AGE_NS_MAX: u64 = 1_000_000_000;
+/// UDP has a sender always; for a system that gives none.
+const NOBODY: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);

@@ -3,6 +3,8 @@
 //! The sockets are in an epoll instance of their own, which stands for all of them in the shard's. Per run, the kernel is
 //! asked once which sockets are ready; each of them is read once, and again in the next run if it is likely to hold more. So a
 //! flooded socket takes turns with the others.
+//!
+//! With [`Rings`], most datagrams come and go past the sockets; these keep the ports and have the rest.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,10 +16,12 @@ use threadbare_runtime::{
     Cx, Expects, Interest, Load, RawAddr, Received, RecvBatch, clock_now_ns, kernel_drops,
     prefetch, recv_timestamped, send_to,
 };
+use threadbare_xdp::Lane;
 
 use super::arena::{Arena, BATCH, Staging};
 use super::errors::{is_of_earlier, take_icmp};
-use super::{Arrival, Attached, Outcome, PacketIo, Pass, Target, reserve};
+use super::rings::Rings;
+use super::{Arrival, Attached, NOBODY, Outcome, PacketIo, Pass, Target, reserve};
 use crate::call::Refused;
 use crate::fence::Fence;
 use crate::id::PortId;
@@ -43,6 +47,8 @@ pub(crate) struct Pairs {
     arrivals: Vec<Arrival>,
     batch: RecvBatch,
     staging: Staging,
+    /// `None`: all goes by sockets.
+    rings: Option<Rings>,
     /// The next port whose drops are sampled.
     next_sample: usize,
     is_unthrottled: bool,
@@ -78,9 +84,16 @@ pub(crate) enum Rest {
 }
 
 impl Pairs {
-    pub(crate) fn new(is_unthrottled: bool) -> io::Result<Pairs> {
+    /// `lane`: of the rings that the ports have beside their sockets.
+    pub(crate) fn new(is_unthrottled: bool, lane: Option<Lane>) -> io::Result<Pairs> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let rings = lane.map(Rings::new);
+        for descriptor in rings.iter().flat_map(Rings::descriptors) {
+            // Read in each run: no port has this key.
+            epoll.add(descriptor, EpollEvent::new(EpollFlags::EPOLLIN, RINGS))?;
+        }
         Ok(Pairs {
-            epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
+            epoll,
             ports: Vec::new(),
             free: Vec::new(),
             events: vec![EpollEvent::empty(); EVENTS],
@@ -94,13 +107,15 @@ impl Pairs {
             arrivals: Vec::with_capacity(BATCH),
             batch: RecvBatch::new(BATCH),
             staging: Staging::new(),
+            rings,
             next_sample: 0,
             is_unthrottled,
         })
     }
 
     fn add(&mut self, udp: Udp, call: u32, id: PortId, fence: Option<Fence>) -> io::Result<u32> {
-        let reach = crate::socket::reach_of(&udp.local());
+        let local = udp.local();
+        let reach = crate::socket::reach_of(&local);
         let place = match self.free.pop() {
             Some(place) => place,
             None => {
@@ -132,7 +147,11 @@ impl Pairs {
         port.load = Load::new(self.is_unthrottled);
         port.drops = 0;
         port.fence = fence;
-        port.socket = Some(udp.into_socket());
+        let key = key_of(place, port.generation);
+        let socket = port.socket.insert(udp.into_socket());
+        if let Some(rings) = &mut self.rings {
+            rings.add(place, key, local, socket, reach);
+        }
         Ok(place)
     }
 
@@ -142,6 +161,9 @@ impl Pairs {
         port.fence = None;
         // Events of this pass for the old socket do not count for the next one.
         port.generation = port.generation.wrapping_add(1);
+        if let Some(rings) = &mut self.rings {
+            rings.remove(place);
+        }
         self.free.push(place);
         if let Err(error) = self.epoll.delete(&socket) {
             tracing::warn!(%error, "cannot stop watching a socket");
@@ -183,6 +205,42 @@ impl Pairs {
         }
     }
 
+    /// Reads what has come by rings; not a whole batch, so that sockets have their turn too.
+    #[inline]
+    fn read_rings(&mut self, pass: &mut Pass<'_>) {
+        let Some(rings) = &mut self.rings else {
+            return;
+        };
+        rings.has_more = true;
+        while self.arrivals.len() < BATCH - BATCH_OF_SOCKETS {
+            let slot = self.arrivals.len();
+            let Some(received) = rings.receive(self.arena.slot(slot)) else {
+                rings.has_more = false;
+                break;
+            };
+            let place = received.key as u32 as usize;
+            // It came for the place's last port, perhaps.
+            let Some(port) = self.ports.get(place) else {
+                continue;
+            };
+            if port.generation != (received.key >> 32) as u32 || port.socket.is_none() {
+                continue;
+            }
+            rings.saw(place, &received, pass.now_ns);
+            pass.counters.ring_received.add(1);
+            self.arrivals.push(Arrival {
+                call: port.call,
+                port: port.id,
+                outcome: outcome_of(received.len, received.datagram_len),
+                len: received.len as u16,
+                slot: slot as u16,
+                from: received.from,
+                received_ns: received.received_ns.min(pass.now_ns),
+            });
+        }
+        rings.release();
+    }
+
     /// Asks the kernel which sockets are ready.
     fn ask(&mut self) {
         self.next_event = 0;
@@ -201,6 +259,11 @@ impl Pairs {
             // Others may have been left out.
             self.asks = true;
         }
+    }
+
+    #[inline]
+    fn rings_have_more(&self) -> bool {
+        matches!(&self.rings, Some(rings) if rings.has_more)
     }
 
     /// Reads one socket into the arena.
@@ -351,6 +414,9 @@ impl PacketIo for Pairs {
 
     fn set_tos(&mut self, attached: &Attached, tos: u8) -> io::Result<()> {
         for place in std::iter::once(attached.rtp).chain(attached.rtcp) {
+            if let Some(rings) = &mut self.rings {
+                rings.set_tos(place, tos);
+            }
             if let Some(Port {
                 socket: Some(socket),
                 reach,
@@ -374,9 +440,10 @@ impl PacketIo for Pairs {
 
     fn receive(&mut self, pass: &mut Pass<'_>) -> bool {
         self.arrivals.clear();
+        self.read_rings(pass);
         while self.arrivals.len() < BATCH {
             let Some((place, flags)) = self.next_port() else {
-                return false;
+                return self.rings_have_more();
             };
             self.read(place, flags, pass);
         }
@@ -398,6 +465,7 @@ impl PacketIo for Pairs {
             || !self.again_later.is_empty()
             || self.next_event < self.events_end
             || self.asks
+            || self.rings_have_more()
     }
 
     #[inline]
@@ -412,7 +480,11 @@ impl PacketIo for Pairs {
     }
 
     fn flush(&mut self, counters: &Counters) {
-        let (mut sent, mut fenced) = (0, 0);
+        if self.staging.items().is_empty() {
+            return;
+        }
+        let (mut sent, mut fenced, mut by_ring) = (0, 0, 0);
+        let now_ns = self.rings.as_ref().map_or(0, |_| clock_now_ns());
         for (i, item) in self.staging.items().iter().enumerate() {
             let port = &self.ports[item.place as usize];
             let Some(socket) = &port.socket else {
@@ -424,6 +496,13 @@ impl PacketIo for Pairs {
                 fenced += 1;
                 continue;
             }
+            if let Some(rings) = &mut self.rings
+                && let Some(to) = item.to.to_socket_addr()
+                && rings.send(item.place, to, self.staging.bytes(i), now_ns)
+            {
+                by_ring += 1;
+                continue;
+            }
             match send_one(socket.as_fd(), self.staging.bytes(i), &item.to) {
                 Ok(()) => sent += 1,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -432,12 +511,19 @@ impl PacketIo for Pairs {
                 Err(_) => counters.send_errors.add(1),
             }
         }
-        counters.packets_sent.add(sent);
+        if let Some(rings) = &mut self.rings {
+            rings.flush();
+        }
+        counters.packets_sent.add(sent + by_ring);
+        counters.ring_sent.add(by_ring);
         counters.fenced.add(fenced);
         self.staging.clear();
     }
 
     fn sample_drops(&mut self, counters: &Counters) {
+        if let Some(rings) = &mut self.rings {
+            rings.sample(counters);
+        }
         for _ in 0..SAMPLES.min(self.ports.len()) {
             self.next_sample = (self.next_sample + 1) % self.ports.len();
             let port = &mut self.ports[self.next_sample];
@@ -469,19 +555,22 @@ fn arrival_of(
     from: &RawAddr,
     pass: &mut Pass<'_>,
 ) -> Arrival {
-    let is_whole = received.datagram_len == received.len;
     Arrival {
         call: port.call,
         port: port.id,
-        outcome: if is_whole {
-            Outcome::Deliver
-        } else {
-            Outcome::Truncated
-        },
+        outcome: outcome_of(received.len, received.datagram_len),
         len: received.len as u16,
         slot: slot as u16,
         from: canonical(from.to_socket_addr().unwrap_or(NOBODY)),
         received_ns: pass.received_ns(received.timestamp_ns),
+    }
+}
+
+#[inline]
+fn outcome_of(len: usize, datagram_len: usize) -> Outcome {
+    match len == datagram_len {
+        true => Outcome::Deliver,
+        false => Outcome::Truncated,
     }
 }
 
@@ -498,9 +587,10 @@ impl std::fmt::Debug for Pairs {
     }
 }
 
-/// UDP has a sender always; for a system that gives none.
-pub(super) const NOBODY: SocketAddr =
-    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
+/// The key of the rings' descriptors.
+const RINGS: u64 = u64::MAX;
+/// Datagrams of a batch that rings leave to sockets.
+const BATCH_OF_SOCKETS: usize = BATCH / 4;
 /// Events of one question: a shard's ready sockets in a slice.
 const EVENTS: usize = 4096;
 /// Sockets between a prefetch and its use: a receive call is longer than a fetch from memory.

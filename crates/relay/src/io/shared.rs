@@ -17,8 +17,8 @@ use threadbare_runtime::{
 
 use super::arena::{Arena, BATCH, Staging};
 use super::errors::{is_of_earlier, take_icmp};
-use super::pairs::{NOBODY, Rest};
-use super::{Arrival, Attached, Outcome, PacketIo, Pass, Target};
+use super::pairs::Rest;
+use super::{Arrival, Attached, NOBODY, Outcome, PacketIo, Pass, Target};
 use crate::call::Refused;
 use crate::id::PortId;
 use crate::ports::{LegKind, SharedSockets};

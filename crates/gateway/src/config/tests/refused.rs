@@ -330,6 +330,19 @@ pub(super) const REFUSED: &[Refused] = &[
         lines: &[2],
     },
     Refused {
+        text: "[calls]\nxdp = [\"eth0\"]\nxdp-mode = \"fast\"",
+        says: &["`xdp-mode` cannot be \"fast\"", "\"generic\", \"native\""],
+        lines: &[3],
+    },
+    Refused {
+        text: "[calls]\nxdp = [\"eth0\"]\nxdp-frames = 1000",
+        says: &[
+            "`xdp-frames` cannot be 1000",
+            "powers of two from 64 to 65536",
+        ],
+        lines: &[3],
+    },
+    Refused {
         text: "[calls]\nstate = true",
         says: &["`state` cannot be true", "the name of a file, or false"],
         lines: &[2],

@@ -30,8 +30,12 @@ pub(super) struct ContextThread {
     packets_sent: u64,
     /// Datagrams that the system refused to send.
     send_errors: u64,
-    /// Datagrams that the system dropped because a socket's buffer was full.
+    /// Datagrams that the system dropped because a socket's buffer or a ring was full.
     kernel_drops: u64,
+    /// Of the received datagrams, those that came by a ring of XDP.
+    ring_packets_received: u64,
+    /// Of the sent datagrams, those that went by a ring of XDP.
+    ring_packets_sent: u64,
 }
 
 /// Load and lateness of the media threads
@@ -47,6 +51,8 @@ pub(super) async fn list(State(app): State<App>) -> Result<axum::Json<Contexts>,
         packets_sent: thread.packets_sent,
         send_errors: thread.send_errors,
         kernel_drops: thread.kernel_drops,
+        ring_packets_received: thread.ring_packets[0],
+        ring_packets_sent: thread.ring_packets[1],
     };
     let contexts = threads.into_iter().map(shown).collect();
     Ok(axum::Json(Contexts { contexts }))

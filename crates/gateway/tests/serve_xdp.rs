@@ -1,0 +1,222 @@
+//! `threadbare serve --xdp`: parties behind a real link, whose packets go past the sockets.
+
+mod common;
+#[path = "../../xdp/tests/common/link.rs"]
+mod link;
+
+use common::http::exchange;
+use common::phones::{Party, Relay, hear_each_other, next_tos, talk};
+use link::{DEVICE, HERE, Link, THERE, ip};
+use nix::sys::signal::Signal;
+use nix::sys::socket::{setsockopt, sockopt};
+use serde_json::{Value, json};
+use threadbare_rtp::srtp::{Crypto, MASTER_KEY_BYTES_MAX, MasterKey, Receiver, Sender, Suite};
+
+const PCMU: &str = "m=audio PORT RTP/AVP 0";
+
+fn start(more: &[&str]) -> Relay {
+    let own = ["--address", HERE, "--http", "127.0.0.1:0"];
+    Relay::start(&[&own, more].concat())
+}
+
+fn by_rings(more: &[&str]) -> Relay {
+    start(&[&["--xdp", DEVICE, "--threads", "2"], more].concat())
+}
+
+/// Packets received and sent: all, and those by rings.
+fn counts(relay: &Relay) -> [[u64; 2]; 2] {
+    let http = relay.http.expect("HTTP");
+    let request = format!("GET /v1/contexts HTTP/1.1\r\nHost: {http}\r\nConnection: close\r\n\r\n");
+    let contexts = exchange(http, request.as_bytes()).json();
+    let threads = contexts["contexts"].as_array().expect("threads");
+    let sum = |name: &str| {
+        threads
+            .iter()
+            .map(|one| one[name].as_u64().expect(name))
+            .sum()
+    };
+    [
+        [sum("packets_received"), sum("packets_sent")],
+        [sum("ring_packets_received"), sum("ring_packets_sent")],
+    ]
+}
+
+fn party(link: &Link, payload_type: u8, hz: f64) -> Party {
+    Party::at(link.pair(THERE), payload_type, hz)
+}
+
+fn agree(relay: &mut Relay, call: &str, keys: &Value, a: &mut Party, b: &mut Party, media: &str) {
+    let to_b = relay.pass("offer", call, keys, &a.sdp(PCMU));
+    b.call(&to_b);
+    let to_a = relay.pass("answer", call, &json!({}), &b.sdp(media));
+    a.call(&to_a);
+}
+
+/// Each hears the other's tone, in order, and nearly all of it went by rings.
+#[test]
+fn calls_pass_by_rings_whatever_is_done_to_their_media() {
+    let Some(link) = Link::new() else { return };
+    let mut relay = by_rings(&[]);
+    for (call, keys, media, payload_type) in [
+        ("passed", json!({}), PCMU, 0),
+        (
+            "transcoded",
+            json!({"codec": {"transcode": ["PCMA"]}}),
+            "m=audio PORT RTP/AVP 8",
+            8,
+        ),
+        (
+            "one port for both",
+            json!({"rtcp-mux": ["offer"]}),
+            "m=audio PORT RTP/AVP 0\r\na=rtcp-mux",
+            0,
+        ),
+    ] {
+        let (mut a, mut b) = (party(&link, 0, 437.0), party(&link, payload_type, 1013.0));
+        let before = counts(&relay);
+        agree(&mut relay, call, &keys, &mut a, &mut b, media);
+        hear_each_other(&mut a, &mut b);
+        for one in [&a, &b] {
+            let numbers = one.seen.windows(2);
+            let breaks = numbers.filter(|pair| pair[1].number != pair[0].number.wrapping_add(1));
+            assert_eq!(breaks.count(), 0, "{call}");
+        }
+        let after = counts(&relay);
+        let grown = |kind: usize, way: usize| after[kind][way] - before[kind][way];
+        // The first ones take the sockets: ports are not enrolled yet, and nobody knows the way back.
+        for way in [0, 1] {
+            assert!(
+                grown(1, way) * 10 > grown(0, way) * 8,
+                "{call}: {before:?} {after:?}"
+            );
+        }
+        relay.ask(json!({"command": "delete", "call-id": call, "from-tag": "a"}));
+    }
+}
+
+/// RFC 4568 and 3711: the far end's own receiver is the judge.
+#[test]
+fn an_encrypted_side_is_understood() {
+    let Some(link) = Link::new() else { return };
+    let mut relay = by_rings(&[]);
+    let (mut a, mut b) = (party(&link, 0, 437.0), party(&link, 0, 1013.0));
+    let keys = json!({"transport-protocol": "RTP/SAVP"});
+    let to_b = relay.pass("offer", "1", &keys, &a.sdp(PCMU));
+    b.call(&to_b);
+    let suite = Suite::AesCm128HmacSha1_80;
+    let mut offered = to_b
+        .lines()
+        .filter_map(|line| line.strip_prefix("a=crypto:"));
+    let theirs = offered.find_map(|one| {
+        Crypto::parse(one)
+            .ok()
+            .filter(|one| one.key.suite() == suite)
+    });
+    let theirs = theirs.expect("the suite is offered");
+    let own = MasterKey::from_random(suite, &[7; MASTER_KEY_BYTES_MAX]);
+    b.srtp = Some((Sender::new(&own), Receiver::new(&theirs.key)));
+    let crypto = Crypto {
+        tag: theirs.tag,
+        key: own,
+        lifetime_packets: None,
+    };
+    let media = format!(
+        "m=audio PORT RTP/SAVP 0\r\na=crypto:{}",
+        crypto.to_value().as_str()
+    );
+    let to_a = relay.pass("answer", "1", &json!({}), &b.sdp(&media));
+    a.call(&to_a);
+    hear_each_other(&mut a, &mut b);
+    let [_, [received, sent]] = counts(&relay);
+    assert!(received > 100 && sent > 80, "{received} {sent}");
+}
+
+/// RFC 2474, as the far end's kernel tells it.
+#[test]
+fn the_type_of_service_goes_by_rings_too() {
+    let Some(link) = Link::new() else { return };
+    let mut relay = by_rings(&[]);
+    let (mut a, mut b) = (party(&link, 0, 437.0), party(&link, 0, 1013.0));
+    agree(&mut relay, "1", &json!({"TOS": 184}), &mut a, &mut b, PCMU);
+    hear_each_other(&mut a, &mut b);
+    for (tos, expected) in [(184, 184), (136, 136)] {
+        relay.pass("offer", "1", &json!({"TOS": tos}), &a.sdp(PCMU));
+        relay.pass("answer", "1", &json!({"TOS": -1}), &b.sdp(PCMU));
+        setsockopt(&b.socket, sockopt::IpRecvTos, &true).expect("Linux");
+        let mut in_turn = 0;
+        let before = counts(&relay)[1][1];
+        let mut silent = party(&link, 0, 1.0);
+        // B is listened to by the test.
+        talk(&mut a, &mut silent, |_, _| {
+            b.say();
+            while let Some((tos, _)) = next_tos(&b) {
+                in_turn = if tos == expected { in_turn + 1 } else { 0 };
+            }
+            in_turn > 20
+        });
+        assert!(counts(&relay)[1][1] > before + 20, "by rings");
+    }
+}
+
+/// Another process has the rings at once, and the same streams go on.
+#[test]
+fn calls_go_on_by_rings_after_a_kill() {
+    let Some(link) = Link::new() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let state = folder.path().join("calls.redb").display().to_string();
+    let mut relay = by_rings(&["--state", &state]);
+    let (mut a, mut b) = (party(&link, 0, 437.0), party(&link, 0, 1013.0));
+    agree(&mut relay, "1", &json!({}), &mut a, &mut b, PCMU);
+    hear_each_other(&mut a, &mut b);
+    let ssrc = a.seen.last().expect("heard").ssrc;
+    // What is known of the call is in the file after 50 ms: well before a second of talk is over.
+    relay.restart(Signal::SIGKILL);
+    hear_each_other(&mut a, &mut b);
+    assert_eq!(a.seen.last().expect("heard").ssrc, ssrc);
+    let [_, [received, sent]] = counts(&relay);
+    assert!(received > 100 && sent > 80, "{received} {sent}");
+}
+
+/// A device that goes down and comes back, as a cable does.
+#[test]
+fn a_link_that_was_down_carries_calls_again() {
+    let Some(link) = Link::new() else { return };
+    let mut relay = by_rings(&[]);
+    let (mut a, mut b) = (party(&link, 0, 437.0), party(&link, 0, 1013.0));
+    agree(&mut relay, "1", &json!({}), &mut a, &mut b, PCMU);
+    hear_each_other(&mut a, &mut b);
+    ip(&format!("link set {DEVICE} down"));
+    for _ in 0..20 {
+        a.say();
+        b.say();
+    }
+    ip(&format!("link set {DEVICE} up"));
+    hear_each_other(&mut a, &mut b);
+}
+
+#[test]
+fn a_device_that_cannot_be_had_ends_the_start_with_its_name() {
+    let Some(_link) = Link::new() else { return };
+    for (device, says) in [("lo", "loopback"), ("eth77", "no such network device")] {
+        let mut command = common::threadbare();
+        command.args([
+            "serve",
+            "--ng",
+            "127.0.0.1:0",
+            "--address",
+            HERE,
+            "--xdp",
+            device,
+        ]);
+        let done = command.output().expect("it runs");
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert!(!done.status.success(), "{said}");
+        // The report is wrapped at the width of a terminal.
+        let words: Vec<&str> = said
+            .split_whitespace()
+            .filter(|word| *word != "│")
+            .collect();
+        let said = words.join(" ");
+        assert!(said.contains(device) && said.contains(says), "{said}");
+    }
+}

@@ -1,0 +1,176 @@
+//! Rings of XDP beside the sockets: what came for whom, and who can be answered by them.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+
+use socket2::Socket;
+use threadbare_xdp::{Lane, Received, Way};
+
+use crate::socket::{Reach, canonical};
+use crate::stats::Counters;
+
+/// A shard's rings, and the routes of its ports.
+#[derive(Debug)]
+pub(super) struct Rings {
+    lane: Lane,
+    /// By the port's place.
+    routes: Vec<Route>,
+    malformed: u64,
+    drops: u64,
+    /// The last read ended before the rings did.
+    pub(super) has_more: bool,
+}
+
+/// How a port answers its peer.
+#[derive(Debug, Clone, Copy)]
+struct Route {
+    /// `None`: all of this port's datagrams take the socket.
+    local: Option<SocketAddr>,
+    peer: SocketAddr,
+    way: Way,
+    seen_ns: u64,
+    tos: u8,
+}
+
+impl Rings {
+    pub(super) fn new(lane: Lane) -> Rings {
+        Rings {
+            lane,
+            routes: Vec::new(),
+            malformed: 0,
+            drops: 0,
+            has_more: false,
+        }
+    }
+
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.lane.descriptors()
+    }
+
+    /// A port has a socket now. Where it cannot have a ring, it goes on without.
+    pub(super) fn add(
+        &mut self,
+        place: u32,
+        key: u64,
+        local: SocketAddr,
+        socket: &Socket,
+        reach: Reach,
+    ) {
+        let place = place as usize;
+        if place >= self.routes.len() {
+            self.routes.resize(place + 1, Route::NONE);
+        }
+        let is_enrolled = match self.lane.enroll(local, key) {
+            Ok(is_enrolled) => is_enrolled,
+            Err(error) => {
+                tracing::warn!(%local, %error, "a port has no ring: its datagrams take the socket");
+                false
+            }
+        };
+        let tos = tos_of(socket, reach).unwrap_or(0);
+        self.routes[place] = Route {
+            local: is_enrolled.then_some(local),
+            tos,
+            ..Route::NONE
+        };
+    }
+
+    pub(super) fn remove(&mut self, place: u32) {
+        let Some(route) = self.routes.get_mut(place as usize) else {
+            return;
+        };
+        if let Some(local) = route.local.take() {
+            self.lane.withdraw(local);
+        }
+    }
+
+    pub(super) fn set_tos(&mut self, place: u32, tos: u8) {
+        if let Some(route) = self.routes.get_mut(place as usize) {
+            route.tos = tos;
+        }
+    }
+
+    /// The next datagram that came by a ring: its port's place, as in `add`, is in the key.
+    #[inline]
+    pub(super) fn receive(&mut self, room: &mut [u8]) -> Option<Received> {
+        self.lane.receive(room, &mut self.malformed)
+    }
+
+    /// A datagram of `receive` is the port's: its sender can be answered.
+    ///
+    /// Another way to the same peer counts only when the one in use has been silent: else, a forged frame could lead the peer's
+    /// audio elsewhere on the link.
+    #[inline]
+    pub(super) fn saw(&mut self, place: usize, received: &Received, now_ns: u64) {
+        let Some(route) = self.routes.get_mut(place) else {
+            return;
+        };
+        let is_same = route.peer == received.from && route.way == received.way;
+        if is_same || !route.is_fresh(now_ns) {
+            route.peer = received.from;
+            route.way = received.way;
+            route.seen_ns = now_ns;
+        }
+    }
+
+    /// All that were read are copied.
+    #[inline]
+    pub(super) fn release(&mut self) {
+        self.lane.release();
+    }
+
+    /// Puts a datagram into a ring. `false`: it is the socket's.
+    #[inline]
+    pub(super) fn send(&mut self, place: u32, to: SocketAddr, bytes: &[u8], now_ns: u64) -> bool {
+        let Some(route) = self.routes.get(place as usize) else {
+            return false;
+        };
+        let Some(local) = route.local else {
+            return false;
+        };
+        if route.peer != canonical(to) || !route.is_fresh(now_ns) {
+            return false;
+        }
+        self.lane
+            .send(&route.way, local, route.peer, route.tos, bytes)
+    }
+
+    #[inline]
+    pub(super) fn flush(&mut self) {
+        self.lane.flush();
+    }
+
+    pub(super) fn sample(&mut self, counters: &Counters) {
+        let drops = self.lane.drops();
+        let before = std::mem::replace(&mut self.drops, drops);
+        counters.kernel_drops.add(drops.saturating_sub(before));
+        counters.malformed.add(std::mem::take(&mut self.malformed));
+    }
+}
+
+impl Route {
+    const NONE: Route = Route {
+        local: None,
+        peer: super::NOBODY,
+        way: Way::NONE,
+        seen_ns: 0,
+        tos: 0,
+    };
+
+    #[inline]
+    fn is_fresh(&self, now_ns: u64) -> bool {
+        now_ns.saturating_sub(self.seen_ns) < FRESH_NS
+    }
+}
+
+fn tos_of(socket: &Socket, reach: Reach) -> io::Result<u8> {
+    let tos = match reach {
+        Reach::V4 => socket.tos_v4()?,
+        Reach::V6 | Reach::Both => socket.tclass_v6()?,
+    };
+    Ok(tos as u8)
+}
+
+/// Who was silent for longer is reached by the kernel, which asks the link where they are.
+const FRESH_NS: u64 = 1_000_000_000;

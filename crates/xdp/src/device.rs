@@ -1,0 +1,526 @@
+//! Devices: their programs, tables and memory, which all lanes share.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::if_nametoindex;
+use threadbare_runtime::clock_now_ns;
+
+use crate::program::{
+    KEY_BYTES, LANES_MAX, VALUE_BYTES, port_key, port_value, program, ring_place,
+};
+use crate::sys::{
+    self, Chunk, Memory, Ring, RingKind, Table, bind_xdp, make_ring, make_table, remove_row,
+    xdp_socket,
+};
+
+/// How a device runs the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// In the driver where it can, else behind it.
+    #[default]
+    Auto,
+    /// Behind the driver: with each device.
+    Generic,
+    /// In the driver.
+    Native,
+}
+
+/// Which devices, and how much memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Names of network devices, such as `eth0`.
+    pub devices: Vec<String>,
+    /// How they run the program.
+    pub mode: Mode,
+    /// Frames of 2 KiB for what has come and was not read yet, of each receive queue of each device: what comes in the time
+    /// between two reads. A power of two.
+    pub frames: u32,
+}
+
+impl Settings {
+    /// 8192 frames, 16 MiB, a queue: 400,000 packets a second where each 20 ms are read.
+    #[must_use]
+    pub fn new(devices: Vec<String>) -> Settings {
+        Settings {
+            devices,
+            mode: Mode::Auto,
+            frames: FRAMES,
+        }
+    }
+}
+
+/// Why a device's frames cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// No such device.
+    #[error("there is no network device '{device}': {source} (`ip link` lists them)")]
+    NoDevice {
+        /// The name.
+        device: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The loopback device.
+    #[error(
+        "'{device}' is the loopback device: frames that are put on it are refused as if from outside; use the device that peers' packets come on"
+    )]
+    Loopback {
+        /// The name.
+        device: String,
+    },
+    /// The number of frames.
+    #[error("{frames} frames; allowed are powers of two from {FRAMES_MIN} to {FRAMES_MAX}")]
+    Frames {
+        /// The number.
+        frames: u32,
+    },
+    /// The system does not let this process.
+    #[error(
+        "device '{device}': not permitted to {what}: this needs the capabilities CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_IPC_LOCK (in a unit of systemd: AmbientCapabilities=)"
+    )]
+    Permission {
+        /// The device.
+        device: String,
+        /// What was tried.
+        what: &'static str,
+    },
+    /// Another program is there.
+    #[error(
+        "device '{device}' is used by another program with XDP (`ip link show {device}` tells of its part in the kernel); one at a time is allowed"
+    )]
+    Busy {
+        /// The device.
+        device: String,
+    },
+    /// The kernel does not take the program.
+    #[error("device '{device}': the kernel refuses the program: {source}; it says: {said}")]
+    Program {
+        /// The device.
+        device: String,
+        /// The system's answer.
+        source: io::Error,
+        /// The last lines of the kernel's reasons.
+        said: String,
+    },
+    /// Anything else.
+    #[error("device '{device}': cannot {what}: {source}")]
+    System {
+        /// The device.
+        device: String,
+        /// What was tried.
+        what: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// There are too many lanes.
+    #[error("{LANES_MAX} threads share the devices already, which is the most")]
+    Lanes,
+}
+
+/// Devices whose frames go past the kernel's sockets. Dropped with its lanes, all goes by sockets again.
+#[derive(Debug, Clone)]
+pub struct Xdp(pub(crate) Arc<Devices>);
+
+#[derive(Debug)]
+pub(crate) struct Devices {
+    pub(crate) devices: Vec<Device>,
+    pub(crate) frames: u32,
+    /// A bit for each lane's number.
+    lanes: Mutex<u32>,
+    homes: Mutex<Homes>,
+}
+
+/// On which device an address is.
+#[derive(Debug, Default)]
+struct Homes {
+    known: HashMap<IpAddr, Option<usize>>,
+    asked_ns: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Device {
+    name: String,
+    pub(crate) index: u32,
+    /// The longest IP packet.
+    pub(crate) mtu: usize,
+    ports: OwnedFd,
+    rings: OwnedFd,
+    pub(crate) queues: Vec<Arc<Queue>>,
+    /// Last, so that frames come no more when the rest goes.
+    _link: OwnedFd,
+}
+
+/// A receive queue of a device: the memory of its frames, and the rings that give it to the kernel and back.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    pub(crate) memory: Memory,
+    pub(crate) fill: Mutex<Ring<u64>>,
+    pub(crate) idle: Mutex<Idle>,
+    number: u32,
+    /// Whose memory the lanes' sockets share. Without a place in the table of rings.
+    root: OwnedFd,
+    _root_ring: Ring<libc::xdp_desc>,
+}
+
+/// Chunks for frames to send.
+#[derive(Debug)]
+pub(crate) struct Idle {
+    pub(crate) chunks: Vec<Chunk>,
+    pub(crate) sent: Ring<u64>,
+}
+
+impl Xdp {
+    /// Has the devices run the program. Nothing is enrolled yet: all goes on as before.
+    ///
+    /// # Errors
+    /// A device is not there or has another program; the system or its settings do not allow it.
+    pub fn open(settings: &Settings) -> Result<Xdp, OpenError> {
+        let frames = settings.frames;
+        if !frames.is_power_of_two() || !(FRAMES_MIN..=FRAMES_MAX).contains(&frames) {
+            return Err(OpenError::Frames { frames });
+        }
+        let devices = settings.devices.iter();
+        let devices = devices.map(|name| Device::open(name, settings));
+        Ok(Xdp(Arc::new(Devices {
+            devices: devices.collect::<Result<_, _>>()?,
+            frames,
+            lanes: Mutex::new(0),
+            homes: Mutex::default(),
+        })))
+    }
+}
+
+impl Devices {
+    /// A number for a lane, if there is one left.
+    pub(crate) fn take_lane(&self) -> Result<u32, OpenError> {
+        let mut taken = lock(&self.lanes);
+        let number = taken.trailing_ones();
+        if number >= LANES_MAX {
+            return Err(OpenError::Lanes);
+        }
+        *taken |= 1 << number;
+        Ok(number)
+    }
+
+    /// The number of a lane that is gone.
+    pub(crate) fn free_lane(&self, number: u32) {
+        *lock(&self.lanes) &= !(1 << number);
+    }
+
+    /// The device that has this address.
+    fn home_of(&self, ip: IpAddr) -> Option<&Device> {
+        let mut homes = lock(&self.homes);
+        let place = match homes.known.get(&ip) {
+            Some(Some(place)) => Some(*place),
+            // An address may come later, so it is asked for again: not for each port of thousands.
+            _ if clock_now_ns().saturating_sub(homes.asked_ns) < ASKED_AGAIN_NS => None,
+            _ => {
+                homes.asked_ns = clock_now_ns();
+                homes.known = self.addresses();
+                homes.known.get(&ip).copied().flatten()
+            }
+        };
+        self.devices.get(place?)
+    }
+
+    fn addresses(&self) -> HashMap<IpAddr, Option<usize>> {
+        let mut known = HashMap::new();
+        for address in getifaddrs().into_iter().flatten() {
+            let ip = address.address.and_then(|storage| {
+                let v4 = storage.as_sockaddr_in().map(|v4| IpAddr::from(v4.ip()));
+                v4.or_else(|| storage.as_sockaddr_in6().map(|v6| v6.ip().into()))
+            });
+            let mut devices = self.devices.iter();
+            let place = devices.position(|device| device.name == address.interface_name);
+            if let Some(ip) = ip {
+                known.insert(ip, place);
+            }
+        }
+        known
+    }
+
+    /// Has datagrams to a port go to a lane, with a key of its own. `false`: no device here has the address.
+    pub(crate) fn enroll(&self, local: SocketAddr, lane: u32, key: u64) -> io::Result<bool> {
+        let Some(device) = self.home_of(local.ip()) else {
+            return Ok(false);
+        };
+        let value = port_value(key, lane);
+        sys::write_row(device.ports.as_fd(), &port_key(local), &value)?;
+        Ok(true)
+    }
+
+    /// The reverse.
+    pub(crate) fn withdraw(&self, local: SocketAddr) {
+        for device in &self.devices {
+            // Most devices do not have it.
+            let _ = remove_row(device.ports.as_fd(), &port_key(local));
+        }
+    }
+}
+
+impl Device {
+    fn open(name: &str, settings: &Settings) -> Result<Device, OpenError> {
+        let failed = |what| move |source| failure(name, what, source);
+        let index = if_nametoindex(name).map_err(|source| OpenError::NoDevice {
+            device: name.to_owned(),
+            source: source.into(),
+        })?;
+        let c_name = CString::new(name).unwrap_or_default();
+        // Devices are asked through any socket, but not through those of AF_XDP.
+        let any = UnixDatagram::unbound().map_err(failed("open a socket"))?;
+        let mtu = sys::mtu_of(any.as_fd(), &c_name).map_err(failed("read its MTU"))?;
+        // Of loopback addresses (RFC 1122, section 3.2.1.3), which the kernel takes from itself only.
+        let is_loopback = getifaddrs().into_iter().flatten().any(|address| {
+            let v4 = address.address.as_ref();
+            let v4 = v4.and_then(|storage| storage.as_sockaddr_in());
+            address.interface_name == name && v4.is_some_and(|v4| v4.ip().is_loopback())
+        });
+        if is_loopback || name == "lo" {
+            return Err(OpenError::Loopback {
+                device: name.to_owned(),
+            });
+        }
+        let queues = Queue::all_of(name, index, settings.frames)?;
+        let rows = queues.len() as u32 * LANES_MAX;
+        let ports = make_table(Table::Hash, KEY_BYTES as u32, VALUE_BYTES as u32, PORTS_MAX)
+            .map_err(failed("make a table of ports"))?;
+        let rings =
+            make_table(Table::Rings, 4, 4, rows).map_err(failed("make a table of rings"))?;
+        let link = run_program(name, index, &ports, &rings, settings.mode)?;
+        Ok(Device {
+            name: name.to_owned(),
+            index,
+            mtu,
+            ports,
+            rings,
+            queues,
+            _link: link,
+        })
+    }
+
+    /// Gives a lane's socket to the program.
+    pub(crate) fn connect(&self, queue: &Queue, lane: u32, socket: &OwnedFd) -> io::Result<()> {
+        use std::os::fd::AsRawFd;
+        let place = ring_place(queue.number, lane).to_ne_bytes();
+        sys::write_row(
+            self.rings.as_fd(),
+            &place,
+            &socket.as_raw_fd().to_ne_bytes(),
+        )
+    }
+
+    /// The reverse.
+    pub(crate) fn disconnect(&self, queue: &Queue, lane: u32) {
+        let place = ring_place(queue.number, lane).to_ne_bytes();
+        // There is none if the lane could not be made.
+        let _ = remove_row(self.rings.as_fd(), &place);
+    }
+
+    /// A socket of a lane, with its rings.
+    pub(crate) fn socket(&self, queue: &Queue, frames: u32) -> Result<Socket, OpenError> {
+        let failed = |what| move |source| failure(&self.name, what, source);
+        let socket = xdp_socket().map_err(failed("open a socket of AF_XDP"))?;
+        let received = make_ring(socket.as_fd(), RingKind::Receive, frames)
+            .map_err(failed("make a ring to receive"))?;
+        let sending = make_ring(socket.as_fd(), RingKind::Send, SENDS)
+            .map_err(failed("make a ring to send"))?;
+        bind_xdp(
+            socket.as_fd(),
+            self.index,
+            queue.number,
+            Some(queue.root.as_fd()),
+        )
+        .map_err(failed("bind a socket to a queue"))?;
+        Ok((socket, received, sending))
+    }
+}
+
+/// A lane's, of one queue: descriptor, what has come, what goes.
+pub(crate) type Socket = (OwnedFd, Ring<libc::xdp_desc>, Ring<libc::xdp_desc>);
+
+/// Starts the program on a device.
+fn run_program(
+    name: &str,
+    index: u32,
+    ports: &OwnedFd,
+    rings: &OwnedFd,
+    mode: Mode,
+) -> Result<OwnedFd, OpenError> {
+    use std::os::fd::AsRawFd;
+    let code = program(ports.as_raw_fd(), rings.as_raw_fd());
+    let loaded = sys::load_program(&code).map_err(|(source, said)| {
+        if is_permission(&source) && said.is_empty() {
+            return failure(name, "load a program of XDP", source);
+        }
+        let lines: Vec<_> = said.lines().rev().take(SAID_LINES).collect();
+        OpenError::Program {
+            device: name.to_owned(),
+            source,
+            said: lines.into_iter().rev().collect::<Vec<_>>().join("; "),
+        }
+    })?;
+    let tried: &[u32] = match mode {
+        Mode::Auto => &[XDP_FLAGS_DRV_MODE, XDP_FLAGS_SKB_MODE],
+        Mode::Generic => &[XDP_FLAGS_SKB_MODE],
+        Mode::Native => &[XDP_FLAGS_DRV_MODE],
+    };
+    let mut refused = io::Error::from(io::ErrorKind::Unsupported);
+    for flags in tried {
+        match patiently(|| sys::attach(loaded.as_fd(), index, *flags)) {
+            Ok(link) => return Ok(link),
+            Err(error) if is_taken(&error) => return Err(failure(name, "attach", error)),
+            Err(error) => refused = error,
+        }
+    }
+    Err(failure(name, "attach a program of XDP", refused))
+}
+
+impl Queue {
+    /// All queues of a device: the kernel refuses the number behind the last.
+    fn all_of(name: &str, index: u32, frames: u32) -> Result<Vec<Arc<Queue>>, OpenError> {
+        let mut queues = Vec::new();
+        while (queues.len() as u32) < QUEUES_MAX {
+            match Queue::open(index, queues.len() as u32, frames) {
+                Ok(queue) => queues.push(Arc::new(queue)),
+                Err((_, error)) if errno(&error) == Errno::EINVAL && !queues.is_empty() => break,
+                Err((what, error)) => return Err(failure(name, what, error)),
+            }
+        }
+        Ok(queues)
+    }
+
+    fn open(index: u32, number: u32, frames: u32) -> Result<Queue, (&'static str, io::Error)> {
+        let failed = |what| move |error| (what, error);
+        let root = xdp_socket().map_err(failed("open a socket of AF_XDP"))?;
+        let (memory, mut chunks) =
+            Memory::new((frames + SENDS) as usize).map_err(failed("have memory for frames"))?;
+        sys::register_memory(root.as_fd(), &memory, sys::CHUNK_BYTES as u32)
+            .map_err(failed("lock memory for frames (see `ulimit -l`)"))?;
+        let ring = |kind, entries| {
+            make_ring(root.as_fd(), kind, entries).map_err(failed("make a ring of chunks"))
+        };
+        let mut fill = ring(RingKind::Fill, frames)?;
+        let sent = ring(RingKind::Completion, SENDS)?;
+        let root_ring = make_ring(root.as_fd(), RingKind::Receive, ROOT_FRAMES)
+            .map_err(failed("make a ring to receive"))?;
+        patiently(|| bind_xdp(root.as_fd(), index, number, None))
+            .map_err(failed("bind a socket to a queue"))?;
+        for chunk in chunks.by_ref().take(frames as usize) {
+            // There is room for all.
+            let _ = fill.push_chunk(chunk);
+        }
+        fill.publish();
+        let chunks = chunks.collect();
+        Ok(Queue {
+            memory,
+            fill: Mutex::new(fill),
+            idle: Mutex::new(Idle { chunks, sent }),
+            number,
+            root,
+            _root_ring: root_ring,
+        })
+    }
+}
+
+/// The kernel gives up what a process had of a device some time after that has ended: a restart must not fail of it.
+fn patiently<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let until_ns = clock_now_ns() + TAKEN_NS_MAX;
+    loop {
+        match attempt() {
+            Err(error) if is_taken(&error) && clock_now_ns() < until_ns => {
+                std::thread::sleep(TAKEN_PAUSE);
+            }
+            done => return done,
+        }
+    }
+}
+
+fn failure(device: &str, what: &'static str, source: io::Error) -> OpenError {
+    let device = device.to_owned();
+    match errno(&source) {
+        Errno::EPERM | Errno::EACCES => OpenError::Permission { device, what },
+        Errno::EBUSY | Errno::EEXIST => OpenError::Busy { device },
+        _ => OpenError::System {
+            device,
+            what,
+            source,
+        },
+    }
+}
+
+/// By another program.
+fn is_taken(error: &io::Error) -> bool {
+    matches!(errno(error), Errno::EBUSY | Errno::EEXIST)
+}
+
+fn is_permission(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::PermissionDenied
+}
+
+fn errno(error: &io::Error) -> Errno {
+    Errno::from_raw(error.raw_os_error().unwrap_or(0))
+}
+
+/// What such a lock protects stays sound through a panic: rings change by single steps.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Not a [`Mode`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is no mode of XDP; allowed are auto, generic, native")]
+pub struct ModeError(String);
+
+impl FromStr for Mode {
+    type Err = ModeError;
+
+    fn from_str(text: &str) -> Result<Mode, ModeError> {
+        let mut all = [Mode::Auto, Mode::Generic, Mode::Native].into_iter();
+        let found = all.find(|mode| mode.to_string() == text);
+        found.ok_or_else(|| ModeError(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Mode::Auto => "auto",
+            Mode::Generic => "generic",
+            Mode::Native => "native",
+        })
+    }
+}
+
+const FRAMES: u32 = 8192;
+const FRAMES_MIN: u32 = 64;
+/// 128 MiB a queue.
+const FRAMES_MAX: u32 = 65536;
+/// Frames to send of a queue, for all lanes, and room in a lane's ring: they leave with the call that sends them.
+const SENDS: u32 = 1024;
+/// The least, for a socket that gets nothing.
+const ROOT_FRAMES: u32 = 2;
+/// Of a device: more than network cards have.
+const QUEUES_MAX: u32 = 128;
+/// Two for each leg of the calls of a machine, and of their two sides.
+const PORTS_MAX: u32 = 1 << 18;
+/// The least time between two questions for the machine's addresses.
+const ASKED_AGAIN_NS: u64 = 1_000_000_000;
+/// Longer than the kernel takes.
+const TAKEN_NS_MAX: u64 = 1_000_000_000;
+const TAKEN_PAUSE: Duration = Duration::from_millis(5);
+/// Of what the kernel says of a program.
+const SAID_LINES: usize = 3;
+/// include/uapi/linux/if_link.h
+const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
+const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;

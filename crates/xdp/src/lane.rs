@@ -1,0 +1,375 @@
+//! A lane: one thread's rings of all devices.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use threadbare_runtime::prefetch;
+
+use crate::device::{Devices, OpenError, Queue, Xdp, lock};
+use crate::frame::{self, HEADERS_BYTES_MAX, Way};
+use crate::program::NOTE_BYTES;
+use crate::sys::{self, Chunk, Ring, drops_of};
+
+/// The rings of one thread. What it reads is copied out; what it sends is copied in.
+pub struct Lane {
+    devices: Arc<Devices>,
+    number: u32,
+    ends: Vec<End>,
+    /// The end that is read next.
+    next: usize,
+}
+
+/// A queue's rings.
+struct End {
+    queue: Arc<Queue>,
+    device: u16,
+    number: u16,
+    /// The system's number of the device.
+    index: u32,
+    mtu: usize,
+    socket: OwnedFd,
+    received: Ring<libc::xdp_desc>,
+    sending: Ring<libc::xdp_desc>,
+    /// Frames in `sending` that the kernel was not told of.
+    unsent: u32,
+    /// What was read, on its way back to the kernel.
+    spent: Vec<Chunk>,
+    /// For what will be sent.
+    idle: Vec<Chunk>,
+}
+
+/// A datagram, without its bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Received {
+    /// Of the port.
+    pub key: u64,
+    /// When it came, ns of CLOCK_MONOTONIC.
+    pub received_ns: u64,
+    /// Who sent it.
+    pub from: SocketAddr,
+    /// How to reach the sender.
+    pub way: Way,
+    /// Its bytes that were copied.
+    pub len: usize,
+    /// All its bytes.
+    pub datagram_len: usize,
+}
+
+impl Xdp {
+    /// The rings of one thread.
+    ///
+    /// # Errors
+    /// There are too many already, or the system has no memory or descriptors.
+    pub fn lane(&self) -> Result<Lane, OpenError> {
+        let number = self.0.take_lane()?;
+        Lane::open(self.0.clone(), number)
+    }
+}
+
+impl Lane {
+    fn open(devices: Arc<Devices>, number: u32) -> Result<Lane, OpenError> {
+        // Dropped on an error, it gives back its number and what it has.
+        let mut lane = Lane {
+            devices: devices.clone(),
+            number,
+            ends: Vec::new(),
+            next: 0,
+        };
+        for (place, device) in devices.devices.iter().enumerate() {
+            for (number, queue) in device.queues.iter().enumerate() {
+                let (socket, received, sending) = device.socket(queue, devices.frames)?;
+                device
+                    .connect(queue, lane.number, &socket)
+                    .map_err(|source| OpenError::System {
+                        device: format!("queue {number}"),
+                        what: "enter a ring into the table",
+                        source,
+                    })?;
+                lane.ends.push(End {
+                    queue: queue.clone(),
+                    device: place as u16,
+                    number: number as u16,
+                    index: device.index,
+                    mtu: device.mtu,
+                    socket,
+                    received,
+                    sending,
+                    unsent: 0,
+                    spent: Vec::with_capacity(SPENT_MAX),
+                    idle: Vec::with_capacity(IDLE_MAX),
+                });
+            }
+        }
+        Ok(lane)
+    }
+
+    /// Descriptors that are readable while something has come.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.ends.iter().map(|end| end.socket.as_fd())
+    }
+
+    /// Has datagrams to `local` come here with this key. `false`: its address is on none of the devices, or is all addresses.
+    ///
+    /// # Errors
+    /// The table is full.
+    pub fn enroll(&self, local: SocketAddr, key: u64) -> io::Result<bool> {
+        self.devices.enroll(local, self.number, key)
+    }
+
+    /// The reverse. What came before may still be read.
+    pub fn withdraw(&self, local: SocketAddr) {
+        self.devices.withdraw(local);
+    }
+
+    /// Whether something has come.
+    #[inline]
+    pub fn has_received(&mut self) -> bool {
+        self.ends.iter_mut().any(|end| end.received.ready() > 0)
+    }
+
+    /// Reads a datagram into `room`. `None`: there is none, or `malformed` has counted many.
+    #[inline]
+    pub fn receive(&mut self, room: &mut [u8], malformed: &mut u64) -> Option<Received> {
+        for _ in 0..self.ends.len() {
+            if let Some(received) = self.ends[self.next].receive(room, malformed) {
+                return Some(received);
+            }
+            self.next = (self.next + 1) % self.ends.len();
+        }
+        None
+    }
+
+    /// After some were read: gives their memory back to the kernel.
+    #[inline]
+    pub fn release(&mut self) {
+        for end in &mut self.ends {
+            end.release();
+        }
+    }
+
+    /// Puts a datagram into a ring, to go back the way that one came. `false`: send it by a socket.
+    #[inline]
+    pub fn send(
+        &mut self,
+        way: &Way,
+        from: SocketAddr,
+        to: SocketAddr,
+        tos: u8,
+        payload: &[u8],
+    ) -> bool {
+        let mut ends = self.ends.iter_mut();
+        match ends.find(|end| end.device == way.device && end.number == way.queue) {
+            Some(end) => end.send(way, from, to, tos, payload),
+            None => false,
+        }
+    }
+
+    /// Has the kernel send what is in the rings.
+    #[inline]
+    pub fn flush(&mut self) {
+        for end in &mut self.ends {
+            end.flush();
+        }
+    }
+
+    /// What the rings had no room for, since they are there.
+    #[must_use]
+    pub fn drops(&self) -> u64 {
+        self.ends
+            .iter()
+            .map(|end| drops_of(end.socket.as_fd()))
+            .sum()
+    }
+}
+
+impl End {
+    #[inline]
+    fn receive(&mut self, room: &mut [u8], malformed: &mut u64) -> Option<Received> {
+        for _ in 0..MALFORMED_MAX {
+            let memory = &self.queue.memory;
+            let (chunk, offset, len) = self.received.pop_frame(memory)?;
+            if let Some(address) = self.received.frame_ahead(FRAMES_AHEAD) {
+                prefetch(
+                    memory.place_of(address).wrapping_sub(NOTE_BYTES),
+                    PREFETCH_LINES,
+                );
+            }
+            let read = offset
+                .checked_sub(NOTE_BYTES)
+                .and_then(|at| self.read(&chunk, at, len, room));
+            if self.spent.len() == SPENT_MAX {
+                self.release();
+            }
+            self.spent.push(chunk);
+            match read {
+                Some(received) => return Some(received),
+                None => *malformed += 1,
+            }
+        }
+        None
+    }
+
+    #[inline]
+    fn read(&self, chunk: &Chunk, at: usize, len: usize, room: &mut [u8]) -> Option<Received> {
+        let bytes = self.queue.memory.bytes(chunk, at, NOTE_BYTES + len);
+        let (time, rest) = bytes.split_first_chunk::<8>()?;
+        let (key, frame) = rest.split_first_chunk::<8>()?;
+        let parsed = frame::parse(frame)?;
+        let copied = parsed.payload.len().min(room.len());
+        room[..copied].copy_from_slice(&parsed.payload[..copied]);
+        Some(Received {
+            key: u64::from_ne_bytes(*key),
+            received_ns: u64::from_ne_bytes(*time),
+            from: scoped(parsed.from, self.index),
+            way: Way {
+                device: self.device,
+                queue: self.number,
+                ..parsed.way
+            },
+            len: copied,
+            datagram_len: parsed.payload.len(),
+        })
+    }
+
+    #[inline]
+    fn release(&mut self) {
+        if self.spent.is_empty() {
+            return;
+        }
+        self.received.release();
+        let mut fill = lock(&self.queue.fill);
+        for chunk in self.spent.drain(..) {
+            // There is room for all that came out of it.
+            let _ = fill.push_chunk(chunk);
+        }
+        fill.publish();
+    }
+
+    #[inline]
+    fn send(
+        &mut self,
+        way: &Way,
+        from: SocketAddr,
+        to: SocketAddr,
+        tos: u8,
+        payload: &[u8],
+    ) -> bool {
+        if payload.len() + HEADERS_BYTES_MAX > self.mtu.min(sys::CHUNK_BYTES) {
+            return false;
+        }
+        let Some(mut chunk) = self.chunk() else {
+            return false;
+        };
+        let room = self.queue.memory.bytes_mut(&mut chunk);
+        let Some(len) = frame::write(room, way, from, to, tos, payload) else {
+            self.idle.push(chunk);
+            return false;
+        };
+        match self.sending.push_frame(chunk, len) {
+            Ok(()) => {
+                self.unsent += 1;
+                true
+            }
+            Err(chunk) => {
+                self.idle.push(chunk);
+                false
+            }
+        }
+    }
+
+    #[inline]
+    fn chunk(&mut self) -> Option<Chunk> {
+        if self.idle.is_empty() {
+            let mut idle = lock(&self.queue.idle);
+            while let Some(chunk) = idle.sent.pop_chunk(&self.queue.memory) {
+                idle.chunks.push(chunk);
+            }
+            idle.sent.release();
+            let kept = idle.chunks.len().saturating_sub(IDLE_MAX);
+            self.idle.extend(idle.chunks.drain(kept..));
+        }
+        self.idle.pop()
+    }
+
+    fn flush(&mut self) {
+        if self.unsent == 0 {
+            return;
+        }
+        self.sending.publish();
+        // The kernel sends a number of its own at a time, and says whether there is more.
+        for _ in 0..self.unsent {
+            match sys::kick(self.socket.as_fd()) {
+                Ok(()) => {}
+                Err(error) if is_again(&error) => {}
+                // A device that is down keeps what it was given; the ring fills up, and sockets say why.
+                Err(_) => break,
+            }
+            if self.sending.is_taken() {
+                break;
+            }
+        }
+        self.unsent = 0;
+    }
+}
+
+/// As a socket gives it: an address of one link's with the number of the device (RFC 4007, section 6).
+#[inline]
+fn scoped(from: SocketAddr, device: u32) -> SocketAddr {
+    match from {
+        SocketAddr::V6(mut v6) if v6.ip().is_unicast_link_local() => {
+            v6.set_scope_id(device);
+            v6.into()
+        }
+        _ => from,
+    }
+}
+
+/// Also where the device's own queue is full for the moment.
+fn is_again(error: &io::Error) -> bool {
+    let errno = Errno::from_raw(error.raw_os_error().unwrap_or(0));
+    matches!(
+        errno,
+        Errno::EAGAIN | Errno::EBUSY | Errno::ENOBUFS | Errno::EINTR
+    )
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        for end in &mut self.ends {
+            if let Some(device) = self.devices.devices.get(usize::from(end.device)) {
+                device.disconnect(&end.queue, self.number);
+            }
+            // What nobody has read.
+            while let Some((chunk, ..)) = end.received.pop_frame(&end.queue.memory) {
+                end.spent.push(chunk);
+            }
+            end.release();
+            lock(&end.queue.idle).chunks.append(&mut end.idle);
+        }
+        self.devices.free_lane(self.number);
+    }
+}
+
+impl fmt::Debug for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lane")
+            .field("number", &self.number)
+            .field("ends", &self.ends.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Chunks on their way back before the kernel's lock is taken.
+const SPENT_MAX: usize = 64;
+/// Chunks that a lane keeps for what it sends.
+const IDLE_MAX: usize = 64;
+/// Frames between a prefetch and its use.
+const FRAMES_AHEAD: u32 = 2;
+/// Note, headers and a packet of 20 ms of G.711.
+const PREFETCH_LINES: usize = 4;
+/// Bad frames in a row, so that a flood of them leaves time for others.
+const MALFORMED_MAX: usize = 64;
