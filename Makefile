@@ -169,11 +169,12 @@ bench-s3: setup-test ## prints the memory of recordings to S3 (6 minutes)
 
 # Calls beside Debian's rtpengine, which it installs.
 .PHONY: bench-calls
-bench-calls: setup-bench ## measures calls of a SIP proxy beside rtpengine into bench/results (6 minutes)
+bench-calls: setup-bench ## measures calls of a SIP proxy beside rtpengine into bench/results, then bench-render (15 minutes)
 	$(CARGO) build --release -p threadbare
 	$(CARGO) build --release --manifest-path bench/Cargo.toml --target-dir $(TARGET_DIR)/bench --bin calls
 	$(TARGET_DIR)/bench/release/calls --threadbare $(TARGET_DIR)/release/threadbare $(BENCH_CALLS_ARGS) >$(TARGET_DIR)/calls.jsonl
 	mv $(TARGET_DIR)/calls.jsonl bench/results/calls.jsonl
+	$(MAKE) --no-print-directory bench-render
 
 .PHONY: bench-recordings
 bench-recordings: setup-bench ## prints what 1000 recordings cost beside 1000 calls (2 minutes)

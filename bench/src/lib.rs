@@ -11,6 +11,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod calls;
 pub mod counter;
 pub mod epoll;
 pub mod feed;

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use threadbare_bench::calls::Calls;
 use threadbare_bench::libraries::Libraries;
 use threadbare_bench::media::Media;
 use threadbare_bench::render;
@@ -18,7 +19,8 @@ fn readme_docs_and_pictures_are_rendered_from_the_newest_results() {
     let results = Results::newest(&folder).unwrap();
     let libraries = Libraries::read(&folder).unwrap();
     let media = Media::read(&folder).unwrap();
-    let stale: Vec<String> = render::all(results.as_ref(), libraries.as_ref(), media.as_ref())
+    let calls = Calls::read(&folder).unwrap();
+    let stale: Vec<String> = render::all(results.as_ref(), libraries.as_ref(), media.as_ref(), calls.as_ref())
         .into_iter()
         .filter(|rendered| !rendered.is_current(root()).unwrap())
         .map(|rendered| format!("{} {:?}", rendered.path, rendered.place))

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Parser;
+use threadbare_bench::calls::Calls;
 use threadbare_bench::libraries::Libraries;
 use threadbare_bench::media::Media;
 use threadbare_bench::render;
@@ -26,7 +27,9 @@ fn main() -> Result<()> {
     let results = Results::newest(&options.results)?;
     let libraries = Libraries::read(&options.results)?;
     let media = Media::read(&options.results)?;
-    for rendered in render::all(results.as_ref(), libraries.as_ref(), media.as_ref()) {
+    let calls = Calls::read(&options.results)?;
+    let all = render::all(results.as_ref(), libraries.as_ref(), media.as_ref(), calls.as_ref());
+    for rendered in all {
         rendered.write(&options.root)?;
         if rendered.text.is_some() {
             eprintln!("rendered: {}", options.root.join(rendered.path).display());

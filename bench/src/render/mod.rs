@@ -2,6 +2,7 @@
 //! plane, and nothing else. The
 //! same files give the same bytes, so that a test can compare.
 
+mod calls;
 pub mod drawings;
 mod libraries;
 mod media;
@@ -13,6 +14,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
+use crate::calls::Calls;
 use crate::libraries::Libraries;
 use crate::media::Media;
 use crate::results::Results;
@@ -41,6 +43,7 @@ pub fn all(
     results: Option<&Results>,
     measured: Option<&Libraries>,
     of_media: Option<&Media>,
+    of_calls: Option<&Calls>,
 ) -> Vec<Rendered> {
     let part = |path, marker, text| Rendered {
         path,
@@ -52,6 +55,7 @@ pub fn all(
         part("README.md", "demo", tables::demo(results)),
         part("docs/benchmarks.md", "bench", tables::document(results)),
         part("docs/benchmarks.md", "bench-media", media::media(of_media)),
+        part("docs/xdp.md", "bench-calls", calls::calls(of_calls)),
         part(
             "docs/demultiplexer.md",
             "bench-demultiplexer",

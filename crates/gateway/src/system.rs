@@ -1,5 +1,6 @@
 //! What the system alone has: the wall clock, and numbers that nobody can guess.
 
+use std::cell::RefCell;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use threadbare_runtime::clock_now_ns;
@@ -39,9 +40,21 @@ pub(crate) fn random_bytes(room: &mut [u8]) {
     }
 }
 
-/// Eight of these.
+/// Eight of these: not for keys. A call takes several, so the thread fetches some ahead; none is given twice.
 pub(crate) fn random_number() -> u64 {
-    let mut bytes = [0; 8];
-    random_bytes(&mut bytes);
-    u64::from_ne_bytes(bytes)
+    thread_local! {
+        static AHEAD: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+    }
+    AHEAD.with_borrow_mut(|ahead| {
+        ahead.pop().unwrap_or_else(|| {
+            let mut bytes = [0; NUMBERS_AHEAD * 8];
+            random_bytes(&mut bytes);
+            let (numbers, _) = bytes.as_chunks::<8>();
+            ahead.extend(numbers[1..].iter().map(|bytes| u64::from_ne_bytes(*bytes)));
+            u64::from_ne_bytes(numbers[0])
+        })
+    })
 }
+
+/// The kernel gives so much in one go (getrandom(2): up to 256 bytes).
+const NUMBERS_AHEAD: usize = 32;

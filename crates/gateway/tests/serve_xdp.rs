@@ -158,6 +158,26 @@ fn the_type_of_service_goes_by_rings_too() {
     }
 }
 
+/// docs/xdp.md names what is needed: a process that has nothing else carries calls by rings.
+#[test]
+fn the_capabilities_of_the_documentation_are_enough() {
+    let Some(link) = Link::new() else { return };
+    let page = include_str!("../../../docs/xdp.md");
+    let mut lines = page.lines().map(str::trim);
+    let line = lines.find_map(|line| line.strip_prefix("CapabilityBoundingSet="));
+    let names = line.expect("the drop-in").split(' ');
+    let names = names.map(|name| format!(",+{}", name.trim_start_matches("CAP_").to_lowercase()));
+    let only = format!("-all{}", names.collect::<String>());
+    let own = ["--address", HERE, "--http", "127.0.0.1:0", "--xdp", DEVICE];
+    let words = ["setpriv", "--bounding-set", &only];
+    let mut relay = Relay::start_through(&words, &own);
+    let (mut a, mut b) = (party(&link, 0, 437.0), party(&link, 0, 1013.0));
+    agree(&mut relay, "1", &json!({}), &mut a, &mut b, PCMU);
+    hear_each_other(&mut a, &mut b);
+    let [_, [received, sent]] = counts(&relay);
+    assert!(received > 100 && sent > 80, "{received} {sent}");
+}
+
 /// Another process has the rings at once, and the same streams go on.
 #[test]
 fn calls_go_on_by_rings_after_a_kill() {

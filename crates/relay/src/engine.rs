@@ -13,7 +13,7 @@ use crate::call::Call;
 use crate::id::LEGS_MAX;
 use crate::io::pairs::Pairs;
 use crate::io::shared::SharedIo;
-use crate::orders::{CallRef, CallState, Closed, Desk, IOS_MAX, Life, Order, Run, Slot};
+use crate::orders::{CallRef, CallState, Closed, Desk, IOS_MAX, Life, Order, Run, Slot, When};
 use crate::plane::Plane;
 use crate::ports::{LegKind, LegPorts, SharedHome, SharedPort, SharedSettings, SharedSockets};
 use crate::reply::{Gone, Reply};
@@ -31,6 +31,9 @@ pub struct Settings {
     pub calls_max: u64,
     /// Refuse new calls while all threads start their slices later than this. `None`: never.
     pub lateness_max: Option<Duration>,
+    /// Orders that nobody waits for (calls created and dropped, commands) are carried out at the next slice's edge, when packets are looked at:
+    /// a thread is not woken for each of many calls that come and go.
+    pub orders_wait: bool,
     /// Devices whose frames may go past the sockets. `None`: all goes by sockets.
     pub xdp: Option<Xdp>,
 }
@@ -47,6 +50,7 @@ impl Settings {
             },
             calls_max: CALLS_MAX,
             lateness_max: None,
+            orders_wait: false,
             xdp: None,
         }
     }
@@ -152,6 +156,8 @@ struct Seat<C: Call> {
     desk: Arc<Desk<C>>,
     shard: Shard,
     plane: AgentHandle<Plane<C>>,
+    /// Of orders that nobody waits for.
+    when: When,
 }
 
 impl<C: Call> Engine<C> {
@@ -177,8 +183,12 @@ impl<C: Call> Engine<C> {
             seats: Vec::new(),
             context,
         };
+        let when = match settings.orders_wait {
+            true => When::BySlice,
+            false => When::AtOnce,
+        };
         for shard in engine.context.shards() {
-            let seat = Seat::new(shard, &name, settings.xdp.as_ref())?;
+            let seat = Seat::new(shard, &name, when, settings.xdp.as_ref())?;
             engine.seats.push(Arc::new(seat));
         }
         Ok(engine)
@@ -357,7 +367,12 @@ impl<C: Call> fmt::Debug for Engine<C> {
 }
 
 impl<C: Call> Seat<C> {
-    fn new(shard: &Shard, name: &str, xdp: Option<&Xdp>) -> Result<Seat<C>, EngineError> {
+    fn new(
+        shard: &Shard,
+        name: &str,
+        when: When,
+        xdp: Option<&Xdp>,
+    ) -> Result<Seat<C>, EngineError> {
         let watch = |error| EngineError::Watch {
             context: name.to_owned(),
             error,
@@ -390,12 +405,21 @@ impl<C: Call> Seat<C> {
             desk,
             shard: shard.clone(),
             plane,
+            when,
         })
     }
 
+    /// Gives an order that nobody waits for.
     fn order(&self, order: Order<C>) -> Result<(), Closed> {
-        if self.desk.push(order)? {
-            self.plane.command(Plane::handle_orders);
+        self.order_when(order, self.when)
+    }
+
+    fn order_when(&self, order: Order<C>, when: When) -> Result<(), Closed> {
+        match self.desk.push(order, when)? {
+            Some(When::AtOnce) => self.plane.command(Plane::handle_orders),
+            // A run begins with the orders.
+            Some(When::BySlice) => self.plane.wake(),
+            None => {}
         }
         Ok(())
     }
@@ -426,16 +450,20 @@ pub struct CallHandle<C: Call> {
 }
 
 impl<C: Call> CallHandle<C> {
-    /// Runs `f` with the call on its thread, at once: a sleep between slices is interrupted. What the call has to send and
-    /// its timer are looked at afterwards. Commands of one thread run in order. If the call is gone, `f` is dropped.
+    /// Runs `f` with the call on its thread: at once (a sleep between slices is interrupted), or at the next slice's edge with
+    /// [`Settings::orders_wait`]. What the call has to send and its timer are looked at afterwards. Commands of one thread run in order. If
+    /// the call is gone, `f` is dropped.
     ///
     /// # Errors
     /// The engine is gone.
     pub fn command(&self, f: impl FnOnce(&mut C, u64) + Send + 'static) -> Result<(), Gone> {
-        self.run(Box::new(|slot, now_ns| f(&mut slot.call, now_ns)))
+        self.run(
+            Box::new(|slot, now_ns| f(&mut slot.call, now_ns)),
+            self.seat.when,
+        )
     }
 
-    /// The same, for a result.
+    /// The same, at once, for a result.
     pub fn with<R: Send + 'static>(
         &self,
         f: impl FnOnce(&mut C, u64) -> R + Send + 'static,
@@ -468,14 +496,14 @@ impl<C: Call> CallHandle<C> {
             let _ = sender.send(f(slot, now_ns));
         };
         // The sender is dropped with a refused order: the reply says so.
-        let _ = self.run(Box::new(run));
+        let _ = self.run(Box::new(run), When::AtOnce);
         reply
     }
 
-    fn run(&self, run: Run<C>) -> Result<(), Gone> {
+    fn run(&self, run: Run<C>, when: When) -> Result<(), Gone> {
         let at = self.at;
         let order = Order::Command { at, run };
-        self.seat.order(order).map_err(|Closed| Gone)
+        self.seat.order_when(order, when).map_err(|Closed| Gone)
     }
 
     /// What became of it.
@@ -500,7 +528,7 @@ impl<C: Call> CallHandle<C> {
             at: self.at,
             reply: wait.then_some(sender),
         };
-        self.seat.order(order).ok()?;
+        self.seat.order_when(order, When::AtOnce).ok()?;
         if !wait {
             return None;
         }

@@ -153,10 +153,28 @@ pub(crate) struct Desk<C> {
 
 struct Inbox<C> {
     orders: VecDeque<Order<C>>,
+    told: Told,
     is_closed: bool,
     generation: u32,
     calls: Places,
     ios: Places,
+}
+
+/// What the plane was told of the orders in its inbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Told {
+    Nothing,
+    BySlice,
+    AtOnce,
+}
+
+/// When an order is to be carried out, and so how the plane is to be told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum When {
+    /// At the next slice's edge: no sleep is interrupted for it.
+    BySlice,
+    /// Now: somebody waits.
+    AtOnce,
 }
 
 /// Places in a table: free ones first.
@@ -184,6 +202,7 @@ impl<C> Desk<C> {
         Arc::new(Desk {
             inbox: Mutex::new(Inbox {
                 orders: VecDeque::new(),
+                told: Told::Nothing,
                 is_closed: false,
                 generation: 0,
                 calls: Places::default(),
@@ -194,8 +213,8 @@ impl<C> Desk<C> {
         })
     }
 
-    /// Gives an order. `true`: the plane is to be told.
-    pub(crate) fn push(&self, order: Order<C>) -> Result<bool, Closed> {
+    /// Gives an order. `Some`: the plane is to be told.
+    pub(crate) fn push(&self, order: Order<C>, when: When) -> Result<Option<When>, Closed> {
         let mut inbox = lock(&self.inbox);
         if inbox.is_closed {
             drop(inbox);
@@ -204,7 +223,15 @@ impl<C> Desk<C> {
             return Err(Closed);
         }
         inbox.orders.push_back(order);
-        Ok(inbox.orders.len() == 1)
+        let telling = match when {
+            When::BySlice => Told::BySlice,
+            When::AtOnce => Told::AtOnce,
+        };
+        if inbox.told >= telling {
+            return Ok(None);
+        }
+        inbox.told = telling;
+        Ok(Some(when))
     }
 
     /// A place for a new call.
@@ -238,7 +265,9 @@ impl<C> Desk<C> {
 
     /// Takes all orders; `room` is what they replace.
     pub(crate) fn take(&self, room: &mut VecDeque<Order<C>>) {
-        std::mem::swap(&mut lock(&self.inbox).orders, room);
+        let mut inbox = lock(&self.inbox);
+        inbox.told = Told::Nothing;
+        std::mem::swap(&mut inbox.orders, room);
     }
 
     pub(crate) fn close(&self) -> VecDeque<Order<C>> {

@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::{Parser, ValueEnum};
-use serde::{Deserialize, Serialize};
+use threadbare_bench::calls::{Figures, Kind, Row, What};
 use threadbare_bench::libraries::Head;
 use threadbare_bench::measure;
 
 use network::Network;
 use parties::{Parties, Sides};
-use relay::{Kind, Relay};
+use relay::Relay;
 
 /// Calls through a relay.
 #[derive(Parser)]
@@ -54,69 +54,6 @@ struct Options {
     /// File in which threadbare keeps its calls; without it, they end with the process.
     #[arg(long)]
     state: Option<PathBuf>,
-}
-
-/// What is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum What {
-    /// 500 calls, PCMU on one side, PCMA on the other.
-    Transcoded500,
-    /// 1000 of them.
-    Transcoded1000,
-    /// 1000 calls, PCMU on both sides.
-    Passed1000,
-    /// 500 calls, SRTP on one side (AES_CM_128_HMAC_SHA1_80).
-    Srtp500,
-    /// Offer, answer and delete, one call after another.
-    Signalling,
-    /// Memory of a call, and how long offers take beside 1000 calls.
-    Idle1000,
-    /// 1000 calls, PCMU on both sides, each recorded to a WAV file: threadbare alone, and only on demand.
-    Recorded1000,
-    /// 1000 calls, PCMU on both sides, whose process is killed and started again: threadbare alone.
-    Restarted1000,
-}
-
-/// A measurement.
-#[derive(Debug, Serialize)]
-struct Row {
-    what: What,
-    relay: Kind,
-    round: u32,
-    #[serde(flatten)]
-    figures: Figures,
-}
-
-#[derive(Debug, Default, Serialize)]
-struct Figures {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    us_per_packet: Option<f64>,
-    /// Packets that the far side did not get.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    lost: Option<i64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    sent: Option<u64>,
-    /// Of the relay, for offer, answer and delete.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    us_per_call: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    kib_per_call: Option<f64>,
-    /// 99 % of offers are answered within.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    offer_ms_p99: Option<f64>,
-    /// The longest time without a packet, of all parties and of half of them.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    gap_ms: Option<[f64; 2]>,
-    /// Of the relay, at the end of the window.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    threads: Option<usize>,
-    /// The latest slice of its media threads, by its metrics.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    late_ms: Option<f64>,
-    /// From the end of the process to the first answer of the next one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    back_ms: Option<f64>,
 }
 
 fn main() -> Result<()> {

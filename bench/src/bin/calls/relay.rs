@@ -7,24 +7,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use clap::ValueEnum;
-use serde::Serialize;
 use serde_json::{Value, json};
+use threadbare_bench::calls::Kind;
 use threadbare_rtp::srtp::{Crypto, MASTER_KEY_BYTES_MAX, MasterKey, Sender, Suite};
 
 use crate::Options;
 use crate::network::{DEVICE, Network, PARTIES, RELAY};
 use crate::parties::{Parties, Sides, Way};
-
-/// Which relay.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Kind {
-    Rtpengine,
-    Threadbare,
-    /// With rings of XDP beside the sockets.
-    ThreadbareXdp,
-}
 
 /// A running relay. Killed when dropped.
 pub(crate) struct Relay {

@@ -106,6 +106,7 @@ impl MediaPlane {
         settings.threads.threads = threads as i32;
         settings.calls_max = calls_max;
         settings.xdp = xdp;
+        settings.orders_wait = true;
         let slice = settings.threads.wait;
         Ok(MediaPlane {
             engine: Engine::new(settings)?,
@@ -341,10 +342,12 @@ impl MediaPlane {
     /// What has come to the node that carried a stream before.
     pub(super) fn deliver(&self, stream: StreamId, strays: Vec<Stray>) {
         if let Some(running) = self.streams.get(&stream) {
-            // A stream that is gone hears nothing.
-            let _ = running
-                .handle
-                .command(move |medium, now_ns| medium.handle_strays(now_ns, strays));
+            // At once: they are late already. A stream that is gone hears nothing.
+            drop(
+                running
+                    .handle
+                    .with(move |medium, now_ns| medium.handle_strays(now_ns, strays)),
+            );
         }
     }
 

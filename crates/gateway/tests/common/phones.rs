@@ -41,11 +41,17 @@ impl Relay {
 
     /// One whose files may be [limited](Self::limit_files).
     pub fn start_limited(arguments: &[&str]) -> Relay {
+        let patient = ["bash", "-c", "trap '' XFSZ; exec \"$0\" \"$@\""];
+        Relay::start_through(&patient, arguments)
+    }
+
+    /// One that another program starts in its place.
+    pub fn start_through(words: &[&str], arguments: &[&str]) -> Relay {
         Relay::start_as(arguments, |command| {
-            let mut patient = Command::new("bash");
-            patient.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]);
-            patient.arg(command.get_program()).args(command.get_args());
-            patient
+            let mut through = Command::new(words[0]);
+            through.args(&words[1..]);
+            through.arg(command.get_program()).args(command.get_args());
+            through
         })
     }
 

@@ -63,6 +63,8 @@ struct Port {
     call: u32,
     id: PortId,
     reach: Reach,
+    /// It has a ring now, and its socket may hold what came before.
+    is_backlogged: bool,
     load: Load,
     drops: u32,
     /// `None`: it sends whenever it has something.
@@ -125,6 +127,7 @@ impl Pairs {
                     call: 0,
                     id,
                     reach,
+                    is_backlogged: false,
                     load: Load::default(),
                     drops: 0,
                     fence: None,
@@ -151,6 +154,9 @@ impl Pairs {
         let socket = port.socket.insert(udp.into_socket());
         if let Some(rings) = &mut self.rings {
             rings.add(place, key, local, socket, reach);
+            port.is_backlogged = true;
+            // What has come before is read before the rings are, in this run.
+            self.asks = true;
         }
         Ok(place)
     }
@@ -205,14 +211,14 @@ impl Pairs {
         }
     }
 
-    /// Reads what has come by rings; not a whole batch, so that sockets have their turn too.
+    /// Reads what has come by rings. `false`: nothing more.
     #[inline]
-    fn read_rings(&mut self, pass: &mut Pass<'_>) {
+    fn read_rings(&mut self, pass: &mut Pass<'_>) -> bool {
         let Some(rings) = &mut self.rings else {
-            return;
+            return false;
         };
         rings.has_more = true;
-        while self.arrivals.len() < BATCH - BATCH_OF_SOCKETS {
+        while self.arrivals.len() < BATCH {
             let slot = self.arrivals.len();
             let Some(received) = rings.receive(self.arena.slot(slot)) else {
                 rings.has_more = false;
@@ -239,6 +245,7 @@ impl Pairs {
             });
         }
         rings.release();
+        rings.has_more
     }
 
     /// Asks the kernel which sockets are ready.
@@ -277,6 +284,9 @@ impl Pairs {
         }
         let port = &mut self.ports[place];
         port.load.pass(pass.slice);
+        if port.is_backlogged {
+            return self.read_backlog(place, pass);
+        }
         match port.load.batch() {
             Some(size) => self.read_batch(place, size, pass),
             None => self.read_one(place, pass),
@@ -304,6 +314,18 @@ impl Pairs {
                 self.arrivals.push(arrival);
             }
             Err(error) => self.failed(place, &error, pass.counters),
+        }
+    }
+
+    /// Reads a socket to its end, before rings are read.
+    #[cold]
+    fn read_backlog(&mut self, place: usize, pass: &mut Pass<'_>) {
+        let (room, before) = (BATCH - self.arrivals.len(), self.arrivals.len());
+        self.read_batch(place, room, pass);
+        let port = &mut self.ports[place];
+        port.is_backlogged = self.arrivals.len() - before == room;
+        if port.is_backlogged {
+            self.again.push(key_of(place as u32, port.generation));
         }
     }
 
@@ -440,10 +462,10 @@ impl PacketIo for Pairs {
 
     fn receive(&mut self, pass: &mut Pass<'_>) -> bool {
         self.arrivals.clear();
-        self.read_rings(pass);
         while self.arrivals.len() < BATCH {
             let Some((place, flags)) = self.next_port() else {
-                return self.rings_have_more();
+                // Behind the sockets: what a port got before it had a ring is older.
+                return self.read_rings(pass);
             };
             self.read(place, flags, pass);
         }
@@ -589,8 +611,6 @@ impl std::fmt::Debug for Pairs {
 
 /// The key of the rings' descriptors.
 const RINGS: u64 = u64::MAX;
-/// Datagrams of a batch that rings leave to sockets.
-const BATCH_OF_SOCKETS: usize = BATCH / 4;
 /// Events of one question: a shard's ready sockets in a slice.
 const EVENTS: usize = 4096;
 /// Sockets between a prefetch and its use: a receive call is longer than a fetch from memory.

@@ -1,0 +1,259 @@
+//! The results file of calls, one JSON object a line: date, commit and machine; then a row for each measurement, as the program `calls`
+//! prints them. `make bench-calls` writes it.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use crate::libraries::Head;
+use crate::results;
+use crate::stats::Spread;
+
+/// Which relay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    Rtpengine,
+    Threadbare,
+    /// With rings of XDP beside the sockets.
+    ThreadbareXdp,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum What {
+    /// 500 calls, PCMU on one side, PCMA on the other.
+    Transcoded500,
+    /// 1000 of them.
+    Transcoded1000,
+    /// 1000 calls, PCMU on both sides.
+    Passed1000,
+    /// 500 calls, SRTP on one side (AES_CM_128_HMAC_SHA1_80).
+    Srtp500,
+    /// Offer, answer and delete, one call after another.
+    Signalling,
+    /// Memory of a call, and how long offers take beside 1000 calls.
+    Idle1000,
+    /// 1000 calls, PCMU on both sides, each recorded to a WAV file: threadbare alone, and only on demand.
+    Recorded1000,
+    /// 1000 calls, PCMU on both sides, whose process is killed and started again: threadbare alone.
+    Restarted1000,
+}
+
+/// One measurement.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    pub what: What,
+    pub relay: Kind,
+    pub round: u32,
+    #[serde(flatten)]
+    pub figures: Figures,
+}
+
+/// What it found.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Figures {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub us_per_packet: Option<f64>,
+    /// Packets that the far side did not get.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lost: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sent: Option<u64>,
+    /// Of the relay, for offer, answer and delete.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub us_per_call: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kib_per_call: Option<f64>,
+    /// 99 % of offers are answered within.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub offer_ms_p99: Option<f64>,
+    /// The longest time without a packet, of all parties and of half of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gap_ms: Option<[f64; 2]>,
+    /// Of the relay, at the end of the window.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threads: Option<usize>,
+    /// The latest slice of its media threads, by its metrics.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub late_ms: Option<f64>,
+    /// From the end of the process to the first answer of the next one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub back_ms: Option<f64>,
+}
+
+/// All that one run measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Calls {
+    pub head: Head,
+    pub rows: Vec<Row>,
+}
+
+/// A figure that is compared.
+type Figure = fn(&Figures) -> Option<f64>;
+
+/// At most so much of rtpengine's, in the same round.
+const RATIOS: [(&str, What, f64, Figure); 5] = [
+    (
+        "500 calls, PCMU to PCMA: CPU per packet",
+        What::Transcoded500,
+        0.3,
+        |figures| figures.us_per_packet,
+    ),
+    (
+        "1000 calls, PCMU to PCMA: CPU per packet",
+        What::Transcoded1000,
+        0.3,
+        |figures| figures.us_per_packet,
+    ),
+    (
+        "1000 calls, passed on: CPU per packet",
+        What::Passed1000,
+        0.5,
+        |figures| figures.us_per_packet,
+    ),
+    (
+        "500 calls, SRTP to RTP: CPU per packet",
+        What::Srtp500,
+        0.5,
+        |figures| figures.us_per_packet,
+    ),
+    (
+        "offer, answer and delete: CPU per call",
+        What::Signalling,
+        0.33,
+        |figures| figures.us_per_call,
+    ),
+];
+
+/// At most so much.
+const LIMITS: [(&str, &str, What, f64, Figure); 3] = [
+    (
+        "99 % of offers beside 1000 calls, 200 a second: answered within",
+        "ms",
+        What::Idle1000,
+        5.0,
+        |figures| figures.offer_ms_p99,
+    ),
+    (
+        "packets lost meanwhile",
+        "packets",
+        What::Idle1000,
+        0.0,
+        |figures| figures.lost.map(|lost| lost as f64),
+    ),
+    (
+        "memory of an idle call",
+        "KiB",
+        What::Idle1000,
+        30.0,
+        |figures| figures.kib_per_call,
+    ),
+];
+
+impl Calls {
+    /// The file of this folder. `None`: there is none yet.
+    pub fn read(folder: &Path) -> Result<Option<Calls>> {
+        let path = folder.join(FILE_NAME);
+        if !path.exists() {
+            return Ok(None);
+        }
+        let context = || format!("reading {}", path.display());
+        let text = std::fs::read_to_string(&path).with_context(context)?;
+        Calls::parse(&text).with_context(context).map(Some)
+    }
+
+    fn parse(text: &str) -> Result<Calls> {
+        let mut lines = text.lines().enumerate();
+        let (_, head) = lines.next().context("the file is empty")?;
+        let head = serde_json::from_str(head).context("line 1: date, commit and machine")?;
+        let rows = lines.map(|(number, line)| {
+            serde_json::from_str(line).with_context(|| format!("line {}: {line}", number + 1))
+        });
+        Ok(Calls {
+            head,
+            rows: rows.collect::<Result<_>>()?,
+        })
+    }
+
+    /// How often each was measured.
+    #[must_use]
+    pub fn rounds(&self) -> u32 {
+        self.rows.iter().map(|row| row.round + 1).max().unwrap_or(0)
+    }
+
+    /// A figure of all rounds.
+    #[must_use]
+    pub fn spread(&self, what: What, relay: Kind, figure: Figure) -> Option<Spread> {
+        let rows = self.rows.iter();
+        let rows = rows.filter(|row| row.what == what && row.relay == relay);
+        Spread::of(&rows.filter_map(|row| figure(&row.figures)).collect::<Vec<_>>())
+    }
+
+    /// A figure against that of rtpengine in the same round.
+    #[must_use]
+    pub fn ratio(&self, what: What, relay: Kind, figure: Figure) -> Option<Spread> {
+        let of = |relay, round| {
+            let mut rows = self.rows.iter();
+            let row = rows.find(|row| (row.what, row.relay, row.round) == (what, relay, round))?;
+            figure(&row.figures)
+        };
+        let rounds = 0..self.rounds();
+        let ratios = rounds.filter_map(|round| Some(of(relay, round)? / of(Kind::Rtpengine, round)?));
+        Spread::of(&ratios.collect::<Vec<_>>())
+    }
+
+    /// The targets, and whether they are met, of one of ours.
+    #[must_use]
+    pub fn targets(&self, relay: Kind) -> Vec<results::Row> {
+        let target = |what: &str, unit: &str, limit, measured: Option<Spread>| results::Row {
+            part: "Calls".into(),
+            what: what.into(),
+            unit: unit.into(),
+            limit,
+            measured,
+            pass: measured.map(|spread| spread.median <= limit),
+        };
+        let ratios = RATIOS.iter().map(|(name, what, limit, figure)| {
+            target(name, "x", *limit, self.ratio(*what, relay, *figure))
+        });
+        let limits = LIMITS.iter().map(|(name, unit, what, limit, figure)| {
+            target(name, unit, *limit, self.spread(*what, relay, *figure))
+        });
+        ratios.chain(limits).collect()
+    }
+}
+
+const FILE_NAME: &str = "calls.jsonl";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ratio_is_of_the_same_round() {
+        let head = r#"{"date_utc":"d","commit":"c","tree_dirty":false,"machine":{"cpu":"C","cores":2,"kernel":"6","distribution":"D","gstreamer":""}}"#;
+        let row = |relay, round, us| {
+            format!(r#"{{"what":"passed1000","relay":"{relay}","round":{round},"us_per_packet":{us},"lost":0,"sent":1}}"#)
+        };
+        let lines = [
+            head.to_owned(),
+            row("rtpengine", 0, 10.0),
+            row("threadbare-xdp", 0, 4.0),
+            row("rtpengine", 1, 20.0),
+            row("threadbare-xdp", 1, 6.0),
+        ];
+        let calls = Calls::parse(&lines.join("\n")).unwrap();
+        let us = |figures: &Figures| figures.us_per_packet;
+        let ratio = calls.ratio(What::Passed1000, Kind::ThreadbareXdp, us).unwrap();
+        assert_eq!((ratio.min, ratio.max), (0.3, 0.4));
+        assert_eq!(calls.ratio(What::Passed1000, Kind::Threadbare, us), None);
+        let targets = calls.targets(Kind::ThreadbareXdp);
+        let met: Vec<_> = targets.iter().filter(|row| row.pass == Some(true)).collect();
+        assert_eq!(met.len(), 1);
+        assert!(targets.iter().filter(|row| row.pass.is_none()).count() == targets.len() - 1);
+    }
+}
