@@ -217,7 +217,10 @@ fn a_link_that_was_down_carries_calls_again() {
 #[test]
 fn a_device_that_cannot_be_had_ends_the_start_with_its_name() {
     let Some(_link) = Link::new() else { return };
-    for (device, says) in [("lo", "loopback"), ("eth77", "no such network device")] {
+    for (device, says) in [
+        ("lo", "no Ethernet device"),
+        ("eth77", "no such network device"),
+    ] {
         let mut command = common::threadbare();
         command.args([
             "serve",

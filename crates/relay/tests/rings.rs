@@ -7,7 +7,7 @@ mod link;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use common::{Forwarder, next, range_settings, settings, two_legs, until};
-use link::{DEVICE, HERE, Link, THERE};
+use link::{DEVICE, HERE, HERE_V6, Link, THERE, THERE_V6};
 use threadbare_relay::{Engine, Fence, LegPorts, PortId, PortRange, PortUse};
 use threadbare_runtime::clock_now_ns;
 use threadbare_xdp::{Mode, Settings as XdpSettings, Xdp};
@@ -23,7 +23,11 @@ fn engine(threads: i32) -> Engine<Forwarder> {
 }
 
 fn range(legs: u16) -> PortRange {
-    let here: IpAddr = HERE.parse().expect("an address");
+    range_at(HERE, legs)
+}
+
+fn range_at(here: &str, legs: u16) -> PortRange {
+    let here: IpAddr = here.parse().expect("an address");
     let mut settings = range_settings(here, PortUse::Pair);
     // So many legs' ports, which are given again at once.
     settings.quarantine = std::time::Duration::ZERO;
@@ -58,14 +62,19 @@ fn talk(
 fn what_comes_by_a_ring_goes_on_by_one() {
     let Some(link) = Link::new() else { return };
     let engine = engine(2);
-    let (a, b) = (link.peer(THERE), link.peer(THERE));
-    let _call = talk(&engine, two_legs(&range(2)), &a, &b);
-    // Counted behind the last one.
-    until("all are counted", || engine.stats().packets_sent == 4);
-    let stats = engine.stats();
-    assert_eq!((stats.packets_received, stats.ring_received), (4, 4));
-    // The first to B left before B was heard.
-    assert!((1..=3).contains(&stats.ring_sent), "{stats:?}");
+    for (here, there, calls) in [(HERE, THERE, 1), (HERE_V6, THERE_V6, 2)] {
+        let (a, b) = (link.peer(there), link.peer(there));
+        let _call = talk(&engine, two_legs(&range_at(here, 2)), &a, &b);
+        // Counted behind the last one.
+        until("all are counted", || {
+            engine.stats().packets_sent == 4 * calls
+        });
+        let stats = engine.stats();
+        let received = (stats.packets_received, stats.ring_received);
+        assert_eq!(received, (4 * calls, 4 * calls), "{here}");
+        // The first to B left before B was heard.
+        assert!((calls..=3 * calls).contains(&stats.ring_sent), "{stats:?}");
+    }
 }
 
 /// A node that may not send any more sends nothing by rings either.

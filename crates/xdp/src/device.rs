@@ -71,11 +71,11 @@ pub enum OpenError {
         /// The system's answer.
         source: io::Error,
     },
-    /// The loopback device.
+    /// The loopback device, or a tunnel's.
     #[error(
-        "'{device}' is the loopback device: frames that are put on it are refused as if from outside; use the device that peers' packets come on"
+        "'{device}' is no Ethernet device, but loopback or a tunnel; allowed are devices that neighbours' packets come on, such as a network card, a bridge or a VLAN"
     )]
-    Loopback {
+    NoEthernet {
         /// The name.
         device: String,
     },
@@ -280,14 +280,8 @@ impl Device {
         // Devices are asked through any socket, but not through those of AF_XDP.
         let any = UnixDatagram::unbound().map_err(failed("open a socket"))?;
         let mtu = sys::mtu_of(any.as_fd(), &c_name).map_err(failed("read its MTU"))?;
-        // Of loopback addresses (RFC 1122, section 3.2.1.3), which the kernel takes from itself only.
-        let is_loopback = getifaddrs().into_iter().flatten().any(|address| {
-            let v4 = address.address.as_ref();
-            let v4 = v4.and_then(|storage| storage.as_sockaddr_in());
-            address.interface_name == name && v4.is_some_and(|v4| v4.ip().is_loopback())
-        });
-        if is_loopback || name == "lo" {
-            return Err(OpenError::Loopback {
+        if !sys::is_ethernet(any.as_fd(), &c_name).map_err(failed("read its kind"))? {
+            return Err(OpenError::NoEthernet {
                 device: name.to_owned(),
             });
         }

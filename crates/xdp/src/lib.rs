@@ -24,6 +24,8 @@
 
 mod device;
 mod frame;
+#[doc(hidden)]
+pub mod fuzzing;
 mod lane;
 mod program;
 mod sys;
@@ -34,3 +36,8 @@ pub use crate::lane::{Lane, Received};
 
 /// The longest payload that goes by a ring.
 pub const PAYLOAD_BYTES_MAX: usize = sys::CHUNK_BYTES - frame::HEADERS_BYTES_MAX;
+
+/// The example compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

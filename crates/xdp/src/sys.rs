@@ -143,6 +143,24 @@ fn bpf<A>(command: i32, attributes: &A) -> io::Result<i32> {
 
 /// The longest packet of a device, in bytes.
 pub(crate) fn mtu_of(socket: BorrowedFd<'_>, device: &CStr) -> io::Result<usize> {
+    let request = ask_device(socket, device, libc::SIOCGIFMTU)?;
+    // SAFETY: the command has filled in this field of the union, a number.
+    Ok(unsafe { request.ifr_ifru.ifru_mtu } as usize)
+}
+
+/// Whether a device's frames have headers of Ethernet: else it is a tunnel's, or the loopback device.
+pub(crate) fn is_ethernet(socket: BorrowedFd<'_>, device: &CStr) -> io::Result<bool> {
+    let request = ask_device(socket, device, libc::SIOCGIFHWADDR)?;
+    // SAFETY: the command has filled in this field of the union, a plain structure of numbers.
+    let kind = unsafe { request.ifr_ifru.ifru_hwaddr }.sa_family;
+    Ok(kind == libc::ARPHRD_ETHER && device != c"lo")
+}
+
+fn ask_device(
+    socket: BorrowedFd<'_>,
+    device: &CStr,
+    command: libc::Ioctl,
+) -> io::Result<libc::ifreq> {
     // SAFETY: a plain C structure, of which all zeros is a value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     // The last byte stays 0.
@@ -150,10 +168,9 @@ pub(crate) fn mtu_of(socket: BorrowedFd<'_>, device: &CStr) -> io::Result<usize>
     for (to, from) in request.ifr_name[..room].iter_mut().zip(device.to_bytes()) {
         *to = *from as libc::c_char;
     }
-    // SAFETY: the request is live, and as the command wants it.
-    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) })?;
-    // SAFETY: the command has filled in this field of the union, a number.
-    Ok(unsafe { request.ifr_ifru.ifru_mtu } as usize)
+    // SAFETY: the request is live, and as both commands in use want it.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), command, &raw mut request) })?;
+    Ok(request)
 }
 
 /// An AF_XDP socket, not yet bound.

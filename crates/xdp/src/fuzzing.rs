@@ -1,0 +1,32 @@
+//! The fuzz target's body. It stands here so that the corpus in `fuzz/corpus/frame` replays under `cargo test` (`tests/corpus.rs`).
+//!
+//! It panics where an invariant does not hold.
+
+use std::net::SocketAddr;
+
+use crate::frame::{parse, write};
+
+/// Target `frame`: the bytes are a frame. What is taken for a datagram lies in the frame as it is, and can be answered: the answer is a frame that is taken
+/// for that.
+pub fn frame(data: &[u8]) {
+    let Some(parsed) = parse(data) else {
+        return;
+    };
+    let payload = parsed.payload;
+    assert!(payload.len() + LEAST_HEADERS <= data.len());
+    let at = payload.as_ptr() as usize - data.as_ptr() as usize;
+    assert_eq!(&data[at..][..payload.len()], payload);
+    let own: SocketAddr = match parsed.from {
+        SocketAddr::V4(_) => ([192, 0, 2, 1], 5004).into(),
+        SocketAddr::V6(_) => ([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1], 5004).into(),
+    };
+    let mut room = vec![0; data.len() + 64];
+    let written = write(&mut room, &parsed.way, own, parsed.from, 0, payload);
+    let answer = &room[..written.expect("there is room")];
+    assert_eq!(answer[..6], data[6..12], "to whom it came from");
+    let again = parse(answer).expect("a good frame");
+    assert_eq!((again.from, again.payload), (own, payload));
+}
+
+/// Of Ethernet, IPv4 and UDP.
+const LEAST_HEADERS: usize = 14 + 20 + 8;
