@@ -190,7 +190,11 @@ impl Calls {
     pub fn spread(&self, what: What, relay: Kind, figure: Figure) -> Option<Spread> {
         let rows = self.rows.iter();
         let rows = rows.filter(|row| row.what == what && row.relay == relay);
-        Spread::of(&rows.filter_map(|row| figure(&row.figures)).collect::<Vec<_>>())
+        Spread::of(
+            &rows
+                .filter_map(|row| figure(&row.figures))
+                .collect::<Vec<_>>(),
+        )
     }
 
     /// A figure against that of rtpengine in the same round.
@@ -202,7 +206,8 @@ impl Calls {
             figure(&row.figures)
         };
         let rounds = 0..self.rounds();
-        let ratios = rounds.filter_map(|round| Some(of(relay, round)? / of(Kind::Rtpengine, round)?));
+        let ratios =
+            rounds.filter_map(|round| Some(of(relay, round)? / of(Kind::Rtpengine, round)?));
         Spread::of(&ratios.collect::<Vec<_>>())
     }
 
@@ -237,7 +242,9 @@ mod tests {
     fn a_ratio_is_of_the_same_round() {
         let head = r#"{"date_utc":"d","commit":"c","tree_dirty":false,"machine":{"cpu":"C","cores":2,"kernel":"6","distribution":"D","gstreamer":""}}"#;
         let row = |relay, round, us| {
-            format!(r#"{{"what":"passed1000","relay":"{relay}","round":{round},"us_per_packet":{us},"lost":0,"sent":1}}"#)
+            format!(
+                r#"{{"what":"passed1000","relay":"{relay}","round":{round},"us_per_packet":{us},"lost":0,"sent":1}}"#
+            )
         };
         let lines = [
             head.to_owned(),
@@ -248,11 +255,16 @@ mod tests {
         ];
         let calls = Calls::parse(&lines.join("\n")).unwrap();
         let us = |figures: &Figures| figures.us_per_packet;
-        let ratio = calls.ratio(What::Passed1000, Kind::ThreadbareXdp, us).unwrap();
+        let ratio = calls
+            .ratio(What::Passed1000, Kind::ThreadbareXdp, us)
+            .unwrap();
         assert_eq!((ratio.min, ratio.max), (0.3, 0.4));
         assert_eq!(calls.ratio(What::Passed1000, Kind::Threadbare, us), None);
         let targets = calls.targets(Kind::ThreadbareXdp);
-        let met: Vec<_> = targets.iter().filter(|row| row.pass == Some(true)).collect();
+        let met: Vec<_> = targets
+            .iter()
+            .filter(|row| row.pass == Some(true))
+            .collect();
         assert_eq!(met.len(), 1);
         assert!(targets.iter().filter(|row| row.pass.is_none()).count() == targets.len() - 1);
     }

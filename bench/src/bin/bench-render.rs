@@ -28,7 +28,12 @@ fn main() -> Result<()> {
     let libraries = Libraries::read(&options.results)?;
     let media = Media::read(&options.results)?;
     let calls = Calls::read(&options.results)?;
-    let all = render::all(results.as_ref(), libraries.as_ref(), media.as_ref(), calls.as_ref());
+    let all = render::all(
+        results.as_ref(),
+        libraries.as_ref(),
+        media.as_ref(),
+        calls.as_ref(),
+    );
     for rendered in all {
         rendered.write(&options.root)?;
         if rendered.text.is_some() {

@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::network::{PARTIES, RELAY};
 use anyhow::{Context, Result, anyhow, ensure};
 use threadbare_bench::{PACKET_BYTES, ports, rtp};
 use threadbare_rtp::srtp::{RTP_TRAILER_BYTES_MAX, Sender};
-use crate::network::{PARTIES, RELAY};
 use threadbare_runtime::{RECV_BATCH, RawAddr, RecvBatch, SEND_BATCH_MAX, SendBatch};
 
 /// What the two sides of a call are.
