@@ -370,16 +370,13 @@ impl MediaPlane {
         });
     }
 
-    /// The counters of some streams, in this order. Waits for the streams' threads.
-    pub(super) fn stats(&self, streams: &[StreamId]) -> Vec<(StreamId, StreamStats)> {
+    /// Asks the threads of some streams for their counters.
+    pub(super) fn ask_stats(&self, streams: &[StreamId]) -> Vec<(StreamId, Reply<StreamStats>)> {
         let known = streams
             .iter()
             .filter_map(|id| Some((*id, self.streams.get(id)?)));
-        let asked: Vec<(StreamId, Reply<StreamStats>)> = known
+        known
             .map(|(id, running)| (id, running.handle.with(|medium, _| stats_of(medium))))
-            .collect();
-        let told = asked.into_iter();
-        told.filter_map(|(id, reply)| Some((id, reply.wait().ok()?)))
             .collect()
     }
 

@@ -1,10 +1,10 @@
 //! The control thread: requests of SIP proxies in, replies out, streams begun and ended in between.
 
+mod counted;
 mod elsewhere;
 mod homes;
 mod keep;
 
-use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
@@ -24,6 +24,7 @@ use threadbare_rtp::leg::Network;
 use threadbare_runtime::clock_now_ns;
 use tokio::sync::oneshot;
 
+use self::counted::{Answer, Counted, Counting};
 use self::elsewhere::Shared;
 use self::homes::Homes;
 use super::asker::{Asker, Owed, OwedTo, ReplyTo, Unreplied};
@@ -71,6 +72,8 @@ pub(super) struct Service {
     /// `None`: calls are this node's own.
     shared: Option<Shared>,
     homes: Homes,
+    /// In the order in which they came.
+    counting: Vec<Counting>,
 }
 
 impl Service {
@@ -109,6 +112,7 @@ impl Service {
             records: None,
             shared: None,
             homes: Homes::default(),
+            counting: Vec::new(),
         }
     }
 
@@ -199,11 +203,12 @@ impl Service {
                 order(self);
             }
             self.go_on_with_files();
+            self.go_on_with_counted();
             self.tell_news();
             self.keep_time();
             self.count_ended();
             self.keep_states();
-            if self.ends_when_empty && self.calls.is_empty() {
+            if self.ends_when_empty && self.calls.is_empty() && self.counting.is_empty() {
                 return Ok(());
             }
         }
@@ -342,7 +347,7 @@ impl Service {
     /// The same for one that needs no file, answered at once.
     pub(super) fn answer_program(&mut self, request: &Request) -> Reply {
         let begun_ns = clock_now_ns();
-        let reply = self.answer(request);
+        let reply = self.answer(request).wait();
         self.carry_out();
         self.note_changes();
         self.count_reply(request.command(), &reply, begun_ns);
@@ -350,10 +355,15 @@ impl Service {
     }
 
     fn handle_request(&mut self, request: &Request, owed: Owed) {
-        let reply = self.answer(request);
-        let unanswered = Unanswered { owed, reply };
+        let answer = self.answer(request);
         let wanted = self.carry_out();
         self.note_changes();
+        let reply = match answer {
+            Answer::Reply(reply) => reply,
+            // No such request plays anything.
+            Answer::Counted(counted) => return self.answer_counted(owed, counted),
+        };
+        let unanswered = Unanswered { owed, reply };
         match wanted {
             Some((source, plays)) => self.fetch(source, plays, unanswered),
             None => self.send(unanswered),
@@ -422,10 +432,10 @@ impl Service {
         }
     }
 
-    fn answer(&mut self, request: &Request) -> Reply {
+    fn answer(&mut self, request: &Request) -> Answer {
         let folder = self.media.on_demand().map(|(folder, _)| folder);
         if let Some(refused) = not_recorded(request, folder) {
-            return refused;
+            return Answer::Reply(refused);
         }
         let now_ns = clock_now_ns();
         self.look_at_load();
@@ -437,17 +447,17 @@ impl Service {
             home.unwrap_or(&mut self.interfaces),
             &mut crate::system::random_bytes,
         );
-        let reply = match outcome {
-            Outcome::Reply(reply) => reply,
+        let answer = match outcome {
+            Outcome::Reply(reply) => Answer::Reply(reply),
             Outcome::Stats(pending) => {
-                let stats = self.media.stats(pending.streams());
-                pending.finish(&stats.into_iter().collect::<BTreeMap<_, _>>())
+                let asked = self.media.ask_stats(pending.streams());
+                Answer::Counted(Counted::new(pending, asked))
             }
         };
         while let Some(unknown) = self.calls.poll_unknown() {
             tracing::warn!(?unknown, "unknown in requests, and ignored");
         }
-        reply
+        answer
     }
 
     /// Calls are refused before those that run are late.

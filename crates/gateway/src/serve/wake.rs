@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::task::Waker;
 
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -26,10 +27,21 @@ impl Wake {
         let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
     }
 
+    /// Rings it for a future.
+    pub(super) fn waker(&self) -> Waker {
+        Arc::new(self.clone()).into()
+    }
+
     /// Look at what it was rung for *behind* this: what comes meanwhile rings again.
     pub(super) fn clear(&self) {
         // It fails only if it was not rung.
         let _ = rustix::io::read(&*self.0, &mut [0_u8; 8]);
+    }
+}
+
+impl std::task::Wake for Wake {
+    fn wake(self: Arc<Self>) {
+        self.ring();
     }
 }
 
