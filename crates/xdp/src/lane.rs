@@ -18,7 +18,10 @@ use crate::sys::{self, Chunk, Ring, drops_of};
 pub struct Lane {
     devices: Arc<Devices>,
     number: u32,
+    /// Of each device in turn, a queue after the other.
     ends: Vec<End>,
+    /// By device: the place of its first queue.
+    firsts: Vec<usize>,
     /// The end that is read next.
     next: usize,
 }
@@ -77,9 +80,11 @@ impl Lane {
             devices: devices.clone(),
             number,
             ends: Vec::new(),
+            firsts: Vec::new(),
             next: 0,
         };
         for (place, device) in devices.devices.iter().enumerate() {
+            lane.firsts.push(lane.ends.len());
             for (number, queue) in device.queues.iter().enumerate() {
                 let (socket, received, sending) = device.socket(queue, devices.frames)?;
                 device
@@ -125,12 +130,6 @@ impl Lane {
         self.devices.withdraw(local);
     }
 
-    /// Whether something has come.
-    #[inline]
-    pub fn has_received(&mut self) -> bool {
-        self.ends.iter_mut().any(|end| end.received.ready() > 0)
-    }
-
     /// Reads a datagram into `room`. `None`: there is none, or `malformed` has counted many.
     #[inline]
     pub fn receive(&mut self, room: &mut [u8], malformed: &mut u64) -> Option<Received> {
@@ -161,8 +160,9 @@ impl Lane {
         tos: u8,
         payload: &[u8],
     ) -> bool {
-        let mut ends = self.ends.iter_mut();
-        match ends.find(|end| end.device == way.device && end.number == way.queue) {
+        let first = self.firsts.get(usize::from(way.device));
+        let place = first.map(|first| first + usize::from(way.queue));
+        match place.and_then(|place| self.ends.get_mut(place)) {
             Some(end) => end.send(way, from, to, tos, payload),
             None => false,
         }

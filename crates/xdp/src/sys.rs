@@ -510,7 +510,7 @@ impl<T: Copy> Ring<T> {
 
     /// As the consumer: how many entries there are.
     #[inline]
-    pub(crate) fn ready(&mut self) -> u32 {
+    fn ready(&mut self) -> u32 {
         self.other = self.word(self.producer).load(Ordering::Acquire);
         self.other.wrapping_sub(self.next)
     }

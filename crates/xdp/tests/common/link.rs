@@ -15,6 +15,8 @@ pub(crate) const HERE: &str = "198.18.0.2";
 pub(crate) const THERE: &str = "198.18.0.1";
 pub(crate) const HERE_V6: &str = "2001:db8::2";
 pub(crate) const THERE_V6: &str = "2001:db8::1";
+/// As of network cards, of both ends.
+const QUEUES: &str = "numrxqueues 2 numtxqueues 2";
 /// Of this end. What the test's thread starts is here, too.
 pub(crate) const DEVICE: &str = "tb-here";
 
@@ -57,7 +59,7 @@ impl Link {
         });
         let there = told.recv().expect("a link");
         ip(&format!(
-            "link add {DEVICE} type veth peer name tb-there netns {there}"
+            "link add {DEVICE} {QUEUES} type veth peer name tb-there {QUEUES} netns {there}"
         ));
         ip(&format!("addr add {HERE}/30 dev {DEVICE}"));
         ip(&format!("addr add {HERE_V6}/64 dev {DEVICE} nodad"));
