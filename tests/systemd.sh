@@ -16,6 +16,14 @@ systemd-analyze security --offline=true --threshold=20 "$work/threadbare.service
     die "security: $(cat "$work/log")"
 say "$(sed -n 's/.*\(Overall exposure.*[0-9]\) .*/\1/p' "$work/log")"
 
+# With what docs/xdp.md has for the editor of `systemctl edit`, too.
+mkdir "$work/threadbare.service.d"
+sed -n '/^  \[Service\]$/,/^  ```$/ s/^  //p' docs/xdp.md | sed '/^```$/d' >"$work/threadbare.service.d/xdp.conf"
+grep -q '^AmbientCapabilities=CAP_NET_ADMIN' "$work/threadbare.service.d/xdp.conf" || die 'docs/xdp.md has no drop-in'
+SYSTEMD_LOG_LEVEL=warning systemd-analyze verify --man=no "$work/threadbare.service" >"$work/log" 2>&1 ||
+    die "verify with XDP: $(cat "$work/log")"
+[ ! -s "$work/log" ] || die "verify with XDP: $(cat "$work/log")"
+
 # What the unit starts takes the configuration that the package brings.
 "$target_dir/threadbare" run packaging/threadbare.toml --check >"$work/log" || die "$(cat "$work/log")"
 say 'ok'
