@@ -72,6 +72,7 @@ calls-on-isolation = "{isolation}"
 listen = "127.0.0.1:8080"
 [ng]
 listen = "{address(name)}:{PORT}"
+tcp = "{address(name)}:{PORT}"
 allow = ["{network.BRIDGE}"]
 [interfaces.only]
 address = "{address(name)}"
@@ -547,6 +548,7 @@ def scene_calls():
         fail("/metrics says nothing of the calls")
     scene_calls_twice(calls)
     scene_calls_http(calls)
+    scene_calls_ways(calls)
     scene_calls_everywhere(calls)
     # A node dies: the others' calls go on, and who calls again is served.
     kill("n2").wait()
@@ -612,6 +614,36 @@ def scene_calls_http(calls):
     gone = [http(node, "GET", "/v1/calls/by%20http")[0] for node in NODES]
     if (code, again, held, ended, gone) != (201, 409, 204, 204, [404] * 3):
         fail(f"a call by HTTP: {code} {made}, again {again}, held {held}, ended {ended}, gone {gone}")
+
+
+def scene_calls_ways(calls):
+    """The ng protocol by TCP, HTTP and WebSocket: each request to another node."""
+    def ask(way, node, command, call, **more):
+        message = calls.proxy.message(command, call, **more).decode()
+        client = [sys.executable, os.path.join(os.path.dirname(__file__), "ways.py"), way]
+        if way == "tcp":
+            command_line = [*client, address(node), str(PORT), message]
+        else:
+            command_line = inside(node, *client, "127.0.0.1", "8080", message)
+        done = subprocess.run(command_line, capture_output=True, text=True)
+        cookie, _, reply = done.stdout.partition(" ")
+        if done.returncode != 0 or cookie != message.split(" ")[0] or json.loads(reply)["result"] != "ok":
+            fail(f"{command} by {way} at {node}: {done.stdout} {done.stderr}")
+        return json.loads(reply)
+
+    ways = ["tcp", "post", "websocket"]
+    for turn in range(3):
+        first, second, third = ways[turn:] + ways[:turn]
+        call, a, b = f"by {first}", Party(), Party()
+        ask(first, "n1", "offer", call, from_tag="a", sdp=a.sdp())
+        ask(second, "n2", "answer", call, from_tag="a", to_tag="b", sdp=b.sdp())
+        if set(ask(third, "n3", "query", call)["tags"]) != {"a", "b"}:
+            fail(f"{call} has other parties")
+        ask(first, "n2", "delete", call, from_tag="a", delete_delay=0)
+        told = calls.proxy.ask(random.choice(NODES), "query", call)[0]
+        if told["result"] != "error":
+            fail(f"{call} is still there: {told}")
+    say("offer, answer, query and delete by TCP, HTTP and WebSocket, each at another node")
 
 
 def scene_calls_everywhere(calls):
