@@ -316,6 +316,20 @@ def scene_machine():
     dies("machine dead", is_machine=True)
 
 
+def scene_two():
+    """One node is left, and has everything."""
+    before = shared_by(*NODES)
+    begin = time.time_ns()
+    for one in [kill("n1"), kill("n2")]:
+        one.wait()
+    shared_by("n3")
+    told("two nodes dead at once", begin, of_node(before, "n1", "n2"))
+    for node in ["n1", "n2"]:
+        start_node(node)
+    come_back("two nodes dead at once")
+    check_senders()
+
+
 def scene_freeze():
     before = shared_by(*NODES)
     begin, lapsed = time.time_ns(), lapses()
@@ -834,6 +848,7 @@ SCENES = {
     "calls": scene_calls,
     "kill": scene_kill,
     "machine": scene_machine,
+    "two": scene_two,
     "freeze": scene_freeze,
     "partition": scene_partition,
     "drain": scene_drain,
