@@ -24,7 +24,7 @@ use super::rings::Rings;
 use super::{Arrival, Attached, NOBODY, Outcome, PacketIo, Pass, Target, reserve};
 use crate::call::Refused;
 use crate::fence::Fence;
-use crate::id::PortId;
+use crate::id::{PortId, PortKind};
 use crate::ports::{LegKind, OwnPorts};
 use crate::socket::{Reach, Udp, canonical, set_tos};
 use crate::stats::Counters;
@@ -152,7 +152,10 @@ impl Pairs {
         port.fence = fence;
         let key = key_of(place, port.generation);
         let socket = port.socket.insert(udp.into_socket());
-        if let Some(rings) = &mut self.rings {
+        // Reports are few, and a place in the kernel's table costs two system calls.
+        if let Some(rings) = &mut self.rings
+            && id.kind == PortKind::Rtp
+        {
             rings.add(place, key, local, socket, reach);
             port.is_backlogged = true;
             // What has come before is read before the rings are, in this run.
