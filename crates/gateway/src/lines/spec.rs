@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use threadbare_rtp::call::{Clip, DirectionConfig, Fallback, FallbackInput, Sound, Target};
-use threadbare_rtp::codec::Format;
+use threadbare_rtp::codec::{Encoding, Format};
 use threadbare_rtp::id::{NtpTime, RtpTime, SeqNum, Ssrc};
 use threadbare_rtp::jitter::{
     self, Adaptive, CAPACITY_PACKETS_MAX, CAPACITY_PACKETS_MIN, Release, Skew,
@@ -238,13 +238,28 @@ pub(super) fn heard_by(spec: &StreamSpec) -> Format {
 
 /// The format of what is recorded: as the line taps it.
 pub(crate) fn recorded_format(spec: &StreamSpec) -> Format {
-    let is_changed = spec.pipeline.is_some()
-        || !spec.fallbacks.is_empty()
-        || spec.loudness_target_lufs.is_some();
     match spec.codec_in {
-        CodecIn::Known(codec) if !is_changed => codec.format(),
+        CodecIn::Known(codec) if !is_changed(spec) => codec.format(),
         _ => heard_by(spec),
     }
+}
+
+/// Bytes of a sample that a recording is told of: one, where codes of G.711 go on as they are or in the other law.
+pub(crate) fn recorded_sample_bytes(spec: &StreamSpec) -> usize {
+    let CodecIn::Known(codec) = spec.codec_in else {
+        return 2;
+    };
+    let law = |format: Format| matches!(format.encoding, Encoding::Pcmu | Encoding::Pcma);
+    let (from, to) = (codec.format(), heard_by(spec));
+    let is_alike = (from.sample_rate_hz, from.channels) == (to.sample_rate_hz, to.channels);
+    match law(from) && law(to) && is_alike && !is_changed(spec) {
+        true => 1,
+        false => 2,
+    }
+}
+
+fn is_changed(spec: &StreamSpec) -> bool {
+    spec.pipeline.is_some() || !spec.fallbacks.is_empty() || spec.loudness_target_lufs.is_some()
 }
 
 /// What the destination takes.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use threadbare_control::calls::{SideSpec, SrtpKeys, StreamSpec};
 use threadbare_relay::ForwardSide;
 use threadbare_rtp::call::{CallConfig, DirectionConfig, Mode, Side};
-use threadbare_rtp::codec::EncoderSettings;
+use threadbare_rtp::codec::{EncoderSettings, Encoding};
 use threadbare_rtp::id::{NtpTime, RtpTime, SeqNum, Ssrc};
 use threadbare_rtp::jitter;
 use threadbare_rtp::leg::{
@@ -93,6 +93,22 @@ pub(super) fn rate_hz(spec: &StreamSpec) -> u32 {
         _ => None,
     });
     rates.max().unwrap_or(TELEPHONE_HZ)
+}
+
+/// Whether all audio is codes of G.711 that go on as they are, or in the other law.
+pub(super) fn is_coded(spec: &StreamSpec) -> bool {
+    let sides = spec.sides.iter();
+    let mut maps = sides.flat_map(|side| [&side.sends, &side.takes]);
+    // What nobody has agreed on is taken for the static payload types.
+    let is_coded = |map: &Option<Arc<PayloadMap>>| match map.as_ref().map(|map| map.audio().carries)
+    {
+        Some(Carries::Audio(format)) => {
+            let is_law = matches!(format.encoding, Encoding::Pcmu | Encoding::Pcma);
+            is_law && (format.sample_rate_hz, format.channels) == (TELEPHONE_HZ, 1)
+        }
+        Some(_) | None => false,
+    };
+    maps.all(is_coded) && !spec.sides.iter().any(|side| side.makes_anew)
 }
 
 /// Who may send as this party.

@@ -38,6 +38,7 @@ use play::Playing;
 use press::Pressing;
 use receiver::check_packet_ns;
 use tap::Tap;
+pub use tap::{Tapped, TappedAudio};
 use tone::Sounding;
 
 /// Counters of what one party sends to the other.
