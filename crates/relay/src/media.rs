@@ -210,6 +210,10 @@ impl MediaCall {
             PortKind::Rtp => Channel::Rtp,
             PortKind::Rtcp => Channel::Rtcp,
         };
+        if self.heard.is_wanted() {
+            self.heard.prefetch();
+            prefetch(self.call.tapped_address(side) as *const u8, PACKET_LINES);
+        }
         let (at_ns, from, mut bytes) = (datagram.received_ns, datagram.from, datagram.bytes);
         if let Some(protection) = &mut self.protections[side as usize] {
             // What is refused is counted there.
@@ -364,6 +368,9 @@ impl crate::Call for MediaCall {
     fn prefetch(&self) {
         for address in self.call.next_addresses().as_flattened() {
             prefetch(*address as *const u8, PACKET_LINES);
+        }
+        if let Some(address) = self.heard.next_address() {
+            prefetch(address, 1);
         }
     }
 }

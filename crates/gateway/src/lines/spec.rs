@@ -307,3 +307,33 @@ const BANDWIDTH_BPS: u64 = 80_000;
 const SHORTEST_MS: u64 = 10;
 /// For bursts.
 const SPARE_PACKETS: u64 = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    /// A recording has room for so many bytes: too few would lose audio, which is told as missed.
+    #[test]
+    fn codes_of_g711_that_go_on_take_a_byte_and_what_is_made_anew_takes_two() {
+        for (settings, due) in [
+            ("codec = \"PCMU\"", 1),
+            ("codec = \"PCMA\"", 1),
+            ("codec = \"PCMU\"\ncodec-out = \"PCMA\"", 1),
+            ("codec = \"PCMU\"\ncodec-out = \"L16/8000/1\"", 2),
+            (
+                "codec = \"PCMU\"\ncodec-out = \"PCMA\"\nloudness-target = -23.0",
+                2,
+            ),
+            ("codec = \"L16/48000/2\"", 2),
+            ("codec = \"G722\"", 2),
+            ("codec = \"auto\"", 2),
+        ] {
+            let text = format!(
+                "[[stream]]\nname = \"s\"\nlisten = \"127.0.0.1:5004\"\ndestination = \"127.0.0.1:6004\"\n{settings}\n"
+            );
+            let config = Config::from_toml("gateway.toml", &text).expect(settings);
+            assert_eq!(recorded_sample_bytes(&config.streams[0]), due, "{settings}");
+        }
+    }
+}

@@ -103,6 +103,12 @@ impl Tracks {
         // Its clock is faster than ours, or what comes was taken already.
         let left_out = if ahead > slack { ahead.min(frames) } else { 0 };
         let heard = heard.behind(left_out as usize * usize::from(channels));
+        let bytes = heard.len() * coding.sample_bytes();
+        if track.bytes.capacity() < track.bytes.len() + bytes {
+            // For a turn, in one piece.
+            let turn = TURN_MS * rate_hz as usize / 1000 * own_bytes;
+            track.bytes.reserve(bytes.max(turn));
+        }
         coding.write(portion.format, heard, &mut track.bytes);
     }
 
@@ -132,7 +138,7 @@ impl Tracks {
             }
         }
         for track in &mut self.tracks {
-            // The rest is a few packets. There may be thousands of tracks, each with room for a turn: they share it.
+            // The rest is a few packets. Between turns, thousands of tracks have room for no more than that.
             track.bytes = track.bytes[own..].to_vec();
         }
         self.taken += count as u64;
@@ -245,6 +251,8 @@ fn side_by_side<const OWN: usize, const FRAME: usize>(
 }
 
 const NS_PER_S: u64 = 1_000_000_000;
+/// What usually comes between two takes.
+const TURN_MS: usize = 640;
 /// A channel may be off by this much before it is moved: packets are heard in slices of 20 ms, and wait in the jitter buffer.
 const SLACK_NS: u64 = 60_000_000;
 const FULL_SCALE: f32 = 32_768.0;

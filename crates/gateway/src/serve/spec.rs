@@ -211,3 +211,46 @@ const FEEDBACK_DELAY_NS_MAX: u64 = 1_000_000_000;
 pub(super) const FIRST_SEQ_MASK: u16 = 0x7fff;
 /// Of a call.
 const BANDWIDTH_BPS: u64 = 80_000;
+
+#[cfg(test)]
+mod tests {
+    use threadbare_control::calls::StreamKind;
+    use threadbare_rtp::codec::Format;
+    use threadbare_rtp::leg::Payload;
+
+    use super::*;
+
+    #[test]
+    fn calls_of_g711_alone_are_codes() {
+        let spec = |encodings: [Option<Encoding>; 2], makes_anew| {
+            let sides = encodings.map(|encoding| {
+                let format = encoding.map(|encoding| {
+                    let rate_hz = encoding.sample_rates_hz()[0].max(TELEPHONE_HZ);
+                    Format::new(encoding, rate_hz, 1).expect("a format")
+                });
+                let map = format.map(|format| {
+                    let payload = Payload::audio(96, format);
+                    Arc::new(PayloadMap::new(&[payload]).expect("a map"))
+                });
+                SideSpec {
+                    sends: map.clone(),
+                    takes: map,
+                    makes_anew,
+                    ..SideSpec::unknown(Learn::Follow)
+                }
+            });
+            StreamSpec {
+                kind: StreamKind::Audio,
+                sides,
+                tos: None,
+                copies: None,
+            }
+        };
+        let (pcmu, pcma) = (Some(Encoding::Pcmu), Some(Encoding::Pcma));
+        assert!(is_coded(&spec([pcmu, pcmu], false)));
+        assert!(is_coded(&spec([pcmu, pcma], false)));
+        assert!(!is_coded(&spec([pcmu, pcma], true)));
+        assert!(!is_coded(&spec([pcmu, None], false)));
+        assert!(!is_coded(&spec([pcmu, Some(Encoding::G722)], false)));
+    }
+}

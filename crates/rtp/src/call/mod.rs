@@ -465,6 +465,13 @@ impl Call {
         self.directions[side as usize].tapped()
     }
 
+    /// Memory that the next packet of this party touches, if it is tapped, for prefetching. Not to be dereferenced.
+    #[must_use]
+    #[inline]
+    pub fn tapped_address(&self, side: Side) -> usize {
+        self.directions[side as usize].tapped_address()
+    }
+
     /// A party's leg.
     #[must_use]
     pub fn leg(&self, side: Side) -> &Leg {

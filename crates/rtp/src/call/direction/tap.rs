@@ -377,6 +377,13 @@ impl Direction {
         }
     }
 
+    /// Where the next codes go.
+    #[inline]
+    pub(in crate::call) fn tapped_address(&self) -> usize {
+        let end = |tap: &Tap| tap.codes.as_ptr() as usize + tap.codes.len();
+        self.tap.as_deref().map_or(0, end)
+    }
+
     #[inline]
     pub(in crate::call) fn tapped(&self) -> usize {
         self.tap.as_ref().map_or(0, |tap| tap.waiting())
