@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use threadbare_relay::Board;
+use threadbare_relay::{Board, HEAD_BYTES};
 use threadbare_rtp::codec::Encoding;
 
 use self::carried::{Carriage, Place, Start};
@@ -19,7 +19,9 @@ use crate::backoff::Backoff;
 use crate::codec::{Codec, CodecIn};
 use crate::config::{Config, Contexts, Destination, Restart, Rtcp, StreamSpec};
 use crate::event::{Event, Prepared, RunId};
-use crate::lines::{Beginning, Lines, Preparer, RunningLine, recorded_format};
+use crate::lines::{
+    Beginning, Lines, Preparer, RunningLine, recorded_format, recorded_sample_bytes,
+};
 use crate::pipeline::{Elements, RunningPipeline, Stock, StockError};
 use crate::recording::{Coding, NewRecording, Recorder, RecordingId, RootError, Source, Subject};
 use crate::stats::StreamStats;
@@ -514,7 +516,9 @@ impl Gateway {
             let format = recorded_format(&stream.spec);
             let (rate_hz, channels) = (format.sample_rate_hz, format.channels);
             let board = self.directory.board(number);
-            let room = RECORDED_S_MAX * rate_hz as usize * usize::from(channels);
+            let second = rate_hz as usize * usize::from(channels);
+            let second = second * recorded_sample_bytes(&stream.spec) + PORTIONS_PER_S * HEAD_BYTES;
+            let room = RECORDED_S_MAX * second;
             let (id, _) = self.recorder.start(NewRecording {
                 of: Subject::Stream(stream.spec.name.as_str().into()),
                 spec: spec.into(),
@@ -687,6 +691,8 @@ const NAMES_LIMIT: Duration = Duration::from_secs(5);
 
 /// Audio that waits for the recorder's turn, and for a disk that pauses.
 const RECORDED_S_MAX: usize = 4;
+/// Of a line, which gathers some packets: see [`Ears::listen`](threadbare_relay::Ears::listen).
+const PORTIONS_PER_S: usize = 8;
 
 /// Margin for scheduling on an overloaded machine.
 const DRAIN_SPARE: Duration = Duration::from_millis(200);

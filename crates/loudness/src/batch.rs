@@ -1,6 +1,6 @@
 //! Many streams at once.
 
-use crate::builder::{Builder, MOMENTARY_STEPS, RangeStep, Resolution, SHORT_TERM_STEPS};
+use crate::builder::{Builder, MOMENTARY_STEPS, RangeStep, SHORT_TERM_STEPS};
 use crate::history::{self, History};
 use crate::lanes::{CHUNK_FRAMES, Filters, Group, Scratch};
 use crate::limits::{BATCH_CHANNELS_MAX, BuildError};
@@ -9,7 +9,7 @@ use crate::mode::Mode;
 use crate::sample::{InputError, Sample};
 use crate::simd::with_denormals_flushed;
 use crate::source::Streams;
-use crate::window::Window;
+use crate::window::{Resolution, Window};
 
 /// Measures many live streams of the same format, which advance together.
 ///

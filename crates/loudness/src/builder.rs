@@ -7,7 +7,7 @@ use crate::limits::{BuildError, CHANNELS_MAX, RATE_HZ_MAX, RATE_HZ_MIN, WINDOW_M
 use crate::mode::Mode;
 use crate::simd::Level;
 use crate::weighting::{FoldedPhases, KWeighting, Oversampling};
-use crate::window::Window;
+use crate::window::{Resolution, Window};
 
 /// How often a block of 3 s counts for the loudness range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,17 +17,6 @@ pub enum RangeStep {
     Tenth,
     /// Every second, as libebur128 does.
     Second,
-}
-
-/// How exactly a window ends at the last frame.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Resolution {
-    /// To the frame. Takes 8 bytes per frame of the longest window: 1.2 MB for 3 s at 48 kHz.
-    #[default]
-    Frame,
-    /// To 10 ms: momentary, short-term and windows end with the last whole sub-block. Takes some KB. Integrated
-    /// loudness and range are the same.
-    Block,
 }
 
 /// Says what a [`Meter`](crate::Meter) is to be like. Made by [`Meter::builder`](crate::Meter::builder).
@@ -205,8 +194,7 @@ impl Builder {
         let frames_max = frames
             .next_multiple_of(step_frames)
             .max(self.window_steps() * step_frames);
-        let is_exact = self.resolution == Resolution::Frame;
-        Window::new(channels, step_frames, frames_max, is_exact)
+        Window::new(channels, step_frames, frames_max, self.resolution)
     }
 
     pub(crate) fn filters(&self) -> Filters {

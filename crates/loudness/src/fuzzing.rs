@@ -13,7 +13,8 @@ pub fn loudness(data: &[u8]) {
     let channels = 1 + usize::from(channels) % 9;
     let rate_hz = RATES_HZ[usize::from(rate) % RATES_HZ.len()];
     let mode = Mode::from_bits(u32::from(mode) | Mode::MOMENTARY.bits());
-    let resolution = [Resolution::Frame, Resolution::Block][usize::from(resolution) % 2];
+    let all = [Resolution::Frame, Resolution::Block, Resolution::Step];
+    let resolution = all[usize::from(resolution) % 3];
     let builder = Meter::builder(rate_hz, channels)
         .mode(mode)
         .resolution(resolution);

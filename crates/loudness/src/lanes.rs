@@ -3,6 +3,8 @@
 //! Up to four channels make a group, and each instruction works on all of them. Samples are widened to `f64` first, so
 //! that there is one path for all types.
 
+use std::cell::Cell;
+
 use crate::simd::{KState, Level};
 use crate::source::Source;
 use crate::weighting::{FoldedPhases, KWeighting, Oversampling};
@@ -43,6 +45,21 @@ impl Scratch {
         }
     }
 }
+
+/// Has work done with this thread's room, which it makes the first time. Meters have none of their own: there may be thousands of them, and what one has worked
+/// on is in the cache for the next.
+pub(crate) fn with_scratch<R>(work: impl FnOnce(&mut Scratch) -> R) -> R {
+    thread_local! {
+        static SCRATCH: Cell<Option<Scratch>> = const { Cell::new(None) };
+    }
+    let mut scratch = SCRATCH.take().unwrap_or_else(|| Scratch::new(LANES_MAX));
+    let result = work(&mut scratch);
+    SCRATCH.set(Some(scratch));
+    result
+}
+
+/// Of a group.
+const LANES_MAX: usize = 4;
 
 /// Up to four channels.
 #[derive(Clone, Debug)]

@@ -65,7 +65,7 @@ mod weighting;
 mod window;
 
 pub use batch::Batch;
-pub use builder::{Builder, RangeStep, Resolution};
+pub use builder::{Builder, RangeStep};
 pub use channel::Channel;
 pub use limits::{BATCH_CHANNELS_MAX, BuildError, CHANNELS_MAX, RATE_HZ_MAX, RATE_HZ_MIN};
 pub use meter::{LoudnessRange, Meter, ReadError, integrated_of, range_of};
@@ -74,3 +74,4 @@ pub use normalizer::{NormalizeError, Normalizer, NormalizerSettings, NormalizerS
 pub use parts::{Part, merge};
 pub use sample::{InputError, Sample};
 pub use simd::with_denormals_flushed;
+pub use window::Resolution;

@@ -5,7 +5,7 @@ use thiserror::Error;
 use crate::builder::{Builder, MOMENTARY_STEPS, RangeStep, SHORT_TERM_STEPS};
 use crate::channel::Channel;
 use crate::history::{self, History};
-use crate::lanes::{CHUNK_FRAMES, Filters, Group, Scratch};
+use crate::lanes::{CHUNK_FRAMES, Filters, Group, Scratch, with_scratch};
 use crate::limits::{BuildError, CHANNELS_MAX};
 use crate::mode::Mode;
 use crate::sample::{InputError, Sample};
@@ -16,8 +16,8 @@ use crate::window::Window;
 /// Measures one stream of audio as EBU R128 and ITU-R BS.1770 say.
 ///
 /// Samples go in with [`Meter::add_interleaved`] and [`Meter::add_planar`], in pieces of any length; readings may be taken
-/// at any time. Adding allocates nothing, with one exception: exact history without a bound (see
-/// [`Builder::max_history_ms`]) asks for more memory after ten hours.
+/// at any time. Adding allocates nothing, with two exceptions: each thread has 25 KB of room for all its meters, from the first that is made or fed there; and exact
+/// history without a bound (see [`Builder::max_history_ms`]) asks for more memory after ten hours.
 ///
 /// ```
 /// use threadbare_loudness::{Meter, Mode};
@@ -41,7 +41,6 @@ pub struct Meter {
     config: Builder,
     filters: Filters,
     groups: Box<[Group]>,
-    scratch: Scratch,
     window: Window,
     weights: Vec<f64>,
     gating: Option<History>,
@@ -145,10 +144,11 @@ impl Meter {
         let (gating_blocks, range_blocks) = config.history_blocks();
         let gating = || config.history(Mode::INTEGRATED, gating_blocks);
         let alone = if config.is_per_channel { channels } else { 0 };
+        // A thread that makes meters also feeds them, usually.
+        with_scratch(|_| ());
         let mut meter = Meter {
             filters: config.filters(),
             groups: Group::cover(0, channels).collect(),
-            scratch: Scratch::new(channels),
             window: config.window(channels)?,
             weights: Vec::new(),
             gating: gating(),
@@ -196,35 +196,36 @@ impl Meter {
     }
 
     pub(crate) fn add<S: Source>(&mut self, source: &S, frames: usize) {
-        with_denormals_flushed(|| {
-            self.groups.iter_mut().for_each(Group::begin_call);
-            let mut at = 0;
-            while at < frames {
-                let count = self.window.room().min(CHUNK_FRAMES).min(frames - at);
-                let (open, ring) = self.window.next(count);
-                for group in &mut self.groups {
-                    let (filters, scratch) = (&self.filters, &mut self.scratch);
-                    let energy = group.process(filters, scratch, source, (at, count), ring);
-                    let channels = open[group.channels()].iter_mut();
-                    channels
-                        .zip(energy)
-                        .for_each(|(sum, energy)| *sum += energy);
-                }
-                if self.window.is_edge(count) {
-                    let is_recovering = self.filters.is_recovering;
-                    self.groups
-                        .iter_mut()
-                        .for_each(|group| group.settle(is_recovering));
-                }
-                if self.window.advance(count) {
-                    self.end_step();
-                }
-                at += count;
+        with_scratch(|scratch| with_denormals_flushed(|| self.add_with(scratch, source, frames)));
+    }
+
+    fn add_with<S: Source>(&mut self, scratch: &mut Scratch, source: &S, frames: usize) {
+        self.groups.iter_mut().for_each(Group::begin_call);
+        let mut at = 0;
+        while at < frames {
+            let count = self.window.room().min(CHUNK_FRAMES).min(frames - at);
+            let (open, ring) = self.window.next(count);
+            for group in &mut self.groups {
+                let energy = group.process(&self.filters, scratch, source, (at, count), ring);
+                let channels = open[group.channels()].iter_mut();
+                channels
+                    .zip(energy)
+                    .for_each(|(sum, energy)| *sum += energy);
             }
-            if self.filters.has_sample_peak {
-                Peaks::note(&mut self.peaks, &self.groups);
+            if self.window.is_edge(count) {
+                let is_recovering = self.filters.is_recovering;
+                self.groups
+                    .iter_mut()
+                    .for_each(|group| group.settle(is_recovering));
             }
-        });
+            if self.window.advance(count) {
+                self.end_step();
+            }
+            at += count;
+        }
+        if self.filters.has_sample_peak {
+            Peaks::note(&mut self.peaks, &self.groups);
+        }
     }
 
     /// 100 ms more: a gating block of 400 ms ends here (ITU-R BS.1770, annex 1: they overlap by 75 %), and maybe a block of

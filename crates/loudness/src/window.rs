@@ -6,6 +6,20 @@
 
 use crate::limits::BuildError;
 
+/// How exactly a window ends at the last frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Resolution {
+    /// To the frame. Takes 8 bytes per frame of the longest window: 1.2 MB for 3 s at 48 kHz.
+    #[default]
+    Frame,
+    /// To 10 ms: momentary, short-term and windows end with the last whole sub-block. Takes some KB. Integrated
+    /// loudness and range are the same.
+    Block,
+    /// To 100 ms, the steps of the gating blocks: for integrated loudness, range and peaks, which are the same. Takes a tenth
+    /// of the memory of [`Resolution::Block`], and less time where 10 ms are few frames.
+    Step,
+}
+
 /// The energies of the last frames.
 #[derive(Clone, Debug)]
 pub(crate) struct Window {
@@ -14,7 +28,7 @@ pub(crate) struct Window {
     step_frames: u64,
     /// The longest window.
     frames_max: u64,
-    /// Into how many sub-blocks a step is cut: 10, or 1 at rates at which that would be less than a frame.
+    /// Into how many sub-blocks a step is cut: 10, or 1 at rates at which that would be less than a frame, or if nobody asks for them.
     cuts: u64,
     /// Energies of whole sub-blocks: row `n % rows` for sub-block `n`, with a value per channel.
     blocks: Box<[f64]>,
@@ -38,12 +52,16 @@ impl Window {
         channels: usize,
         step_frames: u64,
         frames_max: u64,
-        is_exact: bool,
+        resolution: Resolution,
     ) -> Result<Window, BuildError> {
-        let cuts = if step_frames >= CUTS { CUTS } else { 1 };
+        let is_cut = resolution != Resolution::Step && step_frames >= CUTS;
+        let cuts = if is_cut { CUTS } else { 1 };
         // One for the sub-block in which a window begins, and one since their lengths differ by a frame.
         let rows = frames_max.div_ceil(step_frames / cuts) + 2;
-        let frames = if is_exact { frames_max } else { 0 };
+        let frames = match resolution {
+            Resolution::Frame => frames_max,
+            Resolution::Block | Resolution::Step => 0,
+        };
         let mut window = Window {
             channels,
             step_frames,
@@ -265,7 +283,7 @@ mod tests {
 
     /// One frame at a time, with an energy that tells which frame it was.
     fn filled(step_frames: u64, frames_max: u64, frames: u64) -> Window {
-        let mut window = Window::new(1, step_frames, frames_max, true).unwrap();
+        let mut window = Window::new(1, step_frames, frames_max, Resolution::Frame).unwrap();
         for frame in 0..frames {
             let energy = value(frame);
             let (open, ring) = window.next(1);
@@ -305,7 +323,7 @@ mod tests {
 
     #[test]
     fn a_step_ends_every_100_ms() {
-        let mut window = Window::new(1, 23, 23 * 4, true).unwrap();
+        let mut window = Window::new(1, 23, 23 * 4, Resolution::Frame).unwrap();
         let ends: Vec<u64> = (1..=92).filter(|_| window.advance(1)).collect();
         assert_eq!(ends, [23, 46, 69, 92]);
     }

@@ -294,6 +294,36 @@ fn parts_of_a_file_measure_what_the_whole_does() {
     }
 }
 
+/// In pieces as they come, and where a step is no whole number of sub-blocks.
+#[test]
+fn what_a_programme_measures_is_the_same_to_100_ms() {
+    for (rate_hz, channels) in [(8_000, 1), (8_000, 2), (22_051, 1), (48_000, 6)] {
+        for mode in [everything(), everything() | Mode::HISTOGRAM] {
+            let builder = Meter::builder(rate_hz, channels).mode(mode);
+            let mut meters = [Resolution::Frame, Resolution::Step]
+                .map(|resolution| builder.clone().resolution(resolution).build().unwrap());
+            for tick in 0..180 {
+                let level = [1.0, 0.1, 0.01][tick as usize / 60];
+                let mut audio = noise((rate_hz as usize / 16 + 7) * channels, tick);
+                audio.iter_mut().for_each(|sample| *sample *= level);
+                for meter in &mut meters {
+                    meter.add_interleaved(&audio).unwrap();
+                }
+            }
+            let [exact, coarse] = meters.map(|meter| {
+                [
+                    meter.integrated().unwrap(),
+                    meter.range().unwrap().lu,
+                    meter.true_peak(channels - 1).unwrap(),
+                    meter.sample_peak(0).unwrap(),
+                ]
+            });
+            assert!(exact[1] > 5.0, "{exact:?}");
+            assert_same(&exact, &coarse, 1e-9);
+        }
+    }
+}
+
 #[test]
 fn a_batch_measures_what_single_meters_do() {
     for channels in [1, 2, 3, 6] {

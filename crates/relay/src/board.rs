@@ -171,13 +171,13 @@ impl Board {
     /// on what it cannot decode is silent.
     #[must_use]
     pub fn listen(&self) -> Listening {
-        self.0.ears.listen(LISTENING_SAMPLES)
+        self.0.ears.listen(LISTENING_BYTES)
     }
 
-    /// The same, for who takes it at other times: so many samples wait, of all channels.
+    /// The same, for who takes it at other times: see [`Ears::listen`].
     #[must_use]
-    pub fn listen_with_room(&self, room_samples: usize) -> Listening {
-        self.0.ears.listen(room_samples)
+    pub fn listen_with_room(&self, room_bytes: usize) -> Listening {
+        self.0.ears.listen(room_bytes)
     }
 
     pub(crate) fn ears(&self) -> &Ears {
@@ -200,5 +200,5 @@ impl Board {
     }
 }
 
-/// More than a second of Opus in stereo, of which a tap gives no more at a time. 256 KiB.
-const LISTENING_SAMPLES: usize = 1 << 17;
+/// More than a second of Opus in stereo, of which a tap gives no more at a time.
+const LISTENING_BYTES: usize = 1 << 18;

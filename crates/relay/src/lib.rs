@@ -74,6 +74,7 @@ mod media;
 mod medium;
 mod orders;
 mod plane;
+mod portion;
 mod ports;
 mod reply;
 mod socket;
@@ -92,11 +93,12 @@ pub use self::forward::{Forward, ForwardSide, ForwardSideStats, ForwardState, Tr
 pub use self::id::{LEGS_MAX, PortId, PortKind};
 pub use self::io::DATAGRAM_BYTES_MAX;
 pub use self::line::{LineEvent, LineEventHandler, MediaLine, MediaLineStats};
-pub use self::listen::{Ears, Listening, Portion};
+pub use self::listen::{Ears, Listening};
 pub use self::loudness::Loudness;
 pub use self::media::{EventHandler, MediaCall, MediaCallState, MediaCallStats};
 pub use self::medium::Medium;
 pub use self::orders::CallState;
+pub use self::portion::{HEAD_BYTES, Portion, PortionAudio};
 pub use self::ports::{
     LegPorts, PortError, PortRange, PortUse, RangeSettings, SharedPort, SharedSettings,
 };

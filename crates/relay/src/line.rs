@@ -14,7 +14,7 @@ use crate::board::{Board, ListenerView, Pace, SenderView, Shown};
 use crate::call::{Datagram, Outbox};
 use crate::id::{PortId, PortKind};
 use crate::listen::Heard;
-use crate::loudness::{LineMeter, Loudness, LoudnessTarget, TAPPED_SAMPLES_MIN, with_tapped};
+use crate::loudness::{LineMeter, Loudness, LoudnessTarget, TAPPED_SAMPLES_MIN};
 use crate::sync::lock;
 use crate::unsent::{Unsent, with_scratch};
 
@@ -235,17 +235,14 @@ impl MediaLine {
             return;
         }
         let (line, meter, shows) = (&mut self.line, &mut self.meter, &mut self.shows);
-        with_tapped(
-            |pcm| line.take_tapped(pcm),
-            |format, pcm| {
-                if let Metering::Incoming(meter) = meter {
-                    meter.add(format, pcm);
-                }
-                if let Some(shows) = shows {
-                    shows.heard.put(shows.now_ns, Side::A, format, pcm);
-                }
-            },
-        );
+        line.take_tapped(|tapped| {
+            if let Metering::Incoming(meter) = meter {
+                meter.add_tapped(tapped);
+            }
+            if let Some(shows) = shows {
+                shows.heard.put(shows.now_ns, Side::A, tapped);
+            }
+        });
     }
 
     /// Looks who listens. What nobody measures is decoded for them alone.

@@ -6,15 +6,18 @@
 //! | `Heard`, `Mouth` | the medium's thread |
 //! | [`Listening`] | the listener's thread |
 //!
-//! Between the last two are rings of one writer and one reader (rtrb), and neither waits: who does not read in time loses audio, for himself alone.
+//! Between the last two is a ring of bytes with one writer and one reader (rtrb), and neither waits: who does not read in time loses audio, for himself alone.
+//! Codes of G.711 go through it as they came, a byte a sample: who listens decodes.
 
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, TryLockError};
 
 use rtrb::{Consumer, Producer, RingBuffer};
-use threadbare_rtp::call::Side;
-use threadbare_rtp::codec::Format;
+use threadbare_rtp::call::{Side, Tapped};
+use threadbare_runtime::prefetch;
 
+use crate::portion::{HEAD_BYTES, Portion, PortionAudio};
 use crate::sync::lock;
 
 /// Those who listen to a line or a call. Clones are one.
@@ -37,47 +40,37 @@ pub(crate) struct Heard {
     mouths: Vec<Mouth>,
 }
 
-/// The end of a listener's rings that is written to.
+/// The end of a listener's ring that is written to. Each portion is put whole.
 #[derive(Debug)]
 struct Mouth {
-    portions: Producer<Portion>,
-    samples: Producer<i16>,
+    ring: Producer<u8>,
     missed_ns: Arc<AtomicU64>,
 }
 
 /// Audio from the moment on that it was asked for: [`Ears::listen`]. Dropped, it is over.
 #[derive(Debug)]
 pub struct Listening {
-    portions: Consumer<Portion>,
-    samples: Consumer<i16>,
+    ring: Consumer<u8>,
     missed_ns: Arc<AtomicU64>,
-    joined: Vec<i16>,
-}
-
-/// Audio that was heard in one turn of the medium.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Portion {
-    /// When it was heard, ns of CLOCK_MONOTONIC: the time of its end.
-    pub until_ns: u64,
-    /// Who says it; of a line, A.
-    pub side: Side,
-    /// Rate and channels of its samples.
-    pub format: Format,
-    samples: usize,
+    /// A portion that lies on both ends of the ring.
+    joined: Vec<u8>,
+    /// Rooms.
+    samples: Vec<i16>,
+    decoded: Vec<i16>,
 }
 
 impl Ears {
-    /// Listens to what is carried from now on, decoded. `room_samples`: so many wait for who reads late, of all sides and channels.
+    /// Listens to what is carried from now on. `room_bytes`: so many wait for who reads late, of all sides and channels: one for each code of G.711 that is passed
+    /// on or converted, two for each sample of what is decoded here, and [`HEAD_BYTES`](crate::HEAD_BYTES) for each portion: a line has 7 in a second, each side of a
+    /// call one for each packet.
     ///
     /// A line notices by itself; a call has to be told, by [`MediaCall::look_who_listens`](crate::MediaCall::look_who_listens).
     #[must_use]
-    pub fn listen(&self, room_samples: usize) -> Listening {
-        let (portions, portions_taken) = RingBuffer::new(PORTIONS_MAX);
-        let (samples, samples_taken) = RingBuffer::new(room_samples);
+    pub fn listen(&self, room_bytes: usize) -> Listening {
+        let (ring, taken) = RingBuffer::new(room_bytes);
         let missed_ns = Arc::new(AtomicU64::new(0));
         let mouth = Mouth {
-            portions,
-            samples,
+            ring,
             missed_ns: missed_ns.clone(),
         };
         let mut waiting = lock(&self.0.waiting);
@@ -90,10 +83,11 @@ impl Ears {
         // Their memory is freed without it.
         drop(gone);
         Listening {
-            portions: portions_taken,
-            samples: samples_taken,
+            ring: taken,
             missed_ns,
             joined: Vec::new(),
+            samples: Vec::new(),
+            decoded: Vec::new(),
         }
     }
 }
@@ -112,6 +106,20 @@ impl Heard {
     #[inline]
     pub(crate) fn is_wanted(&self) -> bool {
         !self.mouths.is_empty()
+    }
+
+    /// Memory that the next portion touches, for prefetching, if somebody listens.
+    #[inline]
+    pub(crate) fn next_address(&self) -> Option<*const u8> {
+        self.is_wanted().then(|| self.mouths.as_ptr().cast())
+    }
+
+    /// Fetches what the next portion touches, as far as the mouths themselves tell.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        for mouth in &self.mouths {
+            prefetch(mouth.ring.buffer(), RING_LINES);
+        }
     }
 
     /// Whether others may have come: a single load.
@@ -135,15 +143,20 @@ impl Heard {
         self.mouths.append(&mut waiting);
     }
 
-    /// Tells all who listen. Those who have gone are forgotten.
-    pub(crate) fn put(&mut self, until_ns: u64, side: Side, format: Format, pcm: &[f32]) {
-        let portion = Portion {
-            until_ns,
-            side,
-            format,
-            samples: pcm.len(),
-        };
-        self.mouths.retain_mut(|one| one.put(portion, pcm));
+    /// Tells all who listen what was heard until now. Those who have gone are forgotten.
+    pub(crate) fn put(&mut self, now_ns: u64, side: Side, tapped: Tapped<'_>) {
+        thread_local! {
+            static WRITTEN: RefCell<Vec<u8>> = RefCell::default();
+        }
+        if self.mouths.is_empty() || tapped.audio.is_empty() {
+            return;
+        }
+        WRITTEN.with_borrow_mut(|written| {
+            written.clear();
+            let until_ns = now_ns.saturating_sub(tapped.followed_ns);
+            let portion = Portion::write(until_ns, side, tapped, written);
+            self.mouths.retain_mut(|mouth| mouth.put(&portion, written));
+        });
     }
 }
 
@@ -159,64 +172,63 @@ impl Drop for Heard {
 
 impl Mouth {
     fn is_wanted(&self) -> bool {
-        !self.portions.is_abandoned()
+        !self.ring.is_abandoned()
     }
 
     /// What does not fit is left out, whole. Whether anybody listens.
-    fn put(&mut self, portion: Portion, pcm: &[f32]) -> bool {
+    fn put(&mut self, portion: &Portion, written: &[u8]) -> bool {
         if !self.is_wanted() {
             return false;
         }
-        let room = self.samples.write_chunk_uninit(pcm.len());
-        match (room, self.portions.is_full()) {
-            (Ok(room), false) => {
-                room.fill_from_iter(pcm.iter().map(|one| sample_of(*one)));
-                // There is room.
-                let _ = self.portions.push(portion);
-            }
-            _ => {
-                self.missed_ns.fetch_add(portion.duration_ns(), Relaxed);
-            }
+        if self.ring.push_entire_slice(written).is_err() {
+            self.missed_ns.fetch_add(portion.duration_ns(), Relaxed);
         }
         true
     }
 }
 
 impl Listening {
-    /// What waits first, without its samples.
+    /// What waits first, without its audio.
     #[must_use]
-    pub fn peek(&self) -> Option<Portion> {
-        self.portions.peek().ok().copied()
+    pub fn peek(&mut self) -> Option<Portion> {
+        let chunk = self.ring.read_chunk(HEAD_BYTES).ok()?;
+        let (first, second) = chunk.as_slices();
+        Portion::read(Cut { first, second }.take(HEAD_BYTES, &mut self.joined))
     }
 
     /// Takes what was heard since the last call, in order, with interleaved samples of 16 bits.
     pub fn take(&mut self, mut hear: impl FnMut(&Portion, &[i16])) {
-        // No more than wait now: the end of it does not depend on who writes.
-        for _ in 0..self.portions.slots() {
-            let Ok(portion) = self.portions.pop() else {
-                return;
-            };
-            // Written before the portion was.
-            let Ok(samples) = self.samples.read_chunk(portion.samples) else {
-                return;
-            };
-            match samples.as_slices() {
-                (all, []) => hear(&portion, all),
-                (first, second) => {
-                    self.joined.clear();
-                    self.joined.extend_from_slice(first);
-                    self.joined.extend_from_slice(second);
-                    hear(&portion, &self.joined);
-                }
+        let mut decoded = std::mem::take(&mut self.decoded);
+        self.take_coded(|portion, audio| match audio {
+            PortionAudio::Samples(samples) => hear(portion, samples),
+            _ => {
+                decoded.clear();
+                audio.decode(portion.format, &mut decoded);
+                hear(portion, &decoded);
             }
-            samples.commit_all();
+        });
+        self.decoded = decoded;
+    }
+
+    /// The same, with codes as they came.
+    pub fn take_coded(&mut self, mut hear: impl FnMut(&Portion, PortionAudio<'_>)) {
+        // No more than waits now: the end of it does not depend on who writes.
+        let Ok(chunk) = self.ring.read_chunk(self.ring.slots()) else {
+            return;
+        };
+        let (first, second) = chunk.as_slices();
+        let mut cut = Cut { first, second };
+        while let Some(portion) = Portion::read(cut.take(HEAD_BYTES, &mut self.joined)) {
+            let bytes = cut.take(portion.audio_bytes(), &mut self.joined);
+            hear(&portion, portion.audio(bytes, &mut self.samples));
         }
+        chunk.commit_all();
     }
 
     /// Nothing more will come: what was listened to is gone. To be asked before what is left is taken.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.portions.is_abandoned()
+        self.ring.is_abandoned()
     }
 
     /// Audio that was left out, as it was not taken in time, ns.
@@ -226,49 +238,80 @@ impl Listening {
     }
 }
 
-impl Portion {
-    /// Whether samples of both can follow each other in one stream.
-    #[must_use]
-    pub fn is_like(&self, other: &Portion) -> bool {
-        let [own, others] = [self.format, other.format];
-        (own.sample_rate_hz, own.channels) == (others.sample_rate_hz, others.channels)
-    }
+/// What is to be read of a ring, which may go on at its beginning.
+struct Cut<'a> {
+    first: &'a [u8],
+    second: &'a [u8],
+}
 
-    fn duration_ns(&self) -> u64 {
-        let per_s = u64::from(self.format.sample_rate_hz) * u64::from(self.format.channels);
-        self.samples as u64 * NS_PER_S / per_s.max(1)
+impl<'a> Cut<'a> {
+    /// So many bytes, or what is left, joined in `room` if need be.
+    fn take<'b>(&mut self, bytes: usize, room: &'b mut Vec<u8>) -> &'b [u8]
+    where
+        'a: 'b,
+    {
+        if self.first.is_empty() {
+            self.first = std::mem::take(&mut self.second);
+        }
+        if let Some((taken, rest)) = self.first.split_at_checked(bytes) {
+            self.first = rest;
+            return taken;
+        }
+        room.clear();
+        room.extend_from_slice(self.first);
+        let (taken, rest) = self
+            .second
+            .split_at((bytes - self.first.len()).min(self.second.len()));
+        room.extend_from_slice(taken);
+        (self.first, self.second) = (rest, &[]);
+        room
     }
 }
 
-/// The cast saturates. Halves go away from zero; `round` is a call on processors without SSE 4.1, for which programs are built.
-#[inline]
-fn sample_of(sample: f32) -> i16 {
-    let scaled = sample * FULL_SCALE;
-    (scaled + 0.5_f32.copysign(scaled)) as i16
-}
-
-/// Four seconds of two parties in packets of 10 ms.
-const PORTIONS_MAX: usize = 800;
-/// Of 16 bits.
-const FULL_SCALE: f32 = 32_768.0;
-const NS_PER_S: u64 = 1_000_000_000;
+/// Cache lines of a ring, without its bytes.
+const RING_LINES: usize = size_of::<RingBuffer<u8>>().div_ceil(64);
 
 #[cfg(test)]
 mod tests {
-    use threadbare_rtp::codec::Encoding;
+    use threadbare_rtp::call::TappedAudio;
+    use threadbare_rtp::codec::{Encoding, Format};
+    use threadbare_rtp::g711;
 
     use super::*;
 
     const ROOM: usize = 1 << 14;
+    const FULL_SCALE: f32 = 32_768.0;
 
     fn format(channels: u8) -> Format {
         Format::new(Encoding::L16, 48_000, channels).expect("a format")
+    }
+
+    fn coded(encoding: Encoding) -> Format {
+        Format::new(encoding, 8000, 1).expect("a format")
     }
 
     fn heard(ears: &Ears) -> Heard {
         let mut heard = Heard::new(ears.clone());
         heard.look();
         heard
+    }
+
+    fn tapped(format: Format, audio: TappedAudio<'_>) -> Tapped<'_> {
+        Tapped {
+            format,
+            audio,
+            followed_ns: 0,
+        }
+    }
+
+    fn put(heard: &mut Heard, until_ns: u64, side: Side, format: Format, pcm: &[f32]) {
+        let audio = TappedAudio::Samples(pcm);
+        heard.put(until_ns, side, tapped(format, audio));
+    }
+
+    fn put_codes(heard: &mut Heard, until_ns: u64, law: Encoding, codes: &[u8]) {
+        let (format, audio) = (coded(law), TappedAudio::Codes(codes));
+        heard.put(until_ns, Side::A, tapped(format, audio));
     }
 
     fn taken(listening: &mut Listening) -> Vec<i16> {
@@ -280,18 +323,23 @@ mod tests {
     #[test]
     fn samples_come_out_in_order_and_what_has_no_room_is_counted() {
         let ears = Ears::default();
-        let mut listening = ears.listen(ROOM);
+        // Two portions of 100 ms in stereo do not fit.
+        let room = HEAD_BYTES + 2 * 9600;
+        let mut listening = ears.listen(room);
         let mut heard = heard(&ears);
         assert_eq!(listening.peek(), None);
         let stereo = format(2);
         // In all more than the ring has, taken as it goes.
         let mut next = 0_u32;
         let (mut expected, mut all) = (Vec::new(), Vec::new());
-        while expected.len() < 5 * ROOM {
-            let chunk: Vec<i16> = (0..9600).map(|n| (next + n) as i16).collect();
-            next += 9600;
-            let pcm: Vec<f32> = chunk.iter().map(|one| f32::from(*one) / 32_768.0).collect();
-            heard.put(u64::from(next), Side::B, stereo, &pcm);
+        while expected.len() < 5 * room {
+            let chunk: Vec<i16> = (0..7000).map(|n| (next + n) as i16).collect();
+            next += 7000;
+            let pcm: Vec<f32> = chunk
+                .iter()
+                .map(|one| f32::from(*one) / FULL_SCALE)
+                .collect();
+            put(&mut heard, u64::from(next), Side::B, stereo, &pcm);
             expected.extend(chunk);
             let portion = listening.peek().expect("a portion");
             assert_eq!((portion.until_ns, portion.side), (u64::from(next), Side::B));
@@ -299,21 +347,74 @@ mod tests {
         }
         assert!(all == expected);
         assert_eq!(listening.missed_ns(), 0);
-        // Nobody takes: what came first stays. 100 ms each, and one fits.
+        // Nobody takes: what came first stays.
         for level in [0.25, 0.5, 0.75] {
-            heard.put(0, Side::A, stereo, &[level; 9600]);
+            put(&mut heard, 0, Side::A, stereo, &[level; 9600]);
         }
         assert_eq!(taken(&mut listening), [8192; 9600]);
         assert_eq!(listening.missed_ns(), 200_000_000);
         // Full scale, and beyond it.
-        heard.put(0, Side::A, stereo, &[1.0, -1.0, 7.0, -7.0]);
+        put(&mut heard, 0, Side::A, stereo, &[1.0, -1.0, 7.0, -7.0]);
         assert_eq!(taken(&mut listening), [32_767, -32_768, 32_767, -32_768]);
-        // Many small ones: there is room for so many portions.
-        for _ in 0..=PORTIONS_MAX {
-            heard.put(0, Side::A, format(1), &[0.0; 6]);
+    }
+
+    /// Codes as they came, of one law and the other, and what is made up between them (ITU-T G.711, tables 1 and 2).
+    #[test]
+    fn codes_samples_and_silence_are_one_stream() {
+        let ears = Ears::default();
+        let [mut coded_too, mut listening] = [ears.listen(ROOM), ears.listen(ROOM)];
+        let mut heard = heard(&ears);
+        let codes: Vec<u8> = (0..=255).collect();
+        put_codes(&mut heard, 1, Encoding::Pcmu, &codes);
+        put(&mut heard, 2, Side::A, coded(Encoding::Pcmu), &[0.5; 80]);
+        put_codes(&mut heard, 3, Encoding::Pcma, &codes);
+        let (format, audio) = (coded(Encoding::Pcma), TappedAudio::Silence(40));
+        heard.put(4, Side::A, tapped(format, audio));
+        put_codes(&mut heard, 5, Encoding::Pcmu, &codes[..160]);
+        let mut due = g711::ULAW_TO_LINEAR.to_vec();
+        due.extend([16_384; 80]);
+        due.extend(g711::ALAW_TO_LINEAR);
+        due.extend([0; 40]);
+        due.extend(&g711::ULAW_TO_LINEAR[..160]);
+        assert!(taken(&mut listening) == due);
+        let mut came = Vec::new();
+        coded_too.take_coded(|portion, audio| {
+            let law = portion.format.encoding;
+            came.push(match audio {
+                PortionAudio::Codes(own) => (portion.until_ns, law, own == &codes[..own.len()]),
+                PortionAudio::Samples(samples) => (portion.until_ns, law, samples == [16_384; 80]),
+                PortionAudio::Silence(samples) => (portion.until_ns, law, samples == 40),
+            });
+        });
+        let (pcmu, pcma) = (Encoding::Pcmu, Encoding::Pcma);
+        let due = [(1, pcmu), (2, pcmu), (3, pcma), (4, pcma), (5, pcmu)];
+        assert_eq!(came, due.map(|(at, law)| (at, law, true)));
+    }
+
+    /// By the room: a second of PCMU in packets of 20 ms waits where a second of samples would not.
+    #[test]
+    fn who_takes_too_late_misses_what_does_not_fit() {
+        let ears = Ears::default();
+        let second = 50 * (HEAD_BYTES + 160);
+        let mut listening = ears.listen(second);
+        let mut heard = heard(&ears);
+        for number in 0..75 {
+            put_codes(&mut heard, number, Encoding::Pcmu, &[number as u8; 160]);
         }
-        assert_eq!(taken(&mut listening).len(), 6 * PORTIONS_MAX);
-        assert_eq!(listening.missed_ns(), 200_125_000);
+        assert_eq!(listening.missed_ns(), 500_000_000);
+        // Silence takes no room, but for its head.
+        let (format, audio) = (coded(Encoding::Pcmu), TappedAudio::Silence(160));
+        heard.put(75, Side::A, tapped(format, audio));
+        assert_eq!(listening.missed_ns(), 520_000_000);
+        let mut times = Vec::new();
+        listening.take(|portion, samples| {
+            assert_eq!(samples, [g711::ULAW_TO_LINEAR[times.len()]; 160]);
+            times.push(portion.until_ns);
+        });
+        assert_eq!(times, (0..50).collect::<Vec<_>>());
+        put_codes(&mut heard, 76, Encoding::Pcmu, &[7; 160]);
+        assert_eq!(taken(&mut listening), [g711::ULAW_TO_LINEAR[7]; 160]);
+        assert_eq!(listening.missed_ns(), 520_000_000);
     }
 
     #[test]
@@ -323,7 +424,7 @@ mod tests {
         let mut first = heard(&ears);
         assert!(first.is_wanted() && !first.has_news());
         drop(other);
-        first.put(1, Side::A, format(1), &[0.5]);
+        put(&mut first, 1, Side::A, format(1), &[0.5]);
         assert_eq!(first.mouths.len(), 1);
         assert_eq!(taken(&mut one), [16_384]);
         // Another medium in its place.
@@ -332,7 +433,7 @@ mod tests {
         let mut second = Heard::new(ears.clone());
         assert!(second.has_news());
         second.look();
-        second.put(2, Side::A, format(2), &[0.5, 0.5]);
+        put(&mut second, 2, Side::A, format(2), &[0.5, 0.5]);
         drop((second, ears));
         assert!(one.is_over());
         assert_eq!(taken(&mut one), [16_384, 16_384]);
@@ -359,12 +460,16 @@ mod tests {
     #[test]
     fn two_threads_do_not_disagree() {
         let ears = Ears::default();
-        let mut listening = ears.listen(1000);
+        let mut listening = ears.listen(2000);
         let mut heard = heard(&ears);
         let writer = std::thread::spawn(move || {
             for n in 0..20_000_u64 {
-                let pcm = [(n % 1000) as f32 / FULL_SCALE; 97];
-                heard.put(n, Side::A, format(1), &pcm);
+                if n % 2 == 0 {
+                    let pcm = [(n % 1000) as f32 / FULL_SCALE; 97];
+                    put(&mut heard, n, Side::A, format(1), &pcm);
+                } else {
+                    put_codes(&mut heard, n, Encoding::Pcma, &[n as u8; 103]);
+                }
             }
         });
         let mut last = None;
@@ -373,7 +478,11 @@ mod tests {
             listening.take(|portion, samples| {
                 assert!(last < Some(portion.until_ns));
                 last = Some(portion.until_ns);
-                assert_eq!(samples, [(portion.until_ns % 1000) as i16; 97]);
+                let n = portion.until_ns;
+                match n % 2 {
+                    0 => assert_eq!(samples, [(n % 1000) as i16; 97]),
+                    _ => assert_eq!(samples, [g711::ALAW_TO_LINEAR[n as usize % 256]; 103]),
+                }
             });
             if is_over {
                 break;

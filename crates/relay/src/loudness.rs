@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use threadbare_loudness::{
     BuildError, Channel, Meter, Mode, NormalizeError, Normalizer, NormalizerSettings, Resolution,
 };
-use threadbare_rtp::call::Filter;
+use threadbare_rtp::call::{Filter, Tapped, TappedAudio};
 use threadbare_rtp::codec::Format;
 
 use crate::sync::lock;
@@ -37,7 +37,22 @@ pub(crate) struct LineMeter {
 }
 
 impl LineMeter {
-    pub(crate) fn add(&mut self, format: Format, pcm: &[f32]) {
+    /// What was tapped. A meter has left the cache by the next packet, so let [`TAPPED_SAMPLES_MIN`] come together before.
+    pub(crate) fn add_tapped(&mut self, tapped: Tapped<'_>) {
+        thread_local! {
+            static DECODED: RefCell<Vec<f32>> = RefCell::default();
+        }
+        let TappedAudio::Samples(pcm) = tapped.audio else {
+            return DECODED.with_borrow_mut(|pcm| {
+                pcm.clear();
+                tapped.decode(pcm);
+                self.add(tapped.format, pcm);
+            });
+        };
+        self.add(tapped.format, pcm);
+    }
+
+    fn add(&mut self, format: Format, pcm: &[f32]) {
         if self.fit(format).is_ok()
             && let Some(meter) = &mut self.meter
         {
@@ -100,31 +115,7 @@ impl LineMeter {
     }
 }
 
-/// Adds to a meter what `take` gives: what was tapped. A meter has left the cache by the next packet, so let
-/// [`TAPPED_SAMPLES_MIN`] come together before.
-pub(crate) fn measure(meter: &mut LineMeter, take: impl FnOnce(&mut Vec<f32>) -> Option<Format>) {
-    with_tapped(take, |format, pcm| meter.add(format, pcm));
-}
-
-/// Has what `take` gives heard.
-pub(crate) fn with_tapped(
-    take: impl FnOnce(&mut Vec<f32>) -> Option<Format>,
-    hear: impl FnOnce(Format, &mut [f32]),
-) {
-    thread_local! {
-        static TAPPED: RefCell<Vec<f32>> = RefCell::default();
-    }
-    TAPPED.with_borrow_mut(|pcm| {
-        pcm.clear();
-        if let Some(format) = take(pcm)
-            && !pcm.is_empty()
-        {
-            hear(format, pcm);
-        }
-    });
-}
-
-/// 140 ms at 8 kHz: seven packets fit the room that a vector has by then, one more would double it.
+/// 140 ms at 8 kHz.
 pub(crate) const TAPPED_SAMPLES_MIN: usize = 1_120;
 
 /// Brings a line to a loudness, 3 s later, and measures what comes of it.

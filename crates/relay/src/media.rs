@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use threadbare_rtp::call::{Call, CallEvent, CallState, CallStats, Channel, Mode, Side};
+use threadbare_rtp::call::{
+    Call, CallEvent, CallState, CallStats, Channel, Mode, Side, Tapped, TappedAudio,
+};
 use threadbare_rtp::id::SeqNum;
 use threadbare_rtp::leg::{LegState, Outage, Verdict};
 use threadbare_rtp::srtp::{
@@ -16,7 +18,7 @@ use crate::call::{Datagram, Outbox};
 use crate::copies::{Copies, PacketListener};
 use crate::id::{PortId, PortKind};
 use crate::listen::{Ears, Heard};
-use crate::loudness::{LineMeter, Loudness, TAPPED_SAMPLES_MIN, measure, with_tapped};
+use crate::loudness::{LineMeter, Loudness, TAPPED_SAMPLES_MIN};
 use crate::stray::{Early, Stray};
 use crate::unsent::{Unsent, with_scratch};
 
@@ -208,6 +210,10 @@ impl MediaCall {
             PortKind::Rtp => Channel::Rtp,
             PortKind::Rtcp => Channel::Rtcp,
         };
+        if self.heard.is_wanted() {
+            self.heard.prefetch();
+            prefetch(self.call.tapped_address(side) as *const u8, PACKET_LINES);
+        }
         let (at_ns, from, mut bytes) = (datagram.received_ns, datagram.from, datagram.bytes);
         if let Some(protection) = &mut self.protections[side as usize] {
             // What is refused is counted there.
@@ -245,7 +251,8 @@ impl MediaCall {
         for side in Side::BOTH {
             if self.call.tapped(side) >= samples_min {
                 let meter = &mut meters[side as usize];
-                measure(meter, |pcm| self.call.take_tapped(side, pcm));
+                self.call
+                    .take_tapped(side, |tapped| meter.add_tapped(tapped));
             }
         }
     }
@@ -285,18 +292,16 @@ impl MediaCall {
         let (call, heard, meters) = (&mut self.call, &mut self.heard, &mut self.meters);
         for side in Side::BOTH {
             let is_silent = call.mode(side) != Mode::Pass;
-            with_tapped(
-                |pcm| call.take_tapped(side, pcm),
-                |format, pcm| {
-                    if let Some(meters) = meters {
-                        meters[side as usize].add(format, pcm);
-                    }
-                    if is_silent {
-                        pcm.fill(0.0);
-                    }
-                    heard.put(now_ns, side, format, pcm);
-                },
-            );
+            call.take_tapped(side, |tapped| {
+                if let Some(meters) = meters {
+                    meters[side as usize].add_tapped(tapped);
+                }
+                let audio = match is_silent {
+                    true => TappedAudio::Silence(tapped.audio.len()),
+                    false => tapped.audio,
+                };
+                heard.put(now_ns, side, Tapped { audio, ..tapped });
+            });
             call.tap(side, heard.is_wanted() || meters.is_some());
         }
     }
@@ -363,6 +368,9 @@ impl crate::Call for MediaCall {
     fn prefetch(&self) {
         for address in self.call.next_addresses().as_flattened() {
             prefetch(*address as *const u8, PACKET_LINES);
+        }
+        if let Some(address) = self.heard.next_address() {
+            prefetch(address, 1);
         }
     }
 }

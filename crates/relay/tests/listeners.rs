@@ -5,7 +5,9 @@ mod common;
 use std::time::Duration;
 
 use common::media::{Bed, MS, call, leg, party, speech};
-use threadbare_relay::{Board, Ears, Listening, MediaCall, MediaLine, Medium, Pace, PortId};
+use threadbare_relay::{
+    Board, Ears, Listening, MediaCall, MediaLine, Medium, Pace, PortId, PortionAudio,
+};
 use threadbare_rtp::call::{DirectionConfig, Line, Mode, Side, Target};
 use threadbare_rtp::codec::Encoding;
 use threadbare_rtp::g711;
@@ -74,6 +76,44 @@ fn both_sides_are_heard_from_then_on_sample_by_sample() {
     }
     let due = (0..5).flat_map(|n| [begun_ns + n * 20 * MS; 2]);
     assert_eq!(times, due.collect::<Vec<u64>>());
+}
+
+/// Codes come as they are; what stands in for a loss, and the packet that joins on to it, come as samples in their place, and all of it has its own time.
+#[test]
+fn a_loss_is_filled_in_at_its_place_and_time() {
+    let ears = Ears::default();
+    let (mut listening, mut bed) = (ears.listen(1 << 14), bed(&ears));
+    look(&mut bed);
+    for number in 0..20 {
+        if number == 10 {
+            bed.wait_ms(20);
+        } else {
+            talk(&mut bed, number);
+        }
+    }
+    let mut kinds = Vec::new();
+    let (mut samples, mut ends) = (0, Vec::new());
+    listening.take_coded(|portion, audio| {
+        if portion.side == Side::B {
+            return;
+        }
+        kinds.extend(match audio {
+            PortionAudio::Codes(codes) => vec!['c'; codes.len() / 160],
+            PortionAudio::Samples(samples) => vec!['s'; samples.len() / 160],
+            PortionAudio::Silence(samples) => vec!['-'; samples / 160],
+        });
+        samples += audio.len() as u64;
+        ends.push((portion.until_ns, samples));
+    });
+    let kinds: String = kinds.into_iter().collect();
+    assert_eq!(kinds, "ccccccccccsscccccccc");
+    // The loss was seen with the packet behind it: those are heard later than they are due, and then again each in its time.
+    let behind_ns = |(until_ns, samples): &(u64, u64)| *until_ns as i64 - *samples as i64 * 125_000;
+    let first_ns = behind_ns(&ends[0]);
+    for end in &ends {
+        assert!(behind_ns(end) - first_ns <= 20 * MS as i64, "{ends:?}");
+    }
+    assert_eq!(behind_ns(&ends[ends.len() - 1]), first_ns, "{ends:?}");
 }
 
 #[test]

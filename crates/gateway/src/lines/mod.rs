@@ -18,8 +18,8 @@ use threadbare_rtp::leg::{LegEvent, PayloadMapError};
 use threadbare_runtime::clock_now_ns;
 
 pub use self::prepare::Preparer;
-pub(crate) use self::spec::recorded_format;
 use self::spec::{Common, fallbacks, heard_by, legs};
+pub(crate) use self::spec::{recorded_format, recorded_sample_bytes};
 use crate::config::{Contexts, InputSpec, Rtcp, StreamSpec};
 use crate::description::{self, DescriptionError};
 use crate::event::{Event, Prepared, RunId};

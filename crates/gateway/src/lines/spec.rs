@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use threadbare_rtp::call::{Clip, DirectionConfig, Fallback, FallbackInput, Sound, Target};
-use threadbare_rtp::codec::Format;
+use threadbare_rtp::codec::{Encoding, Format};
 use threadbare_rtp::id::{NtpTime, RtpTime, SeqNum, Ssrc};
 use threadbare_rtp::jitter::{
     self, Adaptive, CAPACITY_PACKETS_MAX, CAPACITY_PACKETS_MIN, Release, Skew,
@@ -238,13 +238,28 @@ pub(super) fn heard_by(spec: &StreamSpec) -> Format {
 
 /// The format of what is recorded: as the line taps it.
 pub(crate) fn recorded_format(spec: &StreamSpec) -> Format {
-    let is_changed = spec.pipeline.is_some()
-        || !spec.fallbacks.is_empty()
-        || spec.loudness_target_lufs.is_some();
     match spec.codec_in {
-        CodecIn::Known(codec) if !is_changed => codec.format(),
+        CodecIn::Known(codec) if !is_changed(spec) => codec.format(),
         _ => heard_by(spec),
     }
+}
+
+/// Bytes of a sample that a recording is told of: one, where codes of G.711 go on as they are or in the other law.
+pub(crate) fn recorded_sample_bytes(spec: &StreamSpec) -> usize {
+    let CodecIn::Known(codec) = spec.codec_in else {
+        return 2;
+    };
+    let law = |format: Format| matches!(format.encoding, Encoding::Pcmu | Encoding::Pcma);
+    let (from, to) = (codec.format(), heard_by(spec));
+    let is_alike = (from.sample_rate_hz, from.channels) == (to.sample_rate_hz, to.channels);
+    match law(from) && law(to) && is_alike && !is_changed(spec) {
+        true => 1,
+        false => 2,
+    }
+}
+
+fn is_changed(spec: &StreamSpec) -> bool {
+    spec.pipeline.is_some() || !spec.fallbacks.is_empty() || spec.loudness_target_lufs.is_some()
 }
 
 /// What the destination takes.
@@ -292,3 +307,33 @@ const BANDWIDTH_BPS: u64 = 80_000;
 const SHORTEST_MS: u64 = 10;
 /// For bursts.
 const SPARE_PACKETS: u64 = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    /// A recording has room for so many bytes: too few would lose audio, which is told as missed.
+    #[test]
+    fn codes_of_g711_that_go_on_take_a_byte_and_what_is_made_anew_takes_two() {
+        for (settings, due) in [
+            ("codec = \"PCMU\"", 1),
+            ("codec = \"PCMA\"", 1),
+            ("codec = \"PCMU\"\ncodec-out = \"PCMA\"", 1),
+            ("codec = \"PCMU\"\ncodec-out = \"L16/8000/1\"", 2),
+            (
+                "codec = \"PCMU\"\ncodec-out = \"PCMA\"\nloudness-target = -23.0",
+                2,
+            ),
+            ("codec = \"L16/48000/2\"", 2),
+            ("codec = \"G722\"", 2),
+            ("codec = \"auto\"", 2),
+        ] {
+            let text = format!(
+                "[[stream]]\nname = \"s\"\nlisten = \"127.0.0.1:5004\"\ndestination = \"127.0.0.1:6004\"\n{settings}\n"
+            );
+            let config = Config::from_toml("gateway.toml", &text).expect(settings);
+            assert_eq!(recorded_sample_bytes(&config.streams[0]), due, "{settings}");
+        }
+    }
+}

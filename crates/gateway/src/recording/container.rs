@@ -82,18 +82,15 @@ impl Container {
         self.kind == Kind::Wav
     }
 
-    /// More audio: whole frames.
-    pub(super) fn add(&mut self, frames: &[i16], out: &mut Vec<u8>) {
+    /// More audio: whole frames, in the coding of the file.
+    pub(super) fn add(&mut self, frames: &[u8], out: &mut Vec<u8>) {
         let begin = out.len();
         match self.kind {
-            Kind::Wav => {
-                let all = usize::from(self.sound.channels);
-                self.sound.coding.write(frames, (0, all), all, out);
-            }
+            Kind::Wav => out.extend_from_slice(frames),
             Kind::Mka { tracks } => mka::cluster(self.sound, tracks, self.frames, frames, out),
             Kind::Pcap => return,
         }
-        self.frames += (frames.len() / usize::from(self.sound.channels)) as u64;
+        self.frames += frames.len() as u64 / u64::from(self.sound.frame_bytes());
         self.bytes += (out.len() - begin) as u64;
     }
 

@@ -70,7 +70,7 @@ pub(super) struct Desk {
     /// The latest files of each recording, and what is beside the first one.
     pub(super) files: HashMap<RecordingId, Files>,
     pub(super) board: Arc<Board>,
-    room: Vec<i16>,
+    room: Vec<u8>,
     unix_at_zero_ns: u64,
 }
 
@@ -447,13 +447,13 @@ impl Desk {
     }
 
     /// For a turn's frames, empty.
-    pub(super) fn take_room(&mut self) -> Vec<i16> {
+    pub(super) fn take_room(&mut self) -> Vec<u8> {
         let mut room = std::mem::take(&mut self.room);
         room.clear();
         room
     }
 
-    pub(super) fn return_room(&mut self, room: Vec<i16>) {
+    pub(super) fn return_room(&mut self, room: Vec<u8>) {
         self.room = room;
     }
 

@@ -16,8 +16,8 @@ pub(super) struct Gate {
     open_until_ns: u64,
     /// The interruption that goes on began then, ns.
     since_ns: Option<u64>,
-    /// Interleaved: what may be kept.
-    waiting: VecDeque<i16>,
+    /// Frames, as they are in the file: what may be kept.
+    waiting: VecDeque<u8>,
 }
 
 impl Gate {
@@ -70,19 +70,19 @@ impl Gate {
     }
 
     /// Frames that may be kept: as many as were to be kept before an interruption, with that which shows it.
-    pub(super) fn wait(&mut self, frames: &[i16], rate_hz: u32, width: usize) {
+    pub(super) fn wait(&mut self, frames: &[u8], rate_hz: u32, frame_bytes: usize) {
         if self.on != RecordOn::Loss {
             return;
         }
         self.waiting.extend(frames);
         let kept_ns = self.before_ns + INTERRUPTION_NS;
-        let most = (kept_ns * u64::from(rate_hz) / NS_PER_S) as usize * width;
+        let most = (kept_ns * u64::from(rate_hz) / NS_PER_S) as usize * frame_bytes;
         let over = self.waiting.len().saturating_sub(most);
         self.waiting.drain(..over);
     }
 
     /// What has waited.
-    pub(super) fn take_waiting(&mut self) -> Vec<i16> {
+    pub(super) fn take_waiting(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.waiting).into()
     }
 }
@@ -187,7 +187,7 @@ mod tests {
         for n in 0..100 {
             gate.wait(&[n; 1600], 8000, 2);
         }
-        // 2.5 s of two channels, the latest.
+        // 2.5 s of frames of two bytes, the latest.
         let waiting = gate.take_waiting();
         assert_eq!((waiting.len(), waiting[0]), (40_000, 75));
         assert!(gate.take_waiting().is_empty());

@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 use threadbare_loudness::{Meter, Mode, Resolution};
 use utoipa::ToSchema;
 
+use super::sound::{Coding, Sound};
+
 /// Loudness and peak of a whole file.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct FileLoudness {
@@ -33,30 +35,42 @@ impl fmt::Display for FileLoudness {
 
 /// Measures one file.
 #[derive(Debug)]
-pub(super) struct FileMeter(Option<Box<Meter>>);
+pub(super) struct FileMeter {
+    meter: Option<Box<Meter>>,
+    coding: Coding,
+}
 
 impl FileMeter {
     /// Of interleaved audio. What has no loudness, by its rate or channels, is not measured.
-    pub(super) fn new(rate_hz: u32, channels: u8) -> FileMeter {
+    pub(super) fn new(sound: Sound) -> FileMeter {
         let mode = Mode::INTEGRATED | Mode::RANGE | Mode::TRUE_PEAK | Mode::HISTOGRAM;
-        let meter = Meter::builder(rate_hz, usize::from(channels))
+        let meter = Meter::builder(sound.rate_hz, usize::from(sound.channels))
             .mode(mode)
-            .resolution(Resolution::Block)
+            .resolution(Resolution::Step)
             .build();
-        FileMeter(meter.ok().map(Box::new))
+        FileMeter {
+            meter: meter.ok().map(Box::new),
+            coding: sound.coding,
+        }
     }
 
-    /// More of it, whole frames.
-    pub(super) fn add(&mut self, frames: &[i16]) {
-        if let Some(meter) = &mut self.0 {
+    /// More of it, whole frames as they are in the file.
+    pub(super) fn add(&mut self, frames: &[u8]) {
+        let Some(meter) = &mut self.meter else { return };
+        let mut room = [0; PIECE_SAMPLES];
+        let sample_bytes = self.coding.sample_bytes();
+        let most = PIECE_SAMPLES / meter.channels() * meter.channels();
+        for piece in frames.chunks(most * sample_bytes) {
+            let samples = &mut room[..piece.len() / sample_bytes];
+            self.coding.decode(piece, samples);
             // They are whole.
-            let _ = meter.add_interleaved(frames);
+            let _ = meter.add_interleaved(samples);
         }
     }
 
     /// `None`: all of it was too quiet, or too short.
     pub(super) fn read(&self) -> Option<FileLoudness> {
-        let meter = self.0.as_ref()?;
+        let meter = self.meter.as_ref()?;
         let peaks = (0..meter.channels()).filter_map(|channel| meter.true_peak(channel).ok());
         let read = FileLoudness {
             integrated_lufs: meter.integrated().ok()?,
@@ -67,3 +81,6 @@ impl FileMeter {
         all.iter().all(|value| value.is_finite()).then_some(read)
     }
 }
+
+/// Decoded at a time, of all channels.
+const PIECE_SAMPLES: usize = 2048;

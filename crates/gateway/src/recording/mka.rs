@@ -84,11 +84,7 @@ fn entry(sound: Sound, track: u8, tracks: u8) -> Vec<u8> {
     let mut audio = Vec::new();
     element(&mut audio, 0xb5, &f64::from(sound.rate_hz).to_be_bytes());
     number(&mut audio, 0x9f, sound.channels.into());
-    number(
-        &mut audio,
-        0x6264,
-        u64::from(sound.coding.sample_bytes()) * 8,
-    );
+    number(&mut audio, 0x6264, sound.coding.sample_bytes() as u64 * 8);
     element(&mut entry, 0xe1, &audio);
     entry
 }
@@ -143,15 +139,13 @@ fn tags(head: &mut Vec<u8>, notes: &Notes) {
 }
 
 /// A cluster with one block for each track. `at`: its first frame.
-pub(super) fn cluster(sound: Sound, tracks: u8, at: u64, frames: &[i16], out: &mut Vec<u8>) {
-    let (all, tracks) = (usize::from(sound.channels), usize::from(tracks.max(1)));
-    let own = all / tracks;
+pub(super) fn cluster(sound: Sound, tracks: u8, at: u64, frames: &[u8], out: &mut Vec<u8>) {
+    let tracks = usize::from(tracks.max(1));
     let ms = at * 1000 / u64::from(sound.rate_hz);
     let mut time = Vec::new();
     number(&mut time, 0xe7, ms);
-    let sample_bytes = sound.coding.sample_bytes() as usize;
     // Number of the track, time in the cluster, flags.
-    let block = frames.len() / tracks * sample_bytes + 4;
+    let block = frames.len() / tracks + 4;
     let size = time.len() + tracks * (1 + 8 + block);
     id(out, CLUSTER);
     long_size(out, size as u64);
@@ -161,8 +155,28 @@ pub(super) fn cluster(sound: Sound, tracks: u8, at: u64, frames: &[i16], out: &m
         long_size(out, block as u64);
         // A keyframe.
         out.extend([0x81 + track as u8, 0, 0, 0x80]);
-        sound.coding.write(frames, (track * own, own), all, out);
+        match (tracks, sound.frame_bytes() as usize / tracks) {
+            (1, _) => out.extend_from_slice(frames),
+            (_, 1) => pick::<1>(frames, tracks, track, out),
+            (_, 2) => pick::<2>(frames, tracks, track, out),
+            (_, own) => {
+                let all = frames.chunks_exact(own).skip(track).step_by(tracks);
+                all.for_each(|own| out.extend_from_slice(own));
+            }
+        }
     }
+}
+
+/// Appends every so many of the pieces, from the first one on.
+fn pick<const BYTES: usize>(frames: &[u8], every: usize, first: usize, out: &mut Vec<u8>) {
+    let (all, _) = frames.as_chunks::<BYTES>();
+    let begin = out.len();
+    out.resize(begin + frames.len() / every, 0);
+    let (room, _) = out[begin..].as_chunks_mut::<BYTES>();
+    let picked = all.iter().skip(first).step_by(every);
+    room.iter_mut()
+        .zip(picked)
+        .for_each(|(place, own)| *place = *own);
 }
 
 /// Where the last whole cluster ends, and the frames in all of them. `length`: of what follows a head; `peek`: 16 bytes of it, or as many as there are and zeros.
@@ -252,9 +266,10 @@ mod tests {
         for coding in [Coding::Linear, Coding::ULaw] {
             let sound = Sound { coding, ..sound };
             let mut bytes = Vec::new();
-            cluster(sound, 2, 0, &[7; 8000], &mut bytes);
+            let frame_bytes = sound.frame_bytes() as usize;
+            cluster(sound, 2, 0, &vec![7; 4000 * frame_bytes], &mut bytes);
             let first = bytes.len();
-            cluster(sound, 2, 4000, &[7; 2000], &mut bytes);
+            cluster(sound, 2, 4000, &vec![7; 1000 * frame_bytes], &mut bytes);
             let whole_of = |bytes: &[u8]| whole(sound, 2, bytes.len() as u64, &peeks(bytes));
             assert_eq!(whole_of(&bytes), (bytes.len() as u64, 5000));
             for cut in [first, first + 5, bytes.len() - 1] {
@@ -262,6 +277,35 @@ mod tests {
             }
             assert_eq!(whole_of(&bytes[..first - 1]), (0, 0));
             assert_eq!(whole_of(b"no cluster, but long enough"), (0, 0));
+        }
+    }
+    #[test]
+    fn each_track_has_its_own_samples() {
+        for (coding, channels, tracks) in [
+            (Coding::Linear, 2, 2),
+            (Coding::ALaw, 2, 2),
+            (Coding::Linear, 4, 2),
+            (Coding::ULaw, 2, 1),
+        ] {
+            let sound = Sound {
+                coding,
+                channels,
+                rate_hz: 8000,
+            };
+            let frame_bytes = sound.frame_bytes() as u8;
+            let frames: Vec<u8> = (0..3 * frame_bytes).collect();
+            let mut bytes = Vec::new();
+            cluster(sound, tracks, 0, &frames, &mut bytes);
+            let own = frame_bytes / tracks;
+            let mut due = Vec::new();
+            for track in 0..tracks {
+                // The head of a block: identifier, size, number of the track, time, flags.
+                due.extend([0xa3, 1, 0, 0, 0, 0, 0, 0, 4 + 3 * own]);
+                due.extend([0x81 + track, 0, 0, 0x80]);
+                let place = |byte: &&u8| **byte % frame_bytes / own == track;
+                due.extend(frames.iter().filter(place));
+            }
+            assert!(bytes.ends_with(&due), "{coding:?} {channels} {tracks}");
         }
     }
 }

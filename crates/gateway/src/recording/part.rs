@@ -54,7 +54,7 @@ impl Part {
         let is_audio = entry.rate_hz > 0;
         Part {
             root,
-            meter: is_audio.then(|| FileMeter::new(entry.rate_hz, entry.channels)),
+            meter: is_audio.then(|| FileMeter::new(entry.sound())),
             entry,
             file,
             head_bytes: head.len() as u64,
@@ -84,8 +84,8 @@ impl Part {
         self.room_frames() == 0
     }
 
-    /// More audio: whole frames.
-    pub(super) fn add(&mut self, frames: &[i16]) {
+    /// More audio: whole frames, in the coding of the file.
+    pub(super) fn add(&mut self, frames: &[u8]) {
         if let Some(meter) = &mut self.meter {
             meter.add(frames);
         }

@@ -83,12 +83,13 @@ impl Running {
                 let sides = if only.is_some() { 1 } else { sides };
                 let is_mixed = sides > 1 && spec.tracks == TrackKind::Mixed;
                 let track_count = if is_mixed { 1 } else { sides };
+                let coding = Container::coding(spec.format, rate_hz, law);
                 Tape::Audio(Box::new(AudioTape {
                     listening,
-                    tracks: Tracks::of(rate_hz, sides, channels, now_ns),
+                    tracks: Tracks::of(coding, rate_hz, (sides, channels), now_ns),
                     gate: Gate::new(&spec),
                     sound: Sound {
-                        coding: Container::coding(spec.format, rate_hz, law),
+                        coding,
                         channels: channels * track_count,
                         rate_hz,
                     },
@@ -164,16 +165,16 @@ impl Running {
         }
     }
 
-    /// A turn: what was heard until then is written.
-    pub(super) fn turn(&mut self, desk: &mut Desk, now_ns: u64) {
+    /// A turn: what was heard until then is encoded. Whether it is to be [flushed](Self::flush).
+    pub(super) fn turn(&mut self, desk: &mut Desk, now_ns: u64) -> bool {
         if self.is_stopped.is_some() || now_ns < self.mute_until_ns {
-            return;
+            return false;
         }
         // What waits in the ring stays there.
         if !self.part.as_ref().is_some_and(Part::is_blocked) {
             self.take_until(desk, now_ns.saturating_sub(DELAY_NS));
         }
-        self.flush(desk, now_ns);
+        true
     }
 
     /// Writes what there is: what comes is left out.
@@ -280,10 +281,11 @@ impl Running {
         let mut frames = desk.take_room();
         audio.tracks.take(until_ns, &mut frames);
         if audio.is_mixed {
-            mix(&mut frames, usize::from(audio.sound.channels));
+            let sound = audio.sound;
+            sound.coding.mix(&mut frames, usize::from(sound.channels));
         }
         let heard: Vec<Option<u64>> = audio.tracks.heard_ns().collect();
-        let (rate_hz, width) = (audio.sound.rate_hz, usize::from(audio.sound.channels));
+        let (rate_hz, width) = (audio.sound.rate_hz, audio.sound.frame_bytes() as usize);
         // A turn may be late, and what it takes long: each frame has its own time.
         let keeps_until_ns = audio.gate.keeps_until_ns(until_ns, &heard);
         let kept_ns = u128::from(keeps_until_ns.saturating_sub(first_ns));
@@ -311,11 +313,11 @@ impl Running {
     }
 
     /// Writes audio to one file after another.
-    fn write(&mut self, desk: &mut Desk, mut frames: &[i16], mut first_ns: u64) {
+    fn write(&mut self, desk: &mut Desk, mut frames: &[u8], mut first_ns: u64) {
         let shape = self.shape(first_ns);
         let (rate_hz, width) = (
             u64::from(shape.sound.rate_hz),
-            usize::from(shape.sound.channels),
+            shape.sound.frame_bytes() as usize,
         );
         while !frames.is_empty() {
             if self.part.is_none() {
@@ -338,7 +340,8 @@ impl Running {
         }
     }
 
-    fn flush(&mut self, desk: &mut Desk, now_ns: u64) {
+    /// Gives the disk what is encoded.
+    pub(super) fn flush(&mut self, desk: &mut Desk, now_ns: u64) {
         if let Tape::Packets {
             end,
             dropped,
@@ -393,9 +396,9 @@ impl Running {
 impl AudioTape {
     fn hear(&mut self) {
         let (tracks, only) = (&mut self.tracks, self.only);
-        self.listening.take(|portion, samples| match only {
-            None => tracks.add(portion, samples),
-            Some(side) if side == portion.side => tracks.add_to(0, portion, samples),
+        self.listening.take_coded(|portion, heard| match only {
+            None => tracks.add(portion, heard),
+            Some(side) if side == portion.side => tracks.add_to(0, portion, heard),
             Some(_) => {}
         });
     }
@@ -410,37 +413,9 @@ impl AudioTape {
     }
 }
 
-/// Adds up both sides: the frames have half as many samples then.
-fn mix(frames: &mut Vec<i16>, channels: usize) {
-    let pair = 2 * channels;
-    let count = frames.len() / pair;
-    for frame in 0..count {
-        for channel in 0..channels {
-            let at = frame * pair + channel;
-            frames[frame * channels + channel] = frames[at].saturating_add(frames[at + channels]);
-        }
-    }
-    frames.truncate(count * channels);
-}
-
 /// What comes later than this is not in the file: what is heard is taken in turn, and may have waited in a line's tap.
 const DELAY_NS: u64 = 300_000_000;
 /// A full disk may have room again.
 const AGAIN_NS: u64 = 10_000_000_000;
 const NS_PER_MS: u64 = 1_000_000;
 const NS_PER_S: u64 = 1_000_000_000;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn both_sides_are_added_up() {
-        let mut frames = vec![1, 2, 30_000, 30_000, -5, 5];
-        mix(&mut frames, 1);
-        assert_eq!(frames, [3, i16::MAX, 0]);
-        let mut stereo = vec![1, 2, 10, 20, 3, 4, 30, 40];
-        mix(&mut stereo, 2);
-        assert_eq!(stereo, [11, 22, 33, 44]);
-    }
-}

@@ -1,12 +1,15 @@
 //! What is heard of a stream, or of both sides of a call, on one clock. No thread, no clock of its own.
 
-use threadbare_relay::Portion;
+use threadbare_relay::{Portion, PortionAudio};
 use threadbare_rtp::codec::Format;
 use threadbare_rtp::convert::Converter;
 
-/// All channels. Where a side is silent, so are its channels.
+use super::sound::Coding;
+
+/// All channels, in one coding. Where a side is silent, so are its channels.
 #[derive(Debug)]
 pub struct Tracks {
+    coding: Coding,
     rate_hz: u32,
     /// Of each side.
     channels: u8,
@@ -24,21 +27,22 @@ pub struct Tracks {
 #[derive(Debug, Default)]
 struct Track {
     converter: Option<(Format, Converter)>,
-    /// Interleaved, behind what was taken.
-    samples: Vec<i16>,
+    /// Frames behind what was taken.
+    bytes: Vec<u8>,
     /// The end of what was heard last, ns.
     heard_ns: Option<u64>,
 }
 
 impl Tracks {
-    /// Both sides of a call, a channel each, A's first. They begin now.
+    /// Both sides of a call, a channel of 16 bits each, A's first. They begin now.
     pub fn new(rate_hz: u32, now_ns: u64) -> Tracks {
-        Tracks::of(rate_hz, 2, 1, now_ns)
+        Tracks::of(Coding::Linear, rate_hz, (2, 1), now_ns)
     }
 
     /// So many sides, two at most, with so many channels each.
-    pub fn of(rate_hz: u32, sides: u8, channels: u8, now_ns: u64) -> Tracks {
+    pub fn of(coding: Coding, rate_hz: u32, (sides, channels): (u8, u8), now_ns: u64) -> Tracks {
         Tracks {
+            coding,
             rate_hz,
             channels,
             start_ns: now_ns,
@@ -59,91 +63,96 @@ impl Tracks {
         self.tracks.iter().map(|track| track.heard_ns)
     }
 
-    /// Samples in a frame of all sides.
-    pub fn width(&self) -> usize {
-        self.tracks.len() * usize::from(self.channels)
+    /// Bytes of a frame of one side.
+    fn own_bytes(&self) -> usize {
+        usize::from(self.channels) * self.coding.sample_bytes()
     }
 
     /// What a side said.
-    pub fn add(&mut self, portion: &Portion, samples: &[i16]) {
-        self.add_to(portion.side as usize, portion, samples);
+    pub fn add(&mut self, portion: &Portion, heard: PortionAudio<'_>) {
+        self.add_to(portion.side as usize, portion, heard);
     }
 
     /// The same, to the track of this place.
-    pub fn add_to(&mut self, place: usize, portion: &Portion, samples: &[i16]) {
+    pub fn add_to(&mut self, place: usize, portion: &Portion, heard: PortionAudio<'_>) {
         if self.paused_ns.is_some() || portion.until_ns < self.deaf_until_ns {
             return;
         }
         let target = self.frame_at(portion.until_ns);
         let slack = SLACK_NS * u64::from(self.rate_hz) / NS_PER_S;
-        let (rate_hz, channels, taken) = (self.rate_hz, self.channels, self.taken);
+        let own_bytes = self.own_bytes();
+        let (coding, rate_hz, channels) = (self.coding, self.rate_hz, self.channels);
         let Some(track) = self.tracks.get_mut(place) else {
             return;
         };
         track.heard_ns = Some(portion.until_ns);
         let mut converted = Vec::new();
-        let Some(samples) =
-            track.convert(portion.format, (rate_hz, channels), samples, &mut converted)
+        let Some(heard) = track.convert(portion.format, (rate_hz, channels), heard, &mut converted)
         else {
             return;
         };
-        let width = usize::from(channels);
-        let frames = (samples.len() / width) as u64;
-        let end = taken + (track.samples.len() / width) as u64 + frames;
+        let frames = (heard.len() / usize::from(channels)) as u64;
+        let end = self.taken + (track.bytes.len() / own_bytes) as u64 + frames;
         let behind = target.saturating_sub(end);
         if behind > slack {
             // The side was silent.
-            let silence = track.samples.len() + behind as usize * width;
-            track.samples.resize(silence, 0);
+            let silence = track.bytes.len() + behind as usize * own_bytes;
+            track.bytes.resize(silence, coding.silence());
         }
         let ahead = end.saturating_sub(target);
         // Its clock is faster than ours, or what comes was taken already.
         let left_out = if ahead > slack { ahead.min(frames) } else { 0 };
-        track
-            .samples
-            .extend_from_slice(&samples[left_out as usize * width..]);
+        let heard = heard.behind(left_out as usize * usize::from(channels));
+        let bytes = heard.len() * coding.sample_bytes();
+        if track.bytes.capacity() < track.bytes.len() + bytes {
+            // For a turn, in one piece.
+            let turn = TURN_MS * rate_hz as usize / 1000 * own_bytes;
+            track.bytes.reserve(bytes.max(turn));
+        }
+        coding.write(portion.format, heard, &mut track.bytes);
     }
 
     /// Takes the frames until a time, interleaved: what comes later for it is left out.
-    pub fn take(&mut self, until_ns: u64, frames: &mut Vec<i16>) {
+    pub fn take(&mut self, until_ns: u64, frames: &mut Vec<u8>) {
         if self.paused_ns.is_some() {
             return;
         }
         let count = self.frame_at(until_ns).saturating_sub(self.taken) as usize;
-        let (width, own) = (self.width(), usize::from(self.channels));
-        let begin = frames.len();
-        frames.resize(begin + count * width, 0);
-        for (side, track) in self.tracks.iter_mut().enumerate() {
-            // The rest is a few packets.
-            let there = (count * own).min(track.samples.len());
-            let samples = &track.samples[..there];
-            match own {
-                1 => {
-                    let places = frames[begin..].iter_mut().skip(side).step_by(width);
-                    places
-                        .zip(samples)
-                        .for_each(|(place, sample)| *place = *sample);
-                }
-                _ => {
-                    let room = frames[begin..].chunks_exact_mut(width);
-                    for (frame, samples) in room.zip(samples.chunks_exact(own)) {
-                        frame[side * own..(side + 1) * own].copy_from_slice(samples);
+        let own_bytes = self.own_bytes();
+        let (own, silence) = (count * own_bytes, self.coding.silence());
+        for track in &mut self.tracks {
+            if track.bytes.len() < own {
+                track.bytes.resize(own, silence);
+            }
+        }
+        match (&self.tracks[..], own_bytes) {
+            ([one], _) => frames.extend_from_slice(&one.bytes[..own]),
+            ([a, b], 1) => side_by_side::<1, 2>([&a.bytes, &b.bytes], own, frames),
+            ([a, b], 2) => side_by_side::<2, 4>([&a.bytes, &b.bytes], own, frames),
+            (tracks, _) => {
+                for at in (0..own).step_by(own_bytes) {
+                    for track in tracks {
+                        frames.extend_from_slice(&track.bytes[at..at + own_bytes]);
                     }
                 }
             }
-            track.samples.drain(..there);
+        }
+        for track in &mut self.tracks {
+            // The rest is a few packets. Between turns, thousands of tracks have room for no more than that.
+            track.bytes = track.bytes[own..].to_vec();
         }
         self.taken += count as u64;
     }
 
     /// The time of the next frame that is taken, ns.
     pub fn next_ns(&self) -> u64 {
-        let ns = u128::from(self.taken) * u128::from(NS_PER_S) / u128::from(self.rate_hz);
-        self.start_ns + ns as u64
+        let rate_hz = u64::from(self.rate_hz);
+        let (seconds, rest) = (self.taken / rate_hz, self.taken % rate_hz);
+        self.start_ns + seconds * NS_PER_S + rest * NS_PER_S / rate_hz
     }
 
     /// Takes what there is: what comes is left out.
-    pub fn pause(&mut self, now_ns: u64, frames: &mut Vec<i16>) {
+    pub fn pause(&mut self, now_ns: u64, frames: &mut Vec<u8>) {
         if self.paused_ns.is_some() {
             return;
         }
@@ -180,13 +189,16 @@ impl Tracks {
 
     fn clear(&mut self) {
         for track in &mut self.tracks {
-            track.samples.clear();
+            track.bytes.clear();
         }
     }
 
     fn frame_at(&self, now_ns: u64) -> u64 {
-        let ns = u128::from(now_ns.saturating_sub(self.start_ns));
-        (ns * u128::from(self.rate_hz) / u128::from(NS_PER_S)) as u64
+        let ns = now_ns.saturating_sub(self.start_ns);
+        // In whole seconds and the rest: the product of both would not fit after a day.
+        let (seconds, rest) = (ns / NS_PER_S, ns % NS_PER_S);
+        let rate_hz = u64::from(self.rate_hz);
+        seconds * rate_hz + rest * rate_hz / NS_PER_S
     }
 }
 
@@ -196,11 +208,11 @@ impl Track {
         &mut self,
         format: Format,
         (rate_hz, channels): (u32, u8),
-        samples: &'a [i16],
+        heard: PortionAudio<'a>,
         room: &'a mut Vec<i16>,
-    ) -> Option<&'a [i16]> {
+    ) -> Option<PortionAudio<'a>> {
         if (format.sample_rate_hz, format.channels) == (rate_hz, channels) {
-            return Some(samples);
+            return Some(heard);
         }
         let is_other = self.converter.as_ref().is_none_or(|(of, _)| *of != format);
         if is_other {
@@ -208,19 +220,39 @@ impl Track {
             self.converter = new.ok().map(|new| (format, new));
         }
         let (_, converter) = self.converter.as_mut()?;
-        let pcm = samples.iter().map(|one| f32::from(*one) / FULL_SCALE);
+        heard.decode(format, room);
+        let pcm = room.iter().map(|one| f32::from(*one) / FULL_SCALE);
         let mut converted = Vec::new();
         converter.process(&pcm.collect::<Vec<f32>>(), &mut converted);
+        room.clear();
         // The cast saturates.
         let rounded = converted
             .iter()
             .map(|one| (one * FULL_SCALE).round() as i16);
         room.extend(rounded);
-        Some(room)
+        Some(PortionAudio::Samples(room))
+    }
+}
+
+/// Appends frames of two sides, of so many bytes of each. `FRAME` is twice `OWN`.
+fn side_by_side<const OWN: usize, const FRAME: usize>(
+    sides: [&[u8]; 2],
+    bytes: usize,
+    frames: &mut Vec<u8>,
+) {
+    let begin = frames.len();
+    frames.resize(begin + 2 * bytes, 0);
+    let (room, _) = frames[begin..].as_chunks_mut::<FRAME>();
+    let [(a, _), (b, _)] = sides.map(|side| side.as_chunks::<OWN>());
+    for ((frame, a), b) in room.iter_mut().zip(a).zip(b) {
+        frame[..OWN].copy_from_slice(a);
+        frame[OWN..].copy_from_slice(b);
     }
 }
 
 const NS_PER_S: u64 = 1_000_000_000;
+/// What usually comes between two takes.
+const TURN_MS: usize = 640;
 /// A channel may be off by this much before it is moved: packets are heard in slices of 20 ms, and wait in the jitter buffer.
 const SLACK_NS: u64 = 60_000_000;
 const FULL_SCALE: f32 = 32_768.0;
@@ -236,7 +268,7 @@ mod tests {
         let mut frames = Vec::new();
         let mut len_at = |tracks: &mut Tracks, ms: u64| {
             tracks.take(NS_PER_S + ms * 1_000_000, &mut frames);
-            frames.len() / 2
+            frames.len() / 4
         };
         assert_eq!(len_at(&mut tracks, 10), 80);
         tracks.pause(NS_PER_S + 10_000_000, &mut Vec::new());
@@ -251,5 +283,14 @@ mod tests {
         );
         assert_eq!(len_at(&mut tracks, 3021), 160);
         assert_eq!(len_at(&mut tracks, 3031), 240);
+    }
+
+    #[test]
+    fn frames_have_the_sides_one_after_the_other() {
+        let mut frames = Vec::new();
+        side_by_side::<1, 2>([&[1, 2, 3, 9], &[4, 5, 6]], 3, &mut frames);
+        assert_eq!(frames, [1, 4, 2, 5, 3, 6]);
+        side_by_side::<2, 4>([&[1, 2, 3, 4], &[5, 6, 7, 8]], 4, &mut frames);
+        assert_eq!(frames[6..], [1, 2, 5, 6, 3, 4, 7, 8]);
     }
 }

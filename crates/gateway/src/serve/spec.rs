@@ -5,7 +5,7 @@ use std::sync::Arc;
 use threadbare_control::calls::{SideSpec, SrtpKeys, StreamSpec};
 use threadbare_relay::ForwardSide;
 use threadbare_rtp::call::{CallConfig, DirectionConfig, Mode, Side};
-use threadbare_rtp::codec::EncoderSettings;
+use threadbare_rtp::codec::{EncoderSettings, Encoding};
 use threadbare_rtp::id::{NtpTime, RtpTime, SeqNum, Ssrc};
 use threadbare_rtp::jitter;
 use threadbare_rtp::leg::{
@@ -93,6 +93,22 @@ pub(super) fn rate_hz(spec: &StreamSpec) -> u32 {
         _ => None,
     });
     rates.max().unwrap_or(TELEPHONE_HZ)
+}
+
+/// Whether all audio is codes of G.711 that go on as they are, or in the other law.
+pub(super) fn is_coded(spec: &StreamSpec) -> bool {
+    let sides = spec.sides.iter();
+    let mut maps = sides.flat_map(|side| [&side.sends, &side.takes]);
+    // What nobody has agreed on is taken for the static payload types.
+    let is_coded = |map: &Option<Arc<PayloadMap>>| match map.as_ref().map(|map| map.audio().carries)
+    {
+        Some(Carries::Audio(format)) => {
+            let is_law = matches!(format.encoding, Encoding::Pcmu | Encoding::Pcma);
+            is_law && (format.sample_rate_hz, format.channels) == (TELEPHONE_HZ, 1)
+        }
+        Some(_) | None => false,
+    };
+    maps.all(is_coded) && !spec.sides.iter().any(|side| side.makes_anew)
 }
 
 /// Who may send as this party.
@@ -195,3 +211,46 @@ const FEEDBACK_DELAY_NS_MAX: u64 = 1_000_000_000;
 pub(super) const FIRST_SEQ_MASK: u16 = 0x7fff;
 /// Of a call.
 const BANDWIDTH_BPS: u64 = 80_000;
+
+#[cfg(test)]
+mod tests {
+    use threadbare_control::calls::StreamKind;
+    use threadbare_rtp::codec::Format;
+    use threadbare_rtp::leg::Payload;
+
+    use super::*;
+
+    #[test]
+    fn calls_of_g711_alone_are_codes() {
+        let spec = |encodings: [Option<Encoding>; 2], makes_anew| {
+            let sides = encodings.map(|encoding| {
+                let format = encoding.map(|encoding| {
+                    let rate_hz = encoding.sample_rates_hz()[0].max(TELEPHONE_HZ);
+                    Format::new(encoding, rate_hz, 1).expect("a format")
+                });
+                let map = format.map(|format| {
+                    let payload = Payload::audio(96, format);
+                    Arc::new(PayloadMap::new(&[payload]).expect("a map"))
+                });
+                SideSpec {
+                    sends: map.clone(),
+                    takes: map,
+                    makes_anew,
+                    ..SideSpec::unknown(Learn::Follow)
+                }
+            });
+            StreamSpec {
+                kind: StreamKind::Audio,
+                sides,
+                tos: None,
+                copies: None,
+            }
+        };
+        let (pcmu, pcma) = (Some(Encoding::Pcmu), Some(Encoding::Pcma));
+        assert!(is_coded(&spec([pcmu, pcmu], false)));
+        assert!(is_coded(&spec([pcmu, pcma], false)));
+        assert!(!is_coded(&spec([pcmu, pcma], true)));
+        assert!(!is_coded(&spec([pcmu, None], false)));
+        assert!(!is_coded(&spec([pcmu, Some(Encoding::G722)], false)));
+    }
+}

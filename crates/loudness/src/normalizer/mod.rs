@@ -21,7 +21,7 @@ mod settings;
 
 pub use settings::{NormalizeError, NormalizerSettings, NormalizerState};
 
-use crate::builder::{Builder, Resolution};
+use crate::builder::Builder;
 use crate::channel::Channel;
 use crate::lanes::{CHUNK_FRAMES, Filters, Group, Scratch};
 use crate::limits::{BuildError, RATE_HZ_MAX};
@@ -31,6 +31,7 @@ use crate::sample::{InputError, Sample};
 use crate::simd::{Level, with_denormals_flushed};
 
 use crate::taps::{REACH_FRAMES, Taps};
+use crate::window::Resolution;
 use limiter::Limiter;
 use line::{Line, Lines};
 use programme::Programme;

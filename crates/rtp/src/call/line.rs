@@ -2,13 +2,12 @@
 
 use std::net::SocketAddr;
 
-use super::direction::{Direction, DirectionStats};
+use super::direction::{Direction, DirectionStats, Tapped};
 use super::handover::{Hold, is_passed_on, note_passed};
 use super::inputs::{Active, Fallback, Inputs};
 use super::keys::KeyEvent;
 use super::out::{Out, Scratch, Sending, Work};
 use super::{CallError, Channel, DirectionConfig, Filter, Outgoing, Part, RTCP_BYTES_MAX, Side};
-use crate::codec::Format;
 use crate::fallback::Switch;
 use crate::id::{SeqNum, Ssrc};
 use crate::leg::{
@@ -522,8 +521,9 @@ impl Line {
     }
 
     /// What was tapped since the last call: see [`Call::take_tapped`](super::Call::take_tapped).
-    pub fn take_tapped(&mut self, samples: &mut Vec<f32>) -> Option<Format> {
-        self.direction.take_tapped(samples)
+    #[inline]
+    pub fn take_tapped(&mut self, hear: impl FnMut(Tapped<'_>)) {
+        self.direction.take_tapped(hear);
     }
 
     /// Samples that wait in the tap.

@@ -17,6 +17,10 @@ impl History {
             .extend_from_slice(&codes[codes.len().saturating_sub(HISTORY_BYTES)..]);
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Where the next codes go, for prefetching.
     pub(super) fn next_address(&self) -> usize {
         self.0.as_ptr() as usize + self.0.len()

@@ -43,7 +43,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 pub use commands::{KeyPress, PRESS_NS_MAX, PRESS_NS_MIN, PRESSES_MAX, PressError};
-pub use direction::DirectionStats;
+pub use direction::{DirectionStats, Tapped, TappedAudio};
 pub use handover::{HOLD_NS, LineState, Passed};
 pub use inputs::{Fallback, FallbackInput};
 pub use keys::{KeyEvent, KeyPhase};
@@ -453,15 +453,23 @@ impl Call {
         self.directions[side as usize].tap(is_on);
     }
 
-    /// What was tapped of this party since the last call, and its format: interleaved samples, at most [`TAP_NS_MAX`] of them.
-    pub fn take_tapped(&mut self, side: Side, samples: &mut Vec<f32>) -> Option<Format> {
-        self.directions[side as usize].take_tapped(samples)
+    /// Takes what was tapped of this party since the last call, in order, piece by piece: at most [`TAP_NS_MAX`] of it.
+    #[inline]
+    pub fn take_tapped(&mut self, side: Side, hear: impl FnMut(Tapped<'_>)) {
+        self.directions[side as usize].take_tapped(hear);
     }
 
     /// Samples of this party that wait in the tap.
     #[must_use]
     pub fn tapped(&self, side: Side) -> usize {
         self.directions[side as usize].tapped()
+    }
+
+    /// Memory that the next packet of this party touches, if it is tapped, for prefetching. Not to be dereferenced.
+    #[must_use]
+    #[inline]
+    pub fn tapped_address(&self, side: Side) -> usize {
+        self.directions[side as usize].tapped_address()
     }
 
     /// A party's leg.

@@ -931,7 +931,10 @@ fn a_tap_hears_what_the_party_says_losses_filled_in() {
             bed.tone(from, packet_ms(from), 100, |number| {
                 part % 5 == 1 && number == 1
             });
-            heard_as = bed.call.take_tapped(Side::A, &mut pcm).or(heard_as);
+            bed.call.take_tapped(Side::A, |tapped| {
+                heard_as = Some(tapped.format);
+                tapped.decode(&mut pcm);
+            });
         }
         assert_eq!(heard_as, Some(as_heard));
         let ms = pcm.len() as u64 * 1000
@@ -940,7 +943,8 @@ fn a_tap_hears_what_the_party_says_losses_filled_in() {
         // Nobody takes it: it is bounded, and counted.
         bed.tone(from, packet_ms(from), 3000, |_| false);
         pcm.clear();
-        bed.call.take_tapped(Side::A, &mut pcm);
+        bed.call
+            .take_tapped(Side::A, |tapped| tapped.decode(&mut pcm));
         let ns = pcm.len() as u64 * 1_000_000_000
             / (u64::from(as_heard.sample_rate_hz) * u64::from(as_heard.channels));
         assert!(ns <= TAP_NS_MAX, "{from}: {ns}");

@@ -4,7 +4,7 @@ use super::Encoding;
 use crate::g711::{ALAW_TO_LINEAR, ULAW_TO_LINEAR, linear_to_alaw, linear_to_ulaw};
 
 /// Appends the samples of `payload`, and nothing for a last sample that is incomplete.
-pub(super) fn decode(encoding: Encoding, payload: &[u8], out: &mut Vec<f32>) {
+pub(crate) fn decode(encoding: Encoding, payload: &[u8], out: &mut Vec<f32>) {
     let from_table = |table: &'static [i16; 256]| {
         payload
             .iter()

@@ -20,6 +20,7 @@ use thiserror::Error;
 use concealment::Concealment;
 pub(crate) use concealment::Gaps;
 pub use format::{CHANNELS_MAX, Encoding, Format, FormatError, SAMPLE_RATES_HZ};
+pub(crate) use linear::decode as decode_linear;
 use linear::from_i16;
 
 /// Why a codec cannot be made.

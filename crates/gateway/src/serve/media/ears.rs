@@ -1,7 +1,7 @@
 //! Who listens to a stream: recordings, and people.
 
 use threadbare_control::calls::{StreamId, StreamKind, StreamSpec};
-use threadbare_relay::Listening;
+use threadbare_relay::{HEAD_BYTES, Listening};
 use threadbare_rtp::leg::Carries;
 
 use super::{MediaPlane, Running};
@@ -27,8 +27,9 @@ impl Running {
     /// Both sides from now on, and the rate that all of it fits, Hz. The medium is to be told.
     pub(super) fn listen(&self) -> (u32, Listening) {
         let rate_hz = spec::rate_hz(&self.spec);
-        let room = 2 * LATE_S_MAX * rate_hz as usize;
-        (rate_hz, self.ears.listen(room))
+        let sample_bytes = if spec::is_coded(&self.spec) { 1 } else { 2 };
+        let second = rate_hz as usize * sample_bytes + PACKETS_PER_S * HEAD_BYTES;
+        (rate_hz, self.ears.listen(2 * LATE_S_MAX * second))
     }
 }
 
@@ -77,5 +78,7 @@ fn check(spec: &StreamSpec) -> Result<(), Unheard> {
     }
 }
 
-/// Longer than a disk pauses, or a browser. At 8 kHz, 128 KiB.
+/// Longer than a disk pauses, or a browser. 69 KiB of G.711.
 const LATE_S_MAX: usize = 4;
+/// Of each side. Shorter packets than usual take some of that time.
+const PACKETS_PER_S: usize = 50;

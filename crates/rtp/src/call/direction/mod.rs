@@ -38,6 +38,7 @@ use play::Playing;
 use press::Pressing;
 use receiver::check_packet_ns;
 use tap::Tap;
+pub use tap::{Tapped, TappedAudio};
 use tone::Sounding;
 
 /// Counters of what one party sends to the other.
@@ -564,7 +565,10 @@ impl Direction {
 
     /// Memory that the next packet touches, for prefetching.
     pub(super) fn next_address(&self) -> usize {
-        self.history.next_address()
+        match &self.tap {
+            Some(tap) if self.history.is_empty() => std::ptr::from_ref::<Tap>(tap) as usize,
+            _ => self.history.next_address(),
+        }
     }
 
     pub(super) fn stats(&self) -> DirectionStats {

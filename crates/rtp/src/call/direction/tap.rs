@@ -1,39 +1,334 @@
 //! A copy of what a party says, for the owner: as the far side hears it, where it is made anew for that.
+//!
+//! What came as codes of G.711, and was not made anew, stays codes: who takes it decodes it, if at all. A loss alone needs samples. Then the decoder is brought to
+//! where the stream is, by the last codes, and hears what comes until all that was made up has left its memory.
 
 use super::Direction;
 use crate::call::TAP_NS_MAX;
-use crate::codec::{Decoder, Format};
+use crate::codec::{Decoder, Encoding, Format, decode_linear};
 use crate::id::NS_PER_S;
 use crate::leg::{Carries, Payload};
 
-#[derive(Debug)]
+/// Audio that was tapped.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Tapped<'a> {
+    /// Rate and channels, and the law of codes.
+    pub format: Format,
+    /// What was heard.
+    pub audio: TappedAudio<'a>,
+    /// How long that is that was heard behind it, and is taken with it, ns.
+    pub followed_ns: u64,
+}
+
+/// What was heard, in one of three ways. All channels count, interleaved.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum TappedAudio<'a> {
+    /// A byte a sample: G.711, of the law that the format names.
+    Codes(&'a [u8]),
+    /// Full scale is 1.
+    Samples(&'a [f32]),
+    /// So many samples of silence.
+    Silence(usize),
+}
+
+impl TappedAudio<'_> {
+    /// Samples of all channels.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            TappedAudio::Codes(codes) => codes.len(),
+            TappedAudio::Samples(samples) => samples.len(),
+            TappedAudio::Silence(samples) => *samples,
+        }
+    }
+
+    /// Nothing was heard.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl Tapped<'_> {
+    /// Appends the samples to `out`.
+    pub fn decode(&self, out: &mut Vec<f32>) {
+        match self.audio {
+            TappedAudio::Codes(codes) => decode_linear(self.format.encoding, codes, out),
+            TappedAudio::Samples(samples) => out.extend_from_slice(samples),
+            TappedAudio::Silence(samples) => out.resize(out.len() + samples, 0.0),
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
 pub(super) struct Tap {
-    /// Where nobody else decodes.
-    decoder: Option<Decoder>,
-    /// Of the samples.
+    /// Of what comes.
     format: Option<Format>,
+    /// What waits, the oldest first; of what was added last is `last`, so that the rest is usually empty.
+    earlier: Vec<Stretch>,
+    last: Option<Stretch>,
+    /// The first `taken` of them were, and are kept for a loss.
+    codes: Vec<u8>,
+    taken: usize,
     pcm: Vec<f32>,
+    /// Made when it is needed first.
+    decoder: Option<Box<Decoder>>,
+    /// So many codes at the end of `codes` came in this format, in a row, and are what was heard.
+    known: usize,
+    /// The decoder has to hear so many codes more. Of formats that are no codes it hears all.
+    follows: usize,
+    /// What comes joins on to what was made up.
+    joins: bool,
+}
+
+/// Audio of one kind that waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stretch {
+    format: Format,
+    kind: Kind,
+    samples: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Codes,
+    Samples,
+    Silence,
+}
+
+impl Stretch {
+    fn per_s(&self) -> u64 {
+        u64::from(self.format.sample_rate_hz) * u64::from(self.format.channels)
+    }
+
+    fn ns(&self) -> u64 {
+        self.samples as u64 * NS_PER_S / self.per_s()
+    }
 }
 
 impl Tap {
     /// What the far side hears.
     pub(super) fn add(&mut self, format: Format, pcm: &[f32]) {
         self.fit(format);
+        (self.known, self.follows, self.joins) = (0, 0, false);
         self.pcm.extend_from_slice(pcm);
+        self.note(Kind::Samples, pcm.len());
+    }
+
+    /// A payload that nobody else decodes.
+    fn add_payload(&mut self, format: Format, bytes: &[u8]) {
+        self.fit(format);
+        if !is_coded(format) {
+            if self.decoder.is_none() {
+                self.decoder = Decoder::new(format).ok().map(Box::new);
+            }
+            // Counted where it is decoded for the far side; here it is a hole.
+            return self.decode(bytes);
+        }
+        let is_whole = format
+            .payload_samples(bytes.len())
+            .is_some_and(|frames| (1..=format.sample_rate_hz).contains(&frames));
+        if !is_whole {
+            return;
+        }
+        if self.joins {
+            self.joins = false;
+            self.known = 0;
+            self.follows = history_samples(format);
+            return self.decode(bytes);
+        }
+        if self.follows > 0 {
+            self.follows = self.follows.saturating_sub(bytes.len());
+            let begin = self.pcm.len();
+            if let Some(decoder) = &mut self.decoder {
+                // It is heard as it is: the decoder is to remember it.
+                let _ = decoder.decode(bytes, &mut self.pcm);
+            }
+            self.pcm.truncate(begin);
+        }
+        self.codes.extend_from_slice(bytes);
+        self.known += bytes.len();
+        self.note(Kind::Codes, bytes.len());
+    }
+
+    fn decode(&mut self, bytes: &[u8]) {
+        let Some(decoder) = &mut self.decoder else {
+            return;
+        };
+        let begin = self.pcm.len();
+        let _ = decoder.decode(bytes, &mut self.pcm);
+        self.note(Kind::Samples, self.pcm.len() - begin);
+    }
+
+    /// In place of a loss.
+    fn conceal(&mut self, ns: u64) {
+        let Some(format) = self.format else { return };
+        if is_coded(format) && !self.joins && self.follows == 0 {
+            if self.known == 0 {
+                return;
+            }
+            self.resume(format);
+        }
+        let Some(decoder) = &mut self.decoder else {
+            return;
+        };
+        let frames = ns * u64::from(format.sample_rate_hz) / NS_PER_S;
+        let begin = self.pcm.len();
+        decoder.conceal(frames as usize, &mut self.pcm);
+        self.joins = is_coded(format);
+        self.note(Kind::Samples, self.pcm.len() - begin);
+    }
+
+    /// Brings the decoder to where the stream is.
+    fn resume(&mut self, format: Format) {
+        let history = history_samples(format).min(self.known);
+        let begin = self.pcm.len();
+        if self.decoder.is_none() {
+            self.decoder = Decoder::new(format).ok().map(Box::new);
+        }
+        if let Some(decoder) = &mut self.decoder {
+            decoder.reset();
+            let codes = &self.codes[self.codes.len() - history..];
+            let _ = decoder.decode(codes, &mut self.pcm);
+        }
+        self.pcm.truncate(begin);
+    }
+
+    /// In place of a loss that there is no time to conceal.
+    fn fall_silent(&mut self, ns: u64) {
+        if let Some(format) = self.format {
+            let frames = (ns * u64::from(format.sample_rate_hz) / NS_PER_S) as usize;
+            self.note(Kind::Silence, frames * usize::from(format.channels));
+        }
     }
 
     fn fit(&mut self, format: Format) {
-        if self.format == Some(format) {
+        if self.format != Some(format) {
+            self.format = Some(format);
+            self.decoder = None;
+            (self.known, self.follows, self.joins) = (0, 0, false);
+        }
+    }
+
+    /// So many samples more wait.
+    fn note(&mut self, kind: Kind, samples: usize) {
+        let Some(format) = self.format.filter(|_| samples > 0) else {
             return;
-        }
-        let is_alike = |known: &Format| {
-            (known.sample_rate_hz, known.channels) == (format.sample_rate_hz, format.channels)
         };
-        if !self.format.as_ref().is_some_and(is_alike) {
-            self.pcm.clear();
+        match &mut self.last {
+            Some(last) if last.kind == kind && last.format == format => last.samples += samples,
+            last => {
+                let new = Stretch {
+                    format,
+                    kind,
+                    samples,
+                };
+                self.earlier.extend(last.replace(new));
+            }
         }
-        self.format = Some(format);
-        self.decoder = None;
+    }
+
+    /// Samples that wait, of all channels.
+    fn waiting(&self) -> usize {
+        let all = self.earlier.iter().chain(&self.last);
+        all.map(|one| one.samples).sum()
+    }
+
+    /// The oldest goes when nobody takes it. How much that is, ns.
+    #[inline]
+    fn bound(&mut self) -> u64 {
+        let Some(last) = &self.last else { return 0 };
+        let is_short = last.samples as u64 * NS_PER_S <= last.per_s() * TAP_NS_MAX;
+        match is_short && self.earlier.is_empty() {
+            true => 0,
+            false => self.drop_excess(),
+        }
+    }
+
+    #[cold]
+    fn drop_excess(&mut self) -> u64 {
+        let mut dropped_ns = 0;
+        loop {
+            let all_ns: u64 = self.earlier.iter().chain(&self.last).map(Stretch::ns).sum();
+            let excess_ns = match self.earlier.len() {
+                STRETCHES_MAX.. => u64::MAX,
+                _ => all_ns.saturating_sub(TAP_NS_MAX),
+            };
+            let Some(first) = self.earlier.first_mut().or(self.last.as_mut()) else {
+                return dropped_ns;
+            };
+            if excess_ns == 0 {
+                return dropped_ns;
+            }
+            let per_s = u128::from(first.per_s());
+            let excess = (u128::from(excess_ns) * per_s).div_ceil(u128::from(NS_PER_S));
+            let excess = usize::try_from(excess).unwrap_or(usize::MAX);
+            // Whole frames.
+            let excess = excess
+                .checked_next_multiple_of(usize::from(first.format.channels))
+                .unwrap_or(usize::MAX)
+                .min(first.samples);
+            first.samples -= excess;
+            let left = first.samples;
+            dropped_ns += excess as u64 * NS_PER_S / first.per_s();
+            match first.kind {
+                Kind::Codes => self.taken += excess,
+                Kind::Samples => drop(self.pcm.drain(..excess)),
+                Kind::Silence => {}
+            }
+            if left == 0 {
+                match self.earlier.is_empty() {
+                    true => self.last = None,
+                    false => drop(self.earlier.remove(0)),
+                }
+            }
+            self.compact();
+        }
+    }
+
+    fn take(&mut self, mut hear: impl FnMut(Tapped<'_>)) {
+        let (mut codes, mut pcm) = (&self.codes[self.taken..], &self.pcm[..]);
+        let mut followed_ns = match self.earlier.is_empty() {
+            true => 0,
+            false => self.earlier.iter().chain(&self.last).map(Stretch::ns).sum(),
+        };
+        for stretch in self.earlier.iter().chain(&self.last) {
+            let audio = match stretch.kind {
+                Kind::Codes => {
+                    let (own, rest) = codes.split_at(stretch.samples);
+                    codes = rest;
+                    TappedAudio::Codes(own)
+                }
+                Kind::Samples => {
+                    let (own, rest) = pcm.split_at(stretch.samples);
+                    pcm = rest;
+                    TappedAudio::Samples(own)
+                }
+                Kind::Silence => TappedAudio::Silence(stretch.samples),
+            };
+            followed_ns = u64::saturating_sub(followed_ns, stretch.ns());
+            hear(Tapped {
+                format: stretch.format,
+                audio,
+                followed_ns,
+            });
+        }
+        self.earlier.clear();
+        self.last = None;
+        self.pcm.clear();
+        self.taken = self.codes.len();
+        self.compact();
+    }
+
+    /// Keeps of what was taken what a loss needs.
+    #[inline]
+    fn compact(&mut self) {
+        let history = self.format.map_or(0, history_samples).min(self.known);
+        if self.taken > 2 * history {
+            self.codes.drain(..self.taken - history);
+            self.taken = history;
+        }
     }
 }
 
@@ -41,77 +336,221 @@ impl Direction {
     /// A tap that is on goes on with its decoder.
     #[inline]
     pub(in crate::call) fn tap(&mut self, is_on: bool) {
-        if is_on == self.tap.is_some() {
-            return;
+        if is_on != self.tap.is_some() {
+            self.tap = is_on.then(Box::default);
         }
-        self.tap = is_on.then(|| {
-            Box::new(Tap {
-                decoder: None,
-                format: None,
-                pcm: Vec::new(),
-            })
-        });
     }
 
     pub(super) fn note_tapped(&mut self, payload: &Payload, bytes: &[u8]) {
-        let (Some(tap), Carries::Audio(format)) = (&mut self.tap, payload.carries) else {
-            return;
-        };
-        tap.fit(format);
-        if tap.decoder.is_none() {
-            tap.decoder = Decoder::new(format).ok();
+        if let (Some(tap), Carries::Audio(format)) = (&mut self.tap, payload.carries) {
+            tap.add_payload(format, bytes);
+            self.bound_tap();
         }
-        let Some(decoder) = &mut tap.decoder else {
-            return;
-        };
-        // Counted where it is decoded for the far side; here it is a hole.
-        let _ = decoder.decode(bytes, &mut tap.pcm);
-        self.bound_tap();
     }
 
     pub(super) fn conceal_tapped(&mut self, ns: u64) {
-        let Some(tap) = &mut self.tap else { return };
-        let Some(decoder) = &mut tap.decoder else {
-            return;
-        };
-        let frames = ns * u64::from(decoder.format().sample_rate_hz) / NS_PER_S;
-        decoder.conceal(frames as usize, &mut tap.pcm);
-        self.bound_tap();
+        if let Some(tap) = &mut self.tap {
+            tap.conceal(ns);
+            self.bound_tap();
+        }
     }
 
     /// In place of a loss that there is no time to conceal.
     pub(super) fn silence_tapped(&mut self, ns: u64) {
-        let Some(tap) = &mut self.tap else { return };
-        let Some(format) = tap.format else { return };
-        let frames = (ns * u64::from(format.sample_rate_hz) / NS_PER_S) as usize;
-        let samples = tap.pcm.len() + frames * usize::from(format.channels);
-        tap.pcm.resize(samples, 0.0);
-        self.bound_tap();
+        if let Some(tap) = &mut self.tap {
+            tap.fall_silent(ns);
+            self.bound_tap();
+        }
     }
 
     /// The oldest goes when nobody takes it.
     pub(super) fn bound_tap(&mut self) {
-        let Some(tap) = &mut self.tap else { return };
-        let Some(format) = tap.format else {
-            return;
-        };
-        let per_s = u64::from(format.sample_rate_hz) * u64::from(format.channels);
-        let most = (per_s * TAP_NS_MAX / NS_PER_S) as usize;
-        let excess = tap.pcm.len().saturating_sub(most);
-        if excess > 0 {
-            tap.pcm.drain(..excess);
-            self.stats.tap_dropped_ns += excess as u64 * NS_PER_S / per_s;
+        if let Some(tap) = &mut self.tap {
+            self.stats.tap_dropped_ns += tap.bound();
         }
     }
 
-    pub(in crate::call) fn take_tapped(&mut self, samples: &mut Vec<f32>) -> Option<Format> {
-        let tap = self.tap.as_mut()?;
-        let format = tap.format?;
-        samples.append(&mut tap.pcm);
-        Some(format)
+    #[inline]
+    pub(in crate::call) fn take_tapped(&mut self, hear: impl FnMut(Tapped<'_>)) {
+        if let Some(tap) = self.tap.as_mut().filter(|tap| tap.last.is_some()) {
+            tap.take(hear);
+        }
     }
 
+    /// Where the next codes go.
+    #[inline]
+    pub(in crate::call) fn tapped_address(&self) -> usize {
+        let end = |tap: &Tap| tap.codes.as_ptr() as usize + tap.codes.len();
+        self.tap.as_deref().map_or(0, end)
+    }
+
+    #[inline]
     pub(in crate::call) fn tapped(&self) -> usize {
-        self.tap.as_ref().map_or(0, |tap| tap.pcm.len())
+        self.tap.as_ref().map_or(0, |tap| tap.waiting())
+    }
+}
+
+/// Whether codes can wait as they are: each stands for a sample by itself.
+fn is_coded(format: Format) -> bool {
+    matches!(format.encoding, Encoding::Pcmu | Encoding::Pcma)
+}
+
+/// What a decoder remembers, and more.
+fn history_samples(format: Format) -> usize {
+    let frames = u64::from(format.sample_rate_hz) * HISTORY_NS / NS_PER_S;
+    frames as usize * usize::from(format.channels)
+}
+
+/// Concealment looks at the last 35 ms.
+const HISTORY_NS: u64 = 40_000_000;
+/// Losses, and other formats, in the time that may wait: more is none that can be listened to.
+const STRETCHES_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn format(encoding: Encoding, rate_hz: u32, channels: u8) -> Format {
+        Format::new(encoding, rate_hz, channels).expect("a format")
+    }
+
+    fn taken(tap: &mut Tap) -> Vec<(Format, Vec<f32>)> {
+        let mut all = Vec::new();
+        tap.take(|tapped| {
+            let mut samples = Vec::new();
+            tapped.decode(&mut samples);
+            assert_eq!(samples.len(), tapped.audio.len());
+            all.push((tapped.format, samples));
+        });
+        all
+    }
+
+    #[test]
+    fn codes_stay_codes_but_around_a_loss() {
+        let pcmu = format(Encoding::Pcmu, 8000, 1);
+        let mut tap = Tap::default();
+        let mut kinds = Vec::new();
+        for number in 0..8_u8 {
+            match number {
+                2 => tap.conceal(20_000_000),
+                5 => tap.fall_silent(20_000_000),
+                _ => tap.add_payload(pcmu, &[number; 160]),
+            }
+        }
+        assert_eq!(tap.waiting(), 8 * 160);
+        tap.take(|tapped| {
+            let (what, samples) = match tapped.audio {
+                TappedAudio::Codes(codes) => (codes[0], codes.len()),
+                TappedAudio::Samples(samples) => (b's', samples.len()),
+                TappedAudio::Silence(samples) => (b'-', samples),
+            };
+            kinds.push((what, samples, tapped.followed_ns / 1_000_000));
+        });
+        // What stands in for the loss, and the packet that joins on to it.
+        let due = [
+            (0, 320, 120),
+            (b's', 320, 80),
+            (4, 160, 60),
+            (b'-', 160, 40),
+            (6, 320, 0),
+        ];
+        assert_eq!(kinds, due);
+        assert_eq!(tap.waiting(), 0);
+    }
+
+    /// Who was offered nothing for long, and whoever sends a sample at a time.
+    #[test]
+    fn what_waits_is_bounded_in_time_and_in_pieces() {
+        let laws = [Encoding::Pcmu, Encoding::Pcma].map(|law| format(law, 8000, 1));
+        let mut tap = Tap::default();
+        let mut dropped_ns = 0;
+        for number in 0..1000 {
+            tap.add_payload(laws[number % 2], &[number as u8]);
+            dropped_ns += tap.bound();
+        }
+        let pieces = taken(&mut tap).len();
+        assert!(pieces <= STRETCHES_MAX, "{pieces}");
+        assert_eq!(dropped_ns, (1000 - pieces as u64) * 125_000);
+        for _ in 0..100 {
+            tap.add_payload(laws[0], &[1; 160]);
+            tap.conceal(20_000_000);
+            dropped_ns = tap.bound();
+        }
+        assert_eq!(tap.waiting(), 8000);
+        assert_eq!(dropped_ns, 40_000_000);
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Packet(usize, u8),
+        Loss(u64),
+        Silence(u64),
+        Take,
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            8 => (prop_oneof![4 => Just(80_usize), 4 => Just(160), 1 => 1_usize..400], any::<u8>())
+                .prop_map(|(bytes, seed)| Step::Packet(bytes, seed)),
+            3 => (1_u64..120).prop_map(Step::Loss),
+            1 => (1_u64..40).prop_map(Step::Silence),
+            4 => Just(Step::Take),
+        ];
+        proptest::collection::vec(step, 0..60)
+    }
+
+    proptest! {
+        /// A decoder that hears all of it, in the same order.
+        #[test]
+        fn what_is_heard_is_what_a_decoder_makes_of_all_of_it(
+            steps in steps(), which in 0_usize..5,
+        ) {
+            let format = [
+                format(Encoding::Pcmu, 8000, 1),
+                format(Encoding::Pcma, 8000, 1),
+                format(Encoding::Pcma, 16_000, 2),
+                format(Encoding::L16, 8000, 1),
+                format(Encoding::G722, 16_000, 1),
+            ][which];
+            let channels = usize::from(format.channels);
+            let mut twin = Decoder::new(format).expect("a decoder");
+            let (mut tap, mut heard, mut due) = (Tap::default(), Vec::new(), Vec::new());
+            let (mut has_begun, mut seed) = (false, 1_u32);
+            for step in steps {
+                match step {
+                    Step::Packet(bytes, own) => {
+                        seed = seed.wrapping_add(u32::from(own));
+                        let whole = bytes.next_multiple_of(2 * channels);
+                        let payload: Vec<u8> = (0..whole).map(|_| {
+                            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                            (seed >> 24) as u8
+                        }).collect();
+                        tap.add_payload(format, &payload);
+                        twin.decode(&payload, &mut due).expect("whole");
+                        has_begun = true;
+                    }
+                    Step::Loss(ms) => {
+                        tap.conceal(ms * 1_000_000);
+                        if has_begun {
+                            let frames = ms as usize * format.sample_rate_hz as usize / 1000;
+                            twin.conceal(frames, &mut due);
+                        }
+                    }
+                    Step::Silence(ms) => {
+                        tap.fall_silent(ms * 1_000_000);
+                        if has_begun {
+                            let frames = ms as usize * format.sample_rate_hz as usize / 1000;
+                            due.resize(due.len() + frames * channels, 0.0);
+                        }
+                    }
+                    Step::Take => heard.extend(taken(&mut tap).into_iter().flat_map(|(_, samples)| samples)),
+                }
+            }
+            heard.extend(taken(&mut tap).into_iter().flat_map(|(_, samples)| samples));
+            prop_assert_eq!(heard.len(), due.len());
+            prop_assert!(heard == due);
+        }
     }
 }

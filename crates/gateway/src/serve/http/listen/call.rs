@@ -137,14 +137,14 @@ struct Both {
 
 impl Both {
     /// What was said until then. Whether more may come.
-    fn take_until(&mut self, until_ns: u64, samples: &mut Vec<i16>) -> bool {
+    fn take_until(&mut self, until_ns: u64, bytes: &mut Vec<u8>) -> bool {
         // Before the samples: what came until then is still sent.
         let is_over = self.listening.is_over();
         self.missed_ns += self.tracks.skip(until_ns, LATE_NS_MAX);
         let tracks = &mut self.tracks;
         self.listening
-            .take(|portion, heard| tracks.add(portion, heard));
-        self.tracks.take(until_ns, samples);
+            .take_coded(|portion, heard| tracks.add(portion, heard));
+        self.tracks.take(until_ns, bytes);
         !is_over
     }
 }
@@ -154,8 +154,8 @@ impl Sound for Both {
         (self.tracks.rate_hz(), 2)
     }
 
-    fn take(&mut self, samples: &mut Vec<i16>) -> bool {
-        self.take_until(clock_now_ns() - DELAY_NS, samples)
+    fn take(&mut self, bytes: &mut Vec<u8>) -> bool {
+        self.take_until(clock_now_ns() - DELAY_NS, bytes)
     }
 
     fn end(&self) {
@@ -188,11 +188,11 @@ mod tests {
             tracks: Tracks::new(8000, S),
             missed_ns: 0,
         };
-        let mut samples = Vec::new();
+        let mut bytes = Vec::new();
         let mut frames_until = |both: &mut Both, until_ns| {
-            samples.clear();
-            assert!(both.take_until(until_ns, &mut samples));
-            samples.len() / 2
+            bytes.clear();
+            assert!(both.take_until(until_ns, &mut bytes));
+            bytes.len() / 4
         };
         // Two seconds late, all is made up; three, and it is left out.
         assert_eq!(frames_until(&mut both, 2 * S), 8000);

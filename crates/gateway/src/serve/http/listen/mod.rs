@@ -29,8 +29,8 @@ trait Sound: Send + 'static {
     /// Frames in a second, and samples in a frame.
     fn format(&self) -> (u32, u16);
 
-    /// Appends what was heard since the last time. Whether more may come.
-    fn take(&mut self, samples: &mut Vec<i16>) -> bool;
+    /// Appends what was heard since the last time, samples of 16 bits, little endian. Whether more may come.
+    fn take(&mut self, bytes: &mut Vec<u8>) -> bool;
 
     /// The listener has gone.
     fn end(&self);
@@ -50,7 +50,6 @@ fn file(sound: impl Sound, place: OwnedSemaphorePermit) -> Response {
     let player = Player {
         sound,
         head: Some(wav_head(rate_hz, channels)),
-        samples: Vec::new(),
         is_over: false,
         _place: place,
     };
@@ -67,7 +66,6 @@ struct Player<S: Sound> {
     sound: S,
     /// Of the file, until it was sent.
     head: Option<Bytes>,
-    samples: Vec<i16>,
     /// What was taken last was the last.
     is_over: bool,
     _place: OwnedSemaphorePermit,
@@ -81,11 +79,10 @@ impl<S: Sound> Player<S> {
         }
         while !self.is_over {
             sleep(TURN).await;
-            self.samples.clear();
-            self.is_over = !self.sound.take(&mut self.samples);
-            if !self.samples.is_empty() {
-                let bytes = self.samples.iter().flat_map(|one| one.to_le_bytes());
-                return Some(bytes.collect());
+            let mut bytes = Vec::new();
+            self.is_over = !self.sound.take(&mut bytes);
+            if !bytes.is_empty() {
+                return Some(bytes.into());
             }
         }
         None

@@ -9,6 +9,7 @@ use threadbare_relay::{Listening, Portion};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{NS_PER_MS, Sound, TURN, Wav, file, place};
+use crate::recording::Coding;
 use crate::serve::http::app::App;
 use crate::serve::http::problem::Problem;
 use crate::serve::http::streams::unknown;
@@ -85,22 +86,22 @@ impl Sound for Line {
         (format.sample_rate_hz, u16::from(format.channels))
     }
 
-    fn take(&mut self, samples: &mut Vec<i16>) -> bool {
+    fn take(&mut self, bytes: &mut Vec<u8>) -> bool {
         // Before the samples: what came until then is still sent.
         let mut goes_on = !self.listening.is_over();
         let first = self.first;
-        self.listening.take(|portion, heard| {
+        self.listening.take_coded(|portion, heard| {
             goes_on &= portion.is_like(&first);
             if portion.is_like(&first) {
-                samples.extend_from_slice(heard);
+                Coding::Linear.write(portion.format, heard, bytes);
             }
         });
-        if samples.is_empty() && goes_on && self.heard_at.elapsed() >= SILENCE {
+        if bytes.is_empty() && goes_on && self.heard_at.elapsed() >= SILENCE {
             let (rate_hz, channels) = self.format();
             let frames = u64::from(rate_hz) * SILENCE.as_millis() as u64 / 1000;
-            samples.resize(frames as usize * usize::from(channels), 0);
+            bytes.resize(frames as usize * usize::from(channels) * SAMPLE_BYTES, 0);
         }
-        if !samples.is_empty() {
+        if !bytes.is_empty() {
             self.heard_at = Instant::now();
         }
         goes_on
@@ -118,3 +119,4 @@ impl Sound for Line {
 const FIRST_TIME_MAX: Duration = Duration::from_secs(5);
 /// So long without audio is silence, and no delay.
 const SILENCE: Duration = Duration::from_secs(1);
+const SAMPLE_BYTES: usize = 2;
