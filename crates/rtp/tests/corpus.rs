@@ -28,6 +28,7 @@ const ELSEWHERE: &[&str] = &[
     "audio_file",
     "calls",
     "forward",
+    "frame",
     "loudness",
     "saved",
     "sdp",
