@@ -216,7 +216,7 @@ fn fallback_round(i: u32) {
     let pipe = Pipe::parse(&format!(
         "fallbackswitch name=s context={name} ! fakesink name=out async=false sync=false \
          {source} ! audio/x-raw,rate=8000,channels=1 ! s.sink_0 {source} ! audio/x-raw,rate=8000,channels=1 ! s.sink_1 \
-         audiotestsrc ! audio/x-raw,rate=8000,channels=1 ! s.sink_2"
+         audiotestsrc is-live=true ! audio/x-raw,rate=8000,channels=1 ! s.sink_2"
     ));
     let heard = watch(&pipe.pad("out", "sink"));
     pipe.play();
