@@ -5,7 +5,7 @@ use std::ffi::CString;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -73,7 +73,7 @@ pub enum OpenError {
     },
     /// The loopback device, or a tunnel's.
     #[error(
-        "'{device}' is no Ethernet device, but loopback or a tunnel; allowed are devices that neighbours' packets come on, such as a network card, a bridge or a VLAN"
+        "'{device}' is no Ethernet device, but loopback or a tunnel; allowed are devices that neighbours' packets come on, such as a network card"
     )]
     NoEthernet {
         /// The name.
@@ -141,15 +141,17 @@ pub(crate) struct Devices {
     homes: Mutex<Homes>,
 }
 
-/// On which device an address is.
+/// On which of the devices an address is.
 #[derive(Debug, Default)]
 struct Homes {
-    known: HashMap<IpAddr, Option<usize>>,
+    known: HashMap<IpAddr, usize>,
     asked_ns: u64,
 }
 
 #[derive(Debug)]
 pub(crate) struct Device {
+    /// First, so that frames come no more when the rest goes.
+    _link: OwnedFd,
     name: String,
     pub(crate) index: u32,
     /// The longest IP packet.
@@ -157,8 +159,6 @@ pub(crate) struct Device {
     ports: OwnedFd,
     rings: OwnedFd,
     pub(crate) queues: Vec<Arc<Queue>>,
-    /// Last, so that frames come no more when the rest goes.
-    _link: OwnedFd,
 }
 
 /// A receive queue of a device: the memory of its frames, and the rings that give it to the kernel and back.
@@ -222,32 +222,29 @@ impl Devices {
     fn home_of(&self, ip: IpAddr) -> Option<&Device> {
         let mut homes = lock(&self.homes);
         let place = match homes.known.get(&ip) {
-            Some(Some(place)) => Some(*place),
+            Some(place) => Some(*place),
             // An address may come later, so it is asked for again: not for each port of thousands.
             _ if clock_now_ns().saturating_sub(homes.asked_ns) < ASKED_AGAIN_NS => None,
             _ => {
                 homes.asked_ns = clock_now_ns();
                 homes.known = self.addresses();
-                homes.known.get(&ip).copied().flatten()
+                homes.known.get(&ip).copied()
             }
         };
         self.devices.get(place?)
     }
 
-    fn addresses(&self) -> HashMap<IpAddr, Option<usize>> {
-        let mut known = HashMap::new();
-        for address in getifaddrs().into_iter().flatten() {
-            let ip = address.address.and_then(|storage| {
-                let v4 = storage.as_sockaddr_in().map(|v4| IpAddr::from(v4.ip()));
-                v4.or_else(|| storage.as_sockaddr_in6().map(|v6| v6.ip().into()))
-            });
+    fn addresses(&self) -> HashMap<IpAddr, usize> {
+        let all = getifaddrs().into_iter().flatten();
+        let known = all.filter_map(|address| {
+            let storage = address.address?;
+            let v4 = storage.as_sockaddr_in().map(|v4| IpAddr::from(v4.ip()));
+            let ip = v4.or_else(|| Some(storage.as_sockaddr_in6()?.ip().into()))?;
             let mut devices = self.devices.iter();
-            let place = devices.position(|device| device.name == address.interface_name);
-            if let Some(ip) = ip {
-                known.insert(ip, place);
-            }
-        }
-        known
+            let place = devices.position(|device| device.name == address.interface_name)?;
+            Some((ip, place))
+        });
+        known.collect()
     }
 
     /// Has datagrams to a port go to a lane, with a key of its own. `false`: no device here has the address.
@@ -293,25 +290,27 @@ impl Device {
             make_table(Table::Rings, 4, 4, rows).map_err(failed("make a table of rings"))?;
         let link = run_program(name, index, &ports, &rings, settings.mode)?;
         Ok(Device {
+            _link: link,
             name: name.to_owned(),
             index,
             mtu,
             ports,
             rings,
             queues,
-            _link: link,
         })
     }
 
     /// Gives a lane's socket to the program.
-    pub(crate) fn connect(&self, queue: &Queue, lane: u32, socket: &OwnedFd) -> io::Result<()> {
-        use std::os::fd::AsRawFd;
+    pub(crate) fn connect(
+        &self,
+        queue: &Queue,
+        lane: u32,
+        socket: &OwnedFd,
+    ) -> Result<(), OpenError> {
         let place = ring_place(queue.number, lane).to_ne_bytes();
-        sys::write_row(
-            self.rings.as_fd(),
-            &place,
-            &socket.as_raw_fd().to_ne_bytes(),
-        )
+        let socket = socket.as_raw_fd().to_ne_bytes();
+        sys::write_row(self.rings.as_fd(), &place, &socket)
+            .map_err(|source| failure(&self.name, "enter a ring into the table", source))
     }
 
     /// The reverse.
@@ -351,7 +350,6 @@ fn run_program(
     rings: &OwnedFd,
     mode: Mode,
 ) -> Result<OwnedFd, OpenError> {
-    use std::os::fd::AsRawFd;
     let code = program(ports.as_raw_fd(), rings.as_raw_fd());
     let loaded = sys::load_program(&code).map_err(|(source, said)| {
         if is_permission(&source) && said.is_empty() {

@@ -87,13 +87,7 @@ impl Lane {
             lane.firsts.push(lane.ends.len());
             for (number, queue) in device.queues.iter().enumerate() {
                 let (socket, received, sending) = device.socket(queue, devices.frames)?;
-                device
-                    .connect(queue, lane.number, &socket)
-                    .map_err(|source| OpenError::System {
-                        device: format!("queue {number}"),
-                        what: "enter a ring into the table",
-                        source,
-                    })?;
+                device.connect(queue, lane.number, &socket)?;
                 lane.ends.push(End {
                     queue: queue.clone(),
                     device: place as u16,

@@ -141,9 +141,13 @@ impl Pass<'_> {
             self.clock.ahead_ns = wall_clock_ahead_ns();
             self.clock.slice = self.slice;
         }
-        wall_ns
-            .wrapping_sub(self.clock.ahead_ns)
-            .clamp(self.now_ns.saturating_sub(AGE_NS_MAX), self.now_ns)
+        self.bounded(wall_ns.wrapping_sub(self.clock.ahead_ns))
+    }
+
+    /// The same for a time of CLOCK_MONOTONIC.
+    #[inline]
+    pub(crate) fn bounded(&self, received_ns: u64) -> u64 {
+        received_ns.clamp(self.now_ns.saturating_sub(AGE_NS_MAX), self.now_ns)
     }
 }
 

@@ -244,7 +244,7 @@ impl Pairs {
                 len: received.len as u16,
                 slot: slot as u16,
                 from: received.from,
-                received_ns: received.received_ns.min(pass.now_ns),
+                received_ns: pass.bounded(received.received_ns),
             });
         }
         rings.release();
