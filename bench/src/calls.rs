@@ -3,11 +3,12 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use crate::libraries::Head;
+use crate::lines;
 use crate::results;
 use crate::stats::Spread;
 
@@ -157,26 +158,8 @@ const LIMITS: [(&str, &str, What, f64, Figure); 3] = [
 impl Calls {
     /// The file of this folder. `None`: there is none yet.
     pub fn read(folder: &Path) -> Result<Option<Calls>> {
-        let path = folder.join(FILE_NAME);
-        if !path.exists() {
-            return Ok(None);
-        }
-        let context = || format!("reading {}", path.display());
-        let text = std::fs::read_to_string(&path).with_context(context)?;
-        Calls::parse(&text).with_context(context).map(Some)
-    }
-
-    fn parse(text: &str) -> Result<Calls> {
-        let mut lines = text.lines().enumerate();
-        let (_, head) = lines.next().context("the file is empty")?;
-        let head = serde_json::from_str(head).context("line 1: date, commit and machine")?;
-        let rows = lines.map(|(number, line)| {
-            serde_json::from_str(line).with_context(|| format!("line {}: {line}", number + 1))
-        });
-        Ok(Calls {
-            head,
-            rows: rows.collect::<Result<_>>()?,
-        })
+        let read = lines::read(&folder.join(FILE_NAME))?;
+        Ok(read.map(|(head, rows)| Calls { head, rows }))
     }
 
     /// How often each was measured.
@@ -238,6 +221,11 @@ const FILE_NAME: &str = "calls.jsonl";
 mod tests {
     use super::*;
 
+    fn parsed(text: &str) -> Calls {
+        let (head, rows) = lines::parse(text).unwrap();
+        Calls { head, rows }
+    }
+
     #[test]
     fn a_ratio_is_of_the_same_round() {
         let head = r#"{"date_utc":"d","commit":"c","tree_dirty":false,"machine":{"cpu":"C","cores":2,"kernel":"6","distribution":"D","gstreamer":""}}"#;
@@ -246,14 +234,14 @@ mod tests {
                 r#"{{"what":"passed1000","relay":"{relay}","round":{round},"us_per_packet":{us},"lost":0,"sent":1}}"#
             )
         };
-        let lines = [
+        let all = [
             head.to_owned(),
             row("rtpengine", 0, 10.0),
             row("threadbare-xdp", 0, 4.0),
             row("rtpengine", 1, 20.0),
             row("threadbare-xdp", 1, 6.0),
         ];
-        let calls = Calls::parse(&lines.join("\n")).unwrap();
+        let calls = parsed(&all.join("\n"));
         let us = |figures: &Figures| figures.us_per_packet;
         let ratio = calls
             .ratio(What::Passed1000, Kind::ThreadbareXdp, us)

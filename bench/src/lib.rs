@@ -17,6 +17,7 @@ pub mod epoll;
 pub mod feed;
 pub mod hop;
 pub mod libraries;
+pub mod lines;
 pub mod measure;
 pub mod media;
 pub mod origin;

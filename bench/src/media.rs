@@ -3,11 +3,12 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use crate::libraries::Head;
+use crate::lines;
 use crate::results;
 use crate::stats::Spread;
 
@@ -154,26 +155,8 @@ pub struct Media {
 impl Media {
     /// The file of this folder. `None`: there is none yet.
     pub fn read(folder: &Path) -> Result<Option<Media>> {
-        let path = folder.join(FILE_NAME);
-        if !path.exists() {
-            return Ok(None);
-        }
-        let context = || format!("reading {}", path.display());
-        let text = std::fs::read_to_string(&path).with_context(context)?;
-        Media::parse(&text).with_context(context).map(Some)
-    }
-
-    fn parse(text: &str) -> Result<Media> {
-        let mut lines = text.lines().enumerate();
-        let (_, head) = lines.next().context("the file is empty")?;
-        let head = serde_json::from_str(head).context("line 1: date, commit and machine")?;
-        let rows = lines.map(|(number, line)| {
-            serde_json::from_str(line).with_context(|| format!("line {}: {line}", number + 1))
-        });
-        Ok(Media {
-            head,
-            rows: rows.collect::<Result<_>>()?,
-        })
+        let read = lines::read(&folder.join(FILE_NAME))?;
+        Ok(read.map(|(head, rows)| Media { head, rows }))
     }
 
     /// How often each was measured.
@@ -286,6 +269,11 @@ const FILE_NAME: &str = "media.jsonl";
 mod tests {
     use super::*;
 
+    fn parsed(text: &str) -> Media {
+        let (head, rows) = lines::parse(text).unwrap();
+        Media { head, rows }
+    }
+
     fn sample() -> Media {
         let head = r#"{"date_utc":"d","commit":"c","tree_dirty":false,"machine":{"cpu":"C","cores":2,"kernel":"6","distribution":"D","gstreamer":"G"}}"#;
         let row = |kind, round, us, lost| {
@@ -294,7 +282,7 @@ mod tests {
                  \"ready_ms\":70.0,\"kib_per_stream\":9.5,\"allocations_per_packet\":0.0}}"
             )
         };
-        let lines = [
+        let all = [
             head.to_owned(),
             row("bare", 0, 6.0, 0),
             row("lines", 0, 6.6, 0),
@@ -302,7 +290,7 @@ mod tests {
             row("lines", 1, 9.0, 0),
             row("shared", 1, 4.5, 3),
         ];
-        Media::parse(&lines.join("\n")).unwrap()
+        parsed(&all.join("\n"))
     }
 
     #[test]

@@ -1,0 +1,29 @@
+//! A results file of one JSON object a line: date, commit and machine; then the rows of a program.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::de::DeserializeOwned;
+
+use crate::libraries::Head;
+
+/// The file, if there is one.
+pub fn read<R: DeserializeOwned>(path: &Path) -> Result<Option<(Head, Vec<R>)>> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    let context = || format!("reading {}", path.display());
+    let text = std::fs::read_to_string(path).with_context(context)?;
+    parse(&text).with_context(context).map(Some)
+}
+
+/// Its text.
+pub fn parse<R: DeserializeOwned>(text: &str) -> Result<(Head, Vec<R>)> {
+    let mut lines = text.lines().enumerate();
+    let (_, head) = lines.next().context("the file is empty")?;
+    let head = serde_json::from_str(head).context("line 1: date, commit and machine")?;
+    let rows = lines.map(|(number, line)| {
+        serde_json::from_str(line).with_context(|| format!("line {}: {line}", number + 1))
+    });
+    Ok((head, rows.collect::<Result<_>>()?))
+}
