@@ -36,6 +36,8 @@ pub enum What {
     Srtp500,
     /// Offer, answer and delete, one call after another.
     Signalling,
+    /// The same, by 32 workers of a proxy at once: as fast as the relay goes.
+    Signalling32,
     /// Memory of a call, and how long offers take beside 1000 calls.
     Idle1000,
     /// 1000 calls, PCMU on both sides, each recorded to a WAV file: threadbare alone, and only on demand.
@@ -67,6 +69,9 @@ pub struct Figures {
     /// Of the relay, for offer, answer and delete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub us_per_call: Option<f64>,
+    /// Made and ended, by the clock on the wall.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub calls_per_second: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kib_per_call: Option<f64>,
     /// 99 % of offers are answered within.

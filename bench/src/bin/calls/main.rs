@@ -6,6 +6,7 @@
 
 mod network;
 mod parties;
+mod proxy;
 mod relay;
 
 use std::path::PathBuf;
@@ -19,6 +20,7 @@ use threadbare_bench::measure;
 
 use network::Network;
 use parties::{Parties, Sides};
+use proxy::Proxy;
 use relay::Relay;
 
 /// Calls through a relay.
@@ -107,18 +109,24 @@ fn measure_one(options: &Options, what: What, kind: Kind) -> Result<Figures> {
     std::fs::create_dir_all(&folder)?;
     let network = Network::new()?;
     let mut relay = Relay::start(kind, options, &network, state.as_deref(), &folder)?;
+    let mut proxy = relay.proxy()?;
     let figures = match what {
-        What::Transcoded500 => carry(options, &mut relay, 500, Sides::Transcoded),
-        What::Transcoded1000 => carry(options, &mut relay, 1000, Sides::Transcoded),
-        What::Passed1000 => carry(options, &mut relay, 1000, Sides::Passed),
+        What::Transcoded500 => carry(options, &relay, &mut proxy, 500, Sides::Transcoded),
+        What::Transcoded1000 => carry(options, &relay, &mut proxy, 1000, Sides::Transcoded),
+        What::Passed1000 => carry(options, &relay, &mut proxy, 1000, Sides::Passed),
         What::Recorded1000 => {
-            relay.record_calls();
-            carry(options, &mut relay, 1000, Sides::Passed)
+            proxy.record_calls();
+            carry(options, &relay, &mut proxy, 1000, Sides::Passed)
         }
-        What::Srtp500 => carry(options, &mut relay, 500, Sides::Srtp),
-        What::Signalling => signal(&mut relay),
-        What::Idle1000 => idle(&mut relay),
-        What::Restarted1000 => restart(options, &mut relay),
+        What::Srtp500 => carry(options, &relay, &mut proxy, 500, Sides::Srtp),
+        What::Signalling => signal(&relay, &mut [proxy]),
+        What::Signalling32 => {
+            let more = (1..32).map(|_| relay.proxy());
+            let all: Result<Vec<_>> = std::iter::once(Ok(proxy)).chain(more).collect();
+            signal(&relay, &mut all?)
+        }
+        What::Idle1000 => idle(&relay, &mut proxy),
+        What::Restarted1000 => restart(options, &mut relay, &mut proxy),
     };
     drop(relay);
     drop(network);
@@ -132,10 +140,10 @@ fn measure_one(options: &Options, what: What, kind: Kind) -> Result<Figures> {
 }
 
 /// What parties hear of a process that is killed.
-fn restart(options: &Options, relay: &mut Relay) -> Result<Figures> {
+fn restart(options: &Options, relay: &mut Relay, proxy: &mut Proxy) -> Result<Figures> {
     let parties = Parties::new()?;
     let ways = (0..1000)
-        .map(|call| relay.call(call, &parties, Sides::Passed))
+        .map(|call| proxy.call(call, &parties, Sides::Passed))
         .collect::<Result<Vec<_>>>()?;
     let duration = Duration::from_secs_f64(options.warmup + options.seconds) + SETTLE;
     let talk = parties.talk(ways, duration)?;
@@ -144,6 +152,7 @@ fn restart(options: &Options, relay: &mut Relay) -> Result<Figures> {
     std::thread::sleep(SETTLE);
     let begin = Instant::now();
     relay.restart()?;
+    proxy.await_ping()?;
     let back = begin.elapsed();
     talk.join()?;
     let mut gaps = parties.gaps();
@@ -159,10 +168,16 @@ fn restart(options: &Options, relay: &mut Relay) -> Result<Figures> {
 }
 
 /// What carrying media costs.
-fn carry(options: &Options, relay: &mut Relay, calls: u32, sides: Sides) -> Result<Figures> {
+fn carry(
+    options: &Options,
+    relay: &Relay,
+    proxy: &mut Proxy,
+    calls: u32,
+    sides: Sides,
+) -> Result<Figures> {
     let parties = Parties::new()?;
     let ways = (0..calls)
-        .map(|call| relay.call(call, &parties, sides))
+        .map(|call| proxy.call(call, &parties, sides))
         .collect::<Result<Vec<_>>>()?;
     let duration = Duration::from_secs_f64(options.warmup + options.seconds) + SETTLE;
     let talk = parties.talk(ways, duration)?;
@@ -193,32 +208,47 @@ fn carry(options: &Options, relay: &mut Relay, calls: u32, sides: Sides) -> Resu
     })
 }
 
-/// What calls cost that come and go.
-fn signal(relay: &mut Relay) -> Result<Figures> {
+/// What calls cost that come and go, by all proxies at once.
+fn signal(relay: &Relay, proxies: &mut [Proxy]) -> Result<Figures> {
     let parties = Parties::new()?;
-    let run = |relay: &mut Relay, calls: std::ops::Range<u32>| -> Result<()> {
-        for call in calls {
-            relay.call(call, &parties, Sides::Passed)?;
-            relay.delete(call)?;
-        }
-        Ok(())
+    let share = SIGNALLED / proxies.len() as u32;
+    let mut run = |first: u32, calls: u32| -> Result<()> {
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (first..)
+                .step_by(calls as usize)
+                .zip(proxies.iter_mut())
+                .map(|(first, proxy)| {
+                    let parties = &parties;
+                    scope.spawn(move || {
+                        (first..first + calls).try_for_each(|call| {
+                            proxy.call(call, parties, Sides::Passed)?;
+                            proxy.delete(call)
+                        })
+                    })
+                })
+                .collect();
+            let mut done = workers.into_iter();
+            done.try_for_each(|worker| worker.join().expect("a proxy panics"))
+        })
     };
-    run(relay, 0..200)?;
-    let before = relay.cpu()?;
-    run(relay, 200..200 + SIGNALLED)?;
-    let cpu = relay.cpu()? - before;
+    run(0, share / 10 + 1)?;
+    let (before, begin) = (relay.cpu()?, Instant::now());
+    run(SIGNALLED, share)?;
+    let (cpu, took) = (relay.cpu()? - before, begin.elapsed());
+    let calls = f64::from(share * proxies.len() as u32);
     Ok(Figures {
-        us_per_call: Some(cpu.as_secs_f64() * 1e6 / f64::from(SIGNALLED)),
+        us_per_call: Some(cpu.as_secs_f64() * 1e6 / calls),
+        calls_per_second: Some(calls / took.as_secs_f64()),
         ..Figures::default()
     })
 }
 
 /// Memory of calls without media; then offers at 200 a second beside 1000 that talk.
-fn idle(relay: &mut Relay) -> Result<Figures> {
+fn idle(relay: &Relay, proxy: &mut Proxy) -> Result<Figures> {
     let parties = Parties::new()?;
     let before = relay.resident_kib()?;
     let ways = (0..1000)
-        .map(|call| relay.call(call, &parties, Sides::Passed))
+        .map(|call| proxy.call(call, &parties, Sides::Passed))
         .collect::<Result<Vec<_>>>()?;
     let after = relay.resident_kib()?;
     let talk = parties.talk(ways, OFFERING + SETTLE)?;
@@ -232,9 +262,9 @@ fn idle(relay: &mut Relay) -> Result<Figures> {
             break;
         }
         let asked = Instant::now();
-        relay.offer(1000 + number, &parties, Sides::Passed)?;
+        proxy.offer(1000 + number, &parties, Sides::Passed)?;
         took.push(asked.elapsed());
-        relay.delete(1000 + number)?;
+        proxy.delete(1000 + number)?;
     }
     let sent = talk.join()?;
     std::thread::sleep(SETTLE);
@@ -254,6 +284,6 @@ fn idle(relay: &mut Relay) -> Result<Figures> {
 const SETTLE: Duration = Duration::from_millis(500);
 /// Between looks at lateness.
 const LOOK: Duration = Duration::from_millis(500);
-const SIGNALLED: u32 = 2000;
+const SIGNALLED: u32 = 4000;
 const OFFERING: Duration = Duration::from_secs(6);
 const OFFER_INTERVAL: Duration = Duration::from_millis(5);
