@@ -36,8 +36,8 @@ pub enum What {
     Srtp500,
     /// Offer, answer and delete, one call after another.
     Signalling,
-    /// The same, by 32 workers of a proxy at once: as fast as the relay goes.
-    Signalling32,
+    /// The same, 32 calls at a time, as fast as the relay goes on one core.
+    Flood,
     /// Memory of a call, and how long offers take beside 1000 calls.
     Idle1000,
     /// 1000 calls, PCMU on both sides, each recorded to a WAV file: threadbare alone, and only on demand.

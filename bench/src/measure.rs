@@ -210,6 +210,26 @@ pub fn thread_cpu() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
+/// All threads of a process run on these cores from now on: `0`, `0-3`.
+///
+/// # Errors
+/// There is no such process or core, or no `taskset`.
+pub fn pin(process: u32, cores: &str) -> Result<()> {
+    let mut command = Command::new("taskset");
+    command.args([
+        "--all-tasks",
+        "--cpu-list",
+        "--pid",
+        cores,
+        &process.to_string(),
+    ]);
+    let status = command.stdout(Stdio::null()).status();
+    if !status.context("taskset")?.success() {
+        bail!("process {process} cannot run on cores {cores}");
+    }
+    Ok(())
+}
+
 /// Lets this process open as many descriptors as the system permits.
 pub fn raise_descriptor_limit() {
     // SAFETY: plain data in and out; a failure leaves the limit as it was, and binding will say so.

@@ -9,6 +9,7 @@ mod parties;
 mod proxy;
 mod relay;
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -119,12 +120,8 @@ fn measure_one(options: &Options, what: What, kind: Kind) -> Result<Figures> {
             carry(options, &relay, &mut proxy, 1000, Sides::Passed)
         }
         What::Srtp500 => carry(options, &relay, &mut proxy, 500, Sides::Srtp),
-        What::Signalling => signal(&relay, &mut [proxy]),
-        What::Signalling32 => {
-            let more = (1..32).map(|_| relay.proxy());
-            let all: Result<Vec<_>> = std::iter::once(Ok(proxy)).chain(more).collect();
-            signal(&relay, &mut all?)
-        }
+        What::Signalling => signal(&relay, &mut proxy),
+        What::Flood => flood(&relay, &mut proxy),
         What::Idle1000 => idle(&relay, &mut proxy),
         What::Restarted1000 => restart(options, &mut relay, &mut proxy),
     };
@@ -208,34 +205,36 @@ fn carry(
     })
 }
 
-/// What calls cost that come and go, by all proxies at once.
-fn signal(relay: &Relay, proxies: &mut [Proxy]) -> Result<Figures> {
+/// What calls cost that come and go, one after another.
+fn signal(relay: &Relay, proxy: &mut Proxy) -> Result<Figures> {
     let parties = Parties::new()?;
-    let share = SIGNALLED / proxies.len() as u32;
-    let mut run = |first: u32, calls: u32| -> Result<()> {
-        std::thread::scope(|scope| {
-            let workers: Vec<_> = (first..)
-                .step_by(calls as usize)
-                .zip(proxies.iter_mut())
-                .map(|(first, proxy)| {
-                    let parties = &parties;
-                    scope.spawn(move || {
-                        (first..first + calls).try_for_each(|call| {
-                            proxy.call(call, parties, Sides::Passed)?;
-                            proxy.delete(call)
-                        })
-                    })
-                })
-                .collect();
-            let mut done = workers.into_iter();
-            done.try_for_each(|worker| worker.join().expect("a proxy panics"))
+    signalled(relay, |calls| {
+        calls.into_iter().try_for_each(|call| {
+            proxy.call(call, &parties, Sides::Passed)?;
+            proxy.delete(call)
         })
-    };
-    run(0, share / 10 + 1)?;
+    })
+}
+
+/// How many calls a core makes and ends.
+fn flood(relay: &Relay, proxy: &mut Proxy) -> Result<Figures> {
+    let parties = Parties::new()?;
+    let cores = std::thread::available_parallelism()?.get();
+    ensure!(cores > 1, "the relay and its proxy need a core each");
+    let own = std::process::id();
+    relay.pin("0")?;
+    measure::pin(own, "1")?;
+    let figures = signalled(relay, |calls| proxy.flood(calls, &parties));
+    measure::pin(own, &format!("0-{}", cores - 1))?;
+    figures
+}
+
+fn signalled(relay: &Relay, mut run: impl FnMut(Range<u32>) -> Result<()>) -> Result<Figures> {
+    run(0..SIGNALLED / 10)?;
     let (before, begin) = (relay.cpu()?, Instant::now());
-    run(SIGNALLED, share)?;
+    run(SIGNALLED..2 * SIGNALLED)?;
     let (cpu, took) = (relay.cpu()? - before, begin.elapsed());
-    let calls = f64::from(share * proxies.len() as u32);
+    let calls = f64::from(SIGNALLED);
     Ok(Figures {
         us_per_call: Some(cpu.as_secs_f64() * 1e6 / calls),
         calls_per_second: Some(calls / took.as_secs_f64()),

@@ -1,6 +1,8 @@
 //! The SIP proxy that asks a relay, by ng.
 
+use std::collections::HashMap;
 use std::net::{SocketAddr, UdpSocket};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -10,11 +12,12 @@ use threadbare_rtp::srtp::{Crypto, MASTER_KEY_BYTES_MAX, MasterKey, Sender, Suit
 use crate::network::PARTIES;
 use crate::parties::{Parties, Sides, Way};
 
-/// A worker of a proxy: one request at a time.
+/// A proxy with one socket.
 pub(crate) struct Proxy {
     socket: UdpSocket,
     records: bool,
     asked: u32,
+    room: Vec<u8>,
 }
 
 impl Proxy {
@@ -26,6 +29,7 @@ impl Proxy {
             socket,
             records: false,
             asked: 0,
+            room: vec![0; 65_536],
         };
         proxy.await_ping()?;
         Ok(proxy)
@@ -51,29 +55,82 @@ impl Proxy {
     }
 
     fn ask(&mut self, request: Value) -> Result<Value> {
-        self.asked += 1;
-        // No other worker's: rtpengine takes the same cookie for the same request, whoever sends it.
-        let port = self.socket.local_addr()?.port();
-        let cookie = format!("{port}c{}", self.asked);
-        self.socket.send(format!("{cookie} {request}").as_bytes())?;
-        let mut room = [0; 65_536];
+        let number = self.send(&request)?;
         loop {
-            let len = self.socket.recv(&mut room)?;
-            let reply = std::str::from_utf8(&room[..len])?;
-            let (of, reply) = reply.split_once(' ').context("a reply without a cookie")?;
+            let (of, reply) = self.receive()?;
             // An earlier one may have been late.
-            if of == cookie {
-                return Ok(serde_json::from_str(reply)?);
+            if of == number {
+                return Ok(reply);
             }
         }
     }
 
+    /// The number of the request, which the reply has, too.
+    fn send(&mut self, request: &Value) -> Result<u32> {
+        self.asked += 1;
+        let datagram = format!("{} {request}", self.asked);
+        self.socket.send(datagram.as_bytes())?;
+        Ok(self.asked)
+    }
+
+    fn receive(&mut self) -> Result<(u32, Value)> {
+        let len = self.socket.recv(&mut self.room)?;
+        let reply = std::str::from_utf8(&self.room[..len])?;
+        let (of, reply) = reply.split_once(' ').context("a reply without a cookie")?;
+        Ok((of.parse()?, serde_json::from_str(reply)?))
+    }
+
+    /// Makes and ends calls, `AT_ONCE` of them at a time. Never sleeps, so that the relay's time is not that of waking it up.
+    pub(crate) fn flood(&mut self, calls: Range<u32>, parties: &Parties) -> Result<()> {
+        self.socket.set_nonblocking(true)?;
+        let request = |call, step| {
+            let (a, b) = (parties.a(call), parties.b(call));
+            match step {
+                0 => request(
+                    "offer",
+                    call,
+                    json!({"sdp": description(a, "RTP/AVP 0", "")}),
+                ),
+                1 => {
+                    let sdp = description(b, "RTP/AVP 0", "");
+                    request("answer", call, json!({"sdp": sdp, "to-tag": "b"}))
+                }
+                _ => request("delete", call, json!({"delete-delay": 0})),
+            }
+        };
+        let mut waiting = HashMap::new();
+        let mut next = calls;
+        for call in next.by_ref().take(AT_ONCE) {
+            waiting.insert(self.send(&request(call, 0))?, (call, 0));
+        }
+        let mut heard = Instant::now();
+        while !waiting.is_empty() {
+            let (number, reply) = match self.receive() {
+                Ok(answered) => answered,
+                Err(error) if is_nothing_yet(&error) && heard.elapsed() < LIMIT => continue,
+                Err(error) => return Err(error),
+            };
+            heard = Instant::now();
+            let (call, step) = waiting.remove(&number).context("a reply to nothing")?;
+            ensure!(
+                reply["result"] == "ok",
+                "step {step} of call {call}: {reply}"
+            );
+            let then = match step {
+                2 => next.next().map(|call| (call, 0)),
+                _ => Some((call, step + 1)),
+            };
+            if let Some((call, step)) = then {
+                waiting.insert(self.send(&request(call, step))?, (call, step));
+            }
+        }
+        self.socket.set_nonblocking(false)?;
+        Ok(())
+    }
+
     fn pass(&mut self, command: &str, call: u32, keys: Value, sdp: &str) -> Result<String> {
-        let mut request = json!({
-            "command": command, "call-id": call.to_string(), "from-tag": "a", "sdp": sdp,
-        });
-        let room = request.as_object_mut().context("an object")?;
-        room.extend(keys.as_object().cloned().unwrap_or_default());
+        let mut request = request(command, call, keys);
+        request["sdp"] = sdp.into();
         let reply = self.ask(request)?;
         ensure!(reply["result"] == "ok", "{command}: {reply}");
         let sdp = reply["sdp"].as_str().context("a reply without an SDP")?;
@@ -129,13 +186,24 @@ impl Proxy {
     }
 
     pub(crate) fn delete(&mut self, call: u32) -> Result<()> {
-        let request = json!({
-            "command": "delete", "call-id": call.to_string(), "from-tag": "a", "delete-delay": 0,
-        });
+        let request = request("delete", call, json!({"delete-delay": 0}));
         let reply = self.ask(request)?;
         ensure!(reply["result"] == "ok", "delete: {reply}");
         Ok(())
     }
+}
+
+fn is_nothing_yet(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<std::io::Error>();
+    error.is_some_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+}
+
+fn request(command: &str, call: u32, keys: Value) -> Value {
+    let mut request = json!({"command": command, "call-id": call.to_string(), "from-tag": "a"});
+    if let (Some(all), Value::Object(keys)) = (request.as_object_mut(), keys) {
+        all.extend(keys);
+    }
+    request
 }
 
 fn description(port: u16, media: &str, more: &str) -> String {
@@ -153,5 +221,7 @@ fn port_of(sdp: &str) -> Result<u16> {
 }
 
 const SUITE: Suite = Suite::AesCm128HmacSha1_80;
+/// Calls of a flood that are not ended yet.
+const AT_ONCE: usize = 32;
 /// Only ends a measurement that hangs.
 const LIMIT: Duration = Duration::from_secs(10);

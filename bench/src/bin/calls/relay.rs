@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use threadbare_bench::calls::Kind;
+use threadbare_bench::measure;
 
 use crate::Options;
 use crate::network::{DEVICE, Network, PARTIES, RELAY};
@@ -38,6 +39,8 @@ impl Relay {
         let mut command = match kind {
             Kind::Threadbare | Kind::ThreadbareXdp => {
                 let mut command = network.command(&options.threadbare);
+                // As rtpengine's: calls that come and go are in no log.
+                command.env("THREADBARE_LOG", "warn");
                 command.args(["serve", "--ng", &ng.to_string()]);
                 command.args(["--allow", &PARTIES.to_string()]);
                 command.args(["--address", &own, "--ports", span]);
@@ -104,6 +107,11 @@ impl Relay {
             ns += first.parse::<u64>()?;
         }
         Ok(Duration::from_nanos(ns))
+    }
+
+    /// All its threads run on these cores from now on.
+    pub(crate) fn pin(&self, cores: &str) -> Result<()> {
+        measure::pin(self.child.id(), cores)
     }
 
     pub(crate) fn threads(&self) -> Result<usize> {

@@ -37,7 +37,7 @@ pub(crate) trait PacketIo: Send {
     /// Takes the ports of leg `leg` of call `call`.
     fn attach(&mut self, call: u32, leg: u8, ports: LegKind) -> io::Result<Attached>;
 
-    /// Gives the ports of a leg back. Nothing of them arrives any more.
+    /// Gives the ports of a leg back, to be closed, here or on another thread. Nothing of them arrives any more.
     fn detach(&mut self, attached: Attached) -> Option<LegKind>;
 
     /// What is sent from a leg's ports has this in its IP header from now on; ports of many legs keep theirs.

@@ -164,6 +164,7 @@ impl Pairs {
         Ok(place)
     }
 
+    /// The socket is to be closed soon: that takes it out of the epoll instance (epoll(7)), and its events have no place any more.
     fn remove(&mut self, place: u32) -> Option<Socket> {
         let port = self.ports.get_mut(place as usize)?;
         let socket = port.socket.take()?;
@@ -174,9 +175,6 @@ impl Pairs {
             rings.remove(place);
         }
         self.free.push(place);
-        if let Err(error) = self.epoll.delete(&socket) {
-            tracing::warn!(%error, "cannot stop watching a socket");
-        }
         Some(socket)
     }
 
