@@ -22,6 +22,7 @@ use nix::sys::signal::Signal;
 use rtp_types::RtpPacketBuilder;
 use serde_json::{Value, json};
 use threadbare_rtp::codec::{Encoder, EncoderSettings, Encoding, Format};
+use threadbare_s3::{Credentials, Endpoint, Store, StoreSettings, Timeouts};
 
 /// Of full scale.
 const LEVEL: f32 = 0.25;
@@ -1352,6 +1353,38 @@ struct ObjectStore(Child);
 
 impl ObjectStore {
     fn start(port: u16) -> ObjectStore {
+        ObjectStore::start_with(port, &[])
+    }
+
+    /// That speaks TLS, with a certificate of `ca.pem` in the folder.
+    fn start_tls(port: u16, folder: &Path) -> ObjectStore {
+        let mut of_ca = rcgen::CertificateParams::new(Vec::new()).expect("no names");
+        of_ca.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        // Another name than the server's: OpenSSL would take that for its own issuer.
+        let mut name = rcgen::DistinguishedName::new();
+        name.push(rcgen::DnType::CommonName, "authority");
+        of_ca.distinguished_name = name;
+        let ca_key = rcgen::KeyPair::generate().expect("a key");
+        let ca = of_ca.self_signed(&ca_key).expect("signed");
+        let issuer = rcgen::Issuer::new(of_ca, ca_key);
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let names = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]);
+        let signed = names.expect("a name").signed_by(&key, &issuer);
+        let files = [
+            ("store.pem", signed.expect("signed").pem()),
+            ("store.key", key.serialize_pem()),
+            ("ca.pem", ca.pem()),
+        ];
+        let paths = files.map(|(name, text)| {
+            let path = folder.join(name);
+            std::fs::write(&path, text).expect("written");
+            path.display().to_string()
+        });
+        let [certificate, key, ca] = &paths;
+        ObjectStore::start_with(port, &["--tls", certificate, key, "--ca", ca])
+    }
+
+    fn start_with(port: u16, more: &[&str]) -> ObjectStore {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let python = folder
             .parent()
@@ -1360,6 +1393,7 @@ impl ObjectStore {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../gst/tests/common/store.py");
         let mut child = Command::new(python)
             .args([script, "--port", &port.to_string()])
+            .args(more)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -1380,29 +1414,134 @@ impl Drop for ObjectStore {
     }
 }
 
-/// The object of this key, as another client reads it.
-fn object(port: u16, key: &str) -> Vec<u8> {
-    use threadbare_s3::{Credentials, Endpoint, Store, StoreSettings, Timeouts};
-    let uri = format!("http://127.0.0.1:{port}");
+/// The store, as another client sees it.
+fn other_client(endpoint: &str, ca: Option<&Path>) -> Store {
     let settings = StoreSettings {
-        endpoint: Endpoint::new(Some(&uri), "us-east-1", "bucket", true).expect("a bucket"),
+        endpoint: Endpoint::new(Some(endpoint), "us-east-1", "bucket", true).expect("a bucket"),
         credentials: Credentials::given(Some("access"), Some("secret"), None).expect("two"),
-        ca_file: None,
+        ca_file: ca.map(Path::to_owned),
     };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime");
-    runtime.block_on(async {
-        let store = Store::shared(settings).expect("a client");
-        let got = store.get(key, None, Timeouts::default()).await;
-        let mut download = got.expect("it is there");
+    Store::shared(settings).expect("a client")
+}
+
+fn done<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    runtime.expect("a runtime").block_on(work)
+}
+
+/// The object of this key; `None`: there is none.
+fn object(store: &Store, key: &str) -> Option<Vec<u8>> {
+    done(async {
+        let mut download = match store.get(key, None, Timeouts::default()).await {
+            Err(error) if error.code() == Some("NoSuchKey") => return None,
+            got => got.expect("it is there"),
+        };
         let mut bytes = Vec::new();
         while let Some(chunk) = download.chunk().await.expect("read") {
             bytes.extend_from_slice(&chunk);
         }
-        bytes
+        Some(bytes)
     })
+}
+
+/// A gateway that records to a store, with the keys of a user.
+fn with_store(folder: &Path, endpoint: &str, more: &str, tables: &str) -> Command {
+    let text = format!(
+        "[s3]\nspool = \"{}\"\nendpoint = \"{endpoint}\"\npath-style = true\n{more}{tables}",
+        folder.join("spool").display()
+    );
+    let mut command = command(folder, &text);
+    command
+        .env("AWS_ACCESS_KEY_ID", "access")
+        .env("AWS_SECRET_ACCESS_KEY", SECRET_KEY);
+    command
+}
+
+/// That nobody else has.
+const SECRET_KEY: &str = "SECRETofTheTests";
+
+/// As those on the disk: by the same requests, with the same answers (RFC 9110, section 14).
+#[test]
+fn recordings_in_a_store_are_listed_read_in_parts_and_deleted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let port = free_port();
+    let server = ObjectStore::start_tls(port, folder.path());
+    let (endpoint, ca) = (
+        format!("https://127.0.0.1:{port}"),
+        folder.path().join("ca.pem"),
+    );
+    let record = "{ to = \"s3://us-east-1/bucket/{name}/{id}.wav\", rotate = \"1s\" }";
+    let (table, listen) = stream("kept", "PCMU", record);
+    let more = format!("ca = \"{}\"\n", ca.display());
+    let command = with_store(folder.path(), &endpoint, &more, &table);
+    let gateway = Gateway {
+        relay: Relay::of(Running::spawn(command)),
+        folder,
+    };
+    let speaker = Speaker::start(socket(), listen, 0, format_of("PCMU/8000"), HZ[0]);
+    gateway.wait_for("complete", 4);
+    let stopped = json!({"recording": "stopped"});
+    assert_eq!(gateway.patch("/v1/streams/kept", &stopped), 204);
+    drop(speaker);
+    wait_until(|| {
+        let all = gateway.recordings("");
+        all.iter().all(|one| one["uri"].is_string())
+    });
+    let all = gateway.recordings("stream=kept");
+    let (mut paged, mut next) = (Vec::new(), Some("/v1/recordings?limit=3".to_owned()));
+    while let Some(path) = next {
+        let page = gateway.relay.get_json(&path);
+        paged.extend(page["recordings"].as_array().expect("a list").clone());
+        next = page["next"].as_str().map(str::to_owned);
+    }
+    assert_eq!(paged, all);
+
+    let key = |one: &Value| one["file"].as_str().expect("a name").to_owned();
+    let path = path_of(&all[1]);
+    let store = other_client(&endpoint, Some(&ca));
+    let file = object(&store, &key(&all[1])).expect("the store has it");
+    assert_eq!(all[1]["bytes"].as_u64(), Some(file.len() as u64));
+    let part = |range: &str| {
+        let header = format!("Range: {range}\r\n");
+        gateway.relay.request("GET", path, &header, b"")
+    };
+    let whole = gateway.relay.get(path);
+    assert_eq!((whole.status, &whole.body), (200, &file));
+    assert_eq!(whole.headers["content-type"], "audio/wav");
+    assert_eq!(whole.headers["accept-ranges"], "bytes");
+    let some = part("bytes=100-299");
+    assert_eq!((some.status, &some.body[..]), (206, &file[100..300]));
+    assert_eq!(
+        some.headers["content-range"],
+        format!("bytes 100-299/{}", file.len())
+    );
+    assert_eq!(part("bytes=-8").body, file[file.len() - 8..]);
+    assert_eq!(part("bytes=200-").body, file[200..]);
+    let none = part("bytes=99999999-");
+    assert_eq!(
+        (none.status, &none.headers["content-range"]),
+        (416, &format!("bytes */{}", file.len()))
+    );
+
+    assert_eq!(gateway.relay.request("DELETE", path, "", b"").status, 204);
+    assert_eq!(object(&store, &key(&all[1])), None);
+    gateway.relay.request("DELETE", path, "", b"").problem(404);
+    gateway.relay.get(path).problem(404);
+    assert_eq!(gateway.recordings("").len(), all.len() - 1);
+    // Somebody else has deleted it: it is listed until it is deleted here.
+    done(store.delete(&key(&all[2]), Timeouts::default())).expect("it is gone");
+    gateway.relay.get(path_of(&all[2])).problem(404);
+    let gone = gateway.relay.request("DELETE", path_of(&all[2]), "", b"");
+    assert_eq!(gone.status, 204);
+    assert_eq!(gateway.recordings("").len(), all.len() - 2);
+    // The store is away: the list stays, and what is not there is told.
+    drop(server);
+    let left = path_of(&all[0]);
+    let problem = gateway.relay.get(left).problem(503);
+    assert!(!problem.to_string().contains(SECRET_KEY), "{problem}");
+    let problem = gateway.relay.request("DELETE", left, "", b"").problem(502);
+    assert!(!problem.to_string().contains(SECRET_KEY), "{problem}");
+    assert_eq!(gateway.recordings("").len(), all.len() - 2);
 }
 
 /// A store that is away is waited for, over a kill; when it is back, it has what was recorded, byte for byte, and the folder is empty.
@@ -1416,17 +1555,10 @@ fn recordings_wait_for_their_store_and_are_there_alone() {
         "{ to = \"s3://us-east-1/bucket/{name}/{id}.wav\" }",
     );
     let spool = folder.path().join("spool");
-    let store = format!(
-        "[s3]\nspool = \"{}\"\nendpoint = \"http://127.0.0.1:{port}\"\npath-style = true\n",
-        spool.display()
-    );
+    let endpoint = format!("http://127.0.0.1:{port}");
     let of_user = |bucket: &str| {
         let table = table.replace("/bucket/", &format!("/{bucket}/"));
-        let mut command = command(folder.path(), &format!("{store}{table}"));
-        command
-            .env("AWS_ACCESS_KEY_ID", "access")
-            .env("AWS_SECRET_ACCESS_KEY", "SECRETofTheTests");
-        command
+        with_store(folder.path(), &endpoint, "", &table)
     };
     let start = |folder| Gateway {
         relay: Relay::of(Running::spawn(of_user("bucket"))),
@@ -1469,11 +1601,9 @@ fn recordings_wait_for_their_store_and_are_there_alone() {
     wait_until(|| !shown()["uri"].is_null());
     assert_eq!(shown()["uri"], format!("s3://us-east-1/bucket/{name}"));
     assert!(!waiting.exists());
-    assert!(object(port, &name) == bytes);
-    let answer = gateway
-        .relay
-        .request("GET", &format!("/v1/recordings/{id}"), "", b"");
-    assert_eq!(answer.status, 409);
+    assert!(object(&other_client(&endpoint, None), &name).as_ref() == Some(&bytes));
+    let read = gateway.relay.get(&format!("/v1/recordings/{id}"));
+    assert!(read.status == 200 && read.body == bytes);
     drop(gateway);
 
     // A bucket that there is not is told before anything is recorded.
@@ -1484,5 +1614,5 @@ fn recordings_wait_for_their_store_and_are_there_alone() {
         said.contains("NoSuchBucket") && said.contains("no-bucket"),
         "{said}"
     );
-    assert!(!said.contains("SECRETofTheTests"));
+    assert!(!said.contains(SECRET_KEY));
 }
