@@ -1539,7 +1539,7 @@ fn recordings_in_a_store_are_listed_read_in_parts_and_deleted() {
     let left = path_of(&all[0]);
     let problem = gateway.relay.get(left).problem(503);
     assert!(!problem.to_string().contains(SECRET_KEY), "{problem}");
-    let problem = gateway.relay.request("DELETE", left, "", b"").problem(502);
+    let problem = gateway.relay.request("DELETE", left, "", b"").problem(503);
     assert!(!problem.to_string().contains(SECRET_KEY), "{problem}");
     assert_eq!(gateway.recordings("").len(), all.len() - 2);
 }

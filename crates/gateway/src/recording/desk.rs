@@ -321,9 +321,10 @@ impl Desk {
         };
         let refused = match &entry.uri {
             _ if is_sending => Some(Deleted::OnItsWay),
-            Some(uri) if objects.is_none() => Some(Deleted::Refused(format!(
-                "{uri} is of a store that is not in the configuration"
-            ))),
+            Some(uri) if objects.is_none() => {
+                let why = format!("{uri} is of a store that is not in the configuration");
+                Some(Deleted::Refused(threadbare_s3::Error::Setting(why)))
+            }
             _ => None,
         };
         if let Some(refused) = refused {
@@ -453,7 +454,7 @@ impl Desk {
                     }
                     Err(error) => {
                         tracing::warn!(id, %error, "the store does not delete a recording");
-                        Deleted::Refused(error.to_string())
+                        Deleted::Refused(error)
                     }
                 };
                 // Who asked may have given up.

@@ -86,7 +86,7 @@ pub enum Deleted {
     /// It is on its way to the store.
     OnItsWay,
     /// The store does not delete it: why.
-    Refused(String),
+    Refused(threadbare_s3::Error),
 }
 
 /// What the thread tells.

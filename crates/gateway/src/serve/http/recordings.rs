@@ -240,10 +240,17 @@ async fn open(app: &App, id: &str) -> Result<(Entry, String, Reading), Problem> 
     }
 }
 
+/// A store that is away may be back later.
+fn status_of(error: &threadbare_s3::Error) -> StatusCode {
+    match error.is_transient() {
+        true => StatusCode::SERVICE_UNAVAILABLE,
+        false => StatusCode::BAD_GATEWAY,
+    }
+}
+
 fn unreadable(id: &str, error: &ReadError) -> Problem {
     let status = match error {
-        ReadError::Store(error) if error.is_transient() => StatusCode::SERVICE_UNAVAILABLE,
-        ReadError::Store(_) => StatusCode::BAD_GATEWAY,
+        ReadError::Store(error) => status_of(error),
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     };
     Problem::new(status, format!("{id}: {error}"))
@@ -284,9 +291,9 @@ pub(super) async fn delete(
         Ok(Deleted::Gone) => Ok(StatusCode::NO_CONTENT),
         Ok(Deleted::Grows) => Err(conflict("it is being written")),
         Ok(Deleted::OnItsWay) => Err(conflict("it is on its way to the store")),
-        Ok(Deleted::Refused(why)) => {
-            let detail = format!("{id}: it is not deleted: {why}");
-            Err(Problem::new(StatusCode::BAD_GATEWAY, detail))
+        Ok(Deleted::Refused(error)) => {
+            let detail = format!("{id}: the store does not delete it: {error}");
+            Err(Problem::new(status_of(&error), detail))
         }
         // There is no recorder.
         Ok(Deleted::Unknown) | Err(_) => Err(unknown(&id)),
