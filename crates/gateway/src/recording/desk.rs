@@ -446,23 +446,32 @@ impl Desk {
                 result,
                 tell,
             } => {
-                let deleted = match result {
-                    Ok(()) => {
-                        lock(&self.board.index).remove(&id);
-                        self.note(&root, &Line::Gone(id));
-                        Deleted::Gone
-                    }
-                    Err(error) => {
-                        tracing::warn!(id, %error, "the store does not delete a recording");
-                        Deleted::Refused(error)
-                    }
-                };
+                let deleted = self.note_deleted(&root, id, result);
                 // Who asked may have given up.
                 let _ = tell.send(deleted);
             }
             What::Beside(Ok(())) | What::Swept => {}
             What::Beside(Err(error)) => {
                 tracing::warn!(%error, "metadata of a recording are not kept");
+            }
+        }
+    }
+
+    fn note_deleted(
+        &mut self,
+        root: &Arc<Path>,
+        id: String,
+        result: Result<(), threadbare_s3::Error>,
+    ) -> Deleted {
+        match result {
+            Ok(()) => {
+                lock(&self.board.index).remove(&id);
+                self.note(root, &Line::Gone(id));
+                Deleted::Gone
+            }
+            Err(error) => {
+                tracing::warn!(id, %error, "the store does not delete a recording");
+                Deleted::Refused(error)
             }
         }
     }
