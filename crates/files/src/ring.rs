@@ -32,10 +32,6 @@ const WAKE_KEY: u64 = u64::MAX;
 const CANCEL_KEY: u64 = u64::MAX - 1;
 /// The position of a file without positions, for the kernel.
 const NO_POSITION: u64 = u64::MAX;
-/// Completions that are waited for together, at most, and for how long. Each wake-up of this thread costs more than a small write: a thread of the kernel's
-/// interrupts another processor for it.
-const TOGETHER_MAX: usize = 32;
-const TOGETHER_TIME: Duration = Duration::from_millis(2);
 /// After a submission that the kernel has no memory for.
 const REFUSED_PAUSE: Duration = Duration::from_millis(1);
 
@@ -169,28 +165,11 @@ impl Ring {
         }
     }
 
-    /// Gives everything to the kernel and waits for completions: for several, for a short time, where several are due.
+    /// Gives everything to the kernel and waits for a completion.
     fn submit(&mut self, timeout: Option<Duration>) {
-        let together = self.flights.len().min(TOGETHER_MAX);
-        if together > 1 {
-            let short = timeout.map_or(TOGETHER_TIME, |timeout| timeout.min(TOGETHER_TIME));
-            self.submit_for(together, Some(short));
-            if !self.ring.completion().is_empty() {
-                return;
-            }
-        }
-        self.submit_for(1, timeout);
-    }
-
-    /// The same for so many completions.
-    fn submit_for(&mut self, completions: usize, timeout: Option<Duration>) {
         loop {
             self.fill();
-            let wanted = if self.waiting.is_empty() {
-                completions
-            } else {
-                0
-            };
+            let wanted = usize::from(self.waiting.is_empty());
             let time = timeout.map(|timeout| {
                 types::Timespec::new()
                     .sec(timeout.as_secs())
