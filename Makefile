@@ -177,12 +177,13 @@ bench-calls: setup-bench ## measures calls of a SIP proxy beside rtpengine into 
 	$(MAKE) --no-print-directory bench-render
 
 .PHONY: bench-recordings
-bench-recordings: setup-bench ## prints what 1000 recordings cost beside 1000 calls (2 minutes)
+bench-recordings: setup-bench ## measures what 1000 recordings cost beside 1000 calls into bench/results, then bench-render (3 minutes)
 	$(CARGO) build --release -p threadbare
 	$(CARGO) build --release --manifest-path bench/Cargo.toml --target-dir $(TARGET_DIR)/bench --bin calls
-	for what in passed1000 recorded1000; do \
-	    $(TARGET_DIR)/bench/release/calls --threadbare $(TARGET_DIR)/release/threadbare --alone --only $$what $(BENCH_RECORDINGS_ARGS); \
-	done
+	$(TARGET_DIR)/bench/release/calls --threadbare $(TARGET_DIR)/release/threadbare --relay threadbare --rounds 5 \
+	    --only passed1000 --only recorded1000 $(BENCH_RECORDINGS_ARGS) >$(TARGET_DIR)/recordings.jsonl
+	mv $(TARGET_DIR)/recordings.jsonl bench/results/recordings.jsonl
+	$(MAKE) --no-print-directory bench-render
 
 .PHONY: bench-render
 bench-render: setup-demo ## README, docs, plots and drawings from the newest results files

@@ -163,7 +163,16 @@ const LIMITS: [(&str, &str, What, f64, Figure); 3] = [
 impl Calls {
     /// The file of this folder. `None`: there is none yet.
     pub fn read(folder: &Path) -> Result<Option<Calls>> {
-        let read = lines::read(&folder.join(FILE_NAME))?;
+        Calls::read_file(&folder.join(FILE_NAME))
+    }
+
+    /// That of recordings beside calls.
+    pub fn read_recordings(folder: &Path) -> Result<Option<Calls>> {
+        Calls::read_file(&folder.join(RECORDINGS_FILE_NAME))
+    }
+
+    fn read_file(path: &Path) -> Result<Option<Calls>> {
+        let read = lines::read(path)?;
         Ok(read.map(|(head, rows)| Calls { head, rows }))
     }
 
@@ -188,14 +197,25 @@ impl Calls {
     /// A figure against that of rtpengine in the same round.
     #[must_use]
     pub fn ratio(&self, what: What, relay: Kind, figure: Figure) -> Option<Spread> {
-        let of = |relay, round| {
+        self.ratio_of((what, relay), (what, Kind::Rtpengine), figure)
+    }
+
+    /// The CPU per packet of calls that are recorded against that of calls alone, in the same round, by the sockets of ours.
+    #[must_use]
+    pub fn recorded_ratio(&self) -> Option<Spread> {
+        let [recorded, alone] =
+            [What::Recorded1000, What::Passed1000].map(|what| (what, Kind::Threadbare));
+        self.ratio_of(recorded, alone, |figures| figures.us_per_packet)
+    }
+
+    fn ratio_of(&self, one: (What, Kind), other: (What, Kind), figure: Figure) -> Option<Spread> {
+        let of = |(what, relay), round| {
             let mut rows = self.rows.iter();
             let row = rows.find(|row| (row.what, row.relay, row.round) == (what, relay, round))?;
             figure(&row.figures)
         };
         let rounds = 0..self.rounds();
-        let ratios =
-            rounds.filter_map(|round| Some(of(relay, round)? / of(Kind::Rtpengine, round)?));
+        let ratios = rounds.filter_map(|round| Some(of(one, round)? / of(other, round)?));
         Spread::of(&ratios.collect::<Vec<_>>())
     }
 
@@ -221,6 +241,7 @@ impl Calls {
 }
 
 const FILE_NAME: &str = "calls.jsonl";
+const RECORDINGS_FILE_NAME: &str = "recordings.jsonl";
 
 #[cfg(test)]
 mod tests {
@@ -260,5 +281,25 @@ mod tests {
             .collect();
         assert_eq!(met.len(), 1);
         assert!(targets.iter().filter(|row| row.pass.is_none()).count() == targets.len() - 1);
+    }
+
+    #[test]
+    fn recordings_are_compared_with_the_calls_of_their_round() {
+        let head = r#"{"date_utc":"d","commit":"c","tree_dirty":false,"machine":{"cpu":"C","cores":2,"kernel":"6","distribution":"D","gstreamer":""}}"#;
+        let row = |what, round, us| {
+            format!(
+                r#"{{"what":"{what}","relay":"threadbare","round":{round},"us_per_packet":{us},"lost":0,"sent":1}}"#
+            )
+        };
+        let all = [
+            head.to_owned(),
+            row("passed1000", 0, 8.0),
+            row("recorded1000", 0, 10.0),
+            row("passed1000", 1, 4.0),
+            row("recorded1000", 1, 6.0),
+            row("recorded1000", 2, 6.0),
+        ];
+        let ratio = parsed(&all.join("\n")).recorded_ratio().unwrap();
+        assert_eq!((ratio.min, ratio.max), (1.25, 1.5));
     }
 }

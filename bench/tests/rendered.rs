@@ -20,11 +20,13 @@ fn readme_docs_and_pictures_are_rendered_from_the_newest_results() {
     let libraries = Libraries::read(&folder).unwrap();
     let media = Media::read(&folder).unwrap();
     let calls = Calls::read(&folder).unwrap();
+    let recordings = Calls::read_recordings(&folder).unwrap();
     let stale: Vec<String> = render::all(
         results.as_ref(),
         libraries.as_ref(),
         media.as_ref(),
         calls.as_ref(),
+        recordings.as_ref(),
     )
     .into_iter()
     .filter(|rendered| !rendered.is_current(root()).unwrap())

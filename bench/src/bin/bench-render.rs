@@ -28,11 +28,13 @@ fn main() -> Result<()> {
     let libraries = Libraries::read(&options.results)?;
     let media = Media::read(&options.results)?;
     let calls = Calls::read(&options.results)?;
+    let recordings = Calls::read_recordings(&options.results)?;
     let all = render::all(
         results.as_ref(),
         libraries.as_ref(),
         media.as_ref(),
         calls.as_ref(),
+        recordings.as_ref(),
     );
     for rendered in all {
         rendered.write(&options.root)?;

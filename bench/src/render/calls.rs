@@ -1,10 +1,10 @@
-//! The table of calls in docs/xdp.md.
+//! The tables of calls in docs/xdp.md, and of recordings beside calls in docs/recording.md.
 
 use std::fmt::Write as _;
 
 use super::libraries::origin;
 use super::tables::{row_line, with};
-use crate::calls::{Calls, Kind, What};
+use crate::calls::{Calls, Figures, Kind, What};
 
 const NOT_YET: &str = "*Not measured yet: `make bench-calls` measures and fills this in.*";
 
@@ -38,3 +38,34 @@ pub(super) fn calls(measured: Option<&Calls>) -> String {
     }
     text.trim_end().into()
 }
+
+/// What calls cost that are recorded, beside those that are not.
+pub(super) fn recordings(measured: Option<&Calls>) -> String {
+    let Some(measured) = measured else {
+        return RECORDINGS_NOT_YET.into();
+    };
+    let mut text = origin(&measured.head, measured.rounds() as usize);
+    text += "\n| 1000 calls of PCMU, passed on | CPU, µs per packet | packets lost | latest slice, ms |\n|---|---|---|---|\n";
+    for (name, what) in [
+        ("alone", What::Passed1000),
+        ("each to a WAV file of two tracks, 16 bits", What::Recorded1000),
+    ] {
+        let column = |figure: fn(&Figures) -> Option<f64>| {
+            let spread = measured.spread(what, Kind::Threadbare, figure);
+            spread.map_or("–".into(), with)
+        };
+        let (us, late) = (column(|one| one.us_per_packet), column(|one| one.late_ms));
+        let lost = column(|one| one.lost.map(|lost| lost as f64));
+        let _ = writeln!(text, "| {name} | {us} | {lost} | {late} |");
+    }
+    let ratio = measured.recorded_ratio().map_or("–".into(), with);
+    let _ = write!(
+        text,
+        "\nWith recordings against without, in the same round: {ratio} (target: at most {RECORDED_RATIO_MAX})."
+    );
+    text
+}
+
+const RECORDINGS_NOT_YET: &str =
+    "*Not measured yet: `make bench-recordings` measures and fills this in.*";
+const RECORDED_RATIO_MAX: f64 = 1.15;

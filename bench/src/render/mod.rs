@@ -44,6 +44,7 @@ pub fn all(
     measured: Option<&Libraries>,
     of_media: Option<&Media>,
     of_calls: Option<&Calls>,
+    of_recordings: Option<&Calls>,
 ) -> Vec<Rendered> {
     let part = |path, marker, text| Rendered {
         path,
@@ -56,6 +57,11 @@ pub fn all(
         part("docs/benchmarks.md", "bench", tables::document(results)),
         part("docs/benchmarks.md", "bench-media", media::media(of_media)),
         part("docs/xdp.md", "bench-calls", calls::calls(of_calls)),
+        part(
+            "docs/recording.md",
+            "bench-recordings",
+            calls::recordings(of_recordings),
+        ),
         part(
             "docs/demultiplexer.md",
             "bench-demultiplexer",

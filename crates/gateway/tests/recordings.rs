@@ -4,13 +4,14 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,7 @@ use nix::sys::signal::Signal;
 use rtp_types::RtpPacketBuilder;
 use serde_json::{Value, json};
 use threadbare_rtp::codec::{Encoder, EncoderSettings, Encoding, Format};
+use threadbare_s3::{Credentials, Endpoint, Store, StoreSettings, Timeouts};
 
 /// Of full scale.
 const LEVEL: f32 = 0.25;
@@ -347,6 +349,17 @@ fn heard(samples: &[f32], rate_hz: u32) -> Vec<Range<usize>> {
         }
     }
     parts
+}
+
+/// The longest part of a channel in which a tone is heard, s.
+fn heard_longest(samples: &[f32], rate_hz: u32) -> f64 {
+    let longest = heard(samples, rate_hz).iter().map(Range::len).max();
+    longest.unwrap_or(0) as f64 / f64::from(rate_hz)
+}
+
+/// Where a recording is read.
+fn path_of(recording: &Value) -> &str {
+    recording["path"].as_str().expect("a path")
 }
 
 /// In how many pieces of 50 ms a frequency is heard.
@@ -782,17 +795,22 @@ fn recordings_are_listed_read_in_parts_and_deleted() {
         "PCMU",
         "{ to = \"DIR/{name}/{id}.wav\", rotate = \"1s\" }",
     );
-    let gateway = Gateway::start(&table);
+    // Files of the first one end while a request is on its way; that of this one grows.
+    let (growing, _) = stream("grows", "PCMU", "{ to = \"DIR/{name}/{id}.wav\" }");
+    let gateway = Gateway::start(&format!("{table}{growing}"));
     let speaker = Speaker::start(socket(), listen, 0, format_of("PCMU/8000"), HZ[0]);
     gateway.wait_for("complete", 3);
     assert_eq!(
         gateway.patch("/v1/streams/a%20b", &json!({"recording": "stopped"})),
         204
     );
-    wait_until(|| gateway.recordings("state=running").is_empty());
+    wait_until(|| gateway.recordings("stream=a%20b&state=running").is_empty());
     drop(speaker);
     let all = gateway.recordings("stream=a%20b");
-    let (mut paged, mut next) = (Vec::new(), Some("/v1/recordings?limit=2".to_owned()));
+    let (mut paged, mut next) = (
+        Vec::new(),
+        Some("/v1/recordings?stream=a%20b&limit=2".to_owned()),
+    );
     while let Some(path) = next {
         let page = gateway.relay.get_json(&path);
         paged.extend(page["recordings"].as_array().expect("a list").clone());
@@ -845,15 +863,13 @@ fn recordings_are_listed_read_in_parts_and_deleted() {
     assert_eq!(gateway.relay.request("DELETE", path, "", b"").status, 204);
     assert!(!gateway.path(&all[1]).exists());
     gateway.relay.request("DELETE", path, "", b"").problem(404);
-    assert_eq!(gateway.recordings("").len(), all.len() - 1);
+    assert_eq!(gateway.recordings("stream=a%20b").len(), all.len() - 1);
     // One that grows is read, and stays.
-    assert_eq!(
-        gateway.patch("/v1/streams/a%20b", &json!({"recording": "running"})),
-        204
-    );
-    let growing = gateway.wait_for("running", 1).remove(0);
-    let path = growing["path"].as_str().expect("a path");
+    let growing = gateway.recordings("stream=grows&state=running").remove(0);
+    let path = path_of(&growing);
+    wait_until(|| gateway.relay.get(path).body.len() > 1024);
     gateway.relay.request("DELETE", path, "", b"").problem(409);
+    assert_eq!(gateway.relay.get(path).status, 200);
 }
 
 /// Whoever has no token has no recordings.
@@ -994,27 +1010,26 @@ fn a_killed_gateway_leaves_recordings_that_are_whole_or_play_to_their_last_secon
     assert!(complete.iter().all(|one| again.contains(one)));
 }
 
-/// A file system of 100 KiB: what is recorded there is cut off, and goes on when there is room. A stream that is not recorded loses nothing.
-#[test]
-fn a_full_disk_cuts_recordings_and_touches_no_stream() {
+/// A gateway whose folder of recordings is a file system of its own: `mount` is a command of bash that mounts it on `$1`. The stream `other` goes on to
+/// `answer`, and is not recorded; it listens there.
+fn start_mounted(mount: &str, tables: &str, answer: &UdpSocket) -> (Gateway, SocketAddr) {
     let folder = tempfile::tempdir().expect("a folder");
-    let (table, listen) = stream("full", "L16/16000/1", "{ to = \"DIR/{id}.wav\" }");
-    let (answer, other) = (socket(), SocketAddr::from(([127, 0, 0, 1], free_port())));
+    let other = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let text = format!(
         "[http]\nlisten = \"127.0.0.1:0\"\n[ng]\nlisten = \"127.0.0.1:0\"\n{}[[stream]]\nname = \"other\"\nlisten = \"{other}\"\ndestination = \"{}\"\ncodec = \"PCMU\"\ncodec-out = \"PCMA\"\nrtcp = false\n",
-        table.replace("DIR", &folder.path().join("rec").display().to_string()),
+        tables.replace("DIR", &folder.path().join("rec").display().to_string()),
         answer.local_addr().expect("bound"),
     );
     let path = folder.path().join("gateway.toml");
     std::fs::write(&path, text).expect("written");
     let rec = folder.path().join("rec");
     std::fs::create_dir(&rec).expect("made");
-    // With a mount of its own.
+    // With mounts of its own.
     let mut command = Command::new("unshare");
-    let mount =
-        "mount -t tmpfs -o size=100k none \"$1\" && exec \"$0\" run \"$2\" --log-format json";
-    command.args(["--user", "--map-root-user", "--mount", "bash", "-c", mount]);
+    let script = format!("{mount} && exec \"$0\" run \"$2\" --log-format json");
+    command.args(["--user", "--map-root-user", "--mount", "bash", "-c"]);
     command
+        .arg(script)
         .arg(env!("CARGO_BIN_EXE_threadbare"))
         .arg(&rec)
         .arg(&path);
@@ -1022,6 +1037,22 @@ fn a_full_disk_cuts_recordings_and_touches_no_stream() {
         relay: Relay::of(Running::spawn_as(command)),
         folder,
     };
+    (gateway, other)
+}
+
+/// Each packet is the one behind the one before it.
+fn assert_in_order(numbers: &[u16]) {
+    let is_next = |pair: &[u16]| pair[1] == pair[0].wrapping_add(1);
+    assert!(numbers.windows(2).all(is_next), "{numbers:?}");
+}
+
+/// A file system of 100 KiB: what is recorded there is cut off, and goes on when there is room. A stream that is not recorded loses nothing.
+#[test]
+fn a_full_disk_cuts_recordings_and_touches_no_stream() {
+    let (table, listen) = stream("full", "L16/16000/1", "{ to = \"DIR/{id}.wav\" }");
+    let answer = socket();
+    let mount = "mount -t tmpfs -o size=100k none \"$1\"";
+    let (gateway, other) = start_mounted(mount, &table, &answer);
     let speakers = [
         Speaker::start(socket(), listen, 96, format_of("L16/16000/1"), HZ[0]),
         Speaker::start(socket(), other, 0, format_of("PCMU/8000"), HZ[0]),
@@ -1039,12 +1070,7 @@ fn a_full_disk_cuts_recordings_and_touches_no_stream() {
         numbers.push(common::receive(&answer).sequence);
     }
     drop(speakers);
-    assert!(
-        numbers
-            .windows(2)
-            .all(|pair| pair[1] == pair[0].wrapping_add(1)),
-        "{numbers:?}"
-    );
+    assert_in_order(&numbers);
     let cut = gateway.recordings("state=cut").remove(0);
     assert!(
         cut["error"].as_str().expect("a reason").contains("ENOSPC"),
@@ -1057,6 +1083,104 @@ fn a_full_disk_cuts_recordings_and_touches_no_stream() {
     std::fs::write(&copy, &read.body).expect("written");
     let (samples, rate_hz, _) = decoded(&copy, 0);
     assert_near(level(&samples, rate_hz, HZ[0]), 1.0, "what was cut");
+}
+
+/// Of the streams that are recorded on the disk that stalls.
+const STALLED: usize = 4;
+/// Packets of 20 ms in five seconds.
+const STALL_PACKETS: usize = 250;
+
+/// A file system whose server (bindfs, by FUSE) stops for five seconds: whoever writes there waits. A stream beside it loses nothing, nor does a recording on
+/// another disk wait; and what was recorded meanwhile is in the files, as their rings and the memory for the disk have room for it.
+#[test]
+fn a_stalled_disk_stops_no_stream_and_is_made_up_for() {
+    let answer = socket();
+    let (mut tables, mut places) = (String::new(), Vec::new());
+    for number in 0..=STALLED {
+        // The last one is recorded elsewhere.
+        let folder = if number < STALLED { "DIR" } else { "DIR.well" };
+        let record = format!("{{ to = \"{folder}/{{id}}.wav\" }}");
+        let (table, listen) = stream(&format!("s{number}"), "PCMU", &record);
+        tables.push_str(&table);
+        places.push(listen);
+    }
+    // The server goes with the gateway.
+    let mount = "mkdir \"$1.disk\" && { setpriv --pdeathsig KILL bindfs -f \"$1.disk\" \"$1\" & echo $! >\"$1.pid\"; until mountpoint -q \"$1\"; do sleep 0.01; done; }";
+    let (gateway, other) = start_mounted(mount, &tables, &answer);
+    let mut speakers: Vec<Speaker> = places
+        .iter()
+        .map(|listen| Speaker::start(socket(), *listen, 0, format_of("PCMU/8000"), HZ[0]))
+        .collect();
+    let stream_of = |one: &Value| one["stream"].as_str().expect("a name").to_owned();
+    let length = |one: &Value| gateway.relay.get(path_of(one)).body.len();
+    wait_until(|| {
+        let running = gateway.recordings("state=running");
+        running.len() == STALLED + 1 && running.iter().all(|one| length(one) > 16_044)
+    });
+    let well = format!("stream=s{STALLED}");
+    let well = gateway.recordings(&well).remove(0);
+    let pid = std::fs::read_to_string(gateway.folder.path().join("rec.pid")).expect("a number");
+    let server = nix::unistd::Pid::from_raw(pid.trim().parse().expect("a number"));
+    let signal = |signal| nix::sys::signal::kill(server, signal).expect("it runs");
+    let on_disk = || {
+        let files = std::fs::read_dir(gateway.folder.path().join("rec.disk")).expect("a folder");
+        let bytes = |file: std::io::Result<std::fs::DirEntry>| {
+            let file = file.expect("read");
+            (file.file_name(), file.metadata().expect("there").len())
+        };
+        files.map(bytes).collect::<BTreeMap<_, _>>()
+    };
+    let came = Arc::new(Mutex::new(Vec::new()));
+    let (heard, hears) = (came.clone(), answer);
+    let is_over = Arc::new(AtomicBool::new(false));
+    let over = is_over.clone();
+    let ear = std::thread::spawn(move || {
+        while !over.load(Relaxed) {
+            let number = common::receive(&hears).sequence;
+            heard.lock().expect("no panic").push(number);
+        }
+    });
+    speakers.push(Speaker::start(
+        socket(),
+        other,
+        0,
+        format_of("PCMU/8000"),
+        HZ[0],
+    ));
+    let wait_for = |packets: usize| {
+        let since = came.lock().expect("no panic").len();
+        wait_until(|| came.lock().expect("no panic").len() >= since + packets);
+    };
+    wait_for(50);
+    let before = length(&well);
+    signal(Signal::SIGSTOP);
+    wait_for(25);
+    let stalled = on_disk();
+    wait_for(STALL_PACKETS);
+    // Two seconds of 16 bits at 8 kHz, at least, are there already.
+    wait_until(|| length(&well) > before + 32_000);
+    assert_eq!(on_disk(), stalled, "nothing was written");
+    signal(Signal::SIGCONT);
+    wait_for(50);
+    is_over.store(true, Relaxed);
+    ear.join().expect("packets come");
+    assert_in_order(&came.lock().expect("no panic"));
+    for number in 0..=STALLED {
+        let path = format!("/v1/streams/s{number}");
+        assert_eq!(gateway.patch(&path, &json!({"recording": "stopped"})), 204);
+    }
+    drop(speakers);
+    for recording in gateway.wait_for("complete", STALLED + 1) {
+        let name = stream_of(&recording);
+        assert_eq!(recording["missed_ms"], 0, "{recording}");
+        let read = gateway.relay.get(path_of(&recording));
+        let copy = gateway.folder.path().join("copy.wav");
+        std::fs::write(&copy, &read.body).expect("written");
+        let (samples, rate_hz, _) = decoded(&copy, 0);
+        let longest = heard_longest(&samples, rate_hz);
+        assert!(longest > 5.5, "{name}: {longest} s without a break");
+        assert_near(level(&samples, rate_hz, HZ[0]), 1.0, &name);
+    }
 }
 
 /// Before anything starts, each mistake is told with its name, the value, and what is allowed.
@@ -1229,6 +1353,38 @@ struct ObjectStore(Child);
 
 impl ObjectStore {
     fn start(port: u16) -> ObjectStore {
+        ObjectStore::start_with(port, &[])
+    }
+
+    /// That speaks TLS, with a certificate of `ca.pem` in the folder.
+    fn start_tls(port: u16, folder: &Path) -> ObjectStore {
+        let mut of_ca = rcgen::CertificateParams::new(Vec::new()).expect("no names");
+        of_ca.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        // Another name than the server's: OpenSSL would take that for its own issuer.
+        let mut name = rcgen::DistinguishedName::new();
+        name.push(rcgen::DnType::CommonName, "authority");
+        of_ca.distinguished_name = name;
+        let ca_key = rcgen::KeyPair::generate().expect("a key");
+        let ca = of_ca.self_signed(&ca_key).expect("signed");
+        let issuer = rcgen::Issuer::new(of_ca, ca_key);
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let names = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]);
+        let signed = names.expect("a name").signed_by(&key, &issuer);
+        let files = [
+            ("store.pem", signed.expect("signed").pem()),
+            ("store.key", key.serialize_pem()),
+            ("ca.pem", ca.pem()),
+        ];
+        let paths = files.map(|(name, text)| {
+            let path = folder.join(name);
+            std::fs::write(&path, text).expect("written");
+            path.display().to_string()
+        });
+        let [certificate, key, ca] = &paths;
+        ObjectStore::start_with(port, &["--tls", certificate, key, "--ca", ca])
+    }
+
+    fn start_with(port: u16, more: &[&str]) -> ObjectStore {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let python = folder
             .parent()
@@ -1237,6 +1393,7 @@ impl ObjectStore {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../gst/tests/common/store.py");
         let mut child = Command::new(python)
             .args([script, "--port", &port.to_string()])
+            .args(more)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -1257,29 +1414,134 @@ impl Drop for ObjectStore {
     }
 }
 
-/// The object of this key, as another client reads it.
-fn object(port: u16, key: &str) -> Vec<u8> {
-    use threadbare_s3::{Credentials, Endpoint, Store, StoreSettings, Timeouts};
-    let uri = format!("http://127.0.0.1:{port}");
+/// The store, as another client sees it.
+fn other_client(endpoint: &str, ca: Option<&Path>) -> Store {
     let settings = StoreSettings {
-        endpoint: Endpoint::new(Some(&uri), "us-east-1", "bucket", true).expect("a bucket"),
+        endpoint: Endpoint::new(Some(endpoint), "us-east-1", "bucket", true).expect("a bucket"),
         credentials: Credentials::given(Some("access"), Some("secret"), None).expect("two"),
-        ca_file: None,
+        ca_file: ca.map(Path::to_owned),
     };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime");
-    runtime.block_on(async {
-        let store = Store::shared(settings).expect("a client");
-        let got = store.get(key, None, Timeouts::default()).await;
-        let mut download = got.expect("it is there");
+    Store::shared(settings).expect("a client")
+}
+
+fn done<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    runtime.expect("a runtime").block_on(work)
+}
+
+/// The object of this key; `None`: there is none.
+fn object(store: &Store, key: &str) -> Option<Vec<u8>> {
+    done(async {
+        let mut download = match store.get(key, None, Timeouts::default()).await {
+            Err(error) if error.code() == Some("NoSuchKey") => return None,
+            got => got.expect("it is there"),
+        };
         let mut bytes = Vec::new();
         while let Some(chunk) = download.chunk().await.expect("read") {
             bytes.extend_from_slice(&chunk);
         }
-        bytes
+        Some(bytes)
     })
+}
+
+/// A gateway that records to a store, with the keys of a user.
+fn with_store(folder: &Path, endpoint: &str, more: &str, tables: &str) -> Command {
+    let text = format!(
+        "[s3]\nspool = \"{}\"\nendpoint = \"{endpoint}\"\npath-style = true\n{more}{tables}",
+        folder.join("spool").display()
+    );
+    let mut command = command(folder, &text);
+    command
+        .env("AWS_ACCESS_KEY_ID", "access")
+        .env("AWS_SECRET_ACCESS_KEY", SECRET_KEY);
+    command
+}
+
+/// That nobody else has.
+const SECRET_KEY: &str = "SECRETofTheTests";
+
+/// As those on the disk: by the same requests, with the same answers (RFC 9110, section 14).
+#[test]
+fn recordings_in_a_store_are_listed_read_in_parts_and_deleted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let port = free_port();
+    let server = ObjectStore::start_tls(port, folder.path());
+    let (endpoint, ca) = (
+        format!("https://127.0.0.1:{port}"),
+        folder.path().join("ca.pem"),
+    );
+    let record = "{ to = \"s3://us-east-1/bucket/{name}/{id}.wav\", rotate = \"1s\" }";
+    let (table, listen) = stream("kept", "PCMU", record);
+    let more = format!("ca = \"{}\"\n", ca.display());
+    let command = with_store(folder.path(), &endpoint, &more, &table);
+    let gateway = Gateway {
+        relay: Relay::of(Running::spawn(command)),
+        folder,
+    };
+    let speaker = Speaker::start(socket(), listen, 0, format_of("PCMU/8000"), HZ[0]);
+    gateway.wait_for("complete", 4);
+    let stopped = json!({"recording": "stopped"});
+    assert_eq!(gateway.patch("/v1/streams/kept", &stopped), 204);
+    drop(speaker);
+    wait_until(|| {
+        let all = gateway.recordings("");
+        all.iter().all(|one| one["uri"].is_string())
+    });
+    let all = gateway.recordings("stream=kept");
+    let (mut paged, mut next) = (Vec::new(), Some("/v1/recordings?limit=3".to_owned()));
+    while let Some(path) = next {
+        let page = gateway.relay.get_json(&path);
+        paged.extend(page["recordings"].as_array().expect("a list").clone());
+        next = page["next"].as_str().map(str::to_owned);
+    }
+    assert_eq!(paged, all);
+
+    let key = |one: &Value| one["file"].as_str().expect("a name").to_owned();
+    let path = path_of(&all[1]);
+    let store = other_client(&endpoint, Some(&ca));
+    let file = object(&store, &key(&all[1])).expect("the store has it");
+    assert_eq!(all[1]["bytes"].as_u64(), Some(file.len() as u64));
+    let part = |range: &str| {
+        let header = format!("Range: {range}\r\n");
+        gateway.relay.request("GET", path, &header, b"")
+    };
+    let whole = gateway.relay.get(path);
+    assert_eq!((whole.status, &whole.body), (200, &file));
+    assert_eq!(whole.headers["content-type"], "audio/wav");
+    assert_eq!(whole.headers["accept-ranges"], "bytes");
+    let some = part("bytes=100-299");
+    assert_eq!((some.status, &some.body[..]), (206, &file[100..300]));
+    assert_eq!(
+        some.headers["content-range"],
+        format!("bytes 100-299/{}", file.len())
+    );
+    assert_eq!(part("bytes=-8").body, file[file.len() - 8..]);
+    assert_eq!(part("bytes=200-").body, file[200..]);
+    let none = part("bytes=99999999-");
+    assert_eq!(
+        (none.status, &none.headers["content-range"]),
+        (416, &format!("bytes */{}", file.len()))
+    );
+
+    assert_eq!(gateway.relay.request("DELETE", path, "", b"").status, 204);
+    assert_eq!(object(&store, &key(&all[1])), None);
+    gateway.relay.request("DELETE", path, "", b"").problem(404);
+    gateway.relay.get(path).problem(404);
+    assert_eq!(gateway.recordings("").len(), all.len() - 1);
+    // Somebody else has deleted it: it is listed until it is deleted here.
+    done(store.delete(&key(&all[2]), Timeouts::default())).expect("it is gone");
+    gateway.relay.get(path_of(&all[2])).problem(404);
+    let gone = gateway.relay.request("DELETE", path_of(&all[2]), "", b"");
+    assert_eq!(gone.status, 204);
+    assert_eq!(gateway.recordings("").len(), all.len() - 2);
+    // The store is away: the list stays, and what is not there is told.
+    drop(server);
+    let left = path_of(&all[0]);
+    let problem = gateway.relay.get(left).problem(503);
+    assert!(!problem.to_string().contains(SECRET_KEY), "{problem}");
+    let problem = gateway.relay.request("DELETE", left, "", b"").problem(503);
+    assert!(!problem.to_string().contains(SECRET_KEY), "{problem}");
+    assert_eq!(gateway.recordings("").len(), all.len() - 2);
 }
 
 /// A store that is away is waited for, over a kill; when it is back, it has what was recorded, byte for byte, and the folder is empty.
@@ -1293,17 +1555,10 @@ fn recordings_wait_for_their_store_and_are_there_alone() {
         "{ to = \"s3://us-east-1/bucket/{name}/{id}.wav\" }",
     );
     let spool = folder.path().join("spool");
-    let store = format!(
-        "[s3]\nspool = \"{}\"\nendpoint = \"http://127.0.0.1:{port}\"\npath-style = true\n",
-        spool.display()
-    );
+    let endpoint = format!("http://127.0.0.1:{port}");
     let of_user = |bucket: &str| {
         let table = table.replace("/bucket/", &format!("/{bucket}/"));
-        let mut command = command(folder.path(), &format!("{store}{table}"));
-        command
-            .env("AWS_ACCESS_KEY_ID", "access")
-            .env("AWS_SECRET_ACCESS_KEY", "SECRETofTheTests");
-        command
+        with_store(folder.path(), &endpoint, "", &table)
     };
     let start = |folder| Gateway {
         relay: Relay::of(Running::spawn(of_user("bucket"))),
@@ -1346,11 +1601,9 @@ fn recordings_wait_for_their_store_and_are_there_alone() {
     wait_until(|| !shown()["uri"].is_null());
     assert_eq!(shown()["uri"], format!("s3://us-east-1/bucket/{name}"));
     assert!(!waiting.exists());
-    assert!(object(port, &name) == bytes);
-    let answer = gateway
-        .relay
-        .request("GET", &format!("/v1/recordings/{id}"), "", b"");
-    assert_eq!(answer.status, 409);
+    assert!(object(&other_client(&endpoint, None), &name).as_ref() == Some(&bytes));
+    let read = gateway.relay.get(&format!("/v1/recordings/{id}"));
+    assert!(read.status == 200 && read.body == bytes);
     drop(gateway);
 
     // A bucket that there is not is told before anything is recorded.
@@ -1361,5 +1614,5 @@ fn recordings_wait_for_their_store_and_are_there_alone() {
         said.contains("NoSuchBucket") && said.contains("no-bucket"),
         "{said}"
     );
-    assert!(!said.contains("SECRETofTheTests"));
+    assert!(!said.contains(SECRET_KEY));
 }

@@ -329,6 +329,7 @@ impl crate::Call for MediaCall {
         if self.early.is_some() {
             self.handle_early(now_ns, None);
         }
+        self.heard.prefetch_room();
         if !self.unsent.stage_waiting(&mut self.protections, out) {
             return;
         }

@@ -4,7 +4,9 @@
 //! that are the same share what the usual places of credentials have given.
 
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock, Mutex, OnceLock, Weak};
 use std::task::Waker;
@@ -169,6 +171,15 @@ fn client(ca_file: Option<&Path>) -> Result<Client, Error> {
         .build()
         .map_err(|error| Error::Setting(format!("no HTTP client: {}", causes(&error))))?;
     Ok(lock(&ALL).entry(wanted).or_insert(built).clone())
+}
+
+/// What a store says of an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Head {
+    /// Its bytes, if the store says so.
+    pub bytes: Option<u64>,
+    /// What the store calls the content.
+    pub etag: Option<String>,
 }
 
 /// A response whose body is read on demand.
@@ -484,22 +495,31 @@ impl Store {
         Ok(all)
     }
 
+    /// What there is of an object; `None`: there is none.
+    ///
+    /// # Errors
+    /// The store does not say.
+    pub async fn head(&self, key: &str, timeouts: Timeouts) -> Result<Option<Head>, Error> {
+        let request = self.request(Method::HEAD, key, &[]);
+        let headers = match self.ask(request, timeouts.request_ms).await {
+            Ok((headers, _)) => headers,
+            Err(Error::Refused { status: 404, .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let text = |name: HeaderName| headers.get(name)?.to_str().ok();
+        Ok(Some(Head {
+            bytes: text(CONTENT_LENGTH).and_then(|text| text.parse().ok()),
+            etag: text(ETAG).map(str::to_owned),
+        }))
+    }
+
     /// The ETag of an object; `None`: there is none.
     ///
     /// # Errors
     /// The store does not say.
     pub async fn etag(&self, key: &str, timeouts: Timeouts) -> Result<Option<String>, Error> {
-        match self
-            .ask(self.request(Method::HEAD, key, &[]), timeouts.request_ms)
-            .await
-        {
-            Ok((headers, _)) => Ok(headers
-                .get(ETAG)
-                .and_then(|etag| etag.to_str().ok())
-                .map(str::to_owned)),
-            Err(Error::Refused { status: 404, .. }) => Ok(None),
-            Err(error) => Err(error),
-        }
+        let head = self.head(key, timeouts).await?;
+        Ok(head.and_then(|head| head.etag))
     }
 
     /// Reads an object, or a range of it as the header `Range` has it (`bytes=0-99`).
@@ -567,19 +587,26 @@ pub async fn refusal_of(response: Response) -> Error {
     }
 }
 
+/// Does work in this time. It may be asked for by any executor: connections and timers are those of the client's threads, and outlive who asked.
 async fn within<T>(
     patience: Option<Duration>,
     work: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Error> {
-    let Some(patience) = patience else {
-        return work.await;
+    let runtime = runtime()?;
+    let timed = async {
+        let Some(patience) = patience else {
+            return work.await;
+        };
+        let ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+        let done = timeout(patience, work).await;
+        done.unwrap_or(Err(Error::TimedOut(ms)))
     };
-    match timeout(patience, work).await {
-        Ok(result) => result,
-        Err(_) => Err(Error::TimedOut(
-            u64::try_from(patience.as_millis()).unwrap_or(u64::MAX),
-        )),
-    }
+    let mut timed = pin!(timed);
+    poll_fn(|cx| {
+        let _here = runtime.enter();
+        timed.as_mut().poll(cx)
+    })
+    .await
 }
 
 async fn text_of(mut response: Response) -> Result<String, Error> {

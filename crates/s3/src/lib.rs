@@ -24,7 +24,7 @@
 //! ```
 //!
 //! **Threads.** Two (`ts-s3`) for the whole process, and the disk service of `threadbare-files`. All futures here are for any executor, but
-//! for the methods of [`Store`], which need a tokio runtime with I/O and time.
+//! for [`Store::sign`], which needs a tokio runtime with I/O and time.
 //!
 //! **Memory.** With a spool: the disk service's budget, and 64 KiB for each of the [requests under way](Store), of which there are 32 at
 //! most. Without: the pool.
@@ -51,7 +51,7 @@ mod xml;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-pub use self::client::{Download, Store, StoreSettings, Timeouts, refusal_of};
+pub use self::client::{Download, Head, Store, StoreSettings, Timeouts, refusal_of};
 pub use self::core::{
     OnError, PART_BYTES_DEFAULT, PART_BYTES_MAX, PART_BYTES_MIN, PARTS_MAX, Retries, Sizes,
 };

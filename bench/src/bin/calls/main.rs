@@ -39,9 +39,9 @@ struct Options {
     /// Seconds of the window.
     #[arg(long, default_value_t = 4.0)]
     seconds: f64,
-    /// Only this.
+    /// Only these; may be given several times.
     #[arg(long)]
-    only: Option<What>,
+    only: Vec<What>,
     /// Folder of recordings; without it, one for temporary files.
     #[arg(long)]
     recordings: Option<PathBuf>,
@@ -65,9 +65,9 @@ fn main() -> Result<()> {
     println!("{}", serde_json::to_string(&Head::now(String::new())?)?);
     for round in 0..options.rounds.max(1) {
         for what in What::value_variants() {
-            let is_wanted = match options.only {
-                Some(only) => only == *what,
-                None => *what != What::Recorded1000,
+            let is_wanted = match options.only.is_empty() {
+                true => *what != What::Recorded1000,
+                false => options.only.contains(what),
             };
             if !is_wanted {
                 continue;

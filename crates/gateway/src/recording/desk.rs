@@ -15,8 +15,9 @@ use tokio::sync::oneshot;
 
 use super::destination::{Keeping, metadata_path};
 use super::index::{Entry, Line, RecordingState, Subject};
-use super::orders::{Board, RecordingId, lock};
+use super::orders::{Board, Deleted, RecordingId, lock};
 use super::part::Part;
+use super::place::StoredObject;
 use super::repair::{journal_path, new_journal_path};
 use super::sound::Sound;
 use crate::config::{Names, RecordSpec};
@@ -43,12 +44,12 @@ pub(super) enum What {
     },
     /// It was written no further, and is removed.
     Discarded { id: String, wanted: PathBuf },
-    /// It was removed on demand.
+    /// It was removed on demand, or the store has it still.
     Deleted {
         id: String,
         root: Arc<Path>,
-        result: Result<(), Failure>,
-        tell: oneshot::Sender<bool>,
+        result: Result<(), threadbare_s3::Error>,
+        tell: oneshot::Sender<Deleted>,
     },
     /// All files of a recording were removed.
     Swept,
@@ -302,19 +303,38 @@ impl Desk {
         true
     }
 
-    pub(super) fn delete(&mut self, id: String, tell: oneshot::Sender<bool>) {
+    /// Deletes a file that is not written any more, on the disk or in the store.
+    pub(super) fn delete(&mut self, id: String, tell: oneshot::Sender<Deleted>) {
         let found = lock(&self.board.index).find(&id).cloned();
-        let Some((root, entry)) = found.filter(|(_, one)| one.state != RecordingState::Running)
-        else {
-            // Who asked may have given up.
-            let _ = tell.send(false);
-            return;
+        let (root, entry) = match found {
+            Some(found) if found.1.state != RecordingState::Running => found,
+            other => {
+                // Who asked may have given up.
+                let _ = tell.send(other.map_or(Deleted::Unknown, |_| Deleted::Grows));
+                return;
+            }
         };
-        let (disk, path) = (self.disk.clone(), root.join(&entry.path));
+        let path = root.join(&entry.path);
+        let (is_sending, objects) = match lock(&self.board.outboxes).get(&root) {
+            Some(outbox) => (outbox.is_sending(&path), Some(outbox.objects(&entry))),
+            None => (false, None),
+        };
+        let refused = match &entry.uri {
+            _ if is_sending => Some(Deleted::OnItsWay),
+            Some(uri) if objects.is_none() => {
+                let why = format!("{uri} is of a store that is not in the configuration");
+                Some(Deleted::Refused(threadbare_s3::Error::Setting(why)))
+            }
+            _ => None,
+        };
+        if let Some(refused) = refused {
+            let _ = tell.send(refused);
+            return;
+        }
+        let disk = self.disk.clone();
         self.jobs.push(Box::pin(async move {
-            let result = disk.remove(&path).await;
-            // It may not be there.
-            let _ = disk.remove(metadata_path(&path)).await;
+            let is_stored = entry.uri.is_some();
+            let result = delete(&disk, &path, objects, is_stored).await;
             let what = What::Deleted {
                 id,
                 root,
@@ -426,17 +446,32 @@ impl Desk {
                 result,
                 tell,
             } => {
-                if let Err(error) = &result {
-                    tracing::warn!(%error, "a recording is not there to be deleted");
-                }
-                lock(&self.board.index).remove(&id);
-                self.note(&root, &Line::Gone(id));
+                let deleted = self.note_deleted(&root, id, result);
                 // Who asked may have given up.
-                let _ = tell.send(true);
+                let _ = tell.send(deleted);
             }
             What::Beside(Ok(())) | What::Swept => {}
             What::Beside(Err(error)) => {
                 tracing::warn!(%error, "metadata of a recording are not kept");
+            }
+        }
+    }
+
+    fn note_deleted(
+        &mut self,
+        root: &Arc<Path>,
+        id: String,
+        result: Result<(), threadbare_s3::Error>,
+    ) -> Deleted {
+        match result {
+            Ok(()) => {
+                lock(&self.board.index).remove(&id);
+                self.note(root, &Line::Gone(id));
+                Deleted::Gone
+            }
+            Err(error) => {
+                tracing::warn!(id, %error, "the store does not delete a recording");
+                Deleted::Refused(error)
             }
         }
     }
@@ -469,6 +504,31 @@ impl Desk {
         let counter = &self.board.counters.missed_packets;
         counter.fetch_add(packets, Relaxed);
     }
+}
+
+/// Deletes a file and what is beside it. What the disk does not have any more, the store may have.
+async fn delete(
+    disk: &Disk,
+    path: &Path,
+    objects: Option<[StoredObject; 2]>,
+    is_stored: bool,
+) -> Result<(), threadbare_s3::Error> {
+    let mut is_gone = false;
+    if !is_stored {
+        match disk.remove(path).await {
+            Ok(()) => is_gone = true,
+            Err(error) if objects.is_none() => {
+                tracing::warn!(%error, "a recording is not there to be deleted");
+            }
+            Err(_) => {}
+        }
+        // It may not be there.
+        let _ = disk.remove(metadata_path(path)).await;
+    }
+    for object in objects.into_iter().flatten().filter(|_| !is_gone) {
+        object.delete().await?;
+    }
+    Ok(())
 }
 
 fn tell_of(path: &Path, entry: &Entry) {

@@ -25,6 +25,7 @@ mod orders;
 mod outbox;
 mod part;
 mod pcap;
+mod place;
 mod recorder;
 mod repair;
 mod running;
@@ -35,7 +36,8 @@ mod writer;
 
 pub use self::index::{Asked, Entry, RecordingState, Subject, recording_message};
 pub use self::loudness::FileLoudness;
-pub use self::orders::{Change, Ear, NewRecording, RecordingId, Source, Told, WayEnd};
+pub use self::orders::{Change, Deleted, Ear, NewRecording, RecordingId, Source, Told, WayEnd};
+pub use self::place::{Pieces, Place, ReadError, Reading};
 pub use self::recorder::{Counted, Recorder, RootError};
 pub use self::sound::Coding;
 pub use self::tracks::Tracks;

@@ -74,6 +74,21 @@ pub enum Change {
     Stop,
 }
 
+/// What became of a file that was to be deleted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Deleted {
+    /// It is gone.
+    Gone,
+    /// There is none.
+    Unknown,
+    /// It is being written.
+    Grows,
+    /// It is on its way to the store.
+    OnItsWay,
+    /// The store does not delete it: why.
+    Refused(threadbare_s3::Error),
+}
+
 /// What the thread tells.
 #[derive(Debug)]
 pub(super) struct Board {
@@ -123,8 +138,8 @@ pub(super) enum Order {
     },
     /// Of a stream of this name. Whether there is one.
     Change(String, Change, u64, oneshot::Sender<bool>),
-    /// A file. Whether it was there.
-    Delete(String, oneshot::Sender<bool>),
+    /// A file.
+    Delete(String, oneshot::Sender<Deleted>),
     /// The store has a file of this folder.
     Stored(Arc<Path>, PathBuf),
     /// A job may go on.

@@ -12,6 +12,7 @@ use threadbare_s3::{
 
 use super::destination::metadata_path;
 use super::index::Entry;
+use super::place::StoredObject;
 use crate::config::Bucket;
 
 /// Is told of a folder and the name of a file of it that the store has.
@@ -21,6 +22,7 @@ pub(super) type Stored = Box<dyn Fn(Arc<Path>, PathBuf) + Send + Sync>;
 #[derive(Debug)]
 pub(super) struct Outbox {
     sender: FileSender,
+    store: Store,
     bucket: Bucket,
 }
 
@@ -49,7 +51,11 @@ impl Outbox {
         settings.on_event = Some(Arc::new(move |event| tell(event, &folder, &stored)));
         let sender = FileSender::start(&store, settings)?;
         let bucket = bucket.clone();
-        Ok(Outbox { sender, bucket })
+        Ok(Outbox {
+            sender,
+            store,
+            bucket,
+        })
     }
 
     /// Sends a file, unless it is on its way.
@@ -72,6 +78,19 @@ impl Outbox {
             let path = path.display();
             tracing::error!(%path, %error, "a recording is not sent to the store: it stays where it is");
         }
+    }
+
+    /// Whether a file, or what is beside it, is on its way.
+    pub(super) fn is_sending(&self, path: &Path) -> bool {
+        self.sender.is_sending(path) || self.sender.is_sending(&metadata_path(path))
+    }
+
+    /// Where a file is when the store has it, and what is beside it.
+    pub(super) fn objects(&self, entry: &Entry) -> [StoredObject; 2] {
+        [entry.path.clone(), metadata_path(&entry.path)].map(|key| StoredObject {
+            store: self.store.clone(),
+            key: key.to_string_lossy().into_owned(),
+        })
     }
 
     /// What a file is called there.

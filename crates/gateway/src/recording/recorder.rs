@@ -13,9 +13,11 @@ use tokio::sync::{broadcast, oneshot};
 
 use super::index::{Asked, Entry};
 use super::orders::{
-    Board, Change, Counters, Ear, NewRecording, Order, RecordingId, Source, Teller, Told, lock,
+    Board, Change, Counters, Deleted, Ear, NewRecording, Order, RecordingId, Source, Teller, Told,
+    lock,
 };
 use super::outbox::Outbox;
+use super::place::Place;
 use super::repair;
 use super::writer::Writer;
 use crate::config::Template;
@@ -235,8 +237,8 @@ impl Recorder {
         told
     }
 
-    /// Deletes a file that is not written any more. Whether it was one.
-    pub fn delete(&self, id: &str) -> oneshot::Receiver<bool> {
+    /// Deletes a file that is not written any more, where it is.
+    pub fn delete(&self, id: &str) -> oneshot::Receiver<Deleted> {
         let (tell, told) = oneshot::channel();
         if self.is_running() {
             self.order(Order::Delete(id.to_owned(), tell));
@@ -256,14 +258,20 @@ impl Recorder {
 
     /// A file, and where it is now.
     #[must_use]
-    pub fn find(&self, id: &str) -> Option<(Entry, PathBuf)> {
-        let index = lock(&self.0.board.index);
-        let (root, entry) = index.find(id)?;
+    pub fn find(&self, id: &str) -> Option<(Entry, Place)> {
+        let (root, entry) = lock(&self.0.board.index).find(id)?.clone();
         let path = match entry.state {
             super::RecordingState::Running => entry.part_path(),
             _ => entry.path.clone(),
         };
-        Some((entry.clone(), root.join(path)))
+        let outboxes = lock(&self.0.board.outboxes);
+        let objects = outboxes.get(&root).map(|outbox| outbox.objects(&entry));
+        let place = Place {
+            path: root.join(path),
+            is_stored: entry.uri.is_some(),
+            object: objects.map(|[object, _]| object),
+        };
+        Some((entry, place))
     }
 
     /// Files that begin, and that have their last state, from now on.

@@ -1,5 +1,7 @@
 //! What is heard of a stream, or of both sides of a call, on one clock. No thread, no clock of its own.
 
+use std::cell::RefCell;
+
 use threadbare_relay::{Portion, PortionAudio};
 use threadbare_rtp::codec::Format;
 use threadbare_rtp::convert::Converter;
@@ -82,6 +84,7 @@ impl Tracks {
         let slack = SLACK_NS * u64::from(self.rate_hz) / NS_PER_S;
         let own_bytes = self.own_bytes();
         let (coding, rate_hz, channels) = (self.coding, self.rate_hz, self.channels);
+        let turn_bytes = TURN_MS * rate_hz as usize / 1000 * own_bytes;
         let Some(track) = self.tracks.get_mut(place) else {
             return;
         };
@@ -105,9 +108,7 @@ impl Tracks {
         let heard = heard.behind(left_out as usize * usize::from(channels));
         let bytes = heard.len() * coding.sample_bytes();
         if track.bytes.capacity() < track.bytes.len() + bytes {
-            // For a turn, in one piece.
-            let turn = TURN_MS * rate_hz as usize / 1000 * own_bytes;
-            track.bytes.reserve(bytes.max(turn));
+            track.take_room(bytes.max(turn_bytes));
         }
         coding.write(portion.format, heard, &mut track.bytes);
     }
@@ -138,8 +139,7 @@ impl Tracks {
             }
         }
         for track in &mut self.tracks {
-            // The rest is a few packets. Between turns, thousands of tracks have room for no more than that.
-            track.bytes = track.bytes[own..].to_vec();
+            track.return_room(own);
         }
         self.taken += count as u64;
     }
@@ -203,6 +203,26 @@ impl Tracks {
 }
 
 impl Track {
+    /// Has room for so many bytes more, for a turn: that of another track which had its turn, if there is one.
+    fn take_room(&mut self, bytes: usize) {
+        let mut room = ROOMS.with_borrow_mut(Vec::pop).unwrap_or_default();
+        room.reserve(self.bytes.len() + bytes);
+        room.extend_from_slice(&self.bytes);
+        self.bytes = room;
+    }
+
+    /// The first bytes were taken. The rest is a few packets: between turns, thousands of tracks have room for no more than that.
+    fn return_room(&mut self, taken: usize) {
+        let rest = self.bytes[taken..].to_vec();
+        let mut room = std::mem::replace(&mut self.bytes, rest);
+        room.clear();
+        ROOMS.with_borrow_mut(|rooms| {
+            if rooms.len() < ROOMS_MAX && room.capacity() <= ROOM_BYTES_MAX {
+                rooms.push(room);
+            }
+        });
+    }
+
     /// At this rate, with so many channels. `None`: that cannot be done.
     fn convert<'a>(
         &mut self,
@@ -250,6 +270,14 @@ fn side_by_side<const OWN: usize, const FRAME: usize>(
     }
 }
 
+thread_local! {
+    /// For turns, empty.
+    static ROOMS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+/// Both sides of a call have their turn together.
+const ROOMS_MAX: usize = 2;
+/// A turn of eight channels at 48 kHz. What has gathered beyond that is rare, and is given back.
+const ROOM_BYTES_MAX: usize = 1 << 19;
 const NS_PER_S: u64 = 1_000_000_000;
 /// What usually comes between two takes.
 const TURN_MS: usize = 640;

@@ -1,21 +1,29 @@
 """An S3 server (moto) on a free port of the loopback interface, until standard input ends. Prints its address.
 
-With "--secured", requests are checked as those of a user that may do everything with S3; prints that user's keys as well.
+With "--tls CERTIFICATE KEY", files of PEM, it speaks TLS; "--ca FILE" says whom its own client is to trust. With "--secured", requests are checked as those of a user that may do everything with S3; prints that user's keys as well.
 """
+import functools
 import json
 import sys
 
 import boto3
 import requests
+from moto.moto_server import threaded_moto_server
 from moto.server import ThreadedMotoServer
 
 # "--port N": there, once a program waits for it.
 wanted = int(sys.argv[sys.argv.index("--port") + 1]) if "--port" in sys.argv else 0
+scheme, trusted = "http", None
+if "--tls" in sys.argv:
+    at = sys.argv.index("--tls")
+    scheme, trusted = "https", sys.argv[sys.argv.index("--ca") + 1]
+    plain = threaded_moto_server.make_server
+    threaded_moto_server.make_server = functools.partial(plain, ssl_context=(sys.argv[at + 1], sys.argv[at + 2]))
 server = ThreadedMotoServer(ip_address="127.0.0.1", port=wanted, verbose=False)
 server.start()
 host, port = server.get_host_and_port()
-endpoint = f"http://{host}:{port}"
-access = {"endpoint_url": endpoint, "region_name": "us-east-1", "aws_access_key_id": "setup", "aws_secret_access_key": "setup"}
+endpoint = f"{scheme}://{host}:{port}"
+access = {"endpoint_url": endpoint, "region_name": "us-east-1", "aws_access_key_id": "setup", "aws_secret_access_key": "setup", "verify": trusted}
 s3 = boto3.client("s3", **access)
 s3.create_bucket(Bucket="bucket")
 s3.create_bucket(Bucket="versions")

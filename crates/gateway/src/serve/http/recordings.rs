@@ -3,8 +3,9 @@
 mod range;
 
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::extract::{Path, RawQuery, State};
 use axum::http::header::{
     ACCEPT_RANGES, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, RANGE,
@@ -14,14 +15,16 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream::unfold;
 use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Serialize};
-use threadbare_files::{Access, Disk, Failure, File, Mode, Options};
 use utoipa::ToSchema;
 
 use self::range::{Range, Wanted};
 use super::app::{App, Json, within};
 use super::problem::Problem;
 use super::streams;
-use crate::recording::{Asked, Change, Entry, FileLoudness, Subject};
+use crate::recording::{
+    Asked, Change, Deleted, Entry, FileLoudness, Pieces, ReadError, Reading, RecordingState,
+    Subject,
+};
 
 /// A page of recordings, oldest first.
 #[derive(Debug, Serialize, ToSchema)]
@@ -68,7 +71,7 @@ pub(super) struct Recording {
     /// Why it was cut.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
-    /// Where it is in the store, which has it; absent: it is here.
+    /// Where it is in the store, which has it, and from where it is read; absent: it is here.
     #[serde(skip_serializing_if = "Option::is_none")]
     uri: Option<String>,
 }
@@ -168,38 +171,23 @@ fn asked(query: &str) -> Result<Asked, Problem> {
 
 /// A file, or a part of it
 ///
-/// With `Range: bytes=FIRST-LAST`, that part (one range). One that grows is read as far as it is written.
+/// With `Range: bytes=FIRST-LAST`, that part (one range). One that grows is read as far as it is written; one that a store has, from there.
 #[utoipa::path(get, path = "/v1/recordings/{id}", tag = "recordings", operation_id = "read_recording",
     params(("id" = String, Path, description = "As in the list")), responses(
     (status = 200, body = [u8], content_type = "application/octet-stream", description = "The file: audio/wav, audio/x-matroska or application/vnd.tcpdump.pcap"),
     (status = 206, body = [u8], content_type = "application/octet-stream"),
     (status = 404, body = Problem, content_type = "application/problem+json"),
     (status = 416, body = Problem, content_type = "application/problem+json"),
-    (status = 500, body = Problem, content_type = "application/problem+json")))]
+    (status = 500, body = Problem, content_type = "application/problem+json"),
+    (status = 502, body = Problem, content_type = "application/problem+json", description = "The store refuses it"),
+    (status = 503, body = Problem, content_type = "application/problem+json", description = "Disk or store do not answer")))]
 pub(super) async fn read(
     State(app): State<App>,
     Path(id): Path<String>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let (entry, path) = app.recorder.find(&id).ok_or_else(|| unknown(&id))?;
-    if let Some(uri) = &entry.uri {
-        return Err(Problem::new(
-            StatusCode::CONFLICT,
-            format!("{id}: it is {uri}"),
-        ));
-    }
-    let unreadable = |error: &dyn std::fmt::Display| {
-        let detail = format!("{id}: the file cannot be read: {error}");
-        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail)
-    };
-    let disk = Disk::shared(Mode::Auto).map_err(|error| unreadable(&error))?;
-    let file = disk.open(&path, Options::new(Access::Read));
-    let opened = within(file.opened()).await?;
-    let length = match opened {
-        Ok(stat) => stat.bytes,
-        Err(error) if is_missing(&error) => return Err(unknown(&id)),
-        Err(error) => return Err(unreadable(&error)),
-    };
+    let (entry, name, reading) = within(open(&app, &id)).await??;
+    let length = reading.bytes;
     let asked = headers.get(RANGE).and_then(|value| value.to_str().ok());
     let (status, range) = match range::wanted(asked, length) {
         Wanted::All => (StatusCode::OK, Range::all(length)),
@@ -219,25 +207,53 @@ pub(super) async fn read(
             return Ok(response);
         }
     };
-    let name = path.file_name().unwrap_or_default();
     let mut response = Response::builder()
         .status(status)
         .header(CONTENT_TYPE, entry.content_type())
         .header(ACCEPT_RANGES, "bytes")
         .header(CONTENT_LENGTH, range.length())
-        .header(CONTENT_DISPOSITION, disposition(&name.to_string_lossy()));
+        .header(CONTENT_DISPOSITION, disposition(&name));
     if status == StatusCode::PARTIAL_CONTENT {
         let text = format!("bytes {}-{}/{length}", range.first, range.end - 1);
         response = response.header(CONTENT_RANGE, text);
     }
     tracing::debug!(id = entry.id, "a recording is read");
-    response
-        .body(body(file, range))
-        .map_err(|error| unreadable(&error))
+    let body = body(reading.pieces(range.first, range.end));
+    response.body(body).map_err(|error| {
+        let detail = format!("{id}: {error}");
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail)
+    })
 }
 
-fn is_missing(error: &Failure) -> bool {
-    error.errno() == rustix::io::Errno::NOENT.raw_os_error()
+/// Opens a recording, where it is. One that has begun just now is waited for, and one that has got its name just now is looked for under that.
+async fn open(app: &App, id: &str) -> Result<(Entry, String, Reading), Problem> {
+    loop {
+        let (entry, place) = app.recorder.find(id).ok_or_else(|| unknown(id))?;
+        match place.open().await {
+            Ok(reading) => return Ok((entry, place.file_name(), reading)),
+            Err(ReadError::Missing) if entry.state == RecordingState::Running => {
+                tokio::time::sleep(LOOK_AGAIN).await;
+            }
+            Err(ReadError::Missing) => return Err(unknown(id)),
+            Err(error) => return Err(unreadable(id, &error)),
+        }
+    }
+}
+
+/// A store that is away may be back later.
+fn status_of(error: &threadbare_s3::Error) -> StatusCode {
+    match error.is_transient() {
+        true => StatusCode::SERVICE_UNAVAILABLE,
+        false => StatusCode::BAD_GATEWAY,
+    }
+}
+
+fn unreadable(id: &str, error: &ReadError) -> Problem {
+    let status = match error {
+        ReadError::Store(error) => status_of(error),
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    Problem::new(status, format!("{id}: {error}"))
 }
 
 /// RFC 6266. Names are of requests, in part.
@@ -251,57 +267,36 @@ fn disposition(name: &str) -> String {
     format!("attachment; filename=\"{name}\"")
 }
 
-/// Read when the client has taken what came before.
-fn body(file: File, range: Range) -> Body {
-    let parts = unfold((file, range), |(file, mut range)| async move {
-        if range.length() == 0 {
-            return None;
-        }
-        let count = range.length().min(PIECE_BYTES) as usize;
-        let read = file.read(range.first, count).await;
-        let read = read.map(|bytes| {
-            range.first += bytes.len() as u64;
-            Bytes::from(bytes)
-        });
-        match read {
-            // It was cut meanwhile: the client sees that it is too short.
-            Ok(bytes) if bytes.is_empty() => {
-                let error = std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
-                range.first = range.end;
-                Some((Err(error), (file, range)))
-            }
-            Ok(bytes) => Some((Ok(bytes), (file, range))),
-            Err(error) => {
-                range.first = range.end;
-                Some((Err(std::io::Error::other(error)), (file, range)))
-            }
-        }
-    });
-    Body::from_stream(parts)
+/// Read when the client has taken what came before. Where it breaks, the client sees that it is too short.
+fn body(pieces: Pieces) -> Body {
+    Body::from_stream(unfold(pieces, |mut pieces| async move {
+        let piece = pieces.next().await.transpose()?;
+        Some((piece.map_err(std::io::Error::other), pieces))
+    }))
 }
 
-/// Delete a file that is not written any more
+/// Delete a file that is not written any more, on the disk or in the store
 #[utoipa::path(delete, path = "/v1/recordings/{id}", tag = "recordings", operation_id = "delete_recording",
     params(("id" = String, Path, description = "As in the list")), responses((status = 204),
     (status = 404, body = Problem, content_type = "application/problem+json"),
-    (status = 409, body = Problem, content_type = "application/problem+json", description = "It is being written")))]
+    (status = 409, body = Problem, content_type = "application/problem+json", description = "It is being written, or on its way to the store"),
+    (status = 502, body = Problem, content_type = "application/problem+json", description = "The store does not delete it"),
+    (status = 503, body = Problem, content_type = "application/problem+json", description = "The store does not answer")))]
 pub(super) async fn delete(
     State(app): State<App>,
     Path(id): Path<String>,
 ) -> Result<StatusCode, Problem> {
-    let (entry, _) = app.recorder.find(&id).ok_or_else(|| unknown(&id))?;
-    if let Some(uri) = &entry.uri {
-        let detail = format!("{id}: it is {uri}, and is deleted there");
-        return Err(Problem::new(StatusCode::CONFLICT, detail));
-    }
-    let told = within(app.recorder.delete(&id)).await?;
-    match told {
-        Ok(true) => Ok(StatusCode::NO_CONTENT),
-        _ if app.recorder.find(&id).is_none() => Err(unknown(&id)),
-        _ => {
-            let detail = format!("{id}: it is being written");
-            Err(Problem::new(StatusCode::CONFLICT, detail))
+    let conflict = |why: &str| Problem::new(StatusCode::CONFLICT, format!("{id}: {why}"));
+    match within(app.recorder.delete(&id)).await? {
+        Ok(Deleted::Gone) => Ok(StatusCode::NO_CONTENT),
+        Ok(Deleted::Grows) => Err(conflict("it is being written")),
+        Ok(Deleted::OnItsWay) => Err(conflict("it is on its way to the store")),
+        Ok(Deleted::Refused(error)) => {
+            let detail = format!("{id}: the store does not delete it: {error}");
+            Err(Problem::new(status_of(&error), detail))
         }
+        // There is no recorder.
+        Ok(Deleted::Unknown) | Err(_) => Err(unknown(&id)),
     }
 }
 
@@ -353,5 +348,5 @@ const RECORDINGS: &str = "/v1/recordings";
 const STATES: [&str; 4] = ["running", "complete", "cut", "recovered"];
 const LIMIT_USUAL: usize = 50;
 const LIMITS: RangeInclusive<usize> = 1..=500;
-/// Of a file, at a time.
-const PIECE_BYTES: u64 = 128 << 10;
+/// A file that has no name yet.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);

@@ -9,6 +9,7 @@ mod ear;
 mod held;
 mod hush;
 mod keys;
+mod lap;
 mod mend;
 mod play;
 mod press;

@@ -4,6 +4,7 @@
 //! where the stream is, by the last codes, and hears what comes until all that was made up has left its memory.
 
 use super::Direction;
+use super::lap::Lap;
 use crate::call::TAP_NS_MAX;
 use crate::codec::{Decoder, Encoding, Format, decode_linear};
 use crate::id::NS_PER_S;
@@ -68,13 +69,12 @@ pub(super) struct Tap {
     /// What waits, the oldest first; of what was added last is `last`, so that the rest is usually empty.
     earlier: Vec<Stretch>,
     last: Option<Stretch>,
-    /// The first `taken` of them were, and are kept for a loss.
-    codes: Vec<u8>,
-    taken: usize,
+    /// With those that were taken last, for a loss.
+    codes: Lap,
     pcm: Vec<f32>,
     /// Made when it is needed first.
     decoder: Option<Box<Decoder>>,
-    /// So many codes at the end of `codes` came in this format, in a row, and are what was heard.
+    /// So many of the last codes came in this format, in a row, and are what was heard.
     known: usize,
     /// The decoder has to hear so many codes more. Of formats that are no codes it hears all.
     follows: usize,
@@ -147,7 +147,7 @@ impl Tap {
             }
             self.pcm.truncate(begin);
         }
-        self.codes.extend_from_slice(bytes);
+        self.codes.push(bytes, history_samples(format));
         self.known += bytes.len();
         self.note(Kind::Codes, bytes.len());
     }
@@ -189,8 +189,9 @@ impl Tap {
         }
         if let Some(decoder) = &mut self.decoder {
             decoder.reset();
-            let codes = &self.codes[self.codes.len() - history..];
-            let _ = decoder.decode(codes, &mut self.pcm);
+            for codes in self.codes.last(history) {
+                let _ = decoder.decode(codes, &mut self.pcm);
+            }
         }
         self.pcm.truncate(begin);
     }
@@ -248,6 +249,7 @@ impl Tap {
 
     #[cold]
     fn drop_excess(&mut self) -> u64 {
+        let history = self.history();
         let mut dropped_ns = 0;
         loop {
             let all_ns: u64 = self.earlier.iter().chain(&self.last).map(Stretch::ns).sum();
@@ -273,7 +275,7 @@ impl Tap {
             let left = first.samples;
             dropped_ns += excess as u64 * NS_PER_S / first.per_s();
             match first.kind {
-                Kind::Codes => self.taken += excess,
+                Kind::Codes => self.codes.drop_first(excess, history),
                 Kind::Samples => drop(self.pcm.drain(..excess)),
                 Kind::Silence => {}
             }
@@ -283,12 +285,11 @@ impl Tap {
                     false => drop(self.earlier.remove(0)),
                 }
             }
-            self.compact();
         }
     }
 
     fn take(&mut self, mut hear: impl FnMut(Tapped<'_>)) {
-        let (mut codes, mut pcm) = (&self.codes[self.taken..], &self.pcm[..]);
+        let (mut codes, mut pcm) = (self.codes.waiting(), &self.pcm[..]);
         let mut followed_ns = match self.earlier.is_empty() {
             true => 0,
             false => self.earlier.iter().chain(&self.last).map(Stretch::ns).sum(),
@@ -317,18 +318,13 @@ impl Tap {
         self.earlier.clear();
         self.last = None;
         self.pcm.clear();
-        self.taken = self.codes.len();
-        self.compact();
+        self.codes.take_all();
     }
 
-    /// Keeps of what was taken what a loss needs.
+    /// Codes that a loss may need.
     #[inline]
-    fn compact(&mut self) {
-        let history = self.format.map_or(0, history_samples).min(self.known);
-        if self.taken > 2 * history {
-            self.codes.drain(..self.taken - history);
-            self.taken = history;
-        }
+    fn history(&self) -> usize {
+        self.format.map_or(0, history_samples)
     }
 }
 
@@ -380,8 +376,8 @@ impl Direction {
     /// Where the next codes go.
     #[inline]
     pub(in crate::call) fn tapped_address(&self) -> usize {
-        let end = |tap: &Tap| tap.codes.as_ptr() as usize + tap.codes.len();
-        self.tap.as_deref().map_or(0, end)
+        let next = |tap: &Tap| tap.codes.next_address(tap.history());
+        self.tap.as_deref().map_or(0, next)
     }
 
     #[inline]
