@@ -144,7 +144,7 @@ def owners():
         return None
     for claim in claims.values():
         node = nodes.get(claim["node"])
-        if "next" in claim or node is None or node["incarnation"] != claim["incarnation"]:
+        if "next" in claim or "deputy" in claim or node is None or node["incarnation"] != claim["incarnation"]:
             return None
     return {name: claim["node"] for name, claim in claims.items()}
 

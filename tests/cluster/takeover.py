@@ -168,7 +168,7 @@ class Scene:
         found = {}
         for name, claim in claims.items():
             node = nodes.get(claim["node"])
-            if "next" in claim or node is None or node["incarnation"] != claim["incarnation"]:
+            if "next" in claim or "deputy" in claim or node is None or node["incarnation"] != claim["incarnation"]:
                 return None
             found[name] = claim["node"]
         return found

@@ -112,10 +112,14 @@ enum Replied {
     Foreseen(StreamName, Option<Vec<Entry>>, u32),
     /// All is ready for it.
     Prepared(StreamName),
-    /// Its calls have been left.
+    /// Calls of it have been left.
     Left(StreamName, Leaving, Option<Next>),
-    /// The next node may have it.
-    HandedOver(StreamName),
+    /// The next node has them: it may have others. `None`: it does not say so, or has all.
+    Told(StreamName, Option<Next>),
+    /// Its addresses are here.
+    Ready(StreamName, Epoch),
+    /// All of its calls should have been handed over by then.
+    Overdue(StreamName, Epoch),
     /// What has come for it since; to be told where the answer comes.
     Strays(
         StreamName,
@@ -234,6 +238,10 @@ impl Driver {
             Input::Copied(copies) => self.keep_copies(copies),
             // Who asked may be gone.
             Input::Strays(strays, tell) => drop(tell.send(self.keep_strays(strays))),
+            Input::Released(release, resume) => {
+                self.member.handle_released(now_ns, release, resume);
+            }
+            Input::Handed(handed) => self.keep_handed(handed),
             Input::Release(call) => self.member.release_call(now_ns, &call),
             Input::Desk(desk) => self.open_desk(desk),
             Input::End => {}
@@ -260,7 +268,9 @@ impl Driver {
             Replied::Foreseen(name, states, tries) => self.handle_foreseen(name, states, tries),
             Replied::Prepared(name) => self.prepared_service(&name),
             Replied::Left(name, leaving, next) => self.handle_left(name, leaving, next),
-            Replied::HandedOver(name) => self.handed_over(&name),
+            Replied::Told(name, next) => self.leave_on(name, next),
+            Replied::Ready(name, epoch) => self.handle_ready(&name, epoch),
+            Replied::Overdue(name, epoch) => self.handle_overdue(name, epoch),
             Replied::Strays(name, strays, tell) => self.send_strays(&name, strays, tell),
             Replied::Departed(name) => self.handle_departed(&name),
         }
@@ -271,9 +281,9 @@ impl Driver {
         match answer {
             Answer::Prepared(name) => self.member.handle_prepared(now_ns, &StreamName(name)),
             Answer::HandedOver(name, state) => {
-                let resume = resume::encode(state.as_ref());
-                self.member
-                    .handle_handed_over(now_ns, &StreamName(name), resume);
+                let (name, resume) = (StreamName(name), resume::encode(state.as_ref()));
+                self.tell_released(&name, &resume);
+                self.member.handle_handed_over(now_ns, &name, resume);
             }
         }
     }
@@ -320,6 +330,7 @@ impl Driver {
         self.links
             .follow(others.filter_map(|(_, record)| record.link));
         self.settle_calls();
+        self.greet_successors();
         while let Some(action) = self.member.poll_action() {
             self.act(action);
         }
@@ -559,7 +570,7 @@ impl Driver {
                 stream: name.to_string(),
                 node: claim.map(|claim| claim.owner.node.to_string()),
                 epoch: claim.map_or(0, |claim| claim.epoch.0),
-                next: next.map(|next| next.life.node.to_string()),
+                next: next.map(|next| next.node.to_string()),
             });
         }
         let nodes = self.member.nodes().map(|(name, record)| {
