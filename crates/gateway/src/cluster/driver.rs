@@ -12,7 +12,7 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use threadbare_control::cluster::{
-    Action, Declaration, Entry, Epoch, Key, Life, Member, NodeName, NodeRecord, OnIsolation,
+    Action, Declaration, Entry, Epoch, Key, Kind, Life, Member, NodeName, NodeRecord, OnIsolation,
     Operation, Outcome, Reply, RequestId, Settings, StreamName, Timing, Transaction, Value,
 };
 use threadbare_relay::{Fence, Stray};
@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
 use self::errands::Calls;
-use self::handover::Next;
+use self::handover::{Next, Told};
 use self::services::Services;
 use super::addresses::Addresses;
 use super::declare::Declared;
@@ -114,8 +114,8 @@ enum Replied {
     Prepared(StreamName),
     /// Calls of it have been left.
     Left(StreamName, Leaving, Option<Next>),
-    /// The next node has them: it may have others. `None`: it does not say so, or has all.
-    Told(StreamName, Option<Next>),
+    /// What the next node says to that.
+    Told(StreamName, Told),
     /// Its addresses are here.
     Ready(StreamName, Epoch),
     /// All of its calls should have been handed over by then.
@@ -268,7 +268,7 @@ impl Driver {
             Replied::Foreseen(name, states, tries) => self.handle_foreseen(name, states, tries),
             Replied::Prepared(name) => self.prepared_service(&name),
             Replied::Left(name, leaving, next) => self.handle_left(name, leaving, next),
-            Replied::Told(name, next) => self.leave_on(name, next),
+            Replied::Told(name, told) => self.leave_on(name, told),
             Replied::Ready(name, epoch) => self.handle_ready(&name, epoch),
             Replied::Overdue(name, epoch) => self.handle_overdue(name, epoch),
             Replied::Strays(name, strays, tell) => self.send_strays(&name, strays, tell),
@@ -467,8 +467,11 @@ impl Driver {
             let Some((text, carried, Stage::Started)) = self.placed.get(&stream) else {
                 continue;
             };
-            let declared = self.member.declaration(&stream);
-            if declared.is_none_or(|declared| declared.spec == *text) {
+            let is_same = |declared: &Declaration| {
+                let is_fenced = declared.on_isolation == OnIsolation::Stop;
+                declared.spec == *text && is_fenced == carried.fence.is_some()
+            };
+            if self.member.declaration(&stream).is_none_or(is_same) {
                 continue;
             }
             let epoch = Epoch(carried.epoch);
@@ -510,12 +513,17 @@ impl Driver {
             return;
         };
         let at = node.as_deref().map(NodeName::from);
-        let lives = |name: &NodeName| self.member.nodes().any(|(known, _)| known == name);
-        if let (Some(at), Some(node)) = (&at, node)
-            && !lives(at)
-        {
-            drop(tell.send(Err(NotMoved::Node(node))));
-            return;
+        let record = |at: &NodeName| self.member.nodes().find(|(known, _)| *known == at);
+        if let (Some(at), Some(node)) = (&at, node) {
+            let not_moved = match (record(at), declaration.kind) {
+                (None, _) => Some(NotMoved::Node(node)),
+                (Some((_, to)), Kind::Service) if to.room.is_none() => Some(NotMoved::Calls(node)),
+                _ => None,
+            };
+            if let Some(not_moved) = not_moved {
+                drop(tell.send(Err(not_moved)));
+                return;
+            }
         }
         let declaration = Declaration {
             at,

@@ -183,6 +183,9 @@ pub enum NotMoved {
     /// It does not live.
     #[error("the cluster has no node {0:?}")]
     Node(String),
+    /// It could not carry the calls of a service.
+    #[error("node {0:?} takes no calls")]
+    Calls(String),
     /// A file, or somebody else, has declared it anew meanwhile.
     #[error("stream {0:?} was declared anew just now; try again")]
     Declared(String),

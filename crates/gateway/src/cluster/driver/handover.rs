@@ -35,6 +35,16 @@ pub(super) struct Next {
     release: Release,
 }
 
+/// What has become of calls that were sent to the next node.
+pub(super) enum Told {
+    /// It has all.
+    All,
+    /// It has these, and there are others.
+    Some(Next),
+    /// It does not answer.
+    Nothing,
+}
+
 impl Driver {
     /// This node is to have a service soon.
     pub(super) fn prepare_service(&self, name: StreamName) {
@@ -192,26 +202,32 @@ impl Driver {
             if !is_told {
                 tracing::warn!(service = %name, "the next node has not said that it has the calls: it has to read them from etcd");
             }
-            let next = Some(next).filter(|_| is_told && !leaving.is_last);
+            let told = match (is_told, leaving.is_last) {
+                (true, true) => Told::All,
+                (true, false) => Told::Some(next),
+                (false, _) => Told::Nothing,
+            };
             // The thread is about to end.
-            let _ = replies.send(Replied::Told(name, next));
+            let _ = replies.send(Replied::Told(name, told));
         });
     }
 
-    /// Calls have come to the next node, which may have more. `None`: it has all, or does not answer.
-    pub(super) fn leave_on(&mut self, name: StreamName, next: Option<Next>) {
+    /// What the next node says to calls that it was sent.
+    pub(super) fn leave_on(&mut self, name: StreamName, told: Told) {
         let is_leaving = |services: &Services| services.departed.contains_key(&name);
         if !self.services.as_ref().is_some_and(is_leaving) {
             // It is here again, as another life of this node.
             return;
         }
-        match (next, self.desk()) {
-            (Some(next), _) => self.leave_calls(&name, CALLS_AT_A_TIME, Some(next)),
-            (None, desk) => {
-                // Those that are left, if it does not answer.
-                if let Some(desk) = desk {
+        match told {
+            Told::Some(next) => self.leave_calls(&name, CALLS_AT_A_TIME, Some(next)),
+            Told::All => self.handed_over(&name),
+            Told::Nothing => {
+                if let Some(desk) = self.desk() {
                     desk.leave(&name.0, usize::MAX, Box::new(drop));
                 }
+                // Nor would it take what still comes here: two machines must not have the addresses for that.
+                self.handle_departed(&name);
                 self.handed_over(&name);
             }
         }

@@ -190,6 +190,7 @@ impl Driver {
             }
         };
         let Some(services) = &mut self.services else {
+            tracing::error!(service = %name, "no other node is left for it, and this one takes no calls: they do not go on");
             return;
         };
         // It has come back before all was over: what still comes, comes to calls again.

@@ -375,6 +375,12 @@ fn reckon(
             leg.next_seq = SeqNum(random() as u16 & FIRST_SEQ_MASK);
             (leg.packets_sent, leg.octets_sent) = (0, 0);
         }
+        if let Some(protection) = state.protections[side as usize]
+            .as_mut()
+            .filter(|_| !is_known)
+        {
+            protection.forget_missing();
+        }
         carry_key(&mut state.protections[side as usize], spec, side);
     }
     outage
