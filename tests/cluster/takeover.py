@@ -16,11 +16,17 @@ from proxy import PORT, Party, place
 
 # Calls whose parties talk all the time, of each node; beside them, calls that are only up.
 TALKING, QUIET = 8, 25
+# Of a node: one that takes the calls of another has more.
+SESSIONS_MAX = 45
 
 
 def service(name):
     """The address of a node's calls."""
     return f"10.77.0.{30 + int(name[1:])}"
+
+
+def service_6(name):
+    return f"fd77::{30 + int(name[1:])}"
 
 
 def write_config(main, name):
@@ -32,14 +38,18 @@ endpoints = [{endpoints}]
 node = "{name}"
 listen = "{address(name)}:2400"
 key-file = "{main.folder}/cluster.key"
-service-addresses = ["{service(name)}/24@eth0"]
+service-addresses = ["{service(name)}/24@eth0", "{service_6(name)}/64@eth0"]
 [http]
 listen = "127.0.0.1:8080"
 [ng]
 listen = "{address(name)}:{PORT}"
 allow = ["{network.BRIDGE}"]
+[limits]
+max-sessions = {SESSIONS_MAX}
 [interfaces.only]
 address = "{service(name)}"
+[interfaces.other]
+address = "{service_6(name)}"
 """)
 
 
@@ -151,6 +161,34 @@ class Sniffer(threading.Thread):
         return self.count
 
 
+class Advertisements(threading.Thread):
+    """Notes who says of an address that it is theirs now, to all nodes and unasked (RFC 4861, section 7.2.6)."""
+
+    def __init__(self, target):
+        super().__init__(daemon=True)
+        self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x86DD))
+        self.socket.bind(("br0", 0x86DD))
+        self.socket.settimeout(0.1)
+        self.target = socket.inet_pton(socket.AF_INET6, target)
+        self.all_nodes = socket.inet_pton(socket.AF_INET6, "ff02::1")
+        self.said, self.ends = [], False
+
+    def run(self):
+        while not self.ends:
+            try:
+                frame = self.socket.recv(2048)
+            except TimeoutError:
+                continue
+            # ICMPv6 to all nodes: an advertisement of the target with the override flag, and the link-layer address behind it.
+            is_one = len(frame) >= 86 and frame[20] == 58 and frame[38:54] == self.all_nodes and frame[54] == 136
+            if is_one and frame[62:78] == self.target and frame[58] & 0x20 and frame[78:80] == b"\x02\x01":
+                self.said.append(frame[80:86].hex(":"))
+
+    def end(self):
+        self.ends = True
+        self.join()
+
+
 class Scene:
     def __init__(self, main):
         self.main = main
@@ -182,7 +220,8 @@ class Scene:
             for name, node in found.items():
                 if node not in wanted.get(name.removeprefix("service:"), node):
                     return None
-                if not has_address(node, service(name.removeprefix("service:"))):
+                name = name.removeprefix("service:")
+                if not has_address(node, service(name)) or not has_address(node, service_6(name)):
                     return None
             return found
         return self.main.wait_for(f"services are at {wanted}", look)
@@ -303,11 +342,43 @@ class Scene:
         again = self.calls.done("n3", "offer", call, from_tag="a", to_tag="b", sdp=a.sdp())
         if place(again["sdp"])[0] != service("n2"):
             main.fail(f"a re-INVITE of a call that went on elsewhere: {again}")
+        self.is_over_its_limit(found["service:n2"])
         begin = time.time_ns()
         main.start_node("n2")
         self.carried(n2=["n2"])
         self.all_heard()
         self.handed_over("n2 is back", begin, "n2")
+
+    def is_over_its_limit(self, node):
+        """All calls of a service go on, whatever `max-sessions` is: new ones are made elsewhere."""
+        main = self.main
+        room = lambda: next(one["room"] for one in main.status("n1")["nodes"] if one["node"] == node)
+        main.wait_for("a node with more calls than it may have has no room", lambda: room() == 0)
+        if len(self.calls.of(node, "n2")) <= SESSIONS_MAX:
+            main.fail("no node has more calls than it may have: nothing is shown")
+        offer = self.calls.done(node, "offer", "one more", from_tag="a", sdp=Party().sdp())
+        if place(offer["sdp"])[0] in (service(node), service("n2")):
+            main.fail(f"a new call is at {node}, which has more than it may have")
+        self.calls.done(node, "delete", "one more", from_tag="a", delete_delay=0)
+
+    def cannot_reach(self):
+        """The next node is out of reach of the first, and reads from etcd what it was not told. The addresses are at one of them all the same."""
+        main = self.main
+        for pair in [("n1", "n2"), ("n2", "n1")]:
+            network.cut(*pair)
+        begin = time.time_ns()
+        main.operator("n3", "move", "service:n1", "n2")
+        self.carried(n1=["n2"])
+        main.wait_for("the first node has not its address any more", lambda: not has_address("n1", service("n1")))
+        self.all_heard()
+        self.told("handed over without a word", begin, "n1")
+        for pair in [("n1", "n2"), ("n2", "n1")]:
+            network.mend(*pair)
+        begin = time.time_ns()
+        main.operator("n3", "move", "service:n1", "n1")
+        self.carried(n1=["n1"])
+        self.all_heard()
+        self.handed_over("and back, with words", begin, "n1")
 
     def handed_over(self, what, begin, node):
         _, others, back, unheard = self.told(what, begin, node)
@@ -343,11 +414,23 @@ class Scene:
         self.handed_over("cluster move", begin, "n1")
 
     def stops(self):
+        # Its neighbours know the address.
+        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as neighbour:
+            neighbour.sendto(b"x", (service_6("n3"), 9))
+        self.main.wait_for("a neighbour knows where it is", lambda: neighbour_of("n3") == network.mac("n3"))
+        advertised = Advertisements(service_6("n3"))
+        advertised.start()
         begin = time.time_ns()
         process = self.main.kill("n3", signal.SIGTERM)
         if process.wait(self.main.SECONDS_MAX) != 0:
             self.main.fail(f"a node that is stopped ends with {process.returncode}")
-        self.carried(n3=["n1", "n2"])
+        found = self.carried(n3=["n1", "n2"])
+        now = network.mac(found["service:n3"])
+        self.main.wait_for("the new place is advertised", lambda: now in advertised.said)
+        self.main.wait_for("a neighbour has learned it", lambda: neighbour_of("n3") == now)
+        advertised.end()
+        if set(advertised.said) != {now}:
+            self.main.fail(f"of {service_6('n3')}, others have said that it is theirs: {advertised.said}")
         self.all_heard()
         self.handed_over("SIGTERM", begin, "n3")
         self.main.start_node("n3")
@@ -362,6 +445,13 @@ class Scene:
             main.kill(name).wait()
         main.wait_for("nodes have seen it", lambda: not any(main.status(node)["is_live"] for node in main.NODES))
         main.wait_for("no node has its address", lambda: not any(has_address(node, service(node)) for node in main.NODES))
+        sniffers = [Sniffer(node, service(node)) for node in main.NODES]
+        for sniffer in sniffers:
+            sniffer.start()
+        said = self.talk.parties[0][0].number
+        main.wait_for("parties talk for a second", lambda: self.talk.parties[0][0].number > said + 50)
+        if sent := sum(sniffer.end() for sniffer in sniffers):
+            main.fail(f"{sent} packets from addresses that others might have")
         for name in main.STORES[:2]:
             main.start_store(name)
         self.carried(n1=main.NODES, n2=main.NODES, n3=main.NODES)
@@ -390,8 +480,14 @@ class Scene:
 
 
 def has_address(node, wanted):
-    shown = subprocess.run(["ip", "-n", node, "-4", "-o", "address", "show", "dev", "eth0"], capture_output=True, text=True)
-    return f" {wanted}/24 " in shown.stdout
+    shown = subprocess.run(["ip", "-n", node, "-o", "address", "show", "dev", "eth0"], capture_output=True, text=True)
+    return f" {wanted}/" in shown.stdout
+
+
+def neighbour_of(name):
+    """The device that has a node's address of IPv6, for who asks at the bridge."""
+    shown = subprocess.run(["ip", "-6", "neigh", "show", service_6(name), "dev", "br0"], capture_output=True, text=True).stdout.split()
+    return shown[shown.index("lladdr") + 1] if "lladdr" in shown else None
 
 
 def written(main):
@@ -415,4 +511,5 @@ def run(main):
     if min(unheard.values()) > 0:
         main.fail(f"hand-overs have lost packets: {unheard}")
     scene.is_alone()
+    scene.cannot_reach()
     scene.ends()

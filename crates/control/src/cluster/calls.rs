@@ -21,7 +21,6 @@ use super::keys::{
 };
 use super::place::mix;
 use super::store::{Compare, Entry, Operation, Request, RequestId, Transaction, What};
-use super::streams::Tracked;
 use super::{Action, Member};
 
 /// The calls of this node, and those whose keys are to go.
@@ -313,8 +312,7 @@ impl Member {
 
     /// Whether a deputy carries a service for its owner, or has just stopped: calls are at one or the other.
     fn is_on_its_way(&self, service: &StreamName) -> bool {
-        let claim = self.streams.get(service).and_then(Tracked::claim);
-        let deputy = claim.and_then(|claim| claim.deputy.as_ref());
+        let deputy = self.deputy(service);
         deputy.is_some_and(|deputy| self.nodes.has(deputy))
     }
 

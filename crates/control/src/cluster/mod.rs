@@ -394,6 +394,12 @@ impl Member {
         })
     }
 
+    /// Who carries a stream for its owner, until it has told that it has stopped, and the store.
+    #[must_use]
+    pub fn deputy(&self, stream: &StreamName) -> Option<&Life> {
+        self.streams.get(stream)?.claim()?.deputy.as_ref()
+    }
+
     /// The lives that something of this node is about to go to.
     pub fn successors(&self) -> impl Iterator<Item = &Life> {
         let claims = self.moving.iter();

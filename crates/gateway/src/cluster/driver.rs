@@ -118,8 +118,8 @@ enum Replied {
     Told(StreamName, Told),
     /// Its addresses are here.
     Ready(StreamName, Epoch),
-    /// All of its calls should have been handed over by then.
-    Overdue(StreamName, Epoch),
+    /// Are all calls here that are handed over?
+    Awaited(StreamName, Epoch),
     /// What has come for it since; to be told where the answer comes.
     Strays(
         StreamName,
@@ -270,7 +270,7 @@ impl Driver {
             Replied::Left(name, leaving, next) => self.handle_left(name, leaving, next),
             Replied::Told(name, told) => self.leave_on(name, told),
             Replied::Ready(name, epoch) => self.handle_ready(&name, epoch),
-            Replied::Overdue(name, epoch) => self.handle_overdue(name, epoch),
+            Replied::Awaited(name, epoch) => self.look_after_handed(name, epoch),
             Replied::Strays(name, strays, tell) => self.send_strays(&name, strays, tell),
             Replied::Departed(name) => self.handle_departed(&name),
         }

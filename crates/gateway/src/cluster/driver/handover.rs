@@ -314,8 +314,8 @@ impl Driver {
             let _ = added.await;
             // The thread is about to end.
             let _ = replies.send(Replied::Ready(name.clone(), epoch));
-            sleep(HANDED_TIME_MAX).await;
-            let _ = replies.send(Replied::Overdue(name, epoch));
+            sleep(HANDED_TICK).await;
+            let _ = replies.send(Replied::Awaited(name, epoch));
         });
     }
 
@@ -361,13 +361,22 @@ impl Driver {
         }
     }
 
-    /// The node before may have died in the midst of it.
-    pub(super) fn handle_overdue(&mut self, name: StreamName, epoch: Epoch) {
+    /// Calls that have not come, of a service that has begun: nobody brings them if the claim has no deputy any more.
+    pub(super) fn look_after_handed(&mut self, name: StreamName, epoch: Epoch) {
         let services = self.services.as_ref();
-        if services.is_some_and(|services| services.awaits(&name, epoch)) {
-            tracing::warn!(service = %name, "not all calls have been handed over: they are read from etcd");
-            self.read_states(name, epoch);
+        if !services.is_some_and(|services| services.awaits(&name, epoch)) {
+            return;
         }
+        if self.member.deputy(&name).is_none() {
+            tracing::warn!(service = %name, "not all calls have been handed over: they are read from etcd");
+            return self.read_states(name, epoch);
+        }
+        let replies = self.replies.clone();
+        tokio::spawn(async move {
+            sleep(HANDED_TICK).await;
+            // The thread is about to end.
+            let _ = replies.send(Replied::Awaited(name, epoch));
+        });
     }
 
     /// Strays on their way; where the answer comes.
@@ -519,8 +528,8 @@ const DESK_AGAIN: Duration = Duration::from_millis(10);
 const DESK_TRIES_MAX: u32 = 500;
 /// Calls that are left together. What the next node does for each takes a tenth of a millisecond or two.
 const CALLS_AT_A_TIME: usize = 8;
-/// From the first of them to the last.
-const HANDED_TIME_MAX: Duration = Duration::from_secs(2);
+/// So often it is looked whether calls that have not come are still to come.
+const HANDED_TICK: Duration = Duration::from_millis(100);
 /// Behind the first datagram of a slice.
 const STRAY_GATHER: Duration = Duration::from_millis(1);
 /// When nothing comes, the next node is asked so often whether it has the calls.

@@ -303,10 +303,13 @@ impl Driver {
     }
 
     pub(super) fn handle_arrived(&mut self, name: &StreamName, epoch: Epoch) {
-        let services = self.services.as_mut();
-        let carrying = services.and_then(|services| services.carried.get_mut(name));
+        let Some(services) = &mut self.services else {
+            return;
+        };
+        let carrying = services.carried.get_mut(name);
         if let Some(carrying) = carrying.filter(|carrying| carrying.epoch == epoch) {
             carrying.stage = Stage::Arrived;
+            services.handed.remove(name);
             // One may have ended on its way.
             if let Some(calls) = &mut self.calls {
                 calls.sweep_soon();

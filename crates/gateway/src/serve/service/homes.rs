@@ -6,7 +6,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
 use threadbare_control::calls::{CallId, Calls, SavedError, StreamId, StreamKind};
-use threadbare_relay::{CallHandle, LegPorts, Medium};
+use threadbare_relay::{CallHandle, Fence, LegPorts, Medium, PortError};
 use threadbare_runtime::clock_now_ns;
 use tokio::sync::mpsc::unbounded_channel;
 
@@ -184,8 +184,9 @@ impl Service {
         }
     }
 
-    /// Goes on with the calls of a service.
+    /// Goes on with calls of a service.
     pub(in crate::serve) fn take(&mut self, taking: Taking) {
+        let begun_ns = clock_now_ns();
         let Taking {
             service,
             interfaces,
@@ -196,22 +197,9 @@ impl Service {
             is_first,
             is_last,
         } = taking;
-        let begun_ns = clock_now_ns();
-        let cluster = self.shared.as_ref().map(|shared| shared.cluster().clone());
-        if let Some(Err(error)) = cluster.map(|cluster| self.start_copier(cluster)) {
-            tracing::warn!(service, %error, "no copies of its streams are sent to other nodes");
-        }
-        if is_first {
-            // It may have been here before: then its ports are still open.
-            self.close(&service);
-            if let Err(error) = self.open_home(&service, &interfaces) {
-                tracing::error!(service, %error, "no ports can be opened: its calls do not go on");
-                return;
-            }
-            if let Some(home) = self.homes.interfaces_of(&service, &mut self.interfaces) {
-                home.set_fence(fence);
-            }
-            self.homes.came.clear();
+        if is_first && let Err(error) = self.begin_service(&service, &interfaces, fence) {
+            tracing::error!(service, %error, "no ports can be opened: its calls do not go on");
+            return;
         }
         self.homes.strays = strays;
         let (mut gone_on, mut lost) = (Vec::with_capacity(calls.len()), 0_usize);
@@ -240,12 +228,7 @@ impl Service {
         // etcd can wait, and parties cannot.
         gone_on.iter().for_each(|id| self.claim_adopted(id));
         if is_last {
-            if let Some(home) = self.homes.interfaces_of(&service, &mut self.interfaces) {
-                home.close_ahead();
-            }
-            if let Some(own) = self.homes.own.as_mut().filter(|own| own.name == service) {
-                own.is_here = true;
-            }
+            self.end_arrival(&service);
         }
         self.calls.handle_timeout(begun_ns);
         self.carry_out();
@@ -266,11 +249,38 @@ impl Service {
         }
     }
 
-    fn open_home(
+    /// Before the first calls of a service.
+    fn begin_service(
         &mut self,
         service: &str,
         interfaces: &[InterfaceSpec],
-    ) -> Result<(), threadbare_relay::PortError> {
+        fence: Fence,
+    ) -> Result<(), PortError> {
+        let cluster = self.shared.as_ref().map(|shared| shared.cluster().clone());
+        if let Some(Err(error)) = cluster.map(|cluster| self.start_copier(cluster)) {
+            tracing::warn!(service, %error, "no copies of its streams are sent to other nodes");
+        }
+        // It may have been here before: then its ports are still open.
+        self.close(service);
+        self.open_home(service, interfaces)?;
+        if let Some(home) = self.homes.interfaces_of(service, &mut self.interfaces) {
+            home.set_fence(fence);
+        }
+        self.homes.came.clear();
+        Ok(())
+    }
+
+    /// Behind the last calls of a service: others are made with its addresses, if it is this node's own.
+    fn end_arrival(&mut self, service: &str) {
+        if let Some(home) = self.homes.interfaces_of(service, &mut self.interfaces) {
+            home.close_ahead();
+        }
+        if let Some(own) = self.homes.own.as_mut().filter(|own| own.name == service) {
+            own.is_here = true;
+        }
+    }
+
+    fn open_home(&mut self, service: &str, interfaces: &[InterfaceSpec]) -> Result<(), PortError> {
         if !self.homes.is_own(service) {
             let guest = match self.homes.guests.entry(service.to_owned()) {
                 Entry::Occupied(guest) => {
