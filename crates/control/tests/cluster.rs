@@ -9,7 +9,8 @@ mod calls;
 mod world;
 
 use threadbare_control::cluster::{
-    Claim, Declaration, Epoch, Incarnation, Key, Life, NodeRecord, StreamName, Timing, Value,
+    Action, Claim, Compare, Declaration, Entry, Epoch, Incarnation, Key, Life, Member, NodeRecord,
+    Operation, Outcome, Reply, Revision, Settings, StreamName, Timing, Value,
 };
 use world::{Link, MS, Words, World};
 
@@ -197,6 +198,65 @@ fn where_an_owner_has_stopped_is_used_once() {
         .filter(|(_, resume)| !resume.is_empty());
     let stale: Vec<_> = used.map(|(stream, _)| stream).collect();
     assert!(stale.is_empty(), "{stale:?}");
+}
+
+/// A claim may come here before the key of its deputy has: by the answer to a transaction, and not by the watch. Then the deputy lives, and sends.
+#[test]
+fn a_deputy_is_written_out_if_its_key_is_gone_and_not_only_unknown() {
+    let settings = Settings {
+        name: "me".into(),
+        weight: 1.0,
+        labels: Vec::new(),
+        link: None,
+        timing: Timing::default(),
+    };
+    let mut member = Member::new(0, settings, 1);
+    member.handle_snapshot(0, Revision(1), Vec::new());
+    let commit = |member: &mut Member| match member.poll_action() {
+        Some(Action::Commit(transaction)) => transaction,
+        other => panic!("{other:?}"),
+    };
+    let joined = Reply {
+        id: commit(&mut member).id,
+        outcome: Outcome::Committed(Revision(2)),
+    };
+    member.handle_reply(1, joined);
+    assert_eq!(member.poll_action(), None);
+    let deputy = Life {
+        node: "other".into(),
+        incarnation: Incarnation(7),
+    };
+    let claim = Claim {
+        owner: member.life(),
+        epoch: Epoch(2),
+        deputy: Some(deputy),
+        next: None,
+        resume: Vec::new(),
+    };
+    let (key, at) = (Key::Claim("programme".into()), Revision(4));
+    let entry = Entry {
+        key: key.clone(),
+        value: Value::Claim(claim.clone()),
+        created: at,
+        modified: at,
+    };
+    member.handle_change(1, key.clone(), Some(entry), at);
+    let asked = commit(&mut member);
+    let others = Key::Node("other".into());
+    let own = Key::Node("me".into());
+    let when = [
+        Compare::Modified(key.clone(), Revision(4)),
+        Compare::Created(own, Revision(2)),
+        Compare::Created(others, Revision::ABSENT),
+    ];
+    assert_eq!(asked.when, when);
+    let without = Claim {
+        deputy: None,
+        ..claim
+    };
+    assert_eq!(asked.then, [Operation::Put(key, Value::Claim(without))]);
+    // Nothing is sent before the answer.
+    assert_eq!(member.poll_action(), None);
 }
 
 #[test]

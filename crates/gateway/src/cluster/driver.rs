@@ -126,6 +126,8 @@ enum Replied {
         Vec<(u64, Stray)>,
         oneshot::Sender<oneshot::Receiver<Vec<u8>>>,
     ),
+    /// Its calls have arrived at the next node.
+    Followed(StreamName),
     /// Nothing comes for it here any more.
     Departed(StreamName),
 }
@@ -272,6 +274,7 @@ impl Driver {
             Replied::Ready(name, epoch) => self.handle_ready(&name, epoch),
             Replied::Awaited(name, epoch) => self.look_after_handed(name, epoch),
             Replied::Strays(name, strays, tell) => self.send_strays(&name, strays, tell),
+            Replied::Followed(name) => self.take_departed_off(&name),
             Replied::Departed(name) => self.handle_departed(&name),
         }
     }

@@ -7,7 +7,8 @@
 //! | leaves the next ones, when these have come | goes on with them |
 //! | sends what still comes ([`Strays`]) | hears it, as if it had come there |
 //! | has left all: writes itself out of the claim | |
-//! | told that the calls have arrived, and nothing comes any more: closes the ports, takes the addresses off | |
+//! | told that the calls have arrived: takes the addresses off | |
+//! | nothing comes any more: closes the ports | |
 //!
 //! Few calls at a time, as each of them is silent until all that were left with it are there. etcd has no part between a call's last packet here and its first one
 //! there. What does not come from node to node, the next node reads from etcd when this one has written itself out of the claim, or has died.
@@ -405,6 +406,17 @@ impl Driver {
         let _ = tell.send(calls.peers.ask(&departed.link, &passed));
     }
 
+    /// The calls have arrived, and the neighbours were told where. From now on this kernel would do harm with the addresses: it drops what comes from the next
+    /// node to calls here, as of a sender that has one of its own addresses, and keeps what goes there.
+    pub(super) fn take_departed_off(&mut self, name: &StreamName) {
+        if let Some(services) = &mut self.services
+            && let Some(departed) = services.departed.get_mut(name)
+        {
+            let addresses = std::mem::take(&mut departed.addresses);
+            drop(services.addresses.remove(&addresses));
+        }
+    }
+
     /// Nothing comes for a service any more.
     pub(super) fn handle_departed(&mut self, name: &StreamName) {
         let services = self.services.as_mut();
@@ -513,8 +525,9 @@ async fn gather_strays(
         let answer = timeout(KEPT_TIME_MAX, answer).await;
         let answer = answer.ok().and_then(Result::ok);
         let back = answer.and_then(|bytes| postcard::from_bytes::<Back>(&bytes).ok());
-        if back == Some(Back::Arrived) {
-            arrived.get_or_insert_with(Instant::now);
+        if back == Some(Back::Arrived) && arrived.is_none() {
+            arrived = Some(Instant::now());
+            let _ = replies.send(Replied::Followed(name.clone()));
         }
     }
 }
@@ -533,8 +546,8 @@ const HANDED_TICK: Duration = Duration::from_millis(100);
 /// Behind the first datagram of a slice.
 const STRAY_GATHER: Duration = Duration::from_millis(1);
 /// When nothing comes, the next node is asked so often whether it has the calls.
-const STRAY_TICK: Duration = Duration::from_millis(20);
-/// Behind the calls' arrival: who has not heard by then where the addresses are, hears it when they are said again.
+const STRAY_TICK: Duration = Duration::from_millis(5);
+/// Behind the calls' arrival: what has come before the addresses were taken off.
 const STRAY_QUIET: Duration = Duration::from_millis(200);
 /// The calls have not arrived by then: something is wrong there.
 const STRAY_TIME_MAX: Duration = Duration::from_secs(5);
