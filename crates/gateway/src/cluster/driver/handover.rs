@@ -124,12 +124,12 @@ impl Driver {
             let link = self.link_of(&release)?;
             Some(Next { link, release })
         });
-        let Some(services) = &mut self.services else {
-            return;
-        };
-        services.handed.remove(name);
-        let Some(carrying) = services.carried.remove(name) else {
-            // It has never begun.
+        let Some((services, carrying)) = self.services.as_mut().and_then(|services| {
+            services.handed.remove(name);
+            let carrying = services.carried.remove(name)?;
+            Some((services, carrying))
+        }) else {
+            // It has never begun, as this node takes no calls.
             return self.handed_over(name);
         };
         tracing::info!(service = %name, "leaving a service, for another node");
