@@ -44,9 +44,9 @@ demo: setup-demo ## 1000 live RTP streams through the gateway, every packet chec
 
 # Root, or user namespaces: each has a network of its own.
 .PHONY: cluster-demo
-cluster-demo: setup-cluster ## three gateways share streams by etcd; one is killed, and the gap is printed
+cluster-demo: setup-cluster ## three gateways share streams and calls by etcd; they are killed, frozen and stopped, and the gaps are printed
 	$(CARGO) build --release -p threadbare
-	PROGRAM=$(abspath $(TARGET_DIR))/release/$(binary_name) STREAMS=100 bash tests/cluster.sh kill
+	PROGRAM=$(abspath $(TARGET_DIR))/release/$(binary_name) STREAMS=100 bash tests/cluster.sh kill takeover
 
 .PHONY: test
 test: setup-test ## everything CI checks: lint, tests, loom, Miri, tests with real tools

@@ -56,7 +56,8 @@ def start_node(name):
     start(name, inside(name, program, "run", f"{folder}/{name}.toml"))
 
 
-def write_config(name):
+def write_config(name, plain=""):
+    """`plain`: more of the streams of that name."""
     isolation = "take" if name == "n3" else "refuse"
     endpoints = ", ".join(f'"http://{address(one)}:2379"' for one in STORES)
     half = streams // 2
@@ -81,6 +82,7 @@ codec = "pcmu"
 # Passed on as they are.
 [[stream]]
 name = "plain"
+{plain}
 listen = "{network.GROUP}:20000"
 count = {half}
 destination = "{network.LISTENER}:30000"
@@ -144,7 +146,7 @@ def owners():
         return None
     for claim in claims.values():
         node = nodes.get(claim["node"])
-        if "next" in claim or node is None or node["incarnation"] != claim["incarnation"]:
+        if "next" in claim or "deputy" in claim or node is None or node["incarnation"] != claim["incarnation"]:
             return None
     return {name: claim["node"] for name, claim in claims.items()}
 
@@ -451,6 +453,56 @@ def scene_store():
     told("two of three etcd are dead for 3 s", begin)
     moved = sum(1 for name in before if before[name] != after[name])
     say(f"two of three etcd are dead: {moved} streams moved")
+
+
+def declare_plain(isolation):
+    for node in NODES:
+        write_config(node, f'on-isolation = "{isolation}"')
+        processes[node].send_signal(signal.SIGHUP)
+    is_so = lambda one: one["on_isolation"] == isolation
+    def look():
+        declared = keys("/threadbare/streams/")
+        return declared and all(is_so(one) for name, one in declared.items() if name.startswith("plain-"))
+    wait_for(f"streams are declared to {isolation}", look)
+    shared_by(*NODES)
+
+
+def scene_isolation():
+    """`on-isolation = "continue"`: without etcd, these streams go on where they are, and with it again, they have the same owner."""
+    shared_by(*NODES)
+    declare_plain("continue")
+    before, epochs = shared_by(*NODES), {name: one["epoch"] for name, one in keys("/threadbare/claims/").items()}
+    begin, lapsed = time.time_ns(), lapses()
+    for name in STORES[:2]:
+        kill(name).wait()
+    wait_for("nodes have seen it", lambda: not any(status(node)["is_live"] for node in NODES))
+    alone = time.time_ns()
+    plain = [stream for stream in range(streams) if name_of(stream).startswith("plain-")]
+    def go_on():
+        heard.read()
+        return all(heard.streams[stream][-1][0] > alone + 3 * 10**9 for stream in plain)
+    wait_for("streams go on for 3 s more", go_on)
+    rest = [packets for stream, packets in enumerate(heard.since(alone)) if stream not in plain]
+    if any(rest):
+        fail(f"{sum(map(len, rest))} packets of streams that are to stop")
+    for name in STORES[:2]:
+        start_store(name)
+    after = shared_by(*NODES)
+    now = {name: one["epoch"] for name, one in keys("/threadbare/claims/").items()}
+    if after != before or now != epochs:
+        fail("streams have other owners when etcd is back")
+    odd = 0
+    for stream, packets in enumerate(heard.since(begin)):
+        if stream in plain:
+            odd += sum(a[1:3] != b[1:3] or (b[3] - a[3]) % 65536 != 1 for a, b in zip(packets, packets[1:]))
+    if odd:
+        fail(f"streams that go on without etcd: {odd} packets are not the next one of the same sender")
+    told("without etcd, and with it again: continue", begin, {name_of(stream) for stream in plain})
+    told("the others", begin, {name_of(stream) for stream in range(streams) if stream not in plain})
+    check_senders()
+    declare_plain("stop")
+    if lapses() <= lapsed:
+        fail("no lease has ended: nothing is shown")
 
 
 def scene_compaction():
@@ -854,6 +906,7 @@ SCENES = {
     "drain": scene_drain,
     "operator": scene_operator,
     "store": scene_store,
+    "isolation": scene_isolation,
     "compaction": scene_compaction,
     # The last: its nodes are others, without the streams.
     "takeover": scene_takeover,

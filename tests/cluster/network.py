@@ -3,6 +3,7 @@
 import subprocess
 
 BRIDGE = "10.77.0.254"
+BRIDGE_6 = "fd77::fe"
 # Nobody has it: what is sent there is seen on the bridge.
 LISTENER = "10.77.0.99"
 # Of the bridge: else it changes with each port.
@@ -28,6 +29,7 @@ def build(names):
     ip("link", "set", "lo", "up")
     ip("link", "add", "br0", "address", MAC, "type", "bridge", "mcast_snooping", "0")
     ip("addr", "add", f"{BRIDGE}/24", "dev", "br0")
+    ip("addr", "add", f"{BRIDGE_6}/64", "dev", "br0", "nodad")
     ip("link", "set", "br0", "up")
     ip("route", "add", "224.0.0.0/4", "dev", "br0")
     for name in names:
@@ -40,6 +42,12 @@ def build(names):
         ip(*there, "link", "set", "eth0", "up")
         ip(*there, "route", "add", "224.0.0.0/4", "dev", "eth0")
         ip(*there, "neigh", "add", LISTENER, "lladdr", MAC, "dev", "eth0")
+
+
+def mac(name):
+    """Of a node's device."""
+    shown = subprocess.run(["ip", "-n", name, "-o", "link", "show", "dev", "eth0"], capture_output=True, text=True, check=True).stdout.split()
+    return shown[shown.index("link/ether") + 1]
 
 
 def unplug(name):

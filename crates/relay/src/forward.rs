@@ -160,7 +160,11 @@ impl Forward {
         let mut protections = [None, None];
         for (new, old) in protections.iter_mut().zip(&state.protections) {
             if let Some(old) = old {
-                *new = Some(Box::new(Protection::restore(old, unsaved)?));
+                let mut old = old.clone();
+                if outage.unsaved_ns > 0 {
+                    old.forget_missing();
+                }
+                *new = Some(Box::new(Protection::restore(&old, unsaved)?));
             }
         }
         self.protections = protections;

@@ -164,7 +164,10 @@ impl MediaCall {
                     rtp_packets: outage.skipped_packets(packet_ns),
                     rtcp_packets: outage.rtcp_packets(),
                 };
-                let protection = with_sender(protection, &state.call.legs[at]);
+                let mut protection = with_sender(protection, &state.call.legs[at]);
+                if outage.unsaved_ns > 0 {
+                    protection.forget_missing();
+                }
                 let protection = Protection::restore(&protection, unsaved)?;
                 protections[at] = Some(Box::new(protection));
             }
@@ -408,6 +411,7 @@ fn with_sender(state: &ProtectionState, leg: &LegState) -> ProtectionState {
         None => state.sent.push(SourceState {
             ssrc: leg.ssrc,
             rtp: Some(first),
+            rtp_missing: 0,
             rtcp: None,
         }),
     }

@@ -332,6 +332,7 @@ fn a_state_says_what_is_wrong_with_it() {
     let source = threadbare_rtp::srtp::SourceState {
         ssrc: threadbare_rtp::id::Ssrc(1),
         rtp: None,
+        rtp_missing: 0,
         rtcp: Some(u32::MAX),
     };
     if let Some(protection) = &mut state.protections[0] {

@@ -291,11 +291,13 @@ impl Member {
         };
         let service = claim.service.as_ref();
         let service = service.filter(|service| self.declaration(service).is_some());
-        let carrier = service.and_then(|service| self.owner(service));
-        let owner = match (service, carrier) {
-            (None, _) => &claim.owner,
-            (Some(_), Some(carrier)) if self.nodes.has(carrier) => carrier,
-            (Some(_), _) => return Location::Soon,
+        let owner = match service {
+            None => &claim.owner,
+            Some(service) if self.carries(service) => return Location::Here,
+            Some(service) => match self.owner(service).filter(|owner| self.nodes.has(owner)) {
+                Some(owner) if !self.is_on_its_way(service) => owner,
+                _ => return Location::Soon,
+            },
         };
         if owner.node == self.settings.name {
             return Location::Here;
@@ -306,6 +308,12 @@ impl Member {
             }
             _ => Location::Nowhere,
         }
+    }
+
+    /// Whether a deputy carries a service for its owner, or has just stopped: calls are at one or the other.
+    fn is_on_its_way(&self, service: &StreamName) -> bool {
+        let deputy = self.deputy(service);
+        deputy.is_some_and(|deputy| self.nodes.has(deputy))
     }
 
     /// Where a new call belongs: the node with the most room. This one, if it has nearly as much, as a request need not go further then; of others that

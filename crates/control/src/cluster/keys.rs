@@ -172,9 +172,12 @@ pub struct Claim {
     pub owner: Life,
     /// One more for each owner.
     pub epoch: Epoch,
-    /// Who is to take it over.
+    /// The owner before, which carries it until it has told this one that it has stopped. `None`: there is none any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub next: Option<Next>,
+    pub deputy: Option<Life>,
+    /// Who may be the next owner: it prepares, and makes the claim its own then, with this owner as its deputy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<Life>,
     /// What the owner needs to go on where the one before it stopped; opaque here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resume: Vec<u8>,
@@ -200,14 +203,17 @@ pub struct Life {
     pub incarnation: Incarnation,
 }
 
-/// Who is to take a stream over from its owner.
+/// The word of a deputy: it has stopped, and the owner of the claim may send. It goes from node to node; what it says is in the claim soon behind it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Next {
-    /// The next owner.
-    #[serde(flatten)]
-    pub life: Life,
-    /// It hears the stream's input already, and can send with the next packet.
-    pub is_ready: bool,
+pub struct Release {
+    /// What has stopped.
+    pub stream: StreamName,
+    /// Of the claim.
+    pub epoch: Epoch,
+    /// The deputy.
+    pub from: Life,
+    /// The owner.
+    pub to: Life,
 }
 
 /// Not one of ours, or of a version to come.

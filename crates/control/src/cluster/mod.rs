@@ -9,8 +9,9 @@
 //! - Others take what it has when they have seen no new revision for that time and a margin. First they delete its key, by a transaction on the revision
 //!   that they saw last: either its next renewal fails, or that transaction does. A claim names a life of a node; when that life has no key, the claim is
 //!   free. Each claim is one transaction on the revision of the claim and on the claimer's own life.
-//! - A stream moves without a gap that a jitter buffer does not hide: the owner names the next one, which prepares and says so; then the owner stops, and
-//!   writes what the next one needs to go on (SSRC, numbers, times) with its name.
+//! - A stream moves without a gap that a jitter buffer does not hide: the owner names the next one, which prepares, and makes the claim its own with the
+//!   owner before as its *deputy*. The deputy goes on by its own lease until it has seen that; then it stops, and tells the new owner where (SSRC, numbers,
+//!   times). So nothing waits for the store between the last packet here and the first one there. What is told is written as well, should it be lost.
 //! - A call stays where it was made. Its owner claims it, and requests that come to another node are sent on.
 //! - A *service* is carried as a stream is: the addresses of a node's calls, and the calls with them. Another node that carries it reads the calls' states.
 //!
@@ -31,7 +32,7 @@ use self::calls::Ledger;
 pub use self::calls::Location;
 pub use self::keys::{
     CALLS, CallClaim, CallName, Claim, Declaration, Epoch, Incarnation, Key, Kind, Life, Link,
-    Next, NodeName, NodeRecord, OnIsolation, PREFIX, Revision, STATES, StreamName, Unreadable,
+    NodeName, NodeRecord, OnIsolation, PREFIX, Release, Revision, STATES, StreamName, Unreadable,
     VALUE_BYTES_MAX, Value, WEIGHT_MAX, WEIGHT_MIN, is_weight,
 };
 use self::lease::Standing;
@@ -111,7 +112,7 @@ pub enum Action {
         /// Where it was stopped just now, here or by the owner before; empty: nobody knows.
         resume: Vec<u8>,
     },
-    /// Stop it now, and say with [`Member::handle_handed_over`] where it has stopped.
+    /// Stop it now. Then tell the owner ([`Member::release`]), and say with [`Member::handle_handed_over`] where it has stopped.
     HandOver {
         /// The stream.
         stream: StreamName,
@@ -292,6 +293,12 @@ impl Member {
         self.go_on(now_ns);
     }
 
+    /// A deputy says that it has stopped; `resume`: where. Whoever brings this must know that it is that node's word.
+    pub fn handle_released(&mut self, now_ns: u64, release: Release, resume: Vec<u8>) {
+        self.released(release, resume);
+        self.go_on(now_ns);
+    }
+
     /// Gives away what it carries, and takes nothing; or takes streams again.
     pub fn set_draining(&mut self, now_ns: u64, draining: bool) {
         self.draining = draining;
@@ -375,11 +382,29 @@ impl Member {
         self.streams.get(stream).is_some_and(Tracked::is_running)
     }
 
-    /// Who a stream is being handed over to.
+    /// What this node, as the deputy of a claim, has to tell its owner when it has stopped.
     #[must_use]
-    pub fn next_owner(&self, stream: &StreamName) -> Option<&Life> {
-        let claim = self.streams.get(stream)?.claim()?;
-        claim.next.as_ref().map(|next| &next.life)
+    pub fn release(&self, stream: &StreamName) -> Option<Release> {
+        let (claim, me) = (self.streams.get(stream)?.claim()?, self.life());
+        (claim.deputy.as_ref() == Some(&me)).then(|| Release {
+            stream: stream.clone(),
+            epoch: claim.epoch,
+            from: me,
+            to: claim.owner.clone(),
+        })
+    }
+
+    /// Who carries a stream for its owner, until it has told that it has stopped, and the store.
+    #[must_use]
+    pub fn deputy(&self, stream: &StreamName) -> Option<&Life> {
+        self.streams.get(stream)?.claim()?.deputy.as_ref()
+    }
+
+    /// The lives that something of this node is about to go to.
+    pub fn successors(&self) -> impl Iterator<Item = &Life> {
+        let claims = self.moving.iter();
+        let claims = claims.filter_map(|stream| self.streams.get(stream)?.claim());
+        claims.filter_map(|claim| claim.next.as_ref())
     }
 
     /// Which of the other nodes would carry a stream without this one, as far as is known.

@@ -2,14 +2,25 @@
 //!
 //! | phase | what the media plane does | leads to |
 //! |---|---|---|
-//! | `Idle`, not running | nothing | `Preparing` when the owner names this node; running when the claim is this life's |
-//! | `Preparing`, `Prepared` | hears the input | running when the claim is this life's; `Idle` when the owner names another |
-//! | running | carries it | `Stopping` when the next owner is ready; `Idle` when the claim is not this life's, or the lease is over |
+//! | `Idle`, not running | nothing | `Preparing` when the owner names this node; running when the claim is this life's, without a deputy |
+//! | `Preparing` | opens the input | `Prepared`; `Idle` when the owner names another |
+//! | `Prepared` | hears the input | claims it, with the owner as its deputy; running when that has stopped, or lives no more |
+//! | running | carries it | `Stopping` when another has claimed it, and this node is the deputy; `Idle` when it is neither owner nor deputy, or the lease is over |
 //! | `Stopping` | stops, and tells where | `Stopped` |
-//! | `Stopped` | nothing | `Idle` when the claim is the next owner's; running if that one has died meanwhile |
+//! | `Stopped` | nothing | `Idle` when the claim has no deputy any more |
+//!
+//! A claim with a deputy, by who lives:
+//!
+//! | owner | deputy | |
+//! |---|---|---|
+//! | lives | lives | the deputy sends, until it has told the owner ([`Release`]), and the store behind that: it writes itself out of the claim. Only then the owner sends |
+//! | lives | has died | the owner writes the deputy out of the claim, if its key is gone. Only then it sends |
+//! | has died | lives | the deputy claims it again, and goes on; nobody else may |
+//! | has died | has died | whoever is best claims it |
 
 use super::keys::{
-    Claim, Declaration, Epoch, Key, Life, Next, NodeName, OnIsolation, Revision, StreamName, Value,
+    Claim, Declaration, Epoch, Key, Life, NodeName, OnIsolation, Release, Revision, StreamName,
+    Value,
 };
 use super::nodes::Nodes;
 use super::place::{Fit, Point};
@@ -28,9 +39,11 @@ pub(super) struct Tracked {
     /// The best node for it, of those that live.
     best: Option<(NodeName, Fit)>,
     pending: Option<RequestId>,
-    running: Option<Epoch>,
+    is_running: bool,
     /// Where the owner before has stopped is of use once: later, it is old.
     resumed: Option<Epoch>,
+    /// The deputy's word, and where it has stopped. It may come before the answer that the claim is ours.
+    released: Option<(Release, Vec<u8>)>,
     phase: Phase,
 }
 
@@ -67,8 +80,9 @@ impl Tracked {
             claimed: Revision::ABSENT,
             best: None,
             pending: None,
-            running: None,
+            is_running: false,
             resumed: None,
+            released: None,
             phase: Phase::Idle,
         }
     }
@@ -88,13 +102,24 @@ impl Tracked {
     /// Where a start for this claim goes on.
     fn take_resume(&mut self) -> Option<(Epoch, Vec<u8>)> {
         let claim = self.claim.as_ref()?;
+        self.phase = Phase::Idle;
         let is_first = self.resumed.replace(claim.epoch) != Some(claim.epoch);
-        let resume = match std::mem::take(&mut self.phase) {
-            Phase::Stopped(resume) => resume,
-            _ if is_first => claim.resume.clone(),
-            _ => Vec::new(),
+        let told = self.released.as_mut().map(|(_, resume)| resume);
+        let resume = match (is_first, told.map(std::mem::take)) {
+            (false, _) => Vec::new(),
+            (true, Some(resume)) if claim.deputy.is_some() => resume,
+            (true, _) => claim.resume.clone(),
         };
         Some((claim.epoch, resume))
+    }
+
+    /// Whether the deputy of this claim has said that it has stopped.
+    fn is_released(&self, claim: &Claim) -> bool {
+        self.released.as_ref().is_some_and(|(release, _)| {
+            release.epoch == claim.epoch
+                && release.to == claim.owner
+                && claim.deputy.as_ref() == Some(&release.from)
+        })
     }
 
     pub(super) fn is_declared(&self) -> bool {
@@ -111,7 +136,7 @@ impl Tracked {
     }
 
     pub(super) fn is_running(&self) -> bool {
-        self.running.is_some()
+        self.is_running
     }
 
     pub(super) fn claim(&self) -> Option<&Claim> {
@@ -131,13 +156,14 @@ impl Tracked {
         if !is_ended && self.declaration.as_ref().is_some_and(continues) {
             return false;
         }
-        if is_ended {
-            // What it was doing concerned a claim that it has no more.
-            let was_preparing = self.is_preparing();
-            self.phase = Phase::Idle;
-            return self.running.take().is_some() || was_preparing;
+        let was_running = std::mem::take(&mut self.is_running);
+        if !is_ended {
+            return was_running;
         }
-        self.running.take().is_some()
+        // What it was doing concerned a claim that it has no more.
+        let was_preparing = self.is_preparing();
+        (self.phase, self.released) = (Phase::Idle, None);
+        was_running || was_preparing
     }
 
     fn is_preparing(&self) -> bool {
@@ -146,51 +172,74 @@ impl Tracked {
 
     /// What follows from what is known.
     fn step(&self, name: &StreamName, me: &Life, nodes: &Nodes) -> Step {
+        let has_deputy = |claim: &Claim| claim.deputy.as_ref().is_some_and(|life| nodes.has(life));
         match &self.claim {
             Some(claim) if claim.owner == *me => self.step_of_owner(name, claim, me, nodes),
-            Some(claim) if nodes.has(&claim.owner) => self.step_of_other(name, claim, me),
+            Some(claim) if claim.deputy.as_ref() == Some(me) => {
+                self.step_of_deputy(name, claim, me, nodes)
+            }
+            Some(claim) if nodes.has(&claim.owner) || has_deputy(claim) => {
+                self.step_of_other(name, claim, me)
+            }
             claim => self.step_of_free(name, claim.as_ref(), me, nodes),
         }
     }
 
     fn step_of_owner(&self, name: &StreamName, claim: &Claim, me: &Life, nodes: &Nodes) -> Step {
+        let deputy = claim.deputy.as_ref();
+        let has_died = deputy.is_some_and(|deputy| !nodes.has(deputy));
+        if deputy.is_some() && !self.is_released(claim) {
+            return match has_died {
+                true => Step::Commit(put(name, without_deputy(claim, Vec::new()))),
+                false => Step::Rest,
+            };
+        }
         let Some(declaration) = &self.declaration else {
-            return match self.running {
-                Some(_) => Step::Stop,
-                None => Step::Commit(Operation::Delete(Key::Claim(name.clone()))),
+            return match self.is_running || self.is_preparing() {
+                true => Step::Stop,
+                false => Step::Commit(Operation::Delete(Key::Claim(name.clone()))),
             };
         };
-        let next = claim.next.as_ref().filter(|next| nodes.has(&next.life));
-        match (&self.phase, next) {
-            (Phase::Stopping, _) => return Step::Rest,
-            (Phase::Stopped(resume), Some(next)) => {
-                return Step::Commit(put(
-                    name,
-                    Claim {
-                        owner: next.life.clone(),
-                        epoch: claim.epoch.next(),
-                        next: None,
-                        resume: resume.clone(),
-                    },
-                ));
-            }
-            _ => {}
-        }
-        if self.running != Some(claim.epoch) {
+        if !self.is_running {
             return Step::Start;
         }
-        match (&claim.next, next) {
-            (Some(_), Some(next)) if next.is_ready => Step::HandOver,
-            (Some(_), Some(_)) => Step::Rest,
-            // It has died.
-            (Some(_), None) => Step::Commit(put(
+        match (deputy, &claim.next) {
+            (Some(_), _) if has_died => Step::Commit(put(name, without_deputy(claim, Vec::new()))),
+            // It writes that itself.
+            (Some(_), _) => Step::Rest,
+            (None, Some(next)) if nodes.has(next) => Step::Rest,
+            (None, Some(_)) => Step::Commit(put(
                 name,
                 Claim {
                     next: None,
                     ..claim.clone()
                 },
             )),
-            (None, _) => self.step_of_settled(declaration, me, nodes),
+            (None, None) => self.step_of_settled(declaration, me, nodes),
+        }
+    }
+
+    /// Another node has claimed it, and waits for this one to stop.
+    fn step_of_deputy(&self, name: &StreamName, claim: &Claim, me: &Life, nodes: &Nodes) -> Step {
+        match (&self.phase, nodes.has(&claim.owner)) {
+            (Phase::Stopping, _) => Step::Rest,
+            (Phase::Stopped(resume), true) => {
+                Step::Commit(put(name, without_deputy(claim, resume.clone())))
+            }
+            (_, true) if self.is_running => Step::HandOver,
+            // Nothing runs: the lease was over meanwhile.
+            (_, true) => Step::Commit(put(name, without_deputy(claim, Vec::new()))),
+            // What has stopped may have gone on there for a while: where it has stopped here is old.
+            (_, false) => Step::Commit(put(
+                name,
+                Claim {
+                    owner: me.clone(),
+                    epoch: claim.epoch.next(),
+                    deputy: None,
+                    next: None,
+                    resume: Vec::new(),
+                },
+            )),
         }
     }
 
@@ -208,28 +257,24 @@ impl Tracked {
 
     /// Another node that lives has it.
     fn step_of_other(&self, name: &StreamName, claim: &Claim, me: &Life) -> Step {
-        if self.running.is_some() {
+        if self.is_running {
             return Step::Stop;
         }
-        let next = claim.next.as_ref().filter(|next| next.life == *me);
-        match (next, &self.phase) {
-            (Some(_), Phase::Idle) => Step::Prepare,
-            (Some(next), Phase::Prepared) if !next.is_ready => {
-                let next = Next {
-                    is_ready: true,
-                    ..next.clone()
-                };
-                Step::Commit(put(
-                    name,
-                    Claim {
-                        next: Some(next),
-                        ..claim.clone()
-                    },
-                ))
-            }
-            (Some(_), _) => Step::Rest,
-            (None, Phase::Preparing | Phase::Prepared) => Step::Stop,
-            (None, _) => Step::Rest,
+        match (claim.next.as_ref() == Some(me), &self.phase) {
+            (true, Phase::Idle) => Step::Prepare,
+            (true, Phase::Prepared) => Step::Commit(put(
+                name,
+                Claim {
+                    owner: me.clone(),
+                    epoch: claim.epoch.next(),
+                    deputy: Some(claim.owner.clone()),
+                    next: None,
+                    resume: Vec::new(),
+                },
+            )),
+            (true, _) => Step::Rest,
+            (false, Phase::Preparing | Phase::Prepared) => Step::Stop,
+            (false, _) => Step::Rest,
         }
     }
 
@@ -241,7 +286,7 @@ impl Tracked {
         me: &Life,
         nodes: &Nodes,
     ) -> Step {
-        if self.running.is_some() {
+        if self.is_running {
             return Step::Stop;
         }
         let is_best = |best: &(NodeName, Fit)| best.0 == me.node;
@@ -264,6 +309,7 @@ impl Tracked {
             Claim {
                 owner: me.clone(),
                 epoch: claim.map_or(Epoch::default(), |claim| claim.epoch).next(),
+                deputy: None,
                 next: None,
                 // What the claim has is where an earlier owner has stopped.
                 resume: Vec::new(),
@@ -307,12 +353,19 @@ impl Member {
             return;
         }
         (stream.claim, stream.claimed) = (claim, at);
-        let is_ours = stream.claim.as_ref().is_some_and(|claim| claim.owner == me);
-        if !is_ours && matches!(stream.phase, Phase::Stopping | Phase::Stopped(_)) {
+        let claim = stream.claim.as_ref();
+        let is_ours = claim.is_some_and(|claim| claim.owner == me);
+        let is_deputy = claim.is_some_and(|claim| claim.deputy.as_ref() == Some(&me));
+        if !is_deputy && matches!(stream.phase, Phase::Stopping | Phase::Stopped(_)) {
             stream.phase = Phase::Idle;
         }
+        let is_old =
+            |(release, _): &(Release, _)| claim.is_some_and(|claim| claim.epoch > release.epoch);
+        if stream.released.as_ref().is_some_and(is_old) {
+            stream.released = None;
+        }
         // Whatever the standing is.
-        if !is_ours && stream.running.take().is_some() {
+        if !is_ours && !is_deputy && std::mem::take(&mut stream.is_running) {
             self.actions.push_back(Action::Stop {
                 stream: name.clone(),
             });
@@ -343,12 +396,11 @@ impl Member {
             }
             let is_best = stream.best.as_ref().is_some_and(|(best, _)| best == me);
             let names = |claim: &Claim| {
-                let is_owner = claim.owner.node == *node || claim.owner.node == *me;
-                is_owner
-                    || claim
-                        .next
-                        .as_ref()
-                        .is_some_and(|next| next.life.node == *node)
+                let is_it = |life: &Life| life.node == *node;
+                let has = |life: &Life| is_it(life) || life.node == *me;
+                has(&claim.owner)
+                    || claim.deputy.as_ref().is_some_and(has)
+                    || claim.next.as_ref().is_some_and(is_it)
             };
             if is_best || stream.claim.as_ref().is_some_and(names) {
                 self.dirty.insert(name.clone());
@@ -376,6 +428,15 @@ impl Member {
         {
             stream.phase = Phase::Stopped(resume);
             self.dirty.insert(name.clone());
+        }
+    }
+
+    pub(super) fn released(&mut self, release: Release, resume: Vec<u8>) {
+        let is_mine = release.to == self.life();
+        // It is known since it was to be prepared here.
+        if let Some(stream) = self.streams.get_mut(&release.stream).filter(|_| is_mine) {
+            self.dirty.insert(release.stream.clone());
+            stream.released = Some((release, resume));
         }
     }
 
@@ -416,7 +477,7 @@ impl Member {
         let Some(stream) = self.streams.get_mut(name) else {
             return;
         };
-        let is_idle = stream.phase == Phase::Idle && stream.running.is_none();
+        let is_idle = stream.phase == Phase::Idle && !stream.is_running;
         if stream.pending.is_some() {
             return;
         }
@@ -427,7 +488,7 @@ impl Member {
         }
         let step = stream.step(name, &me, &self.nodes);
         let is_moving = stream.claim.as_ref().is_some_and(|claim| {
-            claim.owner == me && (claim.next.is_some() || stream.phase != Phase::Idle)
+            claim.owner == me && claim.next.is_some() || claim.deputy.as_ref() == Some(&me)
         });
         if !is_moving {
             self.moving.remove(name);
@@ -440,7 +501,7 @@ impl Member {
                 let Some((epoch, resume)) = stream.take_resume() else {
                     return;
                 };
-                stream.running = Some(epoch);
+                stream.is_running = true;
                 self.actions.push_back(Action::Start {
                     stream: stream_name,
                     epoch,
@@ -450,7 +511,7 @@ impl Member {
                 self.dirty.insert(name.clone());
             }
             Step::Stop => {
-                (stream.running, stream.phase) = (None, Phase::Idle);
+                (stream.is_running, stream.phase) = (false, Phase::Idle);
                 self.actions.push_back(Action::Stop {
                     stream: stream_name,
                 });
@@ -465,7 +526,7 @@ impl Member {
                 });
             }
             Step::HandOver => {
-                (stream.running, stream.phase) = (None, Phase::Stopping);
+                (stream.is_running, stream.phase) = (false, Phase::Stopping);
                 self.actions.push_back(Action::HandOver {
                     stream: stream_name,
                 });
@@ -484,15 +545,12 @@ impl Member {
                 return;
             };
             let claim = self.streams.get(&name).and_then(Tracked::claim);
-            let Some(claim) = claim.filter(|claim| claim.owner == self.life()) else {
+            let is_ours = |claim: &&Claim| claim.owner == self.life() && claim.deputy.is_none();
+            let Some(claim) = claim.filter(is_ours) else {
                 continue;
             };
-            let next = Some(Next {
-                life,
-                is_ready: false,
-            });
             let claim = Claim {
-                next,
+                next: Some(life),
                 ..claim.clone()
             };
             self.moving.insert(name.clone());
@@ -511,14 +569,23 @@ impl Member {
             None => Revision::ABSENT,
         };
         let mut when = vec![Compare::Modified(Key::Claim(name.clone()), modified), lives];
-        // A claim may have come here before the key of its owner has. Then this is refused, and the answer has that key.
-        if let Some(owner) = stream.claim.as_ref().map(|claim| &claim.owner)
-            && owner.node != self.settings.name
-        {
-            when.push(self.nodes.as_known(&owner.node));
-        }
+        // A claim may have come here before the keys of those that it names have. Then this is refused, and the answer has those keys.
+        let claim = stream.claim.as_ref();
+        let named = claim.map(|claim| [Some(&claim.owner), claim.deputy.as_ref()]);
+        let others = named.into_iter().flatten().flatten();
+        let others = others.filter(|life| life.node != self.settings.name);
+        when.extend(others.map(|life| self.nodes.as_known(&life.node)));
         let id = self.commit(now_ns, What::Stream(name.clone()), when, vec![operation]);
         self.asked(&name, id);
+    }
+}
+
+/// Its owner may send now, and goes on there.
+fn without_deputy(claim: &Claim, resume: Vec<u8>) -> Claim {
+    Claim {
+        deputy: None,
+        resume,
+        ..claim.clone()
     }
 }
 

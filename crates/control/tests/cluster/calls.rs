@@ -6,7 +6,7 @@ use threadbare_control::cluster::{
 };
 
 use crate::SECOND;
-use crate::world::{Link, MS, World};
+use crate::world::{Link, MS, Words, World};
 
 fn cluster(seed: u64, nodes: usize) -> World {
     let mut world = World::new(seed, nodes);
@@ -258,6 +258,7 @@ fn storm(seed: u64, has_services: bool) {
         false => cluster(seed, 5),
     };
     world.repeat_requests();
+    world.words = Words::Fail;
     let calls: Vec<CallName> = (0..40).map(|n| call(&n.to_string())).collect();
     for _ in 0..200 {
         let pause_ns = world.draw() % (200 * MS);

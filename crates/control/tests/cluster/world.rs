@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use threadbare_control::cluster::{
     Action, CallName, Compare, Declaration, Entry, Epoch, Key, Kind, Location, Member, Operation,
-    Outcome, Reply, Revision, Settings, StreamName, Timing, Transaction, Value,
+    Outcome, Release, Reply, Revision, Settings, StreamName, Timing, Transaction, Value,
 };
 
 pub(crate) const MS: u64 = 1_000_000;
@@ -33,6 +33,8 @@ struct Process {
     until_ns: u64,
     running: BTreeMap<StreamName, Epoch>,
     preparing: BTreeSet<StreamName>,
+    /// Told to stop, and still sending.
+    stopping: BTreeSet<StreamName>,
     /// Calls that it has, and whether it was told that their keys are its own.
     calls: BTreeMap<CallName, bool>,
     /// The services of those that have one.
@@ -69,6 +71,8 @@ enum Event {
     Timeout,
     Prepared(StreamName),
     HandedOver(StreamName),
+    /// From another node: it has stopped, there.
+    Released(Release, Vec<u8>),
     /// The states of a service's calls are read.
     Arrived(StreamName),
 }
@@ -125,6 +129,21 @@ pub(crate) struct World {
     /// Calls whose keys were not written in time.
     pub(crate) unclaimed: Vec<CallName>,
     repeats_requests: bool,
+    /// How nodes reach one another.
+    pub(crate) words: Words,
+    /// What has begun by another node's word, before the store had told.
+    pub(crate) by_word: u64,
+}
+
+/// What becomes of the words of deputies.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Words {
+    /// They come.
+    Come,
+    /// Nodes do not reach one another: the store has to do.
+    AreLost,
+    /// They are lost, late by seconds, or come twice.
+    Fail,
 }
 
 impl World {
@@ -146,6 +165,8 @@ impl World {
             taken: Vec::new(),
             unclaimed: Vec::new(),
             repeats_requests: false,
+            words: Words::Come,
+            by_word: 0,
         };
         for _ in 0..nodes {
             world.add();
@@ -209,6 +230,7 @@ impl World {
             until_ns: 0,
             running: BTreeMap::new(),
             preparing: BTreeSet::new(),
+            stopping: BTreeSet::new(),
             calls: BTreeMap::new(),
             services: BTreeMap::new(),
         });
@@ -218,7 +240,7 @@ impl World {
 
     pub(crate) fn kill(&mut self, node: usize) {
         if let Some(process) = self.nodes[node].process.take() {
-            for stream in process.running.into_keys() {
+            for stream in process.running.into_keys().chain(process.stopping) {
                 self.let_go(node, &stream);
             }
         }
@@ -434,10 +456,16 @@ impl World {
         process.is_some_and(|process| process.member.is_handing_over())
     }
 
-    /// Claims of this node.
+    /// Claims that name this node as owner or deputy.
     pub(crate) fn claims_of(&self, node: usize) -> usize {
         let name = &self.nodes[node].settings.name;
-        let is_its = |entry: &&Entry| matches!(&entry.value, Value::Claim(claim) if claim.owner.node == *name);
+        let is_its = |entry: &&Entry| match &entry.value {
+            Value::Claim(claim) => {
+                let deputy = claim.deputy.as_ref();
+                claim.owner.node == *name || deputy.is_some_and(|life| life.node == *name)
+            }
+            _ => false,
+        };
         self.entries.values().filter(is_its).count()
     }
 
@@ -528,12 +556,59 @@ impl World {
                 member.handle_timeout(local_ns);
             }
             Event::Prepared(stream) => member.handle_prepared(local_ns, &stream),
-            Event::HandedOver(stream) => {
-                let resume = format!("{stream} at {now_ns}").into_bytes();
-                member.handle_handed_over(local_ns, &stream, resume);
+            Event::HandedOver(stream) => return self.handed_over(node, &stream),
+            Event::Released(release, resume) => {
+                member.handle_released(local_ns, release, resume);
             }
         }
         self.serve(node);
+    }
+
+    /// Its media has stopped.
+    fn handed_over(&mut self, node: usize, stream: &StreamName) {
+        let now_ns = self.now_ns;
+        let local_ns = self.nodes[node].local(now_ns);
+        let Some(process) = &mut self.nodes[node].process else {
+            return;
+        };
+        if !process.stopping.remove(stream) {
+            return;
+        }
+        let resume = format!("{stream} at {now_ns}").into_bytes();
+        if let Some(release) = process.member.release(stream) {
+            self.say(&release, &resume);
+        }
+        self.let_go(node, stream);
+        if let Some(process) = &mut self.nodes[node].process {
+            process.member.handle_handed_over(local_ns, stream, resume);
+            self.serve(node);
+        }
+    }
+
+    /// A deputy's word, to the node of its owner.
+    fn say(&mut self, release: &Release, resume: &[u8]) {
+        let bits = self.draw();
+        let (count, late_ns) = match self.words {
+            Words::Come => (1, 0),
+            Words::AreLost => (0, 0),
+            Words::Fail => (bits % 3, 3000 * MS),
+        };
+        let is_its = |node: &Node| node.settings.name == release.to.node;
+        let Some(to) = self.nodes.iter().position(is_its) else {
+            return;
+        };
+        for _ in 0..count {
+            let late_ns = if self.draw().is_multiple_of(2) {
+                late_ns
+            } else {
+                0
+            };
+            self.send(
+                to,
+                Event::Released(release.clone(), resume.to_vec()),
+                late_ns,
+            );
+        }
     }
 
     /// Does what a node wants, and looks whether it may.
@@ -591,6 +666,9 @@ impl World {
             } => {
                 process.running.insert(stream.clone(), epoch);
                 process.preparing.remove(&stream);
+                let claim = self.entries.get(&Key::Claim(stream.clone()));
+                let has_deputy = |entry: &Entry| matches!(&entry.value, Value::Claim(claim) if claim.deputy.is_some());
+                self.by_word += u64::from(claim.is_some_and(has_deputy));
                 let holders = self.holders.entry(stream.clone()).or_default();
                 if !holders.contains(&node) {
                     holders.push(node);
@@ -612,13 +690,14 @@ impl World {
             }
             Action::HandOver { stream } => {
                 process.running.remove(&stream);
-                self.let_go(node, &stream);
+                process.stopping.insert(stream.clone());
                 self.leave_calls(node, &stream);
                 self.send(node, Event::HandedOver(stream), MS);
             }
             Action::Stop { stream } => {
                 process.preparing.remove(&stream);
                 process.running.remove(&stream);
+                process.stopping.remove(&stream);
                 self.let_go(node, &stream);
                 self.leave_calls(node, &stream);
             }

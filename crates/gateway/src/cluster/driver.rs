@@ -12,7 +12,7 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use threadbare_control::cluster::{
-    Action, Declaration, Entry, Epoch, Key, Life, Member, NodeName, NodeRecord, OnIsolation,
+    Action, Declaration, Entry, Epoch, Key, Kind, Life, Member, NodeName, NodeRecord, OnIsolation,
     Operation, Outcome, Reply, RequestId, Settings, StreamName, Timing, Transaction, Value,
 };
 use threadbare_relay::{Fence, Stray};
@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
 use self::errands::Calls;
-use self::handover::Next;
+use self::handover::{Next, Told};
 use self::services::Services;
 use super::addresses::Addresses;
 use super::declare::Declared;
@@ -112,16 +112,22 @@ enum Replied {
     Foreseen(StreamName, Option<Vec<Entry>>, u32),
     /// All is ready for it.
     Prepared(StreamName),
-    /// Its calls have been left.
+    /// Calls of it have been left.
     Left(StreamName, Leaving, Option<Next>),
-    /// The next node may have it.
-    HandedOver(StreamName),
+    /// What the next node says to that.
+    Told(StreamName, Told),
+    /// Its addresses are here.
+    Ready(StreamName, Epoch),
+    /// Are all calls here that are handed over?
+    Awaited(StreamName, Epoch),
     /// What has come for it since; to be told where the answer comes.
     Strays(
         StreamName,
         Vec<(u64, Stray)>,
         oneshot::Sender<oneshot::Receiver<Vec<u8>>>,
     ),
+    /// Its calls have arrived at the next node.
+    Followed(StreamName),
     /// Nothing comes for it here any more.
     Departed(StreamName),
 }
@@ -234,6 +240,10 @@ impl Driver {
             Input::Copied(copies) => self.keep_copies(copies),
             // Who asked may be gone.
             Input::Strays(strays, tell) => drop(tell.send(self.keep_strays(strays))),
+            Input::Released(release, resume) => {
+                self.member.handle_released(now_ns, release, resume);
+            }
+            Input::Handed(handed) => self.keep_handed(handed),
             Input::Release(call) => self.member.release_call(now_ns, &call),
             Input::Desk(desk) => self.open_desk(desk),
             Input::End => {}
@@ -260,8 +270,11 @@ impl Driver {
             Replied::Foreseen(name, states, tries) => self.handle_foreseen(name, states, tries),
             Replied::Prepared(name) => self.prepared_service(&name),
             Replied::Left(name, leaving, next) => self.handle_left(name, leaving, next),
-            Replied::HandedOver(name) => self.handed_over(&name),
+            Replied::Told(name, told) => self.leave_on(name, told),
+            Replied::Ready(name, epoch) => self.handle_ready(&name, epoch),
+            Replied::Awaited(name, epoch) => self.look_after_handed(name, epoch),
             Replied::Strays(name, strays, tell) => self.send_strays(&name, strays, tell),
+            Replied::Followed(name) => self.take_departed_off(&name),
             Replied::Departed(name) => self.handle_departed(&name),
         }
     }
@@ -271,9 +284,9 @@ impl Driver {
         match answer {
             Answer::Prepared(name) => self.member.handle_prepared(now_ns, &StreamName(name)),
             Answer::HandedOver(name, state) => {
-                let resume = resume::encode(state.as_ref());
-                self.member
-                    .handle_handed_over(now_ns, &StreamName(name), resume);
+                let (name, resume) = (StreamName(name), resume::encode(state.as_ref()));
+                self.tell_released(&name, &resume);
+                self.member.handle_handed_over(now_ns, &name, resume);
             }
         }
     }
@@ -320,6 +333,7 @@ impl Driver {
         self.links
             .follow(others.filter_map(|(_, record)| record.link));
         self.settle_calls();
+        self.greet_successors();
         while let Some(action) = self.member.poll_action() {
             self.act(action);
         }
@@ -456,8 +470,11 @@ impl Driver {
             let Some((text, carried, Stage::Started)) = self.placed.get(&stream) else {
                 continue;
             };
-            let declared = self.member.declaration(&stream);
-            if declared.is_none_or(|declared| declared.spec == *text) {
+            let is_same = |declared: &Declaration| {
+                let is_fenced = declared.on_isolation == OnIsolation::Stop;
+                declared.spec == *text && is_fenced == carried.fence.is_some()
+            };
+            if self.member.declaration(&stream).is_none_or(is_same) {
                 continue;
             }
             let epoch = Epoch(carried.epoch);
@@ -499,12 +516,17 @@ impl Driver {
             return;
         };
         let at = node.as_deref().map(NodeName::from);
-        let lives = |name: &NodeName| self.member.nodes().any(|(known, _)| known == name);
-        if let (Some(at), Some(node)) = (&at, node)
-            && !lives(at)
-        {
-            drop(tell.send(Err(NotMoved::Node(node))));
-            return;
+        let record = |at: &NodeName| self.member.nodes().find(|(known, _)| *known == at);
+        if let (Some(at), Some(node)) = (&at, node) {
+            let not_moved = match (record(at), declaration.kind) {
+                (None, _) => Some(NotMoved::Node(node)),
+                (Some((_, to)), Kind::Service) if to.room.is_none() => Some(NotMoved::Calls(node)),
+                _ => None,
+            };
+            if let Some(not_moved) = not_moved {
+                drop(tell.send(Err(not_moved)));
+                return;
+            }
         }
         let declaration = Declaration {
             at,
@@ -559,7 +581,7 @@ impl Driver {
                 stream: name.to_string(),
                 node: claim.map(|claim| claim.owner.node.to_string()),
                 epoch: claim.map_or(0, |claim| claim.epoch.0),
-                next: next.map(|next| next.life.node.to_string()),
+                next: next.map(|next| next.node.to_string()),
             });
         }
         let nodes = self.member.nodes().map(|(name, record)| {

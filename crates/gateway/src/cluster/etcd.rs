@@ -387,6 +387,7 @@ fn nothing_of(key: &Key) -> Option<Value> {
         Key::Claim(_) => Some(Value::Claim(Claim {
             owner: nobody(),
             epoch: Epoch::default(),
+            deputy: None,
             next: None,
             resume: Vec::new(),
         })),

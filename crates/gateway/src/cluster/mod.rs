@@ -49,7 +49,7 @@ mod testing;
 pub use self::node::Cluster;
 pub use self::passing::{Back, CallDesk, Claimed, HttpRequest, Left, Origin, Passed, Piece, Way};
 pub use self::service::{
-    Copies, Leaving, Opaque, Preparing, ServiceSpec, Shadow, StrayBox, StrayOnWay, Strays,
+    Copies, Handed, Leaving, Opaque, Preparing, ServiceSpec, Shadow, StrayBox, StrayOnWay, Strays,
     StreamCopy, Taking,
 };
 pub use self::status::{

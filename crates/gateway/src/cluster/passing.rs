@@ -5,9 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 
 use serde::{Deserialize, Serialize};
-use threadbare_control::cluster::CallName;
+use threadbare_control::cluster::{CallName, Release};
 
-use super::service::{Copies, Leaving, Preparing, Strays, Taking};
+use super::service::{Copies, Handed, Leaving, Preparing, Strays, Taking};
 
 /// A request, as the node that it came to sends it on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +32,10 @@ pub enum Passed {
     Copies(Copies),
     /// The same: what has come for it to the sender.
     Strays(Strays),
+    /// The same: a stream has stopped at the sender, and where.
+    Released(Release, Vec<u8>),
+    /// The same: calls that the sender has left.
+    Handed(Handed),
 }
 
 /// Who has sent a message of the ng protocol: what tells cookies apart.
@@ -223,8 +227,8 @@ pub trait CallDesk: Send + Sync + fmt::Debug {
     /// Goes on with the calls of a service. `done` is called when all are there that can be.
     fn take(&self, taking: Taking, done: Box<dyn FnOnce() + Send>);
 
-    /// Leaves the calls of a service as they are, for another node. Their ports stay open.
-    fn leave(&self, service: &str, left: Left);
+    /// Leaves calls of a service as they are, for another node; at most so many. Their ports stay open.
+    fn leave(&self, service: &str, most: usize, left: Left);
 
     /// Closes the ports of a service's calls that were left.
     fn close(&self, service: &str);

@@ -215,6 +215,14 @@ impl Host {
                     Ok(false) | Err(_) => Back::Kept,
                 }
             }
+            (Passed::Released(release, resume), _) => {
+                let _ = self.inputs.send(Input::Released(release, resume));
+                Back::Kept
+            }
+            (Passed::Handed(handed), _) => {
+                let _ = self.inputs.send(Input::Handed(handed));
+                Back::Kept
+            }
             (passed, Some(desk)) => desk.answer(passed).await,
             (_, None) => Back::Unable("it takes no calls".to_owned()),
         }
@@ -280,7 +288,7 @@ mod tests {
 
         fn take(&self, _: Taking, _: Box<dyn FnOnce() + Send>) {}
 
-        fn leave(&self, _: &str, _: Left) {}
+        fn leave(&self, _: &str, _: usize, _: Left) {}
 
         fn close(&self, _: &str) {}
 

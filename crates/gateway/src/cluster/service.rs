@@ -5,9 +5,9 @@
 //!             |----> etcd: the states of its calls (seal.rs)  --Taking--> CallDesk: goes on with the calls
 //!          Stop --> CallDesk: leaves the calls
 //!
-//!  a hand-over:   next: Prepare --> CallDesk: opens the ports of the calls, before the addresses are there
-//!                 this: HandOver --> CallDesk: leaves the calls --Leaving--> next: where their media has stopped (shadows.rs); it may claim them
-//!                       what still comes to the ports --Strays--> next: as if it had come there, until it has the addresses (driver/handover.rs)
+//!  a hand-over:   next: Prepare --> CallDesk: opens the ports of the calls, before the addresses are there; it claims the service
+//!                 this: HandOver --> CallDesk: leaves some calls --Handed--> next: goes on with them; and so on with the others (driver/handover.rs)
+//!                       what still comes to the ports --Strays--> next: as if it had come there, until it has the addresses
 //! ```
 
 use std::collections::HashMap;
@@ -16,6 +16,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
+use threadbare_control::cluster::Release;
 use threadbare_relay::{Fence, PortId, PortKind, Stray};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
@@ -76,7 +77,7 @@ pub(super) fn service_of(node: &str) -> String {
     format!("service:{node}")
 }
 
-/// A service that this node carries from now on.
+/// Calls of a service that this node carries from now on, some or all.
 #[derive(Debug)]
 pub struct Taking {
     /// Its name.
@@ -91,6 +92,10 @@ pub struct Taking {
     pub shadows: HashMap<u64, Shadow>,
     /// What has come for them elsewhere, and still comes.
     pub strays: StrayBox,
+    /// None have come before.
+    pub is_first: bool,
+    /// None come behind them.
+    pub is_last: bool,
 }
 
 /// What has come for streams to the node that carried them before. Clones are one.
@@ -151,8 +156,10 @@ impl Leaving {
     #[must_use]
     pub fn nothing() -> Leaving {
         Leaving {
+            calls: Vec::new(),
             streams: Vec::new(),
-            strays: unbounded_channel().1,
+            strays: Some(unbounded_channel().1),
+            is_last: true,
         }
     }
 }
@@ -182,13 +189,18 @@ pub struct Preparing {
     pub calls: Vec<Opaque>,
 }
 
-/// Calls that this node has left.
+/// Calls that this node has left, some or all of a service.
 #[derive(Debug)]
 pub struct Leaving {
+    /// What the next node needs for each.
+    pub calls: Vec<Opaque>,
     /// The last state of each of their streams, by number.
     pub streams: Vec<(u64, Opaque)>,
-    /// What still comes to their ports, by number of the stream, until [`CallDesk::close`](super::CallDesk::close).
-    pub strays: UnboundedReceiver<(u64, Stray)>,
+    /// What still comes to their ports, and to those of the calls that are left behind them, by number of the stream, until
+    /// [`CallDesk::close`](super::CallDesk::close). With the first calls.
+    pub strays: Option<UnboundedReceiver<(u64, Stray)>>,
+    /// The service has no more.
+    pub is_last: bool,
 }
 
 /// Bytes with keys in them.
@@ -210,6 +222,21 @@ pub struct Copies {
     pub is_last: bool,
     /// `None`: the stream has ended.
     pub streams: Vec<(u64, Option<Opaque>)>,
+}
+
+/// Calls that a node has left, on their way to the owner of their service.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Handed {
+    /// That nothing of them is sent any more.
+    pub release: Release,
+    /// The process whose numbers the streams have.
+    pub process: u64,
+    /// The calls.
+    pub calls: Vec<Opaque>,
+    /// The last state of each of their streams.
+    pub streams: Vec<(u64, Opaque)>,
+    /// No others come behind them.
+    pub is_last: bool,
 }
 
 /// What has come to the ports of streams that another node goes on with, on its way there.

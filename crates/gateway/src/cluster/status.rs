@@ -11,12 +11,12 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use serde::Serialize;
-use threadbare_control::cluster::CallName;
+use threadbare_control::cluster::{CallName, Release};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
 use super::passing::{Back, CallDesk, Errand, Passed, Way};
-use super::service::{Copies, Opaque, ServiceSpec, Strays, service_of};
+use super::service::{Copies, Handed, Opaque, ServiceSpec, Strays, service_of};
 use crate::config::StreamSpec;
 
 /// For the `cluster` thread.
@@ -61,6 +61,10 @@ pub enum Input {
     Copied(Copies),
     /// Datagrams for streams that the sender has left. Told: whether nothing should go to it any more.
     Strays(Strays, oneshot::Sender<bool>),
+    /// A stream has stopped at another node, and where.
+    Released(Release, Vec<u8>),
+    /// Calls that another node has left.
+    Handed(Handed),
     /// Nothing is sent any more. Others may take all of it.
     End,
 }
@@ -179,6 +183,9 @@ pub enum NotMoved {
     /// It does not live.
     #[error("the cluster has no node {0:?}")]
     Node(String),
+    /// It could not carry the calls of a service.
+    #[error("node {0:?} takes no calls")]
+    Calls(String),
     /// A file, or somebody else, has declared it anew meanwhile.
     #[error("stream {0:?} was declared anew just now; try again")]
     Declared(String),

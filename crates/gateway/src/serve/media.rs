@@ -30,8 +30,8 @@ use threadbare_xdp::Xdp;
 
 use self::copies::CopiesTo;
 pub(super) use self::ears::Unheard;
-pub(super) use self::keep::HandedOver;
 use self::keep::Keeper;
+pub(super) use self::keep::{HandedOver, StrayGiver};
 pub(super) use self::now::StreamNow;
 use self::plays::Played;
 use self::recordings::{Recorded, Recordings};
@@ -348,6 +348,14 @@ impl MediaPlane {
                     .handle
                     .with(move |medium, now_ns| medium.handle_strays(now_ns, strays)),
             );
+        }
+    }
+
+    /// Has streams that were created just now begin at once, and not with the next slice.
+    pub(super) fn begin_now(&self, streams: &[StreamId]) {
+        for running in streams.iter().filter_map(|stream| self.streams.get(stream)) {
+            // A thread that is awake has all orders carried out.
+            drop(running.handle.with(|_, _| ()));
         }
     }
 

@@ -65,7 +65,9 @@ impl CallDesk for NodeDesk {
                 })
             }
             // The cluster's thread keeps them.
-            Passed::Copies(_) | Passed::Strays(_) => Box::pin(std::future::ready(Back::Kept)),
+            Passed::Copies(_) | Passed::Strays(_) | Passed::Released(..) | Passed::Handed(_) => {
+                Box::pin(std::future::ready(Back::Kept))
+            }
         }
     }
 
@@ -96,10 +98,10 @@ impl CallDesk for NodeDesk {
         });
     }
 
-    fn leave(&self, name: &str, left: Left) {
+    fn leave(&self, name: &str, most: usize, left: Left) {
         let name = name.to_owned();
         self.control
-            .order_surely(move |service: &mut Service| left(service.leave(&name)));
+            .order_surely(move |service: &mut Service| left(service.leave(&name, most)));
     }
 
     fn close(&self, name: &str) {

@@ -53,6 +53,15 @@ pub struct ProtectionState {
     pub sent: Vec<SourceState>,
 }
 
+impl ProtectionState {
+    /// Packets may have come and left since it was taken: none from before its highest are taken then, as they may be replays.
+    pub fn forget_missing(&mut self) {
+        for source in self.received.iter_mut().chain(&mut self.sent) {
+            source.rtp_missing = 0;
+        }
+    }
+}
+
 /// How many packets may have left since a state was taken: they are taken to have left, so that no index is used twice.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Unsaved {
@@ -284,6 +293,11 @@ fn behind(state: SourceState, unsaved: Unsaved) -> SourceState {
     };
     SourceState {
         rtp: state.rtp.map(rtp),
+        // Bits count from the highest.
+        rtp_missing: match unsaved.rtp_packets {
+            0 => state.rtp_missing,
+            _ => 0,
+        },
         // An index out of range is refused as it is.
         rtcp: state
             .rtcp

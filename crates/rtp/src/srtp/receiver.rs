@@ -103,7 +103,7 @@ impl Receiver {
         self.sources.states()
     }
 
-    /// Goes on with a source that another receiver had under the same key. Packets up to the state's count as received.
+    /// Goes on with a source that another receiver had under the same key. Packets up to the state's count as received, but for those that are missing.
     ///
     /// # Errors
     /// The state is behind what this receiver knows of the source, its index is out of range, or there are too many sources.

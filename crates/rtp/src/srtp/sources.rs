@@ -23,6 +23,9 @@ pub struct SourceState {
     pub ssrc: Ssrc,
     /// The highest index of its RTP packets, with the rollover counter; `None`: none so far.
     pub rtp: Option<PacketIndex>,
+    /// Bit `n`: the RTP packet `n` before the highest was not there, and may be yet. Of a state that is older than the last packet nobody knows, and it
+    /// has to be 0: what was there since would be taken a second time.
+    pub rtp_missing: u128,
     /// The highest index of its RTCP packets, below 2^31; `None`: none so far.
     pub rtcp: Option<u32>,
 }
@@ -123,10 +126,14 @@ enum Place {
 }
 
 impl Window {
-    /// A window that goes on behind `newest`. What came before counts as seen.
-    fn after(newest: Option<u64>) -> Window {
-        let seen = newest.map_or(0, |_| u128::MAX);
+    /// A window that goes on behind `newest`. What came before counts as seen, but for what is missing.
+    fn after(newest: Option<u64>, missing: u128) -> Window {
+        let seen = newest.map_or(0, |_| !missing | 1);
         Window { newest, seen }
+    }
+
+    fn missing(&self) -> u128 {
+        self.newest.map_or(0, |_| !self.seen)
     }
 
     fn place(&self, index: u64) -> Place {
@@ -174,6 +181,7 @@ impl Source {
         SourceState {
             ssrc: self.ssrc,
             rtp: self.rtp.newest.map(PacketIndex::from_bits),
+            rtp_missing: self.rtp.missing(),
             // Only indices of 31 bits are marked.
             rtcp: self.rtcp.newest.map(|index| index as u32),
         }
@@ -295,8 +303,8 @@ impl Sources {
         let source = self
             .enter(ssrc)
             .map_err(|_| RestoreError::TooMany { ssrc })?;
-        source.rtp = Window::after(state.rtp.map(PacketIndex::get));
-        source.rtcp = Window::after(state.rtcp.map(u64::from));
+        source.rtp = Window::after(state.rtp.map(PacketIndex::get), state.rtp_missing);
+        source.rtcp = Window::after(state.rtcp.map(u64::from), 0);
         Ok(())
     }
 }
@@ -371,6 +379,7 @@ mod tests {
         let state = SourceState {
             ssrc: SSRC,
             rtp: Some(PacketIndex::new(3, SeqNum(65_535))),
+            rtp_missing: 0b100,
             rtcp: Some(9),
         };
         sources.restore(state).unwrap();
@@ -380,9 +389,13 @@ mod tests {
             Ok(PacketIndex::new(4, SeqNum(0)))
         );
         assert_eq!(sources.next_rtcp_index(SSRC), Ok(10));
-        for seq in [65_535, 65_535 - 127, 65_535 - 128] {
+        for seq in [65_535, 65_534, 65_535 - 127, 65_535 - 128] {
             assert!(sources.rtp_index(SSRC, SeqNum(seq)).is_err(), "{seq}");
         }
+        // But for the one that was missing, once.
+        let late = sources.rtp_index(SSRC, SeqNum(65_533)).unwrap();
+        sources.note_rtp(SSRC, late).unwrap();
+        assert!(sources.rtp_index(SSRC, SeqNum(65_533)).is_err());
         assert!(sources.check_rtcp(SSRC, 9).is_err());
     }
 
@@ -399,6 +412,7 @@ mod tests {
             let state = SourceState {
                 ssrc: SSRC,
                 rtp,
+                rtp_missing: 0,
                 rtcp: Some(1),
             };
             let error = sources.restore(state).unwrap_err();
@@ -410,6 +424,7 @@ mod tests {
         let state = SourceState {
             ssrc: SSRC,
             rtp: Some(index),
+            rtp_missing: 0,
             rtcp: Some(1 << 31),
         };
         assert_eq!(
@@ -438,12 +453,14 @@ mod tests {
         let state = SourceState {
             ssrc,
             rtp: None,
+            rtp_missing: 0,
             rtcp: None,
         };
         assert_eq!(sources.restore(state), Err(RestoreError::TooMany { ssrc }));
         let last = SourceState {
             ssrc: SSRC,
             rtp: Some(PacketIndex::new(u32::MAX, SeqNum(u16::MAX))),
+            rtp_missing: 0,
             rtcp: Some(RTCP_INDEX_MAX),
         };
         sources.restore(last).unwrap();

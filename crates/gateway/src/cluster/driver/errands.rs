@@ -1,5 +1,6 @@
 //! Calls: requests that belong to other nodes, and keys of those that are here.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +28,8 @@ pub(super) struct Calls {
     lives: Vec<Life>,
     /// When keys of the dead are looked for.
     sweep_at: Option<Instant>,
+    /// Processes that were connected to, as something is about to go there.
+    pub(super) greeted: BTreeSet<u64>,
 }
 
 impl Calls {
@@ -38,7 +41,17 @@ impl Calls {
             lives: Vec::new(),
             // Who died before this process began.
             sweep_at: Some(Instant::now() + SWEEP_AFTER),
+            greeted: BTreeSet::new(),
         }
+    }
+
+    pub(super) fn has_desk(&self) -> bool {
+        self.host.desk().is_some()
+    }
+
+    /// Keys of calls that nobody has may be left.
+    pub(super) fn sweep_soon(&mut self) {
+        self.sweep_at.get_or_insert(Instant::now() + SWEEP_AFTER);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Services: their addresses, and their calls. See [`super::super::service`].
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +16,9 @@ use super::{Driver, Replied};
 use crate::cluster::addresses::Addresses;
 use crate::cluster::passing::Passed;
 use crate::cluster::seal::Seal;
-use crate::cluster::service::{Copies, Opaque, ServiceSpec, StrayBox, Taking, service_of};
+use crate::cluster::service::{
+    Copies, Handed, Opaque, ServiceSpec, Shadow, StrayBox, Taking, service_of,
+};
 use crate::cluster::shadows::Shadows;
 use crate::config::ServiceAddress;
 
@@ -31,23 +33,29 @@ pub(super) struct Services {
     pub(super) carried: BTreeMap<StreamName, Carrying>,
     /// Those that another node has had from this one, while something may still come here for it.
     pub(super) departed: BTreeMap<StreamName, Departed>,
+    /// Calls that have been handed to this node, and when, until the service's addresses are here.
+    pub(super) handed: BTreeMap<StreamName, VecDeque<(u64, Handed)>>,
     pub(super) shadows: Shadows,
     pub(super) strays: StrayBox,
 }
 
 /// A service that is here.
 pub(super) struct Carrying {
-    epoch: Epoch,
+    pub(super) epoch: Epoch,
     pub(super) spec: ServiceSpec,
     pub(super) stage: Stage,
+    /// Calls have been given to the desk.
+    pub(super) has_begun: bool,
 }
 
 /// How far a service is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Stage {
-    /// The states of its calls are being read.
+    /// Its addresses are on their way to their devices, or the states of its calls are being read.
     Read,
-    /// They were given to the desk.
+    /// Its addresses are here, and its calls come from the node before.
+    Handed,
+    /// All that there are were given to the desk.
     Taken,
     /// All calls that go on have gone on.
     Arrived,
@@ -61,6 +69,8 @@ pub(super) struct Departed {
     /// Dropped with this, it ends the task that sends strays.
     #[expect(dead_code, reason = "its end is what it says")]
     pub(super) running: oneshot::Sender<()>,
+    /// For that task.
+    pub(super) ends: Option<oneshot::Receiver<()>>,
 }
 
 /// What a state in the store begins with: the process whose numbers its streams have.
@@ -75,6 +85,7 @@ impl Services {
             own: None,
             carried: BTreeMap::new(),
             departed: BTreeMap::new(),
+            handed: BTreeMap::new(),
             shadows: Shadows::default(),
             strays: StrayBox::default(),
         }
@@ -86,6 +97,12 @@ impl Services {
 
     pub(super) fn has_any(&self) -> bool {
         !self.carried.is_empty()
+    }
+
+    /// Whether its calls have not come yet, or not all of them.
+    pub(super) fn awaits(&self, name: &StreamName, epoch: Epoch) -> bool {
+        let carrying = self.carried.get(name);
+        carrying.is_some_and(|carrying| carrying.epoch == epoch && carrying.stage < Stage::Taken)
     }
 
     /// Whether calls may come with it that are not here yet.
@@ -173,6 +190,7 @@ impl Driver {
             }
         };
         let Some(services) = &mut self.services else {
+            tracing::error!(service = %name, "no other node is left for it, and this one takes no calls: they do not go on");
             return;
         };
         // It has come back before all was over: what still comes, comes to calls again.
@@ -182,9 +200,16 @@ impl Driver {
             epoch,
             spec,
             stage: Stage::Read,
+            has_begun: false,
         };
+        let is_of_it = |(_, one): &(u64, Handed)| one.release.epoch == epoch;
+        let handed = services.handed.get(&name).and_then(VecDeque::front);
+        let is_handed = handed.is_some_and(is_of_it);
         services.carried.insert(name.clone(), carrying);
-        self.read_states(name, epoch);
+        match is_handed {
+            true => self.receive_service(name, epoch),
+            false => self.read_states(name, epoch),
+        }
     }
 
     /// Reads the states of a service's calls, if it is here.
@@ -215,14 +240,10 @@ impl Driver {
         let Some(services) = &mut self.services else {
             return;
         };
-        let carrying = services.carried.get(&name);
-        let Some(interfaces) = carrying
-            .filter(|carrying| carrying.epoch == epoch && carrying.stage == Stage::Read)
-            .map(|carrying| carrying.spec.interfaces())
-        else {
+        if !services.awaits(&name, epoch) {
             return;
-        };
-        let (Some(states), Some(desk)) = (states, desk) else {
+        }
+        let (Some(states), Some(_)) = (states, desk) else {
             // The store may answer the next time, and the desk opens soon after the start.
             let replies = self.replies.clone();
             tokio::spawn(async move {
@@ -241,27 +262,58 @@ impl Driver {
                 shadows.insert(*process, services.shadows.take(*process));
             }
         }
+        self.give_calls(&name, calls, shadows, true);
+    }
+
+    /// Gives calls of a service that is here to the desk. `is_last`: none come behind them.
+    pub(super) fn give_calls(
+        &mut self,
+        name: &StreamName,
+        calls: Vec<(u64, Opaque)>,
+        shadows: HashMap<u64, Shadow>,
+        is_last: bool,
+    ) {
+        let desk = self.desk();
+        let Some(services) = &mut self.services else {
+            return;
+        };
+        let (Some(carrying), Some(desk)) = (services.carried.get_mut(name), desk) else {
+            return;
+        };
         let taking = Taking {
             service: name.to_string(),
-            interfaces,
+            interfaces: carrying.spec.interfaces(),
             fence: self.fence.clone(),
             calls,
             shadows,
             strays: services.strays.clone(),
+            is_first: !std::mem::replace(&mut carrying.has_begun, true),
+            is_last,
         };
-        if let Some(carrying) = services.carried.get_mut(&name) {
+        if is_last {
             carrying.stage = Stage::Taken;
         }
-        let replies = self.replies.clone();
-        let done = move || drop(replies.send(Replied::Arrived(name, epoch)));
+        let (replies, name, epoch) = (self.replies.clone(), name.clone(), carrying.epoch);
+        let done = move || {
+            if is_last {
+                drop(replies.send(Replied::Arrived(name, epoch)));
+            }
+        };
         desk.take(taking, Box::new(done));
     }
 
     pub(super) fn handle_arrived(&mut self, name: &StreamName, epoch: Epoch) {
-        let services = self.services.as_mut();
-        let carrying = services.and_then(|services| services.carried.get_mut(name));
+        let Some(services) = &mut self.services else {
+            return;
+        };
+        let carrying = services.carried.get_mut(name);
         if let Some(carrying) = carrying.filter(|carrying| carrying.epoch == epoch) {
             carrying.stage = Stage::Arrived;
+            services.handed.remove(name);
+            // One may have ended on its way.
+            if let Some(calls) = &mut self.calls {
+                calls.sweep_soon();
+            }
         }
     }
 

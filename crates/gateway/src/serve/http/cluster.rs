@@ -93,7 +93,7 @@ impl From<NotMoved> for Problem {
     fn from(error: NotMoved) -> Problem {
         let status = match error {
             NotMoved::Stream(_) | NotMoved::Node(_) => StatusCode::NOT_FOUND,
-            NotMoved::Declared(_) => StatusCode::CONFLICT,
+            NotMoved::Calls(_) | NotMoved::Declared(_) => StatusCode::CONFLICT,
             NotMoved::Store | NotMoved::NotAnswered(_) => StatusCode::SERVICE_UNAVAILABLE,
         };
         Problem::new(status, error.to_string())

@@ -13,7 +13,7 @@ use threadbare_rtp::id::{SeqNum, Ssrc};
 use threadbare_rtp::leg::{Outage, SKIPPED_PACKETS_MAX};
 use threadbare_rtp::srtp::ProtectionState;
 use threadbare_runtime::clock_now_ns;
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::mpsc::UnboundedSender;
 
 use super::plays::Played;
 use super::state::{MediumState, PlayState, StreamState};
@@ -48,9 +48,10 @@ pub(in crate::serve) struct HandedOver {
     pub(in crate::serve) states: Vec<(StreamId, Vec<u8>)>,
     /// Their ports stay open until these are dropped.
     pub(in crate::serve) handles: Vec<CallHandle<Medium>>,
-    /// What still comes there, with the number of the stream.
-    pub(in crate::serve) strays: UnboundedReceiver<(u64, Stray)>,
 }
+
+/// Where what still comes to the ports of streams goes, with the number of the stream.
+pub(in crate::serve) type StrayGiver = UnboundedSender<(u64, Stray)>;
 
 /// How long ago a state was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -186,8 +187,11 @@ impl MediaPlane {
     }
 
     /// The same for some streams, which another node goes on with.
-    pub(in crate::serve) fn hand_over(&mut self, streams: &[StreamId]) -> HandedOver {
-        let (give, strays) = unbounded_channel();
+    pub(in crate::serve) fn hand_over(
+        &mut self,
+        streams: &[StreamId],
+        give: &StrayGiver,
+    ) -> HandedOver {
         let mut asked = Vec::with_capacity(streams.len());
         let mut handles = Vec::with_capacity(streams.len());
         for &stream in streams {
@@ -215,7 +219,6 @@ impl MediaPlane {
         HandedOver {
             states: states.collect(),
             handles,
-            strays,
         }
     }
 
@@ -371,6 +374,12 @@ fn reckon(
             leg.ssrc = Ssrc(random() as u32);
             leg.next_seq = SeqNum(random() as u16 & FIRST_SEQ_MASK);
             (leg.packets_sent, leg.octets_sent) = (0, 0);
+        }
+        if let Some(protection) = state.protections[side as usize]
+            .as_mut()
+            .filter(|_| !is_known)
+        {
+            protection.forget_missing();
         }
         carry_key(&mut state.protections[side as usize], spec, side);
     }

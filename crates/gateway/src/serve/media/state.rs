@@ -71,7 +71,7 @@ pub(super) enum StateError {
 }
 
 /// To be counted up whenever a type below changes.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
 impl StreamState {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
@@ -293,7 +293,7 @@ impl SavedGate {
 struct SavedProtection {
     receive: SavedKey,
     send: SavedKey,
-    /// SSRC, the last packet's index, and the last report's.
+    /// SSRC, the last packet's index with what is missing before, and the last report's.
     received: Vec<SavedSource>,
     sent: Vec<SavedSource>,
 }
@@ -301,8 +301,8 @@ struct SavedProtection {
 /// Suite, and key with salt.
 type SavedKey = (String, Vec<u8>);
 
-/// SSRC, rollover counter and number of the last packet, index of the last report.
-type SavedSource = (u32, Option<(u32, u16)>, Option<u32>);
+/// SSRC, rollover counter and number of the last packet, the window before it, index of the last report.
+type SavedSource = (u32, Option<(u32, u16)>, u128, Option<u32>);
 
 impl SavedProtection {
     fn of(state: &ProtectionState) -> SavedProtection {
@@ -313,7 +313,7 @@ impl SavedProtection {
         let sources = |sources: &[SourceState]| {
             let one = |source: &SourceState| {
                 let rtp = source.rtp.map(|rtp| (rtp.rollover(), rtp.seq().0));
-                (source.ssrc.0, rtp, source.rtcp)
+                (source.ssrc.0, rtp, source.rtp_missing, source.rtcp)
             };
             sources.iter().map(one).collect()
         };
@@ -331,9 +331,10 @@ impl SavedProtection {
             MasterKey::new(suite, &bytes).map_err(|_| "a key of another length")
         };
         let sources = |saved: Vec<SavedSource>| {
-            let one = |(ssrc, rtp, rtcp): SavedSource| SourceState {
+            let one = |(ssrc, rtp, rtp_missing, rtcp): SavedSource| SourceState {
                 ssrc: Ssrc(ssrc),
                 rtp: rtp.map(|(rollover, seq)| PacketIndex::new(rollover, SeqNum(seq))),
+                rtp_missing,
                 rtcp,
             };
             saved.into_iter().map(one).collect()
@@ -364,6 +365,7 @@ pub(super) mod tests {
         let source = |ssrc: u32| SourceState {
             ssrc: Ssrc(ssrc),
             rtp: Some(PacketIndex::new(3, SeqNum(65_535))),
+            rtp_missing: 1 << 100 | 2,
             rtcp: Some(77),
         };
         ProtectionState {

@@ -5,9 +5,10 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
-use threadbare_control::calls::{CallId, Calls, StreamId, StreamKind};
-use threadbare_relay::{CallHandle, LegPorts, Medium};
+use threadbare_control::calls::{CallId, Calls, SavedError, StreamId, StreamKind};
+use threadbare_relay::{CallHandle, Fence, LegPorts, Medium, PortError};
 use threadbare_runtime::clock_now_ns;
+use tokio::sync::mpsc::unbounded_channel;
 
 use super::Service;
 use crate::cluster::{
@@ -15,7 +16,7 @@ use crate::cluster::{
 };
 use crate::config::{InterfaceSpec, ServiceAddress};
 use crate::serve::interfaces::Interfaces;
-use crate::serve::media::HandedOver;
+use crate::serve::media::{HandedOver, StrayGiver};
 use crate::serve::store::{Before, Copier};
 
 /// Services of a node in a cluster. `None` of it: its addresses stay where they are.
@@ -28,12 +29,20 @@ pub(super) struct Homes {
     /// The service of each call that has one.
     of: HashMap<CallId, String>,
     /// Streams of services that other nodes have had from here: their ports stay open.
-    departed: HashMap<String, Vec<CallHandle<Medium>>>,
+    departed: HashMap<String, Departed>,
     /// The streams that came with a service, by the process and the number that they had there.
     came: HashMap<(u64, u64), StreamId>,
     /// What still comes for them elsewhere.
     strays: StrayBox,
     copier: Option<Copier>,
+}
+
+/// What is left of a service that another node has, or is about to have.
+#[derive(Debug)]
+struct Departed {
+    handles: Vec<CallHandle<Medium>>,
+    /// Takes what still comes.
+    strays: StrayGiver,
 }
 
 #[derive(Debug)]
@@ -175,8 +184,9 @@ impl Service {
         }
     }
 
-    /// Goes on with the calls of a service.
+    /// Goes on with calls of a service.
     pub(in crate::serve) fn take(&mut self, taking: Taking) {
+        let begun_ns = clock_now_ns();
         let Taking {
             service,
             interfaces,
@@ -184,59 +194,93 @@ impl Service {
             calls,
             mut shadows,
             strays,
+            is_first,
+            is_last,
         } = taking;
-        let begun_ns = clock_now_ns();
-        let cluster = self.shared.as_ref().map(|shared| shared.cluster().clone());
-        if let Some(Err(error)) = cluster.map(|cluster| self.start_copier(cluster)) {
-            tracing::warn!(service, %error, "no copies of its streams are sent to other nodes");
-        }
-        // It may have been here before: then its ports are still open.
-        self.close(&service);
-        if let Err(error) = self.open_home(&service, &interfaces) {
+        if is_first && let Err(error) = self.begin_service(&service, &interfaces, fence) {
             tracing::error!(service, %error, "no ports can be opened: its calls do not go on");
             return;
         }
-        if let Some(own) = self.homes.own.as_mut().filter(|own| own.name == service) {
-            own.is_here = true;
-        }
-        if let Some(home) = self.homes.interfaces_of(&service, &mut self.interfaces) {
-            home.set_fence(fence);
-        }
-        self.homes.came.clear();
         self.homes.strays = strays;
-        let (mut gone_on, mut lost) = (0_usize, 0_usize);
+        let (mut gone_on, mut lost) = (Vec::with_capacity(calls.len()), 0_usize);
+        let mut begun: Vec<StreamId> = Vec::new();
         for (process, state) in calls {
             let shadow = shadows.entry(process).or_default();
             match self.adopt(&service, process, &state, shadow) {
-                Ok(()) => gone_on += 1,
+                Ok(Some((id, streams))) => {
+                    gone_on.push(id);
+                    begun.extend(streams);
+                }
+                // It has come before: from the node that had it, and not from etcd.
+                Ok(None) => {}
                 Err(error) => {
                     lost += 1;
                     tracing::error!(service, error, "a call does not go on");
                 }
             }
-            // Those that have gone on already.
-            self.deliver_strays();
         }
+        self.media.begin_now(&begun);
+        // For those that went on before.
+        self.deliver_strays();
         for (stream, media) in self.media.take_heard() {
             self.calls.handle_media(begun_ns, stream, media);
         }
-        if let Some(home) = self.homes.interfaces_of(&service, &mut self.interfaces) {
-            home.close_ahead();
+        // etcd can wait, and parties cannot.
+        gone_on.iter().for_each(|id| self.claim_adopted(id));
+        if is_last {
+            self.end_arrival(&service);
         }
         self.calls.handle_timeout(begun_ns);
         self.carry_out();
         self.play_on();
         self.keep_states();
         self.tell_room();
+        let gone_on = gone_on.len();
         let ms = clock_now_ns().saturating_sub(begun_ns) / 1_000_000;
-        tracing::info!(service, calls = gone_on, lost, ms, "a service is here");
+        match is_last {
+            true => tracing::info!(service, calls = gone_on, lost, ms, "a service is here"),
+            false => tracing::debug!(
+                service,
+                calls = gone_on,
+                lost,
+                ms,
+                "calls of a service are here"
+            ),
+        }
     }
 
-    fn open_home(
+    /// Before the first calls of a service.
+    fn begin_service(
         &mut self,
         service: &str,
         interfaces: &[InterfaceSpec],
-    ) -> Result<(), threadbare_relay::PortError> {
+        fence: Fence,
+    ) -> Result<(), PortError> {
+        let cluster = self.shared.as_ref().map(|shared| shared.cluster().clone());
+        if let Some(Err(error)) = cluster.map(|cluster| self.start_copier(cluster)) {
+            tracing::warn!(service, %error, "no copies of its streams are sent to other nodes");
+        }
+        // It may have been here before: then its ports are still open.
+        self.close(service);
+        self.open_home(service, interfaces)?;
+        if let Some(home) = self.homes.interfaces_of(service, &mut self.interfaces) {
+            home.set_fence(fence);
+        }
+        self.homes.came.clear();
+        Ok(())
+    }
+
+    /// Behind the last calls of a service: others are made with its addresses, if it is this node's own.
+    fn end_arrival(&mut self, service: &str) {
+        if let Some(home) = self.homes.interfaces_of(service, &mut self.interfaces) {
+            home.close_ahead();
+        }
+        if let Some(own) = self.homes.own.as_mut().filter(|own| own.name == service) {
+            own.is_here = true;
+        }
+    }
+
+    fn open_home(&mut self, service: &str, interfaces: &[InterfaceSpec]) -> Result<(), PortError> {
         if !self.homes.is_own(service) {
             let guest = match self.homes.guests.entry(service.to_owned()) {
                 Entry::Occupied(guest) => {
@@ -257,13 +301,22 @@ impl Service {
         process: u64,
         state: &Opaque,
         shadow: &mut Shadow,
-    ) -> Result<(), String> {
+    ) -> Result<Option<(CallId, Vec<StreamId>)>, String> {
         let interfaces = match self.homes.guests.get_mut(service) {
             Some(guest) => guest,
             None => &mut self.interfaces,
         };
         let adopted = self.calls.adopt(clock_now_ns(), &state.0, interfaces);
-        let (id, numbers) = adopted.map_err(|error| error.to_string())?;
+        let (id, numbers) = match adopted {
+            Ok(adopted) => adopted,
+            Err(SavedError::Known(id))
+                if self.homes.of.get(&id).is_some_and(|of| of == service) =>
+            {
+                return Ok(None);
+            }
+            Err(error) => return Err(error.to_string()),
+        };
+        let streams = numbers.iter().map(|(_, now)| *now).collect();
         for (before, now) in numbers {
             self.homes.came.insert((process, before.0), now);
             let copy: Option<StreamCopy> = shadow.remove(&before.0);
@@ -281,8 +334,7 @@ impl Service {
         }
         self.homes.of.insert(id.clone(), service.to_owned());
         self.carry_out();
-        self.claim_adopted(&id);
-        Ok(())
+        Ok(Some((id, streams)))
     }
 
     /// Whether a stream is encrypted with the numbers of its sender: from an unknown place on, one would be used twice under a key (RFC 3711, section 9.1).
@@ -295,16 +347,22 @@ impl Service {
         })
     }
 
-    /// Leaves the calls of a service as they are. Their ports stay open.
-    pub(in crate::serve) fn leave(&mut self, service: &str) -> Leaving {
+    /// Leaves calls of a service as they are, at most so many. Their ports stay open.
+    pub(in crate::serve) fn leave(&mut self, service: &str, most: usize) -> Leaving {
         if let Some(own) = self.homes.own.as_mut().filter(|own| own.name == service) {
             own.is_here = false;
         }
-        self.homes.guests.remove(service);
         let of_it = self.homes.of.iter().filter(|(_, of)| *of == service);
-        let ids: Vec<CallId> = of_it.map(|(id, _)| id.clone()).collect();
+        let mut ids: Vec<CallId> = of_it.map(|(id, _)| id.clone()).collect();
+        let is_last = ids.len() <= most;
+        ids.truncate(most);
+        if is_last {
+            self.homes.guests.remove(service);
+        }
+        let mut calls = Vec::with_capacity(ids.len());
         let mut streams: Vec<StreamId> = Vec::new();
         for id in &ids {
+            calls.extend(self.calls.export(id).map(Opaque));
             let left = self.calls.leave(id);
             left.iter().for_each(|stream| self.events.forget(*stream));
             streams.extend(left);
@@ -312,25 +370,34 @@ impl Service {
             self.homes.of.remove(id);
             self.leave_claim(id);
         }
-        let HandedOver {
-            states,
-            handles,
-            strays,
-        } = self.media.hand_over(&streams);
-        self.homes.departed.insert(service.to_owned(), handles);
+        let mut strays = None;
+        let departed = self.homes.departed.entry(service.to_owned());
+        let departed = departed.or_insert_with(|| {
+            let (give, taken) = unbounded_channel();
+            strays = Some(taken);
+            Departed {
+                handles: Vec::new(),
+                strays: give,
+            }
+        });
+        let HandedOver { states, handles } = self.media.hand_over(&streams, &departed.strays);
+        departed.handles.extend(handles);
         self.tell_room();
         let states = states.into_iter();
         Leaving {
+            calls,
             streams: states
                 .map(|(stream, state)| (stream.0, Opaque(state)))
                 .collect(),
             strays,
+            is_last,
         }
     }
 
     /// Closes the ports of a service's calls that were left.
     pub(in crate::serve) fn close(&mut self, service: &str) {
-        for handle in self.homes.departed.remove(service).into_iter().flatten() {
+        let departed = self.homes.departed.remove(service);
+        for handle in departed.into_iter().flat_map(|departed| departed.handles) {
             // Gone when it returns: they may be opened anew.
             handle.remove();
         }
