@@ -48,7 +48,10 @@ pub(super) fn recordings(measured: Option<&Calls>) -> String {
     text += "\n| 1000 calls of PCMU, passed on | CPU, µs per packet | packets lost | latest slice, ms |\n|---|---|---|---|\n";
     for (name, what) in [
         ("alone", What::Passed1000),
-        ("each to a WAV file of two tracks, 16 bits", What::Recorded1000),
+        (
+            "each to a WAV file of two tracks, 16 bits",
+            What::Recorded1000,
+        ),
     ] {
         let column = |figure: fn(&Figures) -> Option<f64>| {
             let spread = measured.spread(what, Kind::Threadbare, figure);
