@@ -23,8 +23,8 @@ pub struct SourceState {
     pub ssrc: Ssrc,
     /// The highest index of its RTP packets, with the rollover counter; `None`: none so far.
     pub rtp: Option<PacketIndex>,
-    /// Bit `n`: the RTP packet `n` before the highest was not there, and may be yet. Of a state that is older than the last packet nobody knows, and it
-    /// has to be 0: what was there since would be taken a second time.
+    /// Bit `n`: the RTP packet `n` before the highest was not there, and may be yet; the highest itself, if it had another key. Of a state that is older
+    /// than the last packet nobody knows, and it has to be 0: what was there since would be taken a second time.
     pub rtp_missing: u128,
     /// The highest index of its RTCP packets, below 2^31; `None`: none so far.
     pub rtcp: Option<u32>,
@@ -128,7 +128,7 @@ enum Place {
 impl Window {
     /// A window that goes on behind `newest`. What came before counts as seen, but for what is missing.
     fn after(newest: Option<u64>, missing: u128) -> Window {
-        let seen = newest.map_or(0, |_| !missing | 1);
+        let seen = newest.map_or(0, |_| !missing);
         Window { newest, seen }
     }
 
