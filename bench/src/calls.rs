@@ -247,6 +247,14 @@ const RECORDINGS_FILE_NAME: &str = "recordings.jsonl";
 mod tests {
     use super::*;
 
+    const HEAD: &str = r#"{"date_utc":"d","commit":"c","tree_dirty":false,"machine":{"cpu":"C","cores":2,"kernel":"6","distribution":"D","gstreamer":""}}"#;
+
+    fn row(what: &str, relay: &str, round: u32, us: f64) -> String {
+        format!(
+            r#"{{"what":"{what}","relay":"{relay}","round":{round},"us_per_packet":{us:?},"lost":0,"sent":1}}"#
+        )
+    }
+
     fn parsed(text: &str) -> Calls {
         let (head, rows) = lines::parse(text).unwrap();
         Calls { head, rows }
@@ -254,14 +262,9 @@ mod tests {
 
     #[test]
     fn a_ratio_is_of_the_same_round() {
-        let head = r#"{"date_utc":"d","commit":"c","tree_dirty":false,"machine":{"cpu":"C","cores":2,"kernel":"6","distribution":"D","gstreamer":""}}"#;
-        let row = |relay, round, us| {
-            format!(
-                r#"{{"what":"passed1000","relay":"{relay}","round":{round},"us_per_packet":{us},"lost":0,"sent":1}}"#
-            )
-        };
+        let row = |relay, round, us| row("passed1000", relay, round, us);
         let all = [
-            head.to_owned(),
+            HEAD.to_owned(),
             row("rtpengine", 0, 10.0),
             row("threadbare-xdp", 0, 4.0),
             row("rtpengine", 1, 20.0),
@@ -285,14 +288,9 @@ mod tests {
 
     #[test]
     fn recordings_are_compared_with_the_calls_of_their_round() {
-        let head = r#"{"date_utc":"d","commit":"c","tree_dirty":false,"machine":{"cpu":"C","cores":2,"kernel":"6","distribution":"D","gstreamer":""}}"#;
-        let row = |what, round, us| {
-            format!(
-                r#"{{"what":"{what}","relay":"threadbare","round":{round},"us_per_packet":{us},"lost":0,"sent":1}}"#
-            )
-        };
+        let row = |what, round, us| row(what, "threadbare", round, us);
         let all = [
-            head.to_owned(),
+            HEAD.to_owned(),
             row("passed1000", 0, 8.0),
             row("recorded1000", 0, 10.0),
             row("passed1000", 1, 4.0),

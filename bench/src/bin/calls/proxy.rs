@@ -83,20 +83,10 @@ impl Proxy {
     /// Makes and ends calls, `AT_ONCE` of them at a time. Never sleeps, so that the relay's time is not that of waking it up.
     pub(crate) fn flood(&mut self, calls: Range<u32>, parties: &Parties) -> Result<()> {
         self.socket.set_nonblocking(true)?;
-        let request = |call, step| {
-            let (a, b) = (parties.a(call), parties.b(call));
-            match step {
-                0 => request(
-                    "offer",
-                    call,
-                    json!({"sdp": description(a, "RTP/AVP 0", "")}),
-                ),
-                1 => {
-                    let sdp = description(b, "RTP/AVP 0", "");
-                    request("answer", call, json!({"sdp": sdp, "to-tag": "b"}))
-                }
-                _ => request("delete", call, json!({"delete-delay": 0})),
-            }
+        let request = |call, step| match step {
+            0 => offer(call, parties, Sides::Passed),
+            1 => answer(call, &description(parties.b(call), "RTP/AVP 0", "")),
+            _ => delete(call),
         };
         let mut waiting = HashMap::new();
         let mut next = calls;
@@ -128,24 +118,17 @@ impl Proxy {
         Ok(())
     }
 
-    fn pass(&mut self, command: &str, call: u32, keys: Value, sdp: &str) -> Result<String> {
-        let mut request = request(command, call, keys);
-        request["sdp"] = sdp.into();
+    /// Passes an SDP on: what the other side gets.
+    fn pass(&mut self, request: Value) -> Result<String> {
         let reply = self.ask(request)?;
-        ensure!(reply["result"] == "ok", "{command}: {reply}");
+        ensure!(reply["result"] == "ok", "{reply}");
         let sdp = reply["sdp"].as_str().context("a reply without an SDP")?;
         Ok(sdp.to_owned())
     }
 
     /// What is told to B.
     pub(crate) fn offer(&mut self, call: u32, parties: &Parties, sides: Sides) -> Result<String> {
-        let keys = match sides {
-            Sides::Passed => json!({}),
-            Sides::Transcoded => json!({"codec": {"transcode": ["PCMA"]}}),
-            Sides::Srtp => json!({"transport-protocol": "RTP/SAVP"}),
-        };
-        let sdp = description(parties.a(call), "RTP/AVP 0", "");
-        self.pass("offer", call, keys, &sdp)
+        self.pass(offer(call, parties, sides)).context("offer")
     }
 
     /// Makes a call: where its packets go.
@@ -170,11 +153,10 @@ impl Proxy {
                 ("RTP/SAVP 0", format!("a=crypto:{}\r\n", value.as_str()))
             }
         };
-        let answer = description(parties.b(call), media, &more);
-        let to_a = self.pass("answer", call, json!({"to-tag": "b"}), &answer)?;
+        let sdp = description(parties.b(call), media, &more);
+        let to_a = self.pass(answer(call, &sdp)).context("answer")?;
         if self.records {
-            let request = json!({"command": "start recording", "call-id": call.to_string()});
-            let reply = self.ask(request)?;
+            let reply = self.ask(request("start recording", call, json!({})))?;
             ensure!(reply["result"] == "ok", "start recording: {reply}");
         }
         Ok(Way {
@@ -186,8 +168,7 @@ impl Proxy {
     }
 
     pub(crate) fn delete(&mut self, call: u32) -> Result<()> {
-        let request = request("delete", call, json!({"delete-delay": 0}));
-        let reply = self.ask(request)?;
+        let reply = self.ask(delete(call))?;
         ensure!(reply["result"] == "ok", "delete: {reply}");
         Ok(())
     }
@@ -196,6 +177,28 @@ impl Proxy {
 fn is_nothing_yet(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<std::io::Error>();
     error.is_some_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+}
+
+fn offer(call: u32, parties: &Parties, sides: Sides) -> Value {
+    let mut offer = request(
+        "offer",
+        call,
+        match sides {
+            Sides::Passed => json!({}),
+            Sides::Transcoded => json!({"codec": {"transcode": ["PCMA"]}}),
+            Sides::Srtp => json!({"transport-protocol": "RTP/SAVP"}),
+        },
+    );
+    offer["sdp"] = description(parties.a(call), "RTP/AVP 0", "").into();
+    offer
+}
+
+fn answer(call: u32, sdp: &str) -> Value {
+    request("answer", call, json!({"to-tag": "b", "sdp": sdp}))
+}
+
+fn delete(call: u32) -> Value {
+    request("delete", call, json!({"delete-delay": 0}))
 }
 
 fn request(command: &str, call: u32, keys: Value) -> Value {

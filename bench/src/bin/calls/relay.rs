@@ -93,7 +93,7 @@ impl Relay {
         Ok(())
     }
 
-    /// One more worker of the proxy.
+    /// A proxy that asks it.
     pub(crate) fn proxy(&self) -> Result<Proxy> {
         Proxy::new(self.ng)
     }
