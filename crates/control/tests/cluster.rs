@@ -203,14 +203,7 @@ fn where_an_owner_has_stopped_is_used_once() {
 /// A claim may come here before the key of its deputy has: by the answer to a transaction, and not by the watch. Then the deputy lives, and sends.
 #[test]
 fn a_deputy_is_written_out_if_its_key_is_gone_and_not_only_unknown() {
-    let settings = Settings {
-        name: "me".into(),
-        weight: 1.0,
-        labels: Vec::new(),
-        link: None,
-        timing: Timing::default(),
-    };
-    let mut member = Member::new(0, settings, 1);
+    let mut member = world::member_alone();
     member.handle_snapshot(0, Revision(1), Vec::new());
     let commit = |member: &mut Member| match member.poll_action() {
         Some(Action::Commit(transaction)) => transaction,

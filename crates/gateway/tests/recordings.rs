@@ -788,6 +788,28 @@ fn the_seconds_around_an_interruption_are_kept() {
     assert!(gaps.any(is_long), "{parts:?}");
 }
 
+/// What is read is the file, or parts of it (RFC 9110, section 14).
+fn check_parts(relay: &Relay, path: &str, file: &[u8]) {
+    let whole = relay.get(path);
+    assert_eq!((whole.status, &whole.body[..]), (200, file));
+    assert_eq!(whole.headers["content-type"], "audio/wav");
+    assert_eq!(whole.headers["accept-ranges"], "bytes");
+    let part = |range: &str| relay.request("GET", path, &format!("Range: {range}\r\n"), b"");
+    let some = part("bytes=100-299");
+    assert_eq!((some.status, &some.body[..]), (206, &file[100..300]));
+    assert_eq!(
+        some.headers["content-range"],
+        format!("bytes 100-299/{}", file.len())
+    );
+    assert_eq!(part("bytes=-8").body, file[file.len() - 8..]);
+    assert_eq!(part("bytes=200-").body, file[200..]);
+    let none = part("bytes=99999999-");
+    assert_eq!(
+        (none.status, &none.headers["content-range"]),
+        (416, &format!("bytes */{}", file.len()))
+    );
+}
+
 #[test]
 fn recordings_are_listed_read_in_parts_and_deleted() {
     let (table, listen) = stream(
@@ -820,27 +842,7 @@ fn recordings_are_listed_read_in_parts_and_deleted() {
     assert_eq!(gateway.recordings("stream=other"), [] as [Value; 0]);
     let path = all[1]["path"].as_str().expect("a path");
     let file = std::fs::read(gateway.path(&all[1])).expect("there");
-    let whole = gateway.relay.get(path);
-    assert_eq!((whole.status, &whole.body), (200, &file));
-    assert_eq!(whole.headers["content-type"], "audio/wav");
-    assert_eq!(whole.headers["accept-ranges"], "bytes");
-    let part = |range: &str| {
-        gateway
-            .relay
-            .request("GET", path, &format!("Range: {range}\r\n"), b"")
-    };
-    let some = part("bytes=100-299");
-    assert_eq!((some.status, &some.body[..]), (206, &file[100..300]));
-    assert_eq!(
-        some.headers["content-range"],
-        format!("bytes 100-299/{}", file.len())
-    );
-    assert_eq!(part("bytes=-8").body, file[file.len() - 8..]);
-    let none = part("bytes=99999999-");
-    assert_eq!(
-        (none.status, &none.headers["content-range"]),
-        (416, &format!("bytes */{}", file.len()))
-    );
+    check_parts(&gateway.relay, path, &file);
     for odd in [
         "/v1/recordings/..%2F..%2Fgateway.toml",
         "/v1/recordings/0",
@@ -1501,27 +1503,7 @@ fn recordings_in_a_store_are_listed_read_in_parts_and_deleted() {
     let store = other_client(&endpoint, Some(&ca));
     let file = object(&store, &key(&all[1])).expect("the store has it");
     assert_eq!(all[1]["bytes"].as_u64(), Some(file.len() as u64));
-    let part = |range: &str| {
-        let header = format!("Range: {range}\r\n");
-        gateway.relay.request("GET", path, &header, b"")
-    };
-    let whole = gateway.relay.get(path);
-    assert_eq!((whole.status, &whole.body), (200, &file));
-    assert_eq!(whole.headers["content-type"], "audio/wav");
-    assert_eq!(whole.headers["accept-ranges"], "bytes");
-    let some = part("bytes=100-299");
-    assert_eq!((some.status, &some.body[..]), (206, &file[100..300]));
-    assert_eq!(
-        some.headers["content-range"],
-        format!("bytes 100-299/{}", file.len())
-    );
-    assert_eq!(part("bytes=-8").body, file[file.len() - 8..]);
-    assert_eq!(part("bytes=200-").body, file[200..]);
-    let none = part("bytes=99999999-");
-    assert_eq!(
-        (none.status, &none.headers["content-range"]),
-        (416, &format!("bytes */{}", file.len()))
-    );
+    check_parts(&gateway.relay, path, &file);
 
     assert_eq!(gateway.relay.request("DELETE", path, "", b"").status, 204);
     assert_eq!(object(&store, &key(&all[1])), None);

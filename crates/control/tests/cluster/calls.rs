@@ -6,7 +6,7 @@ use threadbare_control::cluster::{
 };
 
 use crate::SECOND;
-use crate::world::{Link, MS, Words, World};
+use crate::world::{Link, MS, Words, World, member_alone};
 
 fn cluster(seed: u64, nodes: usize) -> World {
     let mut world = World::new(seed, nodes);
@@ -314,14 +314,7 @@ fn storm(seed: u64, has_services: bool) {
 }
 
 fn member(room: Option<u8>, others: &[(&str, Option<u8>, bool)]) -> Member {
-    let settings = Settings {
-        name: "me".into(),
-        weight: 1.0,
-        labels: Vec::new(),
-        link: None,
-        timing: Timing::default(),
-    };
-    let mut member = Member::new(0, settings, 1);
+    let mut member = member_alone();
     member.set_room(room);
     let all = others.iter().chain([&("me", None, false)]);
     for (n, (name, room, draining)) in all.enumerate() {

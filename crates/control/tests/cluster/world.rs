@@ -871,3 +871,15 @@ fn service_of(node: usize) -> StreamName {
 fn is_seen(key: &Key) -> bool {
     !matches!(key, Key::Call(_) | Key::State(..))
 }
+
+/// A member without a world: the test tells it what there is.
+pub fn member_alone() -> Member {
+    let settings = Settings {
+        name: "me".into(),
+        weight: 1.0,
+        labels: Vec::new(),
+        link: None,
+        timing: Timing::default(),
+    };
+    Member::new(0, settings, 1)
+}
