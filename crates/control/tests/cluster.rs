@@ -10,7 +10,7 @@ mod world;
 
 use threadbare_control::cluster::{
     Action, Claim, Compare, Declaration, Entry, Epoch, Incarnation, Key, Life, Member, NodeRecord,
-    Operation, Outcome, Reply, Revision, Settings, StreamName, Timing, Value,
+    Operation, Outcome, Reply, Revision, StreamName, Timing, Value,
 };
 use world::{Link, MS, Words, World};
 

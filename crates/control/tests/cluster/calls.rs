@@ -1,8 +1,7 @@
 //! Calls of a cluster: each has one owner in the end, whatever fails.
 
 use threadbare_control::cluster::{
-    CallName, Entry, Incarnation, Key, Location, Member, NodeRecord, Revision, Settings, Timing,
-    Value,
+    CallName, Entry, Incarnation, Key, Location, Member, NodeRecord, Revision, Value,
 };
 
 use crate::SECOND;

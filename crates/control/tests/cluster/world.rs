@@ -873,7 +873,7 @@ fn is_seen(key: &Key) -> bool {
 }
 
 /// A member without a world: the test tells it what there is.
-pub fn member_alone() -> Member {
+pub(super) fn member_alone() -> Member {
     let settings = Settings {
         name: "me".into(),
         weight: 1.0,
