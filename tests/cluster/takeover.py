@@ -1,5 +1,6 @@
 """Calls that go on at another node: scene `takeover` of check.py, whose names are in `main`."""
 
+import bisect
 import json
 import selectors
 import signal
@@ -7,6 +8,7 @@ import socket
 import statistics
 import struct
 import subprocess
+import sys
 import threading
 import time
 
@@ -16,6 +18,8 @@ from proxy import PORT, Party, place
 
 # Calls whose parties talk all the time, of each node; beside them, calls that are only up.
 TALKING, QUIET = 8, 25
+# Linux; Python has no name for it.
+SO_TIMESTAMPNS = 35
 # Of a node: one that takes the calls of another has more.
 SESSIONS_MAX = 60
 
@@ -90,25 +94,30 @@ class Talk(threading.Thread):
 
     def __init__(self):
         super().__init__(daemon=True)
-        self.parties, self.heard = [], []
+        # What each party has heard, and when it said each of its packets.
+        self.parties, self.heard, self.said = [], [], []
         self.selector = selectors.DefaultSelector()
         self.ends = False
         self.lock = threading.Lock()
 
     def add(self, party, to):
         party.socket.setblocking(False)
+        # The kernel's time: this thread has other things to do when a packet comes.
+        party.socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         with self.lock:
             self.selector.register(party.socket, selectors.EVENT_READ, len(self.parties))
             self.parties.append((party, to))
             self.heard.append([])
+            self.said.append([0] * party.number)
         return len(self.parties) - 1
 
     def run(self):
         due = time.monotonic()
         while not self.ends:
             with self.lock:
-                for party, to in self.parties:
+                for (party, to), said in zip(self.parties, self.said):
                     word = WORDS[party.number % len(WORDS)]
+                    said.append(time.time_ns())
                     # Of who speaks A-law, the level is as good as the same.
                     party.say(to, bytes([word if party.payload_type == 0 else AS_ALAW[word]]) * 160)
             due += 0.02
@@ -118,14 +127,29 @@ class Talk(threading.Thread):
 
     def take(self, key):
         try:
-            data, _ = key.fileobj.recvfrom(2048)
+            data, [(_, _, when)], *_ = key.fileobj.recvmsg(2048, 64)
         except BlockingIOError:
             return
+        seconds, nanoseconds = struct.unpack("qq", when)
+        at = seconds * 10**9 + nanoseconds
         # Of the payload types in use; RTCP has others.
         if len(data) >= 12 and data[1] & 0x7F in (0, 8):
             seq, stamp, ssrc = struct.unpack("!HII", data[2:12])
             word = word_in(data[12:], data[1] & 0x7F)
-            self.heard[key.data].append((time.time_ns(), ssrc, seq, stamp, word))
+            self.heard[key.data].append((at, ssrc, seq, stamp, word))
+
+    def delays(self, party, other):
+        """When a party heard what the other one says, and how long after it was said, ns."""
+        said, delays = self.said[other], []
+        for at, _, _, _, word in self.heard[party]:
+            if word is None:
+                continue
+            # The latest packet with this word, of half a second.
+            last = bisect.bisect_right(said, at) - 1
+            number = last - (last - word) % len(WORDS)
+            if number >= 0:
+                delays.append((at, at - said[number]))
+        return delays
 
     def since(self, party, begin):
         """With the last packet before."""
@@ -191,6 +215,8 @@ class Advertisements(threading.Thread):
 
 class Scene:
     def __init__(self, main):
+        # The parties' thread is not to wait long for this one.
+        sys.setswitchinterval(0.0005)
         self.main = main
         self.calls = main.Calls()
         self.talk = Talk()
@@ -296,14 +322,19 @@ class Scene:
         self.main.wait_for("all parties hear each other", lambda: all(one and one[-1][0] > late for one in heard))
 
     def parties_of(self, *nodes):
-        """Those of these nodes, and whether what they hear is sent by another one of the nodes."""
-        calls = self.calls.of(*nodes)
-        return [(party, "srtp" in call) for call in calls for party in self.talking.get(call, [])]
+        """Those of these nodes with whom they hear, and whether another one of the nodes is between them."""
+        pairs = [(call, *self.talking[call]) for call in self.calls.of(*nodes) if call in self.talking]
+        return [(*pair, "srtp" in call) for call, a, b in pairs for pair in [(a, b), (b, a)]]
 
     def told(self, what, begin, node):
         """What the parties of a node's calls heard of it."""
-        gaps, lost, others, back, unheard, most = [], 0, 0, 0, [], 0
-        for party, is_between in self.parties_of(node):
+        gaps, lost, others, back, unheard, most, later = [], 0, 0, 0, [], 0, []
+        for party, other, is_between in self.parties_of(node):
+            delays = self.talk.delays(party, other)
+            # The buffer of the second of two calls in a row has its own mind.
+            if not is_between:
+                before = max(delay for at, delay in delays if begin - 2 * 10**9 < at < begin)
+                later.append(max((delay - before for at, delay in delays if at >= begin), default=0) / 1e6)
             packets = self.talk.since(party, begin)
             words = [one[4] for one in packets if one[4] is not None]
             steps = [(b - a) % len(WORDS) for a, b in zip(words, words[1:])]
@@ -319,6 +350,7 @@ class Scene:
                 lost += step - 1 if a[1] == b[1] and 0 < step < 32768 else 0
             most = max(most, lost - lost_before)
         self.main.say(f"{what}: {len(gaps)} parties heard nothing for {statistics.median(gaps):.0f} ms (median), {max(gaps):.0f} ms (longest); "
+                      f"packets came later than the latest of two seconds before by {max(statistics.median(later), 0):.0f} ms (median), {max(*later, 0):.0f} ms (longest); "
                       f"{lost} numbers left out, {others} new SSRCs, {back} numbers twice or back; "
                       f"of what was said, {sum(unheard)} packets were not heard ({max(unheard)} of one party at most)")
         return most, others, back, unheard

@@ -18,7 +18,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::announce::announce;
+use super::announce::Announcer;
 use crate::config::ServiceAddress;
 
 /// Orders to the task that has the addresses. In order.
@@ -69,12 +69,16 @@ type Here = BTreeMap<ServiceAddress, u32>;
 async fn keep(mut ordered: UnboundedReceiver<Order>, program: Option<PathBuf>) {
     let mut here = Here::new();
     let mut kernel = None;
+    let mut announcer = Announcer::default();
     let mut ticks = interval(RENEW);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             order = ordered.recv() => match order {
-                Some(order) => carry_out(&mut here, &mut kernel, program.as_ref(), order).await,
+                Some(order) => {
+                    let program = program.as_ref();
+                    carry_out(&mut here, &mut kernel, &mut announcer, program, order).await;
+                }
                 None => break,
             },
             _ = ticks.tick(), if program.is_none() && !here.is_empty() => {
@@ -83,7 +87,8 @@ async fn keep(mut ordered: UnboundedReceiver<Order>, program: Option<PathBuf>) {
                     // Some neighbours have not heard it, or have heard the one before once more.
                     if *announced < ANNOUNCED {
                         *announced += 1;
-                        told(address, "announced", announce(address.address, &address.device));
+                        let done = announcer.announce(address.address, &address.device);
+                        told(address, "announced", done);
                     }
                 }
             }
@@ -94,6 +99,7 @@ async fn keep(mut ordered: UnboundedReceiver<Order>, program: Option<PathBuf>) {
 async fn carry_out(
     here: &mut Here,
     kernel: &mut Option<Handle>,
+    announcer: &mut Announcer,
     program: Option<&PathBuf>,
     order: Order,
 ) {
@@ -108,11 +114,8 @@ async fn carry_out(
         match order.is_here {
             true => {
                 if program.is_none() {
-                    told(
-                        &address,
-                        "announced",
-                        announce(address.address, &address.device),
-                    );
+                    let done = announcer.announce(address.address, &address.device);
+                    told(&address, "announced", done);
                 }
                 here.insert(address, 1);
             }

@@ -3,34 +3,47 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::ifaddrs::getifaddrs;
-use nix::sys::socket::{AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, bind, send, socket};
+use nix::sys::socket::{AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, sendto, socket};
 
-/// Sends it once.
-///
-/// # Errors
-/// There is no such device, or it is not allowed.
-pub(super) fn announce(address: IpAddr, device: &str) -> io::Result<()> {
-    let link = link_of(device)?;
-    let Some(mac) = link.addr() else {
-        return Err(io::Error::other("the device has no hardware address"));
-    };
-    let frame = match address {
-        IpAddr::V4(address) => arp(mac, address).to_vec(),
-        IpAddr::V6(address) => advertisement(mac, address).to_vec(),
-    };
-    // Without a protocol it receives nothing, and the kernel has not to wait for all processors when it is closed: that takes 20 ms.
-    let raw = socket(
-        AddressFamily::Packet,
-        SockType::Raw,
-        SockFlag::SOCK_CLOEXEC,
-        None,
-    )?;
-    bind(raw.as_raw_fd(), &link)?;
-    send(raw.as_raw_fd(), &frame, MsgFlags::empty())?;
-    Ok(())
+/// Has a socket for it from the first time on. To close one, the kernel waits for all processors, 8 to 30 ms long: that must not be while calls wait for their address.
+#[derive(Debug, Default)]
+pub(super) struct Announcer(Option<OwnedFd>);
+
+impl Announcer {
+    /// Sends it once.
+    ///
+    /// # Errors
+    /// There is no such device, or it is not allowed.
+    pub(super) fn announce(&mut self, address: IpAddr, device: &str) -> io::Result<()> {
+        let link = link_of(device)?;
+        let Some(mac) = link.addr() else {
+            return Err(io::Error::other("the device has no hardware address"));
+        };
+        let frame = match address {
+            IpAddr::V4(address) => arp(mac, address).to_vec(),
+            IpAddr::V6(address) => advertisement(mac, address).to_vec(),
+        };
+        let raw = self.socket()?.as_raw_fd();
+        sendto(raw, &frame, &link, MsgFlags::empty())?;
+        Ok(())
+    }
+
+    /// Without a protocol: it receives nothing.
+    fn socket(&mut self) -> io::Result<&OwnedFd> {
+        let raw = match self.0.take() {
+            Some(raw) => raw,
+            None => socket(
+                AddressFamily::Packet,
+                SockType::Raw,
+                SockFlag::SOCK_CLOEXEC,
+                None,
+            )?,
+        };
+        Ok(self.0.insert(raw))
+    }
 }
 
 fn link_of(device: &str) -> io::Result<LinkAddr> {
