@@ -14,7 +14,7 @@ import time
 
 import network
 from network import address
-from proxy import PORT, Party, place
+from proxy import PORT, Party, Proxy, place
 
 # Calls whose parties talk all the time, of each node; beside them, calls that are only up.
 TALKING, QUIET = 8, 25
@@ -156,6 +156,30 @@ class Talk(threading.Thread):
         packets = self.heard[party]
         first = max((i for i, one in enumerate(packets) if one[0] < begin), default=0)
         return packets[first:]
+
+
+class Asker(threading.Thread):
+    """Asks nodes for calls that are on their way all the time. Each answer is of the node that has the call."""
+
+    def __init__(self, nodes, calls):
+        super().__init__(daemon=True)
+        self.proxy = Proxy()
+        self.nodes, self.calls = nodes, calls
+        self.asked, self.wrong, self.ends = 0, [], False
+
+    def run(self):
+        while not self.ends:
+            node, call = self.nodes[self.asked % len(self.nodes)], self.calls[self.asked % len(self.calls)]
+            reply, _ = self.proxy.ask(node, "query", call)
+            self.asked += 1
+            if reply["result"] != "ok":
+                self.wrong.append((node, call, reply))
+
+    def end(self, main):
+        self.ends = True
+        self.join()
+        if self.wrong:
+            main.fail(f"of {self.asked} requests for calls on their way, {len(self.wrong)} got a wrong reply: {self.wrong[:3]}")
 
 
 class Sniffer(threading.Thread):
@@ -321,6 +345,11 @@ class Scene:
         heard = self.talk.heard
         self.main.wait_for("all parties hear each other", lambda: all(one and one[-1][0] > late for one in heard))
 
+    def ask(self, *nodes, of):
+        asker = Asker(nodes, self.calls.of(of))
+        asker.start()
+        return asker
+
     def parties_of(self, *nodes):
         """Those of these nodes with whom they hear, and whether another one of the nodes is between them."""
         pairs = [(call, *self.talking[call]) for call in self.calls.of(*nodes) if call in self.talking]
@@ -363,10 +392,12 @@ class Scene:
     def dies(self):
         """kill -9: another node goes on with the calls, by the copies of their streams."""
         main = self.main
+        asker = self.ask("n1", "n3", of="n2")
         begin = time.time_ns()
         main.kill("n2").wait()
         found = self.carried(n2=["n1", "n3"])
         self.all_heard()
+        asker.end(main)
         _, others, back, _ = self.told("kill -9", begin, "n2")
         if others or back:
             main.fail("streams of a node that died are to go on with their SSRCs, and numbers that were not used")
@@ -381,10 +412,12 @@ class Scene:
         if place(again["sdp"])[0] != service("n2"):
             main.fail(f"a re-INVITE of a call that went on elsewhere: {again}")
         self.is_over_its_limit(found["service:n2"])
+        asker = self.ask("n1", "n3", of="n2")
         begin = time.time_ns()
         main.start_node("n2")
         self.carried(n2=["n2"])
         self.all_heard()
+        asker.end(main)
         self.handed_over("n2 is back", begin, "n2")
 
     def is_over_its_limit(self, node):
@@ -448,10 +481,12 @@ class Scene:
         if has_address("n1", service("n1")):
             main.fail("a node that was frozen has its address back")
         main.say("frozen: 0 packets when it went on")
+        asker = self.ask(*main.NODES, of="n1")
         begin = time.time_ns()
         main.operator("n2", "move", "service:n1", "n1")
         self.carried(n1=["n1"])
         self.all_heard()
+        asker.end(main)
         self.handed_over("cluster move", begin, "n1")
 
     def stops(self):

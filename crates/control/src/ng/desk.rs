@@ -105,6 +105,11 @@ impl<S: Ord + Clone> Desk<S> {
         self.replies.finish(ticket.sender, &ticket.cookie, &message);
         message
     }
+
+    /// The request is not carried out here, or not yet, and has no reply of this desk: it is new when it comes again.
+    pub fn forget(&mut self, ticket: Ticket<S>) {
+        self.replies.forget(ticket.sender, &ticket.cookie);
+    }
 }
 
 /// `None` for a reply.
@@ -167,6 +172,19 @@ mod tests {
         let reply = b"c1 d6:result2:oke".to_vec();
         assert_eq!(desk.finish_with(ticket, reply.clone()), reply);
         assert_eq!(sent(desk.handle_message(S, 1, query)).as_bytes(), reply);
+    }
+
+    #[test]
+    fn a_request_that_is_forgotten_is_new_when_it_comes_again() {
+        let mut desk = Desk::new();
+        let query = b"c1 d7:command5:querye";
+        for second in 0..2 {
+            let incoming = desk.handle_message(second * S, 1, query);
+            let Incoming::Request(_, ticket) = incoming else {
+                panic!("{incoming:?}");
+            };
+            desk.forget(ticket);
+        }
     }
 
     #[test]

@@ -88,6 +88,19 @@ impl<S: Ord + Clone> Replies<S> {
         }
     }
 
+    /// A request that is in hand is not carried out after all: it is new when it comes again.
+    pub(crate) fn forget(&mut self, sender: S, cookie: &[u8]) {
+        let key: Key<S> = (sender, cookie.into());
+        let is_in_hand = matches!(self.known.get(&key), Some(None));
+        // It has just come.
+        let place = self.order.iter().rposition(|(_, known)| *known == key);
+        if let Some(place) = place.filter(|_| is_in_hand) {
+            self.order.remove(place);
+            self.known.remove(&key);
+            self.bytes -= entry_bytes(&key, None);
+        }
+    }
+
     fn shrink(&mut self) {
         while self.order.len() > self.limits.requests || self.bytes > self.limits.bytes {
             self.forget_oldest();
@@ -147,6 +160,11 @@ mod tests {
             self.shrink(limits);
         }
 
+        fn forget(&mut self, sender: u8, cookie: &[u8]) {
+            let is_it = |one: &Entry| one.1 == sender && one.2 == cookie && one.3.is_none();
+            self.0.retain(|one| !is_it(one));
+        }
+
         fn shrink(&mut self, limits: Limits) {
             let size =
                 |one: &Entry| ENTRY_BYTES + 2 * one.2.len() + one.3.as_ref().map_or(0, Vec::len);
@@ -156,6 +174,18 @@ mod tests {
                 self.0.remove(0);
             }
         }
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Begin,
+        Finish(usize),
+        Forget,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let finish = (0..300usize).prop_map(Step::Finish);
+        prop_oneof![3 => Just(Step::Begin), 2 => finish, 1 => Just(Step::Forget)]
     }
 
     fn limits() -> impl Strategy<Value = Limits> {
@@ -172,21 +202,25 @@ mod tests {
         #[test]
         fn the_table_does_as_a_plain_list(
             limits in limits(),
-            steps in prop::collection::vec((0..20u64, 0..2u8, 0..4u8, prop::option::of(0..300usize)), 1..80),
+            steps in prop::collection::vec((0..20u64, 0..2u8, 0..4u8, step()), 1..80),
         ) {
             let mut table = Replies::new(limits);
             let mut twin = Twin::default();
             let mut now_ns = 0;
-            for (later_ns, sender, cookie, reply) in steps {
+            for (later_ns, sender, cookie, step) in steps {
                 now_ns += later_ns;
                 let cookie = vec![cookie; usize::from(cookie)];
-                match reply {
-                    Some(len) => {
+                match step {
+                    Step::Finish(len) => {
                         let reply = vec![cookie.len() as u8; len];
                         table.finish(sender, &cookie, &reply);
                         twin.finish(limits, sender, &cookie, &reply);
                     }
-                    None => {
+                    Step::Forget => {
+                        table.forget(sender, &cookie);
+                        twin.forget(sender, &cookie);
+                    }
+                    Step::Begin => {
                         let said = format!("{:?}", table.begin(now_ns, sender, &cookie));
                         prop_assert_eq!(said, twin.begin(limits, now_ns, sender, &cookie));
                     }

@@ -159,6 +159,8 @@ pub struct Errand {
     pub(super) passed: Passed,
     /// How often it was sent to a node.
     pub(super) tries: u32,
+    /// How often it has waited for a call that is on its way.
+    pub(super) waits: u32,
     tell: Box<dyn FnOnce(Way) + Send>,
 }
 
@@ -175,6 +177,7 @@ impl Errand {
             makes,
             passed,
             tries: 0,
+            waits: 0,
             tell: Box::new(tell),
         }
     }
@@ -213,7 +216,13 @@ pub type Left = Box<dyn FnOnce(Leaving) + Send>;
 /// Who has the calls of this node.
 pub trait CallDesk: Send + Sync + fmt::Debug {
     /// Answers a request that another node has sent on. Called on the cluster's runtime.
-    fn answer(&self, passed: Passed) -> Pin<Box<dyn Future<Output = Back> + Send>>;
+    ///
+    /// `call`: etcd knows the call, and that it is at this node: if it is not, it is on its way ([`Back::Moved`]), or has just ended.
+    fn answer(
+        &self,
+        call: Option<CallName>,
+        passed: Passed,
+    ) -> Pin<Box<dyn Future<Output = Back> + Send>>;
 
     /// What has become of a call.
     fn claimed(&self, call: &CallName, claimed: Claimed);

@@ -10,7 +10,7 @@ use std::io;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use threadbare_control::cluster::Link;
+use threadbare_control::cluster::{CallName, Link};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::{Receiver as Queue, Sender as Queuer, UnboundedSender, channel};
 use tokio::sync::{Semaphore, oneshot};
@@ -44,8 +44,18 @@ impl Peers {
 
     /// Asks the process of a link. The answer is an error if the connection fails: the request may have been carried out or not.
     pub(super) fn ask(&mut self, link: &Link, passed: &Passed) -> oneshot::Receiver<Vec<u8>> {
+        self.ask_for(link, None, passed)
+    }
+
+    /// The same for a call that etcd knows, and knows to be there.
+    pub(super) fn ask_for(
+        &mut self,
+        link: &Link,
+        call: Option<&CallName>,
+        passed: &Passed,
+    ) -> oneshot::Receiver<Vec<u8>> {
         let (tell, told) = oneshot::channel();
-        let bytes = postcard::to_allocvec(passed).unwrap_or_default();
+        let bytes = postcard::to_allocvec(&(call, passed)).unwrap_or_default();
         self.to.retain(|_, queue| !queue.is_closed());
         let queue = self.to.entry(link.process).or_insert_with(|| {
             let (queue, asked) = channel(IN_HAND_MAX);
@@ -198,7 +208,7 @@ impl Host {
     }
 
     async fn answer(&self, bytes: &[u8]) -> Back {
-        let Ok(passed) = postcard::from_bytes(bytes) else {
+        let Ok((call, passed)) = postcard::from_bytes::<(Option<CallName>, Passed)>(bytes) else {
             return Back::Unable("it cannot read the request: another version".to_owned());
         };
         match (passed, self.desk.get()) {
@@ -223,7 +233,7 @@ impl Host {
                 let _ = self.inputs.send(Input::Handed(handed));
                 Back::Kept
             }
-            (passed, Some(desk)) => desk.answer(passed).await,
+            (passed, Some(desk)) => desk.answer(call, passed).await,
             (_, None) => Back::Unable("it takes no calls".to_owned()),
         }
     }
@@ -245,7 +255,6 @@ const CONNECT_TIME_MAX: Duration = Duration::from_secs(1);
 mod tests {
     use std::pin::Pin;
 
-    use threadbare_control::cluster::CallName;
     use tokio::io::AsyncWriteExt;
     use tokio::net::TcpListener;
     use tokio::task::JoinHandle;
@@ -261,9 +270,16 @@ mod tests {
     struct Echo(Arc<tokio::sync::Notify>);
 
     impl CallDesk for Echo {
-        fn answer(&self, passed: Passed) -> Pin<Box<dyn Future<Output = Back> + Send>> {
+        fn answer(
+            &self,
+            call: Option<CallName>,
+            passed: Passed,
+        ) -> Pin<Box<dyn Future<Output = Back> + Send>> {
             let others = self.0.clone();
             Box::pin(async move {
+                if let Some(call) = call {
+                    return Back::Unable(call.to_string());
+                }
                 let Passed::Http(request) = passed else {
                     return Back::Moved;
                 };
@@ -358,6 +374,9 @@ mod tests {
                 message: b"1 d7:command4:pinge".to_vec(),
             };
             assert_eq!(answer(peers.ask(&link, &ng)).await, Some(Back::Moved));
+            let call = CallName("a".into());
+            let back = answer(peers.ask_for(&link, Some(&call), &ng)).await;
+            assert_eq!(back, Some(Back::Unable(call.to_string())));
             assert_eq!(peers.to.len(), 1);
             peers.keep(|process| process != PROCESS);
             assert!(peers.to.is_empty());

@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::acceptor::{Acceptor, Stopped};
 use super::asker::{Asker, ReplyTo, Unreplied};
 use super::orders::{Control, NotDone};
-use super::service::Service;
+use super::service::{Scope, Service};
 
 /// A socket that listens.
 ///
@@ -115,7 +115,7 @@ async fn exchange(
     control.order(move |service: &mut Service| {
         // A reload may have changed who may ask.
         if service.allows(peer) {
-            service.handle_message(asker, ReplyTo::Waiting(tell), &message, true);
+            service.handle_message(asker, ReplyTo::Waiting(tell), &message, Scope::Cluster);
         }
     })?;
     match told.await {

@@ -14,10 +14,11 @@ use tokio::sync::oneshot;
 use tower::ServiceExt;
 
 use super::asker::{ReplyTo, Unreplied};
+use super::call_name::decode;
 use super::feeds::Feeds;
 use super::http::{PassedOn, Peer};
 use super::orders::{Control, NotDone};
-use super::service::Service;
+use super::service::{Scope, Service};
 use crate::cluster::{
     Back, CallDesk, Claimed, HttpRequest, Left, Origin, Passed, Preparing, Taking,
 };
@@ -49,12 +50,25 @@ impl NodeDesk {
 }
 
 impl CallDesk for NodeDesk {
-    fn answer(&self, passed: Passed) -> Pin<Box<dyn Future<Output = Back> + Send>> {
+    fn answer(
+        &self,
+        call: Option<CallName>,
+        passed: Passed,
+    ) -> Pin<Box<dyn Future<Output = Back> + Send>> {
+        let control = self.control.clone();
         match passed {
             Passed::Ng { from, message } => {
-                Box::pin(answer_message(self.control.clone(), from, message))
+                Box::pin(answer_message(control, call, from, message))
             }
-            Passed::Http(request) => Box::pin(answer_http(self.http.clone(), request)),
+            Passed::Http(request) => {
+                let http = self.http.clone();
+                Box::pin(async move {
+                    match is_here(&control, call).await {
+                        true => answer_http(http, request).await,
+                        false => Back::Moved,
+                    }
+                })
+            }
             Passed::Piece { reader, request } => {
                 let (feeds, http) = (self.feeds.clone(), self.http.clone());
                 Box::pin(async move {
@@ -116,10 +130,27 @@ impl CallDesk for NodeDesk {
     }
 }
 
-async fn answer_message(control: Control<Service>, from: Origin, message: Vec<u8>) -> Back {
+/// Whether the call has arrived, if one has to.
+async fn is_here(control: &Control<Service>, call: Option<CallName>) -> bool {
+    let Some(call) = call else { return true };
+    let asked = control.ask(move |service| service.calls.has(&decode(&call.0)));
+    // If it cannot be asked, the answer to the request says why.
+    asked.await.unwrap_or(true)
+}
+
+async fn answer_message(
+    control: Control<Service>,
+    call: Option<CallName>,
+    from: Origin,
+    message: Vec<u8>,
+) -> Back {
     let (tell, told) = oneshot::channel();
     let ordered = control.order(move |service: &mut Service| {
-        service.handle_message(from.asker(), ReplyTo::Waiting(tell), &message, false);
+        let scope = match call {
+            Some(call) => Scope::Known(decode(&call.0)),
+            None => Scope::Node,
+        };
+        service.handle_message(from.asker(), ReplyTo::Waiting(tell), &message, scope);
     });
     if let Err(error) = ordered {
         return Back::Unable(error.to_string());

@@ -44,6 +44,23 @@ use crate::cluster::Passed;
 use crate::config::{InterfaceSpec, RecordingFormat};
 use crate::limit::{LineLimit, Verdict};
 
+/// Where a message is answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// By the node that has the call.
+    Cluster,
+    /// By this one: another has sent it on.
+    Node,
+    /// The same; the cluster knows this call, and that it is here or on its way.
+    Known(CallId),
+}
+
+impl Scope {
+    fn is_to_come(&self, calls: &Calls<LegPorts>) -> bool {
+        matches!(self, Scope::Known(id) if !calls.has(id))
+    }
+}
+
 /// Answers requests until it is told to stop.
 pub(super) struct Service {
     pub(super) calls: Calls<LegPorts>,
@@ -280,7 +297,7 @@ impl Service {
 
     fn handle(&mut self, from: SocketAddr, bytes: &[u8]) {
         if self.allows(from) {
-            self.handle_message(Asker::Udp(from), ReplyTo::Udp(from), bytes, true);
+            self.handle_message(Asker::Udp(from), ReplyTo::Udp(from), bytes, Scope::Cluster);
         }
     }
 
@@ -294,18 +311,22 @@ impl Service {
         allows
     }
 
-    /// A message of the ng protocol, of somebody who may ask. `may_pass`: if another node of the cluster has the call, it is answered there.
+    /// A message of the ng protocol, of somebody who may ask.
     pub(super) fn handle_message(
         &mut self,
         asker: Asker,
         to: ReplyTo,
         bytes: &[u8],
-        may_pass: bool,
+        scope: Scope,
     ) {
         let begun_ns = clock_now_ns();
         match self.desk.handle_message(begun_ns, asker, bytes) {
+            Incoming::Request(_, ticket) if scope.is_to_come(&self.calls) => {
+                self.desk.forget(ticket);
+                self.send_to(Err(Unreplied::Moved), to);
+            }
             Incoming::Request(request, ticket) => {
-                let passed = may_pass && self.shared.is_some();
+                let passed = scope == Scope::Cluster && self.shared.is_some();
                 let owed = Owed {
                     to: OwedTo::Message(ticket, to),
                     command: request.command(),

@@ -99,16 +99,18 @@ impl Driver {
                 );
                 errand.end(Way::Refused(reason));
             }
-            Some(Location::At(life, Some(link))) => self.send_errand(errand, &life, &link),
+            Some(Location::At(life, Some(link))) => {
+                self.send_errand(errand, entry.is_some(), &life, &link);
+            }
         }
     }
 
     /// The call is on its way to a node.
     fn wait_with(&self, mut errand: Errand) {
-        if errand.tries >= WAITS_MAX {
+        if errand.waits >= WAITS_MAX {
             return errand.end(Way::Refused(ON_ITS_WAY.to_owned()));
         }
-        errand.tries += 1;
+        errand.waits += 1;
         let replies = self.replies.clone();
         tokio::spawn(async move {
             sleep(ARRIVAL).await;
@@ -116,7 +118,8 @@ impl Driver {
         });
     }
 
-    fn send_errand(&mut self, mut errand: Errand, life: &Life, link: &Link) {
+    /// `is_known`: etcd says that the call is there.
+    fn send_errand(&mut self, mut errand: Errand, is_known: bool, life: &Life, link: &Link) {
         let Some(calls) = &mut self.calls else {
             return errand.end(Way::Here);
         };
@@ -126,7 +129,10 @@ impl Driver {
         }
         errand.tries += 1;
         self.passed += 1;
-        let asked = calls.peers.ask(link, &errand.passed);
+        // A key that nobody has deleted is no call: at last, the node says so.
+        let call = errand.call.as_ref();
+        let call = call.filter(|_| is_known && errand.tries < TRIES_MAX);
+        let asked = calls.peers.ask_for(link, call, &errand.passed);
         let replies = self.replies.clone();
         let node = life.node.clone();
         tokio::spawn(async move {

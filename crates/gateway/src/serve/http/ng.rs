@@ -19,7 +19,7 @@ use super::problem::Problem;
 use super::server::Peer;
 use crate::serve::asker::{Asker, ReplyTo, Unreplied};
 use crate::serve::orders::NotDone;
-use crate::serve::service::Service;
+use crate::serve::service::{Scope, Service};
 
 /// A message of the ng protocol: a cookie, a space, a dictionary in bencode or JSON
 ///
@@ -116,7 +116,7 @@ async fn exchange(
     let (tell, told) = oneshot::channel();
     let asker = Asker::Host(peer.ip());
     app.control.order(move |service: &mut Service| {
-        service.handle_message(asker, ReplyTo::Waiting(tell), &message, true);
+        service.handle_message(asker, ReplyTo::Waiting(tell), &message, Scope::Cluster);
     })?;
     Ok(within(told).await?.map_err(|_| NotDone::Gone)?)
 }

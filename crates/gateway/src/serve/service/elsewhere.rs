@@ -263,7 +263,8 @@ impl Service {
         let name = owed.call.as_ref().and_then(|id| name_of(id).ok());
         match (owed.passed.take(), owed.to, shared) {
             // Another node has sent it here, and looks again.
-            (None, OwedTo::Message(_, ReplyTo::Waiting(tell)), _) => {
+            (None, OwedTo::Message(ticket, ReplyTo::Waiting(tell)), _) => {
+                self.desk.forget(ticket);
                 let _ = tell.send(Err(Unreplied::Moved));
             }
             (Some(passed), OwedTo::Message(ticket, to), Some(shared)) if name.is_some() => {
