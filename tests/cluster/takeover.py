@@ -548,11 +548,30 @@ class Scene:
         main.wait_for("keys of ended calls are deleted", lambda: not main.call_keys() and not left())
         self.talk.ends = True
         self.talk.join()
-        # A node that is gone for good: its service goes when it is declared no more.
         main.kill("n3", signal.SIGTERM).wait(main.SECONDS_MAX)
         self.carried(n3=["n1", "n2"])
+        self.takes_none()
+        # A node that is gone for good: its service goes when it is declared no more.
+        main.kill("n3", signal.SIGTERM).wait(main.SECONDS_MAX)
         main.etcdctl("del", "/threadbare/streams/service:n3")
         main.wait_for("nobody has its address", lambda: not any(has_address(node, service("n3")) for node in main.NODES))
+
+    def takes_none(self):
+        """A node without a key for calls: no service is moved there, and its own stays where it is."""
+        main = self.main
+        path = f"{main.folder}/n3.toml"
+        with open(path) as file:
+            lines = file.read().splitlines()
+        with open(path, "w") as file:
+            file.write("\n".join(line for line in lines if not line.startswith(("key-file", "service-addresses"))))
+        main.start_node("n3")
+        main.wait_for("n3 is in", lambda: any(one["node"] == "n3" for one in main.status("n1")["nodes"]))
+        before = self.carried(n1=["n1"], n3=["n1", "n2"])
+        refused = subprocess.run(main.inside("n1", main.program, "cluster", "move", "service:n1", "n3"), capture_output=True, text=True)
+        if refused.returncode == 0 or 'node "n3" takes no calls' not in refused.stderr:
+            main.fail(f"a service is moved to a node that takes no calls: {refused}")
+        if (now := self.carriers()) != before:
+            main.fail(f"services were at {before}, and are at {now}")
 
 
 def has_address(node, wanted):

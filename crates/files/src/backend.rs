@@ -16,6 +16,11 @@ pub(crate) trait Backend: Send {
     /// An operation need not be completed. Its result comes in any case.
     fn cancel(&mut self, token: u64);
 
+    /// Whether the next [`wait`](Self::wait) is a moment whatever happens: nobody has to wake the thread up.
+    fn waits_briefly(&self) -> bool {
+        false
+    }
+
     /// Sleeps until an operation is done, the thread is woken, or the time is over; adds what is done.
     fn wait(&mut self, timeout: Option<Duration>, done: &mut Vec<Finished>);
 }

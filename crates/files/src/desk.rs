@@ -285,7 +285,10 @@ impl Desk {
             }
             let next_ns = self.timers.peek().map(|Reverse((ns, _))| *ns);
             let now_ns = self.shared.now_ns();
-            (self.shared.wakes_at_ns).store(next_ns.unwrap_or(u64::MAX), Relaxed);
+            // Nobody has to ring for what is looked for in a moment anyway.
+            if !self.backend.waits_briefly() {
+                (self.shared.wakes_at_ns).store(next_ns.unwrap_or(u64::MAX), Relaxed);
+            }
             let timeout = next_ns.map(|ns| Duration::from_nanos(ns.saturating_sub(now_ns)));
             // Nobody rings for what came before the time was told.
             let timeout = match self.has_post() {

@@ -32,6 +32,10 @@ const WAKE_KEY: u64 = u64::MAX;
 const CANCEL_KEY: u64 = u64::MAX - 1;
 /// The position of a file without positions, for the kernel.
 const NO_POSITION: u64 = u64::MAX;
+/// Each completion that wakes this thread up costs as much as a small write: of several that are to come, so many are waited for.
+const TOGETHER_MAX: usize = 32;
+/// So long, before it is looked for what else is to be done.
+const GATHER: Duration = Duration::from_millis(1);
 /// After a submission that the kernel has no memory for.
 const REFUSED_PAUSE: Duration = Duration::from_millis(1);
 
@@ -58,6 +62,8 @@ pub(crate) struct Ring {
     /// Since Linux 6.9.
     has_truncate: bool,
     is_watching: bool,
+    /// Nothing was completed the last time: the next completion wakes this thread up, however long it takes.
+    is_stalled: bool,
     wake: Wake,
     /// For what the kernel cannot do in a ring.
     pool: Pool,
@@ -132,6 +138,7 @@ impl Ring {
             completed: Vec::new(),
             has_truncate: probe.is_supported(opcode::Ftruncate::CODE),
             is_watching: false,
+            is_stalled: false,
             pool: Pool::new(wake.clone()),
             wake,
         })
@@ -165,11 +172,18 @@ impl Ring {
         }
     }
 
-    /// Gives everything to the kernel and waits for a completion.
+    /// Gives everything to the kernel and waits for a completion, or for several.
     fn submit(&mut self, timeout: Option<Duration>) {
+        let (together, gather) = match (self.waits_briefly(), self.flights.len()) {
+            (true, 2..) => (TOGETHER_MAX, Some(GATHER)),
+            // Whoever waits for a single one waits no longer.
+            (true, _) => (1, Some(GATHER)),
+            (false, _) => (1, None),
+        };
+        let timeout = timeout.into_iter().chain(gather).min();
         loop {
             self.fill();
-            let wanted = usize::from(self.waiting.is_empty());
+            let wanted = if self.waiting.is_empty() { together } else { 0 };
             let time = timeout.map(|timeout| {
                 types::Timespec::new()
                     .sec(timeout.as_secs())
@@ -196,6 +210,7 @@ impl Ring {
     fn handle_completed(&mut self, done: &mut Vec<Finished>) {
         let mut completed = std::mem::take(&mut self.completed);
         completed.extend((self.ring.completion()).map(|entry| (entry.user_data(), entry.result())));
+        self.is_stalled = completed.is_empty();
         for (key, result) in completed.drain(..) {
             match key {
                 WAKE_KEY => {
@@ -253,6 +268,10 @@ impl Backend for Ring {
             }
             None => self.pool.cancel(token),
         }
+    }
+
+    fn waits_briefly(&self) -> bool {
+        !self.is_stalled && !self.flights.is_empty()
     }
 
     fn wait(&mut self, timeout: Option<Duration>, done: &mut Vec<Finished>) {

@@ -51,14 +51,16 @@ impl Fit {
 /// Who takes no calls last, if it is about them; draining and avoided before that, then what nobody has said anything about; preferred first, and before that what an operator wants.
 fn tier(declaration: &Declaration, name: &NodeName, record: &NodeRecord) -> i8 {
     let has = |wanted: &[Arc<str>]| wanted.iter().any(|label| record.labels.contains(label));
+    let is_wanted = declaration.at.as_ref() == Some(name);
+    if declaration.kind == Kind::Service && record.room.is_none() {
+        // Not even where it is at home: all nodes may have just started.
+        return if is_wanted { -3 } else { -4 };
+    }
     if record.draining {
         return -2;
     }
-    if declaration.at.as_ref() == Some(name) {
+    if is_wanted {
         return 2;
-    }
-    if declaration.kind == Kind::Service && record.room.is_none() {
-        return -3;
     }
     if has(&declaration.avoid) {
         return -1;
@@ -124,6 +126,35 @@ mod tests {
         // Six standard deviations of a binomial count.
         for (count, due) in counts.into_iter().zip([5000.0, 10_000.0, 5000.0]) {
             assert!((f64::from(count) - due).abs() < 450.0, "{counts:?}");
+        }
+    }
+
+    /// A node without a desk for calls could only let them rest.
+    #[test]
+    fn a_service_is_where_calls_are_taken_and_at_home_if_they_are_there() {
+        let service = Declaration {
+            kind: Kind::Service,
+            at: Some("home".into()),
+            ..Declaration::default()
+        };
+        for n in 0..100 {
+            let name = Point::of(&format!("service-{n}"));
+            let fit = |node_name: &str, room, draining| {
+                let record = NodeRecord {
+                    room,
+                    ..node(1.0, &[], draining)
+                };
+                let of = (&node_name.into(), Point::of(node_name));
+                Fit::of(name, &service, of, &record)
+            };
+            let in_order = [
+                fit("other", None, false),
+                fit("home", None, false),
+                fit("other", Some(0), true),
+                fit("other", Some(0), false),
+                fit("home", Some(0), false),
+            ];
+            assert!(in_order.is_sorted(), "{in_order:?}");
         }
     }
 

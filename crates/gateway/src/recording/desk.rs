@@ -19,6 +19,7 @@ use super::orders::{Board, Deleted, RecordingId, lock};
 use super::part::Part;
 use super::place::StoredObject;
 use super::repair::{journal_path, new_journal_path};
+use super::rooms::Rooms;
 use super::sound::Sound;
 use crate::config::{Names, RecordSpec};
 use crate::system::{random_number, unix_at_zero_ns};
@@ -72,6 +73,7 @@ pub(super) struct Desk {
     pub(super) files: HashMap<RecordingId, Files>,
     pub(super) board: Arc<Board>,
     room: Vec<u8>,
+    rooms: Rooms,
     unix_at_zero_ns: u64,
 }
 
@@ -122,6 +124,7 @@ impl Desk {
             files: HashMap::new(),
             board,
             room: Vec::new(),
+            rooms: Rooms::default(),
             unix_at_zero_ns: unix_at_zero_ns(),
         }
     }
@@ -190,7 +193,7 @@ impl Desk {
             let next_ns = (unix_ns / every_ns + 1) * every_ns;
             next_ns.saturating_sub(self.unix_at_zero_ns)
         });
-        let files = (&self.disk, &self.budget);
+        let files = (&self.disk, &self.budget, &self.rooms);
         Part::begin(files, root, entry, end_ns, spec.rotate.bytes_max)
     }
 

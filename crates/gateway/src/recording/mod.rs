@@ -28,6 +28,7 @@ mod pcap;
 mod place;
 mod recorder;
 mod repair;
+mod rooms;
 mod running;
 mod sound;
 mod tracks;

@@ -11,6 +11,7 @@ use super::container::Container;
 use super::destination::{Keeping, keep};
 use super::index::{Entry, RecordingState};
 use super::loudness::FileMeter;
+use super::rooms::Rooms;
 
 /// A file that grows. Nothing here waits.
 #[derive(Debug)]
@@ -23,6 +24,7 @@ pub(super) struct Part {
     head_bytes: u64,
     /// Encoded, and not taken by the disk service.
     waiting: Vec<u8>,
+    rooms: Rooms,
     /// Behind the head, taken by the disk service.
     taken: u64,
     /// What the head says of what follows it: more than there is, so that a file that is cut off is read to its end.
@@ -37,7 +39,7 @@ pub(super) struct Part {
 impl Part {
     /// Begins a file.
     pub(super) fn begin(
-        (disk, budget): (&Disk, &Budget),
+        (disk, budget, rooms): (&Disk, &Budget, &Rooms),
         root: Arc<Path>,
         entry: Entry,
         end_ns: u64,
@@ -60,6 +62,7 @@ impl Part {
             head_bytes: head.len() as u64,
             container,
             waiting: head,
+            rooms: rooms.clone(),
             taken: 0,
             said: 0,
             end_ns,
@@ -88,6 +91,9 @@ impl Part {
     pub(super) fn add(&mut self, frames: &[u8]) {
         if let Some(meter) = &mut self.meter {
             meter.add(frames);
+        }
+        if self.waiting.capacity() == 0 {
+            self.waiting = self.rooms.take();
         }
         self.container.add(frames, &mut self.waiting);
     }
@@ -125,8 +131,8 @@ impl Part {
         let cx = &mut Context::from_waker(Waker::noop());
         let bytes = self.waiting.len();
         if bytes > 0 {
-            let waiting = &mut self.waiting;
-            let data = || Data::Owned(Box::new(std::mem::take(waiting)));
+            let (waiting, rooms) = (&mut self.waiting, &self.rooms);
+            let data = || rooms.lend(std::mem::take(waiting));
             match self.file.poll_write(cx, bytes, false, data) {
                 Poll::Ready(written) => written?,
                 Poll::Pending => return Ok(0),

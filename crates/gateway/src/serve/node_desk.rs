@@ -57,9 +57,7 @@ impl CallDesk for NodeDesk {
     ) -> Pin<Box<dyn Future<Output = Back> + Send>> {
         let control = self.control.clone();
         match passed {
-            Passed::Ng { from, message } => {
-                Box::pin(answer_message(control, call, from, message))
-            }
+            Passed::Ng { from, message } => Box::pin(answer_message(control, call, from, message)),
             Passed::Http(request) => {
                 let http = self.http.clone();
                 Box::pin(async move {

@@ -312,13 +312,7 @@ impl Service {
     }
 
     /// A message of the ng protocol, of somebody who may ask.
-    pub(super) fn handle_message(
-        &mut self,
-        asker: Asker,
-        to: ReplyTo,
-        bytes: &[u8],
-        scope: Scope,
-    ) {
+    pub(super) fn handle_message(&mut self, asker: Asker, to: ReplyTo, bytes: &[u8], scope: Scope) {
         let begun_ns = clock_now_ns();
         match self.desk.handle_message(begun_ns, asker, bytes) {
             Incoming::Request(_, ticket) if scope.is_to_come(&self.calls) => {
