@@ -181,7 +181,7 @@ bench-recordings: setup-bench ## measures what 1000 recordings cost beside 1000 
 	$(CARGO) build --release -p threadbare
 	$(CARGO) build --release --manifest-path bench/Cargo.toml --target-dir $(TARGET_DIR)/bench --bin calls
 	$(TARGET_DIR)/bench/release/calls --threadbare $(TARGET_DIR)/release/threadbare --relay threadbare --rounds 5 \
-	    --only passed1000 --only recorded1000 $(BENCH_RECORDINGS_ARGS) >$(TARGET_DIR)/recordings.jsonl
+	    --only passed1000 --only recorded1000 --only coded1000 $(BENCH_RECORDINGS_ARGS) >$(TARGET_DIR)/recordings.jsonl
 	mv $(TARGET_DIR)/recordings.jsonl bench/results/recordings.jsonl
 	$(MAKE) --no-print-directory bench-render
 

@@ -40,8 +40,10 @@ pub enum What {
     Flood,
     /// Memory of a call, and how long offers take beside 1000 calls.
     Idle1000,
-    /// 1000 calls, PCMU on both sides, each recorded to a WAV file: threadbare alone, and only on demand.
+    /// 1000 calls, PCMU on both sides, each recorded to a WAV file of 16 bits: threadbare alone, and only on demand.
     Recorded1000,
+    /// The same to WAV files with the codes as they come.
+    Coded1000,
     /// 1000 calls, PCMU on both sides, whose process is killed and started again: threadbare alone.
     Restarted1000,
 }
@@ -202,9 +204,8 @@ impl Calls {
 
     /// The CPU per packet of calls that are recorded against that of calls alone, in the same round, by the sockets of ours.
     #[must_use]
-    pub fn recorded_ratio(&self) -> Option<Spread> {
-        let [recorded, alone] =
-            [What::Recorded1000, What::Passed1000].map(|what| (what, Kind::Threadbare));
+    pub fn recorded_ratio(&self, recorded: What) -> Option<Spread> {
+        let [recorded, alone] = [recorded, What::Passed1000].map(|what| (what, Kind::Threadbare));
         self.ratio_of(recorded, alone, |figures| figures.us_per_packet)
     }
 
@@ -297,7 +298,9 @@ mod tests {
             row("recorded1000", 1, 6.0),
             row("recorded1000", 2, 6.0),
         ];
-        let ratio = parsed(&all.join("\n")).recorded_ratio().unwrap();
+        let ratio = parsed(&all.join("\n"))
+            .recorded_ratio(What::Recorded1000)
+            .unwrap();
         assert_eq!((ratio.min, ratio.max), (1.25, 1.5));
     }
 }

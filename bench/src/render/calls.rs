@@ -46,13 +46,17 @@ pub(super) fn recordings(measured: Option<&Calls>) -> String {
     };
     let mut text = origin(&measured.head, measured.rounds() as usize);
     text += "\n| 1000 calls of PCMU, passed on | CPU, µs per packet | packets lost | latest slice, ms |\n|---|---|---|---|\n";
-    for (name, what) in [
-        ("alone", What::Passed1000),
+    let recorded = [
+        (
+            "each to a WAV file of two tracks, codes of G.711",
+            What::Coded1000,
+        ),
         (
             "each to a WAV file of two tracks, 16 bits",
             What::Recorded1000,
         ),
-    ] {
+    ];
+    for (name, what) in [("alone", What::Passed1000)].into_iter().chain(recorded) {
         let column = |figure: fn(&Figures) -> Option<f64>| {
             let spread = measured.spread(what, Kind::Threadbare, figure);
             spread.map_or("–".into(), with)
@@ -61,11 +65,17 @@ pub(super) fn recordings(measured: Option<&Calls>) -> String {
         let lost = column(|one| one.lost.map(|lost| lost as f64));
         let _ = writeln!(text, "| {name} | {us} | {lost} | {late} |");
     }
-    let ratio = measured.recorded_ratio().map_or("–".into(), with);
     let _ = write!(
         text,
-        "\nWith recordings against without, in the same round: {ratio} (target: at most {RECORDED_RATIO_MAX})."
+        "\n| recorded against alone, in the same round | target | measured |\n|---|---|---|"
     );
+    for (name, what) in recorded {
+        let ratio = measured.recorded_ratio(what).map_or("–".into(), with);
+        let _ = write!(
+            text,
+            "\n| {name} | at most {RECORDED_RATIO_MAX} | {ratio} |"
+        );
+    }
     text
 }
 

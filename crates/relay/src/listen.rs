@@ -62,7 +62,7 @@ pub struct Listening {
 impl Ears {
     /// Listens to what is carried from now on. `room_bytes`: so many wait for who reads late, of all sides and channels: one for each code of G.711 that is passed
     /// on or converted, two for each sample of what is decoded here, and [`HEAD_BYTES`](crate::HEAD_BYTES) for each portion: a line has 7 in a second, each side of a
-    /// call one for each packet.
+    /// call at most one for each packet.
     ///
     /// A line notices by itself; a call has to be told, by [`MediaCall::look_who_listens`](crate::MediaCall::look_who_listens).
     #[must_use]

@@ -32,6 +32,8 @@ pub struct MediaCall {
     meters: Option<Box<[LineMeter; 2]>>,
     on_event: Option<EventHandler>,
     heard: Heard,
+    /// Of what each side sends.
+    untold: [Untold; 2],
     /// Others may listen.
     is_to_look: bool,
     /// What came to the process before may still come.
@@ -39,6 +41,35 @@ pub struct MediaCall {
     copies: Option<Box<Copies>>,
     /// What did not fit the last turn.
     unsent: Unsent,
+}
+
+/// What was tapped of a side for those who listen, and is told with what comes next: their rings have left the cache by the next packet.
+#[derive(Debug, Clone, Copy)]
+struct Untold {
+    samples: usize,
+    /// When the last of it was heard.
+    until_ns: u64,
+    mode: Mode,
+}
+
+impl Untold {
+    const NOTHING: Untold = Untold {
+        samples: 0,
+        until_ns: 0,
+        mode: Mode::Pass,
+    };
+
+    /// Nothing more of it has come for so long that it is not waited for.
+    #[inline]
+    fn is_old(&self, now_ns: u64) -> bool {
+        self.samples > 0 && now_ns.saturating_sub(self.until_ns) >= GATHER_NS
+    }
+
+    /// Whether the next packet is told at once.
+    #[inline]
+    fn is_nearly_due(&self) -> bool {
+        self.samples + PACKET_SAMPLES >= GATHERED_SAMPLES
+    }
 }
 
 /// Takes a call's events, on the shard's thread: it must not block.
@@ -73,6 +104,7 @@ impl MediaCall {
             meters: None,
             on_event: None,
             heard: Heard::new(Ears::default()),
+            untold: [Untold::NOTHING; 2],
             is_to_look: false,
             early: None,
             copies: None,
@@ -100,6 +132,8 @@ impl MediaCall {
 
     /// Others have come: looks for them in this turn, or in the first one that finds the list free.
     pub fn look_who_listens(&mut self) {
+        // That is not for those who come now.
+        self.tell_rest();
         self.is_to_look = true;
     }
 
@@ -214,7 +248,13 @@ impl MediaCall {
             PortKind::Rtcp => Channel::Rtcp,
         };
         if self.heard.is_wanted() {
-            self.heard.prefetch();
+            let untold = &self.untold[side as usize];
+            if untold.is_old(now_ns) {
+                // What comes does not follow it.
+                self.tell(side);
+            } else if untold.is_nearly_due() {
+                self.heard.prefetch();
+            }
             prefetch(self.call.tapped_address(side) as *const u8, PACKET_LINES);
         }
         let (at_ns, from, mut bytes) = (datagram.received_ns, datagram.from, datagram.bytes);
@@ -248,14 +288,12 @@ impl MediaCall {
     /// Measures what was tapped, once it is this much.
     #[inline]
     fn measure(&mut self, samples_min: usize) {
-        let Some(meters) = &mut self.meters else {
+        if self.meters.is_none() {
             return;
-        };
+        }
         for side in Side::BOTH {
             if self.call.tapped(side) >= samples_min {
-                let meter = &mut meters[side as usize];
-                self.call
-                    .take_tapped(side, |tapped| meter.add_tapped(tapped));
+                self.tell(side);
             }
         }
     }
@@ -278,7 +316,7 @@ impl MediaCall {
         &mut self.call
     }
 
-    /// Tells those who listen at once: they know by that when a side was silent.
+    /// Tells those who listen what was said, if it is much or nothing follows it: they know by its time when a side was silent.
     #[inline]
     fn tell_heard(&mut self, now_ns: u64) {
         if self.is_to_look || self.heard.is_wanted() {
@@ -289,24 +327,54 @@ impl MediaCall {
     #[cold]
     fn tell_tapped(&mut self, now_ns: u64) {
         if self.is_to_look {
+            for side in Side::BOTH {
+                // The list was not free before.
+                if self.untold[side as usize].samples > 0 {
+                    self.tell(side);
+                }
+            }
             self.heard.look();
             self.is_to_look = self.heard.has_news();
         }
-        let (call, heard, meters) = (&mut self.call, &mut self.heard, &mut self.meters);
         for side in Side::BOTH {
-            let is_silent = call.mode(side) != Mode::Pass;
-            call.take_tapped(side, |tapped| {
-                if let Some(meters) = meters {
-                    meters[side as usize].add_tapped(tapped);
-                }
-                let audio = match is_silent {
-                    true => TappedAudio::Silence(tapped.audio.len()),
-                    false => tapped.audio,
+            let (samples, mode) = (self.call.tapped(side), self.call.mode(side));
+            let untold = &mut self.untold[side as usize];
+            if untold.samples > 0 && untold.mode != mode {
+                self.tell(side);
+            } else if samples != untold.samples {
+                *untold = Untold {
+                    samples,
+                    until_ns: now_ns,
+                    mode,
                 };
-                heard.put(now_ns, side, Tapped { audio, ..tapped });
-            });
-            call.tap(side, heard.is_wanted() || meters.is_some());
+            }
+            if samples >= GATHERED_SAMPLES || self.untold[side as usize].is_old(now_ns) {
+                self.tell(side);
+            }
+            let is_tapped = self.heard.is_wanted() || self.meters.is_some();
+            self.call.tap(side, is_tapped);
         }
+    }
+
+    /// Tells those who listen all that was said until now, as before a change of who listens. Dropped, a call does so, too.
+    pub fn tell_rest(&mut self) {
+        Side::BOTH.into_iter().for_each(|side| self.tell(side));
+    }
+
+    fn tell(&mut self, side: Side) {
+        let place = &mut self.untold[side as usize];
+        let untold = std::mem::replace(place, Untold::NOTHING);
+        let (heard, meters) = (&mut self.heard, &mut self.meters);
+        self.call.take_tapped(side, |tapped| {
+            if let Some(meters) = meters {
+                meters[side as usize].add_tapped(tapped);
+            }
+            let audio = match untold.mode {
+                Mode::Pass => tapped.audio,
+                _ => TappedAudio::Silence(tapped.audio.len()),
+            };
+            heard.put(untold.until_ns, side, Tapped { audio, ..tapped });
+        });
     }
 
     fn tell_events(&mut self) {
@@ -315,6 +383,12 @@ impl MediaCall {
                 handler(event);
             }
         }
+    }
+}
+
+impl Drop for MediaCall {
+    fn drop(&mut self) {
+        self.tell_rest();
     }
 }
 
@@ -332,7 +406,9 @@ impl crate::Call for MediaCall {
         if self.early.is_some() {
             self.handle_early(now_ns, None);
         }
-        self.heard.prefetch_room();
+        if self.untold.iter().any(Untold::is_nearly_due) {
+            self.heard.prefetch_room();
+        }
         if !self.unsent.stage_waiting(&mut self.protections, out) {
             return;
         }
@@ -361,11 +437,11 @@ impl crate::Call for MediaCall {
     }
 
     fn next_timeout(&self) -> Option<u64> {
-        let due_ns = self.call.next_timeout();
-        let Some(early) = &self.early else {
-            return due_ns;
-        };
-        Some(due_ns.map_or(early.until_ns(), |due_ns| due_ns.min(early.until_ns())))
+        let early_ns = self.early.as_ref().map(|early| early.until_ns());
+        let untold = self.untold.iter().filter(|untold| untold.samples > 0);
+        let told_ns = untold.map(|untold| untold.until_ns + GATHER_NS);
+        let all = self.call.next_timeout().into_iter().chain(early_ns);
+        all.chain(told_ns).min()
     }
 
     #[inline]
@@ -420,3 +496,10 @@ fn with_sender(state: &ProtectionState, leg: &LegState) -> ProtectionState {
 
 /// Cache lines of 20 ms of G.711.
 const PACKET_LINES: usize = 3;
+
+/// 20 ms of G.711.
+const PACKET_SAMPLES: usize = 160;
+/// Five of them. Of other codecs, a packet or two.
+const GATHERED_SAMPLES: usize = 5 * PACKET_SAMPLES;
+/// How long what was said waits for more.
+const GATHER_NS: u64 = 100_000_000;

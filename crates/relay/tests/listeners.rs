@@ -14,9 +14,16 @@ use threadbare_rtp::g711;
 
 /// A packet of each side.
 fn talk(bed: &mut Bed<Medium>, number: u16) {
+    talk_behind(bed, number, 0);
+}
+
+/// The same behind so many packet times in which nothing was sent.
+fn talk_behind(bed: &mut Bed<Medium>, number: u16, pause: u32) {
     for (leg, side) in (0..).zip(Side::BOTH) {
         let payload_type = 8 * leg;
-        let packet = speech(payload_type, 7, number);
+        let mut packet = speech(payload_type, 7, number);
+        let timestamp = (u32::from(number) + pause) * 160;
+        packet[4..8].copy_from_slice(&timestamp.to_be_bytes());
         bed.hand_in(PortId::rtp(leg), party(side), &packet);
     }
     bed.wait_ms(20);
@@ -74,8 +81,50 @@ fn both_sides_are_heard_from_then_on_sample_by_sample() {
             .collect();
         assert_eq!(samples[side as usize], expected, "{side:?}");
     }
-    let due = (0..5).flat_map(|n| [begun_ns + n * 20 * MS; 2]);
-    assert_eq!(times, due.collect::<Vec<u64>>());
+    // With the last packet.
+    assert_eq!(times, [begun_ns + 4 * 20 * MS; 2]);
+}
+
+/// In none of the cases does what is heard behind it move.
+#[test]
+fn what_was_said_before_a_pause_or_a_change_has_its_own_time() {
+    let ears = Ears::default();
+    let (mut listening, mut bed) = (ears.listen(1 << 14), bed(&ears));
+    look(&mut bed);
+    let mut told = |bed: &mut Bed<Medium>, due: &[(u64, i16)]| {
+        bed.poll();
+        let mut found = Vec::new();
+        listening.take(|portion, pcm| {
+            if portion.side == Side::A {
+                found.extend(
+                    pcm.iter()
+                        .step_by(160)
+                        .map(|sample| (portion.until_ns, *sample)),
+                );
+            }
+        });
+        assert_eq!(found, due);
+    };
+    let begun_ns = bed.now_ns;
+    (0..2).for_each(|number| talk(&mut bed, number));
+    told(&mut bed, &[]);
+    // Nothing follows: nobody waits for it for long.
+    bed.wait_ms(100);
+    let before = [0, 1].map(|number| (begun_ns + 20 * MS, said(Side::A, number)));
+    told(&mut bed, &before);
+    // The same where nobody has looked meanwhile.
+    let begun_ns = bed.now_ns;
+    talk(&mut bed, 2);
+    bed.now_ns += 400 * MS;
+    let then_ns = bed.now_ns;
+    talk_behind(&mut bed, 3, 20);
+    told(&mut bed, &[(begun_ns, said(Side::A, 2))]);
+    // A mute is from then on.
+    set_mode(&mut bed, Side::A, Mode::Mute);
+    told(&mut bed, &[(then_ns, said(Side::A, 3))]);
+    let begun_ns = bed.now_ns;
+    (4..9).for_each(|number| talk_behind(&mut bed, number, 20));
+    told(&mut bed, &[(begun_ns + 80 * MS, 0); 5]);
 }
 
 /// Codes come as they are; what stands in for a loss, and the packet that joins on to it, come as samples in their place, and all of it has its own time.

@@ -66,15 +66,15 @@ fn main() -> Result<()> {
     for round in 0..options.rounds.max(1) {
         for what in What::value_variants() {
             let is_wanted = match options.only.is_empty() {
-                true => *what != What::Recorded1000,
+                true => !RECORDED.contains(what),
                 false => options.only.contains(what),
             };
             if !is_wanted {
                 continue;
             }
             for kind in Kind::value_variants().iter().copied() {
-                let ours = [What::Restarted1000, What::Recorded1000];
-                let is_alone = options.alone || ours.contains(what);
+                let is_ours = *what == What::Restarted1000 || RECORDED.contains(what);
+                let is_alone = options.alone || is_ours;
                 let is_other = options.relay.is_some_and(|only| only != kind);
                 if is_other || is_alone && kind == Kind::Rtpengine {
                     continue;
@@ -109,13 +109,17 @@ fn measure_one(options: &Options, what: What, kind: Kind) -> Result<Figures> {
     let folder = folder.join(format!("threadbare-recordings-{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
     let network = Network::new()?;
-    let mut relay = Relay::start(kind, options, &network, state.as_deref(), &folder)?;
+    let recordings = match what {
+        What::Coded1000 => (&*folder, "wav-g711"),
+        _ => (&*folder, "wav"),
+    };
+    let mut relay = Relay::start(kind, options, &network, state.as_deref(), recordings)?;
     let mut proxy = relay.proxy()?;
     let figures = match what {
         What::Transcoded500 => carry(options, &relay, &mut proxy, 500, Sides::Transcoded),
         What::Transcoded1000 => carry(options, &relay, &mut proxy, 1000, Sides::Transcoded),
         What::Passed1000 => carry(options, &relay, &mut proxy, 1000, Sides::Passed),
-        What::Recorded1000 => {
+        What::Recorded1000 | What::Coded1000 => {
             proxy.record_calls();
             carry(options, &relay, &mut proxy, 1000, Sides::Passed)
         }
@@ -279,6 +283,8 @@ fn idle(relay: &Relay, proxy: &mut Proxy) -> Result<Figures> {
     })
 }
 
+/// Only on demand.
+const RECORDED: [What; 2] = [What::Recorded1000, What::Coded1000];
 /// What has been sent has arrived after this.
 const SETTLE: Duration = Duration::from_millis(500);
 /// Between looks at lateness.

@@ -24,13 +24,13 @@ pub(crate) struct Relay {
 }
 
 impl Relay {
-    /// `recordings`: a folder for those of threadbare.
+    /// `recordings`: a folder for those of threadbare, and their format.
     pub(crate) fn start(
         kind: Kind,
         options: &Options,
         network: &Network,
         state: Option<&Path>,
-        recordings: &Path,
+        (recordings, format): (&Path, &str),
     ) -> Result<Relay> {
         // Nobody else is in there.
         let http = SocketAddr::from((RELAY, 8080));
@@ -52,6 +52,7 @@ impl Relay {
                     command.args(["--xdp", DEVICE, "--xdp-mode", &options.xdp_mode]);
                 }
                 command.arg("--recording-dir").arg(recordings);
+                command.args(["--recording-format", format]);
                 if let Some(state) = state {
                     command.arg("--state").arg(state);
                 }

@@ -94,6 +94,16 @@ impl Container {
         self.bytes += (out.len() - begin) as u64;
     }
 
+    /// The same, if nothing has to be put around them: whether it is so.
+    pub(super) fn add_as_it_is(&mut self, frames: &[u8]) -> bool {
+        let is_wav = self.kind == Kind::Wav;
+        if is_wav {
+            self.frames += frames.len() as u64 / u64::from(self.sound.frame_bytes());
+            self.bytes += frames.len() as u64;
+        }
+        is_wav
+    }
+
     /// One more packet.
     pub(super) fn add_packet(
         &mut self,

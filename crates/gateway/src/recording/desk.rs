@@ -72,8 +72,7 @@ pub(super) struct Desk {
     /// The latest files of each recording, and what is beside the first one.
     pub(super) files: HashMap<RecordingId, Files>,
     pub(super) board: Arc<Board>,
-    room: Vec<u8>,
-    rooms: Rooms,
+    pub(super) rooms: Rooms,
     unix_at_zero_ns: u64,
 }
 
@@ -123,7 +122,6 @@ impl Desk {
             open_jobs: HashMap::new(),
             files: HashMap::new(),
             board,
-            room: Vec::new(),
             rooms: Rooms::default(),
             unix_at_zero_ns: unix_at_zero_ns(),
         }
@@ -482,17 +480,6 @@ impl Desk {
     /// Of a time of the monotonic clock.
     pub(super) fn unix_ns(&self, at_ns: u64) -> u64 {
         self.unix_at_zero_ns.saturating_add(at_ns)
-    }
-
-    /// For a turn's frames, empty.
-    pub(super) fn take_room(&mut self) -> Vec<u8> {
-        let mut room = std::mem::take(&mut self.room);
-        room.clear();
-        room
-    }
-
-    pub(super) fn return_room(&mut self, room: Vec<u8>) {
-        self.room = room;
     }
 
     pub(super) fn count_bytes(&self, bytes: u64) {

@@ -82,6 +82,14 @@ impl Part {
         usize::try_from(room).unwrap_or(usize::MAX)
     }
 
+    /// How many more frames it takes that begin then, until it is full or over.
+    pub(super) fn frames_from(&self, first_ns: u64, rate_hz: u64) -> usize {
+        let left_ns = u128::from(self.end_ns.saturating_sub(first_ns));
+        let until_end = (left_ns * u128::from(rate_hz)).div_ceil(u128::from(NS_PER_S));
+        let until_end = usize::try_from(until_end).unwrap_or(usize::MAX);
+        self.room_frames().min(until_end)
+    }
+
     /// Whether it has as many bytes as it may have.
     pub(super) fn is_full(&self) -> bool {
         self.room_frames() == 0
@@ -96,6 +104,18 @@ impl Part {
             self.waiting = self.rooms.take();
         }
         self.container.add(frames, &mut self.waiting);
+    }
+
+    /// The same for all of a room, which may be another one then.
+    pub(super) fn add_all(&mut self, frames: &mut Vec<u8>) {
+        let is_as_it_is = self.waiting.is_empty() && self.container.add_as_it_is(frames);
+        if !is_as_it_is {
+            return self.add(frames);
+        }
+        if let Some(meter) = &mut self.meter {
+            meter.add(frames);
+        }
+        std::mem::swap(&mut self.waiting, frames);
     }
 
     /// One more packet, unless too many bytes wait already.
@@ -222,6 +242,7 @@ impl Part {
 }
 
 const NS_PER_MS: u64 = 1_000_000;
+const NS_PER_S: u64 = 1_000_000_000;
 /// The head is written so seldom.
 const AHEAD_S: u64 = 10;
 /// Of one file whose packets the disk does not take.

@@ -25,8 +25,9 @@ impl Rooms {
         }))
     }
 
-    fn put(&self, mut room: Vec<u8>) {
-        if room.capacity() <= ROOM_BYTES_MAX {
+    /// One that is not needed any more.
+    pub(super) fn put(&self, mut room: Vec<u8>) {
+        if (1..=ROOM_BYTES_MAX).contains(&room.capacity()) {
             room.clear();
             let mut rooms = lock(&self.0);
             if rooms.len() < ROOMS_MAX {

@@ -278,7 +278,7 @@ impl Running {
             return;
         }
         let mut first_ns = audio.tracks.next_ns();
-        let mut frames = desk.take_room();
+        let mut frames = desk.rooms.take();
         audio.tracks.take(until_ns, &mut frames);
         if audio.is_mixed {
             let sound = audio.sound;
@@ -305,34 +305,35 @@ impl Running {
             first_ns = first_ns.saturating_sub(before);
             frames.splice(0..0, waited);
         }
-        self.write(desk, &frames[..kept], first_ns);
+        frames.truncate(kept);
+        self.write(desk, &mut frames, first_ns);
         if is_closed {
             self.end_part(desk);
         }
-        desk.return_room(frames);
+        desk.rooms.put(frames);
     }
 
-    /// Writes audio to one file after another.
-    fn write(&mut self, desk: &mut Desk, mut frames: &[u8], mut first_ns: u64) {
+    /// Writes audio to one file after another. What is left of `frames` is of no use.
+    fn write(&mut self, desk: &mut Desk, frames: &mut Vec<u8>, mut first_ns: u64) {
         let shape = self.shape(first_ns);
         let (rate_hz, width) = (
             u64::from(shape.sound.rate_hz),
             shape.sound.frame_bytes() as usize,
         );
-        while !frames.is_empty() {
+        let mut at = 0;
+        while at < frames.len() {
             if self.part.is_none() {
                 self.begin_part(desk, Shape { first_ns, ..shape });
             }
             let Some(part) = &mut self.part else { return };
-            let left_ns = u128::from(part.end_ns.saturating_sub(first_ns));
-            let until_end = (left_ns * u128::from(rate_hz)).div_ceil(u128::from(NS_PER_S));
-            let until_end = usize::try_from(until_end).unwrap_or(usize::MAX);
-            let there = frames.len() / width;
-            let count = there.min(part.room_frames()).min(until_end);
-            if count > 0 {
-                part.add(&frames[..count * width]);
+            let there = (frames.len() - at) / width;
+            let count = there.min(part.frames_from(first_ns, rate_hz));
+            match (at, count) {
+                (0, count) if count == there => return part.add_all(frames),
+                (_, 0) => {}
+                _ => part.add(&frames[at..at + count * width]),
             }
-            frames = &frames[count * width..];
+            at += count * width;
             first_ns += count as u64 * NS_PER_S / rate_hz;
             if count < there {
                 self.end_part(desk);

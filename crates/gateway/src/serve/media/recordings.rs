@@ -34,6 +34,17 @@ pub(super) struct Recorded {
     ear: Option<Ear>,
 }
 
+/// Is done when it is dropped: by the thread of a medium, or here if that is gone.
+struct Dropped<F: FnOnce()>(Option<F>);
+
+impl<F: FnOnce()> Drop for Dropped<F> {
+    fn drop(&mut self) {
+        if let Some(act) = self.0.take() {
+            act();
+        }
+    }
+}
+
 impl Running {
     fn source(&self, format: RecordingFormat) -> Source {
         if format == RecordingFormat::Pcap {
@@ -112,18 +123,29 @@ impl MediaPlane {
         asked.or_else(|| policy.map(|spec| (spec.to.root(), spec.format)))
     }
 
-    /// Has something done to the recordings of a stream. Whether there are any.
+    /// Has something done to the recordings of a stream, behind all that was said until now. Whether there are any.
     pub(super) fn each_recording(
         &self,
         stream: StreamId,
-        act: impl Fn(&Recorder, RecordingId),
+        act: impl Fn(&Recorder, RecordingId) + Send + 'static,
     ) -> bool {
         let running = self.streams.get(&stream);
-        let recorded = running.and_then(|one| one.recording.as_ref());
-        let ids = recorded.map_or(&[][..], |recorded| &recorded.ids);
-        ids.iter()
-            .for_each(|id| act(&self.recordings.recorder, *id));
-        recorded.is_some()
+        let recorded = running.and_then(|one| Some((one, one.recording.as_ref()?)));
+        let Some((running, recorded)) = recorded else {
+            return false;
+        };
+        let recorder = self.recordings.recorder.clone();
+        let ids = recorded.ids.clone();
+        let act = Dropped(Some(move || ids.iter().for_each(|id| act(&recorder, *id))));
+        let told = running.handle.with(move |medium, _| {
+            if let Some(media) = medium.audio_mut() {
+                media.tell_rest();
+            }
+            drop(act);
+        });
+        // Nobody waits for it.
+        drop(told);
+        true
     }
 
     /// Begins the recording of a stream that is new, if calls are recorded.
@@ -236,7 +258,7 @@ impl MediaPlane {
     }
 
     pub(super) fn stop_recording(&mut self, stream: StreamId, discard: bool) {
-        let stop = |recorder: &Recorder, id| recorder.stop(id, discard);
+        let stop = move |recorder: &Recorder, id| recorder.stop(id, discard);
         if !self.each_recording(stream, stop) {
             return;
         }

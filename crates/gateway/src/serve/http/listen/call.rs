@@ -166,8 +166,8 @@ impl Sound for Both {
     }
 }
 
-/// Both sides of a moment are there by then: they are heard in slices of 20 ms, and may be off by [`Tracks`]' slack.
-const DELAY_NS: u64 = 100_000_000;
+/// Both sides of a moment are there by then: they are told of in pieces of up to 100 ms, in slices of 20 ms, and may be off by [`Tracks`]' slack.
+const DELAY_NS: u64 = 200_000_000;
 /// Who has taken nothing for longer goes on with what is said now.
 const LATE_NS_MAX: u64 = 2_000_000_000;
 
