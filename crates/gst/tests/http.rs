@@ -1002,12 +1002,27 @@ fn icy_stream(audio: &[u8], interval: usize, title: &str) -> Vec<u8> {
 
 const STATION: &str = "HTTP/1.1 200 OK\r\nContent-Type: audio/x-test\r\nicy-metaint: 1000\r\nicy-name: A station\r\nicy-genre: Jazz\r\nicy-url: http://station.example/\r\n\r\n";
 
+/// As SHOUTcast's first protocol has it.
+fn old_station() -> String {
+    STATION.replace("HTTP/1.1 200 OK", "ICY 200 OK")
+}
+
 #[test]
 fn a_station_is_told_as_by_the_stock_element() {
+    told_as_by_the_stock_element(STATION.to_owned());
+}
+
+#[test]
+fn a_station_that_speaks_no_http_is_told_as_by_the_stock_element() {
+    told_as_by_the_stock_element(old_station());
+}
+
+fn told_as_by_the_stock_element(station: String) {
     let told: Vec<(gst::Caps, gst::TagList)> = ["souphttpsrc", "ts-httpsrc", "reqwesthttpsrc"]
         .map(|element| {
-            let web = Web::new(|_, reply| {
-                reply.raw(STATION)?;
+            let station = station.clone();
+            let web = Web::new(move |_, reply| {
+                reply.raw(&station)?;
                 reply.raw(icy_stream(&pattern(10_000), 1000, "A song"))?;
                 reply.until_closed()
             });
@@ -1028,6 +1043,42 @@ fn a_station_is_told_as_by_the_stock_element() {
         assert_eq!(caps, &told[0].0);
         assert_eq!(format!("{tags:?}"), format!("{:?}", told[0].1));
     }
+}
+
+/// It is known by the first answer, and asked again as one.
+#[test]
+fn a_station_that_speaks_no_http_is_asked_again_after_a_break() {
+    let audio = pattern(300_000);
+    let sent = audio.clone();
+    let web = Web::new(move |asked, reply| {
+        reply.raw(old_station())?;
+        if asked.number < 2 {
+            reply.raw(&sent[..100_000])?;
+            reply.closes = true;
+            return Ok(());
+        }
+        reply.raw(&sent)?;
+        reply.until_closed()
+    });
+    let pipe = Pipe::parse(&format!(
+        "ts-httpsrc name=in location={} iradio-mode=false context={} {SOON} ! fakesink name=out sync=false",
+        web.uri("x"),
+        context()
+    ));
+    let seen = watch(&pipe.pad("out", "sink"));
+    pipe.play();
+    let expected = [&audio[..100_000], &audio].concat();
+    let mut got = Vec::new();
+    while got.len() < expected.len() {
+        got.extend(bytes(&next_buffer(&seen)));
+    }
+    assert!(got == expected);
+    let element = pipe.get("in");
+    // The first one was asked as a server of HTTP.
+    assert_eq!(
+        (stat(&element, "reconnected"), stat(&element, "requests")),
+        (1, 3)
+    );
 }
 
 #[test]

@@ -43,6 +43,18 @@ pub(super) struct Connecting {
     pub(super) keep_alive: bool,
 }
 
+impl Connecting {
+    /// Whether no proxy is named, here or in the environment.
+    pub(super) fn is_direct(&self) -> bool {
+        let own = self.proxy.as_deref().is_some_and(|proxy| !proxy.is_empty());
+        let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        !own && !PROXIES.iter().any(is_set)
+    }
+}
+
+/// As the client reads them.
+const PROXIES: [&str; 4] = ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"];
+
 /// Why there is no client. Each names the property.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ClientError {

@@ -1,6 +1,7 @@
 //! A fetch: the task on a client's thread that carries out what a [`Transfer`] decides, and fills a [`Pipe`].
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use gst::glib;
@@ -15,6 +16,7 @@ use super::core::{
 };
 use super::pipe::{Item, Opened, Pipe};
 use super::settings::Plan;
+use super::station;
 
 /// The body of a refusal is small.
 const REFUSAL_TIME_MAX: Duration = Duration::from_secs(10);
@@ -143,15 +145,13 @@ async fn open(plan: &Plan, ask: &Ask) -> Result<(Response, Opened, Answer), Prob
         if let Some(store) = store {
             store.sign(&mut request).await?;
         }
-        plan.counts.requests.add(1);
-        let answered = plan.client.execute(request);
-        let answered = match plan.timeout_s {
+        let answered = answered(plan, request, &sent);
+        let response = match plan.timeout_s {
             0 => answered.await,
             seconds => timeout(Duration::from_secs(seconds.into()), answered)
                 .await
                 .map_err(|_| Problem::TimedOut(seconds))?,
-        };
-        let response = answered.map_err(|error| problem_of(error.without_url()))?;
+        }?;
         check_size(response.headers())?;
         let status = response.status().as_u16();
         match hops.handle(status, response.headers())? {
@@ -173,6 +173,25 @@ async fn open(plan: &Plan, ask: &Ask) -> Result<(Response, Opened, Answer), Prob
         let opened = opened(&hops, &answer, status, &sent, response.headers());
         return Ok((response, opened, answer));
     }
+}
+
+/// The answer of a server, or of a station that speaks no HTTP. `sent`: what that one is told.
+async fn answered(plan: &Plan, request: Request, sent: &HeaderMap) -> Result<Response, Problem> {
+    let url = request.url().clone();
+    let may_be_station = plan.is_direct && plan.store.is_none() && url.scheme() == "http";
+    if !(may_be_station && plan.is_old_station.load(Relaxed)) {
+        plan.counts.requests.add(1);
+        let error = match plan.client.execute(request).await {
+            Ok(response) => return Ok(response),
+            Err(error) => error.without_url(),
+        };
+        if !(may_be_station && station::is_no_http(&causes(&error))) {
+            return Err(problem_of(error));
+        }
+        plan.is_old_station.store(true, Relaxed);
+    }
+    plan.counts.requests.add(1);
+    station::ask(&url, sent).await
 }
 
 /// The refusal of a store says more in its body.

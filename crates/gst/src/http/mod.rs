@@ -17,6 +17,7 @@ mod pipe;
 mod reader;
 mod settings;
 mod source;
+mod station;
 
 use std::sync::LazyLock;
 

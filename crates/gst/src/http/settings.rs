@@ -1,7 +1,7 @@
 //! The properties as plain values, and the plan that is made of them when a source starts.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use gst::glib;
 use gst::prelude::*;
@@ -177,6 +177,10 @@ pub(super) struct Plan {
     pub(super) store: Option<Store>,
     /// In place of the location, for messages.
     pub(super) shown: Option<String>,
+    /// No proxy is between.
+    pub(super) is_direct: bool,
+    /// It was seen that the server speaks no HTTP.
+    pub(super) is_old_station: AtomicBool,
 }
 
 /// An object in S3: what another element's properties say in place of [`Values`].
@@ -267,6 +271,8 @@ impl Values {
             counts,
             store: None,
             shown: None,
+            is_direct: self.connecting.is_direct(),
+            is_old_station: AtomicBool::new(false),
         })
     }
 
