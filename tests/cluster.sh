@@ -4,6 +4,7 @@
 #
 #   STREAMS=300 tests/cluster.sh                 as many streams; 60 without it
 #   tests/cluster.sh kill freeze                 these scenes alone
+#   STREAMS=3000 tests/cluster.sh load           no test: what the cluster takes of nodes and etcd, with nothing sent to the streams
 #   PROGRAM=/usr/bin/threadbare tests/cluster.sh another build
 . "$(dirname "$0")/common.bash"
 

@@ -5,6 +5,7 @@ lost of what is handed over.
 """
 
 import base64
+import glob
 import json
 import os
 import random
@@ -895,6 +896,38 @@ def scene_takeover():
     takeover.run(sys.modules[__name__])
 
 
+def cluster_cpu(node):
+    """Of the thread that is in the cluster, s."""
+    for task in glob.glob(f"/proc/{processes[node].pid}/task/*"):
+        with open(f"{task}/comm") as comm, open(f"{task}/schedstat") as stat:
+            if comm.read().strip() == "cluster":
+                return int(stat.read().split()[0]) / 1e9
+    return fail(f"{node} has no thread of its cluster")
+
+
+def revision():
+    return json.loads(etcdctl("endpoint", "status", "-w", "json").stdout)[0]["Status"]["header"]["revision"]
+
+
+def measure_load():
+    """What the cluster costs a node whose streams stay where they are, and etcd. Nothing is sent to the streams."""
+    for left in [NODES, NODES[:1]]:
+        for node in NODES:
+            if node not in left and node in processes:
+                kill(node).wait()
+        found = wait_for(f"{', '.join(left)} have all", lambda: (all_at := owners()) and set(all_at.values()) == set(left) and all_at)
+        counts = [list(found.values()).count(node) for node in left]
+        # What they had to do for that is done.
+        time.sleep(5)
+        begin, before, first = time.monotonic(), [cluster_cpu(node) for node in left], revision()
+        time.sleep(20)
+        took = time.monotonic() - begin
+        cpu = [100 * (cluster_cpu(node) - before) / took for node, before in zip(left, before)]
+        writes = (revision() - first) / took / len(left)
+        say(f"{streams} streams, {counts} at a node: the cluster takes {', '.join(f'{one:.2f}' for one in cpu)} % of a core there, "
+            f"and {writes:.1f} writes a second of each node")
+
+
 SCENES = {
     "login": scene_login,
     "calls": scene_calls,
@@ -916,7 +949,8 @@ with open(f"{folder}/cluster.key", "w") as key:
     key.write(os.urandom(32).hex())
 network.build(STORES + NODES)
 start("capture", [sys.executable, f"{here}/capture.py", f"{folder}/heard"])
-start("send", [sys.executable, f"{here}/send.py", str(streams)])
+if scenes != ["load"]:
+    start("send", [sys.executable, f"{here}/send.py", str(streams)])
 for store in STORES:
     start_store(store)
 wait_for("etcd is well", lambda: etcdctl("endpoint", "health").returncode == 0)
@@ -925,6 +959,14 @@ heard = Heard()
 for node in NODES:
     write_config(node)
     start_node(node)
+if scenes == ["load"]:
+    try:
+        measure_load()
+    finally:
+        for process in processes.values():
+            process.kill()
+    say("fine")
+    sys.exit()
 found = shared_by(*NODES)
 counts = [sum(1 for one in found.values() if one == node) for node in NODES]
 say(f"{streams} streams on three nodes: {counts}")
