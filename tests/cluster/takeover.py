@@ -170,14 +170,19 @@ class Asker(threading.Thread):
     def run(self):
         while not self.ends:
             node, call = self.nodes[self.asked % len(self.nodes)], self.calls[self.asked % len(self.calls)]
-            reply, _ = self.proxy.ask(node, "query", call)
             self.asked += 1
+            try:
+                reply, _ = self.proxy.ask(node, "query", call)
+            except TimeoutError as error:
+                reply = {"result": str(error)}
             if reply["result"] != "ok":
                 self.wrong.append((node, call, reply))
 
     def end(self, main):
         self.ends = True
         self.join()
+        if self.asked < len(self.calls):
+            main.fail(f"{self.asked} requests for {len(self.calls)} calls on their way: nothing is shown")
         if self.wrong:
             main.fail(f"of {self.asked} requests for calls on their way, {len(self.wrong)} got a wrong reply: {self.wrong[:3]}")
 

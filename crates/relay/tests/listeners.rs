@@ -85,7 +85,7 @@ fn both_sides_are_heard_from_then_on_sample_by_sample() {
     assert_eq!(times, [begun_ns + 4 * 20 * MS; 2]);
 }
 
-/// In none of the cases does what is heard behind it move.
+/// What comes behind a pause, and behind a mute, is not told as if it had followed at once.
 #[test]
 fn what_was_said_before_a_pause_or_a_change_has_its_own_time() {
     let ears = Ears::default();

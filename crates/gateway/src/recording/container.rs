@@ -90,18 +90,21 @@ impl Container {
             Kind::Mka { tracks } => mka::cluster(self.sound, tracks, self.frames, frames, out),
             Kind::Pcap => return,
         }
-        self.frames += frames.len() as u64 / u64::from(self.sound.frame_bytes());
-        self.bytes += (out.len() - begin) as u64;
+        self.count(frames, out.len() - begin);
     }
 
     /// The same, if nothing has to be put around them: whether it is so.
     pub(super) fn add_as_it_is(&mut self, frames: &[u8]) -> bool {
         let is_wav = self.kind == Kind::Wav;
         if is_wav {
-            self.frames += frames.len() as u64 / u64::from(self.sound.frame_bytes());
-            self.bytes += frames.len() as u64;
+            self.count(frames, frames.len());
         }
         is_wav
+    }
+
+    fn count(&mut self, frames: &[u8], bytes: usize) {
+        self.frames += frames.len() as u64 / u64::from(self.sound.frame_bytes());
+        self.bytes += bytes as u64;
     }
 
     /// One more packet.

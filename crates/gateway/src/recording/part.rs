@@ -83,9 +83,9 @@ impl Part {
     }
 
     /// How many more frames it takes that begin then, until it is full or over.
-    pub(super) fn frames_from(&self, first_ns: u64, rate_hz: u64) -> usize {
+    pub(super) fn frames_from(&self, first_ns: u64) -> usize {
         let left_ns = u128::from(self.end_ns.saturating_sub(first_ns));
-        let until_end = (left_ns * u128::from(rate_hz)).div_ceil(u128::from(NS_PER_S));
+        let until_end = (left_ns * u128::from(self.entry.rate_hz)).div_ceil(u128::from(NS_PER_S));
         let until_end = usize::try_from(until_end).unwrap_or(usize::MAX);
         self.room_frames().min(until_end)
     }
@@ -97,9 +97,7 @@ impl Part {
 
     /// More audio: whole frames, in the coding of the file.
     pub(super) fn add(&mut self, frames: &[u8]) {
-        if let Some(meter) = &mut self.meter {
-            meter.add(frames);
-        }
+        self.measure(frames);
         if self.waiting.capacity() == 0 {
             self.waiting = self.rooms.take();
         }
@@ -112,10 +110,14 @@ impl Part {
         if !is_as_it_is {
             return self.add(frames);
         }
+        self.measure(frames);
+        std::mem::swap(&mut self.waiting, frames);
+    }
+
+    fn measure(&mut self, frames: &[u8]) {
         if let Some(meter) = &mut self.meter {
             meter.add(frames);
         }
-        std::mem::swap(&mut self.waiting, frames);
     }
 
     /// One more packet, unless too many bytes wait already.

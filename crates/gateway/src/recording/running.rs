@@ -327,7 +327,7 @@ impl Running {
             }
             let Some(part) = &mut self.part else { return };
             let there = (frames.len() - at) / width;
-            let count = there.min(part.frames_from(first_ns, rate_hz));
+            let count = there.min(part.frames_from(first_ns));
             match (at, count) {
                 (0, count) if count == there => return part.add_all(frames),
                 (_, 0) => {}

@@ -55,32 +55,26 @@ impl CallDesk for NodeDesk {
         call: Option<CallName>,
         passed: Passed,
     ) -> Pin<Box<dyn Future<Output = Back> + Send>> {
-        let control = self.control.clone();
-        match passed {
-            Passed::Ng { from, message } => Box::pin(answer_message(control, call, from, message)),
-            Passed::Http(request) => {
-                let http = self.http.clone();
-                Box::pin(async move {
-                    match is_here(&control, call).await {
-                        true => answer_http(http, request).await,
-                        false => Back::Moved,
-                    }
-                })
+        let (control, http, feeds) = (self.control.clone(), self.http.clone(), self.feeds.clone());
+        Box::pin(async move {
+            let is_http = matches!(passed, Passed::Http(_) | Passed::Piece { .. });
+            if is_http && !is_here(&control, call.as_ref()).await {
+                return Back::Moved;
             }
-            Passed::Piece { reader, request } => {
-                let (feeds, http) = (self.feeds.clone(), self.http.clone());
-                Box::pin(async move {
-                    match built(request) {
-                        Some(request) => feeds.piece(http, reader, request).await,
-                        None => unreadable(),
-                    }
-                })
+            match passed {
+                Passed::Ng { from, message } => answer_message(control, call, from, message).await,
+                Passed::Http(request) => answer_http(http, request).await,
+                Passed::Piece { reader, request } => match built(request) {
+                    Some(request) => feeds.piece(http, reader, request).await,
+                    None => unreadable(),
+                },
+                // The cluster's thread keeps them.
+                Passed::Copies(_)
+                | Passed::Strays(_)
+                | Passed::Released(..)
+                | Passed::Handed(_) => Back::Kept,
             }
-            // The cluster's thread keeps them.
-            Passed::Copies(_) | Passed::Strays(_) | Passed::Released(..) | Passed::Handed(_) => {
-                Box::pin(std::future::ready(Back::Kept))
-            }
-        }
+        })
     }
 
     fn claimed(&self, call: &CallName, claimed: Claimed) {
@@ -129,9 +123,10 @@ impl CallDesk for NodeDesk {
 }
 
 /// Whether the call has arrived, if one has to.
-async fn is_here(control: &Control<Service>, call: Option<CallName>) -> bool {
+async fn is_here(control: &Control<Service>, call: Option<&CallName>) -> bool {
     let Some(call) = call else { return true };
-    let asked = control.ask(move |service| service.calls.has(&decode(&call.0)));
+    let id = decode(&call.0);
+    let asked = control.ask(move |service| service.calls.has(&id));
     // If it cannot be asked, the answer to the request says why.
     asked.await.unwrap_or(true)
 }
