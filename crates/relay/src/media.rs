@@ -59,10 +59,10 @@ impl Untold {
         mode: Mode::Pass,
     };
 
-    /// Nothing more of it has come for so long that it is not waited for.
+    /// Whether there is some, and nothing more of it has come for so long.
     #[inline]
-    fn is_old(&self, now_ns: u64) -> bool {
-        self.samples > 0 && now_ns.saturating_sub(self.until_ns) >= GATHER_NS
+    fn is_older(&self, now_ns: u64, than_ns: u64) -> bool {
+        self.samples > 0 && now_ns.saturating_sub(self.until_ns) >= than_ns
     }
 
     /// Whether the next packet is told at once.
@@ -249,7 +249,7 @@ impl MediaCall {
         };
         if self.heard.is_wanted() {
             let untold = &self.untold[side as usize];
-            if untold.is_old(now_ns) {
+            if untold.is_older(now_ns, PAUSE_NS) {
                 // What comes does not follow it.
                 self.tell(side);
             } else if untold.is_nearly_due() {
@@ -348,7 +348,8 @@ impl MediaCall {
                     mode,
                 };
             }
-            if samples >= GATHERED_SAMPLES || self.untold[side as usize].is_old(now_ns) {
+            if samples >= GATHERED_SAMPLES || self.untold[side as usize].is_older(now_ns, GATHER_NS)
+            {
                 self.tell(side);
             }
             let is_tapped = self.heard.is_wanted() || self.meters.is_some();
@@ -503,3 +504,5 @@ const PACKET_SAMPLES: usize = 160;
 const GATHERED_SAMPLES: usize = 5 * PACKET_SAMPLES;
 /// How long what was said waits for more.
 const GATHER_NS: u64 = 100_000_000;
+/// What comes behind so long a time does not join on: slices and the network's jitter make less of it.
+const PAUSE_NS: u64 = 60_000_000;

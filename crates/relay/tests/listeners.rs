@@ -112,18 +112,21 @@ fn what_was_said_before_a_pause_or_a_change_has_its_own_time() {
     bed.wait_ms(100);
     let before = [0, 1].map(|number| (begun_ns + 20 * MS, said(Side::A, number)));
     told(&mut bed, &before);
-    // The same where nobody has looked meanwhile.
-    let begun_ns = bed.now_ns;
+    // The same where nobody has looked meanwhile, and behind a short pause.
+    let mut begun_ns = bed.now_ns;
     talk(&mut bed, 2);
-    bed.now_ns += 400 * MS;
-    let then_ns = bed.now_ns;
-    talk_behind(&mut bed, 3, 20);
-    told(&mut bed, &[(begun_ns, said(Side::A, 2))]);
+    for (number, pause_ms, behind) in [(3, 400, 20), (4, 40, 22)] {
+        bed.now_ns += pause_ms * MS;
+        let then_ns = bed.now_ns;
+        talk_behind(&mut bed, number, behind);
+        told(&mut bed, &[(begun_ns, said(Side::A, number - 1))]);
+        begun_ns = then_ns;
+    }
     // A mute is from then on.
     set_mode(&mut bed, Side::A, Mode::Mute);
-    told(&mut bed, &[(then_ns, said(Side::A, 3))]);
+    told(&mut bed, &[(begun_ns, said(Side::A, 4))]);
     let begun_ns = bed.now_ns;
-    (4..9).for_each(|number| talk_behind(&mut bed, number, 20));
+    (5..10).for_each(|number| talk_behind(&mut bed, number, 22));
     told(&mut bed, &[(begun_ns + 80 * MS, 0); 5]);
 }
 
