@@ -187,7 +187,7 @@ impl Model {
         self.cookies += 1;
         let all = keys
             .iter()
-            .map(|(key, value)| (key.as_bytes().to_vec(), Value::text(value)));
+            .map(|(key, value)| ((*key).to_owned(), Value::text(value)));
         let dictionary: Dictionary = all.collect();
         let cookie = self.cookies.to_string();
         let message = write(cookie.as_bytes(), Encoding::Bencode, &dictionary);

@@ -35,7 +35,7 @@ fn shown<'a>(codecs: impl IntoIterator<Item = &'a Codec>) -> Vec<String> {
 fn rules(flags: &str) -> Rules {
     let mut dictionary = Dictionary::new();
     dictionary.push("command", "offer");
-    dictionary.push("rtpp-flags", flags);
+    dictionary.push("rtpp-flags", flags.to_owned());
     Rules::of_request(&Request::new(dictionary).unwrap()).unwrap()
 }
 

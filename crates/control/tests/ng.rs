@@ -10,7 +10,7 @@ use threadbare_control::ng::{
 /// Values whose strings are made by `string`.
 fn value(string: BoxedStrategy<Vec<u8>>) -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
-        string.clone().prop_map(Value::Bytes),
+        string.clone().prop_map(Value::from),
         any::<i64>().prop_map(Value::Integer),
     ];
     leaf.prop_recursive(5, 40, 6, move |inner| {

@@ -45,7 +45,7 @@ impl Edits {
         };
         for (name, commands) in levels.iter() {
             let found = LEVELS.iter().find(|(level, _)| level.as_bytes() == name);
-            let (_, level) = found.ok_or_else(|| refused(&Value::Bytes(name.to_vec())))?;
+            let (_, level) = found.ok_or_else(|| refused(&Value::bytes(name)))?;
             for (name, values) in dictionary(commands)?.iter() {
                 edits.read(*level, name, values)?;
             }
@@ -103,7 +103,7 @@ impl Edits {
                 }
                 Ok(())
             }
-            other => Err(refused(&Value::Bytes(other.to_vec()))),
+            other => Err(refused(&Value::bytes(other))),
         }
     }
 

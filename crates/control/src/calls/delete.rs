@@ -113,7 +113,7 @@ impl<P> Calls<P> {
                     None => "there is no such call: expected that of a call that was offered",
                 };
                 let reason = format!("call-id {}: {what}", shown(name));
-                return Ok(Outcome::Reply(not_found(request, &reason)));
+                return Ok(Outcome::Reply(not_found(request, reason)));
             }
         };
         let pending = self.pending(&id, &places);
@@ -154,7 +154,7 @@ impl<P> Calls<P> {
             .integer("limit", 1..=LIST_MAX)?
             .unwrap_or(LIST_DEFAULT);
         let names = self.ids(None).take(usize::try_from(limit).unwrap_or(0));
-        let names = names.map(|id| Value::Bytes(id.0.to_vec())).collect();
+        let names = names.map(|id| Value::bytes(&id.0)).collect();
         let mut keys = Dictionary::new();
         keys.push("calls", Value::List(names));
         Ok(Outcome::Reply(Reply::Ok(keys)))
@@ -168,9 +168,9 @@ impl<P> Calls<P> {
 }
 
 /// "The default is to reply with a warning only".
-fn not_found(request: &Request, reason: &str) -> Reply {
+fn not_found(request: &Request, reason: String) -> Reply {
     if request.has_flag("fatal") {
-        return Reply::Error(reason.to_owned());
+        return Reply::Error(reason);
     }
     let mut keys = Dictionary::new();
     keys.push("warning", reason);

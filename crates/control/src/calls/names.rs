@@ -24,7 +24,7 @@ pub(super) fn bounded<'a>(key: &'static str, name: &'a [u8]) -> Result<&'a [u8],
         ..=NAME_BYTES_MAX => Ok(name),
         _ => {
             let allowed = format!("up to {NAME_BYTES_MAX} bytes");
-            Err(Refusal::value(key, &Value::Bytes(name.to_vec()), allowed))
+            Err(Refusal::value(key, &Value::bytes(name), allowed))
         }
     }
 }

@@ -117,7 +117,7 @@ impl Pending {
         let mut totals = [Counts::default(); 2];
         let mut sources = Dictionary::new();
         for party in &self.parties {
-            let mut media = Vec::new();
+            let mut media = Vec::with_capacity(party.media.len());
             for one in &party.media {
                 let side = of(one);
                 totals[0].add(side.rtp);
@@ -127,7 +127,7 @@ impl Pending {
                     sources.push(source.ssrc.to_string(), self.source(source));
                 }
             }
-            tags.push(&party.tag, self.party(party, media));
+            tags.push(party.tag.clone(), self.party(party, media));
         }
         let mut keys = Dictionary::new();
         keys.push("created", self.unix_s(self.created_ns));
@@ -151,13 +151,13 @@ impl Pending {
 
     fn party(&self, party: &PartyReport, media: Vec<Value>) -> Dictionary {
         let mut out = Dictionary::new();
-        out.push("tag", Value::Bytes(party.tag.clone()));
+        out.push("tag", party.tag.clone());
         out.push("created", self.unix_s(party.created_ns));
         if let Some(label) = &party.label {
-            out.push("label", label.as_str());
+            out.push("label", label.clone());
         }
         if let Some(partner) = &party.partner {
-            out.push("in dialogue with", Value::Bytes(partner.clone()));
+            out.push("in dialogue with", partner.clone());
         }
         out.push("medias", Value::List(media));
         out
@@ -166,9 +166,9 @@ impl Pending {
     fn media(&self, media: &MediaReport, stats: &SideStats) -> Dictionary {
         let mut out = Dictionary::new();
         out.push("index", media.index as i64);
-        out.push("type", media.kind.as_str());
+        out.push("type", media.kind.clone());
         if let Some(protocol) = &media.protocol {
-            out.push("protocol", protocol.as_str());
+            out.push("protocol", protocol.clone());
         }
         out.push("flags", texts(&media.flags));
         let mut streams = vec![self.stream(media, 0, stats.rtp, stats)];
@@ -264,8 +264,8 @@ fn quality(quality: Quality) -> Dictionary {
     out
 }
 
-fn texts(words: &[&str]) -> Value {
-    Value::List(words.iter().map(|word| Value::text(word)).collect())
+fn texts(words: &[&'static str]) -> Value {
+    Value::List(words.iter().map(|word| Value::from(*word)).collect())
 }
 
 /// "The `family` may be one of `IPv4` or `IPv6`."
@@ -276,7 +276,7 @@ fn address(address: SocketAddr) -> Dictionary {
         IpAddr::V6(_) => "IPv6",
     };
     out.push("family", family);
-    out.push("address", address.ip().to_string().as_str());
+    out.push("address", address.ip().to_string());
     out.push("port", i64::from(address.port()));
     out
 }

@@ -12,7 +12,7 @@ use super::{
     Action, CallId, Calls, Outcome, PortSource, Random, Recording, StreamCommand, StreamSpec,
 };
 use super::{answer, remove};
-use crate::ng::{Dictionary, Reply, Request, Value};
+use crate::ng::{Dictionary, Reply, Request};
 use crate::sdp::Sdp;
 use crate::text::shown;
 
@@ -212,7 +212,7 @@ impl<P> Calls<P> {
 
 fn with_sdp(sdp: &Sdp) -> Outcome {
     let mut keys = Dictionary::new();
-    keys.push("sdp", Value::Bytes(sdp.to_bytes()));
+    keys.push("sdp", sdp.to_bytes());
     Outcome::Reply(Reply::Ok(keys))
 }
 

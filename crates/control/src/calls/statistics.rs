@@ -109,7 +109,7 @@ impl<P> Calls<P> {
         let totals = &self.totals;
         let mut all = Dictionary::new();
         let uptime_ns = now_ns.saturating_sub(self.settings.started_ns);
-        all.push("uptime", (uptime_ns / NS_PER_S).to_string().as_str());
+        all.push("uptime", (uptime_ns / NS_PER_S).to_string());
         all.push("managedsessions", number(totals.calls));
         all.push("rejectedsessions", number(totals.refused));
         for (name, reason) in [
@@ -125,12 +125,12 @@ impl<P> Calls<P> {
         let ended = totals.ended.iter().sum::<u64>().max(1);
         let average_us = totals.duration_ns / ended / 1000;
         let average = format!("{}.{:06}", average_us / 1_000_000, average_us % 1_000_000);
-        all.push("avgcallduration", average.as_str());
+        all.push("avgcallduration", average);
         let mut control = Dictionary::new();
         for (command, name) in COUNTERS {
             let place = Command::NAMES.iter().position(|(_, one)| one == command);
             let count = place.map_or(0, |place| totals.requests[place]);
-            control.push(name, number(count));
+            control.push(*name, number(count));
         }
         control.push("totalerrorcount", number(totals.errors));
         let mut statistics = Dictionary::new();

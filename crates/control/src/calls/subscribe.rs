@@ -186,7 +186,7 @@ impl<P> Calls<P> {
         };
         let sdp = self.finish_answer(now_ns, &id, (at, Side::A), None, &options, reply)?;
         let mut keys = Dictionary::new();
-        keys.push("sdp", Value::Bytes(sdp.to_bytes()));
+        keys.push("sdp", sdp.to_bytes());
         Ok(Outcome::Reply(Reply::Ok(keys)))
     }
 
@@ -320,13 +320,13 @@ fn subscriber(request: &Request, random: Random<'_>) -> Result<Vec<u8>, Refusal>
 /// The reply to a request for a subscription to these.
 fn offered(sdp: &Sdp, tags: Vec<Vec<u8>>, subscriber: Vec<u8>) -> Outcome {
     let mut keys = Dictionary::new();
-    keys.push("sdp", Value::Bytes(sdp.to_bytes()));
+    keys.push("sdp", sdp.to_bytes());
     if let [one] = &tags[..] {
-        keys.push("from-tag", Value::Bytes(one.clone()));
+        keys.push("from-tag", one.clone());
     }
-    let tags = tags.into_iter().map(Value::Bytes).collect();
+    let tags = tags.into_iter().map(Value::from).collect();
     keys.push("from-tags", Value::List(tags));
-    keys.push("to-tag", Value::Bytes(subscriber));
+    keys.push("to-tag", subscriber);
     Outcome::Reply(Reply::Ok(keys))
 }
 

@@ -165,7 +165,7 @@ impl Bench {
     pub fn ask(&mut self, keys: &[(&str, &str)]) -> Reply {
         let all = keys
             .iter()
-            .map(|(key, value)| (key.as_bytes().to_vec(), Value::text(value)));
+            .map(|(key, value)| ((*key).to_owned(), Value::text(value)));
         let keys: Dictionary = all.collect();
         match Request::new(keys) {
             Ok(request) => self.request(&request),

@@ -1,5 +1,8 @@
 //! bencode: `4:text`, `i-5e`, `l...e`, `d...e` (BEP 3, "Bencoding"). Unlike there, keys need not be sorted: the clients of ng do not.
 
+use std::fmt::Arguments;
+use std::io::Write;
+
 use super::value::{Budget, DecodeError, Dictionary, MESSAGE_BYTES_MAX, Value};
 
 /// Reads a dictionary that fills `bytes`.
@@ -41,7 +44,7 @@ pub fn encode(dictionary: &Dictionary, out: &mut Vec<u8>) {
 fn encode_value(value: &Value, out: &mut Vec<u8>) {
     match value {
         Value::Bytes(bytes) => encode_bytes(bytes, out),
-        Value::Integer(number) => out.extend(format!("i{number}e").bytes()),
+        Value::Integer(number) => append(out, format_args!("i{number}e")),
         Value::List(values) => {
             out.push(b'l');
             for value in values {
@@ -54,8 +57,13 @@ fn encode_value(value: &Value, out: &mut Vec<u8>) {
 }
 
 fn encode_bytes(bytes: &[u8], out: &mut Vec<u8>) {
-    out.extend(format!("{}:", bytes.len()).bytes());
+    append(out, format_args!("{}:", bytes.len()));
     out.extend(bytes);
+}
+
+fn append(out: &mut Vec<u8>, text: Arguments<'_>) {
+    let written = out.write_fmt(text);
+    debug_assert!(written.is_ok(), "memory takes all");
 }
 
 struct Reader<'a> {
@@ -77,7 +85,7 @@ impl Reader<'_> {
     fn value(&mut self, depth: usize) -> Result<Value, DecodeError> {
         self.budget.take(depth)?;
         match self.peek() {
-            Some(b'0'..=b'9') => Ok(Value::Bytes(self.string()?)),
+            Some(b'0'..=b'9') => Ok(self.string()?.into()),
             Some(b'i') => {
                 self.at += 1;
                 Ok(Value::Integer(self.number(b'e', "a whole number")?))

@@ -1,7 +1,9 @@
 //! Takes messages in and gives replies out: one for each request, whatever comes.
 
+use std::hash::Hash;
+
 use super::message::{Encoding, Message, NoMessage, write};
-use super::replies::{Limits, Replies, Seen};
+use super::replies::{Key, Limits, Replies, Seen};
 use super::reply::Reply;
 use super::request::{Command, Refusal, Request};
 use super::value::{Dictionary, MESSAGE_BYTES_MAX};
@@ -23,8 +25,7 @@ pub enum Incoming<S> {
 #[derive(Debug)]
 #[must_use = "a request without a reply lets the proxy take the node for dead"]
 pub struct Ticket<S> {
-    sender: S,
-    cookie: Box<[u8]>,
+    key: Key<S>,
     encoding: Encoding,
 }
 
@@ -36,13 +37,13 @@ pub struct Desk<S> {
     replies: Replies<S>,
 }
 
-impl<S: Ord + Clone> Default for Desk<S> {
+impl<S: Eq + Hash> Default for Desk<S> {
     fn default() -> Self {
         Desk::new()
     }
 }
 
-impl<S: Ord + Clone> Desk<S> {
+impl<S: Eq + Hash> Desk<S> {
     /// Has seen nothing.
     #[must_use]
     pub fn new() -> Desk<S> {
@@ -62,16 +63,13 @@ impl<S: Ord + Clone> Desk<S> {
             Ok(Some(request)) => Ok(request),
             Err(refusal) => Err(refusal),
         };
-        match self.replies.begin(now_ns, sender.clone(), message.cookie) {
-            Seen::Replied(reply) => return Incoming::Send(reply.to_vec()),
+        let key = match self.replies.begin(now_ns, sender, message.cookie) {
+            Seen::Replied(reply) => return Incoming::Send(reply),
             Seen::InHand => return Incoming::InHand,
-            Seen::New => {}
-        }
-        let ticket = Ticket {
-            sender,
-            cookie: message.cookie.into(),
-            encoding: message.encoding,
+            Seen::New(key) => key,
         };
+        let encoding = message.encoding;
+        let ticket = Ticket { key, encoding };
         match request {
             Ok(request) if request.command() == Command::Ping => {
                 Incoming::Send(self.finish(ticket, Reply::Pong))
@@ -83,32 +81,29 @@ impl<S: Ord + Clone> Desk<S> {
 
     /// The bytes to send for a request, which are kept for its retransmissions.
     pub fn finish(&mut self, ticket: Ticket<S>, reply: Reply) -> Vec<u8> {
-        let Ticket {
-            sender,
-            cookie,
-            encoding,
-        } = ticket;
-        let mut bytes = write(&cookie, encoding, &reply.into_dictionary());
+        let Ticket { key, encoding } = ticket;
+        let (_, cookie) = &*key;
+        let mut bytes = write(cookie, encoding, &reply.into_dictionary());
         if bytes.len() > MESSAGE_BYTES_MAX {
             let reason = format!(
                 "the reply has {} bytes: at most {MESSAGE_BYTES_MAX} are allowed",
                 bytes.len()
             );
-            bytes = write(&cookie, encoding, &Reply::Error(reason).into_dictionary());
+            bytes = write(cookie, encoding, &Reply::Error(reason).into_dictionary());
         }
-        self.replies.finish(sender, &cookie, &bytes);
+        self.replies.finish(&key, &bytes);
         bytes
     }
 
     /// The same with a message that another node has made for the same request.
     pub fn finish_with(&mut self, ticket: Ticket<S>, message: Vec<u8>) -> Vec<u8> {
-        self.replies.finish(ticket.sender, &ticket.cookie, &message);
+        self.replies.finish(&ticket.key, &message);
         message
     }
 
     /// The request is not carried out here, or not yet, and has no reply of this desk: it is new when it comes again.
     pub fn forget(&mut self, ticket: Ticket<S>) {
-        self.replies.forget(ticket.sender, &ticket.cookie);
+        self.replies.forget(&ticket.key);
     }
 }
 
@@ -230,7 +225,7 @@ mod tests {
             panic!("a request");
         };
         let mut keys = Dictionary::new();
-        keys.push("calls", "x".repeat(MESSAGE_BYTES_MAX).as_str());
+        keys.push("calls", "x".repeat(MESSAGE_BYTES_MAX));
         let bytes = desk.finish(ticket, Reply::Ok(keys));
         assert!(bytes.starts_with(b"c d6:result5:error") && bytes.len() < 200);
     }

@@ -9,7 +9,7 @@
 
 use crate::text::shown;
 
-use super::value::{Budget, DecodeError, Dictionary, Value};
+use super::value::{Budget, Bytes, DecodeError, Dictionary, Value};
 
 /// Why `rtpp-flags` is not read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -39,7 +39,10 @@ pub fn unfold(dictionary: Dictionary) -> Result<Dictionary, FlagsError> {
     let named: Vec<&str> = NAMES.iter().copied().filter(|name| has(name)).collect();
     let mut out = Dictionary::new();
     for (key, value) in dictionary {
-        let key = hyphens(&key);
+        let key = match key.contains(&b' ') {
+            true => hyphens(&key).into(),
+            false => key,
+        };
         match &value {
             Value::Bytes(text) if is_flags_key(&key) => {
                 for item in read(text)? {
@@ -53,14 +56,14 @@ pub fn unfold(dictionary: Dictionary) -> Result<Dictionary, FlagsError> {
                             let (key, value) = (hyphens(key), value.into_value()?);
                             let is_named = named.iter().any(|name| key == name.as_bytes());
                             if !is_named {
-                                pair(&mut out, &key, value);
+                                pair(&mut out, key.into(), value);
                             }
                         }
                         Item::Group(_) => return Err(FlagsError::Bracket("[")),
                     }
                 }
             }
-            _ => pair(&mut out, &key, value),
+            _ => pair(&mut out, key, value),
         }
     }
     Ok(out)
@@ -135,14 +138,13 @@ const SYNONYMS: &[(&str, &str, &str)] = &[
 fn flag(out: &mut Dictionary, word: &[u8]) {
     let name = hyphens(word);
     if let Some((_, key, value)) = SYNONYMS.iter().find(|(flag, ..)| name == flag.as_bytes()) {
-        return pair(out, key.as_bytes(), Value::text(value));
+        return pair(out, (*key).into(), (*value).into());
     }
     let behind = |prefix: &str| {
         let is_prefix =
             name.starts_with(prefix.as_bytes()) && name.get(prefix.len()) == Some(&b'-');
         let rest = word.get(prefix.len() + 1..).filter(|rest| !rest.is_empty());
-        rest.filter(|_| is_prefix)
-            .map(|rest| Value::Bytes(rest.to_vec()))
+        rest.filter(|_| is_prefix).map(Value::bytes)
     };
     if let Some(value) = behind("endpoint-learning") {
         return out.set("endpoint-learning", value);
@@ -164,7 +166,7 @@ fn flag(out: &mut Dictionary, word: &[u8]) {
             return append(out.entry(key, no_values), value);
         }
     }
-    append(out.entry("flags", no_values), Value::Bytes(name));
+    append(out.entry("flags", no_values), name.into());
 }
 
 /// `COMMAND-LEVEL-ATTRIBUTE`, or `substitute-LEVEL-ATTRIBUTE>ATTRIBUTE`: "equals sign (`=`) can be escaped as double dashes (`--`) and spaces
@@ -220,8 +222,8 @@ fn nested<'a>(out: &'a mut Dictionary, key: &str, path: &[&str]) -> &'a mut Valu
 }
 
 /// Adds a key of a message or of `rtpp-flags`. `key` has hyphens.
-fn pair(out: &mut Dictionary, key: &[u8], value: Value) {
-    let name = std::str::from_utf8(key).unwrap_or_default();
+fn pair(out: &mut Dictionary, key: Bytes, value: Value) {
+    let name = std::str::from_utf8(&key).unwrap_or_default();
     if let Some(list) = name
         .strip_prefix("codec-")
         .filter(|one| CODEC_LISTS.contains(one))
@@ -302,10 +304,10 @@ enum Item<'a> {
 impl Item<'_> {
     fn into_value(self) -> Result<Value, FlagsError> {
         match self {
-            Item::Word(word) => Ok(Value::Bytes(word.to_vec())),
+            Item::Word(word) => Ok(Value::bytes(word)),
             Item::Pair(key, value) => {
                 let mut one = Dictionary::new();
-                one.push(key, value.into_value()?);
+                one.push(key.to_vec(), value.into_value()?);
                 Ok(Value::Dictionary(one))
             }
             Item::Group(items) => group(items),
@@ -320,14 +322,14 @@ fn group(items: Vec<Item<'_>>) -> Result<Value, FlagsError> {
         let mut dictionary = Dictionary::new();
         for item in items {
             if let Item::Pair(key, value) = item {
-                dictionary.push(key, value.into_value()?);
+                dictionary.push(key.to_vec(), value.into_value()?);
             }
         }
         return Ok(Value::Dictionary(dictionary));
     }
     let value = |item| match item {
         Item::Pair(key, value) => match *value {
-            Item::Word(word) => Ok(Value::Bytes([key, b"=", word].concat())),
+            Item::Word(word) => Ok([key, b"=", word].concat().into()),
             _ => Err(FlagsError::Mixed(shown(key))),
         },
         other => other.into_value(),

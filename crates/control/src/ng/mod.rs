@@ -20,4 +20,4 @@ pub use framing::{FRAME_BYTES_MAX, FrameError, Framer};
 pub use message::{COOKIE_BYTES_MAX, Encoding, Message, NoMessage, write};
 pub use reply::Reply;
 pub use request::{Command, Refusal, Request};
-pub use value::{DEPTH_MAX, DecodeError, Dictionary, MESSAGE_BYTES_MAX, VALUES_MAX, Value};
+pub use value::{Bytes, DEPTH_MAX, DecodeError, Dictionary, MESSAGE_BYTES_MAX, VALUES_MAX, Value};

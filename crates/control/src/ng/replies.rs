@@ -1,18 +1,24 @@
 //! Which requests were seen in the last seconds, and what was said: a retransmission is answered with the same bytes, and nothing is done
 //! twice.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
+use std::sync::Arc;
 
 /// What is known of a cookie.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Seen<'a> {
+pub(crate) enum Seen<S> {
     /// Nothing: the request is to be carried out. From now on it is [in hand](Seen::InHand).
-    New,
+    New(Key<S>),
     /// The same request is being carried out. Its reply answers both.
     InHand,
     /// The stored reply.
-    Replied(&'a [u8]),
+    Replied(Vec<u8>),
 }
+
+/// A sender and its cookie.
+pub(crate) type Key<S> = Arc<(S, Box<[u8]>)>;
 
 /// How much is kept, for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,55 +39,58 @@ impl Limits {
     };
 }
 
-/// Of an entry, beside its cookie and reply: both keys, nodes, places in the queue.
+/// Of an entry, beside its cookie and reply: the key, places in the table and in the queue.
 const ENTRY_BYTES: usize = 200;
-
-type Key<S> = (S, Box<[u8]>);
 
 /// The table. `S` tells senders apart. Beyond the limits, the oldest request is forgotten.
 #[derive(Debug)]
 pub(crate) struct Replies<S> {
     limits: Limits,
-    known: BTreeMap<Key<S>, Option<Box<[u8]>>>,
+    /// `None`: in hand.
+    known: HashMap<Key<S>, Option<Box<[u8]>>>,
     /// All keys of `known`, once each, by the time of the first request.
     order: VecDeque<(u64, Key<S>)>,
     bytes: usize,
 }
 
-impl<S: Ord + Clone> Replies<S> {
+impl<S: Eq + Hash> Replies<S> {
     pub(crate) fn new(limits: Limits) -> Replies<S> {
         Replies {
             limits,
-            known: BTreeMap::new(),
+            known: HashMap::new(),
             order: VecDeque::new(),
             bytes: 0,
         }
     }
 
     /// A request with `cookie` came from `sender` at `now_ns`, which does not go back.
-    pub(crate) fn begin(&mut self, now_ns: u64, sender: S, cookie: &[u8]) -> Seen<'_> {
+    pub(crate) fn begin(&mut self, now_ns: u64, sender: S, cookie: &[u8]) -> Seen<S> {
         let age_ns_max = self.limits.age_ns;
         let too_old = |at_ns: u64| now_ns.saturating_sub(at_ns) >= age_ns_max;
         while self.order.front().is_some_and(|(at_ns, _)| too_old(*at_ns)) {
             self.forget_oldest();
         }
-        let key: Key<S> = (sender, cookie.into());
-        if !self.known.contains_key(&key) {
-            self.bytes += entry_bytes(&key, None);
-            self.order.push_back((now_ns, key.clone()));
-            self.known.insert(key, None);
-            self.shrink();
-            return Seen::New;
+        let key: Key<S> = Arc::new((sender, cookie.into()));
+        match self.known.entry(key.clone()) {
+            Entry::Occupied(known) => {
+                return match known.get() {
+                    Some(reply) => Seen::Replied(reply.to_vec()),
+                    None => Seen::InHand,
+                };
+            }
+            Entry::Vacant(place) => {
+                place.insert(None);
+            }
         }
-        match self.known.get(&key) {
-            Some(Some(reply)) => Seen::Replied(reply),
-            _ => Seen::InHand,
-        }
+        self.bytes += entry_bytes(&key, None);
+        self.order.push_back((now_ns, key.clone()));
+        self.shrink();
+        Seen::New(key)
     }
 
     /// Keeps the reply to a request that is in hand. Of a request that was forgotten meanwhile, nothing is kept.
-    pub(crate) fn finish(&mut self, sender: S, cookie: &[u8], reply: &[u8]) {
-        if let Some(slot @ None) = self.known.get_mut(&(sender, cookie.into())) {
+    pub(crate) fn finish(&mut self, key: &Key<S>, reply: &[u8]) {
+        if let Some(slot @ None) = self.known.get_mut(key) {
             *slot = Some(reply.into());
             self.bytes += reply.len();
             self.shrink();
@@ -89,15 +98,14 @@ impl<S: Ord + Clone> Replies<S> {
     }
 
     /// A request that is in hand is not carried out after all: it is new when it comes again.
-    pub(crate) fn forget(&mut self, sender: S, cookie: &[u8]) {
-        let key: Key<S> = (sender, cookie.into());
-        let is_in_hand = matches!(self.known.get(&key), Some(None));
+    pub(crate) fn forget(&mut self, key: &Key<S>) {
+        let is_in_hand = matches!(self.known.get(key), Some(None));
         // It has just come.
-        let place = self.order.iter().rposition(|(_, known)| *known == key);
+        let place = self.order.iter().rposition(|(_, known)| known == key);
         if let Some(place) = place.filter(|_| is_in_hand) {
             self.order.remove(place);
-            self.known.remove(&key);
-            self.bytes -= entry_bytes(&key, None);
+            self.known.remove(key);
+            self.bytes -= entry_bytes(key, None);
         }
     }
 
@@ -118,7 +126,7 @@ impl<S: Ord + Clone> Replies<S> {
 }
 
 fn entry_bytes<S>(key: &Key<S>, reply: Option<&[u8]>) -> usize {
-    ENTRY_BYTES + 2 * key.1.len() + reply.map_or(0, <[u8]>::len)
+    ENTRY_BYTES + key.1.len() + reply.map_or(0, <[u8]>::len)
 }
 
 #[cfg(test)]
@@ -129,22 +137,22 @@ mod tests {
 
     /// The same by a plain list.
     #[derive(Default)]
-    struct Twin(Vec<Entry>);
+    struct Twin(Vec<Known>);
 
     /// Time, sender, cookie, reply.
-    type Entry = (u64, u8, Vec<u8>, Option<Vec<u8>>);
+    type Known = (u64, u8, Vec<u8>, Option<Vec<u8>>);
 
     impl Twin {
-        fn begin(&mut self, limits: Limits, now_ns: u64, sender: u8, cookie: &[u8]) -> String {
+        fn begin(&mut self, limits: Limits, now_ns: u64, sender: u8, cookie: &[u8]) -> Seen<u8> {
             self.0.retain(|(at, ..)| now_ns - at < limits.age_ns);
             let found = self.0.iter().find(|one| one.1 == sender && one.2 == cookie);
             match found {
-                Some((.., Some(reply))) => format!("{:?}", Seen::Replied(reply)),
-                Some(_) => format!("{:?}", Seen::InHand),
+                Some((.., Some(reply))) => Seen::Replied(reply.clone()),
+                Some(_) => Seen::InHand,
                 None => {
                     self.0.push((now_ns, sender, cookie.to_vec(), None));
                     self.shrink(limits);
-                    format!("{:?}", Seen::New)
+                    Seen::New(Arc::new((sender, cookie.into())))
                 }
             }
         }
@@ -161,13 +169,12 @@ mod tests {
         }
 
         fn forget(&mut self, sender: u8, cookie: &[u8]) {
-            let is_it = |one: &Entry| one.1 == sender && one.2 == cookie && one.3.is_none();
+            let is_it = |one: &Known| one.1 == sender && one.2 == cookie && one.3.is_none();
             self.0.retain(|one| !is_it(one));
         }
 
         fn shrink(&mut self, limits: Limits) {
-            let size =
-                |one: &Entry| ENTRY_BYTES + 2 * one.2.len() + one.3.as_ref().map_or(0, Vec::len);
+            let size = |one: &Known| ENTRY_BYTES + one.2.len() + one.3.as_ref().map_or(0, Vec::len);
             while self.0.len() > limits.requests
                 || self.0.iter().map(size).sum::<usize>() > limits.bytes
             {
@@ -210,18 +217,19 @@ mod tests {
             for (later_ns, sender, cookie, step) in steps {
                 now_ns += later_ns;
                 let cookie = vec![cookie; usize::from(cookie)];
+                let key: Key<u8> = Arc::new((sender, cookie.clone().into()));
                 match step {
                     Step::Finish(len) => {
                         let reply = vec![cookie.len() as u8; len];
-                        table.finish(sender, &cookie, &reply);
+                        table.finish(&key, &reply);
                         twin.finish(limits, sender, &cookie, &reply);
                     }
                     Step::Forget => {
-                        table.forget(sender, &cookie);
+                        table.forget(&key);
                         twin.forget(sender, &cookie);
                     }
                     Step::Begin => {
-                        let said = format!("{:?}", table.begin(now_ns, sender, &cookie));
+                        let said = table.begin(now_ns, sender, &cookie);
                         prop_assert_eq!(said, twin.begin(limits, now_ns, sender, &cookie));
                     }
                 }

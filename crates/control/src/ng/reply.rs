@@ -22,18 +22,18 @@ impl Reply {
     pub fn into_dictionary(self) -> Dictionary {
         let mut out = Dictionary::new();
         match self {
-            Reply::Ok(keys) => {
-                out.push("result", "ok");
-                return out.into_iter().chain(keys).collect();
+            Reply::Ok(mut keys) => {
+                keys.push_first("result", "ok");
+                return keys;
             }
             Reply::Pong => out.push("result", "pong"),
             Reply::Error(reason) => {
                 out.push("result", "error");
-                out.push("error-reason", reason.as_str());
+                out.push("error-reason", reason);
             }
             Reply::LoadLimit(reason) => {
                 out.push("result", "load limit");
-                out.push("message", reason.as_str());
+                out.push("message", reason);
             }
         }
         out

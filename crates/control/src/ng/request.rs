@@ -290,7 +290,7 @@ impl Request {
     #[must_use]
     pub fn has_flag(&self, flag: &str) -> bool {
         let is_it =
-            |value: &Value| matches!(value, Value::Bytes(bytes) if bytes == flag.as_bytes());
+            |value: &Value| matches!(value, Value::Bytes(bytes) if **bytes == *flag.as_bytes());
         matches!(self.keys.get("flags"), Some(Value::List(flags)) if flags.iter().any(is_it))
     }
 }

@@ -1,12 +1,53 @@
 //! The values of ng messages, the same for bencode and JSON.
 
+use std::borrow::Cow;
+use std::ops::Deref;
+
 use crate::text::shown;
+
+/// A string of a message: in bencode any bytes, in JSON UTF-8. Those that the program has in its text are not copied.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Bytes(Cow<'static, [u8]>);
+
+impl Bytes {
+    /// As bytes of its own.
+    #[must_use]
+    pub fn into_vec(self) -> Vec<u8> {
+        self.0.into_owned()
+    }
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl From<&'static str> for Bytes {
+    fn from(text: &'static str) -> Bytes {
+        Bytes(Cow::Borrowed(text.as_bytes()))
+    }
+}
+
+impl From<String> for Bytes {
+    fn from(text: String) -> Bytes {
+        Bytes::from(text.into_bytes())
+    }
+}
+
+impl From<Vec<u8>> for Bytes {
+    fn from(bytes: Vec<u8>) -> Bytes {
+        Bytes(Cow::Owned(bytes))
+    }
+}
 
 /// A value of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
-    /// A string. In bencode any bytes, in JSON UTF-8.
-    Bytes(Vec<u8>),
+    /// A string.
+    Bytes(Bytes),
     /// A whole number.
     Integer(i64),
     /// Values in order.
@@ -16,10 +57,16 @@ pub enum Value {
 }
 
 impl Value {
-    /// A string.
+    /// A copy of a string.
     #[must_use]
     pub fn text(text: &str) -> Value {
-        Value::Bytes(text.as_bytes().to_vec())
+        Value::bytes(text.as_bytes())
+    }
+
+    /// A copy of a string.
+    #[must_use]
+    pub fn bytes(bytes: &[u8]) -> Value {
+        Value::Bytes(bytes.to_vec().into())
     }
 
     /// The string, if this is one, and one of UTF-8.
@@ -43,9 +90,9 @@ impl Value {
     }
 }
 
-impl From<&str> for Value {
-    fn from(text: &str) -> Value {
-        Value::text(text)
+impl<T: Into<Bytes>> From<T> for Value {
+    fn from(bytes: T) -> Value {
+        Value::Bytes(bytes.into())
     }
 }
 
@@ -63,7 +110,7 @@ impl From<Dictionary> for Value {
 
 /// Keys and values in the order of the message. Nothing is sorted or removed, so that a message is written as it was read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Dictionary(Vec<(Vec<u8>, Value)>);
+pub struct Dictionary(Vec<(Bytes, Value)>);
 
 impl Dictionary {
     /// Without entries.
@@ -73,8 +120,13 @@ impl Dictionary {
     }
 
     /// Adds an entry at the end.
-    pub fn push(&mut self, key: impl AsRef<[u8]>, value: impl Into<Value>) {
-        self.0.push((key.as_ref().to_vec(), value.into()));
+    pub fn push(&mut self, key: impl Into<Bytes>, value: impl Into<Value>) {
+        self.0.push((key.into(), value.into()));
+    }
+
+    /// Adds an entry at the beginning.
+    pub(crate) fn push_first(&mut self, key: impl Into<Bytes>, value: impl Into<Value>) {
+        self.0.insert(0, (key.into(), value.into()));
     }
 
     /// The value of `key`; of several, the last one.
@@ -82,15 +134,18 @@ impl Dictionary {
     pub fn get(&self, key: &str) -> Option<&Value> {
         let mut entries = self.0.iter().rev();
         entries
-            .find(|(name, _)| name == key.as_bytes())
+            .find(|(name, _)| **name == *key.as_bytes())
             .map(|(_, value)| value)
     }
 
     /// The value of `key`, which is added as `default()` if it is missing.
     pub(crate) fn entry(&mut self, key: &str, default: impl FnOnce() -> Value) -> &mut Value {
-        let found = self.0.iter().rposition(|(name, _)| name == key.as_bytes());
+        let found = self
+            .0
+            .iter()
+            .rposition(|(name, _)| **name == *key.as_bytes());
         let at = found.unwrap_or_else(|| {
-            self.push(key, default());
+            self.push(key.to_owned(), default());
             self.0.len() - 1
         });
         &mut self.0[at].1
@@ -103,7 +158,7 @@ impl Dictionary {
 
     /// All entries in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&[u8], &Value)> {
-        self.0.iter().map(|(key, value)| (key.as_slice(), value))
+        self.0.iter().map(|(key, value)| (&**key, value))
     }
 
     /// How many entries there are.
@@ -120,17 +175,18 @@ impl Dictionary {
 }
 
 impl IntoIterator for Dictionary {
-    type Item = (Vec<u8>, Value);
-    type IntoIter = std::vec::IntoIter<(Vec<u8>, Value)>;
+    type Item = (Bytes, Value);
+    type IntoIter = std::vec::IntoIter<(Bytes, Value)>;
 
     fn into_iter(self) -> Self::IntoIter {
         self.0.into_iter()
     }
 }
 
-impl FromIterator<(Vec<u8>, Value)> for Dictionary {
-    fn from_iter<I: IntoIterator<Item = (Vec<u8>, Value)>>(entries: I) -> Self {
-        Dictionary(entries.into_iter().collect())
+impl<K: Into<Bytes>> FromIterator<(K, Value)> for Dictionary {
+    fn from_iter<I: IntoIterator<Item = (K, Value)>>(entries: I) -> Self {
+        let entries = entries.into_iter();
+        Dictionary(entries.map(|(key, value)| (key.into(), value)).collect())
     }
 }
 

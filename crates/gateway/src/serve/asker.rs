@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use crate::cluster::{Origin, Passed};
 
 /// Tells senders apart: a cookie is one sender's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Asker {
     /// A datagram's address.
     Udp(SocketAddr),

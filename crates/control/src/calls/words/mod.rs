@@ -4,6 +4,9 @@
 
 mod table;
 
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
 use crate::ng::{Refusal, Request, Value};
 use crate::text::shown;
 
@@ -68,8 +71,41 @@ impl Word {
     }
 }
 
+/// The table by names: each request has some of the keys, and the table has hundreds of words.
+struct Index {
+    whole: HashMap<(Place, &'static str), &'static Word>,
+    /// Those that end in `*`.
+    beginnings: Vec<&'static Word>,
+    /// All values of a key that takes only some.
+    values: HashMap<&'static str, Vec<&'static Word>>,
+}
+
+static INDEX: LazyLock<Index> = LazyLock::new(|| {
+    let mut index = Index {
+        whole: HashMap::new(),
+        beginnings: Vec::new(),
+        values: HashMap::new(),
+    };
+    for word in WORDS {
+        match word.name.ends_with('*') {
+            true => index.beginnings.push(word),
+            false => {
+                index.whole.insert((word.place, word.name), word);
+            }
+        }
+        if let Place::Value(key) = word.place {
+            index.values.entry(key).or_default().push(word);
+        }
+    }
+    index
+});
+
 fn find(place: Place, name: &str) -> Option<&'static Word> {
-    WORDS.iter().find(|word| word.is(place, name))
+    let whole = INDEX.whole.get(&(place, name)).copied();
+    whole.or_else(|| {
+        let mut beginnings = INDEX.beginnings.iter().copied();
+        beginnings.find(|word| word.is(place, name))
+    })
 }
 
 /// A key, flag or value that is not in the table, short, and with its place.
@@ -143,19 +179,17 @@ fn check_codec(codec: &Value, unknown: &mut dyn FnMut(Unknown)) -> Result<(), Re
 
 /// The values of a key that takes only some.
 fn check_values(key: &'static str, value: &Value) -> Result<(), Refusal> {
-    let place = Place::Value(key);
-    let all = || WORDS.iter().filter(|word| word.place == place);
-    if all().next().is_none() {
+    let Some(all) = INDEX.values.get(key) else {
         return Ok(());
-    }
+    };
     for one in each(value) {
         let name = match one {
             Value::Integer(number) => number.to_string(),
             other => other.as_text().unwrap_or_default().replace(' ', "-"),
         };
-        let found = all().find(|word| word.is(place, &name));
+        let found = find(Place::Value(key), &name);
         if found.is_none_or(|word| word.fate == Fate::Refused) {
-            let allowed = all().filter(|word| word.fate != Fate::Refused);
+            let allowed = all.iter().filter(|word| word.fate != Fate::Refused);
             let allowed: Vec<&str> = allowed.map(|word| word.name).collect();
             let remark = found.map_or("", |word| word.remark);
             let separator = if remark.is_empty() { "" } else { ": " };
@@ -213,6 +247,20 @@ mod tests {
                 !word.remark.contains('|') && !word.name.contains(' '),
                 "{word:?}"
             );
+        }
+    }
+
+    #[test]
+    fn the_index_finds_what_is_in_the_table() {
+        let names = WORDS.iter().map(|word| word.name.to_owned());
+        let longer = WORDS.iter().map(|word| word.name.replace('*', "x"));
+        let names: Vec<String> = names.chain(longer).chain([String::new()]).collect();
+        let places = WORDS.iter().map(|word| word.place);
+        for place in places.collect::<std::collections::HashSet<_>>() {
+            for name in &names {
+                let plain = WORDS.iter().find(|word| word.is(place, name));
+                assert_eq!(find(place, name), plain, "{place:?} {name}");
+            }
         }
     }
 }

@@ -114,7 +114,7 @@ pub(super) async fn unsilence(
 pub(super) async fn play(State(app): State<App>, Id(id): Id, Json(play): Json<Play>) -> Done {
     let mut keys = keys(Command::PlayMedia, &id);
     choose(&mut keys, play.tag)?;
-    keys.push("file", play.file.as_str());
+    keys.push("file", play.file);
     for (key, number) in [
         ("repeat-times", play.times),
         ("repeat-duration", play.duration_ms),
@@ -150,7 +150,7 @@ pub(super) async fn record(State(app): State<App>, Id(id): Id, Json(record): Jso
         ("metadata", record.metadata),
     ] {
         if let Some(text) = text {
-            keys.push(key, text.as_str());
+            keys.push(key, text);
         }
     }
     finish(&app, &id, keys).await
@@ -203,8 +203,8 @@ pub(super) async fn dtmf(State(app): State<App>, Id(id): Id, Json(dtmf): Json<Dt
     }
     let press = |digit: char| {
         let mut keys = keys(Command::PlayDtmf, &id);
-        keys.push("from-tag", dtmf.tag.as_str());
-        keys.push("code", digit.to_string().as_str());
+        keys.push("from-tag", dtmf.tag.clone());
+        keys.push("code", digit.to_string());
         for (key, ms) in [("duration", dtmf.duration_ms), ("pause", dtmf.pause_ms)] {
             if let Some(ms) = ms {
                 keys.push(key, i64::from(ms));
@@ -242,7 +242,7 @@ fn choose(keys: &mut Dictionary, tag: Option<String>) -> Result<(), Problem> {
                 "the tag of a party, or no such member",
             ));
         }
-        Some(tag) => keys.push("from-tag", tag),
+        Some(tag) => keys.push("from-tag", tag.to_owned()),
         None => keys.push("all", "all"),
     }
     Ok(())

@@ -321,9 +321,9 @@ fn exchange(
         Description::Sdp { offer, .. } => offer.clone(),
     };
     offer = offer.into_iter().chain(keys(Command::Offer, id)).collect();
-    offer.push("from-tag", tags[0].as_str());
+    offer.push("from-tag", tags[0].clone());
     if is_again {
-        offer.push("to-tag", tags[1].as_str());
+        offer.push("to-tag", tags[1].clone());
     }
     let to_b = ask(service, offer, &sdp_a)?;
     let offered = audio(&to_b);
@@ -342,8 +342,8 @@ fn exchange(
         (Description::Sdp { answer, .. }, _) => answer.clone(),
     };
     let mut answer = keys(Command::Answer, id);
-    answer.push("from-tag", tags[0].as_str());
-    answer.push("to-tag", tags[1].as_str());
+    answer.push("from-tag", tags[0].clone());
+    answer.push("to-tag", tags[1].clone());
     let to_a = ask(service, answer, &sdp_b).map_err(|problem| match description {
         Description::Plain([a, b]) if !b.has_codec_of(a) => {
             problem.about("sides[1].codec", CONVERTED)
@@ -375,11 +375,11 @@ fn exchange(
 
 /// The SDP that a request is answered with.
 fn ask(service: &mut Service, mut keys: Dictionary, sdp: &str) -> Result<Vec<u8>, Problem> {
-    keys.push("sdp", sdp);
+    keys.push("sdp", Value::text(sdp));
     let request = request(keys)?;
     let reply = done(service.answer_program(&request))?;
     match reply.get("sdp") {
-        Some(Value::Bytes(sdp)) => Ok(sdp.clone()),
+        Some(Value::Bytes(sdp)) => Ok(sdp.to_vec()),
         _ => Ok(Vec::new()),
     }
 }

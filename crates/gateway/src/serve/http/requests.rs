@@ -15,9 +15,9 @@ use crate::serve::service::Service;
 pub(super) fn keys(command: Command, id: &CallId) -> Dictionary {
     let mut keys = Dictionary::new();
     keys.push("command", command.name());
-    keys.push("call-id", Value::Bytes(id.0.to_vec()));
+    keys.push("call-id", id.0.to_vec());
     // More calls than allowed are told from other errors by this.
-    keys.push("supports", Value::List(vec![Value::text("load limit")]));
+    keys.push("supports", Value::List(vec!["load limit".into()]));
     keys
 }
 
