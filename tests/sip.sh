@@ -268,12 +268,16 @@ call_tone() {
     say 'tone: 1 call'
 }
 
-# No call, by `list` and by `statistics`, and no port of the relay's range.
+# No call, by `list` and by `statistics`, and no port of the relay's range that anybody reaches: those that rest are connected to themselves.
 nothing_left() {
     ng list | python3 -c 'import json, sys; sys.exit(json.load(sys.stdin)["calls"] != [])' || return 1
     ng statistics | python3 -c '
 import json, sys
 sys.exit(int(json.load(sys.stdin)["statistics"]["currentstatistics"]["sessionstotal"]) != 0)' || return 1
+    [ -z "$(ss -Hanu state unconnected "src = 127.0.0.1 and sport >= :$ports_min and sport <= :$ports_max")" ]
+}
+
+no_port_is_open() {
     [ -z "$(ss -Hanu "src = 127.0.0.1 and sport >= :$ports_min and sport <= :$ports_max")" ]
 }
 
@@ -327,4 +331,5 @@ wait_for 'the end of calls without BYE' nothing_left
 stop_capture
 python3 "$here/check.py" "$work/calls.pcap" "$relay" || die 'not what was expected on the wire'
 calls_leave_no_memory
+wait_for 'the end of ports that no call wants' no_port_is_open
 say 'ok'

@@ -6,16 +6,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use nix::sys::epoll::Epoll;
 use threadbare_runtime::{AgentHandle, Context, Shard, StartError};
 use threadbare_xdp::Xdp;
 
 use crate::call::Call;
+use crate::gather;
 use crate::id::LEGS_MAX;
 use crate::io::pairs::Pairs;
 use crate::io::shared::SharedIo;
 use crate::orders::{CallRef, CallState, Closed, Desk, IOS_MAX, Life, Order, Run, Slot, When};
 use crate::plane::Plane;
-use crate::ports::{LegKind, LegPorts, SharedHome, SharedPort, SharedSettings, SharedSockets};
+use crate::ports::{LegKind, LegPorts, SharedHome, SharedPort, SharedSettings, open_shared};
 use crate::reply::{Gone, Reply};
 use crate::socket::SocketError;
 use crate::stats::{CallStats, ShardStats, Stats};
@@ -156,6 +158,8 @@ struct Seat<C: Call> {
     desk: Arc<Desk<C>>,
     shard: Shard,
     plane: AgentHandle<Plane<C>>,
+    /// Has the sockets of its calls.
+    watch: Arc<Epoll>,
     /// Of orders that nobody waits for.
     when: When,
 }
@@ -205,8 +209,8 @@ impl<C: Call> Engine<C> {
     /// # Errors
     /// The address cannot be bound, or there are too many shared ports.
     pub fn share(&self, settings: &SharedSettings) -> Result<SharedPort, EngineError> {
-        let sockets = SharedSockets::open(settings)?;
-        let place = self.best_seat();
+        let sockets = open_shared(settings)?;
+        let place = self.best_seat(None);
         let seat = &self.seats[place];
         let io = seat.desk.new_io().ok_or(EngineError::SharedPorts)?;
         let wait_ms = seat.shard.wait().as_millis() as u64;
@@ -249,7 +253,7 @@ impl<C: Call> Engine<C> {
         }
         let place = match home {
             Some(place) => place,
-            None => self.best_seat(),
+            None => self.best_seat(self.seat_that_watches(&legs)),
         };
         let seat = &self.seats[place];
         self.check_lateness(seat)?;
@@ -296,15 +300,31 @@ impl<C: Call> Engine<C> {
         Ok(first.map(|(shard, _)| shard))
     }
 
-    /// The seat with the fewest calls, of those that are not late if there are such.
-    fn best_seat(&self) -> usize {
+    /// The seat whose sockets the legs have, if they are those of a call before.
+    fn seat_that_watches(&self, legs: &[LegPorts]) -> Option<usize> {
+        let watch = legs.iter().find_map(LegPorts::watch)?;
+        let mut seats = self.seats.iter();
+        seats.position(|seat| Arc::ptr_eq(&seat.watch, watch))
+    }
+
+    /// The seat with the fewest calls, of those that are not late if there are such. `near`: rather this one, if it has hardly more: it has the
+    /// sockets already.
+    fn best_seat(&self, near: Option<usize>) -> usize {
         let key = |seat: &Arc<Seat<C>>| (seat.is_late(), seat.assigned());
         let best = self
             .seats
             .iter()
             .enumerate()
             .min_by_key(|(_, seat)| key(seat));
-        best.map_or(0, |(place, _)| place)
+        let Some((best, fewest)) = best.map(|(place, seat)| (place, seat.assigned())) else {
+            return 0;
+        };
+        let is_near = |place: &usize| {
+            let hardly_more = fewest + fewest / 16 + HARDLY_MORE;
+            let seat = self.seats.get(*place);
+            seat.is_some_and(|seat| !seat.is_late() && seat.assigned() <= hardly_more)
+        };
+        near.filter(is_near).unwrap_or(best)
     }
 
     fn check_lateness(&self, seat: &Seat<C>) -> Result<(), CreateError> {
@@ -386,6 +406,7 @@ impl<C: Call> Seat<C> {
             error,
         })?;
         let pairs = Pairs::new(shard.wait().is_zero(), lane).map_err(watch)?;
+        let sockets = pairs.watch().clone();
         let label = format!("calls of {name}");
         let plane = Plane::new(shard, desk.clone(), label, Box::new(pairs));
         let closed = || EngineError::Closed {
@@ -405,6 +426,7 @@ impl<C: Call> Seat<C> {
             desk,
             shard: shard.clone(),
             plane,
+            watch: sockets,
             when,
         })
     }
@@ -416,7 +438,10 @@ impl<C: Call> Seat<C> {
 
     fn order_when(&self, order: Order<C>, when: When) -> Result<(), Closed> {
         match self.desk.push(order, when)? {
-            Some(When::AtOnce) => self.plane.command(Plane::handle_orders),
+            Some(When::AtOnce) => {
+                let plane = self.plane.clone();
+                gather::tell(move || plane.command(Plane::handle_orders));
+            }
             // A run begins with the orders.
             Some(When::BySlice) => self.plane.wake(),
             None => {}
@@ -561,5 +586,7 @@ impl<C: Call> fmt::Debug for CallHandle<C> {
 const PAIRS: u32 = 0;
 /// More than the ports of one address.
 const CALLS_MAX: u64 = 65_536;
+/// So many calls more are no load to a thread that carries thousands.
+const HARDLY_MORE: u64 = 4;
 /// Lateness that says nothing: the machine had other work for a moment.
 const LATE_MIN: Duration = Duration::from_millis(20);

@@ -5,6 +5,8 @@ use std::task::{Context, Poll};
 
 use threadbare_runtime::Shard;
 
+use crate::gather::tell_all;
+
 /// The call, or the whole engine, is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the call is gone")]
@@ -42,6 +44,7 @@ impl<R> Reply<R> {
             !self.shard.is_current(),
             "a context thread must not wait for itself: await the reply"
         );
+        tell_all();
         self.blocking.recv().map_err(|_| Gone)
     }
 }

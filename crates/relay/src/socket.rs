@@ -6,8 +6,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::socket::{setsockopt, sockopt};
+use rustix::net::RecvFlags;
 use socket2::{Domain, Protocol, Socket, Type};
-use threadbare_runtime::RawAddr;
+use threadbare_runtime::{RawAddr, received_memory};
 
 /// Why a socket could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -150,6 +151,10 @@ pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
 pub(crate) struct Udp {
     socket: Socket,
     local: SocketAddr,
+    /// In the IP header of what is sent.
+    tos: u8,
+    /// Of the kernel's count of drops, as last read.
+    drops: u32,
 }
 
 impl Udp {
@@ -197,7 +202,12 @@ impl Udp {
             let bound = socket.local_addr().map_err(open)?;
             local.set_port(bound.as_socket().map_or(0, |bound| bound.port()));
         }
-        let udp = Udp { socket, local };
+        let udp = Udp {
+            socket,
+            local,
+            tos: TOS_USUAL,
+            drops: 0,
+        };
         udp.set_options(buffer_bytes).map_err(open)?;
         Ok(udp)
     }
@@ -232,18 +242,73 @@ impl Udp {
     }
 
     /// Packets that are sent have this in their IP header: the type of service, or the traffic class of IPv6.
-    pub(crate) fn set_tos(&self, tos: u8) -> io::Result<()> {
-        set_tos(&self.socket, reach_of(&self.local), tos)
+    pub(crate) fn set_tos(&mut self, tos: u8) -> io::Result<()> {
+        if tos != self.tos {
+            set_tos(&self.socket, reach_of(&self.local), tos)?;
+            self.tos = tos;
+        }
+        Ok(())
     }
 
-    /// The socket without its address, for places where memory is dear.
-    pub(crate) fn into_socket(self) -> Socket {
-        self.socket
+    /// The socket without its address, for places where memory is dear; with the TOS and the count of drops.
+    pub(crate) fn into_parts(self) -> (Socket, u8, u32) {
+        (self.socket, self.tos, self.drops)
     }
 
     /// The reverse.
-    pub(crate) fn from_parts(socket: Socket, local: SocketAddr) -> Udp {
-        Udp { socket, local }
+    pub(crate) fn from_parts(socket: Socket, local: SocketAddr, tos: u8, drops: u32) -> Udp {
+        Udp {
+            socket,
+            local,
+            tos,
+            drops,
+        }
+    }
+
+    /// Has nothing come in any more, and nothing wait in it: the socket is open and holds its port, and for others it is as if it were closed.
+    /// It is connected to itself, and the kernel gives a connected socket what its peer sends, nothing else.
+    ///
+    /// # Errors
+    /// It is bound to no address of its own, or the machine does not have it.
+    pub(crate) fn seal(&self) -> io::Result<()> {
+        let ip = self.local.ip();
+        if ip.is_unspecified() || ip.is_multicast() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        self.socket.connect(&self.local.into())?;
+        self.empty()
+    }
+
+    /// The reverse: as one that was opened just now. The port stays, as it was bound by number.
+    ///
+    /// # Errors
+    /// The system refuses it.
+    pub(crate) fn unseal(&mut self) -> io::Result<()> {
+        // What found the socket just before it was sealed may have come just after.
+        self.empty()?;
+        self.set_tos(TOS_USUAL)?;
+        Ok(rustix::net::connect_unspec(&self.socket)?)
+    }
+
+    /// Takes all that waits.
+    fn empty(&self) -> io::Result<()> {
+        for flags in [RecvFlags::empty(), RecvFlags::ERRQUEUE] {
+            for _ in 0..WAITING_MAX {
+                if received_memory(self.fd()) == 0 {
+                    return Ok(());
+                }
+                let mut nothing = [0_u8; 0];
+                let received = rustix::net::recv(&self.socket, &mut nothing[..], flags);
+                // Another error is that of an earlier packet, and is taken by that.
+                if received.is_err_and(|error| error == rustix::io::Errno::AGAIN) {
+                    break;
+                }
+            }
+        }
+        match received_memory(self.fd()) {
+            0 => Ok(()),
+            _ => Err(io::ErrorKind::ResourceBusy.into()),
+        }
     }
 
     pub(crate) fn local(&self) -> SocketAddr {
@@ -266,6 +331,11 @@ pub(crate) fn set_tos(socket: &Socket, reach: Reach, tos: u8) -> io::Result<()> 
     }
 }
 
+/// What a socket has that nobody has set it for.
+const TOS_USUAL: u8 = 0;
+/// More than a receive buffer holds.
+const WAITING_MAX: usize = 1 << 20;
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -274,7 +344,7 @@ mod tests {
     #[test]
     fn the_type_of_service_is_set_for_both_families() {
         for address in ["127.0.0.1:0", "[::1]:0", "[::]:0"] {
-            let Ok(udp) = super::Udp::bind(address.parse().unwrap(), None) else {
+            let Ok(mut udp) = super::Udp::bind(address.parse().unwrap(), None) else {
                 assert!(address.starts_with('['), "a machine without IPv6");
                 continue;
             };
@@ -286,6 +356,62 @@ mod tests {
                 assert_eq!(udp.socket.tclass_v6().unwrap(), 184, "{address}");
             }
         }
+    }
+
+    /// What the kernel tells of a socket that was sealed and unsealed is what it tells of a new one.
+    #[test]
+    fn a_sealed_socket_is_as_if_it_were_closed_and_an_unsealed_one_as_if_it_were_new() {
+        for ip in ["127.0.0.1", "::1"] {
+            let at: IpAddr = ip.parse().unwrap();
+            let bind = || std::net::UdpSocket::bind((at, 0));
+            let (Ok(party), Ok(free)) = (bind(), bind()) else {
+                assert_eq!(ip, "::1", "a machine without IPv6");
+                continue;
+            };
+            let local = free.local_addr().unwrap();
+            drop(free);
+            let mut udp = Udp::bind(local, None).unwrap();
+            for _ in 0..3 {
+                udp.set_tos(184).unwrap();
+                party.send_to(b"late", local).unwrap();
+                // An ICMP error waits as well.
+                let nobody = bind().unwrap().local_addr().unwrap();
+                threadbare_runtime::send_to(udp.fd(), b"x", &RawAddr::from(nobody)).unwrap();
+                assert_ne!(received_memory(udp.fd()), 0);
+                udp.seal().unwrap();
+                assert_eq!(received_memory(udp.fd()), 0);
+                let stranger = bind().unwrap();
+                stranger.connect(local).unwrap();
+                let refused = stranger.send(b"x").and_then(|_| stranger.recv(&mut [0; 4]));
+                assert_eq!(
+                    refused.unwrap_err().kind(),
+                    io::ErrorKind::ConnectionRefused,
+                    "{ip}"
+                );
+                udp.unseal().unwrap();
+                let bound = udp.socket.local_addr().unwrap();
+                assert_eq!(bound.as_socket(), Some(local));
+                assert!(udp.socket.peer_addr().is_err());
+                assert!(udp.socket.take_error().unwrap().is_none());
+                let tos = match at {
+                    IpAddr::V4(_) => udp.socket.tos_v4().unwrap(),
+                    IpAddr::V6(_) => udp.socket.tclass_v6().unwrap(),
+                };
+                assert_eq!(tos, 0);
+                party.send_to(b"new", local).unwrap();
+                let mut bytes = [0; 8];
+                assert_eq!(
+                    rustix::net::recv(&udp.socket, &mut bytes, RecvFlags::empty())
+                        .unwrap()
+                        .0,
+                    3
+                );
+                assert_eq!(bytes[..3], *b"new");
+            }
+        }
+        let wildcard = Udp::bind(address("0.0.0.0:0"), None).unwrap();
+        let error = wildcard.seal().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::Unsupported);
     }
 
     use super::*;

@@ -232,7 +232,8 @@ fn a_range_without_a_free_port_says_so_with_its_values() {
         "{text}"
     );
     drop(leg);
-    // The sockets are closed, and others may have the port; the range keeps it back.
+    // Others may have the port when the sockets are closed; the range keeps it back.
+    range.close_resting();
     peer_at(&format!("127.0.0.1:{free}"));
     let error = range.lease().unwrap_err();
     assert!(
@@ -257,7 +258,8 @@ fn a_leg_takes_the_ports_of_another_process() {
     let range = PortRange::new(all.clone()).unwrap();
     let error = range.lease_at(port).unwrap_err().to_string();
     assert!(error.contains(&format!("127.0.0.1:{port}")), "{error}");
-    drop(leg);
+    // The other process ends.
+    drop((leg, first));
     let leg = range.lease_at(port).unwrap();
     assert_eq!(leg.rtp_address().port(), port);
     assert_eq!(leg.rtcp_address().unwrap().port(), port + 1);
@@ -268,7 +270,7 @@ fn a_leg_takes_the_ports_of_another_process() {
         quarantine: Duration::from_secs(3600),
         ..all.clone()
     };
-    drop(leg);
+    drop((leg, range));
     let range = PortRange::new(one).unwrap();
     drop(range.lease_at(port).unwrap());
     assert!(matches!(
@@ -282,7 +284,9 @@ fn a_leg_takes_the_ports_of_another_process() {
         last: other + 1,
         ..all
     };
-    let leg = PortRange::new(other).unwrap().lease_at(port).unwrap();
+    drop(range);
+    let range = PortRange::new(other).unwrap();
+    let leg = range.lease_at(port).unwrap();
     assert_eq!(leg.rtp_address().port(), port);
 }
 

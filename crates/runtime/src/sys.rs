@@ -319,6 +319,16 @@ impl std::fmt::Debug for SendBatch<'_> {
 /// Packets that the kernel has dropped because the socket's buffer was full, or for their checksums: since the socket was
 /// opened, modulo 2^32 (the count that SO_RXQ_OVFL attaches to packets). Read when it is wanted, it costs packets nothing.
 pub fn kernel_drops(fd: BorrowedFd<'_>) -> u32 {
+    memory_counts(fd)[SK_MEMINFO_DROPS]
+}
+
+/// Memory of what waits in the socket to be received, bytes: datagrams and ICMP errors, with what the kernel needs for each. 0: none.
+pub fn received_memory(fd: BorrowedFd<'_>) -> u32 {
+    memory_counts(fd)[SK_MEMINFO_RMEM_ALLOC]
+}
+
+/// `SO_MEMINFO` (socket(7)); zeros of a descriptor that is no socket.
+fn memory_counts(fd: BorrowedFd<'_>) -> [u32; SK_MEMINFO_VARS] {
     let mut counts = [0u32; SK_MEMINFO_VARS];
     let mut size = size_of_val(&counts) as libc::socklen_t;
     // SAFETY: passes a live array with its size; the kernel writes at most that much.
@@ -331,14 +341,15 @@ pub fn kernel_drops(fd: BorrowedFd<'_>) -> u32 {
             &mut size,
         )
     };
-    if result < 0 {
-        return 0;
+    match result < 0 {
+        true => [0; SK_MEMINFO_VARS],
+        false => counts,
     }
-    counts[SK_MEMINFO_DROPS]
 }
 
 /// The fields of SO_MEMINFO (linux/sock_diag.h).
 const SK_MEMINFO_VARS: usize = 9;
+const SK_MEMINFO_RMEM_ALLOC: usize = 0;
 const SK_MEMINFO_DROPS: usize = 8;
 
 const SEND_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;

@@ -80,6 +80,18 @@ impl Interfaces {
         self.ahead = HashMap::new();
     }
 
+    /// Closes ports that no call has wanted for a while. To be called now and then, while ports are used.
+    pub(super) fn close_unwanted(&self) {
+        let mut ranges = self.ranges.iter().flat_map(Range::each);
+        ranges.for_each(PortRange::close_unwanted);
+    }
+
+    /// Whether some are in use, or rest.
+    pub(super) fn are_used(&self) -> bool {
+        let mut ranges = self.ranges.iter().flat_map(Range::each);
+        ranges.any(PortRange::is_used)
+    }
+
     fn fenced(&self, ports: LegPorts) -> LegPorts {
         match &self.fence {
             Some(fence) => ports.fenced(fence.clone()),
@@ -131,8 +143,19 @@ impl Range {
     }
 
     fn precede_address(&self) {
-        self.pairs.precede_address();
-        self.singles.precede_address();
+        self.each().for_each(PortRange::precede_address);
+    }
+
+    fn each(&self) -> impl Iterator<Item = &PortRange> {
+        [&self.pairs, &self.singles].into_iter()
+    }
+
+    /// Those for this use, and the others. Both have the same numbers.
+    fn of(&self, port_use: PortUse) -> [&PortRange; 2] {
+        match port_use {
+            PortUse::Pair => [&self.pairs, &self.singles],
+            PortUse::Single => [&self.singles, &self.pairs],
+        }
     }
 }
 
@@ -143,11 +166,8 @@ impl PortSource<LegPorts> for Interfaces {
 
     fn open(&mut self, request: &PortRequest) -> Result<Opened<LegPorts>, NoPorts> {
         let range = self.range(request)?;
-        let ports = match request.port_use {
-            PortUse::Pair => range.pairs.lease(),
-            PortUse::Single => range.singles.lease(),
-        };
-        let ports = ports.map_err(|error| NoPorts(error.to_string()))?;
+        let [ports, _] = range.of(request.port_use);
+        let ports = ports.lease().map_err(|error| NoPorts(error.to_string()))?;
         let told = |local: SocketAddr| SocketAddr::new(range.advertised, local.port());
         Ok(Opened {
             rtp: told(ports.rtp_address()),
@@ -189,10 +209,12 @@ impl Interfaces {
             );
             return Err(NoPorts(reason));
         }
-        let ports = match request.port_use {
-            PortUse::Pair => range.pairs.lease_at(rtp.port()),
-            PortUse::Single => range.singles.lease_at(rtp.port()),
-        };
+        let [ports, others] = range.of(request.port_use);
+        let ports = ports.lease_at(rtp.port()).or_else(|_| {
+            // They may rest there: the party was told otherwise meanwhile.
+            others.close_resting();
+            ports.lease_at(rtp.port())
+        });
         let ports = ports.map_err(|error| NoPorts(error.to_string()))?;
         let opened = ports.rtcp_address().map(|local| local.port());
         match opened == rtcp.map(|rtcp| rtcp.port()) {
@@ -270,7 +292,7 @@ mod tests {
             error.to_string().contains(&rtp.port().to_string()),
             "{error}"
         );
-        drop(opened);
+        drop((opened, before));
         // Also where the range is another one now.
         for (first, last) in [(20_000, 29_999), (40_000, 40_001)] {
             let mut after = of("a", [203, 0, 113, 7], first, last);
@@ -294,6 +316,34 @@ mod tests {
             .reopen(&request, rtp, rtcp)
             .expect_err("no interface");
         assert!(error.to_string().contains("interface a"), "{error}");
+    }
+
+    #[test]
+    fn ports_that_rest_as_a_pair_are_reopened_singly_and_the_reverse() {
+        let request = |port_use| PortRequest {
+            interface: InterfaceName("a".into()),
+            family: Family::V4,
+            port_use,
+        };
+        let spec = InterfaceSpec {
+            name: "a".to_owned(),
+            ports: "20000-29999".parse().expect("a range"),
+            ..InterfaceSpec::default()
+        };
+        let mut interfaces = Interfaces::new(&[spec]).expect("ranges");
+        let opened = interfaces.open(&request(PortUse::Pair)).expect("ports");
+        let (rtp, rtcp) = (opened.rtp, opened.rtcp);
+        drop(opened);
+        for (port_use, rtcp) in [
+            (PortUse::Single, None),
+            (PortUse::Pair, rtcp),
+            (PortUse::Pair, rtcp),
+            (PortUse::Single, None),
+        ] {
+            let ports = interfaces.reopen(&request(port_use), rtp, rtcp);
+            let ports = ports.expect("ports that rest");
+            assert_eq!(ports.rtp_address(), rtp);
+        }
     }
 
     /// Addresses of RFC 5737 and RFC 3849: no machine has them.

@@ -199,7 +199,7 @@ impl MediaPlane {
         stream: StreamId,
         call: CallId,
         mut spec: Box<StreamSpec>,
-        ports: [LegPorts; 2],
+        mut ports: [LegPorts; 2],
     ) -> Result<(), StreamError> {
         self.locate(&mut spec);
         let copied = spec.copies;
@@ -210,7 +210,7 @@ impl MediaPlane {
             keeper.begin(stream, &spec, &mut medium);
         }
         if let Some(tos) = spec.tos {
-            for leg in &ports {
+            for leg in &mut ports {
                 if let Err(error) = leg.set_tos(tos) {
                     tracing::warn!(%call, tos, %error, "the TOS is not set");
                 }

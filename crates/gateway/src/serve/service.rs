@@ -18,7 +18,7 @@ use threadbare_control::calls::{
     Action, CallId, Calls, EndReason, Media, MediaSource, Outcome, StreamCommand, StreamId,
 };
 use threadbare_control::ng::{Command, Desk, Incoming, Reply, Request};
-use threadbare_relay::{LegPorts, PortError};
+use threadbare_relay::{Gathering, LegPorts, PortError};
 use threadbare_rtp::call::{Part, Side};
 use threadbare_rtp::leg::Network;
 use threadbare_runtime::clock_now_ns;
@@ -208,6 +208,7 @@ impl Service {
             if self.wait(stop)? {
                 return Ok(());
             }
+            let together = Gathering::begin();
             for _ in 0..BURST {
                 match self.socket.recv_from(&mut room) {
                     Ok((len, from)) => self.handle(from, &room[..len]),
@@ -219,6 +220,7 @@ impl Service {
             for order in self.orders.take() {
                 order(self);
             }
+            drop(together);
             self.go_on_with_files();
             self.go_on_with_counted();
             self.tell_news();
@@ -266,7 +268,8 @@ impl Service {
     fn wait(&self, stop: &UnixStream) -> io::Result<bool> {
         let now_ns = clock_now_ns();
         let due_ns = self.calls.next_timeout();
-        let looks = self.media.len() > 0 || self.shared.is_some();
+        let are_open = self.interfaces.are_used() || self.homes.are_used();
+        let looks = self.media.len() > 0 || are_open || self.shared.is_some();
         let look_ns = looks.then_some(self.looks_ns);
         let file_ns = self.plays.next_timeout();
         let times = [due_ns, look_ns, file_ns, self.media.next_states()];
@@ -554,6 +557,8 @@ impl Service {
                 self.look_for_losses(now_ns, stream, media);
                 added.iter().for_each(|side| self.metrics.count_media(side));
             }
+            self.interfaces.close_unwanted();
+            self.homes.close_unwanted();
             self.looks_ns = clock_now_ns() + self.look_interval_ns();
         }
         self.calls.handle_timeout(now_ns);

@@ -9,6 +9,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::Arc;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use socket2::Socket;
@@ -25,12 +26,13 @@ use super::{Arrival, Attached, NOBODY, Outcome, PacketIo, Pass, Target, reserve}
 use crate::call::Refused;
 use crate::fence::Fence;
 use crate::id::{PortId, PortKind};
-use crate::ports::{LegKind, OwnPorts};
+use crate::ports::{LegKind, OwnPorts, Sockets};
 use crate::socket::{Reach, Udp, canonical, set_tos};
 use crate::stats::Counters;
 
 pub(crate) struct Pairs {
-    epoll: Epoll,
+    /// It has the sockets of ended calls, too: they are sealed until another call has them, or closed.
+    epoll: Arc<Epoll>,
     ports: Vec<Port>,
     free: Vec<u32>,
     /// Ready sockets that this run has not read yet: from `next_event` on.
@@ -66,6 +68,8 @@ struct Port {
     /// It has a ring now, and its socket may hold what came before.
     is_backlogged: bool,
     load: Load,
+    /// In the IP header of what is sent.
+    tos: u8,
     drops: u32,
     /// `None`: it sends whenever it has something.
     fence: Option<Fence>,
@@ -88,7 +92,7 @@ pub(crate) enum Rest {
 impl Pairs {
     /// `lane`: of the rings that the ports have beside their sockets.
     pub(crate) fn new(is_unthrottled: bool, lane: Option<Lane>) -> io::Result<Pairs> {
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let epoll = Arc::new(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?);
         let rings = lane.map(Rings::new);
         for descriptor in rings.iter().flat_map(Rings::descriptors) {
             // Read in each run: no port has this key.
@@ -115,7 +119,19 @@ impl Pairs {
         })
     }
 
-    fn add(&mut self, udp: Udp, call: u32, id: PortId, fence: Option<Fence>) -> io::Result<u32> {
+    /// What has all its sockets.
+    pub(crate) fn watch(&self) -> &Arc<Epoll> {
+        &self.epoll
+    }
+
+    /// `watch`: what has the socket.
+    fn add(
+        &mut self,
+        udp: Udp,
+        watch: Option<&Arc<Epoll>>,
+        (call, id): (u32, PortId),
+        fence: Option<Fence>,
+    ) -> io::Result<u32> {
         let local = udp.local();
         let reach = crate::socket::reach_of(&local);
         let place = match self.free.pop() {
@@ -129,6 +145,7 @@ impl Pairs {
                     reach,
                     is_backlogged: false,
                     load: Load::default(),
+                    tos: 0,
                     drops: 0,
                     fence: None,
                 });
@@ -139,8 +156,15 @@ impl Pairs {
             }
         };
         let port = &mut self.ports[place as usize];
-        let event = EpollEvent::new(EpollFlags::EPOLLIN, key_of(place, port.generation));
-        if let Err(error) = self.epoll.add(udp.fd(), event) {
+        let mut event = EpollEvent::new(EpollFlags::EPOLLIN, key_of(place, port.generation));
+        let watched = match watch {
+            Some(own) if Arc::ptr_eq(own, &self.epoll) => own.modify(udp.fd(), &mut event),
+            other => {
+                let left = other.map_or(Ok(()), |other| other.delete(udp.fd()));
+                left.and_then(|()| self.epoll.add(udp.fd(), event))
+            }
+        };
+        if let Err(error) = watched {
             self.free.push(place);
             return Err(error.into());
         }
@@ -148,10 +172,12 @@ impl Pairs {
         port.id = id;
         port.reach = reach;
         port.load = Load::new(self.is_unthrottled);
-        port.drops = 0;
         port.fence = fence;
         let key = key_of(place, port.generation);
-        let socket = port.socket.insert(udp.into_socket());
+        let (socket, tos, drops) = udp.into_parts();
+        port.tos = tos;
+        port.drops = drops;
+        let socket = port.socket.insert(socket);
         // Reports are few, and a place in the kernel's table costs two system calls.
         if let Some(rings) = &mut self.rings
             && id.kind == PortKind::Rtp
@@ -164,8 +190,8 @@ impl Pairs {
         Ok(place)
     }
 
-    /// The socket is to be closed soon: that takes it out of the epoll instance (epoll(7)), and its events have no place any more.
-    fn remove(&mut self, place: u32) -> Option<Socket> {
+    /// The socket is to be closed or sealed soon: it has no events any more then, and what there are have no place.
+    fn remove(&mut self, place: u32, local: SocketAddr) -> Option<Udp> {
         let port = self.ports.get_mut(place as usize)?;
         let socket = port.socket.take()?;
         port.fence = None;
@@ -174,8 +200,9 @@ impl Pairs {
         if let Some(rings) = &mut self.rings {
             rings.remove(place);
         }
+        let (tos, drops) = (port.tos, port.drops);
         self.free.push(place);
-        Some(socket)
+        Some(Udp::from_parts(socket, local, tos, drops))
     }
 
     /// The next socket to read, and whether it has errors to fetch or data.
@@ -388,36 +415,35 @@ impl PacketIo for Pairs {
     }
 
     fn attach(&mut self, call: u32, leg: u8, ports: LegKind) -> io::Result<Attached> {
-        let LegKind::Own(OwnPorts {
-            rtp,
-            rtcp,
-            lease,
-            fence,
-        }) = ports
-        else {
+        let LegKind::Own(own) = ports else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
-        let rest = Rest::Own {
-            lease,
-            rtp: rtp.local(),
-            rtcp: rtcp.as_ref().map(Udp::local),
-            fence: fence.clone(),
+        let Some((sockets, lease, fence)) = own.into_parts() else {
+            return Err(io::ErrorKind::InvalidInput.into());
         };
-        let rtp = self.add(rtp, call, PortId::rtp(leg), fence.clone())?;
-        let rtcp = match rtcp.map(|udp| self.add(udp, call, PortId::rtcp(leg), fence)) {
+        let Sockets { rtp, rtcp, watch } = sockets;
+        let watch = watch.as_ref();
+        let (rtp_local, rtcp_local) = (rtp.local(), rtcp.as_ref().map(Udp::local));
+        let rtp = self.add(rtp, watch, (call, PortId::rtp(leg)), fence.clone())?;
+        let at = (call, PortId::rtcp(leg));
+        let rtcp = match rtcp.map(|udp| self.add(udp, watch, at, fence.clone())) {
             Some(Ok(place)) => Some(place),
             Some(Err(error)) => {
-                self.remove(rtp);
+                self.remove(rtp, rtp_local);
                 return Err(error);
             }
             None => None,
+        };
+        let rest = Rest::Own {
+            lease,
+            rtp: rtp_local,
+            rtcp: rtcp_local,
+            fence,
         };
         Ok(Attached { rtp, rtcp, rest })
     }
 
     fn detach(&mut self, attached: Attached) -> Option<LegKind> {
-        let rtp_socket = self.remove(attached.rtp);
-        let rtcp_socket = attached.rtcp.and_then(|place| self.remove(place));
         let Rest::Own {
             lease,
             rtp,
@@ -427,12 +453,17 @@ impl PacketIo for Pairs {
         else {
             return None;
         };
-        Some(LegKind::Own(OwnPorts {
-            rtp: Udp::from_parts(rtp_socket?, rtp),
-            rtcp: rtcp_socket.and_then(|socket| Some(Udp::from_parts(socket, rtcp?))),
-            lease,
-            fence,
-        }))
+        let rtp = self.remove(attached.rtp, rtp);
+        let rtcp = attached.rtcp.zip(rtcp);
+        let rtcp = rtcp.and_then(|(place, local)| self.remove(place, local));
+        let sockets = Sockets {
+            rtp: rtp?,
+            rtcp,
+            watch: Some(self.epoll.clone()),
+        };
+        let mut own = OwnPorts::new(sockets, lease);
+        own.fence = fence;
+        Some(LegKind::Own(own))
     }
 
     fn set_tos(&mut self, attached: &Attached, tos: u8) -> io::Result<()> {
@@ -440,13 +471,11 @@ impl PacketIo for Pairs {
             if let Some(rings) = &mut self.rings {
                 rings.set_tos(place, tos);
             }
-            if let Some(Port {
-                socket: Some(socket),
-                reach,
-                ..
-            }) = self.ports.get(place as usize)
+            if let Some(port) = self.ports.get_mut(place as usize)
+                && let Some(socket) = &port.socket
             {
-                set_tos(socket, *reach, tos)?;
+                set_tos(socket, port.reach, tos)?;
+                port.tos = tos;
             }
         }
         Ok(())

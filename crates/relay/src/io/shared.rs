@@ -21,12 +21,12 @@ use super::pairs::Rest;
 use super::{Arrival, Attached, NOBODY, Outcome, PacketIo, Pass, Target};
 use crate::call::Refused;
 use crate::id::PortId;
-use crate::ports::{LegKind, SharedSockets};
+use crate::ports::{LegKind, Sockets};
 use crate::socket::{Reach, Udp, canonical, reach_of};
 use crate::stats::Counters;
 
 pub(crate) struct SharedIo {
-    sockets: Arc<SharedSockets>,
+    sockets: Arc<Sockets>,
     reach: Reach,
     table: Demux<u32>,
     routes: Slab<Route>,
@@ -56,7 +56,7 @@ struct Route {
 }
 
 impl SharedIo {
-    pub(crate) fn new(sockets: Arc<SharedSockets>, wait_ms: u64, seed: u64) -> SharedIo {
+    pub(crate) fn new(sockets: Arc<Sockets>, wait_ms: u64, seed: u64) -> SharedIo {
         SharedIo {
             reach: reach_of(&sockets.rtp.local()),
             sockets,

@@ -1,16 +1,19 @@
 //! The ports of a call's legs: a pair of numbers of a range, or a place on a shared port.
 
+mod held;
 mod numbers;
 mod range;
 mod shared;
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
+use nix::sys::epoll::Epoll;
 use threadbare_rtp::demux::{DemuxError, Filter};
 
 pub(crate) use self::range::{NumberLease, random};
 pub use self::range::{PortRange, PortUse, RangeSettings};
-pub(crate) use self::shared::{SharedHome, SharedPlace, SharedSockets};
+pub(crate) use self::shared::{SharedHome, SharedPlace, open_shared};
 pub use self::shared::{SharedPort, SharedSettings};
 use crate::fence::Fence;
 use crate::socket::{SocketError, Udp, Unreachable, check_destination};
@@ -76,16 +79,65 @@ pub(crate) enum LegKind {
     Shared(SharedPlace),
 }
 
-/// Sockets of one leg's own. Dropped in this order: a number is free when its sockets are closed.
+/// The sockets of one leg, or of a shared port.
 #[derive(Debug)]
-pub(crate) struct OwnPorts {
+pub(crate) struct Sockets {
     pub(crate) rtp: Udp,
     /// `None`: RTCP comes with the RTP.
     pub(crate) rtcp: Option<Udp>,
+    /// Has them all, also between two calls: what watches their events. `None`: nothing has watched them yet.
+    pub(crate) watch: Option<Arc<Epoll>>,
+}
+
+impl Sockets {
+    /// Opened just now.
+    pub(crate) fn new(rtp: Udp, rtcp: Option<Udp>) -> Sockets {
+        let watch = None;
+        Sockets { rtp, rtcp, watch }
+    }
+
+    pub(crate) fn each(&self) -> impl Iterator<Item = &Udp> {
+        std::iter::once(&self.rtp).chain(&self.rtcp)
+    }
+
+    pub(crate) fn each_mut(&mut self) -> impl Iterator<Item = &mut Udp> {
+        std::iter::once(&mut self.rtp).chain(&mut self.rtcp)
+    }
+}
+
+/// Ports of one leg's own. Dropped, they go back to their range, open or closed as it wants; others are closed.
+#[derive(Debug)]
+pub(crate) struct OwnPorts {
+    /// `None` only while it is dropped or taken apart.
+    sockets: Option<Sockets>,
     /// `None`: the ports were named.
-    pub(crate) lease: Option<NumberLease>,
+    lease: Option<NumberLease>,
     /// `None`: what is sent depends on nobody.
     pub(crate) fence: Option<Fence>,
+}
+
+impl OwnPorts {
+    pub(crate) fn new(sockets: Sockets, lease: Option<NumberLease>) -> OwnPorts {
+        OwnPorts {
+            sockets: Some(sockets),
+            lease,
+            fence: None,
+        }
+    }
+
+    /// To attach them.
+    pub(crate) fn into_parts(mut self) -> Option<(Sockets, Option<NumberLease>, Option<Fence>)> {
+        let sockets = self.sockets.take()?;
+        Some((sockets, self.lease.take(), self.fence.take()))
+    }
+}
+
+impl Drop for OwnPorts {
+    fn drop(&mut self) {
+        if let (Some(sockets), Some(lease)) = (self.sockets.take(), self.lease.take()) {
+            lease.give_back(sockets);
+        }
+    }
 }
 
 impl LegPorts {
@@ -95,23 +147,25 @@ impl LegPorts {
     /// # Errors
     /// An address is in use, or the machine does not have it, or descriptors have run out.
     pub fn open(rtp: SocketAddr, rtcp: Option<SocketAddr>) -> Result<LegPorts, SocketError> {
-        let own = OwnPorts {
-            rtp: Udp::bind(rtp, None)?,
-            rtcp: rtcp.map(|rtcp| Udp::bind(rtcp, None)).transpose()?,
-            lease: None,
-            fence: None,
-        };
-        for udp in std::iter::once(&own.rtp).chain(&own.rtcp) {
-            udp.join()?;
+        let rtcp = rtcp.map(|rtcp| Udp::bind(rtcp, None)).transpose()?;
+        let sockets = Sockets::new(Udp::bind(rtp, None)?, rtcp);
+        sockets.each().try_for_each(Udp::join)?;
+        Ok(LegPorts(LegKind::Own(OwnPorts::new(sockets, None))))
+    }
+
+    /// What has watched the sockets of an earlier call.
+    pub(crate) fn watch(&self) -> Option<&Arc<Epoll>> {
+        match &self.0 {
+            LegKind::Own(own) => own.sockets.as_ref()?.watch.as_ref(),
+            LegKind::Shared(_) => None,
         }
-        Ok(LegPorts(LegKind::Own(own)))
     }
 
     /// The address of the RTP port.
     #[must_use]
     pub fn rtp_address(&self) -> SocketAddr {
         match &self.0 {
-            LegKind::Own(own) => own.rtp.local(),
+            LegKind::Own(own) => own.sockets.as_ref().map_or(NOWHERE, |own| own.rtp.local()),
             LegKind::Shared(place) => place.sockets().rtp.local(),
         }
     }
@@ -120,7 +174,7 @@ impl LegPorts {
     #[must_use]
     pub fn rtcp_address(&self) -> Option<SocketAddr> {
         let rtcp = match &self.0 {
-            LegKind::Own(own) => own.rtcp.as_ref(),
+            LegKind::Own(own) => own.sockets.as_ref().and_then(|own| own.rtcp.as_ref()),
             LegKind::Shared(place) => place.sockets().rtcp.as_ref(),
         };
         rtcp.map(Udp::local)
@@ -131,11 +185,11 @@ impl LegPorts {
     ///
     /// # Errors
     /// The system refuses it.
-    pub fn set_tos(&self, tos: u8) -> std::io::Result<()> {
-        let LegKind::Own(own) = &self.0 else {
+    pub fn set_tos(&mut self, tos: u8) -> std::io::Result<()> {
+        let LegKind::Own(own) = &mut self.0 else {
             return Ok(());
         };
-        let mut sockets = std::iter::once(&own.rtp).chain(&own.rtcp);
+        let mut sockets = own.sockets.iter_mut().flat_map(Sockets::each_mut);
         sockets.try_for_each(|udp| udp.set_tos(tos))
     }
 
@@ -156,3 +210,6 @@ impl LegPorts {
         check_destination(self.rtp_address(), destination)
     }
 }
+
+/// Of ports that are being given back: nobody asks them.
+const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);

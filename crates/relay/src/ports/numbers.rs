@@ -2,25 +2,48 @@
 
 use std::collections::VecDeque;
 
-/// Port numbers in units of one port, or of an even and an odd one. Next-fit: a number comes back as late as possible.
+/// Port numbers in units of one port, or of an even and an odd one. A number comes back as late as possible: next-fit, but for
+/// those that something is kept of (`T`, open sockets), which are used again as soon as they may, the oldest first.
 #[derive(Debug)]
-pub(super) struct Numbers {
+pub(super) struct Numbers<T> {
     first: u16,
     step: u16,
     units: u32,
-    /// Bit i: unit i is in use or in quarantine.
+    /// Bit i: unit i is in use or rests.
     taken: Vec<u64>,
     /// The unit to try next.
     next: u32,
     in_use: u32,
-    /// Released units, and the times from which they are free again: in order, as the quarantine is the same for all.
-    quarantined: VecDeque<(u64, u32)>,
+    /// Released units, in the order in which they are free again, as the quarantine is the same for all.
+    resting: VecDeque<Resting<T>>,
     quarantine_ns: u64,
 }
 
-impl Numbers {
+#[derive(Debug)]
+struct Resting<T> {
+    unit: u32,
+    /// From when on it may be used.
+    free_ns: u64,
+    /// `None`: it is free without being asked for when its quarantine is over.
+    kept: Option<T>,
+}
+
+/// A number to use, and what was kept of it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Taken<T> {
+    pub(super) number: u16,
+    pub(super) kept: Option<T>,
+}
+
+impl<T> Numbers<T> {
     /// Numbers from `first` to `last`, `step` of them for each user. Starts at a place that `seed` chooses.
-    pub(super) fn new(first: u16, last: u16, step: u16, seed: u64, quarantine_ns: u64) -> Numbers {
+    pub(super) fn new(
+        first: u16,
+        last: u16,
+        step: u16,
+        seed: u64,
+        quarantine_ns: u64,
+    ) -> Numbers<T> {
         let units = (u32::from(last) + 1 - u32::from(first)) / u32::from(step);
         Numbers {
             first,
@@ -29,59 +52,61 @@ impl Numbers {
             taken: vec![0; units.div_ceil(64) as usize],
             next: (seed % u64::from(units.max(1))) as u32,
             in_use: 0,
-            quarantined: VecDeque::new(),
+            resting: VecDeque::new(),
             quarantine_ns,
         }
     }
 
-    /// The next free number.
-    pub(super) fn take(&mut self, now_ns: u64) -> Option<u16> {
-        self.end_quarantines(now_ns);
+    /// The next number to use.
+    pub(super) fn take(&mut self, now_ns: u64) -> Option<Taken<T>> {
+        while let Some(Resting { unit, kept, .. }) = self.pop_rested(now_ns) {
+            if kept.is_some() {
+                self.in_use += 1;
+                let number = self.number_of(unit);
+                return Some(Taken { number, kept });
+            }
+            self.clear(unit);
+        }
         let unit = self
             .free_from(self.next, self.units)
             .or_else(|| self.free_from(0, self.next))?;
         self.taken[unit as usize / 64] |= 1 << (unit % 64);
         self.in_use += 1;
         self.next = (unit + 1) % self.units;
-        Some(self.first + unit as u16 * self.step)
+        let number = self.number_of(unit);
+        Some(Taken { number, kept: None })
     }
 
-    /// This number, if it is one of the range's and free.
-    pub(super) fn take_at(&mut self, now_ns: u64, number: u16) -> Option<u16> {
-        self.end_quarantines(now_ns);
+    /// This number, if it is one of the range's and nobody uses it. One that rests is had at once: who names it goes on with it.
+    pub(super) fn take_at(&mut self, number: u16) -> Option<Taken<T>> {
         let above = number.checked_sub(self.first)?;
         let unit = u32::from(above / self.step);
         if above % self.step != 0 || unit >= self.units {
             return None;
         }
-        let word = &mut self.taken[unit as usize / 64];
-        let bit = 1 << (unit % 64);
-        if *word & bit != 0 {
-            return None;
+        let (word, bit) = (unit as usize / 64, 1 << (unit % 64));
+        let mut kept = None;
+        if self.taken[word] & bit != 0 {
+            let place = self.resting.iter().position(|one| one.unit == unit)?;
+            kept = self.resting.remove(place)?.kept;
         }
-        *word |= bit;
+        self.taken[word] |= bit;
         self.in_use += 1;
-        Some(number)
+        Some(Taken { number, kept })
     }
 
-    /// Frees what nobody sends to any more.
-    fn end_quarantines(&mut self, now_ns: u64) {
-        while let Some(&(free_ns, unit)) = self.quarantined.front()
-            && free_ns <= now_ns
-        {
-            self.quarantined.pop_front();
-            self.clear(unit);
-        }
-    }
-
-    /// The user of a number has gone: free again after the quarantine.
-    pub(super) fn release(&mut self, now_ns: u64, number: u16) {
+    /// The user of a number has gone: it may be used again after the quarantine. `kept`: with this.
+    pub(super) fn release(&mut self, now_ns: u64, number: u16, kept: Option<T>) {
         let unit = self.unit_of(number);
         self.in_use -= 1;
         let free_ns = now_ns.saturating_add(self.quarantine_ns);
         // Threads read the clock before they take the lock.
-        let last_ns = self.quarantined.back().map_or(0, |(free_ns, _)| *free_ns);
-        self.quarantined.push_back((free_ns.max(last_ns), unit));
+        let last_ns = self.resting.back().map_or(0, |last| last.free_ns);
+        self.resting.push_back(Resting {
+            unit,
+            free_ns: free_ns.max(last_ns),
+            kept,
+        });
     }
 
     /// The number was not used after all: free at once.
@@ -91,14 +116,48 @@ impl Numbers {
         self.clear(unit);
     }
 
+    /// What is kept of numbers that could have been used for as long as they rested before, and were not. They are free.
+    pub(super) fn take_unwanted(&mut self, now_ns: u64) -> Vec<T> {
+        let rested_ns = now_ns.saturating_sub(self.quarantine_ns);
+        let mut unwanted = Vec::new();
+        while let Some(Resting { unit, kept, .. }) = self.pop_rested(rested_ns) {
+            self.clear(unit);
+            unwanted.extend(kept);
+        }
+        unwanted
+    }
+
+    /// The oldest that is kept.
+    pub(super) fn take_oldest_kept(&mut self) -> Option<T> {
+        self.resting.iter_mut().find_map(|one| one.kept.take())
+    }
+
+    /// All that is kept.
+    pub(super) fn take_kept(&mut self) -> Vec<T> {
+        let resting = self.resting.iter_mut();
+        resting.filter_map(|one| one.kept.take()).collect()
+    }
+
     /// Users that the range has room for.
     pub(super) fn units(&self) -> u32 {
         self.units
     }
 
-    /// Numbers in use and in quarantine.
+    /// Numbers in use, and those that rest.
     pub(super) fn occupied(&self) -> (u32, u32) {
-        (self.in_use, self.quarantined.len() as u32)
+        (self.in_use, self.resting.len() as u32)
+    }
+
+    /// The next one whose quarantine was over at `now_ns`.
+    fn pop_rested(&mut self, now_ns: u64) -> Option<Resting<T>> {
+        let next = self.resting.front()?;
+        (next.free_ns <= now_ns)
+            .then(|| self.resting.pop_front())
+            .flatten()
+    }
+
+    fn number_of(&self, unit: u32) -> u16 {
+        self.first + unit as u16 * self.step
     }
 
     fn unit_of(&self, number: u16) -> u32 {
@@ -134,10 +193,22 @@ mod tests {
 
     const S: u64 = 1_000_000_000;
 
+    type Named = Numbers<&'static str>;
+
+    fn plain<T>(number: u16) -> Option<Taken<T>> {
+        Some(Taken { number, kept: None })
+    }
+
+    fn with(number: u16, kept: &'static str) -> Option<Taken<&'static str>> {
+        let kept = Some(kept);
+        Some(Taken { number, kept })
+    }
+
     #[test]
     fn pairs_begin_with_even_numbers_and_end_in_the_range() {
-        let mut numbers = Numbers::new(10_000, 10_007, 2, 3, 0);
-        let mut all: Vec<u16> = std::iter::from_fn(|| numbers.take(0)).collect();
+        let mut numbers = Named::new(10_000, 10_007, 2, 3, 0);
+        let mut all: Vec<u16> =
+            std::iter::from_fn(|| numbers.take(0).map(|taken| taken.number)).collect();
         assert_eq!(all[0], 10_006, "the seed chooses the start");
         all.sort_unstable();
         assert_eq!(all, [10_000, 10_002, 10_004, 10_006]);
@@ -146,65 +217,160 @@ mod tests {
 
     #[test]
     fn a_released_number_is_free_after_the_quarantine_only() {
-        let mut numbers = Numbers::new(7, 7, 1, 0, 5 * S);
-        assert_eq!(numbers.take(S), Some(7));
-        numbers.release(2 * S, 7);
-        assert_eq!(numbers.take(7 * S - 1), None);
-        assert_eq!(numbers.occupied(), (0, 1));
-        assert_eq!(numbers.take(7 * S), Some(7));
+        for kept in [None, Some("sockets")] {
+            let mut numbers = Named::new(7, 7, 1, 0, 5 * S);
+            assert_eq!(numbers.take(S), plain(7));
+            numbers.release(2 * S, 7, kept);
+            assert_eq!(numbers.take(7 * S - 1), None);
+            assert_eq!(numbers.occupied(), (0, 1));
+            assert_eq!(numbers.take(7 * S), Some(Taken { number: 7, kept }));
+        }
+    }
+
+    #[test]
+    fn numbers_that_something_is_kept_of_come_before_others_the_oldest_first() {
+        let mut numbers = Named::new(1, 9, 1, 0, 5 * S);
+        for number in 1..=3 {
+            assert_eq!(numbers.take(0), plain(number));
+        }
+        numbers.release(S, 2, Some("two"));
+        numbers.release(S, 1, None);
+        numbers.release(2 * S, 3, Some("three"));
+        assert_eq!(numbers.take(6 * S), with(2, "two"));
+        assert_eq!(numbers.take(6 * S), plain(4), "three rests");
+        assert_eq!(numbers.take(7 * S), with(3, "three"));
+        for number in [5, 6, 7, 8, 9, 1] {
+            assert_eq!(numbers.take(7 * S), plain(number));
+        }
+        assert_eq!(numbers.take(7 * S), None);
+        assert_eq!(numbers.occupied(), (9, 0));
+    }
+
+    #[test]
+    fn what_is_kept_is_unwanted_when_it_has_rested_twice_as_long() {
+        let mut numbers = Named::new(1, 9, 1, 0, 5 * S);
+        for (now_ns, number, kept) in [(0, 1, Some("one")), (S, 2, None), (2 * S, 3, Some("three"))]
+        {
+            assert_eq!(numbers.take(0), plain(number));
+            numbers.release(now_ns, number, kept);
+        }
+        assert!(numbers.take_unwanted(10 * S - 1).is_empty());
+        assert_eq!(numbers.take_unwanted(10 * S), ["one"]);
+        assert_eq!(numbers.occupied(), (0, 2));
+        assert_eq!(numbers.take_oldest_kept(), Some("three"));
+        assert_eq!(numbers.take_oldest_kept(), None);
+        assert_eq!(numbers.occupied(), (0, 2), "its number rests all the same");
+        assert!(numbers.take_unwanted(12 * S).is_empty());
+        assert_eq!(numbers.occupied(), (0, 0));
     }
 
     #[test]
     fn a_number_is_taken_by_name_once_and_only_if_it_is_one() {
-        let mut numbers = Numbers::new(10_000, 10_007, 2, 0, 5 * S);
+        let mut numbers = Named::new(10_000, 10_007, 2, 0, 5 * S);
         for other in [9_998, 10_003, 10_008, 0, u16::MAX] {
-            assert_eq!(numbers.take_at(0, other), None, "{other}");
+            assert_eq!(numbers.take_at(other), None, "{other}");
         }
-        assert_eq!(numbers.take_at(0, 10_006), Some(10_006));
-        assert_eq!(numbers.take_at(0, 10_006), None);
-        numbers.release(0, 10_006);
-        assert_eq!(numbers.take_at(5 * S - 1, 10_006), None);
-        assert_eq!(numbers.take_at(5 * S, 10_006), Some(10_006));
+        for kept in [None, Some("sockets"), None] {
+            let taken = numbers.take_at(10_006).unwrap();
+            assert_eq!(taken.number, 10_006);
+            assert_eq!(numbers.take_at(10_006), None);
+            // Who goes on with it does not wait for its late packets to end: they are its own.
+            numbers.release(0, 10_006, kept);
+            assert_eq!(
+                numbers.take_at(10_006),
+                Some(Taken {
+                    number: 10_006,
+                    kept
+                })
+            );
+            numbers.release(0, 10_006, None);
+        }
+        assert_eq!(numbers.occupied(), (0, 1));
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Take,
+        TakeAt(u16),
+        Release(prop::sample::Index, bool),
+        TakeUnwanted,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => Just(Step::Take),
+            2 => (990_u16..1170).prop_map(Step::TakeAt),
+            5 => any::<(prop::sample::Index, bool)>().prop_map(|(index, keeps)| Step::Release(index, keeps)),
+            1 => Just(Step::TakeUnwanted),
+        ]
+    }
+
+    /// What the definition knows of a number that is not free.
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    enum Known {
+        InUse,
+        Rests { since_ns: u64, kept: Option<u32> },
     }
 
     proptest! {
-        /// Whatever comes and goes: a number is given once at a time, never in its quarantine, and always if one is free.
+        /// Whatever comes and goes: a number is given once at a time, never in its quarantine unless it is named, and always if one is free; and
+        /// with what was kept of it.
         #[test]
         fn equals_the_definition(
             first in 1000_u16..1010, count in 1_u16..150, seed: u64,
-            steps in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>(), 0..3 * S), 1..400),
-            named in prop::collection::vec(prop::option::weighted(0.3, 990_u16..1170), 400),
+            steps in prop::collection::vec((step(), 0..3 * S), 1..400),
         ) {
             let mut numbers = Numbers::new(first, first + count - 1, 1, seed, 4 * S);
-            // Number -> when it was released, or in use.
-            let mut known: BTreeMap<u16, Option<u64>> = BTreeMap::new();
+            let mut known: BTreeMap<u16, Known> = BTreeMap::new();
             let mut now_ns = 0;
-            for ((takes, index, pause_ns), named) in steps.into_iter().zip(named) {
+            for (i, (step, pause_ns)) in steps.into_iter().enumerate() {
                 now_ns += pause_ns;
-                let used: Vec<u16> = known.iter().filter(|(_, at)| at.is_none()).map(|(n, _)| *n).collect();
-                if !takes && !used.is_empty() {
-                    let number = *index.get(&used);
-                    numbers.release(now_ns, number);
-                    known.insert(number, Some(now_ns));
-                    continue;
-                }
-                let is_free = |n: &u16| known.get(n).is_none_or(|at| at.is_some_and(|at| at + 4 * S <= now_ns));
-                let free = (first..first + count).filter(is_free).count();
-                if let Some(number) = named {
-                    let is_one = (first..first + count).contains(&number) && is_free(&number);
-                    prop_assert_eq!(numbers.take_at(now_ns, number), is_one.then_some(number));
-                    if is_one {
-                        known.insert(number, None);
+                let kept_of = |n: u16| match known.get(&n) {
+                    Some(Known::Rests { kept, .. }) => *kept,
+                    _ => None,
+                };
+                let is_free = |n: &u16| match known.get(n) {
+                    None => true,
+                    Some(Known::InUse) => false,
+                    Some(Known::Rests { since_ns, .. }) => since_ns + 4 * S <= now_ns,
+                };
+                let all = first..first + count;
+                match step {
+                    Step::Release(index, keeps) => {
+                        let used = known.iter().filter(|(_, at)| **at == Known::InUse);
+                        let used: Vec<u16> = used.map(|(n, _)| *n).collect();
+                        if !used.is_empty() {
+                            let (number, kept) = (*index.get(&used), keeps.then_some(i as u32));
+                            numbers.release(now_ns, number, kept);
+                            known.insert(number, Known::Rests { since_ns: now_ns, kept });
+                        }
                     }
-                    continue;
-                }
-                match numbers.take(now_ns) {
-                    Some(number) => {
-                        prop_assert!(is_free(&number));
-                        prop_assert!((first..first + count).contains(&number));
-                        known.insert(number, None);
+                    Step::TakeAt(number) => {
+                        let is_one = all.contains(&number) && known.get(&number) != Some(&Known::InUse);
+                        let kept = kept_of(number);
+                        prop_assert_eq!(numbers.take_at(number), is_one.then_some(Taken { number, kept }));
+                        if is_one {
+                            known.insert(number, Known::InUse);
+                        }
                     }
-                    None => prop_assert_eq!(free, 0),
+                    Step::TakeUnwanted => {
+                        let is_unwanted = |at: &Known| matches!(at, Known::Rests { since_ns, .. } if since_ns + 8 * S <= now_ns);
+                        let mut expected: Vec<u32> =
+                            known.iter().filter(|(_, at)| is_unwanted(at)).filter_map(|(n, _)| kept_of(*n)).collect();
+                        expected.sort_unstable();
+                        prop_assert_eq!(numbers.take_unwanted(now_ns), expected);
+                        known.retain(|_, at| !is_unwanted(at));
+                    }
+                    Step::Take => match numbers.take(now_ns) {
+                        Some(Taken { number, kept }) => {
+                            prop_assert!(is_free(&number) && all.contains(&number));
+                            let oldest = all.filter(is_free).filter_map(kept_of).min();
+                            prop_assert_eq!(kept, oldest);
+                            prop_assert!(kept.is_none() || kept == kept_of(number));
+                            known.insert(number, Known::InUse);
+                        }
+                        None => prop_assert_eq!(all.filter(is_free).count(), 0),
+                    },
                 }
             }
         }

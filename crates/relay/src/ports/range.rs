@@ -1,15 +1,25 @@
 //! Ports from a range of numbers.
+//!
+//! A socket costs more to open, bind, watch and close than a call costs otherwise. So those of a call that has ended rest with their number:
+//! sealed, which is for others as if they were closed. The next call after the quarantine has them; nobody does for as long again, and they are
+//! closed.
+//!
+//! | socket | who may reach it | until |
+//! |---|---|---|
+//! | leased | anybody: the call decides whom it hears | the call ends |
+//! | resting | nobody | quarantine, and the next lease; or twice the quarantine, or a file needs the descriptor: closed |
 
 use std::hash::{BuildHasher, Hasher};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use threadbare_runtime::clock_now_ns;
 
-use super::numbers::Numbers;
-use super::{LegKind, LegPorts, OwnPorts, PortError};
+use super::held::Held;
+use super::numbers::{Numbers, Taken};
+use super::{LegKind, LegPorts, OwnPorts, PortError, Sockets};
 use crate::socket::{SocketError, Udp};
 use crate::sync::lock;
 
@@ -57,15 +67,22 @@ impl RangeSettings {
     }
 }
 
-/// Gives the ports of a range, from any thread. Ports cost nothing until they are used.
+/// Gives the ports of a range, from any thread. Ports cost nothing until they are used. When it is dropped, leases stay; what rests is closed.
 #[derive(Debug, Clone)]
 pub struct PortRange(Arc<Range>);
 
 #[derive(Debug)]
 struct Range {
     settings: RangeSettings,
-    numbers: Mutex<Numbers>,
+    numbers: Mutex<Numbers<Resting>>,
     precedes_address: AtomicBool,
+}
+
+/// Sockets that were sealed.
+#[derive(Debug)]
+struct Resting {
+    sockets: Sockets,
+    held: Held,
 }
 
 impl PortRange {
@@ -102,7 +119,7 @@ impl PortRange {
         self.0.precedes_address.store(true, Relaxed);
     }
 
-    /// Opens the ports for a leg. Skips ports that other programs have.
+    /// Opens the ports for a leg, or has those of an earlier one. Skips ports that other programs have.
     ///
     /// # Errors
     /// No port is free, or the system gives no socket.
@@ -110,14 +127,15 @@ impl PortRange {
         let range = &self.0;
         let attempts = lock(&range.numbers).units();
         for _ in 0..attempts {
-            let Some(number) = lock(&range.numbers).take(clock_now_ns()) else {
+            let Some(taken) = lock(&range.numbers).take(clock_now_ns()) else {
                 break;
             };
-            match range.open(number) {
-                Ok(sockets) => return Ok(self.leased(sockets, Some(number))),
+            let number = taken.number;
+            match range.open(taken) {
+                Ok((sockets, held)) => return Ok(self.leased(sockets, Some((number, held)))),
                 // Not tried again before the quarantine is over.
                 Err(error) if error.is_in_use() => {
-                    lock(&range.numbers).release(clock_now_ns(), number);
+                    lock(&range.numbers).release(clock_now_ns(), number, None);
                 }
                 Err(error) => {
                     lock(&range.numbers).put_back(number);
@@ -128,42 +146,77 @@ impl PortRange {
         Err(range.exhausted())
     }
 
-    /// Opens the ports of a leg whose peer was told this number: by another process, before this one. Of a number that is no longer in the range,
-    /// the ports are opened all the same.
+    /// Opens the ports of a leg whose peer was told this number: by another process, before this one, or by this one, before another. Of a number
+    /// that is no longer in the range, the ports are opened all the same.
     ///
     /// # Errors
     /// The number is in use, or the system gives no socket.
     pub fn lease_at(&self, number: u16) -> Result<LegPorts, PortError> {
         let range = &self.0;
-        let taken = lock(&range.numbers).take_at(clock_now_ns(), number);
-        match range.open(number) {
-            Ok(sockets) => Ok(self.leased(sockets, taken)),
+        let taken = lock(&range.numbers).take_at(number);
+        let is_one = taken.is_some();
+        match range.open(taken.unwrap_or(Taken { number, kept: None })) {
+            Ok((sockets, held)) => Ok(self.leased(sockets, is_one.then_some((number, held)))),
             Err(error) => {
-                if let Some(taken) = taken {
-                    lock(&range.numbers).put_back(taken);
+                if is_one {
+                    lock(&range.numbers).put_back(number);
                 }
                 Err(error.into())
             }
         }
     }
 
-    fn leased(&self, sockets: (Udp, Option<Udp>), number: Option<u16>) -> LegPorts {
-        let lease = number.map(|number| NumberLease {
-            range: self.0.clone(),
+    /// Closes what no call has wanted for a while. To be called now and then, while the range is used.
+    pub fn close_unwanted(&self) {
+        let unwanted = lock(&self.0.numbers).take_unwanted(clock_now_ns());
+        // Not under the lock: it takes time.
+        drop(unwanted);
+    }
+
+    /// Whether numbers are in use, or rest.
+    #[must_use]
+    pub fn is_used(&self) -> bool {
+        lock(&self.0.numbers).occupied() != (0, 0)
+    }
+
+    /// Closes what rests, so that another range with the same numbers can open them.
+    pub fn close_resting(&self) {
+        let resting = lock(&self.0.numbers).take_kept();
+        drop(resting);
+    }
+
+    fn leased(&self, sockets: Sockets, number: Option<(u16, Held)>) -> LegPorts {
+        let lease = number.map(|(number, held)| NumberLease {
+            range: Arc::downgrade(&self.0),
             number,
+            held: Some(held),
         });
-        let (rtp, rtcp) = sockets;
-        LegPorts(LegKind::Own(OwnPorts {
-            rtp,
-            rtcp,
-            lease,
-            fence: None,
-        }))
+        LegPorts(LegKind::Own(OwnPorts::new(sockets, lease)))
     }
 }
 
 impl Range {
-    fn open(&self, number: u16) -> Result<(Udp, Option<Udp>), SocketError> {
+    fn open(&self, taken: Taken<Resting>) -> Result<(Sockets, Held), SocketError> {
+        if let Some(Resting { mut sockets, held }) = taken.kept
+            && sockets.each_mut().try_for_each(Udp::unseal).is_ok()
+        {
+            return Ok((sockets, held));
+        }
+        if Held::is_crowded() {
+            let oldest = lock(&self.numbers).take_oldest_kept();
+            drop(oldest);
+        }
+        match self.open_new(taken.number) {
+            Err(SocketError::Descriptors { .. }) => {
+                let resting = lock(&self.numbers).take_kept();
+                drop(resting);
+                self.open_new(taken.number)
+            }
+            opened => opened,
+        }
+    }
+
+    fn open_new(&self, number: u16) -> Result<(Sockets, Held), SocketError> {
         let settings = &self.settings;
         let bind = |port| {
             let address = SocketAddr::new(settings.address, port);
@@ -178,7 +231,9 @@ impl Range {
             PortUse::Pair => Some(bind(number.wrapping_add(1))?),
             PortUse::Mux => None,
         };
-        Ok((rtp, rtcp))
+        let sockets = Sockets::new(rtp, rtcp);
+        let held = Held::new(sockets.each().count());
+        Ok((sockets, held))
     }
 
     fn exhausted(&self) -> PortError {
@@ -198,13 +253,38 @@ impl Range {
 /// A number in use.
 #[derive(Debug)]
 pub(crate) struct NumberLease {
-    range: Arc<Range>,
+    /// `None` if there is no such range any more.
+    range: Weak<Range>,
     number: u16,
+    /// `None` while it is given back.
+    held: Option<Held>,
+}
+
+impl NumberLease {
+    /// The call has ended, and its sockets rest.
+    pub(crate) fn give_back(mut self, sockets: Sockets) {
+        let Some(range) = self.range.upgrade() else {
+            return;
+        };
+        if !Held::may_rest() || sockets.each().any(|udp| udp.seal().is_err()) {
+            // First closed, then free.
+            drop(sockets);
+            return;
+        }
+        if let Some(held) = self.held.take() {
+            let resting = Resting { sockets, held };
+            lock(&range.numbers).release(clock_now_ns(), self.number, Some(resting));
+        }
+    }
 }
 
 impl Drop for NumberLease {
     fn drop(&mut self) {
-        lock(&self.range.numbers).release(clock_now_ns(), self.number);
+        if self.held.is_some()
+            && let Some(range) = self.range.upgrade()
+        {
+            lock(&range.numbers).release(clock_now_ns(), self.number, None);
+        }
     }
 }
 

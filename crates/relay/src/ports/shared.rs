@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use threadbare_rtp::demux::{DemuxError, Filter, ROUTES_MAX};
 
-use super::{LegKind, LegPorts, PortError};
+use super::{LegKind, LegPorts, PortError, Sockets};
 use crate::socket::{SocketError, Udp};
 use crate::sync::lock;
 
@@ -41,7 +41,7 @@ impl SharedSettings {
 pub struct SharedPort(Arc<Shared>);
 
 struct Shared {
-    sockets: Arc<SharedSockets>,
+    sockets: Arc<Sockets>,
     home: SharedHome,
     filters: Mutex<HashSet<Filter>>,
     /// Tells the shard that nobody uses the port any more.
@@ -58,31 +58,23 @@ pub(crate) struct SharedHome {
     pub(crate) io: u32,
 }
 
-#[derive(Debug)]
-pub(crate) struct SharedSockets {
-    pub(crate) rtp: Udp,
-    pub(crate) rtcp: Option<Udp>,
-}
-
-impl SharedSockets {
-    pub(crate) fn open(settings: &SharedSettings) -> Result<Arc<SharedSockets>, SocketError> {
-        let bytes = Some(settings.receive_buffer_bytes.unwrap_or(BUFFER_BYTES));
-        let rtp = Udp::bind(settings.address, bytes)?;
-        let rtcp = match settings.rtcp_port {
-            Some(port) => {
-                let mut address = settings.address;
-                address.set_port(port);
-                Some(Udp::bind(address, bytes)?)
-            }
-            None => None,
-        };
-        Ok(Arc::new(SharedSockets { rtp, rtcp }))
-    }
+pub(crate) fn open_shared(settings: &SharedSettings) -> Result<Arc<Sockets>, SocketError> {
+    let bytes = Some(settings.receive_buffer_bytes.unwrap_or(BUFFER_BYTES));
+    let rtp = Udp::bind(settings.address, bytes)?;
+    let rtcp = match settings.rtcp_port {
+        Some(port) => {
+            let mut address = settings.address;
+            address.set_port(port);
+            Some(Udp::bind(address, bytes)?)
+        }
+        None => None,
+    };
+    Ok(Arc::new(Sockets::new(rtp, rtcp)))
 }
 
 impl SharedPort {
     pub(crate) fn new(
-        sockets: Arc<SharedSockets>,
+        sockets: Arc<Sockets>,
         home: SharedHome,
         close: Box<dyn Fn() + Send + Sync>,
     ) -> SharedPort {
@@ -147,7 +139,7 @@ pub(crate) struct SharedPlace {
 }
 
 impl SharedPlace {
-    pub(crate) fn sockets(&self) -> &SharedSockets {
+    pub(crate) fn sockets(&self) -> &Sockets {
         &self.port.0.sockets
     }
 

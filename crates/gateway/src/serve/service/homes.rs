@@ -84,6 +84,16 @@ impl Homes {
         self.guests.get_mut(self.of.get(call)?)
     }
 
+    /// Closes ports that no call has wanted for a while.
+    pub(super) fn close_unwanted(&self) {
+        self.guests.values().for_each(Interfaces::close_unwanted);
+    }
+
+    /// Whether ports of guests are in use, or rest.
+    pub(super) fn are_used(&self) -> bool {
+        self.guests.values().any(Interfaces::are_used)
+    }
+
     /// Where the calls of a service have their ports, should it be here.
     fn interfaces_of<'a>(
         &'a mut self,

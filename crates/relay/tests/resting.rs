@@ -1,0 +1,232 @@
+//! Sockets between two calls: open, but for others as if they were closed, and the next call's as if they were new.
+
+mod common;
+
+use std::io::ErrorKind;
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use common::{
+    Forwarder, LOCALHOST, engine, next, peer, range_settings, send_in_turn, settings, until,
+};
+use threadbare_relay::{
+    CallHandle, Engine, Gathering, LegPorts, PortRange, PortUse, RangeSettings,
+};
+
+/// A range of as many legs, of ports that were free just now.
+fn range_of(legs: u16, quarantine: Duration) -> PortRange {
+    let all = range_settings(LOCALHOST, PortUse::Pair);
+    let free = PortRange::new(all.clone()).unwrap();
+    // In a row: next-fit. Ports of other tests may lie between.
+    let first = loop {
+        let leases: Vec<LegPorts> = (0..legs).map(|_| free.lease().unwrap()).collect();
+        let first = leases[0].rtp_address().port();
+        let is_row = |(i, leg): (u16, &LegPorts)| leg.rtp_address().port() == first + 2 * i;
+        if (0..legs).zip(&leases).all(is_row) {
+            break first;
+        }
+    };
+    let (last, quarantine) = (first + 2 * legs - 1, quarantine);
+    PortRange::new(RangeSettings {
+        first,
+        last,
+        quarantine,
+        ..all
+    })
+    .unwrap()
+}
+
+/// A call of one leg that sends back what comes.
+fn echo(engine: &Engine<Forwarder>, leg: LegPorts, to: &UdpSocket) -> CallHandle<Forwarder> {
+    let to = to.local_addr().unwrap();
+    let mut forwarder = Forwarder::new(to, to);
+    forwarder.echoes = true;
+    engine.create("echoes", vec![leg], forwarder).unwrap()
+}
+
+fn is_closed_for_others(port: u16) {
+    let stranger = peer();
+    stranger.connect((LOCALHOST, port)).unwrap();
+    // RFC 1122, section 4.1.3.1: "UDP SHOULD send an ICMP Port Unreachable message".
+    let refused = stranger.send(b"x").and_then(|_| stranger.recv(&mut [0; 8]));
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::ConnectionRefused);
+}
+
+#[test]
+fn the_next_call_has_the_ports_of_the_last_one_and_nothing_of_it() {
+    let engine: Engine<Forwarder> = engine(1, 1);
+    let range = range_of(1, Duration::ZERO);
+    let party = peer();
+    let mut port = None;
+    for round in 0..20_u8 {
+        let leg = range.lease().unwrap();
+        let local = leg.rtp_address();
+        assert_eq!(*port.get_or_insert(local.port()), local.port());
+        // Those that have come before the call are its first.
+        party.send_to(&[round], local).unwrap();
+        let call = echo(&engine, leg, &party);
+        assert_eq!(next(&party), (vec![round], local));
+        let received = call.with(|call, _| call.received).wait();
+        assert_eq!(received, Ok(1), "what another was to get");
+        send_in_turn(&call, "127.0.0.1:9".parse().unwrap(), &party);
+        if round % 2 == 0 {
+            // It ends amid them.
+            for _ in 0..50 {
+                party.send_to(b"late", local).unwrap();
+            }
+        }
+        call.remove();
+        is_closed_for_others(local.port());
+        party.set_nonblocking(true).unwrap();
+        while party.recv(&mut [0; 8]).is_ok() {}
+        party.set_nonblocking(false).unwrap();
+    }
+}
+
+#[test]
+fn a_leg_that_no_call_had_leaves_nothing_either() {
+    let range = range_of(1, Duration::ZERO);
+    let (party, engine) = (peer(), engine(1, 1));
+    for round in 0..3_u8 {
+        let leg = range.lease().unwrap();
+        party.send_to(b"early", leg.rtp_address()).unwrap();
+        party
+            .send_to(b"early", leg.rtcp_address().unwrap())
+            .unwrap();
+        drop(leg);
+        let leg = range.lease().unwrap();
+        let local = leg.rtp_address();
+        let call = echo(&engine, leg, &party);
+        party.send_to(&[round], local).unwrap();
+        assert_eq!(next(&party).0, [round]);
+        call.remove();
+    }
+}
+
+#[test]
+fn sockets_follow_their_call_to_another_thread() {
+    let engine: Engine<Forwarder> = engine(1, 2);
+    let range = range_of(20, Duration::ZERO);
+    let party = peer();
+    let begin = || {
+        let leg = range.lease().unwrap();
+        let local = leg.rtp_address();
+        let call = echo(&engine, leg, &party);
+        party.send_to(b"?", local).unwrap();
+        assert_eq!(next(&party), (b"?".to_vec(), local));
+        (local, call)
+    };
+    let calls: Vec<_> = (0..20).map(|_| begin()).collect();
+    let thread = |call: &CallHandle<Forwarder>| call.shard().name().to_owned();
+    let here = thread(&calls[0].1);
+    let (mut here, mut there): (Vec<_>, Vec<_>) = calls
+        .into_iter()
+        .partition(|(_, call)| thread(call) == here);
+    assert_eq!(
+        (here.len(), there.len()),
+        (10, 10),
+        "the one with fewer calls"
+    );
+    // The oldest that rests is one of the thread with many calls.
+    let (first, call) = there.pop().unwrap();
+    let loaded = thread(&call);
+    call.remove();
+    let (second, call) = here.pop().unwrap();
+    let idle = thread(&call);
+    call.remove();
+    here.drain(..).for_each(|(_, call)| drop(call.remove()));
+    let (local, call) = begin();
+    assert_eq!(
+        (local, thread(&call)),
+        (first, idle.clone()),
+        "it has moved"
+    );
+    let (local, other) = begin();
+    assert_eq!((local, thread(&other)), (second, idle), "it has stayed");
+    drop((call, other));
+    // And where the other thread has a few calls fewer, they stay as well.
+    there.drain(5..).for_each(|(_, call)| drop(call.remove()));
+    until("calls have ended", || engine.calls() == 5);
+    let threads: Vec<_> = (0..15).map(|_| thread(&begin().1)).collect();
+    assert!(threads.contains(&loaded));
+}
+
+#[test]
+fn who_names_a_port_that_rests_has_it_at_once() {
+    let range = range_of(2, Duration::from_secs(3600));
+    let leg = range.lease().unwrap();
+    let local = leg.rtp_address();
+    drop(leg);
+    is_closed_for_others(local.port());
+    let leg = range.lease_at(local.port()).unwrap();
+    assert_eq!(leg.rtp_address(), local);
+    let party = peer();
+    let engine = engine(1, 1);
+    let _call = echo(&engine, leg, &party);
+    party.send_to(b"back", local).unwrap();
+    assert_eq!(next(&party), (b"back".to_vec(), local));
+}
+
+#[test]
+fn other_programs_have_the_ports_when_nobody_here_wants_them() {
+    let may_have = |port| UdpSocket::bind((LOCALHOST, port)).is_ok();
+    // No call for as long as the quarantine.
+    let range = range_of(1, Duration::from_millis(1));
+    let port = range.lease().unwrap().rtp_address().port();
+    assert!(range.is_used());
+    until("closed", || {
+        range.close_unwanted();
+        may_have(port)
+    });
+    assert!(!range.is_used());
+    // On demand, quarantine or not.
+    let range = range_of(1, Duration::from_secs(3600));
+    let port = range.lease().unwrap().rtp_address().port();
+    assert!(!may_have(port));
+    range.close_resting();
+    assert!(may_have(port));
+    assert!(range.lease().is_err(), "the number rests all the same");
+    // With the range.
+    let range = range_of(2, Duration::from_secs(3600));
+    let (rests, stays) = (range.lease().unwrap(), range.lease().unwrap());
+    let port = rests.rtp_address().port();
+    drop((rests, range));
+    assert!(may_have(port));
+    let port = stays.rtp_address().port();
+    assert!(!may_have(port), "a lease outlives its range");
+    drop(stays);
+    assert!(may_have(port));
+}
+
+#[test]
+fn gathered_orders_wait_until_they_are_told() {
+    // No slice comes: a thread works when it is told only.
+    let engine: Engine<Forwarder> = Engine::new(settings(3_600_000, 1)).unwrap();
+    let range = range_of(2, Duration::ZERO);
+    let party = peer();
+    let call = echo(&engine, range.lease().unwrap(), &party);
+    assert_eq!(call.with(|_, _| 1).wait(), Ok(1));
+    let done = Arc::new(AtomicUsize::new(0));
+    let one = || {
+        let done = done.clone();
+        call.with(move |_, _| done.fetch_add(1, Ordering::SeqCst))
+    };
+    let gathering = Gathering::begin();
+    let replies = {
+        let _inner = Gathering::begin();
+        [one(), one(), one()]
+    };
+    assert_eq!(done.load(Ordering::SeqCst), 0);
+    drop(gathering);
+    let done_as = replies.map(|reply| reply.wait().unwrap());
+    assert_eq!(done_as, [0, 1, 2], "in order");
+    // Who waits has told before.
+    let _gathering = Gathering::begin();
+    let before = one();
+    assert_eq!(one().wait(), Ok(4));
+    assert_eq!(before.wait(), Ok(3));
+    let other = echo(&engine, range.lease().unwrap(), &party);
+    assert!(other.remove().is_some());
+}
