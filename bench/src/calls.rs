@@ -36,8 +36,10 @@ pub enum What {
     Srtp500,
     /// Offer, answer and delete, one call after another.
     Signalling,
-    /// The same, 32 calls at a time, as fast as the relay goes on one core.
+    /// The same, 32 calls at a time, as fast as the relay goes on one core: of a process that had as many calls some seconds ago.
     Flood,
+    /// The same: the first calls of a process.
+    FirstFlood,
     /// Memory of a call, and how long offers take beside 1000 calls.
     Idle1000,
     /// 1000 calls, PCMU on both sides, each recorded to a WAV file of 16 bits: threadbare alone, and only on demand.

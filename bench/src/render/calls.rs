@@ -21,13 +21,22 @@ pub(super) fn calls(measured: Option<&Calls>) -> String {
         ("1000 calls, passed on", What::Passed1000),
         ("500 calls, SRTP to RTP", What::Srtp500),
     ] {
-        let column = |relay| {
-            let spread = measured.spread(what, relay, |figures| figures.us_per_packet);
-            spread.map_or("–".into(), with)
-        };
-        let [rtpengine, sockets, rings] =
-            [Kind::Rtpengine, Kind::Threadbare, Kind::ThreadbareXdp].map(column);
-        let _ = writeln!(text, "| {name} | {rtpengine} | {sockets} | {rings} |");
+        text += &line_of_relays(measured, name, what, |figures| figures.us_per_packet);
+    }
+    text += "\n| CPU, µs per call: offer, answer, delete, on one core | rtpengine | Threadbare, sockets | Threadbare, XDP |\n|---|---|---|---|\n";
+    let floods = [
+        (
+            "a process that had as many calls 10 s ago: per call",
+            What::Flood,
+        ),
+        ("the first of a process: per call", What::FirstFlood),
+    ];
+    for (name, what) in floods {
+        text += &line_of_relays(measured, name, what, |figures| figures.us_per_call);
+    }
+    for (name, what) in floods {
+        let name = name.replace("per call", "calls a second");
+        text += &line_of_relays(measured, &name, what, |figures| figures.calls_per_second);
     }
     for (name, relay) in [("sockets", Kind::Threadbare), ("XDP", Kind::ThreadbareXdp)] {
         let _ = write!(
@@ -37,6 +46,21 @@ pub(super) fn calls(measured: Option<&Calls>) -> String {
         text.extend(measured.targets(relay).iter().map(row_line));
     }
     text.trim_end().into()
+}
+
+fn line_of_relays(
+    measured: &Calls,
+    name: &str,
+    what: What,
+    figure: fn(&Figures) -> Option<f64>,
+) -> String {
+    let column = |relay| {
+        let spread = measured.spread(what, relay, figure);
+        spread.map_or("–".into(), with)
+    };
+    let [rtpengine, sockets, rings] =
+        [Kind::Rtpengine, Kind::Threadbare, Kind::ThreadbareXdp].map(column);
+    format!("| {name} | {rtpengine} | {sockets} | {rings} |\n")
 }
 
 /// What calls cost that are recorded, beside those that are not.

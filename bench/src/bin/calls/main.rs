@@ -125,7 +125,8 @@ fn measure_one(options: &Options, what: What, kind: Kind) -> Result<Figures> {
         }
         What::Srtp500 => carry(options, &relay, &mut proxy, 500, Sides::Srtp),
         What::Signalling => signal(&relay, &mut proxy),
-        What::Flood => flood(&relay, &mut proxy),
+        What::Flood => flood(&relay, &mut proxy, true),
+        What::FirstFlood => flood(&relay, &mut proxy, false),
         What::Idle1000 => idle(&relay, &mut proxy),
         What::Restarted1000 => restart(options, &mut relay, &mut proxy),
     };
@@ -212,7 +213,7 @@ fn carry(
 /// What calls cost that come and go, one after another.
 fn signal(relay: &Relay, proxy: &mut Proxy) -> Result<Figures> {
     let parties = Parties::new()?;
-    signalled(relay, |calls| {
+    signalled(relay, true, |calls| {
         calls.into_iter().try_for_each(|call| {
             proxy.call(call, &parties, Sides::Passed)?;
             proxy.delete(call)
@@ -221,20 +222,31 @@ fn signal(relay: &Relay, proxy: &mut Proxy) -> Result<Figures> {
 }
 
 /// How many calls a core makes and ends.
-fn flood(relay: &Relay, proxy: &mut Proxy) -> Result<Figures> {
+fn flood(relay: &Relay, proxy: &mut Proxy, had_calls: bool) -> Result<Figures> {
     let parties = Parties::new()?;
     let cores = std::thread::available_parallelism()?.get();
     ensure!(cores > 1, "the relay and its proxy need a core each");
     let own = std::process::id();
     relay.pin("0")?;
     measure::pin(own, "1")?;
-    let figures = signalled(relay, |calls| proxy.flood(calls, &parties));
+    let figures = signalled(relay, had_calls, |calls| proxy.flood(calls, &parties));
     measure::pin(own, &format!("0-{}", cores - 1))?;
     figures
 }
 
-fn signalled(relay: &Relay, mut run: impl FnMut(Range<u32>) -> Result<()>) -> Result<Figures> {
-    run(0..SIGNALLED / 10)?;
+/// `had_calls`: the relay has worked for a while. As many calls came and went some seconds ago, and their ports may be used again.
+fn signalled(
+    relay: &Relay,
+    had_calls: bool,
+    mut run: impl FnMut(Range<u32>) -> Result<()>,
+) -> Result<Figures> {
+    match had_calls {
+        true => {
+            run(0..SIGNALLED)?;
+            std::thread::sleep(RESTED);
+        }
+        false => run(0..SIGNALLED / 10)?,
+    }
     let (before, begin) = (relay.cpu()?, Instant::now());
     run(SIGNALLED..2 * SIGNALLED)?;
     let (cpu, took) = (relay.cpu()? - before, begin.elapsed());
@@ -289,6 +301,9 @@ const RECORDED: [What; 2] = [What::Recorded1000, What::Coded1000];
 const SETTLE: Duration = Duration::from_millis(500);
 /// Between looks at lateness.
 const LOOK: Duration = Duration::from_millis(500);
-const SIGNALLED: u32 = 4000;
+/// Calls in a row: their ports fit the descriptors of the process.
+const SIGNALLED: u32 = 3500;
+/// Longer than threadbare keeps the ports of an ended call back; rtpengine does not.
+const RESTED: Duration = Duration::from_secs(11);
 const OFFERING: Duration = Duration::from_secs(6);
 const OFFER_INTERVAL: Duration = Duration::from_millis(5);
