@@ -26,7 +26,7 @@ pub(super) fn calls(measured: Option<&Calls>) -> String {
     text += "\n| CPU, µs per call: offer, answer, delete, on one core | rtpengine | Threadbare, sockets | Threadbare, XDP |\n|---|---|---|---|\n";
     let floods = [
         (
-            "a process that had as many calls 10 s ago: per call",
+            "a process that had as many 11 s ago, and before: per call",
             What::Flood,
         ),
         ("the first of a process: per call", What::FirstFlood),

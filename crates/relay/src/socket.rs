@@ -2,13 +2,13 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
+use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit};
-use nix::sys::socket::{setsockopt, sockopt};
-use rustix::net::RecvFlags;
+use nix::sys::socket::{MsgFlags, recv, setsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
-use threadbare_runtime::{RawAddr, received_memory};
+use threadbare_runtime::{RawAddr, disconnect, received_memory};
 
 /// Why a socket could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -53,8 +53,8 @@ impl SocketError {
     }
 
     fn opening(address: SocketAddr, source: io::Error) -> SocketError {
-        match source.raw_os_error().map(nix::errno::Errno::from_raw) {
-            Some(nix::errno::Errno::EMFILE | nix::errno::Errno::ENFILE) => {
+        match source.raw_os_error().map(Errno::from_raw) {
+            Some(Errno::EMFILE | Errno::ENFILE) => {
                 let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or_default();
                 SocketError::Descriptors {
                     address,
@@ -287,20 +287,18 @@ impl Udp {
         // What found the socket just before it was sealed may have come just after.
         self.empty()?;
         self.set_tos(TOS_USUAL)?;
-        Ok(rustix::net::connect_unspec(&self.socket)?)
+        disconnect(self.fd())
     }
 
     /// Takes all that waits.
     fn empty(&self) -> io::Result<()> {
-        for flags in [RecvFlags::empty(), RecvFlags::ERRQUEUE] {
+        for flags in [MsgFlags::empty(), MsgFlags::MSG_ERRQUEUE] {
             for _ in 0..WAITING_MAX {
                 if received_memory(self.fd()) == 0 {
                     return Ok(());
                 }
-                let mut nothing = [0_u8; 0];
-                let received = rustix::net::recv(&self.socket, &mut nothing[..], flags);
                 // Another error is that of an earlier packet, and is taken by that.
-                if received.is_err_and(|error| error == rustix::io::Errno::AGAIN) {
+                if recv(self.socket.as_raw_fd(), &mut [], flags) == Err(Errno::EAGAIN) {
                     break;
                 }
             }
@@ -400,12 +398,8 @@ mod tests {
                 assert_eq!(tos, 0);
                 party.send_to(b"new", local).unwrap();
                 let mut bytes = [0; 8];
-                assert_eq!(
-                    rustix::net::recv(&udp.socket, &mut bytes, RecvFlags::empty())
-                        .unwrap()
-                        .0,
-                    3
-                );
+                let received = recv(udp.socket.as_raw_fd(), &mut bytes, MsgFlags::empty());
+                assert_eq!(received, Ok(3));
                 assert_eq!(bytes[..3], *b"new");
             }
         }
@@ -464,7 +458,7 @@ mod tests {
 
     #[test]
     fn a_limit_of_files_is_told_with_its_values() {
-        let source = io::Error::from_raw_os_error(nix::errno::Errno::EMFILE as i32);
+        let source = io::Error::from_raw_os_error(Errno::EMFILE as i32);
         let error = SocketError::opening(address("127.0.0.1:1"), source);
         let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
         let text = error.to_string();

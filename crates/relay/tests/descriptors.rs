@@ -6,8 +6,10 @@ mod common;
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{Forwarder, descriptors, engine, next, peer, range, rtp, threads, two_legs, until};
-use threadbare_relay::{Engine, PortUse, SharedSettings};
+use common::{
+    Forwarder, LOCALHOST, descriptors, engine, next, peer, rtp, threads, two_legs, until,
+};
+use threadbare_relay::{Engine, PortRange, RangeSettings, SharedSettings};
 use threadbare_rtp::demux::Filter;
 
 /// Calls that come and go.
@@ -17,7 +19,12 @@ const THREADS: usize = 4;
 #[test]
 fn calls_come_and_go_from_four_threads_and_leave_nothing_behind() {
     let engine: Engine<Forwarder> = engine(20, 2);
-    let ranges = range(PortUse::Pair);
+    // So few ports that each call has those of another.
+    let ranges = PortRange::new(RangeSettings {
+        quarantine: std::time::Duration::ZERO,
+        ..RangeSettings::new(LOCALHOST, 20_000, 20_127)
+    })
+    .unwrap();
     let shared = SharedSettings::new("127.0.0.1:0".parse().unwrap());
     let shared = engine.share(&shared).unwrap();
     let talk = || {

@@ -120,7 +120,7 @@ pub use self::{
     },
     sys::{
         CACHE_LINE, RawAddr, Received, RecvBatch, SEND_BATCH_MAX, SendBatch, clock_now_ns,
-        kernel_drops, prefetch, received_memory, recv_from, recv_timestamped, send_to,
+        disconnect, kernel_drops, prefetch, received_memory, recv_from, recv_timestamped, send_to,
         send_vectored_to, wall_clock_ahead_ns, wall_clock_is_synchronized,
     },
     task::{Sleep, sleep_until},

@@ -316,6 +316,23 @@ impl std::fmt::Debug for SendBatch<'_> {
     }
 }
 
+/// Takes a socket's peer away: a UDP socket gets what anybody sends again, and keeps the port that it was bound to by number (connect(2)).
+///
+/// # Errors
+/// It is no socket.
+pub fn disconnect(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let nobody = libc::sockaddr {
+        sa_family: libc::AF_UNSPEC as libc::sa_family_t,
+        sa_data: [0; 14],
+    };
+    let size = size_of_val(&nobody) as libc::socklen_t;
+    // SAFETY: passes a live address with its size; the kernel only reads it.
+    match unsafe { libc::connect(fd.as_raw_fd(), &raw const nobody, size) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Packets that the kernel has dropped because the socket's buffer was full, or for their checksums: since the socket was
 /// opened, modulo 2^32 (the count that SO_RXQ_OVFL attaches to packets). Read when it is wanted, it costs packets nothing.
 pub fn kernel_drops(fd: BorrowedFd<'_>) -> u32 {

@@ -234,7 +234,7 @@ fn flood(relay: &Relay, proxy: &mut Proxy, had_calls: bool) -> Result<Figures> {
     figures
 }
 
-/// `had_calls`: the relay has worked for a while. As many calls came and went some seconds ago, and their ports may be used again.
+/// `had_calls`: the relay has worked for a while. As many calls came and went some seconds ago, and again, and their ports may be used again.
 fn signalled(
     relay: &Relay,
     had_calls: bool,
@@ -242,13 +242,15 @@ fn signalled(
 ) -> Result<Figures> {
     match had_calls {
         true => {
-            run(0..SIGNALLED)?;
-            std::thread::sleep(RESTED);
+            for burst in 0..2 {
+                run(burst * SIGNALLED..(burst + 1) * SIGNALLED)?;
+                std::thread::sleep(RESTED);
+            }
         }
         false => run(0..SIGNALLED / 10)?,
     }
     let (before, begin) = (relay.cpu()?, Instant::now());
-    run(SIGNALLED..2 * SIGNALLED)?;
+    run(2 * SIGNALLED..3 * SIGNALLED)?;
     let (cpu, took) = (relay.cpu()? - before, begin.elapsed());
     let calls = f64::from(SIGNALLED);
     Ok(Figures {

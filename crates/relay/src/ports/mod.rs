@@ -147,8 +147,9 @@ impl LegPorts {
     /// # Errors
     /// An address is in use, or the machine does not have it, or descriptors have run out.
     pub fn open(rtp: SocketAddr, rtcp: Option<SocketAddr>) -> Result<LegPorts, SocketError> {
+        let rtp = Udp::bind(rtp, None)?;
         let rtcp = rtcp.map(|rtcp| Udp::bind(rtcp, None)).transpose()?;
-        let sockets = Sockets::new(Udp::bind(rtp, None)?, rtcp);
+        let sockets = Sockets::new(rtp, rtcp);
         sockets.each().try_for_each(Udp::join)?;
         Ok(LegPorts(LegKind::Own(OwnPorts::new(sockets, None))))
     }

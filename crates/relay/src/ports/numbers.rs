@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-/// Port numbers in units of one port, or of an even and an odd one. A number comes back as late as possible: next-fit, but for
-/// those that something is kept of (`T`, open sockets), which are used again as soon as they may, the oldest first.
+/// Port numbers in units of one port, or of an even and an odd one. A number comes back as late as possible: next-fit. Where many come and go,
+/// that is soon anyway, and something (`T`, open sockets) is kept of those that rest, to be used again after the quarantine, the oldest first.
 #[derive(Debug)]
 pub(super) struct Numbers<T> {
     first: u16,
@@ -59,14 +59,23 @@ impl<T> Numbers<T> {
 
     /// The next number to use.
     pub(super) fn take(&mut self, now_ns: u64) -> Option<Taken<T>> {
-        while let Some(Resting { unit, kept, .. }) = self.pop_rested(now_ns) {
-            if kept.is_some() {
-                self.in_use += 1;
-                let number = self.number_of(unit);
-                return Some(Taken { number, kept });
-            }
+        let is_kept = |one: &Resting<T>| one.kept.is_some();
+        while !self.resting.front().is_some_and(is_kept)
+            && let Some(Resting { unit, .. }) = self.pop_rested(now_ns)
+        {
             self.clear(unit);
         }
+        let next_fit = match self.is_busy(0) {
+            true => None,
+            false => self.take_next(),
+        };
+        // All that has rested stands behind the oldest that is kept, if there is one.
+        next_fit
+            .or_else(|| self.take_rested(now_ns))
+            .or_else(|| self.take_next())
+    }
+
+    fn take_next(&mut self) -> Option<Taken<T>> {
         let unit = self
             .free_from(self.next, self.units)
             .or_else(|| self.free_from(0, self.next))?;
@@ -75,6 +84,23 @@ impl<T> Numbers<T> {
         self.next = (unit + 1) % self.units;
         let number = self.number_of(unit);
         Some(Taken { number, kept: None })
+    }
+
+    fn take_rested(&mut self, now_ns: u64) -> Option<Taken<T>> {
+        let Resting { unit, kept, .. } = self.pop_rested(now_ns)?;
+        self.in_use += 1;
+        let number = self.number_of(unit);
+        Some(Taken { number, kept })
+    }
+
+    /// Whether something is to be kept of the next one that is released.
+    pub(super) fn is_to_keep(&self) -> bool {
+        self.is_busy(1)
+    }
+
+    /// So many numbers rest, and `more`, that next-fit comes back to them within some quarantines.
+    fn is_busy(&self, more: usize) -> bool {
+        (self.resting.len() + more) * BUSY_PART >= self.units as usize
     }
 
     /// This number, if it is one of the range's and nobody uses it. One that rests is had at once: who names it goes on with it.
@@ -183,6 +209,9 @@ impl<T> Numbers<T> {
     }
 }
 
+/// Of all numbers, if they rest, one in so many is a busy range's.
+const BUSY_PART: usize = 4;
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -228,22 +257,47 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_something_is_kept_of_come_before_others_the_oldest_first() {
-        let mut numbers = Named::new(1, 9, 1, 0, 5 * S);
-        for number in 1..=3 {
+    fn of_a_busy_range_those_that_rested_come_first_the_oldest_before_others() {
+        let mut numbers = Named::new(1, 12, 1, 0, 5 * S);
+        for number in 1..=4 {
             assert_eq!(numbers.take(0), plain(number));
         }
-        numbers.release(S, 2, Some("two"));
-        numbers.release(S, 1, None);
-        numbers.release(2 * S, 3, Some("three"));
-        assert_eq!(numbers.take(6 * S), with(2, "two"));
-        assert_eq!(numbers.take(6 * S), plain(4), "three rests");
-        assert_eq!(numbers.take(7 * S), with(3, "three"));
-        for number in [5, 6, 7, 8, 9, 1] {
-            assert_eq!(numbers.take(7 * S), plain(number));
+        let mut is_kept = Vec::new();
+        for (number, name) in [(2, "two"), (1, "one"), (3, "three"), (4, "four")] {
+            let kept = numbers.is_to_keep().then_some(name);
+            is_kept.push(kept.is_some());
+            numbers.release(u64::from(number) * S, number, kept);
         }
-        assert_eq!(numbers.take(7 * S), None);
-        assert_eq!(numbers.occupied(), (9, 0));
+        assert_eq!(
+            is_kept,
+            [false, false, true, true],
+            "a quarter of twelve rests"
+        );
+        assert_eq!(numbers.take(7 * S), plain(5), "three rests");
+        // Two and one are free for next-fit, and the range is not busy any more.
+        assert_eq!(numbers.take(8 * S), plain(6));
+        for number in [5, 6] {
+            numbers.release(8 * S, number, None);
+        }
+        assert_eq!(numbers.take(8 * S), with(3, "three"));
+        assert_eq!(
+            numbers.take(8 * S),
+            plain(7),
+            "four rests, as it was released later"
+        );
+        assert_eq!(numbers.take(9 * S), with(4, "four"));
+    }
+
+    #[test]
+    fn what_is_kept_is_used_before_none_is_free() {
+        let mut numbers = Named::new(1, 8, 1, 0, 5 * S);
+        for number in 1..=8 {
+            assert_eq!(numbers.take(0), plain(number));
+        }
+        numbers.release(0, 8, Some("eight"));
+        assert_eq!(numbers.take(5 * S - 1), None);
+        assert_eq!(numbers.take(5 * S), with(8, "eight"));
+        assert_eq!(numbers.take(5 * S), None);
     }
 
     #[test]
@@ -364,9 +418,7 @@ mod tests {
                     Step::Take => match numbers.take(now_ns) {
                         Some(Taken { number, kept }) => {
                             prop_assert!(is_free(&number) && all.contains(&number));
-                            let oldest = all.filter(is_free).filter_map(kept_of).min();
-                            prop_assert_eq!(kept, oldest);
-                            prop_assert!(kept.is_none() || kept == kept_of(number));
+                            prop_assert_eq!(kept, kept_of(number));
                             known.insert(number, Known::InUse);
                         }
                         None => prop_assert_eq!(all.filter(is_free).count(), 0),

@@ -1,8 +1,8 @@
 //! Ports from a range of numbers.
 //!
-//! A socket costs more to open, bind, watch and close than a call costs otherwise. So those of a call that has ended rest with their number:
-//! sealed, which is for others as if they were closed. The next call after the quarantine has them; nobody does for as long again, and they are
-//! closed.
+//! A socket costs as much to open, bind, watch and close as a call costs otherwise. So in a range where many calls come and go, those of a call
+//! that has ended rest with their number: sealed, which is for others as if they were closed. The next call after the quarantine has them; nobody
+//! does for as long again, and they are closed.
 //!
 //! | socket | who may reach it | until |
 //! |---|---|---|
@@ -266,7 +266,8 @@ impl NumberLease {
         let Some(range) = self.range.upgrade() else {
             return;
         };
-        if !Held::may_rest() || sockets.each().any(|udp| udp.seal().is_err()) {
+        let may_rest = Held::may_rest() && lock(&range.numbers).is_to_keep();
+        if !may_rest || sockets.each().any(|udp| udp.seal().is_err()) {
             // First closed, then free.
             drop(sockets);
             return;
