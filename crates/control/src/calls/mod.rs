@@ -13,7 +13,7 @@
 //!
 //! ```
 //! use threadbare_control::calls::*;
-//! use threadbare_control::ng::{Dictionary, Reply, Request};
+//! use threadbare_control::ng::{Dictionary, Reply, Request, Value};
 //!
 //! /// Ports that are numbers only.
 //! struct Numbers(Vec<Interface>, u16);
@@ -37,7 +37,7 @@
 //!     let mut keys = Dictionary::new();
 //!     let sdp = format!("v=0\r\nc=IN IP4 {host}\r\nm=audio 4000 RTP/AVP 0\r\n");
 //!     for (key, value) in [("call-id", "1"), ("from-tag", "a"), ("to-tag", "b"), ("sdp", &sdp), ("command", command)] {
-//!         keys.push(key, value);
+//!         keys.push(key, Value::text(value));
 //!     }
 //!     let request = Request::new(keys)?;
 //!     let outcome = calls.handle_request(0, &request, &mut ports, &mut |bytes| bytes.fill(0));
