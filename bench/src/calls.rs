@@ -132,7 +132,7 @@ const RATIOS: [(&str, What, f64, Figure); 5] = [
         |figures| figures.us_per_packet,
     ),
     (
-        "offer, answer and delete, 32 calls at a time on one core: CPU per call",
+        "offer, answer and delete after bursts of as many calls, 32 at a time on one core: CPU per call",
         What::Flood,
         0.33,
         |figures| figures.us_per_call,

@@ -55,3 +55,35 @@ thread_local! {
     /// At most one for each thread of calls: an inbox is told of once.
     static UNTOLD: RefCell<Vec<Tell>> = const { RefCell::new(Vec::new()) };
 }
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use super::*;
+
+    #[test]
+    fn threads_are_told_at_once_or_when_the_last_gathering_ends_or_before_a_wait() {
+        let told = Rc::new(RefCell::new(Vec::new()));
+        let give = |number: u32| {
+            let told = told.clone();
+            tell(move || told.borrow_mut().push(number));
+        };
+        give(1);
+        assert_eq!(*told.borrow(), [1]);
+        let outer = Gathering::begin();
+        give(2);
+        let inner = Gathering::begin();
+        give(3);
+        drop(inner);
+        assert_eq!(*told.borrow(), [1]);
+        tell_all();
+        assert_eq!(*told.borrow(), [1, 2, 3], "in order");
+        give(4);
+        assert_eq!(*told.borrow(), [1, 2, 3]);
+        drop(outer);
+        assert_eq!(*told.borrow(), [1, 2, 3, 4]);
+        give(5);
+        assert_eq!(*told.borrow(), [1, 2, 3, 4, 5]);
+    }
+}

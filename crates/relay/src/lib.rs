@@ -105,6 +105,6 @@ pub use self::ports::{
     LegPorts, PortError, PortRange, PortUse, RangeSettings, SharedPort, SharedSettings,
 };
 pub use self::reply::{Gone, Reply};
-pub use self::socket::{SocketError, Unreachable, check_destination};
+pub use self::socket::{SocketError, TOS_USUAL, Unreachable, check_destination};
 pub use self::stats::{CallStats, ShardStats, Stats};
 pub use self::stray::{Stray, StrayTaker};

@@ -329,8 +329,8 @@ pub(crate) fn set_tos(socket: &Socket, reach: Reach, tos: u8) -> io::Result<()> 
     }
 }
 
-/// What a socket has that nobody has set it for.
-const TOS_USUAL: u8 = 0;
+/// The type of service of a socket that nobody has set it for.
+pub const TOS_USUAL: u8 = 0;
 /// More than a receive buffer holds.
 const WAITING_MAX: usize = 1 << 20;
 
@@ -361,7 +361,12 @@ mod tests {
     fn a_sealed_socket_is_as_if_it_were_closed_and_an_unsealed_one_as_if_it_were_new() {
         for ip in ["127.0.0.1", "::1"] {
             let at: IpAddr = ip.parse().unwrap();
-            let bind = || std::net::UdpSocket::bind((at, 0));
+            let bind = || {
+                let socket = std::net::UdpSocket::bind((at, 0))?;
+                // Only a test that fails waits this long.
+                socket.set_read_timeout(Some(std::time::Duration::from_secs(30)))?;
+                io::Result::Ok(socket)
+            };
             let (Ok(party), Ok(free)) = (bind(), bind()) else {
                 assert_eq!(ip, "::1", "a machine without IPv6");
                 continue;

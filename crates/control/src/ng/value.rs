@@ -9,14 +9,6 @@ use crate::text::shown;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Bytes(Cow<'static, [u8]>);
 
-impl Bytes {
-    /// As bytes of its own.
-    #[must_use]
-    pub fn into_vec(self) -> Vec<u8> {
-        self.0.into_owned()
-    }
-}
-
 impl Deref for Bytes {
     type Target = [u8];
 

@@ -18,7 +18,7 @@ use threadbare_control::calls::{
 };
 use threadbare_relay::{
     CallHandle, CreateError, Ears, Engine, EngineError, Forward, ForwardSideStats, LegPorts,
-    MediaCall, Medium, Reply, Settings, ShardStats, Stray,
+    MediaCall, Medium, Reply, Settings, ShardStats, Stray, TOS_USUAL,
 };
 use threadbare_rtp::call::{Call, CallError, KeyPress, Side};
 use threadbare_rtp::codec::CodecError;
@@ -634,6 +634,3 @@ fn forward_stats(side: &ForwardSideStats) -> SideStats {
         sources: Vec::new(),
     }
 }
-
-/// The system's own.
-const TOS_USUAL: u8 = 0;

@@ -7,7 +7,7 @@
 //! | socket | who may reach it | until |
 //! |---|---|---|
 //! | leased | anybody: the call decides whom it hears | the call ends |
-//! | resting | nobody | quarantine, and the next lease; or twice the quarantine, or a file needs the descriptor: closed |
+//! | resting | nobody | quarantine, and the next lease; or twice the quarantine, or until descriptors get few: closed |
 
 use std::hash::{BuildHasher, Hasher};
 use std::net::{IpAddr, SocketAddr};
@@ -74,13 +74,13 @@ pub struct PortRange(Arc<Range>);
 #[derive(Debug)]
 struct Range {
     settings: RangeSettings,
-    numbers: Mutex<Numbers<Resting>>,
+    numbers: Mutex<Numbers<Kept>>,
     precedes_address: AtomicBool,
 }
 
 /// Sockets that were sealed.
 #[derive(Debug)]
-struct Resting {
+struct Kept {
     sockets: Sockets,
     held: Held,
 }
@@ -181,8 +181,8 @@ impl PortRange {
 
     /// Closes what rests, so that another range with the same numbers can open them.
     pub fn close_resting(&self) {
-        let resting = lock(&self.0.numbers).take_kept();
-        drop(resting);
+        let kept = lock(&self.0.numbers).take_kept();
+        drop(kept);
     }
 
     fn leased(&self, sockets: Sockets, number: Option<(u16, Held)>) -> LegPorts {
@@ -196,8 +196,8 @@ impl PortRange {
 }
 
 impl Range {
-    fn open(&self, taken: Taken<Resting>) -> Result<(Sockets, Held), SocketError> {
-        if let Some(Resting { mut sockets, held }) = taken.kept
+    fn open(&self, taken: Taken<Kept>) -> Result<(Sockets, Held), SocketError> {
+        if let Some(Kept { mut sockets, held }) = taken.kept
             && sockets.each_mut().try_for_each(Udp::unseal).is_ok()
         {
             return Ok((sockets, held));
@@ -208,8 +208,8 @@ impl Range {
         }
         match self.open_new(taken.number) {
             Err(SocketError::Descriptors { .. }) => {
-                let resting = lock(&self.numbers).take_kept();
-                drop(resting);
+                let kept = lock(&self.numbers).take_kept();
+                drop(kept);
                 self.open_new(taken.number)
             }
             opened => opened,
@@ -261,7 +261,7 @@ pub(crate) struct NumberLease {
 }
 
 impl NumberLease {
-    /// The call has ended, and its sockets rest.
+    /// The call has ended: its sockets rest, or are closed.
     pub(crate) fn give_back(mut self, sockets: Sockets) {
         let Some(range) = self.range.upgrade() else {
             return;
@@ -273,8 +273,8 @@ impl NumberLease {
             return;
         }
         if let Some(held) = self.held.take() {
-            let resting = Resting { sockets, held };
-            lock(&range.numbers).release(clock_now_ns(), self.number, Some(resting));
+            let kept = Kept { sockets, held };
+            lock(&range.numbers).release(clock_now_ns(), self.number, Some(kept));
         }
     }
 }
