@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use threadbare_rtp::call::Side;
 use threadbare_rtp::codec::{Encoding, Format};
 use threadbare_rtp::id::PayloadType;
-use threadbare_rtp::leg::{Carries, Learn, OpaqueCodec, Payload, PayloadMap};
+use threadbare_rtp::leg::{Carries, Learn, Method, Once, OpaqueCodec, Payload, PayloadMap};
 use threadbare_rtp::srtp::{Crypto, MasterKey, Suite};
 
 /// Has a form to be saved in.
@@ -181,8 +181,8 @@ impl Mirror for Crypto {
 #[derive(Serialize, Deserialize)]
 pub(crate) enum SavedLearn {
     Never,
-    Once(u64),
-    Follow,
+    Once(u8, Option<u32>),
+    Follow(u32),
     Anyone,
 }
 
@@ -192,8 +192,15 @@ impl Mirror for Learn {
     fn save(&self) -> SavedLearn {
         match *self {
             Learn::Never => SavedLearn::Never,
-            Learn::Once { window_ns } => SavedLearn::Once(window_ns),
-            Learn::Follow => SavedLearn::Follow,
+            Learn::Once(once) => SavedLearn::Once(
+                match once.method {
+                    Method::Immediate => 0,
+                    Method::Delayed => 1,
+                    Method::Heuristic => 2,
+                },
+                once.fixed_ms,
+            ),
+            Learn::Follow { silence_ms } => SavedLearn::Follow(silence_ms),
             Learn::Anyone => SavedLearn::Anyone,
         }
     }
@@ -201,8 +208,16 @@ impl Mirror for Learn {
     fn load(saved: SavedLearn) -> Result<Learn, &'static str> {
         Ok(match saved {
             SavedLearn::Never => Learn::Never,
-            SavedLearn::Once(window_ns) => Learn::Once { window_ns },
-            SavedLearn::Follow => Learn::Follow,
+            SavedLearn::Once(method, fixed_ms) => Learn::Once(Once {
+                method: match method {
+                    0 => Method::Immediate,
+                    1 => Method::Delayed,
+                    2 => Method::Heuristic,
+                    _ => return Err("a way of learning that is not known"),
+                },
+                fixed_ms,
+            }),
+            SavedLearn::Follow(silence_ms) => Learn::Follow { silence_ms },
             SavedLearn::Anyone => Learn::Anyone,
         })
     }
@@ -304,8 +319,16 @@ mod tests {
         }
         for learn in [
             Learn::Never,
-            Learn::Once { window_ns: 3 },
-            Learn::Follow,
+            Learn::Once(Once {
+                method: Method::Immediate,
+                fixed_ms: Some(3),
+            }),
+            Learn::Once(Once {
+                method: Method::Delayed,
+                fixed_ms: None,
+            }),
+            Learn::Once(Once::default()),
+            Learn::FOLLOW,
             Learn::Anyone,
         ] {
             stays(&learn);

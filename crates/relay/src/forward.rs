@@ -87,10 +87,10 @@ struct ForwardingSide {
 impl Forward {
     /// Passes datagrams between these two.
     #[must_use]
-    pub fn new(sides: [ForwardSide; 2]) -> Forward {
+    pub fn new(now_ns: u64, sides: [ForwardSide; 2]) -> Forward {
         Forward {
             sides: sides.map(|side| ForwardingSide {
-                gate: Gate::new(side.admission),
+                gate: Gate::new(now_ns, side.admission),
                 mux: side.mux,
                 is_held: false,
                 stats: ForwardSideStats::default(),
@@ -100,10 +100,10 @@ impl Forward {
         }
     }
 
-    /// A party is another one, or elsewhere, as signalled: learns its address anew.
-    pub fn set_side(&mut self, side: Side, settings: ForwardSide) {
+    /// Takes a new description of a party. An address that it does not replace stays the party's.
+    pub fn set_side(&mut self, now_ns: u64, side: Side, settings: ForwardSide) {
         let forwarding = &mut self.sides[side as usize];
-        forwarding.gate.relearn(settings.admission);
+        forwarding.gate.relearn(now_ns, settings.admission);
         forwarding.mux = settings.mux;
     }
 
@@ -114,6 +114,9 @@ impl Forward {
 
     /// As [`MediaCall::set_keys`](crate::MediaCall::set_keys).
     pub fn set_keys(&mut self, now_ns: u64, side: Side, keys: Option<Keys>, rollover: Rollover) {
+        self.sides[side as usize]
+            .gate
+            .set_authenticated(keys.is_some());
         set_keys(&mut self.protections[side as usize], now_ns, keys, rollover);
     }
 

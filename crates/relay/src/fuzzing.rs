@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use threadbare_rtp::call::Side;
-use threadbare_rtp::leg::{AdmissionConfig, Learn, Outage};
+use threadbare_rtp::leg::{AdmissionConfig, Learn, Method, Once, Outage};
 use threadbare_rtp::packet::is_rtcp;
 
 use crate::call::{Call, Datagram, Outbox, Refused};
@@ -95,10 +95,11 @@ fn settings_of(side: u8, settings: u8) -> ForwardSide {
             peer: (bits & 1 != 0).then(|| address(side, 0)),
             rtcp: (bits & 2 != 0).then(|| address(side, 2)),
             learn: match bits & 4 {
-                0 => Learn::Follow,
-                _ => Learn::Once {
-                    window_ns: 1_000_000_000,
-                },
+                0 => Learn::FOLLOW,
+                _ => Learn::Once(Once {
+                    method: Method::Heuristic,
+                    fixed_ms: Some(1000),
+                }),
             },
             ..AdmissionConfig::default()
         },
@@ -109,7 +110,7 @@ fn settings_of(side: u8, settings: u8) -> ForwardSide {
 impl Bed {
     fn new(settings: u8) -> Bed {
         let mut bed = Bed {
-            forward: Forward::new([0, 1].map(|side| settings_of(side, settings))),
+            forward: Forward::new(0, [0, 1].map(|side| settings_of(side, settings))),
             tray: Tray::default(),
             now_ns: 0,
             handed_in: 0,
@@ -137,15 +138,18 @@ impl Bed {
 
     fn change(&mut self, side: u8, settings: u8) {
         self.signalled(side, settings);
-        self.forward
-            .set_side(Side::BOTH[usize::from(side)], settings_of(side, settings));
+        self.forward.set_side(
+            self.now_ns,
+            Side::BOTH[usize::from(side)],
+            settings_of(side, settings),
+        );
     }
 
     /// Another process goes on.
     fn restart(&mut self, settings: u8) {
         self.drain();
         let state = self.forward.snapshot(self.now_ns);
-        let mut forward = Forward::new([0, 1].map(|side| settings_of(side, settings)));
+        let mut forward = Forward::new(self.now_ns, [0, 1].map(|side| settings_of(side, settings)));
         let outage = Outage {
             elapsed_ns: 0,
             unsaved_ns: 0,

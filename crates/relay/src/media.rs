@@ -157,6 +157,7 @@ impl MediaCall {
     /// A side is SRTP with these keys from `now_ns` on, or plain RTP with `None`. Keys that stay go on where they are; packets of a key that was
     /// replaced are taken for a while, see [`Protection`]. `rollover` is about what we send.
     pub fn set_keys(&mut self, now_ns: u64, side: Side, keys: Option<Keys>, rollover: Rollover) {
+        self.call.set_authenticated(side, keys.is_some());
         set_keys(&mut self.protections[side as usize], now_ns, keys, rollover);
     }
 

@@ -22,7 +22,7 @@ fn side(side: Side) -> ForwardSide {
 }
 
 fn bed() -> Bed<Forward> {
-    Bed::new(0, Forward::new(Side::BOTH.map(side)))
+    Bed::new(0, Forward::new(0, Side::BOTH.map(side)))
 }
 
 const A: PortId = PortId::rtp(0);
@@ -114,7 +114,7 @@ fn an_address_is_learned_and_a_stranger_is_sent_nothing() {
         },
         mux: false,
     };
-    bed.call.set_side(Side::A, settings);
+    bed.call.set_side(0, Side::A, settings);
     bed.hand_in(A, behind, b"from A");
     assert_eq!(bed.take(B), []);
     bed.hand_in(B, party(Side::B), b"to A");
@@ -128,7 +128,7 @@ fn an_address_is_learned_and_a_stranger_is_sent_nothing() {
 #[test]
 fn nothing_is_sent_to_whom_nobody_knows_or_who_is_held() {
     let unknown = ForwardSide::default();
-    let mut bed = Bed::new(0, Forward::new([side(Side::A), unknown]));
+    let mut bed = Bed::new(0, Forward::new(0, [side(Side::A), unknown]));
     bed.hand_in(A, party(Side::A), b"lost");
     assert_eq!(bed.tray.staged, []);
     assert_eq!(bed.call.stats()[1].no_destination, 1);
@@ -152,7 +152,7 @@ fn one_port_on_a_side_and_two_on_the_other() {
         mux: true,
         ..side(Side::A)
     };
-    let mut bed = Bed::new(0, Forward::new([mux, side(Side::B)]));
+    let mut bed = Bed::new(0, Forward::new(0, [mux, side(Side::B)]));
     bed.hand_in(A, party(Side::A), &speech(99, 5, 1));
     bed.hand_in(A, party(Side::A), &receiver_report(5));
     assert_eq!((bed.take(B).len(), bed.take(B_RTCP).len()), (1, 1));
@@ -275,7 +275,7 @@ fn one_engine_carries_audio_and_what_is_passed_on() {
         ..ForwardSide::default()
     });
     let fax = engine
-        .create("fax", legs, Forward::new(sides).into())
+        .create("fax", legs, Forward::new(0, sides).into())
         .unwrap();
     a.send_to(b"page", at_a).unwrap();
     assert_eq!(next(&b), (b"page".to_vec(), at_b));

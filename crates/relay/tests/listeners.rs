@@ -217,7 +217,7 @@ fn another_medium_goes_on_with_those_who_listen() {
     let (mut listening, mut first) = (ears.listen(1 << 14), bed(&ears));
     look(&mut first);
     (0..5).for_each(|number| talk(&mut first, number));
-    first.call = Medium::from(threadbare_relay::Forward::new(Default::default()));
+    first.call = Medium::from(threadbare_relay::Forward::new(0, Default::default()));
     assert!(!listening.is_over());
     let mut second = bed(&ears);
     look(&mut second);

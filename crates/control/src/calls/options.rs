@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use threadbare_rtp::leg::Learn;
+use threadbare_rtp::leg::{Learn, Method, Once};
 use threadbare_rtp::srtp::Suite;
 
 use super::action::Recording;
@@ -71,30 +71,50 @@ pub(super) struct Replace {
     pub(super) zero_address: bool,
 }
 
-/// How the places are learned that packets come from.
+/// How a leg learns where packets come from.
 #[derive(Debug, Clone, Copy, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Learning {
     /// The author sends from elsewhere than it receives at.
     pub(super) is_asymmetric: bool,
     pub(super) is_strict: bool,
     pub(super) follows: bool,
-    pub(super) is_off: bool,
+    /// `endpoint-learning`.
+    pub(super) way: Option<Way>,
+}
+
+/// `endpoint-learning`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(super) enum Way {
+    Off,
+    Immediate,
+    Delayed,
+    Heuristic,
 }
 
 impl Learning {
     /// Of the author of the message, or of the side that it goes to.
     ///
-    /// By the protocol's documentation, packets are taken from anywhere once a place is learned, and answered there only. Here, a peer is
-    /// followed when the place that was learned has fallen silent, so that nobody can put words into a call that is heard.
+    /// rtpengine accepts packets from anywhere once an address is learned, unless `strict-source` is given. Here, strangers are
+    /// always refused, and `strict-source` also refuses a new port of the same NAT.
     pub(super) fn learn(self, is_author: bool) -> Learn {
-        let fixed = self.is_off || is_author && self.is_asymmetric;
-        match (fixed, self.is_strict && !self.follows) {
-            (true, true) => Learn::Never,
-            (true, false) => Learn::Anyone,
-            (false, true) => Learn::Once {
-                window_ns: LEARN_WINDOW_NS,
+        let is_strict = self.is_strict && !self.follows;
+        let method = match self.way {
+            Some(Way::Off) if is_strict => return Learn::Never,
+            Some(Way::Off) => return Learn::Anyone,
+            Some(Way::Immediate) => Method::Immediate,
+            Some(Way::Delayed) => Method::Delayed,
+            Some(Way::Heuristic) | None => Method::Heuristic,
+        };
+        match (is_author && self.is_asymmetric, self.follows) {
+            (true, _) if is_strict => Learn::Never,
+            (true, _) => Learn::Anyone,
+            (false, true) => Learn::Follow {
+                silence_ms: HANDOVER_SILENCE_MS,
             },
-            (false, false) => Learn::Follow,
+            (false, false) => Learn::Once(Once {
+                method,
+                fixed_ms: is_strict.then_some(LEARN_WINDOW_MS),
+            }),
         }
     }
 
@@ -104,13 +124,15 @@ impl Learning {
             is_asymmetric: self.is_asymmetric,
             is_strict: self.is_strict || other.is_strict,
             follows: self.follows || other.follows,
-            is_off: self.is_off || other.is_off,
+            way: self.way.or(other.way),
         }
     }
 }
 
-/// "attempts to learn the correct endpoint address for every stream during the first few seconds after signalling".
-const LEARN_WINDOW_NS: u64 = 3_000_000_000;
+/// rtpengine learns "during the first few seconds after signalling".
+const LEARN_WINDOW_MS: u32 = 3_000;
+/// `media-handover`: jitter and lost packets are shorter.
+const HANDOVER_SILENCE_MS: u32 = 500;
 
 /// `TOS`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -300,20 +322,17 @@ fn address(request: &Request) -> Result<Option<IpAddr>, Refusal> {
 }
 
 fn learning(request: &Request) -> Result<Learning, Refusal> {
-    let is_off = request.one_of(
-        "endpoint-learning",
-        &[
-            ("off", true),
-            ("immediate", false),
-            ("delayed", false),
-            ("heuristic", false),
-        ],
-    )?;
+    let ways = &[
+        ("off", Way::Off),
+        ("immediate", Way::Immediate),
+        ("delayed", Way::Delayed),
+        ("heuristic", Way::Heuristic),
+    ];
     Ok(Learning {
         is_asymmetric: request.has_flag("asymmetric"),
         is_strict: request.has_flag("strict-source"),
         follows: request.has_flag("media-handover"),
-        is_off: is_off == Some(true),
+        way: request.one_of("endpoint-learning", ways)?,
     })
 }
 

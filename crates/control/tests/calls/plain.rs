@@ -2,7 +2,7 @@
 
 use threadbare_control::calls::StreamKind;
 use threadbare_control::fuzzing::Bench;
-use threadbare_rtp::leg::Learn;
+use threadbare_rtp::leg::{Learn, Once};
 
 use crate::common::*;
 
@@ -42,7 +42,7 @@ fn a_plain_call_is_carried() {
     assert_eq!(a.rtcp, Some("198.51.100.1:4007".parse().unwrap()));
     assert_eq!(b.rtp, Some("198.51.100.2:5000".parse().unwrap()));
     assert_eq!(b.rtcp, Some("198.51.100.2:5001".parse().unwrap()));
-    assert_eq!(a.learn, Learn::Follow);
+    assert_eq!(a.learn, Learn::Once(Once::default()));
     for side in [a, b] {
         assert!(side.may_send && side.may_receive && side.srtp.is_none() && !side.mux);
         let numbers: Vec<u8> = side

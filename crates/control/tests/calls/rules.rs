@@ -2,7 +2,7 @@
 
 use threadbare_control::calls::{Settings, StreamKind};
 use threadbare_control::fuzzing::Bench;
-use threadbare_rtp::leg::{Carries, Learn, PayloadMap};
+use threadbare_rtp::leg::{Carries, Learn, Method, Once, PayloadMap};
 
 use crate::common::*;
 
@@ -162,13 +162,27 @@ fn peers_are_learned_by_request() {
         ok(bench.answer(&sdp(BOB, BOB_PCMU), &[]));
         bench.only().spec.sides.each_ref().map(|side| side.learn)
     };
-    let once = Learn::Once { window_ns: 3 * S };
-    assert_eq!(learn(""), [Learn::Follow; 2]);
-    assert_eq!(learn("strict-source"), [once; 2]);
-    assert_eq!(learn("strict-source media-handover"), [Learn::Follow; 2]);
+    let once = |method, fixed_ms| Learn::Once(Once { method, fixed_ms });
+    let usual = once(Method::Heuristic, None);
+    let strict = once(Method::Heuristic, Some(3000));
+    let handover = Learn::Follow { silence_ms: 500 };
+    assert_eq!(learn(""), [usual; 2]);
+    assert_eq!(learn("strict-source"), [strict; 2]);
+    assert_eq!(learn("media-handover"), [handover; 2]);
+    assert_eq!(learn("strict-source media-handover"), [handover; 2]);
+    for (way, method) in [
+        ("immediate", Method::Immediate),
+        ("delayed", Method::Delayed),
+        ("heuristic", Method::Heuristic),
+    ] {
+        let flags = format!("endpoint-learning={way}");
+        assert_eq!(learn(&flags), [once(method, None); 2]);
+        let flags = format!("{flags} strict-source");
+        assert_eq!(learn(&flags), [once(method, Some(3000)); 2]);
+    }
     // "Advertises an RTP endpoint which uses asymmetric RTP": the author of the message.
-    assert_eq!(learn("asymmetric"), [Learn::Anyone, Learn::Follow]);
-    assert_eq!(learn("asymmetric strict-source"), [Learn::Never, once]);
+    assert_eq!(learn("asymmetric"), [Learn::Anyone, usual]);
+    assert_eq!(learn("asymmetric strict-source"), [Learn::Never, strict]);
     assert_eq!(learn("endpoint-learning=off"), [Learn::Anyone; 2]);
 }
 

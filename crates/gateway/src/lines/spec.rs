@@ -11,7 +11,7 @@ use threadbare_rtp::jitter::{
     self, Adaptive, CAPACITY_PACKETS_MAX, CAPACITY_PACKETS_MIN, Release, Skew,
 };
 use threadbare_rtp::leg::{
-    AdmissionConfig, Learn, LegConfig, Payload, PayloadMap, PayloadMapError,
+    AdmissionConfig, Learn, LegConfig, Method, Once, Payload, PayloadMap, PayloadMapError,
 };
 use threadbare_rtp::payload::COMFORT_NOISE;
 use threadbare_rtp::session::Profile;
@@ -162,10 +162,11 @@ fn leg(
         admission: AdmissionConfig {
             sources: spec.sources.clone(),
             learn: match spec.latch_window_s {
-                Some(seconds) => Learn::Once {
-                    window_ns: u64::from(seconds) * 1_000_000_000,
-                },
-                None => Learn::Follow,
+                Some(seconds) => Learn::Once(Once {
+                    method: Method::Immediate,
+                    fixed_ms: Some(seconds.saturating_mul(1000)),
+                }),
+                None => Learn::FOLLOW,
             },
             ..AdmissionConfig::default()
         },

@@ -254,7 +254,7 @@ impl MediaPlane {
             StreamKind::Packets => {
                 let [a, b] = &spec.sides;
                 let sides = [spec::forward_side(a), spec::forward_side(b)];
-                Medium::from(Forward::new(sides))
+                Medium::from(Forward::new(now_ns, sides))
             }
         };
         for side in Side::BOTH {
@@ -516,7 +516,7 @@ fn change(
             }
             if moved {
                 let leg = call.leg_mut(side);
-                leg.relearn(spec::admission(new), spec::destination(new));
+                leg.relearn(now_ns, spec::admission(new), spec::destination(new));
             }
             if old.mux != new.mux {
                 call.leg_mut(side).set_mux(new.mux);
@@ -543,7 +543,7 @@ fn change(
             }
         }
         Medium::Forward(forward) if moved || old.mux != new.mux => {
-            forward.set_side(side, spec::forward_side(new));
+            forward.set_side(now_ns, side, spec::forward_side(new));
         }
         Medium::Forward(_) | Medium::Diverted(_) => {}
     }

@@ -115,10 +115,10 @@ pub(super) fn is_coded(spec: &StreamSpec) -> bool {
 pub(super) fn admission(side: &SideSpec) -> AdmissionConfig {
     AdmissionConfig {
         sources: Vec::new(),
-        // A party behind a NAT is sent nothing before its address is known.
-        peer: side.rtp.filter(|_| !side.waits_for_nat),
-        rtcp: side.rtcp.filter(|_| !side.waits_for_nat),
+        peer: side.rtp,
+        rtcp: side.rtcp,
         learn: side.learn,
+        waits: side.waits_for_nat,
     }
 }
 
@@ -236,7 +236,7 @@ mod tests {
                     sends: map.clone(),
                     takes: map,
                     makes_anew,
-                    ..SideSpec::unknown(Learn::Follow)
+                    ..SideSpec::unknown(Learn::FOLLOW)
                 }
             });
             StreamSpec {

@@ -666,7 +666,10 @@ fn nothing_is_sent_to_an_address_that_is_none() {
             peer: Some(nowhere),
             ..AdmissionConfig::default()
         };
-        bed.call.leg_mut(Side::B).relearn(admission, destination);
+        let now_ns = bed.now_ns;
+        bed.call
+            .leg_mut(Side::B)
+            .relearn(now_ns, admission, destination);
         bed.tone(pcmu(), 20, 200, |_| false);
         assert_eq!(bed.heard.len(), before);
         assert_eq!(bed.call.leg(Side::B).rtcp_to(), None);
@@ -675,9 +678,10 @@ fn nothing_is_sent_to_an_address_that_is_none() {
         peer: Some(address(Side::B)),
         ..AdmissionConfig::default()
     };
+    let now_ns = bed.now_ns;
     bed.call
         .leg_mut(Side::B)
-        .relearn(admission, Destination::Peer);
+        .relearn(now_ns, admission, Destination::Peer);
     bed.tone(pcmu(), 20, 200, |_| false);
     assert_one_stream(&bed, "back");
     assert!(bed.heard.len() >= before + 8);

@@ -487,6 +487,11 @@ impl Call {
         &mut self.legs[side as usize]
     }
 
+    /// Says whether later datagrams of this party have passed SRTP's authentication.
+    pub fn set_authenticated(&mut self, side: Side, is_authenticated: bool) {
+        self.legs[side as usize].set_authenticated(is_authenticated);
+    }
+
     /// This party sends and takes other payload types from now on: numbers and timestamps continue.
     pub fn set_payloads(&mut self, side: Side, sends: Arc<PayloadMap>, takes: Arc<PayloadMap>) {
         self.directions[side as usize].set_sender(&sends);

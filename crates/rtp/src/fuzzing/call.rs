@@ -12,7 +12,8 @@ use crate::codec::{Decoder, Encoding, Format};
 use crate::id::{NtpTime, RtpTime, SeqNum, Ssrc};
 use crate::jitter;
 use crate::leg::{
-    AdmissionConfig, Destination, Learn, Leg, LegConfig, Media, Payload, PayloadMap, Verdict,
+    AdmissionConfig, Destination, Learn, Leg, LegConfig, Media, Method, Once, Payload, PayloadMap,
+    Verdict,
 };
 use crate::packet::Packet;
 use crate::session::Profile;
@@ -83,10 +84,12 @@ fn leg_config(side: Side, choice: u8, flags: u8) -> LegConfig {
             peer: (flags & 8 != 0).then(|| address(side as u8)),
             learn: match flags >> 4 & 3 {
                 0 => Learn::Never,
-                1 => Learn::Once {
-                    window_ns: 1000 * MS,
-                },
-                _ => Learn::Follow,
+                1 => Learn::Once(Once {
+                    method: Method::Delayed,
+                    fixed_ms: Some(1000),
+                }),
+                2 => Learn::Once(Once::default()),
+                _ => Learn::FOLLOW,
             },
             ..AdmissionConfig::default()
         },
@@ -162,7 +165,7 @@ pub fn leg(data: &[u8]) {
         while leg.poll_event().is_some() {}
         assert!(leg.is_consistent(), "a place without a packet");
     }
-    leg.relearn(AdmissionConfig::default(), Destination::Peer);
+    leg.relearn(now_ns, AdmissionConfig::default(), Destination::Peer);
     leg.release_all();
     given += drain(&mut leg, now_ns + 3_600_000 * MS, true);
     assert!(given <= taken, "{given} came out, {taken} went in");

@@ -1,18 +1,11 @@
 //! Which datagrams belong to a leg: decided once, in the order address, SSRC, payload type. The sequence number comes after
 //! that, by RFC 3550, appendix A.1, where the reports are kept.
 //!
-//! There is one current source, an address and an SSRC. The reports and the jitter buffer are told of it.
+//! The [`Latch`] decides on the address. All SSRCs of the party's address are the party's:
 //!
-//! ```text
-//!            packets in a row, or nearly so, from one address with one SSRC
-//!  nobody ───────────────────────────────────────────────────→ current source
-//!                                                                │  ↑ the same, and the current source has missed
-//!                                                                ↓  │ its turn (see the table at `Admission::rule`)
-//!                                                              candidate
-//! ```
-//!
-//! No single packet moves anything, so a forged one does not. A stranger's packet is refused before anything is noted of it but a
-//! count.
+//! - One is the *current source*. The reports and the jitter buffer follow it. Another SSRC with audio becomes the current source with
+//!   two packets in a row, once the current one has missed its turn or has left its address.
+//! - Telephone events and comfort noise under another SSRC go *beside* the current source, and never replace it.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -20,9 +13,10 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
+use super::latch::{Latch, Mark, Standing, is_near};
 use crate::id::{PayloadType, SeqNum, Ssrc};
 use crate::reception::MIN_SEQUENTIAL;
-use crate::session::{ADDRESS_PACKETS, ADDRESS_SILENCE_NS, RtpHeader};
+use crate::session::RtpHeader;
 
 /// A range of addresses, in the notation of RFC 4632: `192.0.2.0/24`, `2001:db8::/32`, or one address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,22 +81,52 @@ impl fmt::Display for Network {
     }
 }
 
-/// How a leg learns where its peer is (symmetric RTP, RFC 4961).
+/// How a leg learns where its peer is (symmetric RTP, RFC 4961). The table of [`leg`](super) `latch.rs` has the exact rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Learn {
     /// Not at all: only [`AdmissionConfig::peer`] counts.
     Never,
-    /// Within this time from the first packet on. From then on the address is fixed, until [`Leg::relearn`](super::Leg::relearn).
-    Once {
-        /// The window, ns.
-        window_ns: u64,
+    /// One address is learned unless the signalled address sends. It changes with a new offer or answer, with the port of a NAT,
+    /// or by authenticated packets.
+    Once(Once),
+    /// As [`Once`](Learn::Once), and another host follows when the present one has been silent for this long: another media
+    /// server takes over, a stream's source is restarted elsewhere.
+    Follow {
+        /// The required silence, ms.
+        silence_ms: u32,
     },
-    /// From the first packets, and again when the peer moves: its NAT rebinds, its program is started again, another
-    /// media server takes over.
-    Follow,
-    /// Addresses do not count: whoever bears the current SSRC is the peer, and another SSRC follows when that one has missed its
-    /// turn. For groups, and for networks where nobody else can send. Nothing is sent to an address that is learned so.
+    /// Addresses do not count, except that the signalled one wins: the sender with the current SSRC is the peer, and another SSRC
+    /// follows when that one has missed its turn. For groups, and for closed networks. Nothing is sent to an address that is
+    /// learned so.
     Anyone,
+}
+
+/// Settings of [`Learn::Once`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Once {
+    /// How the address is chosen.
+    pub method: Method,
+    /// The address is fixed this long after the party was first heard, ms; `None`: a NAT may move its port at any time.
+    pub fixed_ms: Option<u32>,
+}
+
+/// How an address is chosen that was not signalled: rtpengine's `endpoint-learning`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Method {
+    /// With its second packet.
+    Immediate,
+    /// With its fifth packet; another address may follow within three seconds, when the first one falls silent.
+    Delayed,
+    /// With its fifth packet; an address that has more in common with the signalled one may follow within three seconds.
+    #[default]
+    Heuristic,
+}
+
+impl Learn {
+    /// For streams without signalling: another host follows after three seconds of silence.
+    pub const FOLLOW: Learn = Learn::Follow {
+        silence_ms: OTHER_HOST_SILENCE_MS,
+    };
 }
 
 /// Who may send.
@@ -116,19 +140,8 @@ pub struct AdmissionConfig {
     pub rtcp: Option<SocketAddr>,
     /// Whether other addresses are believed.
     pub learn: Learn,
-}
-
-impl Learn {
-    /// Whether an address may be learned now. `fixed_ns`: the end of the window, once that began.
-    pub(super) fn is_open(self, fixed_ns: &mut Option<u64>, at_ns: u64) -> bool {
-        match self {
-            Learn::Never => false,
-            Learn::Once { window_ns } => {
-                at_ns < *fixed_ns.get_or_insert(at_ns.saturating_add(window_ns))
-            }
-            Learn::Follow | Learn::Anyone => true,
-        }
-    }
+    /// Nothing is sent to `peer` before the party was heard: rtpengine's `NAT-wait`.
+    pub waits: bool,
 }
 
 impl AdmissionConfig {
@@ -145,7 +158,8 @@ impl Default for AdmissionConfig {
             sources: Vec::new(),
             peer: None,
             rtcp: None,
-            learn: Learn::Follow,
+            learn: Learn::FOLLOW,
+            waits: false,
         }
     }
 }
@@ -223,14 +237,16 @@ impl Refusals {
     }
 }
 
-/// What to do with a packet.
+/// The verdict on a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Decision {
     /// It is of the current source.
     Current,
-    /// It may be the beginning of the next source: keep it. `is_first`: forget what is kept.
-    Hold { is_first: bool },
-    /// It and what is kept are of the current source from now on.
+    /// It is an event or noise of the same party, under another SSRC.
+    Beside,
+    /// It may be the beginning of the next source: keep it.
+    Hold,
+    /// It and what is kept of the same source are of the current source from now on.
     Begin(Beginning),
     /// It does not belong.
     Refuse(Refusal),
@@ -242,10 +258,7 @@ pub enum Beginning {
     /// It is the first one.
     First,
     /// The same source sends from another address; the numbers continue.
-    Moved {
-        /// Its address before.
-        from: SocketAddr,
-    },
+    Moved,
     /// Another SSRC.
     Changed {
         /// The SSRC before.
@@ -253,54 +266,59 @@ pub enum Beginning {
     },
 }
 
-/// The current source and the one that may follow it. See the module.
+/// The meaning of a packet's payload type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// It may carry the party's main stream.
+    Audio,
+    /// Telephone events or comfort noise.
+    Beside,
+    /// It was not agreed on.
+    Unknown,
+}
+
+/// The party's address and its sources. See the module.
 #[derive(Debug, Clone)]
 pub(super) struct Admission {
     current: Option<Current>,
-    candidate: Option<Candidate>,
-    /// End of the window for learning, once that began.
-    fixed_ns: Option<u64>,
-    config: AdmissionConfig,
+    latch: Latch,
+    /// SSRCs that may become the current source, the newest first; without packets: none.
+    candidates: [Candidate; 2],
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Current {
-    address: SocketAddr,
-    ssrc: Ssrc,
     heard_ns: u64,
     /// Between its last two packets in a row; 0 while unknown.
-    spacing_ns: u64,
+    spacing_ns: u32,
+    ssrc: Ssrc,
     last: SeqNum,
+    /// It began with audio.
+    has_audio: bool,
+    /// It sends from the party's present address.
+    is_here: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Candidate {
-    address: SocketAddr,
     ssrc: Ssrc,
     last: SeqNum,
-    packets: u32,
-}
-
-/// What it takes to become the current source.
-struct Rule {
-    packets: u32,
-    silence_ns: u64,
+    packets: u8,
 }
 
 impl Admission {
-    pub(super) fn new(config: AdmissionConfig) -> Admission {
+    pub(super) fn new(now_ns: u64, config: AdmissionConfig) -> Admission {
         Admission {
             current: None,
-            candidate: None,
-            fixed_ns: None,
-            config,
+            latch: Latch::new(now_ns, config),
+            candidates: [Candidate::NONE; 2],
         }
     }
 
     /// The current source's address and SSRC.
     pub(super) fn current(&self) -> Option<(SocketAddr, Ssrc)> {
-        let current = self.current?;
-        Some((current.address, current.ssrc))
+        let (address, ssrc, _) = self.source()?;
+        Some((address, ssrc))
     }
 
     /// When it was heard last, ns.
@@ -309,60 +327,72 @@ impl Admission {
     }
 
     pub(super) fn config(&self) -> &AdmissionConfig {
-        &self.config
+        self.latch.config()
+    }
+
+    /// See [`Latch::to`].
+    #[inline]
+    pub(super) fn to(&self) -> Option<SocketAddr> {
+        match self.config().learn {
+            // Nothing is sent to an address that is learned so.
+            Learn::Anyone => None,
+            _ => self.latch.to(),
+        }
     }
 
     /// The current source, with the number of its last packet.
     pub(super) fn source(&self) -> Option<(SocketAddr, Ssrc, SeqNum)> {
-        let current = self.current?;
-        Some((current.address, current.ssrc, current.last))
+        let (party, current) = (self.latch.party()?, self.current?);
+        Some((party.address, current.ssrc, current.last))
     }
 
     /// Whether the time for learning addresses is over.
     pub(super) fn is_fixed(&self, now_ns: u64) -> bool {
-        self.fixed_ns.is_some_and(|fixed_ns| fixed_ns <= now_ns)
+        self.latch.is_fixed(now_ns)
     }
 
-    /// Goes on with a source that another process has admitted.
+    pub(super) fn set_authenticated(&mut self, is_authenticated: bool) {
+        self.latch.set_authenticated(is_authenticated);
+    }
+
+    /// Continues with a source that another process has admitted.
     pub(super) fn restore(
         &mut self,
         now_ns: u64,
         source: Option<(SocketAddr, Ssrc, SeqNum)>,
         is_fixed: bool,
     ) {
-        self.current = source.map(|(address, ssrc, last)| Current {
-            address,
-            ssrc,
+        self.current = source.map(|(_, ssrc, last)| Current {
             heard_ns: now_ns,
             spacing_ns: 0,
+            ssrc,
             last,
+            has_audio: true,
+            is_here: true,
         });
-        self.fixed_ns = is_fixed.then_some(now_ns);
+        let address = source.map(|(address, ..)| address);
+        self.latch.restore(now_ns, address, is_fixed);
     }
 
-    /// Judges an RTP packet. `is_known`: its payload type was agreed on.
+    /// Judges an RTP packet.
     #[inline]
     pub(super) fn judge(
         &mut self,
         at_ns: u64,
         from: SocketAddr,
         header: &RtpHeader,
-        is_known: bool,
+        kind: Kind,
     ) -> Decision {
-        if let Some(current) = &mut self.current
+        let is_party = self.latch.hears(at_ns, from);
+        if is_party
+            && let Some(current) = &mut self.current
             && current.ssrc == header.ssrc
-            && (current.address == from || self.config.learn == Learn::Anyone)
+            && current.is_here
         {
-            current.address = from;
-            if header.seq == current.last.plus(1) {
-                current.spacing_ns = at_ns.saturating_sub(current.heard_ns);
-            }
-            current.last = header.seq;
-            current.heard_ns = current.heard_ns.max(at_ns);
-            self.candidate = None;
+            current.note(at_ns, header.seq);
             return Decision::Current;
         }
-        self.consider(at_ns, from, header, is_known)
+        self.consider(at_ns, from, header, kind, is_party)
     }
 
     #[cold]
@@ -371,184 +401,214 @@ impl Admission {
         at_ns: u64,
         from: SocketAddr,
         header: &RtpHeader,
-        is_known: bool,
+        kind: Kind,
+        is_party: bool,
     ) -> Decision {
-        if !self.config.allows(from) {
-            return Decision::Refuse(Refusal::NotAllowed);
+        if is_party {
+            return self.consider_source(at_ns, from, header, kind);
         }
-        let Some(rule) = self.rule(at_ns, from, header) else {
-            return Decision::Refuse(Refusal::Stranger);
-        };
-        if !is_known {
-            return self.consider_unknown(from, header);
+        if kind == Kind::Unknown && self.config().learn != Learn::Anyone {
+            return Decision::Refuse(if self.config().allows(from) {
+                Refusal::PayloadType(header.payload_type)
+            } else {
+                Refusal::NotAllowed
+            });
         }
-        let packets = match self.candidate {
-            Some(candidate) if self.is_of(candidate, from, header) => {
-                candidate.packets.saturating_add(1)
+        let mark = (header.ssrc, header.seq);
+        let continues = self.continues(header);
+        match self.latch.consider(at_ns, from, Some(mark), continues) {
+            Standing::Refused(refusal) => Decision::Refuse(refusal),
+            Standing::Candidate { may_hold: true, .. } => Decision::Hold,
+            Standing::Candidate { .. } => Decision::Refuse(Refusal::Stranger),
+            Standing::Party => self.consider_anyone(at_ns, from, header, kind),
+            Standing::Moved { before } => {
+                let first = before.map_or(Candidate::NONE, |mark| Candidate::new(mark, 1));
+                self.candidates = [first, Candidate::NONE];
+                if let Some(current) = &mut self.current {
+                    current.is_here = false;
+                }
+                self.consider_source(at_ns, from, header, kind)
+            }
+        }
+    }
+
+    /// With [`Learn::Anyone`], a source may change its address with each packet.
+    fn consider_anyone(
+        &mut self,
+        at_ns: u64,
+        from: SocketAddr,
+        header: &RtpHeader,
+        kind: Kind,
+    ) -> Decision {
+        if let Some(current) = &mut self.current
+            && current.ssrc == header.ssrc
+        {
+            current.note(at_ns, header.seq);
+            self.latch.settle(at_ns, from);
+            return Decision::Current;
+        }
+        self.consider_source(at_ns, from, header, kind)
+    }
+
+    /// A packet of the party that is not of the current source at its address.
+    fn consider_source(
+        &mut self,
+        at_ns: u64,
+        from: SocketAddr,
+        header: &RtpHeader,
+        kind: Kind,
+    ) -> Decision {
+        let mark @ (ssrc, seq) = (header.ssrc, header.seq);
+        let current = self.current;
+        if let Some(current) = current
+            && current.ssrc == ssrc
+            && seq.distance_from(current.last).unsigned_abs() < CONTINUES_PACKETS_MAX
+        {
+            return Decision::Begin(self.begin(at_ns, from, mark, current.has_audio));
+        }
+        if kind == Kind::Beside && current.is_some_and(|current| current.has_audio) {
+            return Decision::Beside;
+        }
+        let mut candidates = self.candidates.iter();
+        let known = candidates.find(|known| known.packets > 0 && known.ssrc == ssrc);
+        let packets = match known {
+            Some(known) if is_near(Some((known.ssrc, known.last)), Some(mark)) => known
+                .packets
+                .saturating_add(u8::from(kind != Kind::Unknown)),
+            // A payload type that was not agreed on begins nothing; among a candidate's packets it keeps its place.
+            _ if kind == Kind::Unknown => {
+                return Decision::Refuse(Refusal::PayloadType(header.payload_type));
             }
             _ => 1,
         };
-        self.candidate = Some(Candidate {
-            address: from,
-            ssrc: header.ssrc,
-            last: header.seq,
-            packets,
+        self.note_candidate(Candidate::new(mark, packets));
+        let is_from_elsewhere = self.config().learn == Learn::Anyone
+            && self.config().peer == Some(from)
+            && self
+                .latch
+                .party()
+                .is_some_and(|party| party.address != from);
+        let has_turn = current.is_none_or(|current| {
+            !current.is_here
+                || is_from_elsewhere
+                || kind == Kind::Audio && !current.has_audio
+                || at_ns.saturating_sub(current.heard_ns) >= current.turn_ns()
         });
-        let silence_ns = self.silence_ns(at_ns);
-        if packets >= rule.packets && silence_ns >= rule.silence_ns {
-            return Decision::Begin(self.begin(at_ns, from, header));
+        if packets >= MIN_SEQUENTIAL && has_turn && kind != Kind::Unknown {
+            return Decision::Begin(self.begin(at_ns, from, mark, kind == Kind::Audio));
         }
-        if silence_ns >= HOLD_SILENCE_NS || self.is_at_current(from) {
-            return Decision::Hold {
-                is_first: packets == 1,
-            };
-        }
-        // The current source is sending: nothing is kept of a stranger.
-        Decision::Refuse(Refusal::Stranger)
+        Decision::Hold
     }
 
-    /// A payload type that was not agreed on begins nothing; among a candidate's packets it keeps its place.
-    fn consider_unknown(&mut self, from: SocketAddr, header: &RtpHeader) -> Decision {
-        match self.candidate {
-            Some(candidate) if self.is_of(candidate, from, header) => {
-                self.candidate = Some(Candidate {
-                    last: header.seq,
-                    ..candidate
-                });
-                Decision::Hold { is_first: false }
-            }
-            _ => Decision::Refuse(Refusal::PayloadType(header.payload_type)),
-        }
+    /// The newest first; the one before stays, as a party may begin with audio and events at once.
+    fn note_candidate(&mut self, candidate: Candidate) {
+        let [newest, before] = self.candidates;
+        let is_newest = newest.ssrc == candidate.ssrc;
+        self.candidates = [candidate, if is_newest { before } else { newest }];
     }
 
-    /// Whether a packet goes on from a candidate's last one: it may overtake some, or be overtaken, from the beginning on.
-    fn is_of(&self, candidate: Candidate, from: SocketAddr, header: &RtpHeader) -> bool {
-        let distance = header.seq.distance_from(candidate.last);
-        candidate.ssrc == header.ssrc
-            && (candidate.address == from || self.config.learn == Learn::Anyone)
-            && (1..=NEAR_PACKETS).contains(&distance.abs())
-    }
-
-    /// What it takes this sender to become the current source; `None`: never.
-    ///
-    /// | sender | packets in a row | silence of the current source |
-    /// |---|---|---|
-    /// | the first, from the signalled address or without one | 2 (RFC 3550, A.1) | |
-    /// | the first, from elsewhere | 5 | |
-    /// | the current address, or with [`Learn::Anyone`] any; another SSRC | 2 | a packet and a half |
-    /// | the same host, or the same SSRC with numbers that continue | 5 | 0.5 s |
-    /// | any other | 5 | 3 s |
-    fn rule(&mut self, at_ns: u64, from: SocketAddr, header: &RtpHeader) -> Option<Rule> {
-        let is_signalled = self.config.peer == Some(from);
-        let may_learn = self.config.learn.is_open(&mut self.fixed_ns, at_ns);
-        let Some(current) = self.current else {
-            let is_expected = is_signalled || self.config.peer.is_none();
-            return (may_learn || is_signalled).then_some(Rule {
-                packets: if is_expected {
-                    u32::from(MIN_SEQUENTIAL)
-                } else {
-                    ADDRESS_PACKETS
-                },
-                silence_ns: 0,
-            });
-        };
-        if from == current.address || self.config.learn == Learn::Anyone {
-            return Some(Rule {
-                packets: u32::from(MIN_SEQUENTIAL),
-                silence_ns: current.turn_ns(),
-            });
-        }
-        if !may_learn && !is_signalled {
-            return None;
-        }
-        let ahead = header.seq.distance_from(current.last);
-        let continues = header.ssrc == current.ssrc && (0..CONTINUES_PACKETS_MAX).contains(&ahead);
-        Some(Rule {
-            packets: ADDRESS_PACKETS,
-            silence_ns: if continues || from.ip() == current.address.ip() {
-                ADDRESS_SILENCE_NS
-            } else {
-                OTHER_HOST_SILENCE_NS
-            },
+    /// Whether a packet may be the current source's, sent from elsewhere.
+    fn continues(&self, header: &RtpHeader) -> bool {
+        self.current.is_some_and(|current| {
+            let ahead = header.seq.distance_from(current.last);
+            header.ssrc == current.ssrc && (0..CONTINUES_PACKETS_MAX as i32).contains(&ahead)
         })
     }
 
-    fn begin(&mut self, at_ns: u64, from: SocketAddr, header: &RtpHeader) -> Beginning {
+    fn begin(
+        &mut self,
+        at_ns: u64,
+        from: SocketAddr,
+        (ssrc, seq): Mark,
+        has_audio: bool,
+    ) -> Beginning {
         let beginning = match self.current {
             None => Beginning::First,
-            Some(old) if old.ssrc == header.ssrc => Beginning::Moved { from: old.address },
+            Some(old) if old.ssrc == ssrc => Beginning::Moved,
             Some(old) => Beginning::Changed { old: old.ssrc },
         };
-        self.candidate = None;
+        self.candidates = [Candidate::NONE; 2];
+        if self.config().learn == Learn::Anyone {
+            self.latch.settle(at_ns, from);
+        }
         self.current = Some(Current {
-            address: from,
-            ssrc: header.ssrc,
             heard_ns: at_ns,
             spacing_ns: self.current.map_or(0, |old| old.spacing_ns),
-            last: header.seq,
+            ssrc,
+            last: seq,
+            has_audio,
+            is_here: true,
         });
         beginning
     }
 
-    fn silence_ns(&self, at_ns: u64) -> u64 {
-        self.current
-            .map_or(u64::MAX, |current| at_ns.saturating_sub(current.heard_ns))
-    }
-
-    fn is_at_current(&self, from: SocketAddr) -> bool {
-        self.config.learn == Learn::Anyone
-            || self.current.is_some_and(|current| current.address == from)
-    }
-
-    /// Whether RTCP from here may be the peer's. One forged packet must neither keep the true peer out nor draw anything to
-    /// a stranger, so RTCP is believed from the host that RTP comes from, or was signalled to come from, and from where it was signalled itself.
+    /// See [`Latch::judge_rtcp`].
     pub(super) fn judge_rtcp(&self, from: SocketAddr, mux: bool) -> Result<(), Refusal> {
-        let known = self.current.map(|current| current.address);
-        match known.or(self.config.peer) {
-            _ if self.config.learn == Learn::Anyone => Ok(()),
-            Some(known) if mux && known == from => Ok(()),
-            Some(known) if !mux && known.ip() == from.ip() => Ok(()),
-            _ if !mux && self.config.rtcp == Some(from) => Ok(()),
-            _ => Err(Refusal::Stranger),
-        }
+        self.latch.judge_rtcp(from, mux)
+    }
+
+    /// See [`Latch::note_rtcp`].
+    pub(super) fn note_rtcp(&mut self, at_ns: u64, from: SocketAddr) {
+        self.latch.note_rtcp(at_ns, from);
     }
 
     /// As if nothing had been received.
-    pub(super) fn begin_anew(&mut self, config: AdmissionConfig) {
-        *self = Admission::new(config);
+    pub(super) fn begin_anew(&mut self, now_ns: u64, config: AdmissionConfig) {
+        *self = Admission::new(now_ns, config);
     }
 
-    /// Learns anew, as signalled.
-    pub(super) fn relearn(&mut self, config: AdmissionConfig) {
-        // Who sends from where the peer is said to be goes on.
-        let stays = |current: &Current| config.peer == Some(current.address);
-        self.current = self.current.filter(stays);
-        self.candidate = None;
-        self.fixed_ns = None;
-        self.config = config;
+    /// See [`Latch::relearn`].
+    pub(super) fn relearn(&mut self, now_ns: u64, config: AdmissionConfig) {
+        self.latch.relearn(now_ns, config);
+        self.candidates = [Candidate::NONE; 2];
+        if self.latch.party().is_none() {
+            self.current = None;
+        }
+    }
+}
+
+impl Candidate {
+    const NONE: Candidate = Candidate {
+        ssrc: Ssrc(0),
+        last: SeqNum(0),
+        packets: 0,
+    };
+
+    fn new((ssrc, last): Mark, packets: u8) -> Candidate {
+        Candidate {
+            ssrc,
+            last,
+            packets,
+        }
     }
 }
 
 impl Current {
+    #[inline]
+    fn note(&mut self, at_ns: u64, seq: SeqNum) {
+        if seq == self.last.plus(1) {
+            let spacing_ns = at_ns.saturating_sub(self.heard_ns);
+            self.spacing_ns = spacing_ns.min(SPACING_NS_MAX) as u32;
+        }
+        self.last = seq;
+        self.heard_ns = self.heard_ns.max(at_ns);
+    }
+
     /// It has missed its turn after this much silence.
     fn turn_ns(&self) -> u64 {
         let spacing_ns = match self.spacing_ns {
             0 => SPACING_NS_DEFAULT,
-            spacing_ns => spacing_ns.min(SPACING_NS_MAX),
+            spacing_ns => u64::from(spacing_ns),
         };
         spacing_ns + spacing_ns / 2
     }
 }
 
-/// Required silence before packets with another SSRC from another host count as the peer's.
-pub(super) const OTHER_HOST_SILENCE_NS: u64 = 3_000_000_000;
-/// A sender that goes on elsewhere has sent no more packets on the way there than this: a minute's (RFC 3550, A.1:
+/// Required silence before another host counts as the source of a stream without signalling.
+const OTHER_HOST_SILENCE_MS: u32 = 3_000;
+/// A sender that continues elsewhere has sent no more packets on the way there than this: a minute's (RFC 3550, A.1:
 /// MAX_DROPOUT).
-const CONTINUES_PACKETS_MAX: i32 = 3000;
-/// As far as packets overtake each other.
-const NEAR_PACKETS: i32 = 4;
-/// A candidate's packets are kept once the current source may have stopped: longer than jitter makes it seem so.
-const HOLD_SILENCE_NS: u64 = 100_000_000;
+const CONTINUES_PACKETS_MAX: u32 = 3000;
 /// RFC 3551, section 4.2: "The default packetization interval SHOULD have a duration of 20 ms".
 const SPACING_NS_DEFAULT: u64 = 20_000_000;
 /// RFC 3551, section 4.2: receivers should accept 0 to 200 ms.

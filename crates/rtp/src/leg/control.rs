@@ -36,7 +36,7 @@ impl<K: Keep> Leg<K> {
         self.payload_type = NO_TYPE;
         self.takes = receiving.payloads.clone();
         self.payloads = receiving.payloads;
-        self.admission.begin_anew(receiving.admission);
+        self.admission.begin_anew(0, receiving.admission);
         self.rtcp_from = None;
         self.has_moved = true;
         (self.packets, self.bytes, self.no_room) = (0, 0, 0);
@@ -47,6 +47,7 @@ impl<K: Keep> Leg<K> {
     pub fn flush(&mut self) {
         self.release();
         self.drop_waiting();
+        self.drop_beside();
         self.jitter.flush();
         while self.poll_due(u64::MAX, true).is_some() {}
     }

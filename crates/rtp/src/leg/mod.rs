@@ -18,8 +18,11 @@ mod admission;
 mod config;
 mod control;
 mod gate;
+mod latch;
 mod payloads;
 mod receive;
+#[cfg(test)]
+mod scene_tests;
 mod send;
 mod state;
 mod store;
@@ -29,10 +32,13 @@ mod watch;
 #[cfg(test)]
 mod watch_tests;
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-pub use admission::{AdmissionConfig, Beginning, Learn, Network, NetworkError, Refusal, Refusals};
+pub use admission::{
+    AdmissionConfig, Beginning, Learn, Method, Network, NetworkError, Once, Refusal, Refusals,
+};
 pub use config::{Destination, LegConfig, LegError};
 pub use control::Receiving;
 pub use gate::{Gate, GateState};
@@ -43,7 +49,7 @@ pub use state::{LegState, Outage, SKIPPED_PACKETS_MAX, SentState};
 pub use store::{Keep, Store};
 
 use admission::Admission;
-use receive::{Held, WAITING_MAX, Waiting};
+use receive::{BESIDE_MAX, Beside, Held, WAITING_MAX, Waiting};
 use watch::Watch;
 
 use crate::id::{PayloadType, RtpTime, SeqNum, Ssrc};
@@ -196,8 +202,16 @@ pub struct Leg<K: Keep = Store> {
     has_moved: bool,
     /// Given out last; its place is free with the next call.
     given: Option<K::Kept>,
-    /// Of a possible next source.
+    /// Of possible next sources.
     waiting: Vec<Waiting<K::Kept>>,
+    /// Events and noise under SSRCs of their own.
+    #[allow(
+        clippy::box_collection,
+        reason = "few legs ever have some, and a leg is small"
+    )]
+    beside: Option<Box<VecDeque<Beside<K::Kept>>>>,
+    /// They are given out by [`poll_media`](Leg::poll_media).
+    takes_beside: bool,
     jitter: JitterBuffer<Held<K::Kept>>,
     store: K,
     destination: Destination,
@@ -217,8 +231,10 @@ impl Leg {
     /// # Errors
     /// A setting is out of range.
     pub fn new(now_ns: u64, config: LegConfig) -> Result<Leg, LegError> {
-        let places = config.jitter.capacity_packets + WAITING_MAX as u16 + 2;
-        Leg::with_keeper(now_ns, config, Store::new(PACKET_BYTES_USUAL, places))
+        let places = config.jitter.capacity_packets + (WAITING_MAX + BESIDE_MAX) as u16 + 2;
+        let mut leg = Leg::with_keeper(now_ns, config, Store::new(PACKET_BYTES_USUAL, places))?;
+        leg.takes_beside = true;
+        Ok(leg)
     }
 
     /// Takes a datagram that arrived at `at_ns`. With mux, RTCP comes on the RTP port, too.
@@ -248,12 +264,17 @@ impl Leg {
                 .memory_bytes()
                 .saturating_sub(size_of::<Session>())
             + self.waiting.capacity() * size_of::<Waiting<<Store as Keep>::Kept>>()
+            + self.beside.as_ref().map_or(0, |beside| {
+                beside.capacity() * size_of::<Beside<<Store as Keep>::Kept>>()
+            })
     }
 
     /// Whether each place in the store belongs to a packet that is held.
     pub(crate) fn is_consistent(&self) -> bool {
         let ordered = self.jitter.held_packets() as usize;
-        self.store.held() == ordered + self.waiting.len() + usize::from(self.given.is_some())
+        let beside = self.beside.as_ref().map_or(0, |beside| beside.len());
+        let aside = self.waiting.len() + beside;
+        self.store.held() == ordered + aside + usize::from(self.given.is_some())
     }
 
     /// Memory that the next packet touches, for prefetching. Not to be dereferenced.
@@ -287,12 +308,14 @@ impl<K: Keep> Leg<K> {
         // The peer and those it replaces; strangers do not get this far.
         reports.sources_max = SOURCES_MAX;
         Ok(Leg {
-            admission: Admission::new(config.admission),
+            admission: Admission::new(now_ns, config.admission),
             session: Session::new(now_ns, reports),
             jitter,
             store: keeper,
             given: None,
             waiting: Vec::new(),
+            beside: None,
+            takes_beside: false,
             clock_rate_hz: audio.clock_rate_hz,
             audio_time: RtpTime(0),
             payload_type: audio.payload_type,
@@ -326,6 +349,7 @@ impl<K: Keep> Leg<K> {
         if self.session.handle_rtcp(at_ns, from, bytes).is_err() {
             return Verdict::MalformedRtcp;
         }
+        self.admission.note_rtcp(at_ns, from);
         if self.is_reported_to(from) && !self.is_at_source(from) {
             return Verdict::Rtcp;
         }
@@ -380,7 +404,7 @@ impl<K: Keep> Leg<K> {
     #[must_use]
     pub fn next_timeout(&self) -> Option<u64> {
         let rtcp_ns = self.session.next_timeout();
-        rtcp_ns.into_iter().chain(self.jitter.next_timeout()).min()
+        rtcp_ns.into_iter().chain(self.next_media()).min()
     }
 
     /// When the next report is due.
@@ -392,12 +416,18 @@ impl<K: Keep> Leg<K> {
     /// When media is due if no packet comes before.
     #[must_use]
     pub fn next_media(&self) -> Option<u64> {
-        self.jitter.next_timeout()
+        let jitter_ns = self.jitter.next_timeout();
+        jitter_ns.into_iter().chain(self.next_beside()).min()
     }
 
-    /// The peer is another one, or elsewhere, as signalled: learns anew.
-    pub fn relearn(&mut self, admission: AdmissionConfig, destination: Destination) {
-        self.admission.relearn(admission);
+    /// Says whether later datagrams have passed SRTP's authentication.
+    pub fn set_authenticated(&mut self, is_authenticated: bool) {
+        self.admission.set_authenticated(is_authenticated);
+    }
+
+    /// Takes a new description of the peer. An address that it does not replace stays the peer's.
+    pub fn relearn(&mut self, now_ns: u64, admission: AdmissionConfig, destination: Destination) {
+        self.admission.relearn(now_ns, admission);
         self.destination = destination;
         self.rtcp_from = None;
         self.drop_waiting();
@@ -411,6 +441,8 @@ impl<K: Keep> Leg<K> {
     /// Everything held is due now, in order: the stream ends.
     pub fn release_all(&mut self) {
         self.jitter.release_all();
+        let beside = self.beside.iter_mut().flat_map(|beside| beside.iter_mut());
+        beside.for_each(Beside::release);
     }
 
     /// The current source: its address and SSRC.

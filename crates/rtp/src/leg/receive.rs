@@ -2,11 +2,11 @@
 
 use std::net::SocketAddr;
 
-use super::admission::Decision;
+use super::admission::{Decision, Kind};
 use super::{
-    Beginning, Carries, Keep, Leg, LegEvent, Media, MediaPacket, Payload, Refusal, Verdict,
+    Beginning, Carries, Keep, Learn, Leg, LegEvent, Media, MediaPacket, Payload, Refusal, Verdict,
 };
-use crate::id::{PayloadType, RtpTime, SeqNum, Ssrc};
+use crate::id::{NS_PER_S, PayloadType, RtpTime, SeqNum, Ssrc};
 use crate::jitter::{Arrival, Output, ResyncCause};
 use crate::packet::{Packet, is_rtcp};
 use crate::reception::Receipt;
@@ -26,7 +26,20 @@ pub(super) struct Held<P> {
 /// A packet of a source that is not yet the current one.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Waiting<P> {
+    /// `None`: addresses do not count.
+    from: Option<SocketAddr>,
     at_ns: u64,
+    fields: Fields,
+    packet: P,
+}
+
+/// An event or noise under another SSRC than the audio's.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Beside<P> {
+    at_ns: u64,
+    due_ns: u64,
+    /// On the audio's time line.
+    time: RtpTime,
     fields: Fields,
     packet: P,
 }
@@ -132,7 +145,11 @@ impl Leg {
     /// declared.
     #[inline]
     pub fn poll_media(&mut self, now_ns: u64, may_lose: bool) -> Option<Media<'_>> {
-        Some(match self.poll_due(now_ns, may_lose)? {
+        let due = match self.poll_beside(now_ns) {
+            Some(beside) => Due::Packet(beside),
+            None => self.poll_due(now_ns, may_lose)?,
+        };
+        Some(match due {
             Due::Packet(due) => {
                 self.given = Some(due.packet);
                 let whole = self.store.get(due.packet);
@@ -185,7 +202,14 @@ impl<K: Keep> Leg<K> {
         self.release();
         let header = fields.header;
         let known = self.payloads.get(header.payload_type).copied();
-        match self.admission.judge(at_ns, from, &header, known.is_some()) {
+        let kind = match known.map(|payload| payload.carries) {
+            None => Kind::Unknown,
+            Some(Carries::TelephoneEvent | Carries::ComfortNoise) if self.takes_beside => {
+                Kind::Beside
+            }
+            Some(_) => Kind::Audio,
+        };
+        match self.admission.judge(at_ns, from, &header, kind) {
             Decision::Current => {}
             decision => return self.handle_other(now_ns, at_ns, from, fields, arriving, decision),
         }
@@ -200,15 +224,18 @@ impl<K: Keep> Leg<K> {
         match self.session.receive(at_ns, header.seq, header.time) {
             Receipt::Valid | Receipt::Validated | Receipt::Probation => {
                 if !self.waiting.is_empty() {
-                    self.drop_waiting();
+                    self.drop_stale(at_ns, from);
                 }
                 self.take(now_ns, at_ns, fields, arriving)
             }
-            Receipt::OutOfRange => self.hold(true, at_ns, fields, arriving),
+            Receipt::OutOfRange => {
+                self.drop_stale(at_ns, from);
+                self.hold(at_ns, from, fields, arriving)
+            }
             Receipt::Resync => {
                 self.jitter.announce_source(ResyncCause::Restart);
                 self.drop_rejected();
-                self.take_waiting(now_ns);
+                self.take_waiting(now_ns, from, &header);
                 self.take(now_ns, at_ns, fields, arriving)
             }
         }
@@ -228,14 +255,13 @@ impl<K: Keep> Leg<K> {
         let header = fields.header;
         match decision {
             Decision::Refuse(refusal) => self.refuse(refusal),
-            Decision::Hold { is_first } => self.hold(is_first, at_ns, fields, arriving),
-            Decision::Begin(_) | Decision::Current if header.ssrc == self.session.ssrc() => {
-                self.handle_own_ssrc(at_ns, from)
-            }
+            Decision::Hold => self.hold(at_ns, from, fields, arriving),
+            _ if header.ssrc == self.session.ssrc() => self.handle_own_ssrc(at_ns, from),
+            Decision::Beside => self.take_beside(at_ns, fields, arriving),
             Decision::Current => Verdict::Media,
             Decision::Begin(beginning) => {
                 self.begin(at_ns, from, header, beginning);
-                self.take_waiting(now_ns);
+                self.take_waiting(now_ns, from, &header);
                 self.packets += 1;
                 self.bytes += u64::from(fields.len);
                 self.session.receive(at_ns, header.seq, header.time);
@@ -248,7 +274,7 @@ impl<K: Keep> Leg<K> {
     fn begin(&mut self, at_ns: u64, from: SocketAddr, header: RtpHeader, beginning: Beginning) {
         let ssrc = header.ssrc;
         match beginning {
-            Beginning::Moved { .. } if self.session.has_current(ssrc) => {
+            Beginning::Moved if self.session.has_current(ssrc) => {
                 self.session.move_current(from);
             }
             _ => {
@@ -270,24 +296,28 @@ impl<K: Keep> Leg<K> {
         });
     }
 
-    /// Keeps a packet that may begin the next source, or go on elsewhere in the present one's numbers.
+    /// Keeps a packet that may begin the next source, or continue the present one's numbers elsewhere.
     #[cold]
     fn hold(
         &mut self,
-        is_first: bool,
         at_ns: u64,
+        from: SocketAddr,
         fields: Fields,
         arriving: K::Arriving<'_>,
     ) -> Verdict {
-        if is_first {
-            self.drop_waiting();
-        }
-        if self.waiting.len() == WAITING_MAX {
-            let oldest = self.waiting.remove(0);
-            self.store.let_go(oldest.packet);
+        let from = self.waiting_from(from);
+        let own = self.waiting.iter().filter(|waiting| waiting.from == from);
+        let is_own_full = own.count() == WAITING_OF_ONE_MAX;
+        if is_own_full || self.waiting.len() == WAITING_MAX {
+            let is_oldest = |waiting: &Waiting<_>| !is_own_full || waiting.from == from;
+            if let Some(at) = self.waiting.iter().position(is_oldest) {
+                let oldest = self.waiting.remove(at);
+                self.refuse_waiting(oldest);
+            }
         }
         if let Some(packet) = self.store.keep(arriving) {
             self.waiting.push(Waiting {
+                from,
                 at_ns,
                 fields,
                 packet,
@@ -296,18 +326,28 @@ impl<K: Keep> Leg<K> {
         Verdict::Held
     }
 
-    /// What was kept is of the current source.
+    /// What was kept of the sender of this packet is of the current source, as far as its numbers lead up to it.
     #[cold]
-    fn take_waiting(&mut self, now_ns: u64) {
+    fn take_waiting(&mut self, now_ns: u64, from: SocketAddr, next: &RtpHeader) {
+        let from = self.waiting_from(from);
         for waiting in std::mem::take(&mut self.waiting) {
+            let header = waiting.fields.header;
+            if waiting.from != from || header.ssrc != next.ssrc {
+                self.waiting.push(waiting);
+                continue;
+            }
+            if header.seq.distance_from(next.seq).abs() > LEADING_PACKETS_MAX {
+                self.refuse_waiting(waiting);
+                continue;
+            }
             let Waiting {
                 at_ns,
                 fields,
                 packet,
+                ..
             } = waiting;
             self.packets += 1;
             self.bytes += u64::from(fields.len);
-            let header = fields.header;
             // After a restart in the same source, the session has judged it already.
             if self.session.current_reception().arrived_ns() < at_ns
                 || !self.session.current_reception().is_valid()
@@ -318,16 +358,104 @@ impl<K: Keep> Leg<K> {
         }
     }
 
-    /// What was kept leads nowhere.
+    /// What was kept of all senders leads nowhere.
     #[cold]
     pub(super) fn drop_waiting(&mut self) {
-        let current = self.admission.current().map(|(_, ssrc)| ssrc);
-        for waiting in self.waiting.drain(..) {
-            self.store.let_go(waiting.packet);
-            self.refused.count(match current {
-                Some(ssrc) if ssrc == waiting.fields.header.ssrc => Refusal::OutOfRange,
-                _ => Refusal::OtherSource,
+        self.drop_waiting_of(|_| true);
+    }
+
+    /// The current source continues: what was kept from its address, and what is old, leads nowhere.
+    #[cold]
+    fn drop_stale(&mut self, at_ns: u64, from: SocketAddr) {
+        let from = self.waiting_from(from);
+        self.drop_waiting_of(|waiting| {
+            waiting.from == from || at_ns.saturating_sub(waiting.at_ns) > WAITING_NS_MAX
+        });
+    }
+
+    /// The sender's address as far as it counts.
+    fn waiting_from(&self, from: SocketAddr) -> Option<SocketAddr> {
+        Some(from).filter(|_| self.admission.config().learn != Learn::Anyone)
+    }
+
+    fn drop_waiting_of(&mut self, is_dropped: impl Fn(&Waiting<K::Kept>) -> bool) {
+        for waiting in std::mem::take(&mut self.waiting) {
+            if is_dropped(&waiting) {
+                self.refuse_waiting(waiting);
+            } else {
+                self.waiting.push(waiting);
+            }
+        }
+    }
+
+    fn refuse_waiting(&mut self, waiting: Waiting<K::Kept>) {
+        self.store.let_go(waiting.packet);
+        self.refused.count(match self.admission.current() {
+            Some((from, _)) if waiting.from.is_some_and(|other| other != from) => Refusal::Stranger,
+            Some((_, ssrc)) if ssrc == waiting.fields.header.ssrc => Refusal::OutOfRange,
+            _ => Refusal::OtherSource,
+        });
+    }
+
+    /// Takes an event or noise of the party under an SSRC of its own: it is heard when the audio of the same moment is.
+    #[cold]
+    fn take_beside(&mut self, at_ns: u64, fields: Fields, arriving: K::Arriving<'_>) -> Verdict {
+        self.packets += 1;
+        self.bytes += u64::from(fields.len);
+        let beside = self.beside.get_or_insert_default();
+        if beside.len() == BESIDE_MAX {
+            self.no_room += 1;
+        } else if let Some(packet) = self.store.keep(arriving) {
+            beside.push_back(Beside {
+                at_ns,
+                due_ns: at_ns.saturating_add(self.jitter.latency_ns()),
+                time: self.audio_time,
+                fields,
+                packet,
             });
+        } else {
+            self.no_room += 1;
+        }
+        Verdict::Media
+    }
+
+    /// The next packet beside the audio that is due.
+    #[inline]
+    fn poll_beside(&mut self, now_ns: u64) -> Option<DuePacket<K::Kept>> {
+        if self.next_beside()? > now_ns {
+            return None;
+        }
+        self.release();
+        let Beside {
+            at_ns,
+            time,
+            fields,
+            packet,
+            ..
+        } = self.beside.as_mut()?.pop_front()?;
+        Some(DuePacket {
+            packet,
+            payload_type: fields.header.payload_type,
+            time,
+            own_time: fields.header.time,
+            marker: fields.marker,
+            play_ns: at_ns,
+            discont: false,
+            start: fields.start,
+            end: fields.end,
+        })
+    }
+
+    /// When the next packet beside the audio is due.
+    #[inline]
+    pub(super) fn next_beside(&self) -> Option<u64> {
+        self.beside.as_ref()?.front().map(|beside| beside.due_ns)
+    }
+
+    /// Frees the packets beside the audio.
+    pub(super) fn drop_beside(&mut self) {
+        for beside in self.beside.iter_mut().flat_map(|beside| beside.drain(..)) {
+            self.store.let_go(beside.packet);
         }
     }
 
@@ -480,5 +608,20 @@ impl<K: Keep> Leg<K> {
     }
 }
 
+impl<P> Beside<P> {
+    /// It is due now.
+    pub(super) fn release(&mut self) {
+        self.due_ns = 0;
+    }
+}
+
 /// Packets of a possible next source: as many as confirm it.
-pub(super) const WAITING_MAX: usize = session::ADDRESS_PACKETS as usize;
+const WAITING_OF_ONE_MAX: usize = session::ADDRESS_PACKETS as usize;
+/// Of all: a stranger does not displace the party's.
+pub(super) const WAITING_MAX: usize = 2 * WAITING_OF_ONE_MAX;
+/// A possible next source has sent the next packet by then.
+const WAITING_NS_MAX: u64 = NS_PER_S;
+/// From the first packet that is kept to the one that confirms it, with some lost or overtaken.
+const LEADING_PACKETS_MAX: i32 = 32;
+/// Events beside the audio: three digits and the repeated ends of each, in one batch.
+pub(super) const BESIDE_MAX: usize = 16;

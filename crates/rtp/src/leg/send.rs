@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use super::latch::is_none;
 use super::{Destination, Keep, Learn, Leg, MediaPacket};
 use crate::id::{PayloadType, RtpTime, SeqNum, Ssrc};
 
@@ -108,19 +109,14 @@ impl<K: Keep> Leg<K> {
         self.peer_address().filter(|_| !self.is_held)
     }
 
-    /// Where the peer is. An old way to hold it signals an address that is none (RFC 3264, section 8.4): nothing is sent there, least of all to
-    /// this machine, which is what the system takes it for.
+    /// Where the peer is. Nothing is sent to an address that is none, least of all to this machine, which is what the system
+    /// takes it for.
     #[inline]
     fn peer_address(&self) -> Option<SocketAddr> {
-        let to = match self.destination {
-            Destination::Fixed { rtp, .. } => Some(rtp),
-            Destination::Peer if self.admission.config().learn == Learn::Anyone => None,
-            Destination::Peer => {
-                let current = self.admission.current().map(|(address, _)| address);
-                current.or(self.admission.config().peer)
-            }
-        };
-        to.filter(|to| !to.ip().is_unspecified() && to.port() != 0)
+        match self.destination {
+            Destination::Fixed { rtp, .. } => Some(rtp).filter(|rtp| !is_none(*rtp)),
+            Destination::Peer => self.admission.to(),
+        }
     }
 
     /// Where RTCP goes: where it comes from; until that is known, where it was signalled to be, or the port after RTP's (RFC 3550, section 11). With
@@ -145,7 +141,7 @@ impl<K: Keep> Leg<K> {
     /// Of a peer that is where it was signalled to be.
     fn signalled_rtcp(&self) -> Option<SocketAddr> {
         let signalled = self.admission.config().rtcp;
-        signalled.filter(|to| !to.ip().is_unspecified() && to.port() != 0)
+        signalled.filter(|to| !is_none(*to))
     }
 
     /// Where the reports go besides, if RTP is sent to somebody else than it comes from: to the sender, which is told how its packets

@@ -77,7 +77,7 @@ impl Leg {
         let Some((from, ..)) = self.admission.source() else {
             return;
         };
-        self.jitter.release_all();
+        self.release_all();
         while let Some(media) = self.poll_media(now_ns, true) {
             if let Media::Packet(packet) = media {
                 give(packet.play_ns.min(now_ns), from, packet.whole);

@@ -367,7 +367,7 @@ fn a_nat_that_rebinds_loses_half_a_second_at_most() {
         matches!(
             event,
             LegEvent::Source {
-                beginning: Beginning::Moved { .. },
+                beginning: Beginning::Moved,
                 ..
             }
         )
@@ -396,9 +396,10 @@ fn during_hold_nobody_else_takes_the_call() {
         (
             "a window",
             AdmissionConfig {
-                learn: Learn::Once {
-                    window_ns: 1000 * MS,
-                },
+                learn: Learn::Once(Once {
+                    fixed_ms: Some(1000),
+                    ..Once::default()
+                }),
                 ..signalled
             },
             Some(Refusal::Stranger),
@@ -438,9 +439,10 @@ fn during_hold_nobody_else_takes_the_call() {
 fn a_peer_behind_a_nat_is_learned_within_the_window() {
     let admission = AdmissionConfig {
         peer: Some(address("10.0.0.7:5000")),
-        learn: Learn::Once {
-            window_ns: 3000 * MS,
-        },
+        learn: Learn::Once(Once {
+            fixed_ms: Some(3000),
+            ..Once::default()
+        }),
         ..AdmissionConfig::default()
     };
     let mut bed = Bed::new(LegConfig {
@@ -458,8 +460,12 @@ fn a_peer_behind_a_nat_is_learned_within_the_window() {
         (bed.heard("p"), bed.leg.rtp_to()),
         (10, Some(address(PEER)))
     );
-    // Signalled anew: it learns again.
-    bed.leg.relearn(admission, Destination::Peer);
+    // RFC 3264, section 8.3.1: another address in a new offer. The leg learns again.
+    let moved = AdmissionConfig {
+        peer: Some(address("10.0.0.8:5000")),
+        ..admission
+    };
+    bed.leg.relearn(bed.now_ns, moved, Destination::Peer);
     peer.from = address(ELSEWHERE);
     bed.stream(&mut peer, 10);
     assert_eq!(
@@ -684,7 +690,9 @@ proptest! {
             bed.wait_ms(ms);
         }
         bed.wait_ms(60_000);
-        bed.leg.relearn(AdmissionConfig::default(), Destination::Peer);
+        let now_ns = bed.now_ns;
+        bed.leg
+            .relearn(now_ns, AdmissionConfig::default(), Destination::Peer);
         bed.drain();
         prop_assert_eq!(bed.leg.store.held(), bed.leg.jitter.held_packets() as usize);
     }

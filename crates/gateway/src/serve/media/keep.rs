@@ -465,7 +465,7 @@ mod tests {
     fn spec(keys: [Option<SrtpKeys>; 2]) -> StreamSpec {
         let sides = keys.map(|srtp| SideSpec {
             srtp,
-            ..SideSpec::unknown(Learn::Follow)
+            ..SideSpec::unknown(Learn::FOLLOW)
         });
         StreamSpec {
             kind: StreamKind::Audio,

@@ -152,7 +152,7 @@ impl Settings {
             jitter: self.jitter(),
             admission: AdmissionConfig {
                 learn: if self.latch {
-                    Learn::Follow
+                    Learn::FOLLOW
                 } else {
                     Learn::Anyone
                 },

@@ -1,0 +1,474 @@
+//! Which address a party sends from. One decision for media that is understood ([`Leg`](super::Leg)) and for media that is only
+//! forwarded ([`Gate`](super::Gate)).
+//!
+//! A sender takes the leg with this many packets in a row, once the party's present address has been silent for this long:
+//!
+//! | sender | packets | silence | when |
+//! |---|---|---|---|
+//! | the signalled address | 2 | none | always |
+//! | the first other address | 2 or 5 | - | the signalled address has sent nothing; [`Method`] |
+//! | the address that a new offer or answer replaced | 50, or 5 if the IP address stays | - | as above |
+//! | another port of the same IP address | 5 | 0.5 s | until [`Learn::Once`] is fixed |
+//! | another IP address, packets authenticated by SRTP | 2 | 0.5 s | until [`Learn::Once`] is fixed |
+//! | another IP address of a better rank | 5 | none | [`Method::Heuristic`], for 3 s |
+//! | another IP address | 5 | 0.5 s | [`Method::Delayed`], for 3 s |
+//! | another IP address | 5 | as configured | [`Learn::Follow`] |
+//!
+//! Each address has its own count, and the signalled address has a place of its own: a stranger's packet never changes another
+//! sender's count. Packets that arrived before the last offer or answer count only if they come from the signalled address.
+
+use std::net::SocketAddr;
+
+use super::admission::{AdmissionConfig, Learn, Method, Once, Refusal};
+use crate::id::{SeqNum, Ssrc};
+use crate::reception::MIN_SEQUENTIAL;
+use crate::session::{ADDRESS_PACKETS, ADDRESS_SILENCE_NS};
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub(super) struct Latch {
+    party: Option<Heard>,
+    config: AdmissionConfig,
+    /// Packets that reach this have passed SRTP's authentication.
+    is_authenticated: bool,
+    /// When the address was signalled last.
+    since_ns: u64,
+    /// When the party was first heard after that; [`NEVER_NS`]: not yet.
+    settled_ns: u64,
+    /// RTCP came from the signalled address: the party is not behind a NAT.
+    is_signalled_heard: bool,
+    /// Allocated for the first packet from another address than the party's.
+    contest: Option<Box<Contest>>,
+}
+
+/// Addresses that may become the party's.
+#[derive(Debug, Clone)]
+struct Contest {
+    signalled: Candidate,
+    others: Vec<Candidate>,
+    /// The party's address before the last offer or answer.
+    left: Option<SocketAddr>,
+}
+
+/// An address, and when it was heard last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Heard {
+    pub(super) address: SocketAddr,
+    pub(super) at_ns: u64,
+}
+
+/// An address that may become the party's.
+#[derive(Debug, Clone, Copy)]
+struct Candidate {
+    address: SocketAddr,
+    packets: u32,
+    at_ns: u64,
+    mark: Option<Mark>,
+}
+
+/// SSRC and number of an RTP packet.
+pub(super) type Mark = (Ssrc, SeqNum);
+
+/// What a [`Latch`] says of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// The party sends from there.
+    Party,
+    /// The party sends from there now. `before`: the mark of that address's packet before this one.
+    Moved { before: Option<Mark> },
+    /// More packets have to follow. `may_hold`: this one may be worth keeping until then. `is_first`: none came before.
+    Candidate { may_hold: bool, is_first: bool },
+    /// It does not belong.
+    Refused(Refusal),
+}
+
+/// What it takes to become the party's address.
+struct Rule {
+    packets: u32,
+    silence_ns: u64,
+}
+
+impl Latch {
+    pub(super) fn new(now_ns: u64, config: AdmissionConfig) -> Latch {
+        Latch {
+            party: None,
+            is_authenticated: false,
+            since_ns: since(now_ns, &config),
+            settled_ns: NEVER_NS,
+            is_signalled_heard: false,
+            contest: None,
+            config,
+        }
+    }
+
+    /// The party's present address.
+    #[inline]
+    pub(super) fn party(&self) -> Option<Heard> {
+        self.party
+    }
+
+    pub(super) fn config(&self) -> &AdmissionConfig {
+        &self.config
+    }
+
+    /// Where to send: to the party's address, or, until it is heard, to the signalled one. `None`: the party is held by an address
+    /// that is none (RFC 3264, section 8.4), or nothing is known.
+    #[inline]
+    pub(super) fn to(&self) -> Option<SocketAddr> {
+        if self.config.peer.is_some_and(is_none) {
+            return None;
+        }
+        match self.config.learn {
+            Learn::Anyone => self.config.peer,
+            _ => match self.party {
+                Some(party) => Some(party.address),
+                None => self.config.peer.filter(|_| !self.config.waits),
+            },
+        }
+    }
+
+    /// Whether the packets of this address are the party's. Notes that it was heard.
+    #[inline]
+    pub(super) fn hears(&mut self, at_ns: u64, from: SocketAddr) -> bool {
+        match &mut self.party {
+            Some(party) if party.address == from => {
+                party.at_ns = party.at_ns.max(at_ns);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Judges a packet from another address than the party's.
+    #[cold]
+    pub(super) fn consider(
+        &mut self,
+        at_ns: u64,
+        from: SocketAddr,
+        mark: Option<Mark>,
+        continues: bool,
+    ) -> Standing {
+        if !self.config.allows(from) {
+            return Standing::Refused(Refusal::NotAllowed);
+        }
+        if self.config.learn == Learn::Anyone {
+            return Standing::Party;
+        }
+        let is_signalled = self.config.peer == Some(from);
+        let Some(rule) = self.rule(at_ns, from, mark.is_some(), continues) else {
+            return Standing::Refused(Refusal::Stranger);
+        };
+        let contest = self.contest.get_or_insert_with(Contest::begin);
+        let candidate = contest.candidate(is_signalled, from);
+        let before = candidate.mark;
+        let in_a_row = is_signalled || is_near(before, mark);
+        candidate.packets = if in_a_row {
+            candidate.packets.saturating_add(1)
+        } else {
+            1
+        };
+        (candidate.at_ns, candidate.mark) = (at_ns, mark);
+        let packets = candidate.packets;
+        let silence_ns = self.silence_ns(at_ns);
+        if packets < rule.packets || silence_ns < rule.silence_ns {
+            return Standing::Candidate {
+                may_hold: is_signalled || silence_ns >= HOLD_SILENCE_NS,
+                is_first: packets == 1,
+            };
+        }
+        self.settle(at_ns, from);
+        Standing::Moved { before }
+    }
+
+    /// See the table of the module. `None`: this sender never becomes the party.
+    fn rule(&self, at_ns: u64, from: SocketAddr, is_rtp: bool, continues: bool) -> Option<Rule> {
+        let learn = self.config.learn;
+        let rule = |packets, silence_ns| {
+            Some(Rule {
+                packets,
+                silence_ns,
+            })
+        };
+        if self.config.peer == Some(from) {
+            // Opaque datagrams may be few: a T.38 session begins with one.
+            let is_free = self.party.is_none() && !is_rtp;
+            return rule(if is_free { 1 } else { SIGNALLED_PACKETS }, 0);
+        }
+        if at_ns < self.since_ns || learn == Learn::Never {
+            return None;
+        }
+        let Some(party) = self.party else {
+            return rule(self.first_packets(from)?, 0);
+        };
+        if let Learn::Once(Once {
+            fixed_ms: Some(fixed_ms),
+            ..
+        }) = learn
+            && !self.is_within(at_ns, ns(fixed_ms))
+        {
+            return None;
+        }
+        if party.address.ip() == from.ip() {
+            return rule(ADDRESS_PACKETS, ADDRESS_SILENCE_NS);
+        }
+        if self.is_authenticated {
+            return rule(SIGNALLED_PACKETS, ADDRESS_SILENCE_NS);
+        }
+        match learn {
+            Learn::Follow { .. } if continues => rule(ADDRESS_PACKETS, ADDRESS_SILENCE_NS),
+            Learn::Follow { silence_ms } => rule(ADDRESS_PACKETS, ns(silence_ms)),
+            Learn::Once(once) => {
+                // The replaced source may still send, from a port that looks like the signalled one.
+                let is_learning = !self.has_left(from)
+                    && self.config.peer != Some(party.address)
+                    && self.is_within(at_ns, LEARNING_NS);
+                match once.method {
+                    Method::Delayed if is_learning => rule(ADDRESS_PACKETS, ADDRESS_SILENCE_NS),
+                    Method::Heuristic
+                        if is_learning && self.rank(from) < self.rank(party.address) =>
+                    {
+                        rule(ADDRESS_PACKETS, 0)
+                    }
+                    _ => None,
+                }
+            }
+            Learn::Never | Learn::Anyone => None,
+        }
+    }
+
+    /// How many packets an address needs while the leg is free; `None`: the party is where it was signalled to be.
+    fn first_packets(&self, from: SocketAddr) -> Option<u32> {
+        let Some(peer) = self.config.peer else {
+            return Some(u32::from(MIN_SEQUENTIAL));
+        };
+        if self.is_signalled_heard && peer.ip() != from.ip() {
+            return None;
+        }
+        Some(match self.config.learn {
+            _ if self.has_left(from) && peer.ip() != from.ip() => LEFT_PACKETS,
+            // A NAT in front of the new address may well have the old port.
+            _ if self.has_left(from) => ADDRESS_PACKETS,
+            Learn::Once(Once {
+                method: Method::Immediate,
+                ..
+            }) => u32::from(MIN_SEQUENTIAL),
+            _ => ADDRESS_PACKETS,
+        })
+    }
+
+    /// How much an address has in common with the signalled one: 0 for all of it, 3 for nothing.
+    fn rank(&self, address: SocketAddr) -> u8 {
+        let Some(peer) = self.config.peer else {
+            return 3;
+        };
+        match (peer.ip() == address.ip(), peer.port() == address.port()) {
+            (true, true) => 0,
+            (true, false) => 1,
+            (false, true) => 2,
+            (false, false) => 3,
+        }
+    }
+
+    /// Whether the party was first heard less than `ns` ago.
+    fn is_within(&self, at_ns: u64, ns: u64) -> bool {
+        at_ns < self.settled_ns.saturating_add(ns)
+    }
+
+    /// The party sends from there now.
+    pub(super) fn settle(&mut self, at_ns: u64, from: SocketAddr) {
+        self.party = Some(Heard {
+            address: from,
+            at_ns,
+        });
+        self.settled_ns = self.settled_ns.min(at_ns);
+        let is_signalled = self.config.peer == Some(from);
+        if let Some(contest) = &mut self.contest {
+            if is_signalled {
+                contest.signalled = Candidate::NONE;
+            }
+            contest.others.retain(|other| other.address != from);
+        }
+        if self.contest.as_deref().is_some_and(Contest::is_over) {
+            self.contest = None;
+        }
+    }
+
+    /// Whether the last offer or answer replaced this address.
+    fn has_left(&self, from: SocketAddr) -> bool {
+        self.contest
+            .as_ref()
+            .is_some_and(|contest| contest.left == Some(from))
+    }
+
+    pub(super) fn silence_ns(&self, at_ns: u64) -> u64 {
+        self.party
+            .map_or(u64::MAX, |party| at_ns.saturating_sub(party.at_ns))
+    }
+
+    /// Whether RTCP from this address may be the party's: from the host that RTP comes from or was signalled to come from, and from
+    /// where RTCP was signalled itself. With mux, only from the address of RTP.
+    pub(super) fn judge_rtcp(&self, from: SocketAddr, mux: bool) -> Result<(), Refusal> {
+        if self.config.learn == Learn::Anyone {
+            return Ok(());
+        }
+        let party = self.party.map(|party| party.address);
+        let mut known = [party, self.config.peer].into_iter().flatten();
+        let is_known = if mux {
+            known.any(|known| known == from)
+        } else {
+            known.any(|known| known.ip() == from.ip()) || self.config.rtcp == Some(from)
+        };
+        if is_known {
+            Ok(())
+        } else {
+            Err(Refusal::Stranger)
+        }
+    }
+
+    /// RTCP came from an address that [`judge_rtcp`](Self::judge_rtcp) accepts. A party that only listens is heard by this alone.
+    #[inline]
+    pub(super) fn note_rtcp(&mut self, at_ns: u64, from: SocketAddr) {
+        let is_signalled = self.config.peer.is_some_and(|peer| peer.ip() == from.ip());
+        self.is_signalled_heard |= is_signalled && at_ns >= self.since_ns;
+    }
+
+    /// Another description is in force. An address that it still names, or does not replace, stays the party's.
+    pub(super) fn relearn(&mut self, now_ns: u64, config: AdmissionConfig) {
+        let old = std::mem::replace(&mut self.config, config);
+        self.since_ns = since(now_ns, &self.config);
+        if let Some(contest) = &mut self.contest {
+            contest.signalled = Candidate::NONE;
+            contest.others.clear();
+        }
+        let peer = self.config.peer;
+        let is_replaced = peer != old.peer && !peer.is_some_and(is_none);
+        if !is_replaced {
+            return;
+        }
+        self.is_signalled_heard = false;
+        let party = self.party.map(|party| party.address);
+        if party.is_none() || party == peer {
+            return;
+        }
+        (self.party, self.settled_ns) = (None, NEVER_NS);
+        self.contest.get_or_insert_with(Contest::begin).left = party;
+    }
+
+    pub(super) fn set_authenticated(&mut self, is_authenticated: bool) {
+        self.is_authenticated = is_authenticated;
+    }
+
+    /// Whether the time for learning addresses is over.
+    pub(super) fn is_fixed(&self, now_ns: u64) -> bool {
+        let window_ns = match self.config.learn {
+            Learn::Once(once) => once.fixed_ms.map_or(LEARNING_NS, ns),
+            _ => return false,
+        };
+        !self.is_within(now_ns, window_ns)
+    }
+
+    /// Continues with an address that another process has admitted.
+    pub(super) fn restore(&mut self, now_ns: u64, address: Option<SocketAddr>, is_fixed: bool) {
+        self.party = address.map(|address| Heard {
+            address,
+            at_ns: now_ns,
+        });
+        self.settled_ns = match address {
+            None => NEVER_NS,
+            Some(_) if is_fixed => 0,
+            Some(_) => now_ns,
+        };
+    }
+}
+
+impl Contest {
+    fn begin() -> Box<Contest> {
+        Box::new(Contest {
+            signalled: Candidate::NONE,
+            others: Vec::new(),
+            left: None,
+        })
+    }
+
+    /// Nothing is left to remember.
+    fn is_over(&self) -> bool {
+        self.signalled.packets == 0 && self.others.is_empty() && self.left.is_none()
+    }
+
+    /// The place of an address. A full table gives up the candidate with the fewest packets, of these the oldest.
+    fn candidate(&mut self, is_signalled: bool, from: SocketAddr) -> &mut Candidate {
+        if is_signalled {
+            return &mut self.signalled;
+        }
+        let fresh = Candidate {
+            address: from,
+            ..Candidate::NONE
+        };
+        let known = self.others.iter().position(|other| other.address == from);
+        let at = known.unwrap_or_else(|| {
+            if self.others.len() < CANDIDATES_MAX {
+                self.others.push(fresh);
+                return self.others.len() - 1;
+            }
+            let key = |at: &usize| (self.others[*at].packets, self.others[*at].at_ns);
+            let at = (0..CANDIDATES_MAX).min_by_key(key).unwrap_or(0);
+            self.others[at] = fresh;
+            at
+        });
+        &mut self.others[at]
+    }
+}
+
+impl Candidate {
+    const NONE: Candidate = Candidate {
+        address: SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0),
+        packets: 0,
+        at_ns: 0,
+        mark: None,
+    };
+}
+
+/// Whether a packet continues from the one before it. Packets may overtake each other; datagrams without marks always continue.
+pub(super) fn is_near(before: Option<Mark>, mark: Option<Mark>) -> bool {
+    match (before, mark) {
+        (Some((old, last)), Some((ssrc, seq))) => {
+            old == ssrc && (1..=NEAR_PACKETS).contains(&seq.distance_from(last).abs())
+        }
+        (None, None) => true,
+        _ => false,
+    }
+}
+
+/// Whether this address only holds a party (RFC 3264, section 8.4).
+pub(super) fn is_none(address: SocketAddr) -> bool {
+    address.ip().is_unspecified() || address.port() == 0
+}
+
+/// Where nothing was signalled, the socket's first packets are as good as any.
+fn since(now_ns: u64, config: &AdmissionConfig) -> u64 {
+    match config.learn {
+        Learn::Once(_) if config.peer.is_some() => now_ns,
+        _ => 0,
+    }
+}
+
+fn ns(ms: u32) -> u64 {
+    u64::from(ms) * NS_PER_MS
+}
+
+/// Later than any other time.
+const NEVER_NS: u64 = u64::MAX;
+const NS_PER_MS: u64 = 1_000_000;
+/// RFC 3550, appendix A.1: two packets are enough where the sender is expected.
+const SIGNALLED_PACKETS: u32 = MIN_SEQUENTIAL as u32;
+/// The replaced party may send for seconds after an offer or answer. A party behind a NAT that still sends from the same address
+/// is learned again after a second.
+const LEFT_PACKETS: u32 = 50;
+/// How long `delayed` and `heuristic` look for a better address: as long as rtpengine does.
+const LEARNING_NS: u64 = 3_000_000_000;
+/// Addresses counted at a time. A stranger with more addresses gains nothing: one address with five packets is learned, too.
+const CANDIDATES_MAX: usize = 8;
+/// As far as packets overtake each other.
+const NEAR_PACKETS: i32 = 4;
+/// A candidate's packets are kept once the party may have stopped: longer than jitter makes it seem so.
+const HOLD_SILENCE_NS: u64 = 100_000_000;
