@@ -7,12 +7,16 @@ mod again;
 mod common;
 #[path = "calls/ends.rs"]
 mod ends;
+#[path = "calls/formats.rs"]
+mod formats;
 #[path = "calls/keys.rs"]
 mod keys;
 #[path = "calls/lines.rs"]
 mod lines;
 #[path = "calls/media.rs"]
 mod media;
+#[path = "calls/one_line.rs"]
+mod one_line;
 #[path = "calls/plain.rs"]
 mod plain;
 #[path = "calls/rules.rs"]

@@ -134,18 +134,31 @@ fn own_key(suite: Suite, before: Option<&SrtpKeys>, random: Random<'_>) -> Maste
     MasterKey::from_random(suite, &bytes)
 }
 
-/// What an answer makes of our offer: the key of the line that it took, and its own.
-pub(super) fn answered(own: &[Own], answer: &[Crypto]) -> Option<SrtpKeys> {
-    answer.iter().find_map(|theirs| {
+/// Keys that an answer agrees on.
+#[derive(Debug)]
+pub(super) struct Agreed {
+    pub(super) keys: SrtpKeys,
+    /// The line has another tag than the one that was offered with its suite.
+    pub(super) has_own_tag: bool,
+}
+
+/// What an answer makes of our offer: the key of the line that it took, and its own. An answer has the tag of the line that it takes (RFC 4568,
+/// section 5.1.2); of some phones it has one of their own, and then the suite tells the line.
+pub(super) fn answered(own: &[Own], answer: &[Crypto]) -> Option<Agreed> {
+    let of_suite = |theirs: &Crypto, has_tag: bool| {
         let suite = theirs.key.suite();
-        let ours = own
-            .iter()
-            .find(|one| one.tag == theirs.tag && one.key.suite() == suite)?;
-        Some(SrtpKeys {
-            receive: theirs.key.clone(),
-            send: ours.key.clone(),
+        let is_it = |one: &&Own| one.key.suite() == suite && (!has_tag || one.tag == theirs.tag);
+        let ours = own.iter().find(is_it)?;
+        Some(Agreed {
+            keys: SrtpKeys {
+                receive: theirs.key.clone(),
+                send: ours.key.clone(),
+            },
+            has_own_tag: !has_tag,
         })
-    })
+    };
+    let find = |has_tag: bool| answer.iter().find_map(|theirs| of_suite(theirs, has_tag));
+    find(true).or_else(|| find(false))
 }
 
 /// `a=crypto` lines of a medium. There are some 20 suites.

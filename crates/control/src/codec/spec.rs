@@ -72,8 +72,10 @@ impl Spec {
         let is_name = self.name.eq_ignore_ascii_case(&codec.name);
         let is_number = self.name.parse() == Ok(codec.payload_type.0);
         let fits = |wanted: Option<u32>, is: u32| wanted.is_none_or(|wanted| wanted == is);
+        let (clock_rate_hz, _) = codec.clock_and_channels();
         (is_name || is_number)
-            && fits(self.clock_rate_hz, codec.clock_rate_hz)
+            && (fits(self.clock_rate_hz, codec.clock_rate_hz)
+                || fits(self.clock_rate_hz, clock_rate_hz))
             && fits(self.channels, codec.channels)
     }
 

@@ -193,12 +193,9 @@ fn an_answer_without_a_key_is_refused_and_changes_nothing() {
     let mut bench = Bench::default();
     ok(bench.offer(&sdp(ALICE, PCMU), SAVP));
     error(bench.answer(&sdp(BOB, &secure(5000, "")), &[]));
-    // Another suite under the tag is no answer to it.
+    // A suite that is unknown here is no answer.
     error(bench.answer(
-        &sdp(
-            BOB,
-            &secure(5000, &crypto(1, "AES_CM_128_HMAC_SHA1_32", KEY)),
-        ),
+        &sdp(BOB, &secure(5000, &crypto(1, "F8_128_HMAC_SHA1_80", KEY))),
         &[],
     ));
     assert!(bench.streams.is_empty());
@@ -210,6 +207,22 @@ fn an_answer_without_a_key_is_refused_and_changes_nothing() {
         &[],
     ));
     assert_eq!(bench.streams.len(), 1);
+}
+
+#[test]
+fn answer_with_its_own_tag_and_an_offered_suite_is_accepted() {
+    // RFC 4568, section 5.1.2, wants the tag of the offer; phones write others. The suite tells which key of ours is meant.
+    let mut bench = Bench::default();
+    let to_bob = sdp_of(bench.offer(&sdp(ALICE, PCMU), SAVP));
+    let ours = cryptos(&to_bob);
+    for (tag, is_own) in [(2, false), (1, true), (77, true)] {
+        let line = crypto(tag, "AES_CM_128_HMAC_SHA1_32", KEY);
+        let reply = ok(bench.answer(&sdp(BOB, &secure(5000, &line)), &[]));
+        assert_eq!(warning(&reply).contains("tag"), is_own, "{tag}");
+        let keys = bench.only().spec.sides[1].srtp.clone().unwrap();
+        assert_eq!(keys.send, ours[1].key);
+        assert_eq!(keys.receive, cryptos(&line)[0].key);
+    }
 }
 
 #[test]
