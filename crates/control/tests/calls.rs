@@ -3,6 +3,8 @@
 
 #[path = "calls/again.rs"]
 mod again;
+#[path = "calls/branches.rs"]
+mod branches;
 #[path = "calls/common.rs"]
 mod common;
 #[path = "calls/ends.rs"]
