@@ -30,6 +30,17 @@ pub(super) struct Own {
     pub(super) key: MasterKey,
 }
 
+impl SdesOptions {
+    /// Whether the request leaves this suite. `nonew` "takes precedence over the `SDES-no` and `SDES-only` flags".
+    fn means(&self, suite: Suite) -> bool {
+        self.adds_none
+            || match &self.only {
+                None => !self.without.contains(&suite),
+                Some(only) => only.contains(&suite),
+            }
+    }
+}
+
 impl Own {
     pub(super) fn to_value(&self, options: &SdesOptions) -> String {
         value(self.tag, &self.key, options)
@@ -78,9 +89,12 @@ pub(super) fn accept(
 ) -> Option<Accepted> {
     let of_suite = |suite: &Suite| offered.iter().find(|one| one.key.suite() == *suite);
     let stays = before.filter(|_| options.is_static);
+    let is_meant = |one: &&Crypto| options.means(one.key.suite());
     let taken = stays
         .and_then(|keys| of_suite(&keys.receive.suite()))
         .or_else(|| options.preferred.iter().find_map(of_suite))
+        .or_else(|| offered.iter().find(is_meant))
+        // "rtpengine will intentionally leave the top most one offered, for the answer towards the originator".
         .or_else(|| offered.first())?;
     let send = own_key(taken.key.suite(), before, random);
     Some(Accepted {
@@ -107,11 +121,7 @@ pub(super) fn offer(
         .into_iter()
         .filter(|_| !options.adds_none || of_author.is_empty());
     for suite in used.into_iter().chain(received).chain(new) {
-        let is_meant = match &options.only {
-            None => !options.without.contains(&suite),
-            Some(only) => only.contains(&suite),
-        };
-        if !suites.contains(&suite) && (is_meant || options.adds_none) {
+        if !suites.contains(&suite) && options.means(suite) {
             suites.push(suite);
         }
     }
