@@ -27,3 +27,5 @@ mod rules;
 mod saved;
 #[path = "calls/subscriptions.rs"]
 mod subscriptions;
+#[path = "calls/words.rs"]
+mod words;

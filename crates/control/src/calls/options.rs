@@ -180,7 +180,9 @@ impl Options {
             accepts_transport: way == Some(TransportWay::Accept),
             is_transparent: way == Some(TransportWay::Transparent),
             // The older form, two `m=` lines for one medium, is read as two media.
-            accepts_osrtp: osrtp.iter().any(|one| one.starts_with("accept")),
+            accepts_osrtp: osrtp
+                .iter()
+                .any(|one| matches!(*one, "accept" | "accept-RFC")),
             offers_osrtp: osrtp.iter().any(|one| one.starts_with("offer")),
             removes: kinds
                 .into_iter()

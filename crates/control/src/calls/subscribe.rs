@@ -19,7 +19,7 @@ use super::spec::{Copied, SideSpec, StreamKind, StreamSpec};
 use super::transport::Transport;
 use super::warnings::{Unusable, Warnings};
 use super::{Action, CallId, Calls, EndReason, Outcome, Random, answer};
-use crate::codec::{Everything, is_supported};
+use crate::codec::is_supported;
 use crate::ng::{Dictionary, Refusal, Reply, Request, Value};
 use crate::sdp::Sdp;
 use crate::text::shown;
@@ -55,13 +55,14 @@ impl<P> Calls<P> {
         let [own, others] = options.interfaces;
         let place = &first.slot.local[first.side as usize].request;
         options.interfaces = [Some(place.interface.clone()), others.or(own)];
-        // What the subscriber does not take is converted for it.
-        options
-            .rules
-            .accept
-            .everything
-            .get_or_insert(Everything::All);
-        let sdp = Sdp::parse(description(&sources).as_bytes())?;
+        options.rules = options.rules.of_copy();
+        let mut sdp = Sdp::parse(description(&sources).as_bytes())?;
+        if ["SIPREC", "siprec"]
+            .iter()
+            .any(|flag| request.has_flag(flag))
+        {
+            label(&mut sdp);
+        }
         let mut tags: Vec<Vec<u8>> = sources.iter().map(|one| one.tag.to_vec()).collect();
         tags.dedup();
         let copied = sources.iter().map(|one| Copied {
@@ -334,6 +335,14 @@ fn offered(sdp: &Sdp, tags: Vec<Vec<u8>>, subscriber: Vec<u8>, warnings: Warning
     keys.push("to-tag", subscriber);
     warnings.tell(&mut keys);
     Outcome::Reply(Reply::Ok(keys))
+}
+
+/// Labels each medium (RFC 4574): "The SRC MUST include the "label" attribute" in its offers to a recording server (RFC 7866, section 7.1.1), whose
+/// metadata refer to it.
+fn label(sdp: &mut Sdp) {
+    for (index, media) in sdp.media.iter_mut().enumerate() {
+        media.set_attribute("label", &(index + 1).to_string());
+    }
 }
 
 /// Nothing that is published can be taken.

@@ -97,6 +97,17 @@ impl Rules {
         })
     }
 
+    /// The rules of a copy: its source sends what it sends, so what is stripped can be converted all the same.
+    #[must_use]
+    pub fn of_copy(mut self) -> Rules {
+        let strip = std::mem::take(&mut self.strip);
+        self.consume.named.extend(strip.named);
+        self.consume.everything = self.consume.everything.or(strip.everything);
+        // What the subscriber does not take is converted for it.
+        self.accept.everything.get_or_insert(Everything::All);
+        self
+    }
+
     /// Options of the encoder for `codec`, by `set`. "Codec options (bitrate) are only applied to codecs that match the given parameters".
     #[must_use]
     pub fn options_of(&self, codec: &Codec) -> Option<&Spec> {
