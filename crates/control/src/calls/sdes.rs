@@ -1,6 +1,6 @@
 //! Keys of SRTP in offers and answers (RFC 4568). Each side has its own: what one side sends is decrypted and encrypted anew for the other.
 
-use threadbare_rtp::srtp::{Crypto, MASTER_KEY_BYTES_MAX, MasterKey, Suite};
+use threadbare_rtp::srtp::{Crypto, MASTER_KEY_BYTES_MAX, MasterKey, Mki, Suite};
 
 use super::Random;
 use super::options::SdesOptions;
@@ -96,7 +96,7 @@ pub(super) fn accept(
         .or_else(|| offered.iter().find(is_meant))
         // "rtpengine will intentionally leave the top most one offered, for the answer towards the originator".
         .or_else(|| offered.first())?;
-    let send = own_key(taken.key.suite(), before, random);
+    let send = own_key(taken.key.suite(), taken.key.mki(), before, random);
     Some(Accepted {
         tag: taken.tag,
         keys: SrtpKeys {
@@ -129,19 +129,21 @@ pub(super) fn offer(
     suites.sort_by_key(|suite| rank(suite).unwrap_or(options.order.len()));
     let own = |(place, suite): (usize, Suite)| Own {
         tag: place as u32 + 1,
-        key: own_key(suite, before, &mut *random),
+        key: own_key(suite, Mki::default(), before, &mut *random),
     };
     suites.into_iter().enumerate().map(own).collect()
 }
 
-/// Our key of the suite: the one in use, or a new one.
-fn own_key(suite: Suite, before: Option<&SrtpKeys>, random: Random<'_>) -> MasterKey {
-    if let Some(keys) = before.filter(|keys| keys.send.suite() == suite) {
+/// Our key of the suite, with the identifier of the line that it answers: the one in use, or a new one.
+fn own_key(suite: Suite, mki: Mki, before: Option<&SrtpKeys>, random: Random<'_>) -> MasterKey {
+    // With another identifier, peers take a key for another one: its packets must not be numbered from zero under the same bytes.
+    let is_same = |keys: &&SrtpKeys| (keys.send.suite(), keys.send.mki()) == (suite, mki);
+    if let Some(keys) = before.filter(is_same) {
         return keys.send.clone();
     }
     let mut bytes = [0; MASTER_KEY_BYTES_MAX];
     random(&mut bytes);
-    MasterKey::from_random(suite, &bytes)
+    MasterKey::from_random(suite, &bytes).with_mki(mki)
 }
 
 /// Keys that an answer agrees on.
@@ -152,8 +154,8 @@ pub(super) struct Agreed {
     pub(super) has_own_tag: bool,
 }
 
-/// What an answer makes of our offer: the key of the line that it took, and its own. An answer has the tag of the line that it takes (RFC 4568,
-/// section 5.1.2); of some phones it has one of their own, and then the suite tells the line.
+/// The keys that an answer agrees on: the answerer's, and ours of the line that it took. An answer repeats the tag of that line (RFC 4568, section
+/// 5.1.2). Some phones write another tag; then the suite identifies the line.
 pub(super) fn answered(own: &[Own], answer: &[Crypto]) -> Option<Agreed> {
     let of_suite = |theirs: &Crypto, has_tag: bool| {
         let suite = theirs.key.suite();
