@@ -356,7 +356,7 @@ impl Model {
                 };
                 let done = self.send(&keys, step.again);
                 let due_ns = if *is_late { now_ns + DELAY_NS } else { now_ns };
-                // What nobody has answered may ring on beside the dialog that was answered.
+                // Unanswered branches of the same caller may still ring.
                 let leaves = by_tags.is_some() && twin.is_answered;
                 for (key, one) in self.twins.iter_mut().filter(|(key, _)| key.0 == call) {
                     let at_ns = if key.1 == branch {

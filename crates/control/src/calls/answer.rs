@@ -124,7 +124,7 @@ struct AnsweredAudio {
     transport: Option<Transport>,
 }
 
-/// What an `m=` line of an answer is read with.
+/// The context in which an `m=` line of an answer is read.
 struct Reading<'a, P> {
     exchange: &'a Exchange<P>,
     options: &'a Options,
@@ -133,7 +133,7 @@ struct Reading<'a, P> {
 }
 
 impl<P> Reading<'_, P> {
-    /// What the answer says of the line at this place.
+    /// Reads the line at this place.
     fn line(
         &self,
         sdp: &Sdp,
@@ -142,7 +142,7 @@ impl<P> Reading<'_, P> {
         warnings: &mut Warnings,
     ) -> Result<Answered, Unusable> {
         let section = &sdp.media[index];
-        // What was not offered cannot be accepted.
+        // An answer cannot accept a line that was not offered.
         let Some(slot) = self.slot.filter(|_| offered.is_carried()) else {
             return Ok(Answered::Rejected);
         };

@@ -46,7 +46,7 @@ impl<'a> Chosen<'a> {
         };
         if let Some(branch) = self.branch {
             let found = places(&|one| one.has_branch(branch));
-            // A branch that is unknown and has no tag beside it is not the whole call: some proxies name a failed one so.
+            // An unknown branch without a tag does not mean the whole call: some proxies name a failed branch so.
             if !found.is_empty() || self.from.is_none() {
                 return found;
             }
@@ -70,8 +70,8 @@ impl<'a> Chosen<'a> {
         }
     }
 
-    /// The dialogs that their caller offered as well as an answered one among `ended`, and nobody has answered. Without a branch, the request may
-    /// end a call, of which they are what is left, or a branch that failed, and then they still ring.
+    /// Unanswered dialogs of a caller whose answered dialog is among `ended`. Without a branch, the request may end the whole call, or one branch
+    /// that failed. In the second case, the others still ring.
     fn find_left<P>(&self, call: &Live<P>, ended: &[usize]) -> Vec<usize> {
         if self.to.is_none() || self.branch.is_some() {
             return Vec::new();

@@ -174,7 +174,7 @@ pub(super) struct AudioOffer {
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Remote {
     pub(super) rtp: Option<SocketAddr>,
-    /// With a port of its own, also if `has_mux`: the other side may refuse to multiplex.
+    /// The separate address of RTCP, also if `has_mux`: the other side may refuse to multiplex.
     pub(super) rtcp: Option<SocketAddr>,
     /// Without an address of hold.
     pub(super) direction: Direction,

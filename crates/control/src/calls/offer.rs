@@ -71,7 +71,7 @@ pub(super) fn prepare<P>(
     warnings.check(media.iter().any(Offered::is_carried))?;
     let interfaces = desk.ports.interfaces();
     let places = |one: &Offered| places(interfaces, dialog, author, options, one.remote.rtp);
-    // Those of the dialog are those of its first medium.
+    // The first medium decides for the dialog.
     let first = media.iter().find(|one| one.is_carried()).or(media.first());
     let place_of_all = first.map_or_else(
         || self::places(interfaces, dialog, author, options, None),
@@ -152,7 +152,7 @@ fn offered<P>(
     media
 }
 
-/// What an `m=` line of an offer is read with.
+/// The context in which an `m=` line of an offer is read.
 struct Reading<'a, 'd, P> {
     desk: &'a mut Desk<'d, P>,
     dialog: Option<&'a Dialog<P>>,
@@ -162,7 +162,7 @@ struct Reading<'a, 'd, P> {
 }
 
 impl<P> Reading<'_, '_, P> {
-    /// What is done with a line that its author does not reject.
+    /// Decides about a line that its author does not reject.
     fn line(&mut self, sdp: &Sdp, index: usize) -> Result<(Remote, Plan), Unusable> {
         let section = &sdp.media[index];
         let line = section.media_line()?;
@@ -301,7 +301,7 @@ impl<P> Reading<'_, '_, P> {
     }
 }
 
-/// What `transcode` can add.
+/// Codecs that `transcode` can add.
 const TRANSCODED: &str = "one of PCMU, PCMA, G722, L16, L24, opus, telephone-event, CN";
 
 /// Milliseconds of audio in packets to the author, and to the other side, by request. With another packet time for the other side, the author
@@ -401,7 +401,7 @@ fn places<P>(
     })
 }
 
-/// `families`: one that counts more than what the party has used so far, and one that counts less.
+/// `signalled` overrides the family that the party has used so far; `likely` is for a party that has used none.
 fn place(
     interfaces: &[Interface],
     wanted: Option<&InterfaceName>,

@@ -227,7 +227,7 @@ const ON_OFF: &[(&str, bool)] = &[("on", true), ("yes", true), ("off", false), (
 /// Kinds of media that a request removes: there are some five.
 const REMOVES_MAX: usize = 16;
 
-/// A value of `transport-protocol` that is no protocol.
+/// A value of `transport-protocol` that names no protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TransportWay {
     Accept,

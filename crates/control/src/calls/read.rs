@@ -24,7 +24,7 @@ pub(super) fn remote(
         (Err(_), Some(_)) => None,
         (Err(error), None) => return Err(error),
     };
-    // RFC 8840, section 4.1.1: whoever has no candidate yet offers the port 9 at the address of zeros, and is not on hold.
+    // RFC 8840, section 4.1.1: an offer without candidates so far has port 9 and the address of zeros, and is not a hold.
     let is_trickle = line.port == DISCARD_PORT && sdp.has_ice(index);
     let is_zero = signalled.as_ref().is_some_and(Address::is_hold) && !is_trickle;
     let ip = match (address, &signalled) {
@@ -61,7 +61,7 @@ pub(super) fn remote(
     Ok((remote, refused))
 }
 
-/// RFC 863: for what has no port.
+/// The port of the discard service (RFC 863): a placeholder.
 const DISCARD_PORT: u16 = 9;
 
 /// The highest bit rate of Opus that the author takes. "maxaveragebitrate: Specifies the maximum average receive bitrate of a session in bits per

@@ -36,7 +36,7 @@ impl Transport {
         })
     }
 
-    /// Whether a protocol without RTP is datagrams that anybody may pass on: `udptl`, `UDP/BFCP` and the like, without keys of its own.
+    /// Whether a protocol other than RTP is plain datagrams, without TLS or DTLS: `udptl`, `UDP/BFCP` and the like.
     pub(super) fn is_datagrams(protocol: &str) -> bool {
         let mut parts = protocol.split('/');
         let is = |part: &str, name: &str| part.eq_ignore_ascii_case(name);

@@ -1,4 +1,4 @@
-//! `m=` lines that cannot be used, and what a reply warns of.
+//! `m=` lines that cannot be used, and the warnings of a reply.
 //!
 //! RFC 3264, section 6, accepts or rejects each stream on its own. So reading an `m=` line gives what to do with it, or the reason why it is
 //! rejected. A request fails only if it leaves no line to carry.
@@ -48,7 +48,7 @@ pub(super) enum Unusable {
     TooMany { allowed: usize },
 }
 
-/// What a reply warns of, in the order of the `m=` lines.
+/// Warnings of a reply, in the order of the `m=` lines.
 #[derive(Debug, Default)]
 pub(super) struct Warnings {
     texts: Vec<String>,
@@ -93,7 +93,7 @@ impl Warnings {
         self.texts.extend(new);
     }
 
-    /// Adds the key `warning` to a reply, if there is something to warn of.
+    /// Adds the key `warning` to a reply, if there are any.
     pub(super) fn tell(self, keys: &mut Dictionary) {
         if !self.texts.is_empty() {
             keys.push("warning", self.texts.join("; "));

@@ -158,7 +158,7 @@ fn numbers(codecs: &[Codec]) -> Vec<PayloadType> {
 }
 
 fn fate(codec: &Codec, rules: &Rules) -> Fate {
-    // What is offered by name is offered, whatever removes it.
+    // `offer` restores a codec that other lists remove.
     if is_listed(&rules.offer, codec) {
         return Fate::Kept;
     }

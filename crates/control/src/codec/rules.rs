@@ -97,13 +97,13 @@ impl Rules {
         })
     }
 
-    /// The rules of a copy: its source sends what it sends, so what is stripped can be converted all the same.
+    /// The rules of a subscription. Its source does not negotiate, so a stripped codec still arrives and is converted.
     #[must_use]
     pub fn of_copy(mut self) -> Rules {
         let strip = std::mem::take(&mut self.strip);
         self.consume.named.extend(strip.named);
         self.consume.everything = self.consume.everything.or(strip.everything);
-        // What the subscriber does not take is converted for it.
+        // Codecs that the subscriber refuses are converted for it.
         self.accept.everything.get_or_insert(Everything::All);
         self
     }

@@ -38,7 +38,7 @@ fn edits_to_the_same_change_nothing(sdp: &Sdp) {
             media.set_direction(direction);
         }
         let codecs = media.codecs();
-        // A number that came twice is written once, and what is no number not at all.
+        // A repeated number is written once; formats other than numbers are left out.
         let formats = media.media_line().map(|line| line.formats.len());
         if formats == Ok(codecs.len()) {
             media.set_codecs(&codecs);
@@ -110,7 +110,7 @@ pub fn lines_stand_alone(data: &[u8]) {
     }
 }
 
-/// What the other side is offered for each `m=` line, but for ports and keys; `None`: the offer is refused.
+/// Each `m=` line as the other side is offered it, without ports and keys; `None`: the offer is refused.
 fn offered(sdp: &Sdp) -> Option<Vec<Vec<String>>> {
     let mut keys = Dictionary::new();
     for (key, value) in [

@@ -99,8 +99,8 @@ pub(crate) const OF_PAYLOAD_TYPES: &[&str] = &["rtpmap", "fmtp", "rtcp-fb"];
 pub(crate) const RTCP_NUMBERS: std::ops::RangeInclusive<u8> = 64..=95;
 
 impl Section {
-    /// The codecs in the order of the `m=` line, which is that of preference (RFC 3264, section 5.1). A number that comes again, a format that is
-    /// no payload type and a malformed attribute are passed over: see [`faults`](Self::faults).
+    /// The codecs in the order of the `m=` line, which is that of preference (RFC 3264, section 5.1). Repeated numbers, formats other than payload
+    /// types and malformed attributes are skipped: see [`faults`](Self::faults).
     #[must_use]
     pub fn codecs(&self) -> Vec<Codec> {
         let mut codecs: Vec<Codec> = Vec::new();

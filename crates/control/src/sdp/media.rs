@@ -30,7 +30,7 @@ impl MediaLine<'_> {
     }
 }
 
-/// What an `m=` line keeps when it is rejected: all but its port. "Any media formats listed are ignored. At least one MUST be present, as
+/// The parts of an `m=` line that it keeps when it is rejected: all but its port. "Any media formats listed are ignored. At least one MUST be present, as
 /// specified by SDP" (RFC 3264, section 6).
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct MediaOutline {
@@ -175,7 +175,7 @@ impl Section {
         })
     }
 
-    /// Kind, protocol and formats of the `m=` line. What a malformed line lacks is that of plain audio.
+    /// Kind, protocol and formats of the `m=` line. Missing parts of a malformed line are those of plain audio.
     #[must_use]
     pub fn outline(&self) -> MediaOutline {
         let value = self.text_of(b'm').unwrap_or_default();
@@ -320,8 +320,8 @@ impl Section {
         Some(RtcpAttribute { port, address })
     }
 
-    /// What reading passes over as if it were absent: malformed attributes, and of RTP audio formats that are no payload types. The
-    /// description can be used without it.
+    /// Parts that reading treats as absent: malformed attributes and, of RTP audio, formats other than payload types. The description can be used
+    /// without them.
     #[must_use]
     pub fn faults(&self) -> Vec<SdpError> {
         let mut faults = Vec::new();

@@ -196,7 +196,7 @@ fn a_fork_on_the_proxy_has_ports_of_its_own() {
     let to_alice = sdp_of(bench.answer(&sdp(BOB, BOB_PCMU), &[("via-branch", "1")]));
     assert!(to_alice.contains("m=audio 30000 "), "{to_alice}");
     assert_eq!(bench.streams.len(), 1);
-    // The one that was answered ends. What nobody has answered may still be answered for a while.
+    // The answered branch ends. The other one can still be answered for a while.
     let keys = [
         ("command", "delete"),
         ("call-id", "c"),

@@ -10,7 +10,7 @@ fn numbers(map: &Option<std::sync::Arc<PayloadMap>>) -> Vec<u8> {
     entries.map(|one| one.payload_type.0).collect()
 }
 
-/// What Alice is answered, if Bob answers so to her offer.
+/// The answer that Alice gets, if Bob answers her offer so.
 fn answered(offer: &str, answer: &str) -> (Bench, String) {
     let mut bench = Bench::default();
     let offer = format!("m=audio 4000 RTP/AVP {offer}\n");

@@ -68,7 +68,7 @@ fn unusable_line_of_an_offer_is_rejected_alone() {
             assert_eq!(found.len(), 2, "{to_bob}");
             assert_eq!(found[bad], *rejected);
             assert!(found[1 - bad].starts_with("m=audio 3000"), "{to_bob}");
-            // Its address stays inside, and a broken one reaches nobody.
+            // Neither its address nor a broken one goes out.
             assert!(!to_bob.contains("%eth0"), "{to_bob}");
             let named = format!("m= line {}", bad + 1);
             let warning = warning(&reply);
@@ -104,7 +104,7 @@ fn offer_without_a_usable_line_is_refused_with_all_reasons() {
         assert!(reason.contains(word), "{reason}");
     }
     assert!(bench.calls.is_empty() && bench.ports.open().is_empty());
-    // Lines that their author rejects are no reason to refuse.
+    // Lines that their author rejects do not count as unusable.
     ok(bench.offer(&sdp(ALICE, "m=audio 0 RTP/AVP 8\n"), &[]));
 }
 
@@ -287,7 +287,7 @@ fn datagrams_of_other_protocols_are_relayed() {
     }
 }
 
-/// Each line with what it may need: usable ones, and unusable ones.
+/// Usable and unusable lines, with their attributes.
 fn some_line() -> impl Strategy<Value = String> {
     let usable = [
         GOOD,
