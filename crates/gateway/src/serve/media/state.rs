@@ -333,7 +333,7 @@ impl SavedProtection {
             let suite = Suite::from_name(&suite).ok_or("an unknown crypto suite")?;
             let key = MasterKey::new(suite, &bytes).map_err(|_| "a key of another length")?;
             let mki = Mki::new(&mki).ok_or("a key identifier that is too long")?;
-            Ok(key.with_mki(mki))
+            Ok::<_, &'static str>(key.with_mki(mki))
         };
         let sources = |saved: Vec<SavedSource>| {
             let one = |(ssrc, rtp, rtp_missing, rtcp): SavedSource| SourceState {
