@@ -401,6 +401,9 @@ fn audio_side(answered: &AnsweredAudio, role: usize, learn: Learn, rules: &Rules
             .first()
             .map(|route| &route.received),
     ][role];
+    let specs = to.map(|codec| rules.specs_of(codec));
+    let of_codec = specs.and_then(|mut specs| specs.find_map(|spec| spec.ptime_ms));
+    let of_codec = of_codec.filter(|_| is_made);
     SideSpec {
         rtcp: rtcp(remote, answered.mux[role]),
         mux: answered.mux[role],
@@ -411,7 +414,7 @@ fn audio_side(answered: &AnsweredAudio, role: usize, learn: Learn, rules: &Rules
         },
         codec: to.map(|codec| codec.rtpmap().into()),
         sends: Some(maps.sends.clone()),
-        packet_ms: [asked, declared]
+        packet_ms: [asked, of_codec, declared]
             .into_iter()
             .flatten()
             .find(|ms| is_possible(*ms, &maps.takes)),
@@ -440,11 +443,7 @@ fn is_possible(packet_ms: u32, takes: &Arc<PayloadMap>) -> bool {
 const PAYLOAD_BYTES_MAX: usize = 1400;
 
 fn bitrate(codec: &Codec, rules: &Rules) -> Option<u32> {
-    let set = rules.options_of(codec);
-    let added = rules.transcode.iter().find(|spec| spec.matches(codec));
-    let asked = set
-        .and_then(|spec| spec.bitrate_bps)
-        .or(added.and_then(|spec| spec.bitrate_bps))?;
+    let asked = rules.specs_of(codec).find_map(|spec| spec.bitrate_bps)?;
     let [least, most] = OPUS_BPS;
     Some(asked.clamp(least, most))
 }

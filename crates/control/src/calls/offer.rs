@@ -290,6 +290,14 @@ impl<P> Reading<'_, '_, P> {
                 format!("codec-transcode {name}: this codec is not added: expected {TRANSCODED}");
             self.warnings.add(index, what);
         }
+        let specs = rules.transcode.iter().chain(&rules.set);
+        for options in specs.filter_map(|spec| spec.options.as_deref()) {
+            let options = crate::text::shown(options.as_bytes());
+            self.warnings.add(
+                index,
+                format!("codec options {options}: encoders take none"),
+            );
+        }
         if offer.is_unchanged {
             if self.options.allows_no_codec {
                 return Err(Unusable::NoCodecLeft);

@@ -113,6 +113,12 @@ impl Rules {
     pub fn options_of(&self, codec: &Codec) -> Option<&Spec> {
         self.set.iter().find(|spec| spec.matches(codec))
     }
+
+    /// The specifications by which this codec was set or added, those of `set` first.
+    pub(crate) fn specs_of<'a>(&'a self, codec: &'a Codec) -> impl Iterator<Item = &'a Spec> {
+        let added = self.transcode.iter().filter(|spec| spec.matches(codec));
+        self.options_of(codec).into_iter().chain(added)
+    }
 }
 
 fn specs(request: &Request, list: &'static str) -> Result<Vec<Spec>, Refusal> {

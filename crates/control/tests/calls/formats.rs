@@ -147,3 +147,23 @@ fn offerer_keeps_its_packet_time_beside_another_one() {
     let to_alice = sdp_of(bench.answer(&sdp(BOB, &lines(5000, 30)), &[]));
     assert_eq!(attributes(&to_alice, "ptime"), ["ptime:40"]);
 }
+
+#[test]
+fn codec_specification_sets_the_packet_time_of_an_added_codec() {
+    // "Additional options that can be appended to the codec string with additional slashes are ptime, the `fmtp` string, and additional
+    // codec-specific options."
+    let mut bench = Bench::default();
+    let flags = [("flags", "codec-transcode-PCMA////40")];
+    assert_eq!(warning(&ok(bench.offer(&sdp(ALICE, PCMU), &flags))), "");
+    ok(bench.answer(&sdp(BOB, "m=audio 5000 RTP/AVP 8\n"), &[]));
+    let [a, b] = &bench.only().spec.sides;
+    assert_eq!([a.packet_ms, b.packet_ms], [None, Some(40)]);
+    // Options of encoders are not silently lost.
+    let mut bench = Bench::default();
+    let flags = [(
+        "flags",
+        "codec-transcode-opus/48000/2////compression_level=2",
+    )];
+    let reply = ok(bench.offer(&sdp(ALICE, PCMU), &flags));
+    assert!(warning(&reply).contains("compression_level"), "{reply:?}");
+}
