@@ -183,10 +183,11 @@ fn fate(codec: &Codec, rules: &Rules) -> Fate {
     }
 }
 
-/// "the first codec listed in `offer` will be the primary (preferred) codec in the output SDP".
+/// "the first codec listed in `offer` will be the primary (preferred) codec in the output SDP". Events and noise are not preferred to audio.
 fn ordered<'a>(codecs: impl Iterator<Item = &'a Codec>, first: &[Spec]) -> Vec<&'a Codec> {
     let mut all: Vec<&Codec> = codecs.collect();
-    let rank = |codec: &&Codec| first.iter().position(|spec| spec.matches(codec));
+    let place = |codec: &Codec| first.iter().position(|spec| spec.matches(codec));
+    let rank = |codec: &&Codec| place(codec).filter(|_| codec.is_audio());
     all.sort_by_key(|codec| rank(codec).unwrap_or(first.len()));
     all
 }
