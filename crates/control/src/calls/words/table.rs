@@ -153,7 +153,7 @@ pub const WORDS: &[Word] = &[
     ignored(Flag, "RTCP-mirror", "subscribers get reports of the relay's own"),
     done(Flag, "single-codec", "telephone events and comfort noise stay"),
     done(Flag, "SIP-source-address", ""),
-    done(Flag, "SIPREC", "of `subscribe request`: each `m=` line has `a=label`"),
+    done(Flag, "SIPREC", "of `subscribe request`: each `m=` line has `a=label`, and the reply `tag-medias` and `media-labels`"),
     done(Flag, "siprec", "as `SIPREC`"),
     ignored(Flag, "skip-recording-db", "there is no such database"),
     refused(Flag, "static-codecs", "codecs are passed on; `codec-strip` and `codec-offer` choose among them"),
