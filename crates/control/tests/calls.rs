@@ -3,16 +3,22 @@
 
 #[path = "calls/again.rs"]
 mod again;
+#[path = "calls/branches.rs"]
+mod branches;
 #[path = "calls/common.rs"]
 mod common;
 #[path = "calls/ends.rs"]
 mod ends;
+#[path = "calls/formats.rs"]
+mod formats;
 #[path = "calls/keys.rs"]
 mod keys;
 #[path = "calls/lines.rs"]
 mod lines;
 #[path = "calls/media.rs"]
 mod media;
+#[path = "calls/one_line.rs"]
+mod one_line;
 #[path = "calls/plain.rs"]
 mod plain;
 #[path = "calls/rules.rs"]
@@ -21,3 +27,5 @@ mod rules;
 mod saved;
 #[path = "calls/subscriptions.rs"]
 mod subscriptions;
+#[path = "calls/words.rs"]
+mod words;

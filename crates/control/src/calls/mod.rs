@@ -79,6 +79,7 @@ mod spec;
 mod statistics;
 mod subscribe;
 mod transport;
+mod warnings;
 pub mod words;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

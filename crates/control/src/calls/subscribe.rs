@@ -17,15 +17,18 @@ use super::options::Options;
 use super::ports::PortSource;
 use super::spec::{Copied, SideSpec, StreamKind, StreamSpec};
 use super::transport::Transport;
+use super::warnings::{Unusable, Warnings};
 use super::{Action, CallId, Calls, EndReason, Outcome, Random, answer};
-use crate::codec::{Everything, is_supported};
+use crate::codec::is_supported;
 use crate::ng::{Dictionary, Refusal, Reply, Request, Value};
-use crate::sdp::Sdp;
+use crate::sdp::{Direction, Sdp};
 use crate::text::shown;
 
 /// Media that are to be copied: an `m=` line of the subscription.
 struct Source<'a, P> {
     tag: &'a [u8],
+    /// Its `m=` line in the descriptions of its dialog, counted from 0.
+    index: usize,
     slot: &'a Slot<P>,
     side: Side,
 }
@@ -54,13 +57,10 @@ impl<P> Calls<P> {
         let [own, others] = options.interfaces;
         let place = &first.slot.local[first.side as usize].request;
         options.interfaces = [Some(place.interface.clone()), others.or(own)];
-        // What the subscriber does not take is converted for it.
-        options
-            .rules
-            .accept
-            .everything
-            .get_or_insert(Everything::All);
-        let sdp = Sdp::parse(description(&sources).as_bytes())?;
+        options.rules = options.rules.of_copy();
+        let mut sdp = Sdp::parse(description(&sources).as_bytes())?;
+        let is_siprec = request.has_flag("SIPREC") || request.has_flag("siprec");
+        let labels = is_siprec.then(|| label(&mut sdp, &sources));
         let mut tags: Vec<Vec<u8>> = sources.iter().map(|one| one.tag.to_vec()).collect();
         tags.dedup();
         let copied = sources.iter().map(|one| Copied {
@@ -90,11 +90,11 @@ impl<P> Calls<P> {
         dialog.parties[0].tag = None;
         dialog.copies = copies;
         dialog.parties[1].label = request.text("set-label")?.map(str::to_owned);
-        let sdp = prepared.commit(&mut dialog, Side::A, None, options);
+        let (sdp, warnings) = prepared.commit(&mut dialog, Side::A, None, options);
         call.dialogs.push(dialog);
         call.signalled_ns = now_ns;
         self.schedule(&id);
-        Ok(offered(&sdp, tags, subscriber))
+        Ok(offered(&sdp, tags, subscriber, labels, warnings))
     }
 
     /// The subscriber's answer: the copy begins.
@@ -106,8 +106,10 @@ impl<P> Calls<P> {
         let (id, at) = self.subscription(request)?;
         let options = Options::of_request(request)?;
         let sdp = Sdp::parse(request.required("sdp")?)?;
-        self.finish_answer(now_ns, &id, (at, Side::A), None, &options, sdp)?;
-        Ok(Outcome::Reply(Reply::Ok(Dictionary::new())))
+        let (_, warnings) = self.finish_answer(now_ns, &id, (at, Side::A), None, &options, sdp)?;
+        let mut keys = Dictionary::new();
+        warnings.tell(&mut keys);
+        Ok(Outcome::Reply(Reply::Ok(keys)))
     }
 
     /// The copy ends.
@@ -153,7 +155,7 @@ impl<P> Calls<P> {
             next_stream: &mut self.next_stream,
         };
         let prepared = offer::prepare(&mut desk, dialog, Side::A, &options, sdp)?;
-        let reply = taken(&prepared.media, &options).ok_or(Failure::NoAudio { line: 1 })?;
+        let reply = taken(&prepared.media, &options).ok_or_else(no_audio)?;
         let reply = Sdp::parse(reply.as_bytes())?;
         let places = prepared.places.clone();
         // What cannot be answered leaves nothing behind.
@@ -170,7 +172,7 @@ impl<P> Calls<P> {
             return Err(Failure::NoCall(shown(names.call)));
         };
         dialog.is_publication = true;
-        let _ = prepared.commit(dialog, Side::A, None, options.clone());
+        let (_, mut warnings) = prepared.commit(dialog, Side::A, None, options.clone());
         if let Some(exchange) = &dialog.offer {
             answer::prepare(dialog, exchange, &options, reply.clone())?;
         }
@@ -184,9 +186,11 @@ impl<P> Calls<P> {
                 call.dialogs.len() - 1
             }
         };
-        let sdp = self.finish_answer(now_ns, &id, (at, Side::A), None, &options, reply)?;
+        let (sdp, more) = self.finish_answer(now_ns, &id, (at, Side::A), None, &options, reply)?;
+        warnings.join(more);
         let mut keys = Dictionary::new();
         keys.push("sdp", sdp.to_bytes());
+        warnings.tell(&mut keys);
         Ok(Outcome::Reply(Reply::Ok(keys)))
     }
 
@@ -318,7 +322,13 @@ fn subscriber(request: &Request, random: Random<'_>) -> Result<Vec<u8>, Refusal>
 }
 
 /// The reply to a request for a subscription to these.
-fn offered(sdp: &Sdp, tags: Vec<Vec<u8>>, subscriber: Vec<u8>) -> Outcome {
+fn offered(
+    sdp: &Sdp,
+    tags: Vec<Vec<u8>>,
+    subscriber: Vec<u8>,
+    labels: Option<[(&'static str, Value); 2]>,
+    warnings: Warnings,
+) -> Outcome {
     let mut keys = Dictionary::new();
     keys.push("sdp", sdp.to_bytes());
     if let [one] = &tags[..] {
@@ -327,7 +337,67 @@ fn offered(sdp: &Sdp, tags: Vec<Vec<u8>>, subscriber: Vec<u8>) -> Outcome {
     let tags = tags.into_iter().map(Value::from).collect();
     keys.push("from-tags", Value::List(tags));
     keys.push("to-tag", subscriber);
+    for (key, value) in labels.into_iter().flatten() {
+        keys.push(key, value);
+    }
+    warnings.tell(&mut keys);
     Outcome::Reply(Reply::Ok(keys))
+}
+
+/// Labels each medium (RFC 4574): "The SRC MUST include the "label" attribute" in its offers to a recording server (RFC 7866, section 7.1.1). The
+/// proxy's metadata refer to the labels, so the reply says which party and `m=` line each of them is: by tag, and by label.
+fn label<P>(sdp: &mut Sdp, sources: &[Source<'_, P>]) -> [(&'static str, Value); 2] {
+    let mut of_tags: Vec<(&[u8], Vec<Value>)> = Vec::new();
+    let mut of_labels = Dictionary::new();
+    for (place, (media, source)) in sdp.media.iter_mut().zip(sources).enumerate() {
+        let label = (place + 1).to_string();
+        media.set_attribute("label", &label);
+        let mut one = Dictionary::new();
+        one.push("index", Value::Integer(source.index as i64 + 1));
+        one.push("type", source.slot.media.clone());
+        one.push("mode", source.direction().name());
+        let mut labelled = one.clone();
+        labelled.push("tag", Value::bytes(source.tag));
+        of_labels.push(label.clone().into_bytes(), Value::Dictionary(labelled));
+        one.push("label", label);
+        match of_tags.iter_mut().find(|(tag, _)| *tag == source.tag) {
+            Some((_, medias)) => medias.push(Value::Dictionary(one)),
+            None => of_tags.push((source.tag, vec![Value::Dictionary(one)])),
+        }
+    }
+    let of_tag = |(tag, medias): (&[u8], Vec<Value>)| {
+        let mut one = Dictionary::new();
+        one.push("tag", Value::bytes(tag));
+        one.push("medias", Value::List(medias));
+        Value::Dictionary(one)
+    };
+    let of_tags = of_tags.into_iter().map(of_tag).collect();
+    [
+        ("tag-medias", Value::List(of_tags)),
+        ("media-labels", Value::Dictionary(of_labels)),
+    ]
+}
+
+impl<P> Source<'_, P> {
+    /// The party's own direction.
+    fn direction(&self) -> Direction {
+        let side = self
+            .slot
+            .running
+            .as_deref()
+            .map(|spec| &spec.sides[self.side as usize]);
+        match side.map(|side| (side.may_send, side.may_receive)) {
+            Some((true, true)) => Direction::SendRecv,
+            Some((true, false)) => Direction::SendOnly,
+            Some((false, true)) => Direction::RecvOnly,
+            Some((false, false)) | None => Direction::Inactive,
+        }
+    }
+}
+
+/// Nothing that is published can be taken.
+fn no_audio() -> Failure {
+    Failure::NoLine(Unusable::NoAudio.to_string())
 }
 
 /// A dialog more than the call has.
@@ -348,10 +418,16 @@ fn sources<'a, P>(call: &'a Live<P>, request: &'a Request) -> Result<Vec<Source<
     let originals = || call.dialogs.iter().filter(|one| !one.is_copy());
     let streams = |dialog: &'a Dialog<P>, side: Side| {
         let tag = dialog.party(side).tag.as_deref().unwrap_or_default();
-        let slots = dialog
-            .streams()
-            .filter(|slot| slot.kind == StreamKind::Audio);
-        slots.map(move |slot| Source { tag, slot, side })
+        let slots = dialog.slots.iter().enumerate();
+        slots.filter_map(move |(index, slot)| {
+            let slot = slot.as_ref().filter(|slot| slot.running.is_some())?;
+            (slot.kind == StreamKind::Audio).then_some(Source {
+                tag,
+                index,
+                slot,
+                side,
+            })
+        })
     };
     let of = |is_meant: &dyn Fn(&Dialog<P>, Side) -> bool| {
         let sides = originals().flat_map(|one| Side::BOTH.map(|side| (one, side)));
