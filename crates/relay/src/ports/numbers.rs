@@ -169,6 +169,16 @@ impl<T> Numbers<T> {
         self.units
     }
 
+    /// Whether a user has this number.
+    pub(super) fn is_in_use(&self, number: u16) -> bool {
+        let Some(above) = number.checked_sub(self.first) else {
+            return false;
+        };
+        let unit = u32::from(above / self.step);
+        let is_taken = unit < self.units && self.taken[unit as usize / 64] & 1 << (unit % 64) != 0;
+        is_taken && !self.resting.iter().any(|one| one.unit == unit)
+    }
+
     /// Numbers in use, and those that rest.
     pub(super) fn occupied(&self) -> (u32, u32) {
         (self.in_use, self.resting.len() as u32)

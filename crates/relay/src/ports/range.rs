@@ -179,6 +179,12 @@ impl PortRange {
         lock(&self.0.numbers).occupied() != (0, 0)
     }
 
+    /// Whether a leg has this port.
+    #[must_use]
+    pub fn is_in_use(&self, port: u16) -> bool {
+        lock(&self.0.numbers).is_in_use(port)
+    }
+
     /// Closes what rests, so that another range with the same numbers can open them.
     pub fn close_resting(&self) {
         let kept = lock(&self.0.numbers).take_kept();
