@@ -5,6 +5,8 @@
 mod again;
 #[path = "calls/common.rs"]
 mod common;
+#[path = "calls/destinations.rs"]
+mod destinations;
 #[path = "calls/ends.rs"]
 mod ends;
 #[path = "calls/keys.rs"]

@@ -68,6 +68,7 @@ mod offer;
 mod options;
 mod ports;
 mod query;
+mod reach;
 mod read;
 mod record;
 mod rewrite;
@@ -82,6 +83,9 @@ mod transport;
 pub mod words;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use threadbare_rtp::policy::MediaPolicy;
 
 pub use action::{
     Action, Counts, Media, MediaSource, Quality, Recording, SideStats, SourceStats, StreamCommand,
@@ -135,6 +139,9 @@ pub struct Calls<P> {
     next_stream: u64,
     is_draining: bool,
     load: Option<String>,
+    /// `None`: media are sent anywhere.
+    media_policy: Option<Arc<MediaPolicy>>,
+    warnings: VecDeque<(CallId, String)>,
     /// To be told.
     unknown: VecDeque<Unknown>,
     told: BTreeSet<Unknown>,
@@ -160,6 +167,8 @@ impl<P> Calls<P> {
             next_stream: 0,
             is_draining: false,
             load: None,
+            media_policy: None,
+            warnings: VecDeque::new(),
             unknown: VecDeque::new(),
             told: BTreeSet::new(),
             unknown_words: 0,
@@ -179,6 +188,11 @@ impl<P> Calls<P> {
         self.settings = settings;
         let ids: Vec<CallId> = self.calls.keys().cloned().collect();
         ids.iter().for_each(|id| self.schedule(id));
+    }
+
+    /// Addresses in descriptions that this policy forbids get no media. Calls that run stay as they are.
+    pub fn set_media_policy(&mut self, policy: Arc<MediaPolicy>) {
+        self.media_policy = Some(policy);
     }
 
     /// While draining, new calls are refused.
@@ -210,11 +224,13 @@ impl<P> Calls<P> {
             .iter()
             .any(|one| matches!(*one, "load limit" | "load-limit"));
         self.totals.count_request(request.command());
-        let done = match self.check(request) {
+        let warnings = self.warnings.len();
+        let mut done = match self.check(request) {
             Err(refusal) => Err(refusal.into()),
             Ok(()) => self.dispatch(now_ns, request, ports, random),
         };
-        if done.is_ok() {
+        if let Ok(outcome) = &mut done {
+            self.add_warnings(outcome, warnings);
             self.note_request(request);
         }
         done.unwrap_or_else(|failure| {

@@ -81,6 +81,7 @@ impl<P> Calls<P> {
             dialog.offered_ns = now_ns;
         }
         call.signalled_ns = now_ns;
+        self.warn_of_offer(&id, at);
         self.schedule(&id);
         if loop_protect {
             sdp.session
@@ -129,12 +130,15 @@ impl<P> Calls<P> {
         sdp: Sdp,
     ) -> Result<Sdp, Failure> {
         let no_offer = || Failure::NoOffer(shown(tag.unwrap_or_default()));
+        let dialog = self.calls.get(id).and_then(|call| call.dialogs.get(at));
+        let dialog = dialog.ok_or_else(no_offer)?;
+        let exchange = dialog.offer.as_ref().ok_or_else(no_offer)?;
+        let mut prepared = answer::prepare(dialog, exchange, options, sdp)?;
+        self.finish_specs(id, at, &mut prepared.specs);
+        let sdp = prepared.sdp;
         let call = self.calls.get_mut(id).ok_or_else(no_offer)?;
         let mutes = call.mutes_of_all();
         let dialog = call.dialogs.get_mut(at).ok_or_else(no_offer)?;
-        let exchange = dialog.offer.as_ref().ok_or_else(no_offer)?;
-        let prepared = answer::prepare(dialog, exchange, options, sdp)?;
-        let sdp = prepared.sdp;
         dialog.parties[author as usize].origin = prepared.origin;
         let answerer = author.other();
         if let Some(tag) = tag {
@@ -153,7 +157,6 @@ impl<P> Calls<P> {
             .enumerate()
             .map(|(index, mut spec)| {
                 if let Some(spec) = &mut spec {
-                    dialog.finish_spec(index, spec);
                     mutes.apply(&dialog.parties, spec);
                 }
                 take_over(dialog, index, spec)
