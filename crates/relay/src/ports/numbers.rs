@@ -39,7 +39,7 @@ struct Rested<T> {
     kept: T,
 }
 
-/// A number to use, with what was kept of it.
+/// A drawn number, with its kept value.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Taken<T> {
     pub(super) number: u16,
