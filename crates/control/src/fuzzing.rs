@@ -13,4 +13,4 @@ pub use bench::{Bench, Carried, FakePorts, Ports};
 pub use calls::calls;
 pub use ng::ng;
 pub use saved::saved;
-pub use sdp::sdp;
+pub use sdp::{lines_stand_alone, sdp};

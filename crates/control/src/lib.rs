@@ -19,7 +19,7 @@
 //!
 //! // What the other party is told: bytes that no edit is for stay as they are.
 //! let mut sdp = Sdp::parse(offer.as_bytes())?;
-//! let codecs = sdp.media[0].codecs()?;
+//! let codecs = sdp.media[0].codecs();
 //! assert_eq!(codecs[1].name, "PCMA");
 //! sdp.media[0].set_port(30_000);
 //! sdp.media[0].set_connection("203.0.113.7".parse()?);

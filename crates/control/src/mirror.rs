@@ -11,7 +11,7 @@ use threadbare_rtp::call::Side;
 use threadbare_rtp::codec::{Encoding, Format};
 use threadbare_rtp::id::PayloadType;
 use threadbare_rtp::leg::{Carries, Learn, OpaqueCodec, Payload, PayloadMap};
-use threadbare_rtp::srtp::{Crypto, MasterKey, Suite};
+use threadbare_rtp::srtp::{Crypto, MasterKey, Mki, Suite};
 
 /// Has a form to be saved in.
 pub(crate) trait Mirror: Sized {
@@ -151,14 +151,19 @@ impl Mirror for Word {
 }
 
 impl Mirror for MasterKey {
-    type Saved = (String, Vec<u8>);
+    /// Suite, key with salt, identifier.
+    type Saved = (String, Vec<u8>, Vec<u8>);
 
     fn save(&self) -> Self::Saved {
-        (self.suite().save(), self.expose_secret().to_vec())
+        let mki = self.mki().bytes().to_vec();
+        (self.suite().save(), self.expose_secret().to_vec(), mki)
     }
 
-    fn load((suite, bytes): Self::Saved) -> Result<MasterKey, &'static str> {
-        MasterKey::new(Suite::load(suite)?, &bytes).map_err(|_| "a key of another length")
+    fn load((suite, bytes, mki): Self::Saved) -> Result<MasterKey, &'static str> {
+        let key = MasterKey::new(Suite::load(suite)?, &bytes);
+        let key = key.map_err(|_| "a key of another length")?;
+        let mki = Mki::new(&mki).ok_or("a key identifier that is too long")?;
+        Ok(key.with_mki(mki))
     }
 }
 
@@ -293,6 +298,7 @@ mod tests {
             stays(&suite.name());
             let key = MasterKey::from_random(suite, &std::array::from_fn(|at| at as u8 + 1));
             stays(&key);
+            stays(&key.clone().with_mki(Mki::new(&[0, 1]).unwrap()));
             for lifetime_packets in [None, Some(1 << 20)] {
                 let key = key.clone();
                 stays(&vec![Crypto {
@@ -340,8 +346,12 @@ mod tests {
     fn what_cannot_be_is_named() {
         assert_eq!(Side::load(2), Err("a side that is neither A nor B"));
         assert_eq!(PayloadType::load(128), Err("a payload type above 127"));
-        let short = ("AES_CM_128_HMAC_SHA1_80".to_owned(), vec![1; 29]);
-        assert_eq!(MasterKey::load(short), Err("a key of another length"));
+        let key = |bytes: usize, mki: usize| {
+            let suite = "AES_CM_128_HMAC_SHA1_80".to_owned();
+            MasterKey::load((suite, vec![1; bytes], vec![1; mki]))
+        };
+        assert_eq!(key(29, 0), Err("a key of another length"));
+        assert_eq!(key(30, 17), Err("a key identifier that is too long"));
         let twice = || (0, SavedCarries::Audio("PCMU".to_owned(), 8000, 1), 8000);
         let map = PayloadMap::load(vec![twice(), twice()]);
         assert_eq!(map, Err("payload types that are no map"));

@@ -3,18 +3,24 @@
 
 #[path = "calls/again.rs"]
 mod again;
+#[path = "calls/branches.rs"]
+mod branches;
 #[path = "calls/common.rs"]
 mod common;
 #[path = "calls/destinations.rs"]
 mod destinations;
 #[path = "calls/ends.rs"]
 mod ends;
+#[path = "calls/formats.rs"]
+mod formats;
 #[path = "calls/keys.rs"]
 mod keys;
 #[path = "calls/lines.rs"]
 mod lines;
 #[path = "calls/media.rs"]
 mod media;
+#[path = "calls/one_line.rs"]
+mod one_line;
 #[path = "calls/plain.rs"]
 mod plain;
 #[path = "calls/rules.rs"]
@@ -23,3 +29,5 @@ mod rules;
 mod saved;
 #[path = "calls/subscriptions.rs"]
 mod subscriptions;
+#[path = "calls/words.rs"]
+mod words;

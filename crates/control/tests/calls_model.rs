@@ -12,6 +12,8 @@ use threadbare_control::ng::{Desk, Dictionary, Encoding, Incoming, Value, write}
 const S: u64 = 1_000_000_000;
 const OFFER_TIMEOUT_NS: u64 = 30 * S;
 const DELAY_NS: u64 = 3 * S;
+/// RFC 3261, section 16.6, timer C.
+const RINGING_NS: u64 = 180 * S;
 
 const CALLS: usize = 3;
 const BRANCHES: usize = 3;
@@ -353,17 +355,17 @@ impl Model {
                     return true;
                 };
                 let done = self.send(&keys, step.again);
-                let at_ns = if *is_late { now_ns + DELAY_NS } else { now_ns };
-                let is_ended = |key: &(usize, usize), one: &Twin| {
-                    // What nobody answered goes with the dialog that was.
-                    let is_left = by_tags.is_some() && twin.is_answered && !one.is_answered;
-                    key.0 == call && (key.1 == branch || is_left)
-                };
-                for (_, one) in self
-                    .twins
-                    .iter_mut()
-                    .filter(|(key, one)| is_ended(key, one))
-                {
+                let due_ns = if *is_late { now_ns + DELAY_NS } else { now_ns };
+                // Unanswered branches of the same caller may still ring.
+                let leaves = by_tags.is_some() && twin.is_answered;
+                for (key, one) in self.twins.iter_mut().filter(|(key, _)| key.0 == call) {
+                    let at_ns = if key.1 == branch {
+                        due_ns
+                    } else if leaves && !one.is_answered {
+                        now_ns + RINGING_NS
+                    } else {
+                        continue;
+                    };
                     one.delete_ns = Some(one.delete_ns.map_or(at_ns, |before| before.min(at_ns)));
                 }
                 self.twins.retain(|_, twin| !twin.is_over(now_ns));

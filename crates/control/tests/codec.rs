@@ -22,9 +22,7 @@ fn codecs(list: &[&str]) -> Vec<Codec> {
         .collect();
     let maps: String = list.iter().map(|one| format!("a=rtpmap:{one}\n")).collect();
     let text = format!("v=0\nm=audio 4000 RTP/AVP {}\n{maps}", numbers.join(" "));
-    Sdp::parse(text.as_bytes()).unwrap().media[0]
-        .codecs()
-        .unwrap()
+    Sdp::parse(text.as_bytes()).unwrap().media[0].codecs()
 }
 
 fn shown<'a>(codecs: impl IntoIterator<Item = &'a Codec>) -> Vec<String> {

@@ -1,19 +1,22 @@
 //! Answers: the streams are specified, and the description for the author of the offer is written.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use threadbare_rtp::call::Side;
 use threadbare_rtp::leg::{Carries, Learn, PayloadMap};
 
-use super::dialog::{Dialog, Exchange, Local, Offered, Origin, Plan, Remote, Slot};
+use super::dialog::{AudioOffer, Dialog, Exchange, Local, Offered, Origin, Plan, Remote, Slot};
 use super::failure::Failure;
 use super::maps::{Maps, maps};
 use super::options::Options;
+use super::ports::Family;
 use super::read::{OPUS_BPS, remote};
 use super::rewrite::{AudioLine, Line, rewrite};
 use super::sdes;
 use super::spec::{SideSpec, SrtpKeys, StreamKind, StreamSpec};
 use super::transport::Transport;
+use super::warnings::{Unusable, Warnings};
 use crate::codec::{self, Rules, Then};
 use crate::sdp::{Codec, Sdp};
 
@@ -25,6 +28,7 @@ pub(super) struct Prepared {
     /// Of the author of the offer.
     pub(super) origin: Origin,
     pub(super) sdp: Sdp,
+    pub(super) warnings: Warnings,
 }
 
 /// Prepares the answer to the dialog's last offer.
@@ -39,17 +43,31 @@ pub(super) fn prepare<P>(
     if found > allowed || found == 0 && allowed > 0 {
         return Err(Failure::Lines { found, allowed });
     }
+    // "The answer to an offer MUST contain exactly the same number of m-lines" (RFC 3264, section 6).
+    for missing in &exchange.media[found..] {
+        sdp.add_rejected(&missing.outline);
+    }
+    let mut warnings = Warnings::default();
     let mut answered = Vec::new();
     for (index, offered) in exchange.media.iter().enumerate() {
-        let slot = slot_of(dialog, exchange, index);
-        answered.push(answer(options, &sdp, index, offered, slot)?);
+        let reading = Reading {
+            exchange,
+            options,
+            slot: slot_of(dialog, exchange, index),
+        };
+        let read = reading.line(&sdp, index, offered, &mut warnings);
+        answered.push(read.unwrap_or_else(|why| {
+            warnings.reject(index, &why);
+            Answered::Rejected
+        }));
     }
+    let is_carried = |one: &Answered| !matches!(one, Answered::Rejected);
+    warnings.check(answered.iter().any(is_carried))?;
     let author = exchange.author;
     let lines: Vec<Line<'_>> = answered
         .iter()
         .zip(&exchange.media)
         .enumerate()
-        .take(found)
         .map(|(index, (one, offered))| {
             let slot = slot_of(dialog, exchange, index);
             line(
@@ -61,7 +79,7 @@ pub(super) fn prepare<P>(
             )
         })
         .collect();
-    let origin = rewrite(&mut sdp, &lines, options, &dialog.party(author).origin)?;
+    let origin = rewrite(&mut sdp, &lines, options, &dialog.party(author).origin);
     drop(lines);
     let specs = answered.into_iter().enumerate().map(|(index, one)| {
         let slot = slot_of(dialog, exchange, index);
@@ -72,6 +90,7 @@ pub(super) fn prepare<P>(
         specs: specs.collect(),
         origin,
         sdp,
+        warnings,
     })
 }
 
@@ -95,7 +114,9 @@ enum Answered {
 /// The author of the offer first, the author of the answer behind.
 struct AnsweredAudio {
     remotes: [Remote; 2],
-    srtp: [Option<SrtpKeys>; 2],
+    accepted: Option<sdes::Accepted>,
+    their_keys: Option<SrtpKeys>,
+    ptimes_ms: [Option<u32>; 2],
     mux: [bool; 2],
     has_feedback: [bool; 2],
     maps: [Maps; 2],
@@ -103,68 +124,127 @@ struct AnsweredAudio {
     transport: Option<Transport>,
 }
 
-fn answer<P>(
-    options: &Options,
-    sdp: &Sdp,
-    index: usize,
-    offered: &Offered,
-    slot: Option<&Slot<P>>,
-) -> Result<Answered, Failure> {
-    let Some(section) = sdp.media.get(index) else {
-        return Ok(Answered::Rejected);
-    };
-    let line = section.media_line()?;
-    if line.port == 0 || slot.is_none() {
-        return Ok(Answered::Rejected);
-    }
-    let number = index + 1;
-    match &offered.plan {
-        Plan::Rejected => Ok(Answered::Rejected),
-        Plan::Packets => {
-            let (theirs, _) = remote(sdp, index, options.address)?;
-            let remotes = Box::new([offered.remote.clone(), theirs]);
-            Ok(Answered::Packets { remotes })
+/// The context in which an `m=` line of an answer is read.
+struct Reading<'a, P> {
+    exchange: &'a Exchange<P>,
+    options: &'a Options,
+    /// The ports that the stream has from this answer on.
+    slot: Option<&'a Slot<P>>,
+}
+
+impl<P> Reading<'_, P> {
+    /// Reads the line at this place.
+    fn line(
+        &self,
+        sdp: &Sdp,
+        index: usize,
+        offered: &Offered,
+        warnings: &mut Warnings,
+    ) -> Result<Answered, Unusable> {
+        let section = &sdp.media[index];
+        // An answer cannot accept a line that was not offered.
+        let Some(slot) = self.slot.filter(|_| offered.is_carried()) else {
+            return Ok(Answered::Rejected);
+        };
+        let line = section.media_line()?;
+        if line.port == 0 {
+            return Ok(Answered::Rejected);
         }
-        Plan::Audio(audio) => {
-            let (theirs, refused) = remote(sdp, index, options.address)?;
-            let their_keys = match audio.transports[1].is_secure {
-                false => None,
-                true => Some(sdes::answered(&audio.own, &theirs.cryptos).ok_or_else(|| {
-                    let reason = refused.unwrap_or_else(|| {
-                        "the answer has no key for a suite that was offered".to_owned()
-                    });
-                    Failure::NoKey {
-                        line: number,
-                        reason,
-                    }
-                })?),
-            };
-            let stripped: Vec<Codec> = kept(section.codecs()?, &options.rules);
-            let codecs =
-                codec::answer(&audio.codecs, &stripped, options.single_codec).map_err(|error| {
-                    Failure::Codec {
-                        line: number,
-                        error,
-                    }
-                })?;
-            let maps = maps(&audio.codecs, &codecs).ok_or(Failure::NoAudio { line: number })?;
-            Ok(Answered::Audio(Box::new(AnsweredAudio {
-                mux: [
-                    audio.mux[0],
-                    audio.requires_mux || audio.mux[1] && theirs.has_mux,
-                ],
-                has_feedback: audio.transports.map(|one| one.has_feedback),
-                srtp: [
-                    audio.accepted.as_ref().map(|one| one.keys.clone()),
-                    their_keys,
-                ],
-                transport: Transport::of(line.protocol),
-                remotes: [offered.remote.clone(), theirs],
-                maps,
-                codecs,
-            })))
+        let (mut theirs, refused) = remote(sdp, index, self.options.address)?;
+        let family = slot.local[self.exchange.author.other() as usize]
+            .request
+            .family;
+        if theirs.rtp.is_some_and(|rtp| Family::of(rtp.ip()) != family) {
+            let (is, of_ports) = (line_family(&theirs), family.name());
+            let what = format!(
+                "an address of {is}, where {of_ports} was offered: the address that its packets come from counts"
+            );
+            warnings.add(index, what);
+            (theirs.rtp, theirs.rtcp) = (None, None);
         }
+        let answered = match &offered.plan {
+            Plan::Rejected => Answered::Rejected,
+            Plan::Packets => Answered::Packets {
+                remotes: Box::new([offered.remote.clone(), theirs]),
+            },
+            Plan::Audio(audio) => {
+                let answer = Answer {
+                    theirs,
+                    refused,
+                    codecs: section.codecs(),
+                    transport: Transport::of(line.protocol),
+                };
+                let audio = self.audio(&offered.remote, audio, answer, index, warnings)?;
+                Answered::Audio(Box::new(audio))
+            }
+        };
+        for fault in section.faults() {
+            warnings.add(index, fault);
+        }
+        Ok(answered)
     }
+
+    fn audio(
+        &self,
+        remote: &Remote,
+        audio: &AudioOffer,
+        answer: Answer,
+        index: usize,
+        warnings: &mut Warnings,
+    ) -> Result<AnsweredAudio, Unusable> {
+        let theirs = answer.theirs;
+        let their_keys = sdes::answered(&audio.own, &theirs.cryptos);
+        if audio.transports[1].is_secure && their_keys.is_none() {
+            let reason = answer
+                .refused
+                .unwrap_or_else(|| "the answer has no key for a suite that was offered".to_owned());
+            return Err(Unusable::NoKey(reason));
+        }
+        if let Some(answered) = &their_keys
+            && answered.has_own_tag
+        {
+            let suite = answered.keys.send.suite();
+            let what = format!("a=crypto with {suite} under another tag than it was offered");
+            warnings.add(index, what);
+        }
+        // Opportunistic keys (RFC 8643) are used if either message says so.
+        let is_opportunistic = !audio.transports[0].is_secure;
+        let accepts = self.exchange.options.accepts_osrtp || self.options.accepts_osrtp;
+        let own_keys = audio
+            .accepted
+            .as_ref()
+            .filter(|_| !is_opportunistic || accepts);
+        let stripped: Vec<Codec> = kept(answer.codecs, &self.options.rules);
+        let codecs = codec::answer(&audio.codecs, &stripped, self.options.single_codec)?;
+        let maps = maps(&audio.codecs, &codecs).ok_or(Unusable::NoAudio)?;
+        Ok(AnsweredAudio {
+            mux: [
+                audio.mux[0],
+                audio.requires_mux || audio.mux[1] && theirs.has_mux,
+            ],
+            has_feedback: audio.transports.map(|one| one.has_feedback),
+            accepted: own_keys.cloned(),
+            their_keys: their_keys.map(|answered| answered.keys),
+            ptimes_ms: audio.ptimes_ms,
+            transport: answer.transport,
+            remotes: [remote.clone(), theirs],
+            maps,
+            codecs,
+        })
+    }
+}
+
+/// Audio of an answer.
+struct Answer {
+    theirs: Remote,
+    /// Why its first unusable key is not taken.
+    refused: Option<String>,
+    codecs: Vec<Codec>,
+    transport: Option<Transport>,
+}
+
+fn line_family(remote: &Remote) -> &'static str {
+    remote.rtp.map_or("", |rtp| Family::of(rtp.ip()).name())
 }
 
 /// "Codecs stripped using this option are treated as if they had never been in the SDP", unless none would be left.
@@ -175,7 +255,8 @@ fn kept(codecs: Vec<Codec>, rules: &Rules) -> Vec<Codec> {
             .iter()
             .chain(&rules.offer)
             .any(|spec| spec.matches(codec));
-        rules.strip.names(codec) || rules.strip.everything.is_some() && !excepted
+        let is_offered = rules.offer.iter().any(|spec| spec.matches(codec));
+        rules.strip.names(codec) && !is_offered || rules.strip.everything.is_some() && !excepted
     };
     let kept: Vec<Codec> = codecs
         .iter()
@@ -197,14 +278,15 @@ fn line<'a, P>(
     options: &Options,
 ) -> Line<'a> {
     // "the transport protocol that was originally offered".
-    let protocol = offered.protocol.as_str();
+    let protocol = offered.outline.protocol.as_str();
     match (answered, local, &offered.plan) {
         (Answered::Packets { remotes }, Some(local), _) => Line::Packets {
             local,
             remote: &remotes[1],
+            keeps_keys: exchange.options.is_transparent,
         },
         (Answered::Audio(answered), Some(local), Plan::Audio(audio)) => {
-            let accepted = audio.accepted.iter();
+            let accepted = answered.accepted.iter();
             let accepts = options.accepts_transport;
             let changed = answered.transport.filter(|theirs| {
                 accepts && theirs.is_secure == audio.transports[0].is_secure && !theirs.has_dtls
@@ -219,10 +301,10 @@ fn line<'a, P>(
                 codecs: answered.codecs.to_offerer.clone(),
                 mux: answered.mux[0],
                 cryptos: accepted.map(|one| one.to_value(&options.sdes)).collect(),
-                ptime_ms: exchange.options.rules.ptime_reverse_ms,
+                ptime_ms: audio.ptimes_ms[0],
             })
         }
-        _ => Line::Rejected { protocol },
+        _ => Line::Rejected(&offered.outline),
     }
 }
 
@@ -244,7 +326,13 @@ fn specified<P>(
     let by_role = match answered {
         Answered::Rejected => return None,
         Answered::Packets { remotes } => {
-            let side = |role: usize| base(&remotes[role], learn[role]);
+            // The attribute passes: the parties multiplex if both of them have it (RFC 5761, section 5.1.1).
+            let mux = remotes.iter().all(|remote| remote.has_mux);
+            let side = |role: usize| SideSpec {
+                mux,
+                rtcp: rtcp(&remotes[role], mux),
+                ..base(&remotes[role], learn[role])
+            };
             (StreamKind::Packets, [side(0), side(1)])
         }
         Answered::Audio(answered) => {
@@ -286,11 +374,16 @@ fn base(remote: &Remote, learn: Learn) -> SideSpec {
     }
 }
 
+/// Where a party receives RTCP.
+fn rtcp(remote: &Remote, mux: bool) -> Option<SocketAddr> {
+    if mux { remote.rtp } else { remote.rtcp }
+}
+
 /// `role` 0: the author of the offer.
 fn audio_side(answered: &AnsweredAudio, role: usize, learn: Learn, rules: &Rules) -> SideSpec {
     let maps = &answered.maps[role];
     let remote = &answered.remotes[role];
-    let asked = [rules.ptime_reverse_ms, rules.ptime_ms][role];
+    let asked = answered.ptimes_ms[role];
     // Packets made anew are as long as their receiver wants them; others stay.
     let from = [
         &answered.codecs.from_answerer,
@@ -308,17 +401,20 @@ fn audio_side(answered: &AnsweredAudio, role: usize, learn: Learn, rules: &Rules
             .first()
             .map(|route| &route.received),
     ][role];
+    let specs = to.map(|codec| rules.specs_of(codec));
+    let of_codec = specs.and_then(|mut specs| specs.find_map(|spec| spec.ptime_ms));
+    let of_codec = of_codec.filter(|_| is_made);
     SideSpec {
-        rtcp: match answered.mux[role] {
-            true => remote.rtp,
-            false => remote.rtcp,
-        },
+        rtcp: rtcp(remote, answered.mux[role]),
         mux: answered.mux[role],
         has_feedback: answered.has_feedback[role],
-        srtp: answered.srtp[role].clone(),
+        srtp: match role {
+            0 => answered.accepted.as_ref().map(|one| one.keys.clone()),
+            _ => answered.their_keys.clone(),
+        },
         codec: to.map(|codec| codec.rtpmap().into()),
         sends: Some(maps.sends.clone()),
-        packet_ms: [asked, declared]
+        packet_ms: [asked, of_codec, declared]
             .into_iter()
             .flatten()
             .find(|ms| is_possible(*ms, &maps.takes)),
@@ -347,11 +443,7 @@ fn is_possible(packet_ms: u32, takes: &Arc<PayloadMap>) -> bool {
 const PAYLOAD_BYTES_MAX: usize = 1400;
 
 fn bitrate(codec: &Codec, rules: &Rules) -> Option<u32> {
-    let set = rules.options_of(codec);
-    let added = rules.transcode.iter().find(|spec| spec.matches(codec));
-    let asked = set
-        .and_then(|spec| spec.bitrate_bps)
-        .or(added.and_then(|spec| spec.bitrate_bps))?;
+    let asked = rules.specs_of(codec).find_map(|spec| spec.bitrate_bps)?;
     let [least, most] = OPUS_BPS;
     Some(asked.clamp(least, most))
 }

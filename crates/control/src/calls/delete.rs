@@ -17,6 +17,9 @@ const LIST_DEFAULT: i64 = 32;
 /// A reply with more does not fit any datagram.
 const LIST_MAX: i64 = 4096;
 
+/// For how long a branch may ring: "The timer MUST be larger than 3 minutes" (RFC 3261, section 16.6, timer C).
+const RINGING_NS: u64 = 180_000_000_000;
+
 /// Which dialogs of a call a request is about. All names need not be there.
 #[derive(Debug, Clone, Copy)]
 struct Chosen<'a> {
@@ -41,15 +44,16 @@ impl<'a> Chosen<'a> {
             let meant = all.filter(|(_, one)| is_meant(one)).map(|(at, _)| at);
             meant.collect::<Vec<usize>>()
         };
-        let Some(from) = self.from else {
-            return places(&|_| true);
-        };
         if let Some(branch) = self.branch {
             let found = places(&|one| one.has_branch(branch));
-            if !found.is_empty() {
+            // An unknown branch without a tag does not mean the whole call: some proxies name a failed branch so.
+            if !found.is_empty() || self.from.is_none() {
                 return found;
             }
         }
+        let Some(from) = self.from else {
+            return places(&|_| true);
+        };
         let is_of = |one: &Dialog<P>, tag: &[u8]| {
             one.parties
                 .iter()
@@ -66,29 +70,25 @@ impl<'a> Chosen<'a> {
         }
     }
 
-    /// The dialogs to end. With a dialog that was answered, those end that its party offered and nobody answered: the proxy's fork is over.
-    fn find_ended<P>(&self, call: &Live<P>) -> Vec<usize> {
-        let mut found = self.find(call);
-        let answered: Vec<&Dialog<P>> = found
+    /// Unanswered dialogs of a caller whose answered dialog is among `ended`. Without a branch, the request may end the whole call, or one branch
+    /// that failed. In the second case, the others still ring.
+    fn find_left<P>(&self, call: &Live<P>, ended: &[usize]) -> Vec<usize> {
+        if self.to.is_none() || self.branch.is_some() {
+            return Vec::new();
+        }
+        let answered: Vec<&Dialog<P>> = ended
             .iter()
             .map(|at| &call.dialogs[*at])
-            .filter(|one| one.is_answered && self.to.is_some())
+            .filter(|one| one.is_answered)
             .collect();
-        let is_left = |one: &Dialog<P>| {
-            !one.is_answered
-                && answered
-                    .iter()
-                    .any(|other| other.parties[0].tag == one.parties[0].tag)
+        let is_caller = |one: &Dialog<P>| {
+            let mut all = answered.iter();
+            all.any(|other| other.parties[0].tag == one.parties[0].tag)
         };
-        let left = call.dialogs.iter().enumerate();
-        let left: Vec<usize> = left
-            .filter(|(_, one)| is_left(one))
+        let all = call.dialogs.iter().enumerate();
+        all.filter(|(at, one)| !ended.contains(at) && !one.is_answered && is_caller(one))
             .map(|(at, _)| at)
-            .collect();
-        found.extend(left);
-        found.sort_unstable();
-        found.dedup();
-        found
+            .collect()
     }
 }
 
@@ -104,7 +104,7 @@ impl<P> Calls<P> {
         let usual_ns = self.settings.timeouts.delete_delay_ns;
         let delay_ns = delay_s.map_or(usual_ns, |s| s.unsigned_abs() * 1_000_000_000);
         let id = CallId::new(name);
-        let found = self.calls.get(&id).map(|call| chosen.find_ended(call));
+        let found = self.calls.get(&id).map(|call| chosen.find(call));
         let places = match found {
             Some(places) if !places.is_empty() => places,
             found => {
@@ -117,6 +117,12 @@ impl<P> Calls<P> {
             }
         };
         let pending = self.pending(&id, &places);
+        if let Some(call) = self.calls.get_mut(&id) {
+            for at in chosen.find_left(call, &places) {
+                let due_ns = now_ns.saturating_add(RINGING_NS);
+                call.dialogs[at].delete_at(due_ns);
+            }
+        }
         if delay_ns == 0 {
             // From behind: the places before stay.
             for at in places.iter().rev() {
@@ -124,10 +130,7 @@ impl<P> Calls<P> {
             }
         } else if let Some(call) = self.calls.get_mut(&id) {
             for at in &places {
-                let due_ns = now_ns.saturating_add(delay_ns);
-                let delete_ns = &mut call.dialogs[*at].delete_ns;
-                // A second request does not put the end off.
-                *delete_ns = Some(delete_ns.map_or(due_ns, |before| before.min(due_ns)));
+                call.dialogs[*at].delete_at(now_ns.saturating_add(delay_ns));
             }
         }
         self.schedule(&id);
@@ -164,6 +167,14 @@ impl<P> Calls<P> {
         let call = self.calls.get(id)?;
         let zero_ns = self.settings.unix_at_zero_ns;
         Some(Pending::of(call, |at| places.contains(&at), zero_ns))
+    }
+}
+
+impl<P> Dialog<P> {
+    /// Ends the dialog then; a second request does not put the end off.
+    fn delete_at(&mut self, due_ns: u64) {
+        let due_ns = self.delete_ns.map_or(due_ns, |before| before.min(due_ns));
+        self.delete_ns = Some(due_ns);
     }
 }
 

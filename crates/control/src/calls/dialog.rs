@@ -12,7 +12,7 @@ use super::sdes::{Accepted, Own};
 use super::spec::{Copied, StreamKind, StreamSpec};
 use super::transport::Transport;
 use crate::codec;
-use crate::sdp::Direction;
+use crate::sdp::{Direction, MediaOutline};
 
 /// A SIP tag or branch. Any bytes.
 pub(super) type Tag = Box<[u8]>;
@@ -137,8 +137,8 @@ pub(super) struct Exchange<P> {
 /// An `m=` line of an offer.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 pub(super) struct Offered {
-    /// Such as `RTP/AVP`, as the author wrote it.
-    pub(super) protocol: String,
+    /// As the author wrote it.
+    pub(super) outline: MediaOutline,
     pub(super) remote: Remote,
     pub(super) plan: Plan,
 }
@@ -166,12 +166,15 @@ pub(super) struct AudioOffer {
     pub(super) mux: [bool; 2],
     /// The other side is not asked.
     pub(super) requires_mux: bool,
+    /// Milliseconds of audio in packets to the author, and to the other side; `None`: not by request.
+    pub(super) ptimes_ms: [Option<u32>; 2],
 }
 
 /// What a description says of where its author is.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Remote {
     pub(super) rtp: Option<SocketAddr>,
+    /// The separate address of RTCP, also if `has_mux`: the other side may refuse to multiplex.
     pub(super) rtcp: Option<SocketAddr>,
     /// Without an address of hold.
     pub(super) direction: Direction,
@@ -281,7 +284,7 @@ impl Offered {
         let author = dialog.offer.as_ref().map(|offer| offer.author);
         match &self.plan {
             Plan::Audio(audio) if author != Some(side) => audio.transports[1].name().to_owned(),
-            _ => self.protocol.clone(),
+            _ => self.outline.protocol.clone(),
         }
     }
 }

@@ -1,7 +1,6 @@
 //! Why a request about a call is refused.
 
 use super::ports::NoPorts;
-use crate::codec::NoCommonCodec;
 use crate::ng::{Refusal, Reply};
 use crate::sdp::SdpError;
 
@@ -14,8 +13,9 @@ pub(super) enum Failure {
     Sdp(#[from] SdpError),
     #[error(transparent)]
     Ports(#[from] NoPorts),
-    #[error("m= line {line}: {error}")]
-    Codec { line: usize, error: NoCommonCodec },
+    /// All reasons, each with its line.
+    #[error("no m= line can be used: {0}")]
+    NoLine(String),
     #[error("call-id {0}: there is no such call: expected that of a call that was offered")]
     NoCall(String),
     #[error(
@@ -26,20 +26,6 @@ pub(super) enum Failure {
         "from-tag {0}: there is no offer of this party to answer: expected the tag of an offer"
     )]
     NoOffer(String),
-    #[error(
-        "m= line {line}: {protocol}: DTLS is not supported: expected RTP/AVP, RTP/AVPF, or a=crypto with RTP/SAVP or RTP/SAVPF"
-    )]
-    Dtls { line: usize, protocol: String },
-    #[error(
-        "m= line {line}: {reason}: expected an a=crypto line with one of AES_CM_128_HMAC_SHA1_80, AES_CM_128_HMAC_SHA1_32, AES_256_CM_HMAC_SHA1_80, AEAD_AES_128_GCM, AEAD_AES_256_GCM"
-    )]
-    NoKey { line: usize, reason: String },
-    #[error("transport-protocol {0}: SDES leaves no crypto suite to offer: expected at least one")]
-    NoSuite(&'static str),
-    #[error(
-        "m= line {line}: no RTP codec that has a name: expected at least one audio codec with a=rtpmap, or a static payload type"
-    )]
-    NoAudio { line: usize },
     #[error(
         "the SDP has {found} m= lines, its offer {allowed}: expected as many (RFC 3264, section 6)"
     )]

@@ -5,12 +5,11 @@
 
 use std::sync::Arc;
 
-use threadbare_rtp::codec::Format;
 use threadbare_rtp::id::PayloadType;
 use threadbare_rtp::leg::{Carries, OpaqueCodec, Payload, PayloadMap};
 
 use crate::codec::{Answer, Offer, Then};
-use crate::sdp::Codec;
+use crate::sdp::{Codec, RTCP_NUMBERS};
 
 /// What a side sends, and what it takes.
 #[derive(Debug, Clone, PartialEq)]
@@ -76,15 +75,20 @@ fn entry(codec: &Codec, shared: PayloadType) -> Payload {
     } else if codec.is_comfort_noise() {
         Carries::ComfortNoise
     } else {
-        match Format::from_rtpmap(&codec.rtpmap()) {
-            Ok(format) => Carries::Audio(format),
-            Err(_) => Carries::Opaque(OpaqueCodec(u32::from(shared.0) + 1)),
+        match codec.format() {
+            Some(format) => Carries::Audio(format),
+            None => Carries::Opaque(OpaqueCodec(u32::from(shared.0) + 1)),
         }
     };
+    let (clock_rate_hz, _) = codec.clock_and_channels();
     Payload {
         payload_type: codec.payload_type,
         carries,
-        clock_rate_hz: codec.clock_rate_hz,
+        clock_rate_hz: if clock_rate_hz == 0 {
+            UNNAMED_HZ
+        } else {
+            clock_rate_hz
+        },
     }
 }
 
@@ -94,12 +98,12 @@ fn map(entries: impl Iterator<Item = Payload>) -> Option<Arc<PayloadMap>> {
     for entry in entries {
         let number = entry.payload_type;
         let is_new = once.iter().all(|one| one.payload_type != number);
-        if is_new && !RTCP_NUMBERS.contains(&number.0) && entry.clock_rate_hz > 0 {
+        if is_new && !RTCP_NUMBERS.contains(&number.0) {
             once.push(entry);
         }
     }
     PayloadMap::new(&once).ok().map(Arc::new)
 }
 
-/// RFC 5761, section 4: left to RTCP.
-const RTCP_NUMBERS: std::ops::RangeInclusive<u8> = 64..=95;
+/// Clock rate of a number that the description does not name: that of telephony's audio and events.
+const UNNAMED_HZ: u32 = 8000;

@@ -80,6 +80,7 @@ mod spec;
 mod statistics;
 mod subscribe;
 mod transport;
+mod warnings;
 pub mod words;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -141,7 +142,6 @@ pub struct Calls<P> {
     load: Option<String>,
     /// `None`: media are sent anywhere.
     media_policy: Option<Arc<MediaPolicy>>,
-    warnings: VecDeque<(CallId, String)>,
     /// To be told.
     unknown: VecDeque<Unknown>,
     told: BTreeSet<Unknown>,
@@ -168,7 +168,6 @@ impl<P> Calls<P> {
             is_draining: false,
             load: None,
             media_policy: None,
-            warnings: VecDeque::new(),
             unknown: VecDeque::new(),
             told: BTreeSet::new(),
             unknown_words: 0,
@@ -224,13 +223,11 @@ impl<P> Calls<P> {
             .iter()
             .any(|one| matches!(*one, "load limit" | "load-limit"));
         self.totals.count_request(request.command());
-        let warnings = self.warnings.len();
-        let mut done = match self.check(request) {
+        let done = match self.check(request) {
             Err(refusal) => Err(refusal.into()),
             Ok(()) => self.dispatch(now_ns, request, ports, random),
         };
-        if let Ok(outcome) = &mut done {
-            self.add_warnings(outcome, warnings);
+        if done.is_ok() {
             self.note_request(request);
         }
         done.unwrap_or_else(|failure| {

@@ -17,9 +17,10 @@ use super::rewrite::{AudioLine, Line, rewrite};
 use super::sdes;
 use super::spec::{SrtpKeys, StreamKind, StreamSpec};
 use super::transport::Transport;
+use super::warnings::{Unusable, Warnings};
 use crate::codec;
 use crate::ng::{Refusal, Value};
-use crate::sdp::{MediaLine, Sdp};
+use crate::sdp::{MediaLine, MediaOutline, Sdp};
 
 /// An offer that can be carried out.
 #[derive(Debug)]
@@ -32,6 +33,7 @@ pub(super) struct Prepared<P> {
     /// Of the side that the description goes to.
     pub(super) origin: super::dialog::Origin,
     pub(super) sdp: Sdp,
+    pub(super) warnings: Warnings,
 }
 
 /// Where the ports of an `m=` line come from.
@@ -64,13 +66,22 @@ pub(super) fn prepare<P>(
     options: &Options,
     mut sdp: Sdp,
 ) -> Result<Prepared<P>, Failure> {
-    let media = offered(desk, dialog, author, options, &sdp)?;
-    let places = places(desk.ports.interfaces(), dialog, author, options, &media)?;
+    let mut warnings = Warnings::default();
+    let media = offered(desk, dialog, author, options, &sdp, &mut warnings);
+    warnings.check(media.iter().any(Offered::is_carried))?;
+    let interfaces = desk.ports.interfaces();
+    let places = |one: &Offered| places(interfaces, dialog, author, options, one.remote.rtp);
+    // The first medium decides for the dialog.
+    let first = media.iter().find(|one| one.is_carried()).or(media.first());
+    let place_of_all = first.map_or_else(
+        || self::places(interfaces, dialog, author, options, None),
+        places,
+    )?;
+    let of_each: Vec<[Place; 2]> = media.iter().map(places).collect::<Result<_, _>>()?;
     let mut ports = Vec::new();
     let mut locals: Vec<Option<Local>> = Vec::new();
-    for (index, one) in media.iter().enumerate() {
-        let line = sdp.media[index].media_line()?;
-        let (from, local) = open(desk, dialog, author, &places, index, one, &line)?;
+    for (index, (one, places)) in media.iter().zip(&of_each).enumerate() {
+        let (from, local) = open(desk, dialog, author, places, index, one)?;
         ports.push(from);
         locals.push(local);
     }
@@ -81,14 +92,15 @@ pub(super) fn prepare<P>(
         .collect();
     let none = super::dialog::Origin::default();
     let origin = dialog.map_or(&none, |dialog| &dialog.party(author.other()).origin);
-    let origin = rewrite(&mut sdp, &lines, options, origin)?;
+    let origin = rewrite(&mut sdp, &lines, options, origin);
     drop(lines);
     Ok(Prepared {
         media,
         ports,
-        places,
+        places: place_of_all,
         origin,
         sdp,
+        warnings,
     })
 }
 
@@ -99,72 +111,244 @@ fn offered<P>(
     author: Side,
     options: &Options,
     sdp: &Sdp,
-) -> Result<Vec<Offered>, Failure> {
-    let mut media = Vec::new();
+    warnings: &mut Warnings,
+) -> Vec<Offered> {
+    let mut media: Vec<Offered> = Vec::new();
+    let mut carried = 0;
     for (index, section) in sdp.media.iter().enumerate() {
-        let line = section.media_line()?;
-        let number = index + 1;
-        let transport = Transport::of(line.protocol);
-        let protocol = line.protocol.to_owned();
-        if line.port == 0 {
-            media.push(Offered::rejected(protocol));
+        let outline = section.outline();
+        if section.media_line().is_ok_and(|line| line.port == 0) {
+            media.push(Offered::rejected(outline));
             continue;
         }
+        let read = if carried < STREAMS_MAX {
+            let mut reading = Reading {
+                desk: &mut *desk,
+                dialog,
+                author,
+                options,
+                warnings: &mut *warnings,
+            };
+            reading.line(sdp, index)
+        } else {
+            let allowed = STREAMS_MAX;
+            Err(Unusable::TooMany { allowed })
+        };
+        media.push(match read {
+            Ok((remote, plan)) => {
+                carried += 1;
+                Offered {
+                    outline,
+                    remote,
+                    plan,
+                }
+            }
+            Err(why) => {
+                warnings.reject(index, &why);
+                Offered::rejected(outline)
+            }
+        });
+    }
+    media
+}
+
+/// The context in which an `m=` line of an offer is read.
+struct Reading<'a, 'd, P> {
+    desk: &'a mut Desk<'d, P>,
+    dialog: Option<&'a Dialog<P>>,
+    author: Side,
+    options: &'a Options,
+    warnings: &'a mut Warnings,
+}
+
+impl<P> Reading<'_, '_, P> {
+    /// Decides about a line that its author does not reject.
+    fn line(&mut self, sdp: &Sdp, index: usize) -> Result<(Remote, Plan), Unusable> {
+        let section = &sdp.media[index];
+        let line = section.media_line()?;
+        let options = self.options;
+        if options.removes.iter().any(|kind| kind == line.kind) {
+            return Err(Unusable::Removed);
+        }
         let (remote, refused) = remote(sdp, index, options.address)?;
-        let plan = match transport {
-            Some(transport) if line.is_rtp_audio() => {
-                let before = srtp_in_use(dialog, index);
+        let plan = match Transport::of(line.protocol) {
+            Some(transport) if line.is_rtp_audio() && !options.is_transparent => {
                 let medium = Medium {
-                    number,
+                    index,
                     transport,
                     remote: &remote,
                     refused,
                 };
-                let mut codecs = section.codecs()?;
+                let mut codecs = section.codecs();
                 if options.reuse_codecs {
-                    prefer_used(&mut codecs, running(dialog, index), author);
+                    prefer_used(&mut codecs, running(self.dialog, index), self.author);
                 }
-                Plan::Audio(Box::new(audio(
-                    desk, &medium, &codecs, author, before, options,
-                )?))
+                Plan::Audio(Box::new(self.audio(&medium, &codecs)?))
             }
-            transport => packets(&line, transport, options),
+            transport => packets(&line, transport, options)?,
         };
-        let offered = Offered {
-            protocol,
+        for fault in section.faults() {
+            self.warnings.add(index, fault);
+        }
+        Ok((remote, plan))
+    }
+
+    fn audio(
+        &mut self,
+        medium: &Medium<'_>,
+        codecs: &[crate::sdp::Codec],
+    ) -> Result<AudioOffer, Unusable> {
+        let Medium {
+            index,
+            transport,
             remote,
-            plan,
+            refused,
+        } = medium;
+        let options = self.options;
+        let is_named = |codec: &crate::sdp::Codec| codec.is_audio() && !codec.name.is_empty();
+        if !codecs.iter().any(is_named) {
+            return Err(Unusable::NoAudio);
+        }
+        let offers_sdes = !remote.cryptos.is_empty() || refused.is_some();
+        if transport.has_dtls && !offers_sdes {
+            let protocol = "UDP/TLS/".to_owned() + transport.name();
+            return Err(Unusable::Dtls { protocol });
+        }
+        let before = srtp_in_use(self.dialog, *index);
+        // Keys in an offer of plain RTP are opportunistic (RFC 8643): whether they are used, the answer decides.
+        let accepted = if transport.is_secure || !remote.cryptos.is_empty() {
+            let before = before[self.author as usize];
+            Some(self.accepted(medium, before)?)
+        } else {
+            None
         };
-        media.push(offered);
+        let own = Transport {
+            has_dtls: false,
+            ..*transport
+        };
+        let outgoing = options.transport.unwrap_or(own);
+        let offers_keys = outgoing.is_secure || options.offers_osrtp;
+        if outgoing.is_secure && options.sdes.is_off {
+            return Err(Unusable::NoSuite(outgoing.name()));
+        }
+        let own_keys = if offers_keys {
+            let before = before[self.author.other() as usize];
+            sdes::offer(&remote.cryptos, &options.sdes, before, self.desk.random)
+        } else {
+            Vec::new()
+        };
+        if offers_keys && own_keys.is_empty() {
+            return Err(Unusable::NoSuite(outgoing.name()));
+        }
+        let mux = options.mux;
+        let passes_mux = remote.has_mux && !mux.demux && !mux.reject;
+        Ok(AudioOffer {
+            codecs: self.codecs(*index, codecs, remote)?,
+            transports: [*transport, outgoing],
+            accepted,
+            own: own_keys,
+            mux: [
+                remote.has_mux && !mux.reject,
+                passes_mux || mux.offer || mux.require,
+            ],
+            requires_mux: mux.require,
+            ptimes_ms: ptimes_ms(&options.rules, remote),
+        })
     }
-    let found = media.iter().filter(|one| one.is_carried()).count();
-    if found > STREAMS_MAX {
-        return Err(Failure::TooMany {
-            what: "m= lines to carry",
-            found,
-            allowed: STREAMS_MAX,
-        });
+
+    /// The author's key, and ours for it.
+    fn accepted(
+        &mut self,
+        medium: &Medium<'_>,
+        before: Option<&SrtpKeys>,
+    ) -> Result<sdes::Accepted, Unusable> {
+        let offered = &medium.remote.cryptos;
+        let accepted = sdes::accept(offered, &self.options.sdes, before, self.desk.random);
+        accepted.ok_or_else(|| {
+            let refused = medium.refused.clone();
+            Unusable::NoKey(refused.unwrap_or_else(|| "SRTP without a key".to_owned()))
+        })
     }
-    Ok(media)
+
+    /// The codecs for the other side.
+    fn codecs(
+        &mut self,
+        index: usize,
+        codecs: &[crate::sdp::Codec],
+        remote: &Remote,
+    ) -> Result<codec::Offer, Unusable> {
+        let [ptime_reverse_ms, ptime_ms] = ptimes_ms(&self.options.rules, remote);
+        let rules = codec::Rules {
+            ptime_ms,
+            ptime_reverse_ms,
+            ..self.options.rules.clone()
+        };
+        let offer = codec::offer(codecs, &rules);
+        for spec in &offer.unsupported {
+            let name = crate::text::shown(spec.name.as_bytes());
+            let what =
+                format!("codec-transcode {name}: this codec is not added: expected {TRANSCODED}");
+            self.warnings.add(index, what);
+        }
+        let specs = rules.transcode.iter().chain(&rules.set);
+        for options in specs.filter_map(|spec| spec.options.as_deref()) {
+            let options = crate::text::shown(options.as_bytes());
+            self.warnings.add(
+                index,
+                format!("codec options {options}: encoders take none"),
+            );
+        }
+        if offer.is_unchanged {
+            if self.options.allows_no_codec {
+                return Err(Unusable::NoCodecLeft);
+            }
+            let what = "codec-strip, codec-mask, codec-consume: they leave no audio codec, and change nothing";
+            self.warnings.add(index, what);
+        }
+        Ok(offer)
+    }
+}
+
+/// Codecs that `transcode` can add.
+const TRANSCODED: &str = "one of PCMU, PCMA, G722, L16, L24, opus, telephone-event, CN";
+
+/// Milliseconds of audio in packets to the author, and to the other side, by request. With another packet time for the other side, the author
+/// keeps the one that it asks for.
+fn ptimes_ms(rules: &codec::Rules, remote: &Remote) -> [Option<u32>; 2] {
+    let declared = remote.ptime_ms.filter(|_| rules.ptime_ms.is_some());
+    [rules.ptime_reverse_ms.or(declared), rules.ptime_ms]
 }
 
 /// Datagrams are relayed as they are: what would need another protocol is rejected.
-fn packets(line: &MediaLine<'_>, transport: Option<Transport>, options: &Options) -> Plan {
-    let is_kept = match transport {
-        Some(own) => {
-            let wanted = options.transport.unwrap_or(own);
-            !own.has_dtls && wanted.is_secure == own.is_secure
-        }
-        None => matches!(line.protocol, "udptl" | "UDPTL" | "udp" | "UDP"),
+fn packets(
+    line: &MediaLine<'_>,
+    transport: Option<Transport>,
+    options: &Options,
+) -> Result<Plan, Unusable> {
+    let Some(own) = transport else {
+        return if Transport::is_datagrams(line.protocol) {
+            Ok(Plan::Packets)
+        } else {
+            Err(Unusable::Protocol(crate::text::shown(
+                line.protocol.as_bytes(),
+            )))
+        };
     };
-    match is_kept {
-        true => Plan::Packets,
-        false => Plan::Rejected,
+    if options.is_transparent {
+        return Ok(Plan::Packets);
+    }
+    let protocol = line.protocol.to_owned();
+    if own.has_dtls {
+        return Err(Unusable::Dtls { protocol });
+    }
+    match options.transport {
+        Some(wanted) if wanted.is_secure != own.is_secure => Err(Unusable::Encryption { protocol }),
+        _ => Ok(Plan::Packets),
     }
 }
 
 struct Medium<'a> {
-    number: usize,
+    index: usize,
     transport: Transport,
     remote: &'a Remote,
     refused: Option<String>,
@@ -191,103 +375,22 @@ fn srtp_in_use<P>(dialog: Option<&Dialog<P>>, index: usize) -> [Option<&SrtpKeys
     [0, 1].map(|side: usize| spec.and_then(|spec| spec.sides[side].srtp.as_ref()))
 }
 
-/// The author's key, and ours for it.
-fn accepted<P>(
-    desk: &mut Desk<'_, P>,
-    medium: &Medium<'_>,
-    before: Option<&SrtpKeys>,
-    options: &Options,
-) -> Result<sdes::Accepted, Failure> {
-    let offered = &medium.remote.cryptos;
-    let accepted = sdes::accept(offered, &options.sdes, before, desk.random);
-    accepted.ok_or_else(|| {
-        let refused = medium.refused.clone();
-        Failure::NoKey {
-            line: medium.number,
-            reason: refused.unwrap_or_else(|| "SRTP without a key".to_owned()),
-        }
-    })
-}
-
-fn audio<P>(
-    desk: &mut Desk<'_, P>,
-    medium: &Medium<'_>,
-    codecs: &[crate::sdp::Codec],
-    author: Side,
-    before: [Option<&SrtpKeys>; 2],
-    options: &Options,
-) -> Result<AudioOffer, Failure> {
-    let Medium {
-        number: line,
-        transport,
-        remote,
-        refused,
-    } = medium;
-    if !codecs
-        .iter()
-        .any(|codec| codec.is_audio() && !codec.name.is_empty())
-    {
-        return Err(Failure::NoAudio { line: *line });
-    }
-    let offers_sdes = !remote.cryptos.is_empty() || refused.is_some();
-    if transport.has_dtls && !offers_sdes {
-        let protocol = "UDP/TLS/".to_owned() + transport.name();
-        return Err(Failure::Dtls {
-            line: *line,
-            protocol,
-        });
-    }
-    let accepted = match transport.is_secure {
-        false => None,
-        true => Some(accepted(desk, medium, before[author as usize], options)?),
-    };
-    let own = Transport {
-        has_dtls: false,
-        ..*transport
-    };
-    let outgoing = options.transport.unwrap_or(own);
-    let own_keys = match outgoing.is_secure {
-        false => Vec::new(),
-        true if options.sdes.is_off => return Err(Failure::NoSuite(outgoing.name())),
-        true => {
-            let before = before[author.other() as usize];
-            sdes::offer(&remote.cryptos, &options.sdes, before, desk.random)
-        }
-    };
-    if outgoing.is_secure && own_keys.is_empty() {
-        return Err(Failure::NoSuite(outgoing.name()));
-    }
-    let mux = options.mux;
-    let passes_mux = remote.has_mux && !mux.demux && !mux.reject;
-    Ok(AudioOffer {
-        codecs: codec::offer(codecs, &options.rules),
-        transports: [*transport, outgoing],
-        accepted,
-        own: own_keys,
-        mux: [
-            remote.has_mux && !mux.reject,
-            passes_mux || mux.offer || mux.require,
-        ],
-        requires_mux: mux.require,
-    })
-}
-
 /// The interfaces and families of side A and side B.
 fn places<P>(
     interfaces: &[Interface],
     dialog: Option<&Dialog<P>>,
     author: Side,
     options: &Options,
-    media: &[Offered],
+    rtp: Option<SocketAddr>,
 ) -> Result<[Place; 2], Failure> {
-    let of_author = media.iter().find_map(|one| one.remote.rtp);
-    let of_author = of_author.map(|address: SocketAddr| Family::of(address.ip()));
+    let of_author = rtp.map(|address| Family::of(address.ip()));
     let before = |side: Side| dialog.map(|dialog| dialog.party(side));
     let own = place(
         interfaces,
         options.interfaces[0].as_ref(),
         before(author),
-        [None, of_author],
+        // A party that moves says so in its description.
+        [of_author, None],
     )?;
     let other = place(
         interfaces,
@@ -295,18 +398,23 @@ fn places<P>(
         before(author.other()),
         [options.family, Some(own.family)],
     )?;
+    if let Some(family) = options.family.filter(|family| *family != other.family) {
+        let allowed = format!("a family of the interface \"{}\"", other.interface);
+        let value = Value::text(family.name());
+        return Err(Refusal::value("address-family", &value, allowed).into());
+    }
     Ok(match author {
         Side::A => [own, other],
         Side::B => [other, own],
     })
 }
 
-/// `families`: one that is asked for, and one that is likely.
+/// `signalled` overrides the family that the party has used so far; `likely` is for a party that has used none.
 fn place(
     interfaces: &[Interface],
     wanted: Option<&InterfaceName>,
     before: Option<&Party>,
-    families: [Option<Family>; 2],
+    [signalled, likely]: [Option<Family>; 2],
 ) -> Result<Place, Failure> {
     let name = wanted.or(before.map(|party| &party.place.interface));
     let found = match name {
@@ -328,20 +436,10 @@ fn place(
         )
     })?;
     let has = |family: &Family| interface.families.contains(family);
-    let [asked, likely] = families;
-    if let Some(family) = asked.filter(|family| !has(family)) {
-        let allowed = format!("a family of the interface \"{}\"", interface.name);
-        let value = Value::text(family.name());
-        return Err(Refusal::value("address-family", &value, allowed).into());
-    }
-    // What the party has used so far counts as long as nothing else is said.
     let used = before.map(|party| party.place.family);
-    let family = asked
-        .or(used)
-        .or(likely)
-        .filter(has)
-        .or(interface.families.first().copied())
-        .unwrap_or(Family::V4);
+    let wanted = [signalled, used, likely].into_iter().flatten().find(has);
+    let family = wanted.or(interface.families.first().copied());
+    let family = family.unwrap_or(Family::V4);
     Ok(Place {
         interface: interface.name.clone(),
         family,
@@ -356,7 +454,6 @@ fn open<P>(
     places: &[Place; 2],
     index: usize,
     offered: &Offered,
-    line: &MediaLine<'_>,
 ) -> Result<(Ports<P>, Option<Local>), Failure> {
     let kind = match &offered.plan {
         Plan::Rejected => return Ok((Ports::None, None)),
@@ -392,7 +489,7 @@ fn open<P>(
     let slot = Slot {
         stream: StreamId(*desk.next_stream),
         kind,
-        media: line.kind.to_owned(),
+        media: offered.outline.kind.clone(),
         local: [a.0, b.0],
         ports: Some([a.1, b.1]),
         running: None,
@@ -417,7 +514,7 @@ fn port_use(offered: &Offered, is_author: bool) -> PortUse {
         // The other side may refuse to multiplex.
         Plan::Audio(audio) => audio.requires_mux,
         // T.38 and the like have no RTCP.
-        _ => Transport::of(&offered.protocol).is_none(),
+        _ => Transport::of(&offered.outline.protocol).is_none(),
     };
     match single {
         true => PortUse::Single,
@@ -427,9 +524,13 @@ fn port_use(offered: &Offered, is_author: bool) -> PortUse {
 
 /// The line for the other side.
 fn line<'a>(offered: &'a Offered, local: Option<&'a Local>, options: &Options) -> Line<'a> {
-    let (remote, protocol) = (&offered.remote, offered.protocol.as_str());
+    let (remote, protocol) = (&offered.remote, offered.outline.protocol.as_str());
     match (&offered.plan, local) {
-        (Plan::Packets, Some(local)) => Line::Packets { local, remote },
+        (Plan::Packets, Some(local)) => Line::Packets {
+            local,
+            remote,
+            keeps_keys: options.is_transparent,
+        },
         (Plan::Audio(audio), Some(local)) => {
             let cryptos = audio.own.iter().map(|own| own.to_value(&options.sdes));
             let [own, outgoing] = audio.transports;
@@ -444,15 +545,15 @@ fn line<'a>(offered: &'a Offered, local: Option<&'a Local>, options: &Options) -
                 codecs: audio.codecs.codecs().cloned().collect(),
                 mux: audio.mux[1],
                 cryptos: cryptos.collect(),
-                ptime_ms: options.rules.ptime_ms,
+                ptime_ms: audio.ptimes_ms[1],
             })
         }
-        _ => Line::Rejected { protocol },
+        _ => Line::Rejected(&offered.outline),
     }
 }
 
 impl Offered {
-    fn rejected(protocol: String) -> Offered {
+    fn rejected(outline: MediaOutline) -> Offered {
         let remote = Remote {
             rtp: None,
             rtcp: None,
@@ -464,13 +565,13 @@ impl Offered {
             cryptos: Vec::new(),
         };
         Offered {
-            protocol,
+            outline,
             remote,
             plan: Plan::Rejected,
         }
     }
 
-    fn is_carried(&self) -> bool {
+    pub(super) fn is_carried(&self) -> bool {
         !matches!(self.plan, Plan::Rejected)
     }
 }
@@ -483,7 +584,7 @@ impl<P> Prepared<P> {
         author: Side,
         branch: Option<&[u8]>,
         options: Options,
-    ) -> Sdp {
+    ) -> (Sdp, Warnings) {
         let mut before = dialog.offer.take();
         let mut fresh = Vec::new();
         for (index, ports) in self.ports.into_iter().enumerate() {
@@ -508,6 +609,6 @@ impl<P> Prepared<P> {
             places: self.places,
             is_answered: false,
         });
-        self.sdp
+        (self.sdp, self.warnings)
     }
 }

@@ -20,6 +20,16 @@ pub(super) struct Options {
     pub(super) transport: Option<Transport>,
     /// `transport-protocol` is `accept`.
     pub(super) accepts_transport: bool,
+    /// `transport-protocol` is `transparent`: RTP passes as it is, with keys that the parties agree on.
+    pub(super) is_transparent: bool,
+    /// `OSRTP`: keys in an offer of plain RTP are accepted.
+    pub(super) accepts_osrtp: bool,
+    /// `OSRTP`: plain RTP is offered with keys.
+    pub(super) offers_osrtp: bool,
+    /// Kinds of media that `sdp-media-remove` names.
+    pub(super) removes: Vec<String>,
+    /// A line that the codec rules leave without codecs is rejected.
+    pub(super) allows_no_codec: bool,
     pub(super) mux: MuxOptions,
     pub(super) replace: Replace,
     /// Of the author, and of the other side.
@@ -159,13 +169,27 @@ impl Options {
     /// # Errors
     /// A value makes no sense.
     pub(super) fn of_request(request: &Request) -> Result<Options, Refusal> {
-        let (transport, accepts_transport) = transport(request)?;
+        let (transport, way) = transport(request)?;
+        let osrtp = request.texts("OSRTP")?;
+        let kinds = request.texts("sdp-media-remove")?;
         let flag = |name: &str| request.has_flag(name);
         let label = request.text("label")?.or(request.text("from-label")?);
         Ok(Options {
             rules: Rules::of_request(request)?,
             transport,
-            accepts_transport,
+            accepts_transport: way == Some(TransportWay::Accept),
+            is_transparent: way == Some(TransportWay::Transparent),
+            // The older form, two `m=` lines for one medium, is read as two media.
+            accepts_osrtp: osrtp
+                .iter()
+                .any(|one| matches!(*one, "accept" | "accept-RFC")),
+            offers_osrtp: osrtp.iter().any(|one| one.starts_with("offer")),
+            removes: kinds
+                .into_iter()
+                .take(REMOVES_MAX)
+                .map(str::to_owned)
+                .collect(),
+            allows_no_codec: flag("allow-no-codec-media"),
             mux: mux(request)?,
             replace: replace(request)?,
             interfaces: interfaces(request)?,
@@ -200,15 +224,26 @@ const FAMILIES: &[(&str, Family)] = &[("IP4", Family::V4), ("IP6", Family::V6)];
 
 const ON_OFF: &[(&str, bool)] = &[("on", true), ("yes", true), ("off", false), ("no", false)];
 
-fn transport(request: &Request) -> Result<(Option<Transport>, bool), Refusal> {
+/// Kinds of media that a request removes: there are some five.
+const REMOVES_MAX: usize = 16;
+
+/// A value of `transport-protocol` that names no protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TransportWay {
+    Accept,
+    Transparent,
+}
+
+fn transport(request: &Request) -> Result<(Option<Transport>, Option<TransportWay>), Refusal> {
     const KEY: &str = "transport-protocol";
     match request.text(KEY)? {
-        None => Ok((None, false)),
-        Some("accept") => Ok((None, true)),
+        None => Ok((None, None)),
+        Some("accept") => Ok((None, Some(TransportWay::Accept))),
+        Some("transparent") => Ok((None, Some(TransportWay::Transparent))),
         Some(name) => match Transport::of(name).filter(|one| !one.has_dtls) {
-            Some(transport) => Ok((Some(transport), false)),
+            Some(transport) => Ok((Some(transport), None)),
             None => {
-                let allowed = "RTP/AVP, RTP/AVPF, RTP/SAVP, RTP/SAVPF, or \"accept\" in an answer: keys come by SDES, not by DTLS";
+                let allowed = "RTP/AVP, RTP/AVPF, RTP/SAVP, RTP/SAVPF, \"transparent\", or \"accept\" in an answer: keys come by SDES, not by DTLS";
                 Err(Refusal::value(KEY, &Value::text(name), allowed))
             }
         },

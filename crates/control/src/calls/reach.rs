@@ -6,24 +6,19 @@ use std::net::SocketAddr;
 use threadbare_rtp::call::Side;
 use threadbare_rtp::policy::{Forbidden, MediaPolicy};
 
+use super::answer::Prepared;
 use super::dialog::{Dialog, Local, Plan, Slot};
 use super::id::StreamId;
-use super::{CallId, Calls, Outcome, StreamSpec};
-use crate::ng::Reply;
+use super::warnings::Warnings;
+use super::{CallId, Calls};
 
 impl<P> Calls<P> {
     /// Completes the specifications of a dialog's streams. Takes forbidden addresses out, with a warning for each: nothing is sent there.
-    pub(super) fn finish_specs(
-        &mut self,
-        id: &CallId,
-        at: usize,
-        specs: &mut [Option<Box<StreamSpec>>],
-    ) {
+    pub(super) fn finish_specs(&self, id: &CallId, at: usize, prepared: &mut Prepared) {
         let Some(dialog) = self.calls.get(id).and_then(|call| call.dialogs.get(at)) else {
             return;
         };
-        let mut warnings = Vec::new();
-        for (index, spec) in specs.iter_mut().enumerate() {
+        for (index, spec) in prepared.specs.iter_mut().enumerate() {
             let (Some(spec), Some(slot)) = (spec, dialog.slot_to_be(index)) else {
                 continue;
             };
@@ -33,61 +28,28 @@ impl<P> Calls<P> {
                 let party = &mut spec.sides[side as usize];
                 let judged = self.judge_pair(dialog, slot.stream, local, [party.rtp, party.rtcp]);
                 [party.rtp, party.rtcp] = judged.addresses;
-                warnings.extend(judged.warning(index));
+                judged.warn(index, &mut prepared.warnings);
             }
         }
-        self.warn(id, warnings);
     }
 
     /// Warns of forbidden addresses in the last offer of a dialog.
-    pub(super) fn warn_of_offer(&mut self, id: &CallId, at: usize) {
+    pub(super) fn warn_of_offer(&self, id: &CallId, at: usize, warnings: &mut Warnings) {
         let Some(dialog) = self.calls.get(id).and_then(|call| call.dialogs.get(at)) else {
             return;
         };
         let Some(offer) = &dialog.offer else {
             return;
         };
-        let mut warnings = Vec::new();
         for (index, offered) in offer.media.iter().enumerate() {
-            let Some(slot) = dialog
-                .slot_to_be(index)
-                .filter(|_| !matches!(offered.plan, Plan::Rejected))
-            else {
+            let is_carried = !matches!(offered.plan, Plan::Rejected);
+            let Some(slot) = dialog.slot_to_be(index).filter(|_| is_carried) else {
                 continue;
             };
             let addresses = [offered.remote.rtp, offered.remote.rtcp];
             let local = &slot.local[offer.author as usize];
             let judged = self.judge_pair(dialog, slot.stream, local, addresses);
-            warnings.extend(judged.warning(index));
-        }
-        self.warn(id, warnings);
-    }
-
-    /// Notes warnings about a call, for the reply and [`poll_warning`](Self::poll_warning).
-    pub(super) fn warn(&mut self, id: &CallId, warnings: Vec<String>) {
-        let room = WARNINGS_MAX.saturating_sub(self.warnings.len());
-        let warnings = warnings.into_iter().take(room);
-        self.warnings
-            .extend(warnings.map(|text| (id.clone(), text)));
-    }
-
-    /// Something that was wrong in a request that was carried out all the same, and the call that it was about.
-    pub fn poll_warning(&mut self) -> Option<(CallId, String)> {
-        self.warnings.pop_front()
-    }
-
-    /// Adds the warnings behind the first `before` to a reply.
-    pub(super) fn add_warnings(&self, outcome: &mut Outcome, before: usize) {
-        let texts: Vec<&str> = self
-            .warnings
-            .iter()
-            .skip(before)
-            .map(|(_, text)| &**text)
-            .collect();
-        if let Outcome::Reply(Reply::Ok(keys)) = outcome
-            && !texts.is_empty()
-        {
-            keys.push("warning", texts.join("; "));
+            judged.warn(index, warnings);
         }
     }
 
@@ -179,10 +141,10 @@ struct Judged {
 
 impl Judged {
     /// `index`: of the `m=` line.
-    fn warning(&self, index: usize) -> Option<String> {
-        let (what, to, why) = self.forbidden.as_ref()?;
-        let line = index + 1;
-        Some(format!("m= line {line}: {what} is not sent to {to}: {why}"))
+    fn warn(&self, index: usize, warnings: &mut Warnings) {
+        if let Some((what, to, why)) = &self.forbidden {
+            warnings.add(index, format_args!("{what} is not sent to {to}: {why}"));
+        }
     }
 }
 
@@ -208,7 +170,5 @@ impl<P> Dialog<P> {
     }
 }
 
-/// Warnings that wait to be polled: of one request, as many as it has `m=` lines.
-const WARNINGS_MAX: usize = 256;
 /// Times that a proxy routes a call through this relay: SIP's `Max-Forwards` is 70, and each time has a party's delay.
 const HOPS_MAX: usize = 8;

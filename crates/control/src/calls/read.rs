@@ -11,7 +11,7 @@ use crate::sdp::{Address, Sdp, SdpError, Section};
 /// `a=crypto` is not taken.
 ///
 /// # Errors
-/// Address or RTCP attribute are malformed.
+/// There is no address, or it is malformed.
 pub(super) fn remote(
     sdp: &Sdp,
     index: usize,
@@ -24,42 +24,36 @@ pub(super) fn remote(
         (Err(_), Some(_)) => None,
         (Err(error), None) => return Err(error),
     };
-    let is_zero = signalled.as_ref().is_some_and(Address::is_hold);
+    // RFC 8840, section 4.1.1: an offer without candidates so far has port 9 and the address of zeros, and is not a hold.
+    let is_trickle = line.port == DISCARD_PORT && sdp.has_ice(index);
+    let is_zero = signalled.as_ref().is_some_and(Address::is_hold) && !is_trickle;
     let ip = match (address, &signalled) {
         (Some(address), _) => Some(address),
-        (None, Some(Address::Ip(ip))) => Some(*ip).filter(|_| !is_zero),
+        (None, Some(Address::Ip(ip))) => Some(*ip),
         // The name of a host: its packets tell where it is.
         (None, _) => None,
     };
     let ip = ip.filter(|ip| !ip.is_unspecified() && !ip.is_multicast());
-    let rtp = ip.map(|ip| SocketAddr::new(ip, line.port));
-    let has_mux = media.has_rtcp_mux();
-    let of_rtcp = media.rtcp()?;
     let has_rtcp = Transport::of(line.protocol).is_some();
-    let rtcp = match (&of_rtcp, rtp) {
-        _ if !has_rtcp => None,
-        _ if has_mux => rtp,
-        (None, Some(rtp)) => rtp
-            .port()
-            .checked_add(1)
-            .map(|port| SocketAddr::new(rtp.ip(), port)),
-        (Some(rtcp), _) if rtcp.port > 0 => {
+    let rtcp = ip.filter(|_| has_rtcp).and_then(|ip| match media.rtcp() {
+        None => Some(SocketAddr::new(ip, line.port.checked_add(1)?)),
+        Some(rtcp) if rtcp.port > 0 => {
             // An address in place of the signalled one holds for RTCP as well.
             let own = match &rtcp.address {
-                Some(Address::Ip(ip)) if address.is_none() && !ip.is_unspecified() => Some(*ip),
+                Some(Address::Ip(own)) if address.is_none() && !own.is_unspecified() => *own,
                 _ => ip,
             };
-            own.map(|ip| SocketAddr::new(ip, rtcp.port))
+            Some(SocketAddr::new(own, rtcp.port))
         }
-        _ => None,
-    };
+        Some(_) => None,
+    });
     let (cryptos, refused) = sdes::read(media);
     let remote = Remote {
-        rtp,
+        rtp: ip.map(|ip| SocketAddr::new(ip, line.port)),
         rtcp,
         direction: sdp.direction(index),
         is_zero,
-        has_mux,
+        has_mux: media.has_rtcp_mux(),
         ptime_ms: media.packet_time_ms("ptime"),
         opus_bps_max: opus_bps_max(media),
         cryptos,
@@ -67,10 +61,13 @@ pub(super) fn remote(
     Ok((remote, refused))
 }
 
+/// The port of the discard service (RFC 863): a placeholder.
+const DISCARD_PORT: u16 = 9;
+
 /// The highest bit rate of Opus that the author takes. "maxaveragebitrate: Specifies the maximum average receive bitrate of a session in bits per
 /// second (bit/s) [...] values outside the range of 6000 to 510000 SHOULD be ignored" (RFC 7587, section 6.1).
 fn opus_bps_max(media: &Section) -> Option<u32> {
-    let codecs = media.codecs().ok()?;
+    let codecs = media.codecs();
     let opus = codecs
         .iter()
         .filter(|codec| codec.name.eq_ignore_ascii_case("opus"));

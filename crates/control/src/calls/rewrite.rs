@@ -5,17 +5,19 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::dialog::{Local, Origin, Remote};
 use super::options::Options;
-use crate::sdp::{Codec, Direction, Sdp, SdpError, Section};
+use crate::sdp::{Codec, Direction, MediaOutline, Sdp, Section};
 
 /// What becomes of an `m=` line.
 #[derive(Debug)]
 pub(super) enum Line<'a> {
-    /// Its port is 0, its protocol this one.
-    Rejected { protocol: &'a str },
+    /// Its port is 0, the rest of the `m=` line is that of the offer.
+    Rejected(&'a MediaOutline),
     /// Its datagrams are relayed.
     Packets {
         local: &'a Local,
         remote: &'a Remote,
+        /// Lines about keys pass: the parties agree on them with each other.
+        keeps_keys: bool,
     },
     /// Its packets are understood.
     Audio(AudioLine<'a>),
@@ -36,50 +38,66 @@ pub(super) struct AudioLine<'a> {
 }
 
 /// Rewrites a description by the options of its request, for a receiver whose descriptions have this origin. Returns the origin of the next.
-///
-/// # Errors
-/// The codecs are malformed.
 pub(super) fn rewrite(
     sdp: &mut Sdp,
     lines: &[Line<'_>],
     options: &Options,
     origin: &Origin,
-) -> Result<Origin, SdpError> {
-    strip(&mut sdp.session);
+) -> Origin {
+    let keeps_keys = |line: &Line<'_>| {
+        matches!(
+            line,
+            Line::Packets {
+                keeps_keys: true,
+                ..
+            }
+        )
+    };
+    strip(&mut sdp.session, lines.iter().any(keeps_keys));
     let own = lines.iter().find_map(|line| connection(line, options));
     if let (Some(own), true) = (own, has_connection(&sdp.session)) {
         sdp.session.set_connection(own);
     }
     let of_session = own.filter(|_| has_connection(&sdp.session));
     for (place, (media, line)) in sdp.media.iter_mut().zip(lines).enumerate() {
-        if let Some(own) = connection(line, options)
-            && (has_connection(media) || of_session != Some(own))
-        {
-            media.set_connection(own);
+        let needs_own = |own: IpAddr| has_connection(media) || of_session != Some(own);
+        let address = match line {
+            // A malformed address, or one from inside, is of no use to the receiver.
+            Line::Rejected(_) => own.filter(|_| has_connection(media) || of_session.is_none()),
+            _ => connection(line, options).filter(|own| needs_own(*own)),
+        };
+        if let Some(address) = address {
+            media.set_connection(address);
         }
         match line {
-            Line::Rejected { protocol } => {
-                strip(media);
-                media.set_port(0);
-                media.set_protocol(protocol);
-                media.remove_attributes(|name, _| name == "crypto");
+            Line::Rejected(outline) => {
+                strip(media, false);
+                media.reject(outline);
             }
-            Line::Packets { local, remote } => write_packets(media, local, remote, options),
-            Line::Audio(audio) => write_audio(media, audio, options)?,
+            Line::Packets {
+                local,
+                remote,
+                keeps_keys,
+            } => {
+                strip(media, *keeps_keys);
+                write_packets(media, local, remote, options);
+            }
+            Line::Audio(audio) => write_audio(media, audio, options),
         }
         if options.generate_mid && media.attribute("mid").is_none() {
             media.add_attribute("mid", &(place + 1).to_string());
         }
     }
     options.edits.apply(sdp);
-    Ok(write_origin(sdp, own, options, origin))
+    write_origin(sdp, own, options, origin)
 }
 
-/// Lines about what ends here: ICE, DTLS and bundles.
-fn strip(section: &mut Section) {
+/// Removes lines about what ends here: ICE, bundles and, unless `keeps_keys`, DTLS.
+fn strip(section: &mut Section, keeps_keys: bool) {
     section.remove_attributes(|name, value| {
         let is_bundle = name == "group" && value.split(' ').next() == Some("BUNDLE");
-        is_bundle || OF_ICE.contains(&name) || OF_DTLS.contains(&name) || name == "bundle-only"
+        let is_dtls = OF_DTLS.contains(&name) && !keeps_keys;
+        is_bundle || OF_ICE.contains(&name) || is_dtls || name == "bundle-only"
     });
 }
 
@@ -116,8 +134,8 @@ fn has_connection(section: &Section) -> bool {
 /// "the zero address in the SDP is passed through", unless it is to be replaced.
 fn connection(line: &Line<'_>, options: &Options) -> Option<IpAddr> {
     let (local, remote) = match line {
-        Line::Rejected { .. } => return None,
-        Line::Packets { local, remote } => (local, remote),
+        Line::Rejected(_) => return None,
+        Line::Packets { local, remote, .. } => (local, remote),
         Line::Audio(audio) => (&audio.local, &audio.remote),
     };
     let own = local.rtp.ip();
@@ -131,7 +149,6 @@ fn connection(line: &Line<'_>, options: &Options) -> Option<IpAddr> {
 }
 
 fn write_packets(media: &mut Section, local: &Local, remote: &Remote, options: &Options) {
-    strip(media);
     media.set_port(local.rtp.port());
     match (local.rtcp, remote.has_mux) {
         (Some(_), false) if media.attribute("rtcp").is_some() => {
@@ -142,15 +159,15 @@ fn write_packets(media: &mut Section, local: &Local, remote: &Remote, options: &
     write_direction(media, remote, options);
 }
 
-fn write_audio(
-    media: &mut Section,
-    audio: &AudioLine<'_>,
-    options: &Options,
-) -> Result<(), SdpError> {
-    strip(media);
+fn write_audio(media: &mut Section, audio: &AudioLine<'_>, options: &Options) {
+    strip(media, false);
     media.set_port(audio.local.rtp.port());
     media.set_protocol(audio.protocol);
-    media.set_codecs(&audio.codecs)?;
+    media.set_codecs(&audio.codecs);
+    media.repair_formats();
+    if media.packet_time_ms("ptime").is_none() {
+        media.remove_attributes(|name, _| name == "ptime");
+    }
     media.remove_attributes(|name, _| OF_AUDIO.contains(&name));
     if options.strip_extmap {
         media.remove_attributes(|name, _| matches!(name, "extmap" | "extmap-allow-mixed"));
@@ -166,7 +183,6 @@ fn write_audio(
     for value in &audio.cryptos {
         media.add_attribute("crypto", value);
     }
-    Ok(())
 }
 
 /// `a=rtcp` (RFC 3605).

@@ -45,7 +45,7 @@ pub enum SavedError {
 pub type SavedPorts = (PortRequest, SocketAddr, Option<SocketAddr>);
 
 /// Of the bytes. To be counted up whenever a saved type changes.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
 /// What is saved beside a call.
 #[derive(Debug, Serialize, Deserialize)]

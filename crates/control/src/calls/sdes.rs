@@ -1,6 +1,6 @@
 //! Keys of SRTP in offers and answers (RFC 4568). Each side has its own: what one side sends is decrypted and encrypted anew for the other.
 
-use threadbare_rtp::srtp::{Crypto, MASTER_KEY_BYTES_MAX, MasterKey, Suite};
+use threadbare_rtp::srtp::{Crypto, MASTER_KEY_BYTES_MAX, MasterKey, Mki, Suite};
 
 use super::Random;
 use super::options::SdesOptions;
@@ -28,6 +28,17 @@ pub(super) struct Own {
     pub(super) tag: u32,
     #[serde(with = "crate::mirror")]
     pub(super) key: MasterKey,
+}
+
+impl SdesOptions {
+    /// Whether the request leaves this suite. `nonew` "takes precedence over the `SDES-no` and `SDES-only` flags".
+    fn means(&self, suite: Suite) -> bool {
+        self.adds_none
+            || match &self.only {
+                None => !self.without.contains(&suite),
+                Some(only) => only.contains(&suite),
+            }
+    }
 }
 
 impl Own {
@@ -78,11 +89,14 @@ pub(super) fn accept(
 ) -> Option<Accepted> {
     let of_suite = |suite: &Suite| offered.iter().find(|one| one.key.suite() == *suite);
     let stays = before.filter(|_| options.is_static);
+    let is_meant = |one: &&Crypto| options.means(one.key.suite());
     let taken = stays
         .and_then(|keys| of_suite(&keys.receive.suite()))
         .or_else(|| options.preferred.iter().find_map(of_suite))
+        .or_else(|| offered.iter().find(is_meant))
+        // "rtpengine will intentionally leave the top most one offered, for the answer towards the originator".
         .or_else(|| offered.first())?;
-    let send = own_key(taken.key.suite(), before, random);
+    let send = own_key(taken.key.suite(), taken.key.mki(), before, random);
     Some(Accepted {
         tag: taken.tag,
         keys: SrtpKeys {
@@ -107,11 +121,7 @@ pub(super) fn offer(
         .into_iter()
         .filter(|_| !options.adds_none || of_author.is_empty());
     for suite in used.into_iter().chain(received).chain(new) {
-        let is_meant = match &options.only {
-            None => !options.without.contains(&suite),
-            Some(only) => only.contains(&suite),
-        };
-        if !suites.contains(&suite) && (is_meant || options.adds_none) {
+        if !suites.contains(&suite) && options.means(suite) {
             suites.push(suite);
         }
     }
@@ -119,33 +129,48 @@ pub(super) fn offer(
     suites.sort_by_key(|suite| rank(suite).unwrap_or(options.order.len()));
     let own = |(place, suite): (usize, Suite)| Own {
         tag: place as u32 + 1,
-        key: own_key(suite, before, &mut *random),
+        key: own_key(suite, Mki::default(), before, &mut *random),
     };
     suites.into_iter().enumerate().map(own).collect()
 }
 
-/// Our key of the suite: the one in use, or a new one.
-fn own_key(suite: Suite, before: Option<&SrtpKeys>, random: Random<'_>) -> MasterKey {
-    if let Some(keys) = before.filter(|keys| keys.send.suite() == suite) {
+/// Our key of the suite, with the identifier of the line that it answers: the one in use, or a new one.
+fn own_key(suite: Suite, mki: Mki, before: Option<&SrtpKeys>, random: Random<'_>) -> MasterKey {
+    // With another identifier, peers take a key for another one: its packets must not be numbered from zero under the same bytes.
+    let is_same = |keys: &&SrtpKeys| (keys.send.suite(), keys.send.mki()) == (suite, mki);
+    if let Some(keys) = before.filter(is_same) {
         return keys.send.clone();
     }
     let mut bytes = [0; MASTER_KEY_BYTES_MAX];
     random(&mut bytes);
-    MasterKey::from_random(suite, &bytes)
+    MasterKey::from_random(suite, &bytes).with_mki(mki)
 }
 
-/// What an answer makes of our offer: the key of the line that it took, and its own.
-pub(super) fn answered(own: &[Own], answer: &[Crypto]) -> Option<SrtpKeys> {
-    answer.iter().find_map(|theirs| {
+/// Keys that an answer agrees on.
+#[derive(Debug)]
+pub(super) struct Agreed {
+    pub(super) keys: SrtpKeys,
+    /// The line has another tag than the one that was offered with its suite.
+    pub(super) has_own_tag: bool,
+}
+
+/// The keys that an answer agrees on: the answerer's, and ours of the line that it took. An answer repeats the tag of that line (RFC 4568, section
+/// 5.1.2). Some phones write another tag; then the suite identifies the line.
+pub(super) fn answered(own: &[Own], answer: &[Crypto]) -> Option<Agreed> {
+    let of_suite = |theirs: &Crypto, has_tag: bool| {
         let suite = theirs.key.suite();
-        let ours = own
-            .iter()
-            .find(|one| one.tag == theirs.tag && one.key.suite() == suite)?;
-        Some(SrtpKeys {
-            receive: theirs.key.clone(),
-            send: ours.key.clone(),
+        let is_it = |one: &&Own| one.key.suite() == suite && (!has_tag || one.tag == theirs.tag);
+        let ours = own.iter().find(is_it)?;
+        Some(Agreed {
+            keys: SrtpKeys {
+                receive: theirs.key.clone(),
+                send: ours.key.clone(),
+            },
+            has_own_tag: !has_tag,
         })
-    })
+    };
+    let find = |has_tag: bool| answer.iter().find_map(|theirs| of_suite(theirs, has_tag));
+    find(true).or_else(|| find(false))
 }
 
 /// `a=crypto` lines of a medium. There are some 20 suites.

@@ -8,6 +8,7 @@ use super::live::{DIALOGS_MAX, Found, Live};
 use super::names::{Names, Tags};
 use super::offer::{self, Desk};
 use super::options::Options;
+use super::warnings::Warnings;
 use super::{
     Action, CallId, Calls, Outcome, PortSource, Random, Recording, StreamCommand, StreamSpec,
 };
@@ -31,7 +32,7 @@ impl<P> Calls<P> {
         let options = Options::of_request(request)?;
         let sdp = Sdp::parse(request.required("sdp")?)?;
         if options.loop_protect && self.is_own(&sdp) {
-            return Ok(with_sdp(&sdp));
+            return Ok(with_sdp(&sdp, Warnings::default()));
         }
         let id = CallId::new(names.call);
         let found = self.calls.get(&id).map(|call| call.find_offer(&names.tags));
@@ -76,18 +77,18 @@ impl<P> Calls<P> {
         call.dialogs[at].note(author, &options);
         self.actions.extend(call.refresh());
         let dialog = &mut call.dialogs[at];
-        let mut sdp = prepared.commit(dialog, author, names.tags.branch, options);
+        let (mut sdp, mut warnings) = prepared.commit(dialog, author, names.tags.branch, options);
         if !dialog.is_answered {
             dialog.offered_ns = now_ns;
         }
         call.signalled_ns = now_ns;
-        self.warn_of_offer(&id, at);
+        self.warn_of_offer(&id, at, &mut warnings);
         self.schedule(&id);
         if loop_protect {
             sdp.session
                 .set_attribute(LOOP_ATTRIBUTE, &self.settings.instance);
         }
-        Ok(with_sdp(&sdp))
+        Ok(with_sdp(&sdp, warnings))
     }
 
     pub(super) fn handle_answer(
@@ -100,7 +101,7 @@ impl<P> Calls<P> {
         let options = Options::of_request(request)?;
         let sdp = Sdp::parse(request.required("sdp")?)?;
         if options.loop_protect && self.is_own(&sdp) {
-            return Ok(with_sdp(&sdp));
+            return Ok(with_sdp(&sdp, Warnings::default()));
         }
         let id = CallId::new(names.call);
         let call = self.calls.get(&id);
@@ -109,13 +110,13 @@ impl<P> Calls<P> {
         let Found::Dialog(at, author) = call.find_answer(&names.tags) else {
             return Err(no_offer());
         };
-        let mut sdp =
+        let (mut sdp, warnings) =
             self.finish_answer(now_ns, &id, (at, author), names.tags.to, &options, sdp)?;
         if options.loop_protect {
             sdp.session
                 .set_attribute(LOOP_ATTRIBUTE, &self.settings.instance);
         }
-        Ok(with_sdp(&sdp))
+        Ok(with_sdp(&sdp, warnings))
     }
 
     /// Carries out the answer to the last offer of the dialog at this place, whose author this is. `tag`: of who answers. Gives the author's
@@ -128,14 +129,14 @@ impl<P> Calls<P> {
         tag: Option<&[u8]>,
         options: &Options,
         sdp: Sdp,
-    ) -> Result<Sdp, Failure> {
+    ) -> Result<(Sdp, Warnings), Failure> {
         let no_offer = || Failure::NoOffer(shown(tag.unwrap_or_default()));
         let dialog = self.calls.get(id).and_then(|call| call.dialogs.get(at));
         let dialog = dialog.ok_or_else(no_offer)?;
         let exchange = dialog.offer.as_ref().ok_or_else(no_offer)?;
         let mut prepared = answer::prepare(dialog, exchange, options, sdp)?;
-        self.finish_specs(id, at, &mut prepared.specs);
-        let sdp = prepared.sdp;
+        self.finish_specs(id, at, &mut prepared);
+        let (sdp, warnings) = (prepared.sdp, prepared.warnings);
         let call = self.calls.get_mut(id).ok_or_else(no_offer)?;
         let mutes = call.mutes_of_all();
         let dialog = call.dialogs.get_mut(at).ok_or_else(no_offer)?;
@@ -187,7 +188,7 @@ impl<P> Calls<P> {
         call.signalled_ns = now_ns;
         self.follow(now_ns, id);
         self.schedule(id);
-        Ok(sdp)
+        Ok((sdp, warnings))
     }
 
     /// Whether another call is taken.
@@ -213,9 +214,10 @@ impl<P> Calls<P> {
     }
 }
 
-fn with_sdp(sdp: &Sdp) -> Outcome {
+fn with_sdp(sdp: &Sdp, warnings: Warnings) -> Outcome {
     let mut keys = Dictionary::new();
     keys.push("sdp", sdp.to_bytes());
+    warnings.tell(&mut keys);
     Outcome::Reply(Reply::Ok(keys))
 }
 

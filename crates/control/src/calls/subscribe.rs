@@ -17,8 +17,9 @@ use super::options::Options;
 use super::ports::PortSource;
 use super::spec::{Copied, SideSpec, StreamKind, StreamSpec};
 use super::transport::Transport;
+use super::warnings::{Unusable, Warnings};
 use super::{Action, CallId, Calls, EndReason, Outcome, Random, answer};
-use crate::codec::{Everything, is_supported};
+use crate::codec::is_supported;
 use crate::ng::{Dictionary, Refusal, Reply, Request, Value};
 use crate::sdp::Sdp;
 use crate::text::shown;
@@ -54,13 +55,14 @@ impl<P> Calls<P> {
         let [own, others] = options.interfaces;
         let place = &first.slot.local[first.side as usize].request;
         options.interfaces = [Some(place.interface.clone()), others.or(own)];
-        // What the subscriber does not take is converted for it.
-        options
-            .rules
-            .accept
-            .everything
-            .get_or_insert(Everything::All);
-        let sdp = Sdp::parse(description(&sources).as_bytes())?;
+        options.rules = options.rules.of_copy();
+        let mut sdp = Sdp::parse(description(&sources).as_bytes())?;
+        if ["SIPREC", "siprec"]
+            .iter()
+            .any(|flag| request.has_flag(flag))
+        {
+            label(&mut sdp);
+        }
         let mut tags: Vec<Vec<u8>> = sources.iter().map(|one| one.tag.to_vec()).collect();
         tags.dedup();
         let copied = sources.iter().map(|one| Copied {
@@ -90,11 +92,11 @@ impl<P> Calls<P> {
         dialog.parties[0].tag = None;
         dialog.copies = copies;
         dialog.parties[1].label = request.text("set-label")?.map(str::to_owned);
-        let sdp = prepared.commit(&mut dialog, Side::A, None, options);
+        let (sdp, warnings) = prepared.commit(&mut dialog, Side::A, None, options);
         call.dialogs.push(dialog);
         call.signalled_ns = now_ns;
         self.schedule(&id);
-        Ok(offered(&sdp, tags, subscriber))
+        Ok(offered(&sdp, tags, subscriber, warnings))
     }
 
     /// The subscriber's answer: the copy begins.
@@ -106,8 +108,10 @@ impl<P> Calls<P> {
         let (id, at) = self.subscription(request)?;
         let options = Options::of_request(request)?;
         let sdp = Sdp::parse(request.required("sdp")?)?;
-        self.finish_answer(now_ns, &id, (at, Side::A), None, &options, sdp)?;
-        Ok(Outcome::Reply(Reply::Ok(Dictionary::new())))
+        let (_, warnings) = self.finish_answer(now_ns, &id, (at, Side::A), None, &options, sdp)?;
+        let mut keys = Dictionary::new();
+        warnings.tell(&mut keys);
+        Ok(Outcome::Reply(Reply::Ok(keys)))
     }
 
     /// The copy ends.
@@ -153,7 +157,7 @@ impl<P> Calls<P> {
             next_stream: &mut self.next_stream,
         };
         let prepared = offer::prepare(&mut desk, dialog, Side::A, &options, sdp)?;
-        let reply = taken(&prepared.media, &options).ok_or(Failure::NoAudio { line: 1 })?;
+        let reply = taken(&prepared.media, &options).ok_or_else(no_audio)?;
         let reply = Sdp::parse(reply.as_bytes())?;
         let places = prepared.places.clone();
         // What cannot be answered leaves nothing behind.
@@ -170,7 +174,7 @@ impl<P> Calls<P> {
             return Err(Failure::NoCall(shown(names.call)));
         };
         dialog.is_publication = true;
-        let _ = prepared.commit(dialog, Side::A, None, options.clone());
+        let (_, mut warnings) = prepared.commit(dialog, Side::A, None, options.clone());
         if let Some(exchange) = &dialog.offer {
             answer::prepare(dialog, exchange, &options, reply.clone())?;
         }
@@ -184,9 +188,11 @@ impl<P> Calls<P> {
                 call.dialogs.len() - 1
             }
         };
-        let sdp = self.finish_answer(now_ns, &id, (at, Side::A), None, &options, reply)?;
+        let (sdp, more) = self.finish_answer(now_ns, &id, (at, Side::A), None, &options, reply)?;
+        warnings.join(more);
         let mut keys = Dictionary::new();
         keys.push("sdp", sdp.to_bytes());
+        warnings.tell(&mut keys);
         Ok(Outcome::Reply(Reply::Ok(keys)))
     }
 
@@ -318,7 +324,7 @@ fn subscriber(request: &Request, random: Random<'_>) -> Result<Vec<u8>, Refusal>
 }
 
 /// The reply to a request for a subscription to these.
-fn offered(sdp: &Sdp, tags: Vec<Vec<u8>>, subscriber: Vec<u8>) -> Outcome {
+fn offered(sdp: &Sdp, tags: Vec<Vec<u8>>, subscriber: Vec<u8>, warnings: Warnings) -> Outcome {
     let mut keys = Dictionary::new();
     keys.push("sdp", sdp.to_bytes());
     if let [one] = &tags[..] {
@@ -327,7 +333,21 @@ fn offered(sdp: &Sdp, tags: Vec<Vec<u8>>, subscriber: Vec<u8>) -> Outcome {
     let tags = tags.into_iter().map(Value::from).collect();
     keys.push("from-tags", Value::List(tags));
     keys.push("to-tag", subscriber);
+    warnings.tell(&mut keys);
     Outcome::Reply(Reply::Ok(keys))
+}
+
+/// Labels each medium (RFC 4574): "The SRC MUST include the "label" attribute" in its offers to a recording server (RFC 7866, section 7.1.1), whose
+/// metadata refer to it.
+fn label(sdp: &mut Sdp) {
+    for (index, media) in sdp.media.iter_mut().enumerate() {
+        media.set_attribute("label", &(index + 1).to_string());
+    }
+}
+
+/// Nothing that is published can be taken.
+fn no_audio() -> Failure {
+    Failure::NoLine(Unusable::NoAudio.to_string())
 }
 
 /// A dialog more than the call has.

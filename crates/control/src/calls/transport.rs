@@ -14,6 +14,8 @@ pub(super) struct Transport {
 impl Transport {
     /// `None`: no RTP.
     pub(super) fn of(protocol: &str) -> Option<Transport> {
+        // Some phones write small letters.
+        let protocol = protocol.to_ascii_uppercase();
         let (prefix, profile) = protocol.rsplit_once("RTP/")?;
         let has_dtls = match prefix {
             "" => false,
@@ -32,6 +34,16 @@ impl Transport {
             has_feedback,
             has_dtls,
         })
+    }
+
+    /// Whether a protocol other than RTP is plain datagrams, without TLS or DTLS: `udptl`, `UDP/BFCP` and the like.
+    pub(super) fn is_datagrams(protocol: &str) -> bool {
+        let mut parts = protocol.split('/');
+        let is = |part: &str, name: &str| part.eq_ignore_ascii_case(name);
+        let is_udp = parts
+            .next()
+            .is_some_and(|first| is(first, "UDP") || is(first, "UDPTL"));
+        is_udp && !parts.any(|part| is(part, "TLS") || is(part, "DTLS"))
     }
 
     /// The protocol field without DTLS.
@@ -57,6 +69,19 @@ mod tests {
             assert!(!transport.has_dtls);
         }
         assert!(Transport::of("UDP/TLS/RTP/SAVPF").unwrap().has_dtls);
+        assert_eq!(Transport::of("rtp/avp"), Transport::of("RTP/AVP"));
+        for datagrams in ["udp", "UDPTL", "udptl", "UDP/BFCP"] {
+            assert!(Transport::is_datagrams(datagrams), "{datagrams}");
+        }
+        for other in [
+            "UDP/TLS/UDPTL",
+            "UDP/DTLS/SCTP",
+            "TCP/BFCP",
+            "DTLS/SCTP",
+            "",
+        ] {
+            assert!(!Transport::is_datagrams(other), "{other}");
+        }
         for other in ["udptl", "RTP/XYZ", "TCP/RTP/AVP", "TCP/MSRP", ""] {
             assert_eq!(Transport::of(other), None, "{other}");
         }

@@ -1,6 +1,7 @@
 //! From the answer of the other side to the answer for the offerer, and what is done with the packets of each side.
 
 use threadbare_rtp::id::PayloadType;
+use threadbare_rtp::payload::static_payload;
 
 use crate::sdp::Codec;
 
@@ -103,13 +104,19 @@ fn to_offerer(offer: &Offer, common: &[Common<'_>]) -> Vec<Codec> {
     let mut to_offerer: Vec<Codec> = Vec::new();
     let passed = common.iter().filter(|one| !one.offered.is_added);
     for one in passed {
-        // The parameters are those of who receives.
-        let fmtp = one.theirs.fmtp.clone();
+        // A number that only the answer names is named to the offerer, too.
+        let named = if one.offered.codec.name.is_empty() {
+            &one.theirs
+        } else {
+            &one.offered.codec
+        };
         push_new(
             &mut to_offerer,
             Codec {
-                fmtp,
-                ..one.offered.codec.clone()
+                payload_type: one.offered.codec.payload_type,
+                // The parameters are those of the receiver.
+                fmtp: one.theirs.fmtp.clone(),
+                ..named.clone()
             },
         );
     }
@@ -144,13 +151,21 @@ fn common<'a>(offer: &'a Offer, theirs: &Codec) -> Option<Common<'a>> {
     let all = || offer.outgoing.iter();
     let same_number = |one: &&Offered| one.codec.payload_type == theirs.payload_type;
     let same_format = |one: &&Offered| one.codec.is_format_of(theirs);
-    let found = match theirs.name.is_empty() {
+    // A static number has one meaning, however its name is written (RFC 3551, section 6).
+    let same_static =
+        |one: &&Offered| same_number(one) && static_payload(theirs.payload_type).is_some();
+    // Events on another clock are the same DTMF digits: their durations are converted.
+    let same_events =
+        |one: &&Offered| one.codec.is_telephone_event() && theirs.is_telephone_event();
+    let found = match theirs.name.is_empty() || all().any(|one| is_unnamed_twin(one, theirs)) {
         // A number without a name means what was offered.
         true => all().find(same_number),
         false => all()
             .find(|one| same_number(one) && same_format(one))
             .or_else(|| all().find(|one| same_format(one) && one.codec.fmtp == theirs.fmtp))
-            .or_else(|| all().find(same_format)),
+            .or_else(|| all().find(same_format))
+            .or_else(|| all().find(same_static))
+            .or_else(|| all().find(same_events)),
     };
     let offered = found?;
     let mut theirs = theirs.clone();
@@ -160,6 +175,11 @@ fn common<'a>(offer: &'a Offer, theirs: &Codec) -> Option<Common<'a>> {
         theirs.channels = offered.codec.channels;
     }
     Some(Common { theirs, offered })
+}
+
+/// Whether the offer has this number without a name: the answerer knows what it means, or repeats it.
+fn is_unnamed_twin(offered: &Offered, theirs: &Codec) -> bool {
+    offered.codec.name.is_empty() && offered.codec.payload_type == theirs.payload_type
 }
 
 /// A codec of the offerer as its answer has it: its parameters say what it takes itself, but for the range of keys.
@@ -213,7 +233,11 @@ fn then<'a>(
     makes_anew: bool,
 ) -> Then {
     let can_be_made = is_supported(received) && received.is_audio();
+    let other_clock = |same: &&Codec| {
+        received.is_telephone_event() && same.clock_rate_hz != received.clock_rate_hz
+    };
     match same {
+        Some(same) if other_clock(&same) => Then::Transcode(same.clone()),
         Some(same) if makes_anew && can_be_made => Then::Transcode(same.clone()),
         Some(same) => Then::Pass(same.payload_type),
         None if received.is_telephone_event() => {

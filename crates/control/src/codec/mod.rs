@@ -12,10 +12,10 @@
 //! let mut rules = Rules::default();
 //! rules.transcode.push("PCMA".parse()?);
 //!
-//! let offered = offer(&parse("0")?.media[0].codecs()?, &rules);
+//! let offered = offer(&parse("0")?.media[0].codecs(), &rules);
 //! assert_eq!(offered.codecs().map(|codec| codec.payload_type.0).collect::<Vec<_>>(), [0, 8]);
 //!
-//! let answered = answer(&offered, &parse("8")?.media[0].codecs()?, false)?;
+//! let answered = answer(&offered, &parse("8")?.media[0].codecs(), false)?;
 //! assert_eq!(answered.to_offerer[0].name, "PCMU");
 //! assert!(matches!(&answered.from_offerer[0].then, Then::Transcode(codec) if codec.name == "PCMA"));
 //! # Ok::<(), Box<dyn std::error::Error>>(())

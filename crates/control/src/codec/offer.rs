@@ -1,6 +1,5 @@
 //! From the codecs that one side offers to those that the other side is offered.
 
-use threadbare_rtp::codec::Format;
 use threadbare_rtp::id::PayloadType;
 use threadbare_rtp::payload::static_payload;
 
@@ -57,7 +56,7 @@ impl Offer {
 #[must_use]
 pub fn is_supported(codec: &Codec) -> bool {
     let beside_audio = codec.is_telephone_event() || codec.is_comfort_noise();
-    beside_audio || Format::from_rtpmap(&codec.rtpmap()).is_ok()
+    beside_audio || codec.format().is_some()
 }
 
 /// What becomes of a codec that was offered.
@@ -86,7 +85,7 @@ pub fn offer(offered: &[Codec], rules: &Rules) -> Offer {
     // "Useful only in combination with `transcode`" (mask); "even if no other transcoding related options are given" (consume).
     let is_engaged = !added.is_empty()
         || makes_anew.contains(&true)
-        || with(Fate::Masked).any(|codec| rules.consume.has(codec))
+        || with(Fate::Masked).any(|codec| rules.consume.has(codec) || rules.accept.has(codec))
         || kept.iter().any(|codec| rules.accept.has(codec));
     // "With transcoding active for a call, all unsupported codecs will be removed from the SDP."
     let usable = |codec: &&Codec| !is_engaged || is_supported(codec);
@@ -98,7 +97,7 @@ pub fn offer(offered: &[Codec], rules: &Rules) -> Offer {
     }
     let accepts = |codec: &Codec, fate: Fate| match fate {
         Fate::Kept => rules.accept.has(codec),
-        Fate::Masked => rules.consume.has(codec),
+        Fate::Masked => rules.consume.has(codec) || rules.accept.has(codec),
         Fate::Stripped => false,
     };
     let taken = offered.iter().zip(&fates);
@@ -159,6 +158,10 @@ fn numbers(codecs: &[Codec]) -> Vec<PayloadType> {
 }
 
 fn fate(codec: &Codec, rules: &Rules) -> Fate {
+    // `offer` restores a codec that other lists remove.
+    if is_listed(&rules.offer, codec) {
+        return Fate::Kept;
+    }
     if rules.strip.names(codec) {
         return Fate::Stripped;
     }
@@ -167,7 +170,6 @@ fn fate(codec: &Codec, rules: &Rules) -> Fate {
     }
     let is_listed = |everything: Everything| {
         is_listed(&rules.except, codec)
-            || is_listed(&rules.offer, codec)
             // "treat this codec the same as if it had been used with the `offer` option"
             || everything == Everything::All && is_listed(&rules.transcode, codec)
     };

@@ -97,10 +97,27 @@ impl Rules {
         })
     }
 
+    /// The rules of a subscription. Its source does not negotiate, so a stripped codec still arrives and is converted.
+    #[must_use]
+    pub fn of_copy(mut self) -> Rules {
+        let strip = std::mem::take(&mut self.strip);
+        self.consume.named.extend(strip.named);
+        self.consume.everything = self.consume.everything.or(strip.everything);
+        // Codecs that the subscriber refuses are converted for it.
+        self.accept.everything.get_or_insert(Everything::All);
+        self
+    }
+
     /// Options of the encoder for `codec`, by `set`. "Codec options (bitrate) are only applied to codecs that match the given parameters".
     #[must_use]
     pub fn options_of(&self, codec: &Codec) -> Option<&Spec> {
         self.set.iter().find(|spec| spec.matches(codec))
+    }
+
+    /// The specifications by which this codec was set or added, those of `set` first.
+    pub(crate) fn specs_of<'a>(&'a self, codec: &'a Codec) -> impl Iterator<Item = &'a Spec> {
+        let added = self.transcode.iter().filter(|spec| spec.matches(codec));
+        self.options_of(codec).into_iter().chain(added)
     }
 }
 

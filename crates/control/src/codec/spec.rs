@@ -49,9 +49,6 @@ impl FromStr for Spec {
         let (clock_rate_hz, channels) = (number()?, number()?);
         let (bitrate_bps, ptime_ms) = (number()?, number()?);
         let (fmtp, options) = (next(), next());
-        if channels.is_some() && clock_rate_hz.is_none() {
-            return Err(error());
-        }
         Ok(Spec {
             name,
             clock_rate_hz,
@@ -72,8 +69,10 @@ impl Spec {
         let is_name = self.name.eq_ignore_ascii_case(&codec.name);
         let is_number = self.name.parse() == Ok(codec.payload_type.0);
         let fits = |wanted: Option<u32>, is: u32| wanted.is_none_or(|wanted| wanted == is);
+        let (clock_rate_hz, _) = codec.clock_and_channels();
         (is_name || is_number)
-            && fits(self.clock_rate_hz, codec.clock_rate_hz)
+            && (fits(self.clock_rate_hz, codec.clock_rate_hz)
+                || fits(self.clock_rate_hz, clock_rate_hz))
             && fits(self.channels, codec.channels)
     }
 
@@ -120,7 +119,12 @@ mod tests {
         assert_eq!(spec("PCMU").rate_and_channels(), (8000, 1));
         assert_eq!(spec("opus").rate_and_channels(), (48_000, 2));
         assert_eq!(spec("opus/48000").rate_and_channels(), (48_000, 1));
-        for text in ["", "/8000", "a/x", "a/0", "a//2", "a/-1", "a/8000/1/1.5"] {
+        // Each part may be left out.
+        let options = spec("opus//2/16000////x");
+        assert_eq!((options.clock_rate_hz, options.channels), (None, Some(2)));
+        assert_eq!(spec("PCMA////40").fmtp.as_deref(), None);
+        assert_eq!(spec("PCMA////40").ptime_ms, Some(40));
+        for text in ["", "/8000", "a/x", "a/0", "a/-1", "a/8000/1/1.5"] {
             assert!(text.parse::<Spec>().is_err(), "{text}");
         }
     }

@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use super::Bench;
+use crate::ng::{Dictionary, Reply, Request, Value};
 use crate::sdp::{Address, Direction, Sdp, Section};
 
 /// An input is one description.
@@ -13,6 +15,7 @@ pub fn sdp(data: &[u8]) {
     look(&sdp);
     edits_to_the_same_change_nothing(&sdp);
     edit(sdp);
+    lines_stand_alone(data);
 }
 
 /// Nothing panics, whatever a line says.
@@ -24,6 +27,7 @@ fn look(sdp: &Sdp) {
     for media in &sdp.media {
         let _ = (media.media_line(), media.rtcp(), media.codecs());
         let _ = (media.packet_time_ms("ptime"), media.has_rtcp_mux());
+        let _ = (media.faults(), media.outline());
     }
 }
 
@@ -33,12 +37,11 @@ fn edits_to_the_same_change_nothing(sdp: &Sdp) {
         if let Some(direction) = media.own_direction() {
             media.set_direction(direction);
         }
-        if let Ok(codecs) = media.codecs() {
-            let formats = media.media_line().expect("it has codecs").formats.len();
-            // A number that came twice is written once.
-            if formats == codecs.len() {
-                media.set_codecs(&codecs).expect("its own codecs");
-            }
+        let codecs = media.codecs();
+        // A repeated number is written once; formats other than numbers are left out.
+        let formats = media.media_line().map(|line| line.formats.len());
+        if formats == Ok(codecs.len()) {
+            media.set_codecs(&codecs);
         }
     }
     assert_eq!(&same, sdp);
@@ -71,11 +74,75 @@ fn edit_media_line(media: &mut Section) {
     media.set_protocol("RTP/SAVP");
     let line = media.media_line().expect("it was one");
     assert_eq!((line.port, line.protocol), (1234, "RTP/SAVP"));
-    let Ok(mut codecs) = media.codecs() else {
-        return;
-    };
+    let mut codecs = media.codecs();
     codecs.reverse();
     codecs.truncate(2);
-    media.set_codecs(&codecs).expect("its own codecs");
-    assert_eq!(media.codecs(), Ok(codecs));
+    media.set_codecs(&codecs);
+    assert_eq!(media.codecs(), codecs);
+}
+
+/// Target `sdp`, too: an `m=` line of an offer that can be used alone keeps its result whatever the other lines are.
+///
+/// # Panics
+/// It does not.
+pub fn lines_stand_alone(data: &[u8]) {
+    let Ok(sdp) = Sdp::parse(data) else {
+        return;
+    };
+    // More are rejected.
+    if sdp.media.len() > 16 {
+        return;
+    }
+    let all = offered(&sdp);
+    for (index, section) in sdp.media.iter().enumerate() {
+        if section.media_line().is_ok_and(|line| line.port == 0) {
+            continue;
+        }
+        let alone = Sdp {
+            session: sdp.session.clone(),
+            media: vec![section.clone()],
+        };
+        let Some(alone) = offered(&alone) else {
+            continue;
+        };
+        let all = all.as_ref().expect("a line that can be used alone");
+        assert_eq!(all[index], alone[0], "line {index} of {sdp:?}");
+    }
+}
+
+/// Each `m=` line as the other side is offered it, without ports and keys; `None`: the offer is refused.
+fn offered(sdp: &Sdp) -> Option<Vec<Vec<String>>> {
+    let mut keys = Dictionary::new();
+    for (key, value) in [
+        ("command", "offer"),
+        ("call-id", "c"),
+        ("from-tag", "a"),
+        (
+            "rtpp-flags",
+            "no-rtcp-attribute SDES-only-AES_CM_128_HMAC_SHA1_80",
+        ),
+    ] {
+        keys.push(key, value);
+    }
+    keys.push("sdp", sdp.to_bytes());
+    let request = Request::new(keys).ok()?;
+    let Reply::Ok(keys) = Bench::default().request(&request) else {
+        return None;
+    };
+    let Some(Value::Bytes(bytes)) = keys.get("sdp") else {
+        panic!("an offer without a description: {keys:?}");
+    };
+    let out = Sdp::parse(bytes).expect("a description of ours");
+    assert_eq!(out.media.len(), sdp.media.len(), "lines");
+    let result = |(index, section): (usize, &Section)| {
+        let line = section.media_line().expect("a line of ours");
+        let mut texts: Vec<String> = line.formats.iter().map(ToString::to_string).collect();
+        let is_carried = line.port > 0;
+        texts.push(format!("{} {is_carried} {}", line.kind, line.protocol));
+        texts.push(format!("{:?}", out.address(index)));
+        let attributes = section.attributes().filter(|(name, _)| *name != "crypto");
+        texts.extend(attributes.map(|(name, value)| format!("{name}:{value}")));
+        texts
+    };
+    Some(out.media.iter().enumerate().map(result).collect())
 }

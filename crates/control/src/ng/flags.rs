@@ -39,10 +39,7 @@ pub fn unfold(dictionary: Dictionary) -> Result<Dictionary, FlagsError> {
     let named: Vec<&str> = NAMES.iter().copied().filter(|name| has(name)).collect();
     let mut out = Dictionary::new();
     for (key, value) in dictionary {
-        let key = match key.contains(&b' ') {
-            true => hyphens(&key).into(),
-            false => key,
-        };
+        let key = plain_key(&key).map_or(key, Bytes::from);
         match &value {
             Value::Bytes(text) if is_flags_key(&key) => {
                 for item in read(text)? {
@@ -53,7 +50,8 @@ pub fn unfold(dictionary: Dictionary) -> Result<Dictionary, FlagsError> {
                             return Err(FlagsError::Key(shown(key)));
                         }
                         Item::Pair(key, value) => {
-                            let (key, value) = (hyphens(key), value.into_value()?);
+                            let value = value.into_value()?;
+                            let key = plain_key(key).unwrap_or_else(|| key.to_vec());
                             let is_named = named.iter().any(|name| key == name.as_bytes());
                             if !is_named {
                                 pair(&mut out, key.into(), value);
@@ -84,6 +82,29 @@ fn is_flags_key(key: &[u8]) -> bool {
     matches!(key, b"rtpp-flags" | b"rtpp_flags")
 }
 
+/// Keys that have a second spelling, and the one that the documentation has.
+const SPELLINGS: &[(&str, &str)] = &[
+    ("RTCP-mux", "rtcp-mux"),
+    ("SDP", "sdp"),
+    ("SDP-attr", "sdp-attr"),
+    ("SDP-media-remove", "sdp-media-remove"),
+    ("SDP_media_remove", "sdp-media-remove"),
+    ("sdes", "SDES"),
+    ("sdp_media_remove", "sdp-media-remove"),
+];
+
+/// The key with hyphens and in its usual spelling; `None`: as it is.
+fn plain_key(key: &[u8]) -> Option<Vec<u8>> {
+    let with_hyphens = key.contains(&b' ').then(|| hyphens(key));
+    let found = with_hyphens.as_deref().unwrap_or(key);
+    let usual = SPELLINGS
+        .iter()
+        .find(|(other, _)| found == other.as_bytes());
+    usual
+        .map(|(_, usual)| usual.as_bytes().to_vec())
+        .or(with_hyphens)
+}
+
 /// "Spaces in each string may be replaced by hyphens."
 fn hyphens(name: &[u8]) -> Vec<u8> {
     let hyphen = |&byte: &u8| if byte == b' ' { b'-' } else { byte };
@@ -98,6 +119,7 @@ const LISTS: &[&str] = &[
     "from-tags",
     "replace",
     "rtcp-mux",
+    "sdp-media-remove",
     "supports",
 ];
 
@@ -149,7 +171,8 @@ fn flag(out: &mut Dictionary, word: &[u8]) {
     if let Some(value) = behind("endpoint-learning") {
         return out.set("endpoint-learning", value);
     }
-    if let Some((level, command, value)) = behind("sdp-attr").as_ref().and_then(attribute_edit) {
+    let edit = behind("sdp-attr").or_else(|| behind("SDP-attr"));
+    if let Some((level, command, value)) = edit.as_ref().and_then(attribute_edit) {
         return append(nested(out, "sdp-attr", &[level, command]), value);
     }
     // The documentation of Kamailio writes `transcode-PCMA`, too.
@@ -163,6 +186,11 @@ fn flag(out: &mut Dictionary, word: &[u8]) {
     }
     for key in LISTS {
         if let Some(value) = behind(key) {
+            return append(out.entry(key, no_values), value);
+        }
+    }
+    for (other, key) in SPELLINGS.iter().filter(|(_, key)| LISTS.contains(key)) {
+        if let Some(value) = behind(other) {
             return append(out.entry(key, no_values), value);
         }
     }

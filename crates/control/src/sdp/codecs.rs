@@ -1,5 +1,6 @@
 //! The payload types of a medium: `m=` formats with `rtpmap` and `fmtp`, or by RFC 3551's table.
 
+use threadbare_rtp::codec::Format;
 use threadbare_rtp::id::PayloadType;
 use threadbare_rtp::payload::static_payload;
 
@@ -22,13 +23,34 @@ pub struct Codec {
 }
 
 impl Codec {
-    /// Whether both mean the same packets but for their number and parameters. Case does not count in names (RFC 4855, section 3).
+    /// Whether both mean the same packets but for their number and parameters. Case does not count in names (RFC 4855, section 3), nor
+    /// what phones write wrongly: see [`clock_and_channels`](Self::clock_and_channels).
     #[must_use]
     pub fn is_format_of(&self, other: &Codec) -> bool {
         !self.name.is_empty()
             && self.name.eq_ignore_ascii_case(&other.name)
-            && self.clock_rate_hz == other.clock_rate_hz
-            && self.channels == other.channels
+            && self.clock_and_channels() == other.clock_and_channels()
+    }
+
+    /// Clock rate and channels as the name requires them. Some phones write `G722/16000`, the sampling rate, though the clock rate is 8000
+    /// (RFC 3551, section 4.5.2), and `opus/48000`, though Opus has two channels (RFC 7587, section 7).
+    #[must_use]
+    pub fn clock_and_channels(&self) -> (u32, u32) {
+        if self.name.eq_ignore_ascii_case("G722") {
+            (8000, self.channels)
+        } else if self.name.eq_ignore_ascii_case("opus") {
+            (48_000, 2)
+        } else {
+            (self.clock_rate_hz, self.channels)
+        }
+    }
+
+    /// The audio format, if this program can decode and encode it.
+    #[must_use]
+    pub fn format(&self) -> Option<Format> {
+        let (clock_rate_hz, channels) = self.clock_and_channels();
+        let rtpmap = format!("{}/{clock_rate_hz}/{channels}", self.name);
+        Format::from_rtpmap(&rtpmap).ok()
     }
 
     /// Keys as telephone events (RFC 4733).
@@ -71,30 +93,31 @@ impl Codec {
 }
 
 /// Attributes whose value begins with a payload type.
-const OF_PAYLOAD_TYPES: &[&str] = &["rtpmap", "fmtp", "rtcp-fb"];
+pub(crate) const OF_PAYLOAD_TYPES: &[&str] = &["rtpmap", "fmtp", "rtcp-fb"];
+
+/// Numbers that a packet of RTCP has in the place of a payload type (RFC 5761, section 4).
+pub(crate) const RTCP_NUMBERS: std::ops::RangeInclusive<u8> = 64..=95;
 
 impl Section {
-    /// The codecs in the order of the `m=` line, which is that of preference (RFC 3264, section 5.1). A number that comes again is passed over.
-    ///
-    /// # Errors
-    /// The `m=` line is malformed, a format is no payload type, or an `rtpmap` of one is malformed.
-    pub fn codecs(&self) -> Result<Vec<Codec>, SdpError> {
-        let media = self.media_line()?;
+    /// The codecs in the order of the `m=` line, which is that of preference (RFC 3264, section 5.1). Repeated numbers, formats other than payload
+    /// types and malformed attributes are skipped: see [`faults`](Self::faults).
+    #[must_use]
+    pub fn codecs(&self) -> Vec<Codec> {
         let mut codecs: Vec<Codec> = Vec::new();
-        for format in media.formats {
-            let number = format.parse::<u8>().ok().filter(|number| *number < 128);
-            let number = number.ok_or_else(|| {
-                let text = self.lines().first().map_or(&b""[..], Line::text);
-                SdpError::line(text, "payload types from 0 to 127")
-            })?;
-            if codecs.iter().all(|one| one.payload_type.0 != number) {
-                codecs.push(self.codec(PayloadType(number))?);
+        for number in self.formats().filter_map(payload_type) {
+            if codecs.iter().all(|one| one.payload_type != number) {
+                codecs.push(self.codec(number));
             }
         }
-        Ok(codecs)
+        codecs
     }
 
-    fn codec(&self, payload_type: PayloadType) -> Result<Codec, SdpError> {
+    fn formats(&self) -> impl Iterator<Item = &str> {
+        let line = self.media_line().ok();
+        line.into_iter().flat_map(|line| line.formats)
+    }
+
+    fn codec(&self, payload_type: PayloadType) -> Codec {
         let value = |name: &str| {
             let mut values = self.attributes().filter(|(found, _)| *found == name);
             values.find_map(|(_, value)| behind(value, payload_type))
@@ -107,34 +130,75 @@ impl Section {
             channels: fixed.map_or(1, |one| one.channels.max(1)),
             fmtp: value("fmtp").map(str::to_owned),
         };
-        let Some(rtpmap) = value("rtpmap") else {
-            return Ok(codec);
-        };
-        let malformed = || {
-            let line = format!("a=rtpmap:{} {rtpmap}", payload_type.0);
-            SdpError::line(
-                line.as_bytes(),
-                "a=rtpmap:NUMBER NAME/RATE or NAME/RATE/CHANNELS",
-            )
-        };
-        let mut parts = rtpmap.trim().split('/');
-        codec.name = parts.next().unwrap_or_default().to_owned();
-        let rate = parts.next().and_then(|rate| rate.parse().ok());
-        codec.clock_rate_hz = rate.ok_or_else(malformed)?;
-        let channels = parts.next().map_or(Ok(1), str::parse);
-        codec.channels = channels.map_err(|_| malformed())?;
-        match codec.name.is_empty() || codec.clock_rate_hz == 0 || codec.channels == 0 {
-            true => Err(malformed()),
-            false => Ok(codec),
+        let mut parts = value("rtpmap").unwrap_or_default().split('/');
+        let name = parts.next().map(str::trim).unwrap_or_default();
+        if name.is_empty() {
+            return codec;
         }
+        let positive = |text: Option<&str>| text?.trim().parse().ok().filter(|number| *number > 0);
+        let known = fixed.filter(|one| one.encoding_name.eq_ignore_ascii_case(name));
+        let is_opus = name.eq_ignore_ascii_case("opus");
+        let usual = known.map_or(if is_opus { 48_000 } else { 8000 }, |one| one.clock_rate_hz);
+        codec.clock_rate_hz = positive(parts.next()).unwrap_or(usual);
+        codec.channels = positive(parts.next()).unwrap_or(1);
+        codec.name = name.to_owned();
+        codec
+    }
+
+    /// Of [`faults`](Self::faults), those of formats and their attributes.
+    pub(crate) fn format_faults(&self) -> Vec<SdpError> {
+        let mut faults = Vec::new();
+        let mut fault =
+            |text: &str, expected| faults.push(SdpError::line(text.as_bytes(), expected));
+        for format in self.formats() {
+            match payload_type(format) {
+                None => fault(format, "payload types from 0 to 127"),
+                Some(number) if RTCP_NUMBERS.contains(&number.0) => {
+                    fault(
+                        &format!("payload type {format}"),
+                        "a number outside of 64 to 95, which are those of RTCP: its packets are not relayed",
+                    );
+                }
+                Some(number) if self.codec(number).name.is_empty() => {
+                    fault(&format!("payload type {format}"), "a line a=rtpmap for it");
+                }
+                Some(_) => {}
+            }
+        }
+        for (name, value) in self.attributes().filter(|one| is_broken(*one)) {
+            let expected = if name == "fmtp" {
+                "a=fmtp:NUMBER PARAMETERS"
+            } else {
+                "a=rtpmap:NUMBER NAME/RATE or NAME/RATE/CHANNELS"
+            };
+            fault(&format!("a={name}:{value}"), expected);
+        }
+        faults
+    }
+
+    /// Removes malformed lines about formats, and completes those without a clock rate: other parsers may refuse them.
+    pub(crate) fn repair_formats(&mut self) {
+        let codecs = self.codecs();
+        self.edit_lines(|line| {
+            let text = line.text_of(b'a').unwrap_or_default();
+            let Some(value) = text.strip_prefix("rtpmap:") else {
+                return;
+            };
+            let found = codecs.iter().find(|one| is_of(value, one.payload_type));
+            if let Some(codec) = found
+                && is_broken(("rtpmap", value))
+                && behind(value, codec.payload_type).is_some()
+            {
+                let rtpmap = format!("a=rtpmap:{} {}", codec.payload_type.0, codec.rtpmap());
+                line.set_text(&rtpmap);
+            }
+        });
+        self.remove_attributes(|name, value| is_broken((name, value)));
     }
 
     /// Replaces the codecs. Lines of those that stay as they were stay as they are; lines of others go; new ones get lines behind those.
-    ///
-    /// # Errors
-    /// The codecs so far are malformed.
-    pub fn set_codecs(&mut self, codecs: &[Codec]) -> Result<(), SdpError> {
-        let before = self.codecs()?;
+    pub fn set_codecs(&mut self, codecs: &[Codec]) {
+        let before = self.codecs();
         let is_ours = |value: &str| {
             before
                 .iter()
@@ -158,12 +222,13 @@ impl Section {
         };
         for new in codecs.iter().filter(|one| !before.contains(one)) {
             let number = new.payload_type.0;
-            let mut lines = vec![format!("a=rtpmap:{number} {}", new.rtpmap())];
-            lines.extend(
-                new.fmtp
-                    .iter()
-                    .map(|fmtp| format!("a=fmtp:{number} {fmtp}")),
-            );
+            let fmtp = new.fmtp.iter();
+            let mut lines: Vec<String> =
+                fmtp.map(|fmtp| format!("a=fmtp:{number} {fmtp}")).collect();
+            // Without a name, the number alone stands for it.
+            if !new.name.is_empty() {
+                lines.insert(0, format!("a=rtpmap:{number} {}", new.rtpmap()));
+            }
             for line in lines {
                 self.insert(place, &line);
                 place += 1;
@@ -174,18 +239,43 @@ impl Section {
             .map(|one| one.payload_type.0.to_string())
             .collect();
         self.set_formats(&numbers);
-        Ok(())
+    }
+}
+
+fn payload_type(format: &str) -> Option<PayloadType> {
+    let number = format.parse::<u8>().ok().filter(|number| *number < 128);
+    number.map(PayloadType)
+}
+
+/// Whether an attribute about a format does not say what such an attribute says.
+fn is_broken((name, value): (&str, &str)) -> bool {
+    let mut parts = value.trim_start().splitn(2, [' ', '\t']);
+    let number = parts.next().and_then(payload_type);
+    let rest = parts.next().unwrap_or_default().trim();
+    match name {
+        "fmtp" => number.is_none() || rest.is_empty(),
+        "rtpmap" => {
+            let mut parts = rest.split('/');
+            let has_name = parts.next().is_some_and(|name| !name.is_empty());
+            let is_positive = |text: &str| text.parse().is_ok_and(|number: u32| number > 0);
+            number.is_none()
+                || !has_name
+                || !parts.next().is_some_and(is_positive)
+                || !parts.all(is_positive)
+        }
+        _ => false,
     }
 }
 
 /// What stands behind the payload type in an attribute's value.
 fn behind(value: &str, payload_type: PayloadType) -> Option<&str> {
-    let (number, rest) = value.split_once(' ')?;
-    (number.parse() == Ok(payload_type.0)).then(|| rest.trim_start())
+    let (number, rest) = value.trim_start().split_once([' ', '\t'])?;
+    (number.parse() == Ok(payload_type.0)).then(|| rest.trim())
 }
 
 fn is_of(value: &str, payload_type: PayloadType) -> bool {
-    value.split(' ').next().map(str::parse) == Some(Ok(payload_type.0))
+    let number = value.trim_start().split([' ', '\t']).next();
+    number.map(str::parse) == Some(Ok(payload_type.0))
 }
 
 #[cfg(test)]
@@ -216,7 +306,7 @@ mod tests {
              a=rtpmap:101 opus/48000/2\na=fmtp:101 maxplaybackrate=16000; sprop-maxcapturerate=16000\n\
              a=rtpmap:96 telephone-event/8000\na=fmtp:96 0-15,66,70\n",
         );
-        let codecs = sdp.media[0].codecs().expect("codecs");
+        let codecs = sdp.media[0].codecs();
         assert_eq!(
             shown(&codecs),
             [
@@ -233,18 +323,44 @@ mod tests {
     }
 
     #[test]
-    fn malformed_maps_are_named() {
-        for lines in [
-            "m=audio 1 RTP/AVP 128",
-            "m=audio 1 RTP/AVP x",
-            "m=audio 1 RTP/AVP 96\na=rtpmap:96 opus",
-            "m=audio 1 RTP/AVP 96\na=rtpmap:96 /8000",
-            "m=audio 1 RTP/AVP 96\na=rtpmap:96 opus/x",
-            "m=audio 1 RTP/AVP 96\na=rtpmap:96 opus/48000/x",
-            "m=audio 1 RTP/AVP 0\na=rtpmap:0 PCMU/0",
+    fn malformed_formats_are_passed_over_and_named() {
+        for (lines, codecs, fault) in [
+            ("m=audio 1 RTP/AVP 0 128", &["0 PCMU/8000"][..], "\"128\""),
+            ("m=audio 1 RTP/AVP x", &[], "\"x\""),
+            ("m=audio 1 RTP/AVP 72\na=rtpmap:72 a/1", &["72 a/1"], "72"),
+            ("m=audio 1 RTP/AVP 96", &["96 /0"], "96"),
+            ("m=audio 1 RTP/AVP 96\na=rtpmap:96", &["96 /0"], "96"),
+            ("m=audio 1 RTP/AVP 96\na=rtpmap:96 /8000", &["96 /0"], "96"),
+            (
+                "m=audio 1 RTP/AVP 96\na=rtpmap:96 opus",
+                &["96 opus/48000"],
+                "a=rtpmap:96 opus",
+            ),
+            (
+                "m=audio 1 RTP/AVP 96\na=rtpmap:96 iLBC/x",
+                &["96 iLBC/8000"],
+                "a=rtpmap:96 iLBC/x",
+            ),
+            (
+                "m=audio 1 RTP/AVP 96\na=rtpmap:96 opus/48000/x",
+                &["96 opus/48000"],
+                "a=rtpmap:96 opus/48000/x",
+            ),
+            (
+                "m=audio 1 RTP/AVP 5\na=rtpmap:5 DVI4/0",
+                &["5 DVI4/8000"],
+                "a=rtpmap:5 DVI4/0",
+            ),
+            (
+                "m=audio 1 RTP/AVP 0\na=fmtp:0 ",
+                &["0 PCMU/8000"],
+                "a=fmtp:0",
+            ),
         ] {
-            let error = media(lines).media[0].codecs().expect_err(lines);
-            assert!(error.to_string().contains("expected"), "{error}");
+            let media = &media(lines).media[0];
+            assert_eq!(shown(&media.codecs()), codecs, "{lines}");
+            let faults: Vec<String> = media.faults().iter().map(ToString::to_string).collect();
+            assert!(faults.iter().any(|one| one.contains(fault)), "{faults:?}");
         }
     }
 
@@ -254,7 +370,7 @@ mod tests {
             "m=audio 1 RTP/AVP 0 97 101\nc=IN IP4 192.0.2.1\na=rtpmap:0 PCMU/8000\na=mid:1\na=rtpmap:97 iLBC/8000\n\
              a=fmtp:97 mode=20\na=rtcp-fb:97 nack\na=rtcp-fb:* ccm\na=rtpmap:101 telephone-event/8000\na=x\n",
         );
-        let mut codecs = sdp.media[0].codecs().expect("codecs");
+        let mut codecs = sdp.media[0].codecs();
         codecs.remove(1);
         codecs.push(Codec {
             payload_type: PayloadType(96),
@@ -263,7 +379,7 @@ mod tests {
             channels: 2,
             fmtp: Some("useinbandfec=1".to_owned()),
         });
-        sdp.media[0].set_codecs(&codecs).expect("codecs");
+        sdp.media[0].set_codecs(&codecs);
         assert_eq!(
             String::from_utf8(sdp.to_bytes()).as_deref(),
             Ok(
@@ -271,15 +387,15 @@ mod tests {
                 a=rtpmap:101 telephone-event/8000\na=rtpmap:96 opus/48000/2\na=fmtp:96 useinbandfec=1\na=x\n"
             )
         );
-        assert_eq!(sdp.media[0].codecs(), Ok(codecs));
+        assert_eq!(sdp.media[0].codecs(), codecs);
     }
 
     #[test]
     fn the_same_codecs_change_no_byte() {
         let mut sdp = media("m=audio 1  RTP/AVP 0 0 96\na=fmtp:96  x\na=rtpmap:96\topus\n");
         let before = sdp.to_bytes();
-        let codecs = sdp.media[0].codecs().expect("codecs");
-        sdp.media[0].set_codecs(&codecs).expect("codecs");
+        let codecs = sdp.media[0].codecs();
+        sdp.media[0].set_codecs(&codecs);
         // But for the number that came twice.
         let after = String::from_utf8(sdp.to_bytes()).expect("a text");
         assert_eq!(after.replace("AVP 0 96", "AVP 0 0 96").as_bytes(), before);

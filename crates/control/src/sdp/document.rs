@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::media::MediaOutline;
+
 /// Of a description, bytes. More than a UDP datagram carries.
 pub const SDP_BYTES_MAX: usize = 65_536;
 /// Of a description: SIP clients send some 40, WebRTC clients with video some 300.
@@ -197,7 +199,14 @@ impl Section {
 
     /// Adds an attribute at the end.
     pub fn add_attribute(&mut self, name: &str, value: &str) {
-        self.insert(self.lines.len(), &attribute_line(name, value));
+        self.insert(self.end(), &attribute_line(name, value));
+    }
+
+    /// The place for a new last line: before a blank one, where many parsers stop (RFC 8866 has no blank lines).
+    fn end(&self) -> usize {
+        let is_blank = |line: &Line| line.text.trim_ascii().is_empty();
+        let blank = self.lines.iter().position(is_blank);
+        blank.unwrap_or(self.lines.len())
     }
 
     /// Replaces the value of the first attribute `name` and removes others of that name, or adds one at the end.
@@ -213,7 +222,7 @@ impl Section {
                     at - 1 <= first || !is_it(line)
                 });
             }
-            None => self.insert(self.lines.len(), &text),
+            None => self.insert(self.end(), &text),
         }
     }
 
@@ -315,6 +324,25 @@ impl Sdp {
         }
         bounded("m= lines", sdp.media.len(), MEDIA_MAX)?;
         Ok(sdp)
+    }
+
+    /// Adds a rejected medium behind the others.
+    pub(crate) fn add_rejected(&mut self, outline: &MediaOutline) {
+        let ending = self.session.ending;
+        let last = self.media.last_mut().unwrap_or(&mut self.session);
+        // Blank lines stay at the end of the description.
+        let blank = last.lines.split_off(last.end());
+        if let Some(line) = last.lines.last_mut()
+            && line.ending == Ending::Missing
+        {
+            line.ending = ending;
+        }
+        let mut lines = vec![Line {
+            text: one_line(&outline.rejected()).collect(),
+            ending,
+        }];
+        lines.extend(blank);
+        self.media.push(Section { lines, ending });
     }
 
     /// The description's bytes.

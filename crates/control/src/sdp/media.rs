@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use super::codecs::OF_PAYLOAD_TYPES;
 use super::document::{Line, Sdp, SdpError, Section};
 
 /// `m=KIND PORT[/COUNT] PROTOCOL FORMAT ...` (RFC 8866, section 5.14).
@@ -24,10 +25,33 @@ impl MediaLine<'_> {
     /// Whether the medium is audio in RTP packets, encrypted or not.
     #[must_use]
     pub fn is_rtp_audio(&self) -> bool {
-        self.kind == "audio"
-            && (self.protocol.starts_with("RTP/") || self.protocol.contains("/RTP/"))
+        let mut parts = self.protocol.split('/');
+        self.kind == "audio" && parts.any(|part| part.eq_ignore_ascii_case("RTP"))
     }
 }
+
+/// The parts of an `m=` line that it keeps when it is rejected: all but its port. "Any media formats listed are ignored. At least one MUST be present, as
+/// specified by SDP" (RFC 3264, section 6).
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct MediaOutline {
+    /// Such as `audio`.
+    pub kind: String,
+    /// Such as `RTP/AVP`.
+    pub protocol: String,
+    /// At least one.
+    pub formats: Vec<String>,
+}
+
+impl MediaOutline {
+    /// The line with port 0.
+    pub(crate) fn rejected(&self) -> String {
+        let formats = self.formats.join(" ");
+        format!("m={} 0 {} {formats}", self.kind, self.protocol)
+    }
+}
+
+/// Formats of a line: RTP has 128 payload types.
+const FORMATS_MAX: usize = 128;
 
 /// Where media are to be sent: `c=IN IP4 192.0.2.1` (RFC 8866, section 5.7).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -151,6 +175,38 @@ impl Section {
         })
     }
 
+    /// Kind, protocol and formats of the `m=` line. Missing parts of a malformed line are those of plain audio.
+    #[must_use]
+    pub fn outline(&self) -> MediaOutline {
+        let value = self.text_of(b'm').unwrap_or_default();
+        let mut fields = value.split_ascii_whitespace();
+        let mut next = |usual: &str| fields.next().unwrap_or(usual).to_owned();
+        let (kind, _, protocol) = (next("audio"), next("0"), next("RTP/AVP"));
+        let mut formats: Vec<String> = fields.take(FORMATS_MAX).map(str::to_owned).collect();
+        if formats.is_empty() {
+            formats.push("0".to_owned());
+        }
+        MediaOutline {
+            kind,
+            protocol,
+            formats,
+        }
+    }
+
+    /// Rejects the medium: port 0, and the rest of `outline` (RFC 3264, section 6). Other formats and keys are of no use then.
+    pub fn reject(&mut self, outline: &MediaOutline) {
+        let is_same = self.media_line().is_ok() && self.outline() == *outline;
+        if is_same {
+            self.set_port(0);
+        } else {
+            if let Some(line) = self.line_mut(b'm') {
+                line.set_text(&outline.rejected());
+            }
+            self.remove_attributes(|name, _| OF_PAYLOAD_TYPES.contains(&name));
+        }
+        self.remove_attributes(|name, _| name == "crypto");
+    }
+
     /// Replaces the port, a count of ports too.
     pub fn set_port(&mut self, port: u16) {
         self.set_media_field(1, &port.to_string());
@@ -251,28 +307,38 @@ impl Section {
             .then_some(ms.round() as u32)
     }
 
-    /// Where RTCP is received, if the description says so.
-    ///
-    /// # Errors
-    /// The attribute is malformed.
-    pub fn rtcp(&self) -> Result<Option<RtcpAttribute>, SdpError> {
-        let Some(value) = self.attribute("rtcp") else {
-            return Ok(None);
-        };
-        let malformed = || {
-            let line = format!("a=rtcp:{value}");
-            SdpError::line(
-                line.as_bytes(),
-                "a=rtcp:PORT, or a=rtcp:PORT IN IP4 ADDRESS",
-            )
-        };
+    /// Where RTCP is received, if the description says so. A malformed attribute counts as absent: see [`faults`](Self::faults).
+    #[must_use]
+    pub fn rtcp(&self) -> Option<RtcpAttribute> {
+        let value = self.attribute("rtcp")?.trim();
         let (port, rest) = value.split_once(' ').unwrap_or((value, ""));
         let address = match rest.trim() {
             "" => None,
-            rest => Some(address(rest).ok_or_else(malformed)?),
+            rest => Some(address(rest)?),
         };
-        let port = port.parse().map_err(|_| malformed())?;
-        Ok(Some(RtcpAttribute { port, address }))
+        let port = port.parse().ok()?;
+        Some(RtcpAttribute { port, address })
+    }
+
+    /// Parts that reading treats as absent: malformed attributes and, of RTP audio, formats other than payload types. The description can be used
+    /// without them.
+    #[must_use]
+    pub fn faults(&self) -> Vec<SdpError> {
+        let mut faults = Vec::new();
+        let mut attribute = |name: &str, is_fine: bool, expected: &'static str| {
+            if let Some(value) = self.attribute(name).filter(|_| !is_fine) {
+                let line = format!("a={name}:{value}");
+                faults.push(SdpError::line(line.as_bytes(), expected));
+            }
+        };
+        let expected = "a=rtcp:PORT, or a=rtcp:PORT IN IP4 ADDRESS";
+        attribute("rtcp", self.rtcp().is_some(), expected);
+        let is_time = self.packet_time_ms("ptime").is_some();
+        attribute("ptime", is_time, "a=ptime:MILLISECONDS");
+        if self.media_line().is_ok_and(|line| line.is_rtp_audio()) {
+            faults.extend(self.format_faults());
+        }
+        faults
     }
 
     /// Whether RTP and RTCP may share a port (RFC 5761, section 5.1.1).
@@ -423,12 +489,12 @@ mod tests {
         let address = Some(Address::Ip("126.16.64.4".parse().expect("an address")));
         assert_eq!(
             sdp.media[1].rtcp(),
-            Ok(Some(RtcpAttribute {
+            Some(RtcpAttribute {
                 port: 53020,
                 address
-            }))
+            })
         );
-        assert_eq!(sdp.media[0].rtcp(), Ok(None));
+        assert_eq!(sdp.media[0].rtcp(), None);
     }
 
     #[test]
@@ -462,7 +528,10 @@ mod tests {
         }
         for value in ["", "x", "70000", "1 IN", "1 IN IP4 x y"] {
             let sdp = parse(&format!("v=0\nm=audio 1 RTP/AVP 0\na=rtcp:{value}\n"));
-            assert!(sdp.media[0].rtcp().is_err(), "{value}");
+            assert_eq!(sdp.media[0].rtcp(), None, "{value}");
+            let faults = sdp.media[0].faults();
+            let line = format!("a=rtcp:{value}");
+            assert!(faults[0].to_string().contains(&line), "{faults:?}");
         }
         assert!(parse("v=0\n").address(0).is_err());
     }

@@ -8,5 +8,6 @@ mod document;
 mod media;
 
 pub use codecs::Codec;
+pub(crate) use codecs::RTCP_NUMBERS;
 pub use document::{LINES_MAX, Line, MEDIA_MAX, SDP_BYTES_MAX, Sdp, SdpError, Section};
-pub use media::{Address, Direction, MediaLine, RtcpAttribute};
+pub use media::{Address, Direction, MediaLine, MediaOutline, RtcpAttribute};

@@ -196,7 +196,7 @@ fn a_fork_on_the_proxy_has_ports_of_its_own() {
     let to_alice = sdp_of(bench.answer(&sdp(BOB, BOB_PCMU), &[("via-branch", "1")]));
     assert!(to_alice.contains("m=audio 30000 "), "{to_alice}");
     assert_eq!(bench.streams.len(), 1);
-    // The one that was answered ends, and what nobody answered with it.
+    // The answered branch ends. The other one can still be answered for a while.
     let keys = [
         ("command", "delete"),
         ("call-id", "c"),
@@ -205,6 +205,8 @@ fn a_fork_on_the_proxy_has_ports_of_its_own() {
         ("delete-delay", "0"),
     ];
     ok(bench.ask(&keys));
+    assert_eq!(bench.ports.open().len(), 2);
+    bench.advance(181 * S);
     assert!(bench.calls.is_empty() && bench.ports.open().is_empty());
 }
 

@@ -38,6 +38,27 @@ pub(crate) fn sdp_of(reply: Reply) -> String {
         .to_owned()
 }
 
+/// The `warning` of a reply; empty without one.
+pub(crate) fn warning(reply: &Dictionary) -> &str {
+    reply
+        .get("warning")
+        .and_then(Value::as_text)
+        .unwrap_or_default()
+}
+
+/// All `m=` lines.
+pub(crate) fn media(sdp: &str) -> Vec<&str> {
+    sdp.lines().filter(|line| line.starts_with("m=")).collect()
+}
+
+/// The values of an attribute.
+pub(crate) fn attributes<'a>(sdp: &'a str, name: &str) -> Vec<&'a str> {
+    let attributes = sdp.lines().filter_map(|line| line.strip_prefix("a="));
+    attributes
+        .filter(|text| text.split(':').next() == Some(name))
+        .collect()
+}
+
 /// The keys of a call between Alice (tag a) and Bob (tag b), with others behind.
 pub(crate) trait Ask {
     fn offer(&mut self, sdp: &str, more: &[(&str, &str)]) -> Reply;

@@ -172,7 +172,7 @@ fn sdes_has_options() {
 fn keys_that_cannot_be_used_are_passed_over_or_refused() {
     let mut bench = Bench::default();
     let unknown = crypto(1, "F8_128_HMAC_SHA1_80", KEY);
-    let mki = format!("a=crypto:2 AES_CM_128_HMAC_SHA1_80 inline:{KEY}|1:4\n");
+    let mki = format!("a=crypto:2 AES_CM_128_HMAC_SHA1_80 inline:{KEY}|1:40\n");
     let clear = format!("a=crypto:3 AES_CM_128_HMAC_SHA1_80 inline:{KEY} UNENCRYPTED_SRTP\n");
     let lines = unknown + &mki + &clear;
     let reason = error(bench.offer(&sdp(ALICE, &secure(4000, &lines)), &[]));
@@ -193,12 +193,9 @@ fn an_answer_without_a_key_is_refused_and_changes_nothing() {
     let mut bench = Bench::default();
     ok(bench.offer(&sdp(ALICE, PCMU), SAVP));
     error(bench.answer(&sdp(BOB, &secure(5000, "")), &[]));
-    // Another suite under the tag is no answer to it.
+    // An unknown suite is refused.
     error(bench.answer(
-        &sdp(
-            BOB,
-            &secure(5000, &crypto(1, "AES_CM_128_HMAC_SHA1_32", KEY)),
-        ),
+        &sdp(BOB, &secure(5000, &crypto(1, "F8_128_HMAC_SHA1_80", KEY))),
         &[],
     ));
     assert!(bench.streams.is_empty());
@@ -210,6 +207,50 @@ fn an_answer_without_a_key_is_refused_and_changes_nothing() {
         &[],
     ));
     assert_eq!(bench.streams.len(), 1);
+}
+
+#[test]
+fn key_identifiers_and_lifetimes_are_carried() {
+    // RFC 4568, section 6.1. The identifier is in the packets of both: ours has the one that the offer has.
+    let line = |rest: &str| format!("a=crypto:1 AES_CM_128_HMAC_SHA1_80 inline:{KEY}{rest}\n");
+    let mut bench = Bench::default();
+    let offer = sdp(ALICE, &secure(4000, &line("|2^31|1:4")));
+    let to_bob = sdp_of(bench.offer(&offer, &[]));
+    assert!(cryptos(&to_bob).iter().all(|one| one.key.mki().is_empty()));
+    let answer = sdp(BOB, &secure(5000, &line("|2^48|258:2")));
+    let to_alice = sdp_of(bench.answer(&answer, &[]));
+    assert!(to_alice.contains("|1:4\r\n"), "{to_alice}");
+    let mkis = |side: usize| {
+        let keys = bench.only().spec.sides[side].srtp.clone().unwrap();
+        [keys.receive, keys.send].map(|key| key.mki().bytes().to_vec())
+    };
+    assert_eq!(mkis(0), [[0, 0, 0, 1], [0, 0, 0, 1]]);
+    assert_eq!(mkis(1), [vec![1, 2], vec![]]);
+    // The same offer again keeps our key; another identifier gets another key.
+    let before = cryptos(&to_alice)[0].key.clone();
+    for (rest, is_same) in [("|2^31|1:4", true), ("|2:4", false)] {
+        ok(bench.offer(&sdp(ALICE, &secure(4000, &line(rest))), &[("to-tag", "b")]));
+        let again = sdp_of(bench.answer(&answer, &[]));
+        let same = cryptos(&again)[0].key.expose_secret() == before.expose_secret();
+        assert_eq!(same, is_same, "{rest}");
+    }
+    bench.restart(0);
+}
+
+#[test]
+fn answer_with_its_own_tag_and_an_offered_suite_is_accepted() {
+    // RFC 4568, section 5.1.2, wants the tag of the offer; phones write others. The suite tells which key of ours is meant.
+    let mut bench = Bench::default();
+    let to_bob = sdp_of(bench.offer(&sdp(ALICE, PCMU), SAVP));
+    let ours = cryptos(&to_bob);
+    for (tag, is_own) in [(2, false), (1, true), (77, true)] {
+        let line = crypto(tag, "AES_CM_128_HMAC_SHA1_32", KEY);
+        let reply = ok(bench.answer(&sdp(BOB, &secure(5000, &line)), &[]));
+        assert_eq!(warning(&reply).contains("tag"), is_own, "{tag}");
+        let keys = bench.only().spec.sides[1].srtp.clone().unwrap();
+        assert_eq!(keys.send, ours[1].key);
+        assert_eq!(keys.receive, cryptos(&line)[0].key);
+    }
 }
 
 #[test]

@@ -330,7 +330,7 @@ fn refused_words_are_named() {
         ("trigger", "123"),
         ("flags", "WebRTC"),
         ("T.38", "force"),
-        ("OSRTP", "offer"),
+        ("OSRTP", "offer-legacy"),
         ("SDES", "unencrypted_srtp"),
     ] {
         let reason = error(bench.offer(&offer, &[(key, value)]));

@@ -292,7 +292,7 @@ fn other_media_are_relayed_or_rejected() {
     assert!(error(bench.answer(&sdp(BOB, &many), &[])).contains('6'));
     // Encryption is not taken from what is not understood.
     let to_bob = sdp_of(bench.offer(
-        &sdp(ALICE, "m=video 4002 RTP/AVP 96\n"),
+        &sdp(ALICE, &format!("{PCMU}m=video 4002 RTP/AVP 96\n")),
         &[("call-id", "v"), ("transport-protocol", "RTP/SAVP")],
     ));
     assert!(to_bob.contains("m=video 0 "), "{to_bob}");

@@ -17,7 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use threadbare_control::calls::{
     Action, CallId, Calls, EndReason, Media, MediaSource, Outcome, StreamCommand, StreamId,
 };
-use threadbare_control::ng::{Command, Desk, Incoming, Reply, Request};
+use threadbare_control::ng::{Command, Desk, Incoming, Reply, Request, Value};
 use threadbare_relay::{Gathering, LegPorts, PortError};
 use threadbare_rtp::call::{Part, Side};
 use threadbare_rtp::leg::Network;
@@ -76,8 +76,8 @@ pub(super) struct Service {
     load: Load,
     desk: Desk<Asker>,
     refused: LineLimit,
-    warned: LineLimit,
     unreadable: LineLimit,
+    warned: LineLimit,
     looks_ns: u64,
     control: Control<Service>,
     orders: Orders<Service>,
@@ -121,8 +121,8 @@ impl Service {
             load: Load::default(),
             desk: Desk::new(),
             refused: LineLimit::new(LINES_PER_SECOND),
-            warned: LineLimit::new(LINES_PER_SECOND),
             unreadable: LineLimit::new(LINES_PER_SECOND),
+            warned: LineLimit::new(LINES_PER_SECOND),
             looks_ns: 0,
             control,
             orders,
@@ -504,21 +504,34 @@ impl Service {
             &mut crate::system::random_bytes,
         );
         let answer = match outcome {
-            Outcome::Reply(reply) => Answer::Reply(reply),
+            Outcome::Reply(reply) => {
+                self.log_warning(request, &reply);
+                Answer::Reply(reply)
+            }
             Outcome::Stats(pending) => {
                 let asked = self.media.ask_stats(pending.streams());
                 Answer::Counted(Counted::new(pending, asked))
             }
         };
-        while let Some((call, warning)) = self.calls.poll_warning() {
-            if let Verdict::Write { .. } = self.warned.check(std::time::Instant::now()) {
-                tracing::warn!(%call, warning);
-            }
-        }
         while let Some(unknown) = self.calls.poll_unknown() {
             tracing::warn!(?unknown, "unknown in requests, and ignored");
         }
         answer
+    }
+
+    /// Logs what a reply warns of: lines of descriptions that are rejected, or passed over. That a call to delete is gone is usual.
+    fn log_warning(&mut self, request: &Request, reply: &Reply) {
+        let Reply::Ok(keys) = reply else { return };
+        let Some(warning) = keys.get("warning").and_then(Value::as_text) else {
+            return;
+        };
+        if request.command() != Command::Delete
+            && let Verdict::Write { .. } = self.warned.check(std::time::Instant::now())
+        {
+            let call = request.text("call-id").ok().flatten();
+            let command = request.command().name();
+            tracing::warn!(call, command, warning, "a request was carried out in part");
+        }
     }
 
     /// Calls are refused before those that run are late.

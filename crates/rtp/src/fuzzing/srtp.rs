@@ -1,8 +1,8 @@
-//! Target `srtp`: byte 0 chooses the suite; then steps, each of a kind, a length and as many bytes.
+//! Target `srtp`: byte 0 chooses the suite and the length of the key's identifier; then steps, each of a kind, a length and as many bytes.
 
 use crate::srtp::{
-    Crypto, MASTER_KEY_BYTES_MAX, MasterKey, ProtectError, RTCP_TRAILER_BYTES_MAX, Receiver,
-    Sender, Suite, UnprotectError,
+    Crypto, MASTER_KEY_BYTES_MAX, MKI_BYTES_MAX, MasterKey, Mki, ProtectError,
+    RTCP_TRAILER_BYTES_MAX, Receiver, Sender, Suite, UnprotectError,
 };
 
 /// A packet that is refused changes nothing; one that is protected comes out as it went in, once; none of another key's is
@@ -11,8 +11,13 @@ pub fn srtp(data: &[u8]) {
     let Some((&suite, mut data)) = data.split_first() else {
         return;
     };
-    let suite = Suite::ALL[usize::from(suite) % Suite::ALL.len()];
-    let key = MasterKey::from_random(suite, &[0x5a; MASTER_KEY_BYTES_MAX]);
+    let (mki_bytes, suite) = (
+        usize::from(suite) / Suite::ALL.len(),
+        usize::from(suite) % Suite::ALL.len(),
+    );
+    let mki = Mki::new(&vec![0xa5; mki_bytes % (MKI_BYTES_MAX + 1)]).expect("a short one");
+    let key =
+        MasterKey::from_random(Suite::ALL[suite], &[0x5a; MASTER_KEY_BYTES_MAX]).with_mki(mki);
     let mut sides = (Sender::new(&key), Receiver::new(&key));
     while let [kind, length, rest @ ..] = data {
         let (bytes, after) = rest.split_at(rest.len().min(usize::from(*length)));

@@ -11,6 +11,57 @@ use super::Suite;
 /// The longest master key with its salt, bytes: AES_256_CM_HMAC_SHA1_80.
 pub const MASTER_KEY_BYTES_MAX: usize = 46;
 
+/// The longest identifier of a master key, bytes. RFC 4568, section 6.1, allows 128; senders use one to four.
+pub const MKI_BYTES_MAX: usize = 16;
+
+/// Identifier of a master key (MKI): each packet that the key protects carries it (RFC 3711, section 3.1). Empty: packets carry none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Mki {
+    bytes: [u8; MKI_BYTES_MAX],
+    length: u8,
+}
+
+impl Mki {
+    /// An identifier of these bytes; `None` above [`MKI_BYTES_MAX`].
+    #[must_use]
+    pub fn new(identifier: &[u8]) -> Option<Mki> {
+        let mut bytes = [0; MKI_BYTES_MAX];
+        let length = u8::try_from(identifier.len()).ok()?;
+        bytes
+            .get_mut(..identifier.len())?
+            .copy_from_slice(identifier);
+        Some(Mki { bytes, length })
+    }
+
+    /// The number `value` in `length` bytes, the highest first, as SDP has it; `None` if it does not fit.
+    #[must_use]
+    pub fn of_number(value: u128, length: usize) -> Option<Mki> {
+        let bytes = value.to_be_bytes();
+        let start = MKI_BYTES_MAX.checked_sub(length)?;
+        let fits = bytes[..start].iter().all(|byte| *byte == 0);
+        Mki::new(&bytes[start..]).filter(|_| fits)
+    }
+
+    /// The identifier as packets carry it.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
+    }
+
+    /// The identifier as a number.
+    #[must_use]
+    pub fn number(&self) -> u128 {
+        let add = |number, byte: &u8| number << 8 | u128::from(*byte);
+        self.bytes().iter().fold(0, add)
+    }
+
+    /// Whether packets carry none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+}
+
 /// A master key has the wrong length for its suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("key and salt of {actual} bytes, {suite} takes {}", .suite.key_bytes() + .suite.salt_bytes())]
@@ -27,6 +78,7 @@ pub struct KeyError {
 pub struct MasterKey {
     suite: Suite,
     bytes: [u8; MASTER_KEY_BYTES_MAX],
+    mki: Mki,
 }
 
 impl MasterKey {
@@ -41,7 +93,8 @@ impl MasterKey {
             return Err(KeyError { suite, actual });
         }
         bytes[..actual].copy_from_slice(key_and_salt);
-        Ok(MasterKey { suite, bytes })
+        let mki = Mki::default();
+        Ok(MasterKey { suite, bytes, mki })
     }
 
     /// A new key from bytes of a cryptographic random generator, of which the suite takes as many as it needs. The same
@@ -50,7 +103,21 @@ impl MasterKey {
     pub fn from_random(suite: Suite, random: &[u8; MASTER_KEY_BYTES_MAX]) -> MasterKey {
         let mut bytes = *random;
         bytes[suite.key_bytes() + suite.salt_bytes()..].fill(0);
-        MasterKey { suite, bytes }
+        let mki = Mki::default();
+        MasterKey { suite, bytes, mki }
+    }
+
+    /// The same key with this identifier in its packets.
+    #[must_use]
+    pub fn with_mki(mut self, mki: Mki) -> MasterKey {
+        self.mki = mki;
+        self
+    }
+
+    /// The identifier that its packets carry.
+    #[must_use]
+    pub fn mki(&self) -> Mki {
+        self.mki
     }
 
     /// The key's suite.
@@ -77,7 +144,8 @@ impl MasterKey {
 impl PartialEq for MasterKey {
     /// Takes the same time wherever the keys differ.
     fn eq(&self, other: &MasterKey) -> bool {
-        self.suite == other.suite && bool::from(self.bytes.ct_eq(&other.bytes))
+        let is_same = (self.suite, self.mki) == (other.suite, other.mki);
+        is_same && bool::from(self.bytes.ct_eq(&other.bytes))
     }
 }
 
@@ -135,6 +203,22 @@ mod tests {
                 &random[..suite.key_bytes() + suite.salt_bytes()]
             );
         }
+    }
+
+    #[test]
+    fn identifiers_are_numbers_of_a_length() {
+        // RFC 4568, section 6.1: "1:4" is the number 1 in four bytes.
+        let one = Mki::of_number(1, 4).expect("it fits");
+        assert_eq!((one.bytes(), one.number()), (&[0, 0, 0, 1][..], 1));
+        assert_eq!(Mki::new(&[0, 0, 0, 1]), Some(one));
+        assert!(Mki::default().is_empty() && !one.is_empty());
+        let long = Mki::of_number(u128::MAX, MKI_BYTES_MAX).expect("it fits");
+        assert_eq!(long.number(), u128::MAX);
+        assert_eq!(Mki::of_number(256, 1), None);
+        assert_eq!(Mki::of_number(1, MKI_BYTES_MAX + 1), None);
+        assert_eq!(Mki::new(&[0; MKI_BYTES_MAX + 1]), None);
+        let key = || MasterKey::from_random(Suite::AeadAes128Gcm, &[1; MASTER_KEY_BYTES_MAX]);
+        assert_ne!(key().with_mki(one), key());
     }
 
     #[test]

@@ -14,7 +14,7 @@
 //!
 //! A [`Protection`] is both of one party, with keys that change while the call runs.
 //!
-//! One key for each direction: no key identifiers (MKI), no re-keying by a key derivation rate. Nothing is allocated per
+//! One key for each direction, with an identifier ([`Mki`]) or without; no re-keying by a key derivation rate. Nothing is allocated per
 //! packet, only for a new SSRC. Randomness is a parameter ([`MasterKey::from_random`]).
 
 mod aead;
@@ -35,7 +35,7 @@ mod transform;
 mod vectors;
 
 pub use index::PacketIndex;
-pub use key::{KeyError, MASTER_KEY_BYTES_MAX, MasterKey};
+pub use key::{KeyError, MASTER_KEY_BYTES_MAX, MKI_BYTES_MAX, MasterKey, Mki};
 pub use protection::{
     Keys, OLD_KEY_NS, OLD_KEY_NS_MAX, Protection, ProtectionState, ProtectionStats, Rollover,
     Unsaved,
@@ -46,11 +46,11 @@ pub use sender::{ProtectError, Sender};
 pub use sources::{REPLAY_WINDOW, RestoreError, SOURCES_MAX, SourceError, SourceState};
 pub use suite::Suite;
 
-/// The most that protection adds to an RTP packet, bytes: the tag of GCM.
-pub const RTP_TRAILER_BYTES_MAX: usize = 16;
+/// The most that protection adds to an RTP packet, bytes: the tag of GCM, and the key's identifier.
+pub const RTP_TRAILER_BYTES_MAX: usize = 16 + MKI_BYTES_MAX;
 
-/// The most that protection adds to an RTCP packet, bytes: the tag of GCM, and the word with the index.
-pub const RTCP_TRAILER_BYTES_MAX: usize = 20;
+/// The most that protection adds to an RTCP packet, bytes: the same, and the word with the index.
+pub const RTCP_TRAILER_BYTES_MAX: usize = RTP_TRAILER_BYTES_MAX + 4;
 
 /// The packet is not authentic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

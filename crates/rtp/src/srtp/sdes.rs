@@ -13,17 +13,17 @@ use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-use super::{KeyError, MASTER_KEY_BYTES_MAX, MasterKey, Suite};
+use super::{KeyError, MASTER_KEY_BYTES_MAX, MKI_BYTES_MAX, MasterKey, Mki, Suite};
 
 /// One `a=crypto` attribute of an SDP.
 ///
-/// Unsupported are what few senders use and what weakens: several keys, key identifiers (MKI), key derivation rates,
-/// forward error correction, and packets without encryption or authentication.
+/// Unsupported are what few senders use and what weakens: several keys, key derivation rates, forward error correction, and packets without
+/// encryption or authentication.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Crypto {
     /// Number of the attribute within its media section: an answer has that of the offer it takes.
     pub tag: u32,
-    /// The key of what leaves the side that the SDP is from.
+    /// The key under which the SDP's author sends, with its identifier (MKI) if it has one.
     pub key: MasterKey,
     /// How many packets the key may protect, as the other side said; `None`: as many as the suite allows. It is told, not
     /// enforced.
@@ -69,8 +69,10 @@ pub enum CryptoError {
         /// The lifetime.
         value: String,
     },
-    /// The key has an identifier.
-    #[error("crypto key identifier (MKI) {value:?}, allowed is none")]
+    /// The key's identifier is malformed or too long.
+    #[error(
+        "crypto key identifier (MKI) {value:?}, allowed is NUMBER:BYTES, 1 to {MKI_BYTES_MAX} bytes that hold the number"
+    )]
     Mki {
         /// Identifier and length.
         value: String,
@@ -133,6 +135,11 @@ impl Crypto {
                 false => write!(value, "|{packets}"),
             });
         }
+        let mki = self.key.mki();
+        if !mki.is_empty() {
+            let length = mki.bytes().len();
+            written = written.and_then(|()| write!(value, "|{}:{length}", mki.number()));
+        }
         written.expect("a string takes everything");
         value
     }
@@ -152,23 +159,29 @@ fn parse_key(suite: Suite, keys: &str) -> Result<(MasterKey, Option<u64>), Crypt
     }
     let mut parts = info.split('|');
     let key = decode_key(suite, parts.next().unwrap_or_default())?;
-    let mut lifetime = None;
+    let (mut lifetime, mut mki) = (None, None);
     for (at, part) in parts.enumerate() {
-        match part.contains(':') {
-            true => {
-                return Err(CryptoError::Mki {
-                    value: excerpt(part),
-                });
+        let value = || excerpt(part);
+        match part.split_once(':') {
+            // The last part, once.
+            Some((number, length)) if mki.is_none() => {
+                let parsed = parse_mki(number, length);
+                mki = Some(parsed.ok_or_else(|| CryptoError::Mki { value: value() })?);
             }
-            false if at == 0 => lifetime = Some(parse_lifetime(part)?),
-            false => {
-                return Err(CryptoError::Lifetime {
-                    value: excerpt(part),
-                });
-            }
+            Some(_) => return Err(CryptoError::Mki { value: value() }),
+            None if at == 0 => lifetime = Some(parse_lifetime(part)?),
+            None => return Err(CryptoError::Lifetime { value: value() }),
         }
     }
-    Ok((key, lifetime))
+    Ok((key.with_mki(mki.unwrap_or_default()), lifetime))
+}
+
+/// RFC 4568, section 6.1: a decimal number, and the bytes that it has in packets.
+fn parse_mki(value: &str, length: &str) -> Option<Mki> {
+    let is_decimal = value.bytes().all(|byte| byte.is_ascii_digit());
+    let value = value.parse().ok().filter(|_| is_decimal)?;
+    let length = number(length, 3).filter(|length| *length > 0)?;
+    Mki::of_number(value, usize::try_from(length).ok()?)
 }
 
 fn decode_key(suite: Suite, text: &str) -> Result<MasterKey, CryptoError> {
@@ -252,9 +265,9 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 /// Characters of the longest key: four for each three bytes begun.
 const KEY_TEXT_BYTES_MAX: usize = MASTER_KEY_BYTES_MAX.div_ceil(3) * 4;
 
-/// The longest value that is written: 10 digits of the tag, 23 characters of the suite, the key, the lifetime, and what is
-/// between them.
-const VALUE_BYTES_MAX: usize = 10 + 23 + KEY_TEXT_BYTES_MAX + 20 + 16;
+/// The longest value that is written: 10 digits of the tag, 23 characters of the suite, the key, the lifetime, an identifier of 39 digits with its
+/// length, and what is between them.
+const VALUE_BYTES_MAX: usize = 10 + 23 + KEY_TEXT_BYTES_MAX + 20 + 39 + 2 + 18;
 
 /// RFC 4568, section 6.1: as many as SRTP allows (RFC 3711, section 9.2).
 const LIFETIME_PACKETS_MAX: u64 = 1 << 48;
@@ -268,9 +281,31 @@ mod tests {
 
     use super::*;
 
-    /// The first example of RFC 4568, without its key identifier.
+    /// The first example of RFC 4568, without its key identifier ("|1:4").
     const EXAMPLE: &str =
         "1 AES_CM_128_HMAC_SHA1_80 inline:PS1uQCVeeCFCanVmcjkpPywjNWhcYD0mXXtxaVBR|2^20";
+
+    #[test]
+    fn key_identifiers_are_read_and_written() {
+        // RFC 4568, section 6.1: "inline:" key, "|2^20", "|1:4".
+        let whole = format!("{EXAMPLE}|1:4");
+        let crypto = Crypto::parse(&whole).unwrap();
+        assert_eq!(crypto.key.mki().bytes(), [0, 0, 0, 1]);
+        assert_eq!(crypto.lifetime_packets, Some(1 << 20));
+        assert_eq!(*crypto.to_value(), whole);
+        // Without a lifetime.
+        let short = whole.replace("|2^20", "");
+        let crypto = Crypto::parse(&short).unwrap();
+        assert_eq!(crypto.key.mki().bytes(), [0, 0, 0, 1]);
+        assert_eq!(crypto.lifetime_packets, None);
+        assert_eq!(*crypto.to_value(), short);
+        for mki in [
+            "1:0", "1:17", "256:1", "x:1", "1:x", "-1:1", ":1", "1:", "1:4|1:4",
+        ] {
+            let error = refused(&format!("{EXAMPLE}|{mki}"));
+            assert!(error.contains("MKI"), "{mki}: {error}");
+        }
+    }
 
     fn refused(value: &str) -> String {
         Crypto::parse(value).unwrap_err().to_string()
@@ -323,10 +358,6 @@ mod tests {
         assert_eq!(
             with(" FEC_KEY=inline:c2VjcmV0"),
             format!("crypto session parameter \"FEC_KEY\", {allowed}")
-        );
-        assert_eq!(
-            with("|1:4"),
-            "crypto key identifier (MKI) \"1:4\", allowed is none"
         );
         assert_eq!(
             with(";inline:AAAA|2^20|2:4"),
@@ -432,10 +463,12 @@ mod tests {
             tag in 0..1_000_000_000_u32,
             suite in prop::sample::select(&Suite::ALL[..]),
             random in any::<[u8; 32]>(),
+            mki in prop::collection::vec(any::<u8>(), 0..=MKI_BYTES_MAX),
             lifetime_packets in prop::option::of(prop_oneof![1..=LIFETIME_PACKETS_MAX, (0..=48_u32).prop_map(|n| 1 << n)]),
         ) {
             let random = std::array::from_fn(|at| random[at % 32].wrapping_mul(at as u8 | 1));
-            let crypto = Crypto { tag, key: MasterKey::from_random(suite, &random), lifetime_packets };
+            let key = MasterKey::from_random(suite, &random).with_mki(Mki::new(&mki).unwrap());
+            let crypto = Crypto { tag, key, lifetime_packets };
             let value = crypto.to_value();
             prop_assert!(value.len() <= VALUE_BYTES_MAX && value.capacity() == VALUE_BYTES_MAX);
             prop_assert_eq!(Crypto::parse(&value), Ok(crypto));

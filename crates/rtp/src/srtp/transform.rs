@@ -1,21 +1,22 @@
 //! From packets in the clear to protected ones and back, under the session keys of one protocol.
 //!
 //! ```text
-//!                     |  in the clear   |                           | the tag is over
-//! SRTP, counter mode  | header          | payload  | tag            | all before, then the rollover counter
-//! SRTP, GCM           | header          | payload  | tag            | all before
-//! SRTCP, counter mode | 8 bytes         | the rest | E, index | tag | all before
-//! SRTCP, GCM          | 8 bytes         | the rest | tag | E, index | 8 bytes, E and index, the rest
+//!                     | in the clear |                                 | the tag is over
+//! SRTP, counter mode  | header       | payload  | MKI | tag            | header, payload, then the rollover counter
+//! SRTP, GCM           | header       | payload  | tag | MKI            | header, payload
+//! SRTCP, counter mode | 8 bytes      | the rest | E, index | MKI | tag | all before the MKI
+//! SRTCP, GCM          | 8 bytes      | the rest | tag | E, index | MKI | 8 bytes, E and index, the rest
 //! ```
 //!
-//! RFC 3711, sections 3.1 and 3.4; RFC 7714, sections 8 and 9. E: whether the rest is encrypted.
+//! RFC 3711, sections 3.1 and 3.4; RFC 7714, sections 8 and 9. E: whether the rest is encrypted. MKI: the key's identifier, if it has one; no tag
+//! protects it.
 
 use super::aead::{GCM_TAG_BYTES, Gcm};
 use super::counter::CounterMode;
 use super::derive::{Protocol, SessionKeys};
 use super::header::{RTCP_CLEAR_BYTES, RtpHeader, word};
 use super::sources::RTCP_INDEX_MAX;
-use super::{Forged, MasterKey, PacketIndex};
+use super::{Forged, MasterKey, Mki, PacketIndex};
 use crate::id::Ssrc;
 
 /// E and index: what an SRTCP packet carries of its own.
@@ -50,7 +51,12 @@ impl RtcpWord {
 }
 
 /// The protection of one protocol.
-pub(super) enum Transform {
+pub(super) struct Transform {
+    cipher: Cipher,
+    mki: Mki,
+}
+
+enum Cipher {
     Counter(CounterMode),
     Gcm(Gcm),
 }
@@ -59,27 +65,29 @@ impl Transform {
     /// On the heap: a key that is moved leaves a copy behind that nobody overwrites.
     pub(super) fn new(master: &MasterKey, protocol: Protocol) -> Box<Transform> {
         let keys = SessionKeys::derive(master, protocol);
-        Box::new(Transform::from_session_keys(&keys, protocol))
+        Box::new(Transform::from_session_keys(&keys, protocol, master.mki()))
     }
 
-    pub(super) fn from_session_keys(keys: &SessionKeys, protocol: Protocol) -> Transform {
+    pub(super) fn from_session_keys(keys: &SessionKeys, protocol: Protocol, mki: Mki) -> Transform {
         let tag_bytes = match protocol {
             Protocol::Rtp => keys.suite.rtp_tag_bytes(),
             Protocol::Rtcp => keys.suite.rtcp_tag_bytes(),
         };
-        if keys.suite.is_aead() {
-            Transform::Gcm(Gcm::new(keys))
+        let cipher = if keys.suite.is_aead() {
+            Cipher::Gcm(Gcm::new(keys))
         } else {
-            Transform::Counter(CounterMode::new(keys, tag_bytes))
-        }
+            Cipher::Counter(CounterMode::new(keys, tag_bytes))
+        };
+        Transform { cipher, mki }
     }
 
     /// Bytes that protection adds to an RTP packet.
     pub(super) fn rtp_trailer(&self) -> usize {
-        match self {
-            Transform::Counter(counter) => counter.tag_bytes,
-            Transform::Gcm(_) => GCM_TAG_BYTES,
-        }
+        let tag_bytes = match &self.cipher {
+            Cipher::Counter(counter) => counter.tag_bytes,
+            Cipher::Gcm(_) => GCM_TAG_BYTES,
+        };
+        tag_bytes + self.mki.bytes().len()
     }
 
     /// Bytes that protection adds to an RTCP packet.
@@ -89,13 +97,16 @@ impl Transform {
 
     /// Protects a packet, behind which there is room for the trailer: the buffer ends with both.
     pub(super) fn seal_rtp(&self, buffer: &mut [u8], header: RtpHeader, index: PacketIndex) {
-        let (packet, tag) = buffer.split_at_mut(buffer.len() - self.rtp_trailer());
-        match self {
-            Transform::Counter(counter) => {
+        let (packet, trailer) = buffer.split_at_mut(buffer.len() - self.rtp_trailer());
+        match &self.cipher {
+            Cipher::Counter(counter) => {
+                let tag = self.write_mki_first(trailer);
                 counter.apply(header.ssrc, index.get(), &mut packet[header.bytes..]);
                 counter.tag(packet, &index.rollover().to_be_bytes(), tag);
             }
-            Transform::Gcm(gcm) => {
+            Cipher::Gcm(gcm) => {
+                let (tag, mki) = trailer.split_at_mut(GCM_TAG_BYTES);
+                mki.copy_from_slice(self.mki.bytes());
                 let (clear, payload) = packet.split_at_mut(header.bytes);
                 tag.copy_from_slice(&gcm.seal(header.ssrc, index.get(), clear, payload));
             }
@@ -109,14 +120,17 @@ impl Transform {
         header: RtpHeader,
         index: PacketIndex,
     ) -> Result<(), Forged> {
-        let (packet, tag) = packet.split_at_mut(packet.len() - self.rtp_trailer());
-        match self {
-            Transform::Counter(counter) => {
+        let (packet, trailer) = packet.split_at_mut(packet.len() - self.rtp_trailer());
+        match &self.cipher {
+            Cipher::Counter(counter) => {
+                let tag = self.check_mki_first(trailer)?;
                 counter.verify(packet, &index.rollover().to_be_bytes(), tag)?;
                 counter.apply(header.ssrc, index.get(), &mut packet[header.bytes..]);
                 Ok(())
             }
-            Transform::Gcm(gcm) => {
+            Cipher::Gcm(gcm) => {
+                let (tag, mki) = trailer.split_at(GCM_TAG_BYTES);
+                self.check_mki(mki)?;
                 let (clear, payload) = packet.split_at_mut(header.bytes);
                 gcm.open(header.ssrc, index.get(), clear, payload, gcm_tag(tag))
             }
@@ -127,14 +141,17 @@ impl Transform {
     pub(super) fn seal_rtcp(&self, buffer: &mut [u8], ssrc: Ssrc, word: RtcpWord) {
         let bytes = buffer.len() - self.rtcp_trailer();
         let (clear_bytes, index) = (word.clear_bytes(bytes), u64::from(word.index()));
-        match self {
-            Transform::Counter(counter) => {
-                let (packet, tag) = buffer.split_at_mut(bytes + WORD_BYTES);
+        match &self.cipher {
+            Cipher::Counter(counter) => {
+                let (packet, trailer) = buffer.split_at_mut(bytes + WORD_BYTES);
+                let tag = self.write_mki_first(trailer);
                 counter.apply(ssrc, index, &mut packet[clear_bytes..bytes]);
                 packet[bytes..].copy_from_slice(&word.bytes());
                 counter.tag(packet, &[], tag);
             }
-            Transform::Gcm(gcm) => {
+            Cipher::Gcm(gcm) => {
+                let (buffer, mki) = buffer.split_at_mut(bytes + GCM_TAG_BYTES + WORD_BYTES);
+                mki.copy_from_slice(self.mki.bytes());
                 let tag = with_associated(buffer, bytes, word, |associated, rest| {
                     gcm.seal(ssrc, index, associated, rest)
                 });
@@ -146,10 +163,11 @@ impl Transform {
 
     /// E and index of a packet that is as long as its trailer at least.
     pub(super) fn rtcp_word(&self, packet: &[u8]) -> RtcpWord {
-        let behind = match self {
-            Transform::Counter(counter) => counter.tag_bytes,
-            Transform::Gcm(_) => 0,
+        let tag_bytes = match &self.cipher {
+            Cipher::Counter(counter) => counter.tag_bytes,
+            Cipher::Gcm(_) => 0,
         };
+        let behind = tag_bytes + self.mki.bytes().len();
         RtcpWord(word(packet, packet.len() - behind - WORD_BYTES))
     }
 
@@ -162,19 +180,44 @@ impl Transform {
     ) -> Result<(), Forged> {
         let bytes = packet.len() - self.rtcp_trailer();
         let (clear_bytes, index) = (word.clear_bytes(bytes), u64::from(word.index()));
-        match self {
-            Transform::Counter(counter) => {
-                let (packet, tag) = packet.split_at_mut(bytes + WORD_BYTES);
+        match &self.cipher {
+            Cipher::Counter(counter) => {
+                let (packet, trailer) = packet.split_at_mut(bytes + WORD_BYTES);
+                let tag = self.check_mki_first(trailer)?;
                 counter.verify(packet, &[], tag)?;
                 counter.apply(ssrc, index, &mut packet[clear_bytes..bytes]);
                 Ok(())
             }
-            Transform::Gcm(gcm) => {
+            Cipher::Gcm(gcm) => {
+                let (packet, mki) = packet.split_at_mut(bytes + GCM_TAG_BYTES + WORD_BYTES);
+                self.check_mki(mki)?;
                 let tag = gcm_tag(&packet[bytes..][..GCM_TAG_BYTES]);
                 with_associated(packet, bytes, word, |associated, rest| {
                     gcm.open(ssrc, index, associated, rest, tag)
                 })
             }
+        }
+    }
+
+    /// Writes the identifier to the start of a trailer, and gives the rest of it.
+    fn write_mki_first<'a>(&self, trailer: &'a mut [u8]) -> &'a mut [u8] {
+        let (mki, tag) = trailer.split_at_mut(self.mki.bytes().len());
+        mki.copy_from_slice(self.mki.bytes());
+        tag
+    }
+
+    /// Checks the identifier at the start of a trailer, and gives the rest of it.
+    fn check_mki_first<'a>(&self, trailer: &'a [u8]) -> Result<&'a [u8], Forged> {
+        let (mki, tag) = trailer.split_at(self.mki.bytes().len());
+        self.check_mki(mki).map(|()| tag)
+    }
+
+    /// Refuses a packet with another identifier: it belongs to another key. The comparison may take any time, as identifiers are public.
+    fn check_mki(&self, mki: &[u8]) -> Result<(), Forged> {
+        if mki == self.mki.bytes() {
+            Ok(())
+        } else {
+            Err(Forged)
         }
     }
 }

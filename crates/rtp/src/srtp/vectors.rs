@@ -6,7 +6,7 @@ use super::derive::{Protocol, SessionKeys, generate};
 use super::header::{RtpHeader, rtcp_ssrc};
 use super::keystream::AesKey;
 use super::transform::{RtcpWord, Transform};
-use super::{Forged, PacketIndex, Suite};
+use super::{Forged, Mki, PacketIndex, Suite};
 
 fn bytes(hex: &str) -> Vec<u8> {
     let digits: Vec<u8> = hex
@@ -108,7 +108,7 @@ fn gcm(suite: Suite, protocol: Protocol) -> Transform {
         auth: Zeroizing::default(),
     };
     keys.salt[..12].copy_from_slice(b"Quid pro quo");
-    Transform::from_session_keys(&keys, protocol)
+    Transform::from_session_keys(&keys, protocol, Mki::default())
 }
 
 const GCM_SUITES: [Suite; 2] = [Suite::AeadAes128Gcm, Suite::AeadAes256Gcm];

@@ -4,6 +4,7 @@
 mod change;
 mod forged;
 mod link;
+mod mki;
 mod restart;
 
 use threadbare_rtp::id::{SeqNum, Ssrc};

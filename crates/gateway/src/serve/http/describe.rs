@@ -189,7 +189,7 @@ pub(super) fn audio(sdp: &[u8]) -> Option<(Vec<Codec>, SocketAddr)> {
         return None;
     };
     let line = media.media_line().ok()?;
-    Some((media.codecs().ok()?, SocketAddr::new(ip, line.port)))
+    Some((media.codecs(), SocketAddr::new(ip, line.port)))
 }
 
 const DYNAMIC_TYPE: u8 = 96;

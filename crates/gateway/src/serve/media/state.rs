@@ -8,7 +8,9 @@ use threadbare_relay::{ForwardState, MediaCallState};
 use threadbare_rtp::call::{CallState, DirectionState, Part, TimeState};
 use threadbare_rtp::id::{RtpTime, SeqNum, Ssrc};
 use threadbare_rtp::leg::{GateState, LegState};
-use threadbare_rtp::srtp::{Keys, MasterKey, PacketIndex, ProtectionState, SourceState, Suite};
+use threadbare_rtp::srtp::{
+    Keys, MasterKey, Mki, PacketIndex, ProtectionState, SourceState, Suite,
+};
 
 use crate::system::unix_at_zero_ns;
 
@@ -71,7 +73,7 @@ pub(super) enum StateError {
 }
 
 /// To be counted up whenever a type below changes.
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 
 impl StreamState {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
@@ -298,8 +300,8 @@ struct SavedProtection {
     sent: Vec<SavedSource>,
 }
 
-/// Suite, and key with salt.
-type SavedKey = (String, Vec<u8>);
+/// Suite, key with salt, and the key's identifier.
+type SavedKey = (String, Vec<u8>, Vec<u8>);
 
 /// SSRC, rollover counter and number of the last packet, the window before it, index of the last report.
 type SavedSource = (u32, Option<(u32, u16)>, u128, Option<u32>);
@@ -308,7 +310,8 @@ impl SavedProtection {
     fn of(state: &ProtectionState) -> SavedProtection {
         let key = |key: &MasterKey| {
             let suite = key.suite().name().to_owned();
-            (suite, key.expose_secret().to_vec())
+            let mki = key.mki().bytes().to_vec();
+            (suite, key.expose_secret().to_vec(), mki)
         };
         let sources = |sources: &[SourceState]| {
             let one = |source: &SourceState| {
@@ -326,9 +329,11 @@ impl SavedProtection {
     }
 
     fn load(self) -> Result<ProtectionState, &'static str> {
-        let key = |(suite, bytes): SavedKey| {
+        let key = |(suite, bytes, mki): SavedKey| {
             let suite = Suite::from_name(&suite).ok_or("an unknown crypto suite")?;
-            MasterKey::new(suite, &bytes).map_err(|_| "a key of another length")
+            let key = MasterKey::new(suite, &bytes).map_err(|_| "a key of another length")?;
+            let mki = Mki::new(&mki).ok_or("a key identifier that is too long")?;
+            Ok::<_, &'static str>(key.with_mki(mki))
         };
         let sources = |saved: Vec<SavedSource>| {
             let one = |(ssrc, rtp, rtp_missing, rtcp): SavedSource| SourceState {

@@ -1,0 +1,102 @@
+//! `m=` lines that cannot be used, and the warnings of a reply.
+//!
+//! RFC 3264, section 6, accepts or rejects each stream on its own. So reading an `m=` line gives what to do with it, or the reason why it is
+//! rejected. A request fails only if it leaves no line to carry.
+
+use std::fmt;
+
+use super::failure::Failure;
+use crate::codec::NoCommonCodec;
+use crate::ng::Dictionary;
+use crate::sdp::SdpError;
+
+/// Why an `m=` line is rejected.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Unusable {
+    /// The line itself or its address is malformed.
+    #[error(transparent)]
+    Sdp(#[from] SdpError),
+    #[error(
+        "{0}: this protocol is not relayed: expected RTP/AVP, RTP/AVPF, RTP/SAVP, RTP/SAVPF, udptl, or UDP without TLS and DTLS"
+    )]
+    Protocol(String),
+    #[error(
+        "{protocol}: media other than audio keep their encryption: expected no transport-protocol other than {protocol}"
+    )]
+    Encryption { protocol: String },
+    #[error(
+        "{protocol}: DTLS is not supported: expected RTP/AVP, RTP/AVPF, or a=crypto with RTP/SAVP or RTP/SAVPF"
+    )]
+    Dtls { protocol: String },
+    #[error(
+        "{0}: expected an a=crypto line with one of AES_CM_128_HMAC_SHA1_80, AES_CM_128_HMAC_SHA1_32, AES_256_CM_HMAC_SHA1_80, AEAD_AES_128_GCM, AEAD_AES_256_GCM"
+    )]
+    NoKey(String),
+    #[error("transport-protocol {0}: SDES leaves no crypto suite to offer: expected at least one")]
+    NoSuite(&'static str),
+    #[error(
+        "no RTP codec that has a name: expected at least one audio codec with a=rtpmap, or a static payload type"
+    )]
+    NoAudio,
+    #[error("the codec rules leave no audio codec (allow-no-codec-media)")]
+    NoCodecLeft,
+    #[error("sdp-media-remove: this kind of media is removed by request")]
+    Removed,
+    #[error(transparent)]
+    Codec(#[from] NoCommonCodec),
+    #[error("{allowed} m= lines are carried already: at most {allowed} are allowed")]
+    TooMany { allowed: usize },
+}
+
+/// Warnings of a reply, in the order of the `m=` lines.
+#[derive(Debug, Default)]
+pub(super) struct Warnings {
+    texts: Vec<String>,
+    rejections: usize,
+}
+
+/// Of a reply: it has to fit a datagram.
+const WARNINGS_MAX: usize = 16;
+
+impl Warnings {
+    /// Warns of something about the line at this place, once.
+    pub(super) fn add(&mut self, index: usize, what: impl fmt::Display) {
+        let text = format!("m= line {}: {what}", index + 1);
+        if self.texts.len() < WARNINGS_MAX && !self.texts.contains(&text) {
+            self.texts.push(text);
+        }
+    }
+
+    /// The line at this place is rejected.
+    pub(super) fn reject(&mut self, index: usize, why: &Unusable) {
+        self.rejections += 1;
+        self.add(index, why);
+    }
+
+    /// Refuses the request if lines were rejected here and none is carried.
+    ///
+    /// # Errors
+    /// That is so; the error names all reasons.
+    pub(super) fn check(&self, is_any_carried: bool) -> Result<(), Failure> {
+        if is_any_carried || self.rejections == 0 {
+            return Ok(());
+        }
+        Err(Failure::NoLine(self.texts.join("; ")))
+    }
+
+    /// Adds those of another description of the same request.
+    pub(super) fn join(&mut self, more: Warnings) {
+        let new = more.texts.into_iter();
+        let new = new
+            .filter(|text| !self.texts.contains(text))
+            .collect::<Vec<_>>();
+        self.texts.extend(new);
+    }
+
+    /// Adds the key `warning` to a reply, if there are any.
+    pub(super) fn tell(self, keys: &mut Dictionary) {
+        if !self.texts.is_empty() {
+            keys.push("warning", self.texts.join("; "));
+        }
+    }
+}
