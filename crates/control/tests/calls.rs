@@ -7,6 +7,8 @@ mod again;
 mod branches;
 #[path = "calls/common.rs"]
 mod common;
+#[path = "calls/destinations.rs"]
+mod destinations;
 #[path = "calls/ends.rs"]
 mod ends;
 #[path = "calls/formats.rs"]

@@ -80,6 +80,14 @@ pub trait Outbox {
         write: &mut dyn FnMut(&mut [u8]) -> usize,
     ) -> Result<(), Refused>;
 
+    /// Stages a copy of `bytes` for an address that the relay itself has chosen: a port of another call, where no party can have it sent.
+    ///
+    /// # Errors
+    /// As [`stage`](Outbox::stage).
+    fn stage_copy(&mut self, port: PortId, to: SocketAddr, bytes: &[u8]) -> Result<(), Refused> {
+        self.stage(port, to, bytes)
+    }
+
     /// Stages a copy of `bytes`.
     ///
     /// # Errors
@@ -116,4 +124,7 @@ pub enum Refused {
     /// [`LegPorts::check_destination`](crate::LegPorts::check_destination).
     #[error("the port does not reach this address")]
     Unreachable,
+    /// The engine's policy forbids the address: [`Settings::destinations`](crate::Settings::destinations).
+    #[error("the policy for destinations of media forbids this address")]
+    Forbidden,
 }

@@ -50,6 +50,6 @@ impl Copies {
 
     /// Stages all of them. `false`: there is no room.
     pub(crate) fn stage(&mut self, out: &mut dyn Outbox) -> bool {
-        self.unsent.stage_waiting(&mut [], out)
+        self.unsent.stage_copies(out)
     }
 }

@@ -17,6 +17,7 @@ use crate::io::pairs::Pairs;
 use crate::io::shared::SharedIo;
 use crate::orders::{CallRef, CallState, Closed, Desk, IOS_MAX, Life, Order, Run, Slot, When};
 use crate::plane::Plane;
+use crate::policy::{Destinations, View};
 use crate::ports::{LegKind, LegPorts, SharedHome, SharedPort, SharedSettings, open_shared};
 use crate::reply::{Gone, Reply};
 use crate::socket::SocketError;
@@ -38,6 +39,8 @@ pub struct Settings {
     pub orders_wait: bool,
     /// Devices whose frames may go past the sockets. `None`: all goes by sockets.
     pub xdp: Option<Xdp>,
+    /// Where calls may send. `None`: anywhere.
+    pub destinations: Option<Destinations>,
 }
 
 impl Settings {
@@ -54,6 +57,7 @@ impl Settings {
             lateness_max: None,
             orders_wait: false,
             xdp: None,
+            destinations: None,
         }
     }
 }
@@ -192,7 +196,8 @@ impl<C: Call> Engine<C> {
             false => When::AtOnce,
         };
         for shard in engine.context.shards() {
-            let seat = Seat::new(shard, &name, when, settings.xdp.as_ref())?;
+            let view = settings.destinations.clone().map(View::new);
+            let seat = Seat::new(shard, &name, when, settings.xdp.as_ref(), view)?;
             engine.seats.push(Arc::new(seat));
         }
         Ok(engine)
@@ -392,6 +397,7 @@ impl<C: Call> Seat<C> {
         name: &str,
         when: When,
         xdp: Option<&Xdp>,
+        policy: Option<View>,
     ) -> Result<Seat<C>, EngineError> {
         let watch = |error| EngineError::Watch {
             context: name.to_owned(),
@@ -408,7 +414,7 @@ impl<C: Call> Seat<C> {
         let pairs = Pairs::new(shard.wait().is_zero(), lane).map_err(watch)?;
         let sockets = pairs.watch().clone();
         let label = format!("calls of {name}");
-        let plane = Plane::new(shard, desk.clone(), label, Box::new(pairs));
+        let plane = Plane::new(shard, desk.clone(), label, Box::new(pairs), policy);
         let closed = || EngineError::Closed {
             context: name.to_owned(),
         };

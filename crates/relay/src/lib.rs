@@ -75,6 +75,7 @@ mod media;
 mod medium;
 mod orders;
 mod plane;
+mod policy;
 mod portion;
 mod ports;
 mod reply;
@@ -100,6 +101,7 @@ pub use self::loudness::Loudness;
 pub use self::media::{EventHandler, MediaCall, MediaCallState, MediaCallStats};
 pub use self::medium::Medium;
 pub use self::orders::CallState;
+pub use self::policy::Destinations;
 pub use self::portion::{HEAD_BYTES, Portion, PortionAudio};
 pub use self::ports::{
     LegPorts, PortError, PortRange, PortUse, RangeSettings, SharedPort, SharedSettings,

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use crate::id::{CALL_PORTS_MAX, LEGS_MAX};
 use crate::io::{Attached, PacketIo};
+use crate::policy::Passed;
 use crate::ports::LegKind;
 use crate::stats::{CallStats, Counters};
 use crate::sync::lock;
@@ -67,6 +68,8 @@ pub(crate) struct Slot<C> {
     /// It waits for another turn to send.
     pub(crate) has_more: bool,
     pub(crate) ports: [PortRef; CALL_PORTS_MAX],
+    /// Of each port.
+    pub(crate) passed: [Passed; CALL_PORTS_MAX],
     pub(crate) stats: CallStats,
     pub(crate) call: C,
     /// Packet I/O and ports of each leg.
@@ -96,6 +99,7 @@ impl<C> Slot<C> {
             generation: at.generation,
             has_more: false,
             ports: [PortRef::NONE; CALL_PORTS_MAX],
+            passed: [Passed::default(); CALL_PORTS_MAX],
             stats: CallStats::default(),
             call,
             legs: [const { None }; LEGS_MAX],

@@ -65,6 +65,8 @@ counters! {
     /// Datagrams that calls staged for addresses that their sockets do not reach, for ports that they do not have, or that
     /// were too long.
     stage_refused,
+    /// Datagrams that calls staged for addresses that [`Settings::destinations`](crate::Settings::destinations) forbids.
+    forbidden,
     /// Of the delivered ones, those that came by a ring of XDP.
     ring_received,
     /// Of the sent ones, those that went by a ring of XDP.

@@ -29,10 +29,23 @@ impl Unsent {
         protections: &mut Protections,
         out: &mut dyn Outbox,
     ) -> bool {
+        self.stage_each(|port, to, bytes| put(port, to, bytes, protections, out))
+    }
+
+    /// The same for datagrams to addresses that the relay has chosen, in the clear.
+    pub(crate) fn stage_copies(&mut self, out: &mut dyn Outbox) -> bool {
+        self.stage_each(|port, to, bytes| out.stage_copy(port, to, bytes))
+    }
+
+    #[inline]
+    fn stage_each(
+        &mut self,
+        mut put: impl FnMut(PortId, SocketAddr, &[u8]) -> Result<(), Refused>,
+    ) -> bool {
         while let Some((port, to, len)) = self.items.front() {
             let end = self.first + usize::from(*len);
             let bytes = &self.bytes[self.first..end];
-            if put(*port, *to, bytes, protections, out) == Err(Refused::Full) {
+            if put(*port, *to, bytes) == Err(Refused::Full) {
                 return false;
             }
             self.first = end;

@@ -75,6 +75,7 @@
 //! - [`demux`]: finds the stream of a packet on a shared port.
 //! - [`dtmf`]: telephone events, from keys to packets.
 //! - [`fallback`]: which of several inputs is heard.
+//! - [`policy`]: where media may be sent.
 //! - [`leg`]: one party: who may send, order and delay, payload types, reports.
 //! - [`g711`]: conversions between PCMU, PCMA and 16-bit linear audio.
 //! - [`l16`]: conversions from and to L16, linear audio in network byte order.
@@ -100,6 +101,7 @@ pub mod missing;
 pub mod opus;
 pub mod packet;
 pub mod payload;
+pub mod policy;
 pub mod quality;
 pub mod reception;
 mod rng;

@@ -68,6 +68,7 @@ mod offer;
 mod options;
 mod ports;
 mod query;
+mod reach;
 mod read;
 mod record;
 mod rewrite;
@@ -83,6 +84,9 @@ mod warnings;
 pub mod words;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use threadbare_rtp::policy::MediaPolicy;
 
 pub use action::{
     Action, Counts, Media, MediaSource, Quality, Recording, SideStats, SourceStats, StreamCommand,
@@ -136,6 +140,8 @@ pub struct Calls<P> {
     next_stream: u64,
     is_draining: bool,
     load: Option<String>,
+    /// `None`: media are sent anywhere.
+    media_policy: Option<Arc<MediaPolicy>>,
     /// To be told.
     unknown: VecDeque<Unknown>,
     told: BTreeSet<Unknown>,
@@ -161,6 +167,7 @@ impl<P> Calls<P> {
             next_stream: 0,
             is_draining: false,
             load: None,
+            media_policy: None,
             unknown: VecDeque::new(),
             told: BTreeSet::new(),
             unknown_words: 0,
@@ -180,6 +187,11 @@ impl<P> Calls<P> {
         self.settings = settings;
         let ids: Vec<CallId> = self.calls.keys().cloned().collect();
         ids.iter().for_each(|id| self.schedule(id));
+    }
+
+    /// Addresses in descriptions that this policy forbids get no media. Calls that run stay as they are.
+    pub fn set_media_policy(&mut self, policy: Arc<MediaPolicy>) {
+        self.media_policy = Some(policy);
     }
 
     /// While draining, new calls are refused.

@@ -77,11 +77,12 @@ impl<P> Calls<P> {
         call.dialogs[at].note(author, &options);
         self.actions.extend(call.refresh());
         let dialog = &mut call.dialogs[at];
-        let (mut sdp, warnings) = prepared.commit(dialog, author, names.tags.branch, options);
+        let (mut sdp, mut warnings) = prepared.commit(dialog, author, names.tags.branch, options);
         if !dialog.is_answered {
             dialog.offered_ns = now_ns;
         }
         call.signalled_ns = now_ns;
+        self.warn_of_offer(&id, at, &mut warnings);
         self.schedule(&id);
         if loop_protect {
             sdp.session
@@ -130,12 +131,15 @@ impl<P> Calls<P> {
         sdp: Sdp,
     ) -> Result<(Sdp, Warnings), Failure> {
         let no_offer = || Failure::NoOffer(shown(tag.unwrap_or_default()));
+        let dialog = self.calls.get(id).and_then(|call| call.dialogs.get(at));
+        let dialog = dialog.ok_or_else(no_offer)?;
+        let exchange = dialog.offer.as_ref().ok_or_else(no_offer)?;
+        let mut prepared = answer::prepare(dialog, exchange, options, sdp)?;
+        self.finish_specs(id, at, &mut prepared);
+        let (sdp, warnings) = (prepared.sdp, prepared.warnings);
         let call = self.calls.get_mut(id).ok_or_else(no_offer)?;
         let mutes = call.mutes_of_all();
         let dialog = call.dialogs.get_mut(at).ok_or_else(no_offer)?;
-        let exchange = dialog.offer.as_ref().ok_or_else(no_offer)?;
-        let prepared = answer::prepare(dialog, exchange, options, sdp)?;
-        let (sdp, warnings) = (prepared.sdp, prepared.warnings);
         dialog.parties[author as usize].origin = prepared.origin;
         let answerer = author.other();
         if let Some(tag) = tag {
@@ -154,7 +158,6 @@ impl<P> Calls<P> {
             .enumerate()
             .map(|(index, mut spec)| {
                 if let Some(spec) = &mut spec {
-                    dialog.finish_spec(index, spec);
                     mutes.apply(&dialog.parties, spec);
                 }
                 take_over(dialog, index, spec)

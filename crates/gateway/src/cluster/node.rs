@@ -39,13 +39,11 @@ impl Cluster {
     ) -> miette::Result<Cluster> {
         let store = Store::new(spec)?;
         let totals = Arc::new(Totals::default());
-        let listener = spec.listen.map(|at| {
-            let opened = LinkListener::bind(at);
-            opened
-                .into_diagnostic()
-                .wrap_err_with(|| format!("[cluster] listen = {at}"))
-        });
-        let listener = listener.transpose()?;
+        let bind = |at| {
+            let opened = LinkListener::bind(at).into_diagnostic();
+            opened.wrap_err_with(|| format!("[cluster] listen = {at}"))
+        };
+        let listener = spec.listen.map(bind).transpose()?;
         let (orders, ordered) = channel();
         let to_gateway = (orders, gateway.sender());
         let key = spec.key_file.as_deref().map(ClusterKey::read).transpose()?;
@@ -68,6 +66,7 @@ impl Cluster {
             },
         );
         let has_calls = host.is_some();
+        let listens_at = listener.as_ref().map(|one| one.link().address);
         let (answers, answered) = unbounded_channel();
         gateway.obey(ordered, answers);
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -96,6 +95,7 @@ impl Cluster {
                 inputs,
                 totals,
                 has_calls.then_some(room),
+                listens_at,
             ),
             thread: Some(thread),
         };

@@ -1,6 +1,7 @@
 //! What others ask of the `cluster` thread, and how the cluster is.
 
 use std::fmt::Error;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -153,6 +154,7 @@ pub struct ClusterView {
     totals: Arc<Totals>,
     /// `None`: calls are each node's own.
     room: Option<Arc<Room>>,
+    listens_at: Option<SocketAddr>,
 }
 
 /// What is looked up without asking. One writer: the `cluster` thread.
@@ -213,12 +215,14 @@ impl ClusterView {
         inputs: UnboundedSender<Input>,
         totals: Arc<Totals>,
         room: Option<Arc<Room>>,
+        listens_at: Option<SocketAddr>,
     ) -> ClusterView {
         ClusterView {
             node,
             inputs,
             totals,
             room,
+            listens_at,
         }
     }
 
@@ -226,6 +230,12 @@ impl ClusterView {
     #[must_use]
     pub fn node(&self) -> &str {
         &self.node
+    }
+
+    /// The address that other nodes connect to.
+    #[must_use]
+    pub fn listens_at(&self) -> Option<SocketAddr> {
+        self.listens_at
     }
 
     /// Asks each other node that lives. The answer: what each has answered; `None`: it has not.

@@ -41,8 +41,8 @@ pub use self::recording_format::RecordingFormat;
 pub use self::service::{NoServiceAddress, ServiceAddress};
 pub(crate) use self::serving::DEFAULT_NAME;
 pub use self::serving::{
-    HttpSpec, InterfaceSpec, Kept, Limits, PortSpan, PortSpanError, Refusal, Serving, Setting,
-    Timeouts,
+    HttpSpec, InterfaceSpec, Kept, Limits, MediaRules, PortSpan, PortSpanError, Refusal, Serving,
+    Setting, Timeouts,
 };
 pub use self::store_spec::StoreSpec;
 use threadbare_rtp::leg::Network;

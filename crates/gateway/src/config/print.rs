@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use threadbare_control::cluster::OnIsolation;
+use threadbare_rtp::leg::Network;
 use toml::{Table, Value};
 
 use super::{
-    AlarmSpec, ClusterSpec, Config, Destination, FallbackSpec, InputSpec, Kept, Placement,
-    RecordSpec, Rtcp, Serving, StoreSpec, StreamSpec,
+    AlarmSpec, ClusterSpec, Config, Destination, FallbackSpec, InputSpec, Kept, MediaRules,
+    Placement, RecordSpec, Rtcp, Serving, StoreSpec, StreamSpec,
 };
 use crate::watch::{AlarmKind, Rules};
 
@@ -203,14 +204,14 @@ fn serving(serving: &Serving) -> Vec<(String, Value)> {
         ng.push(("tcp", text(tcp)));
     }
     if !serving.allow.is_empty() {
-        let allow: Vec<String> = serving.allow.iter().map(ToString::to_string).collect();
-        ng.push(("allow", Value::from(allow)));
+        ng.push(("allow", networks(&serving.allow)));
     }
     let times = &serving.timeouts;
     let mut calls = vec![
         ("threads", number(serving.threads)),
         ("latency", number(serving.latency_ms)),
     ];
+    calls.extend(media(&serving.media).map(|value| ("media", value)));
     if let Some(xdp) = &serving.xdp {
         calls.push(("xdp", Value::from(xdp.devices.clone())));
         calls.push(("xdp-mode", text(&xdp.mode)));
@@ -249,6 +250,20 @@ fn serving(serving: &Serving) -> Vec<(String, Value)> {
         ("calls".to_owned(), table(calls)),
     ];
     others.into_iter().chain(http(serving)).collect()
+}
+
+fn networks(networks: &[Network]) -> Value {
+    Value::from(networks.iter().map(ToString::to_string).collect::<Vec<_>>())
+}
+
+fn media(rules: &MediaRules) -> Option<Value> {
+    let MediaRules { deny, allow } = rules;
+    let lists = [("deny", deny), ("allow", allow)].into_iter();
+    let lists = lists.filter(|(_, list)| !list.is_empty());
+    let table: Table = lists
+        .map(|(key, list)| (key.to_owned(), networks(list)))
+        .collect();
+    (!table.is_empty()).then(|| table.into())
 }
 
 fn interfaces(serving: &Serving) -> Value {

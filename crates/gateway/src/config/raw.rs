@@ -221,6 +221,7 @@ table!(#[derive(Default)] RawCalls {
         state: toml::Value,
         records: String,
         record: RawRecord,
+        media: RawMedia,
         xdp: Vec<String>,
         xdp_mode: String,
         xdp_frames: i64,
@@ -634,6 +635,13 @@ pub(super) enum RawRecord {
     Keys(Vec<(String, Spanned<toml::Value>)>),
 }
 
+/// `media` of calls: prefixes of addresses.
+#[derive(Debug, Default)]
+pub(super) struct RawMedia {
+    pub(super) deny: Vec<String>,
+    pub(super) allow: Vec<String>,
+}
+
 /// A type that keys have.
 trait FromValue: Sized {
     const ALLOWED: &str;
@@ -737,6 +745,27 @@ impl FromValue for RawRecord {
             .map(key)
             .collect::<Option<_>>()
             .map(RawRecord::Keys)
+    }
+}
+
+impl FromValue for RawMedia {
+    const ALLOWED: &str =
+        "a table such as { deny = [\"192.0.2.0/24\"], allow = [] }, with these keys only";
+
+    fn from_value(value: &DeValue<'_>) -> Option<RawMedia> {
+        let DeValue::Table(table) = value else {
+            return None;
+        };
+        let mut media = RawMedia::default();
+        for (key, value) in table {
+            let networks = Vec::from_value(value.get_ref())?;
+            match key.get_ref().as_ref() {
+                "deny" => media.deny = networks,
+                "allow" => media.allow = networks,
+                _ => return None,
+            }
+        }
+        Some(media)
     }
 }
 

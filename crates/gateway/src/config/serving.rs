@@ -36,6 +36,8 @@ pub struct Serving {
     pub threads: u32,
     /// Delay of the jitter buffers, ms.
     pub latency_ms: u32,
+    /// Where media may be sent, besides the fixed rules.
+    pub media: MediaRules,
     /// Devices whose frames go past the sockets; `None`: all media go by sockets.
     pub xdp: Option<XdpSettings>,
     /// Folder of recordings; `None`: calls cannot be recorded.
@@ -50,6 +52,15 @@ pub struct Serving {
     pub records: Option<PathBuf>,
     /// Those of `[cluster]`: its calls have these addresses, and move with them. Empty: they stay.
     pub service_addresses: Vec<ServiceAddress>,
+}
+
+/// Prefixes of addresses of parties: [`MediaPolicy`](threadbare_rtp::policy::MediaPolicy) has the rules.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MediaRules {
+    /// These get no media.
+    pub deny: Vec<Network>,
+    /// Exceptions from that, and from the rules for loopback and for other media ports.
+    pub allow: Vec<Network>,
 }
 
 /// Where something outlives the process.
@@ -141,6 +152,7 @@ impl Default for Serving {
             timeouts: Timeouts::default(),
             threads: 0,
             latency_ms: 40,
+            media: MediaRules::default(),
             xdp: None,
             recording_dir: None,
             recording_format: RecordingFormat::default(),

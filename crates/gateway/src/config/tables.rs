@@ -9,13 +9,17 @@ use threadbare_xdp::Settings as XdpSettings;
 use toml::Spanned;
 
 use super::checker::Checker;
-use super::raw::{RawCalls, RawHttp, RawInterface, RawServing, RawTimeouts};
+use super::raw::{RawCalls, RawHttp, RawInterface, RawMedia, RawServing, RawTimeouts};
 use super::recording_format::RecordingFormat;
 use super::service::ServiceAddress;
 use super::serving::{
-    HttpSpec, InterfaceSpec, Kept, Limits, PORTS_ALLOWED, PortSpan, Refusal, Serving, Setting,
-    Timeouts,
+    HttpSpec, InterfaceSpec, Kept, Limits, MediaRules, PORTS_ALLOWED, PortSpan, Refusal, Serving,
+    Setting, Timeouts,
 };
+
+fn path(raw: Option<&Spanned<String>>) -> Option<PathBuf> {
+    raw.map(|raw| PathBuf::from(raw.get_ref()))
+}
 
 impl Checker<'_> {
     pub(super) fn serving(
@@ -64,20 +68,13 @@ impl Checker<'_> {
                 LATENCY_MS,
                 default.latency_ms,
             ),
+            media: self.media_rules(raw.calls.media.as_ref()),
             xdp: self.xdp(&raw.calls),
-            recording_dir: raw
-                .calls
-                .recording_dir
-                .as_ref()
-                .map(|dir| PathBuf::from(dir.get_ref())),
+            recording_dir: path(raw.calls.recording_dir.as_ref()),
             recording_format: self.recording_format(raw.calls.recording_format.as_ref()),
             record: self.record(raw.calls.record.as_ref()),
             state: self.kept(raw.calls.state.as_ref(), "state", "file"),
-            records: raw
-                .calls
-                .records
-                .as_ref()
-                .map(|path| PathBuf::from(path.get_ref())),
+            records: path(raw.calls.records.as_ref()),
         };
         let mut refused = serving.refused();
         if let Some(machine) = self.machine {
@@ -145,7 +142,7 @@ impl Checker<'_> {
         let token_file = raw.token_file.as_ref();
         Some(HttpSpec {
             listen: self.address(raw.listen.as_ref(), "listen", "8080")?,
-            token_file: token_file.map(|path| PathBuf::from(path.get_ref())),
+            token_file: path(token_file),
         })
     }
 
@@ -156,6 +153,27 @@ impl Checker<'_> {
             self.refuse(raw, "allow", &format!("networks and addresses; {error}"));
             Vec::new()
         })
+    }
+
+    fn media_rules(&mut self, raw: Option<&Spanned<RawMedia>>) -> MediaRules {
+        let Some(raw) = raw else {
+            return MediaRules::default();
+        };
+        let networks = |texts: &[String]| {
+            let networks = texts.iter().map(|text| text.parse::<Network>());
+            networks.collect::<Result<Vec<_>, _>>()
+        };
+        let RawMedia { deny, allow } = raw.get_ref();
+        match (networks(deny), networks(allow)) {
+            (Ok(deny), Ok(allow)) => MediaRules { deny, allow },
+            (Err(error), _) | (_, Err(error)) => {
+                let message = format!("`media` cannot be used: {error}");
+                let help = "deny and allow are lists of networks and addresses";
+                let places = [(raw.span(), "this value")];
+                self.problems.add(message, help, &places);
+                MediaRules::default()
+            }
+        }
     }
 
     fn xdp(&mut self, raw: &RawCalls) -> Option<XdpSettings> {

@@ -12,8 +12,8 @@ use threadbare_xdp::Mode;
 use super::{Job, read_config, read_config_for};
 use crate::config::{
     AlarmSpec, ClusterRefusal, ClusterSpec, Config, Contexts, DEFAULT_NAME, HttpSpec,
-    InterfaceSpec, Kept, Limits, PortSpan, RecordingFormat, Refusal, Restart, ServiceAddress,
-    Serving, Setting, ThisMachine, Timeouts,
+    InterfaceSpec, Kept, Limits, MediaRules, PortSpan, RecordingFormat, Refusal, Restart,
+    ServiceAddress, Serving, Setting, ThisMachine, Timeouts,
 };
 use crate::logging::LogFormat;
 use crate::pipeline::Elements;
@@ -157,6 +157,12 @@ struct CallArgs {
     /// Delay of the jitter buffers, ms
     #[arg(long, default_value_t = Serving::default().latency_ms, value_name = "MS", value_parser = clap::value_parser!(u32).range(0..=10_000))]
     latency: u32,
+    /// Addresses that get no media; may be repeated. Services of this machine never get any
+    #[arg(long, value_name = "NETWORK")]
+    media_deny: Vec<Network>,
+    /// Exceptions from --media-deny, and addresses of loopback that get media; may be repeated
+    #[arg(long, value_name = "NETWORK")]
+    media_allow: Vec<Network>,
     /// A network device whose packets of calls go past the sockets, by XDP; may be repeated
     #[arg(long, value_name = "DEVICE")]
     xdp: Vec<String>,
@@ -294,6 +300,10 @@ impl CallArgs {
             },
             threads: self.threads,
             latency_ms: self.latency,
+            media: MediaRules {
+                deny: self.media_deny.clone(),
+                allow: self.media_allow.clone(),
+            },
             xdp: (!self.xdp.is_empty()).then(|| threadbare_xdp::Settings {
                 devices: self.xdp.clone(),
                 mode: self.xdp_mode,

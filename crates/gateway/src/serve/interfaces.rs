@@ -92,6 +92,21 @@ impl Interfaces {
         ranges.any(PortRange::is_used)
     }
 
+    /// The interfaces as configured.
+    pub(super) fn specs(&self) -> impl Iterator<Item = &InterfaceSpec> {
+        self.ranges.iter().map(|range| &range.spec)
+    }
+
+    /// Whether this is the address of a call's port, as such or as parties are told.
+    pub(super) fn has_port_in_use(&self, at: SocketAddr) -> bool {
+        let ip = at.ip().to_canonical();
+        let mut ranges = self.ranges.iter();
+        ranges.any(|range| {
+            (range.spec.address == ip || range.advertised == ip)
+                && range.each().any(|ports| ports.is_in_use(at.port()))
+        })
+    }
+
     fn fenced(&self, ports: LegPorts) -> LegPorts {
         match &self.fence {
             Some(fence) => ports.fenced(fence.clone()),
@@ -344,6 +359,34 @@ mod tests {
             let ports = interfaces.reopen(&request(port_use), rtp, rtcp);
             let ports = ports.expect("ports that rest");
             assert_eq!(ports.rtp_address(), rtp);
+        }
+    }
+
+    /// A program on the same machine may send requests from a port that was a call's, or may be one's.
+    #[test]
+    fn ports_count_as_a_call_s_while_it_has_them() {
+        let spec = InterfaceSpec {
+            advertised: [203, 0, 113, 7].into(),
+            ports: "20000-29999".parse().expect("a range"),
+            ..InterfaceSpec::default()
+        };
+        let mut interfaces = Interfaces::new(&[spec]).expect("ranges");
+        for port_use in [PortUse::Pair, PortUse::Single] {
+            let request = PortRequest {
+                interface: InterfaceName("default".into()),
+                family: Family::V4,
+                port_use,
+            };
+            let opened = interfaces.open(&request).expect("ports");
+            let local = opened.ports.rtp_address();
+            let mut all = vec![local, opened.rtp];
+            all.extend(opened.ports.rtcp_address());
+            assert!(all.iter().all(|at| interfaces.has_port_in_use(*at)));
+            let elsewhere = SocketAddr::from(([127, 0, 0, 2], local.port()));
+            assert!(!interfaces.has_port_in_use(elsewhere));
+            assert!(!interfaces.has_port_in_use(([127, 0, 0, 1], 2223).into()));
+            drop(opened);
+            assert!(!all.iter().any(|at| interfaces.has_port_in_use(*at)));
         }
     }
 

@@ -10,6 +10,7 @@ mod state;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use threadbare_control::calls::{
@@ -17,8 +18,8 @@ use threadbare_control::calls::{
     StreamId, StreamKind, StreamSpec, StreamStats,
 };
 use threadbare_relay::{
-    CallHandle, CreateError, Ears, Engine, EngineError, Forward, ForwardSideStats, LegPorts,
-    MediaCall, Medium, Reply, Settings, ShardStats, Stray, TOS_USUAL,
+    CallHandle, CreateError, Destinations, Ears, Engine, EngineError, Forward, ForwardSideStats,
+    LegPorts, MediaCall, Medium, Reply, Settings, ShardStats, Stray, TOS_USUAL,
 };
 use threadbare_rtp::call::{Call, CallError, KeyPress, Side};
 use threadbare_rtp::codec::CodecError;
@@ -49,6 +50,7 @@ use crate::recording::Recorder;
 #[derive(Debug)]
 pub(super) struct MediaPlane {
     engine: Engine<Medium>,
+    destinations: Destinations,
     slice: Duration,
     common: Common,
     streams: HashMap<StreamId, Running>,
@@ -107,9 +109,12 @@ impl MediaPlane {
         settings.calls_max = calls_max;
         settings.xdp = xdp;
         settings.orders_wait = true;
+        let destinations = Destinations::new(Arc::default());
+        settings.destinations = Some(destinations.clone());
         let slice = settings.threads.wait;
         Ok(MediaPlane {
             engine: Engine::new(settings)?,
+            destinations,
             slice,
             common,
             streams: HashMap::new(),
@@ -123,6 +128,11 @@ impl MediaPlane {
     /// Whether calls have ended that wait for readings of their streams.
     pub(super) fn has_ended(&self) -> bool {
         self.endings.is_waiting()
+    }
+
+    /// Where calls may send.
+    pub(super) fn destinations(&self) -> Destinations {
+        self.destinations.clone()
     }
 
     /// Of the jitter buffers of streams that begin from now on.

@@ -18,6 +18,7 @@ mod ng_tcp;
 mod node_desk;
 mod orders;
 mod plays;
+mod policy;
 mod pulse;
 mod reading;
 mod records;
@@ -117,14 +118,13 @@ impl Server {
         let plays = Plays::new().into_diagnostic()?;
         let metrics = Metrics::new(view.clone(), cluster.clone());
         let mut service = Service::new(calls, media, plays, interfaces, socket, wake, metrics);
-        service.allow_only(serving.allow.clone());
-        service.set_lateness_max(lateness_max(serving));
-        service.set_cpu_percent_max(serving.limits.cpu_percent);
+        limit(&mut service, serving);
         let threads = service.media.threads();
         service.records = open_records(serving)?;
         if let Some((store, saved)) = store {
             service.keep_in(store, saved);
         }
+        let of_cluster = cluster.as_ref().and_then(ClusterView::listens_at);
         let control = service.control();
         let app = http::app(&service, reloads, view, cluster.clone(), recorder.clone());
         share(&mut service, cluster, &app, serving)?;
@@ -132,6 +132,7 @@ impl Server {
         let http = http.into_diagnostic()?;
         let http_address = http.as_ref().map(|http| http.address);
         let ng_tcp_address = ng_tcp.as_ref().and_then(|one| one.local_addr().ok());
+        service.set_services(&[Some(ng), ng_tcp_address, http_address, of_cluster]);
         let start = |listener| ng_tcp::start(listener, service.control());
         let ng_tcp = ng_tcp.map(start).transpose().into_diagnostic()?;
         let connections = Connections { http, ng_tcp };
@@ -176,7 +177,6 @@ impl Server {
     pub fn reload(&self, serving: &Serving) -> miette::Result<()> {
         open_roots(&self.recorder, serving)?;
         let serving = serving.clone();
-        let (allow, lateness_max) = (serving.allow.clone(), lateness_max(&serving));
         let latency_ns = latency_ns(&serving);
         let (tell, told) = channel();
         let order = move |service: &mut Service| {
@@ -184,9 +184,7 @@ impl Server {
                 let _ = tell.send(Err(error));
                 return;
             }
-            service.allow_only(allow);
-            service.set_lateness_max(lateness_max);
-            service.set_cpu_percent_max(serving.limits.cpu_percent);
+            limit(service, &serving);
             service.media.set_latency_ns(latency_ns);
             service.media.set_policy(serving.record.clone());
             let settings = Settings {
@@ -261,8 +259,12 @@ fn open_xdp(serving: &Serving) -> miette::Result<Option<Xdp>> {
     Ok(opened)
 }
 
-fn lateness_max(serving: &Serving) -> Duration {
-    Duration::from_millis(serving.limits.lateness_ms.into())
+/// Who may ask, where media may be sent, and when new calls are refused.
+fn limit(service: &mut Service, serving: &Serving) {
+    service.allow_only(serving.allow.clone());
+    service.set_media_rules(serving.media.clone());
+    service.set_lateness_max(Duration::from_millis(serving.limits.lateness_ms.into()));
+    service.set_cpu_percent_max(serving.limits.cpu_percent);
 }
 
 fn latency_ns(serving: &Serving) -> u64 {

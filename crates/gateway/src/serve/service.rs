@@ -36,12 +36,13 @@ use super::metrics::{Metrics, ThreadSnapshot};
 use super::names;
 use super::orders::{Control, Orders, orders};
 use super::plays::{Play, Plays, Step, Unanswered};
+use super::policy::Policy;
 use super::records::Records;
 use super::shown::Wall;
 use super::store::Store;
 use super::wake::Wake;
 use crate::cluster::Passed;
-use crate::config::{InterfaceSpec, RecordingFormat};
+use crate::config::{InterfaceSpec, MediaRules, RecordingFormat};
 use crate::limit::{LineLimit, Verdict};
 
 /// Where a message is answered.
@@ -67,6 +68,7 @@ pub(super) struct Service {
     pub(super) media: MediaPlane,
     plays: Plays,
     interfaces: Interfaces,
+    policy: Policy,
     socket: UdpSocket,
     allow: Vec<Network>,
     lateness_max: Duration,
@@ -108,6 +110,7 @@ impl Service {
         let (control, orders) = orders(wake.clone());
         Service {
             calls,
+            policy: Policy::new(media.destinations()),
             media,
             plays,
             interfaces,
@@ -166,10 +169,32 @@ impl Service {
     /// A range is none: nothing is changed.
     pub(super) fn set_interfaces(&mut self, specs: &[InterfaceSpec]) -> Result<(), PortError> {
         self.interfaces.change(specs)?;
+        self.refresh_policy();
         if let Some(shared) = &self.shared {
             self.declare_service(shared.cluster(), specs);
         }
         Ok(())
+    }
+
+    /// Where this process listens, besides the ports of calls: these may not send there.
+    pub(super) fn set_services(&mut self, listening: &[Option<SocketAddr>]) {
+        let ports = listening.iter().flatten().map(SocketAddr::port);
+        self.policy.services = ports.collect();
+        self.refresh_policy();
+    }
+
+    /// Where calls may send, besides the fixed rules.
+    pub(super) fn set_media_rules(&mut self, rules: MediaRules) {
+        self.policy.rules = rules;
+        self.refresh_policy();
+    }
+
+    /// Interfaces or addresses of this machine may have changed.
+    fn refresh_policy(&mut self) {
+        let specs = self.interfaces.specs().chain(self.homes.specs());
+        if let Some(policy) = self.policy.refresh(specs) {
+            self.calls.set_media_policy(policy);
+        }
     }
 
     /// While draining, new calls are refused. With `ends`, [`run`](Self::run) ends behind the last call.
@@ -301,9 +326,20 @@ impl Service {
     }
 
     fn handle(&mut self, from: SocketAddr, bytes: &[u8]) {
+        // Media that were led to this socket are no request, whoever may ask.
+        if self.is_of_call(from) {
+            if let Verdict::Write { .. } = self.refused.check(std::time::Instant::now()) {
+                tracing::warn!(%from, "a datagram of a call's own port came to the ng socket");
+            }
+            return;
+        }
         if self.allows(from) {
             self.handle_message(Asker::Udp(from), ReplyTo::Udp(from), bytes, Scope::Cluster);
         }
+    }
+
+    fn is_of_call(&self, from: SocketAddr) -> bool {
+        self.interfaces.has_port_in_use(from) || self.homes.has_port_in_use(from)
     }
 
     /// Whether requests may come from there, by UDP or TCP. Who may not is told in the log.
@@ -577,6 +613,7 @@ impl Service {
                 self.look_for_losses(now_ns, stream, media);
                 added.iter().for_each(|side| self.metrics.count_media(side));
             }
+            self.refresh_policy();
             self.interfaces.close_unwanted();
             self.homes.close_unwanted();
             self.looks_ns = clock_now_ns() + self.look_interval_ns();

@@ -89,6 +89,22 @@ pub(crate) enum Rest {
     Shared(crate::ports::SharedPlace),
 }
 
+impl Rest {
+    /// The local addresses of RTP and RTCP.
+    pub(crate) fn locals(&self) -> [Option<SocketAddr>; 2] {
+        match self {
+            Rest::Own { rtp, rtcp, .. } => [Some(*rtp), *rtcp],
+            Rest::Shared(place) => {
+                let sockets = place.sockets();
+                [
+                    Some(sockets.rtp.local()),
+                    sockets.rtcp.as_ref().map(Udp::local),
+                ]
+            }
+        }
+    }
+}
+
 impl Pairs {
     /// `lane`: of the rings that the ports have beside their sockets.
     pub(crate) fn new(is_unthrottled: bool, lane: Option<Lane>) -> io::Result<Pairs> {

@@ -24,6 +24,7 @@ use crate::call::{Call, Datagram};
 use crate::id::PortId;
 use crate::io::{Arrival, ArrivalClock, Outcome, PacketIo, Pass, reserve};
 use crate::orders::{CallRef, CallState, Desk, Order, PortRef, Removed, Slot};
+use crate::policy::View;
 use crate::ports::LegKind;
 
 /// By place.
@@ -52,6 +53,8 @@ pub(crate) struct Plane<C: Call> {
     spare: Spare,
     /// The packet I/O that comes first in the next run.
     first_io: usize,
+    /// `None`: calls send anywhere.
+    policy: Option<View>,
 }
 
 impl<C: Call> Plane<C> {
@@ -61,6 +64,7 @@ impl<C: Call> Plane<C> {
         desk: Arc<Desk<C>>,
         label: String,
         pairs: Box<dyn PacketIo>,
+        policy: Option<View>,
     ) -> Plane<C> {
         let wait_ns = shard.wait().as_nanos() as u64;
         let run_ns_max = (wait_ns / 4).clamp(RUN_NS_MIN, RUN_NS_MAX);
@@ -80,6 +84,7 @@ impl<C: Call> Plane<C> {
             run_ns_max,
             spare: Spare::new(wait_ns, run_ns_max),
             first_io: 0,
+            policy,
         }
     }
 
@@ -100,6 +105,9 @@ impl<C: Call> Plane<C> {
     }
 
     fn run_orders(&mut self, cx: &Cx<'_>, now_ns: u64) {
+        if let Some(policy) = &mut self.policy {
+            policy.refresh();
+        }
         let until_ns = now_ns.saturating_add(self.run_ns_max / 2);
         for count in 1.. {
             if self.orders.is_empty() {
@@ -267,9 +275,10 @@ impl<C: Call> Plane<C> {
             return;
         };
         let (ios, counters, spare) = (&mut self.ios, &self.desk.counters, &mut self.spare);
+        let policy = self.policy.as_ref();
         let turn = catch_unwind(AssertUnwindSafe(|| {
             work(slot, ios);
-            let has_more = transmit(slot, ios, counters, spare.units(), now_ns);
+            let has_more = transmit(slot, ios, counters, policy, spare.units(), now_ns);
             (has_more, slot.call.next_timeout())
         }));
         match turn {

@@ -1,18 +1,23 @@
 //! A call's way to the packet I/Os.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use super::Ios;
 use crate::call::{Call, Outbox, Refused};
-use crate::id::{CALL_PORTS_MAX, PortId};
-use crate::io::DATAGRAM_BYTES_MAX;
+use crate::id::{CALL_PORTS_MAX, LEGS_MAX, PortId};
+use crate::io::{Attached, DATAGRAM_BYTES_MAX};
 use crate::orders::{PortRef, Slot};
+use crate::policy::{Passed, View};
 use crate::stats::{CallStats, Counters};
 
 /// Takes what a call sends in one turn.
 struct Turn<'a> {
     ios: &'a mut Ios,
     ports: &'a [PortRef; CALL_PORTS_MAX],
+    passed: &'a mut [Passed; CALL_PORTS_MAX],
+    legs: &'a [Option<(u32, Attached)>; LEGS_MAX],
+    /// `None`: it sends anywhere.
+    policy: Option<&'a View>,
     stats: &'a mut CallStats,
     counters: &'a Counters,
     /// Datagrams that the call may still stage in this turn.
@@ -27,12 +32,16 @@ pub(super) fn transmit<C: Call>(
     slot: &mut Slot<C>,
     ios: &mut Ios,
     counters: &Counters,
+    policy: Option<&View>,
     spare: &mut u32,
     now_ns: u64,
 ) -> bool {
     let mut turn = Turn {
         ios,
         ports: &slot.ports,
+        passed: &mut slot.passed,
+        legs: &slot.legs,
+        policy,
         stats: &mut slot.stats,
         counters,
         left: SENDS_IN_TURN_MAX,
@@ -56,9 +65,16 @@ impl Turn<'_> {
         &mut self,
         port: PortId,
         to: SocketAddr,
+        chosen: Chosen,
         write: &mut dyn FnMut(&mut [u8]) -> usize,
     ) -> Result<usize, Refused> {
         let place = port.place().ok_or(Refused::NoSuchPort)?;
+        if chosen == Chosen::ByParty
+            && let Some(policy) = self.policy
+            && !policy.allows(&mut self.passed[place], to, || addresses(self.legs, port))
+        {
+            return Err(Refused::Forbidden);
+        }
         let PortRef { io, place } = self.ports[place];
         let Some(Some(io)) = self.ios.get_mut(io as usize) else {
             return Err(Refused::NoSuchPort);
@@ -77,25 +93,26 @@ impl Turn<'_> {
 
     #[cold]
     fn refuse(&mut self, why: Refused) -> Refused {
-        if why == Refused::Full {
-            self.is_full = true;
-        } else {
-            self.stats.stage_refused += 1;
-            self.counters.stage_refused.add(1);
+        match why {
+            Refused::Full => self.is_full = true,
+            Refused::Forbidden => self.counters.forbidden.add(1),
+            Refused::TooLong | Refused::NoSuchPort | Refused::Unreachable => {
+                self.stats.stage_refused += 1;
+                self.counters.stage_refused.add(1);
+            }
         }
         why
     }
-}
 
-impl Outbox for Turn<'_> {
     #[inline]
-    fn stage_with(
+    fn stage_chosen(
         &mut self,
         port: PortId,
         to: SocketAddr,
+        chosen: Chosen,
         write: &mut dyn FnMut(&mut [u8]) -> usize,
     ) -> Result<(), Refused> {
-        match self.put(port, to, write) {
+        match self.put(port, to, chosen, write) {
             Ok(len) => {
                 if len > 0 {
                     self.left -= 1;
@@ -106,6 +123,50 @@ impl Outbox for Turn<'_> {
             }
             Err(why) => Err(self.refuse(why)),
         }
+    }
+}
+
+/// Who has named a destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Chosen {
+    /// A party, in its description or by sending from there.
+    ByParty,
+    /// The relay itself.
+    ByRelay,
+}
+
+/// The address of a port's leg, and those of all ports of its call.
+#[cold]
+fn addresses(
+    legs: &[Option<(u32, Attached)>; LEGS_MAX],
+    port: PortId,
+) -> (IpAddr, [SocketAddr; CALL_PORTS_MAX]) {
+    // No destination is unspecified.
+    let mut all = [SocketAddr::from(([0; 4], 0)); CALL_PORTS_MAX];
+    for (pair, leg) in all.chunks_mut(2).zip(legs) {
+        let locals = leg.iter().flat_map(|(_, attached)| attached.rest.locals());
+        for (place, local) in pair.iter_mut().zip(locals) {
+            *place = local.unwrap_or(*place);
+        }
+    }
+    let leg = usize::from(port.leg) * 2;
+    (all[leg].ip(), all)
+}
+
+impl Outbox for Turn<'_> {
+    #[inline]
+    fn stage_with(
+        &mut self,
+        port: PortId,
+        to: SocketAddr,
+        write: &mut dyn FnMut(&mut [u8]) -> usize,
+    ) -> Result<(), Refused> {
+        self.stage_chosen(port, to, Chosen::ByParty, write)
+    }
+
+    fn stage_copy(&mut self, port: PortId, to: SocketAddr, bytes: &[u8]) -> Result<(), Refused> {
+        let write = &mut |room: &mut [u8]| copy_into(room, bytes);
+        self.stage_chosen(port, to, Chosen::ByRelay, write)
     }
 
     #[inline]
@@ -118,11 +179,17 @@ impl Outbox for Turn<'_> {
         if bytes.len() > DATAGRAM_BYTES_MAX {
             return Err(self.refuse(Refused::TooLong));
         }
-        self.stage_with(port, to, &mut |room| {
-            room[..bytes.len()].copy_from_slice(bytes);
-            bytes.len()
-        })
+        self.stage_with(port, to, &mut |room| copy_into(room, bytes))
     }
+}
+
+/// Returns the length; 0 if there is no room.
+#[inline]
+fn copy_into(room: &mut [u8], bytes: &[u8]) -> usize {
+    room.get_mut(..bytes.len()).map_or(0, |room| {
+        room.copy_from_slice(bytes);
+        bytes.len()
+    })
 }
 
 /// One call's datagrams in a row: then the others have their turn. Four legs of AES67's shortest packet time come to more in

@@ -1,13 +1,13 @@
 //! Ports from a range of numbers.
 //!
-//! A socket costs as much to open, bind, watch and close as a call costs otherwise. So in a range where many calls come and go, those of a call
-//! that has ended rest with their number: sealed, which is for others as if they were closed. The next call after the quarantine has them; nobody
-//! does for as long again, and they are closed.
+//! Opening, binding, watching and closing a socket costs as much as the rest of a call. In a range where many calls come and go, sockets of an ended
+//! call are therefore kept with their number: sealed, which is for others as if they were closed. After the quarantine, one of the next calls reuses
+//! them; if none does within a second quarantine, they are closed. Which call that is, is as random as the numbers are: see [`Numbers`].
 //!
-//! | socket | who may reach it | until |
+//! | socket | reached by | until |
 //! |---|---|---|
-//! | leased | anybody: the call decides whom it hears | the call ends |
-//! | resting | nobody | quarantine, and the next lease; or twice the quarantine, or until descriptors get few: closed |
+//! | leased | all: the call decides whom it hears | the call ends |
+//! | resting | no other program | quarantine, then a lease; or twice the quarantine, or until descriptors get few: closed |
 
 use std::hash::{BuildHasher, Hasher};
 use std::net::{IpAddr, SocketAddr};
@@ -45,8 +45,6 @@ pub struct RangeSettings {
     pub port_use: PortUse,
     /// How long a released port stays unused, so that late packets of its call do not reach another.
     pub quarantine: Duration,
-    /// Chooses the first port. `None`: a random one.
-    pub seed: Option<u64>,
     /// Of the kernel's receive buffer of each socket. `None`: the system's default.
     pub receive_buffer_bytes: Option<usize>,
 }
@@ -61,7 +59,6 @@ impl RangeSettings {
             last,
             port_use: PortUse::Pair,
             quarantine: QUARANTINE,
-            seed: None,
             receive_buffer_bytes: None,
         }
     }
@@ -104,9 +101,8 @@ impl PortRange {
                 wanted,
             });
         }
-        let seed = settings.seed.unwrap_or_else(random);
         let quarantine_ns = settings.quarantine.as_nanos() as u64;
-        let numbers = Numbers::new(start as u16, last, step, seed, quarantine_ns);
+        let numbers = Numbers::new(start as u16, last, step, quarantine_ns);
         Ok(PortRange(Arc::new(Range {
             settings,
             numbers: Mutex::new(numbers),
@@ -127,7 +123,7 @@ impl PortRange {
         let range = &self.0;
         let attempts = lock(&range.numbers).units();
         for _ in 0..attempts {
-            let Some(taken) = lock(&range.numbers).take(clock_now_ns()) else {
+            let Some(taken) = lock(&range.numbers).take(clock_now_ns(), random()) else {
                 break;
             };
             let number = taken.number;
@@ -179,6 +175,12 @@ impl PortRange {
         lock(&self.0.numbers).occupied() != (0, 0)
     }
 
+    /// Whether a leg has this port.
+    #[must_use]
+    pub fn is_in_use(&self, port: u16) -> bool {
+        lock(&self.0.numbers).is_in_use(port)
+    }
+
     /// Closes what rests, so that another range with the same numbers can open them.
     pub fn close_resting(&self) {
         let kept = lock(&self.0.numbers).take_kept();
@@ -203,7 +205,7 @@ impl Range {
             return Ok((sockets, held));
         }
         if Held::is_crowded() {
-            let oldest = lock(&self.numbers).take_oldest_kept();
+            let oldest = lock(&self.numbers).take_one_kept();
             drop(oldest);
         }
         match self.open_new(taken.number) {
@@ -243,7 +245,7 @@ impl Range {
             address: self.settings.address,
             first: self.settings.first,
             last: self.settings.last,
-            units: numbers.units(),
+            units: numbers.units() as u32,
             in_use,
             quarantined,
         }

@@ -330,6 +330,16 @@ pub(super) const REFUSED: &[Refused] = &[
         lines: &[2],
     },
     Refused {
+        text: "[calls]\nmedia = { deny = [\"10.0.0.0/33\"] }",
+        says: &["`media` cannot be used", "10.0.0.0/33", "192.0.2.0/24"],
+        lines: &[2],
+    },
+    Refused {
+        text: "[calls]\nmedia = { forbid = [\"10.0.0.0/8\"] }",
+        says: &["`media` cannot be", "deny", "allow"],
+        lines: &[2],
+    },
+    Refused {
         text: "[calls]\nxdp = [\"eth0\"]\nxdp-mode = \"fast\"",
         says: &["`xdp-mode` cannot be \"fast\"", "\"generic\", \"native\""],
         lines: &[3],

@@ -89,6 +89,17 @@ impl Homes {
         self.guests.values().for_each(Interfaces::close_unwanted);
     }
 
+    /// The interfaces of guests.
+    pub(super) fn specs(&self) -> impl Iterator<Item = &InterfaceSpec> {
+        self.guests.values().flat_map(Interfaces::specs)
+    }
+
+    /// Whether this is the address of a port of a guest's call.
+    pub(super) fn has_port_in_use(&self, at: std::net::SocketAddr) -> bool {
+        let mut guests = self.guests.values();
+        guests.any(|guest| guest.has_port_in_use(at))
+    }
+
     /// Whether ports of guests are in use, or rest.
     pub(super) fn are_used(&self) -> bool {
         self.guests.values().any(Interfaces::are_used)
@@ -301,6 +312,7 @@ impl Service {
                 Entry::Vacant(place) => place.insert(Interfaces::new(interfaces)?),
             };
             guest.precede_addresses();
+            self.refresh_policy();
         }
         Ok(())
     }

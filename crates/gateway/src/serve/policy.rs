@@ -1,0 +1,83 @@
+//! The policy for destinations of calls' media: what the configuration, the sockets of this process and the machine give to
+//! [`MediaPolicy`], which has the rules.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use nix::ifaddrs::getifaddrs;
+use nix::sys::socket::SockaddrStorage;
+use threadbare_relay::Destinations;
+use threadbare_rtp::policy::{MediaPolicy, MediaPorts};
+
+use crate::config::{InterfaceSpec, MediaRules};
+
+/// The policy as it is now, and those who judge by it.
+#[derive(Debug)]
+pub(super) struct Policy {
+    /// Of the configuration.
+    pub(super) rules: MediaRules,
+    /// Ports that this process listens at, besides those of calls.
+    pub(super) services: Vec<u16>,
+    now: Arc<MediaPolicy>,
+    destinations: Destinations,
+}
+
+impl Policy {
+    /// The fixed rules only.
+    pub(super) fn new(destinations: Destinations) -> Policy {
+        Policy {
+            rules: MediaRules::default(),
+            services: Vec::new(),
+            now: Arc::default(),
+            destinations,
+        }
+    }
+
+    /// Looks at the machine's addresses, and applies what has changed. The new policy, if it is one.
+    pub(super) fn refresh<'a>(
+        &mut self,
+        interfaces: impl Iterator<Item = &'a InterfaceSpec>,
+    ) -> Option<Arc<MediaPolicy>> {
+        let media = interfaces.map(|spec| MediaPorts {
+            address: spec.address,
+            advertised: spec.advertised,
+            first: spec.ports.first,
+            last: spec.ports.last,
+        });
+        let (own, broadcasts) = addresses();
+        let policy = MediaPolicy {
+            allow: self.rules.allow.clone(),
+            deny: self.rules.deny.clone(),
+            services: self.services.clone(),
+            own,
+            broadcasts,
+            media: media.collect(),
+        };
+        if policy == *self.now {
+            return None;
+        }
+        self.now = Arc::new(policy);
+        self.destinations.set(self.now.clone());
+        Some(self.now.clone())
+    }
+}
+
+/// The addresses of this machine, and the broadcast addresses of its networks.
+fn addresses() -> (Vec<IpAddr>, Vec<IpAddr>) {
+    let all = getifaddrs().inspect_err(|error| {
+        tracing::warn!(%error, "the addresses of this machine are not known: calls may send to its services");
+    });
+    let (mut own, mut broadcasts) = (Vec::new(), Vec::new());
+    for one in all.into_iter().flatten() {
+        own.extend(one.address.as_ref().and_then(ip));
+        broadcasts.extend(one.broadcast.as_ref().and_then(ip));
+    }
+    // Some clouds give a network of one address, which is its own broadcast address.
+    broadcasts.retain(|broadcast| !own.contains(broadcast));
+    (own, broadcasts)
+}
+
+fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
+    let v4 = address.as_sockaddr_in().map(|v4| v4.ip().into());
+    v4.or_else(|| address.as_sockaddr_in6().map(|v6| v6.ip().into()))
+}
