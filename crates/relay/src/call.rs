@@ -16,9 +16,10 @@ pub trait Call: Send + 'static {
     /// A datagram has arrived.
     fn handle_datagram(&mut self, now_ns: u64, datagram: Datagram<'_>);
 
-    /// Stages what is to be sent now. On [`Refused::Full`], keep the datagram: the engine sends what is staged and calls
-    /// again.
-    fn poll_transmit(&mut self, now_ns: u64, out: &mut dyn Outbox);
+    /// Stages what is to be sent now. `may_lose`: the engine has read all sockets, so a packet that is missing has not arrived.
+    /// Without it, a loss that is due waits for the call that follows. On [`Refused::Full`], keep the datagram: the engine sends
+    /// what is staged and calls again.
+    fn poll_transmit(&mut self, now_ns: u64, may_lose: bool, out: &mut dyn Outbox);
 
     /// When to call `poll_transmit` without a datagram. The engine is never early: the call comes at the first slice that is
     /// not before this time. For the nearest slice, subtract half a slice.
@@ -34,8 +35,8 @@ impl<C: Call + ?Sized> Call for Box<C> {
         (**self).handle_datagram(now_ns, datagram);
     }
 
-    fn poll_transmit(&mut self, now_ns: u64, out: &mut dyn Outbox) {
-        (**self).poll_transmit(now_ns, out);
+    fn poll_transmit(&mut self, now_ns: u64, may_lose: bool, out: &mut dyn Outbox) {
+        (**self).poll_transmit(now_ns, may_lose, out);
     }
 
     fn next_timeout(&self) -> Option<u64> {

@@ -52,7 +52,7 @@ impl crate::Call for Diverted {
         });
     }
 
-    fn poll_transmit(&mut self, _now_ns: u64, _out: &mut dyn Outbox) {}
+    fn poll_transmit(&mut self, _now_ns: u64, _may_lose: bool, _out: &mut dyn Outbox) {}
 
     fn next_timeout(&self) -> Option<u64> {
         None

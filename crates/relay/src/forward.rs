@@ -227,7 +227,7 @@ impl crate::Call for Forward {
     }
 
     #[inline]
-    fn poll_transmit(&mut self, _now_ns: u64, out: &mut dyn Outbox) {
+    fn poll_transmit(&mut self, _now_ns: u64, _may_lose: bool, out: &mut dyn Outbox) {
         self.unsent.stage_waiting(&mut self.protections, out);
     }
 

@@ -182,7 +182,8 @@ impl Bed {
                 bytes: &mut copy,
             },
         );
-        self.forward.poll_transmit(self.now_ns, &mut self.tray);
+        self.forward
+            .poll_transmit(self.now_ns, true, &mut self.tray);
         if !self.tray.has_been_full {
             let staged = &self.tray.staged;
             assert!(staged.len() <= 1);
@@ -197,7 +198,8 @@ impl Bed {
     }
 
     fn drain(&mut self) {
-        self.forward.poll_transmit(self.now_ns, &mut self.tray);
+        self.forward
+            .poll_transmit(self.now_ns, true, &mut self.tray);
         self.check();
     }
 

@@ -18,7 +18,7 @@
 //!         self.0 = Some((datagram.port, datagram.from, datagram.bytes.to_vec()));
 //!     }
 //!
-//!     fn poll_transmit(&mut self, _now_ns: u64, out: &mut dyn Outbox) {
+//!     fn poll_transmit(&mut self, _now_ns: u64, _may_lose: bool, out: &mut dyn Outbox) {
 //!         if let Some((port, to, bytes)) = self.0.take() {
 //!             let _ = out.stage(port, to, &bytes);
 //!         }

@@ -310,13 +310,13 @@ impl crate::Call for MediaLine {
     }
 
     #[inline]
-    fn poll_transmit(&mut self, now_ns: u64, out: &mut dyn Outbox) {
+    fn poll_transmit(&mut self, now_ns: u64, may_lose: bool, out: &mut dyn Outbox) {
         if !self.unsent.stage_waiting(&mut [], out) {
             return;
         }
         let (line, unsent) = (&mut self.line, &mut self.unsent);
         with_scratch(out, |scratch, out| {
-            line.poll_transmit(now_ns, true, scratch, &mut |datagram| {
+            line.poll_transmit(now_ns, may_lose, scratch, &mut |datagram| {
                 let port = match datagram.channel {
                     Channel::Rtp => PortId::rtp(datagram.leg),
                     Channel::Rtcp => PortId::rtcp(datagram.leg),

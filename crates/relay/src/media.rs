@@ -404,7 +404,7 @@ impl crate::Call for MediaCall {
     }
 
     #[inline]
-    fn poll_transmit(&mut self, now_ns: u64, out: &mut dyn Outbox) {
+    fn poll_transmit(&mut self, now_ns: u64, may_lose: bool, out: &mut dyn Outbox) {
         if self.early.is_some() {
             self.handle_early(now_ns, None);
         }
@@ -423,7 +423,7 @@ impl crate::Call for MediaCall {
         let protections = &mut self.protections;
         let mux = Side::BOTH.map(|side| call.leg(side).is_mux());
         with_scratch(out, |scratch, out| {
-            call.poll_transmit(now_ns, true, scratch, &mut |outgoing| {
+            call.poll_transmit(now_ns, may_lose, scratch, &mut |outgoing| {
                 let leg = outgoing.side as u8;
                 let port = match outgoing.channel {
                     // RFC 5761: RTCP leaves from the port that RTP leaves from.

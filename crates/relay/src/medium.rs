@@ -103,11 +103,11 @@ impl Call for Medium {
     }
 
     #[inline]
-    fn poll_transmit(&mut self, now_ns: u64, out: &mut dyn Outbox) {
+    fn poll_transmit(&mut self, now_ns: u64, may_lose: bool, out: &mut dyn Outbox) {
         match self {
-            Medium::Audio(call) => call.poll_transmit(now_ns, out),
-            Medium::Forward(forward) => forward.poll_transmit(now_ns, out),
-            Medium::Diverted(diverted) => diverted.poll_transmit(now_ns, out),
+            Medium::Audio(call) => call.poll_transmit(now_ns, may_lose, out),
+            Medium::Forward(forward) => forward.poll_transmit(now_ns, may_lose, out),
+            Medium::Diverted(diverted) => diverted.poll_transmit(now_ns, may_lose, out),
         }
     }
 

@@ -80,7 +80,7 @@ impl Call for Echo {
         self.to = Some((datagram.port, datagram.from));
     }
 
-    fn poll_transmit(&mut self, now_ns: u64, out: &mut dyn Outbox) {
+    fn poll_transmit(&mut self, now_ns: u64, _may_lose: bool, out: &mut dyn Outbox) {
         if let Some((port, to)) = self.to {
             if out.stage(port, to, &self.bytes[..self.len]).is_err() {
                 return;
@@ -365,7 +365,7 @@ fn listeners_cost_no_allocations() {
                 },
             );
         }
-        line.poll_transmit(now_ns, &mut Nowhere);
+        line.poll_transmit(now_ns, true, &mut Nowhere);
         takes.take(|_, samples| taken.extend_from_slice(samples));
     }
     let allocated = OWN_ALLOCATIONS.get() - before;
@@ -413,7 +413,7 @@ fn who_listens_to_a_call_costs_no_allocations() {
                 );
             }
         }
-        call.poll_transmit(now_ns, &mut Nowhere);
+        call.poll_transmit(now_ns, true, &mut Nowhere);
         takes.take(|portion, samples| taken[portion.side as usize] += samples.len());
     }
     let allocated = OWN_ALLOCATIONS.get() - before;

@@ -70,7 +70,7 @@ fn a_learned_address_is_judged_like_a_signalled_one() {
     let legs = two_legs(&range(PortUse::Mux));
     let [a, b] = [legs[0].rtp_address(), legs[1].rtp_address()];
     let sides = [ForwardSide::default(), ForwardSide::default()];
-    let call = engine.create("", legs, Forward::new(sides)).unwrap();
+    let call = engine.create("", legs, Forward::new(0, sides)).unwrap();
     let learned = |side: usize| {
         let to = call.with(move |call, _| call.stats()[side].to);
         to.wait().unwrap()
@@ -98,7 +98,7 @@ impl Call for Copier {
         self.1 = Some(datagram.bytes.to_vec());
     }
 
-    fn poll_transmit(&mut self, _now_ns: u64, out: &mut dyn Outbox) {
+    fn poll_transmit(&mut self, _now_ns: u64, _may_lose: bool, out: &mut dyn Outbox) {
         if let Some(bytes) = self.1.take() {
             out.stage_copy(PortId::rtp(0), self.0, &bytes).unwrap();
         }

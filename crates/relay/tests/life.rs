@@ -5,10 +5,10 @@ mod common;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{self, channel};
 use std::time::Duration;
 
-use common::{Forwarder, engine, next, peer, range, settings, two_legs, until};
+use common::{DEADLINE, Forwarder, engine, next, peer, range, settings, two_legs, until};
 use threadbare_relay::{
     Call, CallState, CreateError, Datagram, Engine, Gone, Outbox, PortId, PortUse,
 };
@@ -152,7 +152,7 @@ impl Call for Trapped {
         assert!(self.0 != Trap::Datagram, "asked to");
     }
 
-    fn poll_transmit(&mut self, _now_ns: u64, _out: &mut dyn Outbox) {
+    fn poll_transmit(&mut self, _now_ns: u64, _may_lose: bool, _out: &mut dyn Outbox) {
         assert!(!(self.1 && self.0 == Trap::Transmit), "asked to");
     }
 
@@ -246,13 +246,68 @@ fn a_flood_on_one_call_does_not_keep_the_others_waiting() {
     }
 }
 
+/// A call with a loss that is due from its first datagram on. It tells what the engine asks of it.
+struct Losing(mpsc::Sender<Step>, bool);
+
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    Datagram,
+    Poll { may_lose: bool },
+}
+
+impl Call for Losing {
+    fn handle_datagram(&mut self, _now_ns: u64, _datagram: Datagram<'_>) {
+        self.1 = true;
+        let _ = self.0.send(Step::Datagram);
+    }
+
+    fn poll_transmit(&mut self, _now_ns: u64, may_lose: bool, _out: &mut dyn Outbox) {
+        self.1 &= !may_lose;
+        let _ = self.0.send(Step::Poll { may_lose });
+    }
+
+    fn next_timeout(&self) -> Option<u64> {
+        self.1.then_some(0)
+    }
+}
+
+/// The packet that seems to be missing may be the next one in the socket.
+#[test]
+fn a_loss_waits_until_the_sockets_are_read() {
+    for wait_ms in [0, 20] {
+        let engine: Engine<Losing> = engine(wait_ms, -1);
+        let (steps, told) = mpsc::channel();
+        let ranges = range(PortUse::Mux);
+        let legs = vec![ranges.lease().expect("ports")];
+        let port = legs[0].rtp_address();
+        let _call = engine.create("losing", legs, Losing(steps, false)).unwrap();
+        let sender = peer();
+        for _ in 0..4 {
+            sender.send_to(b"datagram", port).expect("sent");
+        }
+        let mut datagrams = 0;
+        let mut before = None;
+        // The last datagram's loss comes last.
+        while datagrams < 4 || before != Some(Step::Poll { may_lose: true }) {
+            let step = told
+                .recv_timeout(DEADLINE)
+                .expect("the engine runs the call");
+            if before == Some(Step::Datagram) {
+                assert_eq!(step, Step::Poll { may_lose: false });
+            }
+            datagrams += u32::from(step == Step::Datagram);
+            before = Some(step);
+        }
+    }
+}
+
 /// A call that never stops sending.
 struct Endless(SocketAddr, Arc<AtomicU64>);
 
 impl Call for Endless {
     fn handle_datagram(&mut self, _now_ns: u64, _datagram: Datagram<'_>) {}
 
-    fn poll_transmit(&mut self, _now_ns: u64, out: &mut dyn Outbox) {
+    fn poll_transmit(&mut self, _now_ns: u64, _may_lose: bool, out: &mut dyn Outbox) {
         while out.stage(PortId::rtp(0), self.0, b"endless").is_ok() {
             self.1.fetch_add(1, Ordering::Relaxed);
         }
@@ -317,7 +372,7 @@ struct Slow;
 impl Call for Slow {
     fn handle_datagram(&mut self, _now_ns: u64, _datagram: Datagram<'_>) {}
 
-    fn poll_transmit(&mut self, _now_ns: u64, _out: &mut dyn Outbox) {
+    fn poll_transmit(&mut self, _now_ns: u64, _may_lose: bool, _out: &mut dyn Outbox) {
         std::thread::sleep(Duration::from_millis(15));
     }
 

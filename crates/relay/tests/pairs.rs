@@ -348,7 +348,7 @@ const TICK_NS: u64 = 20_000_000;
 impl Call for Ticker {
     fn handle_datagram(&mut self, _now_ns: u64, _datagram: Datagram<'_>) {}
 
-    fn poll_transmit(&mut self, now_ns: u64, out: &mut dyn Outbox) {
+    fn poll_transmit(&mut self, now_ns: u64, _may_lose: bool, out: &mut dyn Outbox) {
         if self.next_ns == 0 {
             self.next_ns = now_ns;
         }

@@ -128,7 +128,7 @@ impl<C: Call> Plane<C> {
             Order::Create { at, slot, legs } => self.create(now_ns, at, slot, legs),
             Order::Command { at, run } => {
                 if self.is_there(at) {
-                    self.turn(at.index, now_ns, |slot, _| run(slot, now_ns));
+                    self.turn(at.index, now_ns, false, |slot, _| run(slot, now_ns));
                 }
             }
             Order::SetTos { at, tos } => {
@@ -220,7 +220,7 @@ impl<C: Call> Plane<C> {
         }
         self.calls[place] = Some(slot);
         // What it has to send without being asked, and its first timer.
-        self.turn(at.index, now_ns, |_, _| ());
+        self.turn(at.index, now_ns, false, |_, _| ());
     }
 
     fn set_tos(&mut self, index: u32, tos: u8) {
@@ -268,9 +268,15 @@ impl<C: Call> Plane<C> {
         })
     }
 
-    /// Does `work` with a call, then has it send, and sets its timer.
+    /// Does `work` with a call, then has it send, and sets its timer. `may_lose`: all sockets have been read.
     #[inline]
-    fn turn(&mut self, index: u32, now_ns: u64, work: impl FnOnce(&mut Slot<C>, &mut Ios)) {
+    fn turn(
+        &mut self,
+        index: u32,
+        now_ns: u64,
+        may_lose: bool,
+        work: impl FnOnce(&mut Slot<C>, &mut Ios),
+    ) {
         let Some(Some(slot)) = self.calls.get_mut(index as usize) else {
             return;
         };
@@ -278,8 +284,12 @@ impl<C: Call> Plane<C> {
         let policy = self.policy.as_ref();
         let turn = catch_unwind(AssertUnwindSafe(|| {
             work(slot, ios);
-            let has_more = transmit(slot, ios, counters, policy, spare.units(), now_ns);
-            (has_more, slot.call.next_timeout())
+            let spare = spare.units();
+            let is_full = transmit(slot, ios, counters, policy, spare, now_ns, may_lose);
+            let timeout_ns = slot.call.next_timeout();
+            // A loss that is due has another turn in this run, when all sockets have been read.
+            let waits = !may_lose && timeout_ns.is_some_and(|timeout_ns| timeout_ns <= now_ns);
+            (is_full || waits, timeout_ns)
         }));
         match turn {
             Ok((has_more, timeout_ns)) => {
@@ -316,7 +326,7 @@ impl<C: Call> Plane<C> {
         }
         for (i, &index) in due.iter().enumerate() {
             self.look_ahead(|ahead| due.get(i + ahead).copied());
-            self.turn(index, now_ns, |_, _| ());
+            self.turn(index, now_ns, true, |_, _| ());
         }
         due.clear();
         self.due = due;
@@ -400,7 +410,7 @@ impl<C: Call> Plane<C> {
             self.look_ahead(|ahead| Some(arrivals.get(i + ahead)?.call));
             if arrival.outcome == Outcome::Deliver {
                 self.desk.counters.packets_received.add(1);
-                self.turn(arrival.call, now_ns, |slot, ios| {
+                self.turn(arrival.call, now_ns, false, |slot, ios| {
                     if let Some(packets) = &mut ios[io] {
                         hand_over(slot, arrival, packets.bytes(i), now_ns);
                     }

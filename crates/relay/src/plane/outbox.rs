@@ -35,6 +35,7 @@ pub(super) fn transmit<C: Call>(
     policy: Option<&View>,
     spare: &mut u32,
     now_ns: u64,
+    may_lose: bool,
 ) -> bool {
     let mut turn = Turn {
         ios,
@@ -48,7 +49,7 @@ pub(super) fn transmit<C: Call>(
         spare,
         is_full: false,
     };
-    slot.call.poll_transmit(now_ns, &mut turn);
+    slot.call.poll_transmit(now_ns, may_lose, &mut turn);
     turn.is_full
 }
 

@@ -209,7 +209,7 @@ impl<C: Call> Bed<C> {
     pub(crate) fn poll(&mut self) {
         loop {
             (self.tray.left, self.tray.is_full) = (self.room, false);
-            self.call.poll_transmit(self.now_ns, &mut self.tray);
+            self.call.poll_transmit(self.now_ns, true, &mut self.tray);
             if !self.tray.is_full {
                 return;
             }

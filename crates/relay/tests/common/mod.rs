@@ -131,7 +131,7 @@ impl Call for Forwarder {
         }
     }
 
-    fn poll_transmit(&mut self, _now_ns: u64, out: &mut dyn Outbox) {
+    fn poll_transmit(&mut self, _now_ns: u64, _may_lose: bool, out: &mut dyn Outbox) {
         let Some((port, to)) = self.waiting else {
             return;
         };

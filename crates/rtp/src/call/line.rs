@@ -139,12 +139,17 @@ impl Line {
         }
         self.direction.hear_at_output();
         self.inputs = Some(Box::new(inputs));
+        self.set_ahead_ns(self.ahead_ns);
         Ok(())
     }
 
     /// As [`Call::set_ahead_ns`](super::Call::set_ahead_ns).
     pub fn set_ahead_ns(&mut self, ahead_ns: u64) {
         self.ahead_ns = ahead_ns;
+        let inputs = self.inputs.iter_mut().flat_map(|inputs| inputs.legs_mut());
+        for leg in std::iter::once(&mut self.source).chain(inputs) {
+            leg.set_ahead_ns(ahead_ns);
+        }
     }
 
     /// Filter and tap have what leaves, in the format of the party that hears, whatever comes in.

@@ -286,6 +286,9 @@ impl Call {
     /// average.
     pub fn set_ahead_ns(&mut self, ahead_ns: u64) {
         self.ahead_ns = ahead_ns;
+        for leg in &mut self.legs {
+            leg.set_ahead_ns(ahead_ns);
+        }
     }
 
     /// Takes a datagram from a party that arrived at `at_ns`.

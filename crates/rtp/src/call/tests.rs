@@ -158,10 +158,19 @@ impl Bed {
     }
 
     pub(super) fn poll(&mut self) {
+        self.poll_with(true);
+    }
+
+    /// As the owner does while datagrams may be unread.
+    fn poll_before_loss(&mut self) {
+        self.poll_with(false);
+    }
+
+    fn poll_with(&mut self, may_lose: bool) {
         let now_ns = self.now_ns;
         let heard = &mut self.heard;
         self.call
-            .poll_transmit(now_ns, true, &mut self.scratch, &mut |outgoing| {
+            .poll_transmit(now_ns, may_lose, &mut self.scratch, &mut |outgoing| {
                 if outgoing.channel == Channel::Rtcp {
                     return;
                 }
@@ -1020,5 +1029,61 @@ proptest! {
         // Each talkspurt may be filled up to a whole packet.
         let rounding_ns = bed.sent as u64 * 20 * MS;
         prop_assert!(heard_ns <= 2 * audio_ns + TAIL_NS_MAX + rounding_ns, "{heard_ns} {audio_ns}");
+    }
+}
+
+/// A jitter buffer of 40 ms covers 40 ms: docs/tuning.md. The owner polls in slices, half a slice ahead; it reads all that has arrived and
+/// polls after each packet.
+#[test]
+fn a_packet_that_comes_within_the_latency_is_never_lost() {
+    let pcmu = format(Encoding::Pcmu, 8000, 1);
+    let pcma = format(Encoding::Pcma, 8000, 1);
+    for to in [pcmu, pcma] {
+        let cases = [5, 10, 20].into_iter().flat_map(|slice_ms| {
+            let phases = (0..slice_ms).step_by(3);
+            phases
+                .flat_map(move |phase_ms| (0..40).map(move |late_ms| (slice_ms, phase_ms, late_ms)))
+        });
+        for (slice_ms, phase_ms, late_ms) in cases {
+            let name = format!("{to:?} slice {slice_ms} phase {phase_ms} late {late_ms}");
+            let mut bed = Bed::between(pcmu, to);
+            let leg = |side, format| LegConfig {
+                jitter: jitter::Config::new(8000, 40 * MS),
+                ..leg(side, &[Payload::audio(96, format)])
+            };
+            let config = CallConfig {
+                legs: [leg(Side::A, pcmu), leg(Side::B, to)],
+                directions: [DirectionConfig::default(); 2],
+            };
+            bed.call = Call::new(0, config).unwrap();
+            bed.call.set_ahead_ns(slice_ms * MS / 2);
+            let mut arrivals: Vec<_> = (0..100)
+                .map(|number| {
+                    let bytes = bed.packet(96, false, &[number as u8; 160]);
+                    bed.time = bed.time.wrapping_add(160);
+                    let late_ns = if number % 20 == 10 { late_ms * MS } else { 0 };
+                    (number * 20 * MS + late_ns, bytes)
+                })
+                .collect();
+            arrivals.sort_by_key(|(at_ns, _)| *at_ns);
+            let mut arrivals = arrivals.into_iter().peekable();
+            bed.now_ns = phase_ms * MS;
+            while bed.now_ns < 3000 * MS {
+                let now_ns = bed.now_ns;
+                while let Some((at_ns, bytes)) = arrivals.next_if(|(at_ns, _)| *at_ns <= now_ns) {
+                    let from = address(Side::A);
+                    bed.call
+                        .handle_datagram(now_ns, at_ns, Side::A, Channel::Rtp, from, &bytes);
+                    bed.poll_before_loss();
+                }
+                bed.poll();
+                bed.now_ns += slice_ms * MS;
+            }
+            assert_eq!(bed.call.stats().legs[0].jitter.lost, 0, "{name}");
+            assert_eq!(bed.heard.len(), 100, "{name}");
+            let first = bed.heard[0].seq;
+            let numbers = bed.heard.iter().map(|heard| heard.seq.distance_from(first));
+            assert!(numbers.eq(0..100), "{name}");
+        }
     }
 }

@@ -90,7 +90,7 @@ impl<T> JitterBuffer<T> {
             return i64::MIN;
         }
         let send_ns = match (&head.what, self.release) {
-            (Next::Missing { send_ns, .. }, _) => *send_ns,
+            (Next::Missing { send_ns, .. }, _) => send_ns.saturating_add(self.ahead_ns),
             (_, Release::InOrder) => return i64::MIN,
             (_, Release::AtDeadline) => head.send_ns,
         };

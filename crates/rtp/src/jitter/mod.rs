@@ -131,6 +131,8 @@ pub struct JitterBuffer<T> {
     /// Between consecutive packets; 0 while unknown.
     spacing_ns: i64,
     latency_ns: i64,
+    /// See [`JitterBuffer::set_ahead_ns`].
+    ahead_ns: i64,
     last_at_ns: i64,
     last_transit_ns: i64,
     /// 16 times the jitter of RFC 3550, A.8, so that the division by 16 loses nothing.
@@ -213,6 +215,7 @@ impl<T> JitterBuffer<T> {
             last_play_ns: 0,
             spacing_ns: 0,
             latency_ns,
+            ahead_ns: 0,
             last_at_ns: 0,
             last_transit_ns: 0,
             jitter_ns_x16: 0,
@@ -283,6 +286,18 @@ impl<T> JitterBuffer<T> {
         self.cold.config = config;
         self.announce_source(ResyncCause::Restart);
         Ok(())
+    }
+
+    /// The caller polls this much ahead of the present time, so that packets are on time on average. A loss is declared when the
+    /// deadline itself has passed, because the packet may arrive until then.
+    pub fn set_ahead_ns(&mut self, ahead_ns: u64) {
+        self.ahead_ns = ahead_ns as i64;
+    }
+
+    /// As set by [`set_ahead_ns`](Self::set_ahead_ns).
+    #[must_use]
+    pub fn ahead_ns(&self) -> u64 {
+        self.ahead_ns as u64
     }
 
     /// The next output that is due at `now_ns`, or nothing.
@@ -401,7 +416,8 @@ impl<T> JitterBuffer<T> {
     /// As new, with the present settings. Held packets are dropped, not given back, and the counts are 0.
     pub fn reset(&mut self) {
         if let Ok(new) = JitterBuffer::new(self.config()) {
-            *self = new;
+            let ahead_ns = self.ahead_ns;
+            *self = JitterBuffer { ahead_ns, ..new };
         }
     }
 

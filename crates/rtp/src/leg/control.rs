@@ -31,7 +31,9 @@ impl<K: Keep> Leg<K> {
             ..receiving.jitter
         })?;
         self.flush();
+        let ahead_ns = self.jitter.ahead_ns();
         self.jitter = jitter;
+        self.jitter.set_ahead_ns(ahead_ns);
         self.clock_rate_hz = clock_rate_hz;
         self.payload_type = NO_TYPE;
         self.takes = receiving.payloads.clone();
@@ -67,6 +69,11 @@ impl<K: Keep> Leg<K> {
             self.jitter.set_latency_ns(config.latency_ns)?;
         }
         Ok(())
+    }
+
+    /// See [`JitterBuffer::set_ahead_ns`].
+    pub fn set_ahead_ns(&mut self, ahead_ns: u64) {
+        self.jitter.set_ahead_ns(ahead_ns);
     }
 
     /// Whether [`poll_due`](Self::poll_due) without losses stops at one that an unread packet might prevent.

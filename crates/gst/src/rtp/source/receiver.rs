@@ -197,6 +197,7 @@ impl Receiver {
         mtu: u32,
     ) -> Self {
         let slice_ns = shard.wait().as_nanos() as u64;
+        session.party().leg.set_ahead_ns(slice_ns / 2);
         Receiver {
             input: Input::of(shard, &sockets, mailbox, mtu),
             counts: Arc::default(),
