@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 
+use super::direction::units_of;
 use super::tests::{Bed, Heard, MS, address, format, with_keys};
 use super::*;
 use crate::codec::{Decoder, Encoder, Encoding};
@@ -685,6 +686,41 @@ fn nothing_is_sent_to_an_address_that_is_none() {
     bed.tone(pcmu(), 20, 200, |_| false);
     assert_one_stream(&bed, "back");
     assert!(bed.heard.len() >= before + 8);
+}
+
+/// A sender may let its timestamps stand still in a pause. A key pressed in its name during or after the pause replaces its audio for as long as
+/// the key lasts, not for as long as the pause was.
+#[test]
+fn a_key_after_a_pause_replaces_no_more_than_itself() {
+    for to in listeners() {
+        for (pause_ms, pauses_between) in [(0, false), (300, false), (3000, false), (3000, true)] {
+            let name = format!("{to} {pause_ms} ms, again {pauses_between}");
+            let b = with_keys(to, 110, to.clock_rate_hz);
+            let mut bed = Bed::new(
+                &[Payload::audio(96, pcmu())],
+                &b,
+                DirectionConfig::default(),
+            );
+            bed.tone(pcmu(), 20, 400, |_| false);
+            bed.wait_ms(pause_ms);
+            if pauses_between {
+                bed.tone(pcmu(), 20, 400, |_| false);
+            }
+            bed.call.press(bed.now_ns, Side::A, press(5)).unwrap();
+            bed.tone(pcmu(), 20, 200, |_| false);
+            let before = bed.heard.len();
+            bed.tone(pcmu(), 20, 1000, |_| false);
+            let audio = bed.heard[before..]
+                .iter()
+                .filter(|heard| heard.payload_type != 110);
+            // The key lasts 100 ms, the jitter buffer 60 ms.
+            let payload = Payload::audio(96, to);
+            let units = audio.map(|heard| u64::from(units_of(&payload, &heard.payload)));
+            let spoken_ms = units.sum::<u64>() * 1000 / u64::from(to.clock_rate_hz);
+            assert!(spoken_ms >= 940, "{name}: {spoken_ms} ms of 1000");
+            assert_one_stream(&bed, &name);
+        }
+    }
 }
 
 /// What an owner does.

@@ -334,6 +334,7 @@ impl Call {
                 packet,
                 send,
             };
+            direction.note_latency(from.latency_ns());
             while let Some(media) = from.poll_media(media_ns, may_lose) {
                 direction.handle(media, work, &mut out);
             }

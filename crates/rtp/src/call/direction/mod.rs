@@ -143,6 +143,8 @@ pub(super) struct Direction {
     pressing: Option<Box<Pressing>>,
     /// How long before its play time the last packet came out of the jitter buffer.
     lead_ns: u64,
+    /// Of the jitter buffer.
+    latency_ns: u64,
     /// The party's keys are not passed on.
     blocks_keys: bool,
     /// Whatever the mode is.
@@ -190,6 +192,7 @@ impl Direction {
             playing: None,
             pressing: None,
             lead_ns: 0,
+            latency_ns: 0,
             blocks_keys: false,
             passes_keys: false,
             is_held: false,
@@ -252,7 +255,7 @@ impl Direction {
         }
         self.earn(payload, packet.bytes);
         self.lead_ns = packet.play_ns.saturating_sub(out.now_ns);
-        let is_pressing = self.pressing.is_some() && self.is_pressing(packet.play_ns);
+        let is_pressing = self.pressing.is_some() && self.is_pressing(packet.play_ns, out.now_ns);
         let is_quiet = self.playing.is_some() || self.mode() == Mode::Hold || is_pressing;
         if self.tap.is_some() && (is_quiet || !matches!(self.route, Route::Anew(_))) {
             self.note_tapped(payload, packet.bytes);
@@ -417,7 +420,7 @@ impl Direction {
     fn handle_loss(&mut self, loss: &Loss<'_>, work: &mut Work, out: &mut Out<'_>) {
         self.stats.lost += u64::from(loss.packets);
         let made_ns = loss.duration_ns.min(TAIL_NS_MAX).min(self.budget_ns);
-        let is_pressing = self.is_pressing(loss.play_ns);
+        let is_pressing = self.is_pressing(loss.play_ns, out.now_ns);
         let is_quiet = self.playing.is_some() || self.mode() == Mode::Hold || is_pressing;
         let units = self.loss_units(is_quiet);
         if units > 0 && !work.spend(units) {
@@ -490,7 +493,7 @@ impl Direction {
     /// Passed on to a side that has comfort noise; others fill a pause themselves.
     fn handle_noise(&mut self, payload: &Payload, packet: &MediaPacket<'_>, out: &mut Out<'_>) {
         self.stats.noise_packets += 1;
-        let is_pressing = self.is_pressing(packet.play_ns);
+        let is_pressing = self.is_pressing(packet.play_ns, out.now_ns);
         if self.playing.is_some() || self.mode() != Mode::Pass || is_pressing {
             return;
         }
@@ -543,6 +546,11 @@ impl Direction {
         self.restart(work, out);
         self.map.restart_at(out.now_ns);
         self.reroute();
+    }
+
+    /// The jitter buffer delays the party's packets by this much.
+    pub(super) fn note_latency(&mut self, latency_ns: u64) {
+        self.latency_ns = latency_ns;
     }
 
     pub(super) fn set_mode(&mut self, mode: Mode) {

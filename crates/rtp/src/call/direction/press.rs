@@ -19,8 +19,10 @@ pub(super) struct Pressing {
     current: Option<Pressed>,
     /// When the next key may begin.
     next_ns: u64,
-    /// The party's packets are heard again from this play time on.
+    /// The party's packets are heard again from this play time on,
     until_ns: u64,
+    /// and from this time on whatever their play time is: a sender whose timestamps stand still in a pause is far behind afterwards.
+    until_now_ns: u64,
 }
 
 /// A key that is pressed now.
@@ -73,10 +75,11 @@ impl Direction {
 
     /// Whether a key is heard in place of what is played at `play_ns`.
     #[inline]
-    pub(super) fn is_pressing(&self, play_ns: u64) -> bool {
-        self.pressing
-            .as_ref()
-            .is_some_and(|pressing| pressing.current.is_some() || play_ns < pressing.until_ns)
+    pub(super) fn is_pressing(&self, play_ns: u64, now_ns: u64) -> bool {
+        self.pressing.as_ref().is_some_and(|pressing| {
+            let is_before_end = play_ns < pressing.until_ns && now_ns < pressing.until_now_ns;
+            pressing.current.is_some() || is_before_end
+        })
     }
 
     /// Whether a key is pressed now.
@@ -245,6 +248,7 @@ impl Direction {
         self.resume_play(end_ns);
         if let Some(pressing) = &mut self.pressing {
             pressing.until_ns = pressed.play_ns + pressed.press.duration_ns;
+            pressing.until_now_ns = end_ns + self.latency_ns;
             let heard_ns = pressing.until_ns.saturating_sub(self.lead_ns);
             pressing.next_ns = end_ns.max(heard_ns) + pressed.press.pause_ns;
         }
