@@ -9,6 +9,8 @@ mod branches;
 mod common;
 #[path = "calls/destinations.rs"]
 mod destinations;
+#[path = "calls/early.rs"]
+mod early;
 #[path = "calls/ends.rs"]
 mod ends;
 #[path = "calls/formats.rs"]

@@ -44,7 +44,11 @@ struct Scene {
 
 impl Scene {
     fn new() -> Scene {
-        let relay = Relay::start(&["--http", "127.0.0.1:0"]);
+        Scene::with(&[])
+    }
+
+    fn with(arguments: &[&str]) -> Scene {
+        let relay = Relay::start(&[&["--http", "127.0.0.1:0"], arguments].concat());
         let service =
             UdpSocket::bind(relay.http.expect("an address")).expect("TCP has it, UDP has not");
         service.set_nonblocking(true).expect("non-blocking");
@@ -209,6 +213,39 @@ fn a_service_is_not_learned_as_a_party() {
     }
     scene.talk(&attempt, to);
     scene.gets_nothing("learned");
+}
+
+#[test]
+fn a_denied_network_gets_nothing_but_its_exceptions() {
+    let rules = [
+        "--media-deny",
+        "127.0.0.0/29",
+        "--media-allow",
+        "127.0.0.3",
+        "--media-allow",
+        "127.0.0.1",
+    ];
+    for (host, is_denied) in [
+        ("127.0.0.2", true),
+        ("127.0.0.3", false),
+        ("127.0.0.9", false),
+    ] {
+        let mut scene = Scene::with(&rules);
+        let attempt = Attempt::new("m=audio PORT RTP/AVP 0", pcmu);
+        let party = UdpSocket::bind((host, 0)).expect("all of 127.0.0.0/8 is here");
+        party.set_nonblocking(true).expect("non-blocking");
+        let port = party.local_addr().expect("bound").port();
+        let caller = sdp(attempt.lines[0], port).replace("IP4 127.0.0.1", &format!("IP4 {host}"));
+        let ([_, to], [offered, _]) = scene.connect(&attempt, &caller);
+        scene.talk(&attempt, to);
+        assert_eq!(party.recv(&mut [0; 2048]).is_err(), is_denied, "{host}");
+        let warning = offered.as_str().unwrap_or_default();
+        assert_eq!(
+            warning.contains("denied by configuration"),
+            is_denied,
+            "{host}: {warning}"
+        );
+    }
 }
 
 #[test]

@@ -234,7 +234,14 @@ fn files_of_each_format_are_heard() {
             ("from-tag", b"b"),
             ("file", file.as_bytes()),
         ];
-        relay.ask_ok("play media", &keys);
+        let reply = relay.ask_ok("play media", &keys);
+        // The headers of the others do not tell.
+        let is_told = reply.contains("8:durationi2000e");
+        assert_eq!(
+            is_told,
+            !name.ends_with("opus") && !name.ends_with("mp3"),
+            "{reply}"
+        );
         let heard = parties[1].hear(90);
         // Without what encoders begin with.
         let (level, noise) = level(&heard[2400..14_400], 8000.0);
@@ -300,6 +307,37 @@ fn is_heard(from: &mut Party, to: &Party) -> usize {
     }
     wait(LIMIT);
     others
+}
+
+/// Ringback: the party that offers hears it before the answer, and the other party afterwards.
+#[test]
+fn an_offerer_hears_a_file_before_the_answer() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("ring.wav");
+    write_tone(&path, 8000, 1, 1);
+    let file = path.display().to_string();
+    let mut relay = Relay::start(&[]);
+    let [mut a, mut b] = ["a", "b"].map(Party::new);
+    let sdps = [&a, &b].map(|party| party.sdp().into_bytes());
+    let base: [(&str, &[u8]); 2] = [("call-id", b"early"), ("from-tag", b"a")];
+    let to_b = relay.ask_ok("offer", &[&base[..], &[("sdp", &sdps[0])]].concat());
+    let play: [(&str, &[u8]); 2] = [("file", file.as_bytes()), ("repeat-times", b"1000000")];
+    let reply = relay.ask_ok("play media", &[&base[..], &play].concat());
+    assert!(reply.contains("8:durationi1000e"), "{reply}");
+    let heard = a.hear(50);
+    let (level, noise) = level(&heard, 8000.0);
+    assert!(
+        (0.94..1.06).contains(&level) && noise < 0.05,
+        "{level} {noise}"
+    );
+    let answer: [(&str, &[u8]); 2] = [("to-tag", b"b"), ("sdp", &sdps[1])];
+    let to_a = relay.ask_ok("answer", &[&base[..], &answer].concat());
+    (a.relay, b.relay) = (Some(port_of(&to_a)), Some(port_of(&to_b)));
+    // Until it is ended.
+    a.hear(10);
+    relay.ask_ok("stop media", &base);
+    is_heard(&mut b, &a);
+    is_heard(&mut a, &b);
 }
 
 #[test]

@@ -87,6 +87,9 @@ impl<P> Calls<P> {
     pub(super) fn handle_media_command(&mut self, request: &Request) -> Result<Outcome, Failure> {
         let name = bounded("call-id", request.required("call-id")?)?;
         let id = CallId::new(name);
+        if request.command() == Command::PlayMedia {
+            self.prepare_to_play(&id, request)?;
+        }
         let call = self.calls.get_mut(&id);
         let call = call.ok_or_else(|| Failure::NoCall(shown(name)))?;
         match request.command() {
@@ -124,6 +127,23 @@ impl<P> Calls<P> {
         self.actions.extend(call.refresh());
         self.schedule(&id);
         Ok(Outcome::Reply(Reply::Ok(Dictionary::new())))
+    }
+}
+
+impl<P> Calls<P> {
+    /// Media may be played to the author of an offer before the answer: its streams begin.
+    fn prepare_to_play(&mut self, id: &CallId, request: &Request) -> Result<(), Failure> {
+        Play::of(request)?;
+        let Some(call) = self.calls.get(id) else {
+            return Ok(());
+        };
+        if let Chosen::Sides(sides) = choose(call, request)?
+            && told(call, request, |to| StreamCommand::StopPlay { to }).is_err()
+            && let Some(at) = call.find_early(&sides)
+        {
+            self.begin_early(id, at);
+        }
+        Ok(())
     }
 }
 

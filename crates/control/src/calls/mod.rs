@@ -59,6 +59,7 @@ mod attributes;
 mod commands;
 mod delete;
 mod dialog;
+mod early;
 mod failure;
 mod id;
 mod live;

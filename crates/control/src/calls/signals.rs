@@ -293,7 +293,7 @@ impl<P> Dialog<P> {
 }
 
 /// What changes with an answer.
-enum Changed<P> {
+pub(super) enum Changed<P> {
     Nothing,
     /// The stream of the slot ends.
     Removed(Slot<P>),
@@ -311,7 +311,11 @@ enum Changed<P> {
 }
 
 /// The `m=` line is specified so from now on; `None`: it is rejected.
-fn take_over<P>(dialog: &mut Dialog<P>, index: usize, spec: Option<Box<StreamSpec>>) -> Changed<P> {
+pub(super) fn take_over<P>(
+    dialog: &mut Dialog<P>,
+    index: usize,
+    spec: Option<Box<StreamSpec>>,
+) -> Changed<P> {
     let fresh = dialog
         .offer
         .as_mut()
@@ -347,7 +351,7 @@ fn take_over<P>(dialog: &mut Dialog<P>, index: usize, spec: Option<Box<StreamSpe
     Changed::Updated { stream, spec }
 }
 
-fn carry_out<P>(
+pub(super) fn carry_out<P>(
     actions: &mut std::collections::VecDeque<Action<P>>,
     streams: &mut std::collections::BTreeMap<super::StreamId, CallId>,
     id: &CallId,

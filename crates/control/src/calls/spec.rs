@@ -118,6 +118,16 @@ impl SideSpec {
     }
 }
 
+impl SideSpec {
+    /// No party is there: nothing is sent to it or taken from it.
+    pub(super) fn forget_party(&mut self) {
+        self.rtp = None;
+        self.rtcp = None;
+        self.learn = Learn::Never;
+        self.waits_for_nat = false;
+    }
+}
+
 /// The keys of SRTP with a party. Their debug output has no key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SrtpKeys {

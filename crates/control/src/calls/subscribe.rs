@@ -6,7 +6,7 @@
 use std::fmt::Write;
 
 use threadbare_rtp::call::Side;
-use threadbare_rtp::leg::{Carries, Learn, Payload};
+use threadbare_rtp::leg::{Carries, Payload};
 
 use super::dialog::{Dialog, Offered, Plan, Slot};
 use super::failure::Failure;
@@ -15,7 +15,7 @@ use super::names::{Names, Tags, bounded, optional};
 use super::offer::{self, Desk};
 use super::options::Options;
 use super::ports::PortSource;
-use super::spec::{Copied, SideSpec, StreamKind, StreamSpec};
+use super::spec::{Copied, StreamKind, StreamSpec};
 use super::transport::Transport;
 use super::warnings::{Unusable, Warnings};
 use super::{Action, CallId, Calls, EndReason, Outcome, Random, answer};
@@ -293,18 +293,12 @@ impl<P> Dialog<P> {
 
     /// What is special about the stream of an `m=` line that is a copy, or is published.
     pub(super) fn finish_spec(&self, index: usize, spec: &mut StreamSpec) {
-        let nobody = |side: &mut SideSpec| {
-            side.rtp = None;
-            side.rtcp = None;
-            side.learn = Learn::Never;
-            side.waits_for_nat = false;
-        };
         if let Some(copied) = self.copies.get(index) {
             spec.copies = Some(*copied);
-            nobody(&mut spec.sides[0]);
+            spec.sides[0].forget_party();
         }
         if self.is_publication {
-            nobody(&mut spec.sides[1]);
+            spec.sides[1].forget_party();
         }
     }
 }

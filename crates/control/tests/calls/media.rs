@@ -213,10 +213,9 @@ fn media_are_played() {
     // Nothing runs yet.
     ok(bench.offer(&sdp(ALICE, PCMU), &[("call-id", "d")]));
     let reason = error(bench.ask(&[
-        ("command", "play media"),
+        ("command", "stop media"),
         ("call-id", "d"),
         ("from-tag", "a"),
-        ("file", "x"),
     ]));
     assert!(reason.contains("answered"), "{reason}");
 }

@@ -186,6 +186,16 @@ fn open_mp3(mut bytes: Bytes) -> Result<Opened, FileError> {
 }
 
 impl Opened {
+    /// The length of the audio, ms. `None`: its headers do not have it.
+    pub(crate) fn duration_ms(&self) -> Option<u64> {
+        let frames = match &self.kind {
+            Kind::Wav(reader) => Some(u64::from(reader.duration())),
+            Kind::Flac(reader) => reader.streaminfo().samples,
+            Kind::Opus(_) | Kind::Mp3(_) => None,
+        };
+        Some(frames?.saturating_mul(1000) / u64::from(self.rate_hz))
+    }
+
     /// The samples, as far as they can be read, to be played once.
     ///
     /// # Errors

@@ -22,8 +22,8 @@ pub(super) struct JobId(u64);
 /// What became of a file.
 #[derive(Debug)]
 pub(super) enum News {
-    /// It is of a known format.
-    Opened,
+    /// It is of a known format, and so long, ms.
+    Opened(Option<u64>),
     /// Its samples, to be played once.
     Decoded(Clip),
     /// It is not played, and why.
@@ -139,7 +139,7 @@ fn open_all(
         match guarded(|| find(source, cache)) {
             Ok(Found::Known(clip)) => teller.tell(id, News::Decoded(clip)),
             Ok(Found::New(key, new)) => {
-                teller.tell(id, News::Opened);
+                teller.tell(id, News::Opened(new.duration_ms()));
                 let job = Job {
                     id,
                     name,

@@ -33,6 +33,21 @@ pub(super) struct Unanswered {
     pub(super) reply: Reply,
 }
 
+impl Unanswered {
+    /// The answer. "the response dictionary may contain the key `duration` if the length of the media file could be determined", in milliseconds.
+    fn answer(mut self, duration_ms: Option<u64>) -> Step {
+        if let (Reply::Ok(keys), Some(ms)) = (&mut self.reply, duration_ms) {
+            keys.push("duration", i64::try_from(ms).unwrap_or(i64::MAX));
+        }
+        Step::Answer(self)
+    }
+}
+
+fn duration_ms(clip: &Clip) -> u64 {
+    let frames = clip.pcm.len() / usize::from(clip.channels.max(1));
+    frames as u64 * 1000 / u64::from(clip.rate_hz.max(1))
+}
+
 /// What is to be done now.
 #[derive(Debug)]
 pub(super) enum Step {
@@ -140,9 +155,12 @@ impl Plays {
             };
             let unanswered = waiting.unanswered.take().map(|(one, _)| one);
             match news {
-                News::Opened => steps.extend(unanswered.map(Step::Answer)),
+                News::Opened(duration_ms) => {
+                    steps.extend(unanswered.map(|one| one.answer(duration_ms)));
+                }
                 News::Decoded(clip) => {
-                    steps.extend(unanswered.map(Step::Answer));
+                    let duration_ms = duration_ms(&clip);
+                    steps.extend(unanswered.map(|one| one.answer(Some(duration_ms))));
                     let plays = waiting.plays.drain(..);
                     steps.extend(plays.map(|play| Step::Play(play, clip.clone())));
                     self.waiting.remove(&id);

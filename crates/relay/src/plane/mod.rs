@@ -105,13 +105,14 @@ impl<C: Call> Plane<C> {
     }
 
     fn run_orders(&mut self, cx: &Cx<'_>, now_ns: u64) {
-        if let Some(policy) = &mut self.policy {
-            policy.refresh();
-        }
         let until_ns = now_ns.saturating_add(self.run_ns_max / 2);
         for count in 1.. {
             if self.orders.is_empty() {
                 self.desk.take(&mut self.orders);
+                // Behind the orders: one may count on a policy that was set before it.
+                if let Some(policy) = &mut self.policy {
+                    policy.refresh();
+                }
             }
             let Some(order) = self.orders.pop_front() else {
                 return;
