@@ -227,17 +227,16 @@ impl<P> Reading<'_, '_, P> {
             ..*transport
         };
         let outgoing = options.transport.unwrap_or(own);
-        let offers_keys = outgoing.is_secure || options.offers_osrtp;
-        if outgoing.is_secure && options.sdes.is_off {
-            return Err(Unusable::NoSuite(outgoing.name()));
-        }
-        let own_keys = if offers_keys {
+        // "Default behaviour is to pass through OSRTP negotiations."
+        let passes_osrtp = accepted.is_some() && options.transport.is_none();
+        let offers_keys = outgoing.is_secure || options.offers_osrtp || passes_osrtp;
+        let own_keys = if offers_keys && !options.sdes.is_off {
             let before = before[self.author.other() as usize];
             sdes::offer(&remote.cryptos, &options.sdes, before, self.desk.random)
         } else {
             Vec::new()
         };
-        if offers_keys && own_keys.is_empty() {
+        if outgoing.is_secure && own_keys.is_empty() {
             return Err(Unusable::NoSuite(outgoing.name()));
         }
         let mux = options.mux;

@@ -238,23 +238,30 @@ fn opportunistic_keys_are_accepted_by_request() {
         ALICE,
         &format!("{PCMU}a=crypto:1 AES_CM_128_HMAC_SHA1_80 inline:{KEY}\n"),
     );
+    // "Default behaviour is to pass through OSRTP negotiations."
     let accept = [("OSRTP", "accept")];
-    for (of_offer, of_answer, is_secure) in [
-        (&[][..], &[][..], false),
-        (&accept, &[], true),
-        (&[], &accept, true),
+    let keyed = format!("{BOB_PCMU}a=crypto:1 AES_CM_128_HMAC_SHA1_80 inline:{KEY}\n");
+    for (of_offer, answer, of_answer, is_secure) in [
+        (&[][..], BOB_PCMU, &[][..], [false, false]),
+        (&[], &*keyed, &[], [true, true]),
+        (&accept, BOB_PCMU, &[], [true, false]),
+        (&[], BOB_PCMU, &accept, [true, false]),
     ] {
         let mut bench = Bench::default();
         let to_bob = sdp_of(bench.offer(&offer, of_offer));
-        assert!(!to_bob.contains("a=crypto"), "{to_bob}");
-        let to_alice = sdp_of(bench.answer(&sdp(BOB, BOB_PCMU), of_answer));
+        assert_eq!(media(&to_bob), ["m=audio 30002 RTP/AVP 0"]);
+        assert_eq!(attributes(&to_bob, "crypto").len(), 5, "{to_bob}");
+        let to_alice = sdp_of(bench.answer(&sdp(BOB, answer), of_answer));
         assert_eq!(media(&to_alice), ["m=audio 30000 RTP/AVP 0"]);
-        assert_eq!(
-            attributes(&to_alice, "crypto").len(),
-            usize::from(is_secure)
-        );
-        let [a, b] = &bench.only().spec.sides;
-        assert_eq!((a.srtp.is_some(), b.srtp.is_some()), (is_secure, false));
+        let keys = attributes(&to_alice, "crypto").len();
+        assert_eq!(keys, usize::from(is_secure[0]), "{to_alice}");
+        let sides = bench.only().spec.sides.each_ref();
+        assert_eq!(sides.map(|side| side.srtp.is_some()), is_secure);
+    }
+    // A request that names the protocol does not pass them, nor one without SDES.
+    for asked in [("transport-protocol", "RTP/AVP"), ("SDES", "off")] {
+        let to_bob = sdp_of(Bench::default().offer(&offer, &[asked]));
+        assert!(!to_bob.contains("a=crypto"), "{to_bob}");
     }
 }
 
