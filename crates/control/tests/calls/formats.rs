@@ -106,6 +106,10 @@ fn numbers_of_rtcp_are_warned_of() {
     let lines = "m=audio 4000 RTP/AVP 0 72\na=rtpmap:72 opus/48000/2\n";
     let reply = ok(bench.offer(&sdp(ALICE, lines), &[]));
     assert!(warning(&reply).contains("72"), "{reply:?}");
+    // Without another codec, the line cannot be used.
+    let alone = lines.replace(" 0 72", " 72");
+    let reason = error(bench.offer(&sdp(ALICE, &alone), &[("call-id", "d")]));
+    assert!(reason.contains("codec"), "{reason}");
 }
 
 #[test]
