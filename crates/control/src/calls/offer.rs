@@ -234,7 +234,7 @@ impl<P> Reading<'_, '_, P> {
             ..*transport
         };
         let outgoing = options.transport.unwrap_or(own);
-        // "Default behaviour is to pass through OSRTP negotiations."
+        // As documented, opportunistic keys of one side are offered to the other side, too.
         let passes_osrtp = accepted.is_some() && options.transport.is_none();
         let offers_keys = outgoing.is_secure || options.offers_osrtp || passes_osrtp;
         let own_keys = if offers_keys && !options.sdes.is_off {

@@ -141,7 +141,7 @@ fn lines_of_two_families_get_addresses_of_their_own() {
         |sdp: &str| sdp.contains("c=IN IP4 203.0.113.7") && sdp.contains("c=IN IP6 2001:db8::7");
     assert!(is_of_both(&to_alice), "{to_alice}");
     let ports = bench.ports.open();
-    // Whoever offers next, each line keeps its family and its ports.
+    // A later offer by either party keeps the family and the ports of each line.
     let of_bob = [("call-id", "c"), ("from-tag", "b"), ("to-tag", "a")];
     let offer = sdp(BOB, &two);
     let to_alice = sdp_of(bench.ask(&with(&of_bob, &[("command", "offer"), ("sdp", &offer)])));

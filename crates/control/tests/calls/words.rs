@@ -18,7 +18,7 @@ fn numbers(map: &Option<std::sync::Arc<threadbare_rtp::leg::PayloadMap>>) -> Vec
 
 #[test]
 fn masked_codec_that_is_accepted_is_in_the_answer() {
-    // "Similar to `mask` and `consume` but doesn't remove the codec": both together hide it and accept it.
+    // `mask` hides a codec from the other side, `accept` takes it from the offerer. In rtpengine 10.5.3.5's answer it is, too.
     let opus = "m=audio 4000 RTP/AVP 120 8 101\na=rtpmap:120 opus/48000/2\na=rtpmap:101 telephone-event/8000\n";
     for flags in [
         "codec-mask-opus codec-accept-opus",
@@ -95,8 +95,7 @@ fn stripped_codec_of_a_copy_is_converted() {
 
 #[test]
 fn excluded_suite_is_not_answered() {
-    // "if there are no crypto suites left, which can be used later in the answer towards the offerer, then rtpengine will intentionally leave the
-    // top most one offered".
+    // As documented: without any suite left, the first one of the offer is answered all the same.
     let line = |tag: u32, suite: &str| format!("a=crypto:{tag} {suite} inline:{KEY}\n");
     let (long, short) = ("AES_CM_128_HMAC_SHA1_80", "AES_CM_128_HMAC_SHA1_32");
     let both = line(1, long) + &line(2, short);
@@ -238,7 +237,7 @@ fn opportunistic_keys_are_accepted_by_request() {
         ALICE,
         &format!("{PCMU}a=crypto:1 AES_CM_128_HMAC_SHA1_80 inline:{KEY}\n"),
     );
-    // "Default behaviour is to pass through OSRTP negotiations."
+    // Without the key, they are offered to Bob as well, who decides.
     let accept = [("OSRTP", "accept")];
     let keyed = format!("{BOB_PCMU}a=crypto:1 AES_CM_128_HMAC_SHA1_80 inline:{KEY}\n");
     for (of_offer, answer, of_answer, is_secure) in [
