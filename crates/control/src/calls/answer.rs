@@ -207,9 +207,11 @@ impl<P> Reading<'_, P> {
             let what = format!("a=crypto with {suite} under another tag than it was offered");
             warnings.add(index, what);
         }
-        // Opportunistic keys (RFC 8643) are used if either message says so.
+        // Opportunistic keys (RFC 8643) are used if either message says so, or if the answerer uses its own.
         let is_opportunistic = !audio.transports[0].is_secure;
-        let accepts = self.exchange.options.accepts_osrtp || self.options.accepts_osrtp;
+        let accepts = their_keys.is_some()
+            || self.exchange.options.accepts_osrtp
+            || self.options.accepts_osrtp;
         let own_keys = audio
             .accepted
             .as_ref()

@@ -5,9 +5,7 @@ use std::net::SocketAddr;
 use threadbare_rtp::call::Side;
 
 use super::Random;
-use super::dialog::{
-    AudioOffer, Dialog, Exchange, Local, Offered, Party, Place, Plan, Remote, Slot,
-};
+use super::dialog::{AudioOffer, Dialog, Exchange, Local, Offered, Place, Plan, Remote, Slot};
 use super::failure::Failure;
 use super::id::StreamId;
 use super::options::Options;
@@ -20,7 +18,7 @@ use super::transport::Transport;
 use super::warnings::{Unusable, Warnings};
 use crate::codec;
 use crate::ng::{Refusal, Value};
-use crate::sdp::{MediaLine, MediaOutline, Sdp};
+use crate::sdp::{MediaLine, MediaOutline, RTCP_NUMBERS, Sdp};
 
 /// An offer that can be carried out.
 #[derive(Debug)]
@@ -69,15 +67,21 @@ pub(super) fn prepare<P>(
     let mut warnings = Warnings::default();
     let media = offered(desk, dialog, author, options, &sdp, &mut warnings);
     warnings.check(media.iter().any(Offered::is_carried))?;
-    let interfaces = desk.ports.interfaces();
-    let places = |one: &Offered| places(interfaces, dialog, author, options, one.remote.rtp);
+    let places = Placing {
+        interfaces: desk.ports.interfaces(),
+        dialog,
+        author,
+        options,
+    };
+    let of_each = media.iter().enumerate();
+    let of_each = of_each.map(|(index, one)| places.of_line(index, one.remote.rtp));
+    let of_each: Vec<[Place; 2]> = of_each.collect::<Result<_, _>>()?;
     // The first medium decides for the dialog.
-    let first = media.iter().find(|one| one.is_carried()).or(media.first());
-    let place_of_all = first.map_or_else(
-        || self::places(interfaces, dialog, author, options, None),
-        places,
-    )?;
-    let of_each: Vec<[Place; 2]> = media.iter().map(places).collect::<Result<_, _>>()?;
+    let first = media.iter().position(Offered::is_carried);
+    let place_of_all = match of_each.get(first.unwrap_or(0)) {
+        Some(places) => places.clone(),
+        None => places.of_line(0, None)?,
+    };
     let mut ports = Vec::new();
     let mut locals: Vec<Option<Local>> = Vec::new();
     for (index, (one, places)) in media.iter().zip(&of_each).enumerate() {
@@ -205,8 +209,11 @@ impl<P> Reading<'_, '_, P> {
             refused,
         } = medium;
         let options = self.options;
-        let is_named = |codec: &crate::sdp::Codec| codec.is_audio() && !codec.name.is_empty();
-        if !codecs.iter().any(is_named) {
+        let is_usable = |codec: &crate::sdp::Codec| {
+            let number = codec.payload_type.0;
+            codec.is_audio() && !codec.name.is_empty() && !RTCP_NUMBERS.contains(&number)
+        };
+        if !codecs.iter().any(is_usable) {
             return Err(Unusable::NoAudio);
         }
         let offers_sdes = !remote.cryptos.is_empty() || refused.is_some();
@@ -227,17 +234,16 @@ impl<P> Reading<'_, '_, P> {
             ..*transport
         };
         let outgoing = options.transport.unwrap_or(own);
-        let offers_keys = outgoing.is_secure || options.offers_osrtp;
-        if outgoing.is_secure && options.sdes.is_off {
-            return Err(Unusable::NoSuite(outgoing.name()));
-        }
-        let own_keys = if offers_keys {
+        // As documented, opportunistic keys of one side are offered to the other side, too.
+        let passes_osrtp = accepted.is_some() && options.transport.is_none();
+        let offers_keys = outgoing.is_secure || options.offers_osrtp || passes_osrtp;
+        let own_keys = if offers_keys && !options.sdes.is_off {
             let before = before[self.author.other() as usize];
             sdes::offer(&remote.cryptos, &options.sdes, before, self.desk.random)
         } else {
             Vec::new()
         };
-        if offers_keys && own_keys.is_empty() {
+        if outgoing.is_secure && own_keys.is_empty() {
             return Err(Unusable::NoSuite(outgoing.name()));
         }
         let mux = options.mux;
@@ -375,48 +381,60 @@ fn srtp_in_use<P>(dialog: Option<&Dialog<P>>, index: usize) -> [Option<&SrtpKeys
     [0, 1].map(|side: usize| spec.and_then(|spec| spec.sides[side].srtp.as_ref()))
 }
 
-/// The interfaces and families of side A and side B.
-fn places<P>(
-    interfaces: &[Interface],
-    dialog: Option<&Dialog<P>>,
+/// The choice of interfaces and families for an offer.
+struct Placing<'a, P> {
+    interfaces: &'a [Interface],
+    dialog: Option<&'a Dialog<P>>,
     author: Side,
-    options: &Options,
-    rtp: Option<SocketAddr>,
-) -> Result<[Place; 2], Failure> {
-    let of_author = rtp.map(|address| Family::of(address.ip()));
-    let before = |side: Side| dialog.map(|dialog| dialog.party(side));
-    let own = place(
-        interfaces,
-        options.interfaces[0].as_ref(),
-        before(author),
-        // A party that moves says so in its description.
-        [of_author, None],
-    )?;
-    let other = place(
-        interfaces,
-        options.interfaces[1].as_ref(),
-        before(author.other()),
-        [options.family, Some(own.family)],
-    )?;
-    if let Some(family) = options.family.filter(|family| *family != other.family) {
-        let allowed = format!("a family of the interface \"{}\"", other.interface);
-        let value = Value::text(family.name());
-        return Err(Refusal::value("address-family", &value, allowed).into());
-    }
-    Ok(match author {
-        Side::A => [own, other],
-        Side::B => [other, own],
-    })
+    options: &'a Options,
 }
 
-/// `signalled` overrides the family that the party has used so far; `likely` is for a party that has used none.
+impl<P> Placing<'_, P> {
+    /// The interfaces and families of side A and side B for a line whose author is at `rtp`.
+    fn of_line(&self, index: usize, rtp: Option<SocketAddr>) -> Result<[Place; 2], Failure> {
+        let of_author = rtp.map(|address| Family::of(address.ip()));
+        let (author, options) = (self.author, self.options);
+        // A party that moves says so in its description.
+        let own = self.of_side(index, author, 0, [of_author, None])?;
+        let likely = Some(own.family);
+        let other = self.of_side(index, author.other(), 1, [options.family, likely])?;
+        if let Some(family) = options.family.filter(|family| *family != other.family) {
+            let allowed = format!("a family of the interface \"{}\"", other.interface);
+            let value = Value::text(family.name());
+            return Err(Refusal::value("address-family", &value, allowed).into());
+        }
+        Ok(match author {
+            Side::A => [own, other],
+            Side::B => [other, own],
+        })
+    }
+
+    /// `signalled` overrides the family that the party has used so far; `likely` is for a party that has used none.
+    fn of_side(
+        &self,
+        index: usize,
+        side: Side,
+        role: usize,
+        [signalled, likely]: [Option<Family>; 2],
+    ) -> Result<Place, Failure> {
+        let before = self.dialog.map(|dialog| &dialog.party(side).place);
+        let slot = self
+            .dialog
+            .and_then(|dialog| dialog.slots.get(index)?.as_ref());
+        let of_slot = slot.map(|slot| slot.local[side as usize].request.family);
+        let used = of_slot.or(before.map(|place| place.family));
+        let wanted = self.options.interfaces[role].as_ref();
+        let name = wanted.or(before.map(|place| &place.interface));
+        place(self.interfaces, name, [signalled, used, likely])
+    }
+}
+
+/// The interface of this name, and the first of `families` that it has.
 fn place(
     interfaces: &[Interface],
-    wanted: Option<&InterfaceName>,
-    before: Option<&Party>,
-    [signalled, likely]: [Option<Family>; 2],
+    name: Option<&InterfaceName>,
+    families: [Option<Family>; 3],
 ) -> Result<Place, Failure> {
-    let name = wanted.or(before.map(|party| &party.place.interface));
     let found = match name {
         None => interfaces.first(),
         Some(name) => interfaces.iter().find(|one| one.name == *name),
@@ -436,8 +454,7 @@ fn place(
         )
     })?;
     let has = |family: &Family| interface.families.contains(family);
-    let used = before.map(|party| party.place.family);
-    let wanted = [signalled, used, likely].into_iter().flatten().find(has);
+    let wanted = families.into_iter().flatten().find(has);
     let family = wanted.or(interface.families.first().copied());
     let family = family.unwrap_or(Family::V4);
     Ok(Place {

@@ -31,7 +31,7 @@ pub(super) struct Own {
 }
 
 impl SdesOptions {
-    /// Whether the request leaves this suite. `nonew` "takes precedence over the `SDES-no` and `SDES-only` flags".
+    /// Whether the request leaves this suite. `nonew` overrides `no-` and `only-`, and `only-` overrides `no-`.
     fn means(&self, suite: Suite) -> bool {
         self.adds_none
             || match &self.only {
@@ -94,7 +94,7 @@ pub(super) fn accept(
         .and_then(|keys| of_suite(&keys.receive.suite()))
         .or_else(|| options.preferred.iter().find_map(of_suite))
         .or_else(|| offered.iter().find(is_meant))
-        // "rtpengine will intentionally leave the top most one offered, for the answer towards the originator".
+        // As documented: if the request excludes all of them, the offerer still gets its first one.
         .or_else(|| offered.first())?;
     let send = own_key(taken.key.suite(), taken.key.mki(), before, random);
     Some(Accepted {

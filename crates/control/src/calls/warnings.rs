@@ -52,6 +52,8 @@ pub(super) enum Unusable {
 #[derive(Debug, Default)]
 pub(super) struct Warnings {
     texts: Vec<String>,
+    /// Rejections that the request asks for.
+    asked: Vec<String>,
     rejections: usize,
 }
 
@@ -67,10 +69,15 @@ impl Warnings {
         }
     }
 
-    /// The line at this place is rejected.
+    /// The line at this place is rejected. If the request asks for that, the reply does not warn of it.
     pub(super) fn reject(&mut self, index: usize, why: &Unusable) {
         self.rejections += 1;
-        self.add(index, why);
+        let is_asked = matches!(why, Unusable::Removed | Unusable::NoCodecLeft);
+        if is_asked {
+            self.asked.push(format!("m= line {}: {why}", index + 1));
+        } else {
+            self.add(index, why);
+        }
     }
 
     /// Refuses the request if lines were rejected here and none is carried.
@@ -81,7 +88,13 @@ impl Warnings {
         if is_any_carried || self.rejections == 0 {
             return Ok(());
         }
-        Err(Failure::NoLine(self.texts.join("; ")))
+        let all: Vec<&str> = self
+            .texts
+            .iter()
+            .chain(&self.asked)
+            .map(|one| &**one)
+            .collect();
+        Err(Failure::NoLine(all.join("; ")))
     }
 
     /// Adds those of another description of the same request.

@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use super::media::MediaOutline;
-
 /// Of a description, bytes. More than a UDP datagram carries.
 pub const SDP_BYTES_MAX: usize = 65_536;
 /// Of a description: SIP clients send some 40, WebRTC clients with video some 300.
@@ -326,8 +324,8 @@ impl Sdp {
         Ok(sdp)
     }
 
-    /// Adds a rejected medium behind the others.
-    pub(crate) fn add_rejected(&mut self, outline: &MediaOutline) {
+    /// Adds a medium of this `m=` line behind the others.
+    pub(crate) fn add_media(&mut self, line: &str) {
         let ending = self.session.ending;
         let last = self.media.last_mut().unwrap_or(&mut self.session);
         // Blank lines stay at the end of the description.
@@ -338,7 +336,7 @@ impl Sdp {
             line.ending = ending;
         }
         let mut lines = vec![Line {
-            text: one_line(&outline.rejected()).collect(),
+            text: one_line(line).collect(),
             ending,
         }];
         lines.extend(blank);

@@ -392,6 +392,11 @@ impl Sdp {
         self.attribute(index, "fingerprint").is_some()
     }
 
+    /// Adds a rejected medium behind the others.
+    pub(crate) fn add_rejected(&mut self, outline: &MediaOutline) {
+        self.add_media(&outline.rejected());
+    }
+
     /// Replaces the address of the `o=` line.
     pub fn set_origin_address(&mut self, address: IpAddr) {
         self.set_origin_field(4, family(address));

@@ -137,10 +137,18 @@ fn lines_of_two_families_get_addresses_of_their_own() {
     ok(bench.offer(&sdp(ALICE, &lines), &[]));
     let two = format!("{BOB_PCMU}m=audio 5002 RTP/AVP 0\nc=IN IP6 2001:db8::b\n");
     let to_alice = sdp_of(bench.answer(&sdp(BOB, &two), &[]));
-    assert!(
-        to_alice.contains("c=IN IP4 203.0.113.7") && to_alice.contains("c=IN IP6 2001:db8::7"),
-        "{to_alice}"
-    );
+    let is_of_both =
+        |sdp: &str| sdp.contains("c=IN IP4 203.0.113.7") && sdp.contains("c=IN IP6 2001:db8::7");
+    assert!(is_of_both(&to_alice), "{to_alice}");
+    let ports = bench.ports.open();
+    // A later offer by either party keeps the family and the ports of each line.
+    let of_bob = [("call-id", "c"), ("from-tag", "b"), ("to-tag", "a")];
+    let offer = sdp(BOB, &two);
+    let to_alice = sdp_of(bench.ask(&with(&of_bob, &[("command", "offer"), ("sdp", &offer)])));
+    assert!(is_of_both(&to_alice), "{to_alice}");
+    let hold = sdp("0.0.0.0", &lines.replace(&format!("c=IN IP6 {V6}\n"), ""));
+    ok(bench.offer(&hold, &[("to-tag", "b")]));
+    assert_eq!(bench.ports.open(), ports);
 }
 
 const HOSTS: [&str; 2] = [ALICE, BOB];

@@ -106,11 +106,15 @@ fn numbers_of_rtcp_are_warned_of() {
     let lines = "m=audio 4000 RTP/AVP 0 72\na=rtpmap:72 opus/48000/2\n";
     let reply = ok(bench.offer(&sdp(ALICE, lines), &[]));
     assert!(warning(&reply).contains("72"), "{reply:?}");
+    // Without another codec, the line cannot be used.
+    let alone = lines.replace(" 0 72", " 72");
+    let reason = error(bench.offer(&sdp(ALICE, &alone), &[("call-id", "d")]));
+    assert!(reason.contains("codec"), "{reason}");
 }
 
 #[test]
 fn codec_that_cannot_be_transcoded_is_warned_of() {
-    // "Only codecs that are supported for both decoding and encoding can be added in this manner."
+    // As documented, such a codec is not added.
     let mut bench = Bench::default();
     let reply = ok(bench.offer(&sdp(ALICE, PCMU), &[("flags", "codec-transcode-G729")]));
     let found = warning(&reply);
@@ -119,7 +123,7 @@ fn codec_that_cannot_be_transcoded_is_warned_of() {
         "{found}"
     );
     let mut bench = Bench::default();
-    // "In this case, the original list of codecs will be left unchanged."
+    // As documented, rules that leave no codec change nothing.
     let reply = ok(bench.offer(&sdp(ALICE, PCMU), &[("flags", "codec-strip-all")]));
     assert!(warning(&reply).contains("codec-strip"), "{reply:?}");
     let reply = ok(bench.offer(
@@ -131,7 +135,7 @@ fn codec_that_cannot_be_transcoded_is_warned_of() {
 
 #[test]
 fn offerer_keeps_its_packet_time_beside_another_one() {
-    // ptime "will be used towards the endpoint receiving this offer"; the offerer's own wish is its a=ptime (RFC 8866, section 6.4).
+    // `ptime` is for the receiver of the offer. The offerer has its own wish in a=ptime (RFC 8866, section 6.4); rtpengine 10.5.3.5 keeps it.
     let mut bench = Bench::default();
     let lines = |port: u16, ms: u32| format!("m=audio {port} RTP/AVP 0\na=ptime:{ms}\n");
     let to_bob = sdp_of(bench.offer(&sdp(ALICE, &lines(4000, 50)), &[("ptime", "30")]));
@@ -150,8 +154,7 @@ fn offerer_keeps_its_packet_time_beside_another_one() {
 
 #[test]
 fn codec_specification_sets_the_packet_time_of_an_added_codec() {
-    // "Additional options that can be appended to the codec string with additional slashes are ptime, the `fmtp` string, and additional
-    // codec-specific options."
+    // The documented parts behind the bit rate: packet time, format parameters, options of the encoder.
     let mut bench = Bench::default();
     let flags = [("flags", "codec-transcode-PCMA////40")];
     assert_eq!(warning(&ok(bench.offer(&sdp(ALICE, PCMU), &flags))), "");

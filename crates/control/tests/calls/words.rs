@@ -18,7 +18,7 @@ fn numbers(map: &Option<std::sync::Arc<threadbare_rtp::leg::PayloadMap>>) -> Vec
 
 #[test]
 fn masked_codec_that_is_accepted_is_in_the_answer() {
-    // "Similar to `mask` and `consume` but doesn't remove the codec": both together hide it and accept it.
+    // `mask` hides a codec from the other side, `accept` takes it from the offerer. In rtpengine 10.5.3.5's answer it is, too.
     let opus = "m=audio 4000 RTP/AVP 120 8 101\na=rtpmap:120 opus/48000/2\na=rtpmap:101 telephone-event/8000\n";
     for flags in [
         "codec-mask-opus codec-accept-opus",
@@ -95,8 +95,7 @@ fn stripped_codec_of_a_copy_is_converted() {
 
 #[test]
 fn excluded_suite_is_not_answered() {
-    // "if there are no crypto suites left, which can be used later in the answer towards the offerer, then rtpengine will intentionally leave the
-    // top most one offered".
+    // As documented: without any suite left, the first one of the offer is answered all the same.
     let line = |tag: u32, suite: &str| format!("a=crypto:{tag} {suite} inline:{KEY}\n");
     let (long, short) = ("AES_CM_128_HMAC_SHA1_80", "AES_CM_128_HMAC_SHA1_32");
     let both = line(1, long) + &line(2, short);
@@ -238,23 +237,30 @@ fn opportunistic_keys_are_accepted_by_request() {
         ALICE,
         &format!("{PCMU}a=crypto:1 AES_CM_128_HMAC_SHA1_80 inline:{KEY}\n"),
     );
+    // Without the key, they are offered to Bob as well, who decides.
     let accept = [("OSRTP", "accept")];
-    for (of_offer, of_answer, is_secure) in [
-        (&[][..], &[][..], false),
-        (&accept, &[], true),
-        (&[], &accept, true),
+    let keyed = format!("{BOB_PCMU}a=crypto:1 AES_CM_128_HMAC_SHA1_80 inline:{KEY}\n");
+    for (of_offer, answer, of_answer, is_secure) in [
+        (&[][..], BOB_PCMU, &[][..], [false, false]),
+        (&[], &*keyed, &[], [true, true]),
+        (&accept, BOB_PCMU, &[], [true, false]),
+        (&[], BOB_PCMU, &accept, [true, false]),
     ] {
         let mut bench = Bench::default();
         let to_bob = sdp_of(bench.offer(&offer, of_offer));
-        assert!(!to_bob.contains("a=crypto"), "{to_bob}");
-        let to_alice = sdp_of(bench.answer(&sdp(BOB, BOB_PCMU), of_answer));
+        assert_eq!(media(&to_bob), ["m=audio 30002 RTP/AVP 0"]);
+        assert_eq!(attributes(&to_bob, "crypto").len(), 5, "{to_bob}");
+        let to_alice = sdp_of(bench.answer(&sdp(BOB, answer), of_answer));
         assert_eq!(media(&to_alice), ["m=audio 30000 RTP/AVP 0"]);
-        assert_eq!(
-            attributes(&to_alice, "crypto").len(),
-            usize::from(is_secure)
-        );
-        let [a, b] = &bench.only().spec.sides;
-        assert_eq!((a.srtp.is_some(), b.srtp.is_some()), (is_secure, false));
+        let keys = attributes(&to_alice, "crypto").len();
+        assert_eq!(keys, usize::from(is_secure[0]), "{to_alice}");
+        let sides = bench.only().spec.sides.each_ref();
+        assert_eq!(sides.map(|side| side.srtp.is_some()), is_secure);
+    }
+    // A request that names the protocol does not pass them, nor one without SDES.
+    for asked in [("transport-protocol", "RTP/AVP"), ("SDES", "off")] {
+        let to_bob = sdp_of(Bench::default().offer(&offer, &[asked]));
+        assert!(!to_bob.contains("a=crypto"), "{to_bob}");
     }
 }
 
@@ -311,5 +317,9 @@ fn line_that_the_rules_leave_without_codecs_is_rejected_by_request() {
         media(to_bob),
         ["m=audio 30002 RTP/AVP 0", "m=audio 0 RTP/AVP 8"]
     );
-    assert!(warning(&reply).contains("m= line 2"), "{reply:?}");
+    // It is not worth a warning.
+    assert_eq!(warning(&reply), "");
+    let only = sdp(ALICE, "m=audio 4002 RTP/AVP 8\n");
+    let reason = error(bench.offer(&only, &[flags[0], ("call-id", "d")]));
+    assert!(reason.contains("allow-no-codec-media"), "{reason}");
 }

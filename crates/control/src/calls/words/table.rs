@@ -204,7 +204,7 @@ pub const WORDS: &[Word] = &[
     refused(Value("media-echo"), "both", "media are not sent back"),
     refused(Value("media-echo"), "forward", "media are not sent back"),
     done(Value("media-echo"), "sinkhole", ""),
-    done(Value("OSRTP"), "accept", "in the offer or in the answer; without it, an offer of RTP with keys is taken as plain RTP"),
+    done(Value("OSRTP"), "accept", "in the offer or in the answer, also if the other side does not accept"),
     ignored(Value("OSRTP"), "accept-legacy", "the two `m=` lines of one medium are two media"),
     done(Value("OSRTP"), "accept-RFC", "as `accept`"),
     done(Value("OSRTP"), "offer", ""),
