@@ -870,12 +870,17 @@ proptest! {
     #[test]
     fn whatever_the_owner_does_the_far_side_has_one_stream(
         events in any::<bool>(),
+        passes_directly in any::<bool>(),
         steps in prop::collection::vec(step(), 1..60),
     ) {
         let a = [Payload::audio(96, pcmu())];
         let b = with_payload(97, pcmu(), events);
         let b: Vec<Payload> = b.iter().copied().collect();
-        let mut bed = Bed::new(&a, &b, DirectionConfig::default());
+        let direction = DirectionConfig {
+            passes_directly,
+            ..DirectionConfig::default()
+        };
+        let mut bed = Bed::new(&a, &b, direction);
         let mut is_held = false;
         for step in &steps {
             let before = bed.heard.len();

@@ -7,7 +7,7 @@
 
 use super::time_map::{Anchor, TimeState};
 use crate::id::{SeqNum, Ssrc};
-use crate::leg::{Media, SentState};
+use crate::leg::{Delivery, Media, SentState};
 
 /// Where a line has stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +55,7 @@ impl Hold {
 pub(super) fn is_passed_on(until: &mut Option<SeqNum>, media: &Media<'_>) -> bool {
     let Some(last) = *until else { return false };
     let is_behind = match media {
+        Media::Packet(packet) if packet.delivery == Delivery::Beside => true,
         Media::Packet(packet) => number(packet.whole).distance_from(last) > 0,
         Media::Lost { .. } => false,
         Media::Restart => true,
@@ -69,6 +70,7 @@ pub(super) fn is_passed_on(until: &mut Option<SeqNum>, media: &Media<'_>) -> boo
 #[inline]
 pub(super) fn note_passed(last: &mut Option<SeqNum>, media: &Media<'_>) {
     match media {
+        Media::Packet(packet) if packet.delivery == Delivery::Beside => {}
         Media::Packet(packet) => *last = Some(number(packet.whole)),
         Media::Lost { .. } => {}
         Media::Restart => *last = None,

@@ -386,6 +386,7 @@ impl Line {
                 leg: Sending::Leg(self.target.as_mut().unwrap_or(&mut self.source)),
                 packet: &mut scratch.packet,
                 send: &mut send,
+                number: None,
             };
             self.direction.handle(media, &mut scratch.work, &mut out);
         }
@@ -427,6 +428,7 @@ impl Line {
                 leg: Sending::Leg(target),
                 packet: &mut scratch.packet,
                 send: &mut send,
+                number: None,
             };
             self.direction.handle(media, &mut scratch.work, &mut out);
         }
@@ -446,6 +448,7 @@ impl Line {
             leg: Sending::Leg(self.target.as_mut().unwrap_or(&mut self.source)),
             packet: &mut scratch.packet,
             send: &mut send,
+            number: None,
         };
         work(&mut self.direction, &mut scratch.work, &mut out);
     }
@@ -642,6 +645,7 @@ fn copy<'a>(
             time,
             play_ns,
             duration_ns,
+            is_sent,
             next,
         } => {
             bytes.extend_from_slice(next);
@@ -650,6 +654,7 @@ fn copy<'a>(
                 time,
                 play_ns,
                 duration_ns,
+                is_sent,
                 next: bytes,
             }
         }

@@ -14,6 +14,8 @@
 #[cfg(test)]
 mod command_tests;
 mod commands;
+#[cfg(test)]
+mod direct_tests;
 mod direction;
 #[cfg(test)]
 mod fallback_tests;
@@ -134,6 +136,8 @@ pub struct DirectionConfig {
     pub detect_keys: bool,
     /// Audio is decoded and encoded even where the sides have a format in common.
     pub makes_anew: bool,
+    /// Packets that need no conversion are passed on as they come, without the delay of the jitter buffer.
+    pub passes_directly: bool,
 }
 
 impl Default for DirectionConfig {
@@ -145,6 +149,7 @@ impl Default for DirectionConfig {
             mode: Mode::Pass,
             detect_keys: false,
             makes_anew: false,
+            passes_directly: false,
         }
     }
 }
@@ -302,7 +307,13 @@ impl Call {
         from: SocketAddr,
         bytes: &[u8],
     ) -> Verdict {
-        let leg = &mut self.legs[side as usize];
+        let [a, b] = &mut self.legs;
+        let (leg, far) = match side {
+            Side::A => (a, b),
+            Side::B => (b, a),
+        };
+        let direction = &mut self.directions[side as usize];
+        leg.set_direct_types(direction.direct_types(leg.payloads(), far.takes()));
         match channel {
             Channel::Rtp => leg.handle_datagram(now_ns, at_ns, from, bytes),
             Channel::Rtcp => leg.handle_rtcp(at_ns, from, bytes),
@@ -333,6 +344,7 @@ impl Call {
                 leg: Sending::Leg(to),
                 packet,
                 send,
+                number: None,
             };
             direction.note_latency(from.latency_ns());
             while let Some(media) = from.poll_media(media_ns, may_lose) {

@@ -133,22 +133,33 @@ impl Sending<'_> {
         }
     }
 
-    /// Where the packet goes; `None`: nowhere.
+    /// Where the packet goes; `None`: nowhere. `seq`: another number than the next one.
     #[inline]
     fn packetize(
         &mut self,
         now_ns: u64,
+        seq: Option<SeqNum>,
         stamp: Stamp,
         payload_bytes: usize,
         out: &mut [u8; HEADER_BYTES],
     ) -> Option<SocketAddr> {
+        let seq = seq.unwrap_or_else(|| self.next_seq());
         match self {
-            Sending::Leg(leg) => leg.packetize(now_ns, stamp, payload_bytes, out),
+            Sending::Leg(leg) => leg.packetize_as(now_ns, seq, stamp, payload_bytes, out),
             Sending::Writer(writer) => {
-                stamp.write(writer.seq, writer.ssrc, out);
-                writer.seq = writer.seq.plus(1);
+                stamp.write(seq, writer.ssrc, out);
+                writer.seq = seq.plus(1);
                 Some(SOMEWHERE)
             }
+        }
+    }
+
+    /// The number of the next packet.
+    #[inline]
+    pub(super) fn next_seq(&self) -> SeqNum {
+        match self {
+            Sending::Leg(leg) => leg.next_seq(),
+            Sending::Writer(writer) => writer.seq,
         }
     }
 
@@ -184,6 +195,16 @@ pub(super) struct Out<'a> {
     pub(super) leg: Sending<'a>,
     pub(super) packet: &'a mut Vec<u8>,
     pub(super) send: &'a mut dyn FnMut(Outgoing<'_>),
+    /// Of the packet that is sent next; `None`: the leg's next one.
+    pub(super) number: Option<Number>,
+}
+
+/// The number of a packet that is passed on as it came.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Number {
+    pub(super) seq: SeqNum,
+    /// Later packets have been sent.
+    pub(super) is_late: bool,
 }
 
 impl Out<'_> {
@@ -208,12 +229,21 @@ impl Out<'_> {
         let Some(header) = self.packet.first_chunk_mut() else {
             return;
         };
+        let number = self.number;
+        let seq = number.map(|number| number.seq);
         let to = self
             .leg
-            .packetize(self.now_ns, stamp, payload_bytes, header);
+            .packetize(self.now_ns, seq, stamp, payload_bytes, header);
         if let Some(to) = to {
+            self.number = None;
             self.pass(to);
         }
+    }
+
+    /// Whether packets behind the one that is sent next have been sent.
+    #[inline]
+    pub(super) fn is_late(&self) -> bool {
+        self.number.is_some_and(|number| number.is_late)
     }
 
     fn pass(&mut self, to: SocketAddr) {

@@ -6,7 +6,7 @@ use super::direction::{Direction, DirectionStats, units_of};
 use super::out::{Out, Scratch, Sending, Writer};
 use super::{CallError, DirectionConfig, Outgoing, Side};
 use crate::id::{RtpTime, SeqNum, Ssrc};
-use crate::leg::{Media, MediaPacket, Payload, PayloadMap};
+use crate::leg::{Delivery, Media, MediaPacket, Payload, PayloadMap};
 use crate::packet::Packet;
 
 /// Settings of a [`Transcoder`].
@@ -141,6 +141,7 @@ impl Transcoder {
                 marker: packet.marker(),
                 play_ns,
                 discont: is_restart,
+                delivery: Delivery::Ordered,
             }),
             scratch,
         );
@@ -159,6 +160,7 @@ impl Transcoder {
                 time: self.next_time,
                 play_ns,
                 duration_ns,
+                is_sent: false,
                 next: &[],
             },
             scratch,
@@ -199,6 +201,7 @@ impl Transcoder {
             leg: Sending::Writer(&mut self.writer),
             packet,
             send: &mut send,
+            number: None,
         };
         work(&mut self.direction, audio, &mut out);
         self.packets_made += (made.len() - before) as u64;

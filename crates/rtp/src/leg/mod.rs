@@ -88,6 +88,8 @@ pub enum Media<'a> {
         play_ns: u64,
         /// Of all of them.
         duration_ns: u64,
+        /// The packet behind them was given out as it came: see [`Delivery`].
+        is_sent: bool,
         /// The payload of the packet behind them, which may carry a copy of the last one (Opus); empty if it is no audio.
         next: &'a [u8],
     },
@@ -115,6 +117,22 @@ pub struct MediaPacket<'a> {
     pub play_ns: u64,
     /// After a loss, a drop or a restart.
     pub discont: bool,
+    /// Which way it has come.
+    pub delivery: Delivery,
+}
+
+/// The ways of a packet through a leg.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Delivery {
+    /// Through the jitter buffer, in order.
+    #[default]
+    Ordered,
+    /// As it came, with this number: perhaps out of order. It comes once more as [`Sent`](Delivery::Sent).
+    Direct(SeqNum),
+    /// Through the jitter buffer, for listeners: it was given out as it came before.
+    Sent,
+    /// Beside the source's numbers, under an SSRC of its own.
+    Beside,
 }
 
 impl MediaPacket<'_> {
@@ -212,6 +230,12 @@ pub struct Leg<K: Keep = Store> {
     beside: Option<Box<VecDeque<Beside<K::Kept>>>>,
     /// They are given out by [`poll_media`](Leg::poll_media).
     takes_beside: bool,
+    /// See [`set_direct_types`](Leg::set_direct_types).
+    direct_types: u128,
+    /// Packets are given out as they come.
+    is_direct: bool,
+    /// What was held before that comes out first.
+    is_draining: bool,
     jitter: JitterBuffer<Held<K::Kept>>,
     store: K,
     destination: Destination,
@@ -316,6 +340,9 @@ impl<K: Keep> Leg<K> {
             waiting: Vec::new(),
             beside: None,
             takes_beside: false,
+            direct_types: 0,
+            is_direct: false,
+            is_draining: false,
             clock_rate_hz: audio.clock_rate_hz,
             audio_time: RtpTime(0),
             payload_type: audio.payload_type,

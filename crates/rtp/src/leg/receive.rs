@@ -4,10 +4,11 @@ use std::net::SocketAddr;
 
 use super::admission::{Decision, Kind};
 use super::{
-    Beginning, Carries, Keep, Learn, Leg, LegEvent, Media, MediaPacket, Payload, Refusal, Verdict,
+    Beginning, Carries, Delivery, Keep, Learn, Leg, LegEvent, Media, MediaPacket, Payload, Refusal,
+    Store, Verdict,
 };
 use crate::id::{NS_PER_S, PayloadType, RtpTime, SeqNum, Ssrc};
-use crate::jitter::{Arrival, Output, ResyncCause};
+use crate::jitter::{Arrival, DropReason, Output, ResyncCause};
 use crate::packet::{Packet, is_rtcp};
 use crate::reception::Receipt;
 use crate::session::{self, RtpHeader};
@@ -21,6 +22,8 @@ pub(super) struct Held<P> {
     end: u16,
     payload_type: PayloadType,
     own_time: RtpTime,
+    /// A copy was given out as it came.
+    is_sent: bool,
 }
 
 /// A packet of a source that is not yet the current one.
@@ -33,15 +36,25 @@ pub(super) struct Waiting<P> {
     packet: P,
 }
 
-/// An event or noise under another SSRC than the audio's.
+/// What passes the jitter buffer by: an event or noise under another SSRC than the audio's, or what is given out as it comes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Beside<P> {
-    at_ns: u64,
     due_ns: u64,
-    /// On the audio's time line.
-    time: RtpTime,
-    fields: Fields,
-    packet: P,
+    what: Bypass<P>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Bypass<P> {
+    /// Numbers and timestamps begin anew with the next packet.
+    Restart,
+    Packet {
+        at_ns: u64,
+        /// On the audio's time line.
+        time: RtpTime,
+        fields: Fields,
+        packet: P,
+        delivery: Delivery,
+    },
 }
 
 /// What a leg needs of a packet, parsed once.
@@ -135,6 +148,7 @@ pub struct DuePacket<P> {
     pub marker: bool,
     pub play_ns: u64,
     pub discont: bool,
+    pub delivery: Delivery,
     /// Where its payload lies.
     start: u16,
     end: u16,
@@ -145,10 +159,7 @@ impl Leg {
     /// declared.
     #[inline]
     pub fn poll_media(&mut self, now_ns: u64, may_lose: bool) -> Option<Media<'_>> {
-        let due = match self.poll_beside(now_ns) {
-            Some(beside) => Due::Packet(beside),
-            None => self.poll_due(now_ns, may_lose)?,
-        };
+        let due = self.poll_any(now_ns, may_lose)?;
         Some(match due {
             Due::Packet(due) => {
                 self.given = Some(due.packet);
@@ -162,6 +173,7 @@ impl Leg {
                     marker: due.marker,
                     play_ns: due.play_ns,
                     discont: due.discont,
+                    delivery: due.delivery,
                 })
             }
             Due::Lost {
@@ -172,8 +184,10 @@ impl Leg {
                 ..
             } => {
                 let next = self.jitter.peek().copied();
+                let is_sent = next.is_some_and(|held| held.is_sent);
                 let next = next.filter(|held| held.payload_type == self.payload_type);
                 Media::Lost {
+                    is_sent,
                     packets,
                     time,
                     play_ns,
@@ -185,6 +199,34 @@ impl Leg {
             }
             Due::Restart => Media::Restart,
         })
+    }
+
+    #[inline]
+    fn poll_any(&mut self, now_ns: u64, may_lose: bool) -> Option<Due<<Store as Keep>::Kept>> {
+        loop {
+            // What was held before packets were given out as they come is before them.
+            if self.is_direct && self.is_draining {
+                if let Some(due) = self.poll_due(now_ns, may_lose) {
+                    return Some(due);
+                }
+                self.is_draining = false;
+            }
+            if let Some(beside) = self.poll_beside(now_ns) {
+                return Some(beside);
+            }
+            let due = self.poll_due(now_ns, may_lose)?;
+            let is_told = self.jitter.peek().is_some_and(|held| held.is_sent);
+            if !(matches!(due, Due::Restart) && is_told) {
+                return Some(due);
+            }
+        }
+    }
+
+    /// Packets of these payload types are given out as they come from now on, others in order: a bit for each type. The jitter buffer gets
+    /// copies all the same, for the reports and for listeners.
+    #[inline]
+    pub(crate) fn set_direct_types(&mut self, types: u128) {
+        self.direct_types = types;
     }
 }
 
@@ -233,7 +275,7 @@ impl<K: Keep> Leg<K> {
                 self.hold(at_ns, from, fields, arriving)
             }
             Receipt::Resync => {
-                self.jitter.announce_source(ResyncCause::Restart);
+                self.announce_source(ResyncCause::Restart);
                 self.drop_rejected();
                 self.take_waiting(now_ns, from, &header);
                 self.take(now_ns, at_ns, fields, arriving)
@@ -280,7 +322,7 @@ impl<K: Keep> Leg<K> {
             _ => {
                 let known = self.payloads.get(header.payload_type).copied();
                 self.session.adopt(at_ns, ssrc, from, self.clock_rate_hz);
-                self.jitter.announce_source(ResyncCause::NewSource);
+                self.announce_source(ResyncCause::NewSource);
                 self.drop_rejected();
                 if header.payload_type != self.payload_type {
                     self.change_payload_type(known);
@@ -354,7 +396,7 @@ impl<K: Keep> Leg<K> {
             {
                 self.session.receive(at_ns, header.seq, header.time);
             }
-            self.arrive(now_ns, at_ns, fields, packet);
+            self.accept(now_ns, at_ns, fields, packet);
         }
     }
 
@@ -402,47 +444,79 @@ impl<K: Keep> Leg<K> {
     fn take_beside(&mut self, at_ns: u64, fields: Fields, arriving: K::Arriving<'_>) -> Verdict {
         self.packets += 1;
         self.bytes += u64::from(fields.len);
-        let beside = self.beside.get_or_insert_default();
-        if beside.len() == BESIDE_MAX {
-            self.no_room += 1;
-        } else if let Some(packet) = self.store.keep(arriving) {
-            beside.push_back(Beside {
-                at_ns,
-                due_ns: at_ns.saturating_add(self.jitter.latency_ns()),
-                time: self.audio_time,
-                fields,
-                packet,
-            });
+        let due_ns = if self.is_direct {
+            0
         } else {
-            self.no_room += 1;
+            at_ns.saturating_add(self.jitter.latency_ns())
+        };
+        let time = self.audio_time;
+        match self.store.keep(arriving).filter(|_| self.has_room_beside()) {
+            Some(packet) => self.bypass(
+                due_ns,
+                Bypass::Packet {
+                    at_ns,
+                    time,
+                    fields,
+                    packet,
+                    delivery: Delivery::Beside,
+                },
+            ),
+            None => self.no_room += 1,
         }
         Verdict::Media
     }
 
+    #[inline]
+    fn has_room_beside(&self) -> bool {
+        self.beside
+            .as_ref()
+            .is_none_or(|beside| beside.len() < BESIDE_MAX)
+    }
+
+    #[inline]
+    fn bypass(&mut self, due_ns: u64, what: Bypass<K::Kept>) {
+        self.beside
+            .get_or_insert_default()
+            .push_back(Beside { due_ns, what });
+    }
+
+    /// Says that the next packet begins another numbering.
+    #[cold]
+    fn announce_source(&mut self, cause: ResyncCause) {
+        self.jitter.announce_source(cause);
+        if self.is_direct {
+            self.bypass(0, Bypass::Restart);
+        }
+    }
+
     /// The next packet beside the audio that is due.
     #[inline]
-    fn poll_beside(&mut self, now_ns: u64) -> Option<DuePacket<K::Kept>> {
+    fn poll_beside(&mut self, now_ns: u64) -> Option<Due<K::Kept>> {
         if self.next_beside()? > now_ns {
             return None;
         }
         self.release();
-        let Beside {
-            at_ns,
-            time,
-            fields,
-            packet,
-            ..
-        } = self.beside.as_mut()?.pop_front()?;
-        Some(DuePacket {
-            packet,
-            payload_type: fields.header.payload_type,
-            time,
-            own_time: fields.header.time,
-            marker: fields.marker,
-            play_ns: at_ns,
-            discont: false,
-            start: fields.start,
-            end: fields.end,
+        let beside = self.beside.as_mut()?.pop_front()?;
+        Some(match beside.what {
+            Bypass::Restart => Due::Restart,
+            Bypass::Packet {
+                at_ns,
+                time,
+                fields,
+                packet,
+                delivery,
+            } => Due::Packet(DuePacket {
+                packet,
+                payload_type: fields.header.payload_type,
+                time,
+                own_time: fields.header.time,
+                marker: fields.marker,
+                play_ns: at_ns,
+                discont: false,
+                delivery,
+                start: fields.start,
+                end: fields.end,
+            }),
         })
     }
 
@@ -455,7 +529,9 @@ impl<K: Keep> Leg<K> {
     /// Frees the packets beside the audio.
     pub(super) fn drop_beside(&mut self) {
         for beside in self.beside.iter_mut().flat_map(|beside| beside.drain(..)) {
-            self.store.let_go(beside.packet);
+            if let Bypass::Packet { packet, .. } = beside.what {
+                self.store.let_go(packet);
+            }
         }
     }
 
@@ -488,14 +564,61 @@ impl<K: Keep> Leg<K> {
         arriving: K::Arriving<'_>,
     ) -> Verdict {
         match self.store.keep(arriving) {
-            Some(packet) => self.arrive(now_ns, at_ns, fields, packet),
+            Some(packet) => self.accept(now_ns, at_ns, fields, packet),
             None => self.no_room += 1,
         }
         Verdict::Media
     }
 
     #[inline]
-    fn arrive(&mut self, now_ns: u64, at_ns: u64, fields: Fields, packet: K::Kept) {
+    fn accept(&mut self, now_ns: u64, at_ns: u64, fields: Fields, packet: K::Kept) {
+        let payload_type = fields.header.payload_type;
+        let is_passed = self.direct_types >> (payload_type.0 & 0x7f) & 1 != 0;
+        // Events and noise go the way of their audio.
+        let is_direct = is_passed && (self.is_direct || payload_type == self.payload_type);
+        if is_direct && !self.is_direct {
+            self.release_all();
+            self.is_draining = true;
+        }
+        self.is_direct = is_direct;
+        if is_direct {
+            self.arrive_directly(now_ns, at_ns, fields, packet);
+        } else {
+            self.arrive(now_ns, at_ns, fields, packet, false);
+        }
+    }
+
+    /// Gives out a packet as it comes, unless it is a duplicate. Without room for a copy, it waits for its deadline.
+    fn arrive_directly(&mut self, now_ns: u64, at_ns: u64, fields: Fields, packet: K::Kept) {
+        let copy = Some(&packet).filter(|_| self.has_room_beside());
+        let copy = copy.and_then(|packet| self.store.copy(packet));
+        let is_new = self.arrive(now_ns, at_ns, fields, packet, copy.is_some());
+        match copy {
+            Some(copy) if is_new => self.bypass(
+                0,
+                Bypass::Packet {
+                    at_ns,
+                    time: self.audio_time,
+                    fields,
+                    packet: copy,
+                    delivery: Delivery::Direct(fields.header.seq),
+                },
+            ),
+            Some(copy) => self.store.let_go(copy),
+            None => {}
+        }
+    }
+
+    /// `false`: it has come before.
+    #[inline]
+    fn arrive(
+        &mut self,
+        now_ns: u64,
+        at_ns: u64,
+        fields: Fields,
+        packet: K::Kept,
+        is_sent: bool,
+    ) -> bool {
         let header = fields.header;
         let time = match header.payload_type == self.payload_type {
             true => header.time,
@@ -516,18 +639,22 @@ impl<K: Keep> Leg<K> {
                     end: fields.end,
                     payload_type: header.payload_type,
                     own_time: header.time,
+                    is_sent,
                 },
             },
         );
-        self.drop_rejected();
+        self.drop_rejected()
     }
 
-    /// Frees the places of what the jitter buffer turned away.
+    /// Frees the places of what the jitter buffer turned away. `false`: a packet has come before.
     #[inline]
-    fn drop_rejected(&mut self) {
-        while let Some((held, _)) = self.jitter.poll_rejected() {
+    fn drop_rejected(&mut self) -> bool {
+        let mut is_new = true;
+        while let Some((held, reason)) = self.jitter.poll_rejected() {
             self.store.let_go(held.packet);
+            is_new &= reason != DropReason::Duplicate;
         }
+        is_new
     }
 
     /// On the audio's time line: timestamps that count other units say nothing there.
@@ -572,6 +699,11 @@ impl<K: Keep> Leg<K> {
                         marker,
                         play_ns,
                         discont,
+                        delivery: if held.is_sent {
+                            Delivery::Sent
+                        } else {
+                            Delivery::Ordered
+                        },
                         start: held.start,
                         end: held.end,
                     }));

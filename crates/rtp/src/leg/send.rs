@@ -42,12 +42,27 @@ impl<K: Keep> Leg<K> {
         payload_bytes: usize,
         out: &mut [u8; HEADER_BYTES],
     ) -> Option<SocketAddr> {
+        self.packetize_as(now_ns, self.seq, stamp, payload_bytes, out)
+    }
+
+    /// As [`packetize`](Self::packetize), with this number: the next one, one behind a gap, or one that the gap is for.
+    #[inline]
+    pub(crate) fn packetize_as(
+        &mut self,
+        now_ns: u64,
+        seq: SeqNum,
+        stamp: Stamp,
+        payload_bytes: usize,
+        out: &mut [u8; HEADER_BYTES],
+    ) -> Option<SocketAddr> {
         let Some(to) = self.rtp_to() else {
             self.no_destination += 1;
             return None;
         };
-        stamp.write(self.seq, self.session.ssrc(), out);
-        self.seq = self.seq.plus(1);
+        stamp.write(seq, self.session.ssrc(), out);
+        if seq.distance_from(self.seq) >= 0 {
+            self.seq = seq.plus(1);
+        }
         // RFC 3550, section 6.4.1: a report ties the timestamp of the present moment to the wall clock.
         let time = stamp.time.plus(stamp.elapsed);
         self.session.handle_rtp_sent(now_ns, time, payload_bytes, 1);
@@ -73,6 +88,12 @@ impl<K: Keep> Leg<K> {
     #[inline]
     pub fn note_sent(&mut self, now_ns: u64, ssrc: Ssrc, time: RtpTime, payload_bytes: usize) {
         self.session.note_sent(now_ns, ssrc, time, payload_bytes);
+    }
+
+    /// The number of the next packet.
+    #[inline]
+    pub(crate) fn next_seq(&self) -> SeqNum {
+        self.seq
     }
 
     /// Leaves out this many sequence numbers: the receiver sees that packets are missing.

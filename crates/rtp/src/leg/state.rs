@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::{Keep, Leg, Media};
+use super::{Delivery, Keep, Leg, Media};
 use crate::id::{NS_PER_S, SeqNum, Ssrc};
 use crate::jitter::ResyncCause;
 
@@ -79,7 +79,9 @@ impl Leg {
         };
         self.release_all();
         while let Some(media) = self.poll_media(now_ns, true) {
-            if let Media::Packet(packet) = media {
+            if let Media::Packet(packet) = media
+                && packet.delivery != Delivery::Sent
+            {
                 give(packet.play_ns.min(now_ns), from, packet.whole);
             }
         }

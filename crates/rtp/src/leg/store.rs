@@ -14,6 +14,11 @@ pub trait Keep: fmt::Debug {
 
     /// A packet that is not given out after all.
     fn let_go(&mut self, kept: Self::Kept);
+
+    /// Keeps another copy of a packet; `None`: there is no room, or this keeper makes no copies.
+    fn copy(&mut self, _kept: &Self::Kept) -> Option<Self::Kept> {
+        None
+    }
 }
 
 /// A place with a payload in it.
@@ -35,6 +40,19 @@ impl Keep for Store {
     #[inline]
     fn let_go(&mut self, kept: Stored) {
         self.remove(kept);
+    }
+
+    #[inline]
+    fn copy(&mut self, kept: &Stored) -> Option<Stored> {
+        let place = match self.free.pop() {
+            Some(place) => place,
+            None => self.add_place()?,
+        };
+        let from = usize::from(kept.place) * self.place_bytes;
+        let to = usize::from(place) * self.place_bytes;
+        let len = usize::from(kept.len);
+        self.bytes.copy_within(from..from + len, to);
+        Some(Stored { place, ..*kept })
     }
 }
 
@@ -161,6 +179,12 @@ mod tests {
                 let fits = len <= PLACE_BYTES_MAX && held.len() < 16;
                 let stored = store.insert(&payload);
                 prop_assert_eq!(stored.is_some(), fits);
+                if let Some(stored) = stored
+                    && number % 3 == 0
+                    && let Some(copy) = Keep::copy(&mut store, &stored)
+                {
+                    held.push((copy, payload.clone()));
+                }
                 held.extend(stored.map(|stored| (stored, payload)));
             }
             for (stored, payload) in &held {

@@ -86,6 +86,19 @@ impl Direction {
         of_route + u32::from(self.tap.is_some()) + u32::from(self.ear.is_some())
     }
 
+    /// A loss that the far side conceals, in what listeners hear.
+    #[cold]
+    pub(super) fn hear_sent_loss(&mut self, made_ns: u64, work: &mut Work) {
+        if self.tap.is_none() {
+            return;
+        }
+        if work.spend(1) {
+            self.conceal_tapped(made_ns);
+        } else {
+            self.silence_tapped(made_ns);
+        }
+    }
+
     /// There is no time to make up for a loss: the far side sees a gap. What is tapped keeps its time.
     #[cold]
     pub(super) fn leave_to_far_side(

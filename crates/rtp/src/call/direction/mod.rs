@@ -5,6 +5,7 @@
 
 mod anew;
 mod codes;
+mod direct;
 mod ear;
 mod held;
 mod hush;
@@ -27,11 +28,12 @@ use super::voice::{PACKET_NS_DEFAULT, Voice};
 use super::{CallError, DirectionConfig, Filter, Mode, TAIL_NS_MAX};
 use crate::codec::{Decoder, Encoding, Format, Gaps};
 use crate::id::{NS_PER_S, PayloadType, RtpTime};
-use crate::leg::{Carries, Media, MediaPacket, Payload, PayloadMap};
+use crate::leg::{Carries, Delivery, Media, MediaPacket, Payload, PayloadMap};
 use crate::opus;
 
 use anew::{Anew, converter};
 use codes::{silence_of, table_of, write_codes};
+use direct::Numbering;
 use ear::{Ear, Stretch};
 use held::Held;
 use hush::Hush;
@@ -96,6 +98,8 @@ struct Loss<'a> {
     time: RtpTime,
     play_ns: u64,
     duration_ns: u64,
+    /// The far side has seen the gap already.
+    is_sent: bool,
     /// The payload of the packet behind them, or nothing.
     next: &'a [u8],
 }
@@ -145,6 +149,10 @@ pub(super) struct Direction {
     lead_ns: u64,
     /// Of the jitter buffer.
     latency_ns: u64,
+    /// See [`Direction::direct_types`]; `None`: to be found.
+    direct_types: Option<u128>,
+    /// Of packets that are passed on as they come.
+    numbering: Option<Numbering>,
     /// The party's keys are not passed on.
     blocks_keys: bool,
     /// Whatever the mode is.
@@ -193,6 +201,8 @@ impl Direction {
             pressing: None,
             lead_ns: 0,
             latency_ns: 0,
+            direct_types: None,
+            numbering: None,
             blocks_keys: false,
             passes_keys: false,
             is_held: false,
@@ -211,21 +221,25 @@ impl Direction {
     #[inline]
     pub(super) fn handle(&mut self, media: Media<'_>, work: &mut Work, out: &mut Out<'_>) {
         match media {
-            Media::Packet(packet) => match packet.payload {
-                Some(payload) => match payload.carries {
-                    Carries::Audio(_) | Carries::Opaque(_) => {
-                        self.handle_audio(payload, &packet, work, out);
-                    }
-                    Carries::TelephoneEvent => self.handle_key(payload, &packet, work, out),
-                    Carries::ComfortNoise => self.handle_noise(payload, &packet, out),
-                },
-                None => self.stats.dropped += 1,
+            Media::Packet(packet) => match packet.delivery {
+                Delivery::Ordered => {
+                    self.numbering = None;
+                    self.handle_packet(&packet, work, out);
+                }
+                Delivery::Direct(seq) if self.number(seq, out) => {
+                    self.handle_packet(&packet, work, out);
+                    self.note_numbered(seq, out);
+                }
+                Delivery::Direct(_) => self.stats.dropped += 1,
+                Delivery::Beside => self.handle_packet(&packet, work, out),
+                Delivery::Sent => self.hear_sent(&packet),
             },
             Media::Lost {
                 packets,
                 time,
                 play_ns,
                 duration_ns,
+                is_sent,
                 next,
             } => {
                 let loss = Loss {
@@ -233,11 +247,37 @@ impl Direction {
                     time,
                     play_ns,
                     duration_ns,
+                    is_sent,
                     next,
                 };
                 self.handle_loss(&loss, work, out);
             }
             Media::Restart => self.restart(work, out),
+        }
+    }
+
+    #[inline]
+    fn handle_packet(&mut self, packet: &MediaPacket<'_>, work: &mut Work, out: &mut Out<'_>) {
+        let Some(payload) = packet.payload else {
+            self.stats.dropped += 1;
+            return;
+        };
+        match payload.carries {
+            Carries::Audio(_) | Carries::Opaque(_) => {
+                self.handle_audio(payload, packet, work, out);
+            }
+            Carries::TelephoneEvent => self.handle_key(payload, packet, work, out),
+            Carries::ComfortNoise => self.handle_noise(payload, packet, out),
+        }
+    }
+
+    /// The far side has this packet already; listeners hear it in order.
+    #[inline]
+    fn hear_sent(&mut self, packet: &MediaPacket<'_>) {
+        if self.tap.is_some()
+            && let Some(payload) = packet.payload
+        {
+            self.note_tapped(payload, packet.bytes);
         }
     }
 
@@ -257,7 +297,11 @@ impl Direction {
         self.lead_ns = packet.play_ns.saturating_sub(out.now_ns);
         let is_pressing = self.pressing.is_some() && self.is_pressing(packet.play_ns, out.now_ns);
         let is_quiet = self.playing.is_some() || self.mode() == Mode::Hold || is_pressing;
-        if self.tap.is_some() && (is_quiet || !matches!(self.route, Route::Anew(_))) {
+        let is_heard_later = matches!(packet.delivery, Delivery::Direct(_));
+        if self.tap.is_some()
+            && !is_heard_later
+            && (is_quiet || !matches!(self.route, Route::Anew(_)))
+        {
             self.note_tapped(payload, packet.bytes);
         }
         if self.is_pressed && self.is_sounded_over(payload, packet, work, out) {
@@ -288,6 +332,9 @@ impl Direction {
                 }
                 if table.is_some() || self.mends_all {
                     self.history.add(packet.bytes);
+                }
+                if out.is_late() {
+                    return out.send(&to, time, false, 0);
                 }
                 out.send(&to, time, std::mem::take(&mut self.is_after_pause), 0);
                 self.map.note_sent(time, units, packet.play_ns);
@@ -420,6 +467,9 @@ impl Direction {
     fn handle_loss(&mut self, loss: &Loss<'_>, work: &mut Work, out: &mut Out<'_>) {
         self.stats.lost += u64::from(loss.packets);
         let made_ns = loss.duration_ns.min(TAIL_NS_MAX).min(self.budget_ns);
+        if loss.is_sent {
+            return self.hear_sent_loss(made_ns, work);
+        }
         let is_pressing = self.is_pressing(loss.play_ns, out.now_ns);
         let is_quiet = self.playing.is_some() || self.mode() == Mode::Hold || is_pressing;
         let units = self.loss_units(is_quiet);
@@ -468,6 +518,7 @@ impl Direction {
             self.flush(out);
         }
         self.map.restart();
+        self.numbering = None;
         self.history.clear();
         self.gaps = None;
         self.is_after_pause = true;
@@ -569,6 +620,7 @@ impl Direction {
     /// The route is chosen again with the next packet.
     pub(super) fn reroute(&mut self) {
         self.routed = None;
+        self.direct_types = None;
         self.is_after_pause = true;
     }
 

@@ -82,6 +82,14 @@ impl Direction {
         })
     }
 
+    /// Whether a key is pressed now, or waits for it.
+    #[inline]
+    pub(super) fn has_waiting_press(&self) -> bool {
+        self.pressing
+            .as_ref()
+            .is_some_and(|pressing| pressing.current.is_some() || !pressing.waiting.is_empty())
+    }
+
     /// Whether a key is pressed now.
     pub(super) fn has_pressed(&self) -> bool {
         let pressing = self.pressing.as_ref();

@@ -1,0 +1,123 @@
+//! Packets that are passed on as they come: no jitter buffer delays them, and the far side sees losses and reordering as they are.
+//!
+//! Outgoing numbers keep the distances of the incoming ones, so that an overtaken packet fills its own gap. Packets that this side inserts
+//! (DTMF events, comfort noise) shift what follows.
+
+use super::Direction;
+use crate::call::Mode;
+use crate::call::out::{Number, Out};
+use crate::id::SeqNum;
+use crate::leg::{Carries, Payload, PayloadMap};
+
+/// How incoming numbers become outgoing ones.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Numbering {
+    /// The first incoming number with this distance.
+    first: SeqNum,
+    /// The highest incoming number so far.
+    highest: SeqNum,
+    /// What is added to an incoming number.
+    offset: u16,
+    /// The next outgoing number, unless this side inserts packets.
+    next_out: SeqNum,
+}
+
+impl Direction {
+    /// The payload types of the party that may be passed on as they come, as things are: a bit each. 0: none.
+    #[inline]
+    pub(in crate::call) fn direct_types(&mut self, sends: &PayloadMap, takes: &PayloadMap) -> u128 {
+        let is_free = self.config.passes_directly
+            && self.mode() == Mode::Pass
+            && self.playing.is_none()
+            && !self.has_waiting_press()
+            && self.ear.is_none()
+            && self.filter.is_none()
+            && self.gaps.is_none()
+            && !self.is_sounding
+            && !self.mends_all;
+        if !is_free {
+            return 0;
+        }
+        match self.direct_types {
+            Some(types) => types,
+            None => *self
+                .direct_types
+                .insert(self.find_direct_types(sends, takes)),
+        }
+    }
+
+    /// Each type that is not converted. Types that were not agreed on are dropped in any case, and leave no gap so.
+    #[cold]
+    fn find_direct_types(&self, sends: &PayloadMap, takes: &PayloadMap) -> u128 {
+        let has_events = takes.telephone_event(takes.audio().clock_rate_hz).is_some();
+        let is_passed = |payload: &Payload| match payload.carries {
+            Carries::TelephoneEvent => has_events,
+            Carries::ComfortNoise => true,
+            Carries::Audio(_) | Carries::Opaque(_) => {
+                let is_same = |other: &Payload| {
+                    other.carries == payload.carries && other.clock_rate_hz == payload.clock_rate_hz
+                };
+                takes.iter().any(is_same) && self.config.packet_ns == 0 && !self.config.makes_anew
+            }
+        };
+        let converted = sends.iter().filter(|payload| !is_passed(payload));
+        converted.fold(u128::MAX, |types, payload| {
+            types & !(1 << (payload.payload_type.0 & 0x7f))
+        })
+    }
+
+    /// Gives the packet that is sent next the number that belongs to this incoming one. `false`: that number is taken.
+    #[inline]
+    pub(super) fn number(&mut self, seq: SeqNum, out: &mut Out<'_>) -> bool {
+        let next_out = out.leg.next_seq();
+        let known = self.numbering.filter(|known| {
+            let step = seq.distance_from(known.highest);
+            (-MISORDER_PACKETS_MAX..=DROPOUT_PACKETS_MAX).contains(&step)
+        });
+        let mut numbering = known.unwrap_or(Numbering {
+            first: seq,
+            highest: SeqNum(seq.0.wrapping_sub(1)),
+            offset: next_out.0.wrapping_sub(seq.0),
+            next_out,
+        });
+        if next_out != numbering.next_out {
+            let inserted = next_out.0.wrapping_sub(numbering.next_out.0);
+            numbering.offset = numbering.offset.wrapping_add(inserted);
+            numbering.first = numbering.highest.plus(1);
+            numbering.next_out = next_out;
+        }
+        self.numbering = Some(numbering);
+        let is_late = seq.distance_from(numbering.highest) <= 0;
+        if is_late && seq.distance_from(numbering.first) < 0 {
+            return false;
+        }
+        out.number = Some(Number {
+            seq: seq.plus(numbering.offset),
+            is_late,
+        });
+        true
+    }
+
+    /// What was numbered is sent, or is not: then its number is not missed.
+    #[inline]
+    pub(super) fn note_numbered(&mut self, seq: SeqNum, out: &mut Out<'_>) {
+        let unsent = out.number.take();
+        let Some(numbering) = &mut self.numbering else {
+            return;
+        };
+        if seq.distance_from(numbering.highest) <= 0 {
+            return;
+        }
+        numbering.highest = seq;
+        numbering.next_out = out.leg.next_seq();
+        if unsent.is_some() {
+            numbering.offset = numbering.offset.wrapping_sub(1);
+            numbering.first = seq.plus(1);
+        }
+    }
+}
+
+/// RFC 3550, appendix A.1: MAX_MISORDER.
+const MISORDER_PACKETS_MAX: i32 = 100;
+/// RFC 3550, appendix A.1: MAX_DROPOUT.
+const DROPOUT_PACKETS_MAX: i32 = 3000;
