@@ -209,8 +209,8 @@ fn serving(serving: &Serving) -> Vec<(String, Value)> {
     let times = &serving.timeouts;
     let mut calls = vec![
         ("threads", number(serving.threads)),
-        ("latency", number(serving.latency_ms)),
     ];
+    calls.extend(serving.latency_ms.map(|latency_ms| ("latency", number(latency_ms))));
     calls.extend(media(&serving.media).map(|value| ("media", value)));
     if let Some(xdp) = &serving.xdp {
         calls.push(("xdp", Value::from(xdp.devices.clone())));

@@ -34,8 +34,9 @@ pub struct Serving {
     pub timeouts: Timeouts,
     /// Threads that carry media; 0: one for each processor.
     pub threads: u32,
-    /// Delay of the jitter buffers, ms.
-    pub latency_ms: u32,
+    /// Delay of the jitter buffers, ms; `None`: [`LATENCY_MS_DEFAULT`](Serving::LATENCY_MS_DEFAULT) for audio that is converted, and no delay for
+    /// packets that pass as they are.
+    pub latency_ms: Option<u32>,
     /// Where media may be sent, besides the fixed rules.
     pub media: MediaRules,
     /// Devices whose frames go past the sockets; `None`: all media go by sockets.
@@ -140,6 +141,11 @@ pub struct Timeouts {
     pub delete_delay_s: u32,
 }
 
+impl Serving {
+    /// Delay of jitter buffers that were not asked for, ms: two packets.
+    pub const LATENCY_MS_DEFAULT: u32 = 40;
+}
+
 impl Default for Serving {
     fn default() -> Self {
         Serving {
@@ -151,7 +157,7 @@ impl Default for Serving {
             limits: Limits::default(),
             timeouts: Timeouts::default(),
             threads: 0,
-            latency_ms: 40,
+            latency_ms: None,
             media: MediaRules::default(),
             xdp: None,
             recording_dir: None,

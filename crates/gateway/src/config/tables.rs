@@ -62,12 +62,9 @@ impl Checker<'_> {
             },
             timeouts: self.timeouts(&raw.timeouts),
             threads: self.or(raw.calls.threads.as_ref(), "threads", THREADS, 0),
-            latency_ms: self.or(
-                raw.calls.latency.as_ref(),
-                "latency",
-                LATENCY_MS,
-                default.latency_ms,
-            ),
+            latency_ms: self
+                .number(raw.calls.latency.as_ref(), "latency", LATENCY_MS)
+                .map(|latency_ms| latency_ms as u32),
             media: self.media_rules(raw.calls.media.as_ref()),
             xdp: self.xdp(&raw.calls),
             recording_dir: path(raw.calls.recording_dir.as_ref()),

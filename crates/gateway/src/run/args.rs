@@ -154,9 +154,9 @@ struct CallArgs {
     /// Threads that carry media; 0: one for each processor
     #[arg(long, default_value_t = 0, value_name = "THREADS", value_parser = clap::value_parser!(u32).range(0..=1024))]
     threads: u32,
-    /// Delay of the jitter buffers, ms
-    #[arg(long, default_value_t = Serving::default().latency_ms, value_name = "MS", value_parser = clap::value_parser!(u32).range(0..=10_000))]
-    latency: u32,
+    /// Delay of the jitter buffers, ms. Without it: 40 for audio that is converted, none for packets that pass as they are
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    latency: Option<u32>,
     /// Addresses that get no media; may be repeated. Services of this machine never get any
     #[arg(long, value_name = "NETWORK")]
     media_deny: Vec<Network>,

@@ -41,7 +41,7 @@ use super::endings::{EndedCall, Endings};
 use super::events::{News, Reports};
 use super::metrics::ThreadSnapshot;
 use super::reading::{Reading, SideCounts};
-use super::spec::{self, Common};
+use super::spec::{self, Common, Latency};
 use super::trail::Trail;
 use super::wake::Wake;
 use crate::recording::Recorder;
@@ -136,8 +136,8 @@ impl MediaPlane {
     }
 
     /// Of the jitter buffers of streams that begin from now on.
-    pub(super) fn set_latency_ns(&mut self, latency_ns: u64) {
-        self.common.latency_ns = latency_ns;
+    pub(super) fn set_latency(&mut self, latency: Latency) {
+        self.common.latency = latency;
     }
 
     /// How late the best of the threads is.

@@ -55,7 +55,7 @@ pub use self::pulse::Beat;
 use self::pulse::Pulse;
 use self::records::Records;
 use self::service::Service;
-use self::spec::Common;
+use self::spec::{Common, Latency};
 use self::store::{Identity, Saved, Store};
 use self::wake::Wake;
 use crate::cluster::ClusterView;
@@ -95,7 +95,7 @@ impl Server {
         let common = Common {
             cname: format!("{:016x}", identity.cname).into(),
             ntp_at_zero: NtpTime::at_unix_ns(unix_at_zero_ns()),
-            latency_ns: latency_ns(serving),
+            latency: latency(serving),
         };
         // A call may have several streams.
         let streams_max = u64::from(serving.limits.max_sessions) * 4;
@@ -177,7 +177,7 @@ impl Server {
     pub fn reload(&self, serving: &Serving) -> miette::Result<()> {
         open_roots(&self.recorder, serving)?;
         let serving = serving.clone();
-        let latency_ns = latency_ns(&serving);
+        let latency = latency(&serving);
         let (tell, told) = channel();
         let order = move |service: &mut Service| {
             if let Err(error) = service.set_interfaces(&serving.interfaces) {
@@ -185,7 +185,7 @@ impl Server {
                 return;
             }
             limit(service, &serving);
-            service.media.set_latency_ns(latency_ns);
+            service.media.set_latency(latency);
             service.media.set_policy(serving.record.clone());
             let settings = Settings {
                 timeouts: timeouts(&serving),
@@ -267,8 +267,12 @@ fn limit(service: &mut Service, serving: &Serving) {
     service.set_cpu_percent_max(serving.limits.cpu_percent);
 }
 
-fn latency_ns(serving: &Serving) -> u64 {
-    u64::from(serving.latency_ms) * 1_000_000
+fn latency(serving: &Serving) -> Latency {
+    let ms = serving.latency_ms.unwrap_or(Serving::LATENCY_MS_DEFAULT);
+    Latency {
+        ns: u64::from(ms) * 1_000_000,
+        is_asked_for: serving.latency_ms.is_some(),
+    }
 }
 
 /// Threads that answer connections.

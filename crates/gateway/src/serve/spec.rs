@@ -21,8 +21,15 @@ pub(super) struct Common {
     pub(super) cname: Arc<str>,
     /// The wall clock at time 0 of the monotonic one.
     pub(super) ntp_at_zero: NtpTime,
-    /// Of the jitter buffers.
-    pub(super) latency_ns: u64,
+    pub(super) latency: Latency,
+}
+
+/// The delay of the jitter buffers.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Latency {
+    pub(super) ns: u64,
+    /// Packets that pass as they are have it, too.
+    pub(super) is_asked_for: bool,
 }
 
 /// A stream of audio.
@@ -39,7 +46,10 @@ pub(super) fn call_config(
     }
     Ok(CallConfig {
         legs,
-        directions: [direction(a, b, random), direction(b, a, random)],
+        directions: [
+            direction(a, b, common, random),
+            direction(b, a, common, random),
+        ],
     })
 }
 
@@ -56,7 +66,7 @@ fn leg(
         cname: common.cname.clone(),
         seed: random(),
         ntp_at_zero: common.ntp_at_zero,
-        jitter: jitter::Config::new(payloads.audio().clock_rate_hz, common.latency_ns),
+        jitter: jitter::Config::new(payloads.audio().clock_rate_hz, common.latency.ns),
         payloads,
         takes: Some(takes),
         admission: admission(side),
@@ -144,7 +154,12 @@ pub(super) fn profile(side: &SideSpec) -> Profile {
     }
 }
 
-fn direction(from: &SideSpec, to: &SideSpec, random: &mut dyn FnMut() -> u64) -> DirectionConfig {
+fn direction(
+    from: &SideSpec,
+    to: &SideSpec,
+    common: &Common,
+    random: &mut dyn FnMut() -> u64,
+) -> DirectionConfig {
     DirectionConfig {
         packet_ns: packet_ns(to),
         encoder: EncoderSettings {
@@ -156,6 +171,7 @@ fn direction(from: &SideSpec, to: &SideSpec, random: &mut dyn FnMut() -> u64) ->
         mode: mode(from),
         detect_keys: from.detects_keys,
         makes_anew: from.makes_anew,
+        passes_directly: !common.latency.is_asked_for,
     }
 }
 
