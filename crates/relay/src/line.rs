@@ -15,6 +15,7 @@ use crate::call::{Datagram, Outbox};
 use crate::id::{PortId, PortKind};
 use crate::listen::Heard;
 use crate::loudness::{LineMeter, Loudness, LoudnessTarget, TAPPED_SAMPLES_MIN};
+use crate::media::PAUSE_NS;
 use crate::sync::lock;
 use crate::unsent::{Unsent, with_scratch};
 
@@ -62,8 +63,10 @@ struct Showing {
     next_whole_ns: u64,
     /// Who listens.
     heard: Heard,
-    /// Of this turn.
-    now_ns: u64,
+    /// Samples that waited in the tap after the last turn.
+    tapped: usize,
+    /// When the last of them were heard.
+    tapped_ns: u64,
 }
 
 /// Counters, gauges and readings of a line.
@@ -121,7 +124,8 @@ impl MediaLine {
             next_ns: 0,
             next_whole_ns: 0,
             heard,
-            now_ns: 0,
+            tapped: 0,
+            tapped_ns: 0,
         });
         self
     }
@@ -240,16 +244,33 @@ impl MediaLine {
                 meter.add_tapped(tapped);
             }
             if let Some(shows) = shows {
-                shows.heard.put(shows.now_ns, Side::A, tapped);
+                shows.heard.put(shows.tapped_ns, Side::A, tapped);
             }
         });
+        if let Some(shows) = shows {
+            shows.tapped = 0;
+        }
+    }
+
+    /// Audio from before a pause has its own time: it does not wait for what comes after the pause.
+    #[inline]
+    fn end_pause(&mut self, now_ns: u64) {
+        if let Some(shows) = &self.shows
+            && shows.tapped > 0
+            && now_ns.saturating_sub(shows.tapped_ns) >= PAUSE_NS
+        {
+            self.measure(1);
+        }
     }
 
     /// Looks who listens. What nobody measures is decoded for them alone.
     #[inline]
     fn look_who_listens(&mut self, now_ns: u64) {
         let Some(shows) = &mut self.shows else { return };
-        shows.now_ns = now_ns;
+        let tapped = self.line.tapped();
+        if tapped != shows.tapped {
+            (shows.tapped, shows.tapped_ns) = (tapped, now_ns);
+        }
         if shows.heard.has_news() {
             shows.heard.look();
         }
@@ -290,6 +311,7 @@ impl crate::Call for MediaLine {
             PortKind::Rtp => Channel::Rtp,
             PortKind::Rtcp => Channel::Rtcp,
         };
+        self.end_pause(now_ns);
         let (at_ns, from) = (datagram.received_ns, datagram.from);
         if datagram.port.leg > 0 {
             let (leg, bytes) = (datagram.port.leg, datagram.bytes);

@@ -506,4 +506,4 @@ const GATHERED_SAMPLES: usize = 5 * PACKET_SAMPLES;
 /// How long what was said waits for more.
 const GATHER_NS: u64 = 100_000_000;
 /// What comes behind so long a time does not join on: slices and the network's jitter make less of it.
-const PAUSE_NS: u64 = 60_000_000;
+pub(crate) const PAUSE_NS: u64 = 60_000_000;

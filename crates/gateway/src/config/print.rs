@@ -207,10 +207,12 @@ fn serving(serving: &Serving) -> Vec<(String, Value)> {
         ng.push(("allow", networks(&serving.allow)));
     }
     let times = &serving.timeouts;
-    let mut calls = vec![
-        ("threads", number(serving.threads)),
-    ];
-    calls.extend(serving.latency_ms.map(|latency_ms| ("latency", number(latency_ms))));
+    let mut calls = vec![("threads", number(serving.threads))];
+    calls.extend(
+        serving
+            .latency_ms
+            .map(|latency_ms| ("latency", number(latency_ms))),
+    );
     calls.extend(media(&serving.media).map(|value| ("media", value)));
     if let Some(xdp) = &serving.xdp {
         calls.push(("xdp", Value::from(xdp.devices.clone())));
