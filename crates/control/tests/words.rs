@@ -1,6 +1,6 @@
 //! `docs/ng.md` says what the code does.
 
-use threadbare_control::calls::words::documentation;
+use threadbare_control::calls::words::{Fate, Place, WORDS, documentation};
 
 #[test]
 fn the_documentation_has_the_table() {
@@ -21,4 +21,26 @@ fn the_documentation_has_the_table() {
         "docs/ng.md and calls/words/table.rs differ (left: the page)"
     );
     assert_eq!(table.lines().count(), expected.lines().count());
+}
+
+/// The list of missing parts is for readers of the page; the table is for the code.
+#[test]
+fn missing_words_stand_in_the_list_of_the_page() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/ng.md");
+    let page = std::fs::read_to_string(path).expect("docs/ng.md");
+    let (_, list) = page.split_once("## Not supported").expect("the list");
+    let (list, _) = list.split_once("\n## ").expect("the next section");
+    let (refused, warned) = list.split_once("| part | warned |").expect("both lists");
+    for word in WORDS {
+        let name = match word.place {
+            Place::Value(key) => key,
+            Place::Key | Place::Flag | Place::Codec => word.name,
+        };
+        let list = match word.fate {
+            Fate::Done | Fate::Ignored => continue,
+            Fate::Refused => refused,
+            Fate::Warned => warned,
+        };
+        assert!(list.contains(&format!("`{name}`")), "{word:?}");
+    }
 }

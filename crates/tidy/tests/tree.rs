@@ -393,3 +393,25 @@ fn the_gateway_without_its_feature_has_no_crate_of_gstreamer() {
         Vec::<String>::new()
     );
 }
+
+/// `docs/security.md` claims that a test shows each of its scenes.
+#[test]
+fn tests_that_the_security_page_names_exist() {
+    let page = read("docs/security.md").expect("a text");
+    let is_test = |word: &&str| {
+        let is_part = |byte: u8| byte == b'_' || byte.is_ascii_lowercase() || byte.is_ascii_digit();
+        word.matches('_').count() >= 2 && word.bytes().all(is_part)
+    };
+    let mut missing: Vec<&str> = page.split('`').skip(1).step_by(2).filter(is_test).collect();
+    assert!(missing.len() > 20, "the page names its tests");
+    for path in tracked_files().iter().filter(|path| path.ends_with(".rs")) {
+        let text = read(path).unwrap_or_default();
+        missing.retain(|name| !text.contains(&format!("fn {name}(")));
+    }
+    assert_none(
+        &missing
+            .iter()
+            .map(|name| format!("docs/security.md: no test {name}"))
+            .collect::<Vec<_>>(),
+    );
+}

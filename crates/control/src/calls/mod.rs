@@ -105,6 +105,7 @@ pub use spec::{Copied, SideSpec, SrtpKeys, StreamKind, StreamSpec};
 
 pub use statistics::Totals;
 pub use words::Unknown;
+use words::WordWarnings;
 
 use dialog::{Dialog, Party, Slot};
 use failure::Failure;
@@ -150,6 +151,13 @@ pub struct Calls<P> {
     totals: Totals,
     /// Of these calls, the store of another process knows less than is so; `None`: nobody asks.
     changed: Option<BTreeSet<CallId>>,
+}
+
+fn with_warnings(mut outcome: Outcome, warnings: WordWarnings) -> Outcome {
+    if let Outcome::Reply(Reply::Ok(keys)) = &mut outcome {
+        warnings.tell(keys);
+    }
+    outcome
 }
 
 /// Unknown words that are told: more are the work of a fuzzer.
@@ -226,7 +234,9 @@ impl<P> Calls<P> {
         self.totals.count_request(request.command());
         let done = match self.check(request) {
             Err(refusal) => Err(refusal.into()),
-            Ok(()) => self.dispatch(now_ns, request, ports, random),
+            Ok(warnings) => self
+                .dispatch(now_ns, request, ports, random)
+                .map(|outcome| with_warnings(outcome, warnings)),
         };
         if done.is_ok() {
             self.note_request(request);
@@ -249,7 +259,7 @@ impl<P> Calls<P> {
     }
 
     /// Looks at the words of a request.
-    fn check(&mut self, request: &Request) -> Result<(), Refusal> {
+    fn check(&mut self, request: &Request) -> Result<WordWarnings, Refusal> {
         let (told, unknown) = (&mut self.told, &mut self.unknown);
         let words = &mut self.unknown_words;
         words::check(request, &mut |word| {

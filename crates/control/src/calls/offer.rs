@@ -296,6 +296,11 @@ impl<P> Reading<'_, '_, P> {
                 format!("codec-transcode {name}: this codec is not added: expected {TRANSCODED}");
             self.warnings.add(index, what);
         }
+        let is_noise = |spec: &codec::Spec| spec.name.eq_ignore_ascii_case("CN");
+        if rules.transcode.iter().any(is_noise) {
+            let what = "codec-transcode CN: comfort noise is passed on and made of pauses in Opus, not of silence in other codecs";
+            self.warnings.add(index, what);
+        }
         let specs = rules.transcode.iter().chain(&rules.set);
         for options in specs.filter_map(|spec| spec.options.as_deref()) {
             let options = crate::text::shown(options.as_bytes());

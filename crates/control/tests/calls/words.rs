@@ -285,6 +285,39 @@ fn opportunistic_keys_are_offered_by_request() {
 }
 
 #[test]
+fn words_that_are_not_done_are_warned_of_once() {
+    for (key, value, word) in [
+        ("flags", "RTCP-mirror", "RTCP-mirror"),
+        ("flags", "rtcp mirror", "rtcp-mirror"),
+        ("rtpp-flags", "pierce-NAT pierce-NAT", "pierce-NAT"),
+        ("DTMF-log-dest", "192.0.2.1:1", "DTMF-log-dest"),
+        ("xmlrpc-callback", "192.0.2.1", "xmlrpc-callback"),
+        ("OSRTP", "accept-legacy", "OSRTP accept-legacy"),
+        ("rtpp-flags", "codec-transcode-CN", "codec-transcode CN"),
+    ] {
+        let mut bench = Bench::default();
+        let reply = ok(bench.offer(&sdp(ALICE, PCMU), &[(key, value)]));
+        let told = warning(&reply);
+        assert_eq!(told.matches(word).count(), 1, "{key} {value}: {told}");
+        let answered = ok(bench.answer(&sdp(BOB, BOB_PCMU), &[]));
+        assert_eq!(warning(&answered), "", "{key} {value}");
+    }
+}
+
+#[test]
+fn warnings_of_words_follow_those_of_lines() {
+    let lines = format!("{PCMU}m=audio 4002 RTP/SAVP 0\n");
+    let mut bench = Bench::default();
+    let reply = ok(bench.offer(&sdp(ALICE, &lines), &[("flags", "RTCP-mirror")]));
+    let told = warning(&reply);
+    let line = told.find("m= line 2");
+    assert!(
+        line.is_some() && line < told.find("; RTCP-mirror: "),
+        "{told}"
+    );
+}
+
+#[test]
 fn media_are_removed_by_request() {
     let lines = format!("{PCMU}m=video 4002 RTP/AVP 96\n");
     for (key, value) in [

@@ -9,6 +9,7 @@ pub mod ear;
 pub mod http;
 pub mod phones;
 pub mod plain;
+pub mod strangers;
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};

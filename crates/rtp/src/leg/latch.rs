@@ -19,7 +19,7 @@
 
 use std::net::SocketAddr;
 
-use super::admission::{AdmissionConfig, Learn, Method, Once, Refusal};
+use super::rules::{AdmissionConfig, Learn, Method, Once, Refusal};
 use crate::id::{SeqNum, Ssrc};
 use crate::reception::MIN_SEQUENTIAL;
 use crate::session::{ADDRESS_PACKETS, ADDRESS_SILENCE_NS};

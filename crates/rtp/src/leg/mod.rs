@@ -21,6 +21,7 @@ mod gate;
 mod latch;
 mod payloads;
 mod receive;
+mod rules;
 #[cfg(test)]
 mod scene_tests;
 mod send;
@@ -36,14 +37,13 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-pub use admission::{
-    AdmissionConfig, Beginning, Learn, Method, Network, NetworkError, Once, Refusal, Refusals,
-};
+pub use admission::Beginning;
 pub use config::{Destination, LegConfig, LegError};
 pub use control::Receiving;
 pub use gate::{Gate, GateState};
 pub use payloads::{Carries, OpaqueCodec, Payload, PayloadMap, PayloadMapError};
 pub use receive::{Due, DuePacket, Fields};
+pub use rules::{AdmissionConfig, Learn, Method, Network, NetworkError, Once, Refusal, Refusals};
 pub use send::{HEADER_BYTES, Stamp};
 pub use state::{LegState, Outage, SKIPPED_PACKETS_MAX, SentState};
 pub use store::{Keep, Store};

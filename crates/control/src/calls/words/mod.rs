@@ -1,13 +1,13 @@
 //! Every key, flag and value of the public documentation of the ng protocol, and what is done with it. `docs/ng.md` has the same table.
 //!
-//! What would change what people hear, and is not done, is refused. What is not in the table is told once.
+//! A word that would change the media and is not done is refused or warned of. A word that is not in the table is logged once.
 
 mod table;
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use crate::ng::{Refusal, Request, Value};
+use crate::ng::{Dictionary, Refusal, Request, Value};
 use crate::text::shown;
 
 pub use table::WORDS;
@@ -25,13 +25,15 @@ pub enum Place {
     Codec,
 }
 
-/// What is done with a word.
+/// How a request treats a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fate {
-    /// What the documentation says, but for what the remark says.
+    /// It does what the protocol's documentation says, except for the remark.
     Done,
     /// Nothing: no one hears a difference.
     Ignored,
+    /// Nothing, and the reply has a warning with the remark.
+    Warned,
     /// The request is answered with an error.
     Refused,
 }
@@ -43,6 +45,7 @@ impl Fate {
         match self {
             Fate::Done => "done",
             Fate::Ignored => "ignored",
+            Fate::Warned => "warned",
             Fate::Refused => "refused",
         }
     }
@@ -55,7 +58,7 @@ pub struct Word {
     pub place: Place,
     /// With hyphens for spaces. A last `*` stands for anything.
     pub name: &'static str,
-    /// What is done with it.
+    /// How a request treats it.
     pub fate: Fate,
     /// In a sentence or less.
     pub remark: &'static str,
@@ -74,7 +77,7 @@ impl Word {
 /// The table by names: each request has some of the keys, and the table has hundreds of words.
 struct Index {
     whole: HashMap<(Place, &'static str), &'static Word>,
-    /// Those that end in `*`.
+    /// Words that end in `*`.
     beginnings: Vec<&'static Word>,
     /// All values of a key that takes only some.
     values: HashMap<&'static str, Vec<&'static Word>>,
@@ -112,11 +115,47 @@ fn find(place: Place, name: &str) -> Option<&'static Word> {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Unknown(pub String);
 
-/// Looks at all words of a request. Gives `unknown` those that are not in the table.
+/// Warnings of words that are asked for and not done, in the order of the request.
+#[derive(Debug, Default)]
+pub(super) struct WordWarnings {
+    texts: Vec<String>,
+}
+
+impl WordWarnings {
+    fn note(&mut self, word: &Word) {
+        let text = match word.place {
+            Place::Value(key) => format!("{key} {}: {}", word.name, word.remark),
+            Place::Key | Place::Flag | Place::Codec => format!("{}: {}", word.name, word.remark),
+        };
+        if word.fate == Fate::Warned && !self.texts.contains(&text) {
+            self.texts.push(text);
+        }
+    }
+
+    /// Adds them to the key `warning` of a reply.
+    pub(super) fn tell(self, keys: &mut Dictionary) {
+        if self.texts.is_empty() {
+            return;
+        }
+        let before = keys.get("warning").and_then(Value::as_text);
+        let all: Vec<String> = before
+            .map(str::to_owned)
+            .into_iter()
+            .chain(self.texts)
+            .collect();
+        keys.set("warning", all.join("; "));
+    }
+}
+
+/// Looks at all words of a request. Gives `unknown` those that are not in the table, and returns those to warn of.
 ///
 /// # Errors
 /// A word is refused, or is none of the values of its key.
-pub(super) fn check(request: &Request, unknown: &mut dyn FnMut(Unknown)) -> Result<(), Refusal> {
+pub(super) fn check(
+    request: &Request,
+    unknown: &mut dyn FnMut(Unknown),
+) -> Result<WordWarnings, Refusal> {
+    let mut warnings = WordWarnings::default();
     for (key, value) in request.keys().iter() {
         let name = std::str::from_utf8(key).unwrap_or_default();
         let Some(word) = find(Place::Key, name) else {
@@ -126,13 +165,14 @@ pub(super) fn check(request: &Request, unknown: &mut dyn FnMut(Unknown)) -> Resu
         if word.fate == Fate::Refused {
             return Err(refused(word.name, value, word));
         }
+        warnings.note(word);
         match word.name {
-            "flags" => check_flags(value, unknown)?,
+            "flags" => check_flags(value, unknown, &mut warnings)?,
             "codec" => check_codec(value, unknown)?,
-            key => check_values(key, value)?,
+            key => check_values(key, value, &mut warnings)?,
         }
     }
-    Ok(())
+    Ok(warnings)
 }
 
 fn refused(key: &'static str, value: &Value, word: &Word) -> Refusal {
@@ -150,12 +190,16 @@ fn each(value: &Value) -> &[Value] {
     }
 }
 
-fn check_flags(flags: &Value, unknown: &mut dyn FnMut(Unknown)) -> Result<(), Refusal> {
+fn check_flags(
+    flags: &Value,
+    unknown: &mut dyn FnMut(Unknown),
+    warnings: &mut WordWarnings,
+) -> Result<(), Refusal> {
     for flag in each(flags) {
         let name = flag.as_text().unwrap_or_default();
         match find(Place::Flag, name) {
             Some(word) if word.fate == Fate::Refused => return Err(refused("flags", flag, word)),
-            Some(_) => {}
+            Some(word) => warnings.note(word),
             None => unknown(Unknown(format!("flag {}", flag.shown()))),
         }
     }
@@ -178,7 +222,11 @@ fn check_codec(codec: &Value, unknown: &mut dyn FnMut(Unknown)) -> Result<(), Re
 }
 
 /// The values of a key that takes only some.
-fn check_values(key: &'static str, value: &Value) -> Result<(), Refusal> {
+fn check_values(
+    key: &'static str,
+    value: &Value,
+    warnings: &mut WordWarnings,
+) -> Result<(), Refusal> {
     let Some(all) = INDEX.values.get(key) else {
         return Ok(());
     };
@@ -195,6 +243,9 @@ fn check_values(key: &'static str, value: &Value) -> Result<(), Refusal> {
             let separator = if remark.is_empty() { "" } else { ": " };
             let allowed = format!("one of {}{separator}{remark}", allowed.join(", "));
             return Err(Refusal::value(key, one, allowed));
+        }
+        if let Some(word) = found {
+            warnings.note(word);
         }
     }
     Ok(())
@@ -238,7 +289,7 @@ mod tests {
                 .iter()
                 .any(|other| (other.place, other.name) == (word.place, word.name));
             assert!(!again, "{word:?} stands twice");
-            let needs_reason = word.fate == Fate::Refused;
+            let needs_reason = matches!(word.fate, Fate::Refused | Fate::Warned);
             assert!(
                 !needs_reason || !word.remark.is_empty(),
                 "{word:?} has no reason"

@@ -20,6 +20,10 @@ const fn ignored(place: Place, name: &'static str, remark: &'static str) -> Word
     word(place, name, Fate::Ignored, remark)
 }
 
+const fn warned(place: Place, name: &'static str, remark: &'static str) -> Word {
+    word(place, name, Fate::Warned, remark)
+}
+
 const fn refused(place: Place, name: &'static str, remark: &'static str) -> Word {
     word(place, name, Fate::Refused, remark)
 }
@@ -46,7 +50,7 @@ pub const WORDS: &[Word] = &[
     ignored(Key, "DTLS-fingerprint", "keys come by SDES, not by DTLS"),
     ignored(Key, "DTLS-reverse", "keys come by SDES, not by DTLS"),
     done(Key, "DTMF-delay", "see below"),
-    ignored(Key, "DTMF-log-dest", "keys are not logged to other hosts"),
+    warned(Key, "DTMF-log-dest", "DTMF digits are not logged to other hosts"),
     done(Key, "DTMF-security", "see below"),
     refused(Key, "DTMF-security-trigger", "blocking that keys switch on and off is not supported"),
     refused(Key, "DTMF-security-trigger-end", "blocking that keys switch on and off is not supported"),
@@ -61,7 +65,7 @@ pub const WORDS: &[Word] = &[
     done(Key, "from-label", ""),
     done(Key, "from-tag", ""),
     done(Key, "from-tags", "of `subscribe request`"),
-    ignored(Key, "generate-RTCP", "each side gets reports of the relay's own"),
+    done(Key, "generate-RTCP", "each side gets reports of the relay's own, with and without it"),
     done(Key, "ICE", "see below"),
     ignored(Key, "ICE-lite", "ICE is not supported; its attributes are removed"),
     done(Key, "interface", "for both sides of an offer"),
@@ -107,7 +111,7 @@ pub const WORDS: &[Word] = &[
     refused(Key, "trigger-end-time", "blocking that keys switch on and off is not supported"),
     done(Key, "via-branch", ""),
     done(Key, "volume", "of `play DTMF`"),
-    ignored(Key, "xmlrpc-callback", "ends by time-out are told by the program's own events"),
+    warned(Key, "xmlrpc-callback", "calls that end by time-out are reported in the log, the records and `GET /v1/events`"),
     done(Flag, "all", "as the key"),
     done(Flag, "allow-asymmetric-codecs", "other numbers are understood, and mapped, without it"),
     done(Flag, "allow-no-codec-media", ""),
@@ -142,7 +146,7 @@ pub const WORDS: &[Word] = &[
     done(Flag, "original-sendrecv", ""),
     done(Flag, "pad-crypto", "as `SDES-pad`"),
     done(Flag, "pause", "of `stop recording`"),
-    ignored(Flag, "pierce-NAT", "no empty packets are sent"),
+    warned(Flag, "pierce-NAT", "no empty packets are sent"),
     done(Flag, "port-latching", "ports stay with and without it"),
     ignored(Flag, "provisional", "tags may change with any answer"),
     done(Flag, "record-call", "as the key"),
@@ -150,7 +154,8 @@ pub const WORDS: &[Word] = &[
     done(Flag, "reject-ICE", ""),
     ignored(Flag, "reset", "nothing of a peer is taken for granted from one offer to the next"),
     done(Flag, "reuse-codecs", ""),
-    ignored(Flag, "RTCP-mirror", "subscribers get reports of the relay's own"),
+    warned(Flag, "RTCP-mirror", "a subscriber's RTCP does not reach the party; each gets reports of the relay's own"),
+    warned(Flag, "rtcp-mirror", "as `RTCP-mirror`: not done"),
     done(Flag, "single-codec", "telephone events and comfort noise stay"),
     done(Flag, "SIP-source-address", ""),
     done(Flag, "SIPREC", "of `subscribe request`: each `m=` line has `a=label`, and the reply `tag-medias` and `media-labels`"),
@@ -205,7 +210,7 @@ pub const WORDS: &[Word] = &[
     refused(Value("media-echo"), "forward", "media are not sent back"),
     done(Value("media-echo"), "sinkhole", ""),
     done(Value("OSRTP"), "accept", "in the offer or in the answer, also if the other side does not accept"),
-    ignored(Value("OSRTP"), "accept-legacy", "the two `m=` lines of one medium are two media"),
+    warned(Value("OSRTP"), "accept-legacy", "the two `m=` lines of one medium are two media"),
     done(Value("OSRTP"), "accept-RFC", "as `accept`"),
     done(Value("OSRTP"), "offer", ""),
     refused(Value("OSRTP"), "offer-legacy", "a medium is not offered twice: `offer` offers it with keys"),
