@@ -108,7 +108,7 @@ proptest! {
     }
 }
 
-/// What a listener hears is in order, with losses filled in, and has the length of what was said.
+/// A listener hears the audio in order and in full length, with losses filled in.
 #[test]
 fn listeners_hear_packets_in_order() {
     let mut bed = same();
@@ -140,7 +140,7 @@ fn listeners_hear_packets_in_order() {
     assert_eq!((stats.packets, stats.lost), (15, 1));
 }
 
-/// A change of what is done with the party's audio: nothing is lost, doubled or out of order.
+/// The payload type changes between one that passes and one that is converted: nothing is lost, doubled or out of order.
 #[test]
 fn direct_and_delayed_packets_are_one_stream() {
     let alaw = format(Encoding::Pcma, 8000, 1);
@@ -166,7 +166,7 @@ fn direct_and_delayed_packets_are_one_stream() {
     }
 }
 
-/// Another source, or one whose numbers begin anew: numbers and timestamps that leave continue.
+/// After a change of source, or of its numbers, outgoing numbers and timestamps continue.
 #[test]
 fn a_new_source_continues_the_stream() {
     for changes_ssrc in [true, false] {
@@ -190,7 +190,7 @@ fn a_new_source_continues_the_stream() {
     }
 }
 
-/// RFC 4733: events share the audio's numbers, or have an SSRC of their own. A blocked event leaves no gap.
+/// RFC 4733: events share the audio's numbers, or have another SSRC. A blocked event leaves no gap.
 #[test]
 fn events_pass_with_the_audio() {
     for (own_ssrc, blocks) in [(false, false), (true, false), (false, true), (true, true)] {

@@ -14,7 +14,7 @@
 //! | another IP address | 5 | 0.5 s | [`Method::Delayed`], for 3 s |
 //! | another IP address | 5 | as configured | [`Learn::Follow`] |
 //!
-//! Each address has its own count, and the signalled address has a place of its own: a stranger's packet never changes another
+//! Each address has its own count, and the signalled address has its own place: a stranger's packet never changes another
 //! sender's count. Packets that arrived before the last offer or answer count only if they come from the signalled address.
 
 use std::net::SocketAddr;
@@ -69,7 +69,7 @@ struct Candidate {
 /// SSRC and number of an RTP packet.
 pub(super) type Mark = (Ssrc, SeqNum);
 
-/// What a [`Latch`] says of a packet.
+/// The verdict of a [`Latch`] on a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
     /// The party sends from there.
@@ -82,7 +82,7 @@ pub(super) enum Standing {
     Refused(Refusal),
 }
 
-/// What it takes to become the party's address.
+/// The requirements for becoming the party's address.
 struct Rule {
     packets: u32,
     silence_ns: u64,

@@ -131,7 +131,7 @@ pub enum Delivery {
     Direct(SeqNum),
     /// Through the jitter buffer, for listeners: it was given out as it came before.
     Sent,
-    /// Beside the source's numbers, under an SSRC of its own.
+    /// Outside the source's numbers, under another SSRC.
     Beside,
 }
 
@@ -222,7 +222,7 @@ pub struct Leg<K: Keep = Store> {
     given: Option<K::Kept>,
     /// Of possible next sources.
     waiting: Vec<Waiting<K::Kept>>,
-    /// Events and noise under SSRCs of their own.
+    /// Packets that bypass the jitter buffer.
     #[allow(
         clippy::box_collection,
         reason = "few legs ever have some, and a leg is small"
@@ -234,7 +234,7 @@ pub struct Leg<K: Keep = Store> {
     direct_types: u128,
     /// Packets are given out as they come.
     is_direct: bool,
-    /// What was held before that comes out first.
+    /// Held packets come out before direct ones.
     is_draining: bool,
     jitter: JitterBuffer<Held<K::Kept>>,
     store: K,

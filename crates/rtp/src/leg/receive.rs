@@ -36,7 +36,7 @@ pub(super) struct Waiting<P> {
     packet: P,
 }
 
-/// What passes the jitter buffer by: an event or noise under another SSRC than the audio's, or what is given out as it comes.
+/// A packet that bypasses the jitter buffer: an event or noise under another SSRC than the audio's, or a packet given out as it comes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Beside<P> {
     due_ns: u64,
@@ -45,7 +45,7 @@ pub(super) struct Beside<P> {
 
 #[derive(Debug, Clone, Copy)]
 enum Bypass<P> {
-    /// Numbers and timestamps begin anew with the next packet.
+    /// The next packet begins other numbers and timestamps.
     Restart,
     Packet {
         at_ns: u64,
@@ -204,7 +204,7 @@ impl Leg {
     #[inline]
     fn poll_any(&mut self, now_ns: u64, may_lose: bool) -> Option<Due<<Store as Keep>::Kept>> {
         loop {
-            // What was held before packets were given out as they come is before them.
+            // Packets held so far precede those that are given out as they come.
             if self.is_direct && self.is_draining {
                 if let Some(due) = self.poll_due(now_ns, may_lose) {
                     return Some(due);
@@ -368,7 +368,7 @@ impl<K: Keep> Leg<K> {
         Verdict::Held
     }
 
-    /// What was kept of the sender of this packet is of the current source, as far as its numbers lead up to it.
+    /// Hands the kept packets of this packet's sender to the jitter buffer, as far as their numbers lead up to it.
     #[cold]
     fn take_waiting(&mut self, now_ns: u64, from: SocketAddr, next: &RtpHeader) {
         let from = self.waiting_from(from);
@@ -400,13 +400,13 @@ impl<K: Keep> Leg<K> {
         }
     }
 
-    /// What was kept of all senders leads nowhere.
+    /// Drops the kept packets of all senders.
     #[cold]
     pub(super) fn drop_waiting(&mut self) {
         self.drop_waiting_of(|_| true);
     }
 
-    /// The current source continues: what was kept from its address, and what is old, leads nowhere.
+    /// The current source continues: drops kept packets from its address, and old ones.
     #[cold]
     fn drop_stale(&mut self, at_ns: u64, from: SocketAddr) {
         let from = self.waiting_from(from);
@@ -439,7 +439,7 @@ impl<K: Keep> Leg<K> {
         });
     }
 
-    /// Takes an event or noise of the party under an SSRC of its own: it is heard when the audio of the same moment is.
+    /// Takes an event or noise of the party under another SSRC: it is heard together with the audio of the same moment.
     #[cold]
     fn take_beside(&mut self, at_ns: u64, fields: Fields, arriving: K::Arriving<'_>) -> Verdict {
         self.packets += 1;
@@ -646,7 +646,7 @@ impl<K: Keep> Leg<K> {
         self.drop_rejected()
     }
 
-    /// Frees the places of what the jitter buffer turned away. `false`: a packet has come before.
+    /// Frees the places of packets that the jitter buffer rejected. `false`: one of them was a duplicate.
     #[inline]
     fn drop_rejected(&mut self) -> bool {
         let mut is_new = true;

@@ -16,7 +16,7 @@ pub(super) struct Numbering {
     first: SeqNum,
     /// The highest incoming number so far.
     highest: SeqNum,
-    /// What is added to an incoming number.
+    /// The difference of outgoing and incoming numbers.
     offset: u16,
     /// The next outgoing number, unless this side inserts packets.
     next_out: SeqNum,
@@ -46,7 +46,7 @@ impl Direction {
         }
     }
 
-    /// Each type that is not converted. Types that were not agreed on are dropped in any case, and leave no gap so.
+    /// Finds the types that are not converted. Types without agreement are among them: they are dropped, and leave no gap this way.
     #[cold]
     fn find_direct_types(&self, sends: &PayloadMap, takes: &PayloadMap) -> u128 {
         let has_events = takes.telephone_event(takes.audio().clock_rate_hz).is_some();
@@ -98,7 +98,7 @@ impl Direction {
         true
     }
 
-    /// What was numbered is sent, or is not: then its number is not missed.
+    /// Notes whether the numbered packet was sent. The number of one that was not goes to the next packet.
     #[inline]
     pub(super) fn note_numbered(&mut self, seq: SeqNum, out: &mut Out<'_>) {
         let unsent = out.number.take();
