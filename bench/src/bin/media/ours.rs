@@ -82,7 +82,7 @@ impl Codes {
             jitter: jitter::Config::new(8000, LATENCY_NS),
             admission: AdmissionConfig {
                 peer: None,
-                learn: Learn::Follow,
+                learn: Learn::FOLLOW,
                 ..AdmissionConfig::default()
             },
             destination: to.map_or(Destination::Peer, |rtp| Destination::Fixed {
