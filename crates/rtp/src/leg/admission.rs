@@ -182,23 +182,24 @@ impl Admission {
         kind: Kind,
         is_party: bool,
     ) -> Decision {
+        if !self.config().allows(from) {
+            return Decision::Refuse(Refusal::NotAllowed);
+        }
+        if self.config().learn == Learn::Anyone {
+            return self.consider_anyone(at_ns, from, header, kind);
+        }
         if is_party {
             return self.consider_source(at_ns, from, header, kind);
         }
-        if kind == Kind::Unknown && self.config().learn != Learn::Anyone {
-            return Decision::Refuse(if self.config().allows(from) {
-                Refusal::PayloadType(header.payload_type)
-            } else {
-                Refusal::NotAllowed
-            });
+        if kind == Kind::Unknown {
+            return Decision::Refuse(Refusal::PayloadType(header.payload_type));
         }
         let mark = (header.ssrc, header.seq);
         let continues = self.continues(header);
         match self.latch.consider(at_ns, from, Some(mark), continues) {
             Standing::Refused(refusal) => Decision::Refuse(refusal),
-            Standing::Candidate { may_hold: true, .. } => Decision::Hold,
-            Standing::Candidate { .. } => Decision::Refuse(Refusal::Stranger),
-            Standing::Party => self.consider_anyone(at_ns, from, header, kind),
+            Standing::Candidate { may_hold: true } => Decision::Hold,
+            Standing::Candidate { .. } | Standing::Party => Decision::Refuse(Refusal::Stranger),
             Standing::Moved { before } => {
                 let first = before.map_or(Candidate::NONE, |mark| Candidate::new(mark, 1));
                 self.candidates = [first, Candidate::NONE];
@@ -225,7 +226,31 @@ impl Admission {
             self.latch.settle(at_ns, from);
             return Decision::Current;
         }
-        self.consider_source(at_ns, from, header, kind)
+        if kind == Kind::Unknown {
+            return Decision::Refuse(Refusal::PayloadType(header.payload_type));
+        }
+        if kind == Kind::Beside && self.current.is_some_and(|current| current.has_audio) {
+            return Decision::Beside;
+        }
+        let mark = (header.ssrc, header.seq);
+        let (packets, _) = self.latch.count(at_ns, from, Some(mark), false);
+        let is_signalled = self.config().peer == Some(from);
+        let party = self.latch.party();
+        let is_at_signalled = party.is_some_and(|party| self.config().peer == Some(party.address));
+        let has_turn = is_signalled && !is_at_signalled || self.has_turn(at_ns, kind);
+        if packets >= u32::from(MIN_SEQUENTIAL) && has_turn {
+            return Decision::Begin(self.begin(at_ns, from, mark, kind == Kind::Audio));
+        }
+        Decision::Hold
+    }
+
+    /// Whether another source of this kind may follow the current one.
+    fn has_turn(&self, at_ns: u64, kind: Kind) -> bool {
+        self.current.is_none_or(|current| {
+            !current.is_here
+                || kind == Kind::Audio && !current.has_audio
+                || at_ns.saturating_sub(current.heard_ns) >= current.turn_ns()
+        })
     }
 
     /// A packet of the party that is not of the current source at its address.
@@ -260,19 +285,7 @@ impl Admission {
             _ => 1,
         };
         self.note_candidate(Candidate::new(mark, packets));
-        let is_from_elsewhere = self.config().learn == Learn::Anyone
-            && self.config().peer == Some(from)
-            && self
-                .latch
-                .party()
-                .is_some_and(|party| party.address != from);
-        let has_turn = current.is_none_or(|current| {
-            !current.is_here
-                || is_from_elsewhere
-                || kind == Kind::Audio && !current.has_audio
-                || at_ns.saturating_sub(current.heard_ns) >= current.turn_ns()
-        });
-        if packets >= MIN_SEQUENTIAL && has_turn && kind != Kind::Unknown {
+        if packets >= MIN_SEQUENTIAL && self.has_turn(at_ns, kind) && kind != Kind::Unknown {
             return Decision::Begin(self.begin(at_ns, from, mark, kind == Kind::Audio));
         }
         Decision::Hold

@@ -8,6 +8,7 @@
 //! | the signalled address | 2 | none | always |
 //! | the first other address | 2 or 5 | - | the signalled address has sent nothing; [`Method`] |
 //! | the address that a new offer or answer replaced | 50, or 5 if the IP address stays | - | as above |
+//! | another port of the signalled IP address, while the party is at another one | 5 | none | always |
 //! | another port of the same IP address | 5 | 0.5 s | until [`Learn::Once`] is fixed |
 //! | another IP address, packets authenticated by SRTP | 2 | 0.5 s | until [`Learn::Once`] is fixed |
 //! | another IP address of a better rank | 5 | none | [`Method::Heuristic`], for 3 s |
@@ -72,12 +73,12 @@ pub(super) type Mark = (Ssrc, SeqNum);
 /// The verdict of a [`Latch`] on a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// The party sends from there.
+    /// Addresses do not count ([`Learn::Anyone`]).
     Party,
     /// The party sends from there now. `before`: the mark of that address's packet before this one.
     Moved { before: Option<Mark> },
-    /// More packets have to follow. `may_hold`: this one may be worth keeping until then. `is_first`: none came before.
-    Candidate { may_hold: bool, is_first: bool },
+    /// More packets have to follow. `may_hold`: this one may be worth keeping until then.
+    Candidate { may_hold: bool },
     /// It does not belong.
     Refused(Refusal),
 }
@@ -158,26 +159,36 @@ impl Latch {
         let Some(rule) = self.rule(at_ns, from, mark.is_some(), continues) else {
             return Standing::Refused(Refusal::Stranger);
         };
+        let (packets, before) = self.count(at_ns, from, mark, is_signalled);
+        let silence_ns = self.silence_ns(at_ns);
+        if packets < rule.packets || silence_ns < rule.silence_ns {
+            return Standing::Candidate {
+                may_hold: is_signalled || silence_ns >= HOLD_SILENCE_NS,
+            };
+        }
+        self.settle(at_ns, from);
+        Standing::Moved { before }
+    }
+
+    /// Counts a packet of a candidate: how many came in a row, and the mark of the one before. `any_row`: all count, in a row or not.
+    pub(super) fn count(
+        &mut self,
+        at_ns: u64,
+        from: SocketAddr,
+        mark: Option<Mark>,
+        any_row: bool,
+    ) -> (u32, Option<Mark>) {
+        let is_signalled = self.config.peer == Some(from);
         let contest = self.contest.get_or_insert_with(Contest::begin);
         let candidate = contest.candidate(is_signalled, from);
         let before = candidate.mark;
-        let in_a_row = is_signalled || is_near(before, mark);
-        candidate.packets = if in_a_row {
+        candidate.packets = if any_row || is_near(before, mark) {
             candidate.packets.saturating_add(1)
         } else {
             1
         };
         (candidate.at_ns, candidate.mark) = (at_ns, mark);
-        let packets = candidate.packets;
-        let silence_ns = self.silence_ns(at_ns);
-        if packets < rule.packets || silence_ns < rule.silence_ns {
-            return Standing::Candidate {
-                may_hold: is_signalled || silence_ns >= HOLD_SILENCE_NS,
-                is_first: packets == 1,
-            };
-        }
-        self.settle(at_ns, from);
-        Standing::Moved { before }
+        (candidate.packets, before)
     }
 
     /// See the table of the module. `None`: this sender never becomes the party.
@@ -200,6 +211,10 @@ impl Latch {
         let Some(party) = self.party else {
             return rule(self.first_packets(from)?, 0);
         };
+        let is_signalled_host = |ip| self.config.peer.is_some_and(|peer| peer.ip() == ip);
+        if is_signalled_host(from.ip()) && !is_signalled_host(party.address.ip()) {
+            return rule(ADDRESS_PACKETS, 0);
+        }
         if let Learn::Once(Once {
             fixed_ms: Some(fixed_ms),
             ..

@@ -463,6 +463,43 @@ fn the_signalled_address_wins_where_anyone_may_send() {
     assert!(scene.heard(&stranger)[0] >= 97);
 }
 
+/// Two SSRCs between two packets of the party take both places of candidates.
+#[test]
+fn changing_ssrcs_starve_nobody_where_anyone_may_send() {
+    for is_first in [false, true] {
+        let mut scene = Scene::of(PARTY, Learn::Anyone);
+        let (mut party, mut stranger) = (Sender::new(PARTY, b'p'), Sender::new(STRANGER, b's'));
+        if is_first {
+            scene.ticks(50, &mut [&mut party]);
+        }
+        for _ in 0..100 {
+            for _ in 0..2 {
+                stranger.ssrc += 1;
+                scene.send(&mut stranger);
+            }
+            scene.tick(&mut [&mut party]);
+        }
+        let heard = scene.heard(&party)[0];
+        assert!(heard >= 99, "the party is first: {is_first}: {heard}");
+    }
+}
+
+/// A party behind the NAT of the signalled address, as `received-from` names it, comes from another port.
+#[test]
+fn the_signalled_host_takes_the_leg_from_a_stranger_at_any_time() {
+    for learn in all_ways() {
+        let mut scene = Scene::of(PARTY, learn);
+        let (mut party, mut stranger) = (
+            Sender::new("192.0.2.1:40000", b'p'),
+            Sender::new(STRANGER, b's'),
+        );
+        scene.ticks(250, &mut [&mut stranger]);
+        scene.ticks(300, &mut [&mut stranger, &mut party]);
+        assert_eq!(scene.leg.rtp_to(), Some(party.from), "{learn:?}");
+        assert_eq!(scene.gate.to(), Some(party.from), "{learn:?}");
+    }
+}
+
 /// A party that only listens sends no RTP. Its RTCP shows that it is where it was signalled to be.
 #[test]
 fn reports_from_the_signalled_address_keep_strangers_out() {
