@@ -286,7 +286,7 @@ impl Latch {
 
     /// Whether the party was first heard less than `ns` ago.
     fn is_within(&self, at_ns: u64, ns: u64) -> bool {
-        at_ns < self.settled_ns.saturating_add(ns)
+        self.settled_ns != LONG_AGO_NS && at_ns < self.settled_ns.saturating_add(ns)
     }
 
     /// The party sends from there now.
@@ -295,7 +295,7 @@ impl Latch {
             address: from,
             at_ns,
         });
-        self.settled_ns = self.settled_ns.min(at_ns);
+        self.settled_ns = self.settled_ns.min(at_ns.max(LONG_AGO_NS + 1));
         let is_signalled = self.config.peer == Some(from);
         if let Some(contest) = &mut self.contest {
             if is_signalled {
@@ -377,7 +377,7 @@ impl Latch {
     pub(super) fn is_fixed(&self, now_ns: u64) -> bool {
         let window_ns = match self.config.learn {
             Learn::Once(once) => once.fixed_ms.map_or(LEARNING_NS, ns),
-            _ => return false,
+            Learn::Never | Learn::Follow { .. } | Learn::Anyone => LEARNING_NS,
         };
         !self.is_within(now_ns, window_ns)
     }
@@ -390,8 +390,8 @@ impl Latch {
         });
         self.settled_ns = match address {
             None => NEVER_NS,
-            Some(_) if is_fixed => 0,
-            Some(_) => now_ns,
+            Some(_) if is_fixed => LONG_AGO_NS,
+            Some(_) => now_ns.max(LONG_AGO_NS + 1),
         };
     }
 }
@@ -473,6 +473,8 @@ fn ns(ms: u32) -> u64 {
 
 /// Later than any other time.
 const NEVER_NS: u64 = u64::MAX;
+/// Before this process.
+const LONG_AGO_NS: u64 = 0;
 const NS_PER_MS: u64 = 1_000_000;
 /// RFC 3550, appendix A.1: two packets are enough where the sender is expected.
 const SIGNALLED_PACKETS: u32 = MIN_SEQUENTIAL as u32;
