@@ -288,7 +288,7 @@ impl Mirror for PayloadMap {
             })
         };
         let entries: Result<Vec<Payload>, &'static str> = saved.into_iter().map(one).collect();
-        PayloadMap::new(&entries?).map_err(|_| "payload types that are no map")
+        PayloadMap::without_mux(&entries?).map_err(|_| "payload types that are no map")
     }
 }
 

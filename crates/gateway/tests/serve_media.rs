@@ -118,6 +118,8 @@ struct Party {
     relay: Option<SocketAddr>,
     sent: u16,
     time: u32,
+    payload_type: u8,
+    marker: bool,
 }
 
 impl Party {
@@ -129,6 +131,8 @@ impl Party {
             relay: None,
             sent: 0,
             time: 0,
+            payload_type: 0,
+            marker: false,
         }
     }
 
@@ -143,7 +147,8 @@ impl Party {
     fn send(&mut self, payload: &[u8]) {
         let relay = self.relay.expect("a call");
         let packet = RtpPacketBuilder::<&[u8], &[u8]>::new()
-            .payload_type(0)
+            .payload_type(self.payload_type)
+            .marker_bit(self.marker)
             .sequence_number(self.sent)
             .timestamp(self.time)
             .ssrc(0x1234)
@@ -765,4 +770,47 @@ fn recordings_without_a_folder_or_out_of_it_are_refused() {
     let path = only_file(directory.path());
     assert_eq!(path.extension(), Some("wav".as_ref()));
     recorded(&path);
+}
+
+/// Phones use such numbers. 72 with the marker looks like a sender report, which has its own port here.
+#[test]
+fn payload_types_64_to_95_pass_both_ways_without_mux() {
+    let mut relay = Relay::start(&[]);
+    let mut parties = ["a", "b"].map(Party::new);
+    let sdp = |party: &Party| {
+        let sdp = party.sdp().replace("RTP/AVP 0", "RTP/AVP 72");
+        format!("{sdp}a=rtpmap:72 PCMU/8000\r\n").into_bytes()
+    };
+    let [a, b] = [sdp(&parties[0]), sdp(&parties[1])];
+    let keys: [(&str, &[u8]); 3] = [("call-id", b"72"), ("from-tag", b"a"), ("sdp", &a)];
+    let to_b = relay.ask_ok("offer", &keys);
+    let keys: [(&str, &[u8]); 4] = [
+        ("call-id", b"72"),
+        ("from-tag", b"a"),
+        ("to-tag", b"b"),
+        ("sdp", &b),
+    ];
+    let to_a = relay.ask_ok("answer", &keys);
+    for (party, reply) in parties.iter_mut().zip([&to_a, &to_b]) {
+        assert!(
+            reply.contains("RTP/AVP 72") && !reply.contains("warning"),
+            "{reply}"
+        );
+        party.relay = Some(port_of(reply));
+        party.payload_type = 72;
+        party.marker = true;
+    }
+    for turn in 0..3 {
+        let [a, b] = &mut parties;
+        let (from, to) = if turn == 1 { (b, &*a) } else { (a, &*b) };
+        is_heard(from, to);
+        from.send(&[0x2b; 160]);
+        let packet = loop {
+            let packet = receive(&to.socket);
+            if packet.payload == [0x2b; 160] {
+                break packet;
+            }
+        };
+        assert_eq!((packet.payload_type, packet.marker), (72, true));
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use threadbare_rtp::call::Side;
+use threadbare_rtp::call::{Channel, Side};
 
 use crate::call::Outbox;
 use crate::id::PortId;
@@ -44,7 +44,8 @@ impl Copies {
             listener(at_ns, side, from, bytes);
         }
         for to in &self.to[side as usize] {
-            self.unsent.keep(PortId::rtp(side as u8), *to, bytes);
+            self.unsent
+                .keep(PortId::rtp(side as u8), Channel::Rtp, *to, bytes);
         }
     }
 

@@ -2,9 +2,8 @@
 
 use std::net::SocketAddr;
 
-use threadbare_rtp::call::Side;
+use threadbare_rtp::call::{Channel, Side};
 use threadbare_rtp::leg::{AdmissionConfig, Gate, GateState, Outage, Refusals};
-use threadbare_rtp::packet::is_rtcp;
 use threadbare_rtp::srtp::{
     Keys, Protection, ProtectionState, ProtectionStats, RestoreError, Rollover, Unsaved,
 };
@@ -120,6 +119,11 @@ impl Forward {
         set_keys(&mut self.protections[side as usize], now_ns, keys, rollover);
     }
 
+    /// Whether each side's RTP and RTCP have one port, A's first.
+    pub(crate) fn mux(&self) -> [bool; 2] {
+        self.sides.each_ref().map(|side| side.mux)
+    }
+
     /// Counters, A's first.
     #[must_use]
     pub fn stats(&self) -> [ForwardSideStats; 2] {
@@ -187,10 +191,11 @@ impl crate::Call for Forward {
             _ => (b, a),
         };
         let mut bytes = datagram.bytes;
+        let channel = datagram.port.kind.channel().carried(from.mux, bytes);
         let protection = self.protections.get_mut(usize::from(datagram.port.leg));
         if let Some(Some(protection)) = protection {
             // What is refused is counted there.
-            let Ok(len) = protection.unprotect(now_ns, bytes) else {
+            let Ok(len) = protection.unprotect(now_ns, channel, bytes) else {
                 return;
             };
             bytes = &mut bytes[..len];
@@ -204,7 +209,7 @@ impl crate::Call for Forward {
         if judged.is_err() {
             return;
         }
-        let is_rtcp = !is_of_rtp_port || from.mux && is_rtcp(bytes);
+        let is_rtcp = channel == Channel::Rtcp;
         let kind = usize::from(is_rtcp);
         from.stats.received[kind].count(at_ns, bytes);
         let destination = match is_rtcp && !to.mux {
@@ -220,7 +225,7 @@ impl crate::Call for Forward {
             true => PortId::rtcp(leg),
             false => PortId::rtp(leg),
         };
-        match self.unsent.keep(port, destination, bytes) {
+        match self.unsent.keep(port, channel, destination, bytes) {
             true => to.stats.sent[kind].count(now_ns, bytes),
             false => to.stats.no_room += 1,
         }

@@ -1,5 +1,7 @@
 //! The names of a call's ports.
 
+use threadbare_rtp::call::Channel;
+
 /// A port of a call, from the call's own view: no socket, no number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PortId {
@@ -44,6 +46,16 @@ pub enum PortKind {
     Rtp = 0,
     /// RTCP, on a port of its own.
     Rtcp = 1,
+}
+
+impl PortKind {
+    /// The channel that the port is for. With mux, the port of RTP carries both: [`Channel::carried`].
+    pub(crate) const fn channel(self) -> Channel {
+        match self {
+            PortKind::Rtp => Channel::Rtp,
+            PortKind::Rtcp => Channel::Rtcp,
+        }
+    }
 }
 
 /// Parties of one call: two that talk, and two that get copies.

@@ -12,7 +12,7 @@ use threadbare_runtime::prefetch;
 
 use crate::board::{Board, ListenerView, Pace, SenderView, Shown};
 use crate::call::{Datagram, Outbox};
-use crate::id::{PortId, PortKind};
+use crate::id::PortId;
 use crate::listen::Heard;
 use crate::loudness::{LineMeter, Loudness, LoudnessTarget, TAPPED_SAMPLES_MIN};
 use crate::media::PAUSE_NS;
@@ -307,10 +307,7 @@ impl MediaLine {
 impl crate::Call for MediaLine {
     #[inline]
     fn handle_datagram(&mut self, now_ns: u64, datagram: Datagram<'_>) {
-        let channel = match datagram.port.kind {
-            PortKind::Rtp => Channel::Rtp,
-            PortKind::Rtcp => Channel::Rtcp,
-        };
+        let channel = datagram.port.kind.channel();
         self.end_pause(now_ns);
         let (at_ns, from) = (datagram.received_ns, datagram.from);
         if datagram.port.leg > 0 {
@@ -343,7 +340,14 @@ impl crate::Call for MediaLine {
                     Channel::Rtp => PortId::rtp(datagram.leg),
                     Channel::Rtcp => PortId::rtcp(datagram.leg),
                 };
-                unsent.stage(port, datagram.to, datagram.bytes, &mut [], out);
+                unsent.stage(
+                    port,
+                    datagram.channel,
+                    datagram.to,
+                    datagram.bytes,
+                    &mut [],
+                    out,
+                );
             });
         });
         self.look_who_listens(now_ns);

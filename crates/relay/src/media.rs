@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use threadbare_rtp::call::{
-    Call, CallEvent, CallState, CallStats, Channel, Mode, Side, Tapped, TappedAudio,
+    Call, CallEvent, CallState, CallStats, Channel, Mode, Outgoing, Side, Tapped, TappedAudio,
 };
 use threadbare_rtp::id::SeqNum;
 use threadbare_rtp::leg::{LegState, Outage, Verdict};
@@ -16,7 +16,7 @@ use threadbare_runtime::prefetch;
 
 use crate::call::{Datagram, Outbox};
 use crate::copies::{Copies, PacketListener};
-use crate::id::{PortId, PortKind};
+use crate::id::PortId;
 use crate::listen::{Ears, Heard};
 use crate::loudness::{LineMeter, Loudness, TAPPED_SAMPLES_MIN};
 use crate::stray::{Early, Stray};
@@ -220,13 +220,18 @@ impl MediaCall {
         self.early = Some(Box::new(Early::new(until_ns, next)));
     }
 
+    /// Whether each side's RTP and RTCP have one port, A's first.
+    pub(crate) fn mux(&self) -> [bool; 2] {
+        Side::BOTH.map(|side| self.call.leg(side).is_mux())
+    }
+
     #[cold]
     fn handle_early(&mut self, now_ns: u64, stray: Option<Stray>) {
         let Some(mut early) = self.early.take() else {
             return;
         };
         stray.into_iter().for_each(|stray| early.add(stray));
-        while let Some(mut stray) = early.pop(now_ns) {
+        while let Some(mut stray) = early.pop(now_ns, self.mux()) {
             let datagram = Datagram {
                 port: stray.port,
                 from: stray.from,
@@ -244,10 +249,7 @@ impl MediaCall {
             0 => Side::A,
             _ => Side::B,
         };
-        let channel = match datagram.port.kind {
-            PortKind::Rtp => Channel::Rtp,
-            PortKind::Rtcp => Channel::Rtcp,
-        };
+        let channel = datagram.port.kind.channel();
         if self.heard.is_wanted() {
             let untold = &self.untold[side as usize];
             if untold.is_older(now_ns, PAUSE_NS) {
@@ -261,7 +263,8 @@ impl MediaCall {
         let (at_ns, from, mut bytes) = (datagram.received_ns, datagram.from, datagram.bytes);
         if let Some(protection) = &mut self.protections[side as usize] {
             // What is refused is counted there.
-            let Ok(len) = protection.unprotect(now_ns, bytes) else {
+            let carried = channel.carried(self.call.leg(side).is_mux(), bytes);
+            let Ok(len) = protection.unprotect(now_ns, carried, bytes) else {
                 return;
             };
             bytes = &mut bytes[..len];
@@ -419,9 +422,9 @@ impl crate::Call for MediaCall {
         {
             return;
         }
+        let mux = self.mux();
         let (call, unsent) = (&mut self.call, &mut self.unsent);
         let protections = &mut self.protections;
-        let mux = Side::BOTH.map(|side| call.leg(side).is_mux());
         with_scratch(out, |scratch, out| {
             call.poll_transmit(now_ns, may_lose, scratch, &mut |outgoing| {
                 let leg = outgoing.side as u8;
@@ -430,7 +433,10 @@ impl crate::Call for MediaCall {
                     Channel::Rtcp if !mux[usize::from(leg)] => PortId::rtcp(leg),
                     _ => PortId::rtp(leg),
                 };
-                unsent.stage(port, outgoing.to, outgoing.bytes, protections, out);
+                let Outgoing {
+                    channel, to, bytes, ..
+                } = outgoing;
+                unsent.stage(port, channel, to, bytes, protections, out);
             });
         });
         self.tell_heard(now_ns);

@@ -51,11 +51,16 @@ impl Medium {
     /// What came to the process before, together. A party's packets are taken in the order of their numbers: who begins with a later one has missed the
     /// earlier ones.
     pub fn handle_strays(&mut self, now_ns: u64, mut strays: Vec<Stray>) {
-        let first = |leg: u8| strays.iter().find(|one| one.port.leg == leg)?.seq();
+        let mux = match self {
+            Medium::Audio(media) => media.mux(),
+            Medium::Forward(forward) => forward.mux(),
+            Medium::Diverted(_) => [false; 2],
+        };
+        let first = |leg: u8| strays.iter().find(|one| one.port.leg == leg)?.seq(mux);
         let firsts = [first(0), first(1)];
         strays.sort_by_key(|one| {
             let first = firsts.get(usize::from(one.port.leg)).copied().flatten();
-            let since = one.seq().zip(first);
+            let since = one.seq(mux).zip(first);
             since.map(|(seq, first)| seq.wrapping_sub(first) as i16)
         });
         for stray in strays {

@@ -2,10 +2,10 @@
 
 use std::net::SocketAddr;
 
-use threadbare_rtp::packet::is_rtcp;
+use threadbare_rtp::call::Channel;
 
 use crate::call::Datagram;
-use crate::id::{PortId, PortKind};
+use crate::id::PortId;
 
 /// A datagram that came to a process that does not carry its call any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,9 +34,11 @@ impl Stray {
         }
     }
 
-    /// The number of an RTP packet. SRTP leaves it as it is.
-    pub(crate) fn seq(&self) -> Option<u16> {
-        let is_rtp = self.port.kind == PortKind::Rtp && !is_rtcp(&self.bytes);
+    /// The number of an RTP packet. SRTP leaves it as it is. `mux`: whether each party multiplexes, A's first.
+    pub(crate) fn seq(&self, mux: [bool; 2]) -> Option<u16> {
+        let mux = mux.get(usize::from(self.port.leg)).copied()?;
+        let channel = self.port.kind.channel().carried(mux, &self.bytes);
+        let is_rtp = channel == Channel::Rtp;
         let seq = self.bytes.get(2..4).filter(|_| is_rtp)?;
         Some(u16::from_be_bytes([seq[0], seq[1]]))
     }
@@ -80,16 +82,16 @@ impl Early {
     }
 
     /// What is to be taken now: the earliest that nothing can come before.
-    pub(crate) fn pop(&mut self, now_ns: u64) -> Option<Stray> {
+    pub(crate) fn pop(&mut self, now_ns: u64, mux: [bool; 2]) -> Option<Stray> {
         let held = self.held.iter().enumerate();
-        let (ahead, at) = held.map(|(at, stray)| (self.ahead(stray), at)).min()?;
+        let (ahead, at) = held.map(|(at, stray)| (self.ahead(stray, mux), at)).min()?;
         if ahead > Some(0) && now_ns < self.until_ns {
             return None;
         }
         let stray = self.held.remove(at);
         self.room_bytes += stray.bytes.len();
         let next = self.next.get_mut(usize::from(stray.port.leg));
-        if let (Some(next), Some(seq)) = (next, stray.seq())
+        if let (Some(next), Some(seq)) = (next, stray.seq(mux))
             && ahead >= next.map(|_| 0)
         {
             *next = Some(seq.wrapping_add(1));
@@ -98,9 +100,9 @@ impl Early {
     }
 
     /// How many numbers are between the party's next packet and this one; `None`: it has no number, or any is the next.
-    fn ahead(&self, stray: &Stray) -> Option<i16> {
+    fn ahead(&self, stray: &Stray, mux: [bool; 2]) -> Option<i16> {
         let next = self.next.get(usize::from(stray.port.leg)).copied()??;
-        Some(stray.seq()?.wrapping_sub(next) as i16)
+        Some(stray.seq(mux)?.wrapping_sub(next) as i16)
     }
 }
 

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use threadbare_rtp::call::Scratch;
+use threadbare_rtp::call::{Channel, Scratch};
 use threadbare_rtp::srtp::Protection;
 
 use crate::call::{Outbox, Refused};
@@ -15,7 +15,7 @@ use crate::io::DATAGRAM_BYTES_MAX;
 /// of very short packets need it over and over.
 #[derive(Debug, Default)]
 pub(crate) struct Unsent {
-    items: VecDeque<(PortId, SocketAddr, u16)>,
+    items: VecDeque<(PortId, Channel, SocketAddr, u16)>,
     /// Of all items, one behind the other, from `first` on.
     bytes: Vec<u8>,
     first: usize,
@@ -29,23 +29,23 @@ impl Unsent {
         protections: &mut Protections,
         out: &mut dyn Outbox,
     ) -> bool {
-        self.stage_each(|port, to, bytes| put(port, to, bytes, protections, out))
+        self.stage_each(|port, channel, to, bytes| put(port, channel, to, bytes, protections, out))
     }
 
     /// The same for datagrams to addresses that the relay has chosen, in the clear.
     pub(crate) fn stage_copies(&mut self, out: &mut dyn Outbox) -> bool {
-        self.stage_each(|port, to, bytes| out.stage_copy(port, to, bytes))
+        self.stage_each(|port, _, to, bytes| out.stage_copy(port, to, bytes))
     }
 
     #[inline]
     fn stage_each(
         &mut self,
-        mut put: impl FnMut(PortId, SocketAddr, &[u8]) -> Result<(), Refused>,
+        mut put: impl FnMut(PortId, Channel, SocketAddr, &[u8]) -> Result<(), Refused>,
     ) -> bool {
-        while let Some((port, to, len)) = self.items.front() {
+        while let Some((port, channel, to, len)) = self.items.front() {
             let end = self.first + usize::from(*len);
             let bytes = &self.bytes[self.first..end];
-            if put(*port, *to, bytes) == Err(Refused::Full) {
+            if put(*port, *channel, *to, bytes) == Err(Refused::Full) {
                 return false;
             }
             self.first = end;
@@ -63,20 +63,27 @@ impl Unsent {
     pub(crate) fn stage(
         &mut self,
         port: PortId,
+        channel: Channel,
         to: SocketAddr,
         bytes: &[u8],
         protections: &mut Protections,
         out: &mut dyn Outbox,
     ) {
-        let is_full =
-            !self.items.is_empty() || put(port, to, bytes, protections, out) == Err(Refused::Full);
+        let is_full = !self.items.is_empty()
+            || put(port, channel, to, bytes, protections, out) == Err(Refused::Full);
         if is_full {
-            self.keep(port, to, bytes);
+            self.keep(port, channel, to, bytes);
         }
     }
 
     /// Keeps a datagram for the next turn. `false`: too many wait.
-    pub(crate) fn keep(&mut self, port: PortId, to: SocketAddr, bytes: &[u8]) -> bool {
+    pub(crate) fn keep(
+        &mut self,
+        port: PortId,
+        channel: Channel,
+        to: SocketAddr,
+        bytes: &[u8],
+    ) -> bool {
         // A turn's worth at most: a party causes no more than it sends, but for a bounded tail. Longer ones would be refused anyway.
         let has_room = self.items.len() < UNSENT_MAX && bytes.len() <= DATAGRAM_BYTES_MAX;
         if has_room {
@@ -84,7 +91,8 @@ impl Unsent {
                 self.bytes.drain(..self.first);
                 self.first = 0;
             }
-            self.items.push_back((port, to, bytes.len() as u16));
+            self.items
+                .push_back((port, channel, to, bytes.len() as u16));
             self.bytes.extend_from_slice(bytes);
         }
         has_room
@@ -98,19 +106,21 @@ pub(crate) type Protections = [Option<Box<Protection>>];
 #[inline]
 fn put(
     port: PortId,
+    channel: Channel,
     to: SocketAddr,
     bytes: &[u8],
     protections: &mut Protections,
     out: &mut dyn Outbox,
 ) -> Result<(), Refused> {
     match protections.get_mut(usize::from(port.leg)) {
-        Some(Some(protection)) => put_protected(port, to, bytes, protection, out),
+        Some(Some(protection)) => put_protected(port, channel, to, bytes, protection, out),
         _ => out.stage(port, to, bytes),
     }
 }
 
 fn put_protected(
     port: PortId,
+    channel: Channel,
     to: SocketAddr,
     bytes: &[u8],
     protection: &mut Protection,
@@ -122,7 +132,7 @@ fn put_protected(
         };
         place.copy_from_slice(bytes);
         // What cannot be protected does not leave; the protection counts it.
-        protection.protect(room, bytes.len()).unwrap_or(0)
+        protection.protect(channel, room, bytes.len()).unwrap_or(0)
     })
 }
 

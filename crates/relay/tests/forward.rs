@@ -9,7 +9,7 @@ use common::{engine, next, next_port, peer, range, receiver_report, two_legs};
 use threadbare_relay::{Engine, Forward, ForwardSide, MediaCall, Medium, PortId, PortUse};
 use threadbare_rtp::call::Side;
 use threadbare_rtp::leg::{AdmissionConfig, Learn, Outage};
-use threadbare_rtp::srtp::{Rollover, Suite};
+use threadbare_rtp::srtp::{RTP_TRAILER_BYTES_MAX, Rollover, Suite};
 
 fn side(side: Side) -> ForwardSide {
     ForwardSide {
@@ -288,4 +288,29 @@ fn one_engine_carries_audio_and_what_is_passed_on() {
     );
     let is_audio = audio.with(|audio, _| audio.audio_mut().is_some());
     assert!(is_audio.wait().unwrap());
+}
+
+/// RFC 5761, section 4: the numbers 64 to 95 are RTCP's only on one port with it.
+#[test]
+fn rtp_with_numbers_of_rtcp_passes_between_srtp_and_rtp_without_mux() {
+    let mut bed = bed();
+    let (keys, mut sends, mut receives) = party_keys(Suite::ALL[0], 1);
+    bed.call.set_keys(0, Side::A, Some(keys), Rollover::Kept);
+    let mut packet = speech(0, 5, 1);
+    packet[1] = 0x80 | 72;
+    let mut srtp = [&packet[..], &[0; RTP_TRAILER_BYTES_MAX]].concat();
+    let bytes = sends.protect_rtp(&mut srtp, packet.len());
+    srtp.truncate(bytes.expect("it is protected"));
+    bed.hand_in(A, party(Side::A), &srtp);
+    assert_eq!(bed.take(B)[0].bytes, packet);
+    bed.hand_in(B, party(Side::B), &packet);
+    let mut staged = bed.take(A).remove(0).bytes;
+    let bytes = receives.unprotect_rtp(&mut staged).expect("it is SRTP");
+    assert_eq!(staged[..bytes], packet);
+    let received = bed
+        .call
+        .stats()
+        .map(|side| side.received.map(|one| one.packets));
+    assert_eq!(received, [[1, 0], [1, 0]]);
+    assert_eq!(bed.tray.staged, []);
 }

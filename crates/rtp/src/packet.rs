@@ -114,7 +114,28 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// Whether a datagram from a shared port is RTCP (RFC 5761, section 4).
+/// What a datagram carries, and so which of a leg's ports it belongs to; with mux, there is one for both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Channel {
+    /// Media.
+    Rtp,
+    /// Reports.
+    Rtcp,
+}
+
+impl Channel {
+    /// What `data` carries that came to this port. The contents decide with mux only: without it, RTP may have payload types 64 to 95.
+    #[inline]
+    #[must_use]
+    pub fn carried(self, mux: bool, data: &[u8]) -> Channel {
+        if self == Channel::Rtp && mux && is_rtcp(data) {
+            return Channel::Rtcp;
+        }
+        self
+    }
+}
+
+/// Whether a datagram from a port with mux is RTCP (RFC 5761, section 4). For any port: [`Channel::carried`].
 ///
 /// The second octet of an RTCP packet is its type, in 192..=223. In an RTP packet it is the marker bit and a payload
 /// type; RFC 5761 bars 64..=95 for that reason. The rest of the packet is not examined.

@@ -178,7 +178,12 @@ impl<P> Reading<'_, P> {
                 Answered::Audio(Box::new(audio))
             }
         };
-        for fault in section.faults() {
+        let mux = match &answered {
+            Answered::Rejected => false,
+            Answered::Packets { remotes } => has_mux(remotes),
+            Answered::Audio(audio) => audio.mux[1],
+        };
+        for fault in section.faults(mux) {
             warnings.add(index, fault);
         }
         Ok(answered)
@@ -218,12 +223,13 @@ impl<P> Reading<'_, P> {
             .filter(|_| !is_opportunistic || accepts);
         let stripped: Vec<Codec> = kept(answer.codecs, &self.options.rules);
         let codecs = codec::answer(&audio.codecs, &stripped, self.options.single_codec)?;
-        let maps = maps(&audio.codecs, &codecs).ok_or(Unusable::NoAudio)?;
+        let mux = [
+            audio.mux[0],
+            audio.requires_mux || audio.mux[1] && theirs.has_mux,
+        ];
+        let maps = maps(&audio.codecs, &codecs, mux).ok_or(Unusable::NoAudio)?;
         Ok(AnsweredAudio {
-            mux: [
-                audio.mux[0],
-                audio.requires_mux || audio.mux[1] && theirs.has_mux,
-            ],
+            mux,
             has_feedback: audio.transports.map(|one| one.has_feedback),
             accepted: own_keys.cloned(),
             their_keys: their_keys.map(|answered| answered.keys),
@@ -328,8 +334,7 @@ fn specified<P>(
     let by_role = match answered {
         Answered::Rejected => return None,
         Answered::Packets { remotes } => {
-            // The attribute passes: the parties multiplex if both of them have it (RFC 5761, section 5.1.1).
-            let mux = remotes.iter().all(|remote| remote.has_mux);
+            let mux = has_mux(&remotes);
             let side = |role: usize| SideSpec {
                 mux,
                 rtcp: rtcp(&remotes[role], mux),
@@ -364,6 +369,11 @@ fn specified<P>(
         tos: options.tos.after(dialog.tos),
         copies: None,
     }))
+}
+
+/// Of media that are only relayed, the attribute passes: the parties multiplex if both of them have it (RFC 5761, section 5.1.1).
+fn has_mux(remotes: &[Remote; 2]) -> bool {
+    remotes.iter().all(|remote| remote.has_mux)
 }
 
 fn base(remote: &Remote, learn: Learn) -> SideSpec {

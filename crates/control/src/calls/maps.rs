@@ -18,8 +18,8 @@ pub(super) struct Maps {
     pub(super) takes: Arc<PayloadMap>,
 }
 
-/// The maps of the offerer and of the answerer. `None`: a side has no audio that can be named.
-pub(super) fn maps(offer: &Offer, answer: &Answer) -> Option<[Maps; 2]> {
+/// The maps of the offerer and of the answerer, which multiplex or not. `None`: a side has no audio that can be named.
+pub(super) fn maps(offer: &Offer, answer: &Answer, mux: [bool; 2]) -> Option<[Maps; 2]> {
     let own = |codec: &Codec| entry(codec, codec.payload_type);
     let mut offerer_takes: Vec<Payload> = answer.to_offerer.iter().map(own).collect();
     let mut answerer_takes = Vec::new();
@@ -54,12 +54,12 @@ pub(super) fn maps(offer: &Offer, answer: &Answer) -> Option<[Maps; 2]> {
     let answerer_sends = answerer_takes.iter().copied().chain(aliases);
     let offerer_sends = answer.from_offerer.iter().map(|one| own(&one.received));
     let offerer = Maps {
-        sends: map(offerer_sends)?,
-        takes: map(offerer_takes.into_iter())?,
+        sends: map(offerer_sends, mux[0])?,
+        takes: map(offerer_takes.into_iter(), mux[0])?,
     };
     let answerer = Maps {
-        sends: map(answerer_sends)?,
-        takes: map(answerer_takes.iter().copied())?,
+        sends: map(answerer_sends, mux[1])?,
+        takes: map(answerer_takes.iter().copied(), mux[1])?,
     };
     Some([offerer, answerer])
 }
@@ -92,17 +92,18 @@ fn entry(codec: &Codec, shared: PayloadType) -> Payload {
     }
 }
 
-/// Numbers that come again, and those that cannot be told from RTCP, are passed over.
-fn map(entries: impl Iterator<Item = Payload>) -> Option<Arc<PayloadMap>> {
+/// Skips numbers that come again and, with mux, those that cannot be told from RTCP.
+fn map(entries: impl Iterator<Item = Payload>, mux: bool) -> Option<Arc<PayloadMap>> {
     let mut once: Vec<Payload> = Vec::new();
     for entry in entries {
         let number = entry.payload_type;
         let is_new = once.iter().all(|one| one.payload_type != number);
-        if is_new && !RTCP_NUMBERS.contains(&number.0) {
+        let is_rtcp = mux && RTCP_NUMBERS.contains(&number.0);
+        if is_new && !is_rtcp {
             once.push(entry);
         }
     }
-    PayloadMap::new(&once).ok().map(Arc::new)
+    PayloadMap::without_mux(&once).ok().map(Arc::new)
 }
 
 /// Clock rate of a number that the description does not name: that of telephony's audio and events.

@@ -191,7 +191,11 @@ impl<P> Reading<'_, '_, P> {
             }
             transport => packets(&line, transport, options)?,
         };
-        for fault in section.faults() {
+        let mux = match &plan {
+            Plan::Audio(audio) => audio.mux[0],
+            _ => remote.has_mux,
+        };
+        for fault in section.faults(mux) {
             self.warnings.add(index, fault);
         }
         Ok((remote, plan))
@@ -209,9 +213,12 @@ impl<P> Reading<'_, '_, P> {
             refused,
         } = medium;
         let options = self.options;
+        let mux = options.mux;
+        let passes_mux = remote.has_mux && !mux.demux && !mux.reject;
+        let has_mux = remote.has_mux && !mux.reject;
         let is_usable = |codec: &crate::sdp::Codec| {
-            let number = codec.payload_type.0;
-            codec.is_audio() && !codec.name.is_empty() && !RTCP_NUMBERS.contains(&number)
+            let is_rtcp = has_mux && RTCP_NUMBERS.contains(&codec.payload_type.0);
+            codec.is_audio() && !codec.name.is_empty() && !is_rtcp
         };
         if !codecs.iter().any(is_usable) {
             return Err(Unusable::NoAudio);
@@ -246,17 +253,12 @@ impl<P> Reading<'_, '_, P> {
         if outgoing.is_secure && own_keys.is_empty() {
             return Err(Unusable::NoSuite(outgoing.name()));
         }
-        let mux = options.mux;
-        let passes_mux = remote.has_mux && !mux.demux && !mux.reject;
         Ok(AudioOffer {
             codecs: self.codecs(*index, codecs, remote)?,
             transports: [*transport, outgoing],
             accepted,
             own: own_keys,
-            mux: [
-                remote.has_mux && !mux.reject,
-                passes_mux || mux.offer || mux.require,
-            ],
+            mux: [has_mux, passes_mux || mux.offer || mux.require],
             requires_mux: mux.require,
             ptimes_ms: ptimes_ms(&options.rules, remote),
         })

@@ -27,7 +27,7 @@ fn look(sdp: &Sdp) {
     for media in &sdp.media {
         let _ = (media.media_line(), media.rtcp(), media.codecs());
         let _ = (media.packet_time_ms("ptime"), media.has_rtcp_mux());
-        let _ = (media.faults(), media.outline());
+        let _ = (media.faults(true), media.outline());
     }
 }
 

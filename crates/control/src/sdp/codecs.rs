@@ -95,7 +95,7 @@ impl Codec {
 /// Attributes whose value begins with a payload type.
 pub(crate) const OF_PAYLOAD_TYPES: &[&str] = &["rtpmap", "fmtp", "rtcp-fb"];
 
-/// Numbers that a packet of RTCP has in the place of a payload type (RFC 5761, section 4).
+/// Numbers that a packet of RTCP has in the place of a payload type (RFC 5761, section 4): with mux, they are not those of codecs.
 pub(crate) const RTCP_NUMBERS: std::ops::RangeInclusive<u8> = 64..=95;
 
 impl Section {
@@ -146,14 +146,14 @@ impl Section {
     }
 
     /// Of [`faults`](Self::faults), those of formats and their attributes.
-    pub(crate) fn format_faults(&self) -> Vec<SdpError> {
+    pub(crate) fn format_faults(&self, mux: bool) -> Vec<SdpError> {
         let mut faults = Vec::new();
         let mut fault =
             |text: &str, expected| faults.push(SdpError::line(text.as_bytes(), expected));
         for format in self.formats() {
             match payload_type(format) {
                 None => fault(format, "payload types from 0 to 127"),
-                Some(number) if RTCP_NUMBERS.contains(&number.0) => {
+                Some(number) if mux && RTCP_NUMBERS.contains(&number.0) => {
                     fault(
                         &format!("payload type {format}"),
                         "a number outside of 64 to 95, which are those of RTCP: its packets are not relayed",
@@ -359,7 +359,7 @@ mod tests {
         ] {
             let media = &media(lines).media[0];
             assert_eq!(shown(&media.codecs()), codecs, "{lines}");
-            let faults: Vec<String> = media.faults().iter().map(ToString::to_string).collect();
+            let faults: Vec<String> = media.faults(true).iter().map(ToString::to_string).collect();
             assert!(faults.iter().any(|one| one.contains(fault)), "{faults:?}");
         }
     }

@@ -321,9 +321,9 @@ impl Section {
     }
 
     /// Parts that reading treats as absent: malformed attributes and, of RTP audio, formats other than payload types. The description can be used
-    /// without them.
+    /// without them. With `mux`, RTP and RTCP share a port.
     #[must_use]
-    pub fn faults(&self) -> Vec<SdpError> {
+    pub fn faults(&self, mux: bool) -> Vec<SdpError> {
         let mut faults = Vec::new();
         let mut attribute = |name: &str, is_fine: bool, expected: &'static str| {
             if let Some(value) = self.attribute(name).filter(|_| !is_fine) {
@@ -336,7 +336,7 @@ impl Section {
         let is_time = self.packet_time_ms("ptime").is_some();
         attribute("ptime", is_time, "a=ptime:MILLISECONDS");
         if self.media_line().is_ok_and(|line| line.is_rtp_audio()) {
-            faults.extend(self.format_faults());
+            faults.extend(self.format_faults(mux));
         }
         faults
     }
@@ -534,7 +534,7 @@ mod tests {
         for value in ["", "x", "70000", "1 IN", "1 IN IP4 x y"] {
             let sdp = parse(&format!("v=0\nm=audio 1 RTP/AVP 0\na=rtcp:{value}\n"));
             assert_eq!(sdp.media[0].rtcp(), None, "{value}");
-            let faults = sdp.media[0].faults();
+            let faults = sdp.media[0].faults(false);
             let line = format!("a=rtcp:{value}");
             assert!(faults[0].to_string().contains(&line), "{faults:?}");
         }

@@ -101,15 +101,71 @@ fn broken_maps_do_not_reach_the_other_side() {
 }
 
 #[test]
-fn numbers_of_rtcp_are_warned_of() {
+fn numbers_of_rtcp_are_warned_of_with_mux() {
     let mut bench = Bench::default();
-    let lines = "m=audio 4000 RTP/AVP 0 72\na=rtpmap:72 opus/48000/2\n";
+    let lines = "m=audio 4000 RTP/AVP 0 72\na=rtpmap:72 opus/48000/2\na=rtcp-mux\n";
     let reply = ok(bench.offer(&sdp(ALICE, lines), &[]));
     assert!(warning(&reply).contains("72"), "{reply:?}");
+    let bob = lines.replace("4000", "5000");
+    let reply = ok(bench.answer(&sdp(BOB, &bob), &[]));
+    assert!(warning(&reply).contains("72"), "{reply:?}");
+    for side in &bench.only().spec.sides {
+        assert!(side.mux);
+        assert_eq!(
+            (numbers(&side.sends), numbers(&side.takes)),
+            (vec![0], vec![0])
+        );
+    }
     // Without another codec, the line cannot be used.
     let alone = lines.replace(" 0 72", " 72");
     let reason = error(bench.offer(&sdp(ALICE, &alone), &[("call-id", "d")]));
     assert!(reason.contains("codec"), "{reason}");
+}
+
+#[test]
+fn numbers_of_rtcp_are_codecs_without_mux() {
+    let lines =
+        "m=audio 4000 RTP/AVP 72 95\na=rtpmap:72 opus/48000/2\na=rtpmap:95 telephone-event/48000\n";
+    let mut bench = Bench::default();
+    let bob = lines.replace("4000", "5000");
+    let reply = ok(bench.offer(&sdp(ALICE, lines), &[]));
+    assert_eq!(warning(&reply), "");
+    let reply = ok(bench.answer(&sdp(BOB, &bob), &[]));
+    assert_eq!(warning(&reply), "");
+    for side in &bench.only().spec.sides {
+        assert!(!side.mux);
+        let all = vec![72, 95];
+        assert_eq!(
+            (numbers(&side.sends), numbers(&side.takes)),
+            (all.clone(), all)
+        );
+    }
+    // What one side multiplexes, the other one need not: `rtcp-mux-demux` here, and an answer without it.
+    for (more, mux) in [("", "a=rtcp-mux\n"), ("rtcp-mux-demux", "")] {
+        let mut bench = Bench::default();
+        let offer = format!("{}a=rtcp-mux\n", lines.replace(" 72", " 0 72"));
+        ok(bench.offer(&sdp(ALICE, &offer), &[("flags", more)]));
+        let answer = format!("{}{mux}", bob.replace(" 72", " 0 72"));
+        ok(bench.answer(&sdp(BOB, &answer), &[]));
+        let of_bob = if mux.is_empty() {
+            vec![0, 72, 95]
+        } else {
+            vec![0]
+        };
+        let sides = &bench.only().spec.sides;
+        assert_eq!(numbers(&sides[0].takes), [0]);
+        assert_eq!(numbers(&sides[1].takes), of_bob);
+    }
+    // A new offer with mux: the numbers are negotiated again.
+    let mux = |lines: &str| format!("{}a=rtcp-mux\n", lines.replace(" 72", " 0 72"));
+    ok(bench.offer(&sdp(ALICE, &mux(lines)), &[("to-tag", "b")]));
+    ok(bench.answer(&sdp(BOB, &mux(&bob)), &[]));
+    for side in &bench.only().spec.sides {
+        assert_eq!(
+            (numbers(&side.sends), numbers(&side.takes)),
+            (vec![0], vec![0])
+        );
+    }
 }
 
 #[test]

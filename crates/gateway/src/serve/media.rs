@@ -520,6 +520,9 @@ fn change(
     match medium {
         Medium::Audio(media) => {
             let call = media.call_mut();
+            if old.mux != new.mux {
+                call.leg_mut(side).set_mux(new.mux);
+            }
             if (&old.sends, &old.takes) != (&new.sends, &new.takes) {
                 let (sends, takes) = spec::payloads(new)?;
                 call.set_payloads(side, sends, takes);
@@ -527,9 +530,6 @@ fn change(
             if moved {
                 let leg = call.leg_mut(side);
                 leg.relearn(now_ns, spec::admission(new), spec::destination(new));
-            }
-            if old.mux != new.mux {
-                call.leg_mut(side).set_mux(new.mux);
             }
             if old.has_feedback != new.has_feedback {
                 let profile = spec::profile(new);

@@ -8,9 +8,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use slab::Slab;
+use threadbare_rtp::call::Channel;
 use threadbare_rtp::demux::{Demux, Filter, Lookup};
 use threadbare_rtp::id::{PayloadType, Ssrc};
-use threadbare_rtp::packet::{Packet, is_rtcp};
+use threadbare_rtp::packet::Packet;
 use threadbare_runtime::{
     Cx, Interest, Received, RecvBatch, SEND_BATCH_MAX, SendBatch, kernel_drops,
 };
@@ -104,7 +105,13 @@ impl SharedIo {
     #[inline]
     fn sort_one(&mut self, i: usize, received: &Received, from: SocketAddr, pass: &mut Pass<'_>) {
         let bytes = self.arena.bytes(i, received.len);
-        let found = if self.is_rtcp || is_rtcp(bytes) {
+        let port = if self.is_rtcp {
+            Channel::Rtcp
+        } else {
+            Channel::Rtp
+        };
+        let mux = self.sockets.rtcp.is_none();
+        let found = if port.carried(mux, bytes) == Channel::Rtcp {
             find_rtcp(&mut self.table, pass.now_ns, from, bytes)
         } else {
             match Packet::parse(bytes) {

@@ -13,7 +13,6 @@ use crate::id::{SeqNum, Ssrc};
 use crate::leg::{
     Destination, Leg, LegConfig, LegEvent, LegStats, Media, MediaPacket, Payload, Verdict,
 };
-use crate::packet::is_rtcp;
 
 /// Where a [`Line`] sends.
 #[derive(Debug, Clone)]
@@ -173,7 +172,7 @@ impl Line {
         from: SocketAddr,
         bytes: &[u8],
     ) -> Verdict {
-        if channel == Channel::Rtp && !is_rtcp(bytes) {
+        if channel.carried(self.is_mux(), bytes) == Channel::Rtp {
             let verdict = self.source.handle_datagram(now_ns, at_ns, from, bytes);
             if let (Some(inputs), Verdict::Media) = (&mut self.inputs, verdict) {
                 inputs.handle_heard(now_ns, 0);
@@ -211,6 +210,11 @@ impl Line {
             inputs.handle_heard(now_ns, leg);
         }
         Some(verdict)
+    }
+
+    /// Whether either party multiplexes: the line has one pair of ports.
+    fn is_mux(&self) -> bool {
+        self.source.is_mux() || self.target.as_ref().is_some_and(Leg::is_mux)
     }
 
     /// Whose reports these are: both parties' come to one port. The sender's SSRC tells, or where they come from.

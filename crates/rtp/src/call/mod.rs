@@ -44,6 +44,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
+pub use crate::packet::Channel;
 pub use commands::{KeyPress, PRESS_NS_MAX, PRESS_NS_MIN, PRESSES_MAX, PressError};
 pub use direction::{DirectionStats, Tapped, TappedAudio};
 pub use handover::{HOLD_NS, LineState, Passed};
@@ -84,15 +85,6 @@ impl Side {
             Side::B => Side::A,
         }
     }
-}
-
-/// What a datagram carries, and so which of a leg's ports it belongs to; with mux, there is one for both.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Channel {
-    /// Media.
-    Rtp,
-    /// Reports.
-    Rtcp,
 }
 
 /// A datagram to send.

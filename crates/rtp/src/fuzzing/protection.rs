@@ -1,5 +1,6 @@
 //! Target `protection`: byte 0 chooses the suite; then steps, each of a kind, an argument, a length and as many bytes.
 
+use crate::packet::Channel;
 use crate::srtp::{
     Keys, MASTER_KEY_BYTES_MAX, MasterKey, Protection, ProtectionState, RTCP_TRAILER_BYTES_MAX,
     Rollover, Suite, Unsaved,
@@ -43,6 +44,11 @@ fn key(suite: Suite, number: u8, side: u8) -> MasterKey {
     MasterKey::from_random(suite, &random)
 }
 
+/// Of a port with mux.
+fn carried(bytes: &[u8]) -> Channel {
+    Channel::Rtp.carried(true, bytes)
+}
+
 impl Pair {
     fn new(suite: Suite) -> Pair {
         let sides = [0, 1].map(|side| Protection::new(keys(suite, 0, side)));
@@ -59,7 +65,7 @@ impl Pair {
     fn forged(&mut self, bytes: &[u8]) {
         let before = (self.sides[0].snapshot(), refused(&self.sides[0]));
         let mut datagram = bytes.to_vec();
-        let result = self.sides[0].unprotect(self.now_ns, &mut datagram);
+        let result = self.sides[0].unprotect(self.now_ns, carried(bytes), &mut datagram);
         assert!(result.is_err() && datagram == bytes);
         let after = (self.sides[0].snapshot(), refused(&self.sides[0]));
         assert_eq!(after, (before.0, before.1 + 1));
@@ -70,7 +76,7 @@ impl Pair {
         let mut packet = bytes.to_vec();
         packet.resize(bytes.len() + RTCP_TRAILER_BYTES_MAX, 0);
         let before = self.sides[from].snapshot();
-        let Ok(length) = self.sides[from].protect(&mut packet, bytes.len()) else {
+        let Ok(length) = self.sides[from].protect(carried(bytes), &mut packet, bytes.len()) else {
             assert!(packet.starts_with(bytes));
             assert_eq!(self.sides[from].snapshot(), before);
             return;
@@ -78,11 +84,19 @@ impl Pair {
         forward(&before, &self.sides[from].snapshot());
         packet.truncate(length);
         let taker = &mut self.sides[1 - from];
+        let channel = carried(&packet);
         let mut copy = packet.clone();
-        assert_eq!(taker.unprotect(self.now_ns, &mut copy), Ok(bytes.len()));
+        assert_eq!(
+            taker.unprotect(self.now_ns, channel, &mut copy),
+            Ok(bytes.len())
+        );
         assert_eq!(&copy[..bytes.len()], bytes);
         self.is_settled[from] = true;
-        assert!(taker.unprotect(self.now_ns, &mut packet.clone()).is_err());
+        assert!(
+            taker
+                .unprotect(self.now_ns, channel, &mut packet.clone())
+                .is_err()
+        );
     }
 
     /// Both have other keys. Rollover counters go on: where they begin at zero, a report or another source may come first, and does not tell that.

@@ -114,8 +114,10 @@ impl<K: Keep> Leg<K> {
         self.session.set_profile(now_ns, profile, reduced_size);
     }
 
-    /// RTP and RTCP on one port (RFC 5761), or not.
+    /// RTP and RTCP on one port (RFC 5761), or not. With mux, the payload types 64 to 95 are refused from now on; without it, the next
+    /// [`set_payloads`](Self::set_payloads) allows them.
     pub fn set_mux(&mut self, mux: bool) {
+        self.payloads = PayloadMap::received(self.payloads.clone(), mux);
         self.mux = mux;
     }
 

@@ -54,7 +54,7 @@ use watch::Watch;
 
 use crate::id::{PayloadType, RtpTime, SeqNum, Ssrc};
 use crate::jitter::{self, JitterBuffer};
-use crate::packet::is_rtcp;
+use crate::packet::Channel;
 use crate::quality::Quality;
 use crate::session::{self, ClockRates, Event, Extended, RTCP_ADDRESS_SILENCE_NS, Session};
 
@@ -270,7 +270,7 @@ impl Leg {
         from: SocketAddr,
         bytes: &[u8],
     ) -> Verdict {
-        if self.mux && is_rtcp(bytes) {
+        if Channel::Rtp.carried(self.mux, bytes) == Channel::Rtcp {
             return self.handle_rtcp(at_ns, from, bytes);
         }
         match Fields::of(bytes) {
@@ -347,7 +347,7 @@ impl<K: Keep> Leg<K> {
             audio_time: RtpTime(0),
             payload_type: audio.payload_type,
             takes: config.takes.unwrap_or_else(|| config.payloads.clone()),
-            payloads: config.payloads,
+            payloads: PayloadMap::received(config.payloads, config.mux),
             mux: config.mux,
             is_silent: config.bandwidth_bps == 0,
             is_held: false,
@@ -480,7 +480,8 @@ impl<K: Keep> Leg<K> {
 
     /// The peer sends and takes other payload types from now on. What is held keeps the meaning of its number.
     pub fn set_payloads(&mut self, sends: Arc<PayloadMap>, takes: Arc<PayloadMap>) {
-        (self.payloads, self.takes) = (sends, takes);
+        self.payloads = PayloadMap::received(sends, self.mux);
+        self.takes = takes;
         // Looked up again with the next packet.
         self.payload_type = NO_TYPE;
     }

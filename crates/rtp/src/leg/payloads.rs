@@ -75,7 +75,7 @@ pub enum PayloadMapError {
     /// No payload type carries audio.
     #[error("no payload type carries audio: at least one must")]
     NoAudio,
-    /// Outside 0..=127, or what RFC 5761, section 4, leaves to RTCP.
+    /// Outside 0..=127, or a number that RFC 5761, section 4, leaves to RTCP on one port with RTP.
     #[error("payload type {0}, allowed are 0 to 63 and 96 to 127")]
     Number(u8),
     /// Two entries have the same number.
@@ -107,13 +107,22 @@ impl PayloadMap {
     /// # Errors
     /// See [`PayloadMapError`].
     pub fn new(entries: &[Payload]) -> Result<PayloadMap, PayloadMapError> {
+        let mut numbers = entries.iter().map(|entry| entry.payload_type.0);
+        match numbers.find(|number| RTCP_NUMBERS.contains(number)) {
+            Some(number) => Err(PayloadMapError::Number(number)),
+            None => PayloadMap::without_mux(entries),
+        }
+    }
+
+    /// As [`new`](Self::new), for a leg whose RTCP has its own port: 64 to 95 are numbers like others there.
+    ///
+    /// # Errors
+    /// See [`PayloadMapError`].
+    pub fn without_mux(entries: &[Payload]) -> Result<PayloadMap, PayloadMapError> {
         let mut places = [0; 128];
         for (place, entry) in entries.iter().enumerate() {
             let number = entry.payload_type;
             match places.get_mut(usize::from(number.0)) {
-                Some(_) if RTCP_NUMBERS.contains(&number.0) => {
-                    return Err(PayloadMapError::Number(number.0));
-                }
                 Some(0) => {}
                 Some(_) => return Err(PayloadMapError::Twice(number)),
                 None => return Err(PayloadMapError::Number(number.0)),
@@ -217,6 +226,17 @@ impl PayloadMap {
         map
     }
 
+    /// The map for packets of a port: with mux, none of the numbers that RTCP uses has an entry.
+    pub(super) fn received(map: Arc<PayloadMap>, mux: bool) -> Arc<PayloadMap> {
+        let numbers = usize::from(*RTCP_NUMBERS.start())..=usize::from(*RTCP_NUMBERS.end());
+        if !mux || map.places[numbers.clone()].iter().all(|place| *place == 0) {
+            return map;
+        }
+        let mut map = PayloadMap::clone(&map);
+        map.places[numbers].fill(0);
+        map.shared()
+    }
+
     /// Units per second of this payload type beside audio of `audio_hz`, if they are known.
     pub(super) fn clock_rate_hz(&self, payload_type: PayloadType, audio_hz: u32) -> Option<u32> {
         match self.get(payload_type) {
@@ -273,7 +293,7 @@ impl Payload {
     }
 }
 
-/// RFC 5761, section 4: "payload types in the range 64-95 MUST NOT be used".
+/// RFC 5761, section 4, of RTP and RTCP on one port: "payload types in the range 64-95 MUST NOT be used".
 const RTCP_NUMBERS: std::ops::RangeInclusive<u8> = 64..=95;
 
 /// Maps that are in use somewhere.

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::id::{NS_PER_S, PayloadType, RtpTime, SeqNum, Ssrc};
 use crate::jitter::{Arrival, DropReason, Output, ResyncCause};
-use crate::packet::{Packet, is_rtcp};
+use crate::packet::Packet;
 use crate::reception::Receipt;
 use crate::session::{self, RtpHeader};
 
@@ -69,11 +69,11 @@ pub struct Fields {
 }
 
 impl Fields {
-    /// `None`: it is no RTP. RTCP on the RTP port without mux is nobody's media (RFC 5761, section 4).
+    /// `None`: it is no RTP. RTCP of a port with mux does not belong here: see [`Channel::carried`](crate::packet::Channel::carried).
     #[inline]
     #[must_use]
     pub fn of(bytes: &[u8]) -> Option<Fields> {
-        let packet = Packet::parse(bytes).ok().filter(|_| !is_rtcp(bytes))?;
+        let packet = Packet::parse(bytes).ok()?;
         let payload = packet.payload_range();
         Some(Fields {
             header: RtpHeader::from(&packet),

@@ -882,3 +882,52 @@ fn equal_payload_maps_are_shared() {
     assert!(gone.upgrade().is_none(), "the table keeps none alive");
     assert_eq!(map(110).audio().payload_type.0, 110);
 }
+
+/// RFC 5761, section 4: only on one port with RTCP, the numbers 64 to 95 are not those of media.
+#[test]
+fn types_64_to_95_are_media_on_a_leg_without_mux() {
+    let payloads = [Payload {
+        payload_type: PayloadType(72),
+        ..pcmu()
+    }];
+    assert_eq!(PayloadMap::new(&payloads), Err(PayloadMapError::Number(72)));
+    let all = [payloads[0], pcmu()];
+    let map = Arc::new(PayloadMap::without_mux(&all).unwrap());
+    let with = |mux| {
+        Bed::new(LegConfig {
+            payloads: map.clone(),
+            mux,
+            ..config(&[pcmu()])
+        })
+    };
+    let mut peer = Sender::new(PEER, 1, b'p');
+    peer.payload_type = 0x80 | 72;
+    let mut apart = with(false);
+    apart.stream(&mut peer, 10);
+    apart.wait_ms(100);
+    assert_eq!(apart.heard, ["p"; 10]);
+    // 200 in the second byte: a sender report, and a malformed one.
+    let mut shared = with(true);
+    let mut known = Sender::new(PEER, 1, b'k');
+    shared.stream(&mut known, 3);
+    known.payload_type = 0x80 | 72;
+    assert_eq!(shared.send(&mut known), Verdict::MalformedRtcp);
+    known.payload_type = 72;
+    shared.send(&mut known);
+    shared.wait_ms(100);
+    assert_eq!(
+        shared.heard,
+        ["k", "k", "k", "lost 1", "?"],
+        "it was not agreed on"
+    );
+    // A new description: one port, and the same numbers until others are agreed on.
+    apart.leg.set_mux(true);
+    apart.stream(&mut peer, 5);
+    apart.wait_ms(100);
+    assert_eq!(apart.heard("p"), 10);
+    apart.leg.set_mux(false);
+    apart.leg.set_payloads(map.clone(), map);
+    apart.stream(&mut peer, 5);
+    apart.wait_ms(100);
+    assert_eq!(apart.heard("p"), 5);
+}

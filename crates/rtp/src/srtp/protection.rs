@@ -8,7 +8,7 @@ use super::{
     MasterKey, ProtectError, Receiver, RestoreError, Sender, SourceError, SourceState,
     UnprotectError,
 };
-use crate::packet::is_rtcp;
+use crate::packet::Channel;
 
 /// The keys of one party: the one that it sends with, and the one that we send with.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -144,16 +144,21 @@ impl Protection {
         self.keys = keys;
     }
 
-    /// Checks and decrypts a datagram in place, SRTP or SRTCP by its second byte, which is in the clear (RFC 5761, section 4). Returns the bytes
-    /// of the packet, from the start of the buffer.
+    /// Checks and decrypts a datagram in place, SRTP or SRTCP by `channel`: the bytes that [`Channel::carried`] looks at are in the clear. Returns
+    /// the bytes of the packet, from the start of the buffer.
     ///
     /// # Errors
     /// It is not to be taken; it is counted, and changes nothing.
     #[inline]
-    pub fn unprotect(&mut self, now_ns: u64, datagram: &mut [u8]) -> Result<usize, UnprotectError> {
-        let unprotect: Unprotect = match is_rtcp(datagram) {
-            true => Receiver::unprotect_rtcp,
-            false => Receiver::unprotect_rtp,
+    pub fn unprotect(
+        &mut self,
+        now_ns: u64,
+        channel: Channel,
+        datagram: &mut [u8],
+    ) -> Result<usize, UnprotectError> {
+        let unprotect: Unprotect = match channel {
+            Channel::Rtp => Receiver::unprotect_rtp,
+            Channel::Rtcp => Receiver::unprotect_rtcp,
         };
         let mut result = unprotect(&mut self.receiver, datagram);
         if self.change.is_some() {
@@ -213,16 +218,20 @@ impl Protection {
         } += 1;
     }
 
-    /// Protects the packet in the first `bytes` bytes of `buffer`, as RTP or RTCP. Returns the bytes of the protected packet.
+    /// Protects the packet in the first `bytes` bytes of `buffer`, as `channel` says. Returns the bytes of the protected packet.
     ///
     /// # Errors
     /// It cannot be protected, and must not leave; it is counted.
     #[inline]
-    pub fn protect(&mut self, buffer: &mut [u8], bytes: usize) -> Result<usize, ProtectError> {
-        let is_rtcp = is_rtcp(buffer.get(..bytes).unwrap_or_default());
-        let result = match is_rtcp {
-            true => self.sender.protect_rtcp(buffer, bytes),
-            false => self.sender.protect_rtp(buffer, bytes),
+    pub fn protect(
+        &mut self,
+        channel: Channel,
+        buffer: &mut [u8],
+        bytes: usize,
+    ) -> Result<usize, ProtectError> {
+        let result = match channel {
+            Channel::Rtp => self.sender.protect_rtp(buffer, bytes),
+            Channel::Rtcp => self.sender.protect_rtcp(buffer, bytes),
         };
         *match result {
             Ok(_) => &mut self.stats.sent,

@@ -1,5 +1,6 @@
 //! Keys that change while packets are on the way, and states that outlive the process.
 
+use threadbare_rtp::packet::Channel;
 use threadbare_rtp::srtp::{
     Keys, OLD_KEY_NS, OLD_KEY_NS_MAX, Protection, Rollover, SourceState, Unsaved,
 };
@@ -33,9 +34,13 @@ fn the_rollover_counter_of_a_new_key_goes_on_or_begins_anew() {
             let pass = |party: &mut Protection, ours: &mut Protection, number: u32| {
                 let packet = rtp(SSRC, SeqNum(65_530).plus(number as u16), number);
                 let mut buffer = [&packet[..], &[0; RTP_TRAILER_BYTES_MAX]].concat();
-                let len = party.protect(&mut buffer, packet.len()).expect("it leaves");
+                let len = party
+                    .protect(Channel::Rtp, &mut buffer, packet.len())
+                    .expect("it leaves");
                 let protected = buffer[..len].to_vec();
-                let bytes = ours.unprotect(0, &mut buffer[..len]).expect("it arrives");
+                let bytes = ours
+                    .unprotect(0, Channel::Rtp, &mut buffer[..len])
+                    .expect("it arrives");
                 assert_eq!(buffer[..bytes], packet, "{suite} {rollover:?} {number}");
                 protected
             };
@@ -52,7 +57,8 @@ fn the_rollover_counter_of_a_new_key_goes_on_or_begins_anew() {
             for number in 11..20 {
                 pass(&mut party, &mut ours, number);
             }
-            ours.unprotect(0, &mut first.clone()).expect_err("a replay");
+            ours.unprotect(0, Channel::Rtp, &mut first.clone())
+                .expect_err("a replay");
             let stats = ours.stats();
             assert_eq!((stats.received, stats.replayed), (20, 1));
             let state = ours.snapshot().received[0].rtp.expect("packets");
@@ -67,21 +73,21 @@ fn the_old_key_ends_some_time_after_the_new_one_was_used_and_at_last_without_tha
         for uses_new in [false, true] {
             let mut ours = Protection::new(keys(suite, 1));
             let mut old = Sender::new(&key(suite, 1));
-            ours.unprotect(0, &mut packet(&mut old, 0))
+            ours.unprotect(0, Channel::Rtp, &mut packet(&mut old, 0))
                 .expect("it arrives");
             ours.set_keys(1000, keys(suite, 2), Rollover::Kept);
             let mut new = Sender::new(&key(suite, 2));
             if uses_new {
-                ours.unprotect(2000, &mut packet(&mut new, 1))
+                ours.unprotect(2000, Channel::Rtp, &mut packet(&mut new, 1))
                     .expect("it arrives");
             }
             let end_ns = match uses_new {
                 true => 2000 + OLD_KEY_NS,
                 false => 1000 + OLD_KEY_NS_MAX,
             };
-            ours.unprotect(end_ns - 1, &mut packet(&mut old, 2))
+            ours.unprotect(end_ns - 1, Channel::Rtp, &mut packet(&mut old, 2))
                 .expect("on the way");
-            ours.unprotect(end_ns, &mut packet(&mut old, 3))
+            ours.unprotect(end_ns, Channel::Rtp, &mut packet(&mut old, 3))
                 .expect_err("too late");
             let stats = ours.stats();
             assert_eq!((stats.of_old_key, stats.unauthentic), (1, 1));
@@ -95,7 +101,11 @@ fn packets_that_may_have_left_are_not_protected_again() {
         let mut before = Protection::new(keys(suite, 1));
         let protect = |protection: &mut Protection, packet: &[u8]| {
             let mut buffer = [packet, &[0; RTCP_TRAILER_BYTES_MAX]].concat();
-            let len = protection.protect(&mut buffer, packet.len())?;
+            let len = protection.protect(
+                Channel::Rtp.carried(true, packet),
+                &mut buffer,
+                packet.len(),
+            )?;
             buffer.truncate(len);
             Ok::<_, threadbare_rtp::srtp::ProtectError>(buffer)
         };
@@ -124,5 +134,37 @@ fn packets_that_may_have_left_are_not_protected_again() {
         };
         assert_eq!((rtp.rollover(), rtp.seq(), index), (1, SeqNum(5), 101));
         assert_eq!((after.stats().repeated, after.stats().unsent), (1, 0));
+    }
+}
+
+/// The second byte is that of a sender report: only the port tells what the packet is.
+#[test]
+fn rtp_with_numbers_of_rtcp_is_rtp_on_a_port_without_mux() {
+    for suite in Suite::ALL {
+        let mut packet = rtp(SSRC, SeqNum(1), 1);
+        packet[1] = 0x80 | 72;
+        let channel = Channel::Rtp.carried(false, &packet);
+        assert_eq!(channel, Channel::Rtp);
+        assert_eq!(Channel::Rtp.carried(true, &packet), Channel::Rtcp);
+        let mut ours = Protection::new(Keys {
+            receive: key(suite, 1),
+            send: key(suite, 1),
+        });
+        let mut buffer = [&packet[..], &[0; RTP_TRAILER_BYTES_MAX]].concat();
+        let bytes = ours
+            .protect(channel, &mut buffer, packet.len())
+            .expect("it leaves");
+        buffer.truncate(bytes);
+        assert_eq!(
+            buffer,
+            protect_rtp(&mut Sender::new(&key(suite, 1)), &packet)
+        );
+        let bytes = ours.unprotect(0, channel, &mut buffer).expect("it arrives");
+        assert_eq!(buffer[..bytes], packet);
+        let stats = (
+            ours.snapshot().received[0].rtp,
+            ours.snapshot().received[0].rtcp,
+        );
+        assert!(matches!(stats, (Some(_), None)), "{stats:?}");
     }
 }

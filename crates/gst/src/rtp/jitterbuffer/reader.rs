@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use gst::glib;
 use gst::prelude::*;
 use threadbare_rtp::leg::Fields;
+use threadbare_rtp::packet::is_rtcp;
 use threadbare_runtime::{Cx, Precision, Ready};
 
 use super::orderer::{Orderer, Rate};
@@ -75,7 +76,8 @@ impl PacketReader {
 
     fn take(&self, now_ns: Option<u64>, buffer: gst::Buffer) {
         let map = buffer.map_readable().ok();
-        let fields = map.and_then(|map| Fields::of(&map));
+        let fields = map.filter(|map| !is_rtcp(map));
+        let fields = fields.and_then(|map| Fields::of(&map));
         let Some(fields) = fields else {
             self.shared.malformed.fetch_add(1, Ordering::Relaxed);
             return;

@@ -244,7 +244,7 @@ impl Receiver {
             buffer.release();
             return None;
         }
-        let Some(fields) = Fields::of(data) else {
+        let Some(fields) = Fields::of(data).filter(|_| !is_rtcp(data)) else {
             self.counts.malformed.add(1);
             buffer.release();
             return None;
