@@ -191,10 +191,15 @@ impl Admission {
         if is_party {
             return self.consider_source(at_ns, from, header, kind);
         }
-        if kind == Kind::Unknown {
-            return Decision::Refuse(Refusal::PayloadType(header.payload_type));
-        }
         let mark = (header.ssrc, header.seq);
+        if kind == Kind::Unknown {
+            // It begins nothing; among a candidate's packets it keeps its place.
+            return if self.latch.keeps_place(from, mark) {
+                Decision::Hold
+            } else {
+                Decision::Refuse(Refusal::PayloadType(header.payload_type))
+            };
+        }
         let continues = self.continues(header);
         match self.latch.consider(at_ns, from, Some(mark), continues) {
             Standing::Refused(refusal) => Decision::Refuse(refusal),

@@ -191,6 +191,20 @@ impl Latch {
         (candidate.packets, before)
     }
 
+    /// Whether a packet that does not count continues a candidate's packets. It then has its place among them.
+    pub(super) fn keeps_place(&mut self, from: SocketAddr, mark: Mark) -> bool {
+        let Some(contest) = &mut self.contest else {
+            return false;
+        };
+        let mut candidates = std::iter::once(&mut contest.signalled).chain(&mut contest.others);
+        let known = candidates.find(|known| known.address == from && known.packets > 0);
+        let Some(known) = known.filter(|known| is_near(known.mark, Some(mark))) else {
+            return false;
+        };
+        known.mark = Some(mark);
+        true
+    }
+
     /// See the table of the module. `None`: this sender never becomes the party.
     fn rule(&self, at_ns: u64, from: SocketAddr, is_rtp: bool, continues: bool) -> Option<Rule> {
         let learn = self.config.learn;
@@ -413,6 +427,7 @@ impl Contest {
     /// The place of an address. A full table gives up the candidate with the fewest packets, of these the oldest.
     fn candidate(&mut self, is_signalled: bool, from: SocketAddr) -> &mut Candidate {
         if is_signalled {
+            self.signalled.address = from;
             return &mut self.signalled;
         }
         let fresh = Candidate {

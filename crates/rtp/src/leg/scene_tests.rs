@@ -500,6 +500,23 @@ fn the_signalled_host_takes_the_leg_from_a_stranger_at_any_time() {
     }
 }
 
+/// A packet of an unknown payload type between a candidate's packets is no loss.
+#[test]
+fn an_unknown_payload_type_keeps_its_place_at_the_beginning() {
+    for peer in [PARTY, PRIVATE] {
+        let mut scene = Scene::of(peer, Learn::Once(Once::default()));
+        let mut party = Sender::new(PARTY, b'p');
+        for number in 0..20 {
+            party.payload_type = if number % 3 == 1 { 9 } else { 0 };
+            scene.tick(&mut [&mut party]);
+        }
+        scene.ticks(10, &mut []);
+        assert_eq!(scene.leg.stats().jitter.lost, 0, "{peer}");
+        // Five packets of a candidate are kept at most.
+        assert!(scene.leg.stats().jitter.received >= 19, "{peer}");
+    }
+}
+
 /// A party that only listens sends no RTP. Its RTCP shows that it is where it was signalled to be.
 #[test]
 fn reports_from_the_signalled_address_keep_strangers_out() {
