@@ -11,10 +11,11 @@
 //! | in [`allow`](MediaPolicy::allow) | fine |
 //! | in [`deny`](MediaPolicy::deny) | forbidden |
 //! | loopback, from a leg whose address is none of loopback | forbidden |
-//! | a media port of this relay, from a leg at another address | forbidden |
+//! | a media port of this relay, from a leg at another address, unless one of them moves between nodes | forbidden |
 //! | any other | fine |
 //!
-//! Two calls may send to each other at one address: a call that a proxy routes through this relay twice. Such a party is at a media port.
+//! Two calls may send to each other at one address: a call that a proxy routes through this relay twice. Such a party is at a media port. In a
+//! cluster, the two calls may be at two of the addresses that move.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -50,6 +51,8 @@ pub struct MediaPorts {
     pub first: u16,
     /// Last port.
     pub last: u16,
+    /// The address moves between the nodes of a cluster.
+    pub moves: bool,
 }
 
 /// Why a destination gets no media.
@@ -109,7 +112,7 @@ impl MediaPolicy {
             return Err(Forbidden::Loopback);
         }
         // The local address counts: parties behind the same NAT share the advertised one.
-        if ip != leg && self.has_media_port(to) {
+        if ip != leg && self.has_media_port(to) && !self.moves(ip) && !self.moves(leg) {
             return Err(Forbidden::OtherInterface);
         }
         Ok(())
@@ -137,6 +140,12 @@ impl MediaPolicy {
         ip.is_loopback()
             || self.own.contains(&ip)
             || media.any(|one| one.address == ip || one.advertised == ip)
+    }
+
+    /// Whether this address moves between the nodes of a cluster.
+    fn moves(&self, ip: IpAddr) -> bool {
+        let mut media = self.media.iter();
+        media.any(|one| one.moves && one.address == ip)
     }
 
     fn is_service(&self, port: u16) -> bool {
@@ -178,6 +187,7 @@ mod tests {
             advertised: ip(advertised),
             first: 30_000,
             last: 40_000,
+            moves: false,
         };
         MediaPolicy {
             allow: vec!["198.51.100.7".parse().unwrap()],
@@ -193,6 +203,18 @@ mod tests {
                 media("10.1.0.1", "10.1.0.1"),
             ],
         }
+    }
+
+    /// A proxy of a cluster may route a call through two service addresses, wherever they are.
+    #[test]
+    fn addresses_that_move_between_nodes_reach_media_ports() {
+        let mut policy = policy();
+        policy.media[1].moves = true;
+        let judge =
+            |leg: &str, to: &str| policy.judge(leg.parse().unwrap(), &[], to.parse().unwrap());
+        assert_eq!(judge("10.0.0.1", "10.1.0.1:30004"), Ok(()));
+        assert_eq!(judge("10.1.0.1", "10.0.0.1:30004"), Ok(()));
+        assert_eq!(judge("10.1.0.1", "10.0.0.1:2223"), Err(Forbidden::Service));
     }
 
     /// The table of the module.

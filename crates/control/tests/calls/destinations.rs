@@ -17,6 +17,7 @@ fn bench() -> Bench {
         advertised: at,
         first: 30_000,
         last: 40_000,
+        moves: false,
     };
     bench.calls.set_media_policy(Arc::new(MediaPolicy {
         services: vec![2223],

@@ -37,12 +37,16 @@ impl Policy {
     pub(super) fn refresh<'a>(
         &mut self,
         interfaces: impl Iterator<Item = &'a InterfaceSpec>,
+        service_addresses: impl Iterator<Item = &'a InterfaceSpec>,
     ) -> Option<Arc<MediaPolicy>> {
-        let media = interfaces.map(|spec| MediaPorts {
+        let interfaces = interfaces.map(|spec| (spec, false));
+        let all = interfaces.chain(service_addresses.map(|spec| (spec, true)));
+        let media = all.map(|(spec, moves)| MediaPorts {
             address: spec.address,
             advertised: spec.advertised,
             first: spec.ports.first,
             last: spec.ports.last,
+            moves,
         });
         let (own, broadcasts) = addresses();
         let policy = MediaPolicy {

@@ -191,8 +191,8 @@ impl Service {
 
     /// Interfaces or addresses of this machine may have changed.
     fn refresh_policy(&mut self) {
-        let specs = self.interfaces.specs().chain(self.homes.specs());
-        if let Some(policy) = self.policy.refresh(specs) {
+        let (interfaces, homes) = (self.interfaces.specs(), self.homes.specs());
+        if let Some(policy) = self.policy.refresh(interfaces, homes) {
             self.calls.set_media_policy(policy);
         }
     }
