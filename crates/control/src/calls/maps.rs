@@ -92,7 +92,7 @@ fn entry(codec: &Codec, shared: PayloadType) -> Payload {
     }
 }
 
-/// Skips numbers that come again and, with mux, those that cannot be told from RTCP.
+/// Skips numbers that come again and, with mux, those that look like RTCP.
 fn map(entries: impl Iterator<Item = Payload>, mux: bool) -> Option<Arc<PayloadMap>> {
     let mut once: Vec<Payload> = Vec::new();
     for entry in entries {

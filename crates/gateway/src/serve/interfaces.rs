@@ -97,7 +97,7 @@ impl Interfaces {
         self.ranges.iter().map(|range| &range.spec)
     }
 
-    /// Whether this is the address of a call's port, as such or as parties are told.
+    /// Whether this is the local or advertised address of a call's port.
     pub(super) fn has_port_in_use(&self, at: SocketAddr) -> bool {
         let ip = at.ip().to_canonical();
         let mut ranges = self.ranges.iter();

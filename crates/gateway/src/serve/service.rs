@@ -326,7 +326,7 @@ impl Service {
     }
 
     fn handle(&mut self, from: SocketAddr, bytes: &[u8]) {
-        // Media that were led to this socket are no request, whoever may ask.
+        // A caller can steer media of its call to this socket. They are never a request.
         if self.is_of_call(from) {
             if let Verdict::Write { .. } = self.refused.check(std::time::Instant::now()) {
                 tracing::warn!(%from, "a datagram of a call's own port came to the ng socket");

@@ -204,7 +204,7 @@ impl Admission {
         match self.latch.consider(at_ns, from, Some(mark), continues) {
             Standing::Refused(refusal) => Decision::Refuse(refusal),
             Standing::Candidate { may_hold: true } => Decision::Hold,
-            Standing::Candidate { .. } | Standing::Party => Decision::Refuse(Refusal::Stranger),
+            Standing::Candidate { .. } | Standing::Uncounted => Decision::Refuse(Refusal::Stranger),
             Standing::Moved { before } => {
                 let first = before.map_or(Candidate::NONE, |mark| Candidate::new(mark, 1));
                 self.candidates = [first, Candidate::NONE];

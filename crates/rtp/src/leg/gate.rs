@@ -49,7 +49,7 @@ impl Gate {
             return Ok(());
         }
         match self.latch.consider(at_ns, from, None, false) {
-            Standing::Party => Ok(()),
+            Standing::Uncounted => Ok(()),
             Standing::Moved { .. } => {
                 // Another host's reports go to that host.
                 self.rtcp_from = self

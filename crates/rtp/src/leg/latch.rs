@@ -74,7 +74,7 @@ pub(super) type Mark = (Ssrc, SeqNum);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
     /// Addresses do not count ([`Learn::Anyone`]).
-    Party,
+    Uncounted,
     /// The party sends from there now. `before`: the mark of that address's packet before this one.
     Moved { before: Option<Mark> },
     /// More packets have to follow. `may_hold`: this one may be worth keeping until then.
@@ -153,7 +153,7 @@ impl Latch {
             return Standing::Refused(Refusal::NotAllowed);
         }
         if self.config.learn == Learn::Anyone {
-            return Standing::Party;
+            return Standing::Uncounted;
         }
         let is_signalled = self.config.peer == Some(from);
         let Some(rule) = self.rule(at_ns, from, mark.is_some(), continues) else {
