@@ -8,11 +8,15 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 
 CARGO ?= cargo
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
+# The one that scripts/setup has installed, if there is none on PATH.
+with_nextest = PATH="$$PATH:$(abspath $(TARGET_DIR))/venv-nextest/bin"
+NEXTEST = $(with_nextest) $(CARGO) nextest
 DEMO_ARGS ?=
 SOAK_STREAMS ?= 1000
 SOAK_SECONDS ?= 600
 FUZZ_SECONDS ?= 60
 BENCH_ARGS ?=
+PEER_PLUGINS ?=
 BENCH_DEMUX_ARGS ?=
 BENCH_S3_ARGS ?=
 BENCH_MAIN_LOOP_ARGS ?=
@@ -36,11 +40,13 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@printf '\n  Variables: DEMO_ARGS, PREFIX, BINDIR, PLUGINDIR, DESTDIR, BENCH_RUNS, BENCH_SECS,\n'
 	@printf '  BENCH_ARGS, BENCH_DEMUX_ARGS, BENCH_MAIN_LOOP_ARGS, SOAK_STREAMS, SOAK_SECONDS, FUZZ_SECONDS,\n'
-	@printf '  EBUR128_LIBDIR, CARGO_TARGET_DIR\n'
+	@printf '  EBUR128_LIBDIR, PEER_PLUGINS, CARGO_TARGET_DIR\n'
 
+# With the features that the whole workspace gives its dependencies, so that no later build compiles them again.
 .PHONY: demo
 demo: setup-demo ## 1000 live RTP streams through the gateway, every packet checked (DEMO_ARGS=...)
-	$(CARGO) run --release -p threadbare -- demo $(DEMO_ARGS)
+	$(CARGO) build --release --workspace --no-default-features --bin $(binary_name)
+	$(TARGET_DIR)/release/$(binary_name) demo $(DEMO_ARGS)
 
 # Root, or user namespaces: each has a network of its own.
 .PHONY: cluster-demo
@@ -50,27 +56,44 @@ cluster-demo: setup-cluster ## three gateways share streams and calls by etcd; t
 
 .PHONY: test
 test: setup-test ## everything CI checks: lint, tests, loom, Miri, tests with real tools
-	$(MAKE) --no-print-directory lint
-	$(MAKE) --no-print-directory unit
-	$(MAKE) --no-print-directory loom
-	$(MAKE) --no-print-directory miri
-	$(MAKE) --no-print-directory shell-test
+	scripts/test $(tools)
+
+# Programs that users need not build: those that measure, and examples.
+tools := --features threadbare-bench/programs,threadbare-example-brokers/programs
+# The gateway without GStreamer, with the features that the whole workspace gives its dependencies.
+slim := --workspace --no-default-features --features threadbare/cluster
 
 .PHONY: unit
 unit: ## the tests of all crates, and of the benchmark tools
-	$(CARGO) test --workspace
-	$(CARGO) test --workspace --no-default-features --test without_gstreamer
-	$(CARGO) test --manifest-path bench/Cargo.toml --target-dir $(TARGET_DIR)/bench
+	$(NEXTEST) run --workspace $(tools)
+	$(MAKE) --no-print-directory doc-test slim-test
+
+.PHONY: doc-test
+doc-test:
+	$(CARGO) test --workspace --doc
+
+.PHONY: slim-test
+slim-test:
+	$(NEXTEST) run $(slim) --bin $(binary_name) --test it -E 'test(without_gstreamer)'
 
 .PHONY: lint
-lint: ## formatting, and clippy without warnings
+lint: clippy ## formatting, and clippy without warnings
 	$(CARGO) fmt --all --check
-	$(CARGO) fmt --all --check --manifest-path bench/Cargo.toml
-	$(CARGO) fmt --all --check --manifest-path fuzz/Cargo.toml
-	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+.PHONY: clippy
+clippy:
+	$(CARGO) clippy --workspace --all-targets $(tools) --features threadbare-fuzz/targets -- -D warnings
+	$(CARGO) clippy $(slim) --bin $(binary_name) -- -D warnings
 	$(CARGO) clippy --workspace --no-default-features --bin $(binary_name) -- -D warnings
-	$(CARGO) clippy --manifest-path bench/Cargo.toml --target-dir $(TARGET_DIR)/bench --workspace --all-targets -- -D warnings
-	$(CARGO) clippy --manifest-path fuzz/Cargo.toml --target-dir $(TARGET_DIR) --bins -- -D warnings
+
+.PHONY: check
+check: setup-check ## formatting, clippy and tests of the crates that differ from SINCE=HEAD, and of those that depend on them
+	scripts/check $(tools)
+
+# What neither the tests nor this machine show.
+.PHONY: portability
+portability: setup-portability ## the oldest Rust that Cargo.toml names, and 64-bit ARM: both compile
+	scripts/portability $(tools)
 
 .PHONY: audit
 audit: ## known vulnerabilities in dependencies; needs cargo-deny, fetches the advisory database
@@ -78,7 +101,7 @@ audit: ## known vulnerabilities in dependencies; needs cargo-deny, fetches the a
 
 .PHONY: loom
 loom: ## every interleaving of what crosses threads, in a model checker
-	CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 RUSTFLAGS='--cfg loom' $(CARGO) test -p threadbare-runtime -p threadbare-demux -p threadbare-mainloop --release --lib --target-dir $(TARGET_DIR)/loom loom
+	RUSTFLAGS='--cfg loom' $(CARGO) test -p threadbare-runtime -p threadbare-demux -p threadbare-mainloop --release --lib --target-dir $(TARGET_DIR)/loom loom
 
 # What crosses threads and calls no C, in an interpreter that checks each access to memory. setup-test has it installed.
 .PHONY: miri
@@ -89,13 +112,13 @@ miri: ## undefined behaviour and data races in what calls no C, under Miri (need
 # A nightly toolchain with rust-src, as the standard library has to be instrumented, too. Not the test that
 # watches the resident memory, which the sanitizer itself takes.
 .PHONY: sanitize
-sanitize: ## the runtime's tests under ThreadSanitizer (needs a nightly Rust with rust-src)
+sanitize: setup-check ## the runtime's tests under ThreadSanitizer (needs a nightly Rust with rust-src)
 	@$(CARGO) +nightly --version >/dev/null 2>&1 && \
 	    [ -d "$$(rustc +nightly --print sysroot)/lib/rustlib/src/rust/library" ] || { \
 	    echo 'sanitize: first: rustup toolchain install nightly --component rust-src'; exit 1; }
-	RUSTFLAGS=-Zsanitizer=thread $(CARGO) +nightly test -Zbuild-std -p threadbare-runtime --lib --tests \
+	RUSTFLAGS=-Zsanitizer=thread $(with_nextest) $(CARGO) +nightly nextest run -Zbuild-std -p threadbare-runtime --lib --tests \
 	    --target "$$(rustc +nightly -vV | sed -n 's/^host: //p')" --target-dir $(TARGET_DIR)/tsan \
-	    -- --skip leave_nothing_behind
+	    -E 'not test(leave_no_resources)'
 
 # The corpora in fuzz/corpus replay under `make unit`; this looks for what is not in them yet, and adds nothing to them.
 .PHONY: fuzz
@@ -107,20 +130,19 @@ fuzz: ## the parsers and state machines, FUZZ_SECONDS=60 each (needs a nightly R
 	@for target in $$($(CARGO) +nightly fuzz list); do \
 	    echo "== $$target"; \
 	    found=$$(mktemp -d); \
-	    $(CARGO) +nightly fuzz run --target-dir $(abspath $(TARGET_DIR))/fuzz "$$target" \
+	    $(CARGO) +nightly fuzz run --features targets --target-dir $(abspath $(TARGET_DIR))/fuzz "$$target" \
 	        "$$found" "fuzz/corpus/$$target" -- -max_total_time=$(FUZZ_SECONDS); \
 	    rm -r "$$found"; \
 	done
 
 .PHONY: shell-test
-shell-test: ## the scripts in tests/, each with real tools
-	@shopt -s nullglob; \
-	for script in tests/*.sh; do \
-	    echo "== $$script"; \
-	    begin=$$SECONDS; \
-	    bash "$$script" </dev/null; \
-	    echo "== $$script: $$((SECONDS - begin)) s"; \
-	done
+shell-test: ## the scripts in tests/, each with real tools, some at once
+	scripts/shell-tests
+
+# The tests are fetched, not kept here.
+.PHONY: peer-tests
+peer-tests: setup-demo ## the published tests of the elements that ours replace, against ours (PEER_PLUGINS=...)
+	TARGET_DIR=$(TARGET_DIR) scripts/peer-tests $(PEER_PLUGINS)
 
 .PHONY: bench
 bench: setup-bench setup-test ## measures all targets, prints the tables; results in target/bench-results
@@ -135,12 +157,11 @@ bench-readme: setup-bench setup-test ## measures everything into bench/results, 
 # The rows are moved to their place when all have been measured. All is built before the first is.
 .PHONY: bench-libraries
 bench-libraries: setup-demo ## measures demultiplexer and main loop into bench/results, then bench-render (10 minutes)
-	$(CARGO) build --release --manifest-path bench/Cargo.toml --target-dir $(TARGET_DIR)/bench \
-	    --bin libraries-head --bin mainloop
+	$(CARGO) build --profile dist -p threadbare-bench --features programs --bin libraries-head --bin mainloop
 	$(CARGO) bench -p threadbare-demux --bench published --no-run
-	{ $(TARGET_DIR)/bench/release/libraries-head; \
+	{ $(TARGET_DIR)/dist/libraries-head; \
 	    $(CARGO) bench -q -p threadbare-demux --bench published -- --json $(BENCH_DEMUX_ARGS); \
-	    $(TARGET_DIR)/bench/release/mainloop --json $(BENCH_MAIN_LOOP_ARGS); \
+	    $(TARGET_DIR)/dist/mainloop --json $(BENCH_MAIN_LOOP_ARGS); \
 	} >$(TARGET_DIR)/libraries.jsonl
 	mv $(TARGET_DIR)/libraries.jsonl bench/results/libraries.jsonl
 	$(MAKE) --no-print-directory bench-render
@@ -148,46 +169,46 @@ bench-libraries: setup-demo ## measures demultiplexer and main loop into bench/r
 # The same for the media plane.
 .PHONY: bench-media
 bench-media: setup-demo ## measures the media plane into bench/results, then bench-render (5 minutes)
-	$(CARGO) build --release -p gst-plugin-threadbare
-	$(CARGO) build --release --manifest-path bench/Cargo.toml --target-dir $(TARGET_DIR)/bench --bin media
-	GST_PLUGIN_PATH=$(TARGET_DIR)/release $(TARGET_DIR)/bench/release/media $(BENCH_MEDIA_ARGS) >$(TARGET_DIR)/media.jsonl
+	$(CARGO) build --profile dist -p gst-plugin-threadbare
+	$(CARGO) build --profile dist -p threadbare-bench --features programs --bin media
+	GST_PLUGIN_PATH=$(TARGET_DIR)/dist $(TARGET_DIR)/dist/media $(BENCH_MEDIA_ARGS) >$(TARGET_DIR)/media.jsonl
 	mv $(TARGET_DIR)/media.jsonl bench/results/media.jsonl
 	$(MAKE) --no-print-directory bench-render
 
 .PHONY: bench-radio
 bench-radio: setup-demo ## prints the CPU of HTTP radio streams beside stock souphttpsrc (2 minutes)
-	$(CARGO) build --release -p gst-plugin-threadbare
-	$(CARGO) build --release --manifest-path bench/Cargo.toml --target-dir $(TARGET_DIR)/bench --bin radio
-	GST_PLUGIN_PATH=$(TARGET_DIR)/release $(TARGET_DIR)/bench/release/radio $(BENCH_RADIO_ARGS)
+	$(CARGO) build --profile dist -p gst-plugin-threadbare
+	$(CARGO) build --profile dist -p threadbare-bench --features programs --bin radio
+	GST_PLUGIN_PATH=$(TARGET_DIR)/dist $(TARGET_DIR)/dist/radio $(BENCH_RADIO_ARGS)
 
 # To the server that the tests start.
 .PHONY: bench-s3
 bench-s3: setup-test ## prints the memory of recordings to S3 (6 minutes)
-	$(CARGO) build --release -p gst-plugin-threadbare
-	$(CARGO) build --release --manifest-path bench/Cargo.toml --target-dir $(TARGET_DIR)/bench --bin s3
-	GST_PLUGIN_PATH=$(TARGET_DIR)/release $(TARGET_DIR)/bench/release/s3 --python $(TARGET_DIR)/venv-moto/bin/python $(BENCH_S3_ARGS)
+	$(CARGO) build --profile dist -p gst-plugin-threadbare
+	$(CARGO) build --profile dist -p threadbare-bench --features programs --bin s3
+	GST_PLUGIN_PATH=$(TARGET_DIR)/dist $(TARGET_DIR)/dist/s3 --python $(TARGET_DIR)/venv-moto/bin/python $(BENCH_S3_ARGS)
 
 # Calls beside Debian's rtpengine, which it installs.
 .PHONY: bench-calls
 bench-calls: setup-bench ## measures calls of a SIP proxy beside rtpengine into bench/results, then bench-render (15 minutes)
-	$(CARGO) build --release -p threadbare
-	$(CARGO) build --release --manifest-path bench/Cargo.toml --target-dir $(TARGET_DIR)/bench --bin calls
-	$(TARGET_DIR)/bench/release/calls --threadbare $(TARGET_DIR)/release/threadbare $(BENCH_CALLS_ARGS) >$(TARGET_DIR)/calls.jsonl
+	$(CARGO) build --profile dist -p threadbare
+	$(CARGO) build --profile dist -p threadbare-bench --features programs --bin calls
+	$(TARGET_DIR)/dist/calls --threadbare $(TARGET_DIR)/dist/threadbare $(BENCH_CALLS_ARGS) >$(TARGET_DIR)/calls.jsonl
 	mv $(TARGET_DIR)/calls.jsonl bench/results/calls.jsonl
 	$(MAKE) --no-print-directory bench-render
 
 .PHONY: bench-recordings
 bench-recordings: setup-bench ## measures what 1000 recordings cost beside 1000 calls into bench/results, then bench-render (3 minutes)
-	$(CARGO) build --release -p threadbare
-	$(CARGO) build --release --manifest-path bench/Cargo.toml --target-dir $(TARGET_DIR)/bench --bin calls
-	$(TARGET_DIR)/bench/release/calls --threadbare $(TARGET_DIR)/release/threadbare --relay threadbare --rounds 5 \
+	$(CARGO) build --profile dist -p threadbare
+	$(CARGO) build --profile dist -p threadbare-bench --features programs --bin calls
+	$(TARGET_DIR)/dist/calls --threadbare $(TARGET_DIR)/dist/threadbare --relay threadbare --rounds 5 \
 	    --only passed1000 --only recorded1000 --only coded1000 $(BENCH_RECORDINGS_ARGS) >$(TARGET_DIR)/recordings.jsonl
 	mv $(TARGET_DIR)/recordings.jsonl bench/results/recordings.jsonl
 	$(MAKE) --no-print-directory bench-render
 
 .PHONY: bench-render
 bench-render: setup-demo ## README, docs, plots and drawings from the newest results files
-	$(CARGO) run -q --manifest-path bench/Cargo.toml --target-dir $(TARGET_DIR)/bench --bin bench-render
+	$(CARGO) run -q -p threadbare-bench --features programs --bin bench-render
 
 .PHONY: soak
 soak: setup-demo ## ten minutes of 1000 streams: nothing lost, memory flat
@@ -210,11 +231,11 @@ docs: setup-docs ## the pages of docs/ as a site in target/book, each link check
 
 .PHONY: element-docs
 element-docs: ## the pages docs/elements/ts-*.md anew, from the elements themselves
-	THREADBARE_WRITE_ELEMENT_PAGES=1 $(CARGO) test -p gst-plugin-threadbare --test element_pages pages
+	THREADBARE_WRITE_ELEMENT_PAGES=1 $(CARGO) test -p gst-plugin-threadbare --test it element_pages::pages
 
 .PHONY: build
 build: setup-demo ## the plugin and the binary, optimised
-	$(CARGO) build --release -p gst-plugin-threadbare -p threadbare
+	$(CARGO) build --release --workspace
 
 .PHONY: install
 install: build ## plugin and binary for this user, or below PREFIX
@@ -262,15 +283,19 @@ uninstall-ebur128: ## what `make install-ebur128` with the same variables put th
 	    '$(DESTDIR)$(EBUR128_LIBDIR)/libebur128.a' '$(DESTDIR)$(EBUR128_LIBDIR)/pkgconfig/libebur128.pc' \
 	    '$(DESTDIR)$(ebur128_include)/ebur128.h'
 
+.PHONY: build-dist
+build-dist: setup-demo
+	$(CARGO) build --profile dist -p gst-plugin-threadbare -p threadbare -p threadbare-loudness-capi
+
 .PHONY: deb
-deb: setup-deb build build-ebur128 ## Debian packages of program, plugin and drop-in library, in target/deb
-	scripts/deb $(TARGET_DIR)/release $(TARGET_DIR)/deb
+deb: setup-deb build-dist ## Debian packages of program, plugin and drop-in library, in target/deb
+	scripts/deb $(TARGET_DIR)/dist $(TARGET_DIR)/deb
 
 .PHONY: clean
 clean: ## remove what was built
 	$(CARGO) clean
-	rm -rf $(TARGET_DIR)/bench $(TARGET_DIR)/loom $(TARGET_DIR)/fuzz $(TARGET_DIR)/miri
+	rm -rf $(TARGET_DIR)/loom $(TARGET_DIR)/fuzz $(TARGET_DIR)/miri
 
-.PHONY: setup-demo setup-cluster setup-deb setup-docs setup-test setup-bench
-setup-demo setup-cluster setup-deb setup-docs setup-test setup-bench: setup-%:
+.PHONY: setup-demo setup-check setup-cluster setup-deb setup-docs setup-portability setup-test setup-bench
+setup-demo setup-check setup-cluster setup-deb setup-docs setup-portability setup-test setup-bench: setup-%:
 	@scripts/setup $*

@@ -1,13 +1,13 @@
 #!/usr/bin/python3
 """Hundreds of live streams in one Python process, on one thread.
 
-Each stream is a pair of pipelines: ts-appsrc ! ts-queue ! ts-udpsink, which sends what this program gives it, and
-ts-udpsrc ! ts-queue ! fakesink, which receives it. All of them run on the context "many". At the end it says how
-much went through and how many threads it took, and fails if a packet is missing or a stream has taken a thread.
+Each stream is a pair of pipelines: ts-appsrc ! ts-queue ! ts-udpsink, which sends this program's packets, and
+ts-udpsrc ! ts-queue ! fakesink, which receives them. All of them run on the context "many". At the end it prints
+the number of packets and threads. It fails if a packet is missing or a stream has its own thread.
 
     many-streams.py [--streams 500] [--seconds 5]
 
-Where the plugin is not installed: GST_PLUGIN_PATH=target/release.
+If the plugin is not installed: GST_PLUGIN_PATH=target/release.
 """
 
 import argparse
@@ -36,7 +36,7 @@ RECEIVER = (
 
 
 class Stream:
-    """A pipeline that sends and one that receives."""
+    """A sending and a receiving pipeline."""
 
     def __init__(self, clock):
         # PAUSED has a socket; the system has picked its port.
@@ -60,14 +60,14 @@ class Stream:
             pipeline.set_state(Gst.State.PLAYING)
 
     def push(self, buffer):
-        """False: the stream has enough for now."""
+        """Sends a packet; False: the stream's queue is full for now."""
         return self.source.emit("push-buffer", buffer)
 
     def received(self):
         return self.queue.get_property("stats").get_value("buffers-passed")
 
     def error(self):
-        """What went wrong, if anything did."""
+        """The error of the pipelines, if there is one."""
         for pipeline in (self.receiver, self.sender):
             message = pipeline.get_bus().pop_filtered(Gst.MessageType.ERROR)
             if message:

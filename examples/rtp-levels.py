@@ -1,15 +1,15 @@
 #!/usr/bin/python3
-"""Receives RTP streams of PCMU, measures how loud each is, and sends each on as PCMA: with jitter buffers and RTCP.
+"""Receives RTP streams of PCMU, measures their levels, and sends each as PCMA, with jitter buffers and RTCP.
 
     rtp-levels.py --listen 127.0.0.1:20000 --to 127.0.0.1:30000 [--streams 4] [--seconds 10]
 
 Stream N listens on the port 2 N above the first one, with RTCP on the port after it, and is sent to the port 2 N above the
-destination's. With port 0 the system picks the ports that listen. The program prints the ports, then once a second the level of
-each stream that is heard; at the end (or with Ctrl-C) it prints the statistics of each stream.
+destination's. With port 0 the system chooses the listening ports. The program prints the ports, then once a second the level of
+each stream that has media; at the end (or with Ctrl-C) it prints the statistics of each stream.
 
-All streams share one thread: the elements name the same context. A stream that fails is reported, and the others go on.
+All streams share one thread: the elements name the same context. A failure of a stream is reported, and does not affect the others.
 
-Where the plugin is not installed: GST_PLUGIN_PATH=target/release.
+If the plugin is not installed: GST_PLUGIN_PATH=target/release.
 """
 
 import argparse
@@ -33,12 +33,12 @@ def address(text):
     """HOST:PORT as a pair."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
-        raise argparse.ArgumentTypeError(f"{text}: allowed is HOST:PORT with a port from 0 to 65535")
+        raise argparse.ArgumentTypeError(f"{text}: expected HOST:PORT with a port from 0 to 65535")
     return host, int(port)
 
 
 class Stream:
-    """One stream, in a pipeline of its own: what happens to it does not touch the others."""
+    """One stream in a separate pipeline, so that its errors do not affect the others."""
 
     def __init__(self, number, listen, to, clock):
         self.name = f"stream-{number}"

@@ -1,10 +1,10 @@
 /*
- * What a sample costs, through the C interface of whichever libebur128.so.1 the loader finds.
+ * Cost of a sample through the C interface of the libebur128.so.1 that the loader finds.
  *
  *   cost SECONDS ROUNDS
  *
- * Stereo, 48 kHz, float, 1024 frames a call. For each mode one line per round: its name, and the CPU time in ns per
- * sample of a channel.
+ * Stereo, 48 kHz, float, 1024 frames per call. Prints one line per mode and round: the name of the mode, and the CPU
+ * time in ns per sample of a channel.
  */
 #include <ebur128.h>
 

@@ -1,5 +1,5 @@
-//! The results file of calls, one JSON object a line: date, commit and machine; then a row for each measurement, as the program `calls`
-//! prints them. `make bench-calls` writes it.
+//! Results file of calls, with one JSON object per line. The first line has date, commit and machine; then a row follows for each
+//! measurement, as the program `calls` prints them. `make bench-calls` writes it.
 
 use std::path::Path;
 
@@ -18,17 +18,17 @@ use crate::stats::Spread;
 pub enum Kind {
     Rtpengine,
     Threadbare,
-    /// With rings of XDP beside the sockets.
+    /// With XDP rings in addition to the sockets.
     ThreadbareXdp,
 }
 
-/// What is measured.
+/// Kind of measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum What {
     /// 500 calls, PCMU on one side, PCMA on the other.
     Transcoded500,
-    /// 1000 of them.
+    /// The same with 1000 calls.
     Transcoded1000,
     /// 1000 calls, PCMU on both sides.
     Passed1000,
@@ -36,17 +36,17 @@ pub enum What {
     Srtp500,
     /// Offer, answer and delete, one call after another.
     Signalling,
-    /// The same, 32 calls at a time, as fast as the relay goes on one core: of a process that had as many calls some seconds ago.
+    /// The same, 32 calls at a time, as fast as the relay can on one core. The process had as many calls some seconds ago.
     Flood,
-    /// The same: the first calls of a process.
+    /// The same with the first calls of a process.
     FirstFlood,
-    /// Memory of a call, and how long offers take beside 1000 calls.
+    /// Memory of a call, and duration of offers during 1000 calls.
     Idle1000,
     /// 1000 calls, PCMU on both sides, each recorded to a WAV file of 16 bits: threadbare alone, and only on demand.
     Recorded1000,
-    /// The same to WAV files with the codes as they come.
+    /// The same to WAV files with the original codes.
     Coded1000,
-    /// 1000 calls, PCMU on both sides, whose process is killed and started again: threadbare alone.
+    /// 1000 calls, PCMU on both sides; their process is killed and restarted. Only threadbare.
     Restarted1000,
 }
 
@@ -60,7 +60,7 @@ pub struct Row {
     pub figures: Figures,
 }
 
-/// What it found.
+/// Results of a measurement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -70,10 +70,10 @@ pub struct Figures {
     pub lost: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sent: Option<u64>,
-    /// Of the relay, for offer, answer and delete.
+    /// CPU time of the relay for offer, answer and delete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub us_per_call: Option<f64>,
-    /// Made and ended, by the clock on the wall.
+    /// Calls created and ended, in wall-clock time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub calls_per_second: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -81,16 +81,16 @@ pub struct Figures {
     /// 99 % of offers are answered within.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub offer_ms_p99: Option<f64>,
-    /// The longest time without a packet, of all parties and of half of them.
+    /// The longest time without a packet: maximum over all parties, and median.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gap_ms: Option<[f64; 2]>,
-    /// Of the relay, at the end of the window.
+    /// Number of the relay's threads at the end of the window.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threads: Option<usize>,
     /// The latest slice of its media threads, by its metrics.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub late_ms: Option<f64>,
-    /// From the end of the process to the first answer of the next one.
+    /// Time from the end of the process to the first answer of the next one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub back_ms: Option<f64>,
 }
@@ -105,7 +105,7 @@ pub struct Calls {
 /// A figure that is compared.
 type Figure = fn(&Figures) -> Option<f64>;
 
-/// At most so much of rtpengine's, in the same round.
+/// Maximum ratios to rtpengine, in the same round.
 const RATIOS: [(&str, What, f64, Figure); 5] = [
     (
         "500 calls, PCMU to PCMA: CPU per packet",
@@ -139,7 +139,7 @@ const RATIOS: [(&str, What, f64, Figure); 5] = [
     ),
 ];
 
-/// At most so much.
+/// Maximum values.
 const LIMITS: [(&str, &str, What, f64, Figure); 3] = [
     (
         "99 % of offers beside 1000 calls, 200 a second: answered within",
@@ -165,12 +165,12 @@ const LIMITS: [(&str, &str, What, f64, Figure); 3] = [
 ];
 
 impl Calls {
-    /// The file of this folder. `None`: there is none yet.
+    /// Reads the file in this folder. Returns `None` if it does not exist yet.
     pub fn read(folder: &Path) -> Result<Option<Calls>> {
         Calls::read_file(&folder.join(FILE_NAME))
     }
 
-    /// That of recordings beside calls.
+    /// Reads the file of recordings of calls.
     pub fn read_recordings(folder: &Path) -> Result<Option<Calls>> {
         Calls::read_file(&folder.join(RECORDINGS_FILE_NAME))
     }
@@ -180,7 +180,7 @@ impl Calls {
         Ok(read.map(|(head, rows)| Calls { head, rows }))
     }
 
-    /// How often each was measured.
+    /// Number of rounds.
     #[must_use]
     pub fn rounds(&self) -> u32 {
         self.rows.iter().map(|row| row.round + 1).max().unwrap_or(0)
@@ -198,13 +198,14 @@ impl Calls {
         )
     }
 
-    /// A figure against that of rtpengine in the same round.
+    /// Ratio of a figure to rtpengine's in the same round.
     #[must_use]
     pub fn ratio(&self, what: What, relay: Kind, figure: Figure) -> Option<Spread> {
         self.ratio_of((what, relay), (what, Kind::Rtpengine), figure)
     }
 
-    /// The CPU per packet of calls that are recorded against that of calls alone, in the same round, by the sockets of ours.
+    /// Ratio of the CPU time per packet of recorded calls to that of calls without recording, in the same round, with our relay
+    /// on sockets.
     #[must_use]
     pub fn recorded_ratio(&self, recorded: What) -> Option<Spread> {
         let [recorded, alone] = [recorded, What::Passed1000].map(|what| (what, Kind::Threadbare));
@@ -222,7 +223,7 @@ impl Calls {
         Spread::of(&ratios.collect::<Vec<_>>())
     }
 
-    /// The targets, and whether they are met, of one of ours.
+    /// Returns the targets of one of our relays, and whether they are met.
     #[must_use]
     pub fn targets(&self, relay: Kind) -> Vec<results::Row> {
         let target = |what: &str, unit: &str, limit, measured: Option<Spread>| results::Row {

@@ -1,5 +1,5 @@
-//! Counts the buffers that arrive at a pad, as cheaply as it can be done: a C probe and one atomic add.
-//! The hand-written loop and the pipelines use the same probe, so it weighs the same on both.
+//! Counts the buffers that arrive at a pad with the least possible cost: a C probe and one atomic add. The hand-written loop and
+//! the pipelines use the same probe, so its cost is the same for both.
 
 #![allow(unsafe_code)]
 
@@ -10,22 +10,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Relaxed throughout: a statistic, ordering nothing.
 static ARRIVED: AtomicU64 = AtomicU64::new(0);
 
-/// What elements count by themselves.
+/// Count of elements that count by themselves.
 static COUNTED: OnceLock<Box<dyn Fn() -> u64 + Send + Sync>> = OnceLock::new();
 
-/// Buffers that have reached a counted pad since the process started, and what elements have counted.
+/// Number of buffers that have reached a counted pad since the process started, plus the elements' own counts.
 pub fn arrived() -> u64 {
     ARRIVED.load(Ordering::Relaxed) + COUNTED.get().map_or(0, |counted| counted())
 }
 
-/// Adds what `counted` says, for elements that keep count anyway: a hand-written loop needs no probe either.
-/// Once a process.
+/// Adds the value of `counted`, for elements that count anyway: a hand-written loop needs no probe either. Only once per process.
 pub fn count_by(counted: impl Fn() -> u64 + Send + Sync + 'static) {
     let is_first = COUNTED.set(Box::new(counted)).is_ok();
     debug_assert!(is_first, "counted twice");
 }
 
-/// Counts one where there is no pad.
+/// Counts one buffer without a pad.
 pub fn count() {
     ARRIVED.fetch_add(1, Ordering::Relaxed);
 }
@@ -52,7 +51,7 @@ unsafe extern "C" fn probe(
     info: *mut gst_sys::GstPadProbeInfo,
     _data: *mut c_void,
 ) -> gst_sys::GstPadProbeReturn {
-    // SAFETY: GStreamer passes a valid info, and a buffer list in it where the type says so.
+    // SAFETY: GStreamer passes a valid info, with a buffer list in it if the type indicates one.
     let buffers = unsafe {
         if (*info).type_ & gst_sys::GST_PAD_PROBE_TYPE_BUFFER_LIST != 0 {
             u64::from(gst_sys::gst_buffer_list_length((*info).data.cast()))

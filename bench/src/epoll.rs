@@ -11,7 +11,7 @@ use anyhow::{Result, bail};
 
 const EVENTS: usize = 4096;
 
-/// Level-triggered, registered once.
+/// Level-triggered epoll; sockets are registered once.
 #[derive(Debug)]
 pub struct Epoll(libc::c_int);
 
@@ -25,7 +25,7 @@ impl Epoll {
         Ok(Epoll(epoll))
     }
 
-    /// Watches `socket`; `place` is what [`Epoll::run`] says when something is there.
+    /// Watches `socket`; [`Epoll::run`] passes `place` when it is ready.
     pub fn add(&self, socket: &UdpSocket, place: usize) -> Result<()> {
         let mut event = libc::epoll_event {
             events: libc::EPOLLIN as u32,

@@ -1,5 +1,5 @@
-//! The application of streams that begin with an `appsrc`: one thread that gives each a buffer every 20 ms, the streams
-//! spread evenly over the 20 ms.
+//! Application of streams that begin with an `appsrc`. One thread pushes a buffer to each every 20 ms, with the streams spread
+//! evenly over the 20 ms.
 
 use std::io;
 use std::thread::JoinHandle;
@@ -11,15 +11,15 @@ use gst::prelude::*;
 use crate::{PACKET_BYTES, PACKETS_PER_SECOND};
 
 const PUSH: &str = "push-buffer";
-/// In so many bursts, as the sender of RTP.
+/// Number of bursts per interval, as in the sender of RTP.
 const BURSTS: usize = 20;
 
-/// Whether an element is one to be fed.
+/// Whether an element takes buffers from here.
 pub fn takes_buffers(element: &gst::Element) -> bool {
     SignalId::lookup(PUSH, element.type_()).is_some()
 }
 
-/// Feeds these for as long as the process lives.
+/// Feeds these elements until the process ends.
 pub fn start(sources: Vec<gst::Element>) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new()
         .name("feeder".into())
@@ -31,7 +31,7 @@ fn feed(sources: &[gst::Element]) {
         .iter()
         .filter_map(|source| SignalId::lookup(PUSH, source.type_()))
         .collect();
-    // One for all and all the time: making them is not what is measured.
+    // One buffer for all: its creation is not measured.
     let buffer = gst::Buffer::with_size(PACKET_BYTES).expect("memory for a buffer");
     let streams = sources.len();
     let interval = Duration::from_micros(1_000_000 / PACKETS_PER_SECOND);

@@ -1,4 +1,4 @@
-//! How long buffers take from one pad to another of the same stream: a queue, a proxy.
+//! Measures the time of buffers from one pad to another of the same stream, for example through a queue or a proxy.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,12 +16,12 @@ pub struct HopTimes {
     pub max_us: u64,
 }
 
-/// Entries of a stream that have not left yet; more than a queue of the measured kind ever holds.
+/// Maximum number of entries of a stream in transit; more than a measured queue ever holds.
 const UNDERWAY_MAX: usize = 256;
 
-/// In steps of so many µs.
+/// Step of the histogram in µs.
 const STEP_US: u64 = 100;
-/// The last one takes the rest.
+/// Number of steps; the last one counts all longer times.
 const STEPS: usize = 2000;
 
 static TIMES_US: Mutex<Vec<u64>> = Mutex::new(Vec::new());
@@ -56,7 +56,7 @@ pub fn time(from: &gst::Pad, to: &gst::Pad) {
 }
 
 impl Underway {
-    /// By the thread that pushes, alone.
+    /// Call it only on the thread that pushes.
     fn enter(&self) {
         let number = self.entered.load(Ordering::Relaxed);
         let now_us = self.epoch.elapsed().as_micros() as u64;
@@ -64,7 +64,7 @@ impl Underway {
         self.entered.store(number + 1, Ordering::Release);
     }
 
-    /// By the thread that pushes on, alone. None for what came in before anybody looked.
+    /// Call it only on the thread that pushes on. Returns `None` for buffers that entered before the measurement.
     fn leave(&self) -> Option<u64> {
         let number = self.left.load(Ordering::Relaxed);
         if number >= self.entered.load(Ordering::Acquire) {
@@ -77,7 +77,7 @@ impl Underway {
 }
 
 fn note(us: u64) {
-    let mut times = TIMES_US.lock().expect("nobody panics with it");
+    let mut times = TIMES_US.lock().expect("no holder of the lock panics");
     if times.is_empty() {
         times.resize(STEPS, 0);
     }
@@ -87,12 +87,15 @@ fn note(us: u64) {
 
 /// Forgets the hops so far: those of the start are not measured.
 pub fn restart() {
-    TIMES_US.lock().expect("nobody panics with it").clear();
+    TIMES_US
+        .lock()
+        .expect("no holder of the lock panics")
+        .clear();
 }
 
 /// All hops since the last [`restart`], rounded up to a tenth of a millisecond; none if no pads were marked.
 pub fn times() -> Option<HopTimes> {
-    summed_up(&TIMES_US.lock().expect("nobody panics with it"))
+    summed_up(&TIMES_US.lock().expect("no holder of the lock panics"))
 }
 
 fn summed_up(steps: &[u64]) -> Option<HopTimes> {

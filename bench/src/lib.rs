@@ -1,13 +1,13 @@
-//! What the measuring programs share. The layout of a measurement:
+//! Common parts of the measuring programs. The layout of a measurement:
 //!
 //! ```text
-//!  threadbare-bench (driver) --+-- drain      takes what is sent on, in a process of its own
-//!                              +-- streams    the process that is measured (or streams-peer, floor)
-//!                              +-- sender     real RTP over loopback, in a process of its own
+//!  threadbare-bench (driver) --+-- drain      a separate process that receives the forwarded packets
+//!                              +-- streams    the measured process (or streams-peer, floor)
+//!                              +-- sender     a separate process that sends real RTP over loopback
 //! ```
 //!
-//! The measured process and the driver talk over standard input and output, one JSON object per line, so
-//! that nothing waits for a guessed time; see [`session`].
+//! The measured process and the driver communicate by standard input and output, with one JSON object per line. So no guessed
+//! delays are needed; see [`session`].
 
 #![deny(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! The results file of the libraries for programs, one JSON object a line: date, commit and machine; then the rows of
-//! `crates/demux/benches/published.rs` and of `mainloop`, as these print them. `make bench-libraries` writes it.
+//! Results file of the libraries for programs, with one JSON object per line. The first line has date, commit and machine; then
+//! the rows of `crates/demux/benches/published.rs` and of `mainloop` follow. `make bench-libraries` writes it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,7 +19,7 @@ pub struct Libraries {
     pub main_loop: Vec<MainLoop>,
 }
 
-/// When, from what and on what; the first line.
+/// Date, commit and machine; the first line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Head {
@@ -31,7 +31,7 @@ pub struct Head {
     pub machine: Machine,
 }
 
-/// A design with some sinks and a payload, and what it took.
+/// A design with a number of sinks and a payload, and its times.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Demultiplexer {
     pub design: String,
@@ -41,7 +41,7 @@ pub struct Demultiplexer {
     pub ns_by_round: BTreeMap<u32, f64>,
 }
 
-/// What ours and what programs use otherwise took for the same work.
+/// Times of our and of another implementation for the same work.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MainLoop {
@@ -68,7 +68,7 @@ struct Published {
     messages: u64,
     ns_per_message: f64,
     round: u32,
-    /// The name of the design says so.
+    /// Part of the design's name.
     #[serde(rename = "limited")]
     _limited: bool,
 }
@@ -97,7 +97,7 @@ impl Head {
 }
 
 impl Libraries {
-    /// The file of this folder. `None`: there is none yet.
+    /// Reads the file in this folder. Returns `None` if it does not exist yet.
     pub fn read(folder: &Path) -> Result<Option<Libraries>> {
         let path = folder.join(FILE_NAME);
         if !path.exists() {
@@ -171,7 +171,7 @@ impl Libraries {
         self.demultiplexers.iter().find(is_wanted)
     }
 
-    /// What the demultiplexer has to reach.
+    /// Targets of the demultiplexer.
     pub fn demultiplexer_targets(&self) -> Vec<Row> {
         let ours = |sinks, payload| self.find("demultiplexer", sinks, payload);
         let limited = |sinks| self.find("demultiplexer-limited", sinks, "u64");
@@ -200,12 +200,13 @@ impl Libraries {
         .into()
     }
 
-    /// What the main loop's tools have to reach.
+    /// Targets of the main loop's tools.
     pub fn main_loop_targets(&self) -> Vec<Row> {
         let judged = |row: &MainLoop| {
-            let limit = match row.what.starts_with("wake-up") {
-                true => 0.2,
-                false => 0.5,
+            let limit = if row.what.starts_with("wake-up") {
+                0.2
+            } else {
+                0.5
             };
             let what = format!("{}: against {}", row.what, row.peer);
             target("Main loop", &what, "x", limit, Some(row.ratio()))
@@ -241,7 +242,7 @@ impl Demultiplexer {
 }
 
 impl MainLoop {
-    /// Nanoseconds with GLib's own, or what programs use with it.
+    /// Nanoseconds of GLib's own implementation, or of the usual one with it.
     pub fn theirs(&self) -> Spread {
         Spread {
             median: self.peer_ns,
@@ -259,7 +260,7 @@ impl MainLoop {
         }
     }
 
-    /// Ours over theirs, taken within a round.
+    /// Ratio of ours to theirs within a round.
     pub fn ratio(&self) -> Spread {
         Spread {
             median: self.ratio,
@@ -271,7 +272,7 @@ impl MainLoop {
 
 const FILE_NAME: &str = "libraries.jsonl";
 const PUBLISHED_TARGET: &str = "the published benchmark: against its fastest design but `by-hand`";
-/// The designs whose figures were published as those of lossless ones.
+/// Designs whose figures were published as those of lossless ones.
 const BASELINES: [&str; 3] = ["select", "select-biased", "select-all"];
 
 #[cfg(test)]
@@ -324,7 +325,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_line_that_is_no_row_is_told_with_its_number() {
+    fn malformed_row_is_reported_with_its_line_number() {
         let head = r#"{"date_utc":"d","commit":"c","tree_dirty":false,"machine":{"cpu":"C","cores":2,"kernel":"6","distribution":"D","gstreamer":"G"}}"#;
         let error = Libraries::parse(&format!("{head}\n{{\"design\":1}}\n")).unwrap_err();
         assert!(format!("{error:#}").starts_with("line 2: "), "{error:#}");

@@ -1,4 +1,4 @@
-//! A results file of one JSON object a line: date, commit and machine; then the rows of a program.
+//! A results file with one JSON object per line: date, commit and machine, then the rows of a program.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 
 use crate::libraries::Head;
 
-/// The file, if there is one.
+/// Reads the file if it exists.
 pub fn read<R: DeserializeOwned>(path: &Path) -> Result<Option<(Head, Vec<R>)>> {
     if !path.exists() {
         return Ok(None);

@@ -1,7 +1,6 @@
-//! `make bench`: every target and every plot, measured beside what it is compared with, in one run and into one file.
+//! `make bench`: measures all targets and plots, and the peers to compare with, in one run and into one file.
 //!
-//! Rounds interleave the cases, so that whatever else the machine does falls on all of them alike; ratios
-//! are taken within a round.
+//! Rounds interleave the cases, so that other load of the machine affects all of them equally; ratios are taken within a round.
 
 #![forbid(unsafe_code)]
 
@@ -13,8 +12,9 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use clap::Parser;
 use driver::cases::{CASES, Case, Mode};
+use driver::figures::Rounds;
 use driver::loudness::Loudness;
-use driver::rows::{Rounds, comparisons, rows};
+use driver::rows::{comparisons, rows};
 use driver::run::Bench;
 use driver::{demo, fallback};
 use threadbare_bench::PACKETS_PER_SECOND;
@@ -34,7 +34,7 @@ struct Options {
     /// Seconds before that, while packets already flow.
     #[arg(long, env = "BENCH_WARMUP", default_value_t = 2.0)]
     warmup: f64,
-    /// The folder that holds our plugin, and nothing else.
+    /// The folder with our plugin, and nothing else.
     #[arg(long)]
     plugin_folder: PathBuf,
     /// Our libebur128.so.
@@ -46,14 +46,15 @@ struct Options {
     /// The folder for the results file, whose name begins with the date.
     #[arg(long)]
     results: PathBuf,
-    /// Only cases of these names, or whose names contain what is no case's name; also `loudness`, `fallback` and `demo`.
+    /// Only cases with these names. Text that is not a case's name selects all names that contain it; also `loudness`, `fallback`
+    /// and `demo`.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
 }
 
 /// One packet's time.
 const LATE_MS_MAX: f64 = 1000.0 / PACKETS_PER_SECOND as f64;
-/// Seconds of audio for each second of a window: some of it takes 1/20 of its duration.
+/// Seconds of audio per second of a window: some of it takes 1/20 of its duration.
 const AUDIO_PER_WINDOW: f64 = 10.0;
 
 fn main() -> Result<()> {
@@ -79,7 +80,7 @@ fn main() -> Result<()> {
         samples: &found.samples,
     };
     let mut rows = rows(&rounds);
-    // What was not asked for is not missing.
+    // Unselected rows are not missing.
     rows.retain(|row| row.measured.is_some() || options.only.is_empty());
     let results = Results {
         date_utc: origin.date_utc,
@@ -103,7 +104,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// What has been measured so far.
+/// Results so far.
 #[derive(Default)]
 struct Found {
     runs: Runs,
@@ -114,7 +115,7 @@ struct Found {
 }
 
 impl Found {
-    /// A case that fails once is not tried again: what it lacks will not come in the next round.
+    /// A failed case is not repeated: the next round would lack the same.
     fn measure(&mut self, bench: &Bench, options: &Options) {
         let mut wanted: Vec<&Case> = CASES
             .iter()
@@ -191,7 +192,7 @@ impl Found {
         Ok(())
     }
 
-    /// Remarks why there is no figure; always false.
+    /// Adds a remark about a missing figure; always returns false.
     fn failed(&mut self, what: &str, error: &anyhow::Error) -> bool {
         eprintln!("  {error:#}");
         self.remarks.push(format!("{what}: {error:#}"));
@@ -199,7 +200,7 @@ impl Found {
     }
 }
 
-/// What is running, and how much is still to come.
+/// Progress: the present run, and the number of remaining ones.
 struct Progress {
     start: Instant,
     steps: usize,
@@ -237,7 +238,7 @@ impl Progress {
     }
 }
 
-/// On a machine that has other work to do, the load is not what it should be, and neither is the figure.
+/// Returns a remark if the sender was late: then the load was wrong, and so is the figure.
 fn late_sender(case: &Case, round: u32, measured: &Measured) -> Option<String> {
     let late_ms = measured
         .sender_late_ms_max
@@ -250,9 +251,12 @@ fn late_sender(case: &Case, round: u32, measured: &Measured) -> Option<String> {
 
 impl Options {
     fn wants(&self, name: &str) -> bool {
-        let is_wanted = |part: &String| match CASES.iter().any(|case| case.name == part) {
-            true => name == part,
-            false => name.contains(part.as_str()),
+        let is_wanted = |part: &String| {
+            if CASES.iter().any(|case| case.name == part) {
+                name == part
+            } else {
+                name.contains(part.as_str())
+            }
         };
         self.only.is_empty() || self.only.iter().any(is_wanted)
     }

@@ -1,4 +1,4 @@
-//! What a process can learn about itself: processor time, context switches, threads, memory.
+//! A process's own resources: processor time, context switches, threads, memory.
 
 #![allow(unsafe_code)]
 
@@ -21,7 +21,7 @@ pub struct Snapshot {
     allocations: Option<u64>,
 }
 
-/// Reading what a thousand elements have counted takes its time, and memory.
+/// Count with its time, because reading the counts of a thousand elements takes time and memory.
 #[derive(Clone, Copy, Debug)]
 struct Counted {
     at: Instant,
@@ -36,7 +36,7 @@ impl Counted {
     }
 }
 
-/// What happened between two snapshots.
+/// Differences between two snapshots.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Window {
     pub seconds: f64,
@@ -45,18 +45,18 @@ pub struct Window {
     /// User and system time of the whole process over the buffers that arrived.
     pub cpu_us_per_buffer: Option<f64>,
     pub switches_per_second: f64,
-    /// Only where the counting allocator is preloaded.
+    /// Only if the counting allocator is preloaded.
     pub allocations_per_buffer: Option<f64>,
 }
 
 impl Snapshot {
-    /// At the beginning of a window: what it costs to take this is not in the window.
+    /// Takes the snapshot at the beginning of a window, without its own cost in the window.
     pub fn first() -> Snapshot {
         let counted = Counted::now();
         Snapshot::of(|| counted)
     }
 
-    /// At its end; the same holds.
+    /// Takes the snapshot at the end of a window, without its own cost in the window.
     pub fn last() -> Snapshot {
         Snapshot::of(Counted::now)
     }
@@ -114,9 +114,9 @@ fn duration_of(time: libc::timeval) -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_usec as u32 * 1000)
 }
 
-/// Allocating calls so far, where the library `malloc-count` is preloaded.
+/// Number of allocating calls so far, if the library `malloc-count` is preloaded.
 fn allocations() -> Option<u64> {
-    // SAFETY: the name is a C string; where it resolves it is our function of exactly this type.
+    // SAFETY: the name is a C string; if it resolves, it is our function of exactly this type.
     unsafe {
         let symbol = libc::dlsym(libc::RTLD_DEFAULT, c"threadbare_malloc_count".as_ptr());
         if symbol.is_null() {
@@ -161,12 +161,12 @@ pub fn switches_by_thread() -> Result<BTreeMap<u32, (String, u64)>> {
     Ok(threads)
 }
 
-/// What a child process took until its end.
+/// Resources that a child process used until its end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ChildUsage {
     /// User and system time.
     pub cpu_ms: f64,
-    /// The most that was resident.
+    /// Maximum resident memory.
     pub resident_kib_max: u64,
 }
 
@@ -210,10 +210,10 @@ pub fn thread_cpu() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// All threads of a process run on these cores from now on: `0`, `0-3`.
+/// Restricts all threads of a process to these cores from now on: `0`, `0-3`.
 ///
 /// # Errors
-/// There is no such process or core, or no `taskset`.
+/// Fails if the process, the core or `taskset` does not exist.
 pub fn pin(process: u32, cores: &str) -> Result<()> {
     let mut command = Command::new("taskset");
     command.args([
@@ -230,9 +230,9 @@ pub fn pin(process: u32, cores: &str) -> Result<()> {
     Ok(())
 }
 
-/// Lets this process open as many descriptors as the system permits.
+/// Allows this process as many descriptors as the system permits.
 pub fn raise_descriptor_limit() {
-    // SAFETY: plain data in and out; a failure leaves the limit as it was, and binding will say so.
+    // SAFETY: plain data in and out; after a failure the limit is unchanged, and binding reports it.
     unsafe {
         let mut limit: libc::rlimit = std::mem::zeroed();
         if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 {
@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_window_divides_by_what_arrived() {
+    fn window_divides_by_the_received_count() {
         let at = Instant::now();
         let first = Snapshot {
             at,
@@ -260,7 +260,7 @@ mod tests {
             at: at + Duration::from_secs(2),
             cpu: Duration::from_millis(500),
             switches: 25,
-            // Reading it took so long that a thousand more had come.
+            // A thousand more arrived while it was read.
             counted: Counted {
                 at: at + Duration::from_secs(4),
                 arrived: 2100,

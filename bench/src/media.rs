@@ -1,5 +1,5 @@
-//! The results file of the media plane, one JSON object a line: date, commit and machine; then a row for each measurement, as the
-//! program `media` prints them. `make bench-media` writes it.
+//! Results file of the media plane, with one JSON object per line. The first line has date, commit and machine; then a row
+//! follows for each measurement, as the program `media` prints them. `make bench-media` writes it.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::lines;
 use crate::results;
 use crate::stats::Spread;
 
-/// What is measured.
+/// Kind of measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[value(rename_all = "lower")]
@@ -35,7 +35,7 @@ pub enum Kind {
     Opus,
 }
 
-/// In each round, in this order: what is compared stands side by side.
+/// Order of measurements in each round: compared ones are next to each other.
 pub const PLAN: [(Kind, u32); 11] = [
     (Kind::Bare, 1000),
     (Kind::Lines, 1000),
@@ -52,7 +52,7 @@ pub const PLAN: [(Kind, u32); 11] = [
 
 type What = (Kind, u32);
 
-/// At most so much, of this, against that in the same round.
+/// Maximum ratio of the first to the second, in the same round.
 const RATIOS: [(&str, f64, What, What); 5] = [
     (
         "whole sessions on the media plane, 1000 streams: against the bare loop",
@@ -112,7 +112,7 @@ const MEMORY: [(&str, f64, What); 2] = [
     ),
 ];
 
-/// Ports, settings and the first turn included. The last is what the milliseconds are divided by.
+/// Time for ports, settings and the first turn. The last value divides the milliseconds.
 const READY: [(&str, &str, f64, What, f64); 2] = [
     ("a call made, of 1400", "µs", 50.0, (Kind::Calls, 2800), 1.4),
     ("3000 streams ready", "s", 0.2, (Kind::Lines, 3000), 1000.0),
@@ -128,20 +128,20 @@ pub struct Row {
     pub figures: Figures,
 }
 
-/// What it found.
+/// Results of a measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
     /// CPU time of the carrying thread.
     pub us_per_packet: f64,
-    /// In the whole measurement.
+    /// Number of packets in the whole measurement.
     pub sent: u64,
-    /// Of these, not sent on.
+    /// Of these, packets not sent on.
     pub lost: i64,
-    /// From the first port to the first turn of the last stream.
+    /// Time from the first port to the first turn of the last stream.
     pub ready_ms: f64,
     /// Resident memory in the window beyond that before the first stream.
     pub kib_per_stream: f64,
-    /// Of the carrying thread; `None`: not counted.
+    /// Of the thread that carries the packets; `None` if not counted.
     pub allocations_per_packet: Option<f64>,
 }
 
@@ -153,13 +153,13 @@ pub struct Media {
 }
 
 impl Media {
-    /// The file of this folder. `None`: there is none yet.
+    /// Reads the file in this folder. Returns `None` if it does not exist yet.
     pub fn read(folder: &Path) -> Result<Option<Media>> {
         let read = lines::read(&folder.join(FILE_NAME))?;
         Ok(read.map(|(head, rows)| Media { head, rows }))
     }
 
-    /// How often each was measured.
+    /// Number of rounds.
     #[must_use]
     pub fn rounds(&self) -> u32 {
         self.rows.iter().map(|row| row.round + 1).max().unwrap_or(0)
@@ -176,7 +176,7 @@ impl Media {
         Spread::of(&figures)
     }
 
-    /// CPU time against that of something else in the same round.
+    /// Ratio of the CPU time to that of another measurement in the same round.
     #[must_use]
     pub fn ratio(&self, what: (Kind, u32), other: (Kind, u32)) -> Option<Spread> {
         let of = |what: (Kind, u32), round| {
@@ -194,7 +194,7 @@ impl Media {
         Spread::of(&ratios.collect::<Vec<_>>())
     }
 
-    /// The targets, and whether they are met.
+    /// Returns the targets, and whether they are met.
     #[must_use]
     pub fn targets(&self) -> Vec<results::Row> {
         let mut rows: Vec<results::Row> = RATIOS

@@ -1,4 +1,4 @@
-//! When, and from what, the figures come.
+//! Date and source of the figures.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,32 +1,32 @@
-//! Ranges of free UDP ports. Nothing here has a fixed number: two benchmarks may run side by side.
+//! Ranges of free UDP ports. No number is fixed, so two benchmarks may run at the same time.
 
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 
 use anyhow::{Context, Result, bail};
 
-/// Below the range that the kernel hands out by itself, so that nobody is given one of ours in between.
+/// Below the range that the kernel assigns by itself, so that other programs do not get these ports in between.
 const LOWEST: u16 = 10_000;
 const BELOW: u16 = 32_000;
 
-/// The first of `count` consecutive ports that nobody uses, on any address.
+/// Returns the first of `count` consecutive free ports, on any address.
 ///
-/// They are free when they are looked at; who asks binds them soon.
+/// They are free at the time of the check; the caller binds them soon.
 pub fn free_range(count: u16) -> Result<u16> {
     let span = BELOW - LOWEST;
     if count == 0 || count > span {
         bail!("between 1 and {span} ports, not {count}");
     }
-    // Different from run to run, so that a range just released is not asked for again at once.
+    // Different for each run, so that a range just released is not requested again at once.
     let start = LOWEST + std::process::id() as u16 % span;
-    // One at a time: held together they could run into the limit of open descriptors.
+    // One at a time: all of them together could exceed the limit of open descriptors.
     search(start, count, |port| {
         UdpSocket::bind(("0.0.0.0", port)).is_err()
     })
     .with_context(|| format!("no {count} free ports in a row from {LOWEST} to {BELOW}"))
 }
 
-/// From `start` up to the end of the range, then from its beginning.
+/// Searches from `start` to the end of the range, then from its beginning.
 fn search(start: u16, count: u16, is_taken: impl Fn(u16) -> bool) -> Option<u16> {
     for mut base in [start, LOWEST] {
         while base + count <= BELOW {
@@ -39,11 +39,11 @@ fn search(start: u16, count: u16, is_taken: impl Fn(u16) -> bool) -> Option<u16>
     None
 }
 
-/// Room for what a sink has not taken yet.
+/// Enlarges the receive buffer, for packets that a sink has not read yet.
 #[allow(unsafe_code)]
 pub fn enlarge_buffer(socket: &UdpSocket) {
     let size = RECEIVE_BUFFER_BYTES;
-    // Beyond the system's limit where permitted, up to it where not.
+    // Beyond the system's limit if permitted, otherwise up to it.
     for option in [libc::SO_RCVBUF, libc::SO_RCVBUFFORCE] {
         // SAFETY: an int option with its size; the socket is open.
         unsafe {
@@ -74,7 +74,7 @@ mod tests {
         assert_eq!(
             search(BELOW - 2, 3, |_| false),
             Some(LOWEST),
-            "it begins anew at the end"
+            "it restarts at the end"
         );
         assert_eq!(search(BELOW - 3, 3, |port| port == BELOW - 1), Some(LOWEST));
         assert_eq!(search(LOWEST, 3, |port| port % 3 == 0), None);

@@ -1,4 +1,4 @@
-//! The results file: all that one run measured. README, docs and plots are made from this file alone.
+//! The results file with all measurements of one run. README, docs and plots are generated from this file alone.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::stats::Spread;
 
 /// The runs of each case, by the case's name, in the order of the rounds.
 pub type Runs = BTreeMap<String, Vec<Measured>>;
-/// Figures that are no run of streams, by name.
+/// Figures other than runs of streams, by name.
 pub type Samples = BTreeMap<String, Sample>;
 
 /// One run of the whole benchmark.
@@ -26,7 +26,7 @@ pub struct Results {
     pub machine: Machine,
     pub rounds: u32,
     pub warmup_seconds: f64,
-    /// What each run of a case measures.
+    /// Measured time of each run of a case.
     pub window_seconds: f64,
     pub rows: Vec<Row>,
     pub comparisons: Vec<Comparison>,
@@ -37,7 +37,7 @@ pub struct Results {
     pub runs: Runs,
 }
 
-/// What the figures were measured on.
+/// Machine and software of the measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
@@ -52,11 +52,11 @@ pub struct Machine {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
-    /// Heading below which the row stands.
+    /// Heading of the row.
     pub part: String,
     pub what: String,
     pub unit: String,
-    /// At most so much.
+    /// Maximum value.
     pub limit: f64,
     pub measured: Option<Spread>,
     pub pass: Option<bool>,
@@ -75,7 +75,7 @@ pub struct Comparison {
     pub row: Row,
 }
 
-/// What came out of one run of a case.
+/// Results of one run of a case.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Measured {
@@ -87,10 +87,10 @@ pub struct Measured {
     pub idle: Option<Idle>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sender_late_ms_max: Option<f64>,
-    /// Sent, but never arrived in the process that takes what is sent on.
+    /// Packets that were sent on, but did not arrive in the receiving process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost_on_the_way_out: Option<i64>,
-    /// How late the slices of the context began, 99 % of them.
+    /// Lateness of the context's slices, 99th percentile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub late_p99_us: Option<u64>,
 }
@@ -107,12 +107,12 @@ pub struct Sample {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Demo {
-    /// As a user types it.
+    /// The command as a user types it.
     pub command: String,
     pub screen: String,
 }
 
-/// How long packets took through a gateway.
+/// Latency of packets through a gateway.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Latencies {
@@ -141,18 +141,18 @@ impl Machine {
     }
 }
 
-/// What the program `fallback` says: the worst in virtual time.
+/// Results of the program `fallback`: the worst cases in virtual time.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Frozen {
-    /// From an error of the source to the next buffer of the output, in buffers.
+    /// Number of buffers from an error of the source to the next buffer of the output.
     pub after_error_buffers: f64,
-    /// From the last buffer of a source to the next one of the output, less the timeout, in buffers.
+    /// Number of buffers from the last buffer of a source to the next one of the output, less the timeout.
     pub after_stall_buffers: f64,
     pub jitter_switches: u64,
 }
 
 impl Results {
-    /// Its name begins with the date, so that names sort by age.
+    /// Name of the file; it begins with the date, so that names sort by age.
     pub fn file_name(&self) -> String {
         let date: String = self.date_utc.chars().filter(|c| *c != ':').collect();
         format!("{}-{}.json", date.replace(' ', "T"), self.commit)
@@ -172,7 +172,7 @@ impl Results {
         serde_json::from_str(&text).with_context(context)
     }
 
-    /// The newest file of a folder, by its name. `None` if there is no file or no folder.
+    /// Returns the newest file of a folder, by its name. Returns `None` if the file or the folder does not exist.
     pub fn newest(folder: &Path) -> Result<Option<Results>> {
         let Ok(entries) = std::fs::read_dir(folder) else {
             return Ok(None);
@@ -215,7 +215,7 @@ impl Measured {
         Some((inside + self.lost_on_the_way_out.unwrap_or(0)) as f64)
     }
 
-    /// Of the whole process.
+    /// Number of threads of the whole process.
     pub fn threads(&self) -> Option<f64> {
         Some(self.done.as_ref()?.threads as f64)
     }

@@ -22,7 +22,7 @@ pub fn set_number(packet: &mut [u8; PACKET_BYTES], number: u32) {
     packet[4..8].copy_from_slice(&number.wrapping_mul(SAMPLES).to_be_bytes());
 }
 
-/// A sender report of a stream, and its name (RFC 3550, sections 6.4.1 and 6.5), after so many packets.
+/// Creates a stream's sender report with its name (RFC 3550, sections 6.4.1 and 6.5), after this many packets.
 pub fn report(stream: u32, packets: u32) -> [u8; REPORT_BYTES] {
     let mut report = [0; REPORT_BYTES];
     let ssrc = (stream + 1).to_be_bytes();
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn header_fields_stand_where_rfc_3550_has_them() {
+    fn header_fields_have_the_offsets_of_rfc_3550() {
         let mut packet = first_packet(41);
         set_number(&mut packet, 0x1_0002);
         assert_eq!(packet[0] >> 6, 2, "version");

@@ -19,11 +19,11 @@ use crate::counter;
 use crate::hop::{self, HopTimes};
 use crate::measure::{self, Snapshot, Window};
 
-/// How often the main thread looks before and after the window; in the window it sleeps through.
+/// Polling interval of the main thread before and after the window; in the window it sleeps.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// A sender that has not sent within this time is not coming.
 const FIRST_PACKET_PATIENCE: Duration = Duration::from_secs(30);
-/// Packets that have not arrived when nothing came for this long are lost.
+/// Missing packets count as lost after this time without any arrival.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// One line from the measured process.
@@ -37,33 +37,33 @@ pub enum Report {
 /// State after set-up, before the first packet.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ready {
-    /// From before the first stream is built until the last one plays.
+    /// Time from before the first stream is built until the last one plays.
     pub setup_seconds: f64,
-    /// Resident memory when one stream played and the others were not there yet.
+    /// Resident memory when one stream played and the others did not exist yet.
     pub resident_kib_first: u64,
 }
 
-/// The figures of a run.
+/// Figures of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Done {
     pub window: Window,
     pub threads: usize,
     pub resident_kib: u64,
     pub arrived: u64,
-    /// None where nobody says how many were sent.
+    /// `None` if the number of sent packets is unknown.
     pub lost: Option<i64>,
-    /// From one marked pad to the next.
+    /// Times from one marked pad to the next.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hops: Option<HopTimes>,
 }
 
-/// What an idle process did.
+/// Activity of an idle process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Idle {
     pub seconds: f64,
-    /// Voluntary context switches by thread name; the main thread is left out.
+    /// Voluntary context switches by thread name, without the main thread.
     pub switches: BTreeMap<String, u64>,
-    /// A thread that spins never gives the processor up: no switches, but time.
+    /// A thread that spins never yields the processor: it uses CPU time without context switches.
     pub cpu_ms: f64,
 }
 
@@ -71,21 +71,20 @@ pub struct Idle {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Finished {
     pub sent: u64,
-    /// How far the sender was behind its own schedule at worst: more than a packet's 20 ms, and the load
-    /// was not the one that was asked for.
+    /// Maximum delay of the sender behind its schedule; if it is more than a packet's 20 ms, the load was not the requested one.
     pub late_ms_max: f64,
 }
 
-/// Where the streams' data comes from.
+/// Source of the streams' data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// From a sender, of whose end the driver tells.
+    /// A sender, whose end the driver reports.
     Sender,
-    /// They make it themselves.
+    /// They generate it themselves.
     Within,
 }
 
-/// Says that the streams are up, measures, and reports.
+/// Reports that the streams are ready, measures, and reports the results.
 pub fn run(ready: Ready, warmup: Duration, window: Duration, origin: Origin) -> Result<()> {
     report(&Report::Ready(ready))?;
     let patience_end = Instant::now() + FIRST_PACKET_PATIENCE;
@@ -123,7 +122,7 @@ pub fn run(ready: Ready, warmup: Duration, window: Duration, origin: Origin) -> 
     }))
 }
 
-/// Says that the streams are up, and counts who wakes up although nothing is sent.
+/// Reports that the streams are ready, and counts wake-ups of threads although nothing is sent.
 pub fn run_idle(ready: Ready, warmup: Duration, window: Duration) -> Result<()> {
     report(&Report::Ready(ready))?;
     std::thread::sleep(warmup);

@@ -1,7 +1,7 @@
-//! N streams, each in a pipeline of its own, from one gst-launch description.
+//! N streams, each in a separate pipeline, from one gst-launch description.
 //!
-//! One pipeline per stream, because the time that a bin takes to start grows with the square of what is in
-//! it; one clock and one bus handler for all.
+//! One pipeline per stream, because the start of a bin takes a time that grows with the square of its number of elements. All
+//! share one clock and one bus handler.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ pub struct Options {
     /// One stream, as for gst-launch. {port} {base} {out} {ctx} {ssrc} {i} are filled in.
     #[arg(long)]
     description: String,
-    /// How many streams.
+    /// Number of streams.
     #[arg(long)]
     streams: u16,
     /// {ctx} runs from 0 to one less than this.
@@ -32,7 +32,7 @@ pub struct Options {
     /// {out} of the first stream.
     #[arg(long, default_value_t = 9)]
     out: u16,
-    /// So many ports are taken in turn for {out}.
+    /// Number of ports that are used in turn for {out}.
     #[arg(long, default_value_t = 1)]
     out_ports: u16,
     /// Seconds from the first packet to the window.
@@ -41,21 +41,21 @@ pub struct Options {
     /// Seconds of the window.
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
-    /// Nobody sends: count who wakes up all the same.
+    /// Without a sender: count wake-ups of threads.
     #[arg(long)]
     idle: bool,
-    /// Nobody sends: the streams make their data themselves, and what has a `push-buffer` action is given a buffer each 20 ms.
+    /// Without a sender: the streams generate their data; elements with a `push-buffer` action get a buffer every 20 ms.
     #[arg(long, conflicts_with = "idle")]
     no_sender: bool,
     /// Time each buffer from the element named `hop` to the sink.
     #[arg(long)]
     time_hops: bool,
-    /// What arrives at so many of the first streams is not counted.
+    /// Number of the first streams whose buffers are not counted.
     #[arg(long, default_value_t = 0)]
     uncounted: u16,
 }
 
-/// The programs' `main`. `register` makes elements known that are linked in.
+/// The programs' `main`. `register` registers elements that are linked in.
 pub fn main(register: impl FnOnce() -> Result<(), glib::BoolError>) -> Result<()> {
     let options = Options::parse();
     measure::raise_descriptor_limit();
@@ -64,7 +64,7 @@ pub fn main(register: impl FnOnce() -> Result<(), glib::BoolError>) -> Result<()
     let clock = gst::SystemClock::obtain();
 
     let started = Instant::now();
-    // Kept to the end: a pipeline that goes out of scope stops.
+    // Kept to the end, because a pipeline stops when it is dropped.
     let mut pipelines = vec![start(&options, 0, &clock)?];
     let resident_kib_first = measure::resident_kib()?;
     for stream in 1..options.streams {
@@ -86,13 +86,14 @@ pub fn main(register: impl FnOnce() -> Result<(), glib::BoolError>) -> Result<()
     if options.idle {
         session::run_idle(ready, warmup, window)?;
     } else {
-        let origin = match options.no_sender {
-            true => Origin::Within,
-            false => Origin::Sender,
+        let origin = if options.no_sender {
+            Origin::Within
+        } else {
+            Origin::Sender
         };
         session::run(ready, warmup, window, origin)?;
     }
-    // Taking thousands of pipelines down is not what is measured.
+    // Stopping thousands of pipelines is not part of the measurement.
     std::process::exit(0)
 }
 
@@ -115,7 +116,7 @@ fn start(options: &Options, stream: u16, clock: &gst::Clock) -> Result<gst::Pipe
         if counts_itself(&sink) || stream < options.uncounted {
             continue;
         }
-        // What leaves for another branch of the same stream is counted there.
+        // Buffers that leave for another branch of the same stream are counted there.
         let is_hop = sink.name() == HOP;
         if is_hop {
             continue;
@@ -141,13 +142,13 @@ fn sink_pad_of(element: &gst::Element) -> Result<gst::Pad> {
         .with_context(|| format!("{} has no sink pad", element.name()))
 }
 
-/// The sources that wait for somebody to push.
+/// The sources that need buffers from the application.
 fn fed(pipeline: &gst::Pipeline) -> impl Iterator<Item = gst::Element> + use<> {
     let elements = pipeline.iterate_recurse().into_iter().flatten();
     elements.filter(feed::takes_buffers)
 }
 
-/// Whether a sink says how many packets it has sent.
+/// Whether a sink counts its sent packets.
 fn counts_itself(sink: &gst::Element) -> bool {
     sink.factory()
         .is_some_and(|factory| factory.name() == "ts-rtpsink")

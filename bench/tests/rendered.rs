@@ -1,4 +1,4 @@
-//! README, docs and pictures say what the newest results file and that of the libraries say, to the byte. Examples in docs are
+//! README, docs and pictures agree with the newest results file and that of the libraries, to the byte. Examples in docs are
 //! those that doc tests compile.
 
 use std::path::Path;

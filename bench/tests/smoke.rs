@@ -1,4 +1,4 @@
-//! The measuring programs measure: a few streams, a fraction of a second, every packet accounted for.
+//! The measuring programs work: a few streams, a fraction of a second, every packet accounted for.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -12,7 +12,7 @@ const SENDER_SECONDS: &str = "0.6";
 /// 0.6 s at 50 packets a second.
 const PACKETS_EACH: u64 = 30;
 
-/// Free ports are ours only once they are bound: one test at a time looks for some.
+/// Free ports are reserved only after they are bound, so one test at a time looks for some.
 static FINDING_PORTS: Mutex<()> = Mutex::new(());
 
 /// Runs a measured program against the sender, by the protocol of `session`.
@@ -91,7 +91,7 @@ fn stock_pipelines_have_a_thread_each() {
     assert_eq!(run.1.threads, 1 + usize::from(STREAMS));
 }
 
-/// docs/benchmarks.md says so: start and warm-up are left out.
+/// As docs/benchmarks.md promises, start and warm-up are not included.
 #[test]
 fn hops_are_timed_in_the_window_only() {
     let mut measured = Command::new(env!("CARGO_BIN_EXE_streams"))

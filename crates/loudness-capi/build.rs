@@ -1,4 +1,4 @@
-//! Gives the library the name by which programs that were linked with libebur128 look for it.
+//! Gives the library the name under which programs linked with libebur128 look for it.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""A WebSocket client: prints what it gets.
+"""A WebSocket client that prints what it receives.
 
 client.py ws://ADDRESS:PORT/clients/ID
 """

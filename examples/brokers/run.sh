@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# A broker, the example, and two clients, of which one gets more than its limit: shows who gets what.
+# Runs a broker, the example and two clients, and shows the messages of each; one client gets more than its limit.
 #
 #   examples/brokers/run.sh rabbitmq|nats
 #
-# With BINARIES=FOLDER: with the programs there, as they are.
+# BINARIES=FOLDER uses the programs in that folder.
 set -euo pipefail
 here=$(realpath "$(dirname "$0")")
 cd "$here/../.."
@@ -28,7 +28,7 @@ clean_up() {
 }
 trap clean_up EXIT
 
-# $1: a file; $2: a pattern that is to be in a line of it.
+# $1: a file; $2: a pattern that one of its lines must match.
 wait_for() {
     local end=$((SECONDS + 120))
     until grep -qe "$2" "$1" 2>/dev/null; do
@@ -46,7 +46,7 @@ wait_for_statistics() {
     done
 }
 
-# The first of three in a row: RabbitMQ takes as many.
+# The first of three consecutive ports: RabbitMQ needs as many.
 free_port() {
     python3 - <<'PYTHON'
 import random, socket
@@ -81,7 +81,7 @@ case $kind in
         ;;
 esac
 if [ -z "${BINARIES:-}" ]; then
-    "${CARGO:-cargo}" build -q -p threadbare-example-brokers
+    "${CARGO:-cargo}" build -q -p threadbare-example-brokers --features programs
     BINARIES=$(realpath -m "${CARGO_TARGET_DIR:-target}")/debug
 fi
 

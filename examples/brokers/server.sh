@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# A broker of one's own, beside whatever the system runs: on 127.0.0.1, with its files in FOLDER. Ends with its standard input.
+# A private broker, independent of the system's: on 127.0.0.1, with its files in FOLDER. Ends with its standard input.
 #
 #   server.sh rabbitmq|nats PORT [FOLDER]
 #
-# RabbitMQ also takes the two ports after PORT. Without FOLDER: a new one, which is removed at the end.
+# RabbitMQ also takes the two ports after PORT. Without FOLDER, it uses a new one, and removes it at the end.
 set -euo pipefail
 export PATH="$PATH:/usr/sbin:/sbin"
 
@@ -18,7 +18,7 @@ clean_up() {
     for pid in "${started[@]}"; do
         kill -KILL -- "-$pid" 2>/dev/null || true
     done
-    # Not a word about each of them.
+    # Print no message for each of them.
     { wait; } 2>/dev/null
     [ -z "$removed" ] || rm -rf "$removed"
 }
@@ -32,7 +32,7 @@ run() {
 }
 
 rabbitmq() {
-    # Not the one on PATH: that one changes the user, and the folder.
+    # Not the one on PATH, which changes the user and the folder.
     local server=/usr/lib/rabbitmq/bin/rabbitmq-server
     [ -x "$server" ] || die "no $server: apt-get install rabbitmq-server"
     # For the Erlang cookie.
@@ -56,7 +56,7 @@ nats() {
 
 case $kind in
     rabbitmq | nats) "$kind" ;;
-    *) die "$kind: rabbitmq or nats is allowed" ;;
+    *) die "$kind: expected rabbitmq or nats" ;;
 esac
 # For the end of standard input, or of a server. A background job has no other standard input than one that it is given.
 exec 3<&0

@@ -1,8 +1,8 @@
 /* Many telephone calls in one C program, all on one thread.
  *
  * Each call is an RTP session: a ts-rtpsrc and a ts-rtpsink that share a socket pair, a jitter buffer and RTCP, with the
- * conversion from PCMU to PCMA in between. So that the program runs alone, it is its own caller and its own listener too, by
- * a pipeline that sends a tone to the call and one that counts what comes back. All elements name the same context.
+ * conversion from PCMU to PCMA in between. To run alone, the program is also the caller and the listener of each call: one
+ * pipeline sends a tone to the call, and another counts the packets that come back. All elements name the same context.
  *
  *     many-calls [CALLS [PACKETS]]
  *
@@ -30,7 +30,7 @@ typedef struct {
 
 static GstElement *launch(const char *format, ...) G_GNUC_PRINTF(1, 2);
 
-/* A pipeline in PAUSED, where its sockets are open. All share one clock: without, each would start a clock of its own. */
+/* Starts a pipeline in PAUSED, which opens its sockets. All share one clock; otherwise each would start a separate clock. */
 static GstElement *launch(const char *format, ...)
 {
     va_list arguments;
@@ -59,7 +59,7 @@ static int get_int(GstElement *pipeline, const char *name, const char *property)
     return value;
 }
 
-/* The port that the system has picked. */
+/* The port that the system has chosen. */
 static int udp_port(GstElement *listener)
 {
     GstElement *source = gst_bin_get_by_name(GST_BIN(listener), "in");

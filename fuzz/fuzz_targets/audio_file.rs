@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| threadbare::fuzzing::audio_file(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| threadbare_audio_file::fuzzing::audio_file(data));

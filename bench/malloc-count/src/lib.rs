@@ -1,11 +1,10 @@
-//! Counts heap allocations of a whole process: C libraries, GLib and Rust alike.
+//! Counts heap allocations of a whole process: of C libraries, GLib and Rust alike.
 //!
-//! Load it with `LD_PRELOAD`. It stands in front of glibc's allocator, adds one to a counter for each call
-//! that hands out memory, and passes the call on. `threadbare_malloc_count()` is looked up with `dlsym` by
-//! whoever wants to know. Run the process with `G_SLICE=always-malloc`, or GLib's own free lists hide what
-//! GStreamer allocates for a buffer.
+//! Load it with `LD_PRELOAD`. It replaces glibc's allocator functions: each call that returns memory adds one to a counter and is
+//! passed on. Programs look up `threadbare_malloc_count()` with `dlsym`. Run the process with `G_SLICE=always-malloc`, otherwise
+//! GLib's own free lists hide GStreamer's allocations for buffers.
 //!
-//! Nothing here may allocate, and nothing may panic.
+//! Nothing here may allocate or panic.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,7 +24,7 @@ fn count() {
     CALLS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Calls so far that handed out memory; memory given back is not counted.
+/// Number of calls so far that returned memory; freed memory is not subtracted.
 #[unsafe(no_mangle)]
 pub extern "C" fn threadbare_malloc_count() -> u64 {
     CALLS.load(Ordering::Relaxed)
@@ -34,7 +33,7 @@ pub extern "C" fn threadbare_malloc_count() -> u64 {
 #[unsafe(no_mangle)]
 extern "C" fn malloc(size: size_t) -> *mut c_void {
     count();
-    // SAFETY: glibc's own entry point, with the caller's argument as it came.
+    // SAFETY: glibc's own entry point, with the caller's unchanged argument.
     unsafe { __libc_malloc(size) }
 }
 
@@ -46,11 +45,11 @@ extern "C" fn calloc(items: size_t, size: size_t) -> *mut c_void {
 }
 
 /// # Safety
-/// As C's `realloc`: `memory` is null or came from this allocator and was not freed.
+/// Like C's `realloc`: `memory` is null or came from this allocator and was not freed.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn realloc(memory: *mut c_void, size: size_t) -> *mut c_void {
     count();
-    // SAFETY: all functions here hand out glibc's memory, so `memory` is glibc's too.
+    // SAFETY: all functions here return glibc's memory, so `memory` is glibc's too.
     unsafe { __libc_realloc(memory, size) }
 }
 
@@ -81,7 +80,7 @@ unsafe extern "C" fn posix_memalign(
     if memory.is_null() {
         return libc::ENOMEM;
     }
-    // SAFETY: by this function's contract `out` may be written.
+    // SAFETY: by this function's contract `out` is valid for writing.
     unsafe { out.write(memory) };
     0
 }

@@ -1,5 +1,5 @@
-//! Takes what the measured process sends on, in a process of its own. Prints its first port and how many
-//! there are; counts until standard input closes, then prints how many packets came.
+//! Receives the packets that the measured process sends on, in a separate process. It prints its first port and the number of
+//! ports, counts until standard input closes, then prints the number of packets.
 
 use std::io::Read;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -11,7 +11,7 @@ use anyhow::{Result, bail};
 use threadbare_bench::PACKET_BYTES;
 use threadbare_bench::ports;
 
-/// Several sockets share the load, because the kernel bounds what waits in one of them.
+/// Several sockets share the load, because the kernel limits the queue of one socket.
 const SOCKETS: u16 = 16;
 /// Thousands of streams at 50 packets/s on 16 sockets: some ten packets per socket in this time.
 const PASS_INTERVAL: Duration = Duration::from_millis(3);
@@ -31,7 +31,7 @@ fn main() -> Result<()> {
                 std::thread::sleep(PASS_INTERVAL);
             }
         });
-        // Until the driver closes its end.
+        // Waits until the driver closes its end.
         let waited = std::io::stdin().read_to_end(&mut Vec::new());
         end.store(true, Ordering::Relaxed);
         waited
@@ -51,7 +51,7 @@ fn open(port: u16) -> Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Reports come on the same port (RFC 5761, section 4).
+/// Reports arrive on the same port (RFC 5761, section 4).
 fn is_rtcp(packet: &[u8; PACKET_BYTES]) -> bool {
     (192..=223).contains(&packet[1])
 }

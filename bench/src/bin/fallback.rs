@@ -1,6 +1,6 @@
-//! How long the output of `fallbackswitch` is frozen, and whether jitter switches it: in virtual time, so that the figures are the same on
-//! any machine. Two streams of 20 ms of raw audio each; the worst of all places of the streams and of the failure to each other, to the
-//! millisecond.
+//! Measures how long the output of `fallbackswitch` freezes, and whether jitter makes it switch. It runs in virtual time, so the
+//! figures are the same on any machine. Both streams are raw audio with buffers of 20 ms. The result is the worst over all time
+//! offsets of the streams and of the failure, in steps of a millisecond.
 
 #![forbid(unsafe_code)]
 
@@ -13,9 +13,9 @@ use gst_check::TestClock;
 use threadbare_bench::results::Frozen;
 
 const BUFFER_MS: u64 = 20;
-/// As the element has it unless told otherwise.
+/// Default of the element.
 const TIMEOUT_MS: u64 = 1000;
-/// While both deliver.
+/// Time during which both deliver.
 const BEFORE_MS: u64 = 200;
 const JITTER_MS: u64 = 600_000;
 const CAPS: &str = "audio/x-raw,format=S16LE,rate=8000,channels=1,layout=interleaved";
@@ -39,7 +39,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// An element between pads of this program, on a clock that stands until it is set.
+/// An element between pads of this program, with a clock that is set manually.
 struct Switch {
     element: gst::Element,
     clock: TestClock,
@@ -52,7 +52,11 @@ struct Switch {
 
 impl Switch {
     fn new() -> Result<Switch> {
-        let element = gst::ElementFactory::make("fallbackswitch").build()?;
+        let element = gst::ElementFactory::make("fallbackswitch")
+            .property("seamless", true)
+            .property("switch-on-eos", true)
+            .property("sync", false)
+            .build()?;
         let clock = TestClock::new();
         element.set_clock(Some(&clock))?;
         element.set_base_time(gst::ClockTime::ZERO);
@@ -94,7 +98,8 @@ impl Switch {
         self.passed.load(Ordering::Relaxed)
     }
 
-    /// The fallback's buffers come so long after the main stream's, each at its time. Both up to then, with what is due at that time.
+    /// Pushes the buffers of both streams up to `end_ms`, including those due at that time. The fallback's buffers are `phase_ms`
+    /// after the main stream's.
     fn play_until(&self, phase_ms: u64, end_ms: u64) -> Result<()> {
         for ms in 0..=end_ms {
             self.set_ms(ms);
@@ -107,13 +112,14 @@ impl Switch {
     }
 
     fn play_fallback(&self, phase_ms: u64, ms: u64) -> Result<()> {
-        match ms % BUFFER_MS == phase_ms {
-            true => push(&self.fallback, ms),
-            false => Ok(()),
+        if ms % BUFFER_MS == phase_ms {
+            push(&self.fallback, ms)
+        } else {
+            Ok(())
         }
     }
 
-    /// From a time on, after what came at it: how long until the next buffer passes.
+    /// Returns the time from `since_ms`, after the buffers due at that time, until the next buffer passes.
     fn frozen_ms(&self, phase_ms: u64, since_ms: u64) -> Result<u64> {
         let passed = self.passed();
         let mut ms = since_ms;
@@ -134,7 +140,7 @@ impl Switch {
         self.frozen_ms(phase_ms, end_ms)
     }
 
-    /// The main stream's last buffer is that of a time that both reach.
+    /// The main stream stops silently after its buffer at `BEFORE_MS`.
     fn after_stall_ms(&self, phase_ms: u64) -> Result<u64> {
         self.play_until(phase_ms, BEFORE_MS)?;
         self.frozen_ms(phase_ms, BEFORE_MS)
@@ -184,7 +190,7 @@ fn feed(element: &gst::Element) -> Result<gst::Pad> {
     Ok(pad)
 }
 
-/// 20 ms from there on.
+/// Pushes 20 ms from `begin_ms` on.
 fn push(pad: &gst::Pad, begin_ms: u64) -> Result<()> {
     let mut buffer = gst::Buffer::from_slice([0; 320]);
     let inner = buffer.get_mut().context("a new buffer")?;

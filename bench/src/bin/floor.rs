@@ -1,6 +1,6 @@
-//! The hand-written loop that a receiving element is measured against: epoll, a buffer pool, one `recv` per
-//! ready socket, `gst_pad_push` into a fakesink. No element, no tasks, no state: what is left is the cost of
-//! the kernel and of GStreamer itself. C calls throughout, so that no binding is measured either.
+//! The hand-written loop with which a receiving element is compared: epoll, a buffer pool, one `recv` per ready socket, and
+//! `gst_pad_push` into a fakesink. Without elements, tasks or state, only the cost of the kernel and of GStreamer itself remains.
+//! It uses C calls throughout, so that no binding is measured either.
 
 use std::ffi::CString;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -17,13 +17,13 @@ use threadbare_bench::{counter, measure};
 /// The hand-written receive loop.
 #[derive(Parser)]
 struct Options {
-    /// How many streams.
+    /// Number of streams.
     #[arg(long)]
     streams: u16,
     /// Port of the first stream; the others follow.
     #[arg(long)]
     port: u16,
-    /// Milliseconds of a slice.
+    /// Length of a slice in milliseconds.
     #[arg(long, default_value_t = 20)]
     wait: u64,
     /// Seconds from the first packet to the window.
@@ -43,7 +43,7 @@ struct Stream {
     pad: *mut gst_sys::GstPad,
 }
 
-/// What the loop's thread owns.
+/// State of the loop's thread.
 struct Receiver {
     epoll: Epoll,
     pool: *mut gst_sys::GstBufferPool,
@@ -51,7 +51,7 @@ struct Receiver {
     slice: Duration,
 }
 
-// SAFETY: GStreamer's objects may be used from any thread, and the receiver moves to one thread whole.
+// SAFETY: GStreamer's objects may be used from any thread, and the receiver moves to one thread as a whole.
 unsafe impl Send for Receiver {}
 
 fn main() -> Result<()> {
@@ -90,12 +90,12 @@ fn main() -> Result<()> {
     std::process::exit(0)
 }
 
-/// A pool that hands the same few buffers out again and again.
+/// Creates a pool that reuses a few buffers.
 ///
 /// # Safety
 /// GStreamer is initialised.
 unsafe fn new_pool() -> *mut gst_sys::GstBufferPool {
-    // SAFETY: the configuration is the pool's own copy, handed back to it.
+    // SAFETY: the configuration is the pool's own copy, returned to it.
     unsafe {
         let pool = gst_sys::gst_buffer_pool_new();
         let config = gst_sys::gst_buffer_pool_get_config(pool);
@@ -122,23 +122,23 @@ impl Receiver {
 
     fn run(self) {
         self.epoll.run(self.slice, |place, time| {
-            // SAFETY: pool and pad were made in `main` and live as long as the process.
+            // SAFETY: pool and pad were created in `main` and live as long as the process.
             unsafe { receive_one(self.pool, &self.streams[place], time.as_nanos() as u64) };
         });
     }
 }
 
-/// A source pad that stands alone, linked to a playing fakesink.
+/// Creates a source pad without an element, linked to a playing fakesink.
 ///
 /// # Safety
 /// GStreamer is initialised.
 unsafe fn new_branch(stream_id: &CString) -> Result<*mut gst_sys::GstPad> {
-    // SAFETY: names are C strings; each object is checked before it is used; objects are never freed,
-    // they live as long as the process.
+    // SAFETY: names are C strings; each object is checked before it is used; objects are never freed, they live as long as the
+    // process.
     unsafe {
         let sink = gst_sys::gst_element_factory_make(c"fakesink".as_ptr(), null());
         if sink.is_null() {
-            bail!("there is no fakesink");
+            bail!("the element fakesink is missing");
         }
         for property in [c"sync", c"async", c"enable-last-sample"] {
             let end: *const libc::c_char = null();
@@ -165,8 +165,8 @@ unsafe fn new_branch(stream_id: &CString) -> Result<*mut gst_sys::GstPad> {
 /// # Safety
 /// The pool is active, the pad active and linked.
 unsafe fn receive_one(pool: *mut gst_sys::GstBufferPool, stream: &Stream, time_ns: u64) {
-    // SAFETY: a buffer fresh from the pool is ours alone, so it may be mapped for writing; the map lends
-    // `size` bytes at `data` until it is undone; the push takes the buffer over.
+    // SAFETY: a new buffer from the pool has no other users, so it may be mapped for writing; the map provides `size` bytes at
+    // `data` until it is undone; the push takes ownership of the buffer.
     unsafe {
         let mut buffer = null_mut();
         let flow = gst_sys::gst_buffer_pool_acquire_buffer(pool, &mut buffer, null_mut());

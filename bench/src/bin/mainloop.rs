@@ -1,16 +1,16 @@
-//! `threadbare-mainloop` beside what programs use otherwise, in one run.
+//! Compares `threadbare-mainloop` with the usual alternatives in one run.
 //!
 //! `mainloop [--tasks N] [--messages N] [--rounds N] [--json]`
 //!
-//! **Wake-ups**: CPU time of one with many tasks, on a source each (glib's executor) and on one source for all (ours). The
-//! tasks wait for a flag each. A source of the same main context sets some flags at random in each turn and wakes their
-//! tasks: both executors have the same work, and no other thread takes part. CPU time of the process over the number of
-//! wake-ups that were seen.
+//! **Wake-ups**: CPU time of a wake-up with many tasks, with a source each (glib's executor) and with one source for all (ours).
+//! Each task waits for a flag. A source of the same main context sets some flags at random in each turn and wakes their tasks.
+//! Both executors have the same work, without other threads. The figure is the CPU time of the process divided by the number of
+//! wake-ups that took effect.
 //!
 //! **Messages** from another thread to a main context: ours, and async-channel read by a future that glib runs. A thread
 //! sends as fast as it can, the context adds up. Wall-clock time over the number of messages.
 //!
-//! The designs take turns; figures are medians of the rounds, with the lowest and the highest. Ratios are taken within a round.
+//! The designs take turns. Figures are medians of the rounds, with the lowest and the highest. Ratios are taken within a round.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -26,7 +26,7 @@ use threadbare_mainloop::{Executor, channel, sync_channel};
 
 #[derive(Parser)]
 struct Options {
-    /// Tasks that wait.
+    /// Number of waiting tasks.
     #[arg(long, default_value_t = 10_000)]
     tasks: usize,
     /// Messages for a figure.
@@ -181,7 +181,7 @@ fn measure(is_ours: bool, tasks: usize, woken: usize) -> f64 {
             random ^= random >> 7;
             random ^= random << 17;
             let slot = &waking[(random % waking.len() as u64) as usize];
-            // The same number for both: one that is still to run is woken again, at no price.
+            // The same number for both: a task that is still to run is woken again, without cost.
             slot.is_set.set(true);
             if let Some(waker) = &*slot.waker.borrow() {
                 waker.wake_by_ref();
@@ -235,7 +235,7 @@ fn receive_async(
 ) {
     let context = MainContext::new();
     let sum = context.block_on(async {
-        // As programs do it: a future on the context.
+        // The usual way in programs: a future on the context.
         let task = context.spawn_local(async move {
             let mut sum = 0;
             while let Ok(n) = receiver.recv().await {

@@ -1,5 +1,5 @@
-//! 2000 live stereo streams at 48 kHz with integrated loudness, range and true peak: each 20 ms of audio is added, and
-//! every stream is read. Prints the share of one core's time that this takes, in per cent.
+//! 2000 live stereo streams at 48 kHz with integrated loudness, range and true peak: each 20 ms of audio is added, and every
+//! stream is read. Prints the share of one core's time that this takes, in per cent.
 
 use std::hint::black_box;
 

@@ -1,7 +1,7 @@
-//! HTTP radio streams of 128 kbit/s: the CPU and the threads of a process that fetches many, with the stock element and with ours.
+//! HTTP radio streams of 128 kbit/s: CPU time and threads of a process that fetches many, with the stock element and with ours.
 //!
-//! Without a kind, measures the whole plan, each run in a process of its own beside a server in another one, and prints a row for each
-//! as a JSON object a line, then the ratios. Plugins come from `GST_PLUGIN_PATH`.
+//! Without a kind, it measures the whole plan. Each run has two separate processes, one of them a server. It prints a row for
+//! each as a JSON object per line, then the ratios. Plugins come from `GST_PLUGIN_PATH`.
 
 #![forbid(unsafe_code)]
 
@@ -26,7 +26,7 @@ struct Options {
     /// Streams, with a kind.
     #[arg(long, default_value_t = 200)]
     streams: usize,
-    /// The server, with a kind; without one, a process of its own.
+    /// The server, with a kind; without one, a separate process is started.
     #[arg(long)]
     address: Option<SocketAddr>,
     /// Seconds measured.
@@ -58,7 +58,7 @@ struct Row {
     streams: usize,
     cpu_percent: f64,
     threads: usize,
-    /// Buffers that came over writes of the server that were due.
+    /// Ratio of received buffers to the server's due writes.
     received_ratio: f64,
 }
 
@@ -66,7 +66,7 @@ const PLAN: [(Kind, usize); 3] = [(Kind::Stock, 200), (Kind::Ours, 200), (Kind::
 const BYTES_PER_SECOND: usize = 16_000;
 /// A server of radio writes some kilobytes at a time.
 const WRITES_PER_SECOND: usize = 10;
-/// Streams take turns in these, as listeners have come at different times.
+/// Number of phases over which the streams are spread, as listeners arrive at different times.
 const PHASES: usize = 10;
 
 fn main() -> Result<()> {
@@ -251,7 +251,7 @@ fn send_all(listeners: &Receiver<TcpStream>) {
     for phase in (0..PHASES).cycle() {
         streams.extend(listeners.try_iter());
         for stream in streams.iter_mut().skip(phase).step_by(PHASES) {
-            // Listeners that are gone, too: the streams keep their phases.
+            // Disconnected listeners are included, so that the streams keep their phases.
             let _ = stream.write_all(&piece);
         }
         due += step;

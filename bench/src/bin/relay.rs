@@ -1,9 +1,8 @@
-//! The hand-written loops that a full session is measured against: receive a packet, turn µ-law into A-law in
-//! place, send it on from the socket it came to. No jitter buffer, no RTCP.
+//! The hand-written loops with which a full session is compared. They receive a packet, convert µ-law to A-law in place, and send
+//! it from the same socket. They have no jitter buffer and no RTCP.
 //!
-//! Bare: nothing but the kernel and a table. With `--pads`: a pooled GStreamer buffer that goes through two
-//! pads, as it would through two elements. With `--codec`: elements of GStreamer's make of each payload what
-//! is sent on, and nothing else is between the socket and them.
+//! Bare: only the kernel and a table. With `--pads`: a pooled GStreamer buffer goes through two pads, as through two elements.
+//! With `--codec`: GStreamer elements convert each payload, with nothing else between the socket and them.
 
 use std::ffi::CString;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -22,7 +21,7 @@ use threadbare_bench::{counter, measure};
 /// Hand-written loops that receive and send.
 #[derive(Parser)]
 struct Options {
-    /// How many streams.
+    /// Number of streams.
     #[arg(long)]
     streams: u16,
     /// Port of the first stream; the others follow.
@@ -31,16 +30,16 @@ struct Options {
     /// Port of the first destination.
     #[arg(long)]
     out: u16,
-    /// So many destinations are taken in turn.
+    /// Number of destinations that are used in turn.
     #[arg(long, default_value_t = 1)]
     out_ports: u16,
     /// Through GStreamer buffers and pads.
     #[arg(long)]
     pads: bool,
-    /// Elements from mu-law to what is sent on, as for gst-launch.
+    /// Elements from mu-law to the sent payload, as for gst-launch.
     #[arg(long, conflicts_with = "pads")]
     codec: Option<String>,
-    /// Milliseconds of a slice.
+    /// Length of a slice in milliseconds.
     #[arg(long, default_value_t = 20)]
     wait: u64,
     /// Seconds from the first packet to the window.
@@ -56,7 +55,7 @@ const POOL_BUFFERS_MIN: u32 = 64;
 const HEADER_BYTES: usize = 12;
 const PCMA: u8 = 8;
 
-/// One stream. Its address is given to GStreamer, so it stays where it is.
+/// One stream. GStreamer has its address, so it must not move.
 struct Stream {
     output: Arc<Output>,
     table: &'static [u8; 256],
@@ -66,21 +65,21 @@ struct Stream {
     converter_source: *mut gst_sys::GstPad,
 }
 
-/// Where a stream comes in and goes out.
+/// Socket and destination of a stream.
 struct Output {
     socket: UdpSocket,
     destination: libc::sockaddr_in,
 }
 
-/// A pad that pushes into the elements; what they make of it is sent on.
+/// A pad that pushes into the elements; their output is sent on.
 struct Codec {
     source: gst::Pad,
     elements: gst::Bin,
-    /// A link does not keep it.
+    /// Kept here, because a link does not own it.
     _sink: gst::Pad,
 }
 
-/// What the loop's thread owns.
+/// State of the loop's thread.
 struct Relay {
     epoll: Epoll,
     /// Null in the bare loop.
@@ -90,7 +89,7 @@ struct Relay {
     streams: Vec<Box<Stream>>,
 }
 
-// SAFETY: GStreamer's objects may be used from any thread, and the relay moves to one thread whole.
+// SAFETY: GStreamer's objects may be used from any thread, and the relay moves to one thread as a whole.
 unsafe impl Send for Relay {}
 
 fn main() -> Result<()> {
@@ -109,7 +108,7 @@ fn main() -> Result<()> {
         pool,
         streams: Vec::new(),
     };
-    // What the values become does not matter here, only that each is looked up.
+    // The values in the table do not matter, only the look-ups.
     let table: &'static [u8; 256] = Box::leak(Box::new(std::array::from_fn(|i| i as u8 ^ 0x55)));
     let mut resident_kib_first = 0;
     for stream in 0..options.streams {
@@ -185,7 +184,7 @@ impl Relay {
                     }
                 }
             } else {
-                // SAFETY: pool and pads were made in `main` and live as long as the process.
+                // SAFETY: pool and pads were created in `main` and live as long as the process.
                 unsafe { push_one(self.pool, stream, time.as_nanos() as u64) };
             }
         });
@@ -275,7 +274,7 @@ fn convert(packet: &mut [u8], table: &[u8; 256]) {
 /// # Safety
 /// GStreamer is initialised.
 unsafe fn new_pool() -> *mut gst_sys::GstBufferPool {
-    // SAFETY: the configuration is the pool's own copy, handed back to it.
+    // SAFETY: the configuration is the pool's own copy, returned to it.
     unsafe {
         let pool = gst_sys::gst_buffer_pool_new();
         let config = gst_sys::gst_buffer_pool_get_config(pool);
@@ -293,7 +292,7 @@ unsafe fn new_pool() -> *mut gst_sys::GstBufferPool {
 /// GStreamer is initialised; `stream` never moves and is never freed.
 unsafe fn add_pads(stream: &mut Stream, id: &str) -> Result<()> {
     let id = CString::new(id)?;
-    // SAFETY: each object is made here and lives as long as the process; names are C strings.
+    // SAFETY: each object is created here and lives as long as the process; names are C strings.
     unsafe {
         let owner = std::ptr::from_mut(stream).cast();
         let pad = |name: &std::ffi::CStr, direction, chain| {
@@ -332,8 +331,8 @@ unsafe fn add_pads(stream: &mut Stream, id: &str) -> Result<()> {
 /// # Safety
 /// The pool is active, the pads active and linked.
 unsafe fn push_one(pool: *mut gst_sys::GstBufferPool, stream: &Stream, time_ns: u64) {
-    // SAFETY: a buffer fresh from the pool is ours alone, so it may be mapped for writing; the map lends
-    // `size` bytes at `data` until it is undone; the push takes the buffer over.
+    // SAFETY: a new buffer from the pool has no other users, so it may be mapped for writing; the map provides `size` bytes at
+    // `data` until it is undone; the push takes ownership of the buffer.
     unsafe {
         let mut buffer = null_mut();
         let flow = gst_sys::gst_buffer_pool_acquire_buffer(pool, &mut buffer, null_mut());
@@ -384,7 +383,7 @@ unsafe extern "C" fn send_chain(
     _parent: *mut gst_sys::GstObject,
     buffer: *mut gst_sys::GstBuffer,
 ) -> gst_sys::GstFlowReturn {
-    // SAFETY: as above; the buffer is given back once.
+    // SAFETY: as above; the buffer is released once.
     unsafe {
         let stream = &*gst_sys::gst_pad_get_element_private(pad).cast::<Stream>();
         let mut map = std::mem::zeroed();

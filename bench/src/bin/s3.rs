@@ -1,7 +1,8 @@
-//! Recordings to S3: the memory and the threads of a process that makes many, beside the same streams without a recording.
+//! Recordings to S3: memory and threads of a process with many of them, compared with the same streams without a recording.
 //!
-//! Without a kind, measures the whole plan, each run in a process of its own beside a server (moto) in another one, and prints a row for each
-//! as a JSON object a line, then the medians. Plugins come from `GST_PLUGIN_PATH`; the server is what `scripts/setup test` has installed.
+//! Without a kind, it measures the whole plan. Each run has two separate processes, one of them a server (moto). It prints a row
+//! for each as a JSON object per line, then the medians. Plugins come from `GST_PLUGIN_PATH`; `scripts/setup test` installs the
+//! server.
 
 #![forbid(unsafe_code)]
 
@@ -31,13 +32,13 @@ struct Options {
     /// Python with the server.
     #[arg(long, default_value = "target/venv-moto/bin/python")]
     python: PathBuf,
-    /// What starts the server.
+    /// Script that starts the server.
     #[arg(long, default_value = "crates/gst/tests/common/store.py")]
     server: PathBuf,
     /// Seconds recorded.
     #[arg(long, default_value_t = 20.0)]
     seconds: f64,
-    /// What is recorded: a pipeline behind the source. By default G.711, 8 kB/s.
+    /// Pipeline after the source whose output is recorded. The default is G.711, 8 kB/s.
     #[arg(long, default_value = "audio/x-raw,rate=8000,channels=1 ! mulawenc")]
     format: String,
     /// Rounds of the plan.
@@ -58,11 +59,11 @@ enum Kind {
 struct Row {
     kind: Kind,
     recordings: usize,
-    /// Of the whole process, the most up to the end of the last object.
+    /// Maximum memory of the whole process up to the end of the last object.
     peak_kib: u64,
     cpu_percent: f64,
     threads: usize,
-    /// From EOS of all streams to the last object.
+    /// Time from EOS of all streams to the last object.
     end_s: f64,
 }
 

@@ -1,5 +1,5 @@
-//! Sends N streams of RTP to N consecutive ports of the loopback interface, one packet each 20 ms, the
-//! streams spread evenly over the 20 ms, in as few system calls as possible. Prints how many went out.
+//! Sends N streams of RTP to N consecutive ports of the loopback interface. Each sends one packet every 20 ms, spread evenly over
+//! the 20 ms, in as few system calls as possible. Prints how many went out.
 
 use std::io::Error;
 use std::mem::size_of;
@@ -15,7 +15,7 @@ use threadbare_bench::{PACKET_BYTES, PACKETS_PER_SECOND, rtp};
 /// Sends RTP streams over loopback.
 #[derive(Parser)]
 struct Options {
-    /// How many streams.
+    /// Number of streams.
     #[arg(long)]
     streams: u16,
     /// Port of the first stream; the others follow.
@@ -24,18 +24,18 @@ struct Options {
     /// All streams go to the first port.
     #[arg(long)]
     one_port: bool,
-    /// The first stream gets so many packets a second instead, which are not counted.
+    /// Packets per second to the first stream, which is not counted.
     #[arg(long, default_value_t = 0)]
     flood: u32,
-    /// So many packets a second go to a socket of this process instead, which drops them; the first stream gets none.
+    /// Packets per second to a socket of this process instead, which drops them; the first stream gets none.
     #[arg(long, default_value_t = 0, conflicts_with = "flood")]
     flood_nobody: u32,
-    /// For how long.
+    /// Duration of sending.
     #[arg(long)]
     seconds: f64,
 }
 
-/// A stream's packet goes out in one of so many bursts within its 20 ms.
+/// Number of bursts within 20 ms; each stream's packet is in one of them.
 const BURSTS: usize = 20;
 
 /// Everything that the kernel reads while it sends. The vectors are not touched after the headers point
@@ -101,7 +101,7 @@ impl Batch {
     }
 }
 
-/// So many packets a second to `port`, until the process ends: a burst each millisecond.
+/// Sends `per_second` packets a second to `port`, until the process ends, in a burst each millisecond.
 fn start_flood(port: u16, per_second: u32) -> Result<()> {
     let burst = (per_second / 1000).clamp(1, u32::from(u16::MAX)) as u16;
     let pause = Duration::from_secs_f64(f64::from(burst) / f64::from(per_second));

@@ -1,4 +1,4 @@
-//! Streams of the published crate's elements. They have the names of ours, hence a program of their own.
+//! Streams of the published crate's elements. They have the same names as ours, so they need a separate program.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Streams of whatever elements GStreamer finds: the stock ones, and ours through `GST_PLUGIN_PATH`.
+//! Streams of any elements that GStreamer finds: the stock ones, and ours through `GST_PLUGIN_PATH`.
 
 #![forbid(unsafe_code)]
 

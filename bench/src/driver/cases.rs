@@ -1,13 +1,13 @@
-//! What is run. Descriptions that are compared do the same work with the same settings.
+//! The cases. Descriptions that are compared do the same work with the same settings.
 
-/// Which program is measured.
+/// The measured program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
     /// The stock elements.
     Stock,
     /// Our plugin.
     Ours,
-    /// The published crate, in a program that has it linked in.
+    /// The published crate, linked into a program.
     Peer,
     /// The hand-written loop that receives.
     Floor,
@@ -15,16 +15,16 @@ pub(crate) enum Program {
     RelayFloor,
     /// The same through GStreamer buffers and two pads.
     RelayPads,
-    /// The same with the stock elements of a codec in between, and nothing else; these are the description.
+    /// The same with only the stock elements of a codec in between, which are the description.
     RelayCodec,
 }
 
-/// How a case is run.
+/// Mode of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// In each round, beside the others it is compared with.
+    /// In each round, next to the cases with which it is compared.
     EachRound,
-    /// Once: the figure does not vary.
+    /// Once, because the figure does not vary.
     Once,
     /// Once, with every allocation counted.
     CountAllocations,
@@ -32,18 +32,18 @@ pub(crate) enum Mode {
     Idle,
 }
 
-/// Where the data comes from.
+/// Source of the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Load {
     /// RTP from the sender.
     Rtp,
-    /// The same, but for the first stream: it gets so many packets a second, and is not counted.
+    /// The same, except for the first stream: it gets this many packets a second, and is not counted.
     Flood(u32),
-    /// The machine is as busy with a flood, but it goes elsewhere; the first stream gets nothing.
+    /// The machine has the same load from a flood, but to another socket; the first stream gets nothing.
     FloodElsewhere(u32),
-    /// The streams make it themselves, or the measured process pushes it into them.
+    /// The streams generate it, or the measured process pushes it into them.
     Within,
-    /// The same, and each buffer is timed between two elements.
+    /// The same, with the time of each buffer between two elements.
     Timed,
 }
 
@@ -54,10 +54,10 @@ pub(crate) struct Case {
     pub(crate) program: Program,
     pub(crate) mode: Mode,
     pub(crate) streams: u16,
-    /// One stream, as for gst-launch; the floor has none.
+    /// Description of one stream, as for gst-launch; the floor has none.
     pub(crate) description: &'static str,
     pub(crate) load: Load,
-    /// Whether the plugin's tracer says how late the slices were; it takes some time itself.
+    /// Whether the plugin's tracer measures the lateness of slices, which takes some time itself.
     pub(crate) traced: bool,
 }
 
@@ -72,7 +72,7 @@ impl Case {
         self
     }
 
-    /// Whether what is received goes somewhere else.
+    /// Whether received data are sent on.
     pub(crate) fn sends_on(&self) -> bool {
         self.description.contains("{out}")
             || matches!(
@@ -189,10 +189,10 @@ macro_rules! audio_from_udpsrc {
     };
 }
 
-/// The other input has a socket that nobody sends to.
+/// The other input has a socket without a sender.
 const SWITCH: &str = concat!(
     audio_from_udpsrc!(),
-    " ! s.sink_0 fallbackswitch name=s context=bench-{ctx} context-wait=20",
+    " ! s.sink_0 fallbackswitch name=s context=bench-{ctx} context-wait=20 seamless=true switch-on-eos=true sync=false",
     fakesink!(),
     " ts-udpsrc context=bench-{ctx} context-wait=20 address=127.0.0.1 port=0 ! s.sink_1"
 );
@@ -224,10 +224,10 @@ const fn case(
     }
 }
 
-/// Packets a second for one stream: as many as the thousand have together.
+/// Packets per second to one stream: as many as the thousand get together.
 const FLOOD: u32 = 50_000;
 
-/// In this order, each round; what is compared stands side by side.
+/// Order of the cases in each round: compared ones are next to each other.
 pub(crate) const CASES: &[Case] = &[
     case(
         "stock-receive-1000",

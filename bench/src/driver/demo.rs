@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use threadbare_bench::results::{Demo, Latencies};
 
-/// What `--latencies` writes.
+/// Content of the file of `--latencies`.
 #[derive(Deserialize)]
 struct LatencyFile {
     packets_by_ms: Vec<u64>,
@@ -35,7 +35,7 @@ pub(crate) fn worse_network(binary: &Path, scratch: &Path) -> Result<Latencies> 
     run(binary, scratch, name, &arguments).map(|(_, latencies)| latencies)
 }
 
-/// A demo that is not clean says so on its screen; one without a screen is an error.
+/// Runs the demo. Its screen shows its problems; a demo without a screen is an error.
 fn run(binary: &Path, scratch: &Path, name: &str, arguments: &[&str]) -> Result<(Demo, Latencies)> {
     let file = scratch.join("latencies.json");
     let output = Command::new(binary)

@@ -6,14 +6,14 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use threadbare_bench::results::{Frozen, Samples};
 
-/// Buffers; the worst.
+/// Number of buffers in the worst case.
 pub(crate) const AFTER_ERROR: &str = "fallbackswitch, frozen after an error of its source";
 /// The same, beyond the timeout.
 pub(crate) const AFTER_STALL: &str =
     "fallbackswitch, frozen after a silent stall, beyond the timeout";
 pub(crate) const UNDER_JITTER: &str = "fallbackswitch, switches under jitter within the timeout";
 
-/// Once: the figures do not vary.
+/// Once, because the figures do not vary.
 pub(crate) fn measure(
     programs: &Path,
     plugin_folder: &Path,
@@ -23,7 +23,7 @@ pub(crate) fn measure(
     let mut command = Command::new(programs.join("fallback"));
     command.env("GST_PLUGIN_PATH", plugin_folder);
     command.env("GST_REGISTRY", scratch.join("registry-ours.bin"));
-    // No other element of that name.
+    // So that no other element of that name is found.
     command.env("XDG_DATA_HOME", scratch.join("no-user-plugins"));
     let output = command.output().context("starting fallback")?;
     if !output.status.success() {

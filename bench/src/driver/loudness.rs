@@ -9,25 +9,25 @@ use anyhow::{Context, Result, bail};
 use threadbare_bench::measure::{ChildUsage, run_child};
 use threadbare_bench::results::Samples;
 
-/// Of one core, for 2000 live meters.
+/// Share of one core for 2000 live meters.
 pub(crate) const LIVE_METERS: &str = "2000 live meters";
-/// CPU time of a second of audio.
+/// CPU time per second of audio.
 pub(crate) const NORMALIZE_OURS: &str = "audioloudnorm";
 /// The same.
 pub(crate) const NORMALIZE_FFMPEG: &str = "ffmpeg loudnorm";
-/// Of one stream of a hundred.
+/// Memory of one stream out of a hundred.
 pub(crate) const NORMALIZE_MEMORY: &str = "audioloudnorm, memory";
 
-/// Where things are, and how much audio is measured.
+/// Paths, and the amount of audio.
 pub(crate) struct Loudness {
-    /// Holds our `libebur128.so.1`.
+    /// Folder of our `libebur128.so.1`.
     library_folder: PathBuf,
-    /// Holds our plugin.
+    /// Folder of our plugin.
     plugin_folder: PathBuf,
     /// The program of bench/loudness/cost.c.
     cost: PathBuf,
     meters: PathBuf,
-    /// What is normalised.
+    /// File to be normalised.
     input: PathBuf,
     registry: PathBuf,
     audio_seconds: u32,
@@ -37,7 +37,7 @@ pub(crate) struct Loudness {
 type Figure = (String, &'static str, f64);
 
 impl Loudness {
-    /// `library` is our libebur128.so; `scratch` takes what is built and made here.
+    /// `library` is our libebur128.so; `scratch` is the folder for built and generated files.
     pub(crate) fn prepare(
         programs: &Path,
         plugin_folder: &Path,
@@ -79,7 +79,7 @@ impl Loudness {
         Ok(loudness)
     }
 
-    /// One round of everything; a round without one of its figures counts for none.
+    /// Measures one round of everything; a round that lacks a figure does not count.
     pub(crate) fn measure(&self, samples: &mut Samples) -> Result<()> {
         let mut figures = self.modes("Debian", None)?;
         figures.extend(self.modes("ours", Some(&self.library_folder))?);
@@ -118,7 +118,7 @@ impl Loudness {
         percent.with_context(|| format!("meters said {text:?}"))
     }
 
-    /// From each the same line without the filter, run just before it, is taken away.
+    /// Subtracts the time of the same pipeline without the filter, run just before.
     fn normalize(&self) -> Result<[Figure; 2]> {
         let ours = ["!", "audioloudnorm", "loudness-target=-23"];
         let theirs = ["-af", "loudnorm=I=-23:TP=-2:LRA=7"];
@@ -147,7 +147,7 @@ impl Loudness {
         run_child(command.args(["-f", "null", "-"]))
     }
 
-    /// What a stream adds to the most that is resident.
+    /// Additional maximum resident memory per stream.
     fn memory_mib(&self) -> Result<f64> {
         let resident = |filter: &[&str]| {
             let mut command = self.gst_launch();
@@ -213,7 +213,7 @@ fn output_of(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// As bench/loudness/cost.c names them.
+/// Names as in bench/loudness/cost.c.
 const MODES: &[&str] = &[
     "M",
     "S",

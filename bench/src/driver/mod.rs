@@ -3,6 +3,7 @@
 pub(crate) mod cases;
 pub(crate) mod demo;
 pub(crate) mod fallback;
+pub(crate) mod figures;
 pub(crate) mod loudness;
 pub(crate) mod rows;
 pub(crate) mod run;

@@ -1,63 +1,10 @@
-//! From runs to figures, from figures to pass or not.
+//! Rows from runs, and comparisons from rows.
 
-use threadbare_bench::results::{Comparison, Measured, Row, Runs, Samples};
+use threadbare_bench::results::{Comparison, Row};
 use threadbare_bench::stats::Spread;
 
+use super::figures::{Comparable, Rounds, present};
 use super::targets::{COMPARISONS, PARTS};
-
-pub(crate) type Metric = fn(&Measured) -> Option<f64>;
-
-/// One figure per round.
-#[derive(Clone, Copy)]
-pub(crate) enum Quantity {
-    /// Of the runs of a case.
-    Run(&'static str, Metric),
-    /// Of the samples with this name.
-    Sample(&'static str),
-}
-
-/// How a row's figure comes from the rounds.
-#[derive(Clone, Copy)]
-pub(crate) enum Figure {
-    Of(Quantity),
-    /// First over second, within one round.
-    Ratio(Quantity, Quantity),
-    /// First minus second, within one round.
-    Difference(Quantity, Quantity),
-}
-
-/// Whether the median is held against the limit, or each single run.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Judge {
-    Median,
-    EachRun,
-}
-
-/// A figure that is to be at most `limit`.
-pub(crate) struct Target {
-    pub(crate) what: &'static str,
-    pub(crate) unit: &'static str,
-    pub(crate) limit: f64,
-    pub(crate) figure: Figure,
-    pub(crate) judge: Judge,
-}
-
-/// The same work by another program and by ours.
-pub(crate) struct Comparable {
-    pub(crate) what: &'static str,
-    pub(crate) unit: &'static str,
-    pub(crate) peer: &'static str,
-    pub(crate) theirs: Quantity,
-    pub(crate) ours: Quantity,
-    /// The `what` of the target that judges.
-    pub(crate) target: &'static str,
-}
-
-/// All that was measured.
-pub(crate) struct Rounds<'a> {
-    pub(crate) runs: &'a Runs,
-    pub(crate) samples: &'a Samples,
-}
 
 /// All targets, judged.
 pub(crate) fn rows(rounds: &Rounds<'_>) -> Vec<Row> {
@@ -85,77 +32,14 @@ pub(crate) fn comparisons(rounds: &Rounds<'_>, rows: &[Row]) -> Vec<Comparison> 
     COMPARISONS.iter().filter_map(judged).collect()
 }
 
-impl Target {
-    pub(crate) fn judge(&self, part: &str, rounds: &Rounds<'_>) -> Row {
-        let measured = Spread::of(&self.figures(rounds));
-        let pass = measured.map(|spread| match self.judge {
-            Judge::Median => spread.median <= self.limit,
-            Judge::EachRun => spread.max <= self.limit,
-        });
-        Row {
-            part: part.into(),
-            what: self.what.into(),
-            unit: self.unit.into(),
-            limit: self.limit,
-            measured,
-            pass,
-        }
-    }
-
-    fn figures(&self, rounds: &Rounds<'_>) -> Vec<f64> {
-        match self.figure {
-            Figure::Of(quantity) => present(quantity.figures(rounds)),
-            Figure::Ratio(first, second) => paired(rounds, first, second, |a, b| a / b),
-            Figure::Difference(first, second) => paired(rounds, first, second, |a, b| a - b),
-        }
-    }
-}
-
-impl Quantity {
-    /// In the order of the rounds; nothing where a round has no figure.
-    fn figures(self, rounds: &Rounds<'_>) -> Vec<Option<f64>> {
-        match self {
-            Quantity::Run(case, metric) => {
-                let runs = rounds.runs.get(case).map_or(&[][..], Vec::as_slice);
-                runs.iter().map(metric).collect()
-            }
-            Quantity::Sample(name) => {
-                let sample = rounds.samples.get(name);
-                let figures = sample.map_or(&[][..], |sample| &sample.by_round);
-                figures.iter().copied().map(Some).collect()
-            }
-        }
-    }
-}
-
-fn present(figures: Vec<Option<f64>>) -> Vec<f64> {
-    figures.into_iter().flatten().collect()
-}
-
-/// Round by round; what is measured only once stands beside each round of the other.
-fn paired(
-    rounds: &Rounds<'_>,
-    first: Quantity,
-    second: Quantity,
-    combine: fn(f64, f64) -> f64,
-) -> Vec<f64> {
-    let (first, second) = (first.figures(rounds), second.figures(rounds));
-    let Some(last) = second.last().copied() else {
-        return Vec::new();
-    };
-    let second = second.into_iter().chain(std::iter::repeat(last));
-    let pairs = first.into_iter().zip(second);
-    pairs
-        .filter_map(|(first, second)| Some(combine(first?, second?)))
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use threadbare_bench::measure::Window;
+    use threadbare_bench::results::{Measured, Runs, Samples};
     use threadbare_bench::session::{Done, Ready};
 
     use super::super::cases::CASES;
+    use super::super::figures::{Figure, Quantity};
     use super::super::{fallback, loudness};
     use super::*;
 

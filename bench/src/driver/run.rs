@@ -1,4 +1,4 @@
-//! Runs one case: starts the processes, tells each when it is its turn, collects what they say.
+//! Runs one case: starts the processes, coordinates them, and collects their results.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
@@ -15,11 +15,11 @@ use threadbare_bench::session::{Finished, Report};
 
 use super::cases::{Case, Load, Mode, Program};
 
-/// Where things are, and how long to measure.
+/// Paths, and durations of the measurement.
 pub(crate) struct Bench {
-    /// Holds the programs of this workspace and the counting library.
+    /// Folder of the programs of this workspace and the counting library.
     pub(crate) programs: PathBuf,
-    /// Holds our plugin and nothing else.
+    /// Folder of our plugin, and nothing else.
     pub(crate) plugin_folder: PathBuf,
     /// GStreamer's registries go here, one per kind of process.
     pub(crate) scratch: PathBuf,
@@ -157,8 +157,8 @@ impl Bench {
                 command.args(["--description", case.description]);
             }
         }
-        // The peer's elements have the names of ours: neither a plugin that is installed for this user nor
-        // the registry of another run may stand in for what is meant.
+        // The peer's elements have the same names as ours. A plugin that is installed for this user, or the registry of another
+        // run, must not replace the intended one.
         command.env("XDG_DATA_HOME", self.scratch.join("no-user-plugins"));
         if case.program == Program::Ours {
             command.env("GST_PLUGIN_PATH", &self.plugin_folder);
@@ -253,7 +253,7 @@ impl Process {
         Ok(())
     }
 
-    /// Closes its input, which ends it, and takes its last word.
+    /// Closes its input, which ends it, and reads its last line.
     fn last_line<T: DeserializeOwned>(&mut self) -> Result<T> {
         drop(self.child.stdin.take());
         self.line()
@@ -262,7 +262,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended by itself, and then there is nothing to do.
+        // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

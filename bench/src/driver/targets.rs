@@ -1,10 +1,10 @@
-//! The targets, and the comparisons that stand in the README.
+//! The targets, and the comparisons in the README.
 
 use threadbare_bench::results::Measured;
 
 use super::fallback::{AFTER_ERROR, AFTER_STALL, UNDER_JITTER};
+use super::figures::{Comparable, Figure, Judge, Metric, Quantity, Target};
 use super::loudness::{LIVE_METERS, NORMALIZE_FFMPEG, NORMALIZE_MEMORY, NORMALIZE_OURS};
-use super::rows::{Comparable, Figure, Judge, Metric, Quantity, Target};
 
 /// Targets below one heading.
 pub(crate) struct Part {
@@ -473,7 +473,7 @@ pub(crate) const PARTS: &[Part] = &[
                 3.3,
                 Figure::Of(sample("ebur128 I+LRA+true-peak, ours")),
             ),
-            // More, and one core does not keep up with the audio.
+            // If it takes more, one core is too slow for the audio.
             median(
                 "2000 live stereo meters of everything, 20 ms at a time: of one core",
                 "%",
@@ -496,7 +496,7 @@ pub(crate) const PARTS: &[Part] = &[
     },
 ];
 
-/// What a reader of the README uses now, and the same by Threadbare. The last text names the target that judges.
+/// Comparisons with the usual alternatives, for the README. The last text names the target that judges.
 pub(crate) const COMPARISONS: &[Comparable] = &[
     Comparable {
         what: "receive, 1000 streams: CPU per packet",

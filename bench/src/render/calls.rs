@@ -1,4 +1,4 @@
-//! The tables of calls in docs/xdp.md, and of recordings beside calls in docs/recording.md.
+//! The tables of calls in docs/xdp.md, and of recorded calls in docs/recording.md.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use crate::calls::{Calls, Figures, Kind, What};
 
 const NOT_YET: &str = "*Not measured yet: `make bench-calls` measures and fills this in.*";
 
-/// What packets and calls cost, and the targets of both ways.
+/// Cost of packets and calls, and the targets for sockets and for XDP.
 pub(super) fn calls(measured: Option<&Calls>) -> String {
     let Some(measured) = measured else {
         return NOT_YET.into();
@@ -63,7 +63,7 @@ fn line_of_relays(
     format!("| {name} | {rtpengine} | {sockets} | {rings} |\n")
 }
 
-/// What calls cost that are recorded, beside those that are not.
+/// Cost of recorded calls, compared with calls without recording.
 pub(super) fn recordings(measured: Option<&Calls>) -> String {
     let Some(measured) = measured else {
         return RECORDINGS_NOT_YET.into();

@@ -1,4 +1,4 @@
-//! The drawings of the README: what the project does, and the way of a packet.
+//! The drawings of the README: the purpose of the project, and the path of a packet.
 
 use super::svg::{Anchor, Frame, Svg};
 
@@ -91,7 +91,7 @@ fn many_threads(svg: &mut Svg) {
     svg.text((40.0, 296.0), Anchor::Start, 12.0, "soft", text);
 }
 
-/// The row that stands for all that are not shown.
+/// The row that represents all that are not shown.
 const ROWS_CUT: usize = 6;
 
 fn one_thread(svg: &mut Svg) {
@@ -138,7 +138,7 @@ fn one_thread(svg: &mut Svg) {
     svg.text((450.0, 296.0), Anchor::Start, 12.0, "soft", text);
 }
 
-/// The packets of many streams come together in a batch.
+/// The packets of many streams join in a batch.
 fn fan_in(svg: &mut Svg, left: f64, bottom: f64) {
     let top = 92.0;
     let target = left + 33.0;
@@ -158,7 +158,7 @@ fn fan_in(svg: &mut Svg, left: f64, bottom: f64) {
     }
 }
 
-/// The way of a packet through one context.
+/// The path of a packet through one context.
 fn how_it_works() -> String {
     let mut svg = Svg::new(840, 400, "The way of a packet through one context");
     sockets(&mut svg, 24.0, "Sockets", "of all streams", "RTP in");
@@ -196,7 +196,7 @@ fn sockets(svg: &mut Svg, x: f64, title: &str, detail: &str, label: &str) {
     svg.text((x + 46.0, 338.0), Anchor::Middle, 12.0, "soft", label);
 }
 
-/// Name and what it does; all on one thread, one after the other.
+/// Name and work of each stage; all on one thread, one after the other.
 const STAGES: &[(&str, &[&str])] = &[
     (
         "1  Wake up",
@@ -248,7 +248,7 @@ fn context(svg: &mut Svg) {
     );
 }
 
-/// When the thread works, and when it sleeps.
+/// Work and sleep of the thread.
 fn slices(svg: &mut Svg) {
     let (left, width, y) = (184.0, 96.0, 80.0);
     for n in 0..5 {

@@ -88,7 +88,7 @@ fn targets(rows: &[Row]) -> String {
     format!("\n| {part} | target | measured | |\n|---|---|---|---|\n{lines}")
 }
 
-/// With a comma after each three digits.
+/// Formats a number with a comma after each three digits.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -106,7 +106,7 @@ const CHANNELS: &str = "demultiplexer-channels";
 const PATH: &str = "docs/images/demultiplexer.svg";
 const TITLE: &str = "Demultiplexers: time per message, by design";
 
-/// Its path, and its text if there is something to show.
+/// Path of the plot, and its text if there are results.
 pub(super) fn plot(measured: Option<&Libraries>) -> (&'static str, Option<String>) {
     let all = measured.map_or(&[][..], |measured| &measured.demultiplexers);
     let shown: Vec<Bar> = all.iter().filter_map(bar).collect();
@@ -115,7 +115,7 @@ pub(super) fn plot(measured: Option<&Libraries>) -> (&'static str, Option<String
     (PATH, bars(TITLE, unit, &shown))
 }
 
-/// Other sinks than the `Vec`s of all others are for the table; so are limits with more sinks than three.
+/// Sinks other than `Vec`s, and limits with more than three sinks, are only in the table.
 fn bar(row: &Demultiplexer) -> Option<Bar> {
     let (what, colour) = match row.design.as_str() {
         "demultiplexer" => ("ours", "ours"),
@@ -135,7 +135,7 @@ mod tests {
     use crate::libraries::tests::sample;
 
     #[test]
-    fn the_pages_say_when_where_and_how_well() {
+    fn pages_have_date_machine_and_results() {
         let sample = sample();
         let text = demultiplexer(Some(&sample));
         for part in [
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn the_plot_shows_who_loses_messages() {
+    fn plot_marks_libraries_that_lose_messages() {
         let (_, text) = plot(Some(&sample()));
         let text = text.expect("figures");
         assert!(text.contains("String, 3 sinks: by-hand"), "{text}");

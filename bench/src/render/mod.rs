@@ -1,9 +1,9 @@
-//! Text and pictures of README and docs, made from the newest results file and those of the libraries and the media
-//! plane, and nothing else. The
-//! same files give the same bytes, so that a test can compare.
+//! Texts and pictures of README and docs, generated only from the newest results file and those of the libraries and the media
+//! plane. The same files give the same bytes, so that a test can compare them.
 
 mod calls;
 pub mod drawings;
+mod figure;
 mod libraries;
 mod media;
 mod plots;
@@ -19,22 +19,22 @@ use crate::libraries::Libraries;
 use crate::media::Media;
 use crate::results::Results;
 
-/// Something that stands in the repository.
+/// A generated text in the repository.
 #[derive(Debug)]
 pub struct Rendered {
-    /// From the root of the repository.
+    /// Path from the root of the repository.
     pub path: &'static str,
     pub place: Place,
-    /// `None`: there is nothing to show yet, and no such file.
+    /// `None` without results; then the file does not exist.
     pub text: Option<String>,
 }
 
-/// Where in its file something stands.
+/// Position in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// It is the whole file.
     Whole,
-    /// Between `<!-- NAME: begin -->` and `<!-- NAME: end -->`, each on a line of its own.
+    /// Between `<!-- NAME: begin -->` and `<!-- NAME: end -->`, each on a separate line.
     Between(&'static str),
 }
 
@@ -53,6 +53,7 @@ pub fn all(
     };
     let mut rendered = vec![
         part("README.md", "bench-readme", tables::readme(results)),
+        part("README.md", "headline", tables::headline(results)),
         part("README.md", "demo", tables::demo(results)),
         part("docs/benchmarks.md", "bench", tables::document(results)),
         part("docs/benchmarks.md", "bench-media", media::media(of_media)),
@@ -85,13 +86,13 @@ pub fn all(
     rendered
 }
 
-/// All targets and cases of a run, as they stand in docs/benchmarks.md.
+/// All targets and cases of a run, as in docs/benchmarks.md.
 pub fn document(results: &Results) -> String {
     tables::document(Some(results))
 }
 
 impl Rendered {
-    /// Whether the repository below `root` has this, byte for byte.
+    /// Whether the repository below `root` contains exactly these bytes.
     pub fn is_current(&self, root: &Path) -> Result<bool> {
         let old = self.old(root)?;
         Ok(self.new_text(old.as_deref())? == old)
@@ -114,16 +115,17 @@ impl Rendered {
 
     fn old(&self, root: &Path) -> Result<Option<String>> {
         let path = root.join(self.path);
-        match path.exists() {
-            true => Ok(Some(
+        if path.exists() {
+            Ok(Some(
                 std::fs::read_to_string(&path)
                     .with_context(|| format!("reading {}", path.display()))?,
-            )),
-            false => Ok(None),
+            ))
+        } else {
+            Ok(None)
         }
     }
 
-    /// The whole file as it is to be.
+    /// The new text of the whole file.
     fn new_text(&self, old: Option<&str>) -> Result<Option<String>> {
         let Place::Between(marker) = self.place else {
             return Ok(self.text.clone());
@@ -150,7 +152,7 @@ fn end(marker: &str) -> String {
     format!("<!-- {marker}: end -->")
 }
 
-/// `document` with `text` between its markers; `None` unless each stands there once, in order.
+/// Returns `document` with `text` between its markers; `None` unless each marker occurs once, in order.
 fn between(document: &str, marker: &str, text: &str) -> Option<String> {
     let (begin, end) = (begin(marker), end(marker));
     let (before, rest) = document.split_once(&begin)?;
@@ -166,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_between_the_markers_changes() {
+    fn text_outside_the_markers_is_unchanged() {
         let old = "a\n<!-- x: begin -->\nold\n<!-- x: end -->\nb\n";
         let new = "a\n<!-- x: begin -->\nnew\n<!-- x: end -->\nb\n";
         assert_eq!(between(old, "x", "new").as_deref(), Some(new));

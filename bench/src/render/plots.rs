@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
+use super::figure::figure;
 use super::svg::{Anchor, Frame, Svg};
-use super::tables::figure;
 use crate::results::{Latencies, Measured, Results};
 use crate::stats::Spread;
 
-/// Each plot's path, and its text if there is something to show.
+/// Path of each plot, and its text if there are results.
 pub(super) fn all(results: Option<&Results>) -> Vec<(&'static str, Option<String>)> {
     vec![
         (RECEIVE.path, results.and_then(|all| lines(all, &RECEIVE))),
@@ -166,7 +166,7 @@ fn heading(svg: &mut Svg, title: &str, unit: &str) {
     svg.text((24.0, 52.0), Anchor::Start, 12.0, "soft", unit);
 }
 
-/// Draws lines at round values from 0 to beyond `top`; gives the place of a value.
+/// Draws lines at round values from 0 to beyond `top`; returns a function from a value to its position.
 fn scale(svg: &mut Svg, top: f64) -> impl Fn(f64) -> f64 + use<> {
     let step = round_step(top / 4.0);
     let steps = (top / step).ceil().max(1.0);
@@ -204,9 +204,10 @@ fn draw_series(
         let _ = write!(path, "{command}{:.1} {:.1}", x(*streams), y(us.median));
     }
     let width = if series.colour == "ours" { 3.0 } else { 2.0 };
-    match series.is_dashed {
-        true => svg.dashed(&path, series.colour, width),
-        false => svg.path(&path, series.colour, width),
+    if series.is_dashed {
+        svg.dashed(&path, series.colour, width)
+    } else {
+        svg.path(&path, series.colour, width)
     }
     for (streams, us) in points {
         let (x, low, high) = (x(*streams), y(us.min), y(us.max));
@@ -217,11 +218,11 @@ fn draw_series(
 
 type Label = ((f64, f64), String, &'static str);
 
-/// To the right of the plot, each as near to its line's end as the others let it.
+/// Places labels to the right of the plot, each as near to its line's end as the others allow.
 fn label_ends(svg: &mut Svg, mut labels: Vec<Label>) {
     const APART: f64 = 19.0;
     labels.sort_by(|a, b| a.0.1.total_cmp(&b.0.1));
-    // From the bottom up: nothing lies below the axis.
+    // From the bottom up: nothing may be below the axis.
     let mut below = PLOT.y + PLOT.height + APART;
     for (_, y) in labels.iter_mut().rev().map(|label| &mut label.0) {
         *y = y.min(below - APART);
@@ -327,7 +328,7 @@ fn memory(results: &Results) -> Option<String> {
 /// Name, length (the median) and colour.
 pub(super) type Bar = (String, Spread, &'static str);
 
-/// One below the other, with their names to the left.
+/// Bars below each other, with their names to the left.
 pub(super) fn bars(title: &str, unit: &str, bars: &[Bar]) -> Option<String> {
     let medians = bars.iter().map(|(_, length, _)| length.median);
     let most = medians.reduce(f64::max)?.max(1.0);
@@ -387,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_histogram_ends_where_nearly_all_have_arrived() {
+    fn histogram_ends_at_a_high_quantile() {
         let mut packets_by_ms = vec![0; 250];
         (packets_by_ms[2], packets_by_ms[40], packets_by_ms[249]) = (1000, 8999, 1);
         let latencies = Latencies {

@@ -30,7 +30,7 @@ impl Frame {
     }
 }
 
-/// Where a text is anchored.
+/// Anchor of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Anchor {
     Start,
@@ -38,7 +38,7 @@ pub(super) enum Anchor {
     End,
 }
 
-/// Class, light and dark colour. `ours` is what this project does, `a`, `b` and `c` are others.
+/// Class, light and dark colour. `ours` is this project, `a`, `b` and `c` are others.
 const COLOURS: &[(&str, &str, &str)] = &[
     ("paper", "#ffffff", "#10161d"),
     ("panel", "#f4f6f8", "#1a222c"),
@@ -54,7 +54,7 @@ const COLOURS: &[(&str, &str, &str)] = &[
 ];
 
 impl Svg {
-    /// With a background of its own, so that it can be read wherever it is shown.
+    /// Has a background, so that it can be read on any page.
     pub(super) fn new(width: u32, height: u32, title: &str) -> Svg {
         let mut svg = Svg {
             width,
@@ -81,7 +81,7 @@ impl Svg {
         );
     }
 
-    /// The same, and its edge.
+    /// Draws the same with an outline.
     pub(super) fn outlined(&mut self, frame: Frame, radius: f64, fill: &str, stroke: &str) {
         let Frame {
             x,
@@ -117,7 +117,7 @@ impl Svg {
         );
     }
 
-    /// A filled shape that others show through.
+    /// Draws a filled, translucent shape.
     pub(super) fn area(&mut self, path: &str, fill: &str, opacity: f64) {
         let _ = writeln!(
             self.body,
@@ -132,7 +132,7 @@ impl Svg {
         self.area(&path, fill, 1.0);
     }
 
-    /// A text whose base line is at `y`.
+    /// Draws a text whose base line is at `y`.
     pub(super) fn text(
         &mut self,
         (x, y): (f64, f64),

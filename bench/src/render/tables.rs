@@ -2,30 +2,105 @@
 
 use std::fmt::Write as _;
 
+use super::figure::figure;
 use super::plots;
 use crate::results::{Comparison, Machine, Measured, Results, Row};
 use crate::stats::Spread;
 
 const NOT_YET: &str = "*Not measured yet: `make bench-readme` measures and fills this in.*";
 
-/// The short table against what a reader uses now.
+/// The short table against what a reader uses now: the rows of [`DECIDING`].
 pub(super) fn readme(results: Option<&Results>) -> String {
     let Some(results) = results else {
         return NOT_YET.into();
     };
     let mut text = origin(results);
-    text.push_str("\n| | you use now | Threadbare | measured, target | |\n|---|---|---|---|---|\n");
-    for comparison in &results.comparisons {
-        text.push_str(&comparison_line(comparison));
+    text.push_str("\n| | you use now | Threadbare | ratio |\n|---|---|---|---|\n");
+    for (what, peer) in DECIDING {
+        let Some(comparison) = find(results, what, peer) else {
+            continue;
+        };
+        let ratio = ratio(comparison).map_or("–".into(), |ratio| format!("{} x", with(ratio)));
+        let _ = writeln!(
+            text,
+            "| {what} | {peer}: {} | {} | {ratio} |",
+            side(comparison, comparison.theirs),
+            side(comparison, comparison.ours),
+        );
     }
     let judged = || results.rows.iter().filter(|row| row.pass.is_some());
     let met = judged().filter(|row| row.pass == Some(true)).count();
     let _ = write!(
         text,
-        "\n{met} of {} targets are met; [docs/benchmarks.md](docs/benchmarks.md) has all of them, and how they are measured.",
+        "\n[docs/benchmarks.md](docs/benchmarks.md) has every comparison, and the {} of {} targets that this run missed.",
+        judged().count() - met,
         judged().count()
     );
     text
+}
+
+/// Three figures of the same run, for the top of the README.
+pub(super) fn headline(results: Option<&Results>) -> String {
+    let Some(results) = results else {
+        return NOT_YET.into();
+    };
+    let [receive, threads, loudness] = HEADLINE.map(|(what, peer)| find(results, what, peer));
+    let times = |comparison: Option<&Comparison>| {
+        let spread = comparison.and_then(ratio);
+        spread.map_or("–".into(), |spread| {
+            format!("{} x", figure(spread.median))
+        })
+    };
+    let count = |of: Option<Spread>| of.map_or("–".into(), |spread| figure(spread.median));
+    let (ours, theirs) = (
+        count(threads.and_then(|one| one.ours)),
+        count(threads.and_then(|one| one.theirs)),
+    );
+    format!(
+        "| {} | {ours} threads | {} |\n|---|---|---|\n\
+         | of the CPU of stock `udpsrc`, for 1000 streams | instead of {theirs}, for the same streams | of the CPU of libebur128, for loudness and true peak |",
+        times(receive),
+        times(loudness),
+    )
+}
+
+/// Comparisons that a reader decides by: what, and the peer.
+const DECIDING: [(&str, &str); 6] = [
+    ("receive, 1000 streams: CPU per packet", "stock `udpsrc`"),
+    ("receive, 1000 streams: threads", "stock `udpsrc`"),
+    (
+        "whole RTP session, 100 streams: CPU per packet",
+        "two stock `rtpbin`s each",
+    ),
+    (
+        "receive and send on, 1000 streams: CPU per packet",
+        "threadshare 0.15.4",
+    ),
+    (
+        "loudness, range and true peak: CPU per channel and sample",
+        "libebur128 (Debian)",
+    ),
+    (
+        "loudness normalisation: CPU per second of audio",
+        "ffmpeg `loudnorm`",
+    ),
+];
+
+const HEADLINE: [(&str, &str); 3] = [DECIDING[0], DECIDING[1], DECIDING[4]];
+
+fn find<'r>(results: &'r Results, what: &str, peer: &str) -> Option<&'r Comparison> {
+    let mut all = results.comparisons.iter();
+    all.find(|one| (one.what.as_str(), one.peer.as_str()) == (what, peer))
+}
+
+/// Ours by theirs, if the target judges that.
+fn ratio(comparison: &Comparison) -> Option<Spread> {
+    let row = &comparison.row;
+    (row.unit == "x").then_some(row.measured).flatten()
+}
+
+fn side(comparison: &Comparison, spread: Option<Spread>) -> String {
+    spread.map_or("–".into(), |spread| with_unit(spread, &comparison.unit))
 }
 
 /// The last screen of the demo.
@@ -46,6 +121,11 @@ pub(super) fn document(results: Option<&Results>) -> String {
         return NOT_YET.into();
     };
     let mut text = origin(results);
+    text.push_str("\n### Against other software\n\n");
+    text.push_str("| | you use now | Threadbare | measured, target | |\n|---|---|---|---|---|\n");
+    for comparison in &results.comparisons {
+        text.push_str(&comparison_line(comparison));
+    }
     text.push_str("\n### Targets\n");
     let mut part = "";
     for row in &results.rows {
@@ -85,7 +165,7 @@ pub(super) fn document(results: Option<&Results>) -> String {
     text.trim_end().into()
 }
 
-/// When, where and how often.
+/// Date, machine and number of rounds.
 fn origin(results: &Results) -> String {
     let Results {
         machine,
@@ -105,13 +185,14 @@ fn origin(results: &Results) -> String {
     )
 }
 
-/// When and where.
+/// Date and machine.
 pub(super) fn run(date_utc: &str, commit: &str, tree_dirty: bool, machine: &Machine) -> String {
     format!(
         "Measured in one run: {date_utc} UTC, commit {commit}{}; {} cores of {}, Linux {}, {}",
-        match tree_dirty {
-            true => " **with uncommitted changes**",
-            false => "",
+        if tree_dirty {
+            " **with uncommitted changes**"
+        } else {
+            ""
         },
         machine.cores,
         machine.cpu,
@@ -124,11 +205,7 @@ const CASE_HEAD: &str = "\n| case | CPU % | µs/packet | threads | switches/s | 
                          |---|---|---|---|---|---|---|---|\n";
 
 fn comparison_line(comparison: &Comparison) -> String {
-    let Comparison {
-        what, unit, peer, ..
-    } = comparison;
-    let figure =
-        |spread: Option<Spread>| spread.map_or("–".into(), |spread| with_unit(spread, unit));
+    let Comparison { what, peer, .. } = comparison;
     let row = &comparison.row;
     let ratio = match (row.unit.as_str(), row.measured) {
         ("x", Some(measured)) => format!("{} x, ", with(measured)),
@@ -136,15 +213,15 @@ fn comparison_line(comparison: &Comparison) -> String {
     };
     format!(
         "| {what} | {peer}: {} | {} | {ratio}≤ {} {} | {} |\n",
-        figure(comparison.theirs),
-        figure(comparison.ours),
+        side(comparison, comparison.theirs),
+        side(comparison, comparison.ours),
         row.limit,
         limit_unit(row),
         verdict(row)
     )
 }
 
-/// Threads are counted beside the one that every context has.
+/// Threads are counted in addition to the one of every context.
 fn limit_unit(row: &Row) -> &str {
     match row.unit.as_str() {
         "threads" => "beside the context's",
@@ -192,12 +269,12 @@ fn case_line(name: &str, runs: &[Measured]) -> String {
 
 fn with_unit(spread: Spread, unit: &str) -> String {
     let is_one = spread.min == 1.0 && spread.max == 1.0;
-    let unit = match is_one {
-        true => unit
-            .strip_suffix("s")
+    let unit = if is_one {
+        unit.strip_suffix("s")
             .filter(|one| one.len() > 2)
-            .unwrap_or(unit),
-        false => unit,
+            .unwrap_or(unit)
+    } else {
+        unit
     };
     format!("{} {unit}", with(spread))
 }
@@ -207,20 +284,6 @@ pub(super) fn with(Spread { median, min, max }: Spread) -> String {
         return figure(median);
     }
     format!("{} ({} to {})", figure(median), figure(min), figure(max))
-}
-
-/// Three digits that mean something, and whole numbers as such.
-pub(super) fn figure(value: f64) -> String {
-    let size = value.abs();
-    if value.fract() == 0.0 || size >= 100.0 {
-        format!("{value:.0}")
-    } else if size >= 10.0 {
-        format!("{value:.1}")
-    } else if size >= 0.01 {
-        format!("{value:.2}")
-    } else {
-        format!("{value:.1e}")
-    }
 }
 
 #[cfg(test)]
@@ -263,9 +326,9 @@ mod tests {
             window_seconds: 5.0,
             rows: vec![row(true), row(false)],
             comparisons: vec![Comparison {
-                what: "receive".into(),
+                what: DECIDING[0].0.into(),
                 unit: "µs".into(),
-                peer: "`udpsrc`".into(),
+                peer: DECIDING[0].1.into(),
                 theirs: spread(8.0),
                 ours: spread(4.0),
                 row: row(false),
@@ -279,15 +342,6 @@ mod tests {
             samples: BTreeMap::new(),
             runs: BTreeMap::new(),
         }
-    }
-
-    #[test]
-    fn figures_are_as_precise_as_they_are_sure() {
-        assert_eq!(figure(0.0), "0");
-        assert_eq!(figure(2.34567), "2.35");
-        assert_eq!(figure(23.4567), "23.5");
-        assert_eq!(figure(2345.67), "2346");
-        assert_eq!(figure(0.00023), "2.3e-4");
     }
 
     #[test]
@@ -307,15 +361,20 @@ mod tests {
     }
 
     #[test]
-    fn the_readme_says_when_where_how_often_and_how_well() {
+    fn readme_has_date_machine_runs_and_results() {
         let text = readme(Some(&results()));
         for part in [
             "2026-01-02 03:04 UTC, commit abc; 2 cores of C, Linux 6, D, G; 3 rounds of 5 s",
-            "| receive | `udpsrc`: 8 µs | 4 µs | 0.50 (0.25 to 0.75) x, ≤ 0.28 x | **falls short** |",
-            "1 of 2 targets are met",
+            "| receive, 1000 streams: CPU per packet | stock `udpsrc`: 8 µs | 4 µs | 0.50 (0.25 to 0.75) x |",
+            "the 1 of 2 targets that this run missed",
         ] {
             assert!(text.contains(part), "{part} in: {text}");
         }
+        let all = document(Some(&results()));
+        let line =
+            "| stock `udpsrc`: 8 µs | 4 µs | 0.50 (0.25 to 0.75) x, ≤ 0.28 x | **falls short** |";
+        assert!(all.contains(line), "{all}");
+        assert!(headline(Some(&results())).starts_with("| 0.50 x |"));
         assert_eq!(
             demo(Some(&results())),
             "```text\n$ threadbare demo\nEvery packet arrived.\n```"
@@ -335,7 +394,7 @@ mod tests {
 
     #[test]
     fn without_a_results_file_nothing_is_claimed() {
-        for text in [readme(None), demo(None), document(None)] {
+        for text in [readme(None), headline(None), demo(None), document(None)] {
             assert!(text.starts_with("*Not measured yet"), "{text}");
         }
     }

@@ -1,7 +1,7 @@
-//! The fuzz targets' bodies. They stand here so that the corpora in `fuzz/corpus` replay under `cargo test`
-//! (`tests/corpus.rs`), without the nightly compiler that a fuzzer needs.
+//! The fuzz targets' bodies. They are here so that the corpora in `fuzz/corpus` replay under `cargo test`
+//! (`tests/it/corpus.rs`), without the nightly compiler that a fuzzer needs.
 //!
-//! Each function panics where an invariant does not hold.
+//! Each function panics if an invariant does not hold.
 
 mod bench;
 mod calls;

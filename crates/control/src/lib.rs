@@ -1,13 +1,13 @@
-//! Control of live calls that never reads a clock, draws a random number or touches a socket.
+//! Control of live calls. It never reads a clock, draws a random number or touches a socket.
 //!
-//! For programs that sit between a SIP proxy and media: they hand in requests and the time, and do what comes out. A media relay that
-//! puts its own address into an offer:
+//! It is for programs between a SIP proxy and media. They pass in requests and the time, and carry out the resulting actions. A
+//! media relay that puts its own address into an offer:
 //!
 //! ```
 //! use threadbare_control::ng::{Command, Dictionary, Request};
 //! use threadbare_control::sdp::Sdp;
 //!
-//! // What the proxy says.
+//! // The proxy's request.
 //! let offer = "v=0\r\no=- 1 1 IN IP4 198.51.100.1\r\ns=-\r\nt=0 0\r\n\
 //!              m=audio 4000 RTP/AVP 0 8\r\nc=IN IP4 198.51.100.1\r\na=x-unknown:stays\r\n";
 //! let mut keys = Dictionary::new();
@@ -17,7 +17,7 @@
 //! let request = Request::new(keys)?;
 //! assert_eq!(request.command(), Command::Offer);
 //!
-//! // What the other party is told: bytes that no edit is for stay as they are.
+//! // The description for the other party: all unedited bytes stay.
 //! let mut sdp = Sdp::parse(offer.as_bytes())?;
 //! let codecs = sdp.media[0].codecs();
 //! assert_eq!(codecs[1].name, "PCMA");
@@ -28,18 +28,16 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Where to look next: [`calls`] does that and all else for whole calls, and its page has an example with ports of its own.
+//! Next: [`calls`] does all that for whole calls, and has an example with ports.
 //!
-//! - [`calls`]: the registry of live calls, behind the protocol and before the media plane.
-//! - [`cluster`]: streams spread over nodes by a store that all of them see.
-//! - [`codec`]: which codecs are offered to whom, and what is transcoded.
+//! - [`calls`]: the registry of live calls, between the protocol and the media plane.
+//! - [`codec`]: the codecs offered to each side, and the transcoding.
 //! - [`ng`]: the control protocol of SIP proxies.
-//! - [`sdp`]: session descriptions, read and edited without touching what is not meant.
+//! - [`sdp`]: session descriptions; edits leave all other bytes unchanged.
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used)]
 
 pub mod calls;
-pub mod cluster;
 pub mod codec;
 #[doc(hidden)]
 pub mod fuzzing;

@@ -1,25 +1,26 @@
-//! How values are saved whose types belong to another crate, or hold keys: those have no serialisation of their own, so that no log and no
-//! reply has them by accident.
+//! Serialisation of values whose types belong to another crate, or hold keys. Such types have no serialisation themselves, so
+//! that no log and no reply shows them by accident.
 //!
-//! On a field: `#[serde(with = "crate::mirror")]`.
+//! Use on a field: `#[serde(with = "crate::mirror")]`.
 
 use std::sync::Arc;
 
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use threadbare_rtp::call::Side;
-use threadbare_rtp::codec::{Encoding, Format};
-use threadbare_rtp::id::PayloadType;
-use threadbare_rtp::leg::{Carries, Learn, Method, Once, OpaqueCodec, Payload, PayloadMap};
-use threadbare_rtp::srtp::{Crypto, MasterKey, Mki, Suite};
+use threadbare_rtp_types::format::{Encoding, Format};
+use threadbare_rtp_types::id::PayloadType;
+use threadbare_rtp_types::learn::{Learn, Method, Once};
+use threadbare_rtp_types::payload_map::{Carries, OpaqueCodec, Payload, PayloadMap};
+use threadbare_rtp_types::side::Side;
+use threadbare_rtp_types::srtp::{Crypto, MasterKey, Mki, Suite};
 
-/// Has a form to be saved in.
+/// A type with a form for the saved state.
 pub(crate) trait Mirror: Sized {
     type Saved: Serialize + DeserializeOwned;
 
     fn save(&self) -> Self::Saved;
 
-    /// `Err`: what is wrong with it.
+    /// Reads the saved form. `Err`: the reason why it is invalid.
     fn load(saved: Self::Saved) -> Result<Self, &'static str>;
 }
 
@@ -131,7 +132,7 @@ impl Mirror for Suite {
     }
 }
 
-/// A word of a table: a kind of media, or the name of a suite. The other name keeps serde from borrowing it.
+/// A word of a table: a kind of media, or the name of a suite. The alias keeps serde from borrowing it.
 pub(crate) type Word = &'static str;
 
 impl Mirror for Word {
@@ -155,7 +156,7 @@ impl Mirror for MasterKey {
     type Saved = (String, Vec<u8>, Vec<u8>);
 
     fn save(&self) -> Self::Saved {
-        let mki = self.mki().bytes().to_vec();
+        let mki = self.mki().to_vec();
         (self.suite().save(), self.expose_secret().to_vec(), mki)
     }
 
@@ -288,7 +289,7 @@ impl Mirror for PayloadMap {
             })
         };
         let entries: Result<Vec<Payload>, &'static str> = saved.into_iter().map(one).collect();
-        PayloadMap::without_mux(&entries?).map_err(|_| "payload types that are no map")
+        PayloadMap::without_mux(&entries?).map_err(|_| "payload types that are not a map")
     }
 }
 
@@ -298,7 +299,7 @@ mod tests {
 
     use super::*;
 
-    /// The definition: what was saved is what it was.
+    /// By definition, a value that was saved and loaded is equal.
     fn stays<T: Mirror + PartialEq + std::fmt::Debug>(value: &T) {
         let bytes = postcard::to_allocvec(&value.save()).unwrap();
         let loaded = T::load(postcard::from_bytes(&bytes).unwrap());
@@ -306,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_saved_stays() {
+    fn saved_state_round_trips() {
         stays(&[Side::A, Side::B]);
         for suite in Suite::ALL {
             stays(&suite);
@@ -366,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_named() {
+    fn invalid_saved_values_are_refused_with_the_reason() {
         assert_eq!(Side::load(2), Err("a side that is neither A nor B"));
         assert_eq!(PayloadType::load(128), Err("a payload type above 127"));
         let key = |bytes: usize, mki: usize| {
@@ -377,6 +378,6 @@ mod tests {
         assert_eq!(key(30, 17), Err("a key identifier that is too long"));
         let twice = || (0, SavedCarries::Audio("PCMU".to_owned(), 8000, 1), 8000);
         let map = PayloadMap::load(vec![twice(), twice()]);
-        assert_eq!(map, Err("payload types that are no map"));
+        assert_eq!(map, Err("payload types that are not a map"));
     }
 }

@@ -1,22 +1,23 @@
-//! The published benchmark of stream demultiplexers, and what it leaves out.
+//! The published benchmark of stream demultiplexers, and cases that it omits.
 //!
-//! 100 million messages with a `String`, of 3 ids in turn, from a stream that is always ready, to sinks that push to a `Vec`, on tokio's
-//! current-thread runtime; orders come through flume. Four designs as they were published, implemented anew, beside ours:
+//! 100 million messages with a `String`, of 3 ids in turn, come from a stream that is always ready. They go to sinks that push to
+//! a `Vec`, on tokio's current-thread runtime; orders come through flume. Four designs are implemented as published, and compared
+//! with this crate:
 //!
-//! | design | orders and messages | loses messages |
+//! | design | orders and messages | lost messages |
 //! |---|---|---|
-//! | `select` | `select!`, in random order | of an order that comes later by chance |
-//! | `select-biased` | `select_biased!`, orders first | no |
-//! | `select-all` | one `SelectAll` of both | of an order that comes later by chance |
-//! | `by-hand` | messages first, orders when there is none | yes |
-//! | `demultiplexer` | this crate | no |
+//! | `select` | `select!`, in random order | of a key whose order happens to be handled later |
+//! | `select-biased` | `select_biased!`, orders first | none |
+//! | `select-all` | one `SelectAll` of both | of a key whose order happens to be handled later |
+//! | `by-hand` | messages first, orders if no message is ready | of a key whose order waits |
+//! | `demultiplexer` | this crate | none |
 //!
-//! The `Vec`s are cleared when they hold 64 messages: 100 million strings are not kept, and of many sinks not the memory of the `Vec`s is
-//! measured.
+//! Each `Vec` is cleared at 64 messages, so that 100 million strings are not kept. With many sinks, the benchmark thus does not
+//! measure the memory of the `Vec`s.
 //!
 //! `cargo bench -p threadbare-demux --bench published -- [--messages N] [--rounds N] [--json]`
 //!
-//! With `--json`, each design of each round is one object on a line of its own.
+//! With `--json`, each design of each round is one object on a separate line.
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads a clock")]
 
 use std::collections::HashMap;
@@ -30,7 +31,7 @@ use futures_util::stream::{self, FusedStream};
 use futures_util::{Sink, SinkExt, Stream, StreamExt, select, select_biased};
 use threadbare_demux::{Builder, ById, Identifiable, Order, RateLimit, Service, Target, Verdict};
 
-/// What a message carries.
+/// Content of a message.
 trait Payload: Unpin + Send + 'static {
     const NAME: &'static str;
 
@@ -203,7 +204,7 @@ async fn by_select_all<P: Payload>(messages: Messages<P>, orders: Orders<P>) {
     }
 }
 
-/// Orders only when there is no message, but for those of the beginning.
+/// Handles orders only while the input has no message, apart from those at the start.
 async fn by_hand<P: Payload>(messages: Messages<P>, orders: Orders<P>) {
     let mut messages = messages;
     let mut sinks: HashMap<u32, VecSink<P>> = orders.drain().collect();
@@ -245,7 +246,7 @@ async fn by_demultiplexer<P: Payload>(messages: Messages<P>, orders: Orders<P>, 
     assert_eq!((statistics.delivered, report.closed), (count, ids.into()));
 }
 
-/// Sinks that are tokio's channels, each with a task that empties it.
+/// Sinks are tokio's channels, each with a task that empties it.
 async fn by_demultiplexer_to_channels<P: Payload>(messages: Messages<P>) {
     let count = messages.rest;
     let demultiplexer = Builder::new(ById, |_: &Target<u32>, _| Verdict::Abort);
@@ -335,9 +336,10 @@ fn cases(messages: u64) -> Vec<Case> {
     let mut cases = Vec::new();
     let mut add = |designs: &[Design], ids, of_string: bool, messages| {
         for design in designs {
-            let (measure, payload): (fn(Design, u64, u32) -> f64, _) = match of_string {
-                true => (measure::<String>, String::NAME),
-                false => (measure::<u64>, u64::NAME),
+            let (measure, payload): (fn(Design, u64, u32) -> f64, _) = if of_string {
+                (measure::<String>, String::NAME)
+            } else {
+                (measure::<u64>, u64::NAME)
             };
             cases.push(Case {
                 design: *design,
@@ -422,7 +424,7 @@ fn main() {
 
 const MESSAGES: u64 = 100_000_000;
 const ROUNDS: usize = 5;
-/// Messages that a sink keeps.
+/// Maximum number of messages in a sink.
 const VEC_MAX: usize = 64;
-/// Places of a channel.
+/// Capacity of a channel.
 const CHANNEL: usize = 256;

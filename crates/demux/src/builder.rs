@@ -1,4 +1,4 @@
-//! Makes a demultiplexer.
+//! Builder of a demultiplexer.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -22,7 +22,7 @@ pub struct Builder<M, S, R, O, H> {
 }
 
 impl<M, S, R: Route<M>, H> Builder<M, S, R, NoOrders<R::Key, S>, H> {
-    /// Messages go to the sinks of the keys that `route` finds; `handler` decides about sinks that fail.
+    /// Delivers messages to the sinks of the keys that `route` finds; `handler` decides about sinks that fail.
     pub fn new(route: R, handler: H) -> Self {
         Builder {
             route,
@@ -41,7 +41,8 @@ impl<M, S, R: Route<M>, H> Builder<M, S, R, NoOrders<R::Key, S>, H> {
 }
 
 impl<M, S, R, O, H> Builder<M, S, R, O, H> {
-    /// A stream of orders, besides those from handles: of [`Order`]s or of tuples of a key and a sink. When it ends, the demultiplexer goes on.
+    /// Adds a stream of orders, in addition to those from handles: of [`Order`]s, or of tuples of a key and a sink. When this
+    /// stream ends, the demultiplexer continues.
     pub fn orders<P>(self, orders: P) -> Builder<M, S, R, P, H>
     where
         R: Route<M>,
@@ -56,13 +57,13 @@ impl<M, S, R, O, H> Builder<M, S, R, O, H> {
         }
     }
 
-    /// For a key that has a sink already.
+    /// Sets the treatment of a subscription for a key that already has a sink.
     pub fn duplicates(mut self, duplicates: Duplicates) -> Self {
         self.settings.duplicates = duplicates;
         self
     }
 
-    /// A key may have several sinks, which get a clone of each message. [`Duplicates`] then means nothing.
+    /// Allows several sinks per key, which get a clone of each message. [`Duplicates`] then has no effect.
     pub fn several_per_key(mut self) -> Self
     where
         M: Clone,
@@ -71,13 +72,14 @@ impl<M, S, R, O, H> Builder<M, S, R, O, H> {
         self
     }
 
-    /// For rate limits: a clock that never goes back, ns. It is read once for each batch of messages.
+    /// Sets the clock for rate limits: it never goes back, in ns. It is read once for each batch of messages.
     pub fn clock(mut self, clock: impl FnMut() -> u64 + Send + 'static) -> Self {
         self.settings.clock = Some(Box::new(clock));
         self
     }
 
-    /// How long sinks may take after the end of the input: until the future is over that this makes then. Without, as long as they like.
+    /// Limits the time of the sinks after the end of the input: `deadline` is called then, and its future ends their time.
+    /// Without it, the time is unlimited.
     pub fn deadline<F>(mut self, deadline: impl FnOnce() -> F + Send + 'static) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
@@ -86,13 +88,14 @@ impl<M, S, R, O, H> Builder<M, S, R, O, H> {
         self
     }
 
-    /// Seeds the hash of keys. Where strangers choose keys, give a random number: it keeps them from choosing such as collide.
+    /// Seeds the hash of keys. If other parties choose the keys, give a random number, so that they cannot choose keys that
+    /// collide.
     pub fn seed(mut self, seed: u64) -> Self {
         self.settings.seed = seed;
         self
     }
 
-    /// Makes the demultiplexer of an input.
+    /// Creates the demultiplexer of an input.
     pub fn build<I>(self, input: I) -> Demultiplexer<I, R, O, S, H>
     where
         I: Stream<Item = M> + Unpin,

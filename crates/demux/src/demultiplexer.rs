@@ -1,12 +1,12 @@
-//! The way of a message: input, key, place, sink.
+//! Path of a message: input, key, place, sink.
 //!
-//! | phase | the input | left by |
+//! | phase | input | ends with |
 //! |---|---|---|
-//! | running | polled, up to a batch at a time | its end |
-//! | ending | over; sinks take what waits for them and are closed | the last sink, the deadline |
+//! | running | polled, at most a batch at a time | the input's end |
+//! | ending | ended; sinks take their waiting messages and are closed | the last sink's close, or the deadline |
 //!
-//! A message that cannot go on is *held*, and the input is not polled meanwhile: for a sink with [`crate::Policy::Block`], or for more orders
-//! than one batch takes.
+//! A message that cannot continue is *held*, and the input is not polled in the meantime. Reasons are a sink with
+//! [`crate::Policy::Block`], or more orders than one batch takes.
 
 use std::fmt;
 use std::pin::Pin;
@@ -27,10 +27,10 @@ use crate::slots::Slots;
 use crate::statistics::{End, Report, Statistics};
 use crate::table::{Found, Table};
 
-/// Takes messages from a stream to the sinks of their keys. A future: run it as a task, or await it.
+/// Delivers messages from a stream to the sinks of their keys. It is a future: run it as a task, or await it.
 ///
-/// It ends when its input does, or earlier by [`Handle::abort`] or its handler. An order that was ready before the input gave a message is
-/// applied before that message is routed.
+/// It ends when its input does, or earlier by [`Handle::abort`] or its handler. An order that was ready before the input gave a
+/// message is applied before that message is routed.
 #[must_use = "futures do nothing unless polled"]
 pub struct Demultiplexer<I: Stream, R: Route<I::Item>, O, S, H> {
     input: Option<I>,
@@ -43,10 +43,10 @@ pub struct Demultiplexer<I: Stream, R: Route<I::Item>, O, S, H> {
     slots: Slots<R::Key, I::Item, S>,
     /// Sinks that have taken messages since their last flush.
     unflushed: Vec<usize>,
-    /// Sinks whose guards are to be told of dropped messages: a sink that is stuck flushes nothing.
+    /// Sinks whose guards must learn of dropped messages, because a blocked sink does not flush.
     unpublished: Vec<usize>,
     woken: Vec<usize>,
-    held: Held<I::Item>,
+    undelivered: Undelivered<I::Item>,
     settings: Settings<I::Item>,
     deadline: Option<Deadline>,
     now_ns: u64,
@@ -59,18 +59,18 @@ pub struct Demultiplexer<I: Stream, R: Route<I::Item>, O, S, H> {
 }
 
 /// A message on its way.
-enum Held<M> {
+enum Undelivered<M> {
     None,
-    /// Its sinks are not known yet: orders come first.
+    /// Its sinks are not known yet, because orders come first.
     Unrouted(M),
-    /// For these sinks, the next one last; that one has not taken it. The limit of that one has let it pass.
+    /// For these sinks, the next one last; that one has not taken it. It has already passed the limit of that sink.
     Blocked(M, Vec<Place>),
 }
 
-/// Whether a batch goes on.
+/// Whether a batch continues.
 enum Next {
     Go,
-    /// Something that was woken for, or the rest of a batch, comes first.
+    /// Woken sinks, or the rest of a batch, come first.
     Wait,
 }
 
@@ -102,7 +102,7 @@ where
             unflushed: Vec::new(),
             unpublished: Vec::new(),
             woken: Vec::new(),
-            held: Held::None,
+            undelivered: Undelivered::None,
             settings,
             deadline: None,
             now_ns: 0,
@@ -115,7 +115,7 @@ where
         }
     }
 
-    /// Gives orders to it, from any thread, also while it runs.
+    /// Returns a handle that gives orders to it from any thread, also while it runs.
     pub fn handle(&self) -> Handle<R::Key, S> {
         Handle(self.control.clone())
     }
@@ -163,7 +163,7 @@ where
                     budget -= 1;
                     self.statistics.received += 1;
                     if self.control.signals.have_orders() {
-                        self.held = Held::Unrouted(message);
+                        self.undelivered = Undelivered::Unrouted(message);
                     } else {
                         self.route(message);
                     }
@@ -172,20 +172,20 @@ where
         }
     }
 
-    /// Lets a held message go on. `Wait`: its sink is still to be woken.
+    /// Delivers a held message. Returns `Wait` if its sink has not been woken yet.
     #[inline]
     fn let_go(&mut self) -> Next {
-        match std::mem::replace(&mut self.held, Held::None) {
-            Held::None => Next::Go,
-            Held::Unrouted(message) => {
+        match std::mem::replace(&mut self.undelivered, Undelivered::None) {
+            Undelivered::None => Next::Go,
+            Undelivered::Unrouted(message) => {
                 self.route(message);
                 Next::Go
             }
-            Held::Blocked(message, places) => {
+            Undelivered::Blocked(message, places) => {
                 self.serve_woken();
                 self.give_all(message, places, true);
-                match self.held {
-                    Held::None => Next::Go,
+                match self.undelivered {
+                    Undelivered::None => Next::Go,
                     _ => Next::Wait,
                 }
             }
@@ -208,7 +208,7 @@ where
         }
     }
 
-    /// To one sink: what happens to nearly all messages.
+    /// Delivers to one sink, as with nearly all messages.
     #[inline]
     fn give(&mut self, index: usize, message: I::Item) {
         let Some(slot) = self.slots.get(index) else {
@@ -225,13 +225,13 @@ where
             }
             Offer::Blocked(message) => {
                 let place = self.slots.place(index);
-                self.held = Held::Blocked(message, place.into_iter().collect());
+                self.undelivered = Undelivered::Blocked(message, place.into_iter().collect());
             }
             other => self.note(index, other),
         }
     }
 
-    /// To several sinks, from the last of the list on; the limit of that one may have let the message pass before.
+    /// Delivers to several sinks, from the last of the list on. The message may already have passed the limit of that one.
     fn give_all(&mut self, message: I::Item, mut places: Vec<Place>, is_admitted: bool) {
         let (mut message, mut is_admitted) = (message, is_admitted);
         while let Some(place) = places.pop() {
@@ -249,7 +249,7 @@ where
             };
             if let Offer::Blocked(message) = offer {
                 places.push(place);
-                self.held = Held::Blocked(message, places);
+                self.undelivered = Undelivered::Blocked(message, places);
                 return;
             }
             self.note(place.index, offer);
@@ -260,7 +260,7 @@ where
         }
     }
 
-    /// Counts what became of a message.
+    /// Counts the result of an offered message.
     fn note(&mut self, index: usize, offer: Offer<I::Item, S::Error>) {
         match offer {
             Offer::Delivered => {
@@ -306,7 +306,7 @@ where
 
     fn publish_marked(&mut self) {
         while let Some(index) = self.unpublished.pop() {
-            // Another sink may have the place by now; one that has gone has published its last.
+            // Another sink may have the place by now; a removed one has already published its last counts.
             if let Some(slot) = self.slots.get(index)
                 && std::mem::replace(&mut slot.needs_publish, false)
             {
@@ -315,13 +315,13 @@ where
         }
     }
 
-    /// A sink has failed.
+    /// Handles a failure of a sink.
     fn judge(&mut self, index: usize, error: S::Error) {
         let Some(slot) = self.slots.get(index) else {
             return;
         };
         let verdict = self.handler.failed(&slot.target, error);
-        // One that is to be closed is of no more use.
+        // A failing sink that is closing is removed in any case.
         let is_closing = slot.is_closing;
         if verdict == Verdict::Abort {
             self.end.get_or_insert(End::Failed);
@@ -331,7 +331,7 @@ where
         }
     }
 
-    /// Returns how many messages waited for it.
+    /// Drops a sink; returns the number of messages that waited for it.
     fn drop_sink(&mut self, index: usize) -> u64 {
         self.dropped += 1;
         self.remove(index)
@@ -352,7 +352,7 @@ where
         waiting
     }
 
-    /// The sink gets no more messages.
+    /// Ends a sink, which gets no more messages.
     fn retire(&mut self, index: usize, most: usize) {
         let Some(slot) = self.slots.get(index).filter(|slot| !slot.is_closing) else {
             return;
@@ -369,18 +369,19 @@ where
         }
     }
 
-    /// A held message for this sink, from before its end, waits there instead.
+    /// Moves a held message for this sink, from before its end, to the sink's buffer.
     fn unhold(&mut self, index: usize) {
-        let (message, mut places) = match std::mem::replace(&mut self.held, Held::None) {
-            Held::Blocked(message, places) => (message, places),
-            other => {
-                self.held = other;
-                return;
-            }
-        };
+        let (message, mut places) =
+            match std::mem::replace(&mut self.undelivered, Undelivered::None) {
+                Undelivered::Blocked(message, places) => (message, places),
+                other => {
+                    self.undelivered = other;
+                    return;
+                }
+            };
         let is_it = |place: &Place| place.index == index;
         let Some(at) = places.iter().position(is_it) else {
-            self.held = Held::Blocked(message, places);
+            self.undelivered = Undelivered::Blocked(message, places);
             return;
         };
         places.remove(at);
@@ -391,7 +392,7 @@ where
         match self.settings.copy.filter(|_| !places.is_empty()) {
             Some(copy) => {
                 slot.push(copy(&message));
-                self.held = Held::Blocked(message, places);
+                self.undelivered = Undelivered::Blocked(message, places);
             }
             None => slot.push(message),
         }
@@ -406,12 +407,12 @@ where
                 self.advance(index);
             }
         }
-        // Its memory is used again; what was added meanwhile stays.
+        // Reuses the memory; indices that were added in the meantime stay.
         woken.append(&mut self.woken);
         self.woken = woken;
     }
 
-    /// Goes on with what waits for a sink, with its flush and its end.
+    /// Continues with a sink's buffer, flush and end.
     fn advance(&mut self, index: usize) {
         loop {
             let Some(slot) = self.slots.get(index) else {
@@ -453,7 +454,7 @@ where
                 if slot.is_guarded {
                     slot.link.publish(slot.statistics());
                 }
-                // The flush itself may have made room, of which no waker tells.
+                // The flush itself may have made room, without a call of the waker.
                 if slot.is_full() {
                     self.woken.push(index);
                 }
@@ -462,7 +463,7 @@ where
         }
     }
 
-    /// Ends a batch. `true`: there is more to do at once.
+    /// Ends a batch. Returns `true` if there is more work at once.
     fn end_batch(&mut self) -> bool {
         let mut unflushed = std::mem::take(&mut self.unflushed);
         for index in unflushed.drain(..) {
@@ -476,13 +477,13 @@ where
     }
 
     fn count(&self) -> Statistics {
-        let held = match &self.held {
-            Held::None => 0,
-            Held::Unrouted(_) => 1,
-            Held::Blocked(_, places) => places.len() as u64,
+        let undelivered = match &self.undelivered {
+            Undelivered::None => 0,
+            Undelivered::Unrouted(_) => 1,
+            Undelivered::Blocked(_, places) => places.len() as u64,
         };
         Statistics {
-            waiting: self.statistics.waiting + held,
+            waiting: self.statistics.waiting + undelivered,
             ..self.statistics
         }
     }
@@ -497,7 +498,7 @@ where
     S: Sink<I::Item> + Unpin,
     H: Handler<R::Key, S::Error>,
 {
-    /// Applies all orders that are ready. `Wait`: there are more than one batch takes.
+    /// Applies all orders that are ready. Returns `Wait` if there are more than one batch takes.
     #[cold]
     fn apply_orders(&mut self, cx: &mut Context<'_>) -> Next {
         self.control.signals.take_orders();
@@ -619,7 +620,7 @@ where
             self.statistics.abandoned += self.drop_sink(index);
         }
         self.statistics.abandoned += self.count().waiting;
-        self.held = Held::None;
+        self.undelivered = Undelivered::None;
         (self.input, self.orders) = (None, None);
         self.has_reported = true;
         end_control(&self.control, self.statistics);
@@ -632,7 +633,7 @@ where
     }
 }
 
-/// Orders that were not applied never will be.
+/// Drops orders that were not applied.
 fn end_control<K, S>(control: &Control<K, S>, statistics: Statistics) {
     for order in control.end(statistics) {
         if let Change::Subscribe { link, .. } = order.0 {
@@ -697,10 +698,10 @@ impl<I: Stream, R: Route<I::Item>, O, S, H> fmt::Debug for Demultiplexer<I, R, O
     }
 }
 
-/// Messages in one poll, so that other tasks get their turn.
+/// Maximum number of messages in one poll, so that other tasks can run.
 const BATCH: usize = 256;
-/// Orders in one poll.
+/// Maximum number of orders in one poll.
 const ORDERS_MAX: usize = 1024;
-/// Sinks that are being closed while the input goes on. One more is dropped as it is: strangers who come and go, and never read, are not to
-/// pile up.
+/// Maximum number of sinks that are closing while the input continues. Further ones are dropped at once, so that peers that come
+/// and go without reading cannot accumulate.
 const CLOSING_MAX: usize = 1024;

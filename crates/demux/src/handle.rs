@@ -1,4 +1,4 @@
-//! Orders from anywhere: a handle, and guards of subscriptions.
+//! Orders from any thread: a handle, and guards of subscriptions.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -10,7 +10,7 @@ use crate::signals::Signals;
 use crate::statistics::{SinkStatistics, Statistics};
 use crate::sync::{Mutex, lock};
 
-/// What handles share with the demultiplexer.
+/// State shared between handles and the demultiplexer.
 pub(crate) struct Control<K, S> {
     pub(crate) signals: Arc<Signals>,
     inner: Mutex<Inner<K, S>>,
@@ -34,7 +34,7 @@ impl<K, S> Control<K, S> {
         }
     }
 
-    /// `Err`: the demultiplexer has ended.
+    /// Returns `Err` if the demultiplexer has ended.
     fn send(&self, order: Order<K, S>) -> Result<(), Order<K, S>> {
         {
             let mut inner = lock(&self.inner);
@@ -55,7 +55,7 @@ impl<K, S> Control<K, S> {
         lock(&self.inner).statistics = statistics;
     }
 
-    /// Nothing more is taken. Returns what was not applied.
+    /// Refuses further orders. Returns the orders that were not applied.
     pub(crate) fn end(&self, statistics: Statistics) -> VecDeque<Order<K, S>> {
         let mut inner = lock(&self.inner);
         inner.has_ended = true;
@@ -79,11 +79,11 @@ impl<K, S> fmt::Debug for Handle<K, S> {
     }
 }
 
-/// The demultiplexer has ended; the sink comes back.
+/// The demultiplexer has ended; contains the sink.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Ended<S>(pub S);
 
-// Whatever the sink is: most have no such text.
+// For any sink type: most have no `Debug` output.
 impl<S> fmt::Debug for Ended<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ended").finish_non_exhaustive()
@@ -99,10 +99,11 @@ impl<S> fmt::Display for Ended<S> {
 impl<S> std::error::Error for Ended<S> {}
 
 impl<K, S> Handle<K, S> {
-    /// The sink gets the messages of the target, those included that the input gives after this has returned, until the guard is dropped.
+    /// Subscribes a sink. It gets the messages of the target until the guard is dropped, including all that the input gives after
+    /// this call has returned.
     ///
     /// # Errors
-    /// The demultiplexer has ended.
+    /// Fails if the demultiplexer has ended.
     pub fn subscribe(
         &self,
         target: Target<K>,
@@ -127,17 +128,17 @@ impl<K, S> Handle<K, S> {
         }
     }
 
-    /// All sinks of the target get no more messages. What waits for them is still delivered, and then they are closed.
+    /// Ends all subscriptions of the target. Buffered messages are still delivered, and then the sinks are closed.
     pub fn unsubscribe(&self, target: Target<K>) {
         let _ = self.0.send(Order::unsubscribe(target));
     }
 
-    /// Ends the demultiplexer at once: sinks are dropped with what waits for them.
+    /// Ends the demultiplexer at once: sinks are dropped with their buffers.
     pub fn abort(&self) {
         let _ = self.0.send(Order(Change::Abort));
     }
 
-    /// As of the end of the last batch.
+    /// Returns the counts at the end of the last batch.
     pub fn statistics(&self) -> Statistics {
         lock(&self.0.inner).statistics
     }
@@ -148,25 +149,25 @@ impl<K, S> Handle<K, S> {
     }
 }
 
-/// A subscription. Dropped, it ends: what waits for the sink is still delivered, and then the sink is closed.
-#[must_use = "dropped, it ends the subscription"]
+/// A subscription. It ends when the guard is dropped. Buffered messages are still delivered, and then the sink is closed.
+#[must_use = "dropping it ends the subscription"]
 pub struct Guard<K, S> {
     control: Weak<Control<K, S>>,
     link: Arc<Link>,
 }
 
 impl<K, S> Guard<K, S> {
-    /// What has become of the subscription.
+    /// State of the subscription.
     pub fn status(&self) -> Status {
         self.link.status()
     }
 
-    /// As of the last time that the sink was flushed, and of the last batch that had messages which were dropped for it.
+    /// Returns the counts at the last flush of the sink, or at the last batch in which messages for it were dropped.
     pub fn statistics(&self) -> SinkStatistics {
         self.link.statistics()
     }
 
-    /// The sink stays subscribed without a guard.
+    /// Keeps the sink subscribed without a guard.
     pub fn detach(mut self) {
         self.control = Weak::new();
     }

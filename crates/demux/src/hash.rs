@@ -1,10 +1,10 @@
-//! A hash for small keys: a few nanoseconds, and seeded, so that whoever chooses keys cannot choose collisions without the seed.
+//! A hash for small keys. It takes a few nanoseconds. Its seed prevents chosen keys from colliding.
 //!
-//! Each word is mixed with the state by a multiplication to 128 bits whose halves are added without carry, as in the wyhash family.
+//! Each word is multiplied with the state to 128 bits, whose halves are added without carry, as in the wyhash family.
 
 use std::hash::{BuildHasher, Hasher};
 
-/// Makes hashers with one seed.
+/// Creates hashers with one seed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Seeded(u64);
 
@@ -45,7 +45,7 @@ impl Hasher for Folded {
         }
         let mut last = [0; 8];
         last[..rest.len()].copy_from_slice(rest);
-        // The length is part of it: a shorter key is not the same with zeros.
+        // The length is included, so that a shorter key differs from one padded with zeros.
         self.write_u64(u64::from_le_bytes(last) ^ ((bytes.len() as u64) << 56));
     }
 
@@ -89,7 +89,7 @@ mod tests {
         Seeded::new(seed).hash_one(key)
     }
 
-    /// A good hash fills the buckets of a table like chance does: of n keys in n buckets, 1 - 1/e of the buckets have one.
+    /// A good hash fills the buckets of a table randomly: with n keys in n buckets, 1 - 1/e of the buckets have one.
     #[test]
     fn keys_in_a_row_spread_over_the_buckets() {
         for (name, step) in [("in a row", 1_u64), ("high bits", 1 << 40), ("even", 2)] {

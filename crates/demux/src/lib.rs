@@ -1,7 +1,7 @@
-//! Takes the messages of one stream to the sinks of their keys, loses none unsaid, and needs no runtime of its own.
+//! Delivers the messages of one stream to the sinks of their keys. It loses none silently, and needs no particular runtime.
 //!
-//! A [`Demultiplexer`] is a future over an input [`Stream`](futures_core::Stream), a way to find the key of a message ([`Route`]), and sinks
-//! that come and go by orders: from a stream of them ([`Builder::orders`]), or from any thread by a [`Handle`].
+//! A [`Demultiplexer`] is a future over an input [`Stream`](futures_core::Stream), a function from a message to its key
+//! ([`Route`]), and sinks. Orders add and remove sinks: from a stream ([`Builder::orders`]), or from any thread by a [`Handle`].
 //!
 //! ```
 //! use futures_util::{SinkExt, StreamExt, stream};
@@ -28,21 +28,20 @@
 //! # }).unwrap();
 //! ```
 //!
-//! - **Nothing is lost between an order and a message.** An order that was ready before the input gave a message is applied before that
-//!   message is routed: whoever subscribes and then asks for messages gets them all.
-//! - **A slow sink has a [`Policy`]**: block the input, drop the newest or the oldest, disconnect; over a bounded buffer of its own. A
-//!   [`RateLimit`] drops what comes too fast.
-//! - **A failed sink goes to the [`Handler`]**, which removes it, keeps it or ends all.
-//! - **The end**: the input ends, sinks take what waits for them and are closed, up to a [deadline](Builder::deadline); then there is a
-//!   [`Report`]. [`Handle::abort`] ends at once.
+//! - **Nothing is lost between an order and a message.** An order that was ready before the input gave a message is applied
+//!   before that message is routed. A client that subscribes and then requests messages gets all of them.
+//! - **A slow sink has a [`Policy`]**: block the input, drop the newest or the oldest message, or disconnect. Each sink has its
+//!   own bounded buffer. A [`RateLimit`] drops messages that come too fast.
+//! - **A failed sink is reported to the [`Handler`]**, which removes it, keeps it or ends everything.
+//! - **The end**: when the input ends, sinks take their buffered messages and are closed, up to a [deadline](Builder::deadline).
+//!   The result is a [`Report`]. [`Handle::abort`] ends at once.
 //! - **Each message is accounted for**: [`Statistics`].
 //!
-//! The cost of a message: one poll of the input, one load of an atomic, the key (kept from the last message, or looked up), `poll_ready` and
-//! `start_send`. Sinks are flushed once for each batch of up to 256 messages, or when the input has nothing; they are polled only when they
-//! were woken, so that thousands of idle sinks cost nothing.
+//! The cost of a message: one poll of the input, one load of an atomic, the key (the same as the last one, or looked up),
+//! `poll_ready` and `start_send`. Sinks are flushed once for each batch of up to 256 messages, or when the input is pending. They
+//! are polled only after a wake-up, so thousands of idle sinks cost nothing.
 //!
-//! Where to look next: [`Builder`] has all that can be set, [`Handle`] all that can be ordered, [`Route`] and [`Handler`] are what a program
-//! brings.
+//! Further reading: [`Builder`] has all settings, [`Handle`] all orders; a program implements [`Route`] and [`Handler`].
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used)]
 

@@ -1,9 +1,9 @@
-//! What a subscription and its sink know of each other.
+//! State shared between a subscription and its sink.
 
 use crate::statistics::SinkStatistics;
 use crate::sync::{Mutex, lock};
 
-/// The life of a subscription.
+/// State of a subscription.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Status {
     /// Its order has not been applied yet.
@@ -11,9 +11,9 @@ pub enum Status {
     Ordered,
     /// The sink gets messages.
     Active,
-    /// The key had a sink, and [`crate::Duplicates::Refuse`] holds; or the service cannot be given.
+    /// The key had a sink and the setting is [`crate::Duplicates::Refuse`], or the service is invalid.
     Refused,
-    /// The sink gets nothing more: unsubscribed, replaced, failed, disconnected, or the demultiplexer has ended.
+    /// The sink gets no more messages: it was unsubscribed, replaced or disconnected, it failed, or the demultiplexer has ended.
     Ended,
 }
 
@@ -28,7 +28,7 @@ struct Linked {
     statistics: SinkStatistics,
 }
 
-/// Where a sink is. A place is used again, with the next number.
+/// Place of a sink. A place is reused with the next number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) index: usize,

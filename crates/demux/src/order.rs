@@ -1,31 +1,31 @@
-//! Orders: which sink gets the messages of which key, and how.
+//! Orders: which sink gets the messages of which key, and with which service.
 
 use std::sync::Arc;
 
 use crate::link::Link;
 use crate::policy::{Policy, RateLimit};
 
-/// Whose messages a sink gets.
+/// Messages that a sink gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Target<K> {
-    /// Those of this key.
+    /// Messages with this key.
     Key(K),
-    /// Those that no key's sink gets.
+    /// Messages without a sink of their key.
     Unmatched,
 }
 
-/// How a sink is served.
+/// Service for a sink.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Service {
-    /// When the sink is not ready and `buffer` is full.
+    /// Applied when the sink is not ready and `buffer` is full.
     pub policy: Policy,
-    /// Messages that wait for the sink; room for more is made when they come.
+    /// Maximum number of messages buffered for the sink; memory is allocated as needed.
     pub buffer: usize,
-    /// Of messages, before all else. It needs [`crate::Builder::clock`].
+    /// Rate limit, applied before all else. It needs [`crate::Builder::clock`].
     pub limit: Option<RateLimit>,
 }
 
-/// A change of the sinks. A tuple of a key and a sink is one, too: a subscription with the default [`Service`].
+/// A change of the sinks. A tuple of a key and a sink is also an order: a subscription with the default [`Service`].
 pub struct Order<K, S>(pub(crate) Change<K, S>);
 
 pub(crate) enum Change<K, S> {
@@ -34,18 +34,18 @@ pub(crate) enum Change<K, S> {
         sink: S,
         service: Service,
         link: Arc<Link>,
-        /// A guard reads the link.
+        /// Whether a guard reads the link.
         is_guarded: bool,
     },
-    /// All sinks of the target.
+    /// Ends all subscriptions of the target.
     Unsubscribe(Target<K>),
-    /// The one of a guard.
+    /// Ends the subscription of a guard.
     Release(Arc<Link>),
     Abort,
 }
 
 impl<K, S> Order<K, S> {
-    /// The sink gets the messages of the key.
+    /// Subscribes the sink to the messages of the key.
     pub fn subscribe(target: Target<K>, sink: S, service: Service) -> Self {
         Order(Change::Subscribe {
             target,
@@ -56,7 +56,7 @@ impl<K, S> Order<K, S> {
         })
     }
 
-    /// The sinks of the key get no more messages. What waits for them is still delivered, and then they are closed.
+    /// Ends the subscriptions of the key's sinks. Buffered messages are still delivered, and then the sinks are closed.
     pub fn unsubscribe(target: Target<K>) -> Self {
         Order(Change::Unsubscribe(target))
     }

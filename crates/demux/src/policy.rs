@@ -1,23 +1,24 @@
-//! What becomes of messages that a sink cannot take, or may not have.
+//! Treatment of messages that a sink cannot take, or that exceed its rate limit.
 
 use std::time::Duration;
 
-/// What happens to a message for a sink that is not ready and whose buffer is full.
+/// Treatment of a message for a sink that is not ready and whose buffer is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Policy {
-    /// The message waits, and all that is behind it in the input: no sink gets anything until this one takes it (head-of-line blocking).
-    /// For sinks that must have everything, and whose slowness is to slow the input.
+    /// The message waits, and so do all following ones of the input: no sink gets any until this one takes it (head-of-line
+    /// blocking). For sinks that must get everything and may slow down the input.
     #[default]
     Block,
     /// The message is dropped.
     DropNewest,
-    /// The oldest message in the buffer is dropped, and this one takes the last place. With no buffer, the same as `DropNewest`.
+    /// The oldest message in the buffer is dropped, and this one takes the last place. Without a buffer, it is the same as
+    /// `DropNewest`.
     DropOldest,
-    /// The message is dropped; with as many in a row, without one that the sink took in between, the sink is disconnected.
+    /// The message is dropped. After this many in a row, without one that the sink took in between, the sink is disconnected.
     DisconnectAfter(u32),
 }
 
-/// Limits how often a sink gets a message: at `period` on average, and at most `burst` at once. What comes sooner is dropped.
+/// Limits the rate of a sink's messages: one per `period` on average, and at most `burst` at once. Further messages are dropped.
 ///
 /// The generic cell rate algorithm as a virtual schedule (ITU-T I.371, annex A): one number for each sink, no timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +28,7 @@ pub struct RateLimit {
 }
 
 impl RateLimit {
-    /// A message each `period`, and after a silence up to `burst` at once. A burst of 0 is one of 1.
+    /// Allows one message per `period`, and after a silence up to `burst` at once. A burst of 0 counts as 1.
     pub fn new(period: Duration, burst: u32) -> Self {
         let period_ns = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX);
         RateLimit {
@@ -36,7 +37,7 @@ impl RateLimit {
         }
     }
 
-    /// `messages` in each `time`, and as many at once. None at all for 0.
+    /// Allows `messages` in each `time`, and as many at once. With 0 messages it allows none.
     pub fn messages_per(messages: u32, time: Duration) -> Self {
         match messages {
             0 => RateLimit::new(Duration::MAX, 1),
@@ -48,7 +49,7 @@ impl RateLimit {
 /// The schedule of one sink.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Schedule {
-    /// When the next message is due, if all come at the average rate; 0 at first.
+    /// Time of the next message if all come at the average rate; 0 at first.
     due_ns: u64,
 }
 
@@ -93,7 +94,7 @@ mod tests {
     }
 
     proptest! {
-        /// The bound that the algorithm is for (I.371): in any time t, no more than burst + t / period messages.
+        /// The bound of the algorithm (I.371): in any time t, at most burst + t / period messages.
         #[test]
         fn no_window_has_more_than_its_share(
             period in 1..50_u64,

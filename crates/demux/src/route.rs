@@ -1,4 +1,4 @@
-//! From a message to its key.
+//! Mapping from a message to its key.
 
 use std::hash::Hash;
 
@@ -11,12 +11,12 @@ pub trait Identifiable {
     fn id(&self) -> Self::Id;
 }
 
-/// A way to find the key of a message. Closures `FnMut(&M) -> Option<K>` are ways, and [`ById`] is.
+/// Finds the key of a message. Closures `FnMut(&M) -> Option<K>` implement it, and so does [`ById`].
 pub trait Route<M> {
     /// The key: see [`Identifiable::Id`].
     type Key: Clone + Eq + Hash;
 
-    /// The key of `message`; `None`: the message has none, and is unmatched.
+    /// Returns the key of `message`; `None` if it has none and is unmatched.
     fn key(&mut self, message: &M) -> Option<Self::Key>;
 }
 

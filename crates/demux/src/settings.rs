@@ -8,30 +8,30 @@ use futures_core::Stream;
 
 use crate::order::{Order, Target};
 
-/// What happens to a subscription for a key that has a sink.
+/// Treatment of a subscription for a key that already has a sink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Duplicates {
-    /// It takes the key over. What waits for the sink before is still delivered, and then that one is closed.
+    /// It takes over the key. Messages buffered for the previous sink are still delivered, and then that sink is closed.
     #[default]
     Replace,
     /// Its sink is dropped: [`crate::Status::Refused`].
     Refuse,
 }
 
-/// What happens after a sink has failed.
+/// Action after a failure of a sink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// The sink is dropped with what waits for it.
+    /// The sink is dropped with its buffered messages.
     Remove,
-    /// The sink stays, for sinks that go on after an error. The message that it failed with is lost.
+    /// The sink stays; for sinks that continue after an error. The message that failed is lost.
     Keep,
     /// The demultiplexer ends: [`crate::End::Failed`].
     Abort,
 }
 
-/// Decides after a sink has failed. Closures `FnMut(&Target<K>, E) -> Verdict` do.
+/// Decides after a sink has failed. Closures `FnMut(&Target<K>, E) -> Verdict` implement it.
 pub trait Handler<K, E> {
-    /// A sink of `target` has failed with `error`.
+    /// Returns the action after a sink of `target` has failed with `error`.
     fn failed(&mut self, target: &Target<K>, error: E) -> Verdict;
 }
 
@@ -55,17 +55,17 @@ impl<K, S> Stream for NoOrders<K, S> {
     type Item = Order<K, S>;
 
     fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        // None comes, and no waker is needed for that.
+        // No order ever comes, so a waker is not needed.
         Poll::Ready(None)
     }
 }
 
 pub(crate) type Deadline = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What does not depend on the input and the orders.
+/// Settings that do not depend on the types of input and orders.
 pub(crate) struct Settings<M> {
     pub(crate) duplicates: Duplicates,
-    /// Several sinks for a key.
+    /// Set if a key may have several sinks.
     pub(crate) copy: Option<fn(&M) -> M>,
     pub(crate) clock: Option<Box<dyn FnMut() -> u64 + Send>>,
     pub(crate) deadline: Option<Box<dyn FnOnce() -> Deadline + Send>>,

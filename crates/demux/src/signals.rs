@@ -1,12 +1,14 @@
-//! Who has to be looked at: orders that are ready, and sinks that were woken. All that crosses threads, with [`crate::handle`].
+//! Pending work of the demultiplexer: orders that are ready, and sinks that were woken. All data that cross threads are here and
+//! in [`crate::handle`].
 //!
-//! | what | written by | read by |
+//! | field | written by | read by |
 //! |---|---|---|
 //! | `task` | the demultiplexer, at each poll | wakers |
-//! | `has_orders` | whoever makes an order ready, before it wakes | the demultiplexer, once for each message |
-//! | `woken`, and `is_woken` of each link | wakers of sinks | the demultiplexer, once for each batch |
+//! | `has_orders` | the thread that makes an order ready, before it wakes the task | the demultiplexer, once per message |
+//! | `woken`, and `is_woken` of each link | wakers of sinks | the demultiplexer, once per batch |
 //!
-//! Flags change by read-modify-write operations only, so that their changes have one order. A flag is set before the task is woken, and cleared before that is looked at which it stands for: a change after that sets it again.
+//! Flags change only by read-modify-write operations, so that their changes have one order. A flag is set before the task is
+//! woken. It is cleared before the flagged work is checked, and a later change sets it again.
 
 use std::sync::Arc;
 use std::task::{Wake, Waker};
@@ -26,7 +28,7 @@ impl Default for Signals {
     fn default() -> Self {
         Signals {
             task: Mutex::new(Waker::noop().clone()),
-            // The first poll looks.
+            // The first poll checks for orders.
             has_orders: AtomicBool::new(true),
             has_woken: AtomicBool::new(false),
             woken: Mutex::new(Vec::new()),
@@ -41,7 +43,7 @@ impl Signals {
         if !task.will_wake(waker) {
             let replaced = std::mem::replace(&mut *task, waker.clone());
             drop(task);
-            // The drop of a foreign waker is a call out.
+            // Dropping a foreign waker calls foreign code.
             drop(replaced);
         }
     }
@@ -56,13 +58,13 @@ impl Signals {
         self.wake_task();
     }
 
-    /// Orders of which this was told are visible to the caller after this.
+    /// Orders reported by this flag are visible to the caller afterwards.
     #[inline]
     pub(crate) fn have_orders(&self) -> bool {
         self.has_orders.load(Acquire)
     }
 
-    /// To be called before the orders are looked at.
+    /// Call it before the orders are checked.
     pub(crate) fn take_orders(&self) -> bool {
         self.has_orders.swap(false, AcqRel)
     }
@@ -104,7 +106,7 @@ impl SinkWaker {
         }
     }
 
-    /// To be called before the sink is polled.
+    /// Call it before the sink is polled.
     pub(crate) fn clear(&self) {
         self.is_woken.swap(false, AcqRel);
     }
@@ -121,7 +123,7 @@ impl Wake for SinkWaker {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // Once in the list is enough, until it is looked at.
+        // One entry in the list is enough until it is handled.
         if !self.is_woken.swap(true, AcqRel) {
             lock(&self.signals.woken).push(self.place);
             self.signals.has_woken.swap(true, AcqRel);
@@ -150,7 +152,7 @@ mod tests {
         }
     }
 
-    /// What a thread of a demultiplexer does: look, and sleep until it is woken.
+    /// Simulates the thread of a demultiplexer: it looks, and sleeps until it is woken.
     fn looks_until<T>(woken: &Counted, mut look: impl FnMut() -> Option<T>) -> T {
         loop {
             let seen = *lock(&woken.wakes);
@@ -165,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn loom_an_order_is_seen_by_whoever_sees_a_later_message() {
+    fn loom_order_is_visible_before_a_later_message() {
         loom::model(|| {
             let signals = Arc::new(Signals::default());
             signals.take_orders();

@@ -1,4 +1,4 @@
-//! One sink: what it may have, what waits for it, and its end.
+//! One sink: its limits, its buffer and its end.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -13,43 +13,43 @@ use crate::policy::{Policy, Schedule};
 use crate::signals::SinkWaker;
 use crate::statistics::SinkStatistics;
 
-/// What became of a message.
+/// Result of an offered message.
 pub(crate) enum Offer<M, E> {
     Delivered,
     Waits,
-    /// It waits in the place of the oldest one, which is dropped.
+    /// It is buffered in place of the oldest one, which is dropped.
     WaitsForOldest,
     Limited,
     Overflowed,
-    /// Overflowed, as too many before it.
+    /// It overflowed after too many others.
     Disconnect,
-    /// It is to wait, and all behind it.
+    /// It must wait, and so must all following ones.
     Blocked(M),
     Failed(E),
 }
 
-/// How far a sink is that gets nothing more.
+/// Progress of a sink that gets no more messages.
 pub(crate) enum Progress<E> {
     Pending,
     Closed,
     Failed(E),
 }
 
-/// Laid out by hand: a message touches the first fields only, and thousands of sinks take turns in the cache.
+/// The layout is fixed: fields used for each message come first, because thousands of sinks share the cache.
 #[repr(C)]
 pub(crate) struct Slot<K, M, S> {
     sink: S,
-    /// The sink has said that it is not ready, and has not been woken since.
+    /// Whether the sink has returned `Pending` and has not been woken since.
     is_pending: bool,
     pub(crate) needs_flush: bool,
-    /// Its guard is to be told of dropped messages.
+    /// Whether its guard must learn of dropped messages.
     pub(crate) needs_publish: bool,
     pub(crate) is_closing: bool,
-    /// A guard reads the link.
+    /// Whether a guard reads the link.
     pub(crate) is_guarded: bool,
-    /// Whether `service` has one, in the cache.
+    /// Whether `service` has a limit, kept here for the cache.
     has_limit: bool,
-    /// Whether `waiting` has any, in the cache.
+    /// Whether `waiting` has messages, kept here for the cache.
     has_waiting: bool,
     overflows_in_row: u32,
     statistics: SinkStatistics,
@@ -101,12 +101,12 @@ impl<K, M, S: Sink<M> + Unpin> Slot<K, M, S> {
         self.waiting.len()
     }
 
-    /// It has said that it is not ready, or something waits for it.
+    /// Whether the sink has returned `Pending`, or messages wait for it.
     pub(crate) fn is_full(&self) -> bool {
         self.is_pending || !self.waiting.is_empty()
     }
 
-    /// Offers a message that is not one of those that wait here. On `Blocked`, to be called again when the sink is woken.
+    /// Offers a new message. After `Blocked`, call it again when the sink is woken.
     #[inline]
     pub(crate) fn offer(&mut self, message: M, now_ns: u64) -> Offer<M, S::Error> {
         if self.has_limit
@@ -119,7 +119,7 @@ impl<K, M, S: Sink<M> + Unpin> Slot<K, M, S> {
         self.offer_admitted(message)
     }
 
-    /// The same for one that has passed the limit before.
+    /// The same for a message that has already passed the limit.
     #[inline]
     pub(crate) fn offer_admitted(&mut self, message: M) -> Offer<M, S::Error> {
         if !self.has_waiting {
@@ -165,7 +165,7 @@ impl<K, M, S: Sink<M> + Unpin> Slot<K, M, S> {
         Offer::Overflowed
     }
 
-    /// One more waits, whatever the limits.
+    /// Buffers a message regardless of the limits.
     pub(crate) fn push(&mut self, message: M) {
         self.waiting.push_back(message);
         self.has_waiting = true;
@@ -192,13 +192,13 @@ impl<K, M, S: Sink<M> + Unpin> Slot<K, M, S> {
         Ok(())
     }
 
-    /// The sink was woken, or is looked at for the first time after a change.
+    /// Clears the signal of a sink that was woken, or that is checked for the first time after a change.
     pub(crate) fn clear_signal(&mut self) {
         self.signal.clear();
         self.is_pending = false;
     }
 
-    /// Delivers what waits, as far as the sink takes it. Returns how many it took, and the error that one more was lost with.
+    /// Delivers buffered messages while the sink takes them. Returns their number, and the error with which one more was lost.
     pub(crate) fn drain(&mut self) -> (u64, Option<S::Error>) {
         let mut delivered = 0;
         while !self.waiting.is_empty() {
@@ -206,7 +206,7 @@ impl<K, M, S: Sink<M> + Unpin> Slot<K, M, S> {
                 Poll::Ready(ready) => ready,
                 Poll::Pending => break,
             };
-            // One is lost with each error: a sink that fails for ever holds nothing up for ever.
+            // Each error loses one message, so that a permanently failing sink cannot block others.
             let Some(message) = self.waiting.pop_front() else {
                 break;
             };
@@ -219,7 +219,7 @@ impl<K, M, S: Sink<M> + Unpin> Slot<K, M, S> {
         (delivered, None)
     }
 
-    /// `Pending`: the sink's waker tells when to go on.
+    /// If it returns `Pending`, the sink's waker is called later.
     pub(crate) fn poll_flush(&mut self) -> Poll<Result<(), S::Error>> {
         let mut cx = Context::from_waker(&self.waker);
         let flushed = Pin::new(&mut self.sink).poll_flush(&mut cx);
@@ -229,7 +229,7 @@ impl<K, M, S: Sink<M> + Unpin> Slot<K, M, S> {
         flushed
     }
 
-    /// For one that gets nothing more, after [`Slot::drain`].
+    /// Closes a sink that gets no more messages, after [`Slot::drain`].
     pub(crate) fn poll_close(&mut self) -> Progress<S::Error> {
         if !self.waiting.is_empty() {
             return Progress::Pending;

@@ -12,7 +12,7 @@ use crate::slot::Slot;
 pub(crate) struct Slots<K, M, S> {
     entries: Vec<Entry<K, M, S>>,
     free: Vec<usize>,
-    /// Of the next one, so that a place in use again is not taken for the one before.
+    /// Number of the next entry; it distinguishes entries that reuse a place.
     next_number: u64,
     used: usize,
 }
@@ -32,7 +32,7 @@ impl<K, M, S: Sink<M> + Unpin> Slots<K, M, S> {
         }
     }
 
-    /// How many there are.
+    /// Number of sinks.
     pub(crate) fn len(&self) -> usize {
         self.used
     }
@@ -72,7 +72,7 @@ impl<K, M, S: Sink<M> + Unpin> Slots<K, M, S> {
         Some(Place { index, number })
     }
 
-    /// Whether the place is still the one's that it was given for.
+    /// Whether the place still belongs to the sink for which it was created.
     pub(crate) fn has(&self, place: Place) -> bool {
         self.place(place.index) == Some(place)
     }
@@ -94,7 +94,7 @@ impl<K, M, S: Sink<M> + Unpin> Slots<K, M, S> {
 }
 
 impl<K, M, S> Slots<K, M, S> {
-    /// The demultiplexer goes as it is.
+    /// Ends all links when the demultiplexer is dropped without a report.
     pub(crate) fn end_links(&self) {
         for slot in self.entries.iter().filter_map(|entry| entry.slot.as_ref()) {
             slot.link.end(slot.statistics());

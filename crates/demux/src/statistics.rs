@@ -1,23 +1,23 @@
-//! Where the messages have gone.
+//! Counts of messages by their destination.
 
-/// Counts of messages, of which each is in one place: `received + copies` is the sum of all others.
+/// Counts of messages, each in exactly one of them: `received + copies` is the sum of all others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Statistics {
-    /// From the input.
+    /// Received from the input.
     pub received: u64,
-    /// Made for the second and further sinks of a key.
+    /// Copies for the second and further sinks of a key.
     pub copies: u64,
-    /// Taken by a sink.
+    /// Delivered to a sink.
     pub delivered: u64,
-    /// Without a sink.
+    /// Without a matching sink.
     pub unmatched: u64,
-    /// Dropped for a sink's rate limit.
+    /// Dropped because of a sink's rate limit.
     pub limited: u64,
-    /// Dropped for a full buffer, or with the buffer of a sink that was disconnected for its slowness.
+    /// Dropped because of a full buffer, or with the buffer of a sink that was disconnected for being slow.
     pub overflowed: u64,
-    /// Lost with a sink that failed.
+    /// Lost because a sink failed.
     pub errored: u64,
-    /// Given up while they waited: at an abort, at the deadline of the end, or with one closing sink too many.
+    /// Abandoned while waiting: at an abort, at the deadline of the end, or because too many sinks were closing.
     pub abandoned: u64,
     /// Waiting for a sink.
     pub waiting: u64,
@@ -40,36 +40,36 @@ impl Statistics {
 /// Counts of one sink's messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SinkStatistics {
-    /// Taken by the sink.
+    /// Delivered to the sink.
     pub delivered: u64,
-    /// Dropped for the rate limit.
+    /// Dropped because of the rate limit.
     pub limited: u64,
-    /// Dropped for a full buffer.
+    /// Dropped because of a full buffer.
     pub overflowed: u64,
 }
 
-/// How a demultiplexer ended.
+/// Way in which a demultiplexer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// The input has ended, and all sinks took what was theirs and were closed.
+    /// The input has ended, and all sinks took their messages and were closed.
     Complete,
     /// The input has ended; some sinks did not take their messages, or did not close, before the deadline.
     Deadline,
     /// [`crate::Handle::abort`].
     Aborted,
-    /// The handler of failed sinks said so.
+    /// The handler of failed sinks requested it.
     Failed,
 }
 
-/// The result of a demultiplexer.
+/// Result of a demultiplexer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Report {
-    /// How it ended.
+    /// Way in which it ended.
     pub end: End,
-    /// Where the messages have gone. None waits.
+    /// Counts of messages. None is waiting any more.
     pub statistics: Statistics,
-    /// Sinks that were closed in order.
+    /// Number of sinks that were closed normally.
     pub closed: u64,
-    /// Sinks that were dropped as they were: failed, disconnected, or given up at the end.
+    /// Sinks that were dropped without closing: failed, disconnected, or abandoned at the end.
     pub dropped: u64,
 }

@@ -1,4 +1,4 @@
-//! Keys to places of sinks.
+//! Table from keys to places of sinks.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -6,7 +6,8 @@ use std::hash::Hash;
 use crate::hash::Seeded;
 use crate::order::Target;
 
-/// The place of a key's sink, or which list has the places of its sinks: small, as thousands of them are to stay in the cache.
+/// Place of a key's only sink, or index of the list with the places of its sinks. It is small, so that thousands stay in the
+/// cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Places(u32);
 
@@ -34,10 +35,10 @@ impl Places {
 pub(crate) struct Table<K> {
     keys: HashMap<K, Places, Seeded>,
     unmatched: Option<Places>,
-    /// Of keys with several sinks, only where messages may be copied.
+    /// Lists for keys with several sinks; used only if messages may be copied.
     lists: Vec<Vec<usize>>,
     free: Vec<usize>,
-    /// The key that was looked for last, if it has one sink: messages of a key often come together.
+    /// The last key looked up, if it has one sink: messages with the same key often come together.
     last: Option<(K, usize)>,
 }
 
@@ -52,7 +53,7 @@ impl<K: Clone + Eq + Hash> Table<K> {
         }
     }
 
-    /// The sinks of a message with this key.
+    /// Sinks of a message with this key.
     #[inline]
     pub(crate) fn find(&mut self, key: Option<K>) -> Option<Found<'_>> {
         if let (Some(key), Some((last, place))) = (&key, &self.last)
@@ -136,7 +137,7 @@ impl<K: Clone + Eq + Hash> Table<K> {
     }
 }
 
-/// Where a message goes.
+/// Destination of a message.
 pub(crate) enum Found<'a> {
     One(usize),
     Many(&'a [usize]),
@@ -148,7 +149,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Beside a list of pairs.
+        /// Compares the table with a list of pairs.
         #[test]
         fn it_equals_a_list_of_pairs(steps in prop::collection::vec((any::<bool>(), 0..4_u8, 0..6_usize), 0..80)) {
             let target = |key: u8| match key {

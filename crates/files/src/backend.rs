@@ -1,4 +1,4 @@
-//! What carries operations out, below the service thread.
+//! Execution of operations, below the service thread.
 
 use std::io;
 use std::time::Duration;
@@ -8,19 +8,19 @@ use crate::job::{Done, Job};
 /// The number of an operation, and its result.
 pub(crate) type Finished = (u64, io::Result<Done>);
 
-/// Used by the service thread alone.
+/// Used only by the service thread.
 pub(crate) trait Backend: Send {
-    /// Begins an operation. The number is no other's that is under way.
+    /// Begins an operation. No other operation under way has the same number.
     fn begin(&mut self, token: u64, job: Job);
 
-    /// An operation need not be completed. Its result comes in any case.
+    /// Allows an operation to end without completion. Its result comes in any case.
     fn cancel(&mut self, token: u64);
 
-    /// Whether the next [`wait`](Self::wait) is a moment whatever happens: nobody has to wake the thread up.
+    /// Whether the next [`wait`](Self::wait) is short in any case, so that the thread need not be woken.
     fn waits_briefly(&self) -> bool {
         false
     }
 
-    /// Sleeps until an operation is done, the thread is woken, or the time is over; adds what is done.
+    /// Sleeps until an operation is done, the thread is woken, or the timeout ends; adds finished operations.
     fn wait(&mut self, timeout: Option<Duration>, done: &mut Vec<Finished>);
 }

@@ -1,9 +1,9 @@
-//! The memory that waits for the disk, for all files of a group.
+//! Memory that waits for the disk, for all files of a group.
 //!
-//! Each file may keep [`SHARE_BYTES_MIN`], or one write of any size, whatever the others hold. Beyond that, a file may hold at
-//! most as much as is still free (dynamic thresholds, as switches share their buffer memory: Choudhury and Hahne, "Dynamic
-//! queue length thresholds for shared-memory packet switches", 1998). So one stalled file takes half of the budget at most, n of them
-//! n/(n+1), and the rest stays for files that are written. The sum is bounded by the budget and the least shares.
+//! Each file may keep [`SHARE_BYTES_MIN`], or one write of any size, regardless of the others. Beyond that, a file may hold at
+//! most as much as is still free (dynamic thresholds, as in the shared buffers of switches: Choudhury and Hahne, "Dynamic queue
+//! length thresholds for shared-memory packet switches", 1998). So one stalled file takes at most half of the budget, n of them
+//! n/(n+1), and the rest remains for active files. The sum is limited by the budget and the minimum shares.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, Weak};
@@ -13,21 +13,21 @@ use slab::Slab;
 
 use crate::lock;
 
-/// What each file may always keep, bytes.
+/// Minimum share of each file, in bytes.
 pub const SHARE_BYTES_MIN: usize = 16 << 10;
 
-/// The sums. No lock, no waker.
+/// The sums. They have no lock and no waker.
 #[derive(Debug)]
 struct Shares<W> {
     max: usize,
     used: usize,
-    files: Slab<Held<W>>,
+    files: Slab<FileUse<W>>,
 }
 
 #[derive(Debug)]
-struct Held<W> {
+struct FileUse<W> {
     used: usize,
-    /// Bytes that the file waits for, and who is to be told.
+    /// Number of bytes for which the file waits, and its waker.
     waits: Option<(usize, W)>,
 }
 
@@ -42,26 +42,26 @@ impl<W> Shares<W> {
         let is_admitted = self.admits(file, bytes);
         if is_admitted {
             self.used += bytes;
-            let held = &mut self.files[file];
-            held.used += bytes;
-            held.waits = None;
+            let file_use = &mut self.files[file];
+            file_use.used += bytes;
+            file_use.waits = None;
         }
         is_admitted
     }
 
-    /// Returns those who are admitted now.
+    /// Returns the wakers of the files that are admitted now.
     fn release(&mut self, file: usize, bytes: usize) -> Vec<W> {
-        let held = &mut self.files[file];
-        debug_assert!(held.used >= bytes, "released more than was taken");
-        let bytes = bytes.min(held.used);
-        held.used -= bytes;
+        let file_use = &mut self.files[file];
+        debug_assert!(file_use.used >= bytes, "released more than was taken");
+        let bytes = bytes.min(file_use.used);
+        file_use.used -= bytes;
         self.used -= bytes;
         self.admitted()
     }
 
     fn admitted(&mut self) -> Vec<W> {
-        let waiting = self.files.iter().filter_map(|(file, held)| {
-            let (bytes, _) = held.waits.as_ref()?;
+        let waiting = self.files.iter().filter_map(|(file, file_use)| {
+            let (bytes, _) = file_use.waits.as_ref()?;
             self.admits(file, *bytes).then_some(file)
         });
         let files: Vec<usize> = waiting.collect();
@@ -72,7 +72,7 @@ impl<W> Shares<W> {
     }
 }
 
-/// The memory of a group of files. Clones are of the same budget.
+/// The memory of a group of files. Clones refer to the same budget.
 #[derive(Debug, Clone)]
 pub struct Budget(Arc<Mutex<Shares<Waker>>>);
 
@@ -90,8 +90,8 @@ impl Budget {
         })))
     }
 
-    /// The process's budget of this name; created with `max` bytes if nobody has it. Else its own maximum stands: see
-    /// [`Budget::max`].
+    /// Returns the process's budget of this name; creates it with `max` bytes for the first user. An existing budget keeps its
+    /// maximum: see [`Budget::max`].
     pub fn named(name: &str, max: usize) -> Self {
         let mut all = lock(&NAMED);
         if let Some(known) = all.get(name).and_then(Weak::upgrade) {
@@ -103,7 +103,7 @@ impl Budget {
         budget
     }
 
-    /// Bytes that the files may hold together, but for their least shares.
+    /// Maximum number of bytes that the files may hold together, apart from their minimum shares.
     pub fn max(&self) -> usize {
         lock(&self.0).max
     }
@@ -121,9 +121,9 @@ pub(crate) struct Share {
     file: usize,
 }
 
-/// The answer of [`Share::take`].
+/// Result of [`Share::take`].
 pub(crate) enum Taken {
-    /// `is_pressed`: memory is scarce, and what is held should not wait to be gathered.
+    /// `is_pressed` means that memory is scarce, and held writes should not wait to be combined.
     Yes {
         is_pressed: bool,
     },
@@ -132,14 +132,14 @@ pub(crate) enum Taken {
 
 impl Share {
     pub(crate) fn new(budget: Budget) -> Self {
-        let file = lock(&budget.0).files.insert(Held {
+        let file = lock(&budget.0).files.insert(FileUse {
             used: 0,
             waits: None,
         });
         Share { budget, file }
     }
 
-    /// Takes `bytes`; if that is refused, `waker` is woken when it would be granted.
+    /// Takes `bytes`; if that is refused, `waker` is called when it would be granted.
     pub(crate) fn take(&self, bytes: usize, waker: Option<&Waker>) -> Taken {
         let mut shares = lock(&self.budget.0);
         if shares.take(self.file, bytes) {
@@ -153,7 +153,7 @@ impl Share {
         Taken::No
     }
 
-    /// Gives `bytes` back. The wakers are to be woken without a lock.
+    /// Returns `bytes` to the budget. Call the wakers without a lock.
     #[must_use]
     pub(crate) fn release(&self, bytes: usize) -> Vec<Waker> {
         lock(&self.budget.0).release(self.file, bytes)
@@ -163,9 +163,9 @@ impl Share {
 impl Drop for Share {
     fn drop(&mut self) {
         let mut shares = lock(&self.budget.0);
-        let held = shares.files.remove(self.file);
-        shares.used -= held.used;
-        let admitted = match held.used {
+        let file_use = shares.files.remove(self.file);
+        shares.used -= file_use.used;
+        let admitted = match file_use.used {
             0 => Vec::new(),
             _ => shares.admitted(),
         };
@@ -201,7 +201,7 @@ mod tests {
             files: Slab::new(),
         };
         for _ in 0..files {
-            shares.files.insert(Held {
+            shares.files.insert(FileUse {
                 used: 0,
                 waits: None,
             });
@@ -212,7 +212,7 @@ mod tests {
     const MAX: usize = 256 << 10;
 
     proptest! {
-        /// The twin has a list of writes for each file, and adds them up for each decision.
+        /// The model has a list of writes for each file, and sums them for each decision.
         #[test]
         fn it_decides_as_a_list_would(steps in prop::collection::vec(step(), 0..200)) {
             let mut shares = shares(5, MAX);
@@ -251,12 +251,12 @@ mod tests {
                 }
                 let used: usize = twin.iter().flatten().sum();
                 prop_assert_eq!(shares.used, used);
-                // The bound of the header: each file's least share, or its one large write.
+                // The limit in the module documentation: each file's minimum share, or its one large write.
                 prop_assert!(used <= MAX + 5 * SHARE_BYTES_MIN.max(90_000));
             }
         }
 
-        /// Stalled files take what they get and give nothing back; another one is written and goes on.
+        /// Stalled files take all they can and return nothing; another file is written and must continue.
         #[test]
         fn stalled_files_leave_room_for_the_others(
             stalled in 1..20usize,
@@ -267,10 +267,10 @@ mod tests {
                 shares.take(file % stalled, bytes);
             }
             let free = MAX.saturating_sub(shares.used);
-            // All stalled files hold at most what is free, when they took it: n x free + free >= max, but for one write each.
+            // Stalled files together hold at most what was free at the time: n x free + free >= max, apart from one write each.
             let least = (MAX / (stalled + 1)).saturating_sub(20_000 + SHARE_BYTES_MIN);
             prop_assert!(free >= least.saturating_sub(stalled * SHARE_BYTES_MIN), "{free}");
-            // Even without anything free, the other one has its share, again and again.
+            // Even without free memory, the other file always has its share.
             for _ in 0..10 {
                 prop_assert!(shares.take(stalled, 1000));
                 prop_assert!(shares.take(stalled, SHARE_BYTES_MIN - 1000));
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_one_budget_while_somebody_has_it() {
+    fn name_refers_to_one_budget_while_in_use() {
         let first = Budget::named("a test", 1000);
         assert_eq!(Budget::named("a test", 2000).max(), 1000);
         drop(first);

@@ -1,16 +1,16 @@
-//! The life of one file: what waits, what is done next. No lock, descriptor operation or clock; times are nanoseconds.
+//! State of one file: its queue and its next operation. It has no lock, descriptor operation or clock; times are nanoseconds.
 //!
 //! ```text
 //!   New --opened--> Opened --inspected--> Ready --Close--> Closed (a rename may follow)
-//!     `--------- an operation fails, or it is given up ---------> Failed: the queue is dropped, the descriptor closed
+//!     `--------- an operation fails, or is given up -----------> Failed: the queue is dropped, the descriptor closed
 //! ```
 //!
-//! Entries are done in order, one operation at a time, so a file has one order of effects whatever carries them out. Writes
-//! are gathered: they leave when there is a block of them, when the first has waited for the linger time, or when something
-//! else waits behind them. A position is that of the moment when the operation begins, so that a write that was dropped leaves no hole.
+//! Entries are executed in order, one operation at a time, so a file has one order of effects with any backend. Writes are
+//! combined. They leave when they fill a block, when the first has waited for the linger time, or when another entry follows
+//! them. A position is determined when the operation begins, so that a dropped write leaves no hole.
 //!
-//! The drain contract: after each call that may change something, [`FileCore::take_outputs`] has replies and memory to be
-//! dropped, and [`FileCore::poll_job`] has the next operation, until it returns `None`.
+//! The drain contract: after each call that may change something, take replies and memory to be dropped from
+//! [`FileCore::take_outputs`]. Then call [`FileCore::poll_job`] for the next operation until it returns `None`.
 
 use std::collections::VecDeque;
 use std::io;
@@ -21,38 +21,39 @@ use crate::data::{Data, Piece};
 use crate::failure::Failure;
 use crate::job::{Access, Done, Fd, Job, Stat, Writing};
 
-/// Small writes are gathered into blocks of this size, which are also what a full budget drops one of.
+/// Size of the blocks of small writes; when the budget is exhausted, whole blocks are dropped.
 const SMALL_BLOCK_BYTES: usize = 4 << 10;
-/// A first block is made for this many bytes: a packet or two of a slow stream.
+/// Initial capacity of the first block: a packet or two of a slow stream.
 const SMALL_BLOCK_BYTES_MIN: usize = 512;
-/// Of one write operation. The system takes 1024 (IOV_MAX).
+/// Maximum number of pieces of one write operation. The system allows 1024 (IOV_MAX).
 const PIECES_MAX: usize = 128;
 
-/// How a file is treated.
+/// Settings of a file.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) path: Arc<Path>,
     pub(crate) access: Access,
     pub(crate) with_parents: bool,
-    /// Writes leave when there is this much, and about as much at a time.
+    pub(crate) permissions: u32,
+    /// Size at which combined writes leave, and their approximate size.
     pub(crate) block_bytes: usize,
-    /// No write waits to be gathered for longer.
+    /// Maximum time for which a write waits to be combined.
     pub(crate) linger_ns: u64,
-    /// What was written is synced after this time.
+    /// Maximum time until written data are synced.
     pub(crate) sync_every_ns: Option<u64>,
 }
 
-/// An order, in its place among the writes.
+/// An operation, in order with the writes.
 #[derive(Debug, Clone)]
 pub(crate) enum Step {
-    /// Answered when the file is open.
+    /// Completes when the file is open.
     Opened,
     Read {
         at: u64,
         bytes: usize,
     },
     Sync,
-    /// Empties the file, up to where its writer began.
+    /// Empties the file, down to where its writer began.
     Restart,
     Close,
     Rename {
@@ -65,7 +66,7 @@ enum Entry<T> {
     Write {
         piece: Piece,
         bytes: usize,
-        /// Not dropped to make room.
+        /// Whether it must not be dropped to make room.
         is_kept: bool,
     },
     Seek(u64),
@@ -77,7 +78,7 @@ enum Current<T> {
     Open,
     Inspect,
     Write(usize),
-    /// By the clock; nobody waits for it.
+    /// A sync by the clock, without a waiting caller.
     Sync,
     Close,
     Do(Step, T),
@@ -91,12 +92,12 @@ enum Stage {
     Failed(Failure),
 }
 
-/// What is to be done without a lock.
+/// Results to be handled without a lock.
 pub(crate) struct Outputs<T> {
     pub(crate) replies: Vec<(T, Result<Done, Failure>)>,
-    /// Dropped only: whoever owns the memory may be called.
+    /// Only to be dropped, because that may call the owner of the memory.
     pub(crate) discarded: Vec<Piece>,
-    /// For the budget.
+    /// Number of bytes to return to the budget.
     pub(crate) released: usize,
     pub(crate) has_failed: bool,
 }
@@ -135,21 +136,21 @@ pub(crate) struct FileCore<T> {
     fd: Option<Fd>,
     stat: Stat,
     current: Option<Current<T>>,
-    /// What a short write has left, and its bytes in the budget.
+    /// Rest of a short write, and its bytes in the budget.
     rest: Option<(Writing, usize)>,
     queue: VecDeque<Entry<T>>,
-    /// Entries that are no writes: they want the writes before them done.
+    /// Number of entries other than writes: they require the writes before them to be done.
     orders: usize,
     queued_bytes: usize,
-    /// When the first queued write came.
+    /// Arrival of the first queued write.
     first_ns: Option<u64>,
-    /// Somebody waits for room.
+    /// Whether a caller waits for room.
     is_hurried: bool,
     begin: u64,
     cursor: u64,
-    /// The first write since the last sync was done then.
+    /// Time of the first write since the last sync.
     dirty_ns: Option<u64>,
-    /// The end of the file is in the queue, or has been.
+    /// Whether the end of the file is queued, or has been.
     has_end: bool,
     outputs: Outputs<T>,
     counts: Counts,
@@ -193,7 +194,7 @@ impl<T> FileCore<T> {
         self.has_end
     }
 
-    /// Known once it is open.
+    /// Known after the file has been opened.
     pub(crate) fn stat(&self) -> Option<Stat> {
         matches!(self.stage, Stage::Ready | Stage::Closed).then_some(self.stat)
     }
@@ -210,7 +211,7 @@ impl<T> FileCore<T> {
         std::mem::take(&mut self.outputs)
     }
 
-    /// The file has not failed, and the budget has admitted the bytes.
+    /// Queues a write. The file must not have failed, and the budget must have admitted the bytes.
     pub(crate) fn handle_write(&mut self, data: Data<'_>, is_kept: bool, now_ns: u64) {
         let bytes = data.len();
         self.queued_bytes += bytes;
@@ -259,12 +260,12 @@ impl<T> FileCore<T> {
         self.queue.push_back(Entry::Do(step, ticket));
     }
 
-    /// Queued writes should leave at once.
+    /// Makes queued writes leave at once.
     pub(crate) fn hurry(&mut self) {
         self.is_hurried = true;
     }
 
-    /// Drops the oldest queued write that may be dropped; its bytes.
+    /// Drops the oldest queued write that may be dropped; returns its bytes.
     pub(crate) fn drop_oldest(&mut self) -> Option<usize> {
         let may_go = |entry: &Entry<T>| matches!(entry, Entry::Write { is_kept: false, .. });
         let place = self.queue.iter().position(may_go)?;
@@ -294,14 +295,14 @@ impl<T> FileCore<T> {
         self.settle_gathering(0);
     }
 
-    /// Nothing more is written. An operation under way is to be cancelled.
+    /// Ends all writing. The caller must cancel an operation under way.
     pub(crate) fn give_up(&mut self) {
         if !matches!(self.stage, Stage::Failed(_) | Stage::Closed) {
             self.fail("finish", &io::Error::from_raw_os_error(libc::ECANCELED));
         }
     }
 
-    /// Whether [`FileCore::poll_job`] has something.
+    /// Whether [`FileCore::poll_job`] has an operation.
     pub(crate) fn wants_turn(&self, now_ns: u64) -> bool {
         if self.current.is_some() {
             return false;
@@ -322,7 +323,7 @@ impl<T> FileCore<T> {
         }
     }
 
-    /// When the file wants a turn without any input.
+    /// Time at which the file needs a turn without any input.
     pub(crate) fn next_timeout(&self) -> Option<u64> {
         if self.current.is_some() || !matches!(self.stage, Stage::Ready) {
             return None;
@@ -333,7 +334,7 @@ impl<T> FileCore<T> {
         linger.into_iter().chain(self.sync_at_ns()).min()
     }
 
-    /// The next operation. Its result is for [`FileCore::handle_done`], before the next one.
+    /// Returns the next operation. Pass its result to [`FileCore::handle_done`] before the next one.
     pub(crate) fn poll_job(&mut self, now_ns: u64) -> Option<Job> {
         if self.current.is_some() {
             return None;
@@ -345,6 +346,7 @@ impl<T> FileCore<T> {
                     path: self.plan.path.clone(),
                     access: self.plan.access,
                     with_parents: self.plan.with_parents,
+                    permissions: self.plan.permissions,
                 })
             }
             Stage::Opened => {
@@ -398,7 +400,7 @@ impl<T> FileCore<T> {
         self.queue.pop_front()
     }
 
-    /// `None`: it was done at once.
+    /// Returns `None` if it was done at once.
     fn begin_step(&mut self) -> Option<Job> {
         let Some(Entry::Do(step, ticket)) = self.pop_order() else {
             return None;
@@ -429,7 +431,7 @@ impl<T> FileCore<T> {
                 file,
                 bytes: self.begin,
             },
-            // What has gone into a pipe cannot be taken back.
+            // Data written into a pipe cannot be taken back.
             (Step::Restart, Some(_)) => {
                 self.outputs.replies.push((ticket, Ok(Done::Nothing)));
                 return None;
@@ -446,7 +448,7 @@ impl<T> FileCore<T> {
     }
 
     fn begin_close(&mut self, current: Current<T>) -> Option<Job> {
-        // No operation is under way, so nobody else has it.
+        // No operation is under way, so this is the only reference.
         let file = Arc::into_inner(self.fd.take()?)?;
         self.current = Some(current);
         Some(Job::Close { file })
@@ -458,8 +460,8 @@ impl<T> FileCore<T> {
         Some(Job::Write { file, writing })
     }
 
-    /// The writes that stand first, as one operation. A block at most, or one larger piece: the rest can still be dropped if the disk
-    /// stalls.
+    /// Takes the writes at the front as one operation. It has at most a block, or one larger piece: the rest can still be dropped
+    /// if the disk stalls.
     fn gather(&mut self, now_ns: u64) -> (Writing, usize) {
         let (mut pieces, mut bytes) = (Vec::new(), 0);
         while pieces.len() < PIECES_MAX
@@ -476,7 +478,7 @@ impl<T> FileCore<T> {
             pieces.push(piece);
         }
         self.queued_bytes -= bytes;
-        // What is left was due, too.
+        // The remaining writes were due too.
         self.is_hurried = true;
         self.settle_gathering(now_ns);
         let at = self.stat.is_regular.then_some(self.cursor);
@@ -488,7 +490,7 @@ impl<T> FileCore<T> {
         (writing, bytes)
     }
 
-    /// Writes have left the queue; those behind them count from `now_ns`.
+    /// Writes have left the queue; the waiting time of those after them starts at `now_ns`.
     fn settle_gathering(&mut self, now_ns: u64) {
         let is_left = self
             .queue
@@ -515,7 +517,7 @@ impl<T> FileCore<T> {
         self.fd.is_some() && self.sync_at_ns().is_some_and(|ns| ns <= now_ns)
     }
 
-    /// The operation is done.
+    /// Handles the result of an operation.
     pub(crate) fn handle_done(&mut self, now_ns: u64, result: io::Result<Done>) {
         let Some(current) = self.current.take() else {
             return;
@@ -568,7 +570,7 @@ impl<T> FileCore<T> {
                 self.outputs.discarded.append(&mut writing.pieces);
                 if left > 0 {
                     self.counts.lost += left as u64;
-                    // The system writes nothing and has no reason.
+                    // The system writes nothing and gives no reason.
                     self.fail("write", &io::Error::from_raw_os_error(libc::EIO));
                 }
             }
@@ -619,7 +621,7 @@ impl<T> FileCore<T> {
         self.outputs.released += bytes;
     }
 
-    /// A queued write goes.
+    /// Removes a queued write without writing it.
     fn forget(&mut self, piece: Piece, bytes: usize) {
         self.queued_bytes -= bytes;
         self.release(bytes);
@@ -632,7 +634,7 @@ impl<T> FileCore<T> {
         self.fail(operation, &error);
     }
 
-    /// The first failure stands.
+    /// Records the first failure.
     fn fail(&mut self, operation: &'static str, error: &io::Error) {
         if matches!(self.stage, Stage::Failed(_)) {
             return;

@@ -1,11 +1,11 @@
 //! Bytes on their way to a file.
 
-/// Bytes that the service keeps until they are written: a vector, a mapped buffer of a media framework.
+/// Bytes that the service keeps until they are written, for example a vector or a mapped buffer of a media framework.
 pub type Owned = Box<dyn AsRef<[u8]> + Send + Sync>;
 
 /// Bytes for [`File::poll_write`](crate::File::poll_write).
 pub enum Data<'a> {
-    /// Copied into a block with what comes before and after: right for packets, whose memory is wanted back.
+    /// Copied into a block with its neighbours: right for packets, whose memory is needed again.
     Copy(&'a [u8]),
     /// Kept without a copy.
     Owned(Owned),

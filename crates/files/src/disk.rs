@@ -5,39 +5,39 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock, Mutex, Weak};
 
 use crate::backend::Backend;
-use crate::desk::{Desk, Loose, Service, Shared};
 use crate::file::{File, Options};
 use crate::job::{Done, Job, Stat};
 use crate::lock;
 use crate::op::Op;
 use crate::pool::Pool;
 use crate::ring::Ring;
+use crate::service::{Loose, Service, ServiceThread, Shared};
 use crate::wake::Wake;
 
-/// How operations are carried out.
+/// How operations are executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Mode {
-    /// io_uring where the system allows it, else threads. The environment variable [`MODE_VARIABLE`] decides first.
+    /// io_uring if the system allows it, otherwise threads. The environment variable [`MODE_VARIABLE`] takes precedence.
     #[default]
     Auto,
     /// io_uring, or an error.
     Ring,
-    /// A few threads that may wait.
+    /// A few threads that may block.
     Threads,
 }
 
 /// Environment variable with the mode of [`Mode::Auto`]: `auto`, `io-uring`, `threads`.
 pub const MODE_VARIABLE: &str = "THREADBARE_DISK";
 
-/// Why there is no service.
+/// Why the service is not available.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StartError {
-    /// The system has no io_uring for this process.
+    /// The system does not allow this process io_uring.
     #[error(
         "io_uring is not available: {0}; use threads, or allow it (sysctl kernel.io_uring_disabled, seccomp)"
     )]
     Ring(String),
-    /// The variable has no mode.
+    /// The value of the variable is not a mode.
     #[error("{MODE_VARIABLE}={0}: expected auto, io-uring or threads")]
     Variable(String),
     /// The system refuses a thread or a descriptor.
@@ -45,7 +45,7 @@ pub enum StartError {
     Thread(String),
 }
 
-/// The service. Clones are of the same one; with the last user of it and of its files, its thread ends.
+/// The service. Clones refer to the same service. Its thread ends with the last user of it and of its files.
 #[derive(Clone)]
 pub struct Disk {
     service: Arc<Service>,
@@ -58,16 +58,16 @@ impl std::fmt::Debug for Disk {
     }
 }
 
-/// By the mode asked for, with the mode that it is.
+/// Services by requested mode, with their actual mode.
 type Known = HashMap<Mode, (Weak<Service>, Mode)>;
 
 static SHARED: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
 
 impl Disk {
-    /// The process's service of this mode.
+    /// Returns the process's service of this mode.
     ///
     /// # Errors
-    /// There is none: see [`StartError`].
+    /// Fails if the service cannot start: see [`StartError`].
     pub fn shared(mode: Mode) -> Result<Disk, StartError> {
         let mode = match (mode, std::env::var(MODE_VARIABLE)) {
             (Mode::Auto, Ok(text)) => match text.as_str() {
@@ -79,7 +79,7 @@ impl Disk {
             _ => mode,
         };
         let mut all = lock(&SHARED);
-        // A ring that somebody asked for is what others would get.
+        // With `Auto`, a running ring is used even if it was requested explicitly.
         let asked: &[Mode] = match mode {
             Mode::Auto => &[Mode::Auto, Mode::Ring],
             Mode::Ring => &[Mode::Ring],
@@ -97,10 +97,10 @@ impl Disk {
         Ok(disk)
     }
 
-    /// A service of its own.
+    /// Starts a separate service.
     ///
     /// # Errors
-    /// As those of [`Disk::shared`].
+    /// The same as those of [`Disk::shared`].
     pub fn start(mode: Mode) -> Result<Disk, StartError> {
         let failed = |error: std::io::Error| StartError::Thread(error.to_string());
         let wake = Wake::new().map_err(failed)?;
@@ -124,26 +124,26 @@ impl Disk {
         mode: Mode,
     ) -> Result<Disk, StartError> {
         let shared = Arc::new(Shared::new(wake));
-        let desk = Desk::new(shared.clone(), backend);
+        let service_thread = ServiceThread::new(shared.clone(), backend);
         let thread = std::thread::Builder::new().name("ts:disk".into());
         thread
-            .spawn(move || desk.run())
+            .spawn(move || service_thread.run())
             .map_err(|error| StartError::Thread(error.to_string()))?;
         let service = Arc::new(Service(shared));
         Ok(Disk { service, mode })
     }
 
-    /// How operations are carried out: not [`Mode::Auto`].
+    /// Returns the actual mode, never [`Mode::Auto`].
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// A file at `path`. Comes back at once: what opening brings is the result of [`File::opened`] and of all later operations.
+    /// Opens a file at `path`. It returns at once: [`File::opened`] and all later operations return the result of opening.
     pub fn open(&self, path: impl AsRef<Path>, options: Options) -> File {
         File::new(&self.service, path.as_ref(), options)
     }
 
-    /// Gives a file another name, in place of a file that has it.
+    /// Renames a file, and replaces a file of the new name.
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Op<()> {
         let job = Job::Rename {
             from: from.as_ref().into(),
@@ -161,7 +161,7 @@ impl Disk {
         self.loose("remove", path.as_ref(), job, |_| ())
     }
 
-    /// What is known of a file.
+    /// Returns the attributes of a file.
     pub fn stat(&self, path: impl AsRef<Path>) -> Op<Stat> {
         let job = Job::Stat {
             path: path.as_ref().into(),

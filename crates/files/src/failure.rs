@@ -1,10 +1,10 @@
-//! What an operation on a file failed with.
+//! Failure of an operation on a file.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// An operation failed. Says which, on which path, with the system's error.
+/// An operation failed. Contains the operation, the path and the system's error.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{}: cannot {operation}: {}", path.display(), describe(*code))]
 pub struct Failure {
@@ -37,7 +37,7 @@ impl Failure {
         self.code
     }
 
-    /// Whether the operation was given up on demand ([`File::give_up`](crate::File::give_up)).
+    /// Whether the operation was cancelled on demand ([`File::give_up`](crate::File::give_up)).
     pub fn is_cancelled(&self) -> bool {
         self.code == libc::ECANCELED
     }
@@ -51,7 +51,7 @@ fn describe(code: i32) -> String {
     }
 }
 
-/// Those that operators look for.
+/// Error numbers that operators look for.
 const NAMES: &[(i32, &str)] = &[
     (libc::EACCES, "EACCES"),
     (libc::ECANCELED, "ECANCELED"),

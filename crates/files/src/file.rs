@@ -9,34 +9,37 @@ use std::time::Duration;
 use crate::budget::{Budget, Share, Taken};
 use crate::core::{Counts, FileCore, Plan, Step};
 use crate::data::Data;
-use crate::desk::{FileShared, Service};
 use crate::failure::Failure;
 use crate::job::{Access, Done, Stat};
 use crate::op::Op;
+use crate::service::{FileShared, Service};
 
-/// How a file is opened and written.
+/// Options for opening and writing a file.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// For reading or writing.
     pub access: Access,
-    /// Missing directories are created.
+    /// Whether missing directories are created.
     pub with_parents: bool,
-    /// Small writes are gathered until there is this much, and written about as much at a time, bytes.
+    /// Permissions of a new file, before the umask. Each class of users that may read the file may enter its new directory.
+    pub permissions: u32,
+    /// Size in bytes at which combined small writes leave, and their approximate size.
     pub block_bytes: usize,
-    /// No write waits longer than this to be gathered: what a crash of the process may cost.
+    /// Maximum time for which a write waits to be combined; a crash of the process may lose this much.
     pub linger: Duration,
-    /// What was written is on the disk after this time, as far as the system can tell.
+    /// Maximum time until written data are on the disk, as far as the system can tell.
     pub sync_every: Option<Duration>,
-    /// Of the writes that wait; `None`: no bound but the user's.
+    /// Budget of waiting writes; `None` for no limit but the user's.
     pub budget: Option<Budget>,
 }
 
 impl Options {
-    /// For this access, with the defaults: blocks of 64 KiB, a linger of half a second, no sync and no budget.
+    /// Options for this access, with the defaults: blocks of 64 KiB, a linger of half a second, no sync and no budget.
     pub fn new(access: Access) -> Self {
         Options {
             access,
             with_parents: false,
+            permissions: 0o666,
             block_bytes: 64 << 10,
             linger: Duration::from_millis(500),
             sync_every: None,
@@ -45,18 +48,18 @@ impl Options {
     }
 }
 
-/// How a file ends.
+/// Steps at the end of a file.
 #[derive(Debug, Clone, Default)]
 pub struct Ending {
-    /// Everything is on the disk before the end.
+    /// Whether everything is synced to the disk before the end.
     pub sync: bool,
-    /// The file gets this name when all of it is there, in place of a file that has it.
+    /// Name that the file gets after it is complete; a file of that name is replaced.
     pub rename_to: Option<PathBuf>,
 }
 
-/// An open file. Operations take effect in the order in which they were asked for, and one at a time; nothing here waits.
+/// An open file. Operations take effect in the order of their calls, one at a time. No function blocks.
 ///
-/// Dropped, it writes what it has and closes.
+/// If it is dropped, it writes its queued data and closes.
 pub struct File {
     shared: Arc<FileShared>,
     _service: Arc<Service>,
@@ -78,6 +81,7 @@ impl File {
             path: path.into(),
             access: options.access,
             with_parents: options.with_parents,
+            permissions: options.permissions,
             block_bytes: options.block_bytes,
             linger_ns: ns(options.linger),
             sync_every_ns: options.sync_every.map(ns),
@@ -93,12 +97,12 @@ impl File {
         }
     }
 
-    /// The path, or the one that it was renamed to.
+    /// The path, or the new one after a rename.
     pub fn path(&self) -> PathBuf {
         self.shared.lock().core.path().to_path_buf()
     }
 
-    /// Why nothing more can be done with it.
+    /// Failure after which the file cannot be used any more.
     pub fn failure(&self) -> Option<Failure> {
         self.shared.lock().core.failure().cloned()
     }
@@ -108,22 +112,22 @@ impl File {
         self.shared.lock().core.counts()
     }
 
-    /// What was known when it was opened; `None` before.
+    /// Attributes at the time of opening; `None` before.
     pub fn stat(&self) -> Option<Stat> {
         self.shared.lock().core.stat()
     }
 
-    /// `waker` is woken when the file fails.
+    /// Wakes `waker` when the file fails.
     pub fn watch(&self, waker: Waker) {
         self.shared.watch(waker);
     }
 
-    /// The budget of all later writes, if the options had none. Before the first write.
+    /// Sets the budget of all later writes, if the options had none. Call it before the first write.
     pub fn set_budget(&self, budget: Budget) {
         let _ = self.shared.share.get_or_init(|| Share::new(budget));
     }
 
-    /// Completes when it is open, and all that was written before this call has been written.
+    /// Completes when the file is open, and everything written before this call has been written.
     pub fn opened(&self) -> Op<Stat> {
         self.step(Step::Opened, |done| match done {
             Done::Stat(stat) => stat,
@@ -134,13 +138,13 @@ impl File {
         })
     }
 
-    /// Adds `bytes` bytes behind the last ones, as `data` gives them, if the budget admits them; else it is ready when that may have
-    /// changed. Ready means that the service has the data, not that it is written: an error comes with a later call.
+    /// Appends `bytes` bytes, which `data` supplies, if the budget admits them. Otherwise it is woken when that may have changed.
+    /// Ready means that the service has the data, not that it is written: an error comes with a later call.
     ///
-    /// `is_kept`: [`File::drop_oldest`] leaves them, as a header.
+    /// With `is_kept`, [`File::drop_oldest`] does not drop them; for example a header.
     ///
     /// # Errors
-    /// The file has failed, now or earlier.
+    /// Fails if the file has failed, now or earlier.
     pub fn poll_write<'a>(
         &self,
         cx: &mut Context<'_>,
@@ -158,13 +162,13 @@ impl File {
         is_kept: bool,
         data: impl FnOnce() -> Data<'a>,
     ) -> Poll<Result<(), Failure>> {
-        let mut kept = self.shared.lock();
-        if let Some(failure) = kept.core.failure() {
+        let mut state = self.shared.lock();
+        if let Some(failure) = state.core.failure() {
             return Poll::Ready(Err(failure.clone()));
         }
-        if kept.core.has_end() {
+        if state.core.has_end() {
             let error = io::Error::from_raw_os_error(libc::EBADF);
-            return Poll::Ready(Err(Failure::new(kept.core.path(), "write", &error)));
+            return Poll::Ready(Err(Failure::new(state.core.path(), "write", &error)));
         }
         if bytes == 0 {
             return Poll::Ready(Ok(()));
@@ -177,28 +181,29 @@ impl File {
             Taken::Yes { is_pressed } => {
                 let data = data();
                 debug_assert_eq!(data.len(), bytes);
-                kept.core.handle_write(data, is_kept, self.shared.now_ns());
+                state.core.handle_write(data, is_kept, self.shared.now_ns());
                 if is_pressed {
-                    kept.core.hurry();
+                    state.core.hurry();
                 }
                 true
             }
             Taken::No => {
-                kept.core.hurry();
+                state.core.hurry();
                 false
             }
         };
-        self.shared.settle(kept);
-        match is_taken {
-            true => Poll::Ready(Ok(())),
-            false => Poll::Pending,
+        self.shared.settle(state);
+        if is_taken {
+            Poll::Ready(Ok(()))
+        } else {
+            Poll::Pending
         }
     }
 
-    /// As [`File::poll_write`], as a future.
+    /// Acts as [`File::poll_write`], as a future.
     ///
     /// # Errors
-    /// The file has failed.
+    /// Fails if the file has failed.
     pub async fn write(&self, data: Data<'_>) -> Result<(), Failure> {
         let mut data = Some(data);
         std::future::poll_fn(|cx| {
@@ -208,38 +213,38 @@ impl File {
         .await
     }
 
-    /// Drops the oldest bytes that wait to be written: a block of small writes, or one large write. Their number; `None`: there are
-    /// none that may be dropped. What comes later takes their place in the file.
+    /// Drops the oldest bytes that wait to be written: a block of small writes, or one large write. Returns their number; `None`
+    /// if none may be dropped. Later bytes take their place in the file.
     pub fn drop_oldest(&self) -> Option<usize> {
-        let mut kept = self.shared.lock();
-        let bytes = kept.core.drop_oldest();
-        self.shared.settle(kept);
+        let mut state = self.shared.lock();
+        let bytes = state.core.drop_oldest();
+        self.shared.settle(state);
         bytes
     }
 
-    /// Later writes go to this position, bytes from where this writer began.
+    /// Later writes go to this position, in bytes from where this writer began.
     pub fn seek(&self, position: u64) {
-        let mut kept = self.shared.lock();
-        kept.core.handle_seek(position);
-        self.shared.settle(kept);
+        let mut state = self.shared.lock();
+        state.core.handle_seek(position);
+        self.shared.settle(state);
     }
 
-    /// Everything written so far is on the disk.
+    /// Completes when everything written so far is on the disk.
     pub fn sync(&self) -> Op<()> {
         self.step(Step::Sync, |_| ())
     }
 
-    /// Drops what waits to be written, and empties the file as far as this writer has filled it. Later writes begin there.
+    /// Drops all waiting writes, and removes everything from the file that this writer has written. Later writes begin there.
     pub fn restart(&self) -> Op<()> {
         let (op, slot) = Op::new(|_| ());
-        let mut kept = self.shared.lock();
-        kept.core.drop_queued();
-        kept.core.handle_step(Step::Restart, slot);
-        self.shared.settle(kept);
+        let mut state = self.shared.lock();
+        state.core.drop_queued();
+        state.core.handle_step(Step::Restart, slot);
+        self.shared.settle(state);
         op
     }
 
-    /// `bytes` bytes from the position on; fewer at the end of the file. A file without positions gives what it has.
+    /// Reads `bytes` bytes from the position on; fewer at the end of the file. A file without positions returns what it has.
     pub fn read(&self, at: u64, bytes: usize) -> Op<Vec<u8>> {
         self.step(Step::Read { at, bytes }, |done| match done {
             Done::Read(bytes) => bytes,
@@ -247,12 +252,12 @@ impl File {
         })
     }
 
-    /// Writes everything, and closes. The operation is the last one: nothing can be written any more.
+    /// Writes everything, and closes. This is the last operation: nothing can be written after it.
     pub fn close(&self, ending: Ending) -> Op<()> {
         self.end(ending, Some(Step::Close))
     }
 
-    /// Writes everything, and ends the file as [`File::close`] does, but for closing it: more may be written.
+    /// Writes everything, and ends the file as [`File::close`] does, but does not close it: more may be written.
     pub fn finish(&self, ending: Ending) -> Op<()> {
         self.end(ending, None)
     }
@@ -265,31 +270,30 @@ impl File {
             durable: ending.sync,
         });
         let mut steps: Vec<Step> = [sync, close, rename].into_iter().flatten().collect();
-        // The last one tells that all are done.
+        // The result of the last step stands for all.
         let last = steps.pop().unwrap_or(Step::Opened);
-        let mut kept = self.shared.lock();
+        let mut state = self.shared.lock();
         for step in steps {
-            kept.core.handle_step(step, Arc::default());
+            state.core.handle_step(step, Arc::default());
         }
-        kept.core.handle_step(last, slot);
-        self.shared.settle(kept);
+        state.core.handle_step(last, slot);
+        self.shared.settle(state);
         op
     }
 
-    /// Drops what waits to be written, and closes as soon as the operation under way has ended; an operation on a pipe is
-    /// cancelled.
+    /// Drops all waiting writes, and closes after the operation under way has ended; an operation on a pipe is cancelled.
     pub fn give_up(&self) {
-        let mut kept = self.shared.lock();
-        kept.core.give_up();
-        self.shared.cancel(&kept);
-        self.shared.settle(kept);
+        let mut state = self.shared.lock();
+        state.core.give_up();
+        self.shared.cancel(&state);
+        self.shared.settle(state);
     }
 
     fn step<T>(&self, step: Step, convert: fn(Done) -> T) -> Op<T> {
         let (op, slot) = Op::new(convert);
-        let mut kept = self.shared.lock();
-        kept.core.handle_step(step, slot);
-        self.shared.settle(kept);
+        let mut state = self.shared.lock();
+        state.core.handle_step(step, slot);
+        self.shared.settle(state);
         op
     }
 }

@@ -1,4 +1,4 @@
-//! What a backend is asked to do, and what it answers.
+//! Operations of a backend, and their results.
 
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
@@ -10,37 +10,37 @@ use crate::data::Piece;
 /// An open file, for the operations on it.
 pub(crate) type Fd = Arc<OwnedFd>;
 
-/// How a file is opened.
+/// Access mode of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// For reading.
     Read,
-    /// For writing; the file is created, or made empty.
+    /// For writing; the file is created or truncated.
     Write,
-    /// For writing behind what is there; the file is created if need be.
+    /// For appending; the file is created if necessary.
     Append,
 }
 
-/// What is known of a file.
+/// Attributes of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
     /// Its length.
     pub bytes: u64,
-    /// Has a length and positions: not a pipe, socket, terminal or directory.
+    /// Whether it has a length and positions: not a pipe, socket, terminal or directory.
     pub is_regular: bool,
 }
 
 /// One write operation.
 pub(crate) struct Writing {
     pub(crate) pieces: Vec<Piece>,
-    /// `None`: the file has no positions.
+    /// `None` if the file has no positions.
     pub(crate) at: Option<u64>,
-    /// Bytes of it that an earlier operation has written.
+    /// Number of bytes that an earlier operation has written.
     pub(crate) skip: usize,
 }
 
 impl Writing {
-    /// What is left to write.
+    /// Returns the slices still to be written.
     pub(crate) fn slices(&self) -> Vec<IoSlice<'_>> {
         let mut skip = self.skip;
         let mut slices = Vec::with_capacity(self.pieces.len());
@@ -65,8 +65,9 @@ pub(crate) enum Job {
     Open {
         path: Arc<Path>,
         access: Access,
-        /// Missing directories are created.
+        /// Whether missing directories are created.
         with_parents: bool,
+        permissions: u32,
     },
     Inspect {
         file: Fd,
@@ -80,7 +81,7 @@ pub(crate) enum Job {
         at: Option<u64>,
         bytes: usize,
     },
-    /// The file's data is on the disk, and what is needed to read it.
+    /// Syncs the file's data, and the metadata needed to read it, to the disk.
     Sync {
         file: Fd,
     },
@@ -94,7 +95,7 @@ pub(crate) enum Job {
     Rename {
         from: Arc<Path>,
         to: Arc<Path>,
-        /// The directory's entry is on the disk, too.
+        /// Whether the directory entry is synced to the disk too.
         durable: bool,
     },
     Remove {
@@ -105,13 +106,13 @@ pub(crate) enum Job {
     },
 }
 
-/// What an operation brought.
+/// Result of an operation.
 pub(crate) enum Done {
     Nothing,
     Opened(OwnedFd),
     Stat(Stat),
-    /// With what was to be written, and how much was.
+    /// The data to be written, and the number of bytes written.
     Wrote(Writing, usize),
-    /// Shorter than asked: the file ends there.
+    /// Shorter than requested if the file ends there.
     Read(Vec<u8>),
 }

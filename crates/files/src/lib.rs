@@ -1,8 +1,8 @@
 //! Files of thousands of streams without a thread each.
 //!
-//! A [`Disk`] is one service thread (`ts:disk`) with an io_uring, or, where the system does not allow that, with a few writer threads.
-//! A [`File`] takes writes, reads and the rest in order; each is a plain future, for any executor or for none. A future that is
-//! dropped changes nothing: what the kernel uses belongs to the service.
+//! A [`Disk`] is one service thread (`ts:disk`) with an io_uring, or with a few writer threads if the system does not allow that.
+//! A [`File`] takes writes, reads and other operations in order; each is a plain future, for any executor or none. Dropping a
+//! future changes nothing: the memory that the kernel uses belongs to the service.
 //!
 //! ```
 //! use threadbare_files::{Access, Budget, Data, Disk, Ending, Mode, Options};
@@ -27,18 +27,17 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! **Slow disks.** An operation that does not come back holds up its own file only: the ring's other operations go on, and a writer
-//! thread that is stuck is replaced by another one, up to a bound. What waits for the disk is bounded by a [`Budget`] that a slow file
-//! cannot take from the others.
+//! **Slow disks.** An operation that does not return delays only its own file. The ring's other operations continue, and a stuck
+//! writer thread is replaced by another one, up to a maximum. A [`Budget`] limits the data that wait for the disk; a slow file
+//! cannot take it from the others.
 //!
-//! **Crashes.** What was written is with the kernel half a second later at the latest ([`Options::linger`]), where it survives the process;
-//! with [`Options::sync_every`] it survives the machine.
+//! **Crashes.** Written data are with the kernel after at most half a second ([`Options::linger`]), and there survive the
+//! process. With [`Options::sync_every`] they survive a crash of the machine.
 
 mod backend;
 mod budget;
 mod core;
 mod data;
-mod desk;
 mod disk;
 mod failure;
 mod file;
@@ -46,9 +45,10 @@ mod job;
 mod op;
 mod pool;
 mod ring;
+mod service;
 mod wake;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use threadbare_base::lock;
 
 pub use self::budget::{Budget, SHARE_BYTES_MIN};
 pub use self::core::Counts;
@@ -58,11 +58,6 @@ pub use self::failure::Failure;
 pub use self::file::{Ending, File, Options};
 pub use self::job::{Access, Stat};
 pub use self::op::Op;
-
-/// Locks, also after a panic in another thread: each section leaves a whole state.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 #[cfg(test)]
 mod tests;

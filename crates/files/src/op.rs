@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::job::Done;
 use crate::lock;
 
-/// Where the result arrives.
+/// Receives the result.
 #[derive(Default)]
 pub(crate) struct Slot(Mutex<State>);
 
@@ -19,7 +19,7 @@ struct State {
 }
 
 impl Slot {
-    /// To be called without a lock: it wakes.
+    /// Call it without a lock, because it wakes.
     pub(crate) fn complete(&self, result: Result<Done, Failure>) {
         let waker = {
             let mut state = lock(&self.0);
@@ -32,7 +32,7 @@ impl Slot {
     }
 }
 
-/// An operation that the service does. It goes on if this is dropped; what it needs belongs to the service.
+/// An operation of the service. It continues if this is dropped; its resources belong to the service.
 #[must_use = "futures do nothing unless polled"]
 pub struct Op<T> {
     slot: Arc<Slot>,

@@ -1,12 +1,13 @@
-//! Operations on a few threads that may wait, where there is no io_uring.
+//! Operations on a few threads that may block, for systems without io_uring.
 //!
-//! A thread that is stuck in an operation for [`STALL`] is replaced by another one while others wait, up to
-//! [`THREADS_MAX`], so that one stalled disk does not hold up the files of another. A thread ends when it has nothing to do
-//! and the usual number of others has not either.
+//! A thread that is stuck in an operation for [`STALL`] is replaced by another one if jobs wait, up to [`THREADS_MAX`]. One
+//! stalled disk thus does not delay the files of another. An idle thread ends if the usual number of other threads are idle too.
 
 use std::collections::{HashMap, VecDeque};
+use std::fs::DirBuilder;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex};
@@ -21,20 +22,20 @@ use crate::job::{Access, Done, Job, Stat, Writing};
 use crate::lock;
 use crate::wake::Wake;
 
-/// Threads, unless some are stuck.
+/// Number of threads, unless some are stuck.
 pub(crate) const THREADS: usize = 2;
-/// With those that replace stuck ones.
+/// Maximum number of threads, including the replacements of stuck ones.
 const THREADS_MAX: usize = 16;
-/// An operation that takes this long is stuck.
+/// Duration after which an operation counts as stuck.
 const STALL: Duration = Duration::from_millis(250);
-/// How often a wait on a pipe looks whether it was cancelled.
+/// Interval at which a wait on a pipe checks for cancellation.
 const CANCEL_CHECK: Duration = Duration::from_millis(20);
 
 pub(crate) struct Pool {
     shared: Arc<Shared>,
     cancels: HashMap<u64, Arc<AtomicBool>>,
     wake: Wake,
-    /// When jobs began to wait without any being taken, and how many had been.
+    /// Time since which jobs have waited without any being taken, and the number taken before.
     waiting_since: Option<(Instant, u64)>,
 }
 
@@ -50,7 +51,7 @@ struct State {
     done: Vec<Finished>,
     threads: usize,
     idle: usize,
-    /// Jobs taken so far.
+    /// Number of jobs taken so far.
     taken: u64,
     has_ended: bool,
 }
@@ -69,7 +70,7 @@ impl Pool {
         }
     }
 
-    /// What the threads have done.
+    /// Takes the finished operations.
     pub(crate) fn collect(&mut self, done: &mut Vec<Finished>) {
         let mut state = lock(&self.shared.state);
         for finished in state.done.drain(..) {
@@ -78,7 +79,7 @@ impl Pool {
         }
     }
 
-    /// Replaces stuck threads. The time until it is to be called again, if it is.
+    /// Replaces stuck threads. Returns the time until it must be called again, if any.
     pub(crate) fn relieve(&mut self) -> Option<Duration> {
         let mut state = lock(&self.shared.state);
         // An idle thread that has been notified takes its job soon.
@@ -156,7 +157,7 @@ fn start(shared: &Arc<Shared>) {
     if let Err(error) = thread.spawn(move || work(&shared_of_thread)) {
         let mut state = lock(&shared.state);
         state.threads -= 1;
-        // Others do the work; without any, the jobs fail.
+        // Other threads do the work; without any, the jobs fail.
         if state.threads == 0 {
             let code = error.raw_os_error().unwrap_or(libc::EAGAIN);
             for (token, job, _) in std::mem::take(&mut state.jobs) {
@@ -195,14 +196,25 @@ fn work(shared: &Shared) {
     }
 }
 
-/// Does it, on this thread.
+/// Executes the job on this thread.
 fn perform(job: Job, cancel: &AtomicBool) -> io::Result<Done> {
     match job {
         Job::Open {
             path,
             access,
             with_parents,
-        } => open(&path, access, with_parents, cancel).map(Done::Opened),
+            permissions,
+        } => {
+            if with_parents && let Some(parent) = path.parent() {
+                // Readers of the file may enter its directory.
+                let mode = permissions | (permissions & 0o444) >> 2;
+                DirBuilder::new()
+                    .recursive(true)
+                    .mode(mode)
+                    .create(parent)?;
+            }
+            open(&path, access, permissions, cancel).map(Done::Opened)
+        }
         Job::Inspect { file } => Ok(Done::Stat(stat(&rustix::fs::fstat(&*file)?))),
         Job::Write { file, writing } => write(&file, writing, cancel),
         Job::Read { file, at, bytes } => read(&file, at, bytes, cancel),
@@ -254,23 +266,12 @@ pub(crate) fn flags_of(access: Access) -> OFlags {
         }
 }
 
-/// The permissions of new files, before the umask.
-pub(crate) const MODE: u32 = 0o666;
-
-fn open(
-    path: &Path,
-    access: Access,
-    with_parents: bool,
-    cancel: &AtomicBool,
-) -> io::Result<OwnedFd> {
-    if with_parents && let Some(parent) = path.parent() {
-        std::fs::create_dir_all(parent)?;
-    }
-    // No effect on regular files. A pipe is not waited for where nothing could end the wait.
+fn open(path: &Path, access: Access, permissions: u32, cancel: &AtomicBool) -> io::Result<OwnedFd> {
+    // No effect on regular files. On pipes it prevents a wait that could not be cancelled.
     let flags = flags_of(access) | OFlags::NONBLOCK;
     loop {
-        match retried(|| rustix::fs::open(path, flags, Mode::from_raw_mode(MODE))) {
-            // A pipe that nobody reads yet.
+        match retried(|| rustix::fs::open(path, flags, Mode::from_raw_mode(permissions))) {
+            // A pipe without a reader so far.
             Err(Errno::NXIO) if !cancel.load(Relaxed) => std::thread::sleep(CANCEL_CHECK),
             Err(Errno::NXIO) => return Err(Errno::CANCELED.into()),
             other => return Ok(other?),
@@ -294,7 +295,7 @@ fn write(file: &OwnedFd, writing: Writing, cancel: &AtomicBool) -> io::Result<Do
     }
 }
 
-/// Until a pipe, socket or terminal has room or data, or its other end has gone.
+/// Waits until a pipe, socket or terminal has room or data, or its other end has closed.
 fn await_pipe(file: &OwnedFd, wanted: PollFlags, cancel: &AtomicBool) -> io::Result<()> {
     let check = Timespec {
         tv_sec: 0,
@@ -323,7 +324,7 @@ fn read(file: &OwnedFd, at: Option<u64>, bytes: usize, cancel: &AtomicBool) -> i
             None => retried(|| rustix::io::read(file, &mut *rest))?,
         };
         filled += n;
-        // A pipe gives what it has.
+        // A pipe returns what it has.
         if n == 0 || at.is_none() {
             break;
         }

@@ -1,9 +1,9 @@
-//! Operations by io_uring: the service thread gives them to the kernel and takes the results, without a thread of ours for
-//! each. The only `unsafe` of this crate.
+//! Operations by io_uring: the service thread submits them to the kernel and takes the results, without a separate thread for
+//! each. This is the only `unsafe` code of the crate.
 //!
-//! What the kernel reads or writes belongs to a [`Flight`], which is in `flights` from the operation's submission until its
-//! completion is taken out of the ring. Its memory is on the heap, so the slab may move it; a ring that is dropped earlier
-//! leaks its flights.
+//! A [`Flight`] owns all memory that the kernel reads or writes. It is in `flights` from the operation's submission until its
+//! completion is taken out of the ring. Its memory is on the heap, so the slab may move it; a ring that is dropped earlier leaks
+//! its flights.
 
 use std::collections::VecDeque;
 use std::ffi::CString;
@@ -19,24 +19,24 @@ use slab::Slab;
 
 use crate::backend::{Backend, Finished};
 use crate::job::{Access, Done, Fd, Job, Stat, Writing};
-use crate::pool::{MODE, Pool, flags_of};
+use crate::pool::{Pool, flags_of};
 use crate::wake::Wake;
 
-/// Entries of the submission queue. More operations wait in a list of ours.
+/// Number of entries in the submission queue. Further operations wait in a list.
 const ENTRIES: u32 = 256;
-/// The kernel's own threads, for operations that have to wait: those on regular files, and all others.
+/// Maximum number of kernel threads for operations that block: for regular files, and for all others.
 const KERNEL_THREADS_MAX: [u32; 2] = [8, 8];
-/// Of the completion of the wake-up. Keys of flights are far below.
+/// Key of the wake-up's completion. Keys of flights are far below.
 const WAKE_KEY: u64 = u64::MAX;
-/// Of requests to cancel, whose own result says nothing.
+/// Key of cancel requests, whose own result is irrelevant.
 const CANCEL_KEY: u64 = u64::MAX - 1;
-/// The position of a file without positions, for the kernel.
+/// Position that means "no position" to the kernel.
 const NO_POSITION: u64 = u64::MAX;
-/// Each completion that wakes this thread up costs as much as a small write: of several that are to come, so many are waited for.
+/// Number of completions to wait for if several are expected, because each wake-up of this thread costs as much as a small write.
 const TOGETHER_MAX: usize = 32;
-/// So long, before it is looked for what else is to be done.
+/// Maximum duration of that wait before other work is checked.
 const GATHER: Duration = Duration::from_millis(1);
-/// After a submission that the kernel has no memory for.
+/// Pause after a submission for which the kernel has no memory.
 const REFUSED_PAUSE: Duration = Duration::from_millis(1);
 
 /// Without these operations the ring is not used.
@@ -59,13 +59,13 @@ pub(crate) struct Ring {
     /// Entries that have no place in the submission queue yet.
     waiting: VecDeque<squeue::Entry>,
     completed: Vec<(u64, i32)>,
-    /// Since Linux 6.9.
+    /// Whether truncation is supported, since Linux 6.9.
     has_truncate: bool,
     is_watching: bool,
-    /// Nothing was completed the last time: the next completion wakes this thread up, however long it takes.
+    /// Whether the last wait brought no completion. Then the next completion wakes this thread, however long it takes.
     is_stalled: bool,
     wake: Wake,
-    /// For what the kernel cannot do in a ring.
+    /// Executes operations that the kernel does not support in a ring.
     pool: Pool,
 }
 
@@ -79,6 +79,7 @@ enum Work {
     Open {
         path: CString,
         access: Access,
+        permissions: u32,
     },
     Stat {
         path: CString,
@@ -88,7 +89,7 @@ enum Work {
     Write {
         file: Fd,
         writing: Writing,
-        /// Into the pieces of `writing`.
+        /// Pointers into the pieces of `writing`.
         slices: Slices,
     },
     Read {
@@ -99,7 +100,7 @@ enum Work {
     },
     Sync(Fd),
     Truncate(Fd, u64),
-    /// Ours no longer once the kernel has closed it.
+    /// The descriptor belongs to the kernel after it has closed it.
     Close(OwnedFd),
     Rename(CString, CString),
     Remove(CString),
@@ -108,8 +109,8 @@ enum Work {
 /// The kernel's description of some bytes.
 struct Slices(Vec<libc::iovec>);
 
-// SAFETY: the pointers lead into memory that the `Writing` beside them owns, which may be sent to other threads, and nothing
-// but the kernel follows them.
+// SAFETY: the pointers lead into memory that the `Writing` next to them owns, which may be sent to other threads, and only the
+// kernel follows them.
 unsafe impl Send for Slices {}
 
 /// After a completion.
@@ -119,7 +120,7 @@ enum Outcome {
 }
 
 impl Ring {
-    /// `Err`: the kernel has no ring for us, or not all that is needed of it.
+    /// Returns `Err` if the kernel does not provide a ring, or lacks a needed operation.
     pub(crate) fn new(wake: Wake) -> io::Result<Self> {
         let ring = IoUring::new(ENTRIES)?;
         let mut probe = Probe::new();
@@ -128,7 +129,7 @@ impl Ring {
         if !has_all || !ring.params().is_feature_ext_arg() || !ring.params().is_feature_nodrop() {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        // Since Linux 5.15; without it, the kernel has limits of its own.
+        // Since Linux 5.15; before, the kernel has its own limits.
         let mut threads = KERNEL_THREADS_MAX;
         let _ = ring.submitter().register_iowq_max_workers(&mut threads);
         Ok(Ring {
@@ -144,7 +145,7 @@ impl Ring {
         })
     }
 
-    /// Whether the kernel does it in the ring.
+    /// Whether the kernel executes it in the ring.
     fn takes(&self, job: &Job) -> bool {
         match job {
             Job::Truncate { .. } => self.has_truncate,
@@ -163,8 +164,8 @@ impl Ring {
     fn fill(&mut self) {
         let mut queue = self.ring.submission();
         while let Some(entry) = self.waiting.front() {
-            // SAFETY: a flight's entry points into memory of that flight, which is in `flights` until its completion has
-            // been taken out; the other entries use the descriptor of `wake`, which lives as long as the ring, or nothing.
+            // SAFETY: a flight's entry points into memory of that flight, which is in `flights` until its completion has been
+            // taken out; the other entries use the descriptor of `wake`, which lives as long as the ring, or nothing.
             if unsafe { queue.push(entry) }.is_err() {
                 return;
             }
@@ -172,11 +173,11 @@ impl Ring {
         }
     }
 
-    /// Gives everything to the kernel and waits for a completion, or for several.
+    /// Submits everything to the kernel and waits for one completion, or for several.
     fn submit(&mut self, timeout: Option<Duration>) {
         let (together, gather) = match (self.waits_briefly(), self.flights.len()) {
             (true, 2..) => (TOGETHER_MAX, Some(GATHER)),
-            // Whoever waits for a single one waits no longer.
+            // With a single operation, its completion ends the wait.
             (true, _) => (1, Some(GATHER)),
             (false, _) => (1, None),
         };
@@ -197,7 +198,7 @@ impl Ring {
             let code = submitted.err().and_then(|error| error.raw_os_error());
             match code {
                 None if wanted == 0 => {}
-                // Completions have to be taken out first (EBUSY).
+                // Completions must be taken out first (EBUSY).
                 None | Some(libc::ETIME | libc::EINTR | libc::EBUSY) => return,
                 Some(_) => {
                     std::thread::sleep(REFUSED_PAUSE);
@@ -251,7 +252,7 @@ impl Backend for Ring {
                 let key = self.flights.insert(Flight { token, work });
                 self.enqueue(key);
             }
-            // The pool has the words for it.
+            // The pool's error message explains it.
             Err(job) => self.pool.begin(token, job),
         }
     }
@@ -305,13 +306,20 @@ fn fd(file: &Fd) -> types::Fd {
 }
 
 impl Work {
-    /// `Err`: it cannot be said to the kernel.
+    /// Returns `Err` if the ring does not support the job.
     fn of(job: Job) -> Result<Work, Job> {
         Ok(match job {
             Job::Open {
-                ref path, access, ..
+                ref path,
+                access,
+                permissions,
+                ..
             } => match c_path(path) {
-                Some(path) => Work::Open { path, access },
+                Some(path) => Work::Open {
+                    path,
+                    access,
+                    permissions,
+                },
                 None => return Err(job),
             },
             Job::Stat { ref path } => match c_path(path) {
@@ -350,19 +358,23 @@ impl Work {
         Work::Stat {
             path,
             file,
-            // SAFETY: a plain C structure of numbers, of which all zeros is a value.
+            // SAFETY: a plain C structure of numbers, for which all zeros are valid.
             answer: Box::new(unsafe { std::mem::zeroed() }),
         }
     }
 
-    /// The kernel's description, with pointers into `self`, whose heap memory stays where it is.
+    /// Returns the kernel's description, with pointers into `self`, whose heap memory does not move.
     fn entry(&mut self) -> squeue::Entry {
         let here = types::Fd(libc::AT_FDCWD);
         match self {
-            Work::Open { path, access } => {
+            Work::Open {
+                path,
+                access,
+                permissions,
+            } => {
                 let flags = flags_of(*access).bits().cast_signed();
                 let open = opcode::OpenAt::new(here, path.as_ptr());
-                open.flags(flags).mode(MODE).build()
+                open.flags(flags).mode(*permissions).build()
             }
             Work::Stat { path, file, answer } => {
                 let answer = (&raw mut **answer).cast();
@@ -380,7 +392,7 @@ impl Work {
                 writing,
                 slices,
             } => {
-                // Only read by the kernel, though its type could be written to.
+                // The kernel only reads them, although their type allows writing.
                 let pieces = writing.slices();
                 slices.0 = (pieces.iter())
                     .map(|piece| libc::iovec {
@@ -417,7 +429,7 @@ impl Work {
         }
     }
 
-    /// The kernel has completed it, and uses its memory no longer.
+    /// Handles the completion, after which the kernel does not use its memory any more.
     fn conclude(mut self, result: i32) -> (Outcome, Option<Work>) {
         if let Work::Close(file) = self {
             return (Outcome::Finished(closed(file, result)), None);
@@ -447,7 +459,7 @@ impl Work {
 
     fn done(self, count: usize, result: i32) -> Done {
         match self {
-            // SAFETY: the kernel has just opened this descriptor for us, and nobody else knows of it.
+            // SAFETY: the kernel has just opened this descriptor for this process, and no other code knows it.
             Work::Open { .. } => Done::Opened(unsafe { OwnedFd::from_raw_fd(result) }),
             Work::Stat { answer, .. } => Done::Stat(Stat {
                 bytes: answer.stx_size,
@@ -472,7 +484,7 @@ impl Work {
     }
 }
 
-/// As close(2) says, the descriptor is closed in any case but that of a request that was not begun.
+/// According to close(2), the descriptor is closed in any case, except if the request was not begun.
 fn closed(file: OwnedFd, result: i32) -> io::Result<Done> {
     if -result == libc::ECANCELED {
         drop(file);

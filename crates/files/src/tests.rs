@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -21,7 +22,7 @@ fn has_ring() -> bool {
     !matches!(Disk::start(Mode::Ring), Err(StartError::Ring(_)))
 }
 
-/// Both modes, where both are allowed.
+/// Runs the test in both modes if both are allowed.
 fn both(test: impl Fn(&Disk)) {
     for mode in [Mode::Ring, Mode::Threads] {
         if mode == Mode::Ring && !has_ring() {
@@ -102,13 +103,13 @@ fn a_file_is_written_read_renamed_and_removed() {
         let mut expected = expected;
         expected[10..15].fill(0xff);
         assert!(std::fs::read(&name).unwrap() == expected);
-        // 582 packets, in a few operations.
+        // 582 packets in a few operations.
         assert!(one.counts().writes < 20, "{:?}", one.counts());
         assert_eq!(wait(disk.stat(&name)).unwrap().bytes, 100_000);
 
         let read = disk.open(&name, Options::new(Access::Read));
         assert_eq!(wait(read.opened()).unwrap().bytes, 100_000);
-        // Asked for at once, answered in order.
+        // Requested at once, answered in order.
         let first = read.read(0, 60_000);
         let rest = read.read(60_000, 60_000);
         assert!(wait(first).unwrap() == expected[..60_000]);
@@ -125,7 +126,7 @@ fn a_file_is_written_read_renamed_and_removed() {
 }
 
 #[test]
-fn what_is_appended_and_restarted_leaves_what_was_there() {
+fn restart_in_append_mode_keeps_earlier_bytes() {
     both(|disk| {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/er/a");
@@ -146,7 +147,31 @@ fn what_is_appended_and_restarted_leaves_what_was_there() {
     });
 }
 
-/// What a killed process leaves: it is with the kernel soon, although nobody asked.
+/// chmod(1): a file has the requested permissions, and each class that may read it may enter its new directory.
+#[test]
+fn new_files_and_directories_have_the_permissions_that_were_asked_for() {
+    both(|disk| {
+        let folder = tempfile::tempdir().unwrap();
+        for (permissions, of_directory) in [(0o600, 0o700), (0o640, 0o750)] {
+            let directory = folder.path().join(permissions.to_string());
+            for with_parents in [true, false] {
+                let path = directory.join(with_parents.to_string());
+                let options = Options {
+                    with_parents,
+                    permissions,
+                    ..Options::new(Access::Write)
+                };
+                let file = disk.open(&path, options);
+                wait(file.close(Ending::default())).unwrap();
+                let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+                assert_eq!(mode(&path), permissions);
+                assert_eq!(mode(&directory), of_directory);
+            }
+        }
+    });
+}
+
+/// After a kill of the process, the kernel soon has all written data, even without a sync.
 #[test]
 fn gathered_writes_leave_by_themselves() {
     both(|disk| {
@@ -162,14 +187,14 @@ fn gathered_writes_leave_by_themselves() {
 }
 
 #[test]
-fn a_file_that_is_dropped_writes_what_it_has() {
+fn dropped_file_writes_its_queued_bytes() {
     both(|disk| {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         let one = file(disk, &path);
         let op = one.write(Data::Copy(b"all"));
         wait(op).unwrap();
-        // A future that is dropped takes nothing with it.
+        // Dropping a future cancels nothing.
         drop(one.sync());
         drop(one);
         eventually("it is written", || {
@@ -209,7 +234,7 @@ fn errors_name_the_path_and_the_number() {
 }
 
 #[test]
-fn the_watcher_is_told_of_a_failure() {
+fn watcher_is_woken_by_a_failure() {
     struct Count(AtomicUsize);
     impl std::task::Wake for Count {
         fn wake(self: Arc<Self>) {
@@ -226,9 +251,9 @@ fn the_watcher_is_told_of_a_failure() {
     });
 }
 
-/// A pipe that nobody empties stands for a disk that does not answer.
+/// A full pipe without a reader acts as a disk that does not respond.
 #[test]
-fn a_stalled_file_holds_up_itself_alone() {
+fn stalled_file_delays_no_other() {
     both(|disk| {
         let folder = tempfile::tempdir().unwrap();
         let budget = Budget::new(8 * BIG);
@@ -247,7 +272,7 @@ fn a_stalled_file_holds_up_itself_alone() {
                 (one, reader)
             })
             .collect();
-        // They take what they get.
+        // They take all they can.
         let mut cx = Context::from_waker(Waker::noop());
         for (one, _) in &stalled {
             let data = || Data::Owned(Box::new([1; BIG / 16]));
@@ -271,7 +296,7 @@ fn a_stalled_file_holds_up_itself_alone() {
 }
 
 #[test]
-fn a_pipe_that_nobody_opens_can_be_given_up() {
+fn pipe_without_a_reader_can_be_abandoned() {
     both(|disk| {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pipe");
@@ -324,7 +349,7 @@ fn a_pipe_is_read_until_its_writer_ends() {
             assert!(b"what comes".starts_with(&read[..]));
             read = wait(one.read(0, 100)).unwrap();
         }
-        // Without a writer, a read is given up.
+        // Without a writer, a read is cancelled.
         fifo(&folder.path().join("other"));
         let other = disk.open(folder.path().join("other"), Options::new(Access::Read));
         let read = other.read(0, 1);
@@ -359,19 +384,19 @@ fn a_thousand_files_need_one_thread_more() {
     });
 }
 
-/// The operations that a test has stalled, and those that are to fail.
+/// The operations that a test has stalled, and those that must fail.
 #[derive(Default, Clone)]
 struct Faults(Arc<Mutex<Fault>>);
 
 #[derive(Default)]
 struct Fault {
-    /// Writes to descriptors are stalled from the first on.
+    /// Whether writes to descriptors stall, from the first on.
     stalls: bool,
     fails_with: Option<i32>,
     held: Vec<(u64, Job)>,
 }
 
-/// A pool whose writes stall or fail while a test wants that.
+/// A pool whose writes stall or fail on demand.
 struct Faulty {
     pool: Pool,
     faults: Faults,
@@ -423,7 +448,7 @@ fn faulty() -> (Disk, Faults, Wake) {
     (disk.unwrap(), faults, wake)
 }
 
-/// Kept bytes stay, and what comes later takes the place of what was dropped.
+/// Kept bytes stay, and later bytes take the place of the dropped ones.
 #[test]
 fn while_the_disk_stalls_the_oldest_can_be_dropped() {
     let (disk, faults, wake) = faulty();
@@ -492,7 +517,7 @@ fn an_error_of_the_disk_reaches_its_file_alone() {
     assert_eq!(bad.counts().lost, BIG as u64);
 }
 
-/// What the variable says, in processes of their own.
+/// Tests the values of the variable in separate processes.
 #[test]
 fn the_environment_decides_the_mode() {
     const INSIDE: &str = "THREADBARE_TEST_MODE";
@@ -502,13 +527,14 @@ fn the_environment_decides_the_mode() {
             Err(error) => error.to_string(),
         };
         assert_eq!(said, expected);
-        // A mode that is asked for stands.
+        // An explicitly requested mode takes effect.
         assert_eq!(Disk::shared(Mode::Threads).unwrap().mode(), Mode::Threads);
         return;
     }
-    let (auto, ring) = match has_ring() {
-        true => ("Ring", "io-uring"),
-        false => ("Threads", ""),
+    let (auto, ring) = if has_ring() {
+        ("Ring", "io-uring")
+    } else {
+        ("Threads", "")
     };
     for (value, expected) in [
         ("", auto),
@@ -536,7 +562,7 @@ fn the_service_ends_with_its_last_user() {
         let own = Disk::start(disk.mode()).unwrap();
         let one = file(&own, &folder.path().join("a"));
         drop(own);
-        // The file is a user.
+        // An open file is a user.
         wait(one.write(Data::Copy(b"x"))).unwrap();
         wait(one.close(Ending::default())).unwrap();
     });

@@ -17,7 +17,7 @@ impl Wake {
     }
 
     pub(crate) fn wake(&self) {
-        // Full only if the thread has a wake-up to come already.
+        // Full only if a wake-up of the thread is already pending.
         let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
     }
 

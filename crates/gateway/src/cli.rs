@@ -2,25 +2,30 @@
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+#[cfg(feature = "service")]
+use clap::CommandFactory;
+use clap::{Parser, Subcommand};
+use threadbare_demo::{DemoArgs, PeerArgs};
 
-#[cfg(feature = "gstreamer")]
-use crate::bench::{Bench, ReceiverArgs, SenderArgs};
-use crate::demo::{DemoArgs, PeerArgs};
-use crate::doctor::DoctorArgs;
-#[cfg(feature = "gstreamer")]
-use crate::doctor::LoadArgs;
 use crate::inspect::Inspect;
+#[cfg(feature = "service")]
+use crate::{
+    doctor::DoctorArgs,
+    manual::{CompletionsArgs, ManArgs},
+    remote::{EventsArgs, RemoteCalls, RemoteCluster, TopArgs},
+    run::{RunArgs, ServeArgs},
+};
 #[cfg(feature = "gstreamer")]
-use crate::loudness::LoudnessArgs;
-use crate::manual::{CompletionsArgs, ManArgs};
-use crate::remote::{EventsArgs, RemoteCalls, RemoteCluster, TopArgs};
-use crate::run::{RunArgs, ServeArgs};
+use {
+    crate::doctor::LoadArgs,
+    threadbare_demo::bench::{Bench, ReceiverArgs, SenderArgs},
+    threadbare_loudness_cli::LoudnessArgs,
+};
 
 /// RTP audio gateway that carries thousands of streams on a handful of threads.
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 100, after_help = EXAMPLES)]
-pub struct Cli {
+pub(crate) struct Cli {
     /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
@@ -28,20 +33,26 @@ pub struct Cli {
 
 /// The subcommands.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     /// Run the streams and calls of a configuration file until SIGTERM or SIGINT
+    #[cfg(feature = "service")]
     Run(Box<RunArgs>),
     /// Relay the media of calls for a SIP proxy, in place of rtpengine, until SIGTERM or SIGINT
+    #[cfg(feature = "service")]
     Serve(Box<ServeArgs>),
     /// List, show and end the calls of a running `threadbare serve --http`
+    #[cfg(feature = "service")]
     #[command(subcommand)]
     Calls(RemoteCalls),
     /// Show the cluster of a running gateway with HTTP, drain its node, and move streams
+    #[cfg(feature = "service")]
     #[command(subcommand)]
     Cluster(RemoteCluster),
     /// Show streams and threads of a running gateway with HTTP, in the terminal
+    #[cfg(feature = "service")]
     Top(TopArgs),
-    /// Print what happens in a running gateway with HTTP, a line of JSON each
+    /// Print the events of a running gateway with HTTP, a line of JSON each
+    #[cfg(feature = "service")]
     Events(EventsArgs),
     /// Carry real RTP streams over loopback, check every packet, and show the cost
     Demo(DemoArgs),
@@ -52,21 +63,24 @@ pub enum Command {
     /// Measure the loudness of files (EBU R128), one by one and together
     #[cfg(feature = "gstreamer")]
     Loudness(LoudnessArgs),
-    /// Measure the cost of receiving: not in this program, which was built without GStreamer
+    /// Measure the cost of receiving: missing in this program, which was built without GStreamer
     #[cfg(not(feature = "gstreamer"))]
     Bench(NotBuiltIn),
-    /// Measure the loudness of files: not in this program, which was built without GStreamer
+    /// Measure the loudness of files: missing in this program, which was built without GStreamer
     #[cfg(not(feature = "gstreamer"))]
     Loudness(NotBuiltIn),
     /// Show the contexts of a running process
     #[command(subcommand)]
     Inspect(Inspect),
-    /// Check that the system has what Threadbare needs
+    /// Check the system for Threadbare's needs
+    #[cfg(feature = "service")]
     Doctor(DoctorArgs),
     /// Write the manual pages to a folder
+    #[cfg(feature = "service")]
     #[command(hide = true)]
     Man(ManArgs),
-    /// Print what a shell needs to complete commands and options
+    /// Print a shell script that completes commands and options
+    #[cfg(feature = "service")]
     #[command(hide = true)]
     Completions(CompletionsArgs),
     /// The callers and listeners of the demo
@@ -88,13 +102,19 @@ pub enum Command {
 
 impl Cli {
     /// Runs the command.
-    pub fn execute(self) -> miette::Result<ExitCode> {
+    pub(crate) fn execute(self) -> miette::Result<ExitCode> {
         match self.command {
+            #[cfg(feature = "service")]
             Command::Run(args) => args.execute(),
+            #[cfg(feature = "service")]
             Command::Serve(args) => args.execute(),
+            #[cfg(feature = "service")]
             Command::Calls(calls) => calls.execute(),
+            #[cfg(feature = "service")]
             Command::Cluster(cluster) => cluster.execute(),
+            #[cfg(feature = "service")]
             Command::Top(args) => args.execute(),
+            #[cfg(feature = "service")]
             Command::Events(args) => args.execute(),
             Command::Demo(args) => args.execute(),
             Command::DemoPeer(args) => Ok(args.execute()),
@@ -109,8 +129,11 @@ impl Cli {
             #[cfg(not(feature = "gstreamer"))]
             Command::Bench(args) | Command::Loudness(args) => args.execute(),
             Command::Inspect(Inspect::Contexts(args)) => args.execute(),
+            #[cfg(feature = "service")]
             Command::Doctor(args) => args.execute(),
+            #[cfg(feature = "service")]
             Command::Man(args) => args.execute(Cli::command()),
+            #[cfg(feature = "service")]
             Command::Completions(args) => args.execute(&Cli::command()),
             #[cfg(feature = "gstreamer")]
             Command::DoctorLoad(args) => args.execute(),
@@ -121,7 +144,7 @@ impl Cli {
 /// A command that needs GStreamer, in a program without it.
 #[cfg(not(feature = "gstreamer"))]
 #[derive(Debug, clap::Args)]
-pub struct NotBuiltIn {
+pub(crate) struct NotBuiltIn {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
     arguments: Vec<std::ffi::OsString>,
 }
@@ -130,15 +153,22 @@ pub struct NotBuiltIn {
 impl NotBuiltIn {
     fn execute(&self) -> miette::Result<ExitCode> {
         let given = &self.arguments;
-        tracing::debug!(?given, "arguments of a command that is not built in");
+        tracing::debug!(
+            ?given,
+            "arguments of a command that this program does not have"
+        );
         Err(miette::miette!(
             help = "build it with the feature, which is on by default",
             "this command needs GStreamer: {}",
-            crate::description::NO_GSTREAMER
+            threadbare_process::NO_GSTREAMER
         ))
     }
 }
 
+#[cfg(not(feature = "service"))]
+const EXAMPLES: &str = "\
+This program was built for the demo. `run`, `serve` and the other commands come with the cargo feature `service`, which is on by default.";
+#[cfg(feature = "service")]
 const EXAMPLES: &str = "\
 Examples:
   threadbare demo                       Carry and check 1000 streams for 10 seconds
@@ -149,9 +179,9 @@ Examples:
   threadbare serve calls.toml           The same with a configuration file
   threadbare calls list                 List its calls, if it has --http 127.0.0.1:8080
   threadbare top                        Show its streams in the terminal
-  threadbare cluster status             Show its cluster, and who carries which stream
+  threadbare cluster status             Show its cluster, and the owner of each stream
   threadbare inspect contexts           Show the load of a running gateway's threads
-  threadbare doctor                     Check that the system has what Threadbare needs
+  threadbare doctor                     Check the system for Threadbare's needs
   threadbare loudness *.flac            Measure the loudness of files
   threadbare bench receive              Compare the cost of receiving with GStreamer's own udpsrc
 

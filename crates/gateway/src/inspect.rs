@@ -11,17 +11,17 @@ use miette::{Context, IntoDiagnostic, miette};
 use serde::Deserialize;
 use threadbare_runtime::inspect::socket_path;
 
-/// Looks into a running process.
+/// Inspects a running process.
 #[derive(Debug, Subcommand)]
-pub enum Inspect {
-    /// Show load, slice lateness and elements of each context, and the elements that held it up
+pub(crate) enum Inspect {
+    /// Show load, slice lateness and elements of each context, and the elements that blocked it
     Contexts(ContextsArgs),
 }
 
 /// A gateway, or any GStreamer program started with GST_TRACERS=ts-contexts.
 #[derive(Debug, clap::Args)]
-pub struct ContextsArgs {
-    /// Process to ask; needed if several can be asked
+pub(crate) struct ContextsArgs {
+    /// Process to inspect; required if several can be
     #[arg(long)]
     pid: Option<u32>,
     /// Print JSON
@@ -67,7 +67,7 @@ struct BlockedSeen {
 
 impl ContextsArgs {
     /// Queries the process, and prints.
-    pub fn execute(&self) -> miette::Result<ExitCode> {
+    pub(crate) fn execute(&self) -> miette::Result<ExitCode> {
         let pid = match self.pid {
             Some(pid) => pid,
             None => only_process()?,

@@ -1,13 +1,29 @@
-//! The `threadbare` command. All its code is in the library of the same name.
+//! The `threadbare` command: the command line, and the wiring of the crates that do the work.
+//!
+//! Without the cargo feature `service`, it has only `demo` and `inspect`: `make demo` builds that in minutes.
 #![forbid(unsafe_code)]
+
+#[macro_use(print, println)]
+extern crate threadbare_process;
+
+mod cli;
+#[cfg(feature = "service")]
+mod doctor;
+mod inspect;
+#[cfg(feature = "service")]
+mod manual;
+#[cfg(feature = "service")]
+mod remote;
+#[cfg(feature = "service")]
+mod run;
 
 use clap::Parser;
 use mimalloc::MiMalloc;
 
-/// Calls are made on one thread and end on others: the C library's allocator has them wait for each other.
+/// mimalloc: calls are made on one thread and end on others, for which the C library's allocator takes contended locks.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> miette::Result<std::process::ExitCode> {
-    threadbare::cli::Cli::parse().execute()
+    cli::Cli::parse().execute()
 }

@@ -1,8 +1,8 @@
-//! An application's own data into shared threads and out again: where to start from.
+//! Feeds an application's own data into shared threads and takes it out again: a starting point for applications.
 //!
-//! Each stream is a pipeline of its own, `ts-appsrc ! ts-queue ! ts-udpsink` and `ts-udpsrc ! ts-appsink`, as a
-//! stream that fails must not take others with it, and as one pipeline with thousands of elements starts slowly.
-//! All pipelines share one clock and one context, which is one thread.
+//! Each stream has its own pipelines, `ts-appsrc ! ts-queue ! ts-udpsink` and `ts-udpsrc ! ts-appsink`. A failing stream must not
+//! take others with it, and one pipeline with thousands of elements starts slowly. All pipelines share one clock and one context,
+//! which is one thread.
 //!
 //! ```sh
 //! cargo run --release -p gst-plugin-threadbare --example app -- 1000 10   # streams, seconds
@@ -19,14 +19,14 @@ use gst::prelude::*;
 
 type Error = Box<dyn std::error::Error>;
 
-/// What the one thread of the application does every 20 ms.
+/// Interval at which the application's only thread feeds the streams.
 const INTERVAL: Duration = Duration::from_millis(20);
-/// Of PCMU: 20 ms.
+/// 20 ms of PCMU.
 const PAYLOAD_BYTES: usize = 160;
-/// How long the last packets may take.
+/// Maximum time for the last packets.
 const DRAIN_MAX: Duration = Duration::from_secs(60);
 
-/// One stream: a pipeline that sends what it is given, and one that receives it.
+/// One stream: a pipeline that sends the application's data, and one that receives it.
 struct Stream {
     sender: gst::Pipeline,
     receiver: gst::Pipeline,
@@ -34,16 +34,16 @@ struct Stream {
     received: Arc<AtomicU64>,
 }
 
-/// What a stream says of itself.
+/// A report of one stream.
 enum News {
     Ended,
     Failed(String),
 }
 
 impl Stream {
-    /// `number` is what its news carries.
+    /// `number` identifies the stream in its reports.
     fn new(number: usize, clock: &gst::Clock, news: &Sender<(usize, News)>) -> Result<Self, Error> {
-        // The system picks the port; the sender is told which.
+        // The system picks the port, and the sender gets it.
         let receiver = pipeline(
             "ts-udpsrc name=in address=127.0.0.1 port=0 context=app context-wait=20 \
              caps=application/x-test ! ts-appsink name=out sync=false async=false emit-signals=true",
@@ -102,7 +102,7 @@ fn pipeline(line: &str, clock: &gst::Clock) -> Result<gst::Pipeline, Error> {
     let pipeline = gst::parse::launch(line)?
         .downcast::<gst::Pipeline>()
         .map_err(|_| "not a pipeline")?;
-    // Running time is the same everywhere, and nobody has to choose a clock.
+    // Running time is the same in all pipelines, and none has to select a clock.
     pipeline.use_clock(Some(clock));
     Ok(pipeline)
 }
@@ -119,7 +119,7 @@ fn port_of(source: &gst::Element) -> Result<u16, Error> {
     Ok(address.map_err(|_| "not an IP address")?.port())
 }
 
-/// Messages are looked at on the thread that posts them, which must go on: no thread waits at a thousand buses.
+/// Handles messages on the thread that posts them, which must not block: no thread waits at a thousand buses.
 fn watch(
     pipeline: &gst::Pipeline,
     number: usize,
@@ -145,7 +145,7 @@ fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
 }
 
-/// Feeds all streams, in the rhythm of a telephone; gives how many packets they took.
+/// Feeds all streams at the rate of a telephone; returns the number of accepted packets.
 fn feed(streams: &[Stream], seconds: u64) -> u64 {
     let mut taken = 0;
     let begin = Instant::now();

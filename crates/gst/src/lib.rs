@@ -1,29 +1,20 @@
 //! GStreamer elements that share threads.
 //!
-//! As a plugin file (`libgstthreadbare.so`), or linked into a program and registered with
-//! [`plugin_register_static`]. [`sharing`] is for elements of your own.
+//! As a plugin file (`libgstthreadbare.so`), or linked into a program and registered with [`plugin_register_static`]. [`sharing`]
+//! is for your own elements.
+#![forbid(unsafe_code)]
 #![warn(unreachable_pub)]
 
 mod app;
 mod blocking;
 mod clocksync;
-mod fallback;
-mod files;
-mod http;
 mod hub;
 pub mod inspect;
-mod kit;
-pub mod loudness;
 mod queue;
-mod rtp;
-mod s3;
-mod selector;
-pub mod sharing;
-mod tcp;
-mod togglerecord;
-mod tone;
 mod udpsink;
 mod udpsrc;
+
+use threadbare_gst_kit::kit;
 
 mod plugin {
     #![allow(missing_docs, reason = "made by the macro")]
@@ -35,18 +26,11 @@ mod plugin {
         crate::queue::register(Some(plugin))?;
         crate::hub::register(Some(plugin))?;
         crate::app::register(Some(plugin))?;
-        crate::tcp::register(Some(plugin))?;
-        crate::rtp::register(Some(plugin))?;
-        crate::tone::register(Some(plugin))?;
-        crate::loudness::register(Some(plugin))?;
+        threadbare_gst_io::register(Some(plugin))?;
+        threadbare_gst_rtp::register(Some(plugin))?;
         crate::clocksync::register(Some(plugin))?;
         crate::blocking::register(Some(plugin))?;
-        crate::selector::register(Some(plugin))?;
-        crate::fallback::register(Some(plugin))?;
-        crate::togglerecord::register(Some(plugin))?;
-        crate::files::register(Some(plugin))?;
-        crate::http::register(Some(plugin))?;
-        crate::s3::register(Some(plugin))
+        threadbare_gst_fallback::register(Some(plugin))
     }
 
     gst::plugin_define!(
@@ -60,5 +44,12 @@ mod plugin {
         "threadbare"
     );
 }
+
 pub use app::SampleStream;
 pub use plugin::plugin_register_static;
+#[doc(inline)]
+pub use threadbare_gst_kit::{
+    element, element_class, properties_with_groups, sharing, sink_life, source_life,
+};
+#[doc(inline)]
+pub use threadbare_gst_rtp::loudness;

@@ -1,6 +1,7 @@
-//! Two copies of this crate in one process, as with an application that links one in and a plugin file of another version:
-//! they share GLib's and GStreamer's names, and no memory whose layout is Rust's.
+//! Two copies of this crate in one process: an application links one in and loads a plugin file of another version. They share
+//! GLib's and GStreamer's names, but no memory whose layout is Rust's.
 
+#[path = "it/common/mod.rs"]
 mod common;
 
 use std::path::PathBuf;
@@ -8,7 +9,7 @@ use std::sync::LazyLock;
 
 use common::*;
 
-/// The plugin file of this build, made with the library that the test is linked with.
+/// The plugin file of this build, built with the library that the test links.
 fn plugin_file() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     test.with_file_name("libgstthreadbare.so")
@@ -27,8 +28,8 @@ fn rename(code: &mut [u8], from: &[u8], to: &[u8]) {
     }
 }
 
-/// Loads the file as it is, except for the names of types and elements, of which a process has one each: the elements are
-/// called `tz-`. What the two copies have in common under one name stays.
+/// Loads the file with other names for its types and elements, which must be unique in a process; the elements are called `tz-`.
+/// Everything else that both copies share under one name stays.
 fn load_renamed() {
     let mut code = std::fs::read(plugin_file()).unwrap();
     rename(&mut code, b"Threadbare", b"Threadbarz");
@@ -46,8 +47,8 @@ fn load_renamed() {
     loaded.unwrap();
 }
 
-/// Whether the file as it is was refused, beside the linked-in copy. Then the renamed one is loaded, in this order:
-/// GStreamer loads one file of a name.
+/// Whether the unchanged file was refused next to the linked-in copy. The renamed one is loaded afterwards, because GStreamer
+/// loads one file of a name.
 static IS_REFUSED: LazyLock<bool> = LazyLock::new(|| {
     init();
     let is_refused = gst::Plugin::load_file(plugin_file()).is_err();
@@ -55,7 +56,7 @@ static IS_REFUSED: LazyLock<bool> = LazyLock::new(|| {
     is_refused
 });
 
-/// Elements of both copies in one pipeline: pools, prefetched memory and announcements of one copy meet the other.
+/// Elements of both copies in one pipeline: pools, prefetched memory and announcements of one copy reach the other.
 #[test]
 fn elements_of_two_copies_hand_each_other_their_buffers() {
     LazyLock::force(&IS_REFUSED);
@@ -67,14 +68,14 @@ fn elements_of_two_copies_hand_each_other_their_buffers() {
     ] {
         for _ in 0..2 {
             let receiver = socket();
-            // Of one name in both copies.
+            // Both copies use the same name.
             let pipe = Pipe::parse(&format!(
                 "{source} name=src address=127.0.0.1 port=0 context=both ! {queue} ! {sink} sync=false async=false clients=127.0.0.1:{}",
                 receiver.local_addr().unwrap().port()
             ));
             pipe.play();
             let (sender, to) = (socket(), target(&pipe.get("src")));
-            // More than a pool keeps: buffers are used again.
+            // More buffers than a pool has, so they are reused.
             for n in 0..500 {
                 sender.send_to(&packet(n), to).unwrap();
                 assert_eq!(received(&receiver), packet(n), "{source} {queue} {sink}");
@@ -84,9 +85,9 @@ fn elements_of_two_copies_hand_each_other_their_buffers() {
     }
 }
 
-/// An application keeps what it has linked in: a plugin file with the same types is refused, and both go on.
+/// An application uses its linked-in copy: a plugin file with the same types is refused, and both continue.
 #[test]
-fn a_plugin_file_beside_the_linked_in_copy_is_refused() {
+fn plugin_file_is_refused_next_to_a_linked_copy() {
     assert!(*IS_REFUSED);
     let receiver = socket();
     let pipe = Pipe::parse(&format!(

@@ -1,11 +1,11 @@
 //! The C interface of libebur128 1.2.6, on top of `threadbare-loudness`.
 //!
-//! Programs that are linked with libebur128 find this library by its name (`libebur128.so.1`), and run with it. What the
-//! functions mean stands in `include/ebur128.h`; where that library and the recommendations differ, this one does what
-//! the programs are used to: blocks of the loudness range once a second, and nothing after a NaN.
+//! Programs linked with libebur128 find this library by its name (`libebur128.so.1`). `include/ebur128.h` documents the
+//! functions. If libebur128 and the recommendations differ, this library behaves like libebur128: blocks of the loudness range
+//! once a second, and no measurement after a NaN.
 //!
-//! Each function decodes its arguments, calls safe code, and turns the outcome into a number. A panic on the other side
-//! would be a bug; it does not cross into C, but becomes [`Code::NoMemory`].
+//! Each function decodes its arguments, calls safe code, and converts the result to a number. A panic in the safe code would be a
+//! bug; it does not cross into C, but becomes [`Code::NoMemory`].
 
 #![warn(clippy::unwrap_used)]
 
@@ -23,11 +23,11 @@ pub struct State {
     mode: c_int,
     channels: c_uint,
     samplerate: c_ulong,
-    /// From `Box::into_raw`; programs see a pointer to something unknown.
+    /// The result of `Box::into_raw`; programs see an opaque pointer.
     meter: *mut Meter,
 }
 
-/// What functions return.
+/// Return values of the functions.
 #[repr(i32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
@@ -64,18 +64,18 @@ impl Code {
     }
 }
 
-/// Keeps panics on this side.
+/// Converts panics to errors.
 fn guarded(work: impl FnOnce() -> Code) -> Code {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or(Code::NoMemory)
 }
 
-/// The meter behind a pointer that C gave, unless it is NULL.
+/// The meter of a pointer from C, unless it is NULL.
 ///
 /// # Safety
-/// `state` is NULL or from [`ebur128_init`], not destroyed, and nobody else uses it while the reference lives.
+/// `state` is NULL or from [`ebur128_init`], not destroyed, and no other code uses it while the reference lives.
 unsafe fn meter_mut<'a>(state: *mut State) -> Option<&'a mut Meter> {
-    // SAFETY: not NULL inside `as_mut`, and then, by this function's contract, a live and aligned `State` that
-    // nobody else uses; its `meter` is what `ebur128_init` put there, which lives as long.
+    // SAFETY: not NULL inside `as_mut`, and then, by this function's contract, a live and aligned `State` that no other code
+    // uses; its `meter` is what `ebur128_init` put there, which lives as long.
     unsafe { state.as_mut().map(|state| &mut *state.meter) }
 }
 
@@ -134,8 +134,8 @@ pub unsafe extern "C" fn ebur128_destroy(state: *mut *mut State) {
         return;
     }
     guarded(|| {
-        // SAFETY: by the contract `inner` is from `ebur128_init`, which got it and its `meter` from `Box::into_raw`; as
-        // it was not destroyed, both are still to be freed, and the caller's pointer is NULL by now.
+        // SAFETY: by the contract `inner` is from `ebur128_init`, which got it and its `meter` from `Box::into_raw`; it was not
+        // destroyed, so both are still to be freed, and the caller's pointer is NULL by now.
         let (state, meter) = unsafe {
             let state = Box::from_raw(inner);
             let meter = Box::from_raw(state.meter);
@@ -168,7 +168,7 @@ pub unsafe extern "C" fn ebur128_set_channel(
     )
 }
 
-/// The place with this number. Any other number counts as in front: libebur128 does not check.
+/// The position with this number. Any other number counts as in front: libebur128 does not check.
 fn place_of(value: c_int) -> Channel {
     let index = usize::try_from(value).ok();
     let place = index.and_then(|index| PLACES.get(index));
@@ -234,8 +234,8 @@ pub unsafe extern "C" fn ebur128_change_parameters(
         }
     });
     if code == Code::Success {
-        // SAFETY: `meter_mut` found it not to be NULL, so it is a live state; the borrow of its meter has ended, and was
-        // not one of these two fields.
+        // SAFETY: `meter_mut` found it not to be NULL, so it is a live state; the borrow of its meter has ended and did not
+        // include these two fields.
         unsafe {
             (*state).channels = channels;
             (*state).samplerate = samplerate;
@@ -276,7 +276,7 @@ pub unsafe extern "C" fn ebur128_set_max_history(state: *mut State, history: c_u
 /// Whole frames from C.
 ///
 /// # Safety
-/// `state` as for [`meter_mut`]; `samples` is NULL, or there are `frames` times the state's channels of them.
+/// `state` as for [`meter_mut`]; `samples` is NULL, or points to `frames` times the state's channels of them.
 unsafe fn add_frames<T: Sample>(state: *mut State, samples: *const T, frames: usize) -> Code {
     // SAFETY: the contract is the same.
     let Some(meter) = (unsafe { meter_mut(state) }) else {
@@ -289,8 +289,8 @@ unsafe fn add_frames<T: Sample>(state: *mut State, samples: *const T, frames: us
     let samples = match (samples.is_null(), count) {
         (_, 0) => &[],
         (true, _) => return Code::InvalidMode,
-        // SAFETY: not NULL, so by the contract there are `count` of them, which nobody changes during the call. They are
-        // no more bytes than `isize::MAX`, as was checked.
+        // SAFETY: not NULL, so by the contract there are `count` of them, which no other code changes during the call. They take
+        // at most `isize::MAX` bytes, as was checked.
         (false, _) => unsafe { std::slice::from_raw_parts(samples, count) },
     };
     guarded(|| match meter.add_interleaved(samples) {
@@ -302,8 +302,8 @@ unsafe fn add_frames<T: Sample>(state: *mut State, samples: *const T, frames: us
 /// `ebur128_add_frames_short`.
 ///
 /// # Safety
-/// `state` is NULL or from [`ebur128_init`], not destroyed, and in use by this call alone; `src` is NULL, or there are
-/// `frames` times the state's channels of samples.
+/// `state` is NULL or from [`ebur128_init`], not destroyed, and used only by this call; `src` is NULL, or points to `frames`
+/// times the state's channels of samples.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ebur128_add_frames_short(
     state: *mut State,
@@ -317,7 +317,7 @@ pub unsafe extern "C" fn ebur128_add_frames_short(
 /// `ebur128_add_frames_int`.
 ///
 /// # Safety
-/// As for [`ebur128_add_frames_short`].
+/// The same as for [`ebur128_add_frames_short`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ebur128_add_frames_int(
     state: *mut State,
@@ -331,7 +331,7 @@ pub unsafe extern "C" fn ebur128_add_frames_int(
 /// `ebur128_add_frames_float`.
 ///
 /// # Safety
-/// As for [`ebur128_add_frames_short`].
+/// The same as for [`ebur128_add_frames_short`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ebur128_add_frames_float(
     state: *mut State,
@@ -345,7 +345,7 @@ pub unsafe extern "C" fn ebur128_add_frames_float(
 /// `ebur128_add_frames_double`.
 ///
 /// # Safety
-/// As for [`ebur128_add_frames_short`].
+/// The same as for [`ebur128_add_frames_short`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ebur128_add_frames_double(
     state: *mut State,

@@ -6,17 +6,17 @@ use threadbare_loudness::{Meter, ReadError, integrated_of, range_of};
 
 use crate::{Code, State, guarded};
 
-/// Writes what `read` finds to where C wants it.
+/// Writes the result of `read` to C's pointer.
 ///
 /// # Safety
-/// `state` is NULL or from `ebur128_init`, not destroyed, and nobody changes it during the call. `out` is NULL or may be
+/// `state` is NULL or from `ebur128_init`, not destroyed, and no other code changes it during the call. `out` is NULL or may be
 /// written.
 unsafe fn read(
     state: *const State,
     out: *mut f64,
     read: impl FnOnce(&Meter) -> Result<f64, ReadError>,
 ) -> Code {
-    // SAFETY: not NULL inside `as_ref`, and then by the contract a live `State` that nobody changes; its `meter` is what
+    // SAFETY: not NULL inside `as_ref`, and then by the contract a live `State` that no other code changes; its `meter` is what
     // `ebur128_init` put there, which lives as long.
     let Some(meter) = (unsafe { state.as_ref().map(|state| &*state.meter) }) else {
         return Code::InvalidMode;
@@ -44,7 +44,7 @@ unsafe fn write(out: *mut f64, read: impl FnOnce() -> Result<f64, ReadError>) ->
 /// The same for several states.
 ///
 /// # Safety
-/// `states` is NULL or there are `size` pointers, each as in [`read`]; so is `out`.
+/// `states` is NULL or points to `size` pointers, each as in [`read`]; so is `out`.
 unsafe fn read_multiple(
     states: *const *const State,
     size: usize,
@@ -54,10 +54,10 @@ unsafe fn read_multiple(
     let states = match (states.is_null(), size) {
         (_, 0) => &[],
         (true, _) => return Code::InvalidMode,
-        // SAFETY: not NULL, so by the contract there are `size` pointers, which nobody changes during the call.
+        // SAFETY: not NULL, so by the contract there are `size` pointers, which no other code changes during the call.
         (false, _) => unsafe { std::slice::from_raw_parts(states, size) },
     };
-    // SAFETY: those that are not NULL are, by the contract, live states that nobody changes, with the meters that
+    // SAFETY: the pointers that are not NULL are, by the contract, live states that no other code changes, with the meters that
     // `ebur128_init` gave them.
     let meters = states
         .iter()
@@ -72,7 +72,7 @@ macro_rules! readers {
         #[doc = concat!("`", stringify!($name), "`.")]
         ///
         /// # Safety
-        /// `state` is NULL or from `ebur128_init`, not destroyed, and nobody changes it during the call. `out` is NULL or
+        /// `state` is NULL or from `ebur128_init`, not destroyed, and no other code changes it during the call. `out` is NULL or
         /// may be written.
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C" fn $name(state: *const State, $($arg: $type,)? out: *mut f64) -> Code {
@@ -102,7 +102,7 @@ readers! {
 /// `ebur128_loudness_global_multiple`.
 ///
 /// # Safety
-/// `states` is NULL or there are `size` pointers, each NULL or from `ebur128_init`, not destroyed, and nobody changes
+/// `states` is NULL or points to `size` pointers, each NULL or from `ebur128_init`, not destroyed, and no other code changes
 /// these states during the call. `out` is NULL or may be written.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ebur128_loudness_global_multiple(
@@ -121,7 +121,7 @@ pub(crate) unsafe extern "C" fn ebur128_loudness_global_multiple(
 /// `ebur128_loudness_range_multiple`.
 ///
 /// # Safety
-/// As for [`ebur128_loudness_global_multiple`].
+/// The same as for [`ebur128_loudness_global_multiple`].
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ebur128_loudness_range_multiple(
     states: *const *const State,

@@ -1,4 +1,4 @@
-//! What 20 ms of audio cost, in CPU time: a single meter, and batches of live streams.
+//! CPU time for 20 ms of audio: with a single meter, and with batches of live streams.
 
 // criterion_group makes a public function without a docstring.
 #![allow(missing_docs)]
@@ -23,7 +23,7 @@ fn noise(samples: usize, seed: u32) -> Vec<f32> {
     (0..samples).map(&mut next).collect()
 }
 
-/// CPU time, so that what else the machine does counts less.
+/// Measures CPU time, which depends less on other load.
 fn time<R>(bencher: &mut Bencher<'_>, mut work: impl FnMut() -> R) {
     let now = || clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("a clock that Linux has");
     bencher.iter_custom(|count| {
@@ -64,7 +64,7 @@ fn single(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Live monitoring: each tick all streams get 20 ms, and are read. It keeps up if that takes less than 20 ms.
+/// Live monitoring: each tick, all streams get 20 ms and are read. It keeps up if that takes less than 20 ms.
 fn batch(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("a batch of 2000 stereo streams, 20 ms at 48 kHz");
     group.sample_size(20);
@@ -93,7 +93,7 @@ fn batch(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// What a telephone gateway adds to each packet: a meter for each call, in turn, so that none is in the cache.
+/// Cost per packet in a telephone gateway: a meter for each call, in turn, so that none is in the cache.
 fn line(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("a packet of G.711, 20 ms at 8 kHz");
     let all = Mode::INTEGRATED | Mode::RANGE | Mode::HISTOGRAM;

@@ -1,7 +1,7 @@
-//! Programmes on which normalisers are compared, and what became of them: used by `tests/loudnorm.sh`.
+//! Programmes for comparing normalisers, and statistics of their output: used by `tests/loudnorm.sh`.
 //!
 //! ```text
-//! programmes make FOLDER             writes the programmes, prints a line for each: name, and from when on it is one level (s)
+//! programmes make FOLDER             writes the programmes; prints the name of each, and from which time (s) its level is constant
 //! programmes compare IN OUT TARGET FROM
 //!                                    prints the largest change of the gain from 100 ms to the next (dB), and how long after
 //!                                    FROM the momentary loudness came to within 1 LU of the target for good (s; - if never)
@@ -22,7 +22,7 @@ struct Audio {
     samples: Vec<f32>,
 }
 
-/// One value of each channel, at a time in seconds.
+/// Returns one value of each channel at a time in seconds.
 type Frame<'a> = &'a mut dyn FnMut(f64) -> Vec<f64>;
 
 fn render(rate_hz: u32, seconds: f64, frame: Frame<'_>) -> Audio {
@@ -45,7 +45,7 @@ fn tone(level_db: f64, t: f64) -> Vec<f64> {
     vec![factor(level_db) * (TAU * 997.0 * t).sin(); 2]
 }
 
-/// The same each time.
+/// Deterministic noise.
 struct Noise(u32);
 
 impl Noise {
@@ -55,7 +55,7 @@ impl Noise {
     }
 }
 
-/// Noise through a low-pass, in syllables, words and sentences, with a little of it in the pauses.
+/// Low-passed noise in syllables, words and sentences, with a little of it in the pauses.
 fn speech(level_db: f64) -> impl FnMut(f64) -> Vec<f64> {
     let (mut noise, mut low) = (Noise(7), 0.0);
     move |t| {
@@ -68,7 +68,7 @@ fn speech(level_db: f64) -> impl FnMut(f64) -> Vec<f64> {
     }
 }
 
-/// Name, from when on one level is to be reached, and the audio.
+/// Name, time from which one level is expected, and the audio.
 type Programme = (&'static str, f64, Audio);
 
 fn programmes() -> Vec<Programme> {
@@ -199,7 +199,7 @@ fn write(path: &Path, audio: &Audio) -> std::io::Result<()> {
     std::fs::write(path, file)
 }
 
-/// Of floating-point samples alone.
+/// Reads a file of floating-point samples.
 fn read(path: &str) -> Result<Audio, Box<dyn Error>> {
     let file = std::fs::read(path)?;
     let word = |at: usize| u32::from_le_bytes([file[at], file[at + 1], file[at + 2], file[at + 3]]);
@@ -230,7 +230,7 @@ fn rms_db(samples: &[f32]) -> f64 {
     10.0 * (sum / samples.len() as f64).log10()
 }
 
-/// The largest change from 100 ms to the next where something is heard.
+/// The largest change between adjacent 100 ms of audible sound.
 fn largest_step(before: &Audio, after: &Audio) -> f64 {
     let part = before.rate_hz as usize / 10 * before.channels;
     let parts = before

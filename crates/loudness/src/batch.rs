@@ -1,4 +1,4 @@
-//! Many streams at once.
+//! Measures many streams at once.
 
 use crate::builder::{Builder, MOMENTARY_STEPS, RangeStep, SHORT_TERM_STEPS};
 use crate::history::{self, History};
@@ -13,9 +13,8 @@ use crate::window::{Resolution, Window};
 
 /// Measures many live streams of the same format, which advance together.
 ///
-/// Streams lie side by side in memory and in the processor's vectors, and windows are exact to 10 ms
-/// ([`Resolution::Block`]), so that a stream takes some KB instead of a MB. For monitoring without end choose
-/// [`Mode::HISTOGRAM`].
+/// Streams are adjacent in memory and in the processor's vectors. Windows are exact to 10 ms ([`Resolution::Block`]), so that a
+/// stream takes some KB instead of a MB. For endless monitoring, choose [`Mode::HISTOGRAM`].
 ///
 /// ```
 /// use threadbare_loudness::{Meter, Mode};
@@ -37,7 +36,7 @@ pub struct Batch {
     config: Builder,
     streams: usize,
     filters: Filters,
-    /// Of the channels of all streams: stream by stream.
+    /// Groups of the channels of all streams, stream by stream.
     groups: Box<[Group]>,
     scratch: Scratch,
     window: Window,
@@ -45,17 +44,17 @@ pub struct Batch {
     gating: Vec<History>,
     ranging: Vec<History>,
     peaks: Vec<Peaks>,
-    /// Where each stream began.
+    /// Start of each stream.
     starts: Vec<u64>,
     /// Room for a sum per channel of each stream.
     sums: Vec<f64>,
 }
 
 impl Builder {
-    /// A batch of so many streams, each as said. Its windows are exact to 10 ms.
+    /// Builds a batch of this many streams with these settings. Its windows are exact to 10 ms.
     ///
     /// # Errors
-    /// As [`Builder::build`]; or there are no streams, or too many.
+    /// The same as for [`Builder::build`], or if the number of streams is zero or too large.
     pub fn build_batch(&self, streams: usize) -> Result<Batch, BuildError> {
         self.check()?;
         let channels = self.layout.len();
@@ -88,11 +87,11 @@ impl Builder {
 }
 
 impl Batch {
-    /// Adds as many frames to each stream: a slice of interleaved samples for each. For one that has nothing to
-    /// give, silence is to be added, or [`Batch::reset_stream`] called.
+    /// Adds the same number of frames to each stream: a slice of interleaved samples for each. For a stream without data, add
+    /// silence, or call [`Batch::reset_stream`].
     ///
     /// # Errors
-    /// Not one slice per stream, or they differ in length, or the last frame is not whole; nothing was added.
+    /// The number of slices is not that of the streams, they differ in length, or the last frame is not whole; nothing was added.
     pub fn add_interleaved<T: Sample>(&mut self, inputs: &[&[T]]) -> Result<(), InputError> {
         let source = Streams::new(inputs, self.streams, self.config.layout.len())?;
         with_denormals_flushed(|| {
@@ -127,7 +126,7 @@ impl Batch {
         Ok(())
     }
 
-    /// As with a single meter, but row by row through the energies of all streams.
+    /// As in a single meter, but row by row through the energies of all streams.
     fn end_step(&mut self) {
         let steps = self.window.position() / self.config.step_frames();
         if steps >= MOMENTARY_STEPS && !self.gating.is_empty() {
@@ -143,7 +142,7 @@ impl Batch {
         }
     }
 
-    /// Each stream that has had so many steps gets the energy of the last ones into its history.
+    /// Appends the energy of the last `steps` to the history of each stream that has this many.
     fn end_blocks(&mut self, steps: u64, histories: impl Fn(&mut Batch) -> &mut Vec<History>) {
         let frames = steps * self.config.step_frames();
         let mut sums = std::mem::take(&mut self.sums);
@@ -162,10 +161,10 @@ impl Batch {
         self.sums = sums;
     }
 
-    /// Momentary loudness of a stream, up to the last whole 10 ms; else as [`Meter::momentary`](crate::Meter::momentary).
+    /// Momentary loudness of a stream, up to the last whole 10 ms; otherwise as [`Meter::momentary`](crate::Meter::momentary).
     ///
     /// # Errors
-    /// There is no such stream.
+    /// The stream does not exist.
     pub fn momentary(&self, stream: usize) -> Result<f64, ReadError> {
         self.loudness_of(stream, MOMENTARY_STEPS)
     }
@@ -173,7 +172,7 @@ impl Batch {
     /// Short-term loudness of a stream, up to the last whole 10 ms.
     ///
     /// # Errors
-    /// There is no such stream, or the mode does not include it.
+    /// The stream does not exist, or the mode does not include it.
     pub fn short_term(&self, stream: usize) -> Result<f64, ReadError> {
         if !self.config.mode.contains(Mode::SHORT_TERM) {
             return Err(ReadError::NotMeasured(Mode::SHORT_TERM));
@@ -184,7 +183,7 @@ impl Batch {
     /// Integrated loudness of a stream; see [`Meter::integrated`](crate::Meter::integrated).
     ///
     /// # Errors
-    /// There is no such stream, or the mode does not include it.
+    /// The stream does not exist, or the mode does not include it.
     pub fn integrated(&self, stream: usize) -> Result<f64, ReadError> {
         self.check_stream(stream)?;
         let history = self.gating.get(stream);
@@ -195,7 +194,7 @@ impl Batch {
     /// Loudness range of a stream; see [`Meter::range`](crate::Meter::range).
     ///
     /// # Errors
-    /// There is no such stream, or the mode does not include it.
+    /// The stream does not exist, or the mode does not include it.
     pub fn range(&self, stream: usize) -> Result<LoudnessRange, ReadError> {
         self.check_stream(stream)?;
         let history = self
@@ -208,16 +207,16 @@ impl Batch {
     /// The largest sample of a stream's channel; see [`Meter::sample_peak`](crate::Meter::sample_peak).
     ///
     /// # Errors
-    /// There is no such stream or channel, or the mode does not include it.
+    /// The stream or channel does not exist, or the mode does not include it.
     pub fn sample_peak(&self, stream: usize, channel: usize) -> Result<f64, ReadError> {
         self.peaks_of(stream, channel, Mode::SAMPLE_PEAK)
             .map(|peaks| peaks.sample)
     }
 
-    /// The same of what was added last alone.
+    /// [`sample_peak`](Self::sample_peak) of the samples in the last call.
     ///
     /// # Errors
-    /// As [`Batch::sample_peak`].
+    /// The same as for [`Batch::sample_peak`].
     pub fn last_sample_peak(&self, stream: usize, channel: usize) -> Result<f64, ReadError> {
         self.peaks_of(stream, channel, Mode::SAMPLE_PEAK)
             .map(|peaks| peaks.sample_last)
@@ -226,25 +225,25 @@ impl Batch {
     /// The largest value of a stream's channel between the samples; see [`Meter::true_peak`](crate::Meter::true_peak).
     ///
     /// # Errors
-    /// There is no such stream or channel, or the mode does not include it.
+    /// The stream or channel does not exist, or the mode does not include it.
     pub fn true_peak(&self, stream: usize, channel: usize) -> Result<f64, ReadError> {
         self.peaks_of(stream, channel, Mode::TRUE_PEAK)
             .map(|peaks| peaks.true_peak)
     }
 
-    /// The same of what was added last alone.
+    /// [`true_peak`](Self::true_peak) of the samples in the last call.
     ///
     /// # Errors
-    /// As [`Batch::true_peak`].
+    /// The same as for [`Batch::true_peak`].
     pub fn last_true_peak(&self, stream: usize, channel: usize) -> Result<f64, ReadError> {
         self.peaks_of(stream, channel, Mode::TRUE_PEAK)
             .map(|peaks| peaks.true_peak_last)
     }
 
-    /// Another programme takes this stream's place: forgets what was measured of it.
+    /// Resets a stream, whose place another programme takes.
     ///
     /// # Errors
-    /// There is no such stream.
+    /// The stream does not exist.
     pub fn reset_stream(&mut self, stream: usize) -> Result<(), ReadError> {
         self.check_stream(stream)?;
         let channels = self.config.layout.len();
@@ -268,7 +267,7 @@ impl Batch {
         Ok(())
     }
 
-    /// How many streams there are.
+    /// Number of streams.
     #[must_use]
     pub fn streams(&self) -> usize {
         self.streams

@@ -1,4 +1,4 @@
-//! What a meter is to be like.
+//! Settings of a meter.
 
 use crate::channel::Channel;
 use crate::history::History;
@@ -9,7 +9,7 @@ use crate::simd::Level;
 use crate::weighting::{FoldedPhases, KWeighting, Oversampling};
 use crate::window::{Resolution, Window};
 
-/// How often a block of 3 s counts for the loudness range.
+/// Interval at which a block of 3 s enters the loudness range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RangeStep {
     /// Every 100 ms (EBU Tech 3342 since 2016).
@@ -19,7 +19,7 @@ pub enum RangeStep {
     Second,
 }
 
-/// Says what a [`Meter`](crate::Meter) is to be like. Made by [`Meter::builder`](crate::Meter::builder).
+/// Settings of a [`Meter`](crate::Meter). Created by [`Meter::builder`](crate::Meter::builder).
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Builder {
@@ -53,13 +53,13 @@ impl Builder {
         }
     }
 
-    /// What is measured. Unless said otherwise, momentary, short-term and integrated loudness.
+    /// Sets the measurements. The default is momentary, short-term and integrated loudness.
     pub fn mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
         self
     }
 
-    /// Where the channels' loudspeakers stand; also says how many there are. Unless said otherwise,
+    /// Sets the positions of the channels' loudspeakers, and so the number of channels. The default is
     /// [`Channel::default_layout`].
     ///
     /// ```
@@ -75,45 +75,46 @@ impl Builder {
         self
     }
 
-    /// The longest window that [`Meter::window`](crate::Meter::window) will be asked for, in ms: at least 400, with short-term at least 3000.
+    /// Sets the longest window for [`Meter::window`](crate::Meter::window), in ms: at least 400, with short-term at least 3000.
     pub fn max_window_ms(mut self, window_ms: u64) -> Self {
         self.window_ms = window_ms;
         self
     }
 
-    /// How much of the past integrated loudness and range are taken over, in ms: at least 400, with range at least 3000.
-    /// Unless said otherwise, all of it. Of no effect with [`Mode::HISTOGRAM`].
+    /// Sets the length of the history for integrated loudness and range, in ms: at least 400, with range at least 3000. Unlimited
+    /// by default. Ignored with [`Mode::HISTOGRAM`].
     pub fn max_history_ms(mut self, history_ms: u64) -> Self {
         self.history_ms = history_ms;
         self
     }
 
-    /// How often the loudness range takes a block.
+    /// Sets how often the loudness range takes a block.
     pub fn range_step(mut self, step: RangeStep) -> Self {
         self.range_step = step;
         self
     }
 
-    /// How exactly windows end at the last frame.
+    /// Sets how exactly windows end at the last frame.
     pub fn resolution(mut self, resolution: Resolution) -> Self {
         self.resolution = resolution;
         self
     }
 
-    /// Whether each channel has an integrated loudness of its own; see [`Meter::channel_integrated`](crate::Meter::channel_integrated).
+    /// Sets whether each channel also has its integrated loudness; see
+    /// [`Meter::channel_integrated`](crate::Meter::channel_integrated).
     pub fn per_channel(mut self, is_per_channel: bool) -> Self {
         self.is_per_channel = is_per_channel;
         self
     }
 
-    /// Whether a channel's filter begins anew after a sample that is infinite or not a number. It does unless said
-    /// otherwise; if not, nothing of this channel is measured any more until [`Meter::reset`](crate::Meter::reset), as with libebur128.
+    /// Sets whether a channel's filter restarts after a sample that is infinite or not a number. The default is true. Otherwise
+    /// this channel is not measured any more until [`Meter::reset`](crate::Meter::reset), as with libebur128.
     pub fn recover(mut self, is_recovering: bool) -> Self {
         self.is_recovering = is_recovering;
         self
     }
 
-    /// The instructions every processor of this architecture has, and no others: to compare with.
+    /// Uses only the instructions that every processor of this architecture has, for comparison.
     #[doc(hidden)]
     pub fn baseline(mut self) -> Self {
         self.level = Level::BASELINE;
@@ -150,7 +151,7 @@ impl Builder {
         self.window_ms.max(self.window_steps() * 100)
     }
 
-    /// How many steps of 100 ms the longest window has that the mode asks for.
+    /// Number of 100 ms steps in the longest window that the mode needs.
     fn window_steps(&self) -> u64 {
         if self.mode.contains(Mode::SHORT_TERM) {
             SHORT_TERM_STEPS
@@ -168,11 +169,11 @@ impl Builder {
         self.history_ms.max(least * 100)
     }
 
-    /// How many gating blocks are kept, and how many of the loudness range.
+    /// Number of kept gating blocks, and of those of the loudness range.
     pub(crate) fn history_blocks(&self) -> (usize, usize) {
         let range_ms = match self.range_step {
             RangeStep::Tenth => 100,
-            // A bound of so many ms keeps blocks of 3 s, one each second, as if they did not overlap: libebur128 does.
+            // A limit in ms keeps one block of 3 s per second, as if the blocks did not overlap: libebur128 does the same.
             RangeStep::Second => 3_000,
         };
         let blocks = |each_ms| usize::try_from(self.history_ms() / each_ms).unwrap_or(usize::MAX);
@@ -180,14 +181,17 @@ impl Builder {
     }
 
     pub(crate) fn history(&self, mode: Mode, blocks: usize) -> Option<History> {
-        let make = || match self.mode.contains(Mode::HISTOGRAM) {
-            true => History::histogram(),
-            false => History::exact(blocks),
+        let make = || {
+            if self.mode.contains(Mode::HISTOGRAM) {
+                History::histogram()
+            } else {
+                History::exact(blocks)
+            }
         };
         self.mode.contains(mode).then(make)
     }
 
-    /// For `channels` channels, which are more than a meter's where a batch has one for all its streams.
+    /// `channels` may exceed a meter's: a batch has one window for all its streams.
     pub(crate) fn window(&self, channels: usize) -> Result<Window, BuildError> {
         let step_frames = self.step_frames();
         let frames = u64::from(self.rate_hz) * self.window_ms() / 1_000;

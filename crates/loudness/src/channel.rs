@@ -1,14 +1,14 @@
-//! Where a channel's loudspeaker stands, and how much it counts.
+//! Position of a channel's loudspeaker, and its weight.
 
-/// The place of a channel. Loudness counts what comes from the sides more than what comes from elsewhere
-/// (ITU-R BS.1770, annex 1, table 4), and low-frequency effects not at all.
+/// The position of a channel. Loudness counts sound from the sides more than other sound (ITU-R BS.1770, annex 1, table 4), and
+/// low-frequency effects not at all.
 ///
 /// Beyond the five of 3/2 the names are those of ITU-R BS.2051: layer (M middle, U upper, T top, B bottom), sign and
 /// azimuth in degrees, positive to the left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Channel {
-    /// Not measured, but for its peaks: low-frequency effects, or a channel of no interest.
+    /// Measured only for its peaks: low-frequency effects, or an unused channel.
     Unused = 0,
     /// M+030.
     Left = 1,
@@ -91,8 +91,8 @@ impl Channel {
         }
     }
 
-    /// The layout taken for so many channels when nothing else is said: L R C LFE Ls Rs and then unused ones, but for
-    /// four (L R Ls Rs) and five (L R C Ls Rs).
+    /// The default layout for this number of channels: L R C LFE Ls Rs and then unused ones, except for four (L R Ls Rs) and five
+    /// (L R C Ls Rs).
     #[must_use]
     pub fn default_layout(channels: usize) -> Vec<Channel> {
         use Channel::{Center, Left, LeftSurround, Right, RightSurround, Unused};

@@ -1,10 +1,10 @@
-//! What the fuzz target `loudness` does with its bytes. It stands here so that the corpus in `fuzz/corpus` replays under
-//! `cargo test` (`tests/corpus.rs`), without the nightly compiler that a fuzzer needs.
+//! Body of the fuzz target `loudness`. It is in the library so that the corpus in `fuzz/corpus` replays under `cargo test`
+//! (`tests/it/corpus.rs`), without the nightly compiler that a fuzzer needs.
 
 use crate::{Builder, Meter, Mode, ReadError, Resolution};
 
-/// The bytes are a format, the lengths of pieces, and samples. However the samples are cut into pieces, interleaved or
-/// planar, with the best instructions or those of the baseline: the readings are the same. Panics where they are not.
+/// The bytes are a format, the lengths of pieces, and samples. The readings must be equal however the samples are cut into
+/// pieces, interleaved or planar, with the best instructions or those of the baseline. Panics if they are not.
 pub fn loudness(data: &[u8]) {
     let Some((head, rest)) = data.split_first_chunk::<HEAD_BYTES>() else {
         return;
@@ -23,7 +23,7 @@ pub fn loudness(data: &[u8]) {
     let pieces = pieces.map(|frames| usize::from(frames) * 4 + 1);
     let cut = in_pieces(&builder.clone().baseline(), &samples, &pieces);
     let planar = planar(&builder, &samples, pieces[0] * 7);
-    // Far below the corner of the shelf, there is no filter that does not run away.
+    // Far below the corner of the shelf, every filter is unstable.
     let is_comparable = rate_hz >= 4_000;
     let largest = samples
         .iter()
@@ -40,10 +40,10 @@ const HEAD_BYTES: usize = 8;
 const RATES_HZ: [u32; 9] = [
     48_000, 44_100, 8_000, 16, 97, 1_000, 96_000, 192_000, 22_051,
 ];
-/// More would be slow, and nothing new.
+/// Maximum number of samples; more are slow and find nothing new.
 const SAMPLES_MAX: usize = 60_000;
 
-/// The bytes over and over for some seconds, as raw numbers of 32 bits: all that are none, and all magnitudes.
+/// Repeats the bytes for some seconds, as raw numbers of 32 bits, including NaNs and all magnitudes.
 fn samples(bytes: &[u8], channels: usize, rate_hz: u32) -> Vec<f32> {
     let (words, _) = bytes.as_chunks::<4>();
     let frames = (rate_hz as usize * 4).min(SAMPLES_MAX / channels);
@@ -111,7 +111,7 @@ fn check(meter: &Meter) {
     }
 }
 
-/// Momentary loudness, another window, peaks; and what is gated.
+/// Momentary loudness, another window and peaks, and the gated readings.
 fn readings(meter: &Meter) -> (Vec<f64>, Vec<f64>) {
     let windows = [Ok(meter.momentary()), meter.window(7)];
     let peaks = (0..meter.channels()).flat_map(|n| [meter.sample_peak(n), meter.true_peak(n)]);
@@ -128,8 +128,8 @@ fn readings(meter: &Meter) -> (Vec<f64>, Vec<f64>) {
 
 /// `largest` is the largest sample.
 fn compare(a: &Meter, b: &Meter, largest: f32) {
-    // With and without fused products, what is left of a loud signal in silence, or of a constant, is rounded otherwise.
-    // So is what borders on denormals.
+    // With and without fused products, the residue of a loud signal in silence, or of a constant, is rounded differently. So are
+    // values near denormals.
     let residue = (20.0 * f64::from(largest).log10() - 180.0).max(-650.0);
     let ((sharp, gated), (other_sharp, other_gated)) = (readings(a), readings(b));
     for (n, (a, b)) in sharp.into_iter().zip(other_sharp).enumerate() {
@@ -139,6 +139,6 @@ fn compare(a: &Meter, b: &Meter, largest: f32) {
             "reading {n}: {a} {b}"
         );
     }
-    // A block may fall on the other side of a gate, so these say nothing but that they are there.
+    // A block may be on the other side of a gate, so only the number of readings is compared.
     assert_eq!(gated.len(), other_gated.len());
 }

@@ -1,4 +1,4 @@
-//! The energies of all blocks so far, exact or as a histogram, and what the gates of EBU R128 make of them.
+//! The energies of all blocks so far, exact or as a histogram, and their gating by EBU R128.
 
 use std::collections::VecDeque;
 use std::sync::OnceLock;
@@ -6,41 +6,41 @@ use std::sync::OnceLock;
 /// Mean squares of blocks that are above the absolute gate.
 #[derive(Debug)]
 pub(crate) enum History {
-    /// Each one, the oldest first, and how many are kept.
+    /// Each energy, the oldest first, and the maximum number.
     Exact { energies: VecDeque<f64>, max: usize },
-    /// How many fell into each bin: 13 years of steps of 100 ms before a bin is full.
+    /// Number of blocks in each bin: a bin is full after 13 years of 100 ms steps.
     Histogram(Box<[u32; BINS]>),
 }
 
-/// Of 0.1 LU, from -70 to +30 LUFS.
+/// Bins of 0.1 LU, from -70 to +30 LUFS.
 const BINS: usize = 1_000;
 
-/// So many blocks have room from the start, unless fewer are kept: ten hours of steps of 100 ms. The memory is not touched
-/// before it is needed, so an operating system does not provide it before, either. Only what is measured for longer than
-/// that, with exact history and without a bound, allocates again (and doubles then).
+/// Initial capacity, unless fewer blocks are kept: ten hours of 100 ms steps. The memory is not touched before it is needed, so
+/// an operating system does not provide it before, either. Only longer measurements with unlimited exact history allocate again
+/// (doubling the capacity).
 const RESERVED_BLOCKS: usize = 10 * 60 * 60 * 10;
 
 /// ITU-R BS.1770, annex 1: -70 LUFS.
 pub(crate) const ABSOLUTE_GATE_LUFS: f64 = -70.0;
-/// ITU-R BS.1770, annex 1: 10 LU below the mean of what is above the absolute gate.
+/// ITU-R BS.1770, annex 1: 10 LU below the mean of the blocks above the absolute gate.
 const INTEGRATED_GATE: f64 = 0.1;
 /// EBU Tech 3342, 2: 20 LU below that mean.
 const RANGE_GATE: f64 = 0.01;
-/// EBU Tech 3342, 2: what is below the 10th and above the 95th percentile does not count.
+/// EBU Tech 3342, 2: values below the 10th and above the 95th percentile do not count.
 const RANGE_LOW: f64 = 0.1;
 const RANGE_HIGH: f64 = 0.95;
 
-/// The loudness of a mean square that is weighted and summed over channels: LUFS (ITU-R BS.1770, annex 1, formula 2). Minus
+/// The loudness, in LUFS, of a mean square that is weighted and summed over channels (ITU-R BS.1770, annex 1, formula 2). Minus
 /// infinity for silence.
 pub(crate) fn to_lufs(energy: f64) -> f64 {
     if energy <= 0.0 {
         return f64::NEG_INFINITY;
     }
-    // Written with the natural logarithm, as libebur128 computes it: the same energy then gives the same bits.
+    // With the natural logarithm, as in libebur128: the same energy then gives the same bits.
     10.0 * (energy.ln() / std::f64::consts::LN_10) + OFFSET_LU
 }
 
-/// The shelf raises 1 kHz by so much: a sine at -23 dBFS is to measure -23 LUFS.
+/// Gain of the shelf at 1 kHz: a sine at -23 dBFS must measure -23 LUFS.
 const OFFSET_LU: f64 = -0.691;
 
 pub(crate) fn to_energy(lufs: f64) -> f64 {
@@ -72,7 +72,7 @@ impl Bins {
             .saturating_sub(1)
     }
 
-    /// The first bin whose middle is not below this energy.
+    /// The first bin whose centre is at or above this energy.
     fn from(&self, energy: f64) -> usize {
         if energy < self.edges[0] {
             return 0;
@@ -83,7 +83,7 @@ impl Bins {
 }
 
 impl Clone for History {
-    /// With the same room to grow, which a clone of the queue would not have.
+    /// Keeps the spare capacity, which a clone of the queue would not have.
     fn clone(&self) -> History {
         let mut clone = match self {
             History::Exact { max, .. } => History::exact(*max),
@@ -97,12 +97,13 @@ impl Clone for History {
 impl History {
     /// Keeps the newest `max` blocks.
     pub(crate) fn exact(max: usize) -> History {
+        // The tables take longer than a block, and need memory: create them now.
+        bins();
         let energies = VecDeque::with_capacity(max.min(RESERVED_BLOCKS));
         History::Exact { energies, max }
     }
 
     pub(crate) fn histogram() -> History {
-        // The tables take longer than a block: make them now.
         bins();
         History::Histogram(Box::new([0; BINS]))
     }
@@ -111,8 +112,8 @@ impl History {
         matches!(self, History::Histogram(_))
     }
 
-    /// Takes a block's energy, if it is above the absolute gate. One that is infinite or not a number is left out: a single
-    /// bad sample would be all that is left of the measurement.
+    /// Adds a block's energy, if it is above the absolute gate. An energy that is infinite or not a number is skipped: otherwise
+    /// a single bad sample would determine the measurement.
     pub(crate) fn push(&mut self, energy: f64) {
         let bins = bins();
         let is_counted = energy >= bins.edges[0] && energy.is_finite();
@@ -134,7 +135,7 @@ impl History {
         }
     }
 
-    /// Keeps the newest `max` from now on. A histogram does not know which those are.
+    /// Limits the history to the newest `max` blocks. A histogram does not know which blocks those are.
     pub(crate) fn truncate(&mut self, max: usize) {
         if let History::Exact {
             energies,
@@ -146,7 +147,7 @@ impl History {
         }
     }
 
-    /// Takes what a history of the same kind has, after what is here.
+    /// Appends a later history of the same kind.
     pub(crate) fn append(&mut self, later: &History) {
         match (&mut *self, later) {
             (History::Histogram(mine), History::Histogram(its)) => {
@@ -180,8 +181,8 @@ impl History {
     }
 }
 
-/// How many blocks, and the sum of their energies. Sums run on from history to history, as those of libebur128 do: the
-/// same values in the same order give the same bits.
+/// Number of blocks, and the sum of their energies. Sums continue from history to history, as in libebur128: the same values in
+/// the same order give the same bits.
 type Total = (u64, f64);
 
 fn add_counts<C: Copy + Into<u64>>(total: Total, counts: &[C; BINS], from: usize) -> Total {
@@ -192,13 +193,13 @@ fn add_counts<C: Copy + Into<u64>>(total: Total, counts: &[C; BINS], from: usize
     })
 }
 
-/// The mean energy of all blocks that are not below `gate`, and nothing if there are none.
+/// The mean energy of all blocks at or above `gate`, if any.
 fn mean<'a>(histories: impl Iterator<Item = &'a History>, gate: f64) -> Option<f64> {
     let (count, sum) = histories.fold((0, 0.0), |total, history| history.add_to(total, gate));
     (count > 0).then(|| sum / count as f64)
 }
 
-/// The energy of the relative gate of several histories as if they were one, and nothing if they are empty.
+/// The energy of the relative gate of several histories as if they were one; `None` if they are empty.
 pub(crate) fn relative_gate<'a>(histories: impl Iterator<Item = &'a History>) -> Option<f64> {
     mean(histories, 0.0).map(|mean| mean * INTEGRATED_GATE)
 }
@@ -211,7 +212,7 @@ pub(crate) fn integrated<'a>(histories: impl Iterator<Item = &'a History> + Clon
     mean(histories, gate).map_or(f64::NEG_INFINITY, to_lufs)
 }
 
-/// The two percentiles between which the loudness range lies, in LUFS.
+/// The two percentiles that bound the loudness range, in LUFS.
 ///
 /// The histories are all exact or all histograms; nothing if they are empty.
 pub(crate) fn range<'a>(
@@ -225,7 +226,7 @@ pub(crate) fn range<'a>(
     Some((to_lufs(low), to_lufs(high)))
 }
 
-/// Which of `count` sorted values stands at this percentile.
+/// Index of the value at this percentile among `count` sorted values.
 fn index_at(percentile: f64, count: u64) -> u64 {
     (count.saturating_sub(1) as f64 * percentile + 0.5) as u64
 }
@@ -299,7 +300,7 @@ mod tests {
         history
     }
 
-    /// ITU-R BS.1770, annex 1: what is 10 LU below the mean of the rest does not count.
+    /// ITU-R BS.1770, annex 1: blocks 10 LU below the mean of the rest do not count.
     #[test]
     fn quiet_blocks_do_not_count() {
         for make in [exact, binned] {

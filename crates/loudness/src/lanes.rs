@@ -1,4 +1,4 @@
-//! Channels side by side: what a chunk of audio goes through, from samples to energies and peaks.
+//! Processes chunks of audio for several channels at once, from samples to energies and peaks.
 //!
 //! Up to four channels make a group, and each instruction works on all of them. Samples are widened to `f64` first, so
 //! that there is one path for all types.
@@ -9,7 +9,7 @@ use crate::simd::{KState, Level};
 use crate::source::Source;
 use crate::weighting::{FoldedPhases, KWeighting, Oversampling};
 
-/// What all groups of a meter, or of a batch of meters, have in common.
+/// Common data of all groups of a meter, or of a batch of meters.
 #[derive(Clone, Debug)]
 pub(crate) struct Filters {
     pub(crate) level: Level,
@@ -18,7 +18,7 @@ pub(crate) struct Filters {
     pub(crate) oversampling: Oversampling,
     pub(crate) has_sample_peak: bool,
     pub(crate) has_true_peak: bool,
-    /// Whether a filter begins anew once its memory is not a number any more.
+    /// Whether a filter restarts once its memory is not a number any more.
     pub(crate) is_recovering: bool,
 }
 
@@ -29,14 +29,15 @@ pub(crate) struct Scratch {
     narrow: Box<[f32]>,
 }
 
-/// So many frames are worked on at once, at most: with what they are turned into they fit the first-level cache.
+/// Maximum number of frames in a chunk: with their results they fit the first-level cache.
 pub(crate) const CHUNK_FRAMES: usize = 512;
 
-/// The longest filter of the true peak looks back so far.
+/// Length of the longest filter of the true peak, in frames.
 const HISTORY_FRAMES: usize = Oversampling::Twice.history_frames();
 
 impl Scratch {
-    /// For groups of these channels: a mono meter, of which there may be thousands, takes a quarter of the memory of four channels.
+    /// Memory for groups of these channels: a mono meter, of which there may be thousands, takes a quarter of the memory of four
+    /// channels.
     pub(crate) fn new(channels: usize) -> Scratch {
         let width = channels.clamp(1, 4).next_power_of_two();
         Scratch {
@@ -46,8 +47,8 @@ impl Scratch {
     }
 }
 
-/// Has work done with this thread's room, which it makes the first time. Meters have none of their own: there may be thousands of them, and what one has worked
-/// on is in the cache for the next.
+/// Runs `work` with this thread's scratch memory, which is allocated on the first use. Meters share it, because there may be
+/// thousands of them, and the memory is still in the cache for the next one.
 pub(crate) fn with_scratch<R>(work: impl FnOnce(&mut Scratch) -> R) -> R {
     thread_local! {
         static SCRATCH: Cell<Option<Scratch>> = const { Cell::new(None) };
@@ -58,19 +59,19 @@ pub(crate) fn with_scratch<R>(work: impl FnOnce(&mut Scratch) -> R) -> R {
     result
 }
 
-/// Of a group.
+/// Lanes of a group.
 const LANES_MAX: usize = 4;
 
 /// Up to four channels.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
-    /// How many lanes the vectors have: 1, 2 or 4.
+    /// Number of lanes of the vectors: 1, 2 or 4.
     width: usize,
     /// The first of its channels.
     pub(crate) first: usize,
-    /// How many channels there are; further lanes carry zeros.
+    /// Number of channels; further lanes carry zeros.
     pub(crate) live: usize,
-    /// By lane. A channel without weight does not go through the filter: whatever is on it cannot get into a sum.
+    /// Weights by lane. A channel without weight bypasses the filter, so its samples cannot enter a sum.
     pub(crate) weights: [f64; 4],
     /// Largest values since [`Group::begin_call`].
     pub(crate) sample_peaks: [f64; 4],
@@ -80,7 +81,7 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// Groups for so many channels, starting with `first`.
+    /// Groups for this many channels, starting with `first`.
     pub(crate) fn cover(first: usize, channels: usize) -> impl Iterator<Item = Group> {
         (0..channels)
             .step_by(4)
@@ -110,14 +111,14 @@ impl Group {
         self.weights[..self.live].copy_from_slice(weights);
     }
 
-    /// As if nothing had been measured.
+    /// Resets the group.
     pub(crate) fn clear(&mut self) {
         self.begin_call();
         self.state = KState::default();
         self.history = [0.0; HISTORY_FRAMES * 4];
     }
 
-    /// The same for one lane.
+    /// Resets one lane.
     pub(crate) fn clear_lane(&mut self, lane: usize) {
         let KState {
             input,
@@ -133,16 +134,15 @@ impl Group {
         (self.sample_peaks[lane], self.true_peaks[lane]) = (0.0, 0.0);
     }
 
-    /// Peaks of one call begin at zero.
+    /// Resets the peaks of the last call.
     pub(crate) fn begin_call(&mut self) {
         self.sample_peaks = [0.0; 4];
         self.true_peaks = [0.0; 4];
     }
 
-    /// The frames from `at` on, as many as `count` (at most [`CHUNK_FRAMES`]). Gives back the energy of each lane.
+    /// Processes `count` frames (at most [`CHUNK_FRAMES`]) from `at` on. Returns the energy of each lane.
     ///
-    /// `frames` gets the weighted energy of each frame, in addition to what is there unless this is the first group. To be
-    /// told [`Group::settle`] every 10 ms.
+    /// Adds the weighted energy of each frame to `frames`, or writes it for the first group. Call [`Group::settle`] every 10 ms.
     pub(crate) fn process<S: Source>(
         &mut self,
         filters: &Filters,
@@ -202,10 +202,10 @@ impl Group {
         self.history[..history].copy_from_slice(&samples[wide.len()..]);
     }
 
-    /// Ends what would fade for minutes, and, if it is to recover, what would never be a number again.
+    /// Clears filter memory that would fade for minutes and, with `is_recovering`, memory that is not a number.
     ///
-    /// Where the processor does not flush denormals, this keeps them out of the filter: within 10 ms it fades by less than
-    /// what is left from here to them.
+    /// If the processor does not flush denormals, this keeps them out of the filter. Within 10 ms it fades by less than the
+    /// remaining distance to them.
     pub(crate) fn settle(&mut self, is_recovering: bool) {
         let KState {
             input,
@@ -224,7 +224,7 @@ impl Group {
         }
     }
 
-    /// The largest value between the samples of a lane since the last call began, the samples included.
+    /// The largest value of a lane between the samples since the last call started, the samples included.
     pub(crate) fn true_peak(&self, lane: usize) -> f64 {
         f64::from(self.true_peaks[lane]).max(self.sample_peaks[lane])
     }

@@ -1,14 +1,14 @@
 //! Loudness as EBU R128 and ITU-R BS.1770 define it: momentary, short-term, integrated, range, peaks.
 //!
-//! - [`Meter`]: one stream, or one file. [`integrated_of`] and [`range_of`] take several as one.
-//! - [`Part`]: a part of a long file, to be measured by a core of its own; [`merge`] puts them together.
+//! - [`Meter`]: one stream, or one file. [`integrated_of`] and [`range_of`] treat several as one.
+//! - [`Part`]: a part of a long file, to be measured by a separate core; [`merge`] combines the parts.
 //! - [`Batch`]: hundreds or thousands of live streams.
-//! - [`Normalizer`]: brings one stream to a target loudness, live, under a true-peak limit.
+//! - [`Normalizer`]: adjusts one live stream to a target loudness, under a true-peak limit.
 //!
-//! No clock, no threads, no I/O: samples in, readings out. Time is counted in frames (one sample of each channel). Samples are 16-bit
-//! or 32-bit integers, or floats; interleaved, or a slice for each channel.
+//! No clock, no threads, no I/O: samples in, readings out. Time is counted in frames (one sample of each channel). Samples are
+//! 16-bit or 32-bit integers, or floats; interleaved, or a slice for each channel.
 //!
-//! Two songs, measured one by one and as an album, and the gains that bring them to -23 LUFS:
+//! Measures two songs, one by one and as an album, and computes the gains for -23 LUFS:
 //!
 //! ```
 //! use threadbare_loudness::{Meter, Mode, integrated_of};
@@ -41,8 +41,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Where to look next: [`Meter`] for its readings and other inputs, [`Builder`] for channels and memory, [`Mode`] for what costs what,
-//! [`Normalizer`] for audio that is to be changed.
+//! Further reading: [`Meter`] for its readings and other inputs, [`Builder`] for channels and memory, [`Mode`] for the cost of
+//! measurements, [`Normalizer`] for changing audio.
 #![warn(clippy::unwrap_used)]
 
 mod batch;

@@ -4,48 +4,48 @@ use thiserror::Error;
 
 use crate::mode::Mode;
 
-/// The least rate, in Hz.
+/// Minimum rate, in Hz.
 pub const RATE_HZ_MIN: u32 = 16;
 /// The highest rate, in Hz: that of DSD64.
 pub const RATE_HZ_MAX: u32 = 2_822_400;
 /// The largest number of channels.
 pub const CHANNELS_MAX: usize = 64;
 
-/// The largest number of channels of all streams of a batch together.
+/// The largest total number of channels of a batch.
 pub const BATCH_CHANNELS_MAX: usize = 1 << 20;
 
 /// No window is longer: an hour at 48 kHz is 1.4 GB of frames.
 pub(crate) const WINDOW_MS_MAX: u64 = 60 * 60 * 1_000;
 
-/// Why there is no such meter.
+/// Why a meter was not built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum BuildError {
     /// The rate is out of range.
-    #[error("{0} Hz, allowed is {RATE_HZ_MIN} to {RATE_HZ_MAX}")]
+    #[error("{0} Hz, must be {RATE_HZ_MIN} to {RATE_HZ_MAX}")]
     Rate(u32),
     /// The number of channels is out of range.
-    #[error("{0} channels, allowed is 1 to {CHANNELS_MAX}")]
+    #[error("{0} channels, must be 1 to {CHANNELS_MAX}")]
     Channels(usize),
     /// The mode measures nothing.
     #[error("mode {0:?} does not include momentary loudness, without which nothing is measured")]
     Mode(Mode),
-    /// [`Channel::DualMono`](crate::Channel::DualMono) beside other channels.
+    /// [`Channel::DualMono`](crate::Channel::DualMono) with other channels.
     #[error("dual mono is for one channel, not for one of {0}")]
     DualMono(usize),
     /// The longest window is too long.
-    #[error("a window of {0} ms, allowed is up to {WINDOW_MS_MAX}")]
+    #[error("a window of {0} ms, must be at most {WINDOW_MS_MAX}")]
     Window(u64),
-    /// A batch of no streams or of too many.
+    /// The number of streams is zero or too large.
     #[error(
-        "{streams} streams of {channels} channels, allowed are 1 to {BATCH_CHANNELS_MAX} channels in all"
+        "{streams} streams of {channels} channels, the total must be 1 to {BATCH_CHANNELS_MAX} channels"
     )]
     Streams {
-        /// How many streams.
+        /// Number of streams.
         streams: usize,
-        /// Of how many channels each.
+        /// Channels per stream.
         channels: usize,
     },
-    /// There is no memory for a window that long.
+    /// No memory for a window that long.
     #[error("no memory for the window")]
     Memory,
 }

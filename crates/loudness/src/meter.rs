@@ -13,11 +13,11 @@ use crate::simd::with_denormals_flushed;
 use crate::source::{Interleaved, Planar, Silence, Source};
 use crate::window::Window;
 
-/// Measures one stream of audio as EBU R128 and ITU-R BS.1770 say.
+/// Measures one stream of audio according to EBU R128 and ITU-R BS.1770.
 ///
-/// Samples go in with [`Meter::add_interleaved`] and [`Meter::add_planar`], in pieces of any length; readings may be taken
-/// at any time. Adding allocates nothing, with two exceptions: each thread has 25 KB of room for all its meters, from the first that is made or fed there; and exact
-/// history without a bound (see [`Builder::max_history_ms`]) asks for more memory after ten hours.
+/// Add samples with [`Meter::add_interleaved`] and [`Meter::add_planar`], in pieces of any length, and take readings at any time.
+/// Adding allocates nothing, with two exceptions. Each thread has 25 KB of scratch memory for all its meters, from the first one
+/// that it builds or feeds. Exact history without a limit (see [`Builder::max_history_ms`]) needs more memory after ten hours.
 ///
 /// ```
 /// use threadbare_loudness::{Meter, Mode};
@@ -48,11 +48,11 @@ pub struct Meter {
     /// One per channel, if channels are measured by themselves.
     alone: Vec<History>,
     peaks: Vec<Peaks>,
-    /// Where in the window the programme began; no block begins before it.
+    /// Start of the programme in the window; no block starts before it.
     begun: u64,
 }
 
-/// Of one channel, relative to full scale.
+/// Peaks of one channel, relative to full scale.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Peaks {
     pub(crate) sample: f64,
@@ -62,7 +62,7 @@ pub(crate) struct Peaks {
 }
 
 impl Peaks {
-    /// Takes over what the groups found in a call.
+    /// Adds the groups' peaks of a call.
     pub(crate) fn note(all: &mut [Peaks], groups: &[Group]) {
         for group in groups {
             for (lane, peaks) in all[group.channels()].iter_mut().enumerate() {
@@ -75,37 +75,37 @@ impl Peaks {
     }
 }
 
-/// Why there is no such reading.
+/// Why a reading is not available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ReadError {
     /// The meter's mode does not include it.
     #[error("not measured: the mode does not include {0:?}")]
     NotMeasured(Mode),
-    /// There is no such channel.
+    /// The channel does not exist.
     #[error("channel {index} of {channels}")]
     Channel {
-        /// Which was asked for, from 0.
+        /// Requested channel, from 0.
         index: usize,
-        /// How many there are.
+        /// Number of channels.
         channels: usize,
     },
-    /// There is no such stream in the batch.
+    /// The stream does not exist in the batch.
     #[error("stream {index} of {streams}")]
     Stream {
-        /// Which was asked for, from 0.
+        /// Requested stream, from 0.
         index: usize,
-        /// How many there are.
+        /// Number of streams.
         streams: usize,
     },
-    /// [`Channel::DualMono`] beside other channels.
+    /// [`Channel::DualMono`] with other channels.
     #[error("dual mono is for one channel, not for one of {0}")]
     DualMono(usize),
-    /// The window is longer than the meter was made for.
-    #[error("a window of {window_ms} ms, the meter keeps {window_ms_max}")]
+    /// The window is longer than the meter supports.
+    #[error("a window of {window_ms} ms, the meter keeps at most {window_ms_max} ms")]
     Window {
-        /// What was asked for.
+        /// Requested window.
         window_ms: u64,
-        /// What is possible.
+        /// Longest possible window.
         window_ms_max: u64,
     },
     /// The loudness range of exact histories and histograms together.
@@ -113,7 +113,7 @@ pub enum ReadError {
     MixedHistories,
 }
 
-/// Loudness range (EBU Tech 3342) and what lies at its ends.
+/// Loudness range (EBU Tech 3342) and its ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LoudnessRange {
     /// `high_lufs` - `low_lufs`, in LU; 0 if nothing was above the gates.
@@ -126,14 +126,14 @@ pub struct LoudnessRange {
 
 impl Builder {
     /// # Errors
-    /// Rate, channels, mode or window are not within the limits, or there is no memory.
+    /// Rate, channels, mode or window are not within the limits, or memory is short.
     pub fn build(&self) -> Result<Meter, BuildError> {
         Meter::new(self.clone())
     }
 }
 
 impl Meter {
-    /// For audio of `rate_hz` frames a second, 16 to 2,822,400, of 1 to 64 channels.
+    /// Settings for audio of `rate_hz` frames a second, 16 to 2,822,400, of 1 to 64 channels.
     pub fn builder(rate_hz: u32, channels: usize) -> Builder {
         Builder::new(rate_hz, channels)
     }
@@ -144,7 +144,7 @@ impl Meter {
         let (gating_blocks, range_blocks) = config.history_blocks();
         let gating = || config.history(Mode::INTEGRATED, gating_blocks);
         let alone = if config.is_per_channel { channels } else { 0 };
-        // A thread that makes meters also feeds them, usually.
+        // A thread that builds meters usually also feeds them.
         with_scratch(|_| ());
         let mut meter = Meter {
             filters: config.filters(),
@@ -162,7 +162,7 @@ impl Meter {
         Ok(meter)
     }
 
-    /// Adds interleaved samples: whole frames, a sample of each channel after the other.
+    /// Adds interleaved samples: whole frames, with one sample of each channel in turn.
     ///
     /// # Errors
     /// The last frame is not whole; nothing was added.
@@ -175,7 +175,7 @@ impl Meter {
     /// Adds planar samples: a slice for each channel.
     ///
     /// # Errors
-    /// There are not as many slices as channels, or they differ in length; nothing was added.
+    /// The number of slices is not that of the channels, or they differ in length; nothing was added.
     ///
     /// ```
     /// # use threadbare_loudness::Meter;
@@ -190,7 +190,7 @@ impl Meter {
         Ok(())
     }
 
-    /// Adds so many frames in which nothing is heard: a gap in a stream counts as much as what is around it.
+    /// Adds this many silent frames: a gap in a stream counts like the audio around it.
     pub fn add_silence(&mut self, frames: usize) {
         self.add(&Silence, frames);
     }
@@ -228,8 +228,8 @@ impl Meter {
         }
     }
 
-    /// 100 ms more: a gating block of 400 ms ends here (ITU-R BS.1770, annex 1: they overlap by 75 %), and maybe a block of
-    /// 3 s for the loudness range.
+    /// Handles a further 100 ms. A gating block of 400 ms ends here (ITU-R BS.1770, annex 1: they overlap by 75 %), and maybe a
+    /// block of 3 s for the loudness range.
     fn end_step(&mut self) {
         let (position, step) = (self.window.position(), self.config.step_frames());
         let steps = (position - self.begun) / step;
@@ -254,7 +254,7 @@ impl Meter {
         }
     }
 
-    /// Loudness of the last 400 ms, in LUFS (EBU Tech 3341, 2.2); what was before the first frame counts as silence. Minus
+    /// Loudness of the last 400 ms, in LUFS (EBU Tech 3341, 2.2); the time before the first frame counts as silence. Minus
     /// infinity for silence.
     #[must_use]
     pub fn momentary(&self) -> f64 {
@@ -273,7 +273,8 @@ impl Meter {
         Ok(self.loudness_of(frames))
     }
 
-    /// Loudness of the last `window_ms` ms, in LUFS, else as [`Meter::momentary`]. Not a number if that is no frame.
+    /// Loudness of the last `window_ms` ms, in LUFS; otherwise as [`Meter::momentary`]. NaN if the window is shorter than a
+    /// frame.
     ///
     /// ```
     /// # use threadbare_loudness::{Meter, Mode};
@@ -309,8 +310,8 @@ impl Meter {
         integrated_of([self])
     }
 
-    /// The relative gate of the integrated loudness, in LUFS (ITU-R BS.1770, annex 1): 10 LU below what is above the absolute
-    /// gate of -70 LUFS; -70 if nothing was.
+    /// Relative gate of the integrated loudness, in LUFS (ITU-R BS.1770, annex 1). It is 10 LU below the blocks above the
+    /// absolute gate of -70 LUFS, or -70 without such blocks.
     ///
     /// # Errors
     /// The mode does not include integrated loudness.
@@ -327,47 +328,47 @@ impl Meter {
         range_of([self])
     }
 
-    /// The largest magnitude of a channel's samples, full scale being 1.0.
+    /// The largest magnitude of a channel's samples, relative to full scale.
     ///
     /// # Errors
-    /// The mode does not include it, or there is no such channel.
+    /// The mode does not include it, or the channel does not exist.
     pub fn sample_peak(&self, channel: usize) -> Result<f64, ReadError> {
         self.peaks_of(channel, Mode::SAMPLE_PEAK)
             .map(|peaks| peaks.sample)
     }
 
-    /// The same of what was added last alone.
+    /// [`sample_peak`](Self::sample_peak) of the samples in the last call.
     ///
     /// # Errors
-    /// As [`Meter::sample_peak`].
+    /// The same as for [`Meter::sample_peak`].
     pub fn last_sample_peak(&self, channel: usize) -> Result<f64, ReadError> {
         self.peaks_of(channel, Mode::SAMPLE_PEAK)
             .map(|peaks| peaks.sample_last)
     }
 
-    /// The largest magnitude of a channel's signal, between the samples as well, full scale being 1.0 (ITU-R BS.1770, annex 2).
-    /// At four times the rate below 96 kHz, at twice the rate below 192 kHz, above that the sample peak.
+    /// The largest magnitude of a channel's signal, including between the samples, relative to full scale (ITU-R BS.1770, annex
+    /// 2). Oversampled four times below 96 kHz, twice below 192 kHz; above that, it is the sample peak.
     ///
     /// # Errors
-    /// The mode does not include it, or there is no such channel.
+    /// The mode does not include it, or the channel does not exist.
     pub fn true_peak(&self, channel: usize) -> Result<f64, ReadError> {
         self.peaks_of(channel, Mode::TRUE_PEAK)
             .map(|peaks| peaks.true_peak)
     }
 
-    /// The same of what was added last alone.
+    /// [`true_peak`](Self::true_peak) of the samples in the last call.
     ///
     /// # Errors
-    /// As [`Meter::true_peak`].
+    /// The same as for [`Meter::true_peak`].
     pub fn last_true_peak(&self, channel: usize) -> Result<f64, ReadError> {
         self.peaks_of(channel, Mode::TRUE_PEAK)
             .map(|peaks| peaks.true_peak_last)
     }
 
-    /// Momentary loudness of one channel as if it were alone and in front, in LUFS. It ends with the last whole 10 ms.
+    /// Momentary loudness of one channel as if it were the only one and in front, in LUFS. It ends with the last whole 10 ms.
     ///
     /// # Errors
-    /// There is no such channel.
+    /// The channel does not exist.
     pub fn channel_momentary(&self, channel: usize) -> Result<f64, ReadError> {
         self.channel_loudness(channel, MOMENTARY_STEPS)
     }
@@ -375,13 +376,13 @@ impl Meter {
     /// Short-term loudness of one channel, else as [`Meter::channel_momentary`].
     ///
     /// # Errors
-    /// There is no such channel, or the mode does not include short-term loudness.
+    /// The channel does not exist, or the mode does not include short-term loudness.
     pub fn channel_short_term(&self, channel: usize) -> Result<f64, ReadError> {
         self.short_term()?;
         self.channel_loudness(channel, SHORT_TERM_STEPS)
     }
 
-    /// Integrated loudness of one channel as if it were alone and in front, gated by itself, in LUFS.
+    /// Integrated loudness of one channel as if it were the only one and in front, gated separately, in LUFS.
     ///
     /// ```
     /// # use threadbare_loudness::Meter;
@@ -394,7 +395,7 @@ impl Meter {
     /// ```
     ///
     /// # Errors
-    /// There is no such channel, or the meter was not made for it: [`Builder::per_channel`], [`Mode::INTEGRATED`].
+    /// The channel does not exist, or the meter was not built for it: [`Builder::per_channel`], [`Mode::INTEGRATED`].
     pub fn channel_integrated(&self, channel: usize) -> Result<f64, ReadError> {
         self.check_channel(channel)?;
         let history = self.alone.get(channel);
@@ -402,14 +403,14 @@ impl Meter {
         Ok(history::integrated([history].into_iter()))
     }
 
-    /// Forgets all that was measured; what is to be measured stays.
+    /// Resets all measurements; the settings stay.
     pub fn reset(&mut self) {
         self.restart();
         self.begin_programme();
     }
 
-    /// Another programme begins in the same audio: integrated loudness, loudness range and peaks are those of what follows; momentary and short-term
-    /// loudness go on.
+    /// Starts another programme in the same audio: integrated loudness, loudness range and peaks restart; momentary and
+    /// short-term loudness continue.
     ///
     /// ```
     /// # use threadbare_loudness::{Meter, Mode};
@@ -435,11 +436,11 @@ impl Meter {
         histories.for_each(History::clear);
     }
 
-    /// Says where a channel's loudspeaker stands. For integrated loudness and range from the next step of 100 ms on; for the
-    /// windows at once, where a sub-block of 10 ms in which one begins is taken to have had the same mix throughout.
+    /// Sets the position of a channel's loudspeaker. Integrated loudness and range use it from the next 100 ms step on. Windows
+    /// use it at once; a 10 ms sub-block in which a window starts is assumed to have had the same mix throughout.
     ///
     /// # Errors
-    /// There is no such channel, or it is [`Channel::DualMono`] beside others.
+    /// The channel does not exist, or it is [`Channel::DualMono`] with others.
     pub fn set_channel(&mut self, channel: usize, place: Channel) -> Result<(), ReadError> {
         self.check_channel(channel)?;
         if place == Channel::DualMono && self.channels() > 1 {
@@ -450,10 +451,10 @@ impl Meter {
         Ok(())
     }
 
-    /// From here on the audio has another rate or number of channels. Integrated loudness and range go on; windows and filters
-    /// begin anew. With another number of channels, so do the peaks, and the layout is [`Channel::default_layout`].
+    /// Changes the rate or the number of channels of the audio. Integrated loudness and range continue; windows and filters
+    /// restart. With another number of channels, the peaks restart, too, and the layout is [`Channel::default_layout`].
     ///
-    /// Says whether anything changed.
+    /// Returns whether anything changed.
     ///
     /// # Errors
     /// They are not within the limits; nothing changed.
@@ -478,11 +479,11 @@ impl Meter {
         Ok(true)
     }
 
-    /// The longest window that [`Meter::window`] can be asked for from now on, in ms: at least 400, with short-term loudness
-    /// at least 3000. What was in the windows is forgotten if that changes anything, which is said.
+    /// Sets the longest window for [`Meter::window`], in ms: at least 400, with short-term loudness at least 3000. If that is a
+    /// change, the windows restart, and the result is true.
     ///
     /// # Errors
-    /// It is longer than an hour, or there is no memory for it; nothing changed.
+    /// Fails if it is longer than an hour, or if memory is short; then nothing changes.
     pub fn set_max_window_ms(&mut self, window_ms: u64) -> Result<bool, BuildError> {
         let mut config = self.config.clone();
         config.window_ms = window_ms;
@@ -495,10 +496,10 @@ impl Meter {
         Ok(true)
     }
 
-    /// How much of the past integrated loudness and range are taken over from now on, in ms: at least 400, with range at
-    /// least 3000. What is older is forgotten; what was forgotten does not come back. Says whether that is a change.
+    /// Sets the length of the history for integrated loudness and range from now on, in ms: at least 400, with range at least
+    /// 3000. Older values are dropped; dropped values do not return. Returns whether that is a change.
     ///
-    /// With [`RangeStep::Second`], the bound counts the blocks of the range as if they did not overlap, as libebur128 does.
+    /// With [`RangeStep::Second`], the limit counts the blocks of the range as if they did not overlap, as libebur128 does.
     pub fn set_max_history_ms(&mut self, history_ms: u64) -> bool {
         let before = self.config.history_ms();
         self.config.history_ms = history_ms;
@@ -514,7 +515,7 @@ impl Meter {
         true
     }
 
-    /// How many channels there are.
+    /// Number of channels.
     #[must_use]
     pub fn channels(&self) -> usize {
         self.config.layout.len()
@@ -526,19 +527,19 @@ impl Meter {
         self.config.rate_hz
     }
 
-    /// What is measured.
+    /// The measurements.
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.config.mode
     }
 
-    /// Where the channels' loudspeakers stand.
+    /// Positions of the channels' loudspeakers.
     #[must_use]
     pub fn layout(&self) -> &[Channel] {
         &self.config.layout
     }
 
-    /// Takes over what a later part of the same programme measured, and goes on from its end.
+    /// Adds the measurements of a later part of the same programme, and continues from its end.
     pub(crate) fn append(&mut self, later: Meter) {
         let mine = self
             .gating
@@ -614,7 +615,7 @@ impl Meter {
 }
 
 /// Integrated loudness of several programmes as if they were one, in LUFS: of an album, or of a file measured in parts. Minus
-/// infinity if nothing was above the gates.
+/// infinity if nothing is above the gates.
 ///
 /// ```
 /// use threadbare_loudness::{Meter, Mode, integrated_of, range_of};
@@ -649,7 +650,7 @@ pub fn integrated_of<'a>(
 /// Loudness range of several programmes as if they were one.
 ///
 /// # Errors
-/// The mode of one of the meters does not include it, or some keep a histogram and some do not.
+/// The mode of one of the meters does not include it, or only some have histograms.
 pub fn range_of<'a>(
     meters: impl IntoIterator<Item = &'a Meter, IntoIter: Clone>,
 ) -> Result<LoudnessRange, ReadError> {

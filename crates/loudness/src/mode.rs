@@ -1,11 +1,11 @@
-//! What a meter measures.
+//! Measurements of a meter.
 
 use std::fmt;
 use std::ops::BitOr;
 
 /// A set of things to measure; combine with `|`.
 ///
-/// The bits are those of the C interface (`EBUR128_MODE_*`). All that measure include [`Mode::MOMENTARY`].
+/// The bits are those of the C interface (`EBUR128_MODE_*`). All modes that measure include [`Mode::MOMENTARY`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Mode(u32);
 
@@ -22,8 +22,8 @@ impl Mode {
     pub const SAMPLE_PEAK: Mode = Mode(1 << 4 | Mode::MOMENTARY.0);
     /// The largest value of each channel between the samples (ITU-R BS.1770, annex 2).
     pub const TRUE_PEAK: Mode = Mode(1 << 5 | Mode::SAMPLE_PEAK.0);
-    /// Integrated loudness and range from histograms: fixed memory, and a reading costs the same after a
-    /// year as after a minute. Bins are 0.1 LU wide, readings some 0.05 LU off.
+    /// Integrated loudness and range from histograms: fixed memory, and a reading costs the same after a year as after a minute.
+    /// Bins are 0.1 LU wide, so readings are off by some 0.05 LU.
     ///
     /// ```
     /// # use threadbare_loudness::{Meter, Mode};
@@ -46,7 +46,7 @@ impl Mode {
         self.0
     }
 
-    /// Whether all of `other` is measured.
+    /// Whether all of `other` is included.
     #[must_use]
     pub const fn contains(self, other: Mode) -> bool {
         self.0 & other.0 == other.0

@@ -1,4 +1,4 @@
-//! A long programme in parts, so that several cores can measure it at once.
+//! Splits a long programme into parts that several cores measure at once.
 
 use std::ops::Range;
 
@@ -6,10 +6,10 @@ use crate::builder::Builder;
 use crate::limits::BuildError;
 use crate::meter::Meter;
 
-/// A part of a programme, made by [`Builder::split`].
+/// A part of a programme, created by [`Builder::split`].
 ///
-/// A part that is not the first begins to listen earlier than it begins to measure: until its filters and windows hold what
-/// they would if the whole programme had gone through them. What it then measures is the same, but for roundings.
+/// A part other than the first needs some frames before its start, until its filters and windows have the same contents as with
+/// the whole programme. Its measurements then are the same, except for rounding.
 ///
 /// ```
 /// use threadbare_loudness::{Meter, Mode, merge};
@@ -39,13 +39,13 @@ pub struct Part {
 }
 
 impl Part {
-    /// Which frames of the programme the meter of this part is to get.
+    /// Frames of the programme for the meter of this part.
     #[must_use]
     pub fn feed(&self) -> Range<u64> {
         self.feed_start..self.frames.end
     }
 
-    /// Which frames this part measures: the parts of a programme cover it without overlap.
+    /// Frames that this part measures: the parts of a programme cover it without overlap.
     #[must_use]
     pub fn frames(&self) -> Range<u64> {
         self.frames.clone()
@@ -54,20 +54,20 @@ impl Part {
     /// The meter for this part alone.
     ///
     /// # Errors
-    /// As [`Builder::build`].
+    /// The same as for [`Builder::build`].
     pub fn meter(&self) -> Result<Meter, BuildError> {
         self.builder.build()
     }
 }
 
 impl Builder {
-    /// Cuts a programme of so many frames into at most `parts` parts, to be measured each by a meter of its own
-    /// ([`Part::meter`]) and put together by [`merge`]. Fewer if it is short: each lasts at least as long as what it has to
-    /// listen to before, or several seconds.
+    /// Splits a programme of this many frames into at most `parts` parts. Each is measured by a separate meter ([`Part::meter`]),
+    /// and [`merge`] combines them. A short programme gives fewer parts: each lasts at least as long as the frames before it that
+    /// it needs, or several seconds.
     #[must_use]
     pub fn split(&self, frames: u64, parts: usize) -> Vec<Part> {
         let step_frames = self.step_frames();
-        // The loudness range may count one step of ten: parts begin with such a one.
+        // The loudness range may use one step out of ten, so parts start with such a step.
         let grain = step_frames * GRAIN_STEPS;
         let window_steps = self.window_ms() / 100 + FADE_STEPS;
         let lead_in = (window_steps * step_frames).next_multiple_of(grain);
@@ -90,8 +90,8 @@ impl Builder {
     }
 }
 
-/// The meter of a whole programme from those of its parts, in their order. It reads, and goes on, as if it had measured
-/// all of it. Nothing if there are no parts.
+/// Combines the meters of a programme's parts, in order, into the meter of the whole programme. It reads and continues as if it
+/// had measured all of it. Returns `None` without parts.
 ///
 /// The meters must be those of [`Part::meter`], each fed with [`Part::feed`].
 pub fn merge(meters: impl IntoIterator<Item = Meter>) -> Option<Meter> {
@@ -102,5 +102,5 @@ pub fn merge(meters: impl IntoIterator<Item = Meter>) -> Option<Meter> {
 }
 
 const GRAIN_STEPS: u64 = 10;
-/// After half a second, less than 1e-40 is left in the high-pass filter of what was before.
+/// Number of steps to skip: after half a second, less than 1e-40 of earlier audio is left in the high-pass filter.
 const FADE_STEPS: u64 = 5;

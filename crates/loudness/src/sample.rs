@@ -1,8 +1,8 @@
-//! What a meter takes: samples of four types.
+//! Sample types of a meter.
 
 use thiserror::Error;
 
-/// A type of sample. Full scale is 1.0 for floating point, and the magnitude of the least value for integers.
+/// A type of sample. Full scale is 1.0 for floating point, and the magnitude of the lowest value for integers.
 pub trait Sample: Copy + Send + Sync + sealed::Sealed + 'static {
     /// The value of one step, relative to full scale.
     #[doc(hidden)]
@@ -12,7 +12,7 @@ pub trait Sample: Copy + Send + Sync + sealed::Sealed + 'static {
     #[doc(hidden)]
     fn steps(self) -> f64;
 
-    /// The nearest one to a value relative to full scale, cut at full scale where the type ends there.
+    /// The value nearest to one relative to full scale, clipped at full scale if the type ends there.
     #[doc(hidden)]
     fn rounded(value: f32) -> Self;
 }
@@ -35,7 +35,7 @@ impl Sample for i16 {
 
     #[inline(always)]
     fn rounded(value: f32) -> Self {
-        // A conversion of what is too large gives the largest.
+        // The conversion saturates.
         (value * 32_768.0).round_ties_even() as i16
     }
 }
@@ -82,41 +82,41 @@ impl Sample for f64 {
     }
 }
 
-/// Why samples were not taken. Nothing of them was.
+/// Why samples were not accepted. No frame was added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum InputError {
     /// Interleaved samples do not make whole frames.
-    #[error("{samples} samples are no whole frames of {channels} channels")]
+    #[error("{samples} samples are not a whole number of frames of {channels} channels")]
     PartialFrame {
-        /// How many samples there were.
+        /// Number of samples.
         samples: usize,
-        /// How many make a frame.
+        /// Samples per frame.
         channels: usize,
     },
-    /// Not one plane per channel.
+    /// The number of planes is not that of the channels.
     #[error("{planes} planes for {channels} channels")]
     Planes {
-        /// How many planes there were.
+        /// Number of planes.
         planes: usize,
-        /// How many channels the meter has.
+        /// Channels of the meter.
         channels: usize,
     },
     /// Planes, or the streams of a batch, differ in length.
     #[error("part {index} has {frames} frames, the first has {expected}")]
     Uneven {
-        /// Which plane or stream.
+        /// Index of the plane or stream.
         index: usize,
-        /// How long it is.
+        /// Its length.
         frames: usize,
-        /// How long the first is.
+        /// Length of the first.
         expected: usize,
     },
-    /// Not one slice per stream of a batch.
+    /// The number of slices is not that of the streams of a batch.
     #[error("{inputs} inputs for {streams} streams")]
     Streams {
-        /// How many slices there were.
+        /// Number of slices.
         inputs: usize,
-        /// How many streams the batch has.
+        /// Streams of the batch.
         streams: usize,
     },
 }

@@ -1,12 +1,12 @@
-//! Where the samples of a call come from: interleaved, planar, of several streams, or silence.
+//! Sources of a call's samples: interleaved, planar, of several streams, or silence.
 
 use crate::sample::{InputError, Sample};
 use crate::simd::Level;
 
-/// Where a group of lanes takes its samples from.
+/// Source of a group's samples.
 pub(crate) trait Source {
-    /// Writes the frames from `at` on of `live` channels from `first` on to `lanes`, scaled to full scale 1.0; the
-    /// lanes beyond `live` are left as they are.
+    /// Writes the frames from `at` on of `live` channels from `first` on to `lanes`, scaled to full scale 1.0; lanes beyond
+    /// `live` stay unchanged.
     fn fill<const G: usize>(
         &self,
         level: Level,
@@ -17,7 +17,7 @@ pub(crate) trait Source {
     );
 }
 
-/// Whole frames of so many channels.
+/// Whole frames of this many channels.
 pub(crate) struct Interleaved<'a, T> {
     samples: &'a [T],
     channels: usize,
@@ -51,7 +51,7 @@ impl<T: Sample> Source for Interleaved<'_, T> {
     }
 }
 
-/// One slice per channel, equally long.
+/// One slice per channel, all of the same length.
 pub(crate) struct Planar<'a, P, T> {
     planes: &'a [P],
     frames: usize,
@@ -104,7 +104,7 @@ impl<P: AsRef<[T]>, T: Sample> Source for Planar<'_, P, T> {
     }
 }
 
-/// Nothing is heard on any channel.
+/// Silence on all channels.
 pub(crate) struct Silence;
 
 impl Source for Silence {
@@ -120,7 +120,7 @@ impl Source for Silence {
     }
 }
 
-/// Interleaved samples of several streams. Channels are counted through all of them.
+/// Interleaved samples of several streams. Channels are numbered through all of them.
 pub(crate) struct Streams<'a, T> {
     inputs: &'a [&'a [T]],
     channels: usize,

@@ -1,16 +1,16 @@
-//! The filter that finds what a player's or a meter's filter would find between the samples.
+//! Interpolation filter for values that a player's or a meter's filter would find between the samples.
 //!
-//! The one of ITU-R BS.1770, annex 2, has 12 taps a phase and four phases; converters and other meters have longer ones and
-//! stop at other places between two samples, and find up to several tenths of a decibel more in dense material. What may
-//! not be exceeded is therefore measured with 32 taps up to the end of the band, at eight places per sample.
+//! The filter of ITU-R BS.1770, annex 2, has 12 taps a phase and four phases. Converters and other meters have longer filters,
+//! check other positions between two samples, and find up to several tenths of a decibel more in dense material. The limit is
+//! therefore checked with 32 taps up to the end of the band, at eight places per sample.
 
 use std::f64::consts::PI;
 
-/// How many samples on either side of a gap count.
+/// Number of samples on either side of a gap that count.
 pub(crate) const REACH_FRAMES: usize = 16;
 
-/// The coefficients by distance from the gap's ends, the farthest first. Places that mirror each other are folded: with the
-/// sum and the difference of the two samples as far from the gap, one is `even` plus `odd`, the other `even` minus `odd`.
+/// The coefficients by distance from the gap's ends, the farthest first. Mirrored places are folded. With the sum and the
+/// difference of two samples at the same distance from the gap, one is `even` plus `odd`, the other `even` minus `odd`.
 #[derive(Clone, Debug)]
 pub(crate) struct Taps {
     pub(crate) even: [[f32; 16]; 3],
@@ -33,13 +33,13 @@ impl Taps {
             even: std::array::from_fn(|place| fold(place, 1.0)),
             odd: std::array::from_fn(|place| fold(place, -1.0)),
             middle: fold(3, 1.0),
-            // And something for rounding.
+            // With a margin for rounding.
             gain_max: gains.into_iter().fold(0.0, f64::max) as f32 * 1.001,
         }
     }
 }
 
-/// A sinc in a Kaiser window, `at` samples behind the 16th of 32.
+/// A sinc in a Kaiser window, `at` samples after the 16th of 32.
 fn place(at: f64) -> [f64; 32] {
     let tap = |tap: usize| {
         let x = at - (tap as f64 - 15.0);
@@ -52,7 +52,7 @@ fn place(at: f64) -> [f64; 32] {
     taps.map(|tap| tap / sum)
 }
 
-/// Of the window: within 0.01 dB up to nine tenths of the band.
+/// Parameter of the window: within 0.01 dB up to nine tenths of the band.
 const BETA: f64 = 5.0;
 
 /// The modified Bessel function of the first kind, order 0.
@@ -69,7 +69,7 @@ fn bessel(x: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// A tone up to nine tenths of the band is found with its magnitude, at whatever phase.
+    /// A tone up to nine tenths of the band is found with its magnitude, at any phase.
     #[test]
     fn tones_are_found_at_their_magnitude() {
         for cycles in [0.01, 0.1, 0.25, 0.4, 0.45] {

@@ -4,8 +4,8 @@ use std::f64::consts::PI;
 
 /// The K-weighting of ITU-R BS.1770, annex 1: a shelf for the head, then a high-pass.
 ///
-/// `shelf_b`, `shelf_a` are the shelf's numerator and denominator without its leading 1. The high-pass' numerator is
-/// (1, -2, 1), as the tables 1 and 2 of the annex leave it unnormalised; `pass_a` is its denominator.
+/// `shelf_b`, `shelf_a` are the shelf's numerator and denominator without its leading 1. The high-pass' numerator is (1, -2, 1),
+/// which tables 1 and 2 of the annex leave unnormalised; `pass_a` is its denominator.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct KWeighting {
     pub(crate) shelf_b: [f64; 3],
@@ -14,10 +14,10 @@ pub(crate) struct KWeighting {
 }
 
 impl KWeighting {
-    /// For audio of `rate_hz`.
+    /// Filters for audio of `rate_hz`.
     ///
-    /// The annex gives coefficients for 48 kHz only. These are the analogue filters behind them, through the bilinear
-    /// transform at the rate wanted. Far below 4 kHz the shelf has no meaning, but the arithmetic goes on.
+    /// The annex gives coefficients for 48 kHz only. These are the corresponding analogue filters, by the bilinear transform at
+    /// the given rate. Far below 4 kHz the shelf has no meaning, but it can still be computed.
     pub(crate) fn new(rate_hz: u32) -> KWeighting {
         let (k, gain) = (prewarp(SHELF_HZ, rate_hz), 10f64.powf(SHELF_GAIN_DB / 20.0));
         let band = gain.powf(SHELF_BAND_EXPONENT);
@@ -51,7 +51,7 @@ const SHELF_BAND_EXPONENT: f64 = 0.499_666_774_154_541_6;
 const PASS_HZ: f64 = 38.135_470_876_024_44;
 const PASS_Q: f64 = 0.500_327_037_323_877_3;
 
-/// How many values a true-peak meter looks at per sample (ITU-R BS.1770, annex 2: at least 192 kHz altogether).
+/// Number of values per sample that a true-peak meter checks (ITU-R BS.1770, annex 2: at least 192 kHz in total).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Oversampling {
     /// From 192 kHz on the samples are close enough.
@@ -77,7 +77,7 @@ impl Oversampling {
         }
     }
 
-    /// How many frames before the newest the filter looks at.
+    /// Number of frames before the newest that the filter uses.
     pub(crate) const fn history_frames(self) -> usize {
         match self {
             Oversampling::None => 0,
@@ -86,7 +86,7 @@ impl Oversampling {
         }
     }
 
-    /// How many frames the phase that changes nothing is late, so that the others lie around it.
+    /// Delay of the phase that changes nothing, in frames; the other phases lie around it.
     pub(crate) const fn delay_frames(self) -> usize {
         match self {
             Oversampling::None => 0,
@@ -112,10 +112,10 @@ impl Oversampling {
 const TAPS: usize = 49;
 const CENTER: usize = TAPS / 2;
 
-/// The phases as the kernels want them: those that mirror each other folded, so that a filter of 12 taps takes 6
-/// products. With s the sum and d the difference of the two samples as far from the middle on either side,
-/// phase 1 is (s, `even`) + (d, `odd`), phase 3 the same with a minus: the larger of the two magnitudes is the sum of
-/// those of the two products. Phase 2 is its own mirror image: (s, `middle`).
+/// The phases in the kernels' form: mirrored ones are folded, so that a filter of 12 taps takes 6 products. Let s be the sum and
+/// d the difference of two samples at the same distance from the middle. Phase 1 is (s, `even`) + (d, `odd`), and phase 3 the
+/// same with a minus: the larger of the two magnitudes is the sum of those of the two products. Phase 2 is symmetric: (s,
+/// `middle`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct FoldedPhases {
     pub(crate) even: [f32; 6],
@@ -141,8 +141,8 @@ impl FoldedPhases {
     }
 }
 
-/// No phase can raise a peak by more: the largest sum of a phase's magnitudes (1.864 at four times the rate, 2.307 at
-/// twice), and something for rounding.
+/// Maximum gain of a peak by a phase: the largest sum of a phase's magnitudes (1.864 at four times the rate, 2.307 at twice), and
+/// a margin for rounding.
 pub(crate) const fn largest_gain(oversampling: Oversampling) -> f32 {
     match oversampling {
         Oversampling::None => 1.0,

@@ -1,22 +1,21 @@
-//! The energy of the last so many frames, without summing them each time.
+//! The energy of a number of last frames, without summing them each time.
 //!
-//! A step of 100 ms is cut into sub-blocks of 10 ms. Kept are the energies of each channel per sub-block, and the
-//! weighted sum over channels of each single frame: a window that begins within a sub-block takes what it needs of that one
-//! from there.
+//! A step of 100 ms is cut into sub-blocks of 10 ms. The window stores the energies of each channel per sub-block, and the
+//! weighted sum over channels of each frame. A window that starts within a sub-block takes its part of that one from the frames.
 
 use crate::limits::BuildError;
 
-/// How exactly a window ends at the last frame.
+/// Exactness of a window's end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Resolution {
-    /// To the frame. Takes 8 bytes per frame of the longest window: 1.2 MB for 3 s at 48 kHz.
+    /// To the frame. It takes 8 bytes per frame of the longest window: 1.2 MB for 3 s at 48 kHz.
     #[default]
     Frame,
-    /// To 10 ms: momentary, short-term and windows end with the last whole sub-block. Takes some KB. Integrated
-    /// loudness and range are the same.
+    /// To 10 ms: momentary, short-term and windows end with the last whole sub-block. It takes some KB. Integrated loudness and
+    /// range are the same.
     Block,
-    /// To 100 ms, the steps of the gating blocks: for integrated loudness, range and peaks, which are the same. Takes a tenth
-    /// of the memory of [`Resolution::Block`], and less time where 10 ms are few frames.
+    /// Resolution of 100 ms, the step between gating blocks. Integrated loudness, range and peaks do not change. It takes a tenth of the
+    /// memory of [`Resolution::Block`], and less time if 10 ms are few frames.
     Step,
 }
 
@@ -24,11 +23,11 @@ pub enum Resolution {
 #[derive(Clone, Debug)]
 pub(crate) struct Window {
     channels: usize,
-    /// 100 ms, by which the gating blocks advance.
+    /// 100 ms, the step of the gating blocks.
     step_frames: u64,
     /// The longest window.
     frames_max: u64,
-    /// Into how many sub-blocks a step is cut: 10, or 1 at rates at which that would be less than a frame, or if nobody asks for them.
+    /// Number of sub-blocks in a step: 10, or 1 if a sub-block would be less than a frame or is not needed.
     cuts: u64,
     /// Energies of whole sub-blocks: row `n % rows` for sub-block `n`, with a value per channel.
     blocks: Box<[f64]>,
@@ -36,13 +35,13 @@ pub(crate) struct Window {
     open: Box<[f64]>,
     /// Weighted energies of single frames, a ring; empty if windows need to be exact to a sub-block only.
     frames: Box<[f64]>,
-    /// How many frames there were.
+    /// Number of frames so far.
     position: u64,
-    /// How many whole sub-blocks there were.
+    /// Number of whole sub-blocks so far.
     closed: u64,
-    /// Where the open sub-block ends. This and the next follow from the above, but divisions for each call would be dear.
+    /// End of the open sub-block. This and the next field follow from the above, but divisions in each call would be expensive.
     open_end: u64,
-    /// Where in the ring the next frame belongs.
+    /// Place of the next frame in the ring.
     ring_at: usize,
 }
 
@@ -56,7 +55,7 @@ impl Window {
     ) -> Result<Window, BuildError> {
         let is_cut = resolution != Resolution::Step && step_frames >= CUTS;
         let cuts = if is_cut { CUTS } else { 1 };
-        // One for the sub-block in which a window begins, and one since their lengths differ by a frame.
+        // One for the sub-block in which a window starts, and one because their lengths differ by a frame.
         let rows = frames_max.div_ceil(step_frames / cuts) + 2;
         let frames = match resolution {
             Resolution::Frame => frames_max,
@@ -79,7 +78,7 @@ impl Window {
         Ok(window)
     }
 
-    /// As if nothing had been measured.
+    /// Resets the window.
     pub(crate) fn clear(&mut self) {
         self.blocks.fill(0.0);
         self.open.fill(0.0);
@@ -98,7 +97,7 @@ impl Window {
         self.position
     }
 
-    /// How many frames may be added before [`Window::advance`] has to be told: up to the end of a sub-block or of the ring.
+    /// Number of frames that may be added before [`Window::advance`]: up to the end of a sub-block or of the ring.
     pub(crate) fn room(&self) -> usize {
         let block = (self.open_end - self.position) as usize;
         match self.frames.len() {
@@ -112,8 +111,8 @@ impl Window {
         self.position + count as u64 == self.open_end
     }
 
-    /// Where the energies of the next `count` frames belong: those of the channels in the open sub-block, to be added to; those
-    /// of the frames, to be overwritten (none if windows are not exact).
+    /// Places for the energies of the next `count` frames. The caller adds to the first slice, which has the channels of the open
+    /// sub-block. It overwrites the second slice, which has the frames and is empty if windows are not exact.
     pub(crate) fn next(&mut self, count: usize) -> (&mut [f64], &mut [f64]) {
         let ring = match self.frames.len() {
             0 => &mut [],
@@ -122,7 +121,7 @@ impl Window {
         (&mut self.open, ring)
     }
 
-    /// So many frames have been added. Says whether a step of 100 ms ends with them.
+    /// Adds this many frames. Returns whether a step of 100 ms ends with them.
     pub(crate) fn advance(&mut self, count: usize) -> bool {
         let is_edge = self.is_edge(count);
         self.position += count as u64;
@@ -146,7 +145,7 @@ impl Window {
         let start = self.position.saturating_sub(count);
         let first = self.first_from(start);
         if self.frames.is_empty() {
-            // Not exact: as many sub-blocks, up to the end of the last whole one.
+            // Not exact: the same number of sub-blocks, up to the end of the last whole one.
             let start = self.edge(self.closed).saturating_sub(count);
             return self.rows(self.first_from(start), weights);
         }
@@ -165,7 +164,7 @@ impl Window {
             .sum()
     }
 
-    /// The same of all channels at once, to `sums`.
+    /// Writes the energies of all channels to `sums`.
     pub(crate) fn energies(&self, count: u64, sums: &mut [f64]) {
         sums.fill(0.0);
         let start = self.edge(self.closed).saturating_sub(count);
@@ -177,7 +176,7 @@ impl Window {
         }
     }
 
-    /// As if these channels had been silent so far.
+    /// Resets these channels as if they had been silent so far.
     pub(crate) fn clear_channels(&mut self, channels: std::ops::Range<usize>) {
         for row in self.blocks.chunks_exact_mut(self.channels) {
             row[channels.clone()].fill(0.0);
@@ -185,8 +184,8 @@ impl Window {
         self.open[channels].fill(0.0);
     }
 
-    /// From now on the channels weigh otherwise. What the ring of frames knows only as a sum is scaled by what became of the
-    /// sum over its sub-block: exact when all audible channels are scaled alike, or one only is audible.
+    /// Changes the weights of the channels. The ring of frames has only sums, which are scaled by the change of the sum over
+    /// their sub-block. That is exact if all audible channels are scaled alike, or if only one is audible.
     pub(crate) fn reweigh(&mut self, before: &[f64], after: &[f64]) {
         if self.frames.is_empty() || before == after {
             return;
@@ -213,12 +212,12 @@ impl Window {
         }
     }
 
-    /// Where sub-block `block` begins.
+    /// Start of sub-block `block`.
     fn edge(&self, block: u64) -> u64 {
         block / self.cuts * self.step_frames + block % self.cuts * self.step_frames / self.cuts
     }
 
-    /// The first sub-block that begins at `frame` or later.
+    /// The first sub-block that starts at `frame` or later.
     fn first_from(&self, frame: u64) -> u64 {
         let mut block = frame / self.step_frames * self.cuts
             + frame % self.step_frames * self.cuts / self.step_frames;
@@ -260,10 +259,10 @@ fn weighted(energies: &[f64], weights: &[f64]) -> f64 {
         .sum()
 }
 
-/// So much is asked of the allocator without checking first.
+/// Allocations up to this size are not checked first.
 const UNCHECKED_VALUES: u64 = 8 << 20;
 
-/// Zeros; beyond 64 MB an error instead of an abort when there is no such memory.
+/// Allocates zeros; beyond 64 MB, a lack of memory is an error instead of an abort.
 fn zeroed(count: u64) -> Result<Box<[f64]>, BuildError> {
     if count <= UNCHECKED_VALUES {
         return Ok(vec![0.0; count as usize].into());
@@ -281,7 +280,7 @@ fn zeroed(count: u64) -> Result<Box<[f64]>, BuildError> {
 mod tests {
     use super::*;
 
-    /// One frame at a time, with an energy that tells which frame it was.
+    /// One frame at a time, with an energy that identifies the frame.
     fn filled(step_frames: u64, frames_max: u64, frames: u64) -> Window {
         let mut window = Window::new(1, step_frames, frames_max, Resolution::Frame).unwrap();
         for frame in 0..frames {
@@ -329,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn new_weights_count_for_what_was_before() {
+    fn new_weights_apply_to_earlier_samples() {
         let mut window = filled(100, 400, 777);
         window.reweigh(&[1.0], &[2.0]);
         for count in [3, 100, 123, 400] {

@@ -9,7 +9,7 @@ use glib::{MainContext, Priority};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = std::env::args().nth(1).ok_or("usage: chunks FILE")?;
-    // The main context runs other things meanwhile: sources, tasks, timers.
+    // In the meantime the main context runs other sources, tasks and timers.
     MainContext::default().block_on(async {
         let file = gio::File::for_path(path);
         let stream = file.read_future(Priority::DEFAULT).await?;

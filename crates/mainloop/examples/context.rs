@@ -1,4 +1,4 @@
-//! The other three examples in one, on a Threadbare context instead of the main context: the same calls, on a thread that
+//! The other three examples in one, on a Threadbare context instead of the main context. The calls are the same, on a thread that
 //! thousands of sources may share.
 //!
 //! `cargo run -p threadbare-mainloop --example context -- FILE`, and then Ctrl-C.
@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut file = File::open(path)?;
     let context = Context::acquire("example", Settings::default())?;
 
-    // A file in chunks of 64 bytes. Files are always ready for an event loop, so their reader has a thread of its own.
+    // A file in chunks of 64 bytes. Files are always ready for an event loop, so the file is read on a separate thread.
     let (sender, mut chunks) = sync_channel::<Vec<u8>>(4);
     let reader = thread::spawn(move || -> std::io::Result<()> {
         loop {

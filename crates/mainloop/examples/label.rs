@@ -1,4 +1,4 @@
-//! A worker thread updates a label of the main thread through a channel: what the worker sends, the main loop shows.
+//! A worker thread updates a label of the main thread through a channel: the main loop shows the worker's messages.
 //!
 //! `cargo run -p threadbare-mainloop --example label`
 
@@ -9,7 +9,7 @@ use std::thread;
 use glib::{ControlFlow, MainLoop};
 use threadbare_mainloop::sync_channel;
 
-/// Stands for a widget: it belongs to the main thread, and cannot be sent to another.
+/// Represents a widget: it belongs to the main thread, and cannot be sent to another.
 #[derive(Clone, Default)]
 struct Label(Rc<RefCell<String>>);
 
@@ -36,14 +36,14 @@ fn main() -> Result<(), threadbare_mainloop::AttachError> {
     })?;
     let worker = thread::spawn(move || {
         for percent in (0..=100).step_by(10) {
-            // Fails when the main loop is gone.
+            // Fails after the end of the main loop.
             if sender.send(percent).is_err() {
                 return;
             }
         }
     });
     main_loop.run();
-    // Panics of the worker were reported where they happened.
+    // Panics of the worker have already been reported.
     let _ = worker.join();
     Ok(())
 }

@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("ready");
         let signal = signals.next().await.unwrap_or("no signal");
         println!("{signal}: ending {} task(s)", work.len());
-        // Aborts what still runs.
+        // Aborts all remaining tasks.
         drop(work);
     });
     println!("{} task(s) left", executor.tasks());

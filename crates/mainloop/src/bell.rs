@@ -12,7 +12,7 @@ use rustix::event::{EventfdFlags, eventfd};
 #[derive(Debug)]
 pub(crate) struct Bell {
     event: OwnedFd,
-    /// A foreign thread ran the context, and nobody answered.
+    /// Whether a foreign thread ran the context, so that a ring was lost.
     is_unanswered: AtomicBool,
 }
 
@@ -25,26 +25,26 @@ impl Bell {
         })
     }
 
-    /// The source is dispatched, again and again until the bell is silenced.
+    /// Rings: the source is dispatched, again and again until the bell is silenced.
     pub(crate) fn ring(&self) {
         // Fails only when 2^64 - 2 rings are pending, and then the source is ready anyway.
         let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
     }
 
-    /// Rings are answered up to here. To be called under the lock under which the answer looks for work: a ring for later
-    /// work comes after it.
+    /// Acknowledges all rings so far. Call it under the lock under which the answer looks for work, so that a ring for later work
+    /// comes after it.
     pub(crate) fn silence(&self) {
         // Fails only when no ring is pending.
         let _ = rustix::io::read(&self.event, &mut [0_u8; 8]);
     }
 
-    /// Whether the last ring was lost on a foreign thread, so that the next one has to be made. Says so once.
+    /// Whether the last ring was lost on a foreign thread, so that the next one is needed. Returns `true` once.
     pub(crate) fn was_unanswered(&self) -> bool {
         self.is_unanswered.load(Relaxed) && self.is_unanswered.swap(false, Relaxed)
     }
 
-    /// A source that calls `answer` while the bell is not silenced. `None` from `answer`: it has to run on another thread,
-    /// which does not run the context now.
+    /// Creates a source that calls `answer` while the bell is not silenced. `answer` returns `None` if it must run on another
+    /// thread, which is not running the context now.
     pub(crate) fn source(
         self: &Arc<Self>,
         priority: Priority,
@@ -59,7 +59,7 @@ impl Bell {
             answer(&bell).unwrap_or_else(|| {
                 bell.silence();
                 tracing::error!(
-                    "{of_log}: a foreign thread runs the main context; what is to be done waits for its own thread"
+                    "{of_log}: a foreign thread runs the main context; tasks wait for its own thread"
                 );
                 bell.is_unanswered.store(true, Relaxed);
                 ControlFlow::Continue

@@ -7,10 +7,10 @@ use glib::{MainContext, Priority};
 
 use crate::AttachError;
 
-/// A value of one thread, that other threads may hold: what a callback of a source has to be.
+/// A value of one thread that other threads may hold, as required of a source's callback.
 ///
-/// Dropped on another thread it is leaked, and the log says so: neither may it be dropped there, nor can it go home from
-/// the drop of a source, which may be the end of its context.
+/// If it is dropped on another thread it is leaked, with a log message. It may not be dropped there. It also cannot be sent home
+/// from the drop of a source, which may be the end of its context.
 pub(crate) struct Guarded<T>(Option<ThreadGuard<T>>);
 
 impl<T> Guarded<T> {
@@ -18,7 +18,7 @@ impl<T> Guarded<T> {
         Guarded(Some(ThreadGuard::new(value)))
     }
 
-    /// `None` on any thread but the value's own.
+    /// Returns `None` on any thread but the value's own.
     pub(crate) fn get_mut(&mut self) -> Option<&mut T> {
         let guard = self.0.as_mut()?;
         guard.is_owner().then(|| guard.get_mut())
@@ -33,7 +33,7 @@ impl<T> Guarded<T> {
         self.0.as_ref().is_none_or(ThreadGuard::is_owner)
     }
 
-    /// The guard stays empty if this is the value's thread.
+    /// Takes the value on its own thread; then the guard stays empty.
     fn take(&mut self) -> Option<T> {
         let is_home = self.is_home();
         self.0.take_if(|_| is_home).map(ThreadGuard::into_inner)
@@ -44,16 +44,16 @@ impl<T> Drop for Guarded<T> {
     fn drop(&mut self) {
         if !self.is_home() {
             let kind = std::any::type_name::<T>();
-            tracing::warn!("leaked: {kind} was to be dropped on a thread that is not its own");
+            tracing::warn!("leaked: {kind} was about to be dropped on a foreign thread");
             std::mem::forget(self.0.take());
         }
     }
 }
 
-/// A value that belongs to the thread of a main context, and may be sent anywhere.
+/// A value that belongs to the thread of a main context, and may be sent to any thread.
 ///
-/// It can be used on its own thread only. Dropped on another thread, it is sent home, and the context drops it. If the
-/// context does not run any more, the value is leaked, with a line in the log: no other thread may drop it.
+/// It can be used only on its own thread. If it is dropped on another thread, it is sent home, and the context drops it. If the
+/// context does not run any more, the value is leaked, with a log message: no other thread may drop it.
 ///
 /// ```
 /// use std::rc::Rc;
@@ -73,10 +73,10 @@ pub struct ContextBound<T: 'static> {
 }
 
 impl<T: 'static> ContextBound<T> {
-    /// Binds `value` to the calling thread, which has to be the one that runs `context`.
+    /// Binds `value` to the calling thread, which must be the one that runs `context`.
     ///
     /// # Errors
-    /// Another thread runs the context.
+    /// Fails if another thread runs the context.
     pub fn new(context: &MainContext, value: T) -> Result<Self, AttachError> {
         check_owner(context)?;
         Ok(ContextBound {
@@ -85,25 +85,25 @@ impl<T: 'static> ContextBound<T> {
         })
     }
 
-    /// The value; `None` on any thread but its own.
+    /// Returns the value; `None` on any thread but its own.
     pub fn get(&self) -> Option<&T> {
         self.value.get()
     }
 
-    /// The value; `None` on any thread but its own.
+    /// Returns the value; `None` on any thread but its own.
     pub fn get_mut(&mut self) -> Option<&mut T> {
         self.value.get_mut()
     }
 
-    /// The value; itself on any thread but its own.
+    /// Returns the value; on any thread but its own, returns `self` as the error.
     ///
     /// # Errors
-    /// This is not the value's thread.
+    /// Fails if this is not the value's thread.
     pub fn into_inner(mut self) -> Result<T, Self> {
         self.value.take().ok_or(self)
     }
 
-    /// Calls `f` with the value on its own thread, when the context runs next; on that thread as well.
+    /// Calls `f` with the value on its own thread, when the context runs next; also if called on that thread.
     pub fn send_home(mut self, f: impl FnOnce(T) + Send + 'static) {
         let value = Guarded(self.value.0.take());
         send_home(&self.context, value, f);
@@ -132,7 +132,7 @@ impl<T: 'static> fmt::Debug for ContextBound<T> {
     }
 }
 
-/// By a source, never at once: `g_main_context_invoke` would call on this thread if no other runs the context.
+/// Uses a source, never a direct call: `g_main_context_invoke` would call on this thread if no other runs the context.
 fn send_home<T: 'static>(
     context: &MainContext,
     value: Guarded<T>,
@@ -151,7 +151,7 @@ fn send_home<T: 'static>(
     glib::idle_source_new(name, Priority::DEFAULT, open).attach(Some(context));
 }
 
-/// Whether this thread runs `context`, or could.
+/// Checks that this thread runs `context`, or could.
 pub(crate) fn check_owner(context: &MainContext) -> Result<(), AttachError> {
     context
         .acquire()

@@ -1,11 +1,10 @@
 //! GLib's main loop and a tokio runtime in one program.
 //!
-//! tokio gives each of its tasks a budget of operations on tokio's channels, sockets and timers. When it is used up, they are
-//! pending, whatever they have, until the task has returned to tokio. A main context that runs inside of a tokio task
-//! (`runtime.block_on` around `MainLoop::run`, say) never returns: after 128 messages, every tokio channel on that thread is
-//! silent or spins for ever. So a [`Bridge`] never runs the one loop in the other. Each has threads of its own, and
-//! futures that need both are polled with the runtime entered and without a budget ([`Bridge::with_tokio`]), or sent to the
-//! other side.
+//! tokio gives each of its tasks a budget of operations on tokio's channels, sockets and timers. After that, all of them are
+//! pending until the task has returned to tokio. A main context that runs inside of a tokio task (for example `runtime.block_on`
+//! around `MainLoop::run`) never returns. After 128 messages, every tokio channel on that thread is silent or spins for ever. So
+//! a [`Bridge`] never runs one loop in the other. Each has separate threads. Futures that need both are polled with the runtime
+//! entered and without a budget ([`Bridge::with_tokio`]), or sent to the other side.
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;
@@ -48,7 +47,7 @@ pub struct Bridge {
 }
 
 impl Bridge {
-    /// Between these two. The program runs both: the context on one thread, the runtime (`multi_thread`, or one that another
+    /// Connects these two. The program runs both: the context on one thread, the runtime (`multi_thread`, or one that another
     /// thread drives) on others.
     pub fn new(context: &MainContext, tokio: &Handle) -> Self {
         Bridge {
@@ -67,10 +66,10 @@ impl Bridge {
         &self.tokio
     }
 
-    /// Runs a future in tokio. Dropped, it aborts the future.
+    /// Runs a future in tokio. Dropping the returned future aborts it.
     ///
     /// # Errors
-    /// The runtime has ended, or the future has panicked.
+    /// Fails if the runtime has ended, or if the future has panicked.
     pub fn on_tokio<F>(&self, future: F) -> OnTokio<F::Output>
     where
         F: Future + Send + 'static,
@@ -79,11 +78,11 @@ impl Bridge {
         OnTokio(self.tokio.spawn(future))
     }
 
-    /// Runs a future on the main context, with [`Bridge::with_tokio`]; it is made there and need not be `Send`. Dropped, it
-    /// aborts the future, which the context's thread then drops.
+    /// Runs a future on the main context, with [`Bridge::with_tokio`]. It is created there and need not be `Send`. Dropping the
+    /// returned future aborts it, and the context's thread then drops it.
     ///
     /// # Errors
-    /// The context has ended, or the future has panicked.
+    /// Fails if the context has ended, or if the future has panicked.
     pub fn on_context<F>(&self, make: impl FnOnce() -> F + Send + 'static) -> OnContext<F::Output>
     where
         F: Future + 'static,
@@ -94,7 +93,7 @@ impl Bridge {
         let tokio = self.tokio.clone();
         let name = Some("threadbare: a future from tokio");
         let mut parcel = Some((make, stopped, tell));
-        // By a source, never at once: `g_main_context_invoke` would call on this thread if no other runs the context.
+        // Uses a source, never a direct call: `g_main_context_invoke` would call on this thread if no other runs the context.
         let open = move || {
             if let Some((make, stopped, tell)) = parcel.take() {
                 run_here(tokio.clone(), make, stopped, tell);
@@ -105,14 +104,14 @@ impl Bridge {
         OnContext { told, _stop: stop }
     }
 
-    /// For a future on the main context that uses tokio: polled with the runtime entered, so that tokio's sockets and timers
-    /// find it, and without a budget.
+    /// Wraps a future on the main context that uses tokio. It is polled with the runtime entered, so that tokio's sockets and
+    /// timers work, and without a budget.
     pub fn with_tokio<F: Future>(&self, future: F) -> WithTokio<F> {
         WithTokio::new(self.tokio.clone(), future)
     }
 }
 
-/// In a source of the context, which the source must not keep: a context that ends drops what is on its way to it.
+/// Runs in a source of the context, which must not keep it: a context that ends drops everything on its way to it.
 fn run_here<F>(
     tokio: Handle,
     make: impl FnOnce() -> F + 'static,
@@ -129,7 +128,7 @@ fn run_here<F>(
     let task = async move {
         match select(pin!(future), stopped).await {
             Either::Left((outcome, _)) => {
-                // Refused if nobody waits any more.
+                // Refused if the receiver has been dropped.
                 let _ = tell.send(outcome.map_err(JoinError::Panicked));
             }
             Either::Right(_) => {}
@@ -179,7 +178,7 @@ impl<F> fmt::Debug for WithTokio<F> {
 }
 
 /// The future of [`Bridge::on_tokio`].
-#[must_use = "dropped, it aborts what runs in tokio"]
+#[must_use = "dropping it aborts the future in tokio"]
 #[derive(Debug)]
 pub struct OnTokio<T>(tokio::task::JoinHandle<T>);
 
@@ -202,7 +201,7 @@ impl<T> Drop for OnTokio<T> {
 }
 
 /// The future of [`Bridge::on_context`].
-#[must_use = "dropped, it aborts what runs on the context"]
+#[must_use = "dropping it aborts the future on the context"]
 #[derive(Debug)]
 pub struct OnContext<T> {
     told: oneshot::Receiver<Result<T, JoinError>>,

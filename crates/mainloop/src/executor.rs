@@ -1,10 +1,9 @@
 //! Many tasks on one source of a main context.
 //!
-//! glib's own `spawn` makes two sources for each task, and each turn of a main context looks at all its sources: with
-//! thousands of tasks, a wake-up costs a walk over all of them. Here the context has one source, and a turn looks at the
-//! tasks that were woken.
+//! glib's own `spawn` creates two sources per task, and each turn of a main context checks all its sources. With thousands of
+//! tasks, each wake-up checks all of them. Here the context has one source, and a turn handles only the tasks that were woken.
 //!
-//! | part | who |
+//! | part | thread |
 //! |---|---|
 //! | `Inner` (tasks, turn) | the context's thread |
 //! | `Shared` (woken tasks, commands, bell) | any thread |
@@ -28,7 +27,7 @@ use crate::bound::{Guarded, check_owner};
 use crate::join::{Abort, JoinHandle, message, pair};
 use crate::ready::{Flag, Key, MustRing, Ready};
 
-/// Runs tasks on the thread of a main context: one source, however many tasks. Dropped, it drops its tasks.
+/// Runs tasks on the thread of a main context: one source for any number of tasks. Dropping it drops its tasks.
 ///
 /// ```
 /// use glib::MainContext;
@@ -53,10 +52,10 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// On `context`, with the default priority.
+    /// Creates an executor on `context`, with the default priority.
     ///
     /// # Errors
-    /// Another thread runs the context, or the process has no descriptor left.
+    /// Fails if another thread runs the context, or if the process has no descriptor left.
     pub fn new(context: &MainContext) -> Result<Self, AttachError> {
         Self::with_priority(context, Priority::DEFAULT)
     }
@@ -64,7 +63,7 @@ impl Executor {
     /// The same with another priority of its source.
     ///
     /// # Errors
-    /// As [`Executor::new`].
+    /// The same as for [`Executor::new`].
     pub fn with_priority(context: &MainContext, priority: Priority) -> Result<Self, AttachError> {
         check_owner(context)?;
         let bell = Arc::new(Bell::new()?);
@@ -76,7 +75,7 @@ impl Executor {
             tasks: RefCell::new(Slab::new()),
             turn: RefCell::default(),
         });
-        // Weak: the source must not keep the tasks, which the drop of the executor ends.
+        // Weak, because the source must not keep the tasks, which end when the executor is dropped.
         let mut of_source = Guarded::new(Rc::downgrade(&inner));
         let source = bell.source(priority, "threadbare: executor", move |_| {
             let inner = of_source.get_mut()?.upgrade();
@@ -100,12 +99,12 @@ impl Executor {
         self.inner.spawn_local(future)
     }
 
-    /// For tasks and callbacks on the same thread.
+    /// Returns a spawner for tasks and callbacks on the same thread.
     pub fn local_spawner(&self) -> LocalSpawner {
         LocalSpawner(Rc::downgrade(&self.inner))
     }
 
-    /// For other threads.
+    /// Returns a spawner for other threads.
     pub fn spawner(&self) -> Spawner {
         Spawner(Arc::downgrade(&self.inner.shared))
     }
@@ -125,7 +124,7 @@ impl Drop for Executor {
         self.source.destroy();
         let late = self.inner.shared.ready.close();
         drop_caught(late);
-        // What their drops spawn is never polled, and goes with `inner`.
+        // Tasks that these drops spawn are never polled, and are dropped with `inner`.
         let tasks = self.inner.tasks.take();
         tasks.into_iter().for_each(|(_, task)| drop_caught(task));
     }
@@ -144,7 +143,7 @@ impl fmt::Debug for Executor {
 pub struct LocalSpawner(Weak<Inner>);
 
 impl LocalSpawner {
-    /// As [`Executor::spawn_local`]. If the executor has ended, the future is dropped, and the handle gives
+    /// Acts as [`Executor::spawn_local`]. If the executor has ended, the future is dropped, and the handle returns
     /// [`JoinError::Cancelled`](crate::JoinError::Cancelled).
     pub fn spawn_local<F>(&self, future: F) -> JoinHandle<F::Output>
     where
@@ -168,7 +167,7 @@ impl fmt::Debug for LocalSpawner {
 pub struct Spawner(ArcWeak<Shared>);
 
 impl Spawner {
-    /// Runs a future on the executor's thread. If the executor has ended, the future is dropped, and the handle gives
+    /// Runs a future on the executor's thread. If the executor has ended, the future is dropped, and the handle returns
     /// [`JoinError::Cancelled`](crate::JoinError::Cancelled).
     pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
     where
@@ -178,7 +177,7 @@ impl Spawner {
         self.spawn_from_within(move || future)
     }
 
-    /// Runs the future that `make` makes on the executor's thread: the future itself need not be `Send`.
+    /// Runs the future that `make` creates on the executor's thread; the future itself need not be `Send`.
     pub fn spawn_from_within<F>(
         &self,
         make: impl FnOnce() -> F + Send + 'static,
@@ -216,7 +215,7 @@ pub(crate) struct Inner {
     turn: RefCell<Turn>,
 }
 
-/// What is to be done in this turn of the context, and what the last one left.
+/// Work of this turn of the context, and remaining work of the last one.
 #[derive(Default)]
 struct Turn {
     woken: VecDeque<Key>,
@@ -225,7 +224,7 @@ struct Turn {
 }
 
 struct Task {
-    /// Not here while it is polled.
+    /// Empty while it is polled.
     future: Option<Pin<Box<dyn Future<Output = ()>>>>,
     wake: Arc<TaskWake>,
 }
@@ -244,7 +243,7 @@ impl Inner {
         handle
     }
 
-    /// `begin` says whether the task is still wanted.
+    /// `begin` returns whether the task is still wanted.
     fn insert(&self, future: Pin<Box<dyn Future<Output = ()>>>, begin: impl FnOnce(Key) -> bool) {
         let mut tasks = self.tasks.borrow_mut();
         let entry = tasks.vacant_entry();
@@ -274,7 +273,7 @@ impl Inner {
         self.shared.ring(self.shared.ready.wake(key));
     }
 
-    /// Drops a task, unless it is being polled: then the poll does, at its end.
+    /// Drops a task. If it is being polled, the poll drops it at its end.
     pub(crate) fn abort(&self, key: Key) {
         let mut tasks = self.tasks.borrow_mut();
         if let Some(task) = tasks.get(key.place as usize)
@@ -307,7 +306,7 @@ impl Inner {
             self.poll(key);
         }
         let mut turn = self.turn.borrow_mut();
-        // For the next turn, without an allocation.
+        // Reuses the allocation in the next turn.
         turn.commands = commands;
         let Shared { ready, bell } = &*self.shared;
         ready.rest(!turn.woken.is_empty(), || bell.silence());
@@ -326,7 +325,7 @@ impl Inner {
         wake.flag.begin();
         let waker = Waker::from(wake);
         let mut cx = Context::from_waker(&waker);
-        // Panics of the task itself go to its handle; this is for a waker that panics.
+        // A panic of the task itself is stored in its handle; this is for a waker that panics.
         let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut cx)));
         let mut tasks = self.tasks.borrow_mut();
         match tasks.get_mut(key.place as usize) {
@@ -338,7 +337,7 @@ impl Inner {
                     drop_caught((task, future));
                 }
             },
-            // Aborted by itself.
+            // The task aborted itself.
             _ => {
                 drop(tasks);
                 drop_caught(future);
@@ -400,12 +399,12 @@ impl Wake for TaskWake {
     }
 }
 
-/// A panic must not reach the context, which is C.
+/// Drops a value. A panic must not reach the context, which is in C.
 pub(crate) fn drop_caught<T>(value: T) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
         tracing::error!("the drop of a task panicked: {}", message(panic.as_ref()));
     }
 }
 
-/// Polls in one turn of the context; the other sources have theirs before the rest.
+/// Maximum number of polls in one turn of the context; other sources run before the rest.
 const POLLS_MAX: usize = 256;

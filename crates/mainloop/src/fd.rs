@@ -10,7 +10,7 @@ use glib::{ControlFlow, IOCondition, MainContext, Priority, Source};
 
 use crate::sync::{Mutex, lock};
 
-/// Completes when `fd` is readable, or will not become so: at its end, or with an error.
+/// Completes when `fd` is readable, or cannot become readable: at its end, or with an error.
 pub fn readable<F: AsFd>(fd: F) -> Readiness<F> {
     readiness(fd, IOCondition::IN)
 }
@@ -20,7 +20,7 @@ pub fn writable<F: AsFd>(fd: F) -> Readiness<F> {
     readiness(fd, IOCondition::OUT)
 }
 
-/// Completes with those of `conditions` that hold, when one of them does; errors and hang-ups always count.
+/// Completes when one of `conditions` is true, and returns all true ones; errors and hang-ups always count.
 ///
 /// The descriptor is watched by the thread-default main context of the first poll, from then on until the future is
 /// dropped. Regular files are always ready: read them with gio.
@@ -46,12 +46,12 @@ pub fn readiness<F: AsFd>(fd: F, conditions: IOCondition) -> Readiness<F> {
     }
 }
 
-/// The future of [`readiness`]. Polled after its completion it waits again.
+/// The future of [`readiness`]. If it is polled after its completion, it waits again.
 #[must_use = "futures do nothing unless awaited"]
 pub struct Readiness<F> {
     watch: Option<Watch>,
     conditions: IOCondition,
-    /// Open as long as it is watched.
+    /// Must stay open while it is watched.
     fd: F,
 }
 
@@ -130,7 +130,7 @@ impl Watch {
         }
         let replaced = seen.waker.replace(cx.waker().clone());
         drop(seen);
-        // A call out.
+        // Calls foreign code.
         drop(replaced);
         Poll::Pending
     }

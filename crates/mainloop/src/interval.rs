@@ -1,4 +1,4 @@
-//! Time on a main context.
+//! Timers on a main context.
 
 use std::fmt;
 use std::pin::Pin;
@@ -8,17 +8,17 @@ use std::time::Duration;
 use futures_core::Stream;
 use threadbare_runtime::{MissedTicks, Tick, Ticks, clock_now_ns};
 
-/// A tick each `period`; ticks that nobody took in time are left out and counted ([`MissedTicks::Skip`]).
+/// Ticks each `period`; missed ticks are skipped and counted ([`MissedTicks::Skip`]).
 pub fn interval_stream(period: Duration) -> Interval {
     interval_stream_with(period, MissedTicks::Skip)
 }
 
-/// A tick each `period`, the first a period after the first poll. `missed` says what happens to the ticks that fall due while
-/// the reader or the main context is busy. The stream does not end.
+/// Ticks each `period`, first one period after the first poll. `missed` selects the treatment of ticks that become due while the
+/// reader or the main context is busy. The stream does not end.
 ///
 /// It is polled by a future of a main context; [`threadbare_runtime::interval_stream_with`] is the same for Threadbare's
-/// contexts. A tick is never early, and up to a millisecond late on an idle context, the unit of GLib's timers; a period
-/// below that counts as one millisecond. glib's `interval_stream` counts each period from the tick before, and so drifts
+/// contexts. A tick is never early. On an idle context it is up to a millisecond late, the unit of GLib's timers; a shorter
+/// period counts as one millisecond. glib's `interval_stream` counts each period from the previous tick, and so drifts
 /// ([`MissedTicks::Delay`]).
 ///
 /// ```
@@ -70,7 +70,7 @@ impl Stream for Interval {
             }
             let timer = this.timer.get_or_insert_with(|| {
                 let left = Duration::from_nanos(ticks.next_ns().saturating_sub(now_ns));
-                // GLib's timers count whole milliseconds: one that is due early would only be set again.
+                // GLib's timers count whole milliseconds, and one that is due early would only be set again.
                 Box::pin(glib::timeout_future(left + Duration::from_micros(999)))
             });
             if timer.as_mut().poll(cx).is_pending() {

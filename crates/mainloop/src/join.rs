@@ -1,4 +1,4 @@
-//! The result of a task, on its way to whoever awaits it.
+//! Result of a task, passed to its handle.
 
 use std::any::Any;
 use std::fmt;
@@ -9,10 +9,10 @@ use std::task::{Context, Poll, Waker};
 use crate::ready::Key;
 use crate::sync::{Mutex, lock};
 
-/// A task of an [`Executor`](crate::Executor). Awaited, it gives the task's result; dropped, it lets the task run on.
+/// Handle of a task of an [`Executor`](crate::Executor). Awaiting it returns the task's result; dropping it detaches the task.
 ///
-/// The same as glib's handle of that name, for tasks of this crate.
-#[must_use = "a task whose handle is dropped runs on; its result is lost"]
+/// It corresponds to glib's handle of that name, for tasks of this crate.
+#[must_use = "a task whose handle is dropped continues; its result is lost"]
 pub struct JoinHandle<T> {
     join: Arc<Join<T>>,
     executor: Weak<dyn Abort>,
@@ -21,10 +21,10 @@ pub struct JoinHandle<T> {
 /// Why a task has no result.
 #[derive(thiserror::Error)]
 pub enum JoinError {
-    /// It was aborted, or its executor ended.
+    /// The task was aborted, or its executor ended.
     #[error("the task was cancelled")]
     Cancelled,
-    /// It panicked, with this payload.
+    /// The task panicked, with this payload.
     #[error("the task panicked: {}", message(.0.as_ref()))]
     Panicked(Box<dyn Any + Send>),
 }
@@ -54,7 +54,7 @@ impl JoinError {
 }
 
 impl<T> JoinHandle<T> {
-    /// For a task that no executor takes.
+    /// Creates the handle of a task without an executor.
     pub(crate) fn cancelled() -> Self {
         struct Nobody;
         impl Abort for Nobody {
@@ -72,12 +72,12 @@ impl<T> JoinHandle<T> {
         }
     }
 
-    /// `None`: the task is still on its way to its executor, or there is none.
+    /// Returns `None` if the task is still on its way to its executor, or without one.
     pub(crate) fn key(&self) -> Option<Key> {
         lock(&self.join.0).key
     }
 
-    /// Whether the result is there, or will not come any more.
+    /// Whether the result is ready, or will not come any more.
     pub fn is_finished(&self) -> bool {
         lock(&self.join.0).is_finished
     }
@@ -86,7 +86,7 @@ impl<T> JoinHandle<T> {
 impl<T> Future for JoinHandle<T> {
     type Output = Result<T, JoinError>;
 
-    /// After the result was taken: [`JoinError::Cancelled`].
+    /// Returns [`JoinError::Cancelled`] after the result has been taken.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = lock(&self.join.0);
         if state.is_finished {
@@ -94,7 +94,7 @@ impl<T> Future for JoinHandle<T> {
         }
         let replaced = state.waker.replace(cx.waker().clone());
         drop(state);
-        // A call out.
+        // Calls foreign code.
         drop(replaced);
         Poll::Pending
     }
@@ -108,7 +108,7 @@ impl<T> fmt::Debug for JoinHandle<T> {
     }
 }
 
-/// Who drops aborted tasks.
+/// Drops aborted tasks.
 pub(crate) trait Abort: Send + Sync {
     fn abort(&self, key: Key);
 }
@@ -118,7 +118,7 @@ pub(crate) struct Join<T>(Mutex<State<T>>);
 struct State<T> {
     outcome: Option<Result<T, JoinError>>,
     is_finished: bool,
-    /// Before the executor knew the task, or after.
+    /// Whether it was aborted, before the executor knew the task or after.
     is_aborted: bool,
     key: Option<Key>,
     waker: Option<Waker>,
@@ -131,7 +131,7 @@ impl<T> Join<T> {
         state.key.filter(|_| !state.is_finished)
     }
 
-    /// The executor has the task now. `false`: it was aborted before.
+    /// Notes that the executor has the task now. Returns `false` if it was aborted before.
     pub(crate) fn begin(&self, key: Key) -> bool {
         let mut state = lock(&self.0);
         state.key = Some(key);
@@ -139,7 +139,7 @@ impl<T> Join<T> {
     }
 }
 
-/// Gives the result of a task; dropped before, it says that there is none.
+/// Sets the result of a task. If it is dropped before, the task counts as cancelled.
 pub(crate) struct Promise<T>(Arc<Join<T>>);
 
 impl<T> Promise<T> {
@@ -169,7 +169,7 @@ impl<T> Drop for Promise<T> {
 }
 
 pub(crate) fn pair<T>(executor: Weak<dyn Abort>) -> (Promise<T>, Arc<Join<T>>, JoinHandle<T>) {
-    // Shared by one thread if the task is bound to one: then the handle is, too.
+    // If the task is bound to one thread, the handle is too, so one thread shares this.
     #[allow(clippy::arc_with_non_send_sync)]
     let join = Arc::new(Join(Mutex::new(State {
         outcome: None,
@@ -185,7 +185,7 @@ pub(crate) fn pair<T>(executor: Weak<dyn Abort>) -> (Promise<T>, Arc<Join<T>>, J
     (Promise(join.clone()), join, handle)
 }
 
-/// What `panic!` was given.
+/// Message of a panic.
 pub(crate) fn message(payload: &(dyn Any + Send)) -> &str {
     let text = payload.downcast_ref::<&str>().copied();
     text.or_else(|| payload.downcast_ref::<String>().map(String::as_str))

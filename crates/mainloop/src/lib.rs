@@ -1,23 +1,23 @@
-//! What GLib's main context lacks, for programs in async Rust: channels, tasks by the thousand, signals as streams, readiness of
-//! descriptors, intervals, values that stay on their thread, and tokio beside it.
+//! Additions to GLib's main context for programs in async Rust. They are channels, thousands of tasks, signals as streams,
+//! readiness of descriptors, intervals, values that stay on their thread, and cooperation with tokio.
 //!
-//! It is made for glib 0.22 and does not repeat that: `MainContext::spawn` and `block_on`, `timeout_future`, gio's `*_future`
+//! It is for glib 0.22 and does not repeat its functions: `MainContext::spawn` and `block_on`, `timeout_future`, gio's `*_future`
 //! methods and `glib_unix::signal_stream` are glib's own.
 //!
-//! | to | use |
+//! | task | use |
 //! |---|---|
 //! | send to a main context from any thread | [`channel()`], [`sync_channel`]; attach a closure, or read a stream |
 //! | run thousands of tasks on one source | [`Executor`], from other threads its [`Spawner`] |
 //! | end tasks with their owner | [`TaskScope`] |
 //! | await signals and property changes | [`signal_stream`], [`notify_stream`] |
 //! | await a descriptor | [`readable`], [`writable`], [`readiness`] |
-//! | tick | [`interval_stream`], [`interval_stream_with`] and its [`MissedTicks`] |
-//! | hold a value of the main thread elsewhere | [`ContextBound`] |
+//! | run at intervals | [`interval_stream`], [`interval_stream_with`] and its [`MissedTicks`] |
+//! | hold a value of the main thread on another thread | [`ContextBound`] |
 //! | use tokio in the same program | `Bridge`, with the feature `tokio` |
 //!
-//! The same style works on a Threadbare context, a thread that thousands of sources share: [`threadbare_runtime::Context`]
-//! has `spawn`, `spawn_local`, `spawn_from_within` and `block_on`, and its `timeout_future` and `interval_stream` have the names
-//! of those here. Channels and signal streams of this crate work on both.
+//! The same style works on a Threadbare context, a thread that thousands of sources share. [`threadbare_runtime::Context`] has
+//! `spawn`, `spawn_local`, `spawn_from_within` and `block_on`; its `timeout_future` and `interval_stream` have the same names as
+//! here. Channels and signal streams of this crate work on both.
 //!
 //! ```
 //! use glib::{ControlFlow, MainContext, MainLoop};
@@ -42,15 +42,15 @@
 //! # Ok::<(), threadbare_mainloop::AttachError>(())
 //! ```
 //!
-//! Where to look next: the table above; each of its items has an example.
+//! Further reading: the table above; each of its items has an example.
 //!
 //! # Threads
 //!
-//! A closure or future that is not `Send` stays on the thread where it was attached or spawned. That has to be the thread that
-//! runs the context. What another thread drops of it is sent home; where there is no home any more it is leaked, with a
-//! line in the log, and never dropped on a foreign thread.
+//! A closure or future that is not `Send` stays on the thread where it was attached or spawned. That must be the thread that runs
+//! the context. Parts dropped by another thread are sent home. If the home context has ended, they are leaked with a log message,
+//! and never dropped on a foreign thread.
 //!
-//! A panic of a task goes to its [`JoinHandle`]. A panic of a closure that a source calls ends the process, as everywhere in
+//! A panic of a task is stored in its [`JoinHandle`]. A panic of a closure that a source calls ends the process, as everywhere in
 //! glib: C cannot unwind.
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used)]
@@ -102,10 +102,10 @@ pub use threadbare_runtime::{MissedTicks, Tick};
 #[cfg(not(loom))]
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
-    /// What is not `Send` can be attached on the thread that runs the context only.
+    /// A value that is not `Send` can be attached only on the thread that runs the context.
     #[error("another thread runs the main context; attach there, or something that is Send")]
     NotOwner,
-    /// The process or the system has too many.
+    /// The process or the system has too many descriptors.
     #[error("no event descriptor: {0}")]
     Descriptor(#[from] std::io::Error),
 }

@@ -1,22 +1,22 @@
-//! What an executor has to do next: the tasks that were woken, and the commands of other threads.
+//! Pending work of an executor: the tasks that were woken, and the commands of other threads.
 //!
-//! | field | who |
+//! | data | threads |
 //! |---|---|
-//! | `Flag` | set by anyone who wakes the task, cleared by the executor's thread before it polls the task |
-//! | `State` | anyone, under its lock |
+//! | `Flag` | set by any thread that wakes the task; cleared by the executor's thread before it polls the task |
+//! | `State` | any thread, under its lock |
 
 use std::collections::VecDeque;
 
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
-/// A task: its place, and a number that tells it from earlier ones at that place.
+/// Identifies a task: its place, and a number that distinguishes it from earlier tasks there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Key {
     pub(crate) place: u32,
     pub(crate) generation: u32,
 }
 
-/// Whether a task is in the list, or about to be put there.
+/// Whether a task is in the list, or about to be added.
 #[derive(Debug)]
 pub(crate) struct Flag(AtomicBool);
 
@@ -25,25 +25,25 @@ impl Flag {
         Flag(AtomicBool::new(is_woken))
     }
 
-    /// `true`: the caller puts the task into the list.
+    /// Returns `true` if the caller must put the task into the list.
     pub(crate) fn wake(&self) -> bool {
-        // Release: the poll that follows sees what was done before the wake-up. Acquire as in `begin`.
+        // Release: the next poll sees everything before the wake-up. Acquire as in `begin`.
         !self.0.swap(true, Ordering::AcqRel)
     }
 
-    /// The task is about to be polled: wake-ups from now on count for the next time.
+    /// Called before the task is polled: wake-ups from now on count for the next time.
     pub(crate) fn begin(&self) {
-        // A swap, not a store: a wake-up that found the flag set, and left it at that, has to be seen by this poll.
+        // A swap, not a store: this poll must see a wake-up that found the flag already set.
         self.0.swap(false, Ordering::AcqRel);
     }
 }
 
-/// Whether the caller has to ring the executor's bell.
+/// Whether the caller must ring the executor's bell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub(crate) struct MustRing(pub(crate) bool);
 
-/// The list; `C` are the commands.
+/// The list of pending work; `C` are the commands.
 #[derive(Debug)]
 pub(crate) struct Ready<C>(Mutex<State<C>>);
 
@@ -51,7 +51,7 @@ pub(crate) struct Ready<C>(Mutex<State<C>>);
 struct State<C> {
     woken: Vec<Key>,
     commands: Vec<C>,
-    /// The bell was rung, or the executor is at work and will look here before it rests.
+    /// Whether the bell was rung, or the executor is working and will check this before it rests.
     is_rung: bool,
     is_closed: bool,
 }
@@ -75,7 +75,7 @@ impl<C> Ready<C> {
         state.ring()
     }
 
-    /// Gives the command back when the executor has ended.
+    /// Returns the command if the executor has ended.
     pub(crate) fn command(&self, command: C) -> Result<MustRing, C> {
         let mut state = lock(&self.0);
         if state.is_closed {
@@ -85,7 +85,7 @@ impl<C> Ready<C> {
         Ok(state.ring())
     }
 
-    /// Moves all that is there. Nobody rings until `rest`.
+    /// Moves all pending work. No thread rings until `rest`.
     pub(crate) fn take(&self, woken: &mut VecDeque<Key>, commands: &mut Vec<C>) {
         let mut state = lock(&self.0);
         state.is_rung = true;
@@ -93,7 +93,7 @@ impl<C> Ready<C> {
         commands.append(&mut state.commands);
     }
 
-    /// The executor goes back to its context. Without work left, it silences its bell.
+    /// The executor returns to its context. Without work left, it silences its bell.
     pub(crate) fn rest(&self, has_work: bool, silence: impl FnOnce()) {
         let mut state = lock(&self.0);
         if !has_work && state.woken.is_empty() && state.commands.is_empty() {
@@ -135,7 +135,7 @@ mod loom_tests {
     struct Model {
         ready: Ready<u32>,
         flag: Flag,
-        /// Where a bell would be: set by a ring, cleared by the context's thread when it rests.
+        /// Replaces the bell: set by a ring, cleared by the context's thread when it rests.
         bell: AtomicBool,
         data: AtomicU32,
         seen: AtomicU32,
@@ -157,7 +157,7 @@ mod loom_tests {
             }
         }
 
-        /// What the context does when the bell was rung.
+        /// Simulates the context after a ring.
         fn dispatch(&self) {
             if !self.bell.load(Ordering::Acquire) {
                 return;

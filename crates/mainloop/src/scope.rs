@@ -12,11 +12,11 @@ use crate::executor::{Executor, Inner};
 use crate::join::JoinHandle;
 use crate::ready::Key;
 
-/// A group of tasks of one [`Executor`] that are aborted when it is dropped: for tasks that serve a window, a call, a
-/// connection, and have to end with it.
+/// A group of tasks of one [`Executor`] that are aborted when it is dropped. It is for tasks that must end with a window, a call
+/// or a connection.
 ///
-/// The drop is exact: when it returns, the futures are dropped; that of the task which drops the scope, if it is one of the
-/// group, at the end of its poll.
+/// The drop is exact: when it returns, the futures are dropped. If a task of the group drops the scope, its own future is dropped
+/// at the end of its poll.
 ///
 /// ```
 /// use glib::MainContext;
@@ -37,7 +37,7 @@ pub struct TaskScope {
 
 #[derive(Default)]
 struct Members {
-    /// With its key once the executor knows it.
+    /// Tasks, with their keys after the executor has assigned them.
     tasks: Slab<Option<Key>>,
     waiting: Vec<Waker>,
 }
@@ -86,7 +86,7 @@ impl TaskScope {
         self.members.borrow().tasks.is_empty()
     }
 
-    /// Completes when no task is left.
+    /// Completes when all tasks have ended.
     pub async fn finished(&self) {
         poll_fn(|cx| {
             let mut members = self.members.borrow_mut();
@@ -125,7 +125,7 @@ impl fmt::Debug for TaskScope {
     }
 }
 
-/// In the future of a task: leaves the group when the task ends, however that happens.
+/// Part of a task's future. It leaves the group when the task ends in any way.
 struct Member {
     members: Rc<RefCell<Members>>,
     place: usize,

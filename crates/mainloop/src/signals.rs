@@ -16,25 +16,25 @@ use threadbare_runtime::{Monitor, Registration, Topics};
 
 use crate::sync::{Mutex, lock};
 
-/// What happens to an emission that finds the stream full. An emission cannot wait: its emitter waits for the handlers.
+/// Treatment of an emission when the stream is full. An emission cannot wait, because its emitter waits for the handlers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Overflow {
-    /// The oldest one goes: the stream ends up with the latest.
+    /// The oldest one is dropped: the stream ends with the latest.
     #[default]
     DropOldest,
-    /// The new one goes.
+    /// The new one is dropped.
     DropNewest,
 }
 
-/// Why there is no stream of a signal or property.
+/// Why a signal or property has no stream.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SignalError {
-    /// No such signal.
+    /// The object has no such signal.
     #[error("{type_} has no signal '{signal}'")]
     NoSignal {
         /// The object's type.
         type_: Type,
-        /// The name that was asked for.
+        /// The requested name.
         signal: String,
     },
     /// No such property, or it cannot be read.
@@ -42,7 +42,7 @@ pub enum SignalError {
     NoProperty {
         /// The object's type.
         type_: Type,
-        /// The name that was asked for.
+        /// The requested name.
         property: String,
     },
     /// The property has values of another type.
@@ -52,20 +52,20 @@ pub enum SignalError {
         type_: Type,
         /// The property.
         property: String,
-        /// The type of its values.
+        /// Type of the property's values.
         is: Type,
-        /// The type that was asked for.
+        /// The requested type.
         asked: Type,
     },
-    /// The emitter wants an answer, and there is none, or one of another type.
-    #[error("handlers of signal '{signal}' return {wanted}: say with `returning` which one")]
+    /// The emitter needs an answer, and it is missing or of another type.
+    #[error("handlers of signal '{signal}' return {wanted}: choose the value with `returning`")]
     Returns {
         /// The signal.
         signal: String,
         /// The type of the answer.
         wanted: Type,
     },
-    /// Nobody wants the answer.
+    /// The emitter takes no answer.
     #[error("handlers of signal '{signal}' return nothing")]
     ReturnsNothing {
         /// The signal.
@@ -73,11 +73,11 @@ pub enum SignalError {
     },
 }
 
-/// The emissions of a signal, each as `map` makes it of the signal's arguments; the first is the object itself.
+/// Returns a stream of the emissions of a signal. `map` converts the signal's arguments; the first is the object itself.
 ///
-/// `signal` may have a detail (`notify::volume`). `map` runs in the emitting thread, for each emission; up to 64 results
-/// wait for the stream's reader, and then the oldest goes ([`SignalStreamBuilder`] for other settings). The stream ends when
-/// the object does.
+/// `signal` may have a detail (`notify::volume`). `map` runs in the emitting thread, for each emission. Up to 64 results wait for
+/// the stream's reader, and then the oldest is dropped ([`SignalStreamBuilder`] for other settings). The stream ends when the
+/// object does.
 ///
 /// ```
 /// use futures_util::StreamExt;
@@ -93,7 +93,7 @@ pub enum SignalError {
 /// ```
 ///
 /// # Errors
-/// The object has no such signal, or its emitter wants an answer.
+/// Fails if the object has no such signal, or if its emitter needs an answer.
 pub fn signal_stream<O, T>(
     object: &O,
     signal: &str,
@@ -106,10 +106,10 @@ where
     SignalStreamBuilder::default().build(object, signal, map)
 }
 
-/// The values of a property after each change. Only the latest waits for the stream's reader.
+/// Returns a stream of a property's values after each change. Only the latest value waits for the stream's reader.
 ///
 /// # Errors
-/// The object has no such readable property, or it has another type.
+/// Fails if the object has no such readable property, or if it has another type.
 pub fn notify_stream<O, T>(object: &O, property: &str) -> Result<SignalStream<O, T>, SignalError>
 where
     O: IsA<Object>,
@@ -141,34 +141,34 @@ impl Default for SignalStreamBuilder {
 }
 
 impl SignalStreamBuilder {
-    /// How many emissions wait for the reader, at least 1; 64 at first.
+    /// Sets the maximum number of emissions that wait for the reader, at least 1; the default is 64.
     pub fn capacity(mut self, emissions: usize) -> Self {
         self.capacity = emissions.max(1);
         self
     }
 
-    /// What happens to more of them.
+    /// Sets the treatment of further emissions.
     pub fn overflow(mut self, overflow: Overflow) -> Self {
         self.overflow = overflow;
         self
     }
 
-    /// The handler runs after the default handler of the object's class.
+    /// Makes the handler run after the default handler of the object's class.
     pub fn after(mut self) -> Self {
         self.is_after = true;
         self
     }
 
-    /// What the handler answers, for signals whose emitter wants an answer.
+    /// Sets the handler's answer, for signals whose emitter needs one.
     pub fn returning(mut self, answer: impl ToSendValue) -> Self {
         self.answer = Some(answer.to_send_value());
         self
     }
 
-    /// The stream of a signal, as [`signal_stream`].
+    /// Creates the stream of a signal, as [`signal_stream`] does.
     ///
     /// # Errors
-    /// The object has no such signal, or its emitter wants an answer of another type.
+    /// Fails if the object has no such signal, or if its emitter needs an answer of another type.
     pub fn build<O, T>(
         self,
         object: &O,
@@ -220,10 +220,10 @@ impl SignalStreamBuilder {
         })
     }
 
-    /// The stream of a property, as [`notify_stream`].
+    /// Creates the stream of a property, as [`notify_stream`] does.
     ///
     /// # Errors
-    /// The object has no such readable property, or it has another type.
+    /// Fails if the object has no such readable property, or if it has another type.
     pub fn build_notify<O, T>(
         self,
         object: &O,
@@ -260,7 +260,7 @@ impl SignalStreamBuilder {
     }
 }
 
-/// The stream of [`signal_stream`] and [`notify_stream`]. Dropped, it disconnects its handler. It is `Send` if the object is.
+/// The stream of [`signal_stream`] and [`notify_stream`]. Dropping it disconnects its handler. It is `Send` if the object is.
 pub struct SignalStream<O: ObjectType, T> {
     queue: Arc<Queue<T>>,
     registration: Registration,
@@ -269,7 +269,7 @@ pub struct SignalStream<O: ObjectType, T> {
 }
 
 impl<O: ObjectType, T> SignalStream<O, T> {
-    /// Number of emissions that were dropped, as the reader was too slow.
+    /// Number of emissions that were dropped because the reader was too slow.
     pub fn dropped(&self) -> u64 {
         self.queue.0.lock().dropped
     }
@@ -337,7 +337,7 @@ impl<T> Queue<T> {
     }
 }
 
-/// In the handler: dropped with it, at the end of the object.
+/// Part of the handler; dropped with it, at the end of the object.
 struct Feed<T>(Arc<Queue<T>>);
 
 impl<T> Feed<T> {
@@ -358,7 +358,7 @@ impl<T> Feed<T> {
         }
         guard.wake(EMISSIONS);
         drop(guard);
-        // A call out.
+        // Calls foreign code.
         drop(refused);
     }
 }

@@ -1,4 +1,4 @@
-//! What calls no C, for Miri (`make miri`): it checks the memory model that loom and valgrind do not see.
+//! Tests without C calls, for Miri (`make miri`), which checks the memory model that loom and valgrind do not cover.
 
 use std::thread;
 
@@ -27,18 +27,18 @@ fn a_stream_gets_all_messages_of_other_threads_in_their_order() {
 }
 
 #[test]
-fn a_bounded_channel_blocks_and_goes_on() {
+fn bounded_channel_blocks_and_resumes() {
     let (sender, mut receiver) = sync_channel(2);
     let thread = thread::spawn(move || (0..20).try_for_each(|n| sender.send(n)));
     let got: Vec<i32> = block_on(receiver.by_ref().take(10).collect());
     assert!(got.into_iter().eq(0..10));
-    // The sender is at a message that nobody takes.
+    // The sender is sending a message that is never received.
     drop(receiver);
     assert!(thread.join().expect("no panic").is_err());
 }
 
 #[test]
-fn messages_come_back_and_those_that_nobody_took_are_dropped() {
+fn unsent_messages_are_returned_and_untaken_ones_dropped() {
     let message = std::sync::Arc::new(());
     let (sender, receiver) = sync_channel(1);
     sender.try_send(message.clone()).expect("room");

@@ -1,4 +1,4 @@
-//! What the engine carries, and the way back for what a call sends.
+//! State machines that the engine runs, and the outbox for their datagrams.
 
 use std::net::SocketAddr;
 
@@ -8,24 +8,25 @@ use crate::id::PortId;
 /// removal, and never while another of its methods runs.
 ///
 /// **Contract.** After each [`handle_datagram`](Call::handle_datagram), each command and each due timer, the engine calls
-/// [`poll_transmit`](Call::poll_transmit) until the call stages nothing more or was refused for other reasons than room, and
-/// then asks for [`next_timeout`](Call::next_timeout). Nothing may block. A panic removes this call only.
+/// [`poll_transmit`](Call::poll_transmit). It repeats that until the call stages nothing more, or until a datagram is refused for
+/// reasons other than room. Then it asks for [`next_timeout`](Call::next_timeout). Nothing may block. A panic removes this call
+/// only.
 ///
-/// All times are nanoseconds of CLOCK_MONOTONIC; `now_ns` never goes back.
+/// All times are nanoseconds of CLOCK_MONOTONIC; `now_ns` never decreases.
 pub trait Call: Send + 'static {
     /// A datagram has arrived.
     fn handle_datagram(&mut self, now_ns: u64, datagram: Datagram<'_>);
 
-    /// Stages what is to be sent now. `may_lose`: the engine has read all sockets, so a packet that is missing has not arrived.
-    /// Without it, a loss that is due waits for the call that follows. On [`Refused::Full`], keep the datagram: the engine sends
-    /// what is staged and calls again.
+    /// Stages the datagrams to send now. `may_lose`: the engine has read all sockets, so a packet that is missing has not
+    /// arrived. Without it, a due loss waits for a later call. On [`Refused::Full`], keep the datagram: the engine sends the
+    /// staged ones and calls again.
     fn poll_transmit(&mut self, now_ns: u64, may_lose: bool, out: &mut dyn Outbox);
 
-    /// When to call `poll_transmit` without a datagram. The engine is never early: the call comes at the first slice that is
-    /// not before this time. For the nearest slice, subtract half a slice.
+    /// Time at which to call `poll_transmit` without a datagram. The engine is never early: it calls at the first slice at or
+    /// after this time. For the nearest slice, subtract half a slice.
     fn next_timeout(&self) -> Option<u64>;
 
-    /// The call runs soon: [`threadbare_runtime::prefetch`] the memory that it will touch outside its own fields.
+    /// The call runs soon: [`threadbare_runtime::prefetch`] the memory that it will touch apart from its own fields.
     #[inline]
     fn prefetch(&self) {}
 }
@@ -51,20 +52,20 @@ impl<C: Call + ?Sized> Call for Box<C> {
 /// A received datagram. Truncated ones are counted and not delivered.
 #[derive(Debug)]
 pub struct Datagram<'a> {
-    /// The port that it came to.
+    /// The port that it arrived on.
     pub port: PortId,
     /// The sender. An IPv4 sender has an IPv4 address, also on an IPv6 socket.
     pub from: SocketAddr,
-    /// The kernel's receive time, converted to CLOCK_MONOTONIC, ns. Not after `now_ns`.
+    /// The kernel's receive time, converted to CLOCK_MONOTONIC, ns. It is never after `now_ns`.
     pub received_ns: u64,
     /// The datagram, to be changed in place if that helps.
     pub bytes: &'a mut [u8],
 }
 
-/// Takes the datagrams that a call sends.
+/// Takes the datagrams of a call.
 pub trait Outbox {
-    /// How much more may be done in this slice that can be left out, in units of [`threadbare_rtp::call::SPARE_UNIT_NS`], for all calls of
-    /// the shard: take from it what is used. Little is left where slices are late. `None`: without a limit.
+    /// The rest of the slice's budget for optional work, shared by all calls of the shard, in units of
+    /// [`threadbare_rtp::call::SPARE_UNIT_NS`]: subtract what is used. It is small if slices are late. `None`: no limit.
     fn spare(&mut self) -> Option<&mut u32> {
         None
     }
@@ -81,10 +82,11 @@ pub trait Outbox {
         write: &mut dyn FnMut(&mut [u8]) -> usize,
     ) -> Result<(), Refused>;
 
-    /// Stages a copy of `bytes` for an address that the relay itself has chosen: a port of another call, where no party can have it sent.
+    /// Stages a copy of `bytes` for an address that the relay itself has chosen: a port of another call, which no party can
+    /// select.
     ///
     /// # Errors
-    /// As [`stage`](Outbox::stage).
+    /// The same as for [`stage`](Outbox::stage).
     fn stage_copy(&mut self, port: PortId, to: SocketAddr, bytes: &[u8]) -> Result<(), Refused> {
         self.stage(port, to, bytes)
     }
@@ -92,7 +94,7 @@ pub trait Outbox {
     /// Stages a copy of `bytes`.
     ///
     /// # Errors
-    /// As [`stage_with`](Outbox::stage_with), and if there are too many bytes.
+    /// See [`stage_with`](Outbox::stage_with); also refuses a datagram that is too long.
     fn stage(&mut self, port: PortId, to: SocketAddr, bytes: &[u8]) -> Result<(), Refused> {
         let mut fits = true;
         self.stage_with(port, to, &mut |room| match room.get_mut(..bytes.len()) {
@@ -112,10 +114,10 @@ pub trait Outbox {
 /// Why a datagram was not staged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// No room in this turn: keep the datagram for the next call of [`Call::poll_transmit`].
+    /// The turn is full: keep the datagram for the next call of [`Call::poll_transmit`].
     #[error("no room until the staged datagrams are sent")]
     Full,
-    /// Longer than [`DATAGRAM_BYTES_MAX`](crate::DATAGRAM_BYTES_MAX).
+    /// The datagram is longer than [`DATAGRAM_BYTES_MAX`](crate::DATAGRAM_BYTES_MAX).
     #[error("the datagram is too long")]
     TooLong,
     /// The call has no such port.

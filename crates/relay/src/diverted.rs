@@ -1,4 +1,4 @@
-//! A call that another process goes on with: what still comes here goes there, and nothing is sent.
+//! A call that another process continues: late packets are passed to that process, and nothing is sent.
 
 use std::fmt;
 
@@ -6,29 +6,29 @@ use threadbare_rtp::call::{Channel, Side};
 
 use crate::call::{Datagram, Outbox};
 use crate::id::{PortId, PortKind};
+use crate::late_packet::{LatePacket, LatePacketHandler};
 use crate::media::MediaCall;
-use crate::stray::{Stray, StrayTaker};
 
-/// The place of a call whose datagrams go to another process.
+/// Replaces a call whose datagrams go to another process.
 pub struct Diverted {
-    take: StrayTaker,
-    /// So many bytes more are taken.
+    take: LatePacketHandler,
+    /// Number of bytes that may still be passed on.
     room_bytes: usize,
 }
 
 impl Diverted {
-    pub(crate) fn new(take: StrayTaker) -> Diverted {
+    pub(crate) fn new(take: LatePacketHandler) -> Diverted {
         Diverted {
             take,
-            room_bytes: STRAY_BYTES_MAX,
+            room_bytes: LATE_PACKET_BYTES_MAX,
         }
     }
 
-    pub(crate) fn give(&mut self, stray: Stray) {
+    pub(crate) fn give(&mut self, packet: LatePacket) {
         // A stranger's flood ends here, not in memory.
-        if let Some(left) = self.room_bytes.checked_sub(stray.bytes.len()) {
+        if let Some(left) = self.room_bytes.checked_sub(packet.bytes.len()) {
             self.room_bytes = left;
-            (self.take)(stray);
+            (self.take)(packet);
         }
     }
 }
@@ -43,7 +43,7 @@ impl fmt::Debug for Diverted {
 
 impl crate::Call for Diverted {
     fn handle_datagram(&mut self, _now_ns: u64, datagram: Datagram<'_>) {
-        self.give(Stray {
+        self.give(LatePacket {
             port: datagram.port,
             from: datagram.from,
             received_ns: datagram.received_ns,
@@ -60,12 +60,12 @@ impl crate::Call for Diverted {
 }
 
 impl MediaCall {
-    /// All that waits to be played.
-    pub(crate) fn give_up(&mut self, now_ns: u64, take: &mut dyn FnMut(Stray)) {
+    /// Passes on all packets that were not played yet.
+    pub(crate) fn give_up(&mut self, now_ns: u64, take: &mut dyn FnMut(LatePacket)) {
         for side in Side::BOTH {
             self.call_mut()
                 .give_up(now_ns, side, |received_ns, from, bytes| {
-                    take(Stray {
+                    take(LatePacket {
                         port: PortId::rtp(side as u8),
                         from,
                         received_ns,
@@ -77,24 +77,24 @@ impl MediaCall {
     }
 
     /// A datagram that waited, in the clear.
-    pub(crate) fn handle_clear(&mut self, now_ns: u64, stray: &Stray) {
-        let side = match stray.port.leg {
+    pub(crate) fn handle_clear(&mut self, now_ns: u64, packet: &LatePacket) {
+        let side = match packet.port.leg {
             0 => Side::A,
             _ => Side::B,
         };
-        if stray.port.kind == PortKind::Rtp {
-            let at_ns = stray.received_ns.min(now_ns);
+        if packet.port.kind == PortKind::Rtp {
+            let at_ns = packet.received_ns.min(now_ns);
             self.call_mut().handle_datagram(
                 now_ns,
                 at_ns,
                 side,
                 Channel::Rtp,
-                stray.from,
-                &stray.bytes,
+                packet.from,
+                &packet.bytes,
             );
         }
     }
 }
 
-/// Of one call: a second of wide-band audio, and what a lost way costs.
-pub const STRAY_BYTES_MAX: usize = 256 << 10;
+/// Limit for one call: a second of wideband audio, plus the loss of a network path.
+pub const LATE_PACKET_BYTES_MAX: usize = 256 << 10;

@@ -15,36 +15,38 @@ use crate::gather;
 use crate::id::LEGS_MAX;
 use crate::io::pairs::Pairs;
 use crate::io::shared::SharedIo;
-use crate::orders::{CallRef, CallState, Closed, Desk, IOS_MAX, Life, Order, Run, Slot, When};
-use crate::plane::Plane;
+use crate::orders::{
+    CallRef, CallState, Closed, IOS_MAX, Life, Order, OrderQueue, Run, Slot, When,
+};
 use crate::policy::{Destinations, View};
 use crate::ports::{LegKind, LegPorts, SharedHome, SharedPort, SharedSettings, open_shared};
 use crate::reply::{Gone, Reply};
 use crate::socket::SocketError;
 use crate::stats::{CallStats, ShardStats, Stats};
+use crate::worker::MediaWorker;
 
 /// Settings of an engine.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Name of the context whose threads carry the calls.
+    /// Name of the context whose threads run the calls.
     pub context: String,
     /// Settings of the context, if this is its first user.
     pub threads: threadbare_runtime::Settings,
-    /// Calls at a time.
+    /// Maximum number of calls.
     pub calls_max: u64,
-    /// Refuse new calls while all threads start their slices later than this. `None`: never.
+    /// Lateness of slices above which new calls are refused, if all threads exceed it. `None`: never refuse.
     pub lateness_max: Option<Duration>,
-    /// Orders that nobody waits for (calls created and dropped, commands) are carried out at the next slice's edge, when packets are looked at:
-    /// a thread is not woken for each of many calls that come and go.
+    /// Carries out asynchronous orders (creating and dropping calls, commands) at the next slice, when packets are read. A thread
+    /// then is not woken for each of many short calls.
     pub orders_wait: bool,
-    /// Devices whose frames may go past the sockets. `None`: all goes by sockets.
+    /// Devices whose frames may bypass the sockets. `None`: all packets use sockets.
     pub xdp: Option<Xdp>,
-    /// Where calls may send. `None`: anywhere.
+    /// Policy for the destinations of calls. `None`: anywhere.
     pub destinations: Option<Destinations>,
 }
 
 impl Settings {
-    /// One thread, slices of 20 ms.
+    /// Creates settings with one thread and slices of 20 ms.
     #[must_use]
     pub fn new(context: &str) -> Settings {
         Settings {
@@ -92,10 +94,8 @@ pub enum EngineError {
     /// A shared port could not be opened.
     #[error("shared port: {0}")]
     Socket(#[from] SocketError),
-    /// There are too many shared ports.
-    #[error(
-        "a context's thread has {IOS_MAX} shared ports already; allowed are fewer than {IOS_MAX}"
-    )]
+    /// Too many shared ports.
+    #[error("a context's thread has {IOS_MAX} shared ports already, which is the maximum")]
     SharedPorts,
     /// The context has shut down.
     #[error("context '{context}' has shut down")]
@@ -108,13 +108,13 @@ pub enum EngineError {
 /// Why a call was not created.
 #[derive(Debug, thiserror::Error)]
 pub enum CreateError {
-    /// It has too many parties.
-    #[error("a call of {legs} legs; allowed are up to {LEGS_MAX}")]
+    /// The call has too many parties.
+    #[error("a call of {legs} legs; must be at most {LEGS_MAX}")]
     Legs {
-        /// The legs given.
+        /// Number of legs.
         legs: usize,
     },
-    /// Its legs are on shared ports that different threads read.
+    /// The call's legs are on shared ports that different threads read.
     #[error("the shared ports {first} and {other} are read by different threads: a call needs one")]
     Shards {
         /// A leg's shared port.
@@ -122,23 +122,23 @@ pub enum CreateError {
         /// Another leg's.
         other: std::net::SocketAddr,
     },
-    /// A shared port is another engine's.
+    /// The shared port belongs to another engine.
     #[error("the shared port {0} belongs to another engine")]
     Foreign(std::net::SocketAddr),
-    /// There are too many calls.
-    #[error("{calls} calls are carried; allowed are {calls_max} (calls_max)")]
+    /// Too many calls.
+    #[error("{calls} calls are active; the limit is {calls_max} (calls_max)")]
     Calls {
-        /// Calls that live.
+        /// Number of present calls.
         calls: u64,
         /// The limit.
         calls_max: u64,
     },
     /// The threads are late.
     #[error(
-        "all threads are late, the best of them by {lateness:?}; allowed are {lateness_max:?} (lateness_max)"
+        "all threads are late, the best of them by {lateness:?}; the limit is {lateness_max:?} (lateness_max)"
     )]
     Late {
-        /// The least lateness.
+        /// Minimum lateness.
         lateness: Duration,
         /// The limit.
         lateness_max: Duration,
@@ -148,7 +148,7 @@ pub enum CreateError {
     Closed,
 }
 
-/// Carries calls on the threads of a context. Dropped, it removes all of them.
+/// Runs calls on the threads of a context. Dropping it removes them all.
 pub struct Engine<C: Call> {
     id: u64,
     calls_max: u64,
@@ -157,14 +157,14 @@ pub struct Engine<C: Call> {
     context: Context,
 }
 
-/// One shard's plane, for other threads.
+/// A shard's media worker, for other threads.
 struct Seat<C: Call> {
-    desk: Arc<Desk<C>>,
+    queue: Arc<OrderQueue<C>>,
     shard: Shard,
-    plane: AgentHandle<Plane<C>>,
-    /// Has the sockets of its calls.
+    worker: AgentHandle<MediaWorker<C>>,
+    /// Contains the sockets of its calls.
     watch: Arc<Epoll>,
-    /// Of orders that nobody waits for.
+    /// Execution time of asynchronous orders.
     when: When,
 }
 
@@ -191,9 +191,10 @@ impl<C: Call> Engine<C> {
             seats: Vec::new(),
             context,
         };
-        let when = match settings.orders_wait {
-            true => When::BySlice,
-            false => When::AtOnce,
+        let when = if settings.orders_wait {
+            When::BySlice
+        } else {
+            When::AtOnce
         };
         for shard in engine.context.shards() {
             let view = settings.destinations.clone().map(View::new);
@@ -203,7 +204,7 @@ impl<C: Call> Engine<C> {
         Ok(engine)
     }
 
-    /// The context whose threads carry the calls.
+    /// The context whose threads run the calls.
     #[must_use]
     pub fn context(&self) -> &Context {
         &self.context
@@ -212,12 +213,12 @@ impl<C: Call> Engine<C> {
     /// Opens a port for many legs, read by the thread with the fewest calls.
     ///
     /// # Errors
-    /// The address cannot be bound, or there are too many shared ports.
+    /// Fails if the address cannot be bound, or if there are too many shared ports.
     pub fn share(&self, settings: &SharedSettings) -> Result<SharedPort, EngineError> {
         let sockets = open_shared(settings)?;
         let place = self.best_seat(None);
         let seat = &self.seats[place];
-        let io = seat.desk.new_io().ok_or(EngineError::SharedPorts)?;
+        let io = seat.queue.new_io().ok_or(EngineError::SharedPorts)?;
         let wait_ms = seat.shard.wait().as_millis() as u64;
         let seed = crate::ports::random();
         let packets = Box::new(SharedIo::new(sockets.clone(), wait_ms, seed));
@@ -232,15 +233,15 @@ impl<C: Call> Engine<C> {
         };
         let of_port = seat.clone();
         let close = move || {
-            // If the engine is gone, the port is closed.
+            // If the engine has ended, the port is already closed.
             let _ = of_port.order(Order::RemoveIo { io });
         };
         Ok(SharedPort::new(sockets, home, Box::new(close)))
     }
 
-    /// Creates a call with the ports of its legs, on the thread with the fewest calls (of those that are not late). Datagrams
-    /// that wait in the ports already are its first. `label` names it in the log. From any thread; does not wait for the
-    /// call's.
+    /// Creates a call with the ports of its legs, on the thread with the fewest calls (among those that are not late). Datagrams
+    /// queued in the ports are its first ones. `label` names it in the log. Can be called on any thread and does not wait for the
+    /// call's thread.
     ///
     /// # Errors
     /// The legs do not fit together, or a limit is reached. The ports are released.
@@ -268,7 +269,7 @@ impl<C: Call> Engine<C> {
         });
         let legs = legs.collect();
         let life = Life::new();
-        let at = seat.desk.new_call();
+        let at = seat.queue.new_call();
         let slot = Slot::new(at, call, life.clone(), label.into());
         seat.order(Order::Create { at, slot, legs })
             .map_err(|Closed| CreateError::Closed)?;
@@ -280,7 +281,7 @@ impl<C: Call> Engine<C> {
         })
     }
 
-    /// The seat of the legs' shared ports, if there are such.
+    /// The seat of the legs' shared ports, if any.
     fn home_of(&self, legs: &[LegPorts]) -> Result<Option<usize>, CreateError> {
         if legs.len() > LEGS_MAX {
             return Err(CreateError::Legs { legs: legs.len() });
@@ -305,15 +306,15 @@ impl<C: Call> Engine<C> {
         Ok(first.map(|(shard, _)| shard))
     }
 
-    /// The seat whose sockets the legs have, if they are those of a call before.
+    /// The seat whose epoll has the legs' sockets, if an earlier call used them.
     fn seat_that_watches(&self, legs: &[LegPorts]) -> Option<usize> {
         let watch = legs.iter().find_map(LegPorts::watch)?;
         let mut seats = self.seats.iter();
         seats.position(|seat| Arc::ptr_eq(&seat.watch, watch))
     }
 
-    /// The seat with the fewest calls, of those that are not late if there are such. `near`: rather this one, if it has hardly more: it has the
-    /// sockets already.
+    /// The seat with the fewest calls, among those that are not late if possible. `near` is preferred if it has hardly more: it
+    /// has the sockets already.
     fn best_seat(&self, near: Option<usize>) -> usize {
         let key = |seat: &Arc<Seat<C>>| (seat.is_late(), seat.assigned());
         let best = self
@@ -357,7 +358,7 @@ impl<C: Call> Engine<C> {
     pub fn stats(&self) -> Stats {
         let mut all = Stats::default();
         for seat in &self.seats {
-            all += seat.desk.counters.snapshot();
+            all += seat.queue.counters.snapshot();
         }
         all
     }
@@ -367,7 +368,7 @@ impl<C: Call> Engine<C> {
     pub fn shard_stats(&self) -> Vec<ShardStats> {
         let of_seat = |seat: &Arc<Seat<C>>| ShardStats {
             thread: seat.shard.name().to_owned(),
-            stats: seat.desk.counters.snapshot(),
+            stats: seat.queue.counters.snapshot(),
             lateness_ns: seat.shard.lateness_recent_ns(),
         };
         self.seats.iter().map(of_seat).collect()
@@ -377,7 +378,7 @@ impl<C: Call> Engine<C> {
 impl<C: Call> Drop for Engine<C> {
     fn drop(&mut self) {
         for seat in &self.seats {
-            seat.plane.remove();
+            seat.worker.remove();
         }
     }
 }
@@ -403,9 +404,9 @@ impl<C: Call> Seat<C> {
             context: name.to_owned(),
             error,
         };
-        let desk = Desk::new();
+        let queue = OrderQueue::new();
         // The pairs of sockets.
-        desk.new_io();
+        queue.new_io();
         let lane = xdp.map(Xdp::lane).transpose();
         let lane = lane.map_err(|error| EngineError::Rings {
             context: name.to_owned(),
@@ -414,54 +415,54 @@ impl<C: Call> Seat<C> {
         let pairs = Pairs::new(shard.wait().is_zero(), lane).map_err(watch)?;
         let sockets = pairs.watch().clone();
         let label = format!("calls of {name}");
-        let plane = Plane::new(shard, desk.clone(), label, Box::new(pairs), policy);
+        let worker = MediaWorker::new(shard, queue.clone(), label, Box::new(pairs), policy);
         let closed = || EngineError::Closed {
             context: name.to_owned(),
         };
-        let plane = shard
-            .call(move |local| local.add_agent(plane))
+        let worker = shard
+            .call(move |local| local.add_agent(worker))
             .map_err(|_| closed())?;
         let (sender, started) = Reply::new(shard);
-        let myself = plane.clone();
-        plane.command(move |plane, cx| {
-            // The creator waits for it.
-            let _ = sender.send(plane.start(cx, myself));
+        let myself = worker.clone();
+        worker.command(move |worker, cx| {
+            // The creator waits for the result.
+            let _ = sender.send(worker.start(cx, myself));
         });
         started.wait().map_err(|Gone| closed())?.map_err(watch)?;
         Ok(Seat {
-            desk,
+            queue,
             shard: shard.clone(),
-            plane,
+            worker,
             watch: sockets,
             when,
         })
     }
 
-    /// Gives an order that nobody waits for.
+    /// Gives an order without waiting.
     fn order(&self, order: Order<C>) -> Result<(), Closed> {
         self.order_when(order, self.when)
     }
 
     fn order_when(&self, order: Order<C>, when: When) -> Result<(), Closed> {
-        match self.desk.push(order, when)? {
+        match self.queue.push(order, when)? {
             Some(When::AtOnce) => {
-                let plane = self.plane.clone();
-                gather::tell(move || plane.command(Plane::handle_orders));
+                let worker = self.worker.clone();
+                gather::wake(move || worker.command(MediaWorker::handle_orders));
             }
-            // A run begins with the orders.
-            Some(When::BySlice) => self.plane.wake(),
+            // A run starts with the orders.
+            Some(When::BySlice) => self.worker.wake(),
             None => {}
         }
         Ok(())
     }
 
     fn assigned(&self) -> u64 {
-        self.desk.assigned.load(Ordering::Relaxed)
+        self.queue.assigned.load(Ordering::Relaxed)
     }
 
     fn lateness(&self) -> Duration {
         if self.assigned() == 0 {
-            // Without work there are no slices, and the last one's lateness stays.
+            // Without work, no slice runs, and the last lateness stays.
             return Duration::ZERO;
         }
         Duration::from_nanos(self.shard.lateness_recent_ns())
@@ -472,7 +473,7 @@ impl<C: Call> Seat<C> {
     }
 }
 
-/// A call, from any thread. Dropped, it removes the call; see [`remove`](CallHandle::remove) to wait for that.
+/// A handle of a call, for any thread. Dropping it removes the call; see [`remove`](CallHandle::remove) to wait for that.
 pub struct CallHandle<C: Call> {
     seat: Arc<Seat<C>>,
     at: CallRef,
@@ -481,12 +482,12 @@ pub struct CallHandle<C: Call> {
 }
 
 impl<C: Call> CallHandle<C> {
-    /// Runs `f` with the call on its thread: at once (a sleep between slices is interrupted), or at the next slice's edge with
-    /// [`Settings::orders_wait`]. What the call has to send and its timer are looked at afterwards. Commands of one thread run in order. If
-    /// the call is gone, `f` is dropped.
+    /// Runs `f` with the call on its thread: at once (interrupting a sleep between slices), or at the next slice with
+    /// [`Settings::orders_wait`]. The call's output and timer are handled afterwards. Commands of one thread run in order. If the
+    /// call has ended, `f` is dropped.
     ///
     /// # Errors
-    /// The engine is gone.
+    /// Fails if the engine has ended.
     pub fn command(&self, f: impl FnOnce(&mut C, u64) + Send + 'static) -> Result<(), Gone> {
         self.run(
             Box::new(|slot, now_ns| f(&mut slot.call, now_ns)),
@@ -494,7 +495,7 @@ impl<C: Call> CallHandle<C> {
         )
     }
 
-    /// The same, at once, for a result.
+    /// [`command`](Self::command), at once, with a result.
     pub fn with<R: Send + 'static>(
         &self,
         f: impl FnOnce(&mut C, u64) -> R + Send + 'static,
@@ -502,10 +503,10 @@ impl<C: Call> CallHandle<C> {
         self.ask(|slot, now_ns| f(&mut slot.call, now_ns))
     }
 
-    /// What the call sends from now on has this in its IP header, as [`LegPorts::set_tos`] has it. From any thread.
+    /// Sets the type of service of the call's datagrams: see [`LegPorts::set_tos`]. Can be called on any thread.
     ///
     /// # Errors
-    /// The engine is gone.
+    /// Fails if the engine has ended.
     pub fn set_tos(&self, tos: u8) -> Result<(), Gone> {
         let at = self.at;
         let order = Order::SetTos { at, tos };
@@ -523,10 +524,10 @@ impl<C: Call> CallHandle<C> {
     ) -> Reply<R> {
         let (sender, reply) = Reply::new(&self.seat.shard);
         let run = move |slot: &mut Slot<C>, now_ns: u64| {
-            // Nobody may wait for it any more.
+            // The caller may not wait any more.
             let _ = sender.send(f(slot, now_ns));
         };
-        // The sender is dropped with a refused order: the reply says so.
+        // If the order is refused, the sender is dropped, and the reply reports that.
         let _ = self.run(Box::new(run), When::AtOnce);
         reply
     }
@@ -537,7 +538,7 @@ impl<C: Call> CallHandle<C> {
         self.seat.order_when(order, when).map_err(|Closed| Gone)
     }
 
-    /// What became of it.
+    /// The state of the call.
     #[must_use]
     pub fn state(&self) -> CallState {
         self.life.get()
@@ -549,8 +550,8 @@ impl<C: Call> CallHandle<C> {
         &self.seat.shard
     }
 
-    /// Removes the call, waits for that, and closes its ports on this thread. Returns the call, unless it was gone. On a
-    /// context's thread it does not wait, and returns nothing.
+    /// Removes the call, waits for the removal, and closes its ports on this thread. Returns the call, unless it was removed
+    /// already. On a context's thread it does not wait, and returns nothing.
     pub fn remove(mut self) -> Option<C> {
         self.is_removed = true;
         let (sender, reply) = Reply::new(&self.seat.shard);
@@ -573,7 +574,7 @@ impl<C: Call> Drop for CallHandle<C> {
     fn drop(&mut self) {
         if !self.is_removed {
             let (at, reply) = (self.at, None);
-            // If the engine is gone, so is the call.
+            // If the engine has ended, so has the call.
             let _ = self.seat.order(Order::Remove { at, reply });
         }
     }
@@ -588,11 +589,11 @@ impl<C: Call> fmt::Debug for CallHandle<C> {
     }
 }
 
-/// The packet I/O of ports of a leg's own.
+/// The packet I/O of separate ports for each leg.
 const PAIRS: u32 = 0;
-/// More than the ports of one address.
+/// Maximum number of calls: more than the ports of one address.
 const CALLS_MAX: u64 = 65_536;
-/// So many calls more are no load to a thread that carries thousands.
+/// This many more calls do not matter to a thread that runs thousands.
 const HARDLY_MORE: u64 = 4;
-/// Lateness that says nothing: the machine had other work for a moment.
+/// Negligible lateness: the machine had other work for a moment.
 const LATE_MIN: Duration = Duration::from_millis(20);

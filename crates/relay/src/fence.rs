@@ -1,15 +1,15 @@
-//! Until when a node may send what others take over when it is silent.
+//! Deadline for sending before another node takes over.
 //!
-//! One word: the end of a lease, on CLOCK_MONOTONIC, which goes on while the process is stopped. The socket's thread asks the clock before each
-//! datagram, and not once a batch: a process that is frozen in the midst of a batch sends nothing of it when it goes on. That costs 30 ns beside a
-//! system call of some microseconds, and only where there is a fence.
+//! One word holds the end of a lease on CLOCK_MONOTONIC, which continues while the process is stopped. The socket's thread
+//! compares the clock before each datagram, not once per batch. A process that is frozen within a batch sends no more of it when
+//! it resumes. That costs 30 ns per system call of some microseconds, and only with a fence.
 //!
-//! The owner of the lease is one thread, and the only one that writes.
+//! One thread owns the lease, and only that thread writes the word.
 //!
-//! | transition | by | |
+//! | transition | thread | reason |
 //! |---|---|---|
-//! | open until T1 -> open until T2 | owner of the lease | it was renewed |
-//! | open until T -> closed | the same | the lease is over, for good: a later one has another fence |
+//! | open until T1 -> open until T2 | the lease's owner | the lease was renewed |
+//! | open until T -> closed | the lease's owner | the lease has ended; a later lease has another fence |
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,33 +25,33 @@ impl Fence {
         Fence(Arc::new(AtomicU64::new(until_ns.max(CLOSED + 1))))
     }
 
-    /// Open until this time. One that was closed stays closed.
+    /// Open until this time. A closed fence stays closed.
     pub fn extend(&self, until_ns: u64) {
         if self.0.load(Ordering::Relaxed) != CLOSED {
             self.0.store(until_ns.max(CLOSED + 1), Ordering::Relaxed);
         }
     }
 
-    /// Closed for good.
+    /// Closes the fence permanently.
     pub fn close(&self) {
         self.0.store(CLOSED, Ordering::Relaxed);
     }
 
-    /// Whether something may be sent at `now_ns`. The word alone counts: it orders nothing else.
+    /// Whether sending is allowed at `now_ns`. Only the word counts; it orders no other memory.
     #[inline]
     #[must_use]
     pub fn is_open(&self, now_ns: u64) -> bool {
         now_ns < self.0.load(Ordering::Relaxed)
     }
 
-    /// Whether it is the same one.
+    /// Whether both are clones of the same fence.
     #[must_use]
     pub fn is(&self, other: &Fence) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
-/// No time is before.
+/// A value before any time.
 const CLOSED: u64 = 0;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Media that nobody here understands: T.38, video, other applications. Datagrams pass between the ports of two legs.
+//! Forwards media without parsing it: T.38, video, other applications. Datagrams pass between the ports of two legs.
 
 use std::net::SocketAddr;
 
@@ -16,8 +16,8 @@ use crate::unsent::Unsent;
 /// Settings of one side of a [`Forward`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ForwardSide {
-    /// Who may send, and how its address is learned. Where the party sends from is where it is sent to; with
-    /// [`Learn::Anyone`](threadbare_rtp::leg::Learn::Anyone), where it was signalled to be.
+    /// Rules for accepting senders and for learning the party's address. The party's packets go to the learned address; with
+    /// [`Learn::Anyone`](threadbare_rtp::leg::Learn::Anyone), to the signalled one.
     pub admission: AdmissionConfig,
     /// RTP and RTCP have one port (RFC 5761).
     pub mux: bool,
@@ -26,53 +26,54 @@ pub struct ForwardSide {
 /// Counters of one side of a [`Forward`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ForwardSideStats {
-    /// What came, of RTP's port and of RTCP's.
+    /// Received datagrams, of the RTP port and of the RTCP port.
     pub received: [Traffic; 2],
-    /// What went on to the party.
+    /// Datagrams sent to the party.
     pub sent: [Traffic; 2],
-    /// Datagrams that did not belong.
+    /// Refused datagrams.
     pub refused: Refusals,
-    /// Datagrams for this party that had nowhere to go, because it is held or not known yet.
+    /// Datagrams for this party without a destination, because it is held or its address is unknown.
     pub no_destination: u64,
     /// Datagrams for this party that found no room.
     pub no_room: u64,
-    /// Where it is sent to.
+    /// Destination.
     pub to: Option<SocketAddr>,
-    /// Where its RTCP is sent to.
+    /// Destination of its RTCP.
     pub rtcp_to: Option<SocketAddr>,
-    /// Its protection; `None`: it is sent what comes, as it comes.
+    /// Its encryption; `None`: datagrams are sent unchanged.
     pub protection: Option<ProtectionStats>,
 }
 
-/// What went through a port.
+/// Traffic of a port.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Datagrams.
     pub packets: u64,
-    /// Their bytes, without what protects them.
+    /// Their bytes, without encryption.
     pub bytes: u64,
-    /// When the last one came or went, ns.
+    /// Time of the last one, ns.
     pub last_ns: Option<u64>,
 }
 
-/// What a [`Forward`] keeps over a restart of the process, A's first. Holds keys: as secret as they are.
+/// Saved state of a [`Forward`] for a restart of the process, A's first. It holds keys and is as secret as they are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForwardState {
-    /// Where the parties are.
+    /// The parties' addresses.
     pub gates: [GateState; 2],
     /// Their protection.
     pub protections: [Option<ProtectionState>; 2],
 }
 
-/// Two parties that send each other datagrams. Leg 0 of its ports is side A's, leg 1 is B's; each datagram causes one at most.
+/// Forwards datagrams between two parties. Leg 0 of its ports is side A's, leg 1 is B's; each datagram causes at most one.
 ///
-/// Their contents count only where a side is SRTP, or where RTP and RTCP have one port on one side and two on the other. What is SRTP has to be RTP
-/// whose numbers go on: a packet that comes twice is sent once.
+/// The contents count only if a side uses SRTP, or if only one side has RTP and RTCP on one port. SRTP must be RTP with
+/// consecutive numbers: a packet that arrives twice is sent once.
 #[derive(Debug)]
 pub struct Forward {
     sides: [ForwardingSide; 2],
     protections: [Option<Box<Protection>>; 2],
     unsent: Unsent,
+    echoes: bool,
 }
 
 #[derive(Debug)]
@@ -96,22 +97,28 @@ impl Forward {
             }),
             protections: [None, None],
             unsent: Unsent::default(),
+            echoes: false,
         }
     }
 
-    /// Takes a new description of a party. An address that it does not replace stays the party's.
+    /// Applies a new description of a party. An address that the description does not replace stays the party's.
     pub fn set_side(&mut self, now_ns: u64, side: Side, settings: ForwardSide) {
         let forwarding = &mut self.sides[side as usize];
         forwarding.gate.relearn(now_ns, settings.admission);
         forwarding.mux = settings.mux;
     }
 
-    /// A party that is held is sent RTCP alone.
+    /// Switches the echo on or off: with it, each party gets its own datagrams instead of the other one's.
+    pub fn set_echo(&mut self, echoes: bool) {
+        self.echoes = echoes;
+    }
+
+    /// Holds a party: it gets only RTCP.
     pub fn set_held(&mut self, side: Side, is_held: bool) {
         self.sides[side as usize].is_held = is_held;
     }
 
-    /// As [`MediaCall::set_keys`](crate::MediaCall::set_keys).
+    /// The same as [`MediaCall::set_keys`](crate::MediaCall::set_keys).
     pub fn set_keys(&mut self, now_ns: u64, side: Side, keys: Option<Keys>, rollover: Rollover) {
         self.sides[side as usize]
             .gate
@@ -119,7 +126,7 @@ impl Forward {
         set_keys(&mut self.protections[side as usize], now_ns, keys, rollover);
     }
 
-    /// Whether each side's RTP and RTCP have one port, A's first.
+    /// Whether each side has RTP and RTCP on one port, A's first.
     pub(crate) fn mux(&self) -> [bool; 2] {
         self.sides.each_ref().map(|side| side.mux)
     }
@@ -140,7 +147,7 @@ impl Forward {
         })
     }
 
-    /// What another process needs to go on. Settings are not among it.
+    /// The state that another process needs to continue. Settings are not part of it.
     #[must_use]
     pub fn snapshot(&self, now_ns: u64) -> ForwardState {
         ForwardState {
@@ -149,17 +156,17 @@ impl Forward {
         }
     }
 
-    /// Goes on where another process stopped.
+    /// Continues where another process stopped.
     ///
     /// # Errors
-    /// A state of a key is none that [`snapshot`](Self::snapshot) gives; nothing has changed then.
+    /// A key's state is not one that [`snapshot`](Self::snapshot) returns; nothing changes then.
     pub fn restore(
         &mut self,
         now_ns: u64,
         state: &ForwardState,
         outage: Outage,
     ) -> Result<(), RestoreError> {
-        // The parties number their packets, and have gone on.
+        // The parties number their packets themselves and have continued.
         let unsaved = Unsaved {
             rtp_packets: 0,
             rtcp_packets: outage.rtcp_packets(),
@@ -185,16 +192,14 @@ impl Forward {
 impl crate::Call for Forward {
     #[inline]
     fn handle_datagram(&mut self, now_ns: u64, datagram: Datagram<'_>) {
-        let [a, b] = &mut self.sides;
-        let (from, to) = match datagram.port.leg {
-            0 => (a, b),
-            _ => (b, a),
-        };
+        let own = usize::from(datagram.port.leg != 0);
+        let heard_by = if self.echoes { own } else { 1 - own };
+        let from = &mut self.sides[own];
         let mut bytes = datagram.bytes;
         let channel = datagram.port.kind.channel().carried(from.mux, bytes);
         let protection = self.protections.get_mut(usize::from(datagram.port.leg));
         if let Some(Some(protection)) = protection {
-            // What is refused is counted there.
+            // The protection counts refused packets.
             let Ok(len) = protection.unprotect(now_ns, channel, bytes) else {
                 return;
             };
@@ -202,9 +207,10 @@ impl crate::Call for Forward {
         }
         let at_ns = datagram.received_ns;
         let is_of_rtp_port = datagram.port.kind == PortKind::Rtp;
-        let judged = match is_of_rtp_port {
-            true => from.gate.judge(at_ns, datagram.from),
-            false => from.gate.judge_rtcp(at_ns, datagram.from),
+        let judged = if is_of_rtp_port {
+            from.gate.judge(at_ns, datagram.from)
+        } else {
+            from.gate.judge_rtcp(at_ns, datagram.from)
         };
         if judged.is_err() {
             return;
@@ -212,22 +218,26 @@ impl crate::Call for Forward {
         let is_rtcp = channel == Channel::Rtcp;
         let kind = usize::from(is_rtcp);
         from.stats.received[kind].count(at_ns, bytes);
-        let destination = match is_rtcp && !to.mux {
-            true => to.gate.rtcp_to(),
-            false => to.gate.to(),
+        let to = &mut self.sides[heard_by];
+        let destination = if is_rtcp && !to.mux {
+            to.gate.rtcp_to()
+        } else {
+            to.gate.to()
         };
         let Some(destination) = destination.filter(|_| is_rtcp || !to.is_held) else {
             to.stats.no_destination += 1;
             return;
         };
-        let leg = u8::from(datagram.port.leg == 0);
-        let port = match is_rtcp && !to.mux {
-            true => PortId::rtcp(leg),
-            false => PortId::rtp(leg),
+        let leg = u8::from(heard_by != 0);
+        let port = if is_rtcp && !to.mux {
+            PortId::rtcp(leg)
+        } else {
+            PortId::rtp(leg)
         };
-        match self.unsent.keep(port, channel, destination, bytes) {
-            true => to.stats.sent[kind].count(now_ns, bytes),
-            false => to.stats.no_room += 1,
+        if self.unsent.keep(port, channel, destination, bytes) {
+            to.stats.sent[kind].count(now_ns, bytes)
+        } else {
+            to.stats.no_room += 1
         }
     }
 

@@ -1,6 +1,7 @@
-//! The fuzz target's body. It stands here so that the corpus in `fuzz/corpus/forward` replays under `cargo test` (`tests/corpus.rs`).
+//! The fuzz target's body. It is in the library so that the corpus in `fuzz/corpus/forward` replays under `cargo test`
+//! (`tests/it/corpus.rs`).
 //!
-//! It panics where an invariant does not hold.
+//! It panics if an invariant is violated.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -14,10 +15,10 @@ use crate::forward::{Forward, ForwardSide};
 use crate::id::{PortId, PortKind};
 use crate::io::DATAGRAM_BYTES_MAX;
 
-/// Target `forward`: byte 0 is the settings; then steps, each of a kind, a time in ms, a length and as many bytes.
+/// Target `forward`: byte 0 has the settings; then steps follow, each with a kind, a time in ms, a length and the bytes.
 ///
-/// Each datagram causes one at most, with the same bytes, in order; nothing goes to who was not signalled and sent fewer than two datagrams, and no media to who
-/// is held.
+/// Each datagram causes at most one, with the same bytes, in order. A party that was not signalled and sent fewer than two
+/// datagrams gets nothing, and a held party gets no media.
 pub fn forward(data: &[u8]) {
     let Some((&settings, mut data)) = data.split_first() else {
         return;
@@ -49,11 +50,11 @@ struct Bed {
     now_ns: u64,
     handed_in: u64,
     held: [bool; 2],
-    /// How often each address was heard, and those that were ever signalled.
+    /// Number of datagrams from each address, and all addresses that were ever signalled.
     heard: BTreeMap<SocketAddr, u32>,
 }
 
-/// What is sent.
+/// The sent datagrams.
 #[derive(Default)]
 struct Tray {
     is_full: bool,
@@ -87,7 +88,7 @@ fn address(side: u8, place: u8) -> SocketAddr {
     SocketAddr::from(([192, 0, 2, host + side], 5000 + port))
 }
 
-/// A side is signalled, or not, and its address is learned.
+/// A side with or without a signalled address, which is learned.
 fn settings_of(side: u8, settings: u8) -> ForwardSide {
     let bits = settings >> (4 * side);
     ForwardSide {
@@ -122,7 +123,7 @@ impl Bed {
         bed
     }
 
-    /// What may be sent to although nobody sent from there.
+    /// Addresses that may get datagrams although none came from there.
     fn signalled(&mut self, side: u8, settings: u8) {
         let admission = settings_of(side, settings).admission;
         for address in admission.peer.into_iter().chain(admission.rtcp) {
@@ -145,7 +146,7 @@ impl Bed {
         );
     }
 
-    /// Another process goes on.
+    /// Another process continues.
     fn restart(&mut self, settings: u8) {
         self.drain();
         let state = self.forward.snapshot(self.now_ns);
@@ -188,7 +189,7 @@ impl Bed {
             let staged = &self.tray.staged;
             assert!(staged.len() <= 1);
             for (port, _, sent) in staged {
-                // What comes to the port of RTCP counts as such.
+                // Datagrams on the RTCP port count as RTCP.
                 let is_rtcp = kind & 2 != 0 || is_rtcp(sent);
                 assert!(port.leg != leg && sent == bytes);
                 assert!(is_rtcp || !self.held[usize::from(port.leg)]);
@@ -203,13 +204,13 @@ impl Bed {
         self.check();
     }
 
-    /// Where it goes.
+    /// Checks the destination.
     fn check(&mut self) {
         for (port, to, _) in self.tray.staged.drain(..) {
             let heard = |address: &SocketAddr| self.heard.get(address).copied().unwrap_or(0);
             let may = match port.kind {
                 PortKind::Rtp => heard(&to) >= 2,
-                // To the port after RTP's, or to where it came from on a host that is known.
+                // To the port after RTP's, or to the source address on a known host.
                 PortKind::Rtcp => self
                     .heard
                     .iter()

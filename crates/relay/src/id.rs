@@ -2,12 +2,12 @@
 
 use threadbare_rtp::call::Channel;
 
-/// A port of a call, from the call's own view: no socket, no number.
+/// A port of a call from the call's own view, independent of sockets and numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PortId {
-    /// The party: less than [`LEGS_MAX`], in the order of the ports given to [`Engine::create`](crate::Engine::create).
+    /// The party: less than [`LEGS_MAX`], in the order of the ports passed to [`Engine::create`](crate::Engine::create).
     pub leg: u8,
-    /// Which of the party's ports.
+    /// RTP or RTCP.
     pub kind: PortKind,
 }
 
@@ -44,12 +44,12 @@ impl PortId {
 pub enum PortKind {
     /// RTP; with rtcp-mux (RFC 5761), RTCP too.
     Rtp = 0,
-    /// RTCP, on a port of its own.
+    /// RTCP on a separate port.
     Rtcp = 1,
 }
 
 impl PortKind {
-    /// The channel that the port is for. With mux, the port of RTP carries both: [`Channel::carried`].
+    /// The channel of the port. With mux, the RTP port carries both: [`Channel::carried`].
     pub(crate) const fn channel(self) -> Channel {
         match self {
             PortKind::Rtp => Channel::Rtp,

@@ -50,14 +50,13 @@
 //! 3. *due*: [`Call::poll_transmit`] stages datagrams to send;
 //! 4. *send*: the staged datagrams of the batch.
 //!
-//! Which sockets stand below, a pair for each leg or one for many, is the business of the packet I/O (`io/`) alone.
+//! Only the packet I/O (`io/`) knows the sockets below: a pair for each leg or one for many.
 //!
-//! Where to look next: [`MediaCall`] is a call of two parties with jitter buffers, codecs and RTCP, so that few programs need a [`Call`] of
-//! their own; [`Forward`] passes on what is not understood.
+//! Further reading: [`MediaCall`] is a call of two parties with jitter buffers, codecs and RTCP, so few programs need their own
+//! [`Call`]; [`Forward`] forwards media without parsing it.
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used)]
 
-mod board;
 mod call;
 mod copies;
 mod diverted;
@@ -68,45 +67,48 @@ pub mod fuzzing;
 mod gather;
 mod id;
 mod io;
+mod late_packet;
 mod line;
 mod listen;
 mod loudness;
 mod media;
-mod medium;
+mod media_session;
 mod orders;
-mod plane;
 mod policy;
 mod portion;
 mod ports;
+mod renamed;
 mod reply;
+mod snapshot;
 mod socket;
 mod stats;
-mod stray;
 mod sync;
 mod unsent;
+mod worker;
 
-pub use self::board::{Board, ListenerView, Pace, SenderView, Shown};
 pub use self::call::{Call, Datagram, Outbox, Refused};
 pub use self::copies::PacketListener;
-pub use self::diverted::{Diverted, STRAY_BYTES_MAX};
+pub use self::diverted::{Diverted, LATE_PACKET_BYTES_MAX};
 pub use self::engine::{CallHandle, CreateError, Engine, EngineError, Settings};
 pub use self::fence::Fence;
 pub use self::forward::{Forward, ForwardSide, ForwardSideStats, ForwardState, Traffic};
 pub use self::gather::Gathering;
 pub use self::id::{LEGS_MAX, PortId, PortKind};
 pub use self::io::DATAGRAM_BYTES_MAX;
+pub use self::late_packet::{LatePacket, LatePacketHandler};
 pub use self::line::{LineEvent, LineEventHandler, MediaLine, MediaLineStats};
-pub use self::listen::{Ears, Listening};
+pub use self::listen::{Listeners, Listening};
 pub use self::loudness::Loudness;
 pub use self::media::{EventHandler, MediaCall, MediaCallState, MediaCallStats};
-pub use self::medium::Medium;
+pub use self::media_session::MediaSession;
 pub use self::orders::CallState;
 pub use self::policy::Destinations;
 pub use self::portion::{HEAD_BYTES, Portion, PortionAudio};
 pub use self::ports::{
     LegPorts, PortError, PortRange, PortUse, RangeSettings, SharedPort, SharedSettings,
 };
+pub use self::renamed::*;
 pub use self::reply::{Gone, Reply};
+pub use self::snapshot::{LineSnapshot, ListenerView, Pace, SenderView, SharedSnapshot};
 pub use self::socket::{SocketError, TOS_USUAL, Unreachable, check_destination};
 pub use self::stats::{CallStats, ShardStats, Stats};
-pub use self::stray::{Stray, StrayTaker};

@@ -10,62 +10,62 @@ use threadbare_rtp::id::PayloadType;
 use threadbare_rtp::leg::{LegEvent, Refusal, Verdict};
 use threadbare_runtime::prefetch;
 
-use crate::board::{Board, ListenerView, Pace, SenderView, Shown};
 use crate::call::{Datagram, Outbox};
 use crate::id::PortId;
-use crate::listen::Heard;
+use crate::listen::SessionListeners;
 use crate::loudness::{LineMeter, Loudness, LoudnessTarget, TAPPED_SAMPLES_MIN};
 use crate::media::PAUSE_NS;
+use crate::snapshot::{LineSnapshot, ListenerView, Pace, SenderView, SharedSnapshot};
 use crate::sync::lock;
 use crate::unsent::{Unsent, with_scratch};
 
-/// What the owner of a line should know.
+/// An event for the owner of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LineEvent {
-    /// Of the party that sends.
+    /// An event of the sending party.
     Leg(LegEvent),
     /// A key of the party that sends.
     Key(KeyEvent),
-    /// Packets of this payload type are dropped: it was not agreed on. Told once.
+    /// Packets of this payload type are dropped: it was not agreed on. Reported once.
     PayloadType(PayloadType),
-    /// Another input is heard.
+    /// Another input has become active.
     Input(Switch),
 }
 
-/// Takes a line's events, on the shard's thread: it must not block.
+/// Handles a line's events on the shard's thread: it must not block.
 pub type LineEventHandler = Box<dyn FnMut(LineEvent) + Send>;
 
-/// A one-way stream. Leg 0 of its ports is the line's; then come those of its fallbacks that are senders.
+/// A one-way stream. Leg 0 of its ports is the line's; the fallbacks that are senders have the next ones.
 pub struct MediaLine {
     line: Line,
     meter: Metering,
     on_event: Option<LineEventHandler>,
     has_told_payload_type: bool,
-    shows: Option<Showing>,
-    /// What did not fit the last turn.
+    publishing: Option<Publishing>,
+    /// Datagrams that did not fit the last turn.
     unsent: Unsent,
 }
 
 enum Metering {
     Off,
-    /// Of what comes in.
+    /// Measures the input.
     Incoming(Box<LineMeter>),
-    /// Of what a loudness target makes of it.
+    /// Measures the output of a loudness target.
     Target(Arc<Mutex<LineMeter>>),
 }
 
-/// How a line shows itself.
-struct Showing {
-    board: Board,
+/// How a line publishes its snapshots.
+struct Publishing {
+    snapshot: SharedSnapshot,
     pace: Pace,
     next_ns: u64,
-    /// When to read what takes long.
+    /// Time of the next reading of slow values.
     next_whole_ns: u64,
-    /// Who listens.
-    heard: Heard,
+    /// The listeners.
+    listeners: SessionListeners,
     /// Samples that waited in the tap after the last turn.
     tapped: usize,
-    /// When the last of them were heard.
+    /// Time of the last tapped audio.
     tapped_ns: u64,
 }
 
@@ -74,7 +74,7 @@ struct Showing {
 pub struct MediaLineStats {
     /// Its packets.
     pub line: LineStats,
-    /// Its loudness; `None`: not measured, or nothing was heard yet.
+    /// Its loudness; `None`: not measured, or nothing was received yet.
     pub loudness: Option<Loudness>,
 }
 
@@ -88,12 +88,12 @@ impl MediaLine {
             meter: Metering::Off,
             on_event: None,
             has_told_payload_type: false,
-            shows: None,
+            publishing: None,
             unsent: Unsent::default(),
         }
     }
 
-    /// Measures what comes in.
+    /// Measures the input's loudness.
     #[must_use]
     pub fn metered(mut self) -> MediaLine {
         self.line.tap(true);
@@ -101,7 +101,7 @@ impl MediaLine {
         self
     }
 
-    /// Brings the audio to this loudness, 3 s later, and measures the result.
+    /// Adjusts the audio to this loudness, with 3 s of delay, and measures the result.
     ///
     /// # Errors
     /// The target is out of range.
@@ -114,53 +114,54 @@ impl MediaLine {
         Ok(self)
     }
 
-    /// Shows the line's values on a board, at this pace as long as something happens: its values are those of then.
+    /// Publishes the line's values on a board, at this pace while something happens. In between, the values stay.
     #[must_use]
-    pub fn shown_on(mut self, board: Board, pace: Pace) -> MediaLine {
-        let heard = Heard::new(board.ears().clone());
-        self.shows = Some(Showing {
-            board,
+    pub fn publish_to(mut self, snapshot: SharedSnapshot, pace: Pace) -> MediaLine {
+        let listeners = SessionListeners::new(snapshot.listeners().clone());
+        self.publishing = Some(Publishing {
+            snapshot,
             pace,
             next_ns: 0,
             next_whole_ns: 0,
-            heard,
+            listeners,
             tapped: 0,
             tapped_ns: 0,
         });
         self
     }
 
-    /// Hears, and sends nothing, until [`go_on`](Self::go_on).
+    /// Receives without sending until [`go_on`](Self::go_on).
     #[must_use]
     pub fn held(mut self) -> MediaLine {
         self.line.hold();
         self
     }
 
-    /// Sends from now on, behind what another process has passed on: [`Line::go_on`].
+    /// Sends from now on, after the packets that another process has forwarded: [`Line::go_on`].
     pub fn go_on(&mut self, state: Option<LineState>) {
         self.line.go_on(state);
     }
 
-    /// Where it is, for a process that goes on: [`Line::state`]. To be asked of a line that was [removed](crate::CallHandle::remove).
+    /// The state for a process that continues the line: [`Line::state`]. Call it on a line that was
+    /// [removed](crate::CallHandle::remove).
     #[must_use]
     pub fn state(&self, now_ns: u64) -> LineState {
         self.line.state(now_ns)
     }
 
-    /// Gives the line's events to `handler`. Without one, they are dropped.
+    /// Passes the line's events to `handler`. Without one, they are dropped.
     #[must_use]
     pub fn on_event(mut self, handler: impl FnMut(LineEvent) + Send + 'static) -> MediaLine {
         self.on_event = Some(Box::new(handler));
         self
     }
 
-    /// The line, to be commanded.
+    /// The line, for commands.
     pub fn line_mut(&mut self) -> &mut Line {
         &mut self.line
     }
 
-    /// Counters, gauges and readings; what is being gathered is measured first.
+    /// Counters, gauges and readings; gathered audio is measured first.
     pub fn stats(&mut self) -> MediaLineStats {
         self.measure(1);
         MediaLineStats {
@@ -178,30 +179,37 @@ impl MediaLine {
     }
 
     fn show(&mut self, now_ns: u64) {
-        let Some(shows) = &mut self.shows else { return };
-        if shows.board.take_programme() {
-            (shows.next_ns, shows.next_whole_ns) = (0, 0);
+        let Some(publishing) = &mut self.publishing else {
+            return;
+        };
+        if publishing.snapshot.take_programme() {
+            (publishing.next_ns, publishing.next_whole_ns) = (0, 0);
             self.begin_programme();
         }
-        let Some(shows) = &self.shows else { return };
-        if now_ns < shows.next_ns {
+        let Some(publishing) = &self.publishing else {
+            return;
+        };
+        if now_ns < publishing.next_ns {
             return;
         }
-        let board = shows.board.clone();
-        let is_whole = now_ns >= shows.next_whole_ns;
-        // Somebody looks: the next turn will do.
-        let Some(mut shown) = board.try_write() else {
+        let snapshot = publishing.snapshot.clone();
+        let is_whole = now_ns >= publishing.next_whole_ns;
+        // A reader has the snapshot, so the next turn writes it.
+        let Some(mut values) = snapshot.try_write() else {
             return;
         };
         self.measure(1);
-        let read = |meter: &mut LineMeter| match is_whole {
-            true => (meter.readings(), meter.take_peak()),
-            false => (meter.quick_readings(), meter.take_peak()),
+        let read = |meter: &mut LineMeter| {
+            if is_whole {
+                (meter.readings(), meter.take_peak())
+            } else {
+                (meter.quick_readings(), meter.take_peak())
+            }
         };
         let (loudness, peak) = self.with_meter(read).unwrap_or_default();
         let (source, direction) = (self.line.source().stats(), self.line.direction_stats());
         let (active, switches) = self.line.input();
-        *shown = Shown {
+        *values = LineSnapshot {
             shown_ns: Some(now_ns),
             heard_ns: source.heard_ns,
             packets: source.packets,
@@ -222,65 +230,69 @@ impl MediaLine {
             sender: SenderView::of(self.line.source()),
             listener: ListenerView::of(self.line.hears()),
             loudness,
-            peak: shown.peak.max(peak),
+            peak: values.peak.max(peak),
         };
-        drop(shown);
-        if let Some(shows) = &mut self.shows {
-            shows.next_ns = now_ns + shows.pace.period_ns();
+        drop(values);
+        if let Some(publishing) = &mut self.publishing {
+            publishing.next_ns = now_ns + publishing.pace.period_ns();
             if is_whole {
-                shows.next_whole_ns = now_ns + WHOLE_NS;
+                publishing.next_whole_ns = now_ns + WHOLE_NS;
             }
         }
     }
 
-    /// Measures what was tapped, once it is this much, and hands it to those who listen.
+    /// Measures the tapped audio once there is this much, and passes it to the listeners.
     fn measure(&mut self, samples_min: usize) {
         if self.line.tapped() < samples_min {
             return;
         }
-        let (line, meter, shows) = (&mut self.line, &mut self.meter, &mut self.shows);
+        let (line, meter, publishing) = (&mut self.line, &mut self.meter, &mut self.publishing);
         line.take_tapped(|tapped| {
             if let Metering::Incoming(meter) = meter {
                 meter.add_tapped(tapped);
             }
-            if let Some(shows) = shows {
-                shows.heard.put(shows.tapped_ns, Side::A, tapped);
+            if let Some(publishing) = publishing {
+                publishing
+                    .listeners
+                    .put(publishing.tapped_ns, Side::A, tapped);
             }
         });
-        if let Some(shows) = shows {
-            shows.tapped = 0;
+        if let Some(publishing) = publishing {
+            publishing.tapped = 0;
         }
     }
 
-    /// Audio from before a pause has its own time: it does not wait for what comes after the pause.
+    /// Audio from before a pause has its own time: it does not wait for the audio after it.
     #[inline]
     fn end_pause(&mut self, now_ns: u64) {
-        if let Some(shows) = &self.shows
-            && shows.tapped > 0
-            && now_ns.saturating_sub(shows.tapped_ns) >= PAUSE_NS
+        if let Some(publishing) = &self.publishing
+            && publishing.tapped > 0
+            && now_ns.saturating_sub(publishing.tapped_ns) >= PAUSE_NS
         {
             self.measure(1);
         }
     }
 
-    /// Looks who listens. What nobody measures is decoded for them alone.
+    /// Finds new listeners. Without a meter, audio is decoded only for them.
     #[inline]
-    fn look_who_listens(&mut self, now_ns: u64) {
-        let Some(shows) = &mut self.shows else { return };
+    fn update_listeners(&mut self, now_ns: u64) {
+        let Some(publishing) = &mut self.publishing else {
+            return;
+        };
         let tapped = self.line.tapped();
-        if tapped != shows.tapped {
-            (shows.tapped, shows.tapped_ns) = (tapped, now_ns);
+        if tapped != publishing.tapped {
+            (publishing.tapped, publishing.tapped_ns) = (tapped, now_ns);
         }
-        if shows.heard.has_news() {
-            shows.heard.look();
+        if publishing.listeners.has_news() {
+            publishing.listeners.look();
         }
         if !matches!(self.meter, Metering::Incoming(_)) {
-            self.line.tap(shows.heard.is_wanted());
+            self.line.tap(publishing.listeners.is_wanted());
         }
     }
 
     fn begin_programme(&mut self) {
-        // What was heard before belongs to the last one.
+        // The audio before belongs to the last programme.
         self.measure(1);
         self.with_meter(LineMeter::begin_programme);
     }
@@ -312,7 +324,7 @@ impl crate::Call for MediaLine {
         let (at_ns, from) = (datagram.received_ns, datagram.from);
         if datagram.port.leg > 0 {
             let (leg, bytes) = (datagram.port.leg, datagram.bytes);
-            // The session counts what does not belong.
+            // The session counts refused packets.
             let _ = self
                 .line
                 .handle_fallback_datagram(now_ns, at_ns, leg, channel, from, bytes);
@@ -350,7 +362,7 @@ impl crate::Call for MediaLine {
                 );
             });
         });
-        self.look_who_listens(now_ns);
+        self.update_listeners(now_ns);
         self.measure(TAPPED_SAMPLES_MIN);
         self.show(now_ns);
         self.tell_events();
@@ -368,7 +380,7 @@ impl crate::Call for MediaLine {
     }
 }
 
-/// Integrated loudness and range: nobody sees them move.
+/// Interval of integrated loudness and range, which change too slowly to be watched.
 const WHOLE_NS: u64 = 1_000_000_000;
 /// Cache lines of 20 ms of G.711.
 const PACKET_LINES: usize = 3;

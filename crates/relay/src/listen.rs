@@ -1,13 +1,13 @@
-//! Who listens to a line or a call: copies of its audio, for other threads.
+//! Listeners of a line or a call: copies of its audio, for other threads.
 //!
-//! | what | who |
+//! | data | thread |
 //! |---|---|
-//! | [`Ears`] | listeners come under the lock, on any thread; the medium's thread tries it, when there are others |
-//! | `Heard`, `Mouth` | the medium's thread |
+//! | [`Listeners`] | any thread adds listeners, under the lock; the media session's thread only tries the lock, after an addition |
+//! | `SessionListeners`, `ListenerRing` | the media session's thread |
 //! | [`Listening`] | the listener's thread |
 //!
-//! Between the last two is a ring of bytes with one writer and one reader (rtrb), and neither waits: who does not read in time loses audio, for himself alone.
-//! Codes of G.711 go through it as they came, a byte a sample: who listens decodes.
+//! Between the last two is a ring of bytes with one writer and one reader (rtrb), and neither waits. A listener that reads too
+//! late loses audio, without effect on others. Codes of G.711 pass it unchanged, one byte per sample: the listener decodes them.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -20,64 +20,64 @@ use threadbare_runtime::prefetch;
 use crate::portion::{HEAD_BYTES, Portion, PortionAudio};
 use crate::sync::lock;
 
-/// Those who listen to a line or a call. Clones are one.
+/// The listeners of a line or a call. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub struct Ears(Arc<Shared>);
+pub struct Listeners(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Counts those who came.
+    /// Counts the listeners added.
     generation: AtomicU64,
-    /// Those whom no medium has taken yet, or that is gone.
-    waiting: Mutex<Vec<Mouth>>,
+    /// Listeners without a media session so far, or whose media session has ended.
+    waiting: Mutex<Vec<ListenerRing>>,
 }
 
-/// What a medium's thread has of them. Dropped, it leaves them to the medium's successor.
+/// The listeners of a media session, on its thread. Dropping it leaves them to the session's successor.
 #[derive(Debug)]
-pub(crate) struct Heard {
-    ears: Ears,
+pub(crate) struct SessionListeners {
+    listeners: Listeners,
     generation: u64,
-    mouths: Vec<Mouth>,
+    rings: Vec<ListenerRing>,
 }
 
-/// The end of a listener's ring that is written to. Each portion is put whole.
+/// The write end of a listener's ring. Each portion is written whole.
 #[derive(Debug)]
-struct Mouth {
+struct ListenerRing {
     ring: Producer<u8>,
     missed_ns: Arc<AtomicU64>,
 }
 
-/// Audio from the moment on that it was asked for: [`Ears::listen`]. Dropped, it is over.
+/// A listener's end: audio from the time of [`Listeners::listen`] on. Dropping it ends the listening.
 #[derive(Debug)]
 pub struct Listening {
     ring: Consumer<u8>,
     missed_ns: Arc<AtomicU64>,
-    /// A portion that lies on both ends of the ring.
+    /// A portion that wraps around the ring's end.
     joined: Vec<u8>,
     /// Rooms.
     samples: Vec<i16>,
     decoded: Vec<i16>,
 }
 
-impl Ears {
-    /// Listens to what is carried from now on. `room_bytes`: so many wait for who reads late, of all sides and channels: one for each code of G.711 that is passed
-    /// on or converted, two for each sample of what is decoded here, and [`HEAD_BYTES`](crate::HEAD_BYTES) for each portion: a line has 7 in a second, each side of a
-    /// call at most one for each packet.
+impl Listeners {
+    /// Listens from now on. `room_bytes` is the size of the buffer for all sides and channels. A code of G.711 that is forwarded
+    /// or converted takes one byte, a sample that is decoded here two, and each portion [`HEAD_BYTES`](crate::HEAD_BYTES). A line
+    /// has 7 portions a second, each side of a call at most one per packet.
     ///
-    /// A line notices by itself; a call has to be told, by [`MediaCall::look_who_listens`](crate::MediaCall::look_who_listens).
+    /// A line notices a new listener itself; a call needs [`MediaCall::update_listeners`](crate::MediaCall::update_listeners).
     #[must_use]
     pub fn listen(&self, room_bytes: usize) -> Listening {
         let (ring, taken) = RingBuffer::new(room_bytes);
         let missed_ns = Arc::new(AtomicU64::new(0));
-        let mouth = Mouth {
+        let ring_end = ListenerRing {
             ring,
             missed_ns: missed_ns.clone(),
         };
         let mut waiting = lock(&self.0.waiting);
-        // Of those whom nothing was told, some may have gone.
-        let gone: Vec<Mouth> = waiting.extract_if(.., |one| !one.is_wanted()).collect();
-        waiting.push(mouth);
-        // Under the lock: who sees the number then finds the list behind it.
+        // Some waiting listeners may have been dropped.
+        let gone: Vec<ListenerRing> = waiting.extract_if(.., |one| !one.is_wanted()).collect();
+        waiting.push(ring_end);
+        // Under the lock, so that a thread that sees the number finds the new list.
         self.0.generation.fetch_add(1, Relaxed);
         drop(waiting);
         // Their memory is freed without it.
@@ -92,100 +92,101 @@ impl Ears {
     }
 }
 
-impl Heard {
-    /// By those, none of whom it knows yet.
-    pub(crate) fn new(ears: Ears) -> Heard {
-        Heard {
-            ears,
+impl SessionListeners {
+    /// Starts without knowing any of these listeners.
+    pub(crate) fn new(listeners: Listeners) -> SessionListeners {
+        SessionListeners {
+            listeners,
             generation: 0,
-            mouths: Vec::new(),
+            rings: Vec::new(),
         }
     }
 
-    /// Whether somebody listens, as far as is known.
+    /// Whether any listeners exist, as far as known.
     #[inline]
     pub(crate) fn is_wanted(&self) -> bool {
-        !self.mouths.is_empty()
+        !self.rings.is_empty()
     }
 
-    /// Memory that the next portion touches, for prefetching, if somebody listens.
+    /// Address of memory that the next portion touches if there are listeners, for prefetching.
     #[inline]
     pub(crate) fn next_address(&self) -> Option<*const u8> {
-        self.is_wanted().then(|| self.mouths.as_ptr().cast())
+        self.is_wanted().then(|| self.rings.as_ptr().cast())
     }
 
-    /// Fetches what the next portion touches, as far as the mouths themselves tell.
+    /// Prefetches memory for the next portion, as far as the rings' ends show it.
     #[inline]
     pub(crate) fn prefetch(&self) {
-        for mouth in &self.mouths {
-            prefetch(mouth.ring.buffer(), RING_LINES);
+        for ring_end in &self.rings {
+            prefetch(ring_end.ring.buffer(), RING_LINES);
         }
     }
 
-    /// Fetches where the next portion goes. What tells that was [fetched](Self::prefetch) before.
+    /// Prefetches the place of the next portion. The data that shows the place was [prefetched](Self::prefetch) before.
     #[inline]
     pub(crate) fn prefetch_room(&mut self) {
-        for mouth in &mut self.mouths {
-            if let Ok(mut room) = mouth.ring.write_chunk_uninit(PORTION_BYTES) {
+        for ring_end in &mut self.rings {
+            if let Ok(mut room) = ring_end.ring.write_chunk_uninit(PORTION_BYTES) {
                 prefetch(room.as_mut_slices().0.as_ptr(), PORTION_LINES);
             }
         }
     }
 
-    /// Whether others may have come: a single load.
+    /// Whether listeners may have been added: a single load.
     #[inline]
     pub(crate) fn has_news(&self) -> bool {
-        self.ears.0.generation.load(Relaxed) != self.generation
+        self.listeners.0.generation.load(Relaxed) != self.generation
     }
 
-    /// Looks who has come. While somebody comes just now, the next turn will do.
+    /// Takes new listeners. If one is being added just now, the next turn takes it.
     #[cold]
     pub(crate) fn look(&mut self) {
-        let generation = self.ears.0.generation.load(Relaxed);
-        let mut waiting = match self.ears.0.waiting.try_lock() {
+        let generation = self.listeners.0.generation.load(Relaxed);
+        let mut waiting = match self.listeners.0.waiting.try_lock() {
             Ok(waiting) => waiting,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return,
         };
-        // Those who came since it was read are looked for again.
+        // Listeners added after it was read are found in the next look.
         self.generation = generation;
-        self.mouths.retain(Mouth::is_wanted);
-        self.mouths.append(&mut waiting);
+        self.rings.retain(ListenerRing::is_wanted);
+        self.rings.append(&mut waiting);
     }
 
-    /// Tells all who listen what was heard until now. Those who have gone are forgotten.
+    /// Passes the audio so far to all listeners. Dropped listeners are removed.
     pub(crate) fn put(&mut self, now_ns: u64, side: Side, tapped: Tapped<'_>) {
         thread_local! {
             static WRITTEN: RefCell<Vec<u8>> = RefCell::default();
         }
-        if self.mouths.is_empty() || tapped.audio.is_empty() {
+        if self.rings.is_empty() || tapped.audio.is_empty() {
             return;
         }
         WRITTEN.with_borrow_mut(|written| {
             written.clear();
             let until_ns = now_ns.saturating_sub(tapped.followed_ns);
             let portion = Portion::write(until_ns, side, tapped, written);
-            self.mouths.retain_mut(|mouth| mouth.put(&portion, written));
+            self.rings
+                .retain_mut(|ring_end| ring_end.put(&portion, written));
         });
     }
 }
 
-impl Drop for Heard {
+impl Drop for SessionListeners {
     fn drop(&mut self) {
         if self.is_wanted() {
-            let mut waiting = lock(&self.ears.0.waiting);
-            waiting.append(&mut self.mouths);
-            self.ears.0.generation.fetch_add(1, Relaxed);
+            let mut waiting = lock(&self.listeners.0.waiting);
+            waiting.append(&mut self.rings);
+            self.listeners.0.generation.fetch_add(1, Relaxed);
         }
     }
 }
 
-impl Mouth {
+impl ListenerRing {
     fn is_wanted(&self) -> bool {
         !self.ring.is_abandoned()
     }
 
-    /// What does not fit is left out, whole. Whether anybody listens.
+    /// Writes a portion, or drops it whole if it does not fit. Returns whether the listener exists.
     fn put(&mut self, portion: &Portion, written: &[u8]) -> bool {
         if !self.is_wanted() {
             return false;
@@ -198,7 +199,7 @@ impl Mouth {
 }
 
 impl Listening {
-    /// What waits first, without its audio.
+    /// The next portion's description, without its audio.
     #[must_use]
     pub fn peek(&mut self) -> Option<Portion> {
         let chunk = self.ring.read_chunk(HEAD_BYTES).ok()?;
@@ -206,7 +207,7 @@ impl Listening {
         Portion::read(Cut { first, second }.take(HEAD_BYTES, &mut self.joined))
     }
 
-    /// Takes what was heard since the last call, in order, with interleaved samples of 16 bits.
+    /// Takes the audio since the last call, in order, as interleaved samples of 16 bits.
     pub fn take(&mut self, mut hear: impl FnMut(&Portion, &[i16])) {
         let mut decoded = std::mem::take(&mut self.decoded);
         self.take_coded(|portion, audio| match audio {
@@ -220,9 +221,9 @@ impl Listening {
         self.decoded = decoded;
     }
 
-    /// The same, with codes as they came.
+    /// [`take`](Self::take) with codes unchanged.
     pub fn take_coded(&mut self, mut hear: impl FnMut(&Portion, PortionAudio<'_>)) {
-        // No more than waits now: the end of it does not depend on who writes.
+        // Only the portions queued now, so that the end does not depend on the writer.
         let Ok(chunk) = self.ring.read_chunk(self.ring.slots()) else {
             return;
         };
@@ -235,27 +236,27 @@ impl Listening {
         chunk.commit_all();
     }
 
-    /// Nothing more will come: what was listened to is gone. To be asked before what is left is taken.
+    /// Whether the source has ended and no more audio follows. Check it before taking the rest.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.ring.is_abandoned()
     }
 
-    /// Audio that was left out, as it was not taken in time, ns.
+    /// Audio that was dropped because it was not taken in time, ns.
     #[must_use]
     pub fn missed_ns(&self) -> u64 {
         self.missed_ns.load(Relaxed)
     }
 }
 
-/// What is to be read of a ring, which may go on at its beginning.
+/// Unread bytes of a ring, which may wrap around.
 struct Cut<'a> {
     first: &'a [u8],
     second: &'a [u8],
 }
 
 impl<'a> Cut<'a> {
-    /// So many bytes, or what is left, joined in `room` if need be.
+    /// The next bytes, at most this many, joined in `room` if needed.
     fn take<'b>(&mut self, bytes: usize, room: &'b mut Vec<u8>) -> &'b [u8]
     where
         'a: 'b,
@@ -303,10 +304,10 @@ mod tests {
         Format::new(encoding, 8000, 1).expect("a format")
     }
 
-    fn heard(ears: &Ears) -> Heard {
-        let mut heard = Heard::new(ears.clone());
-        heard.look();
-        heard
+    fn attached(listeners: &Listeners) -> SessionListeners {
+        let mut attached = SessionListeners::new(listeners.clone());
+        attached.look();
+        attached
     }
 
     fn tapped(format: Format, audio: TappedAudio<'_>) -> Tapped<'_> {
@@ -317,14 +318,20 @@ mod tests {
         }
     }
 
-    fn put(heard: &mut Heard, until_ns: u64, side: Side, format: Format, pcm: &[f32]) {
+    fn put(
+        attached: &mut SessionListeners,
+        until_ns: u64,
+        side: Side,
+        format: Format,
+        pcm: &[f32],
+    ) {
         let audio = TappedAudio::Samples(pcm);
-        heard.put(until_ns, side, tapped(format, audio));
+        attached.put(until_ns, side, tapped(format, audio));
     }
 
-    fn put_codes(heard: &mut Heard, until_ns: u64, law: Encoding, codes: &[u8]) {
+    fn put_codes(attached: &mut SessionListeners, until_ns: u64, law: Encoding, codes: &[u8]) {
         let (format, audio) = (coded(law), TappedAudio::Codes(codes));
-        heard.put(until_ns, Side::A, tapped(format, audio));
+        attached.put(until_ns, Side::A, tapped(format, audio));
     }
 
     fn taken(listening: &mut Listening) -> Vec<i16> {
@@ -334,15 +341,15 @@ mod tests {
     }
 
     #[test]
-    fn samples_come_out_in_order_and_what_has_no_room_is_counted() {
-        let ears = Ears::default();
+    fn samples_leave_in_order_and_excess_is_counted() {
+        let listeners = Listeners::default();
         // Two portions of 100 ms in stereo do not fit.
         let room = HEAD_BYTES + 2 * 9600;
-        let mut listening = ears.listen(room);
-        let mut heard = heard(&ears);
+        let mut listening = listeners.listen(room);
+        let mut attached = attached(&listeners);
         assert_eq!(listening.peek(), None);
         let stereo = format(2);
-        // In all more than the ring has, taken as it goes.
+        // More in all than the ring holds, taken in steps.
         let mut next = 0_u32;
         let (mut expected, mut all) = (Vec::new(), Vec::new());
         while expected.len() < 5 * room {
@@ -352,7 +359,7 @@ mod tests {
                 .iter()
                 .map(|one| f32::from(*one) / FULL_SCALE)
                 .collect();
-            put(&mut heard, u64::from(next), Side::B, stereo, &pcm);
+            put(&mut attached, u64::from(next), Side::B, stereo, &pcm);
             expected.extend(chunk);
             let portion = listening.peek().expect("a portion");
             assert_eq!((portion.until_ns, portion.side), (u64::from(next), Side::B));
@@ -360,30 +367,30 @@ mod tests {
         }
         assert!(all == expected);
         assert_eq!(listening.missed_ns(), 0);
-        // Nobody takes: what came first stays.
+        // No reader: the first portions stay.
         for level in [0.25, 0.5, 0.75] {
-            put(&mut heard, 0, Side::A, stereo, &[level; 9600]);
+            put(&mut attached, 0, Side::A, stereo, &[level; 9600]);
         }
         assert_eq!(taken(&mut listening), [8192; 9600]);
         assert_eq!(listening.missed_ns(), 200_000_000);
         // Full scale, and beyond it.
-        put(&mut heard, 0, Side::A, stereo, &[1.0, -1.0, 7.0, -7.0]);
+        put(&mut attached, 0, Side::A, stereo, &[1.0, -1.0, 7.0, -7.0]);
         assert_eq!(taken(&mut listening), [32_767, -32_768, 32_767, -32_768]);
     }
 
-    /// Codes as they came, of one law and the other, and what is made up between them (ITU-T G.711, tables 1 and 2).
+    /// Unchanged codes of both laws, and the concealment between them (ITU-T G.711, tables 1 and 2).
     #[test]
     fn codes_samples_and_silence_are_one_stream() {
-        let ears = Ears::default();
-        let [mut coded_too, mut listening] = [ears.listen(ROOM), ears.listen(ROOM)];
-        let mut heard = heard(&ears);
+        let listeners = Listeners::default();
+        let [mut coded_too, mut listening] = [listeners.listen(ROOM), listeners.listen(ROOM)];
+        let mut attached = attached(&listeners);
         let codes: Vec<u8> = (0..=255).collect();
-        put_codes(&mut heard, 1, Encoding::Pcmu, &codes);
-        put(&mut heard, 2, Side::A, coded(Encoding::Pcmu), &[0.5; 80]);
-        put_codes(&mut heard, 3, Encoding::Pcma, &codes);
+        put_codes(&mut attached, 1, Encoding::Pcmu, &codes);
+        put(&mut attached, 2, Side::A, coded(Encoding::Pcmu), &[0.5; 80]);
+        put_codes(&mut attached, 3, Encoding::Pcma, &codes);
         let (format, audio) = (coded(Encoding::Pcma), TappedAudio::Silence(40));
-        heard.put(4, Side::A, tapped(format, audio));
-        put_codes(&mut heard, 5, Encoding::Pcmu, &codes[..160]);
+        attached.put(4, Side::A, tapped(format, audio));
+        put_codes(&mut attached, 5, Encoding::Pcmu, &codes[..160]);
         let mut due = g711::ULAW_TO_LINEAR.to_vec();
         due.extend([16_384; 80]);
         due.extend(g711::ALAW_TO_LINEAR);
@@ -404,20 +411,20 @@ mod tests {
         assert_eq!(came, due.map(|(at, law)| (at, law, true)));
     }
 
-    /// By the room: a second of PCMU in packets of 20 ms waits where a second of samples would not.
+    /// Limited by the room: a second of PCMU in packets of 20 ms fits even if a second of samples does not.
     #[test]
-    fn who_takes_too_late_misses_what_does_not_fit() {
-        let ears = Ears::default();
+    fn slow_listener_misses_excess_audio() {
+        let listeners = Listeners::default();
         let second = 50 * (HEAD_BYTES + 160);
-        let mut listening = ears.listen(second);
-        let mut heard = heard(&ears);
+        let mut listening = listeners.listen(second);
+        let mut attached = attached(&listeners);
         for number in 0..75 {
-            put_codes(&mut heard, number, Encoding::Pcmu, &[number as u8; 160]);
+            put_codes(&mut attached, number, Encoding::Pcmu, &[number as u8; 160]);
         }
         assert_eq!(listening.missed_ns(), 500_000_000);
-        // Silence takes no room, but for its head.
+        // Silence takes no room except its head.
         let (format, audio) = (coded(Encoding::Pcmu), TappedAudio::Silence(160));
-        heard.put(75, Side::A, tapped(format, audio));
+        attached.put(75, Side::A, tapped(format, audio));
         assert_eq!(listening.missed_ns(), 520_000_000);
         let mut times = Vec::new();
         listening.take(|portion, samples| {
@@ -425,63 +432,63 @@ mod tests {
             times.push(portion.until_ns);
         });
         assert_eq!(times, (0..50).collect::<Vec<_>>());
-        put_codes(&mut heard, 76, Encoding::Pcmu, &[7; 160]);
+        put_codes(&mut attached, 76, Encoding::Pcmu, &[7; 160]);
         assert_eq!(taken(&mut listening), [g711::ULAW_TO_LINEAR[7]; 160]);
         assert_eq!(listening.missed_ns(), 520_000_000);
     }
 
     #[test]
-    fn who_listens_outlives_a_medium_and_not_the_ears() {
-        let ears = Ears::default();
-        let [mut one, other] = [ears.listen(ROOM), ears.listen(ROOM)];
-        let mut first = heard(&ears);
+    fn listener_outlives_a_media_session_but_not_the_listeners() {
+        let listeners = Listeners::default();
+        let [mut one, other] = [listeners.listen(ROOM), listeners.listen(ROOM)];
+        let mut first = attached(&listeners);
         assert!(first.is_wanted() && !first.has_news());
         drop(other);
         put(&mut first, 1, Side::A, format(1), &[0.5]);
-        assert_eq!(first.mouths.len(), 1);
+        assert_eq!(first.rings.len(), 1);
         assert_eq!(taken(&mut one), [16_384]);
-        // Another medium in its place.
+        // Another media session replaces it.
         drop(first);
         assert!(!one.is_over());
-        let mut second = Heard::new(ears.clone());
+        let mut second = SessionListeners::new(listeners.clone());
         assert!(second.has_news());
         second.look();
         put(&mut second, 2, Side::A, format(2), &[0.5, 0.5]);
-        drop((second, ears));
+        drop((second, listeners));
         assert!(one.is_over());
         assert_eq!(taken(&mut one), [16_384, 16_384]);
     }
 
-    /// They are freed by those who come next: nobody else is about.
+    /// The next listeners free them; otherwise nothing would.
     #[test]
-    fn who_left_before_anything_was_heard_leaves_nothing() {
-        let ears = Ears::default();
+    fn listener_that_left_early_leaves_nothing() {
+        let listeners = Listeners::default();
         for _ in 0..100 {
-            drop(ears.listen(ROOM));
+            drop(listeners.listen(ROOM));
         }
-        let _last = ears.listen(ROOM);
-        assert_eq!(lock(&ears.0.waiting).len(), 1);
-        let mut heard = heard(&ears);
+        let _last = listeners.listen(ROOM);
+        assert_eq!(lock(&listeners.0.waiting).len(), 1);
+        let mut attached = attached(&listeners);
         for _ in 0..100 {
-            drop(ears.listen(ROOM));
-            heard.look();
-            assert!(heard.mouths.len() <= 2);
+            drop(listeners.listen(ROOM));
+            attached.look();
+            assert!(attached.rings.len() <= 2);
         }
     }
 
-    /// On two threads, each sample is what it was, and whole portions only are left out.
+    /// On two threads, each sample is unchanged, and only whole portions are dropped.
     #[test]
     fn two_threads_do_not_disagree() {
-        let ears = Ears::default();
-        let mut listening = ears.listen(2000);
-        let mut heard = heard(&ears);
+        let listeners = Listeners::default();
+        let mut listening = listeners.listen(2000);
+        let mut attached = attached(&listeners);
         let writer = std::thread::spawn(move || {
             for n in 0..20_000_u64 {
                 if n % 2 == 0 {
                     let pcm = [(n % 1000) as f32 / FULL_SCALE; 97];
-                    put(&mut heard, n, Side::A, format(1), &pcm);
+                    put(&mut attached, n, Side::A, format(1), &pcm);
                 } else {
-                    put_codes(&mut heard, n, Encoding::Pcma, &[n as u8; 103]);
+                    put_codes(&mut attached, n, Encoding::Pcma, &[n as u8; 103]);
                 }
             }
         });

@@ -1,4 +1,4 @@
-//! Loudness of what a line carries: measured, or brought to a target.
+//! Loudness of a line's audio: measured, or brought to a target.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex};
@@ -14,30 +14,30 @@ use crate::sync::lock;
 /// Readings of EBU R128. Minus infinity for silence.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Loudness {
-    /// Of the last 400 ms, LUFS.
+    /// Loudness of the last 400 ms, LUFS.
     pub momentary_lufs: f64,
-    /// Of the last 3 s, LUFS.
+    /// Loudness of the last 3 s, LUFS.
     pub short_term_lufs: f64,
     /// Since the beginning, LUFS.
     pub integrated_lufs: f64,
     /// Since the beginning, LU.
     pub range_lu: f64,
-    /// Of the loudest channel, since the beginning, dBTP.
+    /// True peak of the loudest channel since the start, dBTP.
     pub true_peak_dbtp: f64,
 }
 
-/// A meter for whatever format comes; another format begins anew.
+/// A meter for any format; another format restarts it.
 #[derive(Debug, Default)]
 pub(crate) struct LineMeter {
     meter: Option<Meter>,
     /// See [`take_peak`](LineMeter::take_peak).
     peak: f64,
-    /// What changes slowly and takes long, as it was read last.
+    /// The last readings of values that change slowly and take long.
     since_begin: Option<(f64, f64)>,
 }
 
 impl LineMeter {
-    /// What was tapped. A meter has left the cache by the next packet, so let [`TAPPED_SAMPLES_MIN`] come together before.
+    /// Adds tapped audio. A meter leaves the cache between packets, so collect at least [`TAPPED_SAMPLES_MIN`] first.
     pub(crate) fn add_tapped(&mut self, tapped: Tapped<'_>) {
         thread_local! {
             static DECODED: RefCell<Vec<f32>> = RefCell::default();
@@ -85,13 +85,14 @@ impl LineMeter {
         self.since_begin = None;
     }
 
-    /// `None`: nothing was heard yet.
+    /// `None`: nothing was received yet.
     pub(crate) fn readings(&mut self) -> Option<Loudness> {
         self.since_begin = None;
         self.quick_readings()
     }
 
-    /// The same; integrated loudness and range are those of the last [`readings`](LineMeter::readings), as they take as long as all the rest together.
+    /// [`readings`](LineMeter::readings) without new integrated loudness and range: those of the last call are used, because they
+    /// take as long as everything else together.
     pub(crate) fn quick_readings(&mut self) -> Option<Loudness> {
         let meter = self.meter.as_ref()?;
         let (integrated_lufs, range_lu) = match self.since_begin {
@@ -118,7 +119,7 @@ impl LineMeter {
 /// 140 ms at 8 kHz.
 pub(crate) const TAPPED_SAMPLES_MIN: usize = 1_120;
 
-/// Brings a line to a loudness, 3 s later, and measures what comes of it.
+/// Adjusts a line to a loudness, with 3 s of delay, and measures the result.
 #[derive(Debug)]
 pub(crate) struct LoudnessTarget {
     settings: NormalizerSettings,
@@ -173,7 +174,7 @@ impl Filter for LoudnessTarget {
             let frames = normalizer.take_interleaved(&mut done[start..]).unwrap_or(0);
             done.truncate(start + frames * channels);
             if taken == 0 && frames == 0 {
-                break; // There is room after what is ready was taken, so this does not happen.
+                break; // Room is always free after ready audio was taken.
             }
         }
         *pcm = done;

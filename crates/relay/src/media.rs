@@ -17,62 +17,63 @@ use threadbare_runtime::prefetch;
 use crate::call::{Datagram, Outbox};
 use crate::copies::{Copies, PacketListener};
 use crate::id::PortId;
-use crate::listen::{Ears, Heard};
+use crate::late_packet::{Early, LatePacket};
+use crate::listen::{Listeners, SessionListeners};
 use crate::loudness::{LineMeter, Loudness, TAPPED_SAMPLES_MIN};
-use crate::stray::{Early, Stray};
 use crate::unsent::{Unsent, with_scratch};
 
-/// Two parties that hear each other. Leg 0 of its ports is side A's, leg 1 is B's.
+/// Two parties whose media are exchanged. Leg 0 of its ports is side A's, leg 1 is B's.
 ///
 /// Each side is plain RTP, or SRTP once it has keys ([`set_keys`](MediaCall::set_keys)).
 pub struct MediaCall {
     call: Call,
     protections: [Option<Box<Protection>>; 2],
-    /// Of what each side sends.
+    /// Meters for the audio of each side.
     meters: Option<Box<[LineMeter; 2]>>,
     on_event: Option<EventHandler>,
-    heard: Heard,
-    /// Of what each side sends.
-    untold: [Untold; 2],
-    /// Others may listen.
+    listeners: SessionListeners,
+    /// Audio of each side that is queued for listeners.
+    unreported: [Unreported; 2],
+    /// New listeners may have been added.
     is_to_look: bool,
-    /// What came to the process before may still come.
+    /// Packets that arrived at the previous process may still follow.
     early: Option<Box<Early>>,
     copies: Option<Box<Copies>>,
-    /// What did not fit the last turn.
+    /// Datagrams that did not fit the last turn.
     unsent: Unsent,
 }
 
-/// What was tapped of a side for those who listen, and is told with what comes next: their rings have left the cache by the next packet.
+/// Tapped audio of a side that is passed to the listeners together with the next packets: their rings have left the cache by
+/// then.
 #[derive(Debug, Clone, Copy)]
-struct Untold {
+struct Unreported {
     samples: usize,
-    /// When the last of it was heard.
+    /// Time of its last sample.
     until_ns: u64,
     mode: Mode,
 }
 
-impl Untold {
-    const NOTHING: Untold = Untold {
+impl Unreported {
+    const NOTHING: Unreported = Unreported {
         samples: 0,
         until_ns: 0,
         mode: Mode::Pass,
     };
 
-    /// Whether there is some, and nothing more of it has come for so long.
+    /// Whether it has audio, with no more for this long.
     #[inline]
     fn is_older(&self, now_ns: u64, than_ns: u64) -> bool {
         self.samples > 0 && now_ns.saturating_sub(self.until_ns) >= than_ns
     }
 
-    /// Whether the next packet is told at once.
+    /// Whether the next packet completes a portion.
     #[inline]
     fn is_nearly_due(&self) -> bool {
         self.samples + PACKET_SAMPLES >= GATHERED_SAMPLES
     }
 }
 
-/// Takes a call's events, on the shard's thread: it must not block.
+/// Handles a call's events on the shard's thread: it must not block.
 pub type EventHandler = Box<dyn FnMut(CallEvent) + Send>;
 
 /// Counters and gauges of a call, A's first.
@@ -80,16 +81,16 @@ pub type EventHandler = Box<dyn FnMut(CallEvent) + Send>;
 pub struct MediaCallStats {
     /// Its packets.
     pub call: CallStats,
-    /// Their protection; `None`: the side is plain RTP.
+    /// Their encryption; `None`: the side is plain RTP.
     pub protections: [Option<ProtectionStats>; 2],
 }
 
-/// What a call keeps over a restart of the process, A's first. Holds keys: as secret as they are.
+/// Saved state of a call for a restart of the process, A's first. It holds keys and is as secret as they are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MediaCallState {
     /// Its packets.
     pub call: CallState,
-    /// Their protection; `None`: the side is plain RTP.
+    /// Their encryption; `None`: the side is plain RTP.
     pub protections: [Option<ProtectionState>; 2],
 }
 
@@ -103,8 +104,8 @@ impl MediaCall {
             protections: [None, None],
             meters: None,
             on_event: None,
-            heard: Heard::new(Ears::default()),
-            untold: [Untold::NOTHING; 2],
+            listeners: SessionListeners::new(Listeners::default()),
+            unreported: [Unreported::NOTHING; 2],
             is_to_look: false,
             early: None,
             copies: None,
@@ -112,7 +113,7 @@ impl MediaCall {
         }
     }
 
-    /// Measures what both sides send.
+    /// Measures the loudness of both sides.
     #[must_use]
     pub fn metered(mut self) -> MediaCall {
         for side in Side::BOTH {
@@ -122,28 +123,29 @@ impl MediaCall {
         self
     }
 
-    /// Both sides are heard by those: what they say in order, losses filled in, as the other one is to hear it, so that a side that is muted or held is
-    /// silent. While nobody listens, nothing is decoded for it. Those who listen already are found by [`look_who_listens`](Self::look_who_listens).
+    /// Passes both sides' audio to these listeners: in order, with losses concealed, as the other side gets it. A side that is
+    /// muted or held is silent. Without listeners, nothing is decoded for them. [`update_listeners`](Self::update_listeners)
+    /// finds existing listeners.
     #[must_use]
-    pub fn heard_by(mut self, ears: Ears) -> MediaCall {
-        self.heard = Heard::new(ears);
+    pub fn with_listeners(mut self, listeners: Listeners) -> MediaCall {
+        self.listeners = SessionListeners::new(listeners);
         self
     }
 
-    /// Others have come: looks for them in this turn, or in the first one that finds the list free.
-    pub fn look_who_listens(&mut self) {
-        // That is not for those who come now.
-        self.tell_rest();
+    /// New listeners were added: takes them in this turn, or in the first one that finds the list unlocked.
+    pub fn update_listeners(&mut self) {
+        // Queued audio is not for the new listeners.
+        self.flush_listeners();
         self.is_to_look = true;
     }
 
-    /// Sends a copy of each RTP packet that a side sends, in the clear and at once, to these addresses of this machine, from the port that the party
-    /// sends to. Packets that do not belong are not copied.
+    /// Sends a copy of each RTP packet of a side, decrypted and at once, to these addresses of this machine. It leaves from the
+    /// port that the party sends to. Refused packets are not copied.
     pub fn set_copies(&mut self, side: Side, to: &[SocketAddr]) {
         self.change_copies(|copies| copies.set(side, to));
     }
 
-    /// Gives each RTP packet that a side sends, in the clear and at once, to a listener. Packets that do not belong are not given.
+    /// Passes each RTP packet of a side, decrypted and at once, to a listener. Refused packets are not passed.
     pub fn set_packet_listener(&mut self, listener: Option<PacketListener>) {
         self.change_copies(|copies| copies.set_listener(listener));
     }
@@ -154,8 +156,8 @@ impl MediaCall {
         self.copies = Some(copies).filter(|copies| copies.is_wanted());
     }
 
-    /// A side is SRTP with these keys from `now_ns` on, or plain RTP with `None`. Keys that stay go on where they are; packets of a key that was
-    /// replaced are taken for a while, see [`Protection`]. `rollover` is about what we send.
+    /// Makes a side SRTP with these keys from `now_ns` on, or plain RTP with `None`. Unchanged keys continue with their state;
+    /// packets of a replaced key are accepted for a while, see [`Protection`]. `rollover` is about the packets that we send.
     pub fn set_keys(&mut self, now_ns: u64, side: Side, keys: Option<Keys>, rollover: Rollover) {
         self.call.set_authenticated(side, keys.is_some());
         set_keys(&mut self.protections[side as usize], now_ns, keys, rollover);
@@ -170,7 +172,7 @@ impl MediaCall {
         }
     }
 
-    /// What another process needs to go on with this call. Settings are not among it.
+    /// The state that another process needs to continue this call. Settings are not part of it.
     #[must_use]
     pub fn snapshot(&self, now_ns: u64) -> MediaCallState {
         MediaCallState {
@@ -179,11 +181,11 @@ impl MediaCall {
         }
     }
 
-    /// Goes on with a call that another process carried: with its SSRCs, its keys, and numbers and timestamps that continue, so that the parties
-    /// notice no more than a gap. For a call that has neither sent nor received.
+    /// Continues a call of another process, with its SSRCs, its keys, and continuous numbers and timestamps, so that the parties
+    /// notice only a gap. Only for a call that has neither sent nor received.
     ///
     /// # Errors
-    /// A state of a key is none that [`snapshot`](Self::snapshot) gives. The call is as it was.
+    /// A key's state is not one that [`snapshot`](Self::snapshot) returns. The call does not change then.
     pub fn restore(
         &mut self,
         now_ns: u64,
@@ -212,31 +214,31 @@ impl MediaCall {
         Ok(())
     }
 
-    /// What came to the process before, whose state it was restored by, may come until then by [`Medium::handle_strays`](crate::Medium::handle_strays):
-    /// packets behind a gap wait for that.
-    pub fn wait_for_strays(&mut self, until_ns: u64, state: &MediaCallState) {
+    /// Waits for late packets of the process that saved this state, which arrive until then by
+    /// [`MediaSession::handle_late_packets`](crate::MediaSession::handle_late_packets): packets after a gap wait for them.
+    pub fn wait_for_late_packets(&mut self, until_ns: u64, state: &MediaCallState) {
         let next = |leg: &LegState| Some(leg.source?.2.plus(1).0);
         let next = state.call.legs.each_ref().map(next);
         self.early = Some(Box::new(Early::new(until_ns, next)));
     }
 
-    /// Whether each side's RTP and RTCP have one port, A's first.
+    /// Whether each side has RTP and RTCP on one port, A's first.
     pub(crate) fn mux(&self) -> [bool; 2] {
         Side::BOTH.map(|side| self.call.leg(side).is_mux())
     }
 
     #[cold]
-    fn handle_early(&mut self, now_ns: u64, stray: Option<Stray>) {
+    fn handle_early(&mut self, now_ns: u64, packet: Option<LatePacket>) {
         let Some(mut early) = self.early.take() else {
             return;
         };
-        stray.into_iter().for_each(|stray| early.add(stray));
-        while let Some(mut stray) = early.pop(now_ns, self.mux()) {
+        packet.into_iter().for_each(|packet| early.add(packet));
+        while let Some(mut packet) = early.pop(now_ns, self.mux()) {
             let datagram = Datagram {
-                port: stray.port,
-                from: stray.from,
-                received_ns: stray.received_ns.min(now_ns),
-                bytes: &mut stray.bytes,
+                port: packet.port,
+                from: packet.from,
+                received_ns: packet.received_ns.min(now_ns),
+                bytes: &mut packet.bytes,
             };
             self.handle(now_ns, datagram);
         }
@@ -250,19 +252,19 @@ impl MediaCall {
             _ => Side::B,
         };
         let channel = datagram.port.kind.channel();
-        if self.heard.is_wanted() {
-            let untold = &self.untold[side as usize];
-            if untold.is_older(now_ns, PAUSE_NS) {
-                // What comes does not follow it.
+        if self.listeners.is_wanted() {
+            let unreported = &self.unreported[side as usize];
+            if unreported.is_older(now_ns, PAUSE_NS) {
+                // The next audio is not continuous with it.
                 self.tell(side);
-            } else if untold.is_nearly_due() {
-                self.heard.prefetch();
+            } else if unreported.is_nearly_due() {
+                self.listeners.prefetch();
             }
             prefetch(self.call.tapped_address(side) as *const u8, PACKET_LINES);
         }
         let (at_ns, from, mut bytes) = (datagram.received_ns, datagram.from, datagram.bytes);
         if let Some(protection) = &mut self.protections[side as usize] {
-            // What is refused is counted there.
+            // The protection counts refused packets.
             let carried = channel.carried(self.call.leg(side).is_mux(), bytes);
             let Ok(len) = protection.unprotect(now_ns, carried, bytes) else {
                 return;
@@ -279,8 +281,7 @@ impl MediaCall {
         }
     }
 
-    /// The loudness of what each side sends, A's first; what is being gathered is measured first. `None`: not measured, or nothing was heard
-    /// yet.
+    /// Loudness of each side, A's first; gathered audio is measured first. `None`: not measured, or nothing was received yet.
     pub fn loudness(&mut self) -> [Option<Loudness>; 2] {
         self.measure(1);
         match &mut self.meters {
@@ -289,7 +290,7 @@ impl MediaCall {
         }
     }
 
-    /// Measures what was tapped, once it is this much.
+    /// Measures the tapped audio once there is this much.
     #[inline]
     fn measure(&mut self, samples_min: usize) {
         if self.meters.is_none() {
@@ -302,7 +303,7 @@ impl MediaCall {
         }
     }
 
-    /// Gives the call's events to `handler`. Without one, they are dropped.
+    /// Passes the call's events to `handler`. Without one, they are dropped.
     #[must_use]
     pub fn on_event(mut self, handler: impl FnMut(CallEvent) + Send + 'static) -> MediaCall {
         self.on_event = Some(Box::new(handler));
@@ -315,70 +316,71 @@ impl MediaCall {
         &self.call
     }
 
-    /// The call, to be commanded.
+    /// The call, for commands.
     pub fn call_mut(&mut self) -> &mut Call {
         &mut self.call
     }
 
-    /// Tells those who listen what was said, if it is much or nothing follows it: they know by its time when a side was silent.
+    /// Passes queued audio to the listeners, if it is much or has no successor: they detect silence by its time.
     #[inline]
-    fn tell_heard(&mut self, now_ns: u64) {
-        if self.is_to_look || self.heard.is_wanted() {
-            self.tell_tapped(now_ns);
+    fn feed_listeners(&mut self, now_ns: u64) {
+        if self.is_to_look || self.listeners.is_wanted() {
+            self.feed_tapped(now_ns);
         }
     }
 
     #[cold]
-    fn tell_tapped(&mut self, now_ns: u64) {
+    fn feed_tapped(&mut self, now_ns: u64) {
         if self.is_to_look {
             for side in Side::BOTH {
                 // The list was not free before.
-                if self.untold[side as usize].samples > 0 {
+                if self.unreported[side as usize].samples > 0 {
                     self.tell(side);
                 }
             }
-            self.heard.look();
-            self.is_to_look = self.heard.has_news();
+            self.listeners.look();
+            self.is_to_look = self.listeners.has_news();
         }
         for side in Side::BOTH {
             let (samples, mode) = (self.call.tapped(side), self.call.mode(side));
-            let untold = &mut self.untold[side as usize];
-            if untold.samples > 0 && untold.mode != mode {
+            let unreported = &mut self.unreported[side as usize];
+            if unreported.samples > 0 && unreported.mode != mode {
                 self.tell(side);
-            } else if samples != untold.samples {
-                *untold = Untold {
+            } else if samples != unreported.samples {
+                *unreported = Unreported {
                     samples,
                     until_ns: now_ns,
                     mode,
                 };
             }
-            if samples >= GATHERED_SAMPLES || self.untold[side as usize].is_older(now_ns, GATHER_NS)
+            if samples >= GATHERED_SAMPLES
+                || self.unreported[side as usize].is_older(now_ns, GATHER_NS)
             {
                 self.tell(side);
             }
-            let is_tapped = self.heard.is_wanted() || self.meters.is_some();
+            let is_tapped = self.listeners.is_wanted() || self.meters.is_some();
             self.call.tap(side, is_tapped);
         }
     }
 
-    /// Tells those who listen all that was said until now, as before a change of who listens. Dropped, a call does so, too.
-    pub fn tell_rest(&mut self) {
+    /// Passes all audio until now to the listeners, as before a change of listeners. Dropping a call does the same.
+    pub fn flush_listeners(&mut self) {
         Side::BOTH.into_iter().for_each(|side| self.tell(side));
     }
 
     fn tell(&mut self, side: Side) {
-        let place = &mut self.untold[side as usize];
-        let untold = std::mem::replace(place, Untold::NOTHING);
-        let (heard, meters) = (&mut self.heard, &mut self.meters);
+        let place = &mut self.unreported[side as usize];
+        let unreported = std::mem::replace(place, Unreported::NOTHING);
+        let (listeners, meters) = (&mut self.listeners, &mut self.meters);
         self.call.take_tapped(side, |tapped| {
             if let Some(meters) = meters {
                 meters[side as usize].add_tapped(tapped);
             }
-            let audio = match untold.mode {
+            let audio = match unreported.mode {
                 Mode::Pass => tapped.audio,
                 _ => TappedAudio::Silence(tapped.audio.len()),
             };
-            heard.put(untold.until_ns, side, Tapped { audio, ..tapped });
+            listeners.put(unreported.until_ns, side, Tapped { audio, ..tapped });
         });
     }
 
@@ -393,7 +395,7 @@ impl MediaCall {
 
 impl Drop for MediaCall {
     fn drop(&mut self) {
-        self.tell_rest();
+        self.flush_listeners();
     }
 }
 
@@ -401,7 +403,7 @@ impl crate::Call for MediaCall {
     #[inline]
     fn handle_datagram(&mut self, now_ns: u64, datagram: Datagram<'_>) {
         if self.early.is_some() {
-            return self.handle_early(now_ns, Some(Stray::of(&datagram)));
+            return self.handle_early(now_ns, Some(LatePacket::of(&datagram)));
         }
         self.handle(now_ns, datagram);
     }
@@ -411,8 +413,8 @@ impl crate::Call for MediaCall {
         if self.early.is_some() {
             self.handle_early(now_ns, None);
         }
-        if self.untold.iter().any(Untold::is_nearly_due) {
-            self.heard.prefetch_room();
+        if self.unreported.iter().any(Unreported::is_nearly_due) {
+            self.listeners.prefetch_room();
         }
         if !self.unsent.stage_waiting(&mut self.protections, out) {
             return;
@@ -429,7 +431,7 @@ impl crate::Call for MediaCall {
             call.poll_transmit(now_ns, may_lose, scratch, &mut |outgoing| {
                 let leg = outgoing.side as u8;
                 let port = match outgoing.channel {
-                    // RFC 5761: RTCP leaves from the port that RTP leaves from.
+                    // RFC 5761: RTCP leaves from the RTP port.
                     Channel::Rtcp if !mux[usize::from(leg)] => PortId::rtcp(leg),
                     _ => PortId::rtp(leg),
                 };
@@ -439,17 +441,20 @@ impl crate::Call for MediaCall {
                 unsent.stage(port, channel, to, bytes, protections, out);
             });
         });
-        self.tell_heard(now_ns);
+        self.feed_listeners(now_ns);
         self.measure(TAPPED_SAMPLES_MIN);
         self.tell_events();
     }
 
     fn next_timeout(&self) -> Option<u64> {
         let early_ns = self.early.as_ref().map(|early| early.until_ns());
-        let untold = self.untold.iter().filter(|untold| untold.samples > 0);
-        let told_ns = untold.map(|untold| untold.until_ns + GATHER_NS);
+        let unreported = self
+            .unreported
+            .iter()
+            .filter(|unreported| unreported.samples > 0);
+        let due_ns = unreported.map(|unreported| unreported.until_ns + GATHER_NS);
         let all = self.call.next_timeout().into_iter().chain(early_ns);
-        all.chain(told_ns).min()
+        all.chain(due_ns).min()
     }
 
     #[inline]
@@ -457,13 +462,13 @@ impl crate::Call for MediaCall {
         for address in self.call.next_addresses().as_flattened() {
             prefetch(*address as *const u8, PACKET_LINES);
         }
-        if let Some(address) = self.heard.next_address() {
+        if let Some(address) = self.listeners.next_address() {
             prefetch(address, 1);
         }
     }
 }
 
-/// Other keys for a side, its first ones, or none.
+/// Sets a side's keys, or removes them.
 pub(crate) fn set_keys(
     protection: &mut Option<Box<Protection>>,
     now_ns: u64,
@@ -485,7 +490,7 @@ pub(crate) fn each<T>(
     [0, 1].map(|at: usize| protections[at].as_deref().map(&of))
 }
 
-/// The state, with our own stream among what was sent: packets that left behind the snapshot may have been its first.
+/// The state, with our stream added to the sent ones: packets that left after the snapshot may have been its first.
 fn with_sender(state: &ProtectionState, leg: &LegState) -> ProtectionState {
     let mut state = state.clone();
     let first = PacketIndex::new(0, SeqNum(leg.next_seq.0.saturating_sub(1)));
@@ -507,9 +512,9 @@ const PACKET_LINES: usize = 3;
 
 /// 20 ms of G.711.
 const PACKET_SAMPLES: usize = 160;
-/// Five of them. Of other codecs, a packet or two.
+/// Five packets of G.711. A packet or two of other codecs.
 const GATHERED_SAMPLES: usize = 5 * PACKET_SAMPLES;
-/// How long what was said waits for more.
+/// Maximum time that audio is queued for more.
 const GATHER_NS: u64 = 100_000_000;
-/// What comes behind so long a time does not join on: slices and the network's jitter make less of it.
+/// Audio after a longer gap is not continuous; slices and network jitter cause shorter ones.
 pub(crate) const PAUSE_NS: u64 = 60_000_000;

@@ -1,12 +1,12 @@
-//! What other threads want of a shard's plane: orders, in the order they were given.
+//! Orders of other threads to a shard's media worker, in order.
 //!
-//! | field | who |
+//! | data | threads |
 //! |---|---|
-//! | `Desk::inbox` | any thread puts orders in, the shard's takes them out; under its lock, for some instructions |
-//! | `Desk::counters` | written by the shard's thread, read by anyone |
-//! | `Desk::assigned` | any thread |
-//! | `Slot` | built by the creating thread, then the shard's alone |
-//! | `Life` | written by the shard's thread, read by anyone |
+//! | `OrderQueue::inbox` | any thread adds orders, the shard's thread takes them; under its lock, for a few instructions |
+//! | `OrderQueue::counters` | written by the shard's thread, read by any thread |
+//! | `OrderQueue::assigned` | any thread |
+//! | `Slot` | built by the creating thread, then only the shard's thread |
+//! | `Life` | written by the shard's thread, read by any thread |
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,20 +20,20 @@ use crate::ports::LegKind;
 use crate::stats::{CallStats, Counters};
 use crate::sync::lock;
 
-/// What became of a call.
+/// The state of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallState {
-    /// It is carried.
+    /// The call is running.
     Running,
-    /// It was removed, or the engine is gone.
+    /// The call was removed, or the engine has ended.
     Removed,
-    /// It panicked and is removed.
+    /// The call panicked and was removed.
     Panicked,
     /// The system refused to watch its sockets (`fs.epoll.max_user_watches`), and it is removed.
     Failed,
 }
 
-/// The state of a call, for all threads.
+/// The state of a call, shared by all threads.
 #[derive(Debug)]
 pub(crate) struct Life(AtomicU8);
 
@@ -54,21 +54,21 @@ impl Life {
     }
 }
 
-/// Names a call on its shard. The generation tells it from earlier users of its place.
+/// Names a call on its shard. The generation distinguishes it from earlier users of its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CallRef {
     pub(crate) index: u32,
     pub(crate) generation: u32,
 }
 
-/// A call and what the plane knows of it. Hot fields first.
+/// A call with the media worker's data about it. Hot fields first.
 #[repr(C)]
 pub(crate) struct Slot<C> {
     pub(crate) generation: u32,
-    /// It waits for another turn to send.
+    /// Whether it has more to send and waits for another turn.
     pub(crate) has_more: bool,
     pub(crate) ports: [PortRef; CALL_PORTS_MAX],
-    /// Of each port.
+    /// The last destination of each port.
     pub(crate) passed: [Passed; CALL_PORTS_MAX],
     pub(crate) stats: CallStats,
     pub(crate) call: C,
@@ -78,7 +78,7 @@ pub(crate) struct Slot<C> {
     pub(crate) label: String,
 }
 
-/// A port in one of the plane's packet I/Os.
+/// A port in one of the media worker's packet I/Os.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PortRef {
     pub(crate) io: u32,
@@ -123,7 +123,7 @@ pub(crate) enum Order<C> {
         at: CallRef,
         run: Run<C>,
     },
-    /// In the IP header of what the call sends.
+    /// Sets the type of service of the call's datagrams.
     SetTos {
         at: CallRef,
         tos: u8,
@@ -141,14 +141,14 @@ pub(crate) enum Order<C> {
     },
 }
 
-/// What is left of a call: dropped by who removed it, as closing sockets takes time.
+/// Parts of a removed call: the remover drops them, because closing sockets takes time.
 pub(crate) struct Removed<C> {
     pub(crate) call: C,
     pub(crate) legs: Vec<LegKind>,
 }
 
-/// Where orders are given.
-pub(crate) struct Desk<C> {
+/// The inbox for orders.
+pub(crate) struct OrderQueue<C> {
     inbox: Mutex<Inbox<C>>,
     pub(crate) counters: Counters,
     /// Calls that live or are ordered.
@@ -157,27 +157,27 @@ pub(crate) struct Desk<C> {
 
 struct Inbox<C> {
     orders: VecDeque<Order<C>>,
-    told: Told,
+    woken: WakeUp,
     is_closed: bool,
     generation: u32,
     calls: Places,
     ios: Places,
 }
 
-/// What the plane was told of the orders in its inbox.
+/// The wake-up that the media worker has got for its inbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Told {
-    Nothing,
+enum WakeUp {
+    None,
     BySlice,
     AtOnce,
 }
 
-/// When an order is to be carried out, and so how the plane is to be told.
+/// Execution time of an order, and so the way to wake the media worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum When {
     /// At the next slice's edge: no sleep is interrupted for it.
     BySlice,
-    /// Now: somebody waits.
+    /// Now, because a caller waits.
     AtOnce,
 }
 
@@ -197,16 +197,16 @@ impl Places {
     }
 }
 
-/// The plane is gone.
+/// The media worker has ended.
 #[derive(Debug)]
 pub(crate) struct Closed;
 
-impl<C> Desk<C> {
-    pub(crate) fn new() -> Arc<Desk<C>> {
-        Arc::new(Desk {
+impl<C> OrderQueue<C> {
+    pub(crate) fn new() -> Arc<OrderQueue<C>> {
+        Arc::new(OrderQueue {
             inbox: Mutex::new(Inbox {
                 orders: VecDeque::new(),
-                told: Told::Nothing,
+                woken: WakeUp::None,
                 is_closed: false,
                 generation: 0,
                 calls: Places::default(),
@@ -217,24 +217,24 @@ impl<C> Desk<C> {
         })
     }
 
-    /// Gives an order. `Some`: the plane is to be told.
+    /// Queues an order. Returns `Some` if the media worker must be woken.
     pub(crate) fn push(&self, order: Order<C>, when: When) -> Result<Option<When>, Closed> {
         let mut inbox = lock(&self.inbox);
         if inbox.is_closed {
             drop(inbox);
-            // Outside the lock: the order may hold the last handle of something.
+            // Outside the lock: the order may hold the last reference to something.
             drop(order);
             return Err(Closed);
         }
         inbox.orders.push_back(order);
-        let telling = match when {
-            When::BySlice => Told::BySlice,
-            When::AtOnce => Told::AtOnce,
+        let wanted = match when {
+            When::BySlice => WakeUp::BySlice,
+            When::AtOnce => WakeUp::AtOnce,
         };
-        if inbox.told >= telling {
+        if inbox.woken >= wanted {
             return Ok(None);
         }
-        inbox.told = telling;
+        inbox.woken = wanted;
         Ok(Some(when))
     }
 
@@ -254,7 +254,7 @@ impl<C> Desk<C> {
         lock(&self.inbox).calls.free.push(index);
     }
 
-    /// A place for a packet I/O, if there are keys left.
+    /// A place for a packet I/O, if keys are left.
     pub(crate) fn new_io(&self) -> Option<u32> {
         let mut inbox = lock(&self.inbox);
         if inbox.ios.free.is_empty() && inbox.ios.end >= IOS_MAX {
@@ -267,10 +267,10 @@ impl<C> Desk<C> {
         lock(&self.inbox).ios.free.push(io);
     }
 
-    /// Takes all orders; `room` is what they replace.
+    /// Takes all orders; `room` replaces their queue.
     pub(crate) fn take(&self, room: &mut VecDeque<Order<C>>) {
         let mut inbox = lock(&self.inbox);
-        inbox.told = Told::Nothing;
+        inbox.woken = WakeUp::None;
         std::mem::swap(&mut inbox.orders, room);
     }
 

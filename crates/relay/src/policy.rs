@@ -1,14 +1,14 @@
 //! The policy for destinations, shared by an engine's threads.
 //!
-//! The plane judges a datagram's destination when a call stages it (`Turn` of the plane). That place is the only way to a socket, so it does not
-//! matter where an address comes from: a description, a learned sender, a saved state. A port sends to the same address most of the time;
-//! the plane compares with the address that passed last, a word beside the port's place, and asks the policy for another one only.
-//! IPv6 addresses do not fit that word, and are judged each time.
+//! The media worker judges a datagram's destination when a call stages it (`Turn` in `plane`). No other way leads to a socket,
+//! so the origin of an address does not matter: a description, a learned sender, a saved state. A port usually sends to the same
+//! address. The media worker compares with the last allowed address, a word next to the port's place, and asks the policy only
+//! for another one. IPv6 addresses do not fit that word and are judged each time.
 //!
-//! | field | who |
+//! | field | threads |
 //! |---|---|
-//! | `Shared::policy` | any thread sets it; a plane reads it when the version has changed; under its lock |
-//! | `Shared::version` | counted up after each change; read by the planes once a run |
+//! | `Shared::policy` | set by any thread; read by a media worker when the version has changed; under its lock |
+//! | `Shared::version` | incremented after each change; read by the media workers once per run |
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU64;
@@ -20,7 +20,7 @@ use threadbare_rtp::policy::MediaPolicy;
 use crate::id::CALL_PORTS_MAX;
 use crate::sync::lock;
 
-/// Where the calls of an engine may send; can be changed while they run. Clones are the same.
+/// Policy for the destinations of an engine's calls; it can be changed while they run. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Destinations(Arc<Shared>);
 
@@ -31,7 +31,7 @@ struct Shared {
 }
 
 impl Destinations {
-    /// Calls may send where this policy allows.
+    /// Allows the destinations of this policy.
     #[must_use]
     pub fn new(policy: Arc<MediaPolicy>) -> Destinations {
         Destinations(Arc::new(Shared {
@@ -47,7 +47,7 @@ impl Destinations {
     }
 }
 
-/// A plane's copy of the policy.
+/// A media worker's copy of the policy.
 #[derive(Debug)]
 pub(crate) struct View {
     shared: Destinations,
@@ -66,7 +66,7 @@ impl View {
         view
     }
 
-    /// Looks for a change. Once a run.
+    /// Checks for a change. Called once per run.
     #[inline]
     pub(crate) fn refresh(&mut self) {
         let version = self.shared.0.version.load(Ordering::Acquire);
@@ -76,8 +76,8 @@ impl View {
         }
     }
 
-    /// Whether a port of a call may send to `to`. `passed`: the port's note of its last address. `ports`: gives the address of the port's leg, and those of
-    /// all ports of the call.
+    /// Whether a port of a call may send to `to`. `passed` is the port's last allowed address. `ports` returns the address of the
+    /// port's leg, and those of all ports of the call.
     #[inline]
     pub(crate) fn allows(
         &self,
@@ -102,12 +102,12 @@ impl View {
             return None;
         };
         let address = u64::from(u32::from(*to.ip())) << 16 | u64::from(to.port());
-        // As many changes of the policy as would bring a version back are years of reloads.
+        // A wrap-around to the same version would take years of reloads.
         NonZeroU64::new(self.version << 48 | address)
     }
 }
 
-/// The IPv4 address that passed last, with the version of the policy; `None`: there was none.
+/// The last allowed IPv4 address, with the version of the policy; `None`: none yet.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Passed(Option<NonZeroU64>);
 
@@ -151,7 +151,7 @@ mod tests {
         view.refresh();
         assert_eq!(allows(&view, "198.51.100.1:4000"), (false, 6));
         assert_eq!(allows(&view, "192.0.2.9:4000"), (true, 7));
-        // IPv6 has no note.
+        // IPv6 has no such entry.
         assert_eq!(allows(&view, "[2001:db8::1]:4000"), (true, 8));
         assert_eq!(allows(&view, "[2001:db8::1]:4000"), (true, 9));
     }

@@ -1,24 +1,25 @@
-//! What a medium tells who listens: portion by portion, as the bytes of a ring.
+//! Portions of audio for listeners, as the bytes of a ring.
 //!
-//! | bytes | |
+//! | bytes | contents |
 //! |---|---|
-//! | 0 to 7 | when it was heard, ns |
-//! | 8 to 11 | samples of all channels |
-//! | 12 to 15 | rate (20 bits), channels (4), encoding (3), side (1), kind (2), from the lowest bit on |
-//! | from 16 on | a byte for each code, two for each sample, none for silence |
+//! | 0 to 7 | time of its end, ns |
+//! | 8 to 11 | number of samples, all channels |
+//! | 12 to 15 | from the lowest bit: rate (20 bits), channels (4), encoding (3), side (1), kind (2) |
+//! | from 16 | one byte per code, two per sample, none for silence |
 //!
-//! In the processor's byte order: a ring does not leave the process.
+//! In the processor's byte order: a ring stays in the process.
 
+use threadbare_base::NS_PER_S;
 use threadbare_rtp::call::{Side, Tapped, TappedAudio};
 use threadbare_rtp::codec::{Encoding, Format};
 use threadbare_rtp::g711::{ALAW_TO_LINEAR, ULAW_TO_LINEAR};
 
-/// Audio that was heard in one turn of the medium.
+/// Audio of one turn of the media session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Portion {
-    /// When it was heard, ns of CLOCK_MONOTONIC: the time of its end.
+    /// Time of its end, ns of CLOCK_MONOTONIC.
     pub until_ns: u64,
-    /// Who says it; of a line, A.
+    /// The speaking side; A for a line.
     pub side: Side,
     /// Rate and channels of its samples, and the law of codes.
     pub format: Format,
@@ -29,11 +30,11 @@ pub struct Portion {
 /// A portion's audio, interleaved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PortionAudio<'a> {
-    /// G.711 as it came, a byte for each sample, of the law that the portion's format names.
+    /// Unchanged G.711, one byte per sample, of the law in the portion's format.
     Codes(&'a [u8]),
-    /// Of 16 bits.
+    /// Samples of 16 bits.
     Samples(&'a [i16]),
-    /// So many samples of silence, of all channels.
+    /// This many samples of silence, of all channels.
     Silence(usize),
 }
 
@@ -45,20 +46,20 @@ enum Kind {
 }
 
 impl Portion {
-    /// Whether samples of both can follow each other in one stream.
+    /// Whether samples of both can follow one another in one stream.
     #[must_use]
     pub fn is_like(&self, other: &Portion) -> bool {
         let [own, others] = [self.format, other.format];
         (own.sample_rate_hz, own.channels) == (others.sample_rate_hz, others.channels)
     }
 
-    /// How long it is, ns.
+    /// Its duration, ns.
     pub(crate) fn duration_ns(&self) -> u64 {
         let per_s = u64::from(self.format.sample_rate_hz) * u64::from(self.format.channels);
         self.samples as u64 * NS_PER_S / per_s.max(1)
     }
 
-    /// Puts what was tapped behind `out`, and says what it is.
+    /// Appends the tapped audio to `out`, and returns its description.
     pub(crate) fn write(
         until_ns: u64,
         side: Side,
@@ -108,7 +109,7 @@ impl Portion {
         head
     }
 
-    /// `None`: no head of ours.
+    /// Returns `None` for an invalid head.
     pub(crate) fn read(head: &[u8]) -> Option<Portion> {
         let (until_ns, rest) = head.split_first_chunk()?;
         let (samples, rest) = rest.split_first_chunk()?;
@@ -128,7 +129,7 @@ impl Portion {
         })
     }
 
-    /// Behind the head.
+    /// Bytes after the head.
     pub(crate) fn audio_bytes(&self) -> usize {
         match self.kind {
             Kind::Codes => self.samples,
@@ -163,13 +164,13 @@ impl PortionAudio<'_> {
         }
     }
 
-    /// Nothing was heard.
+    /// Whether it has no audio.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What follows so many samples.
+    /// The rest after this many samples.
     #[must_use]
     pub fn behind(self, samples: usize) -> Self {
         let samples = samples.min(self.len());
@@ -196,18 +197,18 @@ impl PortionAudio<'_> {
     }
 }
 
-/// The cast saturates. Halves go away from zero; `round` is a call on processors without SSE 4.1, for which programs are built.
+/// The cast saturates. Halves are rounded away from zero; [`round`](f32::round) is a function call on processors without SSE 4.1,
+/// which the builds support. `round` is a call on processors without SSE 4.1, for which programs are built.
 #[inline]
 fn sample_of(sample: f32) -> i16 {
     let scaled = sample * FULL_SCALE;
     (scaled + 0.5_f32.copysign(scaled)) as i16
 }
 
-/// What a portion takes of a ring beside its audio.
+/// Bytes of a portion in a ring in addition to its audio.
 pub const HEAD_BYTES: usize = 16;
-/// Of 16 bits.
+/// Full scale of 16 bits.
 const FULL_SCALE: f32 = 32_768.0;
-const NS_PER_S: u64 = 1_000_000_000;
 
 #[cfg(test)]
 mod tests {
@@ -216,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_format_side_and_kind_comes_back() {
+    fn each_format_side_and_kind_round_trips() {
         let audio = [
             TappedAudio::Codes(&[1, 2, 3, 4]),
             TappedAudio::Samples(&[0.5, -0.5, 2.0, -2.0]),

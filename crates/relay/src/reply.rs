@@ -1,20 +1,19 @@
-//! The result of a command, to be awaited by a future or by a thread.
+//! The result of a command, for a future or a thread to await.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use threadbare_runtime::Shard;
 
-use crate::gather::tell_all;
+use crate::gather::wake_all;
 
-/// The call, or the whole engine, is gone.
+/// The call or the whole engine has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the call is gone")]
 pub struct Gone;
 
-/// A result that comes from a shard: await it, or [`wait`](Reply::wait) on an ordinary thread. The command runs also if
-/// this is dropped.
-#[must_use = "the result comes later; drop it to leave it"]
+/// A result from a shard: await it, or [`wait`](Reply::wait) on an ordinary thread. The command runs even if this is dropped.
+#[must_use = "the result comes later; drop it to ignore the result"]
 pub struct Reply<R: 'static> {
     receiver: flume::r#async::RecvFut<'static, R>,
     blocking: flume::Receiver<R>,
@@ -32,19 +31,19 @@ impl<R> Reply<R> {
         (sender, reply)
     }
 
-    /// Blocks until the result is there.
+    /// Blocks until the result arrives.
     ///
     /// # Errors
     /// The call went before the command ran, or panicked in it.
     ///
     /// # Panics
-    /// On the thread of the call's own shard, which would wait for itself.
+    /// If called on the thread of the call's shard, which would wait for itself.
     pub fn wait(self) -> Result<R, Gone> {
         assert!(
             !self.shard.is_current(),
             "a context thread must not wait for itself: await the reply"
         );
-        tell_all();
+        wake_all();
         self.blocking.recv().map_err(|_| Gone)
     }
 }

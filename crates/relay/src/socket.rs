@@ -1,4 +1,4 @@
-//! UDP sockets: opening, options, which addresses they reach.
+//! UDP sockets: opening, options, and the addresses that they reach.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -19,11 +19,11 @@ pub enum SocketError {
          raised to {hard} (ulimit -n, systemd's LimitNOFILE=)"
     )]
     Descriptors {
-        /// The wanted address.
+        /// The requested address.
         address: SocketAddr,
         /// The limit in force.
         soft: u64,
-        /// The limit that the process may set itself.
+        /// The limit up to which the process may raise it.
         hard: u64,
         /// The system's answer.
         source: io::Error,
@@ -31,7 +31,7 @@ pub enum SocketError {
     /// The system refuses a socket or an option.
     #[error("cannot open a UDP socket at {address}: {source}")]
     Open {
-        /// The wanted address.
+        /// The requested address.
         address: SocketAddr,
         /// The system's answer.
         source: io::Error,
@@ -39,7 +39,7 @@ pub enum SocketError {
     /// The address is in use, or the machine does not have it.
     #[error("cannot bind to {address}: {source}")]
     Bind {
-        /// The wanted address.
+        /// The requested address.
         address: SocketAddr,
         /// The system's answer.
         source: io::Error,
@@ -75,16 +75,16 @@ impl SocketError {
     reach_of(.local).families()
 )]
 pub struct Unreachable {
-    /// Where the socket is bound.
+    /// The local address.
     pub local: SocketAddr,
     /// The refused destination.
     pub destination: SocketAddr,
 }
 
-/// Whether a socket bound to `local` reaches `destination`: to be asked when a destination is set.
+/// Whether a socket bound to `local` reaches `destination`; check it when a destination is set.
 ///
 /// # Errors
-/// It does not: an IPv4 socket and an IPv6 destination, or the reverse.
+/// Checks that a socket can send to the destination: an IPv4 socket cannot send to an IPv6 address, nor the reverse.
 pub fn check_destination(local: SocketAddr, destination: SocketAddr) -> Result<(), Unreachable> {
     match reach_of(&local).raw(destination) {
         Some(_) => Ok(()),
@@ -110,7 +110,7 @@ impl Reach {
         }
     }
 
-    /// The address in the form that the socket takes; `None` if the socket does not reach it.
+    /// The address in the form for the socket; `None` if the socket does not reach it.
     #[inline]
     pub(crate) fn raw(self, to: SocketAddr) -> Option<RawAddr> {
         match (canonical(to), self) {
@@ -125,7 +125,7 @@ impl Reach {
     }
 }
 
-/// What a socket bound to `local` reaches.
+/// The addresses that a socket bound to `local` reaches.
 pub(crate) fn reach_of(local: &SocketAddr) -> Reach {
     match local.ip() {
         IpAddr::V4(_) => Reach::V4,
@@ -134,7 +134,7 @@ pub(crate) fn reach_of(local: &SocketAddr) -> Reach {
     }
 }
 
-/// An IPv4 address as such, also where an IPv6 socket gives it as a mapped one.
+/// The IPv4 address of an address that an IPv6 socket reports as a mapped one.
 #[inline]
 pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     match address {
@@ -146,20 +146,19 @@ pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// A bound UDP socket, without waiting, with the kernel's receive times and ICMP errors.
+/// A bound, non-blocking UDP socket, with the kernel's receive times and ICMP errors.
 #[derive(Debug)]
 pub(crate) struct Udp {
     socket: Socket,
     local: SocketAddr,
-    /// In the IP header of what is sent.
+    /// Type of service of sent datagrams.
     tos: u8,
-    /// Of the kernel's count of drops, as last read.
+    /// The kernel's count of drops, as last read.
     drops: u32,
 }
 
 impl Udp {
-    /// Binds `address`; port 0: any free one. `buffer_bytes`: of the kernel's receive buffer, at most what the system
-    /// allows.
+    /// Binds `address`; port 0: any free one. `buffer_bytes` is the kernel's receive buffer, limited by the system.
     pub(crate) fn bind(
         address: SocketAddr,
         buffer_bytes: Option<usize>,
@@ -167,7 +166,7 @@ impl Udp {
         Udp::bound(address, buffer_bytes, false)
     }
 
-    /// Also where the machine has not the address yet.
+    /// Binds even if the machine does not have the address yet.
     pub(crate) fn bind_ahead(
         address: SocketAddr,
         buffer_bytes: Option<usize>,
@@ -191,7 +190,7 @@ impl Udp {
             socket.set_only_v6(false).map_err(open)?;
         }
         if is_ahead {
-            // Of IPv6 sockets, too.
+            // Works for IPv6 sockets, too.
             setsockopt(&socket, sockopt::IpFreebind, &true).map_err(|error| open(error.into()))?;
         }
         socket
@@ -214,7 +213,7 @@ impl Udp {
 
     fn set_options(&self, buffer_bytes: Option<usize>) -> io::Result<()> {
         setsockopt(&self.socket, sockopt::ReceiveTimestampns, &true)?;
-        // Without these, an unconnected socket is told nothing of ICMP errors.
+        // Without these, an unconnected socket gets no ICMP errors.
         setsockopt(&self.socket, sockopt::Ipv4RecvErr, &true)?;
         if self.local.is_ipv6() {
             setsockopt(&self.socket, sockopt::Ipv6RecvErr, &true)?;
@@ -228,7 +227,7 @@ impl Udp {
         Ok(())
     }
 
-    /// Joins the group that it is bound to, if that is one.
+    /// Joins the group that it is bound to, if it is a multicast address.
     pub(crate) fn join(&self) -> Result<(), SocketError> {
         let joined = match self.local.ip() {
             IpAddr::V4(group) if group.is_multicast() => self
@@ -250,7 +249,7 @@ impl Udp {
         Ok(())
     }
 
-    /// The socket without its address, for places where memory is dear; with the TOS and the count of drops.
+    /// The socket without its address, to save memory; with the TOS and the count of drops.
     pub(crate) fn into_parts(self) -> (Socket, u8, u32) {
         (self.socket, self.tos, self.drops)
     }
@@ -265,11 +264,11 @@ impl Udp {
         }
     }
 
-    /// Has nothing come in any more, and nothing wait in it: the socket is open and holds its port, and for others it is as if it were closed.
-    /// It is connected to itself, and the kernel gives a connected socket what its peer sends, nothing else.
+    /// Seals the socket: it is emptied, stays open and keeps its port, but looks closed to others. It is connected to itself, and
+    /// the kernel passes a connected socket only its peer's datagrams.
     ///
     /// # Errors
-    /// It is bound to no address of its own, or the machine does not have it.
+    /// It is not bound to a single address, or the machine does not have the address.
     pub(crate) fn seal(&self) -> io::Result<()> {
         let ip = self.local.ip();
         if ip.is_unspecified() || ip.is_multicast() {
@@ -284,20 +283,20 @@ impl Udp {
     /// # Errors
     /// The system refuses it.
     pub(crate) fn unseal(&mut self) -> io::Result<()> {
-        // What found the socket just before it was sealed may have come just after.
+        // Datagrams for the unsealed socket may have arrived after it was emptied.
         self.empty()?;
         self.set_tos(TOS_USUAL)?;
         disconnect(self.fd())
     }
 
-    /// Takes all that waits.
+    /// Drops all queued datagrams.
     fn empty(&self) -> io::Result<()> {
         for flags in [MsgFlags::empty(), MsgFlags::MSG_ERRQUEUE] {
             for _ in 0..WAITING_MAX {
                 if received_memory(self.fd()) == 0 {
                     return Ok(());
                 }
-                // Another error is that of an earlier packet, and is taken by that.
+                // Any other error belongs to an earlier packet and is cleared by this call.
                 if recv(self.socket.as_raw_fd(), &mut [], flags) == Err(Errno::EAGAIN) {
                     break;
                 }
@@ -329,16 +328,16 @@ pub(crate) fn set_tos(socket: &Socket, reach: Reach, tos: u8) -> io::Result<()> 
     }
 }
 
-/// The type of service of a socket that nobody has set it for.
+/// The default type of service.
 pub const TOS_USUAL: u8 = 0;
-/// More than a receive buffer holds.
+/// Limit: more than a receive buffer holds.
 const WAITING_MAX: usize = 1 << 20;
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    /// getsockopt(2) tells what the kernel has.
+    /// getsockopt(2) returns the kernel's value.
     #[test]
     fn the_type_of_service_is_set_for_both_families() {
         for address in ["127.0.0.1:0", "[::1]:0", "[::]:0"] {
@@ -356,14 +355,14 @@ mod tests {
         }
     }
 
-    /// What the kernel tells of a socket that was sealed and unsealed is what it tells of a new one.
+    /// The kernel reports the same for a sealed and unsealed socket as for a new one.
     #[test]
     fn a_sealed_socket_is_as_if_it_were_closed_and_an_unsealed_one_as_if_it_were_new() {
         for ip in ["127.0.0.1", "::1"] {
             let at: IpAddr = ip.parse().unwrap();
             let bind = || {
                 let socket = std::net::UdpSocket::bind((at, 0))?;
-                // Only a test that fails waits this long.
+                // Only a failing test waits this long.
                 socket.set_read_timeout(Some(std::time::Duration::from_secs(30)))?;
                 io::Result::Ok(socket)
             };
@@ -377,7 +376,7 @@ mod tests {
             for _ in 0..3 {
                 udp.set_tos(184).unwrap();
                 party.send_to(b"late", local).unwrap();
-                // An ICMP error waits as well.
+                // An ICMP error is queued as well.
                 let nobody = bind().unwrap().local_addr().unwrap();
                 threadbare_runtime::send_to(udp.fd(), b"x", &RawAddr::from(nobody)).unwrap();
                 assert_ne!(received_memory(udp.fd()), 0);
@@ -420,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_reaches_the_families_that_linux_lets_it_reach() {
+    fn socket_reaches_the_families_of_linux() {
         for (local, reaches_v4, reaches_v6) in [
             ("127.0.0.1:0", true, false),
             ("[::1]:0", false, true),
@@ -462,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_of_files_is_told_with_its_values() {
+    fn limit_of_open_files_is_reported_with_its_values() {
         let source = io::Error::from_raw_os_error(Errno::EMFILE as i32);
         let error = SocketError::opening(address("127.0.0.1:1"), source);
         let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();

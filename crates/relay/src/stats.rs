@@ -1,8 +1,8 @@
-//! Counters: of a call, of a shard, of the engine.
+//! Counters of a call, a shard, and the engine.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Declares the counters of a shard once: the cells that its thread writes, and the values that others read.
+/// Declares the counters of a shard once: the cells that its thread writes, and the values for readers.
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Values since the engine started, of all shards.
@@ -11,7 +11,7 @@ macro_rules! counters {
             $($(#[$doc])* pub $name: u64,)*
         }
 
-        /// One writer, the shard's thread; readers take relaxed snapshots.
+        /// Only the shard's thread writes them; readers take relaxed snapshots.
         #[derive(Debug, Default)]
         pub(crate) struct Counters {
             $(pub(crate) $name: Counter,)*
@@ -32,7 +32,7 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Calls that live.
+    /// Number of present calls.
     calls,
     /// Calls created.
     created,
@@ -46,30 +46,29 @@ counters! {
     packets_sent,
     /// Datagrams longer than the room for them; dropped.
     truncated,
-    /// Datagrams on shared ports that belong to no call; dropped.
+    /// Datagrams on shared ports without a call; dropped.
     unmatched,
     /// Datagrams on shared ports that are neither RTP nor RTCP, and frames of rings that the kernel would drop; dropped.
     malformed,
-    /// Datagrams on shared ports beyond what one call may get in a slice; dropped.
+    /// Datagrams on shared ports above the budget of one call per slice; dropped.
     over_budget,
     /// ICMP errors for sent datagrams.
     icmp_errors,
-    /// Errors of receive calls. Such a socket goes on.
+    /// Errors of receive calls. Such a socket stays in use.
     receive_errors,
-    /// Datagrams that the system refused to send, other than for want of room.
+    /// Datagrams that the system refused to send for reasons other than room.
     send_errors,
     /// Datagrams dropped because the socket's send buffer was full.
     send_full,
-    /// Datagrams not sent because another machine may send in their place: [`Fence`](crate::Fence).
+    /// Datagrams not sent because another machine may have taken over: [`Fence`](crate::Fence).
     fenced,
-    /// Datagrams that calls staged for addresses that their sockets do not reach, for ports that they do not have, or that
-    /// were too long.
+    /// Datagrams that calls staged for unreachable addresses or missing ports, or that were too long.
     stage_refused,
     /// Datagrams that calls staged for addresses that [`Settings::destinations`](crate::Settings::destinations) forbids.
     forbidden,
-    /// Of the delivered ones, those that came by a ring of XDP.
+    /// Delivered datagrams that arrived by an XDP ring.
     ring_received,
-    /// Of the sent ones, those that went by a ring of XDP.
+    /// Sent datagrams that left by an XDP ring.
     ring_sent,
     /// Datagrams dropped by the kernel because a socket's buffer or a ring was full. Sampled: complete some seconds later.
     kernel_drops,
@@ -82,7 +81,7 @@ pub struct ShardStats {
     pub thread: String,
     /// Its counters.
     pub stats: Stats,
-    /// How late its slices have started lately, ns.
+    /// Recent lateness of its slices, ns.
     pub lateness_ns: u64,
 }
 
@@ -91,11 +90,11 @@ pub struct ShardStats {
 pub struct CallStats {
     /// Datagrams delivered to the call.
     pub packets_received: u64,
-    /// Bytes of these.
+    /// Bytes of these datagrams.
     pub bytes_received: u64,
     /// Datagrams staged by the call.
     pub packets_staged: u64,
-    /// Bytes of these.
+    /// Bytes of these datagrams.
     pub bytes_staged: u64,
     /// Datagrams refused as in [`Stats::stage_refused`].
     pub stage_refused: u64,

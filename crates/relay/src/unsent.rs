@@ -1,4 +1,4 @@
-//! What a media state machine gave out and its turn had no room for.
+//! Output of a media state machine that did not fit its turn.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -11,18 +11,18 @@ use crate::call::{Outbox, Refused};
 use crate::id::PortId;
 use crate::io::DATAGRAM_BYTES_MAX;
 
-/// Datagrams that wait for the next turn, in order and in the clear: each is protected once, when there is room for it. Keeps its memory: senders
-/// of very short packets need it over and over.
+/// Datagrams queued for the next turn, in order and unencrypted: each is encrypted once, when it is sent. It keeps its memory:
+/// senders of very short packets need it again and again.
 #[derive(Debug, Default)]
 pub(crate) struct Unsent {
     items: VecDeque<(PortId, Channel, SocketAddr, u16)>,
-    /// Of all items, one behind the other, from `first` on.
+    /// Bytes of all items, concatenated, from `first` on.
     bytes: Vec<u8>,
     first: usize,
 }
 
 impl Unsent {
-    /// Stages what waits. `false`: there is no room for all of it.
+    /// Stages the queued datagrams. Returns `false` if not all of them fit.
     #[inline]
     pub(crate) fn stage_waiting(
         &mut self,
@@ -32,7 +32,7 @@ impl Unsent {
         self.stage_each(|port, channel, to, bytes| put(port, channel, to, bytes, protections, out))
     }
 
-    /// The same for datagrams to addresses that the relay has chosen, in the clear.
+    /// [`stage_waiting`](Self::stage_waiting) for datagrams to addresses that the relay has chosen, unencrypted.
     pub(crate) fn stage_copies(&mut self, out: &mut dyn Outbox) -> bool {
         self.stage_each(|port, _, to, bytes| out.stage_copy(port, to, bytes))
     }
@@ -58,7 +58,7 @@ impl Unsent {
         true
     }
 
-    /// Stages a datagram, behind those that wait.
+    /// Stages a datagram after the queued ones.
     #[inline]
     pub(crate) fn stage(
         &mut self,
@@ -76,7 +76,7 @@ impl Unsent {
         }
     }
 
-    /// Keeps a datagram for the next turn. `false`: too many wait.
+    /// Queues a datagram for the next turn. Returns `false` if the queue is full.
     pub(crate) fn keep(
         &mut self,
         port: PortId,
@@ -84,7 +84,8 @@ impl Unsent {
         to: SocketAddr,
         bytes: &[u8],
     ) -> bool {
-        // A turn's worth at most: a party causes no more than it sends, but for a bounded tail. Longer ones would be refused anyway.
+        // At most one turn's worth: a party causes no more datagrams than it sends, plus a bounded tail. Longer ones would be
+        // refused anyway.
         let has_room = self.items.len() < UNSENT_MAX && bytes.len() <= DATAGRAM_BYTES_MAX;
         if has_room {
             if self.first > 0 {
@@ -99,7 +100,7 @@ impl Unsent {
     }
 }
 
-/// What protects the datagrams of the first legs.
+/// Encryption of the first legs' datagrams.
 pub(crate) type Protections = [Option<Box<Protection>>];
 
 /// Stages a datagram, protected if its leg is.
@@ -131,12 +132,12 @@ fn put_protected(
             return 0;
         };
         place.copy_from_slice(bytes);
-        // What cannot be protected does not leave; the protection counts it.
+        // A datagram that cannot be encrypted is not sent; the protection counts it.
         protection.protect(channel, room, bytes.len()).unwrap_or(0)
     })
 }
 
-/// With the memory that all state machines of a shard work in, and with what of the slice's spare time is left.
+/// Runs `work` with the working memory of all state machines of a shard, and with the slice's spare time.
 #[inline]
 pub(crate) fn with_scratch(out: &mut dyn Outbox, work: impl FnOnce(&mut Scratch, &mut dyn Outbox)) {
     thread_local! {
@@ -151,5 +152,5 @@ pub(crate) fn with_scratch(out: &mut dyn Outbox, work: impl FnOnce(&mut Scratch,
     });
 }
 
-/// Datagrams that wait for the next turn.
+/// Maximum number of datagrams queued for the next turn.
 const UNSENT_MAX: usize = 256;

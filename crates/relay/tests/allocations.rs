@@ -1,5 +1,6 @@
-//! Carrying packets allocates nothing, whatever happens to them. Alone in its process, whose allocations are counted.
+//! Carrying packets allocates nothing in any situation. Alone in its process, whose allocations are counted.
 
+#[path = "it/common/mod.rs"]
 mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -12,8 +13,8 @@ use std::time::{Duration, Instant};
 use common::media::{party_keys, protected};
 use common::{engine, peer, range};
 use threadbare_relay::{
-    Board, Call, Datagram, Ears, Engine, LegPorts, MediaCall, MediaLine, Outbox, Pace, PortId,
-    PortUse, Refused, SharedSettings,
+    Call, Datagram, Engine, LegPorts, Listeners, MediaCall, MediaLine, Outbox, Pace, PortId,
+    PortUse, Refused, SharedSettings, SharedSnapshot,
 };
 use threadbare_rtp::call::{CallConfig, DirectionConfig, Line, Mode, Side, Target};
 use threadbare_rtp::codec::{Encoding, Format};
@@ -27,19 +28,19 @@ use threadbare_rtp::srtp::{Rollover, Suite};
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// Of this thread: the test runner has threads of its own, which allocate when another test ends.
+    /// Counts this thread only: threads of the test runner allocate when another test ends.
     static OWN_ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
 fn count_allocation() {
     ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-    // A thread that ends has none any more.
+    // A thread that ends has no counter any more.
     let _ = OWN_ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
 }
 
 struct Counting;
 
-// SAFETY: each method passes its arguments on to the system's allocator as they came.
+// SAFETY: each method passes its arguments to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count_allocation();
@@ -62,7 +63,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Sends back what comes, and something by itself each 20 ms: to nobody in particular.
+/// Returns each datagram, and sends one by itself each 20 ms to an unused address.
 struct Echo {
     bytes: [u8; 256],
     len: usize,
@@ -97,7 +98,7 @@ impl Call for Echo {
     }
 }
 
-/// Each party sends a packet and waits for it.
+/// Each party sends a packet and waits for its return.
 fn round(parties: &[(UdpSocket, SocketAddr)], number: u16) {
     let mut packet = [0; 172];
     packet[0] = 0x80;
@@ -194,8 +195,7 @@ fn media_leg(payload_type: u8, encoding: Encoding, number: u32) -> LegConfig {
     }
 }
 
-/// A party of a call: what it sends in its packet time of this number. One of ten packets is lost, two change places, and there are
-/// keys and comfort noise.
+/// The packet of a party with this number. One of ten packets is lost, two are swapped, and some are digits and comfort noise.
 fn media_packet(number: u16, payload_type: u8) -> Option<Vec<u8>> {
     let within = number % 30;
     let (number, payload_type, payload) = match within {
@@ -262,7 +262,7 @@ fn carried_without_allocations(suite: Option<Suite>) {
         }
         calls.push(engine.create("call", legs, call).unwrap());
     }
-    // Made before: what the test allocates would be counted.
+    // Built before, because allocations of the test would be counted.
     let packets: Vec<Vec<_>> = (0..=8)
         .map(|payload_type| {
             let mut sender = suite.map(|suite| party_keys(suite, 1).1);
@@ -295,11 +295,11 @@ fn carried_without_allocations(suite: Option<Suite>) {
         }
     };
     let begin = Instant::now();
-    // All that happens has happened once.
+    // Everything has happened once.
     (0..90).for_each(|number| round(number, begin));
     for (first, mode) in [(90, Mode::Pass), (120, Mode::Mute), (150, Mode::Hold)] {
         set_mode(mode);
-        // The orders themselves are gone.
+        // The orders themselves are freed.
         (first..first + 5).for_each(|number| round(number, begin));
         let before = ALLOCATIONS.load(Ordering::Relaxed);
         (first + 5..first + 30).for_each(|number| round(number, begin));
@@ -321,7 +321,7 @@ fn carried_without_allocations(suite: Option<Suite>) {
     }
 }
 
-/// Nobody takes it.
+/// Drops everything.
 struct Nowhere;
 
 impl Outbox for Nowhere {
@@ -335,21 +335,25 @@ impl Outbox for Nowhere {
     }
 }
 
-/// In virtual time: a line that nobody measures, and two who listen, of whom one takes nothing.
+/// In virtual time: a line without a meter, and two listeners, one of which takes no audio.
 #[test]
 fn listeners_cost_no_allocations() {
     let _alone = COUNTED.lock().unwrap_or_else(PoisonError::into_inner);
     let leg = media_leg(0, Encoding::Pcmu, 1);
     let line = Line::new(0, leg, Target::Nobody, DirectionConfig::default()).unwrap();
-    let (board, pace) = (Board::default(), Pace::new(Duration::from_millis(100)));
-    let mut line = MediaLine::new(line, Duration::from_millis(10)).shown_on(board.clone(), pace);
-    let [mut takes, _takes_nothing] = [board.listen(), board.listen()];
+    let (snapshot, pace) = (
+        SharedSnapshot::default(),
+        Pace::new(Duration::from_millis(100)),
+    );
+    let mut line =
+        MediaLine::new(line, Duration::from_millis(10)).publish_to(snapshot.clone(), pace);
+    let [mut takes, _takes_nothing] = [snapshot.listen(), snapshot.listen()];
     let mut packets: Vec<_> = (0..600).map(|number| media_packet(number, 0)).collect();
     let from = SocketAddr::from(([192, 0, 2, 1], 5000));
     let mut taken = Vec::with_capacity(600 * 160);
     let mut before = 0;
     for (number, packet) in (0_u64..).zip(&mut packets) {
-        // What happens has happened once, a report too.
+        // Everything has happened once, including a report.
         if number == 300 {
             before = OWN_ALLOCATIONS.get();
         }
@@ -370,14 +374,14 @@ fn listeners_cost_no_allocations() {
     }
     let allocated = OWN_ALLOCATIONS.get() - before;
     assert_eq!(allocated, 0);
-    // All but what waits in the jitter buffer and for a whole portion.
+    // All except the jitter buffer's contents and an incomplete portion.
     assert!(taken.len() > 400 * 160, "{}", taken.len());
     assert_eq!(takes.missed_ns(), 0);
 }
 
-/// The same for a call, whose parties have other codecs.
+/// The same for a call whose parties have other codecs.
 #[test]
-fn who_listens_to_a_call_costs_no_allocations() {
+fn listener_of_a_call_costs_no_allocations() {
     let _alone = COUNTED.lock().unwrap_or_else(PoisonError::into_inner);
     let sides = [(0, Encoding::Pcmu), (8, Encoding::Pcma)];
     let config = CallConfig {
@@ -385,17 +389,18 @@ fn who_listens_to_a_call_costs_no_allocations() {
         directions: [DirectionConfig::default(); 2],
     };
     let call = threadbare_rtp::call::Call::new(0, config).unwrap();
-    let ears = Ears::default();
-    let mut call = MediaCall::new(call, Duration::from_millis(10)).heard_by(ears.clone());
-    let [mut takes, _takes_nothing] = [ears.listen(1 << 12), ears.listen(1 << 12)];
-    call.look_who_listens();
+    let listeners = Listeners::default();
+    let mut call =
+        MediaCall::new(call, Duration::from_millis(10)).with_listeners(listeners.clone());
+    let [mut takes, _takes_nothing] = [listeners.listen(1 << 12), listeners.listen(1 << 12)];
+    call.update_listeners();
     let mut packets = sides
         .map(|(payload_type, _)| (0..600).map(move |number| media_packet(number, payload_type)))
         .map(Iterator::collect::<Vec<_>>);
     let mut taken = [0; 2];
     let mut before = 0;
     for number in 0..600 {
-        // What happens has happened once, a report too.
+        // Everything has happened once, including a report.
         if number == 300 {
             before = OWN_ALLOCATIONS.get();
         }

@@ -1,8 +1,8 @@
 //! Finds the stream that a packet of a shared port belongs to.
 //!
-//! A route matches by SSRC, by the sender's address, by payload type or by any combination; the most specific one wins.
-//! A packet costs one hash lookup: the filters' answer is remembered per flow. Unknown senders may get routes of their
-//! own after a few packets (see [`Learning`]).
+//! A route matches by SSRC, by the sender's address, by payload type or by any combination; the most specific one wins. A packet
+//! costs one hash lookup: the filters' answer is remembered per flow. Unknown senders may get their own routes after a few
+//! packets (see [`Learning`]).
 //!
 //! Everything is bounded. At a bound, the least recently used entry goes, in constant time.
 
@@ -15,9 +15,9 @@ use thiserror::Error;
 use crate::id::{PayloadType, Ssrc};
 use crate::rng::SplitMix;
 
-/// Static routes at a time: more streams than one machine carries, and 16 MiB of table.
+/// Maximum number of static routes: more streams than one machine carries, and a table of 16 MiB.
 pub const ROUTES_MAX: usize = 65_536;
-/// Flows remembered at a time. With fewer flows than this, each is looked up once.
+/// Maximum number of remembered flows. With fewer flows than this, each is looked up once.
 pub const FLOWS_MAX: usize = 65_536;
 /// An entry is moved to the front of its list at most this often: the list's neighbours are cold memory.
 const USED_GRAIN_NS: u64 = 1_000_000_000;
@@ -27,8 +27,8 @@ const NONE: u32 = u32::MAX;
 const BY_SSRC: u8 = 1;
 const BY_ADDRESS: u8 = 2;
 const BY_PAYLOAD_TYPE: u8 = 4;
-/// The fields that filters may combine, in the order of the search: more fields first; an SSRC is more specific than an
-/// address, an address more than a payload type.
+/// The fields that filters may combine, in the order of the search. More fields come first. An SSRC is more specific than an
+/// address, and an address more than a payload type.
 const MASKS: [u8; 8] = [
     BY_SSRC | BY_ADDRESS | BY_PAYLOAD_TYPE,
     BY_SSRC | BY_ADDRESS,
@@ -47,7 +47,7 @@ const STRANGER_MASK: u8 = BY_SSRC | BY_ADDRESS;
 pub struct Filter {
     /// Their SSRC.
     pub ssrc: Option<Ssrc>,
-    /// Where they come from.
+    /// The sender's address.
     pub from: Option<SocketAddr>,
     /// Their payload type.
     pub payload_type: Option<PayloadType>,
@@ -58,9 +58,9 @@ pub struct Filter {
 pub struct Learning {
     /// Packets of one SSRC from one address, each less than `idle_ns` after the previous one, that earn a route.
     pub packets: u32,
-    /// Unknown senders on probation at a time. A flood of them evicts its own.
+    /// Maximum number of unknown senders on probation. A flood of them evicts its own.
     pub strangers_max: usize,
-    /// Learned routes at a time.
+    /// Maximum number of learned routes.
     pub routes_max: usize,
     /// A learned route or an unknown sender is forgotten after this long without packets.
     pub idle_ns: u64,
@@ -69,25 +69,25 @@ pub struct Learning {
 /// Why a route was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum DemuxError {
-    /// There is a static route with the same filter.
+    /// A static route has the same filter.
     #[error("there is a route for this filter already")]
     Duplicate,
-    /// There are [`ROUTES_MAX`] static routes, or learned routes are disabled.
+    /// The number of static routes is at [`ROUTES_MAX`], or learned routes are disabled.
     #[error("no room for another route")]
     Full,
 }
 
-/// Where a packet belongs.
+/// Result of a look-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lookup<R> {
-    /// To this route.
+    /// The packet belongs to this route.
     Route(R),
-    /// To an unknown sender who has now sent enough packets. Reported once: give it a route with [`Demux::learn`], or
-    /// ignore it.
+    /// The packet is from an unknown sender that has now sent enough packets. Reported once: give it a route with
+    /// [`Demux::learn`], or ignore it.
     Stranger,
-    /// To an unknown sender on probation, or one who was reported and got no route.
+    /// The packet is from an unknown sender on probation, or from one that was reported and got no route.
     Probation,
-    /// To no route.
+    /// The packet belongs to no route.
     Unmatched,
 }
 
@@ -100,7 +100,7 @@ pub struct DemuxStats {
     pub unmatched: u64,
     /// Packets of unknown senders on probation.
     pub probation: u64,
-    /// Packets of unknown senders who were reported and got no route.
+    /// Packets of unknown senders that were reported and got no route.
     pub unclaimed: u64,
     /// Unknown senders forgotten because there were too many.
     pub strangers_evicted: u64,
@@ -194,24 +194,24 @@ impl Hasher for KeyedHasher {
     fn write_u128(&mut self, pair: u128) {
         let factors = (self.state ^ pair as u64, self.secret ^ (pair >> 64) as u64);
         let product = u128::from(factors.0) * u128::from(factors.1);
-        // The state rotated in keeps a factor of 0 from wiping out what was before.
+        // Mixing in the rotated state keeps a factor of 0 from erasing it.
         self.state = (product as u64) ^ ((product >> 64) as u64) ^ self.state.rotate_left(29);
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind<R> {
-    /// Given by the caller.
+    /// A static route, added by the caller.
     Static(R),
-    /// Given to a stranger.
+    /// A learned route of an unknown sender.
     Learned(R),
-    /// The filters' answer for a flow, valid until the filters change; and the route's owner.
+    /// The filters' answer for a flow, valid until the filters change, and the route's owner.
     Flow {
         route: R,
         generation: u32,
         owner: u32,
     },
-    /// On probation, with this many packets to go before the sender is reported.
+    /// On probation; this many more packets until the sender is reported.
     Stranger { packets_left: u32 },
     /// A free place of the table.
     Free,
@@ -251,7 +251,7 @@ pub struct Demux<R> {
     lists: [List; 3],
     /// Routes by the fields they use, as in [`MASKS`].
     routes_with: [usize; 8],
-    /// All fields that any filter uses: they identify a flow.
+    /// All fields used by any filter: they identify a flow.
     flow_mask: u8,
     static_routes: usize,
     generation: u32,
@@ -291,7 +291,7 @@ impl<R: Copy> Demux<R> {
     /// Adds a route for the packets that `filter` describes.
     ///
     /// # Errors
-    /// There is one for the same filter, or there are too many.
+    /// Fails if a route has the same filter, or if there are too many routes.
     pub fn add(&mut self, filter: Filter, route: R) -> Result<(), DemuxError> {
         let key = key_of(&filter);
         if let Some(&at) = self.index.get(&key) {
@@ -325,7 +325,7 @@ impl<R: Copy> Demux<R> {
     /// Gives an unknown sender a route, until it is idle or evicted.
     ///
     /// # Errors
-    /// There is a static route for it, or the table does not learn.
+    /// A static route matches it, or the table does not learn.
     pub fn learn(
         &mut self,
         now_ns: u64,
@@ -383,7 +383,7 @@ impl<R: Copy> Demux<R> {
         self.resolve(now_ns, key, from, ssrc, payload_type)
     }
 
-    /// Asks the filters, the most specific one first.
+    /// Checks the filters, the most specific one first.
     #[cold]
     fn resolve(
         &mut self,
@@ -480,7 +480,7 @@ impl<R: Copy> Demux<R> {
             }
             None => {
                 if let Some(&stale) = self.index.get(&key) {
-                    self.forget(stale); // A flow whose filter is gone.
+                    self.forget(stale); // The filter of this flow has been removed.
                 }
                 if self.lists[STRANGERS].length >= learning.strangers_max.max(1) {
                     self.stats.strangers_evicted += 1;
@@ -525,13 +525,13 @@ impl<R: Copy> Demux<R> {
         self.expired.pop_front()
     }
 
-    /// How many routes there are, static and learned.
+    /// Number of routes, static and learned.
     #[must_use]
     pub fn len(&self) -> usize {
         self.static_routes + self.lists[LEARNED].length
     }
 
-    /// Whether there are no routes.
+    /// Whether the table is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -548,7 +548,7 @@ impl<R: Copy> Demux<R> {
         let entry = &self.entries[at as usize];
         if let Kind::Learned(route) = entry.kind {
             let filter = stranger_filter(&entry.key);
-            // Bounded by the number of routes; a caller who never drains loses the reports, not the memory.
+            // Bounded by the number of routes; a caller that never drains loses the reports, not the memory.
             let expired_max = self
                 .learning
                 .map_or(0, |learning| learning.routes_max)
@@ -562,7 +562,7 @@ impl<R: Copy> Demux<R> {
         self.forget(at);
     }
 
-    /// The filters' remembered answers are no longer valid.
+    /// Invalidates the filters' remembered answers.
     fn filters_changed(&mut self) {
         self.generation = self.generation.wrapping_add(1);
         let in_use = MASKS
@@ -620,7 +620,7 @@ impl<R: Copy> Demux<R> {
             self.unlink(at, list);
             self.link(at, list);
         }
-        // A learned route is in use while a flow of it is. Its place is the same as long as the filters are.
+        // A learned route is in use while one of its flows is. Its place stays the same as long as the filters do.
         if let Kind::Flow {
             owner, generation, ..
         } = kind
@@ -688,7 +688,7 @@ fn key_of(filter: &Filter) -> Key {
     )
 }
 
-/// The filter of a learned route. Its key holds all of SSRC and address.
+/// The filter of a learned route. Its key contains the whole SSRC and address.
 fn stranger_filter(key: &Key) -> Filter {
     let port = (key.place >> 8) as u16;
     let scope = key.place >> 32;
@@ -706,332 +706,4 @@ fn stranger_filter(key: &Key) -> Filter {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    const S: u64 = 1_000_000_000;
-    const LEARNING: Learning = Learning {
-        packets: 3,
-        strangers_max: 8,
-        routes_max: 4,
-        idle_ns: 10 * S,
-    };
-
-    fn address(host: u32) -> SocketAddr {
-        if host.is_multiple_of(2) {
-            SocketAddr::from((host.to_be_bytes(), 5000))
-        } else {
-            SocketAddr::from((u128::from(host).to_be_bytes(), 5000))
-        }
-    }
-
-    fn filter(ssrc: Option<u32>, host: Option<u32>, payload_type: Option<u8>) -> Filter {
-        Filter {
-            ssrc: ssrc.map(Ssrc),
-            from: host.map(address),
-            payload_type: payload_type.map(PayloadType),
-        }
-    }
-
-    impl Demux<u32> {
-        fn find(&mut self, now_ns: u64, host: u32, ssrc: u32, payload_type: u8) -> Lookup<u32> {
-            let found = self.lookup(now_ns, address(host), Ssrc(ssrc), PayloadType(payload_type));
-            self.assert_sound();
-            found
-        }
-
-        /// Lists, index and counters are about the same entries.
-        fn assert_sound(&self) {
-            let used = self.entries.len() - self.free.len();
-            assert_eq!(self.index.len(), used);
-            let in_lists: usize = self.lists.iter().map(|list| list.length).sum();
-            assert_eq!(in_lists + self.static_routes, used);
-            assert_eq!(self.routes_with.iter().sum::<usize>(), self.len());
-            for (at, list) in self.lists.iter().enumerate() {
-                let (mut count, mut entry, mut newest) = (0, list.oldest, NONE);
-                while entry != NONE {
-                    assert_eq!(self.entries[entry as usize].older, newest);
-                    assert_eq!(list_of(&self.entries[entry as usize].kind), Some(at));
-                    (count, newest) = (count + 1, entry);
-                    entry = self.entries[entry as usize].newer;
-                }
-                assert_eq!((count, newest), (list.length, list.newest));
-            }
-        }
-    }
-
-    #[test]
-    fn the_filter_that_says_most_wins() {
-        let mut demux = Demux::new(None, 1);
-        let filters = [
-            filter(None, None, None),
-            filter(None, None, Some(0)),
-            filter(None, Some(4), None),
-            filter(Some(7), None, None),
-            filter(None, Some(4), Some(0)),
-            filter(Some(7), None, Some(0)),
-            filter(Some(7), Some(4), None),
-            filter(Some(7), Some(4), Some(0)),
-        ];
-        for (route, filter) in filters.into_iter().enumerate() {
-            assert_eq!(demux.add(filter, route as u32), Ok(()));
-            assert_eq!(demux.add(filter, 99), Err(DemuxError::Duplicate));
-            // Each is more specific than those before.
-            for _ in 0..2 {
-                assert_eq!(demux.find(0, 4, 7, 0), Lookup::Route(route as u32));
-            }
-        }
-        for (route, filter) in filters.into_iter().enumerate().rev() {
-            assert_eq!(demux.find(0, 4, 7, 0), Lookup::Route(route as u32));
-            assert_eq!(demux.remove(&filter), Some(route as u32));
-            assert_eq!(demux.remove(&filter), None);
-        }
-        assert_eq!(demux.find(0, 4, 7, 0), Lookup::Unmatched);
-        assert_eq!(demux.stats().unmatched, 1);
-        assert!(demux.is_empty());
-    }
-
-    #[test]
-    fn ten_thousand_routes() {
-        let mut demux = Demux::new(None, 1);
-        for route in 0..10_000 {
-            assert_eq!(demux.add(filter(Some(route), None, None), route), Ok(()));
-        }
-        for route in 0..10_000 {
-            let found = demux.lookup(0, address(route * 3), Ssrc(route), PayloadType(0));
-            assert_eq!(found, Lookup::Route(route));
-        }
-        // One kind of filter: nothing is remembered per flow.
-        assert_eq!(demux.entries.len(), 10_000);
-        demux.assert_sound();
-    }
-
-    #[test]
-    fn strangers_get_a_route_after_some_packets() {
-        let mut demux = Demux::new(Some(LEARNING), 1);
-        demux.add(filter(None, None, Some(96)), 1).expect("room");
-        assert_eq!(demux.find(0, 2, 7, 0), Lookup::Probation);
-        assert_eq!(demux.find(0, 4, 7, 0), Lookup::Probation); // from elsewhere
-        assert_eq!(demux.find(0, 2, 7, 0), Lookup::Probation);
-        assert_eq!(demux.find(0, 2, 7, 0), Lookup::Stranger);
-        assert_eq!(demux.find(0, 2, 7, 0), Lookup::Probation); // said once
-        assert_eq!(demux.learn(0, address(2), Ssrc(7), 5), Ok(()));
-        // Also with other payload types, such as events beside speech; but not with a type that has a route.
-        for payload_type in [0, 101, 0, 101] {
-            assert_eq!(demux.find(0, 2, 7, payload_type), Lookup::Route(5));
-        }
-        assert_eq!(demux.find(0, 2, 9, 96), Lookup::Route(1));
-        let stats = demux.stats();
-        assert_eq!((stats.probation, stats.unclaimed, stats.matched), (3, 1, 5));
-    }
-
-    #[test]
-    fn idle_routes_expire_and_busy_ones_do_not() {
-        // With a payload type in use flows are remembered, whose use keeps the route.
-        for with_flows in [false, true] {
-            let mut demux = Demux::new(Some(LEARNING), 1);
-            if with_flows {
-                demux.add(filter(None, None, Some(96)), 1).expect("room");
-            }
-            demux.learn(0, address(2), Ssrc(7), 5).expect("room");
-            demux.learn(0, address(2), Ssrc(8), 6).expect("room");
-            for now_s in 0..60 {
-                assert_eq!(demux.find(now_s * S, 2, 7, 0), Lookup::Route(5));
-                demux.expire(now_s * S);
-            }
-            let expired = demux.poll_expired();
-            assert_eq!(expired, Some((filter(Some(8), Some(2), None), 6)));
-            assert_eq!(demux.poll_expired(), None);
-            assert_eq!(demux.find(60 * S, 2, 8, 0), Lookup::Probation);
-            demux.expire(100 * S);
-            assert_eq!(demux.poll_expired().map(|(_, route)| route), Some(5));
-            assert_eq!(demux.stats().routes_expired, 2);
-        }
-    }
-
-    #[test]
-    fn the_least_used_learned_route_makes_room() {
-        let mut demux = Demux::new(Some(LEARNING), 1);
-        for ssrc in 0..4 {
-            demux.learn(0, address(3), Ssrc(ssrc), ssrc).expect("room");
-        }
-        assert_eq!(demux.find(5 * S, 3, 0, 0), Lookup::Route(0));
-        demux.learn(5 * S, address(3), Ssrc(4), 4).expect("room");
-        assert_eq!(
-            demux.poll_expired(),
-            Some((filter(Some(1), Some(3), None), 1))
-        );
-        assert_eq!(demux.len(), 4);
-        assert_eq!(demux.stats().routes_evicted, 1);
-    }
-
-    #[test]
-    fn a_flood_of_strangers_evicts_its_own() {
-        let mut demux = Demux::new(Some(LEARNING), 1);
-        demux.add(filter(Some(7), None, None), 1).expect("room");
-        demux.learn(0, address(2), Ssrc(8), 2).expect("room");
-        for round in 0..100_000_u32 {
-            let found = demux.lookup(0, address(round), Ssrc(round | 1 << 31), PayloadType(0));
-            assert_eq!(found, Lookup::Probation);
-        }
-        demux.assert_sound();
-        assert!(demux.entries.len() <= 2 + LEARNING.strangers_max);
-        assert_eq!(demux.find(0, 4, 7, 0), Lookup::Route(1));
-        assert_eq!(demux.find(0, 2, 8, 0), Lookup::Route(2));
-        assert!(demux.stats().strangers_evicted >= 99_000);
-    }
-
-    #[test]
-    fn flows_are_bounded() {
-        let mut demux = Demux::new(None, 1);
-        demux.add(filter(None, Some(2), None), 1).expect("room");
-        demux.add(filter(Some(7), None, None), 2).expect("room");
-        for ssrc in 100..100 + FLOWS_MAX as u32 + 1000 {
-            let found = demux.lookup(u64::from(ssrc) * S, address(2), Ssrc(ssrc), PayloadType(0));
-            assert_eq!(found, Lookup::Route(1));
-        }
-        assert_eq!(demux.lists[FLOWS].length, FLOWS_MAX);
-        demux.assert_sound();
-    }
-
-    #[test]
-    fn addresses_are_told_apart_by_all_they_have() {
-        let addresses: [SocketAddr; 6] = [
-            "192.0.2.1:5000".parse().expect("an address"),
-            "192.0.2.1:5001".parse().expect("an address"),
-            "[::c000:201]:5000".parse().expect("an address"),
-            "[::ffff:c000:201]:5000".parse().expect("an address"),
-            "[fe80::1%2]:5000".parse().expect("an address"),
-            "[fe80::1%3]:5000".parse().expect("an address"),
-        ];
-        let mut demux = Demux::new(
-            Some(Learning {
-                routes_max: 9,
-                ..LEARNING
-            }),
-            1,
-        );
-        for (route, from) in addresses.into_iter().enumerate() {
-            demux.learn(0, from, Ssrc(7), route as u32).expect("room");
-        }
-        for (route, from) in addresses.into_iter().enumerate() {
-            let found = demux.lookup(0, from, Ssrc(7), PayloadType(0));
-            assert_eq!(found, Lookup::Route(route as u32));
-            let filter = Filter {
-                ssrc: Some(Ssrc(7)),
-                from: Some(from),
-                payload_type: None,
-            };
-            assert_eq!(demux.remove(&filter), Some(route as u32));
-        }
-    }
-
-    /// All filters that fit, the most specific one first.
-    fn naive(routes: &[(Filter, u32)], host: u32, ssrc: u32, payload_type: u8) -> Option<u32> {
-        let fits = |filter: &Filter| {
-            filter.ssrc.is_none_or(|its| its == Ssrc(ssrc))
-                && filter.from.is_none_or(|its| its == address(host))
-                && filter
-                    .payload_type
-                    .is_none_or(|its| its == PayloadType(payload_type))
-        };
-        let says = |filter: &Filter| {
-            let (ssrc, from, payload_type) = (
-                filter.ssrc.is_some(),
-                filter.from.is_some(),
-                filter.payload_type.is_some(),
-            );
-            let fields = u8::from(ssrc) + u8::from(from) + u8::from(payload_type);
-            (fields, ssrc, from)
-        };
-        let all = routes.iter().filter(|(filter, _)| fits(filter));
-        all.max_by_key(|(filter, _)| says(filter))
-            .map(|(_, route)| *route)
-    }
-
-    proptest! {
-        #[test]
-        fn routes_are_those_of_the_naive_table(
-            steps in prop::collection::vec(
-                (0..6_u8, prop::option::of(0..4_u32), prop::option::of(0..4_u32), prop::option::of(0..3_u8)),
-                1..200),
-            seed in any::<u64>(),
-        ) {
-            let mut demux = Demux::new(None, seed);
-            let mut routes: Vec<(Filter, u32)> = Vec::new();
-            for (at, (kind, ssrc, host, payload_type)) in steps.into_iter().enumerate() {
-                let filter = filter(ssrc, host, payload_type);
-                let known = routes.iter().position(|(other, _)| *other == filter);
-                match kind {
-                    0 => {
-                        let added = demux.add(filter, at as u32);
-                        prop_assert_eq!(added.is_ok(), known.is_none());
-                        if added.is_ok() {
-                            routes.push((filter, at as u32));
-                        }
-                    }
-                    1 => {
-                        let expected = known.map(|known| routes.remove(known).1);
-                        prop_assert_eq!(demux.remove(&filter), expected);
-                    }
-                    _ => {
-                        let (ssrc, host) = (ssrc.unwrap_or(9), host.unwrap_or(9));
-                        let payload_type = payload_type.unwrap_or(9);
-                        let found = demux.find(at as u64 * S, host, ssrc, payload_type);
-                        let expected = naive(&routes, host, ssrc, payload_type);
-                        prop_assert_eq!(found, expected.map_or(Lookup::Unmatched, Lookup::Route));
-                    }
-                }
-            }
-        }
-
-        #[test]
-        fn a_learning_table_stays_sound(
-            steps in prop::collection::vec((0..8_u8, 0..12_u32, 0..3_u32, 0..3_u8, 0..4_u64), 1..300),
-        ) {
-            let mut demux = Demux::new(Some(LEARNING), 1);
-            let (mut now_ns, mut learned) = (0, 0);
-            for (kind, ssrc, host, payload_type, wait_s) in steps {
-                now_ns += wait_s * S;
-                let announced = match kind {
-                    0 => {
-                        let _ = demux.add(filter(Some(ssrc), None, None), 1);
-                        false
-                    }
-                    1 => {
-                        let _ = demux.add(filter(None, None, Some(payload_type)), 2);
-                        false
-                    }
-                    2 => {
-                        let _ = demux.remove(&filter(Some(ssrc), None, None));
-                        let _ = demux.remove(&filter(None, None, Some(payload_type)));
-                        false
-                    }
-                    3 => {
-                        demux.expire(now_ns);
-                        false
-                    }
-                    _ => demux.find(now_ns, host, ssrc, payload_type) == Lookup::Stranger,
-                };
-                if announced {
-                    prop_assert_eq!(demux.learn(now_ns, address(host), Ssrc(ssrc), 1000 + learned), Ok(()));
-                    learned += 1;
-                    prop_assert_eq!(
-                        demux.find(now_ns, host, ssrc, payload_type), Lookup::Route(999 + learned));
-                }
-                demux.assert_sound();
-                prop_assert!(demux.lists[STRANGERS].length <= LEARNING.strangers_max);
-                prop_assert!(demux.lists[LEARNED].length <= LEARNING.routes_max);
-            }
-            // Every learned route is either present or was reported.
-            let mut gone = 0;
-            while demux.poll_expired().is_some() {
-                gone += 1;
-            }
-            let stats = demux.stats();
-            prop_assert_eq!(gone + stats.expired_dropped, stats.routes_evicted + stats.routes_expired);
-        }
-    }
-}
+mod tests;

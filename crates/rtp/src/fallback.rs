@@ -1,21 +1,22 @@
-//! Which of several inputs is heard: the first of them in order that is well.
+//! Chooses one of several inputs: the first in order that delivers.
 //!
 //! ```text
 //!               silent for `timeout`                 silent for `timeout`
 //!   0: main ───────────────────────→ 1: fallback ───────────────────────→ 2: fallback ...
-//!      ↑ ←─── well for `recover_after` ──┘ ←────── well for `recover_after` ──┘
+//!      ↑ ←─ healthy for `recover_after` ─┘ ←──── healthy for `recover_after` ─┘
 //! ```
 //!
-//! An input is well while its packets come: from the first one on, until none has come for the time-out of the next input. One that is made here, such as a
-//! tone, is always well. When the active input falls silent, the first one that is well follows; the last one, if none is. While the
-//! active input is well, a better one is taken back once it has been well for the active one's `recover_after` without a break.
+//! An input is healthy while its packets arrive: from the first one on, until none has arrived for the time-out of the next
+//! input. An input produced here, such as a tone, is always healthy. When the active input falls silent, the first healthy one
+//! replaces it, or the last one if none is healthy. While the active input is healthy, a better one replaces it after being
+//! healthy for the active one's `recover_after` without a break.
 //!
-//! Pure logic: the owner says which input was heard, and asks which one is to be.
+//! Pure logic: the owner reports packets of each input and asks which input is to be active.
 
 /// The health of an input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Health {
-    /// Nothing has come for its time-out, or ever.
+    /// No packet arrived within its time-out, or ever.
     Silent,
     /// Packets come.
     Well { since_ns: u64, heard_ns: u64 },
@@ -26,25 +27,25 @@ enum Health {
 /// Settings of a fallback: of each input but the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FallbackConfig {
-    /// How long the input before it may be silent, ns. The last input has its own time-out for itself.
+    /// Silence of the previous input after which this one replaces it, ns. The last input uses its own time-out for itself, too.
     pub timeout_ns: u64,
-    /// How long a better input must be well before it is taken back from this one, ns.
+    /// Time for which a better input must be healthy before it replaces this one, ns.
     pub recover_after_ns: u64,
-    /// It needs no packets: a tone, silence, a file.
+    /// Whether it needs no packets, such as a tone, silence or a file.
     pub is_constant: bool,
 }
 
-/// Another input is active.
+/// A change of the active input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Switch {
-    /// The input before: 0 is the main one.
+    /// The previous input; 0 is the main one.
     pub from: usize,
-    /// The input now.
+    /// The new input.
     pub to: usize,
 }
 
 impl Switch {
-    /// To a better input.
+    /// Whether the change is to a better input.
     #[must_use]
     pub fn is_recovery(self) -> bool {
         self.to < self.from
@@ -57,7 +58,7 @@ impl Switch {
 /// [`poll`](Fallbacks::poll) until it returns `None`. Times are ns on one monotonic clock.
 #[derive(Debug)]
 pub struct Fallbacks {
-    /// Of the inputs but the first.
+    /// Settings of all inputs except the first.
     configs: Vec<FallbackConfig>,
     healths: Vec<Health>,
     active: usize,
@@ -65,16 +66,19 @@ pub struct Fallbacks {
 }
 
 impl Fallbacks {
-    /// The main input, and these behind it. It is active, and has its time-out from now on to begin.
+    /// Creates the state for the main input and these fallbacks. The main input is active and must start within its time-out.
     #[must_use]
     pub fn new(now_ns: u64, configs: &[FallbackConfig]) -> Fallbacks {
         let main = Health::Well {
             since_ns: now_ns,
             heard_ns: now_ns,
         };
-        let of_config = |config: &FallbackConfig| match config.is_constant {
-            true => Health::Constant,
-            false => Health::Silent,
+        let of_config = |config: &FallbackConfig| {
+            if config.is_constant {
+                Health::Constant
+            } else {
+                Health::Silent
+            }
         };
         Fallbacks {
             healths: std::iter::once(main)
@@ -86,7 +90,7 @@ impl Fallbacks {
         }
     }
 
-    /// A packet of this input has come. Others than live inputs are ignored.
+    /// Notes a packet of this input. Inputs that are not live are ignored.
     #[inline]
     pub fn handle_heard(&mut self, now_ns: u64, input: usize) {
         self.expire(now_ns, input);
@@ -102,7 +106,7 @@ impl Fallbacks {
         }
     }
 
-    /// The change that is due, if there is one.
+    /// The change that is due, if any.
     #[inline]
     pub fn poll(&mut self, now_ns: u64) -> Option<Switch> {
         for input in 0..self.healths.len() {
@@ -126,20 +130,20 @@ impl Fallbacks {
         })
     }
 
-    /// When to poll if nothing is heard before.
+    /// Time of the next poll if no packet arrives before.
     #[must_use]
     pub fn next_timeout(&self) -> Option<u64> {
         let better = (0..self.active).filter_map(|input| self.recovers_at(input));
         better.chain(self.expires_at(self.active)).min()
     }
 
-    /// The input that is heard.
+    /// The active input.
     #[must_use]
     pub fn active(&self) -> usize {
         self.active
     }
 
-    /// How often it has changed.
+    /// Number of changes of the active input.
     #[must_use]
     pub fn switches(&self) -> u64 {
         self.switches
@@ -151,17 +155,17 @@ impl Fallbacks {
         }
     }
 
-    /// When an input that is well counts as silent, if nothing is heard of it.
+    /// Time at which a healthy input becomes silent if no more packets arrive.
     fn expires_at(&self, input: usize) -> Option<u64> {
         let Health::Well { heard_ns, .. } = *self.healths.get(input)? else {
             return None;
         };
-        // Of the input behind it.
+        // The time-out of the next input.
         let config = self.configs.get(input).or(self.configs.last())?;
         Some(heard_ns.saturating_add(config.timeout_ns))
     }
 
-    /// When a better input is taken back, if it stays well.
+    /// Time at which a better input becomes active if it stays healthy.
     fn recovers_at(&self, input: usize) -> Option<u64> {
         let Health::Well { since_ns, .. } = self.healths[input] else {
             return None;
@@ -194,7 +198,7 @@ mod tests {
         }
     }
 
-    /// Packets of inputs, by milliseconds, in order; returns the changes.
+    /// Plays packets of inputs, by milliseconds, in order; returns the changes.
     fn play(
         configs: &[FallbackConfig],
         heard: &[(u64, usize)],
@@ -210,7 +214,7 @@ mod tests {
             if now_ns > until_ms * MS {
                 return changes;
             }
-            // As on a shard: what has arrived is handled before what is due.
+            // As on a shard, packets that have arrived are handled before timers.
             while let Some((_, input)) = heard.next_if(|(ms, _)| ms * MS == now_ns) {
                 fallbacks.handle_heard(now_ns, *input);
             }
@@ -248,7 +252,7 @@ mod tests {
         assert_eq!(changes, [to(1500, 0, 1), to(7000, 1, 0)]);
     }
 
-    /// Half a second on, a second off: never well for two seconds.
+    /// Half a second on, a second off: never healthy for two seconds.
     #[test]
     fn a_flapping_input_is_left_alone() {
         let flapping = (0..30).flat_map(|n| stream(0, 1000 + n * 1500, 1500 + n * 1500));
@@ -262,7 +266,7 @@ mod tests {
         assert_eq!(play(&configs, &[], 60_000), [to(500, 0, 3)]);
         let configs = [live(500, 1000), live(300, 1000)];
         assert_eq!(play(&configs, &[], 60_000), [to(500, 0, 2)]);
-        // What comes then is better than silence, at once; the first fallback lasts for 300 ms behind its last packet.
+        // Packets then are better than silence, at once; the first fallback lasts for 300 ms after its last packet.
         let heard = stream(1, 10_000, 10_101);
         let changes = play(&configs, &heard, 60_000);
         assert_eq!(changes, [to(500, 0, 2), to(10_000, 2, 1), to(10_400, 1, 2)]);
@@ -280,7 +284,7 @@ mod tests {
         assert_eq!(play(&configs, &heard, 19_999), expected);
     }
 
-    /// Each millisecond, from the whole history: what is well, and what follows of it.
+    /// Evaluates the rules each millisecond from the whole history.
     fn naively(
         configs: &[FallbackConfig],
         heard: &[(u64, usize)],
@@ -290,7 +294,7 @@ mod tests {
         let mut active = 0;
         let limit_ms = |input: usize| configs[input.min(configs.len() - 1)].timeout_ns / MS;
         for now in 0..=until_ms {
-            // Since when an input is well.
+            // Start of an input's healthy time.
             let well_since = |input: usize| {
                 if input > 0 && configs[input - 1].is_constant {
                     return Some(0);
@@ -334,7 +338,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_does_what_its_naive_twin_does(
+        fn behaves_like_its_naive_twin(
             settings in prop::collection::vec((1_u64..60, 0_u64..200), 1..4),
             has_tone: bool,
             steps in prop::collection::vec((1_u64..90, 0_usize..4), 0..80),
@@ -343,10 +347,7 @@ mod tests {
             let configs: Vec<_> = settings
                 .into_iter()
                 .enumerate()
-                .map(|(n, (timeout_ms, recover_ms))| match has_tone && n + 1 == count {
-                    true => tone(timeout_ms, recover_ms),
-                    false => live(timeout_ms, recover_ms),
-                })
+                .map(|(n, (timeout_ms, recover_ms))| if has_tone && n + 1 == count { tone(timeout_ms, recover_ms) } else { live(timeout_ms, recover_ms) })
                 .collect();
             let mut at_ms = 0;
             let heard: Vec<_> = steps

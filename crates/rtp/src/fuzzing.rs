@@ -1,24 +1,17 @@
-//! The fuzz targets' bodies. They stand here so that the corpora in `fuzz/corpus` replay under `cargo test`
-//! (`tests/corpus.rs`), without the nightly compiler that a fuzzer needs.
+//! The fuzz targets' bodies. They are in the library so that the corpora in `fuzz/corpus` replay under `cargo test`
+//! (`tests/it/corpus.rs`), without the nightly compiler that a fuzzer needs.
 //!
-//! Each function panics where an invariant does not hold.
+//! Each function panics if an invariant is violated.
 
 mod call;
 mod codec;
-mod jitter;
 mod packet;
-#[cfg(feature = "srtp")]
-mod protection;
 mod session;
-#[cfg(feature = "srtp")]
-mod srtp;
 
 pub use call::{call, leg};
 pub use codec::codec;
-pub use jitter::{Watched, jitter};
 pub use packet::packet;
-#[cfg(feature = "srtp")]
-pub use protection::protection;
 pub use session::{rtcp, session};
+pub use threadbare_jitter::fuzzing::{Watched, jitter};
 #[cfg(feature = "srtp")]
-pub use srtp::srtp;
+pub use threadbare_srtp::fuzzing::{protection, srtp};

@@ -1,9 +1,9 @@
 //! Building blocks for RTP audio that never read a clock, draw a random number or touch a socket.
 //!
-//! For programs that receive, send, join or judge RTP audio and have sockets and threads of their own: they hand in packets and the time,
-//! and take what is due.
+//! For programs that handle RTP audio with their own sockets and threads. They pass in packets and the time, and take the output
+//! that is due.
 //!
-//! A receiver of PCMU. Datagrams come out of order, and one is lost:
+//! A receiver of PCMU. Datagrams arrive out of order, and one is lost:
 //!
 //! ```
 //! use threadbare_rtp::g711::ULAW_TO_LINEAR;
@@ -55,11 +55,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Where to look next: [`leg`] does all this for one party of a call, with its RTCP; [`call`] joins two.
+//! Further reading: [`leg`] does all this for one party of a call, with its RTCP; [`call`] joins two.
 //!
 //! - [`id`]: sequence numbers, timestamps and their arithmetic.
 //! - [`packet`]: the header of a received packet.
-//! - [`tone`]: keys and call progress in the audio.
+//! - [`tone`]: DTMF digits and call progress tones in audio.
 //! - [`payload`]: the static payload types.
 //! - [`jitter`]: the jitter buffer.
 //! - [`call`]: two legs joined.
@@ -67,45 +67,39 @@
 //! - [`comfort`]: comfort noise.
 //! - [`conceal`]: packet-loss concealment.
 //! - [`convert`]: sample rates and channels.
-//! - [`quality`]: how good a call sounds, by the E-model.
+//! - [`quality`]: sound quality of a call by the E-model.
 //! - [`reception`]: loss, jitter and validity of one source.
 //! - [`session`]: RTCP, both directions.
 //! - [`srtp`]: encrypted and authenticated packets, keys from SDP.
-//! - [`missing`]: which packets to ask for again, and when.
+//! - [`missing`]: packets to request again, and when.
 //! - [`demux`]: finds the stream of a packet on a shared port.
-//! - [`dtmf`]: telephone events, from keys to packets.
-//! - [`fallback`]: which of several inputs is heard.
-//! - [`policy`]: where media may be sent.
-//! - [`leg`]: one party: who may send, order and delay, payload types, reports.
+//! - [`dtmf`]: telephone events, from digits to packets.
+//! - [`fallback`]: chooses one of several inputs.
+//! - [`policy`]: allowed destinations of media.
+//! - [`leg`]: one party: accepted senders, order and delay, payload types, reports.
 //! - [`g711`]: conversions between PCMU, PCMA and 16-bit linear audio.
 //! - [`l16`]: conversions from and to L16, linear audio in network byte order.
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used)]
 
 pub mod call;
-pub mod codec;
-pub mod comfort;
-pub mod conceal;
-pub mod convert;
 pub mod demux;
-pub mod dtmf;
 pub mod fallback;
 #[doc(hidden)]
 pub mod fuzzing;
-pub mod g711;
-pub mod id;
-pub mod jitter;
-pub mod l16;
 pub mod leg;
 pub mod missing;
-pub mod opus;
-pub mod packet;
-pub mod payload;
-pub mod policy;
 pub mod quality;
 pub mod reception;
-mod rng;
 pub mod session;
+
+#[doc(inline)]
+pub use threadbare_codec::{codec, comfort, conceal, convert, dtmf, g711, l16, opus, tone};
+#[doc(inline)]
+pub use threadbare_jitter as jitter;
+use threadbare_rtp_types::rng;
+#[doc(inline)]
+pub use threadbare_rtp_types::{id, packet, payload, policy};
 #[cfg(feature = "srtp")]
-pub mod srtp;
-pub mod tone;
+#[doc(inline)]
+pub use threadbare_srtp as srtp;

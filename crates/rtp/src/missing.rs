@@ -1,26 +1,25 @@
 //! Which packets of a stream to request again, and when (RFC 4585, section 6.2.1: generic NACK).
 //!
-//! Not every gap is a loss: packets overtake each other. And not every loss is worth a request: the packet may come too
-//! late for playout, or so many are missing that the network is out.
+//! Not every gap is a loss: packets overtake each other. Not every loss is worth a request, either: the packet may arrive too
+//! late for playout, or so many are missing that the network is down.
 
 use crate::id::{SeqNum, Ssrc};
 use crate::session::NACKS_MAX;
 
 /// An overtaken packet has this long to arrive before it is requested.
 pub const REORDER_NS: u64 = 10_000_000;
-/// Requests for the same packet, at most.
+/// Maximum number of requests for the same packet.
 pub const TRIES_MAX: u8 = 3;
-/// Between two tries lies a round trip, and at least this.
+/// Minimum time between two requests for a packet; otherwise it is a round trip.
 pub const RETRY_NS_MIN: u64 = 20_000_000;
 
-/// The packets that are missing from one stream at a time.
-/// **Contract.** [`handle`](Missing::handle) every accepted packet, in the order of arrival. At
-/// [`next_timeout`](Missing::next_timeout) or later, request the packets that [`poll`](Missing::poll) returns.
+/// The missing packets of one stream. **Contract.** [`handle`](Missing::handle) every accepted packet, in the order of arrival.
+/// At [`next_timeout`](Missing::next_timeout) or later, request the packets that [`poll`](Missing::poll) returns.
 #[derive(Debug, Clone, Default)]
 pub struct Missing {
     /// The packet with the highest number, and its source.
     newest: Option<(Ssrc, SeqNum)>,
-    /// In the order of their numbers, [`NACKS_MAX`] at most.
+    /// Sorted by number, at most [`NACKS_MAX`].
     packets: Vec<Absent>,
     given_up: u64,
 }
@@ -48,7 +47,7 @@ impl Missing {
                 return;
             }
             2..STEP_MAX => self.add(now_ns, newest, step - 1),
-            // An outage, which resending does not mend, or another numbering.
+            // An outage, which resending does not repair, or another numbering.
             _ => return self.begin(ssrc, seq),
         }
         self.newest = Some((ssrc, seq));
@@ -60,7 +59,7 @@ impl Missing {
         self.newest = Some((ssrc, seq));
     }
 
-    /// The `count` packets after `newest` are missing; the oldest ones make room for them.
+    /// Adds the `count` packets after `newest`; the oldest ones make room for them.
     fn add(&mut self, now_ns: u64, newest: SeqNum, count: i32) {
         let count = usize::try_from(count).unwrap_or(0);
         let excess = (self.packets.len() + count).saturating_sub(NACKS_MAX);
@@ -74,7 +73,7 @@ impl Missing {
         }));
     }
 
-    /// When [`poll`](Missing::poll) has output, if nothing arrives before.
+    /// Time at which [`poll`](Missing::poll) has output if nothing arrives before.
     #[must_use]
     pub fn next_timeout(&self) -> Option<u64> {
         self.packets.iter().map(|absent| absent.due_ns).min()
@@ -109,7 +108,7 @@ impl Missing {
         (!due.is_empty()).then_some((ssrc, due))
     }
 
-    /// These packets of the last [`poll`](Missing::poll) could not be requested: the try does not count.
+    /// Does not count the last try of these packets of [`poll`](Missing::poll), because they could not be requested.
     pub fn not_asked(&mut self, seqs: &[SeqNum]) {
         for absent in &mut self.packets {
             if seqs.contains(&absent.seq) {
@@ -124,14 +123,14 @@ impl Missing {
         self.packets.clear();
     }
 
-    /// Packets that were missing and are no longer requested.
+    /// Number of missing packets whose requests were given up.
     #[must_use]
     pub fn given_up(&self) -> u64 {
         self.given_up
     }
 }
 
-/// A step of this many numbers, either way, is no gap of a few packets.
+/// A step of at least this many numbers in either direction is not a gap of a few packets.
 const STEP_MAX: i32 = NACKS_MAX as i32 + 2;
 
 #[cfg(test)]
@@ -139,7 +138,7 @@ mod tests {
     use super::*;
 
     const MS: u64 = 1_000_000;
-    /// All is due, nothing too old.
+    /// A time at which everything is due and nothing is too old.
     const LATER: u64 = 500 * MS;
     const A: Ssrc = Ssrc(7);
 
@@ -160,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_is_asked_for_unless_the_packets_come_meanwhile() {
+    fn gap_is_requested_unless_the_packets_arrive() {
         let mut missing = missing_after(&[65_533, 0, 4, 2]);
         assert_eq!(poll(&mut missing, REORDER_NS - 1), [0_u16; 0]);
         assert_eq!(missing.next_timeout(), Some(REORDER_NS));
@@ -183,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_asked_for_ever_nor_sooner_than_an_answer_can_come() {
+    fn requests_are_bounded_and_wait_for_a_round_trip() {
         let mut missing = missing_after(&[0, 2]);
         let mut tries = Vec::new();
         while let Some(now_ns) = missing.next_timeout() {
@@ -196,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_asked_for_is_tried_again() {
+    fn unsent_request_is_repeated() {
         let mut missing = missing_after(&[0, 2]);
         let mut tries = 0;
         while let Some((_, seqs)) = missing
@@ -206,19 +205,19 @@ mod tests {
             missing.not_asked(&seqs);
             tries += 1;
         }
-        // Each 20 ms from the 10th on, as long as it is of use.
+        // Each 20 ms from the 10th on, as long as it is useful.
         assert_eq!((tries, missing.given_up()), (10, 1));
     }
 
     #[test]
-    fn what_would_come_too_late_is_not_asked_for() {
+    fn packet_that_would_be_late_is_not_requested() {
         let mut missing = missing_after(&[0, 2]);
         assert_eq!(missing.poll(40 * MS, None, 40 * MS), None);
         assert_eq!((missing.next_timeout(), missing.given_up()), (None, 1));
     }
 
     #[test]
-    fn an_outage_a_restart_and_another_sender_are_no_gaps() {
+    fn outage_restart_and_new_sender_are_not_gaps() {
         let most = NACKS_MAX as u16;
         let mut missing = missing_after(&[0, most + 1]);
         assert_eq!(poll(&mut missing, LATER), (1..=most).collect::<Vec<_>>());

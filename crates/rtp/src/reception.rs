@@ -1,8 +1,8 @@
 //! Reception statistics of one source: whether the source is real, how many packets are missing, how unevenly they
 //! arrive. RFC 3550, appendices A.1, A.3 and A.8.
 //!
-//! Times of arrival are 64-bit nanoseconds and stay so: an arrival clock that is cut down to 32 bits of some unit
-//! makes the jitter explode each time it wraps.
+//! Arrival times stay 64-bit nanoseconds: an arrival clock cut to 32 bits of some unit makes the jitter explode each time it
+//! wraps.
 
 use crate::id::{ExtSeq, NS_PER_S, RtpTime, SeqNum};
 
@@ -16,7 +16,7 @@ pub const MAX_MISORDER: u16 = 100;
 /// Longest difference of two packets' transit times that enters the jitter: 16 of them, as the estimator sums
 /// them up, still fit 64 bits. Two years; only a clock that jumps gets there.
 const TRANSIT_DIFFERENCE_NS_MAX: u64 = 1 << 56;
-/// No sequence number: what `bad_seq` holds when the last packet was a good one.
+/// Means "none": the value of `bad_seq` after a good packet.
 const NO_SEQ: u32 = u32::MAX;
 
 /// The verdict on a packet.
@@ -28,7 +28,7 @@ pub enum Receipt {
     Validated,
     /// In sequence, after a tolerable gap, reordered or a duplicate.
     Valid,
-    /// The second of two packets in a row at another place: the sender restarted. Statistics begin anew.
+    /// The second of two packets in a row at another place: the sender restarted. Statistics start again.
     Resync,
     /// Far from the sequence. Dropped, unless the next packet follows it.
     OutOfRange,
@@ -37,7 +37,7 @@ pub enum Receipt {
 /// Loss as a report block carries it (RFC 3550, section 6.4.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Loss {
-    /// Lost since the last report, in 256ths of what was expected.
+    /// Lost since the last report, in 256ths of the expected packets.
     pub fraction: u8,
     /// Lost since the beginning, -2^23..2^23. Negative when duplicates outnumber losses.
     pub cumulative: i32,
@@ -45,7 +45,7 @@ pub struct Loss {
 
 /// Reception statistics of one source.
 #[derive(Debug, Clone)]
-#[repr(C)] // The fields of every packet first, together.
+#[repr(C)] // Fields used for every packet come first, together.
 pub struct Reception {
     highest: ExtSeq,
     received: u64,
@@ -109,7 +109,7 @@ impl Reception {
             self.resyncs = self.resyncs.saturating_add(1);
             receipt = Receipt::Resync;
         }
-        // Else "duplicate or reordered packet": the highest number stays a maximum.
+        // Otherwise a "duplicate or reordered packet": the highest number stays the maximum.
         self.bad_seq = NO_SEQ;
         self.received += 1;
         self.note_timing(now_ns, time);
@@ -154,7 +154,7 @@ impl Reception {
         if self.has_previous {
             let arrival_ns = now_ns.wrapping_sub(self.arrived_ns).cast_signed();
             let units = i128::from(time.distance_from(self.time));
-            // At most 2^31 units of at most 10^9 ns: fits.
+            // At most 2^31 units of at most 10^9 ns, which fits.
             let sent_ns = ((units * i128::from(self.ns_per_unit_q32)) >> 32) as i64;
             let difference_ns = arrival_ns
                 .saturating_sub(sent_ns)
@@ -168,8 +168,8 @@ impl Reception {
         self.time = time;
     }
 
-    /// Timestamps count at another rate from now on. The jitter stays: in nanoseconds, it needs no conversion (the
-    /// trouble that RFC 7160 describes).
+    /// Changes the clock rate of the timestamps. The jitter stays: in nanoseconds, it needs no conversion (the trouble that RFC
+    /// 7160 describes).
     pub fn set_clock_rate(&mut self, clock_rate_hz: u32) {
         let clock_rate_hz = clock_rate_hz.max(1);
         if clock_rate_hz != self.clock_rate_hz {
@@ -223,13 +223,13 @@ impl Reception {
         self.expected().cast_signed() - self.received.cast_signed()
     }
 
-    /// How often the sender restarted its numbers.
+    /// Number of times that the sender restarted its numbers.
     #[must_use]
     pub fn resyncs(&self) -> u32 {
         self.resyncs
     }
 
-    /// When the last packet arrived that counted or was on probation.
+    /// Arrival time of the last packet that counted or was on probation.
     #[must_use]
     pub fn arrived_ns(&self) -> u64 {
         self.arrived_ns
@@ -333,8 +333,8 @@ mod tests {
             (&[3101], Receipt::OutOfRange), // 3000 ahead
             (&[3101, 3102], Receipt::Resync),
             (&[3101, 3103], Receipt::OutOfRange),
-            (&[3101, 102, 3102], Receipt::OutOfRange), // not in a row
-            (&[1], Receipt::OutOfRange),               // 100 late is what is refused
+            (&[3101, 102, 3102], Receipt::OutOfRange), // not consecutive
+            (&[1], Receipt::OutOfRange),               // 100 late
             (&[2], Receipt::Valid),                    // 99 late
             (&[101], Receipt::Valid),                  // a duplicate
         ];
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_begins_the_statistics_anew() {
+    fn restart_resets_the_statistics() {
         let mut reception = valid();
         handle(&mut reception, 110);
         assert_eq!(reception.lost(), 8);
@@ -386,7 +386,7 @@ mod tests {
         assert_eq!(reception.lost(), 0);
     }
 
-    /// A peer's jitter never goes down again.
+    /// In another implementation, the jitter value never decreased.
     #[test]
     fn jitter_decays_to_nothing() {
         let mut reception = Reception::new(RATE_HZ);
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn loss_is_clamped_to_what_a_report_can_say() {
+    fn loss_is_clamped_to_the_range_of_a_report() {
         let mut reception = valid();
         reception.received = 0;
         reception.highest.0 += 1 << 24;

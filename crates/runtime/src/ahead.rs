@@ -1,8 +1,8 @@
 //! Addresses of the agents' memory, for prefetching before they run.
 //!
-//! With thousands of agents taking turns, an agent's memory has left the cache by its turn. Reading the addresses from
-//! the slots would mean waiting for the slots. They are kept here, side by side; they are hints, which are prefetched
-//! and never dereferenced.
+//! With thousands of agents in turn, an agent's memory is out of the cache when its turn comes. Reading the addresses from the
+//! slots would mean waiting for the slots. So this list keeps them together. They are hints, which are prefetched and never
+//! dereferenced.
 
 use crate::sys::{CACHE_LINE, prefetch};
 
@@ -12,7 +12,7 @@ pub(crate) struct Footprint {
     slot: usize,
     agent: usize,
     agent_lines: usize,
-    /// Its wake-up, possibly last touched by another thread.
+    /// Its wake-up, possibly last used by another thread.
     wake: usize,
 }
 
@@ -51,10 +51,10 @@ fn address<T: ?Sized>(of: &T) -> usize {
     std::ptr::from_ref(of).cast::<u8>().addr()
 }
 
-/// Agents between one step of prefetching and the next: the time of two, some microseconds, is more than a fetch from
-/// memory takes.
+/// Number of agents between one step of prefetching and the next. Two agents take some microseconds, longer than a fetch from
+/// memory.
 pub(crate) const AHEAD: usize = 2;
-/// Cache lines of a slot, which may begin within a line.
+/// Number of cache lines of a slot, which may begin within a line.
 const SLOT_LINES: usize = 2;
 /// Cache lines of an agent worth fetching: the beginning, with the hot fields.
 const AGENT_LINES_MAX: usize = 10;

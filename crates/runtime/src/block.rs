@@ -1,4 +1,4 @@
-//! Waiting for a future on an ordinary thread: a real park, no polling.
+//! Waiting for a future on an ordinary thread, which parks without polling.
 
 use std::cell::Cell;
 use std::pin::pin;
@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use crate::sys::clock_now_ns;
 
-/// Runs `future` to its end on this thread, which sleeps in between; [`sleep_until`](crate::sleep_until) works inside.
-/// On a shard's thread this stalls every other resident: await instead.
+/// Runs `future` to its end on this thread, which sleeps in between; [`sleep_until`](crate::sleep_until) works inside it. On a
+/// shard's thread this blocks all other residents: await instead.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let parker = Arc::new(Parker {
         thread: thread::current(),
@@ -32,7 +32,8 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Polls the future of the surrounding [`block_on`] at this time again, of CLOCK_MONOTONIC. `false`: there is none.
+/// Requests another poll of the surrounding [`block_on`]'s future at this time of CLOCK_MONOTONIC. Returns `false` outside of
+/// [`block_on`].
 pub(crate) fn set_alarm(deadline_ns: u64) -> bool {
     ALARM.with(|alarm| {
         let known = alarm.get();
@@ -43,7 +44,7 @@ pub(crate) fn set_alarm(deadline_ns: u64) -> bool {
     })
 }
 
-/// Whether a future of [`block_on`] is being polled on this thread.
+/// Whether this thread is polling a future of [`block_on`].
 pub(crate) fn is_inside() -> bool {
     ALARM.get().is_some()
 }
@@ -53,7 +54,7 @@ thread_local! {
     static ALARM: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// The alarm of the surrounding `block_on`, given back even by a panic.
+/// The alarm of the surrounding `block_on`, restored even after a panic.
 struct Alarm(Option<u64>);
 
 impl Drop for Alarm {
@@ -71,7 +72,7 @@ struct Parker {
 
 impl Parker {
     fn park_until(&self, alarm_ns: u64) {
-        // Other code may unpark this thread for its own reasons.
+        // Other code may unpark this thread for other reasons.
         while !self.woken.swap(false, Ordering::Acquire) {
             if alarm_ns == NEVER {
                 thread::park();

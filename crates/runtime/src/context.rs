@@ -1,4 +1,4 @@
-//! Contexts by name: users of the same name share the same threads.
+//! Named contexts: users of the same name share the same threads.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -13,11 +13,11 @@ use crate::shard::{Scheduling, Shard, StartError, current_shard_id};
 /// Requested settings of a context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// How long to collect events before a batch is handled; zero for no throttling.
+    /// Time in which events collect before a batch is handled; zero for no throttling.
     pub wait: Duration,
     /// -1: exactly one thread; 0: one per CPU core, or per CPU of the affinity; N: N threads.
     pub threads: i32,
-    /// Where and how its threads are scheduled, each of them alike.
+    /// Scheduling of each of its threads.
     pub scheduling: Scheduling,
 }
 
@@ -25,14 +25,14 @@ impl Default for Settings {
     fn default() -> Self {
         Settings {
             wait: Duration::ZERO,
-            threads: -1,
+            threads: THREADS_DEFAULT,
             scheduling: Scheduling::default(),
         }
     }
 }
 
 impl Settings {
-    /// The number of threads for the value of `threads`.
+    /// Number of threads for the value of `threads`.
     pub fn thread_count(&self) -> usize {
         match self.threads {
             0 if !self.scheduling.affinity.is_empty() => self.scheduling.affinity.len(),
@@ -57,9 +57,12 @@ impl fmt::Display for Settings {
     }
 }
 
-/// A second user requested other settings than the first, whose settings apply.
+/// A second user requested settings that differ from the first user's, which apply.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("context '{name}' already runs with {stands}; the requested {asked} are ignored")]
+#[error(
+    "context '{name}' already runs with {stands}; the requested {asked} are ignored: \
+     give all its users the same settings, or only the first"
+)]
 pub struct SettingsConflict {
     /// The context.
     pub name: String,
@@ -74,10 +77,10 @@ pub struct SettingsConflict {
 pub struct Context(Arc<Inner>);
 
 impl Context {
-    /// The context of this name, started if nobody uses it yet.
+    /// Returns the context of this name, and starts it for the first user.
     ///
     /// # Errors
-    /// When threads or descriptors run out, or the system refuses the affinity or the priority.
+    /// Fails if threads or descriptors run out, or if the system refuses the affinity or the priority.
     pub fn acquire(name: &str, settings: Settings) -> Result<Context, StartError> {
         let mut registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(inner) = registry.get(name).and_then(Weak::upgrade) {
@@ -112,7 +115,7 @@ impl Context {
         Ok(Context(inner))
     }
 
-    /// The context of this name, if it is in use.
+    /// Returns the context of this name, if it is in use.
     pub fn find(name: &str) -> Option<Context> {
         let registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
         registry.get(name).and_then(Weak::upgrade).map(Context)
@@ -128,18 +131,19 @@ impl Context {
         self.0.settings
     }
 
-    /// The warning for a user whose settings `asked` differ from the actual ones. A user who asks for no affinity or no
-    /// priority takes any.
+    /// The warning for a user whose settings `asked` differ from the actual ones. Settings that are left at their default
+    /// differ from nothing.
     pub fn conflict(&self, asked: Settings) -> Option<SettingsConflict> {
         let stands = self.0.settings;
         let (is, wants) = (stands.scheduling, asked.scheduling);
-        // The number of threads may have followed from the affinity.
+        // The number of threads may have been derived from the affinity.
         let threads = Settings {
             scheduling: is,
             ..asked
         };
-        let same = stands.wait == asked.wait
-            && stands.thread_count() == threads.thread_count()
+        let same = (asked.wait.is_zero() || stands.wait == asked.wait)
+            && (asked.threads == THREADS_DEFAULT
+                || stands.thread_count() == threads.thread_count())
             && (wants.affinity.is_empty() || wants.affinity == is.affinity)
             && (wants.priority == 0 || wants.priority == is.priority);
         (!same).then(|| SettingsConflict {
@@ -149,13 +153,13 @@ impl Context {
         })
     }
 
-    /// The thread for a new element: round-robin. The element stays on it for life.
+    /// Returns the thread for a new element: round-robin. The element stays on it for life.
     pub fn next_shard(&self) -> Shard {
         let turn = self.0.next.fetch_add(1, Ordering::Relaxed);
         self.0.shards[turn % self.0.shards.len()].clone()
     }
 
-    /// All its threads.
+    /// All threads of the context.
     pub fn shards(&self) -> &[Shard] {
         &self.0.shards
     }
@@ -175,7 +179,7 @@ impl fmt::Debug for Context {
     }
 }
 
-/// A context for observers.
+/// Information about a context, for observers.
 #[derive(Debug, Clone)]
 pub struct ContextInfo {
     /// Its name.
@@ -231,7 +235,7 @@ impl Drop for Inner {
             // Refused only if the thread has already ended.
             let _ = shard.command(|local| local.close());
         }
-        // A shard's thread cannot wait for itself, and must not hold up its neighbours while it waits for another.
+        // A shard's thread cannot wait for itself, and must not block its neighbours while it waits for another.
         if current_shard_id().is_some() {
             return;
         }
@@ -240,7 +244,7 @@ impl Drop for Inner {
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner);
         for thread in threads.drain(..) {
-            // Panics were reported where they happened.
+            // Panics have already been reported.
             let _ = thread.join();
         }
     }
@@ -265,5 +269,7 @@ fn thread_name(context: &str, index: usize, count: usize) -> String {
 
 static REGISTRY: LazyLock<Mutex<HashMap<String, Weak<Inner>>>> = LazyLock::new(Mutex::default);
 static NEXT_SHARD: AtomicU64 = AtomicU64::new(0);
-/// A higher number of threads in one context is a configuration mistake.
+/// Maximum number of threads; more in one context is a configuration mistake.
 const THREADS_MAX: usize = 1024;
+/// Exactly one thread.
+const THREADS_DEFAULT: i32 = -1;

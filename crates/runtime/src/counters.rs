@@ -1,4 +1,4 @@
-//! Counters of a shard. One writer, the shard's thread; readers take relaxed snapshots without a lock.
+//! Counters of a shard. Only the shard's thread writes them; readers take relaxed snapshots without a lock.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -11,15 +11,15 @@ pub struct CountersSnapshot {
     pub busy_ns: u64,
     /// Packets reported by agents with [`crate::Cx::count_packets`].
     pub packets: u64,
-    /// Agents that live on the shard.
+    /// Number of agents on the shard.
     pub agents: u64,
-    /// Longest ready queue seen at the start of a pass.
+    /// Longest ready queue at the start of a pass.
     pub ready_max: u64,
-    /// How late slices started.
+    /// Lateness of the slices.
     pub lateness: Lateness,
 }
 
-/// Slice lateness: the time from a slice's edge to its begin, nanoseconds.
+/// Lateness of slices, in ns: the time from a slice's edge to its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Lateness {
     /// Slices counted.
@@ -30,8 +30,8 @@ pub struct Lateness {
     pub p99_ns: u64,
     /// The maximum, exact.
     pub max_ns: u64,
-    /// How late slices began in the recent past, also by slices that lasted too long: the maximum, which fades by an
-    /// eighth with each slice and stands still while there are none.
+    /// Recent lateness of slices, including slices that lasted too long. It is a maximum that fades by an eighth with each slice,
+    /// and does not change without slices.
     pub recent_ns: u64,
 }
 
@@ -66,7 +66,8 @@ impl Counters {
         self.lateness_max_ns.raise_to(late_ns);
     }
 
-    /// A slice begins so long after the end of the wait: not after an edge, of which a slice that lasts too long skips some.
+    /// Counts a slice that began `late_ns` after the end of the wait. Edges are not used here, because a slice that lasts too
+    /// long skips some.
     pub(crate) fn slice_overdue_by(&self, late_ns: u64) {
         let recent_ns = self.lateness_recent_ns.get();
         let faded_ns = recent_ns - recent_ns / FADES_IN;
@@ -123,10 +124,10 @@ impl Counter {
     }
 }
 
-/// A late slice is forgotten over about this many.
+/// Number of slices over which a late one is forgotten.
 const FADES_IN: u64 = 8;
 
-/// Four buckets an octave from 1 µs up to over an hour.
+/// Four buckets per octave, from 1 µs up to over an hour.
 const BUCKETS: usize = 128;
 
 fn bucket_of(ns: u64) -> usize {

@@ -1,18 +1,18 @@
-//! Sets of CPUs, written as the kernel writes them: "0,2-3".
+//! Sets of CPUs in the kernel's text form: "0,2-3".
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A set of CPUs by their numbers. Text form: numbers and ranges with commas between them, such as "0,2-3", as in
-/// `taskset --cpu-list`; empty for none.
+/// A set of CPU numbers. Text form: numbers and ranges separated by commas, such as "0,2-3", as in `taskset --cpu-list`; empty
+/// for an empty set.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Hash)]
 #[repr(transparent)]
 pub struct CpuSet(pub(crate) [u64; WORDS]);
 
-/// Why a text is no set of CPUs.
+/// Why a text is not a set of CPUs.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "'{text}' is no list of CPUs: allowed are numbers from 0 to {} and ranges of them, such as 0,2-3; empty for none",
+    "'{text}' is not a list of CPUs: expected numbers from 0 to {} and ranges of them, such as 0,2-3; empty for none",
     CPUS_MAX - 1
 )]
 pub struct NoCpuList {
@@ -24,7 +24,7 @@ impl CpuSet {
     /// All CPUs that a set can name.
     pub(crate) const ALL: CpuSet = CpuSet([u64::MAX; WORDS]);
 
-    /// Whether no CPU is in the set.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0 == [0; WORDS]
     }
@@ -34,12 +34,12 @@ impl CpuSet {
         self.0.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// Whether the set has this CPU.
+    /// Whether the set contains this CPU.
     pub fn contains(&self, cpu: usize) -> bool {
         cpu < CPUS_MAX && self.0[cpu / 64] >> (cpu % 64) & 1 == 1
     }
 
-    /// The CPUs of this set that `other` lacks.
+    /// Returns the CPUs of this set that are not in `other`.
     pub fn without(&self, other: &CpuSet) -> CpuSet {
         CpuSet(std::array::from_fn(|i| self.0[i] & !other.0[i]))
     }
@@ -56,7 +56,7 @@ impl FromStr for CpuSet {
         let refused = || NoCpuList {
             text: text.to_owned(),
         };
-        // Digits only: a number's own parser takes a sign, too.
+        // Digits only: the parser of numbers would also accept a sign.
         let number = |digits: &str| -> Option<usize> {
             let digits = digits.trim();
             let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -110,7 +110,7 @@ impl fmt::Debug for CpuSet {
     }
 }
 
-/// The size of the kernel's own interface in the C library (`cpu_set_t`).
+/// Size of the C library's interface to the kernel (`cpu_set_t`).
 const CPUS_MAX: usize = 1024;
 const WORDS: usize = CPUS_MAX / 64;
 
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_refused_with_its_text() {
+    fn invalid_cpu_list_is_refused_with_its_text() {
         for text in [
             ",",
             "0,",

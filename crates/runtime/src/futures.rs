@@ -13,9 +13,9 @@ use crate::shard::{Local, Shard, current_shard_id};
 impl Context {
     /// Runs a future on the next of the context's threads ([`next_shard`](Self::next_shard)), from the next slice on.
     ///
-    /// The task ends with its future, by [`JoinHandle::abort`], or with the context: a handle does not keep the context
-    /// in use. (A future that owns a [`Context`] does.) A panic of the future ends the task alone; it is logged, and goes to
-    /// whoever awaits the handle.
+    /// The task ends with its future, by [`JoinHandle::abort`], or with the context: a handle does not keep the context in use.
+    /// (A future that owns a [`Context`] does.) A panic of the future ends only this task. It is logged, and awaiting the handle
+    /// returns it.
     pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
     where
         F: Future + Send + 'static,
@@ -27,11 +27,12 @@ impl Context {
         handle
     }
 
-    /// Runs a future on the current thread, which is one of the context's; the future need not be `Send`. Otherwise
-    /// like [`spawn`](Self::spawn).
+    /// Runs a future on the current thread, which must be one of the context's; the future need not be `Send`. Otherwise it acts
+    /// as [`spawn`](Self::spawn).
     ///
     /// # Panics
-    /// On any other thread, as the future could not leave it: use [`spawn_from_within`](Self::spawn_from_within) there.
+    /// Panics on any other thread, because the future could not leave it: use [`spawn_from_within`](Self::spawn_from_within)
+    /// there.
     #[track_caller]
     pub fn spawn_local<F>(&self, future: F) -> JoinHandle<F::Output>
     where
@@ -64,12 +65,12 @@ impl Context {
         handle
     }
 
-    /// Runs a future on the context, as [`spawn`](Self::spawn) does, while this thread sleeps until the result is there.
-    /// (A main context's `block_on` runs the future on the calling thread; so does [`block_on`](crate::block_on).)
+    /// Runs a future on the context, as [`spawn`](Self::spawn) does, while this thread sleeps until the result is ready. (A main
+    /// context's `block_on` runs the future on the calling thread; so does [`block_on`](crate::block_on).)
     ///
     /// # Errors
-    /// [`JoinError`] if the future panicked. On a thread of any context: refused
-    /// ([`is_refused`](JoinError::is_refused)), as the sleep would hold up all others there.
+    /// Fails with [`JoinError`] if the future panicked. Refused on a thread of any context
+    /// ([`is_refused`](JoinError::is_refused)), because the sleep would block all others there.
     pub fn block_on<F>(&self, future: F) -> Result<F::Output, JoinError>
     where
         F: Future + Send + 'static,
@@ -92,7 +93,8 @@ where
     Local::with_current(|local| local.spawn_local(task).detach());
 }
 
-/// A closure on its way to the context. Its fields are dropped in this order: the end is told after the closure is gone.
+/// A closure on its way to the context. Its fields are dropped in this order, so the end is reported after the closure is
+/// dropped.
 struct Start<C, T> {
     f: C,
     promise: Promise<T>,
@@ -117,9 +119,9 @@ where
     }
 }
 
-/// A future whose end, whatever it is, is told to a [`JoinHandle`], after the future has been dropped.
+/// A future whose end, of any kind, is reported to a [`JoinHandle`] after the future has been dropped.
 struct Supervised<F: Future> {
-    /// Boxed: dropped on its own, before the task is.
+    /// Boxed, so that it can be dropped before the task.
     future: Option<Pin<Box<F>>>,
     promise: Option<Promise<F::Output>>,
 }
@@ -132,7 +134,7 @@ impl<F: Future> Supervised<F> {
         }
     }
 
-    /// Drops the future and tells how it ended. `result`: of the future, `None` if it was stopped.
+    /// Drops the future and reports its end. `result` is the result of the future, `None` if it was stopped.
     fn end(&mut self, result: Option<Result<F::Output, JoinError>>) {
         let future = self.future.take();
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(future)));
@@ -143,7 +145,7 @@ impl<F: Future> Supervised<F> {
             Ok(()) => result.unwrap_or_else(|| Err(JoinError::cancelled())),
             Err(payload) => Err(panicked(payload)),
         };
-        // A result that nobody awaits is dropped here.
+        // Without a waiting handle, the result is dropped here.
         if let Err(payload) = catch_unwind(AssertUnwindSafe(|| promise.keep(result))) {
             panicked(payload);
         }
@@ -182,7 +184,7 @@ impl<F: Future> Drop for Supervised<F> {
     }
 }
 
-/// Logs a task's panic: the task may be detached.
+/// Logs a task's panic, because the task may be detached.
 fn panicked(payload: Box<dyn std::any::Any + Send>) -> JoinError {
     let error = JoinError::panicked(payload);
     let thread = std::thread::current();

@@ -11,11 +11,11 @@ use crate::task::{Sleep, sleep_until, timer_now_ns};
 use crate::ticks::{MissedTicks, Tick, Ticks};
 use crate::wheel::Precision;
 
-/// Completes after `duration`, counted from the first poll; never early. A context with a wait rounds up to the edge of
-/// its slice, one without to a millisecond.
+/// Completes after `duration`, counted from the first poll; never early. A context with a wait rounds up to the edge of its
+/// slice, one without to a millisecond.
 ///
 /// # Panics
-/// When polled anywhere but on a context's thread or in [`block_on`](crate::block_on).
+/// Panics if it is polled outside of a context's thread and of [`block_on`](crate::block_on).
 pub fn timeout_future(duration: Duration) -> Timeout {
     Timeout {
         duration_ns: nanos(duration),
@@ -26,30 +26,30 @@ pub fn timeout_future(duration: Duration) -> Timeout {
 /// [`timeout_future`], in seconds.
 ///
 /// # Panics
-/// Like [`timeout_future`].
+/// The same as for [`timeout_future`].
 pub fn timeout_future_seconds(seconds: u32) -> Timeout {
     timeout_future(Duration::from_secs(seconds.into()))
 }
 
-/// A tick each `period`, the first one a period after the first poll; never early, and never ended. Ticks that nobody
-/// took in time are left out and counted, and the grid stays ([`MissedTicks::Skip`]).
+/// Ticks each `period`, first one period after the first poll. It is never early, and never ends. Missed ticks are skipped and
+/// counted, and the grid stays ([`MissedTicks::Skip`]).
 ///
-/// GLib's intervals make up for no lost time either, but drift: a period begins when the tick before was dispatched
+/// GLib's intervals also do not catch up, but they drift: a period begins when the previous tick was dispatched
 /// ([`MissedTicks::Delay`]). On a context with a wait, that would round each period up to whole slices.
 ///
-/// The schedule goes by the exact clock, a tick comes with the slice: on average the period is right. A period below
-/// 1 ms counts as 1 ms, the resolution of a context's timers.
+/// The schedule follows the exact clock, and a tick comes with the slice, so the average period is exact. A period below 1 ms
+/// counts as 1 ms, the resolution of a context's timers.
 ///
 /// # Panics
-/// When polled anywhere but on a context's thread or in [`block_on`](crate::block_on).
+/// Panics if it is polled outside of a context's thread and of [`block_on`](crate::block_on).
 pub fn interval_stream(period: Duration) -> Interval {
     interval_stream_with(period, MissedTicks::Skip)
 }
 
-/// [`interval_stream`] with a choice of what happens to missed ticks.
+/// Creates an [`interval_stream`] with a choice of the treatment of missed ticks.
 ///
 /// # Panics
-/// Like [`interval_stream`].
+/// The same as for [`interval_stream`].
 pub fn interval_stream_with(period: Duration, missed: MissedTicks) -> Interval {
     Interval {
         period_ns: nanos(period.max(PERIOD_MIN)),
@@ -98,8 +98,8 @@ impl Stream for Interval {
             Ticks::new(first_ns, this.period_ns, this.missed)
         });
         loop {
-            // The time of the pass, on a context: with the clock's, a task that takes longer for a tick than a period
-            // would never let the others run.
+            // On a context, uses the time of the pass. With the clock's time, a task that needs longer than a period for a tick
+            // would block all others.
             if let Some(tick) = ticks.take(now_ns("interval_stream")) {
                 this.sleep = None;
                 return Poll::Ready(Some(tick));
@@ -122,7 +122,7 @@ fn sleep_for(duration_ns: u64) -> Sleep {
     )
 }
 
-/// The time by which timers go here.
+/// Present time of the timers here.
 fn now_ns(what: &str) -> u64 {
     timer_now_ns()
         .unwrap_or_else(|| panic!("{what} polled outside of a context's thread and of block_on"))
@@ -132,5 +132,5 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Also bounds how many ticks one pass may give with [`MissedTicks::Burst`].
+/// It also limits the number of ticks in one pass with [`MissedTicks::Burst`].
 const PERIOD_MIN: Duration = Duration::from_millis(1);

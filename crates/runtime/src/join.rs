@@ -1,16 +1,16 @@
-//! The result of a task, from its thread to the one that awaits it.
+//! Result of a task, passed from its thread to the one that awaits it.
 //!
-//! Two halves share a [`Join`]: the task owns the [`Promise`], the spawner the [`JoinHandle`]. Neither keeps the context:
-//! the promise goes with its task, which the context drops when it ends.
+//! Two halves share a [`Join`]: the task owns the [`Promise`], the spawner the [`JoinHandle`]. Neither keeps the context in use.
+//! The promise belongs to its task, which the context drops when it ends.
 //!
-//! | field | who writes | who reads |
+//! | field | written by | read by |
 //! |---|---|---|
-//! | `phase` | promise: the end; handle: takes the result | both |
+//! | `phase` | promise: at the end; handle: takes the result | both |
 //! | `is_aborted` | handle | promise, before each poll of the future |
-//! | `task` | promise: the task's waker, until its end | handle: to abort |
-//! | `joiner` | handle: the waker of who awaits it | promise: at the end |
+//! | `task` | promise: the task's waker, until the task ends | handle: to abort the task |
+//! | `joiner` | handle: the waker of the awaiting task | promise: at the end |
 //!
-//! All of them under one lock, which is not held while foreign code runs: wakers are woken and dropped after it.
+//! One lock protects all of them. It is not held while foreign code runs: wakers are woken and dropped after it.
 
 use std::any::Any;
 use std::fmt;
@@ -20,13 +20,12 @@ use std::task::{Context, Poll, Waker};
 
 use crate::sync::{Mutex, lock};
 
-/// The way to a task: await it for the task's result, or abort the task. Dropping the handle detaches the task, which
-/// goes on by itself.
+/// Handle of a task: await it for the task's result, or abort the task. Dropping the handle detaches the task, which continues.
 ///
-/// A handle does not keep the context in use: with the context's last user go its tasks, and whoever awaits them gets
+/// A handle does not keep the context in use. The context's last user also ends its tasks, and awaiting them returns
 /// [`JoinError`] (cancelled).
 ///
-/// The handle moves to other threads with a result that may:
+/// The handle is `Send` if the result is:
 ///
 /// ```compile_fail,E0277
 /// # use threadbare_runtime::JoinHandle;
@@ -37,15 +36,15 @@ use crate::sync::{Mutex, lock};
 pub struct JoinHandle<T>(Arc<Join<T>>);
 
 impl<T> JoinHandle<T> {
-    /// Ends the task: its future is not polled again, and is dropped on its own thread soon. Who awaits the handle gets
-    /// [`JoinError`] (cancelled) after that. A task that has ended keeps its result.
+    /// Ends the task. Its future is not polled again, and is soon dropped on its own thread. Awaiting the handle then returns
+    /// [`JoinError`] (cancelled). A task that has already ended keeps its result.
     pub fn abort(&self) {
         let task = {
             let mut state = lock(&self.0.state);
             state.is_aborted = true;
             state.task.take()
         };
-        // Without a waker, the task has not begun or has ended; if it begins, it looks.
+        // Without a waker, the task has not begun or has ended. If it begins, it checks for an abort.
         if let Some(task) = task {
             task.wake();
         }
@@ -60,7 +59,7 @@ impl<T> JoinHandle<T> {
 impl<T> Future for JoinHandle<T> {
     type Output = Result<T, JoinError>;
 
-    /// Polled again after the result, it answers "cancelled".
+    /// If polled again after the result, it returns "cancelled".
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let joiner = cx.waker().clone();
         let (polled, unused) = {
@@ -122,15 +121,15 @@ impl JoinError {
         matches!(self.0, Reason::Panicked(_))
     }
 
-    /// Whether [`Context::block_on`](crate::Context::block_on) was called on a context's thread. The future has not run.
+    /// Whether [`Context::block_on`](crate::Context::block_on) was called on a context's thread. Then the future has not run.
     pub fn is_refused(&self) -> bool {
         matches!(self.0, Reason::Refused)
     }
 
-    /// What the task panicked with, for [`resume_unwind`](std::panic::resume_unwind).
+    /// Returns the payload of the task's panic, for [`resume_unwind`](std::panic::resume_unwind).
     ///
     /// # Panics
-    /// If the task did not panic.
+    /// Panics if the task did not panic.
     pub fn into_panic(self) -> Box<dyn Any + Send + 'static> {
         match self.try_into_panic() {
             Ok(payload) => payload,
@@ -138,10 +137,10 @@ impl JoinError {
         }
     }
 
-    /// What the task panicked with.
+    /// Returns the payload of the task's panic, if any.
     ///
     /// # Errors
-    /// The error itself, if the task did not panic.
+    /// Returns the error itself if the task did not panic.
     pub fn try_into_panic(self) -> Result<Box<dyn Any + Send + 'static>, JoinError> {
         match self.0 {
             Reason::Panicked(payload) => Ok(payload.into_inner()),
@@ -164,7 +163,7 @@ impl JoinError {
     }
 }
 
-/// What a task panicked with. The lock makes it `Sync`, and with that the error fit for `?` into any error type.
+/// Payload of a task's panic. The lock makes it `Sync`, so that `?` converts the error to any error type.
 struct Payload(StdMutex<Box<dyn Any + Send + 'static>>);
 
 impl Payload {
@@ -172,7 +171,7 @@ impl Payload {
         self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its text, if it has one.
+    /// Its text, if any.
     fn message(&self) -> String {
         let payload = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let text = payload.downcast_ref::<&str>().copied();
@@ -200,11 +199,11 @@ pub(crate) fn promise<T>() -> (Promise<T>, JoinHandle<T>) {
     (Promise(join.clone()), JoinHandle(join))
 }
 
-/// The task's half. Dropped without a result, it cancels.
+/// The task's half. If it is dropped without a result, the task counts as cancelled.
 pub(crate) struct Promise<T>(Arc<Join<T>>);
 
 impl<T> Promise<T> {
-    /// Whether the task shall end. If not, an abort from now on wakes `task`.
+    /// Whether the task was aborted. If not, an abort from now on wakes `task`.
     pub(crate) fn is_aborted(&self, task: &Waker) -> bool {
         let mut state = lock(&self.0.state);
         if state.is_aborted {
@@ -215,13 +214,13 @@ impl<T> Promise<T> {
             .as_ref()
             .is_some_and(|known| known.will_wake(task))
         {
-            // Of this task's own waker: no foreign code.
+            // The waker is the task's own, not foreign code.
             state.task = Some(task.clone());
         }
         false
     }
 
-    /// The task has ended.
+    /// Stores the result of the task.
     pub(crate) fn keep(self, result: Result<T, JoinError>) {
         self.end(result);
     }
@@ -261,7 +260,7 @@ struct State<T> {
 enum Phase<T> {
     Running,
     Over(Result<T, JoinError>),
-    /// Who awaited the task has the result.
+    /// The result has been returned to the awaiting side.
     Taken,
 }
 
@@ -271,7 +270,7 @@ mod tests {
     use crate::block_on;
     use std::thread;
 
-    /// Of a type with memory of its own, for Miri's search for leaks and races.
+    /// A type with allocated memory, so that Miri finds leaks and races.
     fn text() -> String {
         "result".to_owned()
     }
@@ -303,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn an_abort_is_seen_by_the_task_and_is_no_result_yet() {
+    fn abort_is_visible_to_the_task_before_its_result() {
         let (promise, handle) = promise::<String>();
         assert!(!promise.is_aborted(Waker::noop()));
         handle.abort();
@@ -340,7 +339,7 @@ mod loom_tests {
     }
 
     #[test]
-    fn loom_who_awaits_a_task_sees_its_end_or_is_woken() {
+    fn loom_awaiting_task_sees_the_end_or_is_woken() {
         loom::model(|| {
             let (promise, mut handle) = promise();
             let (woken, waker) = flag();
@@ -350,7 +349,7 @@ mod loom_tests {
             let result = match polled {
                 Poll::Ready(result) => Poll::Ready(result),
                 Poll::Pending => {
-                    assert!(woken.0.load(Relaxed), "the end is not told");
+                    assert!(woken.0.load(Relaxed), "the end is not reported");
                     poll(&mut handle, &waker)
                 }
             };

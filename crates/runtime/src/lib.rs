@@ -1,11 +1,11 @@
 //! Contexts: one thread each, carrying thousands of sources.
 //!
-//! A [`Context`] has a name, a *wait* and a number of threads. Each of its threads is a [`Shard`]: an epoll reactor, a
-//! timer wheel and a ready queue, all owned by that thread. A shard's residents are [`Agent`]s (driven by sockets,
-//! timers and wake-ups, called directly without futures) and tasks (futures).
+//! A [`Context`] has a name, a *wait* and a number of threads. Each of its threads is a [`Shard`]: an epoll reactor, a timer
+//! wheel and a ready queue, all owned by that thread. A shard's residents are [`Agent`]s and tasks. Agents are driven by sockets,
+//! timers and wake-ups, and called directly without futures. Tasks run futures.
 //!
-//! With `wait = W` a shard handles all pending events at most once per `W`, in one batch. Between batches it sleeps in
-//! the kernel, and without events it does not wake up at all. Control commands interrupt the sleep.
+//! With `wait = W` a shard handles all pending events at most once per `W`, in one batch. Between batches it sleeps in the
+//! kernel, and without events it does not wake up. Control commands interrupt the sleep.
 //!
 //! ```
 //! use threadbare_runtime::{Context, Settings};
@@ -19,10 +19,10 @@
 //!
 //! # Futures
 //!
-//! A context runs futures too, with the names that GLib's main context has for them: [`spawn`](Context::spawn),
-//! [`spawn_local`](Context::spawn_local), [`spawn_from_within`](Context::spawn_from_within),
-//! [`block_on`](Context::block_on), [`timeout_future`], [`interval_stream`]. Await a [`JoinHandle`] for the task's result;
-//! drop it, and the task goes on by itself; the context's last user takes the tasks along.
+//! A context also runs futures, with the names of GLib's main context: [`spawn`](Context::spawn),
+//! [`spawn_local`](Context::spawn_local), [`spawn_from_within`](Context::spawn_from_within), [`block_on`](Context::block_on),
+//! [`timeout_future`], [`interval_stream`]. Await a [`JoinHandle`] for the task's result. If it is dropped, the task continues.
+//! The context's last user ends all tasks.
 //!
 //! ```
 //! use std::time::Duration;
@@ -60,8 +60,8 @@
 //!
 //! This crate does not depend on GStreamer.
 //!
-//! Where to look next: [`Agent`] for state machines with sockets and timers of their own, which cost less than futures; [`Settings`] for
-//! threads, wait, CPUs and priority; [`Lateness`] for how late a thread is.
+//! Further reading: [`Agent`] for state machines with their own sockets and timers, which cost less than futures; [`Settings`]
+//! for threads, wait, CPUs and priority; [`Lateness`] for the lateness of a thread.
 
 #[cfg(not(loom))]
 mod ahead;

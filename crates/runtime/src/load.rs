@@ -1,28 +1,27 @@
-//! How much a socket is likely to hold: decides how many packets to ask for, and whether to ask again.
+//! Estimate of the packets in a socket. It decides how many packets to request, and whether to read again.
 //!
-//! To ask an empty socket costs more than a third of what receiving a packet does (measured). So a socket of a throttled
-//! context is asked again only if another packet is likely to have come: if the one just read is older than the shortest
-//! recent time between two packets. A packet that follows sooner than that waits for the next slice, which finds it old
-//! and asks on.
+//! Reading an empty socket costs more than a third of receiving a packet (measured). So a socket of a throttled context is read
+//! again only if another packet is likely to have arrived. That is the case if the last one is older than the shortest recent
+//! time between two packets. A packet that follows sooner waits for the next slice, whose reads then continue because it is old.
 //!
-//! A socket that holds a packet in nearly every slice is *regular*: it can be tried in each one without asking whether it is ready
-//! ([`Cx::assume_ready`](crate::Cx::assume_ready)), which saves more than the tries that find nothing cost.
+//! A socket with a packet in nearly every slice is *regular*: it is read in each slice without asking whether it is ready
+//! ([`Cx::assume_ready`](crate::Cx::assume_ready)). This saves more than the reads of an empty socket cost.
 
-/// What a socket is likely to hold after a packet was read.
+/// Expected content of a socket after a packet was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expects {
     /// Nothing.
     Nothing,
     /// Another packet.
     One,
-    /// Its traffic is so high that its neighbours' sockets may have filled meanwhile, too.
+    /// Traffic is so high that the neighbours' sockets may have received packets too.
     Many,
 }
 
 /// The traffic of one socket. Times are CLOCK_MONOTONIC, ns.
 #[derive(Debug, Default)]
 pub struct Load {
-    /// Truncated: only compared with its neighbours.
+    /// Truncated, because it is only compared with its neighbours.
     slice: u32,
     in_slice: u16,
     expected: u16,
@@ -30,16 +29,16 @@ pub struct Load {
     unthrottled: bool,
     always: bool,
     is_regular: bool,
-    /// Rises with each slice that had a packet, falls faster with the others.
+    /// Increases with each slice with a packet, and decreases faster with each other slice.
     regularity: u8,
-    /// When the last packet arrived.
+    /// Arrival of the last packet.
     last_ns: u64,
     /// The shortest recent time between two packets.
     gap_ns: u32,
 }
 
 impl Load {
-    /// Of a socket of one stream. `unthrottled`: each slice is one pass of the context's loop.
+    /// Creates the estimate for a socket of one stream. With `unthrottled`, each slice is one pass of the context's loop.
     pub fn new(unthrottled: bool) -> Self {
         Load {
             unthrottled,
@@ -47,7 +46,7 @@ impl Load {
         }
     }
 
-    /// Of a socket that many streams share: always in full batches.
+    /// Creates the estimate for a socket of many streams: it is always read in full batches.
     #[must_use]
     pub fn shared() -> Self {
         Load {
@@ -56,7 +55,7 @@ impl Load {
         }
     }
 
-    /// The socket is ready, in this slice.
+    /// Notes that the socket is ready in this slice.
     #[inline]
     pub fn pass(&mut self, slice: u64) {
         let slice = slice as u32;
@@ -66,7 +65,7 @@ impl Load {
         self.expected = self.in_slice;
         self.note_regularity(slice);
         if self.unthrottled {
-            // One pass of the loop is no measure: busy is a socket that is ready in pass after pass.
+            // One pass of the loop proves little: a socket is busy if it is ready in pass after pass.
             self.streak = if slice == self.slice.wrapping_add(1) {
                 self.streak.saturating_add(1)
             } else {
@@ -80,7 +79,7 @@ impl Load {
         self.in_slice = 0;
     }
 
-    /// A slice begins; the last one for this socket was `self.slice`.
+    /// A slice begins; the last one with this socket was `self.slice`.
     #[inline]
     fn note_regularity(&mut self, slice: u32) {
         let skipped = slice.wrapping_sub(self.slice).wrapping_sub(1);
@@ -90,32 +89,33 @@ impl Load {
             _ if self.is_regular => self.regularity.saturating_sub(MISS),
             _ => 0,
         };
-        self.is_regular = match self.is_regular {
-            true => self.regularity >= REGULAR_FROM / 2,
-            false => self.regularity >= REGULAR_FROM,
+        self.is_regular = if self.is_regular {
+            self.regularity >= REGULAR_FROM / 2
+        } else {
+            self.regularity >= REGULAR_FROM
         } && !self.unthrottled;
     }
 
-    /// Whether the socket holds a packet in nearly every slice, as far as [`Load::pass`] has been told.
+    /// Whether the socket had a packet in nearly every slice, as reported to [`Load::pass`].
     #[inline]
     pub fn is_regular(&self) -> bool {
         self.is_regular
     }
 
-    /// The socket has held more than was expected: it is watched, and its regularity shown anew.
+    /// The socket held more than expected: it is watched again, and must become regular again.
     #[inline]
     pub fn has_burst(&mut self) {
         self.is_regular = false;
         self.regularity = 0;
     }
 
-    /// Packets were read.
+    /// Notes that packets were read.
     #[inline]
     pub fn received(&mut self, packets: usize) {
         self.in_slice = self.in_slice.saturating_add(packets as u16);
     }
 
-    /// A packet was read that arrived at `arrival_ns`. Returns what is likely to have come since.
+    /// Notes a packet that arrived at `arrival_ns`. Returns what has probably arrived since then.
     #[inline]
     pub fn expects(&mut self, now_ns: u64, arrival_ns: u64) -> Expects {
         if now_ns.saturating_sub(arrival_ns) < u64::from(self.shortest_gap(arrival_ns)) {
@@ -156,18 +156,18 @@ impl Load {
 
 /// Datagrams per call on a busy socket.
 pub const RECV_BATCH: usize = 64;
-/// From this many packets in a slice, a batch is cheaper than single receives (measured).
+/// From this number of packets in a slice, a batch is cheaper than single receives (measured).
 const BATCH_FROM: usize = 4;
-/// After this many passes in a row, a socket of a context without throttling counts as busy.
+/// After this number of passes in a row, a socket of an unthrottled context counts as busy.
 const STREAK_BUSY: u16 = 8;
-/// Slices with a packet in a row that make a socket regular.
+/// Number of consecutive slices with a packet that make a socket regular.
 const REGULAR_FROM: u8 = 64;
-/// A slice without a packet undoes so many with one: a try that finds nothing costs more than a third of what receiving a packet does, and not
-/// to ask saves about a tenth (measured).
+/// Number of slices with a packet that one slice without a packet undoes. A read of an empty socket costs more than a third of
+/// receiving a packet, and not asking saves about a tenth (measured).
 const MISS: u8 = 8;
-/// A shorter gap is forgotten over about this many packets.
+/// Number of packets over which a shorter gap is forgotten.
 const GAPS: u32 = 64;
-/// A longer gap is a silence, and says nothing about the traffic.
+/// A longer gap is a silence, and not a measure of the traffic.
 const GAP_NS_MAX: u64 = 100_000_000;
 
 #[cfg(test)]
@@ -179,8 +179,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// A context with slices of 20 ms reads a socket to which packets come at `arrivals`. Returns how often it asked, and the
-    /// longest wait of a packet.
+    /// Simulates a context with slices of 20 ms that reads a socket with packets at `arrivals`. Returns the number of reads, and
+    /// the longest wait of a packet.
     fn read(arrivals: &[u64]) -> (usize, u64) {
         let (mut load, mut asked, mut wait_ns) = (Load::new(false), 0, 0);
         let mut coming: VecDeque<u64> = arrivals.iter().copied().collect();
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_steady_stream_is_asked_once_a_packet() {
+    fn steady_stream_is_polled_once_per_packet() {
         for interval_ms in [5, 10, 20, 30, 60] {
             let arrivals: Vec<u64> = (0..1000).map(|i| (7 + i * interval_ms) * MS).collect();
             let (asked, wait_ns) = read(&arrivals);
@@ -216,8 +216,8 @@ mod tests {
         }
     }
 
-    /// A socket is told of in the slices that had a packet, or tried in each while it is regular. Returns whether it was, slice by slice, and
-    /// the tries that found nothing.
+    /// Reports a socket in the slices with a packet, or reads it in each slice while it is regular. Returns for each slice
+    /// whether it was regular, and the number of empty reads.
     fn regular(has_packet: impl IntoIterator<Item = bool>) -> (Vec<bool>, usize) {
         let (mut load, mut misses, mut was) = (Load::new(false), 0, Vec::new());
         for (slice, has_packet) in (1..).zip(has_packet) {
@@ -253,7 +253,7 @@ mod tests {
         assert!(misses == 0 && was.iter().all(|is_regular| !is_regular));
     }
 
-    /// It comes now just before the slice, now just behind it.
+    /// The packet arrives sometimes just before the slice, sometimes just after it.
     #[test]
     fn few_missed_slices_change_nothing() {
         let (was, misses) = regular((0..2000).map(|slice| slice % 20 != 19 || slice < 500));
@@ -272,7 +272,7 @@ mod tests {
     }
 
     proptest! {
-        /// However it goes on, at most one try in nine or so is for nothing, but for those that end a regular time.
+        /// For any traffic, at most about one read in nine is empty, apart from those that end a regular time.
         #[test]
         fn tries_for_nothing_are_few(runs in prop::collection::vec((0_usize..300, 0_usize..20), 1..30)) {
             let slices: Vec<bool> = runs
@@ -284,9 +284,9 @@ mod tests {
             prop_assert!(misses * usize::from(MISS) <= packets + usize::from(MISS), "{misses} of {packets}");
         }
 
-        /// Whatever comes: nothing waits for more than two slices, and nothing stays behind.
+        /// For any traffic, no packet waits for more than two slices, and none is left in the socket.
         #[test]
-        fn no_packet_is_left_behind(gaps_us in prop::collection::vec(0_u64..60_000, 1..500)) {
+        fn no_packet_is_left_unread(gaps_us in prop::collection::vec(0_u64..60_000, 1..500)) {
             let arrivals: Vec<u64> = gaps_us
                 .iter()
                 .scan(0, |at_ns, gap_us| {

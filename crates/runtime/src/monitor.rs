@@ -1,13 +1,12 @@
-//! A lock with conditions to wait for: the one way to wait for a change that another thread makes.
+//! A lock with conditions: the only mechanism for waiting for another thread's changes.
 //!
-//! A [`Monitor`] protects a state. A thread that changes the state says through the [`Guard`] which [`Topics`] the change
-//! concerns; the guard wakes their waiters after the unlock, so that no foreign waker runs under the lock. A waiter is a
-//! future ([`Monitor::until`]) that evaluates its condition under the lock, again after each change of its topics. On a
-//! context's thread the future belongs to a task or to the source that pushed; an ordinary thread calls
-//! [`block_on`](crate::block_on).
+//! A [`Monitor`] protects a state. A thread that changes the state names the affected [`Topics`] through the [`Guard`]. The guard
+//! wakes their waiters after the unlock, so that no foreign waker runs under the lock. A waiter is a future ([`Monitor::until`]).
+//! It evaluates its condition under the lock, and again after each change of its topics. On a context's thread the future belongs
+//! to a task or to the source that pushed; an ordinary thread calls [`block_on`](crate::block_on).
 //!
 //! Cancellation is exact: a dropped future has no waker left in the monitor. Wake-ups go to all waiters of a topic, so a
-//! cancelled waiter takes no other's wake-up with it.
+//! cancelled waiter cannot lose another's wake-up.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -23,7 +22,7 @@ pub struct Monitor<S> {
     inner: Mutex<Inner<S>>,
 }
 
-/// The waiters beside the lock, and the state's first fields behind them.
+/// The waiters are next to the lock, and the state's first fields follow them.
 #[repr(C)]
 struct Inner<S> {
     waiters: Waiters,
@@ -31,10 +30,10 @@ struct Inner<S> {
     state: S,
 }
 
-/// Unordered, and usually none or one, which has its place beside the state: searched from end to end.
+/// Unordered, searched linearly. Usually it has at most one waiter, whose place is next to the state.
 #[derive(Default)]
 struct Waiters {
-    /// Not empty while there are others.
+    /// Not empty while `others` has any.
     first: Option<Waiter>,
     others: Vec<Waiter>,
 }
@@ -55,7 +54,7 @@ impl Waiters {
         self.first.iter_mut().chain(&mut self.others)
     }
 
-    /// Removes one for which `is_it`, if there is one.
+    /// Removes one waiter with `is_it`, if any.
     fn take(&mut self, is_it: impl Fn(&Waiter) -> bool) -> Option<Waiter> {
         if self.first.as_ref().is_some_and(&is_it) {
             let next = self.others.pop();
@@ -82,7 +81,7 @@ impl Topics {
     /// Every kind.
     pub const ALL: Topics = Topics(u8::MAX);
 
-    /// The kind of this number, 0 to 7.
+    /// The kind with this number, 0 to 7.
     pub const fn of(number: u8) -> Topics {
         assert!(number < 8, "a monitor has eight topics");
         Topics(1 << number)
@@ -106,7 +105,7 @@ impl BitOr for Topics {
     }
 }
 
-/// A waiter's registration. It outlives single waits, so that a waiter is in the monitor at most once.
+/// Registration of a waiter. It outlives single waits, so that a waiter is in the monitor at most once.
 #[derive(Debug, Default)]
 pub struct Registration(Option<NonZeroU64>);
 
@@ -133,7 +132,7 @@ impl<S> Monitor<S> {
         }
     }
 
-    /// Completes when `condition` does; it is evaluated under the lock, at once and after each change of `topics`.
+    /// Completes when `condition` does. It is evaluated under the lock, at once and after each change of `topics`.
     pub fn until<R, F>(self: &Arc<Self>, topics: Topics, condition: F) -> Until<Self, S, F>
     where
         F: FnMut(&mut Guard<'_, S>) -> Poll<R>,
@@ -141,7 +140,7 @@ impl<S> Monitor<S> {
         until(self.clone(), |monitor| monitor, topics, condition)
     }
 
-    /// One evaluation of `condition`, under the lock; pending, the waiter is registered for `topics`. For waits that are
+    /// Evaluates `condition` once, under the lock. If it is pending, the waiter is registered for `topics`. For waits that are
     /// part of a larger future; cancel the registration when that ends.
     pub fn poll_until<R>(
         &self,
@@ -157,7 +156,7 @@ impl<S> Monitor<S> {
                 drop(guard);
                 self.cancel(registration);
             }
-            // Under the same lock as the condition: no change falls in between.
+            // Under the same lock as the condition, so that no change is missed.
             Poll::Pending if guard.knows(registration, cx.waker()) => {}
             Poll::Pending => guard.register(registration, topics, cx.waker().clone()),
         }
@@ -168,15 +167,15 @@ impl<S> Monitor<S> {
     pub fn cancel(&self, registration: &mut Registration) {
         if let Some(id) = registration.0.take() {
             let waiter = lock(&self.inner).waiters.take(|waiter| waiter.id == id);
-            // The drop of a foreign waker is a call out.
+            // Dropping a foreign waker calls foreign code.
             drop(waiter);
         }
     }
 }
 
-/// The locked state. Dropped, it unlocks and then wakes the waiters of what has changed.
+/// The locked state. When dropped, it unlocks and then wakes the waiters of the changed topics.
 pub struct Guard<'a, S> {
-    // In this order: fields are dropped from the first to the last, and the drop of a foreign waker is a call out.
+    // In this order, because fields are dropped from the first to the last, and dropping a foreign waker calls foreign code.
     inner: MutexGuard<'a, Inner<S>>,
     changed: Topics,
     woken: Woken,
@@ -187,7 +186,7 @@ pub struct Guard<'a, S> {
 #[derive(Default)]
 struct Woken {
     first: Option<Waiter>,
-    /// Usually none, which allocates nothing.
+    /// Usually empty, without an allocation.
     others: Vec<Waiter>,
 }
 
@@ -202,19 +201,19 @@ impl Drop for Woken {
 }
 
 impl<S> Guard<'_, S> {
-    /// The waiters of `topics` evaluate their conditions again, after the unlock.
+    /// Makes the waiters of `topics` evaluate their conditions again, after the unlock.
     #[inline]
     pub fn wake(&mut self, topics: Topics) {
         self.changed = self.changed | topics;
     }
 
-    /// Whether anybody waits for one of `topics`.
+    /// Whether `topics` have a waiter.
     pub fn has_waiter(&self, topics: Topics) -> bool {
         let mut waiters = self.inner.waiters.iter();
         waiters.any(|waiter| waiter.topics.concern(topics))
     }
 
-    /// Wakes `waker` once, at the next change of `topics`: for a waiter that is no future, such as an agent.
+    /// Wakes `waker` once, at the next change of `topics`, for a waiter without a future, such as an agent.
     pub fn register(&mut self, registration: &mut Registration, topics: Topics, waker: Waker) {
         let inner = &mut *self.inner;
         if let Some(id) = registration.0
@@ -225,7 +224,7 @@ impl<S> Guard<'_, S> {
             return;
         }
         let id = registration.0.unwrap_or_else(|| {
-            // At one a nanosecond, it takes 500 years to get to the end.
+            // At one per nanosecond, an overflow takes 500 years.
             inner.last_id = inner.last_id.saturating_add(1);
             inner.last_id
         });
@@ -233,7 +232,7 @@ impl<S> Guard<'_, S> {
         inner.waiters.push(Waiter { id, topics, waker });
     }
 
-    /// Whether the registered waker is still to be woken by a change.
+    /// Whether the registered waker is still waiting for a change.
     fn knows(&self, registration: &Registration, waker: &Waker) -> bool {
         let mut waiters = self.inner.waiters.iter();
         registration
@@ -283,7 +282,7 @@ impl<S: fmt::Debug> fmt::Debug for Monitor<S> {
     }
 }
 
-/// As [`Monitor::until`], for a monitor inside of a shared structure.
+/// Acts as [`Monitor::until`], for a monitor inside of a shared structure.
 pub fn until<T, S, R, F>(
     of: Arc<T>,
     monitor: fn(&T) -> &Monitor<S>,
@@ -312,7 +311,7 @@ pub struct Until<T, S, F> {
     registration: Registration,
 }
 
-// No part of it is pinned: the condition is called, not polled.
+// No part of it is pinned, because the condition is called, not polled.
 impl<T, S, F> Unpin for Until<T, S, F> {}
 
 impl<T, S, R, F> Future for Until<T, S, F>
@@ -512,7 +511,7 @@ mod loom_tests {
         });
     }
 
-    /// One waiter gives up while the change comes: the other is woken, and nothing is left behind.
+    /// One waiter gives up during the change. The other is woken, and no waiter is left behind.
     #[test]
     fn loom_a_cancelled_wait_takes_no_wake_up() {
         loom::model(|| {
@@ -599,7 +598,7 @@ mod loom_tests {
         });
     }
 
-    /// A stop releases a writer that waits for room, whatever it meets.
+    /// A stop releases a writer that waits for room, whatever happens at the same time.
     #[test]
     fn loom_a_stop_releases_the_writer() {
         loom::model(|| {

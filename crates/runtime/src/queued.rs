@@ -1,5 +1,5 @@
-//! The state of an agent's wake-up, queued or not: any thread calls `enqueue`, the shard's thread calls `dequeue`
-//! before it runs the agent, so that a wake-up during the run queues it again.
+//! State of an agent's wake-up, queued or not. Any thread calls `enqueue`. The shard's thread calls `dequeue` before it runs the
+//! agent, so that a wake-up during the run queues it again.
 
 use crate::sync::{AtomicBool, Ordering};
 
@@ -11,7 +11,7 @@ impl Queued {
         Queued(AtomicBool::new(false))
     }
 
-    /// `true`: the caller must put the wake-up on the queue.
+    /// Returns `true` if the caller must put the wake-up on the queue.
     pub(crate) fn enqueue(&self) -> bool {
         // Always a read-modify-write: a plain load could see a stale `true` while the shard has just dequeued and reads
         // the old data.
@@ -31,7 +31,7 @@ mod loom_tests {
     use loom::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
     use loom::thread;
 
-    /// Senders write their data and wake; the shard dequeues the wake-up and runs, until the queue stays empty. The
+    /// Senders write their data and wake the agent. The shard dequeues the wake-up and runs, until the queue stays empty. The
     /// last run must have seen all data, and no wake-up may be queued twice.
     fn shard_against(senders: usize) {
         loom::model(move || {

@@ -1,4 +1,4 @@
-//! The system calls, each behind a safe function. With the task queue, the only `unsafe` of this crate.
+//! System calls, each behind a safe function. Apart from the task queue, this is the only `unsafe` code of the crate.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::marker::PhantomData;
@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use crate::cpus::CpuSet;
 
-/// Restricts the calling thread to these CPUs. The kernel leaves out those that it does not have or allow, and refuses only
-/// if none is left. Returns the CPUs that the thread may use.
+/// Restricts the calling thread to these CPUs. The kernel ignores CPUs that do not exist or are not allowed, and refuses only if
+/// none is left. Returns the CPUs that the thread may use.
 pub(crate) fn restrict_to_cpus(cpus: &CpuSet) -> io::Result<CpuSet> {
     let size = size_of::<CpuSet>();
-    // SAFETY: the kernel reads `size` bytes of a bit set, which is plain words in native order as the kernel's own.
+    // SAFETY: the kernel reads `size` bytes of a bit set of plain words in native order, as in the kernel's own format.
     check(unsafe { libc::sched_setaffinity(0, size, (&raw const *cpus).cast()) })?;
     let mut actual = CpuSet::default();
     // SAFETY: the kernel writes at most `size` bytes of the same format into a live local.
@@ -22,8 +22,8 @@ pub(crate) fn restrict_to_cpus(cpus: &CpuSet) -> io::Result<CpuSet> {
     Ok(actual)
 }
 
-/// Has the calling thread scheduled before all ordinary threads (SCHED_FIFO) with this priority, 1 to 99. Threads that it
-/// starts are ordinary ones.
+/// Schedules the calling thread before all ordinary threads (SCHED_FIFO) with this priority, 1 to 99. Threads that it starts are
+/// ordinary ones.
 pub(crate) fn schedule_first(priority: u8) -> io::Result<()> {
     let parameters = libc::sched_param {
         sched_priority: priority.into(),
@@ -41,7 +41,7 @@ pub fn clock_now_ns() -> u64 {
 /// The lead of the wall clock (CLOCK_REALTIME, the clock of the kernel's receive times) over CLOCK_MONOTONIC, modulo 2^64.
 pub fn wall_clock_ahead_ns() -> u64 {
     let mut best = (u64::MAX, 0);
-    // The machine may take the processor away between two readings: then once more.
+    // The scheduler may interrupt the thread between two readings; then it reads again.
     for _ in 0..READINGS_MAX {
         let before_ns = clock_now_ns();
         let wall_ns = read_clock_ns(libc::CLOCK_REALTIME);
@@ -54,10 +54,10 @@ pub fn wall_clock_ahead_ns() -> u64 {
     best.1
 }
 
-/// Whether a program keeps the wall clock in step with those of other machines (adjtimex(2): TIME_ERROR means it does not).
-/// `None`: the kernel does not tell, as under some filters of system calls.
+/// Whether a program keeps the wall clock synchronised with other machines (adjtimex(2): TIME_ERROR means that it is not).
+/// Returns `None` if the kernel does not answer, as under some system call filters.
 pub fn wall_clock_is_synchronized() -> Option<bool> {
-    // SAFETY: a plain C structure of numbers, of which all zeros is a value: a request to change nothing.
+    // SAFETY: a plain C structure of numbers, for which all zeros are valid: a request without changes.
     let mut request: libc::timex = unsafe { std::mem::zeroed() };
     // SAFETY: `request` is a valid timex for the call to read and to fill.
     match unsafe { libc::adjtimex(&mut request) } {
@@ -66,16 +66,16 @@ pub fn wall_clock_is_synchronized() -> Option<bool> {
     }
 }
 
-/// Two readings of clocks take some 50 ns.
+/// Two clock readings take some 50 ns.
 const READING_NS_MAX: u64 = 1_000;
 const READINGS_MAX: usize = 3;
 
-/// The same clock as the kernel's last tick left it: up to [`coarse_resolution_ns`] late, at an eighth of the price.
+/// Time of the same clock at the kernel's last tick. It is up to [`coarse_resolution_ns`] late, at an eighth of the cost.
 pub(crate) fn clock_coarse_ns() -> u64 {
     read_clock_ns(libc::CLOCK_MONOTONIC_COARSE)
 }
 
-/// How often [`clock_coarse_ns`] changes, ns.
+/// Interval between changes of [`clock_coarse_ns`], in ns.
 pub(crate) fn coarse_resolution_ns() -> u64 {
     let mut time = NO_TIME;
     // SAFETY: `time` is a valid timespec for the call to fill; the clock exists on every Linux.
@@ -115,12 +115,12 @@ pub fn prefetch<T>(address: *const T, lines: usize) {
     let _ = (address, lines);
 }
 
-/// Bytes of a cache line, on all common machines.
+/// Size of a cache line in bytes, on all common machines.
 pub const CACHE_LINE: usize = 64;
 
-/// A sender's address in the kernel's format, so that two of them compare without parsing.
+/// A sender's address in the kernel's format, so that two of them can be compared without parsing.
 ///
-/// Room for IPv4 and IPv6 only: an address takes half a cache line, and thousands of streams keep some.
+/// Only IPv4 and IPv6 fit: an address takes half a cache line, and thousands of streams keep several.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct RawAddr {
@@ -132,13 +132,13 @@ impl RawAddr {
     /// No address.
     pub fn empty() -> Self {
         RawAddr {
-            // SAFETY: sockaddr_in6 is plain old data for which all zeroes is a value (AF_UNSPEC).
+            // SAFETY: sockaddr_in6 is plain old data, for which all zeroes are valid (AF_UNSPEC).
             storage: unsafe { std::mem::zeroed() },
             len: 0,
         }
     }
 
-    /// The kernel's bytes (16 for IPv4, 28 for IPv6, none without an address).
+    /// The kernel's bytes: 16 for IPv4, 28 for IPv6, 0 without an address.
     pub fn as_bytes(&self) -> &[u8] {
         let len = (self.len as usize).min(size_of::<libc::sockaddr_in6>());
         // SAFETY: the storage is fully initialised (zeroed in `empty`), `len` is within it, and the slice
@@ -150,7 +150,7 @@ impl RawAddr {
     pub fn to_socket_addr(&self) -> Option<SocketAddr> {
         match (i32::from(self.storage.sin6_family), self.as_bytes().len()) {
             (libc::AF_INET, 16..) => {
-                // SAFETY: the family says sockaddr_in, which is smaller than the storage and no more aligned.
+                // SAFETY: the family is that of sockaddr_in, which is smaller than the storage and no more aligned.
                 let v4 = unsafe { &*(&raw const self.storage).cast::<libc::sockaddr_in>() };
                 let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
                 Some(SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into())
@@ -192,7 +192,7 @@ impl From<SocketAddr> for RawAddr {
     }
 }
 
-/// Sends one datagram without waiting. `WouldBlock` when the socket's buffer is full.
+/// Sends one datagram without waiting. Fails with `WouldBlock` if the socket's buffer is full.
 pub fn send_to(fd: BorrowedFd<'_>, data: &[u8], to: &RawAddr) -> io::Result<usize> {
     // SAFETY: `data` and the address are borrowed for the call, with their true lengths.
     let n = unsafe {
@@ -212,20 +212,20 @@ pub fn send_to(fd: BorrowedFd<'_>, data: &[u8], to: &RawAddr) -> io::Result<usiz
     }
 }
 
-/// Like [`send_to`], for a datagram in several pieces.
+/// The same as [`send_to`], for a datagram in several pieces.
 pub fn send_vectored_to(
     fd: BorrowedFd<'_>,
     data: &[IoSlice<'_>],
     to: &RawAddr,
 ) -> io::Result<usize> {
-    // SAFETY: msghdr is plain old data for which all zeroes is a value.
+    // SAFETY: msghdr is plain old data, for which all zeroes are valid.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     header.msg_name = (&raw const to.storage).cast_mut().cast();
     header.msg_namelen = to.len;
     header.msg_iov = data.as_ptr().cast_mut().cast();
     header.msg_iovlen = data.len();
-    // SAFETY: all that `header` points to is borrowed for the call, which only reads it; IoSlice has the
-    // layout of iovec by its documentation.
+    // SAFETY: all memory that `header` points to is borrowed for the call, which only reads it; IoSlice has the layout of iovec
+    // by its documentation.
     let n = unsafe { libc::sendmsg(fd.as_raw_fd(), &header, SEND_FLAGS) };
     if n < 0 {
         Err(io::Error::last_os_error())
@@ -234,10 +234,10 @@ pub fn send_vectored_to(
     }
 }
 
-/// Datagrams for one system call (sendmmsg), of one socket.
+/// Datagrams of one socket for one system call (sendmmsg).
 ///
 /// Push up to [`SEND_BATCH_MAX`], then call [`SendBatch::send`] until [`SendBatch::is_empty`]: each call sends from the first
-/// that is left. One that the system refuses stays the first until [`SendBatch::skip`] drops it.
+/// remaining one. One that the system refuses stays the first until [`SendBatch::skip`] drops it.
 pub struct SendBatch<'a> {
     headers: [MaybeUninit<libc::mmsghdr>; SEND_BATCH_MAX],
     first: usize,
@@ -245,7 +245,7 @@ pub struct SendBatch<'a> {
     borrowed: PhantomData<&'a [u8]>,
 }
 
-/// Datagrams of a [`SendBatch`]: enough that the system call's own cost is shared, and few enough for the stack.
+/// Maximum number of datagrams in a [`SendBatch`]: enough to share the cost of the system call, and few enough for the stack.
 pub const SEND_BATCH_MAX: usize = 32;
 
 impl Default for SendBatch<'_> {
@@ -260,13 +260,13 @@ impl Default for SendBatch<'_> {
 }
 
 impl<'a> SendBatch<'a> {
-    /// Adds a datagram. `false`: the batch is full.
+    /// Adds a datagram. Returns `false` if the batch is full.
     #[must_use]
     pub fn push(&mut self, data: &'a [IoSlice<'a>], to: &'a RawAddr) -> bool {
         let Some(slot) = self.headers.get_mut(self.end) else {
             return false;
         };
-        // SAFETY: mmsghdr is plain old data for which all zeroes is a value.
+        // SAFETY: mmsghdr is plain old data, for which all zeroes are valid.
         let mut header: libc::mmsghdr = unsafe { std::mem::zeroed() };
         header.msg_hdr.msg_name = (&raw const to.storage).cast_mut().cast();
         header.msg_hdr.msg_namelen = to.len;
@@ -277,15 +277,15 @@ impl<'a> SendBatch<'a> {
         true
     }
 
-    /// Whether nothing is left to send.
+    /// Whether all datagrams have been sent.
     pub fn is_empty(&self) -> bool {
         self.first == self.end
     }
 
-    /// Sends without waiting; returns how many datagrams are gone, at least one. An error is that of the first one.
+    /// Sends without waiting, and returns the number of datagrams sent, at least one. An error is that of the first datagram.
     pub fn send(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
         let left = &mut self.headers[self.first..self.end];
-        // SAFETY: `push` has written these headers. What they point to is borrowed for 'a, and the call only reads it;
+        // SAFETY: `push` has written these headers. The memory that they point to is borrowed for 'a, and the call only reads it;
         // IoSlice has the layout of iovec by its documentation.
         let n = unsafe {
             libc::sendmmsg(
@@ -302,7 +302,7 @@ impl<'a> SendBatch<'a> {
         Ok(n as usize)
     }
 
-    /// Drops the first datagram that is left.
+    /// Drops the first remaining datagram.
     pub fn skip(&mut self) {
         self.first = (self.first + 1).min(self.end);
     }
@@ -316,10 +316,11 @@ impl std::fmt::Debug for SendBatch<'_> {
     }
 }
 
-/// Takes a socket's peer away: a UDP socket gets what anybody sends again, and keeps the port that it was bound to by number (connect(2)).
+/// Removes a socket's peer. A UDP socket then receives from any sender again, and keeps a port that was bound by number
+/// (connect(2)).
 ///
 /// # Errors
-/// It is no socket.
+/// Fails if the descriptor is not a socket.
 pub fn disconnect(fd: BorrowedFd<'_>) -> io::Result<()> {
     let nobody = libc::sockaddr {
         sa_family: libc::AF_UNSPEC as libc::sa_family_t,
@@ -333,18 +334,18 @@ pub fn disconnect(fd: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-/// Packets that the kernel has dropped because the socket's buffer was full, or for their checksums: since the socket was
-/// opened, modulo 2^32 (the count that SO_RXQ_OVFL attaches to packets). Read when it is wanted, it costs packets nothing.
+/// Number of packets that the kernel has dropped, because the socket's buffer was full or for their checksums. It counts since
+/// the socket was opened, modulo 2^32 (the count that SO_RXQ_OVFL attaches to packets). Reading it here has no cost per packet.
 pub fn kernel_drops(fd: BorrowedFd<'_>) -> u32 {
     memory_counts(fd)[SK_MEMINFO_DROPS]
 }
 
-/// Memory of what waits in the socket to be received, bytes: datagrams and ICMP errors, with what the kernel needs for each. 0: none.
+/// Memory of the socket's receive queue in bytes: datagrams and ICMP errors, with the kernel's overhead for each.
 pub fn received_memory(fd: BorrowedFd<'_>) -> u32 {
     memory_counts(fd)[SK_MEMINFO_RMEM_ALLOC]
 }
 
-/// `SO_MEMINFO` (socket(7)); zeros of a descriptor that is no socket.
+/// `SO_MEMINFO` (socket(7)); zeros if the descriptor is not a socket.
 fn memory_counts(fd: BorrowedFd<'_>) -> [u32; SK_MEMINFO_VARS] {
     let mut counts = [0u32; SK_MEMINFO_VARS];
     let mut size = size_of_val(&counts) as libc::socklen_t;
@@ -358,9 +359,10 @@ fn memory_counts(fd: BorrowedFd<'_>) -> [u32; SK_MEMINFO_VARS] {
             &mut size,
         )
     };
-    match result < 0 {
-        true => [0; SK_MEMINFO_VARS],
-        false => counts,
+    if result < 0 {
+        [0; SK_MEMINFO_VARS]
+    } else {
+        counts
     }
 }
 
@@ -388,13 +390,13 @@ impl std::fmt::Debug for RawAddr {
 pub struct Received {
     /// Bytes in the buffer.
     pub len: usize,
-    /// Bytes of the datagram. More than `len`: it was truncated.
+    /// Bytes of the datagram. If it is more than `len`, the datagram was truncated.
     pub datagram_len: usize,
     /// The kernel's receive time, nanoseconds since the epoch (CLOCK_REALTIME), if requested.
     pub timestamp_ns: Option<u64>,
 }
 
-/// Receives one datagram without waiting. `WouldBlock` when there is none.
+/// Receives one datagram without waiting. Fails with `WouldBlock` if the queue is empty.
 pub fn recv_from(fd: BorrowedFd<'_>, buf: &mut [u8], from: &mut RawAddr) -> io::Result<Received> {
     from.len = size_of::<libc::sockaddr_in6>() as libc::socklen_t;
     // SAFETY: `buf` and `from.storage` are exclusively borrowed and their true sizes are passed.
@@ -420,8 +422,8 @@ pub fn recv_from(fd: BorrowedFd<'_>, buf: &mut [u8], from: &mut RawAddr) -> io::
     })
 }
 
-/// Like [`recv_from`], with the kernel's timestamp of a socket that has SO_TIMESTAMPNS on. The sender costs time, so it
-/// need not be asked for.
+/// Acts as [`recv_from`], and returns the kernel's timestamp if the socket has SO_TIMESTAMPNS on. The sender's address costs
+/// time, so it is optional.
 pub fn recv_timestamped(
     fd: BorrowedFd<'_>,
     buf: &mut [u8],
@@ -429,7 +431,7 @@ pub fn recv_timestamped(
 ) -> io::Result<Received> {
     let mut iov = IoSliceMut::new(buf);
     let mut control = Control::new();
-    // SAFETY: msghdr is plain old data for which all zeroes is a value.
+    // SAFETY: msghdr is plain old data, for which all zeroes are valid.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     let len = match from {
         Some(RawAddr { storage, len }) => {
@@ -476,10 +478,10 @@ pub struct RecvBatch {
 }
 
 impl RecvBatch {
-    /// Room for `capacity` datagrams a call.
+    /// Creates a batch for `capacity` datagrams per call.
     pub fn new(capacity: usize) -> Self {
         RecvBatch {
-            // SAFETY: mmsghdr is plain old data for which all zeroes is a value.
+            // SAFETY: mmsghdr is plain old data, for which all zeroes are valid.
             headers: vec![unsafe { std::mem::zeroed() }; capacity],
             addrs: vec![RawAddr::empty(); capacity],
             controls: (0..capacity).map(|_| Control::new()).collect(),
@@ -492,8 +494,8 @@ impl RecvBatch {
         self.headers.len()
     }
 
-    /// Receives available datagrams, one per buffer, without waiting; returns their number. `WouldBlock` when there is
-    /// none.
+    /// Receives available datagrams, one per buffer, without waiting; returns their number. Fails with `WouldBlock` if the queue
+    /// is empty.
     pub fn recv(&mut self, fd: BorrowedFd<'_>, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         let count = bufs.len().min(self.headers.len());
         for (i, buf) in bufs.iter_mut().enumerate().take(count) {
@@ -507,8 +509,8 @@ impl RecvBatch {
             header.msg_controllen = size_of::<Control>();
         }
         let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
-        // SAFETY: the first `count` headers point into `self.addrs`, `self.controls` and `bufs`, which are
-        // exclusively borrowed until the call returns. No timeout is passed.
+        // SAFETY: the first `count` headers point into `self.addrs`, `self.controls` and `bufs`, which are exclusively borrowed
+        // until the call returns. No timeout is passed.
         let n = unsafe {
             libc::recvmmsg(
                 fd.as_raw_fd(),
@@ -527,7 +529,7 @@ impl RecvBatch {
         Ok(n as usize)
     }
 
-    /// The `i`-th datagram of the last call; with the kernel's timestamp, if the socket has SO_TIMESTAMPNS on.
+    /// Returns the `i`-th datagram of the last call, with the kernel's timestamp if the socket has SO_TIMESTAMPNS on.
     pub fn received(&self, i: usize) -> (Received, &RawAddr) {
         let datagram_len = self.headers[i].msg_len as usize;
         let len = datagram_len.min(self.lens[i]);
@@ -542,8 +544,8 @@ impl RecvBatch {
     }
 }
 
-// SAFETY: of the raw pointers in `headers`, those to the caller's memory are written and used within one `recv`
-// call only; those that are used after it lead into the vectors' own heap blocks, which move along.
+// SAFETY: the raw pointers in `headers` that lead to the caller's memory are written and used within one `recv` call only. The
+// pointers used after it lead into the vectors' own heap blocks, which move along.
 unsafe impl Send for RecvBatch {}
 
 impl std::fmt::Debug for RecvBatch {
@@ -592,7 +594,7 @@ pub(crate) type Event = libc::epoll_event;
 
 impl Epoll {
     pub(crate) fn new() -> io::Result<Self> {
-        // SAFETY: takes no pointer; the result is checked before it is used.
+        // SAFETY: takes no pointer; the result is checked before use.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         Ok(Epoll(owned(fd)?))
     }
@@ -609,7 +611,7 @@ impl Epoll {
         check(unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) })
     }
 
-    /// Waits for events, `None` without limit. An interrupted wait returns no events.
+    /// Waits for events; `None` waits without limit. An interrupted wait returns no events.
     pub(crate) fn wait<'e>(
         &self,
         events: &'e mut [MaybeUninit<Event>],
@@ -660,10 +662,11 @@ impl Epoll {
     }
 }
 
-/// Linux before 5.11, and containers that filter system calls, have no `epoll_pwait2`: time-outs are whole milliseconds then.
+/// Whether the kernel lacks `epoll_pwait2`, like Linux before 5.11 and containers that filter system calls. Then time-outs are
+/// whole milliseconds.
 static HAS_NO_PWAIT2: AtomicBool = AtomicBool::new(false);
 
-/// For `epoll_wait`: never earlier than asked for; -1 without limit.
+/// Converts to the argument of `epoll_wait`, rounded up; -1 for no limit.
 fn millis(timeout: Option<Duration>) -> i32 {
     let rounded = |timeout: Duration| timeout.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128);
     timeout.map_or(-1, |timeout| rounded(timeout) as i32)
@@ -673,7 +676,8 @@ fn millis(timeout: Option<Duration>) -> i32 {
 mod tests {
     use super::*;
 
-    /// As on a kernel without `epoll_pwait2`. Other tests of this process may meet coarse waits meanwhile, which are right, too.
+    /// Acts as a kernel without `epoll_pwait2`. Other tests of this process may use coarse waits at the same time, which are also
+    /// correct.
     #[test]
     fn coarse_waits_end_with_events_and_with_their_time() {
         let epoll = Epoll::new().expect("a descriptor");
@@ -703,13 +707,13 @@ mod tests {
     }
 }
 
-/// The file descriptor by which other threads interrupt the poller.
+/// File descriptor with which other threads interrupt the poller.
 #[derive(Debug)]
 pub(crate) struct EventFd(OwnedFd);
 
 impl EventFd {
     pub(crate) fn new() -> io::Result<Self> {
-        // SAFETY: takes no pointer; the result is checked before it is used.
+        // SAFETY: takes no pointer; the result is checked before use.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         Ok(EventFd(owned(fd)?))
     }
@@ -720,8 +724,7 @@ impl EventFd {
 
     pub(crate) fn notify(&self) {
         let one = 1u64;
-        // SAFETY: writes the eight bytes of a live local. It fails only at a full counter, which is
-        // readable already.
+        // SAFETY: writes the eight bytes of a live local. It fails only if the counter is full, and then it is readable already.
         unsafe { libc::write(self.raw(), (&raw const one).cast(), 8) };
     }
 
@@ -731,7 +734,7 @@ impl EventFd {
         unsafe { libc::read(self.raw(), (&raw mut count).cast(), 8) };
     }
 
-    /// Sleeps until notified or for `timeout`. `true`: there is a notification to drain.
+    /// Sleeps until notified or for `timeout`. Returns `true` if a notification must be drained.
     pub(crate) fn sleep(&self, timeout: Duration) -> bool {
         let mut fd = libc::pollfd {
             fd: self.raw(),
@@ -753,7 +756,7 @@ fn timespec(duration: Duration) -> libc::timespec {
 
 fn owned(fd: i32) -> io::Result<OwnedFd> {
     check(fd.min(0))?;
-    // SAFETY: `fd` is a descriptor that the kernel has just returned to us and nobody else has.
+    // SAFETY: `fd` is a descriptor that the kernel has just returned to this code, and no other code has it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

@@ -17,8 +17,8 @@ pub fn sleep_until(deadline_ns: u64, precision: Precision) -> Sleep {
     }
 }
 
-/// The time by which a timer polled here goes, ns of CLOCK_MONOTONIC: on a shard that of the pass. `None` where timers do
-/// not work.
+/// Present time of a timer polled here, ns of CLOCK_MONOTONIC; on a shard, that of the pass. Returns `None` if timers do not work
+/// here.
 pub(crate) fn timer_now_ns() -> Option<u64> {
     if crate::block::is_inside() {
         return Some(clock_now_ns());
@@ -35,7 +35,7 @@ pub struct Sleep {
     timer: Option<Timer>,
 }
 
-/// A timer of a shard. Every shard has a timer of this key.
+/// A timer of a shard. Keys are unique only within a shard.
 #[derive(Debug)]
 struct Timer {
     shard: Shard,
@@ -43,7 +43,7 @@ struct Timer {
 }
 
 impl Timer {
-    /// Cancels the timer, on its shard's thread only: a shard that has ended has no timers any more.
+    /// Cancels the timer, on its shard's thread only. A shard that has ended has no timers left.
     fn cancel(self) {
         let Timer { shard, key } = self;
         if shard.is_current() {
@@ -58,7 +58,7 @@ impl Future for Sleep {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        // First: a shard's thread inside of `block_on` fires no timers.
+        // This comes first, because a shard's thread inside of `block_on` fires no timers.
         if self.timer.is_none() && crate::block::set_alarm(self.deadline_ns) {
             return if clock_now_ns() >= self.deadline_ns {
                 Poll::Ready(())

@@ -1,26 +1,25 @@
-//! The ticks of an interval, and what becomes of those that nobody took in time.
+//! Ticks of an interval, with the treatment of missed ones.
 //!
-//! Sans-IO: time is a parameter, in nanoseconds of any monotonic clock. So the intervals of a context and those of
-//! another event loop go by the same rules.
+//! Sans-IO: time is a parameter, in nanoseconds of any monotonic clock. So the intervals of a context and those of another event
+//! loop follow the same rules.
 
-/// What happens to ticks that were not taken before the next one was due.
+/// Treatment of ticks that were not taken before the next one was due.
 ///
-/// For example with a period of 10, and a first tick at 10 that is taken at 35:
+/// For example, with a period of 10, and a first tick at 10 that is taken at 35:
 ///
-/// | | taken at 35: tick scheduled at (ticks left out) | next tick at |
+/// | | scheduled times (ticks skipped) of the ticks taken at 35 | next tick at |
 /// |---|---|---|
 /// | `Burst` | 10 (0), 20 (0), 30 (0) | 40 |
 /// | `Delay` | 10 (0) | 45 |
 /// | `Skip` | 30 (2) | 40 |
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MissedTicks {
-    /// Every missed tick is due at once. No tick is lost and the grid stays: the count of ticks is the count of periods.
+    /// Every missed tick is due at once. No tick is lost and the grid stays: the number of ticks is the number of periods.
     Burst,
-    /// The next tick is due a whole period after the late one was taken. Two ticks are never less than a period apart;
-    /// each lateness, however short, moves the grid.
+    /// The next tick is due a whole period after the late one was taken. Two ticks are never less than a period apart, and each
+    /// delay, however short, moves the grid.
     Delay,
-    /// Only the last of the ticks that are due is given; those before it are left out and counted ([`Tick::missed`]).
-    /// The grid stays.
+    /// Only the last due tick is returned; earlier ones are skipped and counted ([`Tick::missed`]). The grid stays.
     #[default]
     Skip,
 }
@@ -28,14 +27,14 @@ pub enum MissedTicks {
 /// A tick of an interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tick {
-    /// Its scheduled time, ns, at or before the time at which it was taken.
+    /// Scheduled time in ns, at or before the time at which it was taken.
     pub at_ns: u64,
-    /// Number of ticks left out between the tick before and this one. Only [`MissedTicks::Skip`] leaves out ticks.
+    /// Number of ticks skipped between the previous tick and this one. Only [`MissedTicks::Skip`] skips ticks.
     pub missed: u64,
 }
 
-/// The schedule of an interval. It has no clock: call [`take`](Ticks::take) at [`next_ns`](Ticks::next_ns) or later,
-/// until there is none.
+/// Schedule of an interval. It has no clock: call [`take`](Ticks::take) at [`next_ns`](Ticks::next_ns) or later, until it returns
+/// `None`.
 ///
 /// ```
 /// use threadbare_runtime::{MissedTicks, Tick, Ticks};
@@ -54,8 +53,8 @@ pub struct Ticks {
 }
 
 impl Ticks {
-    /// Ticks at `first_ns` and each `period_ns` after it. A period of 0 counts as 1 ns. A tick beyond `u64::MAX` is
-    /// scheduled there: never, on a clock that begins near 0.
+    /// Creates ticks at `first_ns` and each `period_ns` after it. A period of 0 counts as 1 ns. A tick beyond `u64::MAX` is
+    /// scheduled at that time, which a clock that begins near 0 never reaches.
     pub fn new(first_ns: u64, period_ns: u64, missed: MissedTicks) -> Self {
         Ticks {
             next_ns: first_ns,
@@ -64,13 +63,13 @@ impl Ticks {
         }
     }
 
-    /// When the next tick is due.
+    /// Time of the next tick.
     pub fn next_ns(&self) -> u64 {
         self.next_ns
     }
 
-    /// Takes the next tick if it is due at `now_ns`. Call again until the answer is `None`: with
-    /// [`MissedTicks::Burst`], several ticks may be due.
+    /// Takes the next tick if it is due at `now_ns`. Call again until it returns `None`: with [`MissedTicks::Burst`], several
+    /// ticks may be due.
     pub fn take(&mut self, now_ns: u64) -> Option<Tick> {
         let late_ns = now_ns.checked_sub(self.next_ns)?;
         let mut tick = Tick {
@@ -96,7 +95,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The ticks that are due at `now_ns`, as (scheduled time, left out).
+    /// Returns the ticks that are due at `now_ns`, as (scheduled time, skipped).
     fn due(ticks: &mut Ticks, now_ns: u64) -> Vec<(u64, u64)> {
         let taken = std::iter::from_fn(|| ticks.take(now_ns));
         taken.map(|tick| (tick.at_ns, tick.missed)).collect()
@@ -157,7 +156,7 @@ mod tests {
         }
     }
 
-    /// The naive twin: goes over the grid tick by tick.
+    /// A simple model that goes over the grid tick by tick.
     fn naive(next_ns: &mut u64, period_ns: u64, missed: MissedTicks, now_ns: u64) -> Option<Tick> {
         if now_ns < *next_ns {
             return None;
@@ -184,13 +183,13 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig {
             cases: if cfg!(miri) { 8 } else { 256 },
-            // Miri shows a test no files.
+            // Miri gives tests no access to files.
             failure_persistence: None,
             ..ProptestConfig::default()
         })]
 
-        /// Whenever somebody looks, the ticks are the naive twin's. With `Burst` and `Skip`, ticks and those left out add
-        /// up to the periods; with `Delay`, two ticks are taken a period apart at least.
+        /// At any time, the ticks equal those of the simple model. With `Burst` and `Skip`, taken and skipped ticks together
+        /// equal the periods. With `Delay`, two ticks are taken at least a period apart.
         #[test]
         fn equals_the_naive_twin(
             first_ns in 0u64..500,

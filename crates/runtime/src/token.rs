@@ -1,6 +1,6 @@
 //! The name of an agent on its shard, also inside an epoll event.
 
-/// Names an agent on its shard. The generation tells it from earlier users of its slot.
+/// Identifies an agent on its shard. The generation distinguishes it from earlier users of its slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Token {
     pub(crate) index: u32,

@@ -1,10 +1,10 @@
-//! The agents of a shard: their labels, the running one, and a log of holds longer than a slice.
+//! Agents of a shard: their labels, the running one, and a log of blockages longer than a slice.
 //!
-//! | field | who |
+//! | field | threads |
 //! |---|---|
-//! | `running`, `since_ns` | written by the shard's thread around each run of an agent, read by anyone |
-//! | `noted_ns` | the shard's thread alone |
-//! | `labels` | changed by the shard's thread when agents come and go, read by anyone, under its lock |
+//! | `running`, `since_ns` | written by the shard's thread around each run of an agent, read by any thread |
+//! | `noted_ns` | only the shard's thread |
+//! | `labels` | changed by the shard's thread when agents come and go; read by any thread; under its lock |
 //! | `log` | the shard's thread and readers, under its lock |
 
 use std::collections::VecDeque;
@@ -14,32 +14,32 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::sync::lock;
 use crate::sys;
 
-/// A hold: an agent or element kept a shard's thread for longer than a slice.
+/// A blockage: an agent or element occupied a shard's thread for longer than a slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blocked {
-    /// The label of the agent, or the name given to [`Shard::note_blocked`](crate::Shard::note_blocked).
+    /// Label of the agent, or the name given to [`Shard::note_blocked`](crate::Shard::note_blocked).
     pub by: String,
-    /// When it began, ns of CLOCK_MONOTONIC.
+    /// Start, ns of CLOCK_MONOTONIC.
     pub at_ns: u64,
-    /// For how long, ns.
+    /// Duration in ns.
     pub for_ns: u64,
 }
 
 pub(crate) struct Watch {
-    /// Index of the agent, plus one; 0: none.
+    /// Index of the running agent, plus one; 0 if none.
     running: AtomicU64,
     since_ns: AtomicU64,
-    /// Time in the current run held by others than the agent, already noted.
+    /// Time of the current run that has already been noted for others than the agent.
     noted_ns: AtomicU64,
     limit_ns: u64,
-    /// By how much runs may seem longer than they are; 0: they are measured exactly.
+    /// Maximum error by which runs seem too long; 0 if they are measured exactly.
     resolution_ns: u64,
     labels: Mutex<Vec<Option<Box<str>>>>,
     log: Mutex<VecDeque<Blocked>>,
 }
 
 impl Watch {
-    /// `wait_ns`: the context's wait, 0 for no throttling.
+    /// `wait_ns` is the context's wait, 0 for no throttling.
     pub(crate) fn new(wait_ns: u64) -> Self {
         let limit_ns = if wait_ns == 0 {
             UNTHROTTLED_LIMIT_NS
@@ -79,18 +79,18 @@ impl Watch {
         for_ns > self.limit_ns + self.resolution_ns
     }
 
-    /// Whether the coarse clock is enough to find holds.
+    /// Whether the coarse clock is enough to find blockages.
     #[inline]
     pub(crate) fn reads_coarse_clock(&self) -> bool {
         self.resolution_ns > 0
     }
 
-    /// A hold within the run of an agent: the agent is not blamed for the same time.
+    /// Notes a blockage within the run of an agent, so that the agent is not reported for the same time.
     pub(crate) fn discount(&self, for_ns: u64) {
         self.noted_ns.fetch_add(for_ns, Relaxed);
     }
 
-    /// A run of `for_ns` less the holds already noted.
+    /// Returns a run of `for_ns` less the blockages already noted.
     pub(crate) fn unnoted_ns(&self, for_ns: u64) -> u64 {
         for_ns.saturating_sub(self.noted_ns.load(Relaxed))
     }
@@ -141,9 +141,9 @@ impl Watch {
     }
 }
 
-/// In the shortest hold; with fewer, the coarse clock is too coarse.
+/// Minimum number of resolutions in the shortest blockage; with fewer, the coarse clock is too coarse.
 const RESOLUTIONS_MIN: u64 = 3;
-/// Without slices: the length of a usual slice.
+/// Limit without slices: the length of a usual slice.
 const UNTHROTTLED_LIMIT_NS: u64 = 20_000_000;
-/// The last holds: a context with constant holds must not fill the memory.
+/// Maximum number of logged blockages, so that a context with constant blockages does not fill the memory.
 const LOG_MAX: usize = 32;

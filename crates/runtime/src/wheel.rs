@@ -1,16 +1,16 @@
 //! A hierarchical timer wheel: six levels of 64 slots, O(1) insert, cancel and fire.
 //!
-//! Sans-IO: time is a parameter, in nanoseconds of any monotonic clock. All deadlines are rounded to
-//! ticks; the tick of a throttled context is its slice, so that timers share the slice's wake-up.
+//! Sans-IO: time is a parameter, in nanoseconds of any monotonic clock. All deadlines are rounded to ticks. The tick of a
+//! throttled context is its slice, so that timers share the slice's wake-up.
 //!
 //! Idea: Varghese and Lauck, "Hashed and Hierarchical Timing Wheels" (1987), scheme 7.
 
 use slab::Slab;
 
-/// How a deadline is rounded to the wheel's tick.
+/// Rounding of a deadline to the wheel's tick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Precision {
-    /// At the tick nearest to the deadline: shares a wake-up, may be up to half a tick early.
+    /// At the tick nearest to the deadline. It shares a wake-up, and may be up to half a tick early.
     About,
     /// At the first tick that is not before the deadline.
     NotBefore,
@@ -36,10 +36,10 @@ pub struct Wheel<T> {
 }
 
 impl<T> Wheel<T> {
-    /// A wheel with ticks at `origin_ns + k * tick_ns`.
+    /// Creates a wheel with ticks at `origin_ns + k * tick_ns`.
     ///
     /// # Panics
-    /// If `tick_ns` is 0.
+    /// Panics if `tick_ns` is 0.
     pub fn new(origin_ns: u64, tick_ns: u64) -> Self {
         assert!(tick_ns > 0, "a wheel needs a tick");
         Wheel {
@@ -52,7 +52,7 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Number of timers pending.
+    /// Number of pending timers.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -88,7 +88,7 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Removes a timer. `None` if it has fired or was cancelled before.
+    /// Removes a timer. Returns `None` if it has already fired or been cancelled.
     pub fn cancel(&mut self, key: TimerKey) -> Option<T> {
         let entry = self.entries.get(key.index as usize)?;
         if entry.generation != key.generation {
@@ -113,14 +113,14 @@ impl<T> Wheel<T> {
         fired
     }
 
-    /// When to call [`Wheel::advance`] next: never later than the earliest deadline's tick. It may be
-    /// earlier when a far timer has to move to a finer level.
+    /// Time of the next call of [`Wheel::advance`], never later than the earliest deadline's tick. It may be earlier if a far
+    /// timer has to move to a finer level.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         self.next_tick()
             .map(|tick| self.origin_ns + tick * self.tick_ns)
     }
 
-    /// The wheel is at `tick`: spreads the coarse slots that begin here, fires the finest one.
+    /// Handles the wheel at `tick`: spreads the coarse slots that begin here, and fires the finest one.
     fn turn(&mut self, tick: u64, fire: &mut impl FnMut(T)) -> usize {
         for level in (1..LEVELS).rev() {
             if tick.is_multiple_of(1 << (SLOT_BITS * level as u32)) {
@@ -141,7 +141,7 @@ impl<T> Wheel<T> {
         fired
     }
 
-    /// The next tick at which a slot is due, of any level.
+    /// The next tick at which a slot of any level is due.
     fn next_tick(&self) -> Option<u64> {
         (0..LEVELS)
             .filter_map(|level| self.next_tick_of(level))
@@ -155,7 +155,7 @@ impl<T> Wheel<T> {
         }
         let shift = SLOT_BITS * level as u32;
         let position = self.tick_now >> shift;
-        // The slot at the current position is the last one of the round: it was turned already.
+        // The slot at the current position is the last one of the round, because it has already been turned.
         let first = (position + 1) & SLOT_MASK;
         let ahead = u64::from(occupied.rotate_right(first as u32).trailing_zeros());
         Some((position + 1 + ahead) << shift)
@@ -166,7 +166,7 @@ impl<T> Wheel<T> {
         let tick = self.entries[index as usize].tick;
         let differs = (tick ^ self.tick_now) | SLOT_MASK;
         let mut level = ((63 - differs.leading_zeros()) / SLOT_BITS) as usize;
-        // An entry may wait in its finest slot only if that slot is turned after now.
+        // An entry may be in its finest slot only if that slot is turned after now.
         level = level.min(LEVELS - 1);
         let slot = slot_of(tick, level);
         let head = self.levels[level].heads[slot];
@@ -230,7 +230,7 @@ struct Entry<T> {
 
 #[derive(Debug)]
 struct Level {
-    /// Bit i: slot i is not empty.
+    /// Bit i is set if slot i is not empty.
     occupied: u64,
     heads: [u32; SLOTS],
 }
@@ -286,15 +286,15 @@ mod tests {
         assert_eq!(wheel.len(), 1);
     }
 
-    /// The naive twin: an ordered map of ticks.
+    /// A simple model: an ordered map of ticks.
     #[derive(Default)]
     struct Naive {
         timers: BTreeMap<(u64, u32), ()>,
     }
 
     proptest! {
-        /// Any mix of inserts, cancels and steps fires exactly what the naive twin fires, tick by tick,
-        /// and `next_deadline_ns` is never after the earliest deadline.
+        /// Compares the wheel with a simple model. For any mix of inserts, cancels and steps, both fire the same timers, tick by
+        /// tick, and `next_deadline_ns` is never after the earliest deadline.
         #[test]
         fn equals_the_naive_twin(
             tick in 1u64..50,

@@ -1,4 +1,4 @@
-//! What a request sends: pieces in memory, or a part of a file, read as the connection takes it.
+//! Body of a request: pieces in memory, or a part of a file, read as the connection takes it.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,10 +9,10 @@ use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use threadbare_files::{Access, Disk, File, Op, Options};
 
-/// Read from a file at a time. With the number of transfers, it bounds the memory that they take.
+/// Number of bytes per read from a file. With the number of transfers, it limits their memory.
 const READ_BYTES: u64 = 64 << 10;
 
-/// The bytes of a part or of an object. Clones are of the same bytes: a request may have to be sent again.
+/// The bytes of a part or of an object. Clones refer to the same bytes: a request may have to be sent again.
 #[derive(Debug, Clone)]
 pub(crate) enum Data {
     Memory(Vec<Bytes>),

@@ -1,7 +1,7 @@
 //! Requests to a store, on two threads for the whole process.
 //!
-//! A [`Store`] is a bucket, whose, and how long its answers may take. Stores with the same connection settings share connections; those
-//! that are the same share what the usual places of credentials have given.
+//! A [`Store`] is a bucket with its credentials and timeouts. Stores with the same connection settings share connections. Equal
+//! stores share the credentials found in the usual places.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -29,35 +29,35 @@ use crate::object::Object;
 use crate::place::Endpoint;
 use crate::xml::{self, OpenUpload, StoredPart};
 
-/// Copying from files to sockets takes less than one; the second is for TLS.
+/// Copying from files to sockets takes less than one thread; the second is for TLS.
 const THREADS: usize = 2;
-/// Look-ups of names, and files of credentials, block their threads.
+/// Maximum number of blocking threads: look-ups of names, and files of credentials, block theirs.
 const BLOCKING_MAX: usize = 8;
-/// Requests under way at a time, of all uploads: each takes some hundred KiB.
+/// Maximum number of concurrent requests of all uploads: each takes some hundred KiB.
 const TRANSFERS_MAX: usize = 32;
-/// Connections without a user, for each host.
+/// Maximum number of idle connections for each host.
 const IDLE_MAX: usize = TRANSFERS_MAX;
-/// Finds connections whose other end has gone without a word.
+/// Finds connections whose other end has disappeared silently.
 const KEEPALIVE: Duration = Duration::from_secs(60);
-/// Of an answer that is a document. 1000 parts or uploads, S3's most, take half of it.
+/// Maximum size of a response document. 1000 parts or uploads, S3's maximum, take half of it.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
-/// Pages of a list. More is a server that never ends.
+/// Maximum number of pages of a list. More mean a server that never ends the list.
 const PAGES_MAX: usize = 100;
-/// A store that was fine is not asked again for so long, by another upload.
+/// Time for which a successful check of a store is valid for other uploads.
 const CHECK_LASTS: Duration = Duration::from_secs(60);
-/// No store gives such an id.
+/// No store assigns such an id.
 const NO_UPLOAD: &str = "none";
-/// The bytes that a time-out is meant for; larger bodies may take longer in proportion.
+/// Body size for which the timeout is meant; larger bodies may take proportionally longer.
 const TIMEOUT_BYTES: u64 = 5 << 20;
 
-/// How long answers may take, ms; `None`: for ever.
+/// Timeouts of responses in ms; `None` for no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
-    /// Of small requests.
+    /// For small requests.
     pub request_ms: Option<u64>,
-    /// Of a part, or of a whole small object: for each 5 MiB.
+    /// For a part, or for a whole small object; per 5 MiB.
     pub part_ms: Option<u64>,
-    /// Of the request that completes an upload.
+    /// For the request that completes an upload.
     pub complete_ms: Option<u64>,
 }
 
@@ -71,7 +71,7 @@ impl Default for Timeouts {
     }
 }
 
-/// What a store is known by.
+/// Settings that identify a store.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct StoreSettings {
     /// Where.
@@ -82,7 +82,7 @@ pub struct StoreSettings {
     pub ca_file: Option<PathBuf>,
 }
 
-/// A bucket. Clones are of the same one.
+/// A bucket. Clones refer to the same store.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
 
@@ -120,7 +120,7 @@ pub(crate) fn runtime() -> Result<&'static Runtime, Error> {
         .map_err(|reason| Error::Setting(format!("no threads for S3: {reason}")))
 }
 
-/// Wakes on a thread of the client: who calls may hold a lock that a waker takes.
+/// Wakes on a thread of the client, because the caller may hold a lock that a waker takes.
 pub(crate) fn wake(wakers: Vec<Waker>) {
     if wakers.is_empty() {
         return;
@@ -141,7 +141,7 @@ fn client(ca_file: Option<&Path>) -> Result<Client, Error> {
     if let Some(client) = lock(&ALL).get(&wanted) {
         return Ok(client.clone());
     }
-    // S3 speaks HTTP/1.1 only; and with it, a connection that is slow holds up no other request.
+    // S3 supports only HTTP/1.1. With it, a slow connection also delays no other request.
     let mut builder = Client::builder()
         .http1_only()
         .redirect(reqwest::redirect::Policy::none())
@@ -173,12 +173,12 @@ fn client(ca_file: Option<&Path>) -> Result<Client, Error> {
     Ok(lock(&ALL).entry(wanted).or_insert(built).clone())
 }
 
-/// What a store says of an object.
+/// Metadata of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Head {
-    /// Its bytes, if the store says so.
+    /// Size in bytes, if the store reports it.
     pub bytes: Option<u64>,
-    /// What the store calls the content.
+    /// ETag of the content.
     pub etag: Option<String>,
 }
 
@@ -187,19 +187,19 @@ pub struct Head {
 pub struct Download {
     response: Response,
     patience: Option<Duration>,
-    /// Bytes of the body, if the store says so.
+    /// Size of the body in bytes, if the store reports it.
     pub bytes: Option<u64>,
-    /// What the store calls the content.
+    /// ETag of the content.
     pub etag: Option<String>,
-    /// As the object was given it.
+    /// Content type as stored with the object.
     pub content_type: Option<String>,
 }
 
 impl Download {
-    /// The next bytes; `None`: the end.
+    /// Returns the next bytes; `None` at the end.
     ///
     /// # Errors
-    /// The connection broke, or nothing came for the time of a request.
+    /// Fails if the connection broke, or if nothing came within the timeout of a request.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, Error> {
         let chunk = within(self.patience, async {
             self.response.chunk().await.map_err(problem)
@@ -209,7 +209,8 @@ impl Download {
 }
 
 impl Store {
-    /// The process's store with these settings. Reads files of certificates: not for a thread that must not wait.
+    /// Returns the process's store with these settings. It reads certificate files: do not call it on a thread that must not
+    /// block.
     ///
     /// # Errors
     /// [`Error::Setting`].
@@ -238,7 +239,7 @@ impl Store {
         Ok(Store(made))
     }
 
-    /// Where it is.
+    /// Endpoint of the store.
     pub fn endpoint(&self) -> &Endpoint {
         &self.0.settings.endpoint
     }
@@ -248,7 +249,7 @@ impl Store {
         &self.0.settings
     }
 
-    /// Adds the headers that authorise a request; for clients of their own.
+    /// Adds the headers that authorise a request, for separate HTTP clients.
     ///
     /// # Errors
     /// [`Error::Credentials`].
@@ -258,7 +259,7 @@ impl Store {
                 self.0.has_signed.store(true, Relaxed);
                 Ok(())
             }
-            // There were credentials: the service that gives them is away.
+            // Credentials were found before, so only their service is unavailable.
             Err(Error::Credentials(text)) if self.0.has_signed.load(Relaxed) => {
                 Err(Error::Broken(format!("no credentials now: {text}")))
             }
@@ -270,7 +271,7 @@ impl Store {
         Request::new(method, self.endpoint().url(key, query))
     }
 
-    /// Sends a request, and reads the document that answers it.
+    /// Sends a request, and reads the response document.
     async fn ask(
         &self,
         request: Request,
@@ -293,9 +294,11 @@ impl Store {
         Err(refusal_of(response).await)
     }
 
-    /// Whether objects can be written here: credentials, bucket and region are right, and the store answers. Leaves nothing behind.
+    /// Checks that objects can be written: credentials, bucket and region are right, and the store answers. It leaves nothing
+    /// behind.
     ///
-    /// An upload that does not exist is aborted: that needs credentials, bucket and region, and a permission that each uploader needs.
+    /// It aborts an upload that does not exist. This needs credentials, bucket and region, and a permission that each uploader
+    /// needs.
     ///
     /// # Errors
     /// Why not.
@@ -307,12 +310,12 @@ impl Store {
         }
         match self.abort(key, NO_UPLOAD, timeouts).await {
             Ok(()) => {}
-            // It may be this permission alone that is missing.
+            // Only this permission may be missing.
             Err(Error::Refused {
                 status: 403, code, ..
             }) if matches!(code.as_str(), "AccessDenied" | "") => {
                 let upload = self.create(&Object::new(key), timeouts).await?;
-                // What is left is an upload without parts, which costs nothing.
+                // If this fails, an upload without parts remains, which costs nothing.
                 let _ = self.abort(key, &upload, timeouts).await;
             }
             Err(error) => return Err(error),
@@ -321,10 +324,10 @@ impl Store {
         Ok(())
     }
 
-    /// Begins an upload in parts. Its id.
+    /// Begins an upload in parts. Returns its id.
     ///
     /// # Errors
-    /// The store has none.
+    /// Fails if the store did not create it.
     pub async fn create(&self, object: &Object, timeouts: Timeouts) -> Result<String, Error> {
         let mut request = self.request(Method::POST, &object.key, &[("uploads", "")]);
         *request.headers_mut() = object.headers()?;
@@ -335,7 +338,7 @@ impl Store {
         xml::created(&text)
     }
 
-    /// Sends a part. What the store calls it.
+    /// Sends a part. Returns its ETag.
     pub(crate) async fn part(
         &self,
         key: &str,
@@ -353,7 +356,7 @@ impl Store {
         self.put(request, data, timeouts).await
     }
 
-    /// Sends a whole object. What the store calls it.
+    /// Sends a whole object. Returns its ETag.
     pub(crate) async fn put_object(
         &self,
         object: &Object,
@@ -365,10 +368,10 @@ impl Store {
         self.put(request, data, timeouts).await
     }
 
-    /// Sends a small object from memory. What the store calls it.
+    /// Sends a small object from memory. Returns its ETag.
     ///
     /// # Errors
-    /// The store does not have it.
+    /// Fails if the store did not store it.
     pub async fn put_bytes(
         &self,
         object: &Object,
@@ -386,7 +389,7 @@ impl Store {
         timeouts: Timeouts,
     ) -> Result<String, Error> {
         let bytes = data.bytes();
-        // S3 takes no body of unknown length ("Transfer-Encoding: chunked").
+        // S3 does not accept a body of unknown length ("Transfer-Encoding: chunked").
         request
             .headers_mut()
             .insert(CONTENT_LENGTH, HeaderValue::from(bytes));
@@ -399,10 +402,10 @@ impl Store {
         let (headers, _) = self.ask(request, patience_ms).await?;
         let etag = headers.get(ETAG).and_then(|etag| etag.to_str().ok());
         etag.map(str::to_owned)
-            .ok_or_else(|| Error::Answer("what was sent has no ETag".into()))
+            .ok_or_else(|| Error::Answer("the answer to an upload has no ETag".into()))
     }
 
-    /// Makes an object of parts. What the store calls it.
+    /// Completes an object from its parts. Returns its ETag.
     pub(crate) async fn complete<'a>(
         &self,
         key: &str,
@@ -419,10 +422,10 @@ impl Store {
         xml::completed(&text)
     }
 
-    /// Removes an upload and its parts. One that does not exist is none.
+    /// Removes an upload and its parts. An upload that does not exist is not an error.
     ///
     /// # Errors
-    /// It may still be there.
+    /// On failure it may still exist.
     pub async fn abort(&self, key: &str, upload: &str, timeouts: Timeouts) -> Result<(), Error> {
         let request = self.request(Method::DELETE, key, &[("uploadId", upload)]);
         match self.ask(request, timeouts.request_ms).await {
@@ -431,10 +434,10 @@ impl Store {
         }
     }
 
-    /// The uploads of keys with this prefix that are neither complete nor aborted.
+    /// Lists uploads of keys with this prefix that are neither complete nor aborted.
     ///
     /// # Errors
-    /// The store does not say.
+    /// Fails if the store returns no list.
     pub async fn uploads(
         &self,
         prefix: &str,
@@ -465,10 +468,10 @@ impl Store {
         Ok(all)
     }
 
-    /// The parts of an upload that the store has.
+    /// Lists the parts of an upload that the store has.
     ///
     /// # Errors
-    /// The store does not say; `NoSuchUpload`: it is complete, or aborted.
+    /// Fails if the store returns no list; `NoSuchUpload` means that the upload is complete or aborted.
     pub async fn parts(
         &self,
         key: &str,
@@ -495,10 +498,10 @@ impl Store {
         Ok(all)
     }
 
-    /// What there is of an object; `None`: there is none.
+    /// Returns the metadata of an object; `None` if it does not exist.
     ///
     /// # Errors
-    /// The store does not say.
+    /// Fails if the store does not answer.
     pub async fn head(&self, key: &str, timeouts: Timeouts) -> Result<Option<Head>, Error> {
         let request = self.request(Method::HEAD, key, &[]);
         let headers = match self.ask(request, timeouts.request_ms).await {
@@ -513,19 +516,19 @@ impl Store {
         }))
     }
 
-    /// The ETag of an object; `None`: there is none.
+    /// Returns the ETag of an object; `None` if it does not exist.
     ///
     /// # Errors
-    /// The store does not say.
+    /// Fails if the store does not answer.
     pub async fn etag(&self, key: &str, timeouts: Timeouts) -> Result<Option<String>, Error> {
         let head = self.head(key, timeouts).await?;
         Ok(head.and_then(|head| head.etag))
     }
 
-    /// Reads an object, or a range of it as the header `Range` has it (`bytes=0-99`).
+    /// Reads an object, or a range of it in the form of the header `Range` (`bytes=0-99`).
     ///
     /// # Errors
-    /// There is none, or the store does not give it.
+    /// Fails if the object does not exist, or if the store refuses it.
     pub async fn get(
         &self,
         key: &str,
@@ -560,24 +563,24 @@ impl Store {
         })
     }
 
-    /// Removes an object. One that does not exist is none.
+    /// Removes an object. An object that does not exist is not an error.
     ///
     /// # Errors
-    /// It may still be there.
+    /// On failure it may still exist.
     pub async fn delete(&self, key: &str, timeouts: Timeouts) -> Result<(), Error> {
         let request = self.request(Method::DELETE, key, &[]);
         self.ask(request, timeouts.request_ms).await.map(|_| ())
     }
 }
 
-/// Of a response that is no success: what the store says of it. For clients of their own.
+/// Converts an unsuccessful response to an error with the store's explanation. For separate HTTP clients.
 pub async fn refusal_of(response: Response) -> Error {
     let status = response.status().as_u16();
     let seconds = response
         .headers()
         .get(RETRY_AFTER)
         .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    // A refusal stands, whatever becomes of its explanation.
+    // The refusal is an error even if its explanation cannot be read.
     let (code, message) = xml::refusal(&text_of(response).await.unwrap_or_default());
     Error::Refused {
         status,
@@ -587,7 +590,8 @@ pub async fn refusal_of(response: Response) -> Error {
     }
 }
 
-/// Does work in this time. It may be asked for by any executor: connections and timers are those of the client's threads, and outlive who asked.
+/// Runs work with a timeout. Any executor may call it: connections and timers belong to the client's threads, and outlive the
+/// caller.
 async fn within<T>(
     patience: Option<Duration>,
     work: impl Future<Output = Result<T, Error>>,
@@ -625,8 +629,9 @@ async fn text_of(mut response: Response) -> Result<String, Error> {
 fn problem(error: reqwest::Error) -> Error {
     let error = error.without_url();
     let text = causes(&error);
-    match error.is_connect() {
-        true => Error::Connect(text),
-        false => Error::Broken(text),
+    if error.is_connect() {
+        Error::Connect(text)
+    } else {
+        Error::Broken(text)
     }
 }

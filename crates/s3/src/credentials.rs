@@ -1,4 +1,4 @@
-//! Who signs requests, and how. Nothing here shows a secret.
+//! Credentials, and signing of requests. No output here contains a secret.
 
 use std::time::Duration;
 
@@ -16,14 +16,14 @@ use crate::error::{Error, causes};
 
 /// The services of machines and containers answer at once or not at all.
 const CREDENTIALS_TIMEOUT: Duration = Duration::from_secs(10);
-/// Of an answer with credentials.
+/// Maximum size of a response with credentials.
 const ANSWER_BYTES_MAX: usize = 256 << 10;
 
-/// Where credentials come from.
+/// Source of credentials.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub enum Credentials {
-    /// The usual places, in this order: environment, `~/.aws/credentials` and `~/.aws/config` with `AWS_PROFILE`, SSO, web identity,
-    /// a program of the profile, ECS, EC2. Asked again before they expire.
+    /// The usual places, in this order: environment, `~/.aws/credentials` and `~/.aws/config` with `AWS_PROFILE`, SSO, web
+    /// identity, a program of the profile, ECS, EC2. They are refreshed before they expire.
     #[default]
     Usual,
     /// These.
@@ -47,10 +47,10 @@ impl std::fmt::Debug for Credentials {
 }
 
 impl Credentials {
-    /// Of properties: a key with its secret, or neither.
+    /// Credentials from properties: a key with its secret, or neither.
     ///
     /// # Errors
-    /// [`Error::Setting`]: one without the other.
+    /// [`Error::Setting`] if only one of them is given.
     pub fn given(
         key: Option<&str>,
         secret: Option<&str>,
@@ -117,7 +117,7 @@ impl HttpSend for Http {
     }
 }
 
-/// Signs requests (AWS Signature Version 4, in headers). Clones share what the usual places have given.
+/// Signs requests (AWS Signature Version 4, in headers). Clones share the credentials found in the usual places.
 #[derive(Clone)]
 pub(crate) struct Signs(Signer<Credential>);
 
@@ -148,7 +148,7 @@ impl Signs {
         })
     }
 
-    /// Adds the headers that authorise a request. All other headers that begin with `x-amz-` have to be there.
+    /// Adds the headers that authorise a request. All other headers that begin with `x-amz-` must already be set.
     pub(crate) async fn sign(&self, request: &mut Request) -> Result<(), Error> {
         let mut head = http::Request::new(());
         *head.method_mut() = request.method().clone();
@@ -160,15 +160,15 @@ impl Signs {
                 .map_err(|error: http::uri::InvalidUri| {
                     Error::Setting(format!("the URL is not usable: {error}"))
                 })?;
-        // Only what says what is wanted is signed: others may be added or changed on the way.
+        // Only headers that define the request are signed: others may be added or changed on the way.
         for (name, value) in request.headers().iter().filter(|(name, _)| is_signed(name)) {
             head.headers_mut().append(name, value.clone());
         }
         let (mut parts, ()) = head.into_parts();
-        // Its errors name places and codes, no secrets; the test of this crate looks.
+        // Its errors contain places and codes, but no secrets; a test of this crate checks that.
         let signed = self.0.sign(&mut parts, None).await;
         signed.map_err(|error| Error::Credentials(causes(&error)))?;
-        // Names come once, but for further values of the same one, which are there already.
+        // The iterator yields a name only with its first value; further values are already there.
         for name in parts
             .headers
             .keys()

@@ -1,9 +1,9 @@
-//! Carries out what an upload's [`Core`] decides: a task on the client's threads for each upload.
+//! Executes the decisions of an upload's [`Core`]: one task on the client's threads for each upload.
 //!
-//! | field | who |
+//! | data | threads |
 //! |---|---|
-//! | `State` | the writer, the upload's task and its requests, under the lock; nobody is woken and nothing is awaited under it |
-//! | journal and files of an upload | its task, in order: the journal says that a part is done before the part's file goes |
+//! | `State` | the writer, the upload's task and its requests, under the lock; no wake-up or await while it is held |
+//! | journal and files of an upload | its task, in order: the journal records a finished part before the part's file is deleted |
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -28,25 +28,25 @@ use crate::object::Object;
 use crate::pool::Lease;
 use crate::spool::Share;
 
-/// An object that is there.
+/// A stored object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
-    /// What the store calls its content.
+    /// ETag of its content.
     pub etag: String,
     /// Its size.
     pub bytes: u64,
 }
 
-/// What has become of an upload's bytes so far.
+/// Counts of an upload's bytes so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// The store has them.
+    /// Bytes that the store has.
     pub stored: u64,
-    /// They wait, or are under way.
+    /// Bytes that wait, or are being sent.
     pub held: u64,
-    /// They were dropped, because the store was too slow.
+    /// Bytes that were dropped because the store was too slow.
     pub dropped: u64,
-    /// Requests that were sent again.
+    /// Number of requests that were repeated.
     pub retries: u64,
 }
 
@@ -55,13 +55,13 @@ pub(crate) struct Part {
     pub(crate) data: Data,
     /// Bytes of the pool or the spool.
     pub(crate) held: u64,
-    /// Its file is being closed.
+    /// Set while its file is being closed.
     pub(crate) closing: Option<Op<()>>,
 }
 
 /// Where bytes wait.
 pub(crate) enum Space {
-    /// In a file of the user's.
+    /// In a file of the user.
     Own,
     Pool(Lease),
     Spool(Share),
@@ -78,12 +78,12 @@ impl Space {
     }
 }
 
-/// What goes with a journal.
-pub(crate) struct Kept {
+/// Data of an upload with a journal.
+pub(crate) struct Journaled {
     pub(crate) disk: Disk,
     pub(crate) path: PathBuf,
     pub(crate) journal: Journal,
-    /// Dropped when all of it is over.
+    /// Dropped after the last upload of the run has ended.
     pub(crate) _run: Option<Box<dyn Any + Send + Sync>>,
 }
 
@@ -92,15 +92,15 @@ pub(crate) struct State {
     pub(crate) parts: HashMap<u16, Part>,
     pub(crate) filling: Filling,
     pub(crate) space: Space,
-    /// Of who waits for the end.
+    /// Wakers of tasks that wait for the end.
     watchers: Vec<Waker>,
-    /// Files whose bytes the store has, when the journal says so.
+    /// Files whose bytes the store has; removed after the journal records it.
     doomed: Vec<Doomed>,
     journal_is_due: bool,
     dropped: u64,
-    /// Given up by its user: nothing of it is kept.
+    /// Whether its user abandoned it: then nothing of it is kept.
     is_given_up: bool,
-    /// The last one: all is done, the files as well.
+    /// The result after everything, including the files, is done.
     end: Option<Result<Stored, Error>>,
 }
 
@@ -111,11 +111,11 @@ pub(crate) struct Life {
     store: Store,
     object: Object,
     timeouts: Timeouts,
-    kept: Option<Kept>,
+    journaled: Option<Journaled>,
     progress: Option<Box<dyn Fn(Counts) + Send + Sync>>,
 }
 
-/// What the task is to do next.
+/// Next actions of the task.
 struct Step {
     tasks: Vec<Task>,
     journal: Option<Vec<u8>>,
@@ -142,7 +142,7 @@ impl Life {
         core: Core,
         space: Space,
         parts: HashMap<u16, Part>,
-        kept: Option<Kept>,
+        journaled: Option<Journaled>,
     ) -> Life {
         Life {
             state: Mutex::new(State {
@@ -152,7 +152,7 @@ impl Life {
                 space,
                 watchers: Vec::new(),
                 doomed: Vec::new(),
-                journal_is_due: kept.is_some(),
+                journal_is_due: journaled.is_some(),
                 dropped: 0,
                 is_given_up: false,
                 end: None,
@@ -161,12 +161,12 @@ impl Life {
             store: store.clone(),
             object,
             timeouts,
-            kept,
+            journaled,
             progress: None,
         }
     }
 
-    /// Tells `progress` of each part that the store has, on a thread of the client.
+    /// Calls `progress` for each part that the store has received, on a thread of the client.
     pub(crate) fn with_progress(self, progress: Box<dyn Fn(Counts) + Send + Sync>) -> Life {
         Life {
             progress: Some(progress),
@@ -180,16 +180,16 @@ impl Life {
         Ok(())
     }
 
-    /// Changes the state; the task looks at it afterwards.
-    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut State, Option<&Kept>) -> T) -> T {
-        let result = change(&mut lock(&self.state), self.kept.as_ref());
+    /// Changes the state, and notifies the task.
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut State, Option<&Journaled>) -> T) -> T {
+        let result = change(&mut lock(&self.state), self.journaled.as_ref());
         self.changed.notify_one();
         result
     }
 
-    /// Looks at the state.
-    pub(crate) fn look<T>(&self, look: impl FnOnce(&mut State, Option<&Kept>) -> T) -> T {
-        look(&mut lock(&self.state), self.kept.as_ref())
+    /// Reads the state.
+    pub(crate) fn look<T>(&self, look: impl FnOnce(&mut State, Option<&Journaled>) -> T) -> T {
+        look(&mut lock(&self.state), self.journaled.as_ref())
     }
 
     pub(crate) fn counts(&self) -> Counts {
@@ -219,13 +219,13 @@ impl Life {
         let now_ns = now_ns();
         let mut state = lock(&self.state);
         let tasks: Vec<Task> = std::iter::from_fn(|| state.core.poll_task(now_ns)).collect();
-        let wakers = state.collect_released(self.kept.as_ref());
+        let wakers = state.collect_released(self.journaled.as_ref());
         let journal = self
-            .kept
+            .journaled
             .as_ref()
             .filter(|_| std::mem::take(&mut state.journal_is_due));
-        let journal = journal.map(|kept| {
-            let mut journal = kept.journal.clone();
+        let journal = journal.map(|journaled| {
+            let mut journal = journaled.journal.clone();
             journal.upload = state.core.upload().map(str::to_owned);
             journal.done = state.core.done().clone();
             journal.to_bytes()
@@ -257,7 +257,7 @@ impl Life {
         }
         let _permit = TRANSFERS.acquire().await;
         let (store, key, timeouts) = (&self.store, self.object.key.as_str(), self.timeouts);
-        let missing = || Error::File(format!("{key}: its bytes are not there"));
+        let missing = || Error::File(format!("{key}: its data is missing"));
         match task {
             Task::Create => store
                 .create(&self.object, timeouts)
@@ -291,7 +291,7 @@ impl Life {
         state.parts.get_mut(&number)?.closing.take()
     }
 
-    /// An upload that does not exist any more may be complete: the answer to an earlier request was lost, or the journal.
+    /// An upload that does not exist any more may be complete: the response to an earlier request, or the journal, was lost.
     async fn complete(&self, upload: &str) -> Result<String, Error> {
         let parts: Vec<(u16, String)> = {
             let state = lock(&self.state);
@@ -320,7 +320,7 @@ impl Life {
         Err(error)
     }
 
-    /// A request has ended.
+    /// Handles the end of a request.
     fn settle(&self, task: Task, result: Result<Answer, Error>) {
         let now_ns = now_ns();
         let (counts, wakers) = {
@@ -335,7 +335,7 @@ impl Life {
                     state.core.handle_failed(task, error, now_ns, random());
                 }
             }
-            let wakers = state.collect_released(self.kept.as_ref());
+            let wakers = state.collect_released(self.journaled.as_ref());
             (state.counts(), wakers)
         };
         wakers.into_iter().for_each(Waker::wake);
@@ -345,11 +345,11 @@ impl Life {
         self.changed.notify_one();
     }
 
-    /// All is over but for the files.
+    /// Finishes after the last request: only files remain.
     async fn finish(&self, outcome: Outcome) {
         let (paths, is_kept) = {
             let state = &mut *lock(&self.state);
-            // What has failed may be tried again by a later process. Its files stay.
+            // A later process may retry a failed upload. Its files stay.
             let is_kept = matches!(outcome, Outcome::Failed(_)) && !state.is_given_up;
             let mut paths = std::mem::take(&mut state.doomed);
             if !is_kept {
@@ -357,14 +357,14 @@ impl Life {
             }
             (paths, is_kept)
         };
-        if let Some(kept) = &self.kept {
-            remove(&kept.disk, paths).await;
+        if let Some(journaled) = &self.journaled {
+            remove(&journaled.disk, paths).await;
             if !is_kept {
-                let whole = kept.journal.file.clone();
+                let whole = journaled.journal.file.clone();
                 let whole = whole.filter(|_| matches!(outcome, Outcome::Stored { .. }));
-                // The file before its journal: else nobody would know of it after a crash.
-                remove(&kept.disk, whole.into_iter().map(doomed)).await;
-                remove(&kept.disk, [doomed(kept.path.clone())]).await;
+                // The file is removed before its journal, otherwise it would be forgotten after a crash.
+                remove(&journaled.disk, whole.into_iter().map(doomed)).await;
+                remove(&journaled.disk, [doomed(journaled.path.clone())]).await;
             }
         }
         let (watchers, wakers) = {
@@ -396,12 +396,12 @@ impl State {
         }
     }
 
-    /// Bytes that never were in a part.
+    /// Counts bytes that were dropped before they were in a part.
     pub(crate) fn count_dropped(&mut self, bytes: u64) {
         self.dropped += bytes;
     }
 
-    /// Nothing of it is to stay, here or there.
+    /// Removes everything of it, locally and at the store.
     pub(crate) fn give_up(&mut self) {
         self.is_given_up = true;
     }
@@ -420,13 +420,14 @@ impl State {
             .map(|part| part.data.clone())
     }
 
-    /// Frees what the core does not need any more. With a journal, files go only when the store has them or they were dropped.
+    /// Frees everything that the core does not need any more. With a journal, files are removed only after the store has them or
+    /// they were dropped.
     #[must_use]
-    pub(crate) fn collect_released(&mut self, kept: Option<&Kept>) -> Vec<Waker> {
+    pub(crate) fn collect_released(&mut self, journaled: Option<&Journaled>) -> Vec<Waker> {
         let mut wakers = Vec::new();
         while let Some(number) = self.core.poll_released() {
             let is_done = self.core.done().contains_key(&number);
-            if kept.is_some() && !is_done {
+            if journaled.is_some() && !is_done {
                 continue;
             }
             wakers.extend(self.remove_part(number));
@@ -434,7 +435,7 @@ impl State {
         wakers
     }
 
-    /// The part's bytes are free, its file goes.
+    /// Frees the part's bytes and removes its file.
     #[must_use]
     pub(crate) fn remove_part(&mut self, number: u16) -> Vec<Waker> {
         let Some(part) = self.parts.remove(&number) else {
@@ -450,7 +451,7 @@ impl State {
         self.space.release(part.held)
     }
 
-    /// The files of parts, complete or not.
+    /// Takes the files of parts, complete or not.
     fn files(&mut self) -> Vec<Doomed> {
         let mut files: Vec<Doomed> = self.filling.take_file().into_iter().collect();
         if matches!(self.space, Space::Spool(_)) {
@@ -480,7 +481,7 @@ fn number_of(task: Task) -> Option<u16> {
     }
 }
 
-/// Somebody else may have removed them.
+/// Other processes may already have removed them.
 async fn remove(disk: &Disk, files: impl IntoIterator<Item = Doomed>) {
     for Doomed { path, closing } in files {
         if let Some(closing) = closing {
@@ -508,14 +509,14 @@ async fn drive(life: Arc<Life>) {
         for task in step.tasks {
             tokio::spawn(run(life.clone(), task));
         }
-        if let Some(kept) = &life.kept {
+        if let Some(journaled) = &life.journaled {
             if let Some(bytes) = step.journal
-                && let Err(error) = journal::write(&kept.disk, &kept.path, bytes).await
+                && let Err(error) = journal::write(&journaled.disk, &journaled.path, bytes).await
             {
-                // The upload goes on; it is only not gone on with after a crash.
-                tracing::warn!(key = life.object.key, %error, "the journal of an upload cannot be written");
+                // The upload continues, but cannot be resumed after a crash.
+                tracing::warn!(key = life.object.key, %error, "cannot write the journal of an upload");
             }
-            remove(&kept.disk, step.doomed).await;
+            remove(&journaled.disk, step.doomed).await;
         }
         if let Some(outcome) = step.outcome {
             life.finish(outcome).await;

@@ -1,17 +1,17 @@
-//! What can go wrong with a request or an upload. No variant holds credentials.
+//! Errors of requests and uploads. No variant contains credentials.
 
 use std::fmt::Write as _;
 
-/// Of a server's text. Longer ones are cut: they go to logs.
+/// Maximum length of a server's text. Longer ones are truncated, because they are logged.
 const TEXT_CHARS_MAX: usize = 300;
 
-/// Why something was not done.
+/// Why an operation failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// A setting is not usable. Names it, its value, and what is allowed.
+    /// A setting is not valid. Contains its name, its value, and the allowed values.
     #[error("{0}")]
     Setting(String),
-    /// There are no credentials, or they cannot be read.
+    /// Credentials are missing, or cannot be read.
     #[error(
         "no credentials for S3: {0} (access-key and secret-access-key, or the usual places: environment, ~/.aws, SSO, web identity, ECS, EC2)"
     )]
@@ -21,43 +21,43 @@ pub enum Error {
     Refused {
         /// HTTP status.
         status: u16,
-        /// The store's code, such as `NoSuchBucket`; empty if it said none.
+        /// Code of the store, such as `NoSuchBucket`; empty if it sent none.
         code: String,
         /// The store's explanation.
         message: String,
-        /// Milliseconds that the store wants to be left alone.
+        /// Pause that the store requests, in milliseconds.
         retry_after_ms: Option<u64>,
     },
-    /// No connection: refused, no such host, no trust.
+    /// The connection failed: refused, no such host, or no trust.
     #[error("cannot connect: {0}")]
     Connect(String),
     /// The connection broke.
     #[error("the connection broke: {0}")]
     Broken(String),
-    /// No answer in this time.
+    /// No answer came within this time.
     #[error("no answer for {0} ms")]
     TimedOut(u64),
-    /// The answer is none of S3.
-    #[error("the answer is not understood: {0}")]
+    /// The response is not one of S3.
+    #[error("unexpected answer of the store: {0}")]
     Answer(String),
-    /// The spool, or a file that was to be sent.
+    /// The spool, or a file to be sent, failed.
     #[error("{0}")]
     File(String),
     /// The object is longer than S3 allows.
     #[error(
-        "the object has more than {parts} parts; a greater part-size (now {part_bytes} bytes) reaches further"
+        "the object needs more than {parts} parts; increase part-size (now {part_bytes} bytes)"
     )]
     TooLong {
-        /// Most parts of an upload.
+        /// Maximum number of parts of an upload.
         parts: u16,
-        /// Bytes of the first parts.
+        /// Size of the first parts in bytes.
         part_bytes: u64,
     },
     /// The store, the memory or the spool is too slow for the stream.
     #[error("{0}")]
     TooSlow(String),
-    /// The upload was given up on demand.
-    #[error("the upload was given up")]
+    /// The user abandoned the upload.
+    #[error("the upload was cancelled")]
     GivenUp,
 }
 
@@ -65,7 +65,7 @@ impl Error {
     /// Whether the same request may succeed later.
     pub fn is_transient(&self) -> bool {
         match self {
-            // RFC 9110, sections 15.5.9 and 15.6; RFC 6585, section 4; S3's own codes for the same.
+            // RFC 9110, sections 15.5.9 and 15.6; RFC 6585, section 4; S3's own codes with the same meaning.
             Error::Refused { status, code, .. } => {
                 matches!(status, 408 | 425 | 429 | 500 | 502 | 503 | 504)
                     || matches!(
@@ -93,7 +93,7 @@ impl Error {
         }
     }
 
-    /// How long the store wants to be left alone, ms.
+    /// Pause that the store requests, in ms.
     pub fn retry_after_ms(&self) -> Option<u64> {
         match self {
             Error::Refused { retry_after_ms, .. } => *retry_after_ms,
@@ -120,7 +120,7 @@ fn refusal(status: u16, code: &str, message: &str) -> String {
     text
 }
 
-/// What to do about it.
+/// Advice for users about an error.
 fn advice(status: u16, code: &str) -> Option<&'static str> {
     Some(match (code, status) {
         ("NoSuchBucket", _) => "create the bucket, or correct bucket and region",
@@ -143,7 +143,7 @@ fn advice(status: u16, code: &str) -> Option<&'static str> {
     })
 }
 
-/// A server's text for a message: one line, not too long.
+/// Shortens a server's text for a message: one line, not too long.
 pub(crate) fn shown(text: &str) -> String {
     let plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
     plain
@@ -153,7 +153,7 @@ pub(crate) fn shown(text: &str) -> String {
         .to_owned()
 }
 
-/// An error and what it comes from, in one line.
+/// Returns an error and its causes in one line.
 pub(crate) fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_what_to_do() {
+    fn refusal_has_a_remedy() {
         let text = refused(404, "NoSuchBucket").to_string();
         assert_eq!(
             text,
@@ -190,9 +190,9 @@ mod tests {
         assert!(refused(403, "").to_string().contains("s3:PutObject"));
     }
 
-    /// The codes that S3 documents as those to be retried.
+    /// The codes that S3 documents as temporary.
     #[test]
-    fn what_may_succeed_later_is_transient() {
+    fn retryable_errors_are_transient() {
         for (status, code) in [
             (503, "SlowDown"),
             (500, "InternalError"),

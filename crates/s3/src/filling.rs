@@ -1,4 +1,4 @@
-//! The part that is being filled, and files that are to go.
+//! The part that is being filled, and files to be removed.
 
 use std::path::PathBuf;
 
@@ -42,7 +42,7 @@ impl Filling {
     }
 }
 
-/// A file that is to go, when what is under way with it has ended: it might appear again.
+/// A file to be removed after its pending operation has ended, which might otherwise create it again.
 pub(crate) struct Doomed {
     pub(crate) path: PathBuf,
     pub(crate) closing: Option<Op<()>>,

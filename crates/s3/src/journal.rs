@@ -1,4 +1,4 @@
-//! What is on the disk about an upload that is not complete, so that another process can go on with it. No credentials.
+//! Record on the disk of an upload that is not complete, so that another process can continue it. It contains no credentials.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::object::Object;
 use crate::place::Endpoint;
 
-/// Of the format.
+/// Version of the format.
 const VERSION: u32 = 1;
 /// 10,000 parts take less than two MiB.
 const BYTES_MAX: u64 = 8 << 20;
@@ -19,14 +19,14 @@ const BYTES_MAX: u64 = 8 << 20;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Journal {
     version: u32,
-    /// Of the endpoint.
+    /// Base URL of the endpoint.
     base: String,
     region: String,
     bucket: String,
     pub(crate) object: Object,
     pub(crate) part_bytes: u64,
     pub(crate) on_error: OnError,
-    /// A whole file; else the parts are files of their own.
+    /// Path of a whole file; `None` if the parts are separate files.
     pub(crate) file: Option<PathBuf>,
     pub(crate) upload: Option<String>,
     pub(crate) done: BTreeMap<u16, DonePart>,
@@ -57,7 +57,7 @@ impl Journal {
         Endpoint::of_base(&self.base, &self.region, &self.bucket)
     }
 
-    /// Reads one. Waits for the disk.
+    /// Reads a journal. Blocks on the disk.
     pub(crate) fn read(path: &Path) -> Result<Journal, Error> {
         let wrong = |what: String| Error::File(format!("{}: {what}", path.display()));
         let size = std::fs::metadata(path)
@@ -87,7 +87,7 @@ impl Journal {
     }
 }
 
-/// Writes a journal in place of the last one: there is always a whole one.
+/// Replaces the journal atomically, so that a complete one always exists.
 pub(crate) async fn write(disk: &Disk, path: &Path, bytes: Vec<u8>) -> Result<(), Error> {
     let mut part = path.as_os_str().to_owned();
     part.push(".new");
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_said_and_no_panic() {
+    fn damaged_journal_is_refused_without_a_panic() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("j");
         let text = String::from_utf8(journal().to_bytes()).unwrap();
@@ -143,9 +143,9 @@ mod tests {
             (&text.replace("\"version\":1", "\"version\":9"), "version 9"),
             (
                 &text.replace("http://", "ftp://"),
-                "is no place of a bucket",
+                "is not the URL of a bucket",
             ),
-            (&text.replace("a/b", "../b"), "leads elsewhere"),
+            (&text.replace("a/b", "../b"), "a part must not be"),
         ] {
             std::fs::write(&path, text).unwrap();
             let said = Journal::read(&path).unwrap_err().to_string();

@@ -1,9 +1,10 @@
 //! Uploads to S3 for thousands of streams, without a thread each.
 //!
-//! - [`Store`]: a bucket, and whose it is. [`Store::check`] says whether objects can be written to it, and leaves nothing behind.
-//! - [`Upload`]: a stream that becomes an object, while it grows. Its parts wait in a [`Pool`] of memory that all uploads share, or in a
-//!   [`Spool`] on the disk, which keeps them while the store is away, and over a crash.
-//! - [`FileSender`]: whole files that become objects, one after the other, and are removed when the store has them.
+//! - [`Store`]: a bucket with its credentials. [`Store::check`] checks that objects can be written to it, and leaves nothing
+//!   behind.
+//! - [`Upload`]: a stream that becomes an object while it grows. Its parts wait in a [`Pool`] of memory that all uploads share,
+//!   or in a [`Spool`] on the disk. The spool keeps them while the store is unavailable, and over a crash.
+//! - [`FileSender`]: whole files that become objects, one after the other, and are removed after the store has them.
 //!
 //! ```no_run
 //! use threadbare_s3::{Credentials, Endpoint, FileSender, Object, SenderSettings, Store, StoreSettings};
@@ -14,7 +15,7 @@
 //!     credentials: Credentials::Usual,
 //!     ca_file: None,
 //! })?;
-//! // What an earlier process has left in the folder is gone on with.
+//! // Uploads that an earlier process left in the folder are resumed.
 //! let sender = FileSender::start(&store, SenderSettings::new("/var/spool/recordings"))?;
 //! let object = Object { content_type: Some("audio/wav".into()), ..Object::new("2026/05/call-17.wav") };
 //! let stored = sender.send("/var/spool/recordings/call-17.wav", object)?.await?;
@@ -23,13 +24,13 @@
 //! # }
 //! ```
 //!
-//! **Threads.** Two (`ts-s3`) for the whole process, and the disk service of `threadbare-files`. All futures here are for any executor, but
-//! for [`Store::sign`], which needs a tokio runtime with I/O and time.
+//! **Threads.** Two (`ts-s3`) for the whole process, and the disk service of `threadbare-files`. All futures here run on any
+//! executor, except [`Store::sign`], which needs a tokio runtime with I/O and time.
 //!
-//! **Memory.** With a spool: the disk service's budget, and 64 KiB for each of the [requests under way](Store), of which there are 32 at
-//! most. Without: the pool.
+//! **Memory.** With a spool: the disk service's budget, and 64 KiB for each of the at most 32 [concurrent requests](Store).
+//! Without a spool: the pool.
 //!
-//! **Secrets.** Credentials are in no error, no `Debug`, no log and no file.
+//! **Secrets.** Credentials never appear in an error, `Debug` output, a log or a file.
 #![forbid(unsafe_code)]
 
 mod body;
@@ -49,7 +50,7 @@ mod spool;
 mod upload;
 mod xml;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use threadbare_base::lock;
 
 pub use self::client::{Download, Head, Store, StoreSettings, Timeouts, refusal_of};
 pub use self::core::{
@@ -68,8 +69,3 @@ pub use self::sender::{FileEvent, FileSender, SenderSettings, Sent};
 pub use self::spool::{Left, Spool};
 pub use self::upload::{SlowPolicy, Upload, UploadSettings};
 pub use self::xml::{OpenUpload, StoredPart};
-
-/// Locks, also after a panic in another thread: each section leaves a whole state.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}

@@ -1,4 +1,4 @@
-//! What an object is to be like.
+//! Key and headers of an object.
 
 use reqwest::header::{
     CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_TYPE,
@@ -12,29 +12,29 @@ use crate::place::check_key;
 /// "Amazon S3 User Guide", "Working with object metadata": names and values together.
 pub const METADATA_BYTES_MAX: usize = 2048;
 
-/// A key, and what is stored with it.
+/// A key, and the headers stored with it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Object {
-    /// Its name in the bucket.
+    /// Key: the name in the bucket.
     pub key: String,
-    /// Such as `audio/wav`.
+    /// Content type, such as `audio/wav`.
     pub content_type: Option<String>,
-    /// Such as `attachment; filename="a.wav"`.
+    /// Content disposition, such as `attachment; filename="a.wav"`.
     pub content_disposition: Option<String>,
-    /// Such as `gzip`.
+    /// Content encoding, such as `gzip`.
     pub content_encoding: Option<String>,
-    /// Such as `en`.
+    /// Content language, such as `en`.
     pub content_language: Option<String>,
-    /// Such as `max-age=60`.
+    /// Cache control, such as `max-age=60`.
     pub cache_control: Option<String>,
     /// A canned ACL, such as `public-read`.
     pub acl: Option<String>,
-    /// Names and values of the user's own.
+    /// Names and values of user metadata.
     pub metadata: Vec<(String, String)>,
 }
 
 impl Object {
-    /// With nothing but a key.
+    /// Creates an object with only a key.
     pub fn new(key: impl Into<String>) -> Self {
         Object {
             key: key.into(),
@@ -42,10 +42,10 @@ impl Object {
         }
     }
 
-    /// Checks the key, and all that goes into headers.
+    /// Checks the key, and all values that are sent in headers.
     ///
     /// # Errors
-    /// [`Error::Setting`], which names what is wrong, its value, and what is allowed.
+    /// [`Error::Setting`] with the name of the setting, its value, and the allowed values.
     pub fn check(&self) -> Result<(), Error> {
         check_key(&self.key)?;
         self.headers().map(|_| ())
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_said() {
+    fn invalid_object_properties_are_refused() {
         let with = |name: &str, value: &str| Object {
             metadata: vec![(name.into(), value.into())],
             ..Object::new("a")

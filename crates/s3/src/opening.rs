@@ -1,5 +1,5 @@
-//! A place for uploads, made ready without blocking anybody: certificates are read, the spool is opened, what is left in it is gone on with, and
-//! the store is asked whether it takes objects.
+//! Prepares a destination of uploads without blocking any caller. It reads certificates, opens the spool, resumes the uploads
+//! left there, and checks that the store accepts objects.
 
 use std::future::poll_fn;
 use std::path::PathBuf;
@@ -13,31 +13,31 @@ use crate::lock;
 use crate::spool::Spool;
 use crate::upload::{Upload, UploadSettings};
 
-/// Of asking a store whether it takes objects. What does not answer three times is away.
+/// Number of checks of a store. After three without an answer it counts as unavailable.
 const CHECKS_MAX: u32 = 3;
 const CHECK_PAUSE: Duration = Duration::from_millis(300);
 
-/// What a place is made of.
+/// Settings of a place.
 #[derive(Debug, Clone)]
 pub struct PlaceSettings {
     /// The bucket.
     pub store: StoreSettings,
-    /// Folder and bound of a spool, bytes.
+    /// Folder and maximum size of a spool, in bytes.
     pub spool: Option<(PathBuf, u64)>,
-    /// What is left in the spool goes on with these.
+    /// Settings for resuming the uploads in the spool.
     pub upload: UploadSettings,
-    /// Of an object that will be written: the store is asked with it. `None`: it is not asked.
+    /// Key of an object that will be written, with which the store is checked. `None` for no check.
     pub check: Option<String>,
 }
 
-/// Where uploads go.
+/// Destination of uploads.
 #[derive(Debug, Clone)]
 pub struct Place {
     /// The bucket.
     pub store: Store,
-    /// Where parts wait.
+    /// Spool for waiting parts.
     pub spool: Option<Spool>,
-    /// Why the store does not answer now: with a spool, that is no failure.
+    /// Why the store does not answer now; with a spool, this is not a failure.
     pub away: Option<Error>,
 }
 
@@ -47,12 +47,12 @@ struct State {
     wakers: Vec<Waker>,
 }
 
-/// A place that is being made ready. Dropped, that goes on.
+/// A place that is being prepared. If this is dropped, the preparation continues.
 #[derive(Clone)]
 pub struct Opening(Arc<Mutex<State>>);
 
 impl Place {
-    /// Begins to make a place ready.
+    /// Begins to prepare a place.
     pub fn open(settings: PlaceSettings) -> Opening {
         let state = Arc::<Mutex<State>>::default();
         let opening = Opening(state.clone());
@@ -67,7 +67,7 @@ impl Place {
 }
 
 impl Opening {
-    /// Ready when it is.
+    /// Ready when the preparation has ended.
     pub fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<Result<Place, Error>> {
         let mut state = lock(&self.0);
         if let Some(result) = &state.result {
@@ -79,10 +79,10 @@ impl Opening {
         Poll::Pending
     }
 
-    /// Completes when it is ready.
+    /// Completes when the preparation has ended.
     ///
     /// # Errors
-    /// Why it cannot be used.
+    /// Fails if the place cannot be used.
     pub async fn ready(&self) -> Result<Place, Error> {
         poll_fn(|cx| self.poll_ready(cx)).await
     }
@@ -125,10 +125,10 @@ async fn ready(settings: PlaceSettings) -> Result<Place, Error> {
             tracing::info!(
                 key,
                 bytes = left.bytes(),
-                "an upload that an earlier process has left goes on"
+                "resuming an upload of an earlier process"
             );
             if let Err(error) = Upload::resume(left, store.settings(), &spool, &upload) {
-                tracing::warn!(key, %error, "what is left of an upload is not usable");
+                tracing::warn!(key, %error, "cannot resume an upload from its journal");
             }
         }
         spool

@@ -1,16 +1,16 @@
-//! Where objects are: regions, buckets, keys, their URIs and URLs.
+//! Location of objects: regions, buckets, keys, their URIs and URLs.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use reqwest::Url;
 
 use crate::error::Error;
 
-/// As S3 has it: "Amazon S3 User Guide", "Naming Amazon S3 objects".
+/// Maximum of S3: "Amazon S3 User Guide", "Naming Amazon S3 objects".
 pub const KEY_BYTES_MAX: usize = 1024;
 /// The region of the stock elements.
 pub const REGION_DEFAULT: &str = "us-west-2";
 
-/// What stays as it is in the path of a signed URL: RFC 3986's unreserved characters.
+/// Characters that are not escaped in the path of a signed URL: RFC 3986's unreserved characters.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
@@ -19,24 +19,24 @@ const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
 /// The same, in a path of several parts.
 const PLAIN_PATH: &AsciiSet = &PLAIN.remove(b'/');
 
-/// An object as an URI names it: `s3://region/bucket/key`, with `?version=` or not.
+/// An object given by a URI: `s3://region/bucket/key`, optionally with `?version=`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectUri {
-    /// Such as `eu-west-1`.
+    /// Region, such as `eu-west-1`.
     pub region: String,
     /// The bucket.
     pub bucket: String,
     /// The key, decoded.
     pub key: String,
-    /// A version of the object; `None`: the latest.
+    /// Version of the object; `None` for the latest.
     pub version: Option<String>,
 }
 
 impl ObjectUri {
-    /// Takes `s3://region/bucket/key[?version=V]` apart.
+    /// Parses `s3://region/bucket/key[?version=V]`.
     ///
     /// # Errors
-    /// [`Error::Setting`], which names the URI and what is expected.
+    /// [`Error::Setting`] with the URI and the expected form.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let wrong = |what: &str| {
             Error::Setting(format!(
@@ -58,14 +58,14 @@ impl ObjectUri {
         }
         let mut parts = path.splitn(3, '/');
         let mut next = |what: &str| match parts.next() {
-            Some(part) if !part.is_empty() => decoded(part).ok_or_else(|| wrong("it is no UTF-8")),
+            Some(part) if !part.is_empty() => decoded(part).ok_or_else(|| wrong("it is not UTF-8")),
             _ => Err(wrong(&format!("no {what}"))),
         };
         let (region, bucket, key) = (next("region")?, next("bucket")?, next("key")?);
         let version = match query.map(|query| query.split_once('=')) {
             None => None,
             Some(Some(("version", version))) if !version.is_empty() && !version.contains('&') => {
-                Some(decoded(version).ok_or_else(|| wrong("it is no UTF-8"))?)
+                Some(decoded(version).ok_or_else(|| wrong("it is not UTF-8"))?)
             }
             Some(_) => return Err(wrong("only version=V is known behind ?")),
         };
@@ -97,21 +97,22 @@ fn decoded(text: &str) -> Option<String> {
     Some(text.into_owned())
 }
 
-/// A region goes into host names.
+/// Checks a region, which becomes part of host names.
 ///
 /// # Errors
 /// [`Error::Setting`].
 pub fn check_region(region: &str) -> Result<(), Error> {
     let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    match !region.is_empty() && region.len() <= 63 && region.chars().all(is_plain) {
-        true => Ok(()),
-        false => Err(Error::Setting(format!(
+    if !region.is_empty() && region.len() <= 63 && region.chars().all(is_plain) {
+        Ok(())
+    } else {
+        Err(Error::Setting(format!(
             "region={region}: expected a region such as eu-west-1, of lower-case letters, digits and -"
-        ))),
+        )))
     }
 }
 
-/// A bucket goes into host names and paths. Other stores than Amazon's allow more than its rules do: upper case and `_`.
+/// Checks a bucket, which becomes part of host names and paths. Other stores allow more than Amazon's rules: upper case and `_`.
 ///
 /// # Errors
 /// [`Error::Setting`].
@@ -121,15 +122,16 @@ pub fn check_bucket(bucket: &str) -> Result<(), Error> {
         && bucket.chars().all(is_plain)
         && !bucket.starts_with('.')
         && !bucket.contains("..");
-    match is_fine {
-        true => Ok(()),
-        false => Err(Error::Setting(format!(
+    if is_fine {
+        Ok(())
+    } else {
+        Err(Error::Setting(format!(
             "bucket={bucket}: expected the name of a bucket, 3 to 63 letters, digits, - and ."
-        ))),
+        )))
     }
 }
 
-/// A key that a URL can name: no part of it is `.` or `..`, which clients and proxies take away.
+/// Checks a key that a URL can contain: no part of it is `.` or `..`, which clients and proxies remove.
 ///
 /// # Errors
 /// [`Error::Setting`].
@@ -143,13 +145,13 @@ pub fn check_key(key: &str) -> Result<(), Error> {
         ))),
         _ if key.contains(char::is_control) => wrong("control characters are not allowed"),
         _ if key.split('/').any(|part| matches!(part, "." | "..")) => {
-            wrong("a part that is . or .. leads elsewhere; leave it out")
+            wrong("a part must not be . or ..")
         }
         _ => Ok(()),
     }
 }
 
-/// Where the requests for a bucket go.
+/// Destination of the requests for a bucket.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Endpoint {
     /// Scheme, host and port, and the path before the key: ends with a slash.
@@ -159,10 +161,11 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Of a bucket: at `uri`, or with Amazon. `path_style`: the bucket is in the path, and not in the host's name.
+    /// Creates the endpoint of a bucket: at `uri`, or at Amazon. With `path_style`, the bucket is in the path instead of the host
+    /// name.
     ///
     /// # Errors
-    /// [`Error::Setting`], which names what is not usable.
+    /// [`Error::Setting`] with the invalid setting.
     pub fn new(
         uri: Option<&str>,
         region: &str,
@@ -171,16 +174,18 @@ impl Endpoint {
     ) -> Result<Self, Error> {
         check_region(region)?;
         check_bucket(bucket)?;
-        let amazon = match region.starts_with("cn-") {
-            true => format!("https://s3.{region}.amazonaws.com.cn"),
-            false => format!("https://s3.{region}.amazonaws.com"),
+        let amazon = if region.starts_with("cn-") {
+            format!("https://s3.{region}.amazonaws.com.cn")
+        } else {
+            format!("https://s3.{region}.amazonaws.com")
         };
         let text = uri.unwrap_or(&amazon);
         let wrong = |what: &str| {
-            // It may hold a password, which is not for a message.
-            let shown = match text.contains('@') {
-                true => "(not shown)",
-                false => text,
+            // It may contain a password, which must not be in a message.
+            let shown = if text.contains('@') {
+                "(not shown)"
+            } else {
+                text
             };
             Error::Setting(format!(
                 "endpoint-uri={shown}: {what}; expected http://host:port or https://host:port"
@@ -194,13 +199,14 @@ impl Endpoint {
             )));
         }
         if !base.username().is_empty() || base.password().is_some() {
-            return Err(wrong("user and password are no part of it"));
+            return Err(wrong("user and password are not allowed"));
         }
         if base.query().is_some() || base.fragment().is_some() {
             return Err(wrong("? and # are not allowed"));
         }
         let host = base.host_str().unwrap_or_default().to_owned();
-        // An address has no names below it. A certificate for *.host is for one name below it: a bucket with dots needs the path.
+        // An IP address has no subdomains. A certificate for *.host covers one level of subdomains: a bucket with dots needs the
+        // path.
         let is_name = matches!(base.host(), Some(url::Host::Domain(_)));
         let is_below = !path_style && is_name && !bucket.contains(['.', '_']) && bucket.len() <= 63;
         let mut path = base.path().trim_end_matches('/').to_owned();
@@ -220,22 +226,23 @@ impl Endpoint {
         })
     }
 
-    /// Of a journal: what [`Endpoint::base`] has said.
+    /// Creates the endpoint from a journal, with the value of [`Endpoint::base`].
     pub(crate) fn of_base(base: &str, region: &str, bucket: &str) -> Result<Self, Error> {
         check_region(region)?;
         check_bucket(bucket)?;
-        let wrong = |what: &str| Error::Setting(format!("{what} is no place of a bucket"));
+        let wrong = |what: &str| Error::Setting(format!("{what} is not the URL of a bucket"));
         let base = Url::parse(base).map_err(|_| wrong(base))?;
-        match ["http", "https"].contains(&base.scheme())
+        if ["http", "https"].contains(&base.scheme())
             && base.has_host()
             && base.path().ends_with('/')
         {
-            true => Ok(Endpoint {
+            Ok(Endpoint {
                 base,
                 region: region.into(),
                 bucket: bucket.into(),
-            }),
-            false => Err(wrong(base.as_str())),
+            })
+        } else {
+            Err(wrong(base.as_str()))
         }
     }
 
@@ -243,7 +250,7 @@ impl Endpoint {
         self.base.as_str()
     }
 
-    /// Such as `eu-west-1`.
+    /// Region, such as `eu-west-1`.
     pub fn region(&self) -> &str {
         &self.region
     }
@@ -262,9 +269,12 @@ impl Endpoint {
             let encode = |text| utf8_percent_encode(text, PLAIN);
             let query: Vec<String> = query
                 .iter()
-                .map(|(name, value)| match value.is_empty() {
-                    true => encode(name).to_string(),
-                    false => format!("{}={}", encode(name), encode(value)),
+                .map(|(name, value)| {
+                    if value.is_empty() {
+                        encode(name).to_string()
+                    } else {
+                        format!("{}={}", encode(name), encode(value))
+                    }
                 })
                 .collect();
             url.set_query(Some(&query.join("&")));
@@ -305,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_an_uri_is_said() {
+    fn invalid_uri_is_refused_with_the_reason() {
         for (uri, expected) in [
             ("http://eu/bucket/key", "the scheme http is not allowed"),
             ("bucket/key", "no scheme"),
@@ -316,9 +326,9 @@ mod tests {
             ("s3://eu-west-1/bucket/key?x=1", "only version=V"),
             ("s3://EU/bucket/key", "region=EU"),
             ("s3://eu/b/key", "bucket=b"),
-            ("s3://eu/bucket/a/../b", "leads elsewhere"),
-            ("s3://eu/bucket/%2E%2E/b", "leads elsewhere"),
-            ("s3://eu/bucket/%ff", "no UTF-8"),
+            ("s3://eu/bucket/a/../b", "a part must not be"),
+            ("s3://eu/bucket/%2E%2E/b", "a part must not be"),
+            ("s3://eu/bucket/%ff", "not UTF-8"),
             ("s3://eu/bucket/a#b", "fragment"),
         ] {
             let said = ObjectUri::parse(uri).unwrap_err().to_string();
@@ -354,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_that_is_none_is_refused() {
+    fn invalid_endpoint_is_refused() {
         for (uri, region, bucket, expected) in [
             ("ftp://host", "eu", "rec", "the scheme ftp"),
             ("host:80", "eu", "rec", "endpoint-uri=host:80"),
@@ -380,13 +390,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_uri_says_what_it_was_made_of(key in "[a-zA-Z0-9 /%?#&=ü+~._-]{1,40}", version in proptest::option::of("[a-z%&=? ]{1,9}")) {
+        fn uri_round_trips(key in "[a-zA-Z0-9 /%?#&=ü+~._-]{1,40}", version in proptest::option::of("[a-z%&=? ]{1,9}")) {
             prop_assume!(check_key(&key).is_ok() && !key.starts_with('/'));
             let uri = ObjectUri { region: "eu".into(), bucket: "rec".into(), key, version };
             prop_assert_eq!(ObjectUri::parse(&uri.to_string()), Ok(uri));
         }
 
-        /// Whatever the key is: a URL stays below the bucket, and names that key.
+        /// For any key, the URL stays below the bucket, and names that key.
         #[test]
         fn a_key_stays_below_its_bucket(key in "[a-z/.%ü?# ]{1,20}") {
             prop_assume!(check_key(&key).is_ok());

@@ -1,8 +1,8 @@
 //! The memory of all uploads without a spool.
 //!
-//! A part can be sent only when it is full: if the memory were used up by parts that are half full, nothing would ever be sent, and
-//! nothing become free. So one part's worth is kept back for a *leader*: of the uploads that were refused, the one whose part is
-//! fullest. It may use all of the memory until its part is full; the next leader follows when that has been sent.
+//! A part can be sent only when it is full. If half-full parts used up the memory, none could be sent, and none would ever be
+//! freed. So one part's worth is reserved for a *leader*: the upload with the fullest part among those that were refused. The
+//! leader may use all of the memory until its part is full. The next leader follows after that part has been sent.
 //!
 //! (The banker's algorithm with one reserve: Dijkstra, EWD 108, "Een algorithme ter voorkoming van de dodelijke omarming".)
 
@@ -13,14 +13,14 @@ use std::task::Waker;
 use crate::client::wake;
 use crate::lock;
 
-/// Of a process's pool, unless the first user wants another one. Room for 25 streams with parts of 5 MiB, two of each.
+/// Size of a process's pool, unless the first user requests another one. Enough for 25 streams with two parts of 5 MiB each.
 pub const POOL_BYTES_DEFAULT: u64 = 256 << 20;
 
 #[derive(Debug)]
 struct Shares<W> {
     max: u64,
     used: u64,
-    /// The largest part of any user.
+    /// Size of the largest part of any user.
     reserve: u64,
     leader: Option<u64>,
     next: u64,
@@ -30,7 +30,7 @@ struct Shares<W> {
 #[derive(Debug)]
 struct User<W> {
     used: u64,
-    /// Bytes of the part being filled, of one that waits.
+    /// Number of bytes in the part being filled, and the waker, if it waits.
     waits: Option<(u64, W)>,
 }
 
@@ -60,20 +60,21 @@ impl<W> Shares<W> {
         user
     }
 
-    /// A single part larger than the memory would never be full: there is room for two of the largest.
+    /// A single part larger than the memory would never be full, so two of the largest always fit.
     fn max(&self) -> u64 {
         self.max.max(self.reserve.saturating_mul(2))
     }
 
     fn fits(&self, bytes: u64, is_leader: bool) -> bool {
-        let limit = match is_leader {
-            true => self.max(),
-            false => self.max() - self.reserve,
+        let limit = if is_leader {
+            self.max()
+        } else {
+            self.max() - self.reserve
         };
         self.used.saturating_add(bytes) <= limit
     }
 
-    /// Whether `user`, whose part has `filled` bytes, gets as many more.
+    /// Grants `bytes` to `user`, whose part has `filled` bytes, if they fit.
     fn take(&mut self, user: u64, bytes: u64, filled: u64, waker: impl FnOnce() -> W) -> bool {
         let mut is_taken = self.fits(bytes, self.leader == Some(user));
         if !is_taken && self.leader.is_none() {
@@ -90,25 +91,23 @@ impl<W> Shares<W> {
         let Some(own) = self.users.get_mut(&user) else {
             return false;
         };
-        match is_taken {
-            true => {
-                own.waits = None;
-                own.used += bytes;
-                self.used += bytes;
-            }
-            false => own.waits = Some((filled, waker())),
+        if is_taken {
+            own.waits = None;
+            own.used += bytes;
+            self.used += bytes;
+        } else {
+            own.waits = Some((filled, waker()))
         }
         is_taken
     }
 
-    /// The user's part is full, or ends as it is. Those to be woken.
+    /// The user's part is full, or ends now. Returns the wakers to be called.
     fn sealed(&mut self, user: u64) -> Vec<W> {
-        match self.leader == Some(user) {
-            true => {
-                self.leader = None;
-                self.waiting()
-            }
-            false => Vec::new(),
+        if self.leader == Some(user) {
+            self.leader = None;
+            self.waiting()
+        } else {
+            Vec::new()
         }
     }
 
@@ -135,7 +134,7 @@ impl<W> Shares<W> {
         self.waiting()
     }
 
-    /// Their part stays known, so that the fullest of them leads.
+    /// Their parts stay known, so that the fullest becomes the leader.
     fn waiting(&mut self) -> Vec<W>
     where
         W: Sized,
@@ -145,18 +144,18 @@ impl<W> Shares<W> {
             .values_mut()
             .filter_map(|user| user.waits.take())
             .collect();
-        // The fullest is the first to ask again.
+        // The fullest asks again first.
         waiting.sort_by_key(|(filled, _)| std::cmp::Reverse(*filled));
         waiting.into_iter().map(|(_, waker)| waker).collect()
     }
 }
 
-/// The memory of a group of uploads. Clones are of the same one.
+/// The memory of a group of uploads. Clones refer to the same pool.
 #[derive(Debug, Clone)]
 pub struct Pool(Arc<Mutex<Shares<Waker>>>);
 
 impl Pool {
-    /// A pool of this many bytes, but for two of the largest parts.
+    /// Creates a pool of this many bytes; at least two of the largest parts fit.
     pub fn new(bytes_max: u64) -> Self {
         Pool(Arc::new(Mutex::new(Shares::new(bytes_max))))
     }
@@ -167,12 +166,12 @@ impl Pool {
         POOL.clone()
     }
 
-    /// Bytes that the uploads may hold together.
+    /// Maximum number of bytes that the uploads may hold together.
     pub fn max(&self) -> u64 {
         lock(&self.0).max()
     }
 
-    /// Another bound, for all users. What is held beyond it stays.
+    /// Changes the maximum for all users. Memory that already exceeds it stays in use.
     pub fn set_max(&self, bytes: u64) {
         let wakers = {
             let mut shares = lock(&self.0);
@@ -204,7 +203,7 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// `false`: the waker is woken when that may have changed.
+    /// Returns `false` if it was refused; the waker is called when that may have changed.
     pub(crate) fn take(&self, bytes: u64, filled: u64, waker: &Waker) -> bool {
         lock(&self.pool.0).take(self.user, bytes, filled, || waker.clone())
     }
@@ -213,7 +212,7 @@ impl Lease {
         self.pool.max()
     }
 
-    /// Those to be woken, without a lock. So for the other ones.
+    /// Returns the wakers to be called, without a lock. This also applies to the other functions.
     #[must_use]
     pub(crate) fn sealed(&self) -> Vec<Waker> {
         lock(&self.pool.0).sealed(self.user)
@@ -240,7 +239,7 @@ mod tests {
 
     #[test]
     fn half_full_parts_do_not_stop_each_other() {
-        // Room for two parts of 100 bytes; ten streams want one each.
+        // Two parts of 100 bytes fit; ten streams want one each.
         let mut shares = Shares::new(200);
         let users: Vec<u64> = (0..10).map(|_| shares.join(100)).collect();
         let mut filled = [0u64; 10];
@@ -275,7 +274,7 @@ mod tests {
     }
 
     proptest! {
-        /// The twin adds up what each user holds. Streams fill parts of 50 bytes in pieces; full parts are sent at some time.
+        /// The model sums the bytes of each user. Streams fill parts of 50 bytes in pieces; full parts are sent at some time.
         #[test]
         fn the_bound_holds_and_all_parts_are_sent(
             max in 100..300u64,
@@ -307,7 +306,7 @@ mod tests {
             for (index, bytes, sends) in steps {
                 step(index, bytes, sends, &mut filled, &mut flying);
             }
-            // From any state: if all go on and what is full is sent, each gets its part full.
+            // From any state: if all continue and full parts are sent, each user gets a full part.
             let mut wins = [0; 8];
             for _ in 0..200 {
                 for (index, wins) in wins.iter_mut().enumerate() {

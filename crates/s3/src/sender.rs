@@ -1,7 +1,8 @@
-//! Whole files that become objects, and are removed when the store has them.
+//! Whole files that become objects, and are removed after the store has them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -17,7 +18,7 @@ use crate::client::{Store, StoreSettings, Timeouts, runtime};
 use crate::core::{
     Core, OnError, PART_BYTES_DEFAULT, PART_BYTES_MAX, PARTS_MAX, Plan, Retries, Sizes,
 };
-use crate::drive::{Counts, Kept, Life, Part, Space, Stored};
+use crate::drive::{Counts, Journaled, Life, Part, Space, Stored};
 use crate::error::Error;
 use crate::journal::{self, Journal};
 use crate::lock;
@@ -25,30 +26,30 @@ use crate::object::Object;
 
 const JOURNAL: &str = ".s3.json";
 const LOCK: &str = ".s3.lock";
-/// Files sent at a time, by default.
+/// Default number of files sent at a time.
 const AT_ONCE: usize = 4;
-/// Parts of a file under way at a time.
+/// Maximum number of concurrent parts of a file.
 const PARTS_AT_ONCE: usize = 2;
 
-/// What is told of a file.
+/// Event of a file.
 #[derive(Debug, Clone)]
 pub enum FileEvent {
     /// The store has some of it.
     Progress {
         /// The file.
         path: PathBuf,
-        /// Of the object.
+        /// Key of the object.
         key: String,
-        /// Bytes that the store has.
+        /// Number of bytes that the store has.
         bytes: u64,
-        /// Bytes of the file.
+        /// Size of the file in bytes.
         total: u64,
     },
     /// The store has it, and the file is removed.
     Stored {
         /// The file.
         path: PathBuf,
-        /// Of the object.
+        /// Key of the object.
         key: String,
         /// The object.
         stored: Stored,
@@ -58,7 +59,7 @@ pub enum FileEvent {
     Failed {
         /// The file.
         path: PathBuf,
-        /// Of the object.
+        /// Key of the object.
         key: String,
         /// Why.
         error: Error,
@@ -67,20 +68,20 @@ pub enum FileEvent {
 
 type Tell = Arc<dyn Fn(&FileEvent) + Send + Sync>;
 
-/// How files are sent.
+/// Settings for sending files.
 #[derive(Clone)]
 pub struct SenderSettings {
-    /// Where it is noted what is to be sent; the files themselves may be anywhere. One process at a time.
+    /// Folder with the records of files to be sent; the files themselves may be anywhere. Only one process at a time may use it.
     pub folder: PathBuf,
-    /// Files sent at a time.
+    /// Maximum number of files sent at a time.
     pub at_once: usize,
-    /// Bytes of the first parts.
+    /// Size of the first parts in bytes.
     pub part_bytes: u64,
-    /// When requests are sent again; what may succeed later is, without end, by default.
+    /// Retries of requests; by default, temporary failures are retried without limit.
     pub retries: Retries,
-    /// How long answers may take.
+    /// Timeouts of responses.
     pub timeouts: Timeouts,
-    /// Told of each file, on a thread of the client: it is not to wait.
+    /// Called for each event of a file, on a thread of the client; it must not block.
     pub on_event: Option<Tell>,
 }
 
@@ -94,7 +95,7 @@ impl std::fmt::Debug for SenderSettings {
 }
 
 impl SenderSettings {
-    /// With this folder, and the defaults.
+    /// Creates settings with this folder, and the defaults.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         SenderSettings {
             folder: folder.into(),
@@ -107,7 +108,8 @@ impl SenderSettings {
     }
 }
 
-/// Sends files. Clones are of the same one. Dropped, what was begun goes on; what is not done when the process ends, the next one does.
+/// Sends files. Clones refer to the same sender. If it is dropped, started files continue. The next process sends the files that
+/// were not finished when this process ends.
 #[derive(Clone)]
 pub struct FileSender(Arc<Inner>);
 
@@ -118,7 +120,7 @@ struct Inner {
     disk: Disk,
     places: Arc<Semaphore>,
     next: AtomicU64,
-    /// Journals of files that are being sent, or wait for it.
+    /// Journals of files that are being sent or are queued.
     active: Mutex<HashSet<PathBuf>>,
     /// The files themselves.
     files: Mutex<HashSet<PathBuf>>,
@@ -134,7 +136,7 @@ impl std::fmt::Debug for FileSender {
     }
 }
 
-/// A file on its way. Dropped, that goes on.
+/// A file that is being sent. If this is dropped, sending continues.
 #[derive(Debug)]
 pub struct Sent(oneshot::Receiver<Result<Stored, Error>>);
 
@@ -148,7 +150,7 @@ impl Future for Sent {
     }
 }
 
-/// A file, and where the result goes.
+/// A file, and the receiver of its result.
 struct Job {
     journal: Journal,
     journal_path: PathBuf,
@@ -158,10 +160,11 @@ struct Job {
 }
 
 impl FileSender {
-    /// Goes on with what is noted in the folder. Waits for the disk: not for a context's thread.
+    /// Creates the sender, and resumes the files recorded in the folder. Blocks on the disk: do not call it on a context's
+    /// thread.
     ///
     /// # Errors
-    /// The folder cannot be used, or another process uses it.
+    /// Fails if the folder cannot be used, or if another process uses it.
     pub fn start(store: &Store, settings: SenderSettings) -> Result<FileSender, Error> {
         let folder = settings.folder.clone();
         let failed = |what: String| {
@@ -170,7 +173,9 @@ impl FileSender {
                 folder.display()
             ))
         };
-        fs::create_dir_all(&folder).map_err(|error| failed(error.to_string()))?;
+        let mut made = fs::DirBuilder::new();
+        let made = made.recursive(true).mode(0o750).create(&folder);
+        made.map_err(|error| failed(error.to_string()))?;
         let lock_file = fs::OpenOptions::new()
             .create(true)
             .truncate(false)
@@ -199,10 +204,10 @@ impl FileSender {
         Ok(sender)
     }
 
-    /// Sends again what has failed. The number of files. Waits for the disk: not for a context's thread.
+    /// Sends failed files again. Returns their number. Blocks on the disk: do not call it on a context's thread.
     ///
     /// # Errors
-    /// The folder cannot be read.
+    /// Fails if the folder cannot be read.
     pub fn retry(&self) -> Result<usize, Error> {
         let folder = &self.0.settings.folder;
         let mut count = 0;
@@ -215,7 +220,7 @@ impl FileSender {
             let journal = match Journal::read(&path) {
                 Ok(journal) => journal,
                 Err(error) => {
-                    tracing::warn!(%error, "a note of what is to be sent is not usable");
+                    tracing::warn!(%error, "cannot read the journal of a file to upload");
                     continue;
                 }
             };
@@ -228,23 +233,23 @@ impl FileSender {
                     drop(self.begin(journal, path, file, known.len())?);
                     count += 1;
                 }
-                // The file is removed before its note: the store has it.
+                // The file is removed before its record: the store has it.
                 _ => drop(fs::remove_file(&path)),
             }
         }
         Ok(count)
     }
 
-    /// Whether a file is on its way, or waits for it.
+    /// Whether a file is being sent or is queued.
     #[must_use]
     pub fn is_sending(&self, path: &Path) -> bool {
         lock(&self.0.files).contains(path)
     }
 
-    /// Sends a file that is complete. It is removed when the store has it. Looks at the file: not for a context's thread.
+    /// Sends a complete file. It is removed after the store has it. Accesses the file: do not call it on a context's thread.
     ///
     /// # Errors
-    /// There is no such file, or the object cannot be.
+    /// Fails if the file does not exist, or if the object is invalid.
     pub fn send(&self, path: impl AsRef<Path>, object: Object) -> Result<Sent, Error> {
         object.check()?;
         let inner = &self.0;
@@ -252,7 +257,7 @@ impl FileSender {
         let path = std::path::absolute(path.as_ref()).map_err(|error| wrong(error.to_string()))?;
         let known = fs::metadata(&path).map_err(|error| wrong(error.to_string()))?;
         if !known.is_file() {
-            return Err(wrong("it is no file".into()));
+            return Err(wrong("it is not a file".into()));
         }
         if inner.sizes.cut(known.len()).is_none() {
             return Err(Error::TooLong {
@@ -315,7 +320,7 @@ async fn send(inner: Arc<Inner>, job: Job) {
             Err(error) => FileEvent::Failed { path, key, error },
         });
     }
-    // Nobody may listen.
+    // The receiver may have been dropped.
     let _ = tell.send(result);
 }
 
@@ -326,7 +331,7 @@ async fn transfer(
     path: PathBuf,
     bytes: u64,
 ) -> Result<Stored, Error> {
-    // Noted before it waits for its turn.
+    // Recorded before it waits for its turn.
     journal::write(&inner.disk, &journal_path, journal.to_bytes()).await?;
     let _place = inner.places.acquire().await;
     let sizes = Sizes::new(journal.part_bytes, PART_BYTES_MAX)?;
@@ -344,7 +349,7 @@ async fn transfer(
         ..inner.store.settings().clone()
     })?;
     let object = journal.object.clone();
-    let kept = Kept {
+    let journaled = Journaled {
         disk: inner.disk.clone(),
         path: journal_path,
         journal,
@@ -357,7 +362,7 @@ async fn transfer(
         core,
         Space::Own,
         parts,
-        Some(kept),
+        Some(journaled),
     );
     let life = Arc::new(match &inner.settings.on_event {
         Some(on_event) => with_progress(life, on_event.clone(), path, bytes),
@@ -408,7 +413,7 @@ fn parts_of(
 fn with_progress(life: Life, on_event: Tell, path: PathBuf, total: u64) -> Life {
     let key = life.object().key.clone();
     life.with_progress(Box::new(move |counts: Counts| {
-        // The end has an event of its own.
+        // The end has a separate event.
         if counts.stored < total && counts.stored > 0 {
             on_event(&FileEvent::Progress {
                 path: path.clone(),

@@ -1,17 +1,18 @@
-//! A folder that keeps what the store does not have yet.
+//! A folder for data that the store does not have yet.
 //!
 //! ```text
-//!   FOLDER/run-PID-N/lock         held by the process as long as it lives
+//!   FOLDER/run-PID-N/lock         held by the process while it runs
 //!                    /ID.json       the journal of an upload
 //!                    /ID.00007      a part that is complete
 //!                    /ID.00008.part the part being filled
 //! ```
 //!
-//! A process that opens the folder goes on with what is in the runs of processes that are no more.
+//! A process that opens the folder resumes the uploads in the runs of processes that have ended.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File};
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, Weak};
 use std::task::Waker;
@@ -27,21 +28,21 @@ use crate::lock;
 const LOCK: &str = "lock";
 const RUN: &str = "run-";
 const JOURNAL: &str = ".json";
-/// Of a part that is being filled.
+/// Extension of a part that is being filled.
 const PART: &str = ".part";
-/// What all spooled streams of the process may have waiting for the disk.
+/// Maximum size of all spooled data of the process that wait for the disk.
 const DISK_BYTES_MAX: usize = 32 << 20;
-/// A folder with more is not a spool.
+/// Maximum number of runs: a folder with more is not a spool.
 const RUNS_MAX: usize = 10_000;
 
-/// A folder. Clones are of the same one.
+/// A folder. Clones refer to the same spool.
 #[derive(Clone)]
 pub struct Spool(Arc<Folder>);
 
 struct Folder {
     root: PathBuf,
     run: PathBuf,
-    /// Its lock ends with the process, however that ends.
+    /// The lock ends with the process, in any way.
     lock: File,
     disk: Disk,
     budget: Budget,
@@ -61,7 +62,7 @@ impl std::fmt::Debug for Spool {
     }
 }
 
-/// A run of a process that is no more. Removed when nothing is left in it.
+/// A run of a process that has ended. It is removed after its last upload has ended.
 struct LeftRun {
     path: PathBuf,
     lock: Option<File>,
@@ -73,7 +74,7 @@ impl Drop for LeftRun {
     }
 }
 
-/// The folder goes if it is empty. The lock file is the last one in it: nobody else can have it meanwhile.
+/// Removes the folder if it is empty. The lock file is removed last, so no other process can lock the folder in the meantime.
 fn remove_run(path: &Path, lock: Option<File>) {
     let is_empty = fs::read_dir(path)
         .is_ok_and(|entries| entries.flatten().all(|entry| entry.file_name() == LOCK));
@@ -118,11 +119,11 @@ impl Left {
 }
 
 impl Spool {
-    /// The process's spool in this folder, which may hold `bytes_max`; the first user decides. With what other processes have left,
-    /// for the first user only. Waits for the disk.
+    /// Returns the process's spool in this folder, with a maximum of `bytes_max`; the first user decides. The first user also
+    /// gets the uploads that other processes have left. Blocks on the disk.
     ///
     /// # Errors
-    /// The folder cannot be used.
+    /// Fails if the folder cannot be used.
     pub fn open(root: &Path, bytes_max: u64) -> Result<(Spool, Vec<Left>), Error> {
         static ALL: LazyLock<Mutex<HashMap<PathBuf, Weak<Folder>>>> = LazyLock::new(Mutex::default);
         let failed = |error: io::Error| {
@@ -165,12 +166,12 @@ impl Spool {
         &self.0.root
     }
 
-    /// Bytes that it may hold.
+    /// Maximum size in bytes.
     pub fn max(&self) -> u64 {
         lock(&self.0.state).max
     }
 
-    /// Bytes that it holds.
+    /// Present size in bytes.
     pub fn used(&self) -> u64 {
         lock(&self.0.state).used
     }
@@ -183,7 +184,7 @@ impl Spool {
         &self.0.budget
     }
 
-    /// The journal of a new upload.
+    /// Path of a new upload's journal.
     pub(crate) fn next_journal(&self) -> PathBuf {
         let mut room = lock(&self.0.state);
         room.next += 1;
@@ -202,7 +203,7 @@ impl Drop for Folder {
     }
 }
 
-/// An upload's way to the room of a spool.
+/// An upload's share of a spool.
 pub(crate) struct Share(Spool);
 
 impl Share {
@@ -210,7 +211,7 @@ impl Share {
         &self.0
     }
 
-    /// Bytes that may be written, `bytes` at most. With 0, the waker is woken when there may be some.
+    /// Returns the number of bytes that may be written, at most `bytes`. With 0, the waker is called when more may be possible.
     pub(crate) fn take(&self, bytes: u64, waker: &Waker) -> u64 {
         let mut room = lock(&self.0.0.state);
         let taken = bytes.min(room.max.saturating_sub(room.used));
@@ -232,13 +233,13 @@ impl Share {
     }
 }
 
-/// The file of a part.
+/// Path of a part's file.
 pub(crate) fn part_path(journal: &Path, number: u16, is_complete: bool) -> PathBuf {
     let end = if is_complete { "" } else { PART };
     journal.with_extension(format!("{number:05}{end}"))
 }
 
-/// A run never has a lock that is not held: others would take it for one that is left.
+/// A run always has a held lock: otherwise other processes would consider it left behind.
 fn make_run(root: &Path) -> io::Result<(PathBuf, File)> {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -248,7 +249,8 @@ fn make_run(root: &Path) -> io::Result<(PathBuf, File)> {
     let file = File::create_new(&unnamed)?;
     file.lock()?;
     let run = root.join(format!("{RUN}{name}"));
-    fs::create_dir(&run)?;
+    // Other users of the machine may not read stored data.
+    DirBuilder::new().mode(0o700).create(&run)?;
     fs::rename(unnamed, run.join(LOCK))?;
     Ok((run, file))
 }
@@ -270,7 +272,7 @@ fn left_in(root: &Path, own: &Path) -> Vec<Left> {
 }
 
 fn left_in_run(run: &Path) -> Vec<Left> {
-    // A run without a lock is just being made.
+    // A run without a lock is just being created.
     let Ok(file) = File::open(run.join(LOCK)) else {
         return Vec::new();
     };
@@ -292,7 +294,7 @@ fn left_in_run(run: &Path) -> Vec<Left> {
             Ok(journal) => {
                 let parts = parts_of(path, &journal);
                 if parts.is_empty() && journal.done.is_empty() && journal.upload.is_none() {
-                    // Nothing had come, or nothing of it had reached the disk.
+                    // No data had arrived, or none had reached the disk.
                     let _ = fs::remove_file(path);
                     continue;
                 }
@@ -303,15 +305,15 @@ fn left_in_run(run: &Path) -> Vec<Left> {
                     parts,
                 });
             }
-            // It stays, for people to look at.
-            Err(error) => tracing::warn!(%error, "a journal in the spool is not usable"),
+            // It stays, for inspection.
+            Err(error) => tracing::warn!(%error, "cannot read a journal in the spool"),
         }
     }
     left
 }
 
-/// The files that the store does not have: complete parts, and the one that was being filled. A number without a file was dropped; what is
-/// behind a part that is not complete has come after a gap.
+/// Returns the files that the store does not have: complete parts, and the one that was being filled. A number without a file was
+/// dropped. Parts after an incomplete one came after a gap.
 fn parts_of(path: &Path, journal: &Journal) -> Vec<(u16, PathBuf, u64)> {
     let size = |path: &Path| fs::metadata(path).ok().map(|known| known.len());
     let done: &BTreeMap<_, _> = &journal.done;
@@ -319,7 +321,7 @@ fn parts_of(path: &Path, journal: &Journal) -> Vec<(u16, PathBuf, u64)> {
     for number in 1..=PARTS_MAX {
         let complete = part_path(path, number, true);
         if done.contains_key(&number) {
-            // The journal came before the removal.
+            // The journal was written before the removal.
             let _ = fs::remove_file(complete);
         } else if let Some(bytes) = size(&complete) {
             parts.push((number, complete, bytes));
@@ -342,7 +344,7 @@ mod tests {
     use crate::place::Endpoint;
 
     #[test]
-    fn what_a_dead_process_has_left_is_found_once() {
+    fn files_of_a_dead_process_are_found_once() {
         let folder = tempfile::tempdir().unwrap();
         let run = folder.path().join("run-1-1");
         fs::create_dir(&run).unwrap();
@@ -385,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_living_process_has_is_left_alone() {
+    fn files_of_a_living_process_are_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let (run, _lock) = make_run(folder.path()).unwrap();
         fs::write(run.join("u1.json"), "{}").unwrap();
@@ -408,7 +410,7 @@ mod tests {
         assert_eq!(one.take(80, Waker::noop()), 80);
         assert_eq!(two.take(80, Waker::noop()), 20);
         assert_eq!(two.take(1, Waker::noop()), 0);
-        assert_eq!(one.release(50).len(), 1, "who waits is woken");
+        assert_eq!(one.release(50).len(), 1, "the waiting task is woken");
         assert_eq!(two.take(80, Waker::noop()), 50);
     }
 }

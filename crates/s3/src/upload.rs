@@ -13,7 +13,7 @@ use crate::client::{Store, StoreSettings, Timeouts, wake};
 use crate::core::{
     Core, OnError, Outcome, PART_BYTES_DEFAULT, PART_BYTES_MAX, Plan, Retries, Sizes,
 };
-use crate::drive::{Counts, Kept, Life, Part, Space, State, Stored};
+use crate::drive::{Counts, Journaled, Life, Part, Space, State, Stored};
 use crate::error::Error;
 use crate::filling::Filling;
 use crate::journal::Journal;
@@ -24,42 +24,42 @@ use crate::spool::{Left, Spool, part_path};
 /// Blocks of memory: small in the beginning, as many streams are slow.
 const BLOCK_BYTES_MIN: u64 = 4 << 10;
 const BLOCK_BYTES_MAX: u64 = 256 << 10;
-/// Of the disk service, for each stream with a spool.
+/// Block size of the disk service for each stream with a spool.
 const SPOOL_BLOCK_BYTES: usize = 8 << 10;
-/// Parts of an upload under way at a time. More would not be faster, as there are other uploads.
+/// Maximum number of concurrent parts of an upload. More would not be faster, because other uploads are sent too.
 const AT_ONCE: usize = 2;
 
-/// Parts in memory grow up to this share of the pool: as much is kept back for one of them.
+/// Parts in memory grow up to this share of the pool, which also reserves this much for one of them.
 const POOL_SHARE: u64 = 8;
 
-/// What happens when memory or spool are full.
+/// Action when memory or spool are full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SlowPolicy {
     /// Writes wait.
     #[default]
     HoldUp,
-    /// The oldest part that waits is dropped; without one, what is written.
+    /// Drop the oldest waiting part; without one, drop the written data.
     DropOldest,
     /// The upload fails.
     Fail,
 }
 
-/// How an upload goes.
+/// Settings of an upload.
 #[derive(Debug, Clone)]
 pub struct UploadSettings {
-    /// Bytes of the first parts; those of a long stream grow.
+    /// Size of the first parts in bytes; later parts of a long stream are larger.
     pub part_bytes: u64,
-    /// When requests are sent again. With a spool, those that may succeed later are sent again without end.
+    /// Retries of requests. With a spool, temporary failures are retried without limit.
     pub retries: Retries,
-    /// How long answers may take.
+    /// Timeouts of responses.
     pub timeouts: Timeouts,
-    /// After a failure, or if the upload is dropped before its end.
+    /// Action after a failure, or if the upload is dropped before its end.
     pub on_error: OnError,
-    /// With a full memory or spool.
+    /// Action when memory or spool are full.
     pub slow: SlowPolicy,
-    /// Where parts wait, without a spool.
+    /// Memory for waiting parts, without a spool.
     pub pool: Pool,
-    /// Where parts wait.
+    /// Spool for waiting parts.
     pub spool: Option<Spool>,
 }
 
@@ -77,9 +77,10 @@ impl Default for UploadSettings {
     }
 }
 
-/// A stream on its way to a store. All of it is for any thread, and nothing waits for the store or the disk.
+/// A stream that is being uploaded. All functions may be called on any thread, and none blocks on the store or the disk.
 ///
-/// Dropped before [`Upload::finish`], it ends as [`UploadSettings::on_error`] says. Dropped after that, it goes on.
+/// If it is dropped before [`Upload::finish`], it ends as in [`UploadSettings::on_error`]. If it is dropped afterwards, it
+/// continues.
 pub struct Upload {
     life: Arc<Life>,
     slow: SlowPolicy,
@@ -111,7 +112,7 @@ impl Upload {
         };
         let sizes = Sizes::new(settings.part_bytes, bytes_max)?;
         let core = Core::new(plan(sizes, settings));
-        let (space, kept) = match &settings.spool {
+        let (space, journaled) = match &settings.spool {
             None => (Space::Pool(settings.pool.join(sizes.max())), None),
             Some(spool) => {
                 let journal = Journal::new(
@@ -120,13 +121,13 @@ impl Upload {
                     settings.part_bytes,
                     settings.on_error,
                 );
-                let kept = Kept {
+                let journaled = Journaled {
                     disk: spool.disk().clone(),
                     path: spool.next_journal(),
                     journal,
                     _run: None,
                 };
-                (Space::Spool(spool.share()), Some(kept))
+                (Space::Spool(spool.share()), Some(journaled))
             }
         };
         let life = Life::new(
@@ -136,14 +137,14 @@ impl Upload {
             core,
             space,
             HashMap::new(),
-            kept,
+            journaled,
         );
         Upload::start(life, settings)
     }
 
-    /// Goes on with what another process has left in the spool.
+    /// Resumes an upload that another process has left in the spool.
     ///
-    /// `settings`: whose credentials are used; its place is that of the upload.
+    /// `settings` supplies the credentials; the destination is that of the upload.
     ///
     /// # Errors
     /// [`Error::Setting`].
@@ -172,7 +173,7 @@ impl Upload {
         let core = Core::resumed(plan(sizes, &settings), upload, done, waiting);
         let object = left.journal.object.clone();
         let run = Some(left.keep_run());
-        let kept = Kept {
+        let journaled = Journaled {
             disk: spool.disk().clone(),
             path: left.path,
             journal: left.journal,
@@ -186,7 +187,7 @@ impl Upload {
             core,
             space,
             parts,
-            Some(kept),
+            Some(journaled),
         );
         Upload::start(life, &settings)
     }
@@ -201,18 +202,18 @@ impl Upload {
         })
     }
 
-    /// Takes some of the bytes, in order; `Ready` with their number, which is not 0 unless `bytes` is empty.
+    /// Takes some of the bytes, in order; returns `Ready` with their number, which is not 0 unless `bytes` is empty.
     ///
     /// # Errors
-    /// The upload has failed, now or earlier.
+    /// Fails if the upload has failed, now or earlier.
     pub fn poll_write(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize, Error>> {
         if bytes.is_empty() {
             return Poll::Ready(Ok(0));
         }
         let mut wakers = Vec::new();
-        let result = self.life.look(|state, kept| {
-            let result = state.write(cx, bytes, self.slow, kept, &mut wakers);
-            wakers.extend(state.collect_released(kept));
+        let result = self.life.look(|state, journaled| {
+            let result = state.write(cx, bytes, self.slow, journaled, &mut wakers);
+            wakers.extend(state.collect_released(journaled));
             result
         });
         wake(wakers);
@@ -240,7 +241,7 @@ impl Upload {
     /// Takes all of the bytes.
     ///
     /// # Errors
-    /// As those of [`Upload::poll_write`].
+    /// The same as those of [`Upload::poll_write`].
     pub async fn write(&self, mut bytes: &[u8]) -> Result<(), Error> {
         while !bytes.is_empty() {
             let count = poll_fn(|cx| self.poll_write(cx, bytes)).await?;
@@ -249,26 +250,26 @@ impl Upload {
         Ok(())
     }
 
-    /// No more data comes.
+    /// Ends the data.
     pub fn finish(&self) {
-        let wakers = self.life.change(|state, kept| state.finish(kept));
+        let wakers = self.life.change(|state, journaled| state.finish(journaled));
         wake(wakers);
     }
 
-    /// Ready when all is over: the object is there, or it is not and why.
+    /// Ready when the upload has ended: with the object, or with the error.
     pub fn poll_stored(&self, cx: &mut Context<'_>) -> Poll<Result<Stored, Error>> {
         self.life.poll_end(cx)
     }
 
-    /// Completes when all is over.
+    /// Completes when the upload has ended.
     ///
     /// # Errors
-    /// The object is not there, or not all of it.
+    /// Fails if the object does not exist, or is incomplete.
     pub async fn stored(&self) -> Result<Stored, Error> {
         poll_fn(|cx| self.poll_stored(cx)).await
     }
 
-    /// Why nothing more is taken.
+    /// Error after which no more data are accepted.
     pub fn error(&self) -> Option<Error> {
         self.life
             .look(|state, _| match (state.core.outcome(), state.end()) {
@@ -277,7 +278,7 @@ impl Upload {
             })
     }
 
-    /// `waker` is woken when all is over.
+    /// Wakes `waker` when the upload has ended.
     pub fn watch(&self, waker: Waker) {
         let is_over = self.life.look(|state, _| {
             let is_over = state.end().is_some();
@@ -291,24 +292,24 @@ impl Upload {
         }
     }
 
-    /// Ends without more data: [`OnError::Complete`] makes an object of what has come; else nothing of it is kept here, and of its parts at
-    /// the store what `on_error` says.
+    /// Ends the upload without more data. [`OnError::Complete`] makes an object of the data so far. Otherwise all local data are
+    /// removed, and `on_error` determines what happens to the parts at the store.
     pub fn give_up(&self, on_error: OnError) {
         if on_error == OnError::Complete {
             return self.finish();
         }
-        let wakers = self.life.change(|state, kept| {
+        let wakers = self.life.change(|state, journaled| {
             if state.core.outcome().is_none() {
                 state.give_up();
                 state.core.set_on_error(on_error);
                 state.core.handle_stop(Error::GivenUp);
             }
-            state.collect_released(kept)
+            state.collect_released(journaled)
         });
         wake(wakers);
     }
 
-    /// What has become of its bytes.
+    /// Returns the counts of its bytes.
     pub fn counts(&self) -> Counts {
         self.life.counts()
     }
@@ -343,7 +344,7 @@ fn parts_of(left: &Left, disk: &Disk) -> HashMap<u16, Part> {
         .map(|(number, path, bytes)| (*number, part(path, *bytes)))
         .collect();
     if parts.is_empty() && left.journal.done.is_empty() {
-        // The upload has begun, but nothing of it is there: an object of no bytes.
+        // The upload has begun without any data: an object of no bytes.
         let data = Data::Memory(Vec::new());
         parts.insert(
             1,
@@ -359,7 +360,7 @@ fn parts_of(left: &Left, disk: &Disk) -> HashMap<u16, Part> {
 
 fn plan(sizes: Sizes, settings: &UploadSettings) -> Plan {
     match settings.spool {
-        // What the store does not take is safe: it is not removed for that.
+        // Data that the store does not accept are safe, and not removed for that.
         Some(_) => Plan {
             sizes,
             at_once: AT_ONCE,
@@ -375,10 +376,10 @@ fn plan(sizes: Sizes, settings: &UploadSettings) -> Plan {
     }
 }
 
-/// The answer of a write.
+/// Result of a write.
 struct Written {
     count: usize,
-    /// A part is complete, or was dropped.
+    /// Whether a part is complete, or was dropped.
     is_news: bool,
 }
 
@@ -392,7 +393,7 @@ impl State {
         cx: &mut Context<'_>,
         bytes: &[u8],
         slow: SlowPolicy,
-        kept: Option<&Kept>,
+        journaled: Option<&Journaled>,
         wakers: &mut Vec<Waker>,
     ) -> Poll<Result<Written, Error>> {
         let mut is_news = false;
@@ -400,7 +401,7 @@ impl State {
             if let Some(error) = self.refusal() {
                 return Poll::Ready(Err(error));
             }
-            let count = match self.try_write(cx, bytes, kept, wakers) {
+            let count = match self.try_write(cx, bytes, journaled, wakers) {
                 Ok(count) => count,
                 Err(error) => {
                     self.core.handle_stop(error.clone());
@@ -423,7 +424,7 @@ impl State {
                 SlowPolicy::DropOldest => match self.core.drop_oldest() {
                     Some(_) => {
                         is_news = true;
-                        // Not one that the store has: its file goes, too.
+                        // The store does not have this part, so its file is removed too.
                         while let Some(number) = self.core.poll_released() {
                             wakers.extend(self.remove_part(number));
                         }
@@ -440,7 +441,7 @@ impl State {
         }
     }
 
-    /// Why nothing is taken.
+    /// Reason to accept no more data.
     fn refusal(&self) -> Option<Error> {
         match self.core.outcome() {
             Some(Outcome::Failed(error)) => return Some(error.clone()),
@@ -465,12 +466,12 @@ impl State {
         ))
     }
 
-    /// Bytes taken; 0: the waker is woken when there may be room.
+    /// Returns the number of bytes taken; with 0, the waker is called when there may be room.
     fn try_write(
         &mut self,
         cx: &mut Context<'_>,
         bytes: &[u8],
-        kept: Option<&Kept>,
+        journaled: Option<&Journaled>,
         wakers: &mut Vec<Waker>,
     ) -> Result<usize, Error> {
         let room = self.core.room();
@@ -478,14 +479,14 @@ impl State {
             return Err(self.core.too_long());
         }
         let bytes = &bytes[..at_most(room, bytes.len())];
-        let count = match (&self.space, kept) {
-            (Space::Spool(_), Some(kept)) => self.write_file(cx, bytes, kept)?,
+        let count = match (&self.space, journaled) {
+            (Space::Spool(_), Some(journaled)) => self.write_file(cx, bytes, journaled)?,
             _ => self.write_memory(cx, bytes),
         };
         if count > 0
             && let Some(number) = self.core.handle_data(count as u64)
         {
-            wakers.extend(self.seal(number, kept));
+            wakers.extend(self.seal(number, journaled));
         }
         Ok(count)
     }
@@ -536,16 +537,16 @@ impl State {
         &mut self,
         cx: &mut Context<'_>,
         bytes: &[u8],
-        kept: &Kept,
+        journaled: &Journaled,
     ) -> Result<usize, Error> {
         let Space::Spool(share) = &self.space else {
             return Ok(0);
         };
         if !matches!(self.filling, Filling::File { .. }) {
             let (number, _) = self.core.filling();
-            let path = part_path(&kept.path, number, false);
+            let path = part_path(&journaled.path, number, false);
             self.filling = Filling::File {
-                file: open(&kept.disk, &path, share.spool()),
+                file: open(&journaled.disk, &path, share.spool()),
                 path,
                 held: 0,
             };
@@ -567,24 +568,24 @@ impl State {
             }
             Poll::Ready(Err(failure)) => Err(Error::File(failure.to_string())),
             Poll::Pending => {
-                // Those that wait for this room are woken by others: it was free before.
+                // The spool had this room before, so others wake its waiters.
                 drop(share.release(taken));
                 Ok(0)
             }
         }
     }
 
-    /// The part being filled is complete.
-    fn seal(&mut self, number: u16, kept: Option<&Kept>) -> Vec<Waker> {
-        let (part, surplus) = match (std::mem::take(&mut self.filling), kept) {
-            (Filling::File { file, held, .. }, Some(kept)) => {
-                let path = part_path(&kept.path, number, true);
+    /// Completes the part being filled.
+    fn seal(&mut self, number: u16, journaled: Option<&Journaled>) -> Vec<Waker> {
+        let (part, surplus) = match (std::mem::take(&mut self.filling), journaled) {
+            (Filling::File { file, held, .. }, Some(journaled)) => {
+                let path = part_path(&journaled.path, number, true);
                 let closing = file.close(Ending {
                     sync: false,
                     rename_to: Some(path.clone()),
                 });
                 let data = Data::File(Range {
-                    disk: kept.disk.clone(),
+                    disk: journaled.disk.clone(),
                     path,
                     offset: 0,
                     bytes: held,
@@ -641,9 +642,9 @@ impl State {
         }
     }
 
-    fn finish(&mut self, kept: Option<&Kept>) -> Vec<Waker> {
+    fn finish(&mut self, journaled: Option<&Journaled>) -> Vec<Waker> {
         match self.core.handle_end() {
-            Some(number) => self.seal(number, kept),
+            Some(number) => self.seal(number, journaled),
             None => Vec::new(),
         }
     }

@@ -33,7 +33,7 @@ pub struct StoredPart {
     /// From 1.
     #[serde(rename = "PartNumber")]
     pub number: u16,
-    /// What the store calls its content.
+    /// ETag of its content.
     #[serde(rename = "ETag")]
     pub etag: String,
     /// Bytes.
@@ -56,11 +56,11 @@ pub(crate) struct Parts {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct OpenUpload {
-    /// Of the object.
+    /// Key of the object.
     pub key: String,
-    /// What the store calls it.
+    /// Id of the upload.
     pub upload_id: String,
-    /// When it began, as the store writes it.
+    /// Start time in the store's format.
     #[serde(default)]
     pub initiated: String,
 }
@@ -82,7 +82,7 @@ fn read<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Error> {
     from_str(text).map_err(|error| Error::Answer(shown(&error.to_string())))
 }
 
-/// Code and message of a refusal; of what is none, its beginning.
+/// Returns code and message of a refusal; of any other text, its beginning.
 pub(crate) fn refusal(text: &str) -> (String, String) {
     match read::<Refusal>(text) {
         Ok(refusal) => (shown(&refusal.code), shown(&refusal.message)),
@@ -92,13 +92,15 @@ pub(crate) fn refusal(text: &str) -> (String, String) {
 
 pub(crate) fn created(text: &str) -> Result<String, Error> {
     let created: Created = read(text)?;
-    match created.upload_id.is_empty() {
-        true => Err(Error::Answer("an upload without an id".into())),
-        false => Ok(created.upload_id),
+    if created.upload_id.is_empty() {
+        Err(Error::Answer("an upload without an id".into()))
+    } else {
+        Ok(created.upload_id)
     }
 }
 
-/// The ETag of a complete upload. The store may begin to answer before it knows, so that a refusal comes with status 200.
+/// Returns the ETag of a completed upload. The store may begin to answer before it knows the result, so a refusal may have status
+/// 200.
 pub(crate) fn completed(text: &str) -> Result<String, Error> {
     if let Ok(completed) = read::<Completed>(text)
         && !completed.etag.is_empty()
@@ -106,16 +108,17 @@ pub(crate) fn completed(text: &str) -> Result<String, Error> {
         return Ok(completed.etag);
     }
     let (code, message) = refusal(text);
-    match code.is_empty() {
-        true => Err(Error::Answer(
+    if code.is_empty() {
+        Err(Error::Answer(
             "the upload is complete, or not: no ETag and no code".into(),
-        )),
-        false => Err(Error::Refused {
+        ))
+    } else {
+        Err(Error::Refused {
             status: 200,
             code,
             message,
             retry_after_ms: None,
-        }),
+        })
     }
 }
 

@@ -1,26 +1,26 @@
-//! The modules of a crate import each other in one direction.
+//! Checks that the modules of a crate do not import each other in a circle.
 //!
-//! At each level of the tree, the modules beside one another must not import each other in a circle. A folder counts as one
-//! module at its level. Module A imports module B if the code of A names a path that leads to something defined in B; a
-//! path through a re-export (`pub use child::Thing` in `mod.rs`) leads to the module with the definition.
+//! At each level of the tree, sibling modules must not import each other in a circle. A folder counts as one module at its
+//! level. Module A imports module B if the code of A names a path to something that B defines. A path through a re-export
+//! (`pub use child::Thing` in `mod.rs`) leads to the module with the definition.
 //!
-//! Imports between a module and its own parent are free: a folder's `mod.rs` holds what its parts share or puts them
-//! together, and GObject's subclasses need a wrapper and an implementation that name each other. Tests do not count. Methods
-//! are not followed: `impl` blocks of one type in several modules are for their authors to put in order.
+//! Imports between a module and its own parent are allowed: a folder's `mod.rs` has the common parts of its modules, or
+//! combines them. GObject's subclasses need a wrapper and an implementation that name each other. Tests do not count.
+//! Methods are not followed: the order of one type's `impl` blocks in several modules is left to their authors.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
-/// An import that a circle may keep: (package, from, to), modules as `a::b`, the root as `crate`.
+/// An import that may close a circle: (package, from, to), with modules as `a::b` and the root as `crate`.
 pub type Permitted<'a> = (&'a str, &'a str, &'a str);
 
-/// Complaints about the circles of one crate, and about permissions that nothing needs.
+/// Complaints about the circles of one crate, and about unnecessary permissions.
 ///
 /// `files` are the sources, as (path below `src/`, text).
 ///
 /// # Errors
-/// A source is not made of Rust tokens.
+/// If a source is not valid Rust tokens.
 pub fn check(
     package: &str,
     files: &[(&str, &str)],
@@ -59,20 +59,20 @@ pub fn check(
 
 /// The names from the crate's root to a module.
 type Path = Vec<String>;
-/// For each module, the modules beside it that it imports, each with the place of one such import.
+/// The siblings that each module imports, each with the place of one such import.
 type Imports = BTreeMap<Path, BTreeMap<Path, String>>;
 
-/// What one file says.
+/// The contents of one file.
 #[derive(Default)]
 struct Module {
-    /// The names of its items, those of inline modules included.
+    /// The names of its items, with those of inline modules.
     items: BTreeSet<String>,
     uses: Vec<Use>,
     /// Paths in the code, outside of `use`.
     paths: Vec<(Path, usize)>,
 }
 
-/// One name that a `use` binds; `*` for all.
+/// A name that a `use` binds; `*` for all.
 struct Use {
     name: String,
     path: Path,
@@ -80,7 +80,7 @@ struct Use {
 }
 
 impl Module {
-    /// `inline`: the inline modules around `stream`.
+    /// Reads tokens. `inline`: the inline modules around `stream`.
     fn read(&mut self, stream: TokenStream, inline: &mut Path) {
         let tokens: Vec<TokenTree> = stream.into_iter().collect();
         let mut at = 0;
@@ -138,7 +138,7 @@ const DEFINING: &[&str] = &[
     "struct", "enum", "union", "trait", "fn", "const", "static", "type",
 ];
 
-/// A path of an inline module, as its file would write it: each `super` leaves an inline module first.
+/// A path of an inline module, as the file would write it: each `super` leaves an inline module first.
 fn outside(inline: &[String], mut path: Path) -> Path {
     for _ in inline {
         match path.first().map(String::as_str) {
@@ -157,7 +157,7 @@ fn is_punct(token: Option<&TokenTree>, character: char) -> bool {
     matches!(token, Some(TokenTree::Punct(punct)) if punct.as_char() == character)
 }
 
-/// `#[test]`, `#[cfg(test)]` and `#[cfg(all(test, ...))]`.
+/// Whether an attribute is `#[test]`, `#[cfg(test)]` or `#[cfg(all(test, ...))]`.
 fn is_test_attribute(tokens: &[TokenTree]) -> bool {
     let [TokenTree::Punct(mark), TokenTree::Group(group), ..] = tokens else {
         return false;
@@ -167,7 +167,7 @@ fn is_test_attribute(tokens: &[TokenTree]) -> bool {
         && (text == "test" || text.starts_with("cfg(test") || text.starts_with("cfg(all(test"))
 }
 
-/// Behind the item at `at`: its block or semicolon.
+/// The index after the item at `at`, which ends with its block or semicolon.
 fn end_of_item(tokens: &[TokenTree], at: usize) -> usize {
     let is_use =
         matches!(&tokens[at.min(tokens.len() - 1)], TokenTree::Ident(word) if word == "use");
@@ -177,7 +177,7 @@ fn end_of_item(tokens: &[TokenTree], at: usize) -> usize {
     length.map_or(tokens.len(), |length| at + length + 1)
 }
 
-/// `a::b::c` from `at` on, and the place behind.
+/// Reads `a::b::c` from `at` onwards, and returns it with the next index.
 fn read_path(tokens: &[TokenTree], mut at: usize) -> (Path, usize) {
     let mut path = Vec::new();
     while let Some(TokenTree::Ident(name)) = tokens.get(at) {
@@ -243,7 +243,7 @@ impl Crate {
         imports
     }
 
-    /// The module that defines what `path` names in module `here`; `None` if it is of another crate.
+    /// The module that defines the item that `path` names in module `here`. `None`: it is in another crate.
     fn resolve(&self, here: &Path, path: &[String], depth: usize) -> Option<Path> {
         let (mut at, mut rest) = match path.first()?.as_str() {
             "crate" => (Path::new(), &path[1..]),
@@ -267,7 +267,7 @@ impl Crate {
         Some(at)
     }
 
-    /// Where `name` of module `at` comes from, if `at` has it from elsewhere in the crate.
+    /// The origin of `name` in module `at`, if `at` imports it from elsewhere in the crate.
     fn definition(&self, at: &Path, name: &str, depth: usize) -> Option<Path> {
         let module = self.modules.get(at)?;
         if depth > REEXPORTS_MAX || module.items.contains(name) {
@@ -286,7 +286,7 @@ impl Crate {
     }
 }
 
-/// Of two modules, those on the level where they part; `None` if one is the other or within the other.
+/// The ancestors of two modules at the level where they separate. `None`: one is the other, or within it.
 fn beside_one_another(from: &Path, to: &Path) -> Option<(Path, Path)> {
     let parting = from.iter().zip(to).position(|(a, b)| a != b)?;
     Some((from[..=parting].to_vec(), to[..=parting].to_vec()))
@@ -296,8 +296,7 @@ fn join(path: &Path, name: &str) -> Path {
     path.iter().cloned().chain([name.to_owned()]).collect()
 }
 
-/// One circle, a shortest one, of each set of modules that all import each other, directly or not: the places of its
-/// imports.
+/// For each set of modules that all import each other, directly or not, a shortest circle: the places of its imports.
 fn circles(imports: &Imports) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     let mut told: BTreeSet<&Path> = BTreeSet::new();
@@ -327,7 +326,7 @@ fn reaches(from: &Path, to: &Path, imports: &Imports) -> bool {
     way(from, to, imports).is_some()
 }
 
-/// A shortest way along imports, both ends included; at least one step.
+/// A shortest path along imports, with both ends and at least one step.
 fn way(from: &Path, to: &Path, imports: &Imports) -> Option<Vec<Path>> {
     let mut queue = VecDeque::from([vec![from.clone()]]);
     let mut seen = BTreeSet::new();
@@ -348,7 +347,7 @@ fn way(from: &Path, to: &Path, imports: &Imports) -> Option<Vec<Path>> {
     None
 }
 
-/// `sink/mod.rs` and `sink.rs` are `sink`, `lib.rs` and `main.rs` the root.
+/// The module of a file: `sink/mod.rs` and `sink.rs` are `sink`; `lib.rs` and `main.rs` are the root.
 fn module_of(path: &str) -> Path {
     let mut names: Path = path
         .trim_end_matches(".rs")
@@ -378,7 +377,7 @@ fn path_of(name: &str) -> Path {
     }
 }
 
-/// A chain of re-exports longer than this is one that leads to itself.
+/// A longer chain of re-exports leads back to itself.
 const REEXPORTS_MAX: usize = 8;
 
 #[cfg(test)]
@@ -403,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn one_direction_is_no_circle() {
+    fn one_direction_is_not_a_circle() {
         let files = [
             ("lib.rs", "mod a; mod b; pub use b::B;"),
             ("a.rs", "use crate::b::{self, B as Other, g};"),
@@ -434,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_one_module_beside_others_and_free_within_its_parent() {
+    fn folder_is_one_module_for_siblings() {
         let parent = "mod child; pub use self::child::Part; pub struct Shared; fn f(_: Part) {}";
         let child = "use super::Shared; use crate::b::B; pub struct Part;";
         let mut files = vec![

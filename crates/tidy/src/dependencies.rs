@@ -1,15 +1,15 @@
-//! The dependency policy: under which licences, from where, and what never.
+//! The dependency policy: permitted licences and sources, and banned crates.
 
 use spdx::{Expression, LicenseReq, ParseMode};
 
-/// Permissive only: the plugin and the libraries are linked into other people's products. GStreamer itself is LGPL and
-/// linked dynamically; it is no crate.
+/// Only permissive licences, because the plugin and the libraries are linked into other people's products. GStreamer
+/// itself is LGPL; it is linked dynamically, and is not a crate.
 const LICENCES: &[&str] = &[
     "Apache-2.0",
     "Apache-2.0 WITH LLVM-exception",
     "BSD-2-Clause",
     "BSD-3-Clause",
-    // A dedication to the public domain; of a macro's hash function, which runs while it is built.
+    // A dedication to the public domain, of a macro's hash function that runs at build time.
     "CC0-1.0",
     "ISC",
     "MIT",
@@ -17,28 +17,28 @@ const LICENCES: &[&str] = &[
     "Zlib",
 ];
 
-/// The one registry.
+/// The only registry.
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
-/// Crates that are never used, and why.
+/// Crates that are never used, with the reason.
 const BANNED: &[(&str, &str)] = &[
-    // Threads belong to contexts. A second runtime would bring its own, and the count would no longer be fixed. (tokio, which client
-    // libraries are built on, is for applications and tests: layers.rs.)
+    // Threads belong to media workers. A second runtime would bring its own threads, and their number would no longer be fixed.
+    // (tokio, the basis of client libraries, is for applications and tests: layers.rs.)
     ("async-std", "contexts are the runtime"),
     ("smol", "contexts are the runtime"),
-    // Only bench/ compares with it, in a workspace of its own.
+    // Only bench/ compares with it, behind its feature `peer`.
     ("gst-plugin-threadshare", "a peer to measure against"),
     ("openssl-sys", "nothing here speaks TLS"),
 ];
 
-/// A crate that the workspace uses, directly or not.
+/// A crate that the workspace uses directly or indirectly.
 #[derive(Clone, Copy, Debug)]
 pub struct Dependency<'a> {
     /// The package's name.
     pub name: &'a str,
-    /// As its manifest has it: an SPDX expression.
+    /// The licence in its manifest, an SPDX expression.
     pub licence: Option<&'a str>,
-    /// As `cargo metadata` has it; `None` for a folder.
+    /// The source from `cargo metadata`; `None` for a folder.
     pub source: Option<&'a str>,
 }
 

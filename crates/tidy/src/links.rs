@@ -1,20 +1,20 @@
-//! Links between the pages of the documentation: each leads to a file, and each `#anchor` to a heading of it.
-//! The book (`docs/SUMMARY.md`) has every page.
+//! Checks links between the pages of the documentation: each leads to a file, and each `#anchor` to one of its
+//! headings. The book (`docs/SUMMARY.md`) has every page.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
-/// What other pages may lead to, and what this one leads to.
+/// The links of a page, and their possible targets in it.
 #[derive(Debug, Default)]
 pub struct Page {
-    /// Targets as they are written, of links and of images.
+    /// Targets of links and images, as written.
     pub targets: Vec<String>,
-    /// Headings as `#anchors`.
+    /// Its headings as `#anchors`.
     pub anchors: BTreeSet<String>,
 }
 
-/// Reads a page. Links in code are no links.
+/// Reads a page. Links in code do not count.
 pub fn read(text: &str) -> Page {
     let mut page = Page::default();
     let mut heading: Option<String> = None;
@@ -44,8 +44,8 @@ pub fn read(text: &str) -> Page {
     page
 }
 
-/// Complaints about the links of one page. `pages` has all pages by their paths from the root of the tree, `exists`
-/// tells of any other path.
+/// Complaints about the links of one page. `pages` has all pages by their paths from the root of the tree; `exists`
+/// tells whether any other path exists.
 pub fn check(
     path: &str,
     pages: &BTreeMap<String, Page>,
@@ -61,10 +61,10 @@ pub fn check(
             complaints.push(format!("{path}: {target} leaves the tree"));
             continue;
         };
-        // The book turns `.md` into `.html`, also where it has no such page.
+        // The book turns `.md` into `.html`, even if it has no such page.
         let is_of_book = |path: &str| path.starts_with(BOOK);
         if is_of_book(path) && !is_of_book(&file) && file.ends_with(".md") {
-            complaints.push(format!("{path}: {target} is no page of the book"));
+            complaints.push(format!("{path}: {target} is not in the book"));
         }
         match pages.get(&file) {
             Some(page) if !anchor.is_empty() && !page.anchors.contains(anchor) => {
@@ -77,7 +77,7 @@ pub fn check(
     complaints
 }
 
-/// Complaints about pages that the book leaves out, or has twice.
+/// Complaints about pages that the book omits, or has twice.
 pub fn check_summary(pages: &BTreeMap<String, Page>) -> Vec<String> {
     let mut listed: Vec<_> = pages.get(SUMMARY).map_or(Vec::new(), |summary| {
         let targets = summary.targets.iter();
@@ -95,7 +95,7 @@ pub fn check_summary(pages: &BTreeMap<String, Page>) -> Vec<String> {
     complaints
 }
 
-/// As GitHub and mdbook make them: letters, digits, `-` and `_` stay, spaces become `-`.
+/// The anchor of a heading, as GitHub and mdbook make it: letters, digits, `-` and `_` stay, and spaces become `-`.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().chars().filter_map(|c| match c {
         ' ' => Some('-'),
@@ -105,7 +105,7 @@ fn anchor(heading: &str) -> String {
     kept.flat_map(char::to_lowercase).collect()
 }
 
-/// `src` and `href` of tags.
+/// The values of `src` and `href` in tags.
 fn sources(html: &str) -> Vec<String> {
     let mut sources = Vec::new();
     for attribute in ["src=\"", "href=\""] {
@@ -115,7 +115,7 @@ fn sources(html: &str) -> Vec<String> {
     sources
 }
 
-/// The path from the root of the tree that `target` of the page `from` has. None: outside of the tree.
+/// The path of `target` in the page `from`, from the root of the tree. `None`: it is outside the tree.
 fn resolve(from: &str, target: &str) -> Option<String> {
     if target.is_empty() {
         return Some(from.to_owned());
@@ -178,7 +178,7 @@ mod tests {
                 "docs/b/c.md: ../a.md#there: docs/a.md has no such heading",
                 "docs/b/c.md: #here: docs/b/c.md has no such heading",
                 "docs/b/c.md: ../../../x leaves the tree",
-                "docs/b/c.md: ../../CHANGELOG.md is no page of the book",
+                "docs/b/c.md: ../../CHANGELOG.md is not in the book",
                 "docs/b/c.md: gone.svg is not there",
             ]
         );

@@ -1,28 +1,28 @@
-//! A function fits a screen, a file can be read in one sitting. Tests do not count.
+//! Limits sizes: a function fits on a screen, and a file can be read in one sitting. Tests do not count.
 
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
-/// About what a screen shows.
+/// About as many lines as a screen shows.
 pub const FUNCTION_LINES_MAX: usize = 70;
-/// About what a reader keeps in mind.
+/// About as many lines as a reader can remember.
 pub const FILE_LINES_MAX: usize = 800;
 
-/// One breach, or one permission to breach. `function` is empty for the file as a whole.
+/// One excess, or a permission for one. `function` is empty for the file as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Oversize {
     /// The file, from the root of the tree.
     pub path: String,
-    /// The function, or nothing.
+    /// The function's name, or empty.
     pub function: String,
-    /// How long it is.
+    /// Number of lines.
     pub lines: usize,
 }
 
-/// What in this file is longer than allowed.
+/// The parts of this file that are longer than allowed.
 ///
 /// # Errors
-/// The source is not Rust.
+/// If the source is not valid Rust.
 pub fn check_size(path: &str, source: &str) -> Result<Vec<Oversize>, String> {
     let file = syn::parse_file(source).map_err(|error| format!("{path} is not Rust: {error}"))?;
     let mut walk = Walk {
@@ -42,8 +42,8 @@ pub fn check_size(path: &str, source: &str) -> Result<Vec<Oversize>, String> {
     Ok(walk.found)
 }
 
-/// Sets the permitted breaches aside. What is left are complaints: a breach that is not in the list,
-/// and a permission that nothing needs any more.
+/// Removes the permitted excesses. The rest are complaints: an excess that is not in the list, and an unnecessary
+/// permission.
 pub fn apply_exceptions(found: &[Oversize], permitted: &[(&str, &str)]) -> Vec<String> {
     let is_permitted = |breach: &Oversize| {
         permitted
@@ -89,7 +89,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// From the signature on: a long docstring makes no long function.
+    /// Counts from the signature onwards, so a long doc comment does not count.
     fn note_function(&mut self, signature: &syn::Signature, body: &syn::Block) {
         let lines = lines_between(signature.span(), body.span());
         if lines > FUNCTION_LINES_MAX {
@@ -144,7 +144,7 @@ fn attributes(item: &syn::Item) -> &[syn::Attribute] {
     }
 }
 
-/// `#[test]`, `#[cfg(test)]` and `#[cfg(all(test, ...))]`.
+/// Whether an attribute is `#[test]`, `#[cfg(test)]` or `#[cfg(all(test, ...))]`.
 fn is_for_tests(attribute: &syn::Attribute) -> bool {
     if attribute.path().is_ident("test") {
         return true;

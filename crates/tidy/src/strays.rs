@@ -1,13 +1,12 @@
-//! Traces of one machine that do not belong to the project: paths of a disk, hosts of package
-//! registries.
+//! Finds traces of one machine that do not belong to the project: paths of a disk, hosts of package registries.
 
-/// The one registry a lock file may name.
+/// The only registry that a lock file may name.
 const PUBLIC_REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
-/// Places that exist on one machine only. A hit counts only at the start of a path.
+/// Folders that exist only on one machine. A match counts only at the start of a path.
 const MACHINE_PLACES: &[&str] = &["/root/", "/home/", "/work/", "/Users/", "/mnt/"];
 
-/// Hosts and schemes by which a private or mirrored registry would get into the tree.
+/// Hosts and schemes that show a private or mirrored registry.
 const REGISTRY_MARKS: &[&str] = &[
     "sparse+http",
     "index.crates.io",
@@ -40,7 +39,7 @@ pub fn check_text(path: &str, text: &str) -> Vec<String> {
     complaints
 }
 
-/// `network/work/x` is no absolute path; `"/work/x"`, `=/work/x` and `(/work/x` are.
+/// Whether `place` starts a path: `network/work/x` is not an absolute path; `"/work/x"`, `=/work/x` and `(/work/x` are.
 fn starts_a_path(line: &str, place: &str) -> bool {
     line.match_indices(place).any(|(at, _)| {
         let before = line[..at].chars().next_back();

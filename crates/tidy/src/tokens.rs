@@ -1,9 +1,9 @@
-//! Finds words in Rust source as the compiler sees it: not in comments, not in strings, but inside
-//! macro calls, where a syntax tree would not look.
+//! Finds words in Rust source as the compiler sees it: not in comments or strings, but inside macro calls, which a
+//! syntax tree omits.
 
 use proc_macro2::{TokenStream, TokenTree};
 
-/// Compare-and-swap and its kin: a state transition without a name.
+/// Compare-and-swap and similar methods: state transitions without a name.
 pub const RAW_TRANSITIONS: &[&str] = &[
     "compare_exchange",
     "compare_exchange_weak",
@@ -12,10 +12,10 @@ pub const RAW_TRANSITIONS: &[&str] = &[
     "try_update",
 ];
 
-/// The lines (from 1) on which one of `words` stands as an identifier or keyword.
+/// The lines (from 1) with one of `words` as an identifier or keyword.
 ///
 /// # Errors
-/// The source is not made of Rust tokens.
+/// If the source is not valid Rust tokens.
 pub fn lines_with(source: &str, words: &[&str]) -> Result<Vec<usize>, String> {
     let stream: TokenStream = source
         .parse()
@@ -41,7 +41,7 @@ fn collect(stream: TokenStream, words: &[&str], lines: &mut Vec<usize>) {
 /// Complaints about raw transitions of an atomic outside a file named `state.rs`.
 ///
 /// # Errors
-/// The source is not made of Rust tokens.
+/// If the source is not valid Rust tokens.
 pub fn check_transitions(path: &str, source: &str) -> Result<Vec<String>, String> {
     if path.ends_with("/state.rs") {
         return Ok(Vec::new());

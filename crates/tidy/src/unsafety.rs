@@ -1,12 +1,12 @@
-//! `unsafe` only where the layer table allows it.
+//! Allows `unsafe` only as in the layer table.
 
 use crate::layers::UnsafePolicy;
 use crate::tokens::lines_with;
 
-/// Complaints about a crate's root file: the lint that its row asks for must stand there.
+/// Complaints about a crate's root file, which must have the lint of its row.
 ///
 /// # Errors
-/// The source is not Rust.
+/// If the source is not valid Rust.
 pub fn check_root(path: &str, source: &str, policy: UnsafePolicy) -> Result<Vec<String>, String> {
     if policy != UnsafePolicy::Forbid || forbids_unsafe(source)? {
         return Ok(Vec::new());
@@ -17,7 +17,7 @@ pub fn check_root(path: &str, source: &str, policy: UnsafePolicy) -> Result<Vec<
 /// Complaints about `unsafe` in one file of a crate. `path_in_crate` is for example `src/kit/pad.rs`.
 ///
 /// # Errors
-/// The source is not made of Rust tokens.
+/// If the source is not valid Rust tokens.
 pub fn check_file(
     path_in_crate: &str,
     source: &str,
@@ -45,7 +45,7 @@ fn forbids_unsafe(source: &str) -> Result<bool, String> {
     Ok(file.attrs.iter().any(|attribute| {
         let mut names_unsafe_code = false;
         if attribute.path().is_ident("forbid") {
-            // A lint with a path of its own, such as clippy's, ends the walk: it is another lint.
+            // A lint with a path, such as clippy's, ends the loop: it is another lint.
             let _ = attribute.parse_nested_meta(|lint| {
                 names_unsafe_code |= lint.path.is_ident("unsafe_code");
                 Ok(())

@@ -1,19 +1,21 @@
-//! The rules, applied to the tree that this file stands in.
+//! Applies the rules to this source tree.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use cargo_metadata::{DependencyKind, MetadataCommand, Package};
-use threadbare_tidy::{circles, dependencies, layers, links, size, strays, tokens, unsafety};
+use threadbare_tidy::{
+    circles, dependencies, english, layers, links, size, strays, tokens, unsafety,
+};
 
-/// Files and functions that are better long, each with the reason: (path, function or "" for the file).
+/// Files and functions that may be longer, each with the reason: (path, function or "" for the file).
 const OVERSIZE_PERMITTED: &[(&str, &str)] = &[];
 
-/// Imports that close a circle and may stay: (package, from, to).
+/// Imports that may close a circle: (package, from, to).
 const CIRCLES_PERMITTED: &[circles::Permitted<'_>] = &[];
 
-/// The rule about stray paths has to name them.
+/// The rule about machine paths has to name them.
 const STRAYS_EXEMPT: &[&str] = &["crates/tidy/src/strays.rs"];
 
 fn root() -> PathBuf {
@@ -23,7 +25,7 @@ fn root() -> PathBuf {
         .expect("the tree's root")
 }
 
-/// What git tracks or would track, so that a breach shows before it is committed.
+/// Files that git tracks or would track, so that a fault shows before it is committed.
 fn tracked_files() -> Vec<String> {
     let output = Command::new("git")
         .args(["-c", "safe.directory=*", "ls-files", "-z"])
@@ -38,7 +40,7 @@ fn tracked_files() -> Vec<String> {
     );
     let names = String::from_utf8(output.stdout).expect("file names are UTF-8");
     let mut files: Vec<String> = names.split_terminator('\0').map(str::to_owned).collect();
-    // Deleted, but not yet so in the index.
+    // Deleted, but still in the index.
     files.retain(|path| root().join(path).is_file());
     assert!(!files.is_empty(), "git lists no files");
     files
@@ -106,7 +108,7 @@ fn dependencies_keep_the_policy() {
             ])
             .exec()
             .expect("cargo metadata");
-        // More than the workspace itself: otherwise nothing was looked at.
+        // There must be more packages than the workspace's; otherwise nothing was checked.
         assert!(metadata.packages.len() > 100, "{}", metadata.packages.len());
         for package in &metadata.packages {
             complaints.extend(dependencies::check(dependencies::Dependency {
@@ -124,9 +126,9 @@ fn dependencies_keep_the_policy() {
     assert_none(&complaints);
 }
 
-/// What crates.io asks for, and what a stranger looks for there.
+/// The fields that crates.io requires, and those that its visitors look for.
 #[test]
-fn crates_that_are_published_say_what_they_are() {
+fn published_crates_have_their_metadata() {
     let mut complaints = Vec::new();
     let versions: Vec<_> = workspace_packages()
         .into_iter()
@@ -139,7 +141,7 @@ fn crates_that_are_published_say_what_they_are() {
             ("description", package.description.is_some()),
             ("license", package.license.is_some()),
             ("rust-version", package.rust_version.is_some()),
-            // crates.io takes five of each at most.
+            // crates.io allows at most five of each.
             ("keywords", (1..=5).contains(&package.keywords.len())),
             ("categories", (1..=5).contains(&package.categories.len())),
             ("readme", readme.is_some_and(|path| path.is_file())),
@@ -148,14 +150,14 @@ fn crates_that_are_published_say_what_they_are() {
                 complaints.push(format!("{}: {what}", package.name));
             }
         }
-        // A dependency with a path alone could not be resolved from the registry.
+        // A dependency that has only a path could not be resolved from the registry.
         let inside = package.dependencies.iter().filter(|one| one.path.is_some());
         let unversioned = inside.filter(|one| {
             one.kind != DependencyKind::Development && one.req.comparators.is_empty()
         });
         complaints.extend(unversioned.map(|one| {
             format!(
-                "{}: no version of {} beside its path",
+                "{}: no version of {} next to its path",
                 package.name, one.name
             )
         }));
@@ -193,7 +195,7 @@ fn unpublished() -> Vec<String> {
 }
 
 #[test]
-fn unsafe_stands_where_the_table_allows_it() {
+fn unsafe_code_is_only_in_the_permitted_files() {
     let files = tracked_files();
     let mut complaints = Vec::new();
     for package in workspace_packages() {
@@ -238,7 +240,7 @@ fn modules_import_each_other_in_one_direction() {
             .filter(|(_, path)| path.ends_with(".rs") && !is_test_file(path))
             .map(|(inside, path)| (inside, read(path).expect("Rust is UTF-8")))
             .collect();
-        // Beside a library, a program is a crate of its own.
+        // Next to a library, a program is a separate crate.
         if below.iter().any(|(inside, _)| *inside == "lib.rs") {
             below.retain(|(inside, _)| *inside != "main.rs");
         }
@@ -309,8 +311,9 @@ fn the_readme_is_short_and_in_order() {
             .unwrap_or_else(|| panic!("README.md: `{part}` is missing or comes too early"))
             .1;
     }
-    // Fields of a table are filled in by a program; nobody types figures into the rest.
+    // A program fills in the fields of a table; no other part has figures.
     for (begin, end) in [
+        ("headline: begin", "headline: end"),
         ("demo: begin", "demo: end"),
         ("bench-readme: begin", "bench-readme: end"),
     ] {
@@ -323,21 +326,23 @@ const README_LINES_MAX: usize = 120;
 const README_PARTS: &[&str] = &[
     "# Threadbare",
     "docs/images/threads.svg",
-    "<!-- demo: begin -->",
-    "<!-- demo: end -->",
+    "<!-- headline: begin -->",
+    "<!-- headline: end -->",
     "make demo",
     "make test",
-    "## Is it for you",
-    "docs/start/telephony.md",
+    "<!-- demo: begin -->",
+    "<!-- demo: end -->",
+    "docs/start/sip.md",
     "docs/start/broadcast.md",
     "docs/start/applications.md",
+    "docs/missing.md",
     "<!-- bench-readme: begin -->",
     "<!-- bench-readme: end -->",
     "docs/images/how-it-works.svg",
     "## More",
 ];
 
-/// Links of the documentation lead to files, and to headings that are there. The book has each page.
+/// Links of the documentation lead to files and to existing headings. The book has each page.
 #[test]
 fn links_lead_somewhere() {
     let files = tracked_files();
@@ -353,7 +358,7 @@ fn links_lead_somewhere() {
     assert_none(&complaints);
 }
 
-/// The gateway can be built without GStreamer; `make lint` builds it so.
+/// The gateway can be built without GStreamer, as `make lint` does.
 #[test]
 fn the_gateway_without_its_feature_has_no_crate_of_gstreamer() {
     let crates_with = |features: &[&str]| {
@@ -389,12 +394,62 @@ fn the_gateway_without_its_feature_has_no_crate_of_gstreamer() {
     };
     assert!(!of(&crates_with(&[])).is_empty());
     assert_eq!(
-        of(&crates_with(&["--no-default-features"])),
+        of(&crates_with(&[
+            "--no-default-features",
+            "--features",
+            "cluster"
+        ])),
         Vec::<String>::new()
     );
 }
 
-/// `docs/security.md` claims that a test shows each of its scenes.
+/// It has a sentence for each mark, for its tests.
+const ENGLISH_EXEMPT: &str = "crates/tidy/src/english.rs";
+
+#[test]
+fn texts_are_in_plain_english() {
+    let mut complaints = Vec::new();
+    for path in tracked_files()
+        .iter()
+        .filter(|path| *path != ENGLISH_EXEMPT)
+    {
+        let Some(text) = read(path) else { continue };
+        let sentences = match path.rsplit_once('.').map(|(_, ending)| ending) {
+            Some("md") => english::of_markdown(&text),
+            Some("rs") => english::of_rust(&text).unwrap(),
+            Some("html" | "js") => english::of_page(&text),
+            _ => continue,
+        };
+        complaints.extend(english::check(path, &sentences));
+    }
+    assert_none(&complaints);
+}
+
+/// Subjects of the last commits: `git log --oneline` cuts longer ones off.
+#[test]
+fn subjects_of_commits_are_short() {
+    let output = Command::new("git")
+        .args(["-c", "safe.directory=*", "log", "-100", "--format=%h %s"])
+        .current_dir(root())
+        .output()
+        .expect("git runs");
+    let said = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(!said.is_empty(), "git lists no commits");
+    let subject = |line: &&str| {
+        line.split_once(' ')
+            .map_or(0, |(_, one)| one.chars().count())
+    };
+    let long: Vec<String> = said
+        .lines()
+        .filter(|line| subject(line) > SUBJECT_CHARS_MAX)
+        .map(str::to_owned)
+        .collect();
+    assert_none(&long);
+}
+
+const SUBJECT_CHARS_MAX: usize = 72;
+
+/// `docs/security.md` names a test for each of its scenes.
 #[test]
 fn tests_that_the_security_page_names_exist() {
     let page = read("docs/security.md").expect("a text");
@@ -402,16 +457,69 @@ fn tests_that_the_security_page_names_exist() {
         let is_part = |byte: u8| byte == b'_' || byte.is_ascii_lowercase() || byte.is_ascii_digit();
         word.matches('_').count() >= 2 && word.bytes().all(is_part)
     };
-    let mut missing: Vec<&str> = page.split('`').skip(1).step_by(2).filter(is_test).collect();
-    assert!(missing.len() > 20, "the page names its tests");
-    for path in tracked_files().iter().filter(|path| path.ends_with(".rs")) {
-        let text = read(path).unwrap_or_default();
-        missing.retain(|name| !text.contains(&format!("fn {name}(")));
+    let named: Vec<&str> = page.split('`').skip(1).step_by(2).filter(is_test).collect();
+    assert!(named.len() > 20, "the page names its tests");
+    let is_there = |name: &str, source: &str| source.contains(&format!("fn {name}("));
+    assert_none(&missing_tests("docs/security.md", named, is_there));
+}
+
+/// A name without a test would select nothing: the test would run beside others, or nowhere.
+#[test]
+fn tests_that_the_runner_names_exist() {
+    for file in [".config/nextest.toml", "Makefile"] {
+        let text = read(file).expect("a text");
+        let parts = text.split("test(").skip(1);
+        let named: Vec<&str> = parts
+            .filter_map(|part| Some(part.split_once(')')?.0))
+            .filter(|name| {
+                !name.is_empty() && name.bytes().all(|b| b == b'_' || b.is_ascii_lowercase())
+            })
+            .collect();
+        assert!(!named.is_empty(), "{file} names tests");
+        let is_there = |name: &str, source: &str| {
+            let mut lines = source.lines().map(str::trim_start);
+            lines.any(|line| {
+                (line.starts_with("fn ") || line.starts_with("mod ")) && line.contains(name)
+            })
+        };
+        assert_none(&missing_tests(file, named, is_there));
     }
-    assert_none(
-        &missing
-            .iter()
-            .map(|name| format!("docs/security.md: no test {name}"))
-            .collect::<Vec<_>>(),
-    );
+}
+
+/// Complaints about names in `file` that no Rust source has.
+fn missing_tests(
+    file: &str,
+    mut named: Vec<&str>,
+    is_there: impl Fn(&str, &str) -> bool,
+) -> Vec<String> {
+    for path in tracked_files().iter().filter(|path| path.ends_with(".rs")) {
+        let source = read(path).unwrap_or_default();
+        named.retain(|name| !is_there(name, &source));
+    }
+    let complain = |name| format!("{file}: no test {name}");
+    named.into_iter().map(complain).collect()
+}
+
+/// The walks through the code name files that move.
+#[test]
+fn paths_in_the_guides_exist() {
+    let mut complaints = Vec::new();
+    for page in ["ARCHITECTURE.md", "CONTRIBUTING.md"] {
+        let text = read(page).expect("a text");
+        let words = text.split('`').skip(1).step_by(2);
+        let paths: Vec<&str> = words
+            .filter(|word| word.ends_with(".rs") || word.ends_with('/'))
+            .filter(|word| word.contains('/') && !word.contains(['*', ' ']))
+            .collect();
+        assert!(paths.len() > 10, "{page} names files");
+        for path in paths {
+            let is_there = ["", "crates/"]
+                .iter()
+                .any(|folder| root().join(folder).join(path).exists());
+            if !is_there {
+                complaints.push(format!("{page}: no file {path}"));
+            }
+        }
+    }
+    assert_none(&complaints);
 }

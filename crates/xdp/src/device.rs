@@ -24,32 +24,32 @@ use crate::sys::{
     xdp_socket,
 };
 
-/// How a device runs the program.
+/// Mode in which a device runs the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// In the driver where it can, else behind it.
+    /// In the driver if it can, otherwise behind it.
     #[default]
     Auto,
-    /// Behind the driver: with each device.
+    /// Behind the driver; works with each device.
     Generic,
     /// In the driver.
     Native,
 }
 
-/// Which devices, and how much memory.
+/// Devices, and their amount of memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// Names of network devices, such as `eth0`.
     pub devices: Vec<String>,
-    /// How they run the program.
+    /// Mode of the program.
     pub mode: Mode,
-    /// Frames of 2 KiB for what has come and was not read yet, of each receive queue of each device: what comes in the time
-    /// between two reads. A power of two.
+    /// Number of frames of 2 KiB for unread datagrams, for each receive queue of each device. They must last from one read to the
+    /// next. A power of two.
     pub frames: u32,
 }
 
 impl Settings {
-    /// 8192 frames, 16 MiB, a queue: 400,000 packets a second where each 20 ms are read.
+    /// Default: 8192 frames, 16 MiB, per queue: 400,000 packets a second with a read every 20 ms.
     #[must_use]
     pub fn new(devices: Vec<String>) -> Settings {
         Settings {
@@ -60,57 +60,57 @@ impl Settings {
     }
 }
 
-/// Why a device's frames cannot be had.
+/// Why the frames of a device are not available.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// No such device.
-    #[error("there is no network device '{device}': {source} (`ip link` lists them)")]
+    /// The device does not exist.
+    #[error("network device '{device}' not found: {source} (`ip link` lists the devices)")]
     NoDevice {
         /// The name.
         device: String,
         /// The system's answer.
         source: io::Error,
     },
-    /// The loopback device, or a tunnel's.
+    /// It is the loopback device, or a tunnel's.
     #[error(
-        "'{device}' is no Ethernet device, but loopback or a tunnel; allowed are devices that neighbours' packets come on, such as a network card"
+        "'{device}' is not an Ethernet device (loopback or a tunnel); use one that receives packets from the network, such as a network card"
     )]
     NoEthernet {
         /// The name.
         device: String,
     },
-    /// The number of frames.
-    #[error("{frames} frames; allowed are powers of two from {FRAMES_MIN} to {FRAMES_MAX}")]
+    /// The number of frames is invalid.
+    #[error("{frames} frames; must be a power of two from {FRAMES_MIN} to {FRAMES_MAX}")]
     Frames {
         /// The number.
         frames: u32,
     },
-    /// The system does not let this process.
+    /// The system does not permit it.
     #[error(
         "device '{device}': not permitted to {what}: this needs the capabilities CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_IPC_LOCK (in a unit of systemd: AmbientCapabilities=)"
     )]
     Permission {
         /// The device.
         device: String,
-        /// What was tried.
+        /// The failed operation.
         what: &'static str,
     },
-    /// Another program is there.
+    /// Another program uses the device.
     #[error(
-        "device '{device}' is used by another program with XDP (`ip link show {device}` tells of its part in the kernel); one at a time is allowed"
+        "device '{device}' is used by another XDP program (see `ip link show {device}`); only one at a time can use it"
     )]
     Busy {
         /// The device.
         device: String,
     },
-    /// The kernel does not take the program.
-    #[error("device '{device}': the kernel refuses the program: {source}; it says: {said}")]
+    /// The kernel refuses the program.
+    #[error("device '{device}': the kernel refuses the program: {source}; its message: {said}")]
     Program {
         /// The device.
         device: String,
         /// The system's answer.
         source: io::Error,
-        /// The last lines of the kernel's reasons.
+        /// The last lines of the kernel's message.
         said: String,
     },
     /// Anything else.
@@ -118,17 +118,18 @@ pub enum OpenError {
     System {
         /// The device.
         device: String,
-        /// What was tried.
+        /// The failed operation.
         what: &'static str,
         /// The system's answer.
         source: io::Error,
     },
-    /// There are too many lanes.
-    #[error("{LANES_MAX} threads share the devices already, which is the most")]
+    /// Too many lanes.
+    #[error("{LANES_MAX} threads share the devices already, which is the maximum")]
     Lanes,
 }
 
-/// Devices whose frames go past the kernel's sockets. Dropped with its lanes, all goes by sockets again.
+/// Devices whose frames go past the kernel's sockets. When this and its lanes are dropped, all traffic goes through sockets
+/// again.
 #[derive(Debug, Clone)]
 pub struct Xdp(pub(crate) Arc<Devices>);
 
@@ -136,12 +137,12 @@ pub struct Xdp(pub(crate) Arc<Devices>);
 pub(crate) struct Devices {
     pub(crate) devices: Vec<Device>,
     pub(crate) frames: u32,
-    /// A bit for each lane's number.
+    /// One bit per lane number.
     lanes: Mutex<u32>,
     homes: Mutex<Homes>,
 }
 
-/// On which of the devices an address is.
+/// The device of each address.
 #[derive(Debug, Default)]
 struct Homes {
     known: HashMap<IpAddr, usize>,
@@ -150,7 +151,7 @@ struct Homes {
 
 #[derive(Debug)]
 pub(crate) struct Device {
-    /// First, so that frames come no more when the rest goes.
+    /// First, so that no frames arrive while the rest is dropped.
     _link: OwnedFd,
     name: String,
     pub(crate) index: u32,
@@ -161,14 +162,14 @@ pub(crate) struct Device {
     pub(crate) queues: Vec<Arc<Queue>>,
 }
 
-/// A receive queue of a device: the memory of its frames, and the rings that give it to the kernel and back.
+/// A receive queue of a device: the memory of its frames, and the rings that pass it to the kernel and back.
 #[derive(Debug)]
 pub(crate) struct Queue {
     pub(crate) memory: Memory,
     pub(crate) fill: Mutex<Ring<u64>>,
     pub(crate) idle: Mutex<Idle>,
     number: u32,
-    /// Whose memory the lanes' sockets share. Without a place in the table of rings.
+    /// Socket that owns the memory shared by the lanes' sockets. It has no place in the table of rings.
     root: OwnedFd,
     _root_ring: Ring<libc::xdp_desc>,
 }
@@ -181,10 +182,10 @@ pub(crate) struct Idle {
 }
 
 impl Xdp {
-    /// Has the devices run the program. Nothing is enrolled yet: all goes on as before.
+    /// Installs the program on the devices. Traffic does not change until a port is enrolled.
     ///
     /// # Errors
-    /// A device is not there or has another program; the system or its settings do not allow it.
+    /// Fails if a device does not exist or has another program, or if the system or its settings do not allow it.
     pub fn open(settings: &Settings) -> Result<Xdp, OpenError> {
         let frames = settings.frames;
         if !frames.is_power_of_two() || !(FRAMES_MIN..=FRAMES_MAX).contains(&frames) {
@@ -202,7 +203,7 @@ impl Xdp {
 }
 
 impl Devices {
-    /// A number for a lane, if there is one left.
+    /// Returns a number for a lane, if one is free.
     pub(crate) fn take_lane(&self) -> Result<u32, OpenError> {
         let mut taken = lock(&self.lanes);
         let number = taken.trailing_ones();
@@ -213,17 +214,17 @@ impl Devices {
         Ok(number)
     }
 
-    /// The number of a lane that is gone.
+    /// Releases the number of a lane.
     pub(crate) fn free_lane(&self, number: u32) {
         *lock(&self.lanes) &= !(1 << number);
     }
 
-    /// The device that has this address.
+    /// Returns the device with this address.
     fn home_of(&self, ip: IpAddr) -> Option<&Device> {
         let mut homes = lock(&self.homes);
         let place = match homes.known.get(&ip) {
             Some(place) => Some(*place),
-            // An address may come later, so it is asked for again: not for each port of thousands.
+            // An address may be added later, so the list is refreshed, but not for each of thousands of ports.
             _ if clock_now_ns().saturating_sub(homes.asked_ns) < ASKED_AGAIN_NS => None,
             _ => {
                 homes.asked_ns = clock_now_ns();
@@ -247,7 +248,8 @@ impl Devices {
         known.collect()
     }
 
-    /// Has datagrams to a port go to a lane, with a key of its own. `false`: no device here has the address.
+    /// Directs the datagrams of a port to a lane, with a key that identifies the port. Returns `false` if no device here has the
+    /// address.
     pub(crate) fn enroll(&self, local: SocketAddr, lane: u32, key: u64) -> io::Result<bool> {
         let Some(device) = self.home_of(local.ip()) else {
             return Ok(false);
@@ -274,21 +276,20 @@ impl Device {
             source: source.into(),
         })?;
         let c_name = CString::new(name).unwrap_or_default();
-        // Devices are asked through any socket, but not through those of AF_XDP.
+        // Devices can be queried through any socket except those of AF_XDP.
         let any = UnixDatagram::unbound().map_err(failed("open a socket"))?;
         let mtu = sys::mtu_of(any.as_fd(), &c_name).map_err(failed("read its MTU"))?;
-        if !sys::is_ethernet(any.as_fd(), &c_name).map_err(failed("read its kind"))? {
-            return Err(OpenError::NoEthernet {
-                device: name.to_owned(),
-            });
-        }
+        let address = sys::ethernet_of(any.as_fd(), &c_name).map_err(failed("read its kind"))?;
+        let address = address.ok_or_else(|| OpenError::NoEthernet {
+            device: name.to_owned(),
+        })?;
         let queues = Queue::all_of(name, index, settings.frames)?;
         let rows = queues.len() as u32 * LANES_MAX;
         let ports = make_table(Table::Hash, KEY_BYTES as u32, VALUE_BYTES as u32, PORTS_MAX)
-            .map_err(failed("make a table of ports"))?;
+            .map_err(failed("create the table of ports"))?;
         let rings =
-            make_table(Table::Rings, 4, 4, rows).map_err(failed("make a table of rings"))?;
-        let link = run_program(name, index, &ports, &rings, settings.mode)?;
+            make_table(Table::Rings, 4, 4, rows).map_err(failed("create the table of rings"))?;
+        let link = run_program((name, index, address), &ports, &rings, settings.mode)?;
         Ok(Device {
             _link: link,
             name: name.to_owned(),
@@ -300,7 +301,7 @@ impl Device {
         })
     }
 
-    /// Gives a lane's socket to the program.
+    /// Adds a lane's socket to the program's table.
     pub(crate) fn connect(
         &self,
         queue: &Queue,
@@ -310,24 +311,24 @@ impl Device {
         let place = ring_place(queue.number, lane).to_ne_bytes();
         let socket = socket.as_raw_fd().to_ne_bytes();
         sys::write_row(self.rings.as_fd(), &place, &socket)
-            .map_err(|source| failure(&self.name, "enter a ring into the table", source))
+            .map_err(|source| failure(&self.name, "add a ring to the table", source))
     }
 
     /// The reverse.
     pub(crate) fn disconnect(&self, queue: &Queue, lane: u32) {
         let place = ring_place(queue.number, lane).to_ne_bytes();
-        // There is none if the lane could not be made.
+        // The row is missing if the lane could not be created.
         let _ = remove_row(self.rings.as_fd(), &place);
     }
 
-    /// A socket of a lane, with its rings.
+    /// Creates a socket of a lane, with its rings.
     pub(crate) fn socket(&self, queue: &Queue, frames: u32) -> Result<Socket, OpenError> {
         let failed = |what| move |source| failure(&self.name, what, source);
-        let socket = xdp_socket().map_err(failed("open a socket of AF_XDP"))?;
+        let socket = xdp_socket().map_err(failed("open an AF_XDP socket"))?;
         let received = make_ring(socket.as_fd(), RingKind::Receive, frames)
-            .map_err(failed("make a ring to receive"))?;
+            .map_err(failed("create a receive ring"))?;
         let sending = make_ring(socket.as_fd(), RingKind::Send, SENDS)
-            .map_err(failed("make a ring to send"))?;
+            .map_err(failed("create a send ring"))?;
         bind_xdp(
             socket.as_fd(),
             self.index,
@@ -339,21 +340,20 @@ impl Device {
     }
 }
 
-/// A lane's, of one queue: descriptor, what has come, what goes.
+/// Socket of a lane for one queue: descriptor, receive ring, send ring.
 pub(crate) type Socket = (OwnedFd, Ring<libc::xdp_desc>, Ring<libc::xdp_desc>);
 
 /// Starts the program on a device.
 fn run_program(
-    name: &str,
-    index: u32,
+    (name, index, address): (&str, u32, [u8; 6]),
     ports: &OwnedFd,
     rings: &OwnedFd,
     mode: Mode,
 ) -> Result<OwnedFd, OpenError> {
-    let code = program(ports.as_raw_fd(), rings.as_raw_fd());
+    let code = program(ports.as_raw_fd(), rings.as_raw_fd(), address);
     let loaded = sys::load_program(&code).map_err(|(source, said)| {
         if is_permission(&source) && said.is_empty() {
-            return failure(name, "load a program of XDP", source);
+            return failure(name, "load the XDP program", source);
         }
         let lines: Vec<_> = said.lines().rev().take(SAID_LINES).collect();
         OpenError::Program {
@@ -375,11 +375,11 @@ fn run_program(
             Err(error) => refused = error,
         }
     }
-    Err(failure(name, "attach a program of XDP", refused))
+    Err(failure(name, "attach the XDP program", refused))
 }
 
 impl Queue {
-    /// All queues of a device: the kernel refuses the number behind the last.
+    /// Opens all queues of a device: the kernel refuses the number after the last.
     fn all_of(name: &str, index: u32, frames: u32) -> Result<Vec<Arc<Queue>>, OpenError> {
         let mut queues = Vec::new();
         while (queues.len() as u32) < QUEUES_MAX {
@@ -394,22 +394,22 @@ impl Queue {
 
     fn open(index: u32, number: u32, frames: u32) -> Result<Queue, (&'static str, io::Error)> {
         let failed = |what| move |error| (what, error);
-        let root = xdp_socket().map_err(failed("open a socket of AF_XDP"))?;
+        let root = xdp_socket().map_err(failed("open an AF_XDP socket"))?;
         let (memory, mut chunks) =
-            Memory::new((frames + SENDS) as usize).map_err(failed("have memory for frames"))?;
+            Memory::new((frames + SENDS) as usize).map_err(failed("allocate memory for frames"))?;
         sys::register_memory(root.as_fd(), &memory, sys::CHUNK_BYTES as u32)
             .map_err(failed("lock memory for frames (see `ulimit -l`)"))?;
         let ring = |kind, entries| {
-            make_ring(root.as_fd(), kind, entries).map_err(failed("make a ring of chunks"))
+            make_ring(root.as_fd(), kind, entries).map_err(failed("create a ring of chunks"))
         };
         let mut fill = ring(RingKind::Fill, frames)?;
         let sent = ring(RingKind::Completion, SENDS)?;
         let root_ring = make_ring(root.as_fd(), RingKind::Receive, ROOT_FRAMES)
-            .map_err(failed("make a ring to receive"))?;
+            .map_err(failed("create a receive ring"))?;
         patiently(|| bind_xdp(root.as_fd(), index, number, None))
             .map_err(failed("bind a socket to a queue"))?;
         for chunk in chunks.by_ref().take(frames as usize) {
-            // There is room for all.
+            // The ring has room for all.
             let _ = fill.push_chunk(chunk);
         }
         fill.publish();
@@ -425,7 +425,8 @@ impl Queue {
     }
 }
 
-/// The kernel gives up what a process had of a device some time after that has ended: a restart must not fail of it.
+/// Retries for a while. The kernel releases a process's use of a device some time after its end, and a restart must not fail
+/// because of that.
 fn patiently<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let until_ns = clock_now_ns() + TAKEN_NS_MAX;
     loop {
@@ -451,7 +452,7 @@ fn failure(device: &str, what: &'static str, source: io::Error) -> OpenError {
     }
 }
 
-/// By another program.
+/// Whether another program uses the device.
 fn is_taken(error: &io::Error) -> bool {
     matches!(errno(error), Errno::EBUSY | Errno::EEXIST)
 }
@@ -464,14 +465,14 @@ fn errno(error: &io::Error) -> Errno {
     Errno::from_raw(error.raw_os_error().unwrap_or(0))
 }
 
-/// What such a lock protects stays sound through a panic: rings change by single steps.
+/// Ignores poisoning: rings change by single steps, so their state is valid even after a panic.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Not a [`Mode`].
+/// The text is not a [`Mode`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no mode of XDP; allowed are auto, generic, native")]
+#[error("'{0}' is not an XDP mode; must be auto, generic or native")]
 pub struct ModeError(String);
 
 impl FromStr for Mode {
@@ -496,22 +497,22 @@ impl fmt::Display for Mode {
 
 const FRAMES: u32 = 8192;
 const FRAMES_MIN: u32 = 64;
-/// 128 MiB a queue.
+/// 128 MiB per queue.
 const FRAMES_MAX: u32 = 65536;
-/// Frames to send of a queue, for all lanes, and room in a lane's ring: they leave with the call that sends them.
+/// Number of frames to send per queue, for all lanes, and size of a lane's ring: they leave with the call that sends them.
 const SENDS: u32 = 1024;
-/// The least, for a socket that gets nothing.
+/// Minimum, for a socket that receives nothing.
 const ROOT_FRAMES: u32 = 2;
-/// Of a device: more than network cards have.
+/// Maximum number of queues of a device: more than network cards have.
 const QUEUES_MAX: u32 = 128;
-/// Two for each leg of the calls of a machine, and of their two sides.
+/// Maximum number of ports: two for each leg of a machine's calls, on both sides.
 const PORTS_MAX: u32 = 1 << 18;
-/// The least time between two questions for the machine's addresses.
+/// Minimum interval between queries of the machine's addresses.
 const ASKED_AGAIN_NS: u64 = 1_000_000_000;
-/// Longer than the kernel takes.
+/// Longer than the kernel needs.
 const TAKEN_NS_MAX: u64 = 1_000_000_000;
 const TAKEN_PAUSE: Duration = Duration::from_millis(5);
-/// Of what the kernel says of a program.
+/// Maximum number of lines of the kernel's message about a program.
 const SAID_LINES: usize = 3;
 /// include/uapi/linux/if_link.h
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;

@@ -1,8 +1,8 @@
-//! Frames: the headers of Ethernet, IP and UDP, read and written. Pure.
+//! Frames: the headers of Ethernet, IP and UDP, read and written. Pure functions.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Where frames of a peer come from on the link, and so where frames to that peer go.
+/// Link path of a peer's frames, and so the path of frames to that peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Way {
     pub(crate) device: u16,
@@ -12,7 +12,7 @@ pub struct Way {
 }
 
 impl Way {
-    /// None that anybody came on.
+    /// An unknown path.
     pub const NONE: Way = Way {
         device: u16::MAX,
         queue: 0,
@@ -29,7 +29,7 @@ pub(crate) struct Parsed<'a> {
     pub(crate) payload: &'a [u8],
 }
 
-/// The datagram in a frame, judged as the kernel would: `None` where it would drop it.
+/// Returns the datagram in a frame, checked as the kernel does: `None` if the kernel would drop it.
 pub(crate) fn parse(frame: &[u8]) -> Option<Parsed<'_>> {
     let (ethernet, packet) = frame.split_at_checked(ETHERNET_BYTES)?;
     let way = Way {
@@ -67,10 +67,11 @@ pub(crate) fn parse(frame: &[u8]) -> Option<Parsed<'_>> {
     })
 }
 
-/// The source, the sum of the pseudo header without the length, and what follows the IPv4 header (RFC 791, section 3.1).
+/// Returns the source, the sum of the pseudo header without the length, and the data after the IPv4 header (RFC 791, section
+/// 3.1).
 fn parse_v4(packet: &[u8]) -> Option<(IpAddr, u64, &[u8])> {
     let header = packet.get(..V4_BYTES)?;
-    // Fragments and options are left to the kernel by the program already.
+    // The program has already left fragments and options to the kernel.
     let is_plain = header[0] == 0x45 && header[6] & 0x3f == 0 && header[7] == 0;
     if !is_plain || header[9] != UDP || fold(sum(0, header)) != 0xffff {
         return None;
@@ -101,14 +102,14 @@ fn parse_v6(packet: &[u8]) -> Option<(IpAddr, u64, &[u8])> {
     ))
 }
 
-/// A host may send from this address over a link (RFC 1122, section 3.2.1.3).
+/// Whether a host may send from this address over a link (RFC 1122, section 3.2.1.3).
 fn is_source(ip: IpAddr) -> bool {
     let is_broadcast = matches!(ip, IpAddr::V4(v4) if v4.is_broadcast());
     !(ip.is_unspecified() || ip.is_multicast() || ip.is_loopback() || is_broadcast)
 }
 
-/// RFC 768: a checksum of 0 is none, which IPv6 does not allow (RFC 8200, section 8.1). A sender on the same machine leaves the
-/// sum to the link: the field then holds that of the pseudo header.
+/// RFC 768: a checksum of 0 means none, which IPv6 does not allow (RFC 8200, section 8.1). A sender on the same machine leaves
+/// the sum to the link; then the field contains that of the pseudo header.
 fn is_good(checksum: [u8; 2], pseudo: u64, datagram: &[u8], may_be_none: bool) -> bool {
     match checksum {
         [0, 0] => may_be_none,
@@ -116,7 +117,7 @@ fn is_good(checksum: [u8; 2], pseudo: u64, datagram: &[u8], may_be_none: bool) -
     }
 }
 
-/// Writes a frame that carries `payload` from `from` to `to` back on `way`. Returns its length; `None`: the addresses are of
+/// Writes a frame that carries `payload` from `from` to `to` back on `way`. Returns its length; `None` if the addresses are of
 /// two families, or `room` is too small.
 pub(crate) fn write(
     room: &mut [u8],
@@ -185,8 +186,8 @@ fn write_v6(ip: &mut [u8], from: Ipv6Addr, to: Ipv6Addr, tos: u8, length: u16) -
     sum(0, &ip[8..40]) + word([0, UDP]) + word(length.to_be_bytes())
 }
 
-/// Adds bytes, padded to an even number, to a sum of 16-bit words in the machine's order (RFC 1071, section 2: the sum does
-/// not depend on the order). Four bytes at a time.
+/// Adds bytes, padded to an even number, to a sum of 16-bit words in the machine's order. The sum does not depend on the order
+/// (RFC 1071, section 2). Four bytes at a time.
 #[inline]
 fn sum(mut total: u64, bytes: &[u8]) -> u64 {
     let (fours, rest) = bytes.as_chunks::<4>();
@@ -215,7 +216,7 @@ pub(crate) const ETHERNET_BYTES: usize = 14;
 const V4_BYTES: usize = 20;
 const V6_BYTES: usize = 40;
 const UDP_BYTES: usize = 8;
-/// The longest of all headers.
+/// Length of all headers at their longest.
 pub(crate) const HEADERS_BYTES_MAX: usize = ETHERNET_BYTES + V6_BYTES + UDP_BYTES;
 /// The number of UDP (RFC 768).
 const UDP: u8 = 17;

@@ -23,7 +23,7 @@ fn frame(from: &str, to: &str, tos: u8, payload: &[u8]) -> Vec<u8> {
     room[..len].to_vec()
 }
 
-/// RFC 1071, section 4.1, in its plainest form: the sum of words in network order, carries added at the end.
+/// RFC 1071, section 4.1, in its simplest form: the sum of words in network order, with carries added at the end.
 fn naive_checksum(bytes: &[u8]) -> u16 {
     let mut total = 0u32;
     for pair in bytes.chunks(2) {
@@ -35,7 +35,7 @@ fn naive_checksum(bytes: &[u8]) -> u16 {
     !(total as u16)
 }
 
-/// The example of an IPv4 header that is in common use, with its checksum b861.
+/// A common example of an IPv4 header, with its checksum b861.
 #[test]
 fn a_header_known_from_elsewhere_has_its_checksum() {
     let header = [
@@ -57,9 +57,9 @@ fn a_header_known_from_elsewhere_has_its_checksum() {
 
 /// RFC 791, section 3.1; RFC 768; Ethernet II.
 #[test]
-fn a_frame_of_ipv4_has_its_fields_where_the_rfcs_have_them() {
+fn ipv4_frame_has_the_layout_of_the_rfcs() {
     let frame = frame("192.0.2.1:30000", "198.51.100.7:4000", 0xb8, b"abc");
-    assert_eq!(&frame[..6], &THEIRS, "it goes to whom it came from");
+    assert_eq!(&frame[..6], &THEIRS, "it goes back to its sender");
     assert_eq!(&frame[6..12], &OURS);
     assert_eq!(&frame[12..14], &[0x08, 0x00]);
     let ip = &frame[14..34];
@@ -83,7 +83,7 @@ fn a_frame_of_ipv4_has_its_fields_where_the_rfcs_have_them() {
 
 /// RFC 8200, sections 3 and 8.1.
 #[test]
-fn a_frame_of_ipv6_has_its_fields_where_the_rfc_has_them() {
+fn ipv6_frame_has_the_layout_of_the_rfc() {
     let frame = frame("[2001:db8::1]:30000", "[2001:db8::7]:4000", 0xb8, b"abcd");
     assert_eq!(&frame[12..14], &[0x86, 0xdd]);
     let ip = &frame[14..54];
@@ -98,7 +98,7 @@ fn a_frame_of_ipv6_has_its_fields_where_the_rfc_has_them() {
 }
 
 #[test]
-fn what_the_kernel_would_drop_is_dropped() {
+fn frames_that_the_kernel_would_drop_are_dropped() {
     let good = frame("192.0.2.1:30000", "198.51.100.7:4000", 0, b"abcdef");
     assert!(parse(&good).is_some());
     for (what, at, value) in [
@@ -137,7 +137,7 @@ fn a_datagram_of_ipv4_may_have_no_checksum() {
     assert_eq!(parse(&v6), None);
 }
 
-/// What a virtual device shows of a sender on the same machine (Linux: CHECKSUM_PARTIAL).
+/// A virtual device shows this for a sender on the same machine (Linux: CHECKSUM_PARTIAL).
 #[test]
 fn a_checksum_that_was_left_to_the_link_is_enough() {
     let mut partial = frame("192.0.2.1:30000", "198.51.100.7:4000", 0, b"abc");
@@ -157,16 +157,17 @@ fn padding_is_not_payload() {
 }
 
 fn address(is_v6: bool, seed: u64, port: u16) -> SocketAddr {
-    let ip = match is_v6 {
-        true => Ipv6Addr::from(0x2001_0db8 << 96 | u128::from(seed)).into(),
-        false => Ipv4Addr::from(0x0a00_0000 | (seed as u32 & 0xff_ffff) | 1).into(),
+    let ip = if is_v6 {
+        Ipv6Addr::from(0x2001_0db8 << 96 | u128::from(seed)).into()
+    } else {
+        Ipv4Addr::from(0x0a00_0000 | (seed as u32 & 0xff_ffff) | 1).into()
     };
     SocketAddr::new(ip, port.max(1))
 }
 
 proptest! {
     #[test]
-    fn what_is_written_is_read(
+    fn written_data_round_trips(
         is_v6: bool, from: u64, to: u64, from_port: u16, to_port: u16, tos: u8,
         payload in proptest::collection::vec(any::<u8>(), 0..1500),
     ) {
@@ -194,10 +195,10 @@ proptest! {
         payload in proptest::collection::vec(any::<u8>(), 1..200), at: usize, bit in 0..8u8,
     ) {
         let mut frame = frame("192.0.2.1:30000", "198.51.100.7:4000", 0, &payload);
-        // Behind Ethernet's header, which has a checksum of its own that drivers take off.
+        // After Ethernet's header, which has a separate checksum that drivers remove.
         let at = 14 + at % (frame.len() - 14);
         frame[at] ^= 1 << bit;
-        // But where the lost bit is one that says that there is no checksum.
+        // Except if the flipped bit turns the checksum into 0, which means none.
         prop_assume!(frame[14 + 20 + 6..14 + 20 + 8] != [0, 0]);
         prop_assert_eq!(parse(&frame), None);
     }

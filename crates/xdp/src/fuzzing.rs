@@ -1,13 +1,14 @@
-//! The fuzz target's body. It stands here so that the corpus in `fuzz/corpus/frame` replays under `cargo test` (`tests/corpus.rs`).
+//! Body of the fuzz target. It is in the library so that the corpus in `fuzz/corpus/frame` replays under `cargo test`
+//! (`tests/it/corpus.rs`).
 //!
-//! It panics where an invariant does not hold.
+//! Panics if an invariant is violated.
 
 use std::net::SocketAddr;
 
 use crate::frame::{parse, write};
 
-/// Target `frame`: the bytes are a frame. What is taken for a datagram lies in the frame as it is, and can be answered: the answer is a frame that is taken
-/// for that.
+/// Target `frame`: the bytes are a frame. A parsed datagram is unchanged inside the frame and can be answered; the answer is a
+/// frame that parses to the same datagram.
 pub fn frame(data: &[u8]) {
     let Some(parsed) = parse(data) else {
         return;
@@ -23,10 +24,10 @@ pub fn frame(data: &[u8]) {
     let mut room = vec![0; data.len() + 64];
     let written = write(&mut room, &parsed.way, own, parsed.from, 0, payload);
     let answer = &room[..written.expect("there is room")];
-    assert_eq!(answer[..6], data[6..12], "to whom it came from");
+    assert_eq!(answer[..6], data[6..12], "back to its sender");
     let again = parse(answer).expect("a good frame");
     assert_eq!((again.from, again.payload), (own, payload));
 }
 
-/// Of Ethernet, IPv4 and UDP.
+/// Size of the headers of Ethernet, IPv4 and UDP.
 const LEAST_HEADERS: usize = 14 + 20 + 8;

@@ -14,13 +14,13 @@ use crate::frame::{self, HEADERS_BYTES_MAX, Way};
 use crate::program::NOTE_BYTES;
 use crate::sys::{self, Chunk, Ring, drops_of};
 
-/// The rings of one thread. What it reads is copied out; what it sends is copied in.
+/// The rings of one thread. Data are copied out when read, and copied in when sent.
 pub struct Lane {
     devices: Arc<Devices>,
     number: u32,
-    /// Of each device in turn, a queue after the other.
+    /// Ends of each device in turn, one queue after the other.
     ends: Vec<End>,
-    /// By device: the place of its first queue.
+    /// For each device, the index of its first queue.
     firsts: Vec<usize>,
     /// The end that is read next.
     next: usize,
@@ -31,34 +31,34 @@ struct End {
     queue: Arc<Queue>,
     device: u16,
     number: u16,
-    /// The system's number of the device.
+    /// System's index of the device.
     index: u32,
     mtu: usize,
     socket: OwnedFd,
     received: Ring<libc::xdp_desc>,
     sending: Ring<libc::xdp_desc>,
-    /// Frames in `sending` that the kernel was not told of.
+    /// Number of frames in `sending` of which the kernel has not been notified.
     unsent: u32,
-    /// What was read, on its way back to the kernel.
+    /// Chunks that were read, on their way back to the kernel.
     spent: Vec<Chunk>,
-    /// For what will be sent.
+    /// Chunks for sending.
     idle: Vec<Chunk>,
 }
 
 /// A datagram, without its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Received {
-    /// Of the port.
+    /// Key of the port.
     pub key: u64,
-    /// When it came, ns of CLOCK_MONOTONIC.
+    /// Arrival time, ns of CLOCK_MONOTONIC.
     pub received_ns: u64,
-    /// Who sent it.
+    /// Address of the sender.
     pub from: SocketAddr,
-    /// How to reach the sender.
+    /// Path back to the sender.
     pub way: Way,
-    /// Its bytes that were copied.
+    /// Number of its bytes that were copied.
     pub len: usize,
-    /// All its bytes.
+    /// Number of all its bytes.
     pub datagram_len: usize,
 }
 
@@ -66,7 +66,7 @@ impl Xdp {
     /// The rings of one thread.
     ///
     /// # Errors
-    /// There are too many already, or the system has no memory or descriptors.
+    /// Fails if too many lanes exist, or if the system has no memory or descriptors.
     pub fn lane(&self) -> Result<Lane, OpenError> {
         let number = self.0.take_lane()?;
         Lane::open(self.0.clone(), number)
@@ -75,7 +75,7 @@ impl Xdp {
 
 impl Lane {
     fn open(devices: Arc<Devices>, number: u32) -> Result<Lane, OpenError> {
-        // Dropped on an error, it gives back its number and what it has.
+        // If it is dropped on an error, it returns its number and resources.
         let mut lane = Lane {
             devices: devices.clone(),
             number,
@@ -106,25 +106,26 @@ impl Lane {
         Ok(lane)
     }
 
-    /// Descriptors that are readable while something has come.
+    /// Descriptors that are readable while datagrams are waiting.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.ends.iter().map(|end| end.socket.as_fd())
     }
 
-    /// Has datagrams to `local` come here with this key. `false`: its address is on none of the devices, or is all addresses.
+    /// Directs datagrams to `local` to this lane with this key. Returns `false` if its address is on none of the devices, or is
+    /// the wildcard address.
     ///
     /// # Errors
-    /// The table is full.
+    /// Fails if the table is full.
     pub fn enroll(&self, local: SocketAddr, key: u64) -> io::Result<bool> {
         self.devices.enroll(local, self.number, key)
     }
 
-    /// The reverse. What came before may still be read.
+    /// Reverses `enroll`. Datagrams that have already arrived may still be read.
     pub fn withdraw(&self, local: SocketAddr) {
         self.devices.withdraw(local);
     }
 
-    /// Reads a datagram into `room`. `None`: there is none, or `malformed` has counted many.
+    /// Reads a datagram into `room`. Returns `None` if none is waiting, or if `malformed` has counted many.
     #[inline]
     pub fn receive(&mut self, room: &mut [u8], malformed: &mut u64) -> Option<Received> {
         for _ in 0..self.ends.len() {
@@ -136,7 +137,7 @@ impl Lane {
         None
     }
 
-    /// After some were read: gives their memory back to the kernel.
+    /// Returns the memory of read datagrams to the kernel.
     #[inline]
     pub fn release(&mut self) {
         for end in &mut self.ends {
@@ -144,7 +145,7 @@ impl Lane {
         }
     }
 
-    /// Puts a datagram into a ring, to go back the way that one came. `false`: send it by a socket.
+    /// Puts a datagram into a ring, to go back on the path of a received one. Returns `false` if it must be sent by a socket.
     #[inline]
     pub fn send(
         &mut self,
@@ -162,7 +163,7 @@ impl Lane {
         }
     }
 
-    /// Has the kernel send what is in the rings.
+    /// Makes the kernel send the content of the rings.
     #[inline]
     pub fn flush(&mut self) {
         for end in &mut self.ends {
@@ -170,7 +171,7 @@ impl Lane {
         }
     }
 
-    /// What the rings had no room for, since they are there.
+    /// Number of datagrams for which the rings had no room, since their creation.
     #[must_use]
     pub fn drops(&self) -> u64 {
         self.ends
@@ -237,7 +238,7 @@ impl End {
         self.received.release();
         let mut fill = lock(&self.queue.fill);
         for chunk in self.spent.drain(..) {
-            // There is room for all that came out of it.
+            // The ring has room for every chunk that came out of it.
             let _ = fill.push_chunk(chunk);
         }
         fill.publish();
@@ -294,12 +295,12 @@ impl End {
             return;
         }
         self.sending.publish();
-        // The kernel sends a number of its own at a time, and says whether there is more.
+        // The kernel sends a limited number at a time, and reports whether there is more.
         for _ in 0..self.unsent {
             match sys::kick(self.socket.as_fd()) {
                 Ok(()) => {}
                 Err(error) if is_again(&error) => {}
-                // A device that is down keeps what it was given; the ring fills up, and sockets say why.
+                // A device that is down keeps its frames; the ring fills up, and sockets report the reason.
                 Err(_) => break,
             }
             if self.sending.is_taken() {
@@ -310,7 +311,7 @@ impl End {
     }
 }
 
-/// As a socket gives it: an address of one link's with the number of the device (RFC 4007, section 6).
+/// Converts to a socket's form: a link-local address includes the number of the device (RFC 4007, section 6).
 #[inline]
 fn scoped(from: SocketAddr, device: u32) -> SocketAddr {
     match from {
@@ -322,7 +323,7 @@ fn scoped(from: SocketAddr, device: u32) -> SocketAddr {
     }
 }
 
-/// Also where the device's own queue is full for the moment.
+/// Also true if the device's own queue is full at the moment.
 fn is_again(error: &io::Error) -> bool {
     let errno = Errno::from_raw(error.raw_os_error().unwrap_or(0));
     matches!(
@@ -337,7 +338,7 @@ impl Drop for Lane {
             if let Some(device) = self.devices.devices.get(usize::from(end.device)) {
                 device.disconnect(&end.queue, self.number);
             }
-            // What nobody has read.
+            // Unread frames.
             while let Some((chunk, ..)) = end.received.pop_frame(&end.queue.memory) {
                 end.spent.push(chunk);
             }
@@ -357,13 +358,13 @@ impl fmt::Debug for Lane {
     }
 }
 
-/// Chunks on their way back before the kernel's lock is taken.
+/// Number of chunks to collect before the kernel's lock is taken.
 const SPENT_MAX: usize = 64;
-/// Chunks that a lane keeps for what it sends.
+/// Number of chunks that a lane keeps for sending.
 const IDLE_MAX: usize = 64;
-/// Frames between a prefetch and its use.
+/// Number of frames between a prefetch and its use.
 const FRAMES_AHEAD: u32 = 2;
-/// Note, headers and a packet of 20 ms of G.711.
+/// Cache lines of the note, the headers and a packet of 20 ms of G.711.
 const PREFETCH_LINES: usize = 4;
-/// Bad frames in a row, so that a flood of them leaves time for others.
+/// Maximum number of consecutive bad frames in one call, so that a flood of them leaves time for others.
 const MALFORMED_MAX: usize = 64;

@@ -1,26 +1,26 @@
 //! UDP past the kernel's sockets, by AF_XDP.
 //!
-//! A relay of thousands of streams has thousands of sockets, and pays a system call for each datagram in and out. Here a program in
-//! the kernel picks the datagrams of *enrolled* ports out of a device's frames and puts them into a ring in memory; a thread
-//! takes them out, and sends frames by another ring, a system call for dozens. The sockets stay: they keep the port, and get
-//! whatever the rings are not for, without anybody's doing:
+//! A relay of thousands of streams has thousands of sockets, and needs a system call for each datagram in and out. Here a program
+//! in the kernel takes the datagrams of *enrolled* ports from a device's frames and puts them into a ring in memory. A thread
+//! reads them there, and sends frames by another ring, with one system call for dozens. The sockets stay open. They keep the
+//! port, and automatically receive everything that the rings do not:
 //!
-//! | datagram | way in |
+//! | received datagram | path |
 //! |---|---|
-//! | a whole one, without IP options, on a device of these, for an enrolled port | ring |
-//! | fragments, options, VLANs, other devices, more than a port's share of a moment | the port's socket |
+//! | unfragmented, without IP options, on one of the devices, for an enrolled port | ring |
+//! | fragments, IP options, VLANs, other devices, more than a port's share of a time window | the port's socket |
 //!
-//! | datagram | way out |
+//! | sent datagram | path |
 //! |---|---|
-//! | to whom a frame came from within the last second | ring, back on the [`Way`] that it came |
-//! | to others (no neighbour is known), longer than the device's packets, no room in a ring | the port's socket: the kernel routes |
+//! | to an address that sent a frame within the last second | ring, on the [`Way`] of that frame |
+//! | to other addresses (no known neighbour), longer than the device's MTU, or if the ring is full | the port's socket; the kernel routes |
 //!
-//! One [`Lane`] per thread. Devices' programs go when the process does, however it ends.
+//! One [`Lane`] per thread. The programs of the devices are removed when the process ends, in any way.
 //!
-//! Needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and, above the limit of locked memory, CAP_IPC_LOCK. What comes and goes by a ring is not
-//! seen by the host's packet filter, nor by captures on the device.
+//! Requires CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and, above the limit of locked memory, CAP_IPC_LOCK. The host's packet filter and
+//! captures on the device do not see the traffic of the rings.
 //!
-//! Frames are copied between device and ring (`XDP_COPY`), which each driver can.
+//! Frames are copied between device and ring (`XDP_COPY`), which each driver supports.
 
 mod device;
 mod frame;
@@ -34,7 +34,7 @@ pub use crate::device::{Mode, ModeError, OpenError, Settings, Xdp};
 pub use crate::frame::Way;
 pub use crate::lane::{Lane, Received};
 
-/// The longest payload that goes by a ring.
+/// The longest payload for a ring.
 pub const PAYLOAD_BYTES_MAX: usize = sys::CHUNK_BYTES - frame::HEADERS_BYTES_MAX;
 
 /// The example compiles.

@@ -1,24 +1,24 @@
-//! The program that the kernel runs for each frame of a device: those of enrolled ports go to a ring, all others to the kernel.
+//! The program that the kernel runs for each frame of a device. Frames of enrolled ports go to a ring, all others to the kernel.
 //!
 //! ```text
 //! longer than a ring's frame, fragment, option, not UDP ----------------> kernel
 //! (address, port) not in the table of ports ----------------------------> kernel
-//! more than its share of this window ------------------------------------> kernel: the port's socket has a queue of its own
-//! else: time and key in front of the frame, and into the ring of (queue, lane)
+//! more than its share of this window ------------------------------------> kernel: the port's socket has its own queue
+//! else: time and key before the frame, then into the ring of (queue, lane)
 //! ```
 
 use std::net::{IpAddr, SocketAddr};
 
-/// Lanes of a device: a row of the table of rings has as many.
+/// Maximum number of lanes; a row of the table of rings has as many entries.
 pub(crate) const LANES_MAX: u32 = 32;
-/// The longest frame that is taken: less than a ring's frame without the kernel's headroom.
+/// The longest frame that is accepted: shorter than a ring's frame without the kernel's headroom.
 pub(crate) const FRAME_BYTES_MAX: i32 = 1600;
-/// What the program writes in front of a frame: when it came (ns of CLOCK_MONOTONIC), and its port's key.
+/// Size of the program's note before a frame: arrival time (ns of CLOCK_MONOTONIC), and the key of the port.
 pub(crate) const NOTE_BYTES: usize = 16;
 /// A window lasts 2^24 ns, 16.8 ms.
 const WINDOW_BITS: i32 = 24;
-/// Datagrams of a port in a window: 7600 a second. What comes beyond waits in the port's own socket, so that the flood of one
-/// does not push others out of the ring.
+/// Maximum number of datagrams of a port in a window: 7600 a second. Further datagrams go to the port's own socket, so that a
+/// flood of one port does not push others out of the ring.
 const SHARE: i32 = 128;
 
 /// A row of the table of ports: the address as IPv6, the port in network order.
@@ -26,7 +26,7 @@ pub(crate) const KEY_BYTES: usize = 20;
 /// Its value: the port's key, its window and the datagrams in it, its lane.
 pub(crate) const VALUE_BYTES: usize = 24;
 
-/// The table's key of a port.
+/// Key of a port in the table.
 pub(crate) fn port_key(local: SocketAddr) -> [u8; KEY_BYTES] {
     let mut key = [0; KEY_BYTES];
     let ip = match local.ip() {
@@ -38,7 +38,7 @@ pub(crate) fn port_key(local: SocketAddr) -> [u8; KEY_BYTES] {
     key
 }
 
-/// The table's value of a port.
+/// Value of a port in the table.
 pub(crate) fn port_value(key: u64, lane: u32) -> [u8; VALUE_BYTES] {
     let mut value = [0; VALUE_BYTES];
     value[..8].copy_from_slice(&key.to_ne_bytes());
@@ -46,15 +46,16 @@ pub(crate) fn port_value(key: u64, lane: u32) -> [u8; VALUE_BYTES] {
     value
 }
 
-/// The place of a ring in the table of rings.
+/// Index of a ring in the table of rings.
 pub(crate) fn ring_place(queue: u32, lane: u32) -> u32 {
     queue * LANES_MAX + lane
 }
 
-/// The program, for tables with these descriptors.
-pub(crate) fn program(ports: i32, rings: i32) -> Vec<u64> {
+/// Assembles the program for tables with these descriptors, on a device with this address. If the device's address changes,
+/// everything passes to the kernel.
+pub(crate) fn program(ports: i32, rings: i32, device: [u8; 6]) -> Vec<u64> {
     let mut a = Assembler::default();
-    a.is_udp();
+    a.is_udp(device);
     a.find_port(ports);
     a.count();
     a.note();
@@ -66,8 +67,9 @@ pub(crate) fn program(ports: i32, rings: i32) -> Vec<u64> {
 }
 
 impl Assembler {
-    /// Leaves the address and port in the stack's key; passes all that is not UDP, or not in one whole datagram.
-    fn is_udp(&mut self) {
+    /// Leaves the address and port in the key on the stack. Passes everything that is for another machine, not UDP, or not in one
+    /// whole datagram.
+    fn is_udp(&mut self, device: [u8; 6]) {
         self.copy(R6, R1);
         self.load(W, R2, R6, MD_DATA);
         self.load(W, R3, R6, MD_DATA_END);
@@ -77,6 +79,11 @@ impl Assembler {
         self.copy(R4, R2);
         self.add(R4, 14 + 20 + 8);
         self.jump(JGT, R4, R3, Label::Pass);
+        for (at, pair) in device.as_chunks::<2>().0.iter().enumerate() {
+            self.load(H, R4, R2, 2 * at as i16);
+            let pair = i32::from(u16::from_ne_bytes(*pair));
+            self.jump_if(JNE, R4, pair, Label::Pass);
+        }
         self.load(H, R4, R2, 12);
         self.jump_if(JEQ, R4, network(0x0800), Label::V4);
         self.jump_if(JNE, R4, network(0x86dd), Label::Pass);
@@ -109,7 +116,7 @@ impl Assembler {
         self.load(H, R4, R2, 14 + 20 + 2);
     }
 
-    /// The port's value in R7; passes what is not enrolled.
+    /// Loads the port's value into R7; passes frames of ports that are not enrolled.
     fn find_port(&mut self, ports: i32) {
         self.label(Label::Lookup);
         self.store(H, R10, KEY_AT + 16, R4);
@@ -123,7 +130,8 @@ impl Assembler {
         self.copy(R7, R0);
     }
 
-    /// The time in R8; passes what is beyond the port's share. Two CPUs that count at once may count one too few.
+    /// Loads the time into R8; passes datagrams beyond the port's share. Two CPUs that count at the same time may count one too
+    /// few.
     fn count(&mut self) {
         self.call(KTIME_GET_NS);
         self.copy(R8, R0);
@@ -143,7 +151,7 @@ impl Assembler {
         self.label(Label::Counted);
     }
 
-    /// Time and key in front of the frame; a driver that has no room there gets none of its frames taken.
+    /// Writes time and key in front of the frame. With a driver without room there, all its frames pass.
     fn note(&mut self) {
         self.load(DW, R9, R7, 0);
         self.load(W, R7, R7, 16);
@@ -165,14 +173,14 @@ impl Assembler {
         self.multiply(R2, LANES_MAX as i32);
         self.add_register(R2, R7);
         self.table(R1, rings);
-        // Where there is no ring, the kernel has the frame.
+        // Without a ring, the frame passes to the kernel.
         self.set(R3, XDP_PASS);
         self.call(REDIRECT_MAP);
         self.exit();
     }
 }
 
-/// Makes instructions (RFC 9669) and fills in jumps when all labels are known.
+/// Assembles instructions (RFC 9669) and fills in jumps after all labels are known.
 #[derive(Default)]
 struct Assembler {
     code: Vec<u64>,
@@ -292,7 +300,7 @@ impl Assembler {
     }
 }
 
-/// A number as it lies in a frame.
+/// Converts a number to network byte order.
 const fn network(value: u16) -> i32 {
     value.to_be() as i32
 }
@@ -344,11 +352,11 @@ const KTIME_GET_NS: i32 = 5;
 const REDIRECT_MAP: i32 = 51;
 const XDP_ADJUST_META: i32 = 54;
 const XDP_PASS: i32 = 2;
-/// Places in `struct xdp_md`.
+/// Offsets in `struct xdp_md`.
 const MD_DATA: i16 = 0;
 const MD_DATA_END: i16 = 4;
 const MD_DATA_META: i16 = 8;
 const MD_QUEUE: i16 = 16;
-/// The key's place on the stack.
+/// Position of the key on the stack.
 const KEY_AT: i16 = -24;
 const UDP: i32 = 17;

@@ -1,4 +1,4 @@
-//! The system calls and the memory that is shared with the kernel, each behind a safe function. The only `unsafe` of this crate.
+//! System calls and the memory shared with the kernel, each behind a safe function. This is the only `unsafe` code of the crate.
 
 use std::ffi::CStr;
 use std::io;
@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// A table of the kernel.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Table {
-    /// Without rows until they are needed.
+    /// A hash table, which allocates rows when they are needed.
     Hash,
-    /// Of AF_XDP sockets.
+    /// A table of AF_XDP sockets.
     Rings,
 }
 
-/// Makes a table with room for `rows`.
+/// Creates a table with room for `rows`.
 pub(crate) fn make_table(
     kind: Table,
     key_bytes: u32,
@@ -33,7 +33,7 @@ pub(crate) fn make_table(
     )
 }
 
-/// Writes a row. The slices are as long as the table was made for.
+/// Writes a row. The slices must have the lengths with which the table was created.
 pub(crate) fn write_row(table: BorrowedFd<'_>, key: &[u8], value: &[u8]) -> io::Result<()> {
     let mut attributes = Row::new(table, key);
     attributes.value = value.as_ptr() as u64;
@@ -66,7 +66,7 @@ impl Row {
     }
 }
 
-/// Gives the kernel a program for frames. With the error comes what the kernel's verifier says.
+/// Loads a program for frames into the kernel. The error includes the message of the kernel's verifier.
 pub(crate) fn load_program(code: &[u64]) -> Result<OwnedFd, (io::Error, String)> {
     #[repr(C)]
     struct Program {
@@ -110,7 +110,7 @@ pub(crate) fn load_program(code: &[u64]) -> Result<OwnedFd, (io::Error, String)>
     Err((refused, said))
 }
 
-/// Has the kernel run a program for each frame of a device, until the descriptor is closed.
+/// Makes the kernel run a program for each frame of a device, until the descriptor is closed.
 pub(crate) fn attach(program: BorrowedFd<'_>, device: u32, flags: u32) -> io::Result<OwnedFd> {
     let program = program.as_raw_fd() as u32;
     bpf_descriptor(BPF_LINK_CREATE, &[program, device, BPF_XDP, flags])
@@ -121,15 +121,15 @@ fn bpf_descriptor<const N: usize>(command: i32, attributes: &[u32; N]) -> io::Re
 }
 
 fn own(descriptor: i32) -> OwnedFd {
-    // SAFETY: only called with what the kernel has just returned as a new descriptor of this process.
+    // SAFETY: only called with a descriptor that the kernel has just returned as a new one of this process.
     unsafe { OwnedFd::from_raw_fd(descriptor) }
 }
 
-/// `A` is the beginning of `union bpf_attr` as the command reads it; all behind its size counts as 0.
+/// `A` is the beginning of `union bpf_attr` as the command reads it; everything after its size counts as 0.
 fn bpf<A>(command: i32, attributes: &A) -> io::Result<i32> {
-    // SAFETY: the kernel reads `size_of::<A>()` bytes of a live value. The addresses in it are of slices that its caller
-    // borrows, of the lengths that stand beside them (or that the table was made with), and the log's, which is written to
-    // by this call only and is owned by the caller.
+    // SAFETY: the kernel reads `size_of::<A>()` bytes of a live value. The addresses in it are those of slices that the caller
+    // borrows, with the lengths next to them (or those with which the table was created). The log's address is that of a buffer
+    // owned by the caller, to which only this call writes.
     let result = unsafe {
         libc::syscall(
             libc::SYS_bpf,
@@ -141,19 +141,21 @@ fn bpf<A>(command: i32, attributes: &A) -> io::Result<i32> {
     check(result as i32)
 }
 
-/// The longest packet of a device, in bytes.
+/// Returns the longest packet of a device, in bytes.
 pub(crate) fn mtu_of(socket: BorrowedFd<'_>, device: &CStr) -> io::Result<usize> {
     let request = ask_device(socket, device, libc::SIOCGIFMTU)?;
     // SAFETY: the command has filled in this field of the union, a number.
     Ok(unsafe { request.ifr_ifru.ifru_mtu } as usize)
 }
 
-/// Whether a device's frames have headers of Ethernet: else it is a tunnel's, or the loopback device.
-pub(crate) fn is_ethernet(socket: BorrowedFd<'_>, device: &CStr) -> io::Result<bool> {
+/// Returns the address of a device whose frames have Ethernet headers; `None` for a tunnel or the loopback device.
+pub(crate) fn ethernet_of(socket: BorrowedFd<'_>, device: &CStr) -> io::Result<Option<[u8; 6]>> {
     let request = ask_device(socket, device, libc::SIOCGIFHWADDR)?;
     // SAFETY: the command has filled in this field of the union, a plain structure of numbers.
-    let kind = unsafe { request.ifr_ifru.ifru_hwaddr }.sa_family;
-    Ok(kind == libc::ARPHRD_ETHER && device != c"lo")
+    let address = unsafe { request.ifr_ifru.ifru_hwaddr };
+    let is_ethernet = address.sa_family == libc::ARPHRD_ETHER && device != c"lo";
+    let byte = |at: usize| address.sa_data[at] as u8;
+    Ok(is_ethernet.then(|| std::array::from_fn(byte)))
 }
 
 fn ask_device(
@@ -161,14 +163,14 @@ fn ask_device(
     device: &CStr,
     command: libc::Ioctl,
 ) -> io::Result<libc::ifreq> {
-    // SAFETY: a plain C structure, of which all zeros is a value.
+    // SAFETY: a plain C structure, for which all zeros are valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     // The last byte stays 0.
     let room = request.ifr_name.len() - 1;
     for (to, from) in request.ifr_name[..room].iter_mut().zip(device.to_bytes()) {
         *to = *from as libc::c_char;
     }
-    // SAFETY: the request is live, and as both commands in use want it.
+    // SAFETY: the request is live, and has the form that both commands in use require.
     check(unsafe { libc::ioctl(socket.as_raw_fd(), command, &raw mut request) })?;
     Ok(request)
 }
@@ -188,7 +190,7 @@ pub(crate) fn register_memory(
     memory: &Memory,
     chunk_bytes: u32,
 ) -> io::Result<()> {
-    // SAFETY: a plain C structure, of which all zeros is a value.
+    // SAFETY: a plain C structure, for which all zeros are valid.
     let mut region: libc::xdp_umem_reg = unsafe { std::mem::zeroed() };
     region.addr = memory.0.start.as_ptr() as u64;
     region.len = memory.0.bytes as u64;
@@ -196,7 +198,7 @@ pub(crate) fn register_memory(
     set_option(socket, libc::XDP_UMEM_REG, &region)
 }
 
-/// Which ring of a socket.
+/// Kind of a socket's ring.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum RingKind {
     Receive,
@@ -205,7 +207,7 @@ pub(crate) enum RingKind {
     Completion,
 }
 
-/// Makes a ring with room for `entries`, a power of two, and maps it.
+/// Creates a ring with room for `entries`, a power of two, and maps it.
 pub(crate) fn make_ring<T: Copy>(
     socket: BorrowedFd<'_>,
     kind: RingKind,
@@ -224,7 +226,7 @@ pub(crate) fn make_ring<T: Copy>(
         ),
     };
     set_option(socket, option, &entries)?;
-    // SAFETY: a plain C structure, of which all zeros is a value.
+    // SAFETY: a plain C structure, for which all zeros are valid.
     let mut all: libc::xdp_mmap_offsets = unsafe { std::mem::zeroed() };
     get_option(socket, libc::XDP_MMAP_OFFSETS, &mut all)?;
     let places = match kind {
@@ -238,7 +240,7 @@ pub(crate) fn make_ring<T: Copy>(
     Ring::new(map, places, entries)
 }
 
-/// Binds a socket to a queue of a device. `of`: it shares that one's memory.
+/// Binds a socket to a queue of a device. With `of`, it shares the memory of that socket.
 pub(crate) fn bind_xdp(
     socket: BorrowedFd<'_>,
     device: u32,
@@ -260,7 +262,7 @@ pub(crate) fn bind_xdp(
     check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), bytes) }).map(drop)
 }
 
-/// Has the kernel send what is in a socket's ring.
+/// Makes the kernel send the content of a socket's ring.
 pub(crate) fn kick(socket: BorrowedFd<'_>) -> io::Result<()> {
     let flags = libc::MSG_DONTWAIT;
     // SAFETY: no memory is passed.
@@ -277,9 +279,9 @@ pub(crate) fn kick(socket: BorrowedFd<'_>) -> io::Result<()> {
     check(result as i32).map(drop)
 }
 
-/// What a socket's rings had no room for.
+/// Number of datagrams for which a socket's rings had no room.
 pub(crate) fn drops_of(socket: BorrowedFd<'_>) -> u64 {
-    // SAFETY: a plain C structure, of which all zeros is a value.
+    // SAFETY: a plain C structure, for which all zeros are valid.
     let mut statistics: libc::xdp_statistics = unsafe { std::mem::zeroed() };
     match get_option(socket, libc::XDP_STATISTICS, &mut statistics) {
         Ok(()) => statistics.rx_dropped + statistics.rx_ring_full,
@@ -287,21 +289,21 @@ pub(crate) fn drops_of(socket: BorrowedFd<'_>) -> u64 {
     }
 }
 
-/// `T` is what the option takes, a plain C structure or number.
+/// `T` is the type of the option, a plain C structure or number.
 fn set_option<T>(socket: BorrowedFd<'_>, option: i32, value: &T) -> io::Result<()> {
     let (fd, bytes) = (socket.as_raw_fd(), size_of::<T>() as u32);
     let value = std::ptr::from_ref(value).cast();
-    // SAFETY: the kernel reads at most `bytes` bytes of a live value. Of the options in use here only XDP_UMEM_REG has an
-    // address in it, of memory that `Memory` keeps.
+    // SAFETY: the kernel reads at most `bytes` bytes of a live value. Of the options in use here only XDP_UMEM_REG contains an
+    // address, that of memory that `Memory` keeps.
     check(unsafe { libc::setsockopt(fd, libc::SOL_XDP, option, value, bytes) }).map(drop)
 }
 
-/// `T` is what the option gives, a plain C structure of numbers.
+/// `T` is the type of the option's result, a plain C structure of numbers.
 fn get_option<T>(socket: BorrowedFd<'_>, option: i32, value: &mut T) -> io::Result<()> {
     let mut bytes = size_of::<T>() as u32;
     let fd = socket.as_raw_fd();
     let value = std::ptr::from_mut(value).cast();
-    // SAFETY: the kernel writes at most `bytes` bytes into a live value, in which each pattern of bits is a number.
+    // SAFETY: the kernel writes at most `bytes` bytes into a live value, for which every bit pattern is valid.
     check(unsafe { libc::getsockopt(fd, libc::SOL_XDP, option, value, &raw mut bytes) }).map(drop)
 }
 
@@ -319,14 +321,14 @@ struct Map {
     bytes: usize,
 }
 
-// SAFETY: the mapping belongs to this value, and may be used and removed by any thread; how its bytes are shared with the kernel is
-// up to `Ring` and `Memory`.
+// SAFETY: the mapping belongs to this value, and any thread may use and remove it; `Ring` and `Memory` control how its bytes are
+// shared with the kernel.
 unsafe impl Send for Map {}
-// SAFETY: as above; through a shared reference, only `Memory` and `Ring::word` reach the bytes, and say why they may.
+// SAFETY: as above; through a shared reference, only `Memory` and `Ring::word` access the bytes, and they state why they may.
 unsafe impl Sync for Map {}
 
 impl Map {
-    /// Of a ring of a socket, or of new memory.
+    /// Maps a ring of a socket, or new memory.
     fn new(bytes: usize, of: Option<(BorrowedFd<'_>, i64)>) -> io::Result<Map> {
         let (flags, fd, offset) = match of {
             Some((socket, offset)) => (libc::MAP_SHARED, socket.as_raw_fd(), offset),
@@ -354,63 +356,63 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: made by `mmap` with this length; who borrows from it borrows this value. The kernel keeps its own hold on
-        // rings, and on registered memory.
+        // SAFETY: created by `mmap` with this length; borrowers of it borrow this value. The kernel has its own references to
+        // rings and to registered memory.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }
 
-/// Memory for frames, cut into chunks of [`CHUNK_BYTES`]. A chunk belongs to whoever has its [`Chunk`]: a ring (then the kernel
-/// may read and write it) or a thread.
+/// Memory for frames, divided into chunks of [`CHUNK_BYTES`]. A chunk belongs to the holder of its [`Chunk`]: a ring (then the
+/// kernel may read and write it) or a thread.
 #[derive(Debug)]
 pub(crate) struct Memory(Map);
 
-/// The one right to a chunk of a [`Memory`].
+/// The only right to a chunk of a [`Memory`].
 #[derive(Debug)]
 pub(crate) struct Chunk(u64);
 
-/// Bytes of a chunk: the kernel's least. 256 of them are the kernel's own when it receives.
+/// Size of a chunk in bytes: the kernel's minimum. The kernel reserves 256 of them when it receives.
 pub(crate) const CHUNK_BYTES: usize = 2048;
 
 impl Memory {
-    /// Memory and the rights to its chunks.
+    /// Creates memory, and the rights to its chunks.
     pub(crate) fn new(chunks: usize) -> io::Result<(Memory, impl Iterator<Item = Chunk>)> {
         let map = Map::new(chunks * CHUNK_BYTES, None)?;
         let rights = (0..chunks).map(|i| Chunk((i * CHUNK_BYTES) as u64));
         Ok((Memory(map), rights))
     }
 
-    /// The `len` bytes from `offset` on of a chunk: less, if that is beyond its end.
+    /// Returns `len` bytes of a chunk from `offset` on; fewer if they would pass its end.
     #[inline]
     pub(crate) fn bytes(&self, chunk: &Chunk, offset: usize, len: usize) -> &[u8] {
         let offset = offset.min(CHUNK_BYTES);
         let len = len.min(CHUNK_BYTES - offset);
-        // SAFETY: a chunk's place is within the mapping (`Memory::new` and `Memory::received`; a device's memory and chunks are not mixed,
-        // as both are in one `Queue`), and the range within the chunk. Nobody writes meanwhile: the right to the chunk is
-        // borrowed, so it is in no ring. The memory began as zeros.
+        // SAFETY: a chunk's place is within the mapping (`Memory::new` and `Memory::received`; a device's memory and chunks are
+        // not mixed, as both are in one `Queue`), and the range is within the chunk. No other code writes at the same time: the
+        // right to the chunk is borrowed, so it is in no ring. The memory was initialised with zeros.
         unsafe {
             std::slice::from_raw_parts(self.0.start.as_ptr().add(chunk.0 as usize + offset), len)
         }
     }
 
-    /// All of a chunk.
+    /// Returns all bytes of a chunk.
     #[inline]
     #[allow(clippy::mut_from_ref)] // The right is borrowed for as long, and exclusively.
     pub(crate) fn bytes_mut<'a>(&'a self, chunk: &'a mut Chunk) -> &'a mut [u8] {
-        // SAFETY: as in `bytes`; and nobody reads meanwhile, as the right is borrowed exclusively.
+        // SAFETY: as in `bytes`; and no other code reads at the same time, as the right is borrowed exclusively.
         unsafe {
             std::slice::from_raw_parts_mut(self.0.start.as_ptr().add(chunk.0 as usize), CHUNK_BYTES)
         }
     }
 
-    /// Where a frame lies, to be fetched ahead; not to be read.
+    /// Address of a frame, for prefetching; it must not be read.
     #[inline]
     pub(crate) fn place_of(&self, address: u64) -> *const u8 {
         self.0.start.as_ptr().wrapping_add(address as usize)
     }
 
-    /// The right that comes with an address out of a ring, and the place of the frame in the chunk. `None`: the address is none
-    /// of this memory.
+    /// Returns the right that belongs to an address from a ring, and the position of the frame in the chunk. Returns `None` if
+    /// the address is not in this memory.
     #[inline]
     fn received(&self, address: u64) -> Option<(Chunk, usize)> {
         let offset = address % CHUNK_BYTES as u64;
@@ -423,14 +425,14 @@ impl Memory {
 #[derive(Debug)]
 pub(crate) struct Ring<T> {
     map: Map,
-    /// Places of the kernel's words and of the entries.
+    /// Offsets of the kernel's words and of the entries.
     producer: usize,
     consumer: usize,
     entries: usize,
     mask: u32,
-    /// Our side's next entry, which the kernel is not told of yet.
+    /// Next entry of this side, not yet published to the kernel.
     next: u32,
-    /// The other side's, as last seen.
+    /// Position of the other side, as last read.
     other: u32,
     kind: std::marker::PhantomData<T>,
 }
@@ -455,9 +457,10 @@ impl<T: Copy> Ring<T> {
             && words
                 .iter()
                 .all(|at| at.is_multiple_of(4) && at + 4 <= ring.map.bytes);
-        match is_sound {
-            true => Ok(ring),
-            false => Err(io::ErrorKind::InvalidData.into()),
+        if is_sound {
+            Ok(ring)
+        } else {
+            Err(io::ErrorKind::InvalidData.into())
         }
     }
 
@@ -469,7 +472,7 @@ impl<T: Copy> Ring<T> {
 
     #[inline]
     fn entry(&self, i: u32) -> *mut T {
-        // SAFETY: the mask keeps the entry within the ring, of which `new` has checked place and alignment.
+        // SAFETY: the mask keeps the entry within the ring, whose place and alignment `new` has checked.
         unsafe {
             self.map
                 .start
@@ -480,7 +483,7 @@ impl<T: Copy> Ring<T> {
         }
     }
 
-    /// As the producer: adds an entry, if there is room.
+    /// As the producer: adds an entry if the ring has room.
     #[inline]
     fn push(&mut self, value: T) -> bool {
         if self.next.wrapping_sub(self.other) > self.mask {
@@ -489,37 +492,37 @@ impl<T: Copy> Ring<T> {
                 return false;
             }
         }
-        // SAFETY: the consumer has told that it is done with this entry, and is not told of the new one yet. This side has one
-        // thread at a time, as `self` is borrowed exclusively.
+        // SAFETY: the consumer has released this entry, and does not know of the new one yet. Only one thread at a time uses this
+        // side, as `self` is borrowed exclusively.
         unsafe { self.entry(self.next).write(value) };
         self.next = self.next.wrapping_add(1);
         true
     }
 
-    /// As the producer: tells the kernel of what was added.
+    /// As the producer: publishes the added entries to the kernel.
     #[inline]
     pub(crate) fn publish(&self) {
         self.word(self.producer).store(self.next, Ordering::Release);
     }
 
-    /// As the producer: whether the kernel has taken all that it was told of.
+    /// As the producer: whether the kernel has taken all published entries.
     #[inline]
     pub(crate) fn is_taken(&self) -> bool {
         self.word(self.consumer).load(Ordering::Acquire) == self.next
     }
 
-    /// As the consumer: how many entries there are.
+    /// As the consumer: number of available entries.
     #[inline]
     fn ready(&mut self) -> u32 {
         self.other = self.word(self.producer).load(Ordering::Acquire);
         self.other.wrapping_sub(self.next)
     }
 
-    /// As the consumer: the entry that comes `ahead` entries behind the next one.
+    /// As the consumer: the entry `ahead` entries after the next one.
     #[inline]
     fn peek(&self, ahead: u32) -> Option<T> {
         (self.other.wrapping_sub(self.next) > ahead).then(|| {
-            // SAFETY: the producer has told of this entry, and writes it again only when told that we are done with it.
+            // SAFETY: the producer has published this entry, and writes it again only after this side has released it.
             unsafe { self.entry(self.next.wrapping_add(ahead)).read() }
         })
     }
@@ -534,7 +537,7 @@ impl<T: Copy> Ring<T> {
         Some(value)
     }
 
-    /// As the consumer: the kernel may use the entries that were popped again.
+    /// As the consumer: lets the kernel reuse the popped entries.
     #[inline]
     pub(crate) fn release(&self) {
         self.word(self.consumer).store(self.next, Ordering::Release);
@@ -542,16 +545,17 @@ impl<T: Copy> Ring<T> {
 }
 
 impl Ring<u64> {
-    /// Gives a chunk to the kernel, or back if there is no room.
+    /// Passes a chunk to the kernel, or returns it if the ring is full.
     #[inline]
     pub(crate) fn push_chunk(&mut self, chunk: Chunk) -> Result<(), Chunk> {
-        match self.push(chunk.0) {
-            true => Ok(()),
-            false => Err(chunk),
+        if self.push(chunk.0) {
+            Ok(())
+        } else {
+            Err(chunk)
         }
     }
 
-    /// A chunk that the kernel has sent.
+    /// Returns a chunk that the kernel has sent.
     #[inline]
     pub(crate) fn pop_chunk(&mut self, memory: &Memory) -> Option<Chunk> {
         Some(memory.received(self.pop()?)?.0)
@@ -559,7 +563,7 @@ impl Ring<u64> {
 }
 
 impl Ring<libc::xdp_desc> {
-    /// Gives the first `len` bytes of a chunk to the kernel to send, or the chunk back if there is no room.
+    /// Passes the first `len` bytes of a chunk to the kernel for sending, or returns the chunk if the ring is full.
     #[inline]
     pub(crate) fn push_frame(&mut self, chunk: Chunk, len: usize) -> Result<(), Chunk> {
         let frame = libc::xdp_desc {
@@ -567,13 +571,10 @@ impl Ring<libc::xdp_desc> {
             len: len as u32,
             options: 0,
         };
-        match self.push(frame) {
-            true => Ok(()),
-            false => Err(chunk),
-        }
+        if self.push(frame) { Ok(()) } else { Err(chunk) }
     }
 
-    /// A frame that has come: its chunk, its place in there, its length.
+    /// Returns a received frame: its chunk, its position there, its length.
     #[inline]
     pub(crate) fn pop_frame(&mut self, memory: &Memory) -> Option<(Chunk, usize, usize)> {
         let frame = self.pop()?;
@@ -581,7 +582,7 @@ impl Ring<libc::xdp_desc> {
         Some((chunk, offset, frame.len as usize))
     }
 
-    /// Where a frame lies that will be popped soon.
+    /// Address of a frame that will be popped soon.
     #[inline]
     pub(crate) fn frame_ahead(&self, ahead: u32) -> Option<u64> {
         self.peek(ahead).map(|frame| frame.addr)
@@ -598,5 +599,5 @@ const BPF_MAP_TYPE_XSKMAP: u32 = 17;
 const BPF_F_NO_PREALLOC: u32 = 1;
 const BPF_PROG_TYPE_XDP: u32 = 6;
 const BPF_XDP: u32 = 37;
-/// Of what the verifier says: the reason stands at its end, and programs are short.
+/// Size of the verifier's log: the reason is at its end, and programs are short.
 const LOG_BYTES: usize = 1 << 16;

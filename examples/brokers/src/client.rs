@@ -1,8 +1,8 @@
 //! One WebSocket: a sink for the demultiplexer, and the task that owns the connection.
 //!
-//! A WebSocket is not only written to: it has to be read (or no close, pong or reset is seen), pinged (a peer that is gone without a FIN
-//! says nothing) and closed with a code. So a task owns it, and the demultiplexer's sink is a short channel to that task. When the
-//! connection is over for whatever reason, the task drops the subscription.
+//! A WebSocket needs more than writes. Closes, pongs and resets are seen only by reading; a peer that disappears without a FIN
+//! must be pinged; and the connection is closed with a code. So a task owns the WebSocket, and the demultiplexer's sink is a
+//! short channel to that task. When the connection ends for any reason, the task drops the subscription.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -89,11 +89,11 @@ impl Sink<Message> for Outlet {
 pub(crate) enum Over {
     /// The client closed it, or reset it.
     Left,
-    /// No pong, or nothing read, for too long.
+    /// The client sent no pong, or read nothing, for too long.
     Silent,
-    /// The demultiplexer closed the sink, after all that waited.
+    /// The demultiplexer closed the sink after all pending messages.
     Closed,
-    /// The demultiplexer dropped the sink, with what waited.
+    /// The demultiplexer dropped the sink with its pending messages.
     Dropped,
 }
 
@@ -123,17 +123,15 @@ async fn deliver(
         tokio::select! {
             count = deliveries.receiver.recv_many(&mut batch, OUTLET_MESSAGES_MAX) => {
                 if count == 0 {
-                    return match deliveries.is_closed.load(Ordering::Acquire) {
-                        true => Over::Closed,
-                        false => Over::Dropped,
-                    };
+                    return if deliveries.is_closed.load(Ordering::Acquire) { Over::Closed } else { Over::Dropped };
                 }
             }
             _ = ping.tick() => {}
         }
-        let frames = match batch.is_empty() {
-            true => vec![ws::Message::Ping(Bytes::new())],
-            false => batch.drain(..).map(frame).collect(),
+        let frames = if batch.is_empty() {
+            vec![ws::Message::Ping(Bytes::new())]
+        } else {
+            batch.drain(..).map(frame).collect()
         };
         match timeout(patience, write_all(write, frames)).await {
             Ok(Ok(())) => {}
@@ -160,7 +158,7 @@ fn frame(payload: Bytes) -> ws::Message {
     }
 }
 
-/// Reads, for pongs and the close. Clients have nothing else to say.
+/// Reads pongs and the close. Clients send nothing else.
 async fn listen(read: &mut SplitStream<WebSocket>, patience: Duration) -> Over {
     loop {
         match timeout(patience, read.next()).await {
@@ -171,7 +169,8 @@ async fn listen(read: &mut SplitStream<WebSocket>, patience: Duration) -> Over {
     }
 }
 
-/// Says why, and waits for the client's answer (RFC 6455, section 7.1.1: the server closes TCP, after the closing handshake).
+/// Sends the reason, and waits for the client's answer (RFC 6455, section 7.1.1: the server closes TCP, after the closing
+/// handshake).
 pub(crate) async fn close(
     socket: (SplitSink<WebSocket, ws::Message>, SplitStream<WebSocket>),
     over: Over,
@@ -179,7 +178,7 @@ pub(crate) async fn close(
 ) {
     let (mut write, mut read) = socket;
     let (code, reason) = match over {
-        // Nobody listens.
+        // The client does not listen.
         Over::Silent => return,
         Over::Left => (close_code::NORMAL, ""),
         _ if is_stopping => (close_code::AWAY, "the server stops"),
@@ -189,7 +188,7 @@ pub(crate) async fn close(
     let reason = Utf8Bytes::from_static(reason);
     let handshake = async {
         let close = ws::Message::Close(Some(CloseFrame { code, reason }));
-        // After the client's own close, this fails, and reading on sends the answer.
+        // This fails after the client's own close; further reading then sends the answer.
         let _ = write.send(close).await;
         while let Some(Ok(_)) = read.next().await {}
     };

@@ -1,4 +1,4 @@
-//! The broker's side: messages into the demultiplexer, and word back of how far it is.
+//! The broker's side: passes messages to the demultiplexer, and reports its progress back.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 pub struct Message {
     /// The client's ID, as in its path `/clients/ID`.
     pub client: Arc<str>,
-    /// Sent as it is: as text where it is UTF-8, otherwise as binary data.
+    /// Sent unchanged: as text if it is UTF-8, otherwise as binary data.
     pub payload: Bytes,
 }
 
@@ -28,11 +28,11 @@ impl Identifiable for Message {
     }
 }
 
-/// Tells a broker that wants to know when a message is *accounted for*: a client's connection has taken it, or it waits in the client's
-/// buffer, or it was dropped and is in a counter. Not: the client has read it.
+/// Reports to a broker that a message is *accounted for*: a client's connection has accepted it, it waits in the client's buffer,
+/// or it was dropped and counted. The client may not have read it yet.
 ///
-/// Not later than that, because the messages that wait in buffers would use up what a broker sends unacknowledged (RabbitMQ's prefetch
-/// count): one client that reads nothing would hold up all others.
+/// A later report would let pending messages use up the broker's limit on unacknowledged messages (RabbitMQ's prefetch count):
+/// one client that reads nothing would hold up all others.
 #[derive(Debug)]
 pub struct Receipt {
     /// Gets `number`.
@@ -41,7 +41,7 @@ pub struct Receipt {
     pub number: u64,
 }
 
-/// Where a broker's messages go. When it is dropped, the input of the demultiplexer ends.
+/// Input for a broker's messages. When it is dropped, the input of the demultiplexer ends.
 #[derive(Debug)]
 pub struct Feed {
     sender: mpsc::Sender<(Message, Option<Receipt>)>,
@@ -50,25 +50,26 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Puts a message in, when there is room. `false`: the demultiplexer has ended, and the message was not taken.
+    /// Waits for room, then puts a message in. Returns `false` if the demultiplexer has ended; the message is then
+    /// dropped.
     pub async fn put(&self, client: &str, payload: Bytes, receipt: Option<Receipt>) -> bool {
         let client = client.into();
         let sent = self.sender.send((Message { client, payload }, receipt));
         sent.await.is_ok()
     }
 
-    /// Over when the program is to end.
+    /// Returns when the program is asked to end.
     pub async fn stopped(&self) {
         self.stop.cancelled().await;
     }
 
-    /// What `GET /statistics` tells of the broker.
+    /// The broker's part of `GET /statistics`.
     pub fn broker(&self) -> &Arc<Broker> {
         &self.broker
     }
 }
 
-/// The connection to the broker, as the statistics tell it.
+/// The state of the connection to the broker, for the statistics.
 #[derive(Debug, Default)]
 pub struct Broker {
     is_connected: AtomicBool,
@@ -77,18 +78,18 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// Messages come from now on.
+    /// Records that messages come from now on.
     pub fn connected(&self) {
         self.connections.fetch_add(1, Relaxed);
         self.is_connected.store(true, Relaxed);
     }
 
-    /// No messages come.
+    /// Records that no messages come.
     pub fn disconnected(&self) {
         self.is_connected.store(false, Relaxed);
     }
 
-    /// A message was lost before this program could count it.
+    /// Records a message that was lost before this program could count it.
     pub fn dropped(&self) {
         self.dropped.fetch_add(1, Relaxed);
     }

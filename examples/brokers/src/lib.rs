@@ -1,18 +1,20 @@
-//! Takes the messages of a broker to WebSocket clients, each at its own pace: what `rabbitmq-websockets` and `nats-websockets` share.
+//! Sends the messages of a broker to WebSocket clients, each at its own pace: the code that `rabbitmq-websockets` and
+//! `nats-websockets` share.
 //!
 //! ```text
 //!  broker --> Feed --> Demultiplexer --> Outlet --> task of the connection --> WebSocket
 //!  (the binaries)      (buffer, policy and limit of each client)   (ping, close)
 //! ```
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `options` | arguments that both programs have |
+//! | `options` | arguments of both programs |
 //! | `feed` | the broker's side: messages in, receipts back |
 //! | `client` | one WebSocket: a sink for the demultiplexer, and the task that owns the connection |
 //! | `server` | `GET /clients/ID`, `GET /statistics` |
 //! | `run` | start, signals, end, report |
 #![forbid(unsafe_code)]
+#![cfg(feature = "programs")]
 
 mod client;
 mod feed;

@@ -1,4 +1,4 @@
-//! Arguments that both programs have.
+//! Arguments of both programs.
 
 use std::net::SocketAddr;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use threadbare_demux::{Policy, RateLimit, Service};
 
-/// The WebSocket side. The broker's side is each program's own.
+/// The arguments of the WebSocket side. Each program has its own for the broker's side.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
     /// Where WebSocket clients connect; with port 0, the program prints the port it got
@@ -21,7 +21,7 @@ pub struct Options {
     #[arg(long, value_name = "MESSAGES", requires = "rate", value_parser = clap::value_parser!(u32).range(1..))]
     pub burst: Option<u32>,
 
-    /// Messages that wait for a slow client, in this program; its connection holds some more
+    /// Messages that can wait for a slow client in this program; its connection holds some more
     #[arg(long, value_name = "MESSAGES", default_value_t = 256)]
     pub buffer: usize,
 
@@ -33,7 +33,7 @@ pub struct Options {
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = parse_seconds)]
     pub timeout: Duration,
 
-    /// How long clients may take, at the end of the program, for the messages that wait for them
+    /// Time for clients to take their pending messages at the end of the program
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = parse_seconds)]
     pub deadline: Duration,
 
@@ -41,7 +41,7 @@ pub struct Options {
     #[arg(long, value_name = "NUMBER", default_value_t = 10_000)]
     pub clients: usize,
 
-    /// Memory of the kernel for what one client has not read yet (SO_SNDBUF, which Linux doubles)
+    /// Kernel memory for data that one client has not read yet (SO_SNDBUF, which Linux doubles)
     #[arg(long, value_name = "BYTES", default_value_t = 65_536)]
     pub socket_buffer: usize,
 }
@@ -75,9 +75,7 @@ impl FromStr for Rate {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
-            format!(
-                "{text} is no rate: a number from 1 on, and /s, /min or /h, as in 50/s, is allowed"
-            )
+            format!("{text} is not a rate: expected a number from 1 and /s, /min or /h, as in 50/s")
         };
         let (number, unit) = text.split_once('/').ok_or_else(wrong)?;
         let seconds = match unit {
@@ -102,19 +100,19 @@ fn parse_policy(text: &str) -> Result<Policy, String> {
         ("drop-oldest", _) => Ok(Policy::DropOldest),
         (_, Some(most)) => Ok(Policy::DisconnectAfter(most)),
         _ => Err(format!(
-            "{text} is no policy: block, drop-newest, drop-oldest or disconnect:N, with N from 1 on, is allowed"
+            "{text} is not a policy: expected block, drop-newest, drop-oldest or disconnect:N with N from 1"
         )),
     }
 }
 
-/// A day at most: a longer time is more likely a mistake in the unit.
+/// At most a day: a longer time is probably a mistake in the unit.
 const SECONDS_MAX: u64 = 86_400;
 
 fn parse_seconds(text: &str) -> Result<Duration, String> {
     match text.parse() {
         Ok(seconds) if (1..=SECONDS_MAX).contains(&seconds) => Ok(Duration::from_secs(seconds)),
         _ => Err(format!(
-            "{text} is no number of seconds: 1 to {SECONDS_MAX} is allowed"
+            "{text} is not a number of seconds: must be 1 to {SECONDS_MAX}"
         )),
     }
 }

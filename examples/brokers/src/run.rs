@@ -26,7 +26,7 @@ use crate::feed::{self, Feed, Input};
 use crate::options::Options;
 use crate::server::{self, Clients, Messages, Shared};
 
-/// Logs to standard error: warnings and what `RUST_LOG` says, by default `info`.
+/// Logs to standard error, at the levels in `RUST_LOG`, by default `info`.
 pub fn log_to_stderr() {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()
@@ -36,8 +36,8 @@ pub fn log_to_stderr() {
         .init();
 }
 
-/// Runs until SIGTERM or SIGINT. `consume` puts the broker's messages into the feed until that is stopped. Prints the address first and
-/// the report last.
+/// Runs until SIGTERM or SIGINT. `consume` puts the broker's messages into the feed until the feed is stopped. Prints the address
+/// first and the report last.
 ///
 /// # Errors
 /// The address cannot be listened on; `consume` has failed.
@@ -111,7 +111,7 @@ type Running = JoinHandle<Report>;
 
 fn demultiplex(input: Input, deadline: Duration) -> (Handle<Arc<str>, Outlet>, Running) {
     let start = Instant::now();
-    // A connection that is gone takes no more.
+    // A closed connection accepts no more messages.
     let judge: Judge = |_, Gone| Verdict::Remove;
     let demultiplexer: Demultiplexer<Input, ById, NoOrders<_, Outlet>, Outlet, Judge> =
         Builder::new(ById, judge)
@@ -133,7 +133,7 @@ async fn signalled() -> Result<()> {
     Ok(())
 }
 
-/// The deadline of the demultiplexer begins with the end of its input, which a client with the policy `block` may hold up.
+/// The demultiplexer's deadline starts at the end of its input, which a client with the policy `block` may delay.
 async fn finish(
     mut running: Running,
     handle: &Handle<Arc<str>, Outlet>,
@@ -153,9 +153,9 @@ async fn finish(
 struct EndReport {
     end: &'static str,
     messages: Messages,
-    /// Connections that took all that was theirs.
+    /// Connections that took all their messages.
     closed: u64,
-    /// Connections that had ended, or did not take it in time.
+    /// Connections that had ended, or did not take all messages in time.
     dropped: u64,
 }
 

@@ -20,15 +20,15 @@ use tracing::{debug, info};
 use crate::client::{self, Deliveries, Outlet};
 use crate::feed::Broker;
 
-/// Longer IDs match no routing key: AMQP 0-9-1 has them as short strings, of up to 255 bytes.
+/// Longer IDs match no routing key: in AMQP 0-9-1 they are short strings of up to 255 bytes.
 const ID_BYTES_MAX: usize = 255;
 
-/// Clients have nothing to say but control frames.
+/// Clients send only control frames.
 const FRAME_BYTES_MAX: usize = 4096;
 
 type Subscription = Guard<Arc<str>, Outlet>;
 
-/// What requests need.
+/// State that requests share.
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub(crate) handle: Handle<Arc<str>, Outlet>,
@@ -47,7 +47,7 @@ pub(crate) fn router(shared: Shared) -> Router {
         .with_state(shared)
 }
 
-/// The connections, by number: one of a client may end while the next one has begun.
+/// The connections, by number: a client's old connection may end after its next one has started.
 pub(crate) struct Clients {
     most: usize,
     connected: Mutex<Connected>,
@@ -90,7 +90,7 @@ impl Clients {
     }
 }
 
-/// A connection's place among [`Clients`]. Dropped, it ends the subscription.
+/// A connection's entry in [`Clients`]. Dropping it ends the subscription.
 struct Registered {
     clients: Arc<Clients>,
     number: u64,
@@ -99,13 +99,14 @@ struct Registered {
 impl Drop for Registered {
     fn drop(&mut self) {
         let ended = self.clients.lock().subscriptions.remove(&self.number);
-        // The guard gives an order: not under the lock.
+        // The guard sends an order, which must not happen under the lock.
         drop(ended);
     }
 }
 
 impl Shared {
-    /// Before the answer to the handshake is sent: a client that has it misses no message from then on.
+    /// Registers a client. Call this before the answer to the handshake is sent: the client then misses no message
+    /// after it.
     fn register(&self, id: &Arc<str>) -> Result<(Registered, Deliveries), &'static str> {
         let mut connected = self.clients.lock();
         if connected.subscriptions.len() >= self.clients.most {
@@ -133,7 +134,7 @@ impl Shared {
         let mut socket = socket.split();
         let over = client::serve(&mut socket, &mut deliveries, self.patience).await;
         info!(client = %id, ?over, "disconnected");
-        // The subscription ends before the closing handshake: that takes a while, and messages would wait for nobody.
+        // The subscription ends before the closing handshake, which takes a while; messages would wait in vain.
         drop((deliveries, registered));
         client::close(socket, over, self.stop.is_cancelled()).await;
     }
@@ -146,7 +147,7 @@ async fn subscribe(
 ) -> Response {
     if id.len() > ID_BYTES_MAX {
         let text = format!(
-            "the ID has {} bytes: up to {ID_BYTES_MAX} are allowed\n",
+            "the ID has {} bytes: expected at most {ID_BYTES_MAX}\n",
             id.len()
         );
         return (StatusCode::BAD_REQUEST, text).into_response();
@@ -178,7 +179,7 @@ async fn statistics(State(shared): State<Shared>) -> Json<Snapshot> {
     })
 }
 
-/// What `GET /statistics` answers.
+/// The reply to `GET /statistics`.
 #[derive(Serialize)]
 struct Snapshot {
     broker: BrokerStatistics,
@@ -190,7 +191,7 @@ struct Snapshot {
 struct BrokerStatistics {
     /// Messages come.
     connected: bool,
-    /// How often a connection was made.
+    /// Number of connections made.
     connections: u64,
     /// Lost in the broker's client library before they were counted.
     dropped: u64,

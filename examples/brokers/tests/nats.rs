@@ -41,7 +41,7 @@ async fn clients_stay_connected_while_the_broker_restarts() {
     scenarios::clients_stay_connected_while_the_broker_restarts(BROKER).await;
 }
 
-// What does not depend on the broker, with the one that starts sooner.
+// Scenarios that do not depend on the broker use NATS, which starts sooner.
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_connects_again_takes_over() {
@@ -54,7 +54,7 @@ async fn a_client_that_connects_again_takes_over() {
     first.until_number(2).await;
     let second = Client::start(program.address, "a").await;
     publisher.publish(&[message(3)]).await;
-    // A code of this program: another connection has taken over.
+    // This program's code for a connection that another one has replaced.
     assert_eq!(first.end().await, (vec![1, 2], Some(4000)));
     program.until_received(3).await;
     program.stop_well().await;
@@ -74,7 +74,7 @@ async fn a_client_that_is_too_slow_is_disconnected_if_the_policy_says_so() {
         .await;
     let statistics = program.until_received(1000).await;
     let messages = &statistics["messages"];
-    // Ten in a row, and the ten that waited; before that perhaps some that came faster than the connection's task.
+    // Ten in a row, and the ten in the buffer; before that perhaps some that came faster than the connection's task.
     assert!(messages["overflowed"].as_u64() >= Some(20), "{messages}");
     let (numbers, code) = Client::read(slow).end().await;
     assert_eq!(code, Some(1008));

@@ -1,4 +1,4 @@
-//! A sink: counts what arrives, each buffer at its time.
+//! A sink that counts buffers, each at its time.
 
 use std::sync::OnceLock;
 

@@ -1,4 +1,4 @@
-//! A filter that waits: each buffer leaves some milliseconds after it came, and no thread is held for it.
+//! A filter that waits: each buffer leaves some milliseconds after it arrived, without blocking a thread.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 

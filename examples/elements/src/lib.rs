@@ -1,5 +1,5 @@
 //! Three elements that share threads: `ts-exampleticker`, `ts-exampledelay` and `ts-examplecounter`.
-//! `docs/writing-an-element.md` takes them apart.
+//! `docs/writing-an-element.md` explains them.
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "an example")]
 

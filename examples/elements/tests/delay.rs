@@ -1,4 +1,4 @@
-//! What a filter that waits owes its pipeline: order, cancelled waits, a held source, ordinary threads.
+//! Tests of a filter that waits: order, cancelled waits, a held source, ordinary threads.
 #![allow(missing_docs, reason = "a test")]
 
 use std::sync::Once;
@@ -22,7 +22,7 @@ fn init() {
     });
 }
 
-/// A pipeline that plays, and what arrives at its end.
+/// A playing pipeline, and the items that arrive at its end.
 struct Pipe {
     pipeline: gst::Pipeline,
     seen: Receiver<String>,
@@ -76,7 +76,7 @@ impl Pipe {
         self.pipeline.by_name(name).unwrap()
     }
 
-    /// A buffer of so many bytes, of these caps.
+    /// Pushes a buffer of this many bytes with these caps.
     fn push(&self, bytes: usize, caps: &str) {
         let buffer = gst::Buffer::with_size(bytes).unwrap();
         let caps = gst::Caps::new_empty_simple(caps);
@@ -87,14 +87,14 @@ impl Pipe {
         );
     }
 
-    /// The first buffer of this pipeline, which is in the filter's line when this returns.
+    /// Pushes the pipeline's first buffer. It is in the filter's line when this returns.
     fn push_into_line(&self, bytes: usize, caps: &str) {
         self.idle.recv_timeout(DEADLINE).expect("it plays");
         self.push(bytes, caps);
         self.idle.recv_timeout(DEADLINE).expect("it is pushed");
     }
 
-    /// What arrives, up to this.
+    /// The items that arrive, up to `last`.
     fn up_to(&self, last: &str) -> Vec<String> {
         let mut all = Vec::new();
         while all.last().is_none_or(|seen| seen != last) {
@@ -106,7 +106,7 @@ impl Pipe {
 
 impl Drop for Pipe {
     fn drop(&mut self) {
-        // Hangs if a wait is not cancelled; then the test's runner says which test it was.
+        // Hangs if a wait is not cancelled; the test runner then names the test.
         let _ = self.pipeline.set_state(gst::State::Null);
     }
 }
@@ -164,7 +164,7 @@ fn the_end_of_a_flush_waits_for_nothing_that_came_during_it() {
 #[test]
 fn a_full_line_holds_the_source_and_stopping_lets_go() {
     const PUSHED: u64 = 200;
-    /// As the filter has it, and the one that was too many.
+    /// The filter's bound, plus the one buffer beyond it.
     const HELD: u64 = 65;
     let pipe = Pipe::fed(HOUR_MS);
     let source = pipe.get("in");
@@ -187,7 +187,7 @@ fn a_thread_that_may_wait_waits() {
     assert_eq!(buffers.count(), 3);
 }
 
-/// The state changes on another thread while the source's waits: with the pad's end, the wait ends.
+/// The state changes on another thread while the source's thread waits: deactivating the pad ends the wait.
 #[test]
 fn a_stop_releases_a_thread_that_waits() {
     let pipe = Pipe::playing(&format!(
@@ -205,7 +205,7 @@ fn a_stop_releases_a_thread_that_waits() {
     result.unwrap();
 }
 
-/// A branch of a tee that waits for room is unlinked: the other branch goes on.
+/// A branch of a tee that waits for room is unlinked: the other branch continues.
 #[test]
 fn an_unlinked_filter_holds_up_no_source() {
     let pipe = Pipe::playing(&format!(

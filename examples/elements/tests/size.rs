@@ -1,7 +1,7 @@
-//! An example is read: it stays short.
+//! The examples are for reading, so they stay short.
 #![allow(missing_docs, reason = "a test")]
 
-/// What is to be read there: without blank lines and comments.
+/// Bound of lines, without blank lines and comments.
 #[test]
 fn they_are_short() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src");

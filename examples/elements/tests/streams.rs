@@ -79,16 +79,16 @@ fn a_thousand_streams_take_as_many_threads_as_one() {
         assert_eq!(counted(sink), u64::from(BUFFERS));
     }
 
-    // What each of them adds is told.
+    // The latency query has the share of each element.
     let mut latency = gst::query::Latency::new();
     assert!(pipeline.query(&mut latency));
     let (is_live, min, max) = latency.result();
     assert!(is_live);
-    // The last is the sink's processing deadline, as every sink has it.
+    // The last part is the sink's processing deadline, which every sink has.
     assert_eq!(min, gst::ClockTime::from_mseconds(5 + 30 + 20));
     assert_eq!(max, None);
 
-    // Up and down again, in the middle of waits.
+    // State changes up and down, in the middle of waits.
     for state in [gst::State::Null, gst::State::Playing, gst::State::Ready] {
         let before = counted(&one);
         pipeline.set_state(state).unwrap();

@@ -1,8 +1,10 @@
-//! Calls of a SIP proxy: `threadbare serve` beside Debian's rtpengine, in one run. Prints the lines of `bench/results/calls.jsonl`.
+//! Calls of a SIP proxy: compares `threadbare serve` with Debian's rtpengine, in one run. Prints the lines of
+//! `bench/results/calls.jsonl`.
 //!
-//! Each measurement starts the relay anew and asks it by the ng protocol, as a proxy would. CPU time is that of the relay's process,
-//! with all its threads, over the packets that the parties have sent in the window. rtpengine runs in user space (`--table=-1`).
-//! Each relay has a network namespace of its own, on a link (veth) to the parties. `threadbare-xdp` is `threadbare serve --xdp`.
+//! Each measurement restarts the relay and controls it by the ng protocol, as a proxy does. CPU time is that of the relay's
+//! process, with all its threads, divided by the packets that the parties sent in the window. rtpengine runs in user space
+//! (`--table=-1`). Each relay has a separate network namespace, with a link (veth) to the parties. `threadbare-xdp` is
+//! `threadbare serve --xdp`.
 
 mod network;
 mod parties;
@@ -39,13 +41,13 @@ struct Options {
     /// Seconds of the window.
     #[arg(long, default_value_t = 4.0)]
     seconds: f64,
-    /// Only these; may be given several times.
+    /// Only these measurements; may be given several times.
     #[arg(long)]
     only: Vec<What>,
     /// Folder of recordings; without it, one for temporary files.
     #[arg(long)]
     recordings: Option<PathBuf>,
-    /// How the device of `threadbare-xdp` runs the program.
+    /// Mode in which the device of `threadbare-xdp` runs the program.
     #[arg(long, default_value = "auto")]
     xdp_mode: String,
     /// Only this relay.
@@ -54,7 +56,7 @@ struct Options {
     /// Without rtpengine.
     #[arg(long)]
     alone: bool,
-    /// File in which threadbare keeps its calls; without it, they end with the process.
+    /// State file of threadbare's calls; without it, they end with the process.
     #[arg(long)]
     state: Option<PathBuf>,
 }
@@ -65,9 +67,10 @@ fn main() -> Result<()> {
     println!("{}", serde_json::to_string(&Head::now(String::new())?)?);
     for round in 0..options.rounds.max(1) {
         for what in What::value_variants() {
-            let is_wanted = match options.only.is_empty() {
-                true => !RECORDED.contains(what),
-                false => options.only.contains(what),
+            let is_wanted = if options.only.is_empty() {
+                !RECORDED.contains(what)
+            } else {
+                options.only.contains(what)
             };
             if !is_wanted {
                 continue;
@@ -141,7 +144,7 @@ fn measure_one(options: &Options, what: What, kind: Kind) -> Result<Figures> {
     figures
 }
 
-/// What parties hear of a process that is killed.
+/// Interruption of the media when the process is killed.
 fn restart(options: &Options, relay: &mut Relay, proxy: &mut Proxy) -> Result<Figures> {
     let parties = Parties::new()?;
     let ways = (0..1000)
@@ -159,7 +162,7 @@ fn restart(options: &Options, relay: &mut Relay, proxy: &mut Proxy) -> Result<Fi
     talk.join()?;
     let mut gaps = parties.gaps();
     gaps.sort_unstable();
-    // Two parties a call; each is heard of again under the SSRC that it knows.
+    // Two parties per call; each is found again by its SSRC.
     ensure!(gaps.len() == 2000, "{} sources", gaps.len());
     let ms = |gap: Option<&Duration>| gap.map_or(0.0, |gap| gap.as_secs_f64() * 1e3);
     Ok(Figures {
@@ -169,7 +172,7 @@ fn restart(options: &Options, relay: &mut Relay, proxy: &mut Proxy) -> Result<Fi
     })
 }
 
-/// What carrying media costs.
+/// Cost of carrying media.
 fn carry(
     options: &Options,
     relay: &Relay,
@@ -210,7 +213,7 @@ fn carry(
     })
 }
 
-/// What calls cost that come and go, one after another.
+/// Cost of calls that come and go, one after another.
 fn signal(relay: &Relay, proxy: &mut Proxy) -> Result<Figures> {
     let parties = Parties::new()?;
     signalled(relay, true, |calls| {
@@ -221,7 +224,7 @@ fn signal(relay: &Relay, proxy: &mut Proxy) -> Result<Figures> {
     })
 }
 
-/// How many calls a core makes and ends.
+/// Number of calls that a core creates and ends.
 fn flood(relay: &Relay, proxy: &mut Proxy, had_calls: bool) -> Result<Figures> {
     let parties = Parties::new()?;
     let cores = std::thread::available_parallelism()?.get();
@@ -234,20 +237,20 @@ fn flood(relay: &Relay, proxy: &mut Proxy, had_calls: bool) -> Result<Figures> {
     figures
 }
 
-/// `had_calls`: the relay has worked for a while. As many calls came and went some seconds ago, and again, and their ports may be used again.
+/// With `had_calls`, the relay has worked for a while. It had as many calls some seconds ago, twice, and their ports may be
+/// reused.
 fn signalled(
     relay: &Relay,
     had_calls: bool,
     mut run: impl FnMut(Range<u32>) -> Result<()>,
 ) -> Result<Figures> {
-    match had_calls {
-        true => {
-            for burst in 0..2 {
-                run(burst * SIGNALLED..(burst + 1) * SIGNALLED)?;
-                std::thread::sleep(RESTED);
-            }
+    if had_calls {
+        for burst in 0..2 {
+            run(burst * SIGNALLED..(burst + 1) * SIGNALLED)?;
+            std::thread::sleep(RESTED);
         }
-        false => run(0..SIGNALLED / 10)?,
+    } else {
+        run(0..SIGNALLED / 10)?
     }
     let (before, begin) = (relay.cpu()?, Instant::now());
     run(2 * SIGNALLED..3 * SIGNALLED)?;
@@ -260,7 +263,7 @@ fn signalled(
     })
 }
 
-/// Memory of calls without media; then offers at 200 a second beside 1000 that talk.
+/// Memory of calls without media; then 200 offers a second during 1000 active calls.
 fn idle(relay: &Relay, proxy: &mut Proxy) -> Result<Figures> {
     let parties = Parties::new()?;
     let before = relay.resident_kib()?;
@@ -299,13 +302,13 @@ fn idle(relay: &Relay, proxy: &mut Proxy) -> Result<Figures> {
 
 /// Only on demand.
 const RECORDED: [What; 2] = [What::Recorded1000, What::Coded1000];
-/// What has been sent has arrived after this.
+/// Time after which all sent packets have arrived.
 const SETTLE: Duration = Duration::from_millis(500);
-/// Between looks at lateness.
+/// Interval between checks of the lateness.
 const LOOK: Duration = Duration::from_millis(500);
 /// Calls in a row: their ports fit the descriptors of the process.
 const SIGNALLED: u32 = 3500;
-/// Longer than threadbare keeps the ports of an ended call back; rtpengine does not.
+/// Longer than threadbare reserves the ports of an ended call; rtpengine does not reserve them.
 const RESTED: Duration = Duration::from_secs(11);
 const OFFERING: Duration = Duration::from_secs(6);
 const OFFER_INTERVAL: Duration = Duration::from_millis(5);

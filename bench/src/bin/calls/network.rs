@@ -1,11 +1,11 @@
-//! A network of the relay's own, on a link to the parties: their packets come to it on a device, as in a machine room.
+//! A network namespace of the relay, with a link to the parties: their packets arrive on a device, as in production.
 
 use std::net::Ipv4Addr;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-/// The relay's network namespace. Taken down when dropped.
+/// The relay's network namespace. It is removed when dropped.
 pub(crate) struct Network {
     name: String,
 }
@@ -33,7 +33,7 @@ impl Network {
         Ok(network)
     }
 
-    /// A command that runs in there, as the same process.
+    /// A command that runs in the namespace, as the same process.
     pub(crate) fn command(&self, program: &std::path::Path) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name]).arg(program);
@@ -43,7 +43,7 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        // A namespace goes some time later, and so would the link.
+        // A namespace ends some time later, and so would the link.
         let _ = ip(&["link", "del", OUTSIDE]);
         let _ = ip(&["netns", "del", &self.name]);
     }
@@ -63,7 +63,7 @@ fn ip(arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Of the addresses for measurements (RFC 2544, section C.2.2).
+/// One of the addresses for measurements (RFC 2544, section C.2.2).
 pub(crate) const PARTIES: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 pub(crate) const RELAY: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
 /// The relay's end of the link.

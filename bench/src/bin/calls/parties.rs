@@ -1,4 +1,4 @@
-//! The telephones: some sockets for all of them, a sender and a drain.
+//! The telephones: a few sockets for all of them, a sender and a receiver.
 
 use std::collections::HashMap;
 use std::io::{IoSlice, IoSliceMut};
@@ -15,37 +15,37 @@ use threadbare_bench::{PACKET_BYTES, ports, rtp};
 use threadbare_rtp::srtp::{RTP_TRAILER_BYTES_MAX, Sender};
 use threadbare_runtime::{RECV_BATCH, RawAddr, RecvBatch, SEND_BATCH_MAX, SendBatch};
 
-/// What the two sides of a call are.
+/// Kinds of the two sides of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sides {
-    /// PCMU on both.
+    /// PCMU on both sides.
     Passed,
-    /// PCMU, and PCMA.
+    /// PCMU on one side, PCMA on the other.
     Transcoded,
-    /// PCMU in RTP, and in SRTP.
+    /// PCMU in RTP on one side, in SRTP on the other.
     Srtp,
 }
 
-/// Where a call's packets go, A's first.
+/// Destinations of a call's packets, A's first.
 pub(crate) struct Way {
     pub(crate) call: u32,
     pub(crate) to: [u16; 2],
     pub(crate) payload_types: [u8; 2],
-    /// Protects what B sends.
+    /// Protects B's packets.
     pub(crate) srtp: Option<Sender>,
 }
 
 /// All parties.
 pub(crate) struct Parties {
-    /// Of the sides A and of the sides B.
+    /// Sockets of the sides A and of the sides B.
     sockets: [Vec<Arc<UdpSocket>>; 2],
-    /// Where reports go: nobody reads them.
+    /// Receive reports, which are not read.
     _reports: Vec<UdpSocket>,
     heard: Arc<AtomicU64>,
     sources: Arc<Mutex<Option<Sources>>>,
 }
 
-/// When a packet of each SSRC came last, and the longest time between two.
+/// For each SSRC, the time of its last packet, and the longest time between two packets.
 type Sources = HashMap<u32, (Instant, Duration)>;
 
 impl Parties {
@@ -88,7 +88,7 @@ impl Parties {
         })
     }
 
-    /// Notes when packets come, from now on.
+    /// Records the arrival of packets from now on.
     pub(crate) fn watch(&self) {
         let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
         *sources = Some(Sources::new());
@@ -101,7 +101,7 @@ impl Parties {
         all.map(|(_, gap)| *gap).collect()
     }
 
-    /// The port of a call's side A.
+    /// Port of a call's side A.
     pub(crate) fn a(&self, call: u32) -> u16 {
         self.port(0, call)
     }
@@ -121,7 +121,7 @@ impl Parties {
         self.heard.load(Relaxed)
     }
 
-    /// Everybody sends for so long, at the pace of a call.
+    /// Makes all parties send for `duration`, at the rate of a call.
     pub(crate) fn talk(&self, ways: Vec<Way>, duration: Duration) -> Result<Talk> {
         let sent = Arc::<AtomicU64>::default();
         let (of_thread, sockets) = (sent.clone(), self.sockets.clone());
@@ -150,7 +150,7 @@ impl Talk {
     }
 }
 
-/// What one party sends.
+/// Packets of one party.
 struct Speech {
     to: RawAddr,
     packet: [u8; PACKET_BYTES],
@@ -164,7 +164,7 @@ fn send(
     duration: Duration,
     sent: &AtomicU64,
 ) -> Result<()> {
-    // By the socket that they leave from.
+    // Grouped by sending socket.
     let mut speeches: Vec<Vec<Speech>> = (0..2 * SOCKETS).map(|_| Vec::new()).collect();
     for way in ways {
         let mut srtp = way.srtp;
@@ -187,7 +187,7 @@ fn send(
             return Ok(());
         }
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
-        // A part of all in each of them.
+        // Each slice sends a part of all.
         let part = slice as usize % PARTS;
         for (at, speeches) in speeches.iter_mut().enumerate() {
             let socket = &sockets[at / SOCKETS][at % SOCKETS];
@@ -267,7 +267,7 @@ fn pair() -> Result<(UdpSocket, UdpSocket)> {
     Err(anyhow!("no two free ports in a row"))
 }
 
-/// Of each side.
+/// Number of sockets for each side.
 const SOCKETS: usize = 8;
 const ROOM_BYTES: usize = 256;
 const DRAIN_INTERVAL: Duration = Duration::from_millis(2);

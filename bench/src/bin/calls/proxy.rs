@@ -21,7 +21,7 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// `relay`: where it takes ng. Waits until it answers.
+    /// Connects to the ng port of `relay`. Waits until it answers.
     pub(crate) fn new(relay: SocketAddr) -> Result<Proxy> {
         let socket = UdpSocket::bind((PARTIES, 0))?;
         socket.connect(relay)?;
@@ -58,14 +58,14 @@ impl Proxy {
         let number = self.send(&request)?;
         loop {
             let (of, reply) = self.receive()?;
-            // An earlier one may have been late.
+            // An earlier reply may have been late.
             if of == number {
                 return Ok(reply);
             }
         }
     }
 
-    /// The number of the request, which the reply has, too.
+    /// Returns the number of the request, which is also in the reply.
     fn send(&mut self, request: &Value) -> Result<u32> {
         self.asked += 1;
         let datagram = format!("{} {request}", self.asked);
@@ -80,7 +80,8 @@ impl Proxy {
         Ok((of.parse()?, serde_json::from_str(reply)?))
     }
 
-    /// Makes and ends calls, `AT_ONCE` of them at a time. Never sleeps, so that the relay's time is not that of waking it up.
+    /// Creates and ends calls, `AT_ONCE` of them at a time. It never sleeps, so that the relay's time does not include wake-ups
+    /// of this program.
     pub(crate) fn flood(&mut self, calls: Range<u32>, parties: &Parties) -> Result<()> {
         self.socket.set_nonblocking(true)?;
         let request = |call, step| match step {
@@ -118,7 +119,7 @@ impl Proxy {
         Ok(())
     }
 
-    /// Passes an SDP on: what the other side gets.
+    /// Passes an SDP on; returns the SDP for the other side.
     fn pass(&mut self, request: Value) -> Result<String> {
         let reply = self.ask(request)?;
         ensure!(reply["result"] == "ok", "{reply}");
@@ -126,12 +127,12 @@ impl Proxy {
         Ok(sdp.to_owned())
     }
 
-    /// What is told to B.
+    /// Sends A's offer; returns the SDP for B.
     pub(crate) fn offer(&mut self, call: u32, parties: &Parties, sides: Sides) -> Result<String> {
         self.pass(offer(call, parties, sides)).context("offer")
     }
 
-    /// Makes a call: where its packets go.
+    /// Creates a call; returns the destinations of its packets.
     pub(crate) fn call(&mut self, call: u32, parties: &Parties, sides: Sides) -> Result<Way> {
         let to_b = self.offer(call, parties, sides)?;
         let own = MasterKey::from_random(SUITE, &[call as u8; MASTER_KEY_BYTES_MAX]);
@@ -224,7 +225,7 @@ fn port_of(sdp: &str) -> Result<u16> {
 }
 
 const SUITE: Suite = Suite::AesCm128HmacSha1_80;
-/// Calls of a flood that are not ended yet.
+/// Maximum number of unfinished calls in a flood.
 const AT_ONCE: usize = 32;
 /// Only ends a measurement that hangs.
 const LIMIT: Duration = Duration::from_secs(10);

@@ -19,7 +19,7 @@ pub(crate) struct Relay {
     child: Child,
     command: Command,
     ng: SocketAddr,
-    /// Where it speaks HTTP.
+    /// Address of its HTTP interface.
     http: Option<SocketAddr>,
 }
 
@@ -32,14 +32,14 @@ impl Relay {
         state: Option<&Path>,
         (recordings, format): (&Path, &str),
     ) -> Result<Relay> {
-        // Nobody else is in there.
+        // The namespace has no other process.
         let http = SocketAddr::from((RELAY, 8080));
         let ng = SocketAddr::from((RELAY, 2223));
         let (own, span) = (RELAY.to_string(), "40000-59999");
         let mut command = match kind {
             Kind::Threadbare | Kind::ThreadbareXdp => {
                 let mut command = network.command(&options.threadbare);
-                // As rtpengine's: calls that come and go are in no log.
+                // As with rtpengine, calls are not logged.
                 command.env("THREADBARE_LOG", "warn");
                 command.args(["serve", "--ng", &ng.to_string()]);
                 command.args(["--allow", &PARTIES.to_string()]);
@@ -94,7 +94,7 @@ impl Relay {
         Ok(())
     }
 
-    /// A proxy that asks it.
+    /// Creates a proxy that controls it.
     pub(crate) fn proxy(&self) -> Result<Proxy> {
         Proxy::new(self.ng)
     }
@@ -119,7 +119,7 @@ impl Relay {
         Ok(std::fs::read_dir(format!("/proc/{}/task", self.child.id()))?.count())
     }
 
-    /// How late the media threads are, as the metrics have it.
+    /// Lateness of the media threads, from the metrics.
     pub(crate) fn lateness_ms(&self) -> Result<Option<f64>> {
         let Some(http) = self.http else {
             return Ok(None);
@@ -153,5 +153,5 @@ impl Drop for Relay {
     }
 }
 
-/// For HTTP that others reach.
+/// For an HTTP address that is reachable from outside.
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";

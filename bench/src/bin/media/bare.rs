@@ -1,4 +1,4 @@
-//! The hand-written loop: receives, converts, sends on from the socket it came to, and knows neither order nor RTCP. It fetches the
+//! The hand-written loop: receives, converts, and sends on from the same socket, without reordering and RTCP. It prefetches the
 //! memory of the next streams as the media plane does.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -40,7 +40,7 @@ impl Bare {
             let encoder = match kind {
                 Kind::BareOpus => {
                     let format = super::ours::opus()?;
-                    // As the media plane has it for telephone audio.
+                    // The same settings as the media plane's for telephone audio.
                     let settings = EncoderSettings {
                         bitrate_bps: Some(24_000),
                         ..EncoderSettings::default()
@@ -49,7 +49,7 @@ impl Bare {
                 }
                 _ => None,
             };
-            // As far apart as the calls of the media plane.
+            // Allocated separately, as the calls of the media plane are.
             all.push(Box::new(Stream {
                 socket,
                 to: to(number),

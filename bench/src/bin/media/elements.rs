@@ -10,7 +10,7 @@ use crate::Carrier;
 
 pub(super) struct Elements {
     first_port: u16,
-    /// Kept: a pipeline that goes out of scope stops.
+    /// Kept here, because a pipeline stops when it is dropped.
     pipelines: Vec<gst::Pipeline>,
 }
 

@@ -1,9 +1,10 @@
-//! The media plane against a bare loop, in one run: what whole sessions, calls, a shared port, meters, elements and Opus cost, and what
-//! is lost. Prints the lines of `bench/results/media.jsonl`: the head, then a line for each measurement.
+//! Compares the media plane with a bare loop, in one run. It measures the cost of whole sessions, calls, a shared port, meters,
+//! elements and Opus, and the losses. Prints the lines of `bench/results/media.jsonl`: the head, then a line for each
+//! measurement.
 //!
-//! Each measurement is a process of its own, and the kinds take turns, so that the machine's other work meets all of them. CPU time is
-//! that of the thread that carries the packets, over the packets that the sender has sent in the window. The sender sends
-//! RTCP, too.
+//! Each measurement is a separate process, and the kinds take turns, so that other load of the machine affects all of them. CPU
+//! time is that of the thread that carries the packets, divided by the packets that the sender has sent in the window. The sender
+//! also sends RTCP.
 
 mod bare;
 mod elements;
@@ -28,10 +29,10 @@ mod counting;
 /// The media plane against a bare loop.
 #[derive(Parser)]
 struct Options {
-    /// So many of a hundred streams of each measurement: for trying out.
+    /// Percentage of the streams of each measurement, for trials.
     #[arg(long, default_value_t = 100)]
     percent: u32,
-    /// Milliseconds of a slice.
+    /// Length of a slice in milliseconds.
     #[arg(long, default_value_t = 20)]
     wait: u64,
     /// Seconds from the first packet to the window: all streams have sent a report by then.
@@ -49,18 +50,18 @@ struct Options {
     /// One measurement of this kind, in this process.
     #[arg(long, requires = "streams")]
     kind: Option<Kind>,
-    /// How many streams that has.
+    /// Number of streams of that measurement.
     #[arg(long)]
     streams: Option<u32>,
 }
 
-/// What is measured.
+/// A measured implementation.
 trait Carrier {
-    /// What the threads' names begin with.
+    /// Prefix of the threads' names.
     fn threads(&self) -> &'static str;
-    /// Where each stream goes.
+    /// Destination of each stream.
     fn ports(&self) -> Vec<std::net::SocketAddr>;
-    /// Heap allocations of the thread so far; `None`: not known.
+    /// Number of heap allocations of the thread so far; `None` if unknown.
     fn allocations(&self) -> Option<u64> {
         None
     }
@@ -101,7 +102,7 @@ fn run(options: &Options) -> Result<()> {
                     };
                     println!("{}", serde_json::to_string(&row)?);
                 }
-                // Without the plugin, the rest is measured all the same.
+                // Without the plugin, the other kinds are still measured.
                 Err(error) if kind == Kind::Elements => eprintln!("not measured: {error:#}"),
                 Err(error) => return Err(error),
             }
@@ -127,7 +128,7 @@ fn measure_one(options: &Options, kind: Kind, streams: u32) -> Result<Figures> {
     let drain = Drain::start()?;
     let to = |stream: u32| drain.address(stream);
     let slice = Duration::from_millis(options.wait);
-    // What the library takes once is no stream's.
+    // One-time allocations of the library do not belong to a stream.
     ours::warm_up(kind)?;
     let resident_kib_before = measure::resident_kib()?;
     let begun = std::time::Instant::now();
@@ -140,7 +141,7 @@ fn measure_one(options: &Options, kind: Kind, streams: u32) -> Result<Figures> {
         }
     };
     let ready_ms = begun.elapsed().as_secs_f64() * 1e3;
-    // Longer than the window, so that its end is met by packets, too.
+    // Longer than the window, so that packets still arrive at its end.
     let duration = Duration::from_secs_f64(options.warmup + options.seconds) + SETTLE;
     let sender = Sender::start(carrier.ports(), kind == Kind::Calls, duration)?;
     std::thread::sleep(Duration::from_secs_f64(options.warmup));
@@ -171,7 +172,7 @@ fn measure_one(options: &Options, kind: Kind, streams: u32) -> Result<Figures> {
     })
 }
 
-/// Time on a processor of the threads whose names begin like this.
+/// CPU time of the threads whose names begin with `name`.
 fn thread_cpu_ns(name: &str) -> Result<u64> {
     let mut cpu_ns = 0;
     for task in std::fs::read_dir("/proc/self/task")? {
@@ -186,5 +187,5 @@ fn thread_cpu_ns(name: &str) -> Result<u64> {
     Ok(cpu_ns)
 }
 
-/// What has been sent has arrived after this: a jitter buffer's latency, and a slice or two.
+/// Time after which all sent packets have arrived: a jitter buffer's latency, and a slice or two.
 const SETTLE: Duration = Duration::from_millis(500);

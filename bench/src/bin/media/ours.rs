@@ -21,12 +21,12 @@ use threadbare_runtime::clock_now_ns;
 
 use crate::{Carrier, counting};
 
-/// What a hand-written loop would encode a call's audio to.
+/// Opus format to which a hand-written loop encodes a call's audio.
 pub(super) fn opus() -> Result<Format> {
     Ok(Format::new(Encoding::Opus, 8000, 1)?)
 }
 
-/// Uses once what every stream uses, so that its memory is no stream's.
+/// Uses everything once that all streams share, so that its memory is not counted for a stream.
 pub(super) fn warm_up(kind: Kind) -> Result<()> {
     let codes = Codes::new()?;
     let (source, target) = (codes.leg(0, 0, None), codes.leg(0, 1, None));
@@ -40,7 +40,7 @@ pub(super) fn warm_up(kind: Kind) -> Result<()> {
     Ok(())
 }
 
-/// What all legs have in common.
+/// Codecs that all legs share.
 struct Codes {
     pcmu: Arc<PayloadMap>,
     pcma: Arc<PayloadMap>,
@@ -64,7 +64,7 @@ impl Codes {
         })
     }
 
-    /// A leg of PCMU (`law` 0), PCMA (1) or Opus (2), which sends to `to` or to whom it hears.
+    /// A leg of PCMU (`law` 0), PCMA (1) or Opus (2), which sends to `to` or to the sender that it receives from.
     fn leg(&self, number: u32, law: u32, to: Option<SocketAddr>) -> LegConfig {
         LegConfig {
             ssrc: Ssrc(0x7000_0000 + 4 * number + law),
@@ -186,7 +186,7 @@ impl Carrier for Lines {
     }
 }
 
-/// Two-way calls, a party of PCMU and one of PCMA.
+/// Two-way calls between a party with PCMU and one with PCMA.
 pub(super) struct Calls {
     ports: Vec<SocketAddr>,
     engine: Engine<MediaCall>,
@@ -241,5 +241,5 @@ impl Carrier for Calls {
     }
 }
 
-/// The gateway's own default.
+/// Default of the gateway.
 const LATENCY_NS: u64 = 40_000_000;

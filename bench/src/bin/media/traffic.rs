@@ -12,7 +12,7 @@ use anyhow::{Result, anyhow, ensure};
 use threadbare_bench::{PACKET_BYTES, PACKETS_PER_SECOND, rtp};
 use threadbare_runtime::{RECV_BATCH, RawAddr, RecvBatch, SEND_BATCH_MAX, SendBatch};
 
-/// Takes what is sent on.
+/// Receives the packets sent on.
 pub(super) struct Drain {
     addresses: Vec<SocketAddr>,
     drained: Arc<AtomicU64>,
@@ -45,7 +45,7 @@ impl Drain {
         Ok(Drain { addresses, drained })
     }
 
-    /// Where a stream is sent on to.
+    /// Destination of a stream's packets.
     pub(super) fn address(&self, stream: u32) -> SocketAddr {
         self.addresses[stream as usize % self.addresses.len()]
     }
@@ -70,7 +70,7 @@ fn take_all(socket: &UdpSocket, batch: &mut RecvBatch) -> u64 {
     }
 }
 
-/// Reports come on the same port (RFC 5761, section 4).
+/// Reports arrive on the same port (RFC 5761, section 4).
 fn is_rtcp(packet: &[u8]) -> bool {
     (192..=223).contains(&packet[1])
 }
@@ -142,7 +142,7 @@ fn send(ports: &[SocketAddr], is_call: bool, duration: Duration, sent: &AtomicU6
                 .collect();
             for stream in reporting {
                 let report = rtp::report(stream as u32, number);
-                // The media is what counts.
+                // Only the media counts.
                 let _ = socket.send_to(&report, ports[stream]);
             }
         }
@@ -171,11 +171,11 @@ fn send_all(
 }
 
 const PCMA: u8 = 8;
-/// A stream's packet goes out in one of so many bursts within its 20 ms.
+/// Number of bursts within 20 ms; each stream's packet is in one of them.
 const BURSTS: usize = 20;
 /// Packets between two reports: 5 s (RFC 3550, section 6.2).
 const REPORT_EACH: usize = 250;
-/// Several sockets share the load, because the kernel bounds what waits in one of them.
+/// Several sockets share the load, because the kernel limits the queue of one socket.
 const SINKS: u16 = 16;
 const DRAIN_INTERVAL: Duration = Duration::from_millis(3);
 /// An Opus packet may be longer than one of G.711.

@@ -1,176 +1,176 @@
-//! What the owner of the registry does for it, and what it tells.
+//! Actions of the registry's owner, and its reports to the registry.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use threadbare_rtp::call::Side;
+use threadbare_rtp_types::side::Side;
 
 use super::id::{CallId, StreamId};
 use super::record::CallRecord;
 use super::spec::StreamSpec;
 
-/// What the registry's owner is to do, in this order.
+/// An action for the registry's owner. Actions must be taken in order.
 #[derive(Debug)]
 pub enum Action<P> {
-    /// Carry a stream from now on.
+    /// Start a stream.
     Create {
         /// Its name in later actions.
         stream: StreamId,
-        /// The call that it belongs to.
+        /// The call of the stream.
         call: CallId,
-        /// What to do.
+        /// The stream's specification.
         spec: Box<StreamSpec>,
-        /// Of side A and side B.
+        /// The ports of side A and side B.
         ports: [P; 2],
     },
-    /// The stream goes on by this specification.
+    /// Change a running stream.
     Update {
-        /// Which one.
+        /// The stream.
         stream: StreamId,
-        /// The whole of it.
+        /// The complete new specification.
         spec: Box<StreamSpec>,
     },
-    /// The stream ends; its ports are closed.
+    /// End a stream; its ports are closed.
     Remove {
-        /// Which one.
+        /// The stream.
         stream: StreamId,
     },
-    /// Something to be done once.
+    /// Give a stream a single command.
     Command {
-        /// To which stream.
+        /// The stream.
         stream: StreamId,
-        /// What.
+        /// The command.
         command: StreamCommand,
     },
     /// A call has ended. All of its streams were removed before.
     Ended {
-        /// What is known of it.
+        /// The record of the call.
         record: Box<CallRecord>,
     },
 }
 
-/// Something that a stream is to do once.
+/// A single command for a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StreamCommand {
-    /// Play to a party instead of what the other one sends. What is played to it ends.
+    /// Play media to a party in place of the other party's. It ends an earlier playback to that party.
     Play {
-        /// Who hears it.
+        /// The party that receives it.
         to: Side,
-        /// What.
+        /// The media.
         source: MediaSource,
-        /// How often, from 1.
+        /// Number of repetitions, from 1.
         times: u32,
-        /// No more than this on the whole, ms.
+        /// Longest total duration, ms.
         duration_ms: Option<u64>,
-        /// The frame to begin with, the first time.
+        /// The first frame of the first repetition.
         start_frame: u64,
     },
-    /// End what is played to a party.
+    /// End the playback to a party.
     StopPlay {
-        /// Who hears it.
+        /// The party that receives it.
         to: Side,
     },
-    /// A key pressed by a party, for the other one to hear.
+    /// Send a DTMF digit of one party to the other one.
     PlayKey {
-        /// Whose key it is.
+        /// The party whose digit it is.
         of: Side,
         /// 0 to 15: `0` to `9`, `*`, `#`, `A` to `D` (RFC 4733, section 3.2).
         key: u8,
-        /// How long, ms.
+        /// Duration, ms.
         duration_ms: u32,
-        /// How loud, dBm0; 0 or less.
+        /// Volume, dBm0; 0 or less.
         volume_dbm0: i8,
-        /// Before the next key, ms.
+        /// Pause before the next digit, ms.
         pause_ms: u32,
     },
-    /// Write the stream to a file, or go on with a recording that pauses.
+    /// Record the stream to a file, or resume a paused recording.
     StartRecording(Recording),
-    /// The recording pauses; its file stays open.
+    /// Pause the recording; its file stays open.
     PauseRecording,
-    /// The recording ends.
+    /// End the recording.
     StopRecording {
-        /// Its files are deleted.
+        /// Delete its files.
         discard: bool,
     },
 }
 
-/// What is played.
+/// A source for playback.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MediaSource {
-    /// A file of the machine.
+    /// A local file.
     File(String),
     /// The bytes of a file.
     Bytes(Arc<[u8]>),
 }
 
-/// How a call is recorded.
+/// The settings of a recording.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Recording {
-    /// The file's name as the request has it; `None`: one of the recorder's choice.
+    /// The file's name from the request. `None`: the recorder chooses it.
     pub destination: Option<String>,
-    /// The folder as the request has it; `None`: the recorder's.
+    /// The folder from the request. `None`: the recorder's.
     pub directory: Option<String>,
-    /// To be kept beside the recording.
+    /// Metadata to store with the recording.
     pub metadata: Option<String>,
 }
 
-/// When media of a stream arrived last, told some times a minute.
+/// The times of a stream's last media, reported a few times a minute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Media {
-    /// From side A and side B, ns on the registry's clock; `None`: none yet.
+    /// Times from side A and side B, ns on the registry's clock. `None`: no media yet.
     pub heard_ns: [Option<u64>; 2],
 }
 
 /// Counters of a stream, for `query` and `delete`.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct StreamStats {
-    /// Of side A and side B.
+    /// Counters of side A and side B.
     pub sides: [SideStats; 2],
 }
 
-/// Of what came from one party.
+/// Counters of the packets from one party.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SideStats {
     /// RTP, or datagrams.
     pub rtp: Counts,
     /// RTCP.
     pub rtcp: Counts,
-    /// When the last RTP packet came, ns on the registry's clock.
+    /// Time of the last RTP packet, ns on the registry's clock.
     pub heard_ns: Option<u64>,
-    /// Where RTP is sent: as learned, or as signalled.
+    /// Destination of RTP: learned, or signalled.
     pub rtp_to: Option<SocketAddr>,
-    /// Its sources of media, with their quality.
+    /// The party's media sources, with their quality.
     pub sources: Vec<SourceStats>,
 }
 
 /// Packets of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Taken.
+    /// Accepted packets.
     pub packets: u64,
-    /// Of them, headers included.
+    /// Bytes of those packets, headers included.
     pub bytes: u64,
-    /// Refused.
+    /// Refused packets.
     pub errors: u64,
 }
 
-/// The quality of one source's media, by the reports about it. The lowest and the highest are those with the lowest and highest mean
-/// opinion score.
+/// The quality of one media source, by the reports about it. The lowest and the highest report are those with the lowest and the
+/// highest mean opinion score.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SourceStats {
     /// Its SSRC.
     pub ssrc: u32,
-    /// How many reports there were.
+    /// Number of reports.
     pub samples: u32,
-    /// The means of all reports; `None`: there was none yet.
+    /// The means of all reports. `None`: no report has come yet.
     pub average: Option<Quality>,
-    /// The worst report, and when it came, ns on the registry's clock.
+    /// The worst report and its time, ns on the registry's clock.
     pub lowest: Option<(u64, Quality)>,
-    /// The best one.
+    /// The best report and its time.
     pub highest: Option<(u64, Quality)>,
 }
 
-/// Measures of a report.
+/// The measures of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Quality {
     /// Mean opinion score in tenths: 10 to 45.

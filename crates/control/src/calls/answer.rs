@@ -1,10 +1,11 @@
-//! Answers: the streams are specified, and the description for the author of the offer is written.
+//! Answers: specifies the streams, and writes the description for the author of the offer.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use threadbare_rtp::call::Side;
-use threadbare_rtp::leg::{Carries, Learn, PayloadMap};
+use threadbare_rtp_types::learn::Learn;
+use threadbare_rtp_types::payload_map::{Carries, PayloadMap};
+use threadbare_rtp_types::side::Side;
 
 use super::dialog::{AudioOffer, Dialog, Exchange, Local, Offered, Origin, Plan, Remote, Slot};
 use super::failure::Failure;
@@ -23,9 +24,9 @@ use crate::sdp::{Codec, Sdp};
 /// An answer that can be carried out.
 #[derive(Debug)]
 pub(super) struct Prepared {
-    /// By `m=` line of the offer; `None`: rejected.
+    /// One entry per `m=` line of the offer. `None`: rejected.
     pub(super) specs: Vec<Option<Box<StreamSpec>>>,
-    /// Of the author of the offer.
+    /// The origin for the author of the offer.
     pub(super) origin: Origin,
     pub(super) sdp: Sdp,
     pub(super) warnings: Warnings,
@@ -39,7 +40,8 @@ pub(super) fn prepare<P>(
     mut sdp: Sdp,
 ) -> Result<Prepared, Failure> {
     let (found, allowed) = (sdp.media.len(), exchange.media.len());
-    // Phones leave lines out that they refuse. All of them: no answer, and no reason to end what runs.
+    // Phones omit lines that they refuse. A description without any line does not count as an answer, and ends no
+    // running stream.
     if found > allowed || found == 0 && allowed > 0 {
         return Err(Failure::Lines { found, allowed });
     }
@@ -50,12 +52,12 @@ pub(super) fn prepare<P>(
     let mut warnings = Warnings::default();
     let mut answered = Vec::new();
     for (index, offered) in exchange.media.iter().enumerate() {
-        let reading = Reading {
+        let reader = LineReader {
             exchange,
             options,
             slot: slot_of(dialog, exchange, index),
         };
-        let read = reading.line(&sdp, index, offered, &mut warnings);
+        let read = reader.line(&sdp, index, offered, &mut warnings);
         answered.push(read.unwrap_or_else(|why| {
             warnings.reject(index, &why);
             Answered::Rejected
@@ -79,6 +81,10 @@ pub(super) fn prepare<P>(
             )
         })
         .collect();
+    // Line names (RFC 5888) that `generate-mid` gave to the other side are unknown to the offerer.
+    for (media, offered) in sdp.media.iter_mut().zip(&exchange.media) {
+        media.remove_attributes(|name, _| name == "mid" && !offered.has_mid);
+    }
     let origin = rewrite(&mut sdp, &lines, options, &dialog.party(author).origin);
     drop(lines);
     let specs = answered.into_iter().enumerate().map(|(index, one)| {
@@ -94,7 +100,7 @@ pub(super) fn prepare<P>(
     })
 }
 
-/// The ports that the stream has from this answer on.
+/// The ports of the stream after this answer.
 fn slot_of<'a, P>(
     dialog: &'a Dialog<P>,
     exchange: &'a Exchange<P>,
@@ -104,14 +110,15 @@ fn slot_of<'a, P>(
     fresh.or_else(|| dialog.slots.get(index)?.as_ref())
 }
 
-/// What the answer says of an `m=` line.
+/// The answer to one `m=` line.
 enum Answered {
     Rejected,
+    Direct,
     Packets { remotes: Box<[Remote; 2]> },
     Audio(Box<AnsweredAudio>),
 }
 
-/// The author of the offer first, the author of the answer behind.
+/// Both sides of the audio: the author of the offer, then the author of the answer.
 struct AnsweredAudio {
     remotes: [Remote; 2],
     accepted: Option<sdes::Accepted>,
@@ -124,16 +131,16 @@ struct AnsweredAudio {
     transport: Option<Transport>,
 }
 
-/// The context in which an `m=` line of an answer is read.
-struct Reading<'a, P> {
+/// The context for reading an `m=` line of an answer.
+struct LineReader<'a, P> {
     exchange: &'a Exchange<P>,
     options: &'a Options,
-    /// The ports that the stream has from this answer on.
+    /// The ports of the stream after this answer.
     slot: Option<&'a Slot<P>>,
 }
 
-impl<P> Reading<'_, P> {
-    /// Reads the line at this place.
+impl<P> LineReader<'_, P> {
+    /// Reads the `m=` line with this index.
     fn line(
         &self,
         sdp: &Sdp,
@@ -142,6 +149,10 @@ impl<P> Reading<'_, P> {
         warnings: &mut Warnings,
     ) -> Result<Answered, Unusable> {
         let section = &sdp.media[index];
+        let is_accepted = section.media_line().is_ok_and(|line| line.port != 0);
+        if matches!(offered.plan, Plan::Direct) && is_accepted {
+            return Ok(Answered::Direct);
+        }
         // An answer cannot accept a line that was not offered.
         let Some(slot) = self.slot.filter(|_| offered.is_carried()) else {
             return Ok(Answered::Rejected);
@@ -157,13 +168,13 @@ impl<P> Reading<'_, P> {
         if theirs.rtp.is_some_and(|rtp| Family::of(rtp.ip()) != family) {
             let (is, of_ports) = (line_family(&theirs), family.name());
             let what = format!(
-                "an address of {is}, where {of_ports} was offered: the address that its packets come from counts"
+                "an address of {is}, but {of_ports} was offered: the party's address is learned from its packets"
             );
             warnings.add(index, what);
             (theirs.rtp, theirs.rtcp) = (None, None);
         }
         let answered = match &offered.plan {
-            Plan::Rejected => Answered::Rejected,
+            Plan::Rejected | Plan::Direct => Answered::Rejected,
             Plan::Packets => Answered::Packets {
                 remotes: Box::new([offered.remote.clone(), theirs]),
             },
@@ -179,7 +190,7 @@ impl<P> Reading<'_, P> {
             }
         };
         let mux = match &answered {
-            Answered::Rejected => false,
+            Answered::Rejected | Answered::Direct => false,
             Answered::Packets { remotes } => has_mux(remotes),
             Answered::Audio(audio) => audio.mux[1],
         };
@@ -202,7 +213,7 @@ impl<P> Reading<'_, P> {
         if audio.transports[1].is_secure && their_keys.is_none() {
             let reason = answer
                 .refused
-                .unwrap_or_else(|| "the answer has no key for a suite that was offered".to_owned());
+                .unwrap_or_else(|| "the answer has no key for an offered suite".to_owned());
             return Err(Unusable::NoKey(reason));
         }
         if let Some(answered) = &their_keys
@@ -212,7 +223,7 @@ impl<P> Reading<'_, P> {
             let what = format!("a=crypto with {suite} under another tag than it was offered");
             warnings.add(index, what);
         }
-        // Opportunistic keys (RFC 8643) are used if either message says so, or if the answerer uses its own.
+        // Opportunistic keys (RFC 8643) are used if either description asks for them, or if the answerer uses its own.
         let is_opportunistic = !audio.transports[0].is_secure;
         let accepts = their_keys.is_some()
             || self.exchange.options.accepts_osrtp
@@ -242,10 +253,10 @@ impl<P> Reading<'_, P> {
     }
 }
 
-/// Audio of an answer.
+/// The audio part of an answer.
 struct Answer {
     theirs: Remote,
-    /// Why its first unusable key is not taken.
+    /// The reason for the refusal of its first unusable key.
     refused: Option<String>,
     codecs: Vec<Codec>,
     transport: Option<Transport>,
@@ -271,13 +282,14 @@ fn kept(codecs: Vec<Codec>, rules: &Rules) -> Vec<Codec> {
         .filter(|codec| !is_named(codec))
         .cloned()
         .collect();
-    match kept.iter().any(Codec::is_audio) {
-        true => kept,
-        false => codecs,
+    if kept.iter().any(Codec::is_audio) {
+        kept
+    } else {
+        codecs
     }
 }
 
-/// The line for the author of the offer.
+/// Writes the line for the author of the offer.
 fn line<'a, P>(
     answered: &'a Answered,
     offered: &'a Offered,
@@ -308,15 +320,17 @@ fn line<'a, P>(
                 },
                 codecs: answered.codecs.to_offerer.clone(),
                 mux: answered.mux[0],
+                shares_port: answered.mux[0],
                 cryptos: accepted.map(|one| one.to_value(&options.sdes)).collect(),
                 ptime_ms: audio.ptimes_ms[0],
             })
         }
+        (Answered::Direct, ..) => Line::Direct,
         _ => Line::Rejected(&offered.outline),
     }
 }
 
-/// The stream by side A and side B.
+/// Specifies the stream, for side A and side B.
 fn specified<P>(
     answered: Answered,
     dialog: &Dialog<P>,
@@ -326,13 +340,13 @@ fn specified<P>(
 ) -> Option<Box<StreamSpec>> {
     let author = exchange.author;
     let learning = [exchange.options.learning, options.learning];
-    // What both messages say of a side counts.
+    // Settings of a side apply from both descriptions.
     let learn = [
         learning[0].with(learning[1]).learn(true),
         learning[1].with(learning[0]).learn(true),
     ];
     let by_role = match answered {
-        Answered::Rejected => return None,
+        Answered::Rejected | Answered::Direct => return None,
         Answered::Packets { remotes } => {
             let mux = has_mux(&remotes);
             let side = |role: usize| SideSpec {
@@ -359,7 +373,7 @@ fn specified<P>(
         .iter_mut()
         .zip(before.iter().flat_map(|spec| &spec.sides))
     {
-        // An address of hold says nothing of where the party is.
+        // A hold address does not tell where the party is.
         side.rtp = side.rtp.or(before.rtp);
         side.rtcp = side.rtcp.or(before.rtcp);
     }
@@ -367,11 +381,12 @@ fn specified<P>(
         kind,
         sides,
         tos: options.tos.after(dialog.tos),
+        echoes: false,
         copies: None,
     }))
 }
 
-/// Of media that are only relayed, the attribute passes: the parties multiplex if both of them have it (RFC 5761, section 5.1.1).
+/// Media that are only relayed keep the attribute: the parties multiplex if both have it (RFC 5761, section 5.1.1).
 fn has_mux(remotes: &[Remote; 2]) -> bool {
     remotes.iter().all(|remote| remote.has_mux)
 }
@@ -386,17 +401,17 @@ fn base(remote: &Remote, learn: Learn) -> SideSpec {
     }
 }
 
-/// Where a party receives RTCP.
+/// The address at which a party receives RTCP.
 fn rtcp(remote: &Remote, mux: bool) -> Option<SocketAddr> {
     if mux { remote.rtp } else { remote.rtcp }
 }
 
-/// `role` 0: the author of the offer.
+/// Specifies a side of the audio. `role` 0: the author of the offer.
 fn audio_side(answered: &AnsweredAudio, role: usize, learn: Learn, rules: &Rules) -> SideSpec {
     let maps = &answered.maps[role];
     let remote = &answered.remotes[role];
     let asked = answered.ptimes_ms[role];
-    // Packets made anew are as long as their receiver wants them; others stay.
+    // New packets have the length that their receiver wants; forwarded packets keep theirs.
     let from = [
         &answered.codecs.from_answerer,
         &answered.codecs.from_offerer,
@@ -451,7 +466,7 @@ fn is_possible(packet_ms: u32, takes: &Arc<PayloadMap>) -> bool {
     }
 }
 
-/// What a datagram of Ethernet leaves beside the headers of IPv6, UDP and RTP, and the tag of SRTP.
+/// Payload of an Ethernet datagram, without the headers of IPv6, UDP and RTP and the SRTP tag.
 const PAYLOAD_BYTES_MAX: usize = 1400;
 
 fn bitrate(codec: &Codec, rules: &Rules) -> Option<u32> {

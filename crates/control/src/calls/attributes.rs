@@ -1,4 +1,4 @@
-//! `sdp-attr`: attributes of the outgoing description that the request adds, removes and replaces. "It's just a text manipulation."
+//! `sdp-attr`: attributes of the outgoing description that a request adds, removes or replaces. "It's just a text manipulation."
 
 use crate::ng::{Dictionary, Refusal, Request, Value};
 use crate::sdp::{Sdp, Section};
@@ -7,17 +7,17 @@ use crate::sdp::{Sdp, Section};
 #[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Edits(Vec<(Level, Edit)>);
 
-/// Of a request: scripts have some five.
+/// Limit per request: scripts use about five.
 const EDITS_MAX: usize = 256;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 enum Level {
     Session,
-    /// Of this kind.
+    /// All media of this kind.
     Media(#[serde(with = "crate::mirror")] crate::mirror::Word),
 }
 
-/// Attributes are those behind `a=`.
+/// An edit of attributes, written without `a=`.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 enum Edit {
     Add(String),
@@ -33,10 +33,10 @@ const LEVELS: &[(&str, Level)] = &[
 ];
 
 impl Edits {
-    /// Reads the key of a request.
+    /// Reads the edits of a request.
     ///
     /// # Errors
-    /// It is no dictionary of levels, commands and values.
+    /// If the value is not a dictionary of levels, commands and values.
     pub(super) fn of(request: &Request) -> Result<Edits, Refusal> {
         let mut edits = Edits::default();
         let levels = match request.keys().get(KEY) {
@@ -87,7 +87,7 @@ impl Edits {
                 Ok(())
             }
             b"substitute" => {
-                // One pair, or a list of them. "only first two values will be taken".
+                // One pair, or a list of pairs. "only first two values will be taken".
                 let pairs = match values {
                     [Value::List(_), ..] => values,
                     _ => &[Value::List(values.to_vec())],
@@ -107,7 +107,7 @@ impl Edits {
         }
     }
 
-    /// Edits a description that is ready to be sent.
+    /// Edits a finished description.
     pub(super) fn apply(&self, sdp: &mut Sdp) {
         for (level, edit) in &self.0 {
             match level {
@@ -168,7 +168,8 @@ fn joined(name: &str, value: &str) -> String {
     }
 }
 
-/// "the attribute `a=foo:bar baz quuz` would match any of `foo`, `foo:bar`, or `foo:bar baz quuz`". An older page has `ssrc:` for all of that name.
+/// "the attribute `a=foo:bar baz quuz` would match any of `foo`, `foo:bar`, or `foo:bar baz quuz`". An older page has `ssrc:` for
+/// all attributes of that name.
 fn is_meant(attribute: &str, pattern: &str) -> bool {
     let Some(rest) = attribute.strip_prefix(pattern) else {
         return false;

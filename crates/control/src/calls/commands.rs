@@ -1,6 +1,6 @@
-//! Requests about the media of calls that are up: block, silence, play, record.
+//! Requests about the media of running calls: block, silence, play, record.
 
-use threadbare_rtp::call::Side;
+use threadbare_rtp_types::side::Side;
 
 use super::action::{MediaSource, StreamCommand};
 use super::dialog::{Dialog, Mutes, Party};
@@ -13,7 +13,7 @@ use super::{Action, CallId, Calls, Outcome};
 use crate::ng::{Command, Dictionary, Refusal, Reply, Request, Value};
 use crate::text::shown;
 
-/// Whom a request is about: the whole call, or sides of its dialogs.
+/// The parties of a request: the whole call, or sides of its dialogs.
 enum Chosen {
     Call,
     Sides(Vec<(usize, Side)>),
@@ -49,15 +49,24 @@ fn choose<P>(call: &Live<P>, request: &Request) -> Result<Chosen, Failure> {
     if found.is_empty() {
         return Err(Failure::NoParty { key, value });
     }
-    // "To select just one media flow [...] a destination call participant must be specified".
+    // Some programs name the selected party twice: this selects nothing more.
     if let Some(tag) = optional(request, "to-tag")? {
-        found.retain(|(at, side)| call.dialogs[*at].party(side.other()).has_tag(tag));
+        found.retain(|(at, _)| {
+            let dialog = &call.dialogs[*at];
+            Side::BOTH
+                .iter()
+                .any(|side| dialog.party(*side).has_tag(tag))
+        });
         if found.is_empty() {
             let (key, value) = ("to-tag", shown(tag));
             return Err(Failure::NoParty { key, value });
         }
     } else if let Some(label) = request.text("to-label")? {
-        found.retain(|(at, side)| has_label(&call.dialogs[*at], side.other(), label));
+        found.retain(|(at, _)| {
+            Side::BOTH
+                .iter()
+                .any(|side| has_label(&call.dialogs[*at], *side, label))
+        });
         if found.is_empty() {
             let (key, value) = ("to-label", shown(label.as_bytes()));
             return Err(Failure::NoParty { key, value });
@@ -74,7 +83,7 @@ fn is_all(request: &Request) -> Result<bool, Refusal> {
             ("none", false),
             ("all", true),
             ("offer-answer", true),
-            // There are no other flows.
+            // No other flows exist.
             ("except-offer-answer", false),
             ("flows", true),
         ],
@@ -131,7 +140,7 @@ impl<P> Calls<P> {
 }
 
 impl<P> Calls<P> {
-    /// Media may be played to the author of an offer before the answer: its streams begin.
+    /// Starts the early streams if the author of an offer is to hear a playback before the answer.
     fn prepare_to_play(&mut self, id: &CallId, request: &Request) -> Result<(), Failure> {
         Play::of(request)?;
         let Some(call) = self.calls.get(id) else {
@@ -147,7 +156,7 @@ impl<P> Calls<P> {
     }
 }
 
-/// Changes what is taken from the call, or from parties of it.
+/// Blocks or silences media of the call or of some parties, or ends that.
 fn mute<P>(
     call: &mut Live<P>,
     request: &Request,
@@ -176,7 +185,7 @@ fn mute<P>(
     Ok(())
 }
 
-/// A command for each audio stream of the chosen parties.
+/// Creates a command for each audio stream of the selected parties.
 fn told<P>(
     call: &Live<P>,
     request: &Request,
@@ -205,13 +214,14 @@ fn told<P>(
             }
         }
     }
-    match actions.is_empty() {
-        true => Err(Failure::NoMedia),
-        false => Ok(actions),
+    if actions.is_empty() {
+        Err(Failure::NoMedia)
+    } else {
+        Ok(actions)
     }
 }
 
-/// A key to play.
+/// A DTMF digit to send.
 struct Key {
     key: u8,
     duration_ms: u32,
@@ -274,7 +284,7 @@ fn key_of(code: &Value) -> Option<u8> {
     }
 }
 
-/// In the order of their events (RFC 4733, section 3.2).
+/// The keys in the order of their events (RFC 4733, section 3.2).
 const KEYS: &str = "0123456789*#ABCD";
 
 /// Media to play.
@@ -285,7 +295,7 @@ struct Play {
     start_frame: u64,
 }
 
-/// Plays of a file, by one request.
+/// Limit of a file's repetitions in one request.
 const TIMES_MAX: i64 = 1_000_000;
 
 impl Play {
@@ -324,7 +334,7 @@ impl Play {
     }
 }
 
-/// Begins, pauses or ends the recording of the whole call.
+/// Starts, pauses or ends the recording of the whole call.
 fn record<P>(call: &mut Live<P>, request: &Request) -> Result<Vec<Action<P>>, Failure> {
     let pauses = request.has_flag("pause")
         || request.one_of("pause", &[("yes", true), ("no", false)])? == Some(true);
@@ -351,7 +361,7 @@ fn record<P>(call: &mut Live<P>, request: &Request) -> Result<Vec<Action<P>>, Fa
 }
 
 impl<P> Live<P> {
-    /// A command for each stream.
+    /// Creates the command for each stream.
     pub(super) fn to_all(&self, command: &StreamCommand) -> Vec<Action<P>> {
         let originals = self.dialogs.iter().filter(|one| !one.is_copy());
         let streams = originals.flat_map(Dialog::streams);
@@ -362,7 +372,7 @@ impl<P> Live<P> {
         all.collect()
     }
 
-    /// Tells the streams whose parties are muted otherwise than before.
+    /// Updates the streams whose parties' mutes have changed.
     pub(super) fn refresh(&mut self) -> Vec<Action<P>> {
         let mutes = self.mutes_of_all();
         let mut actions = Vec::new();
@@ -372,7 +382,7 @@ impl<P> Live<P> {
                     continue;
                 };
                 let before = spec.clone();
-                mutes.apply(&dialog.parties, spec);
+                mutes.apply(&dialog.parties, dialog.echo, spec);
                 if *spec != before {
                     let (stream, spec) = (slot.stream, spec.clone());
                     actions.push(Action::Update { stream, spec });
@@ -390,7 +400,7 @@ impl<P> Live<P> {
     }
 }
 
-/// What is taken from all parties of a call.
+/// The mutes of all parties of a call.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MutesOfAll {
     mutes: Mutes,
@@ -398,11 +408,19 @@ pub(super) struct MutesOfAll {
 }
 
 impl MutesOfAll {
-    /// With what is taken from each.
-    pub(super) fn apply(self, parties: &[Party; 2], spec: &mut StreamSpec) {
-        let (all, drops) = (self.mutes, self.drops_traffic);
-        for (side, party) in spec.sides.iter_mut().zip(parties) {
+    /// Applies them together with each party's own mutes.
+    pub(super) fn apply(
+        self,
+        parties: &[Party; 2],
+        echo: Option<[bool; 2]>,
+        spec: &mut StreamSpec,
+    ) {
+        let all = self.mutes;
+        spec.echoes = echo.is_some_and(|heard| heard.contains(&true));
+        let heard = echo.unwrap_or([true; 2]);
+        for ((side, party), is_heard) in spec.sides.iter_mut().zip(parties).zip(heard) {
             let own = party.mutes;
+            let drops = self.drops_traffic || !is_heard;
             side.is_blocked = all.is_blocked || own.is_blocked || drops;
             side.is_silenced = all.is_silenced || own.is_silenced;
             side.blocks_keys = all.blocks_keys || own.blocks_keys || drops;

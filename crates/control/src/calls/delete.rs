@@ -14,13 +14,13 @@ const DELETE_DELAY_S: std::ops::RangeInclusive<i64> = 0..=86_400;
 
 /// "This list is limited to 32 elements by default."
 const LIST_DEFAULT: i64 = 32;
-/// A reply with more does not fit any datagram.
+/// A longer reply does not fit a datagram.
 const LIST_MAX: i64 = 4096;
 
-/// For how long a branch may ring: "The timer MUST be larger than 3 minutes" (RFC 3261, section 16.6, timer C).
+/// How long a branch may ring: "The timer MUST be larger than 3 minutes" (RFC 3261, section 16.6, timer C).
 const RINGING_NS: u64 = 180_000_000_000;
 
-/// Which dialogs of a call a request is about. All names need not be there.
+/// The dialogs of a call that a request names. Each name is optional.
 #[derive(Debug, Clone, Copy)]
 struct Chosen<'a> {
     from: Option<&'a [u8]>,
@@ -37,7 +37,7 @@ impl<'a> Chosen<'a> {
         })
     }
 
-    /// The places of the dialogs.
+    /// The indices of the dialogs.
     fn find<P>(&self, call: &Live<P>) -> Vec<usize> {
         let places = |is_meant: &dyn Fn(&Dialog<P>) -> bool| {
             let all = call.dialogs.iter().enumerate();
@@ -46,7 +46,8 @@ impl<'a> Chosen<'a> {
         };
         if let Some(branch) = self.branch {
             let found = places(&|one| one.has_branch(branch));
-            // An unknown branch without a tag does not mean the whole call: some proxies name a failed branch so.
+            // An unknown branch without a tag does not mean the whole call: some proxies name a failed branch in this
+            // way.
             if !found.is_empty() || self.from.is_none() {
                 return found;
             }
@@ -63,15 +64,15 @@ impl<'a> Chosen<'a> {
             return places(&|one| is_of(one, from));
         };
         let found = places(&|one| is_of(one, from) && is_of(one, to));
-        match found.is_empty() {
-            false => found,
-            // Nobody has answered yet.
-            true => places(&|one| is_of(one, from) && one.parties[1].tag.is_none()),
+        if !found.is_empty() {
+            found
+        } else {
+            places(&|one| is_of(one, from) && one.parties[1].tag.is_none())
         }
     }
 
-    /// Unanswered dialogs of a caller whose answered dialog is among `ended`. Without a branch, the request may end the whole call, or one branch
-    /// that failed. In the second case, the others still ring.
+    /// Unanswered dialogs of a caller whose answered dialog is among `ended`. Without a branch, the request ends either the whole
+    /// call or one failed branch. In the second case, the other branches still ring.
     fn find_left<P>(&self, call: &Live<P>, ended: &[usize]) -> Vec<usize> {
         if self.to.is_none() || self.branch.is_some() {
             return Vec::new();
@@ -110,7 +111,7 @@ impl<P> Calls<P> {
             found => {
                 let what = match found {
                     Some(_) => "the call has no such dialog: expected its tags or its branch",
-                    None => "there is no such call: expected that of a call that was offered",
+                    None => "no such call: expected the Call-ID of an offered call",
                 };
                 let reason = format!("call-id {}: {what}", shown(name));
                 return Ok(Outcome::Reply(not_found(request, reason)));
@@ -124,7 +125,7 @@ impl<P> Calls<P> {
             }
         }
         if delay_ns == 0 {
-            // From behind: the places before stay.
+            // In reverse order, so that the remaining indices stay valid.
             for at in places.iter().rev() {
                 self.end_dialog(now_ns, &id, *at, EndReason::Deleted);
             }
@@ -171,7 +172,7 @@ impl<P> Calls<P> {
 }
 
 impl<P> Dialog<P> {
-    /// Ends the dialog then; a second request does not put the end off.
+    /// Ends the dialog at that time. A second request does not postpone it.
     fn delete_at(&mut self, due_ns: u64) {
         let due_ns = self.delete_ns.map_or(due_ns, |before| before.min(due_ns));
         self.delete_ns = Some(due_ns);

@@ -1,9 +1,9 @@
-//! Two parties, and what is agreed on between them.
+//! Two parties, and their agreement.
 
 use std::net::{IpAddr, SocketAddr};
 
-use threadbare_rtp::call::Side;
-use threadbare_rtp::srtp::Crypto;
+use threadbare_rtp_types::side::Side;
+use threadbare_rtp_types::srtp::Crypto;
 
 use super::id::StreamId;
 use super::options::Options;
@@ -17,34 +17,38 @@ use crate::sdp::{Direction, MediaOutline};
 /// A SIP tag or branch. Any bytes.
 pub(super) type Tag = Box<[u8]>;
 
-/// Two parties of a call: one that offered first, side A, and one that answers.
+/// Two parties of a call: side A offered first, and side B answers.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 #[serde(bound = "")]
 pub(super) struct Dialog<P> {
     pub(super) branch: Option<Tag>,
     pub(super) parties: [Party; 2],
-    /// By `m=` line.
+    /// One entry per `m=` line.
     pub(super) slots: Vec<Option<Slot<P>>>,
-    /// The last offer. It stays after its answer, as an answer comes more than once: early, final, and from several parties.
+    /// The last offer. It is kept after its answer, because several answers may come: early ones, a final one, and those of
+    /// several parties.
     pub(super) offer: Option<Exchange<P>>,
     pub(super) is_answered: bool,
-    /// When the last offer came that is not answered yet.
+    /// Time of the last unanswered offer.
     pub(super) offered_ns: u64,
-    /// When the dialog ends as `delete` asked for.
+    /// Time at which `delete` ends the dialog.
     pub(super) delete_ns: Option<u64>,
     pub(super) tos: Option<u8>,
-    /// By `m=` line: what a subscription copies. None of a dialog between two parties.
+    /// `media-echo`: whether side A and side B hear themselves. In that case neither hears the other party. `None`: the parties
+    /// hear each other.
+    pub(super) echo: Option<[bool; 2]>,
+    /// The streams that a subscription copies, one entry per `m=` line. It is empty in a dialog between two parties.
     pub(super) copies: Vec<Copied>,
-    /// Side A sends to whoever subscribes, and nobody is side B.
+    /// Side A sends to its subscribers, and side B is absent.
     pub(super) is_publication: bool,
 }
 
 /// One of the parties.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Party {
-    /// `None`: not known yet.
+    /// `None`: still unknown.
     pub(super) tag: Option<Tag>,
-    /// Of others that have answered before: a proxy behind has forked.
+    /// Tags of parties that answered before: a later proxy forked the call.
     pub(super) earlier_tags: Vec<Tag>,
     pub(super) label: Option<String>,
     pub(super) created_ns: u64,
@@ -53,14 +57,14 @@ pub(super) struct Party {
     pub(super) mutes: Mutes,
 }
 
-/// A side's interface and family.
+/// A side's interface and address family.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Place {
     pub(super) interface: InterfaceName,
     pub(super) family: Family,
 }
 
-/// What commands have taken from a party.
+/// The mutes of a party.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Mutes {
     pub(super) is_blocked: bool,
@@ -68,10 +72,10 @@ pub(super) struct Mutes {
     pub(super) blocks_keys: bool,
 }
 
-/// What the descriptions that a party gets have in common.
+/// The part that all descriptions to a party share.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Origin {
-    /// The first one's `o=`.
+    /// The `o=` line of the first description.
     pub(super) line: Option<String>,
     pub(super) username: Option<String>,
     pub(super) session_name: Option<String>,
@@ -86,19 +90,19 @@ pub(super) struct Origin {
 pub(super) struct Slot<P> {
     pub(super) stream: StreamId,
     pub(super) kind: StreamKind,
-    /// Such as `audio`.
+    /// The kind of media, for example `audio`.
     pub(super) media: String,
     pub(super) local: [Local; 2],
-    /// Until the stream begins.
+    /// The ports, until the stream starts.
     #[serde(skip)]
     pub(super) ports: Option<[P; 2]>,
-    /// Of the stream, once it has begun.
+    /// The specification of the stream, after it has started.
     #[serde(with = "crate::mirror")]
     pub(super) running: Option<Box<StreamSpec>>,
 }
 
 impl<P> Slot<P> {
-    /// Whether the stream can be carried by these ports.
+    /// Whether these ports can carry the stream.
     pub(super) fn fits(&self, kind: StreamKind, wanted: &[PortRequest; 2]) -> bool {
         let one = |(local, wanted): (&Local, &PortRequest)| {
             let has = &local.request;
@@ -110,7 +114,7 @@ impl<P> Slot<P> {
     }
 }
 
-/// What a party is told of its ports.
+/// The addresses that a party gets for its ports.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Local {
     pub(super) request: PortRequest,
@@ -118,7 +122,7 @@ pub(super) struct Local {
     pub(super) rtcp: Option<SocketAddr>,
 }
 
-/// An offer, and what its answer needs of it.
+/// An offer, and all that its answer needs.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 #[serde(bound = "")]
 pub(super) struct Exchange<P> {
@@ -127,9 +131,9 @@ pub(super) struct Exchange<P> {
     pub(super) branch: Option<Tag>,
     pub(super) options: Options,
     pub(super) media: Vec<Offered>,
-    /// By `m=` line: ports that take the place of the slot's when the answer comes.
+    /// Ports that replace the slot's when the answer comes, one entry per `m=` line.
     pub(super) fresh: Vec<Option<Slot<P>>>,
-    /// Of side A and side B, from the answer on.
+    /// The places of side A and side B after the answer.
     pub(super) places: [Place; 2],
     pub(super) is_answered: bool,
 }
@@ -137,20 +141,24 @@ pub(super) struct Exchange<P> {
 /// An `m=` line of an offer.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 pub(super) struct Offered {
-    /// As the author wrote it.
+    /// The line as its author wrote it.
     pub(super) outline: MediaOutline,
+    /// Whether the author names the line (RFC 5888).
+    pub(super) has_mid: bool,
     pub(super) remote: Remote,
     pub(super) plan: Plan,
 }
 
-/// What is done with it.
+/// The treatment of a line.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 pub(super) enum Plan {
-    /// By its author, or because it is not carried.
+    /// Rejected by its author, or not supported.
     Rejected,
-    /// Datagrams.
+    /// The parties connect to each other by TCP: the line is forwarded unchanged.
+    Direct,
+    /// Relayed as datagrams.
     Packets,
-    /// Audio.
+    /// Relayed as audio.
     Audio(Box<AudioOffer>),
 }
 
@@ -158,31 +166,33 @@ pub(super) enum Plan {
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 pub(super) struct AudioOffer {
     pub(super) codecs: codec::Offer,
-    /// Of the author, and of what went out.
+    /// The author's transport, and the offered one.
     pub(super) transports: [Transport; 2],
     pub(super) accepted: Option<Accepted>,
     pub(super) own: Vec<Own>,
-    /// Towards the author, and offered to the other side.
+    /// Multiplexing towards the author, and as offered to the other side.
     pub(super) mux: [bool; 2],
-    /// The other side is not asked.
+    /// Multiplexing is required of the other side.
     pub(super) requires_mux: bool,
-    /// Milliseconds of audio in packets to the author, and to the other side; `None`: not by request.
+    /// Requested packet times towards the author and the other side, ms. `None`: the request sets none.
     pub(super) ptimes_ms: [Option<u32>; 2],
 }
 
-/// What a description says of where its author is.
+/// A party's addresses and settings from its description.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Remote {
     pub(super) rtp: Option<SocketAddr>,
-    /// The separate address of RTCP, also if `has_mux`: the other side may refuse to multiplex.
+    /// The separate address for RTCP. It is also set with `has_mux`, because the other side may refuse to multiplex.
     pub(super) rtcp: Option<SocketAddr>,
-    /// Without an address of hold.
+    /// The address family, also of a hold address. `None`: the description has a host name.
+    pub(super) family: Option<Family>,
+    /// The direction, regardless of a hold address.
     pub(super) direction: Direction,
-    /// The old way to hold: the address of all zeros.
+    /// The old form of hold: an address of all zeros.
     pub(super) is_zero: bool,
     pub(super) has_mux: bool,
     pub(super) ptime_ms: Option<u32>,
-    /// The highest bit rate of Opus that it takes.
+    /// The highest bit rate of Opus that the party accepts.
     pub(super) opus_bps_max: Option<u32>,
     #[serde(with = "crate::mirror")]
     pub(super) cryptos: Vec<Crypto>,
@@ -204,7 +214,7 @@ impl Party {
         self.tag.as_deref() == Some(tag) || earlier
     }
 
-    /// The party that answered has this tag; one that answered before had another.
+    /// Sets the tag of the party that answered; an earlier party had another tag.
     pub(super) fn set_tag(&mut self, tag: &[u8]) {
         if self.tag.as_deref() == Some(tag) {
             return;
@@ -219,7 +229,7 @@ impl Party {
     }
 }
 
-/// Parties that have answered one offer: proxies ring some five phones at once.
+/// Limit of parties that answer one offer: proxies ring about five phones at once.
 const EARLIER_TAGS_MAX: usize = 16;
 
 impl<P> Dialog<P> {
@@ -241,20 +251,20 @@ impl<P> Dialog<P> {
         self.branch.as_deref() == Some(branch) || of_offer == Some(branch)
     }
 
-    /// Whether none of its offers had a branch.
+    /// Whether none of the dialog's offers had a branch.
     pub(super) fn is_without_branch(&self) -> bool {
         let of_offer = self.offer.as_ref().and_then(|offer| offer.branch.as_ref());
         self.branch.is_none() && of_offer.is_none()
     }
 
-    /// The side of `from` if these are the tags of the two.
+    /// The side of `from`, if these are the tags of the two parties.
     pub(super) fn side_of_both(&self, from: &[u8], to: &[u8]) -> Option<Side> {
         let is_it =
             |side: &Side| self.party(*side).has_tag(from) && self.party(side.other()).has_tag(to);
         Side::BOTH.into_iter().find(is_it)
     }
 
-    /// Where a party has said that it receives media.
+    /// The addresses at which a party receives media, from its descriptions.
     pub(super) fn remote_ips(&self, side: Side) -> impl Iterator<Item = IpAddr> {
         let offer = self.offer.iter().filter(move |offer| offer.author == side);
         let offered = offer
@@ -269,7 +279,7 @@ impl<P> Dialog<P> {
         offered.chain(running).map(|address| address.ip())
     }
 
-    /// Streams that have begun.
+    /// The streams that have started.
     pub(super) fn streams(&self) -> impl Iterator<Item = &Slot<P>> {
         self.slots
             .iter()
@@ -279,7 +289,7 @@ impl<P> Dialog<P> {
 }
 
 impl Offered {
-    /// The protocol of a side.
+    /// The transport protocol of a side.
     pub(super) fn protocol_of<P>(&self, side: Side, dialog: &Dialog<P>) -> String {
         let author = dialog.offer.as_ref().map(|offer| offer.author);
         match &self.plan {

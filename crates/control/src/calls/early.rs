@@ -1,11 +1,12 @@
 //! Media before the answer: ringback and announcements for the party that offers.
 //!
-//! Its address and codecs are known from the offer. The stream begins as if the other party had answered with a supported codec, and without an
-//! address: nothing is sent to that party, and nothing is taken from it. The answer, when it comes, changes the stream like any later answer.
+//! The offer tells its author's address and codecs. The stream starts as if the other party had answered with a supported codec
+//! but without an address. So nothing is sent to that party or accepted from it. The answer then changes the stream like any
+//! later answer.
 
 use std::fmt::Write;
 
-use threadbare_rtp::call::Side;
+use threadbare_rtp_types::side::Side;
 
 use super::dialog::{Dialog, Exchange, Offered, Plan};
 use super::live::Live;
@@ -15,7 +16,7 @@ use crate::codec::is_supported;
 use crate::sdp::Sdp;
 
 impl<P> Calls<P> {
-    /// Begins the audio streams of a dialog whose offer has no answer.
+    /// Starts the audio streams of a dialog whose offer has no answer.
     pub(super) fn begin_early(&mut self, id: &CallId, at: usize) {
         let dialog = self.calls.get(id).and_then(|call| call.dialogs.get(at));
         let Some(dialog) = dialog else {
@@ -45,7 +46,7 @@ impl<P> Calls<P> {
             let Some(mut spec) = spec else {
                 continue;
             };
-            mutes.apply(&dialog.parties, &mut spec);
+            mutes.apply(&dialog.parties, dialog.echo, &mut spec);
             let changed = take_over(dialog, index, Some(spec));
             let (actions, streams) = (&mut self.actions, &mut self.streams);
             carry_out(actions, streams, id, changed, recording.as_ref());
@@ -54,7 +55,7 @@ impl<P> Calls<P> {
 }
 
 impl<P> Live<P> {
-    /// The latest dialog among these whose offer has no answer and whose streams have not begun, if the side is its author's.
+    /// The latest of these dialogs that has an unanswered offer by this side and no started streams.
     pub(super) fn find_early(&self, sides: &[(usize, Side)]) -> Option<usize> {
         let is_early = |(at, side): &&(usize, Side)| {
             let offer = self.dialogs[*at].unanswered();
@@ -66,7 +67,7 @@ impl<P> Live<P> {
 }
 
 impl<P> Dialog<P> {
-    /// The first offer, if it has no answer and no stream has begun.
+    /// The first offer, if it has no answer and no stream has started.
     fn unanswered(&self) -> Option<&Exchange<P>> {
         let offer = self.offer.as_ref()?;
         let is_new = !self.is_answered && self.streams().next().is_none();
@@ -74,7 +75,7 @@ impl<P> Dialog<P> {
     }
 }
 
-/// The answer that the other party might give.
+/// An answer as the other party could give it.
 fn expected<P>(exchange: &Exchange<P>) -> String {
     let mut sdp =
         "v=0\r\no=- 1 1 IN IP4 127.0.0.1\r\ns=-\r\nc=IN IP4 127.0.0.1\r\nt=0 0\r\n".to_owned();
@@ -85,9 +86,9 @@ fn expected<P>(exchange: &Exchange<P>) -> String {
                 let codec = codecs.find(|codec| codec.is_audio() && is_supported(codec));
                 codec.map(|codec| (audio, codec))
             }
-            Plan::Packets | Plan::Rejected => None,
+            Plan::Packets | Plan::Rejected | Plan::Direct => None,
         };
-        // Writing to a text does not fail.
+        // Writing to a string does not fail.
         let _ = match audio {
             Some((audio, codec)) => {
                 let (number, protocol) = (codec.payload_type.0, audio.transports[1].name());

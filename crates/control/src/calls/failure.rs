@@ -1,10 +1,10 @@
-//! Why a request about a call is refused.
+//! Reasons for the refusal of a request about a call.
 
 use super::ports::NoPorts;
 use crate::ng::{Refusal, Reply};
 use crate::sdp::SdpError;
 
-/// Why a request is refused: the text of `error-reason`.
+/// The reason for the refusal of a request: the text of `error-reason`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Failure {
     #[error(transparent)]
@@ -13,39 +13,37 @@ pub(super) enum Failure {
     Sdp(#[from] SdpError),
     #[error(transparent)]
     Ports(#[from] NoPorts),
-    /// All reasons, each with its line.
-    #[error("no m= line can be used: {0}")]
+    /// No line can be carried; it has each line's reason.
+    #[error("no m= line is usable: {0}")]
     NoLine(String),
-    #[error("call-id {0}: there is no such call: expected that of a call that was offered")]
+    #[error("call-id {0}: no such call: expected the Call-ID of an offered call")]
     NoCall(String),
     #[error(
         "{key} {value}: the call has no such party: expected one of its tags, labels or addresses"
     )]
     NoParty { key: &'static str, value: String },
-    #[error(
-        "from-tag {0}: there is no offer of this party to answer: expected the tag of an offer"
-    )]
+    #[error("from-tag {0}: this party has no offer to answer: expected the tag of an offer")]
     NoOffer(String),
     #[error(
         "the SDP has {found} m= lines, its offer {allowed}: expected as many (RFC 3264, section 6)"
     )]
     Lines { found: usize, allowed: usize },
-    #[error("{what}: {found} are there: at most {allowed} are allowed")]
+    #[error("{what}: found {found}: expected at most {allowed}")]
     TooMany {
         what: &'static str,
         found: usize,
         allowed: usize,
     },
-    #[error("no audio of this party runs: expected a call that was answered")]
+    #[error("this party has no running audio: expected an answered call")]
     NoMedia,
     #[error("{0:?} is not supported: expected one of the commands in docs/ng.md")]
     NotDone(&'static str),
-    /// Where to, and in which form, is a setting of that relay's recording daemon, and not of the request.
+    /// That relay's recording daemon is configured with the destination and the format; the request does not have them.
     #[error(
-        "{0:?} is not supported: there is no daemon to forward PCM to: expected \"subscribe request\" for RTP as it comes, or \"start recording\" for a file"
+        "{0:?} is not supported: there is no daemon to forward PCM to: expected \"subscribe request\" for RTP, or \"start recording\" for a file"
     )]
     NoForwarding(&'static str),
-    /// No more calls at present.
+    /// No more calls are accepted at present.
     #[error("{0}")]
     Limit(String),
 }

@@ -3,18 +3,18 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// A stream of the media plane. Never used twice.
+/// A stream of the media plane. A number is never used twice.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
 )]
 pub struct StreamId(pub u64);
 
-/// A SIP Call-ID, or what a program uses as one. Any bytes.
+/// A SIP Call-ID, or a program's equivalent. Any bytes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct CallId(pub Arc<[u8]>);
 
 impl CallId {
-    /// The name as a request has it.
+    /// The name in a request.
     #[must_use]
     pub fn new(bytes: &[u8]) -> CallId {
         CallId(bytes.into())

@@ -1,4 +1,4 @@
-//! A call: its dialogs, and when it ends by itself.
+//! A live call: its dialogs, and its time-outs.
 
 use super::action::Recording;
 use super::dialog::{Dialog, Mutes};
@@ -7,7 +7,7 @@ use super::names::Tags;
 use super::record::{EndReason, StreamRecord};
 use super::settings::Timeouts;
 
-/// A call that lives.
+/// A live call.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 #[serde(bound = "")]
 pub(super) struct Live<P> {
@@ -15,27 +15,38 @@ pub(super) struct Live<P> {
     pub(super) created_ns: u64,
     pub(super) signalled_ns: u64,
     pub(super) answered_ns: Option<u64>,
-    /// When media came last.
+    /// Time of the last media.
     pub(super) heard_ns: Option<u64>,
     /// In the order of their first offers.
     pub(super) dialogs: Vec<Dialog<P>>,
-    /// Of all parties, beside their own.
+    /// Mutes of all parties, in addition to their own.
     pub(super) mutes: Mutes,
     /// All media are dropped.
     pub(super) drops_traffic: bool,
     pub(super) recording: Option<Recording>,
     pub(super) is_paused: bool,
     pub(super) metadata: Option<String>,
-    /// When the timer is set to.
+    /// Time of the call's timer.
     #[serde(skip)]
     pub(super) timer_ns: Option<u64>,
+    /// The call's part of the totals.
+    #[serde(skip)]
+    pub(super) taken: Taken,
     /// Streams that have ended.
     pub(super) past: Vec<StreamRecord>,
 }
 
-/// Of a call: forks on the proxy, and transfers. Each has ports.
+/// Streams that have ports.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Taken {
+    pub(super) streams: usize,
+    /// Those of unanswered offers.
+    pub(super) unanswered: usize,
+}
+
+/// Limit of a call's dialogs: forks at the proxy, and transfers. Each has ports.
 pub(super) const DIALOGS_MAX: usize = 32;
-/// Of a record.
+/// Limit of ended streams in a record.
 pub(super) const PAST_MAX: usize = 64;
 
 impl<P> Live<P> {
@@ -53,8 +64,23 @@ impl<P> Live<P> {
             is_paused: false,
             metadata: None,
             timer_ns: None,
+            taken: Taken::default(),
             past: Vec::new(),
         }
+    }
+
+    /// Counts the call's streams.
+    pub(super) fn takes(&self) -> Taken {
+        let mut taken = Taken::default();
+        for dialog in &self.dialogs {
+            let offered = dialog.offer.iter().flat_map(|offer| &offer.fresh);
+            let streams = dialog.slots.iter().chain(offered).flatten().count();
+            taken.streams += streams;
+            if !dialog.is_answered {
+                taken.unanswered += streams;
+            }
+        }
+        taken
     }
 
     fn is_silent(&self) -> bool {
@@ -67,18 +93,19 @@ impl<P> Live<P> {
         streams().all(|slot| slot.running.as_deref().is_none_or(is_silent))
     }
 
-    /// When the call ends by itself, and why.
+    /// The time at which the call ends by a time-out, and the reason.
     pub(super) fn end(&self, timeouts: &Timeouts) -> Option<(u64, EndReason)> {
         let at = |from_ns: u64, timeout_ns: Option<u64>, reason: EndReason| {
             let due_ns = from_ns.saturating_add(timeout_ns?);
             Some((due_ns, reason))
         };
         let media = self.answered_ns.and_then(|_| {
-            // Signalling is a sign of life, too: media follow.
+            // Signalling counts as activity too, because media follow it.
             let last_ns = self.signalled_ns.max(self.heard_ns.unwrap_or(0));
-            match self.is_silent() {
-                true => at(last_ns, timeouts.silent_ns, EndReason::SilentTimeout),
-                false => at(last_ns, timeouts.media_ns, EndReason::MediaTimeout),
+            if self.is_silent() {
+                at(last_ns, timeouts.silent_ns, EndReason::SilentTimeout)
+            } else {
+                at(last_ns, timeouts.media_ns, EndReason::MediaTimeout)
             }
         });
         let last = at(self.created_ns, timeouts.final_ns, EndReason::FinalTimeout);
@@ -88,17 +115,17 @@ impl<P> Live<P> {
             .min_by_key(|(due_ns, _)| *due_ns)
     }
 
-    /// When something of the call ends by itself.
+    /// The next time at which a part of the call ends by a time-out.
     pub(super) fn next_timeout(&self, timeouts: &Timeouts) -> Option<u64> {
         let dialogs = self.dialogs.iter().filter_map(|one| one.end(timeouts));
         let all = dialogs.chain(self.end(timeouts));
         all.map(|(due_ns, _)| due_ns).min()
     }
 
-    /// Which dialog a request is about whose tags are those of the offer.
+    /// Finds the dialog of a request whose tags are those of the offer.
     pub(super) fn find_offer(&self, tags: &Tags<'_>) -> Found {
         let dialogs = || self.dialogs.iter().enumerate().rev();
-        let side_a = threadbare_rtp::call::Side::A;
+        let side_a = threadbare_rtp_types::side::Side::A;
         let Some(to) = tags.to else {
             let own = || dialogs().filter(|(_, one)| one.party(side_a).has_tag(tags.from));
             let found = match tags.branch {
@@ -112,7 +139,7 @@ impl<P> Live<P> {
         };
         let with_both =
             dialogs().find_map(|(at, one)| Some((at, one.side_of_both(tags.from, to)?)));
-        // Nobody has told the other tag yet.
+        // The other tag is still unknown.
         let half = || {
             let mut all = dialogs().filter(|(_, one)| one.parties[1].tag.is_none());
             all.find(|(_, one)| one.party(side_a).has_tag(tags.from))
@@ -124,7 +151,7 @@ impl<P> Live<P> {
         }
     }
 
-    /// Which dialog an answer is for: by the branch, by the tag of the answerer, or the latest of the offerer's.
+    /// Finds the dialog of an answer: by the branch, by the answerer's tag, or the offerer's latest.
     pub(super) fn find_answer(&self, tags: &Tags<'_>) -> Found {
         let offered = || {
             let all = self.dialogs.iter().enumerate().rev();
@@ -160,15 +187,15 @@ impl<P> Live<P> {
     }
 }
 
-/// A dialog's place, and the side that the request's `from-tag` names.
+/// The index of a dialog, and the side that the request's `from-tag` names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
     None,
-    Dialog(usize, threadbare_rtp::call::Side),
+    Dialog(usize, threadbare_rtp_types::side::Side),
 }
 
 impl<P> Dialog<P> {
-    /// When the dialog ends by itself, and why.
+    /// The time at which the dialog ends by a time-out, and the reason.
     pub(super) fn end(&self, timeouts: &Timeouts) -> Option<(u64, EndReason)> {
         let deleted = self.delete_ns.map(|due_ns| (due_ns, EndReason::Deleted));
         let offer_ns = timeouts.offer_ns.filter(|_| !self.is_answered);

@@ -1,24 +1,24 @@
-//! From the codecs that two sides agreed on to the payload maps of the media plane.
+//! Converts the codecs that two sides agreed on to the media plane's payload maps.
 //!
-//! The plane passes a packet where the receiver's map has the same content at the same clock rate, and makes audio anew in the receiver's
-//! first format otherwise. So a side's maps name what the rules of the request leave it, and nothing else.
+//! The plane forwards a packet if the receiver's map has the same content at the same clock rate. Otherwise it encodes the audio
+//! again in the receiver's first format. So a side's maps have only the codecs that the request's rules allow.
 
 use std::sync::Arc;
 
-use threadbare_rtp::id::PayloadType;
-use threadbare_rtp::leg::{Carries, OpaqueCodec, Payload, PayloadMap};
+use threadbare_rtp_types::id::PayloadType;
+use threadbare_rtp_types::payload_map::{Carries, OpaqueCodec, Payload, PayloadMap};
 
 use crate::codec::{Answer, Offer, Then};
 use crate::sdp::{Codec, RTCP_NUMBERS};
 
-/// What a side sends, and what it takes.
+/// The formats that a side sends and accepts.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Maps {
     pub(super) sends: Arc<PayloadMap>,
     pub(super) takes: Arc<PayloadMap>,
 }
 
-/// The maps of the offerer and of the answerer, which multiplex or not. `None`: a side has no audio that can be named.
+/// The maps of the offerer and of the answerer. `None`: a side has no audio codec that can be named.
 pub(super) fn maps(offer: &Offer, answer: &Answer, mux: [bool; 2]) -> Option<[Maps; 2]> {
     let own = |codec: &Codec| entry(codec, codec.payload_type);
     let mut offerer_takes: Vec<Payload> = answer.to_offerer.iter().map(own).collect();
@@ -26,7 +26,7 @@ pub(super) fn maps(offer: &Offer, answer: &Answer, mux: [bool; 2]) -> Option<[Ma
     let mut aliases = Vec::new();
     for route in &answer.from_answerer {
         let theirs = &route.received;
-        // What passes is one codec, with a number on each side.
+        // A forwarded codec has a number on each side.
         let offered = match route.then {
             Then::Pass(number) if !theirs.is_telephone_event() => Some(number),
             _ => None,
@@ -43,14 +43,14 @@ pub(super) fn maps(offer: &Offer, answer: &Answer, mux: [bool; 2]) -> Option<[Ma
             payload_type,
             ..payload
         }));
-        // What was offered is taken, whatever the answer names: "It MUST be prepared to send and receive media for any sendrecv streams"
-        // (RFC 3264, section 5.1).
+        // All offered formats are accepted, whichever the answer names: "It MUST be prepared to send and receive media for any
+        // sendrecv streams" (RFC 3264, section 5.1).
         offerer_takes.extend(offered.map(|payload_type| Payload {
             payload_type,
             ..payload
         }));
     }
-    // An answerer may send with the numbers of the offer though it gave others (RFC 3264, section 6.1).
+    // An answerer may send with the offer's numbers even if it gave others (RFC 3264, section 6.1).
     let answerer_sends = answerer_takes.iter().copied().chain(aliases);
     let offerer_sends = answer.from_offerer.iter().map(|one| own(&one.received));
     let offerer = Maps {
@@ -64,11 +64,10 @@ pub(super) fn maps(offer: &Offer, answer: &Answer, mux: [bool; 2]) -> Option<[Ma
     Some([offerer, answerer])
 }
 
-/// In the place of an offerer's number: a codec of the answerer that does not pass.
+/// Takes the place of an offerer's number for an answerer's codec that is not forwarded.
 const ALONE: u8 = 128;
 
-/// A payload type; of several codecs that are only passed on, `shared` tells which one it is, as names do not suffice: AMR is packed in two
-/// ways.
+/// A payload type. `shared` identifies a codec that is only forwarded. Names do not suffice: AMR has two packings.
 fn entry(codec: &Codec, shared: PayloadType) -> Payload {
     let carries = if codec.is_telephone_event() {
         Carries::TelephoneEvent
@@ -92,7 +91,7 @@ fn entry(codec: &Codec, shared: PayloadType) -> Payload {
     }
 }
 
-/// Skips numbers that come again and, with mux, those that look like RTCP.
+/// Skips repeated numbers and, with multiplexing, those that look like RTCP.
 fn map(entries: impl Iterator<Item = Payload>, mux: bool) -> Option<Arc<PayloadMap>> {
     let mut once: Vec<Payload> = Vec::new();
     for entry in entries {
@@ -106,5 +105,5 @@ fn map(entries: impl Iterator<Item = Payload>, mux: bool) -> Option<Arc<PayloadM
     PayloadMap::without_mux(&once).ok().map(Arc::new)
 }
 
-/// Clock rate of a number that the description does not name: that of telephony's audio and events.
+/// Clock rate of a number that the description does not name: that of telephony audio and events.
 const UNNAMED_HZ: u32 = 8000;

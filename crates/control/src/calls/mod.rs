@@ -1,21 +1,22 @@
-//! The registry of live calls: what the ng protocol asks for becomes ports, session descriptions and streams of a media plane.
+//! The registry of live calls. It turns requests of the ng protocol into ports, session descriptions and streams of a media
+//! plane.
 //!
 //! ```text
-//!  Request ─→ handle_request ─→ Outcome::Reply, or Outcome::Stats: the plane's counters are asked for, then Pending::finish
+//!  Request ─→ handle_request ─→ Outcome::Reply, or Outcome::Stats: read the plane's counters, then Pending::finish
 //!                  │
 //!                  └─→ poll_action ─→ Create, Update, Remove, Command: for the media plane;  Ended: a record
 //!  handle_media, handle_timeout ─────────────┘
 //! ```
 //!
-//! A *call* (Call-ID) has *dialogs*. A dialog joins a party that offered, side A, and one that answers, side B. Each `m=` line of a dialog
-//! is a *stream*. Ports of both sides are opened with the offer; the stream begins with the answer. A later offer changes nothing of
-//! what runs until its answer comes, and ports stay as long as nothing asks for others.
+//! A *call* (Call-ID) has *dialogs*. A dialog joins side A, the party that offered, and side B, which answers. Each `m=` line of
+//! a dialog is a *stream*. The offer opens the ports of both sides; the answer starts the stream. A later offer changes no
+//! running stream until its answer comes. Ports stay unless a description needs others.
 //!
 //! ```
 //! use threadbare_control::calls::*;
 //! use threadbare_control::ng::{Dictionary, Reply, Request, Value};
 //!
-//! /// Ports that are numbers only.
+//! /// Ports as plain numbers.
 //! struct Numbers(Vec<Interface>, u16);
 //!
 //! impl PortSource<u16> for Numbers {
@@ -87,7 +88,7 @@ pub mod words;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use threadbare_rtp::policy::MediaPolicy;
+use threadbare_rtp_types::policy::MediaPolicy;
 
 pub use action::{
     Action, Counts, Media, MediaSource, Quality, Recording, SideStats, SourceStats, StreamCommand,
@@ -109,25 +110,25 @@ use words::WordWarnings;
 
 use dialog::{Dialog, Party, Slot};
 use failure::Failure;
-use live::{Live, PAST_MAX};
+use live::{Live, PAST_MAX, Taken};
 
 use crate::ng::{Command, Refusal, Reply, Request};
 
-/// Fills bytes from a cryptographic random generator: keys are made of them.
+/// Fills bytes from a cryptographic random generator, for keys.
 pub type Random<'a> = &'a mut dyn FnMut(&mut [u8]);
 
-/// What comes of a request.
+/// The result of a request.
 #[derive(Debug)]
 #[must_use = "each request gets one reply"]
 pub enum Outcome {
     /// The reply.
     Reply(Reply),
-    /// The reply needs the counters of streams. Ask the media plane for them *before* carrying out the actions that the request made, as
-    /// some of the streams may end by those.
+    /// The reply needs the counters of streams. Read them from the media plane *before* the request's actions, because these may
+    /// end some of the streams.
     Stats(Pending),
 }
 
-/// See the module. `P`: the open ports of one leg, closed when dropped.
+/// The registry of live calls; see the module. `P`: the open ports of one leg, closed when dropped.
 ///
 /// **Contract.** After each `handle_*`, drain [`poll_action`](Calls::poll_action); call [`handle_timeout`](Calls::handle_timeout) at
 /// [`next_timeout`](Calls::next_timeout). Times are ns on one monotonic clock.
@@ -135,21 +136,23 @@ pub enum Outcome {
 pub struct Calls<P> {
     settings: Settings,
     calls: BTreeMap<CallId, Live<P>>,
-    /// Of streams that have begun.
+    /// The calls of started streams.
     streams: BTreeMap<StreamId, CallId>,
     timers: BTreeSet<(u64, CallId)>,
     actions: VecDeque<Action<P>>,
     next_stream: u64,
+    /// The totals of all calls.
+    taken: Taken,
     is_draining: bool,
     load: Option<String>,
-    /// `None`: media are sent anywhere.
+    /// `None`: media may go to any address.
     media_policy: Option<Arc<MediaPolicy>>,
-    /// To be told.
+    /// Unknown words that are not reported yet.
     unknown: VecDeque<Unknown>,
     told: BTreeSet<Unknown>,
     unknown_words: u64,
     totals: Totals,
-    /// Of these calls, the store of another process knows less than is so; `None`: nobody asks.
+    /// Calls whose state another process's store does not have yet. `None`: no store is in use.
     changed: Option<BTreeSet<CallId>>,
 }
 
@@ -160,11 +163,11 @@ fn with_warnings(mut outcome: Outcome, warnings: WordWarnings) -> Outcome {
     outcome
 }
 
-/// Unknown words that are told: more are the work of a fuzzer.
+/// Limit of reported unknown words: more come only from a fuzzer.
 const TOLD_MAX: usize = 256;
 
 impl<P> Calls<P> {
-    /// Without calls.
+    /// An empty registry.
     #[must_use]
     pub fn new(settings: Settings) -> Calls<P> {
         Calls {
@@ -174,6 +177,7 @@ impl<P> Calls<P> {
             timers: BTreeSet::new(),
             actions: VecDeque::new(),
             next_stream: 0,
+            taken: Taken::default(),
             is_draining: false,
             load: None,
             media_policy: None,
@@ -185,36 +189,37 @@ impl<P> Calls<P> {
         }
     }
 
-    /// What an operator sets.
+    /// The operator's settings.
     #[must_use]
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Sets it anew. Time-outs count from when they did before.
+    /// Changes the settings. Time-outs still count from the same moments.
     pub fn set_settings(&mut self, settings: Settings) {
         self.settings = settings;
         let ids: Vec<CallId> = self.calls.keys().cloned().collect();
         ids.iter().for_each(|id| self.schedule(id));
     }
 
-    /// Addresses in descriptions that this policy forbids get no media. Calls that run stay as they are.
+    /// Sets the policy for media addresses. Addresses in descriptions that it forbids get no media. Running calls are
+    /// not changed.
     pub fn set_media_policy(&mut self, policy: Arc<MediaPolicy>) {
         self.media_policy = Some(policy);
     }
 
-    /// While draining, new calls are refused.
+    /// Starts or ends draining; a draining registry refuses new calls.
     pub fn set_draining(&mut self, is_draining: bool) {
         self.is_draining = is_draining;
     }
 
-    /// Whether new calls are refused.
+    /// Whether the registry is draining.
     #[must_use]
     pub fn is_draining(&self) -> bool {
         self.is_draining
     }
 
-    /// While there is a reason, new calls are refused with it.
+    /// Sets the reason for which new calls are refused. `None`: they are accepted.
     pub fn set_load_limit(&mut self, reason: Option<String>) {
         self.load = reason;
     }
@@ -247,18 +252,18 @@ impl<P> Calls<P> {
         })
     }
 
-    /// A word that was in no request before, and is in no table: to be told to the operator, once.
+    /// The next word that no earlier request had and that is in no table. Each is reported to the operator once.
     pub fn poll_unknown(&mut self) -> Option<Unknown> {
         self.unknown.pop_front()
     }
 
-    /// How many words of requests were in no table.
+    /// Number of words in requests that were in no table.
     #[must_use]
     pub fn unknown_words(&self) -> u64 {
         self.unknown_words
     }
 
-    /// Looks at the words of a request.
+    /// Checks the words of a request.
     fn check(&mut self, request: &Request) -> Result<WordWarnings, Refusal> {
         let (told, unknown) = (&mut self.told, &mut self.unknown);
         let words = &mut self.unknown_words;
@@ -295,7 +300,7 @@ impl<P> Calls<P> {
         }
     }
 
-    /// A request that was done may have changed its call.
+    /// Notes that a request may have changed its call.
     fn note_request(&mut self, request: &Request) {
         use Command::{List, Ping, Query, Statistics};
         let is_question = matches!(request.command(), Ping | Query | List | Statistics);
@@ -307,14 +312,14 @@ impl<P> Calls<P> {
         }
     }
 
-    /// For [`poll_changed`](Self::poll_changed).
+    /// Notes a change for [`poll_changed`](Self::poll_changed).
     fn note_change(&mut self, id: &CallId) {
         if let Some(changed) = &mut self.changed {
             changed.insert(id.clone());
         }
     }
 
-    /// Media of a stream arrived last then. To be told some times a minute.
+    /// Notes the times of a stream's last media. Call it a few times a minute.
     pub fn handle_media(&mut self, now_ns: u64, stream: StreamId, media: Media) {
         let call = self
             .streams
@@ -324,12 +329,12 @@ impl<P> Calls<P> {
             let [a, b] = media
                 .heard_ns
                 .map(|at_ns| at_ns.map(|at_ns| at_ns.min(now_ns)));
-            // The timer looks at this when it fires.
+            // The timer reads this when it fires.
             call.heard_ns = call.heard_ns.max(a).max(b);
         }
     }
 
-    /// The next thing to do.
+    /// The next action.
     pub fn poll_action(&mut self) -> Option<Action<P>> {
         self.actions.pop_front()
     }
@@ -340,7 +345,7 @@ impl<P> Calls<P> {
         self.timers.first().map(|(due_ns, _)| *due_ns)
     }
 
-    /// Ends what is over.
+    /// Ends everything whose time is over.
     pub fn handle_timeout(&mut self, now_ns: u64) {
         while let Some((due_ns, id)) = self.timers.first().cloned()
             && due_ns <= now_ns
@@ -350,7 +355,7 @@ impl<P> Calls<P> {
         }
     }
 
-    /// Ends a call. `false`: there is no such call.
+    /// Ends a call. `false`: the call does not exist.
     pub fn end(&mut self, now_ns: u64, id: &CallId, reason: EndReason) -> bool {
         let Some(call) = self.calls.remove(id) else {
             return false;
@@ -358,30 +363,37 @@ impl<P> Calls<P> {
         if let Some(due_ns) = call.timer_ns {
             self.timers.remove(&(due_ns, id.clone()));
         }
+        self.count(call.taken, Taken::default());
         self.note_change(id);
         self.finish(now_ns, call, reason);
         true
     }
 
-    /// Whether there is such a call.
+    /// Whether the call exists.
     #[must_use]
     pub fn has(&self, id: &CallId) -> bool {
         self.calls.contains_key(id)
     }
 
-    /// How many calls there are.
+    /// Number of calls.
     #[must_use]
     pub fn len(&self) -> usize {
         self.calls.len()
     }
 
-    /// Whether there are none.
+    /// Number of media streams that have ports.
+    #[must_use]
+    pub fn streams_len(&self) -> usize {
+        self.taken.streams
+    }
+
+    /// Whether the registry is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.calls.is_empty()
     }
 
-    /// The names of calls in order, from behind this one.
+    /// The names of calls in order, starting after this one.
     pub fn ids(&self, after: Option<&CallId>) -> impl Iterator<Item = &CallId> {
         use std::ops::Bound;
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
@@ -390,7 +402,7 @@ impl<P> Calls<P> {
             .map(|(id, _)| id)
     }
 
-    /// What is known of a call.
+    /// A view of a call.
     #[must_use]
     pub fn view(&self, id: &CallId) -> Option<CallView> {
         let call = self.calls.get(id)?;
@@ -425,7 +437,7 @@ impl<P> Calls<P> {
         })
     }
 
-    /// What the media plane was told of a stream last, and of which call it is.
+    /// The last specification of a stream, with its call.
     #[must_use]
     pub fn stream(&self, stream: StreamId) -> Option<(&CallId, &StreamSpec)> {
         let call = self.calls.get(self.streams.get(&stream)?)?;
@@ -438,15 +450,28 @@ impl<P> Calls<P> {
         let Some(call) = self.calls.get_mut(id) else {
             return;
         };
+        let takes = call.takes();
+        let took = std::mem::replace(&mut call.taken, takes);
         let due_ns = call.next_timeout(&self.settings.timeouts);
         let before = std::mem::replace(&mut call.timer_ns, due_ns);
         if before != due_ns {
             before.map(|due_ns| self.timers.remove(&(due_ns, id.clone())));
             due_ns.map(|due_ns| self.timers.insert((due_ns, id.clone())));
         }
+        self.count(took, takes);
     }
 
-    /// Ends what is over of a call.
+    /// Updates the totals when a call's part changes.
+    fn count(&mut self, before: Taken, now: Taken) {
+        let Taken {
+            streams,
+            unanswered,
+        } = &mut self.taken;
+        *streams = *streams + now.streams - before.streams;
+        *unanswered = *unanswered + now.unanswered - before.unanswered;
+    }
+
+    /// Ends the parts of a call whose time is over.
     fn expire(&mut self, now_ns: u64, id: &CallId) {
         let Some(call) = self.calls.get_mut(id) else {
             return;
@@ -468,12 +493,12 @@ impl<P> Calls<P> {
         self.end_dialog(now_ns, id, at, reason.unwrap_or(EndReason::Deleted));
     }
 
-    /// Ends a dialog, and the call with its last one.
+    /// Ends a dialog; the call ends with its last dialog.
     fn end_dialog(&mut self, now_ns: u64, id: &CallId, at: usize, reason: EndReason) {
         let Some(call) = self.calls.get_mut(id) else {
             return;
         };
-        // Copies are nothing without what they copy.
+        // Copies end with their original.
         let others = call.dialogs.iter().enumerate();
         if others
             .filter(|(other, _)| *other != at)
@@ -528,7 +553,7 @@ fn close<P>(
     records
 }
 
-/// Ends the stream of a slot, if it has begun.
+/// Ends the stream of a slot, if it has started.
 fn remove<P>(
     actions: &mut VecDeque<Action<P>>,
     streams: &mut BTreeMap<StreamId, CallId>,

@@ -2,7 +2,7 @@
 
 use crate::ng::{Refusal, Request, Value};
 
-/// The names in a request by which a dialog is found.
+/// The names in a request that identify a dialog.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Tags<'a> {
     pub(super) from: &'a [u8],
@@ -16,7 +16,7 @@ pub(super) struct Names<'a> {
     pub(super) tags: Tags<'a>,
 }
 
-/// Those of SIP have some 50 bytes.
+/// Longest name: those of SIP have about 50 bytes.
 const NAME_BYTES_MAX: usize = 1024;
 
 pub(super) fn bounded<'a>(key: &'static str, name: &'a [u8]) -> Result<&'a [u8], Refusal> {
@@ -29,10 +29,10 @@ pub(super) fn bounded<'a>(key: &'static str, name: &'a [u8]) -> Result<&'a [u8],
     }
 }
 
-/// Of `via-branch` in `rtpp-flags`: the proxy is to name one, and has none.
+/// Values of `via-branch` in `rtpp-flags` that ask the proxy for a branch, when it has none.
 const BY_PROXY: &[&[u8]] = &[b"auto", b"auto-next", b"auto-extra", b"extra"];
 
-/// A name that need not be there.
+/// An optional name.
 pub(super) fn optional<'a>(
     request: &'a Request,
     key: &'static str,

@@ -1,8 +1,6 @@
-//! Offers: ports are opened, and the other side's description is written. Nothing that runs changes.
+//! Offers: opens ports, and writes the description for the other side. Running streams do not change.
 
-use std::net::SocketAddr;
-
-use threadbare_rtp::call::Side;
+use threadbare_rtp_types::side::Side;
 
 use super::Random;
 use super::dialog::{AudioOffer, Dialog, Exchange, Local, Offered, Place, Plan, Remote, Slot};
@@ -24,59 +22,60 @@ use crate::sdp::{MediaLine, MediaOutline, RTCP_NUMBERS, Sdp};
 #[derive(Debug)]
 pub(super) struct Prepared<P> {
     pub(super) media: Vec<Offered>,
-    /// By `m=` line.
+    /// One entry per `m=` line.
     pub(super) ports: Vec<Ports<P>>,
-    /// Of side A and side B.
+    /// The places of side A and side B.
     pub(super) places: [Place; 2],
-    /// Of the side that the description goes to.
+    /// The origin for the receiver of the description.
     pub(super) origin: super::dialog::Origin,
     pub(super) sdp: Sdp,
     pub(super) warnings: Warnings,
 }
 
-/// Where the ports of an `m=` line come from.
+/// The ports for an `m=` line.
 #[derive(Debug)]
 pub(super) enum Ports<P> {
-    /// It needs none.
+    /// It needs no ports.
     None,
-    /// Those of its slot.
+    /// The ports of its slot.
     Running,
-    /// Those that the offer before has opened.
+    /// The ports that the previous offer opened.
     Opened,
     New(Box<Slot<P>>),
 }
 
-/// What an offer is prepared with.
-pub(super) struct Desk<'a, P> {
+/// The tools for the preparation of an offer.
+pub(super) struct Resources<'a, P> {
     pub(super) ports: &'a mut dyn PortSource<P>,
     pub(super) random: Random<'a>,
     pub(super) next_stream: &'a mut u64,
 }
 
-/// Of a dialog: each takes up to four ports. Conferences have some.
+/// Limit of a dialog's streams: each takes up to four ports. Conferences have several.
 const STREAMS_MAX: usize = 16;
 
-/// Prepares an offer by `author`. `dialog`: as it is so far.
+/// Prepares an offer by `author`. `dialog`: its current state.
 pub(super) fn prepare<P>(
-    desk: &mut Desk<'_, P>,
+    resources: &mut Resources<'_, P>,
     dialog: Option<&Dialog<P>>,
     author: Side,
     options: &Options,
     mut sdp: Sdp,
 ) -> Result<Prepared<P>, Failure> {
     let mut warnings = Warnings::default();
-    let media = offered(desk, dialog, author, options, &sdp, &mut warnings);
-    warnings.check(media.iter().any(Offered::is_carried))?;
+    let media = offered(resources, dialog, author, options, &sdp, &mut warnings);
+    let is_rejected = |one: &Offered| matches!(one.plan, Plan::Rejected);
+    warnings.check(!media.iter().all(is_rejected))?;
     let places = Placing {
-        interfaces: desk.ports.interfaces(),
+        interfaces: resources.ports.interfaces(),
         dialog,
         author,
         options,
     };
     let of_each = media.iter().enumerate();
-    let of_each = of_each.map(|(index, one)| places.of_line(index, one.remote.rtp));
+    let of_each = of_each.map(|(index, one)| places.of_line(index, Some(&one.remote)));
     let of_each: Vec<[Place; 2]> = of_each.collect::<Result<_, _>>()?;
-    // The first medium decides for the dialog.
+    // The first `m=` line decides for the dialog.
     let first = media.iter().position(Offered::is_carried);
     let place_of_all = match of_each.get(first.unwrap_or(0)) {
         Some(places) => places.clone(),
@@ -85,7 +84,7 @@ pub(super) fn prepare<P>(
     let mut ports = Vec::new();
     let mut locals: Vec<Option<Local>> = Vec::new();
     for (index, (one, places)) in media.iter().zip(&of_each).enumerate() {
-        let (from, local) = open(desk, dialog, author, places, index, one)?;
+        let (from, local) = open(resources, dialog, author, places, index, one)?;
         ports.push(from);
         locals.push(local);
     }
@@ -108,9 +107,9 @@ pub(super) fn prepare<P>(
     })
 }
 
-/// Reads each `m=` line, and decides what is done with it.
+/// Reads each `m=` line, and decides its treatment.
 fn offered<P>(
-    desk: &mut Desk<'_, P>,
+    resources: &mut Resources<'_, P>,
     dialog: Option<&Dialog<P>>,
     author: Side,
     options: &Options,
@@ -126,23 +125,24 @@ fn offered<P>(
             continue;
         }
         let read = if carried < STREAMS_MAX {
-            let mut reading = Reading {
-                desk: &mut *desk,
+            let mut reader = LineReader {
+                resources: &mut *resources,
                 dialog,
                 author,
                 options,
                 warnings: &mut *warnings,
             };
-            reading.line(sdp, index)
+            reader.line(sdp, index)
         } else {
             let allowed = STREAMS_MAX;
             Err(Unusable::TooMany { allowed })
         };
         media.push(match read {
             Ok((remote, plan)) => {
-                carried += 1;
+                carried += usize::from(!matches!(plan, Plan::Direct));
                 Offered {
                     outline,
+                    has_mid: section.attribute("mid").is_some(),
                     remote,
                     plan,
                 }
@@ -156,17 +156,17 @@ fn offered<P>(
     media
 }
 
-/// The context in which an `m=` line of an offer is read.
-struct Reading<'a, 'd, P> {
-    desk: &'a mut Desk<'d, P>,
+/// The context for reading an `m=` line of an offer.
+struct LineReader<'a, 'd, P> {
+    resources: &'a mut Resources<'d, P>,
     dialog: Option<&'a Dialog<P>>,
     author: Side,
     options: &'a Options,
     warnings: &'a mut Warnings,
 }
 
-impl<P> Reading<'_, '_, P> {
-    /// Decides about a line that its author does not reject.
+impl<P> LineReader<'_, '_, P> {
+    /// Decides the treatment of a line that its author does not reject.
     fn line(&mut self, sdp: &Sdp, index: usize) -> Result<(Remote, Plan), Unusable> {
         let section = &sdp.media[index];
         let line = section.media_line()?;
@@ -174,10 +174,13 @@ impl<P> Reading<'_, '_, P> {
         if options.removes.iter().any(|kind| kind == line.kind) {
             return Err(Unusable::Removed);
         }
+        if Transport::is_connection(line.protocol) && Transport::of(line.protocol).is_none() {
+            return Ok((Remote::unknown(), Plan::Direct));
+        }
         let (remote, refused) = remote(sdp, index, options.address)?;
         let plan = match Transport::of(line.protocol) {
             Some(transport) if line.is_rtp_audio() && !options.is_transparent => {
-                let medium = Medium {
+                let offered_audio = OfferedAudio {
                     index,
                     transport,
                     remote: &remote,
@@ -187,7 +190,7 @@ impl<P> Reading<'_, '_, P> {
                 if options.reuse_codecs {
                     prefer_used(&mut codecs, running(self.dialog, index), self.author);
                 }
-                Plan::Audio(Box::new(self.audio(&medium, &codecs)?))
+                Plan::Audio(Box::new(self.audio(&offered_audio, &codecs)?))
             }
             transport => packets(&line, transport, options)?,
         };
@@ -203,15 +206,15 @@ impl<P> Reading<'_, '_, P> {
 
     fn audio(
         &mut self,
-        medium: &Medium<'_>,
+        offered_audio: &OfferedAudio<'_>,
         codecs: &[crate::sdp::Codec],
     ) -> Result<AudioOffer, Unusable> {
-        let Medium {
+        let OfferedAudio {
             index,
             transport,
             remote,
             refused,
-        } = medium;
+        } = offered_audio;
         let options = self.options;
         let mux = options.mux;
         let passes_mux = remote.has_mux && !mux.demux && !mux.reject;
@@ -229,10 +232,10 @@ impl<P> Reading<'_, '_, P> {
             return Err(Unusable::Dtls { protocol });
         }
         let before = srtp_in_use(self.dialog, *index);
-        // Keys in an offer of plain RTP are opportunistic (RFC 8643): whether they are used, the answer decides.
+        // Keys in an offer of plain RTP are opportunistic (RFC 8643): the answer decides whether they are used.
         let accepted = if transport.is_secure || !remote.cryptos.is_empty() {
             let before = before[self.author as usize];
-            Some(self.accepted(medium, before)?)
+            Some(self.accepted(offered_audio, before)?)
         } else {
             None
         };
@@ -241,12 +244,17 @@ impl<P> Reading<'_, '_, P> {
             ..*transport
         };
         let outgoing = options.transport.unwrap_or(own);
-        // As documented, opportunistic keys of one side are offered to the other side, too.
+        // As documented, opportunistic keys of one side are offered to the other side too.
         let passes_osrtp = accepted.is_some() && options.transport.is_none();
         let offers_keys = outgoing.is_secure || options.offers_osrtp || passes_osrtp;
         let own_keys = if offers_keys && !options.sdes.is_off {
             let before = before[self.author.other() as usize];
-            sdes::offer(&remote.cryptos, &options.sdes, before, self.desk.random)
+            sdes::offer(
+                &remote.cryptos,
+                &options.sdes,
+                before,
+                self.resources.random,
+            )
         } else {
             Vec::new()
         };
@@ -267,13 +275,13 @@ impl<P> Reading<'_, '_, P> {
     /// The author's key, and ours for it.
     fn accepted(
         &mut self,
-        medium: &Medium<'_>,
+        offered_audio: &OfferedAudio<'_>,
         before: Option<&SrtpKeys>,
     ) -> Result<sdes::Accepted, Unusable> {
-        let offered = &medium.remote.cryptos;
-        let accepted = sdes::accept(offered, &self.options.sdes, before, self.desk.random);
+        let offered = &offered_audio.remote.cryptos;
+        let accepted = sdes::accept(offered, &self.options.sdes, before, self.resources.random);
         accepted.ok_or_else(|| {
-            let refused = medium.refused.clone();
+            let refused = offered_audio.refused.clone();
             Unusable::NoKey(refused.unwrap_or_else(|| "SRTP without a key".to_owned()))
         })
     }
@@ -308,7 +316,7 @@ impl<P> Reading<'_, '_, P> {
             let options = crate::text::shown(options.as_bytes());
             self.warnings.add(
                 index,
-                format!("codec options {options}: encoders take none"),
+                format!("codec options {options}: encoders have no options"),
             );
         }
         if offer.is_unchanged {
@@ -325,14 +333,17 @@ impl<P> Reading<'_, '_, P> {
 /// Codecs that `transcode` can add.
 const TRANSCODED: &str = "one of PCMU, PCMA, G722, L16, L24, opus, telephone-event, CN";
 
-/// Milliseconds of audio in packets to the author, and to the other side, by request. With another packet time for the other side, the author
-/// keeps the one that it asks for.
+/// Requested packet times towards the author and towards the other side, ms. If the other side gets another packet time, the
+/// author keeps its own.
 fn ptimes_ms(rules: &codec::Rules, remote: &Remote) -> [Option<u32>; 2] {
-    let declared = remote.ptime_ms.filter(|_| rules.ptime_ms.is_some());
+    let declared = rules.ptime_ms.map(|_| remote.ptime_ms.unwrap_or(PTIME_MS));
     [rules.ptime_reverse_ms.or(declared), rules.ptime_ms]
 }
 
-/// Datagrams are relayed as they are: what would need another protocol is rejected.
+/// "the default packetization interval SHOULD have a duration of 20 ms or one frame, whichever is longer" (RFC 3551, section 4.2).
+const PTIME_MS: u32 = 20;
+
+/// Decides about datagrams. They are relayed unchanged, so a line that needs another protocol is rejected.
 fn packets(
     line: &MediaLine<'_>,
     transport: Option<Transport>,
@@ -360,7 +371,7 @@ fn packets(
     }
 }
 
-struct Medium<'a> {
+struct OfferedAudio<'a> {
     index: usize,
     transport: Transport,
     remote: &'a Remote,
@@ -377,7 +388,9 @@ fn prefer_used(codecs: &mut [crate::sdp::Codec], running: Option<&StreamSpec>, a
     let takes = running.and_then(|spec| spec.sides[author as usize].takes.as_deref());
     let Some(takes) = takes else { return };
     let rank = |codec: &crate::sdp::Codec| {
-        let same = |used: &threadbare_rtp::leg::Payload| used.payload_type == codec.payload_type;
+        let same = |used: &threadbare_rtp_types::payload_map::Payload| {
+            used.payload_type == codec.payload_type
+        };
         takes.iter().position(same).unwrap_or(usize::MAX)
     };
     codecs.sort_by_key(rank);
@@ -388,7 +401,7 @@ fn srtp_in_use<P>(dialog: Option<&Dialog<P>>, index: usize) -> [Option<&SrtpKeys
     [0, 1].map(|side: usize| spec.and_then(|spec| spec.sides[side].srtp.as_ref()))
 }
 
-/// The choice of interfaces and families for an offer.
+/// Chooses interfaces and families for an offer.
 struct Placing<'a, P> {
     interfaces: &'a [Interface],
     dialog: Option<&'a Dialog<P>>,
@@ -397,12 +410,15 @@ struct Placing<'a, P> {
 }
 
 impl<P> Placing<'_, P> {
-    /// The interfaces and families of side A and side B for a line whose author is at `rtp`.
-    fn of_line(&self, index: usize, rtp: Option<SocketAddr>) -> Result<[Place; 2], Failure> {
+    /// The places of side A and side B for a line whose author is at `remote`.
+    fn of_line(&self, index: usize, remote: Option<&Remote>) -> Result<[Place; 2], Failure> {
+        let rtp = remote.and_then(|remote| remote.rtp);
         let of_author = rtp.map(|address| Family::of(address.ip()));
+        // A hold address does not move a party, but it tells the family if the party starts with one.
+        let of_hold = remote.and_then(|remote| remote.family);
         let (author, options) = (self.author, self.options);
-        // A party that moves says so in its description.
-        let own = self.of_side(index, author, 0, [of_author, None])?;
+        // A party that moves announces it in its description.
+        let own = self.of_side(index, author, 0, [of_author, of_hold])?;
         let likely = Some(own.family);
         let other = self.of_side(index, author.other(), 1, [options.family, likely])?;
         if let Some(family) = options.family.filter(|family| *family != other.family) {
@@ -416,7 +432,8 @@ impl<P> Placing<'_, P> {
         })
     }
 
-    /// `signalled` overrides the family that the party has used so far; `likely` is for a party that has used none.
+    /// The place of a side. `signalled` overrides the family that the party has used so far; `likely` is for a party
+    /// that has used none.
     fn of_side(
         &self,
         index: usize,
@@ -436,7 +453,7 @@ impl<P> Placing<'_, P> {
     }
 }
 
-/// The interface of this name, and the first of `families` that it has.
+/// The interface of this name, with the first of `families` that it supports.
 fn place(
     interfaces: &[Interface],
     name: Option<&InterfaceName>,
@@ -470,9 +487,9 @@ fn place(
     })
 }
 
-/// The ports for an `m=` line, and what the other side is told of them.
+/// Opens the ports for an `m=` line; the result has their advertised addresses.
 fn open<P>(
-    desk: &mut Desk<'_, P>,
+    resources: &mut Resources<'_, P>,
     dialog: Option<&Dialog<P>>,
     author: Side,
     places: &[Place; 2],
@@ -480,7 +497,7 @@ fn open<P>(
     offered: &Offered,
 ) -> Result<(Ports<P>, Option<Local>), Failure> {
     let kind = match &offered.plan {
-        Plan::Rejected => return Ok((Ports::None, None)),
+        Plan::Rejected | Plan::Direct => return Ok((Ports::None, None)),
         Plan::Packets => StreamKind::Packets,
         Plan::Audio(_) => StreamKind::Audio,
     };
@@ -508,10 +525,10 @@ fn open<P>(
         }
     }
     let [a, b] = wanted;
-    let (a, b) = (opened(desk, a)?, opened(desk, b)?);
-    *desk.next_stream += 1;
+    let (a, b) = (opened(resources, a)?, opened(resources, b)?);
+    *resources.next_stream += 1;
     let slot = Slot {
-        stream: StreamId(*desk.next_stream),
+        stream: StreamId(*resources.next_stream),
         kind,
         media: offered.outline.kind.clone(),
         local: [a.0, b.0],
@@ -522,8 +539,11 @@ fn open<P>(
     Ok((Ports::New(Box::new(slot)), Some(local)))
 }
 
-fn opened<P>(desk: &mut Desk<'_, P>, request: PortRequest) -> Result<(Local, P), Failure> {
-    let opened = desk.ports.open(&request)?;
+fn opened<P>(
+    resources: &mut Resources<'_, P>,
+    request: PortRequest,
+) -> Result<(Local, P), Failure> {
+    let opened = resources.ports.open(&request)?;
     let local = Local {
         request,
         rtp: opened.rtp,
@@ -537,12 +557,13 @@ fn port_use(offered: &Offered, is_author: bool) -> PortUse {
         Plan::Audio(audio) if is_author => audio.mux[0],
         // The other side may refuse to multiplex.
         Plan::Audio(audio) => audio.requires_mux,
-        // T.38 and the like have no RTCP.
+        // T.38 and similar protocols have no RTCP.
         _ => Transport::of(&offered.outline.protocol).is_none(),
     };
-    match single {
-        true => PortUse::Single,
-        false => PortUse::Pair,
+    if single {
+        PortUse::Single
+    } else {
+        PortUse::Pair
     }
 }
 
@@ -568,35 +589,46 @@ fn line<'a>(offered: &'a Offered, local: Option<&'a Local>, options: &Options) -
                 },
                 codecs: audio.codecs.codecs().cloned().collect(),
                 mux: audio.mux[1],
+                // An answer without `a=rtcp-mux` means a separate port for RTCP (RFC 5761, section 5.1.1).
+                shares_port: audio.requires_mux,
                 cryptos: cryptos.collect(),
                 ptime_ms: audio.ptimes_ms[1],
             })
         }
+        (Plan::Direct, _) => Line::Direct,
         _ => Line::Rejected(&offered.outline),
     }
 }
 
-impl Offered {
-    fn rejected(outline: MediaOutline) -> Offered {
-        let remote = Remote {
+impl Remote {
+    /// The remote of a party whose media the relay does not carry.
+    fn unknown() -> Remote {
+        Remote {
             rtp: None,
             rtcp: None,
+            family: None,
             direction: crate::sdp::Direction::Inactive,
             is_zero: false,
             has_mux: false,
             ptime_ms: None,
             opus_bps_max: None,
             cryptos: Vec::new(),
-        };
+        }
+    }
+}
+
+impl Offered {
+    fn rejected(outline: MediaOutline) -> Offered {
         Offered {
             outline,
-            remote,
+            has_mid: true,
+            remote: Remote::unknown(),
             plan: Plan::Rejected,
         }
     }
 
     pub(super) fn is_carried(&self) -> bool {
-        !matches!(self.plan, Plan::Rejected)
+        !matches!(self.plan, Plan::Rejected | Plan::Direct)
     }
 }
 

@@ -1,9 +1,10 @@
-//! What an offer or answer says beside its SDP.
+//! Options of an offer or answer outside its SDP.
 
 use std::net::IpAddr;
 
-use threadbare_rtp::leg::{Learn, Method, Once};
-use threadbare_rtp::srtp::Suite;
+use threadbare_rtp_types::learn::{Learn, Method, Once};
+use threadbare_rtp_types::side::Side;
+use threadbare_rtp_types::srtp::Suite;
 
 use super::action::Recording;
 use super::attributes::Edits;
@@ -12,15 +13,15 @@ use super::transport::Transport;
 use crate::codec::Rules;
 use crate::ng::{Refusal, Request, Value};
 
-/// What a request says of the media, read once.
+/// The media options of a request.
 #[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Options {
     pub(super) rules: Rules,
-    /// Of what goes out: `transport-protocol`.
+    /// Transport of the outgoing description, from `transport-protocol`.
     pub(super) transport: Option<Transport>,
     /// `transport-protocol` is `accept`.
     pub(super) accepts_transport: bool,
-    /// `transport-protocol` is `transparent`: RTP passes as it is, with keys that the parties agree on.
+    /// `transport-protocol` is `transparent`: RTP is forwarded unchanged, and the parties agree on keys themselves.
     pub(super) is_transparent: bool,
     /// `OSRTP`: keys in an offer of plain RTP are accepted.
     pub(super) accepts_osrtp: bool,
@@ -28,14 +29,14 @@ pub(super) struct Options {
     pub(super) offers_osrtp: bool,
     /// Kinds of media that `sdp-media-remove` names.
     pub(super) removes: Vec<String>,
-    /// A line that the codec rules leave without codecs is rejected.
+    /// A line that has no codecs left by the codec rules is rejected.
     pub(super) allows_no_codec: bool,
     pub(super) mux: MuxOptions,
     pub(super) replace: Replace,
-    /// Of the author, and of the other side.
+    /// The interfaces of the author and of the other side.
     pub(super) interfaces: [Option<InterfaceName>; 2],
     pub(super) family: Option<Family>,
-    /// In place of the address in the SDP.
+    /// Replaces the address in the SDP.
     pub(super) address: Option<IpAddr>,
     pub(super) learning: Learning,
     pub(super) tos: Tos,
@@ -49,17 +50,19 @@ pub(super) struct Options {
     pub(super) generate_mid: bool,
     pub(super) strip_extmap: bool,
     pub(super) nat_wait: bool,
-    /// `drop-traffic`, or `media-echo` as a black hole: to begin or to end.
+    /// `drop-traffic`: starts or ends it.
     pub(super) drops_traffic: Option<bool>,
+    /// `media-echo`.
+    pub(super) echo: Option<EchoWay>,
     pub(super) record: Option<bool>,
     pub(super) label: Option<String>,
-    /// The flag `block-DTMF`, with what `DTMF-security` makes of it.
+    /// The flag `block-DTMF` in combination with `DTMF-security`.
     pub(super) blocks_keys: Option<bool>,
     pub(super) recording: Recording,
     pub(super) edits: Edits,
 }
 
-/// `rtcp-mux`.
+/// The values of `rtcp-mux`.
 #[derive(Debug, Clone, Copy, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct MuxOptions {
     pub(super) offer: bool,
@@ -68,11 +71,11 @@ pub(super) struct MuxOptions {
     pub(super) reject: bool,
 }
 
-/// `replace`.
+/// The values of `replace`.
 #[derive(Debug, Clone, Copy, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Replace {
     pub(super) origin: bool,
-    /// The whole line.
+    /// The whole `o=` line.
     pub(super) origin_full: bool,
     pub(super) username: bool,
     pub(super) session_name: bool,
@@ -81,18 +84,18 @@ pub(super) struct Replace {
     pub(super) zero_address: bool,
 }
 
-/// How a leg learns where packets come from.
+/// How a leg learns the source of packets.
 #[derive(Debug, Clone, Copy, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Learning {
-    /// The author sends from elsewhere than it receives at.
+    /// The author sends from another address than it receives at.
     pub(super) is_asymmetric: bool,
     pub(super) is_strict: bool,
     pub(super) follows: bool,
-    /// `endpoint-learning`.
+    /// The value of `endpoint-learning`.
     pub(super) way: Option<Way>,
 }
 
-/// `endpoint-learning`.
+/// A value of `endpoint-learning`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) enum Way {
     Off,
@@ -102,10 +105,10 @@ pub(super) enum Way {
 }
 
 impl Learning {
-    /// Of the author of the message, or of the side that it goes to.
+    /// The rule for the message's author, or for the side that it goes to.
     ///
-    /// rtpengine accepts packets from anywhere once an address is learned, unless `strict-source` is given. Here, strangers are
-    /// always refused, and `strict-source` also refuses a new port of the same NAT.
+    /// rtpengine accepts packets from any address after it has learned one, unless `strict-source` is given. Here unknown
+    /// sources are always refused, and `strict-source` also refuses a new port of the same NAT.
     pub(super) fn learn(self, is_author: bool) -> Learn {
         let is_strict = self.is_strict && !self.follows;
         let method = match self.way {
@@ -128,7 +131,7 @@ impl Learning {
         }
     }
 
-    /// Both messages of an exchange may say something of a side.
+    /// Combines the settings for a side from both messages of an exchange.
     pub(super) fn with(self, other: Learning) -> Learning {
         Learning {
             is_asymmetric: self.is_asymmetric,
@@ -141,10 +144,10 @@ impl Learning {
 
 /// rtpengine learns "during the first few seconds after signalling".
 const LEARN_WINDOW_MS: u32 = 3_000;
-/// `media-handover`: jitter and lost packets are shorter.
+/// `media-handover`: this is longer than jitter or a gap of lost packets.
 const HANDOVER_SILENCE_MS: u32 = 500;
 
-/// `TOS`.
+/// The value of `TOS`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub(super) enum Tos {
     /// "If this key is not present or its value is too large".
@@ -156,7 +159,7 @@ pub(super) enum Tos {
 }
 
 impl Tos {
-    /// Behind what was used before.
+    /// The value to use after an earlier one.
     pub(super) fn after(self, before: Option<u8>) -> Option<u8> {
         match self {
             Tos::Usual => None,
@@ -166,7 +169,7 @@ impl Tos {
     }
 }
 
-/// `SDES`.
+/// The values of `SDES`.
 #[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct SdesOptions {
     pub(super) is_off: bool,
@@ -176,7 +179,7 @@ pub(super) struct SdesOptions {
     pub(super) adds_none: bool,
     #[serde(with = "crate::mirror")]
     pub(super) without: Vec<Suite>,
-    /// `None`: all. Those that are not there leave none.
+    /// The only suites. `None`: all. If none of the named suites is known, none is left.
     #[serde(with = "crate::mirror")]
     pub(super) only: Option<Vec<Suite>>,
     #[serde(with = "crate::mirror")]
@@ -186,10 +189,10 @@ pub(super) struct SdesOptions {
 }
 
 impl Options {
-    /// Reads a request whose words are known to be ones that are done or ignored.
+    /// Reads a request whose words are all known.
     ///
     /// # Errors
-    /// A value makes no sense.
+    /// If a value is invalid.
     pub(super) fn of_request(request: &Request) -> Result<Options, Refusal> {
         let (transport, way) = transport(request)?;
         let osrtp = request.texts("OSRTP")?;
@@ -229,12 +232,14 @@ impl Options {
             generate_mid: flag("generate-mid"),
             strip_extmap: flag("strip-extmap"),
             nat_wait: flag("NAT-wait"),
-            drops_traffic: drops_traffic(request)?,
+            drops_traffic: request.one_of("drop-traffic", &[("start", true), ("stop", false)])?,
+            echo: request.one_of("media-echo", ECHO_WAYS)?,
             record: request.one_of("record-call", ON_OFF)?,
             label: label.map(str::to_owned),
-            blocks_keys: match flag("block-DTMF") {
-                true => Some(blocks_keys(request)?),
-                false => None,
+            blocks_keys: if flag("block-DTMF") {
+                Some(blocks_keys(request)?)
+            } else {
+                None
             },
             recording: recording(request)?,
             edits: Edits::of(request)?,
@@ -244,9 +249,44 @@ impl Options {
 
 const FAMILIES: &[(&str, Family)] = &[("IP4", Family::V4), ("IP6", Family::V6)];
 
+/// `media-echo`: the party that hears itself. Neither hears the other party.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(super) enum EchoWay {
+    Nobody,
+    /// The receiver of the message.
+    Receiver,
+    Author,
+    Both,
+}
+
+impl EchoWay {
+    /// Whether side A and side B hear themselves, after a message of this side.
+    pub(super) fn sides(self, author: Side) -> [bool; 2] {
+        let hears = |side: Side| match self {
+            EchoWay::Nobody => false,
+            EchoWay::Receiver => side != author,
+            EchoWay::Author => side == author,
+            EchoWay::Both => true,
+        };
+        Side::BOTH.map(hears)
+    }
+}
+
+const ECHO_WAYS: &[(&str, EchoWay)] = &[
+    ("blackhole", EchoWay::Nobody),
+    ("sinkhole", EchoWay::Nobody),
+    ("forward", EchoWay::Receiver),
+    ("fwd", EchoWay::Receiver),
+    ("fw", EchoWay::Receiver),
+    ("backwards", EchoWay::Author),
+    ("backward", EchoWay::Author),
+    ("bk", EchoWay::Author),
+    ("both", EchoWay::Both),
+];
+
 const ON_OFF: &[(&str, bool)] = &[("on", true), ("yes", true), ("off", false), ("no", false)];
 
-/// Kinds of media that a request removes: there are some five.
+/// Limit of media kinds that a request removes: about five exist.
 const REMOVES_MAX: usize = 16;
 
 /// A value of `transport-protocol` that names no protocol.
@@ -279,7 +319,7 @@ fn mux(request: &Request) -> Result<MuxOptions, Refusal> {
             "offer" => mux.offer = true,
             "require" => mux.require = true,
             "demux" => mux.demux = true,
-            // What is offered is accepted and passed on anyway.
+            // Offered codecs are accepted and forwarded in any case.
             "accept" => {}
             "reject" => mux.reject = true,
             other => {
@@ -305,7 +345,7 @@ fn replace(request: &Request) -> Result<Replace, Refusal> {
             "SDP-version" | "sdp-version" => replace.sdp_version = true,
             "force-increment-sdp-ver" => replace.force_increment = true,
             "zero-address" => replace.zero_address = true,
-            // Others are ignored: the address of the session is replaced anyway.
+            // Other values are ignored: the session's address is replaced in any case.
             _ => {}
         }
     }
@@ -380,19 +420,13 @@ fn tos(request: &Request) -> Result<Tos, Refusal> {
     })
 }
 
-fn drops_traffic(request: &Request) -> Result<Option<bool>, Refusal> {
-    let dropped = request.one_of("drop-traffic", &[("start", true), ("stop", false)])?;
-    let hole = &[("blackhole", true), ("sinkhole", true)];
-    Ok(dropped.or(request.one_of("media-echo", hole)?))
-}
-
 /// "The default mode is `drop` which simply drops DTMF event packets [...] `off` to disable DTMF blocking."
 pub(super) fn blocks_keys(request: &Request) -> Result<bool, Refusal> {
     let mode = request.one_of("DTMF-security", &[("drop", true), ("off", false)])?;
     Ok(mode.unwrap_or(true))
 }
 
-/// How a request wants a call to be recorded.
+/// The recording settings of a request.
 pub(super) fn recording(request: &Request) -> Result<Recording, Refusal> {
     let text = |key: &'static str| Ok::<_, Refusal>(request.text(key)?.map(str::to_owned));
     let file = text("recording-file")?;
@@ -408,7 +442,7 @@ fn sdes(request: &Request) -> Result<SdesOptions, Refusal> {
     let mut sdes = SdesOptions::default();
     for word in request.texts("SDES")? {
         let suites = |names: &str| -> Vec<Suite> {
-            // Suites that are not there cannot be offered, ordered or left out.
+            // Unknown suites cannot be offered, ordered or left out.
             let names = names.split([';', ',']).filter_map(Suite::from_name);
             names.collect()
         };

@@ -1,10 +1,10 @@
-//! Where a call's ports come from.
+//! The source of a call's ports.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-/// The name of a local interface, as requests have it in `direction` and `interface`.
+/// The name of a local interface, as in the requests' `direction` and `interface`.
 #[derive(
     Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
 )]
@@ -28,7 +28,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// That of an address.
+    /// The family of an address.
     #[must_use]
     pub fn of(address: IpAddr) -> Family {
         match address {
@@ -37,7 +37,7 @@ impl Family {
         }
     }
 
-    /// As in SDP.
+    /// The name in SDP.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -50,13 +50,13 @@ impl Family {
 /// A local interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interface {
-    /// Its name.
+    /// The interface's name.
     pub name: InterfaceName,
-    /// It has addresses of these families, the preferred one first.
+    /// The families of its addresses, the preferred one first.
     pub families: Vec<Family>,
 }
 
-/// How many ports a leg needs.
+/// The ports that a leg needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum PortUse {
     /// An even port for RTP and the next one for RTCP (RFC 3550, section 11).
@@ -65,34 +65,34 @@ pub enum PortUse {
     Single,
 }
 
-/// What is to be opened.
+/// A request for open ports.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct PortRequest {
-    /// Where.
+    /// The interface.
     pub interface: InterfaceName,
-    /// Of which family.
+    /// The address family.
     pub family: Family,
-    /// How many.
+    /// A pair, or a single port.
     pub port_use: PortUse,
 }
 
 /// The open ports of one leg.
 #[derive(Debug)]
 pub struct Opened<P> {
-    /// Closes the ports when it is dropped.
+    /// The ports; dropping them closes them.
     pub ports: P,
-    /// What the party is told: the advertised address with the RTP port.
+    /// The advertised address and port for RTP.
     pub rtp: SocketAddr,
     /// The same for RTCP; `None` for [`PortUse::Single`].
     pub rtcp: Option<SocketAddr>,
 }
 
-/// No port could be opened: the reason, with what an operator can do.
+/// No port could be opened: the reason, and the operator's remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct NoPorts(pub String);
 
-/// Opens ports. Implemented by whoever has sockets.
+/// Opens ports. The owner of the sockets implements it.
 pub trait PortSource<P> {
     /// All interfaces, the default one first.
     fn interfaces(&self) -> &[Interface];
@@ -100,13 +100,14 @@ pub trait PortSource<P> {
     /// Opens the ports of one leg.
     ///
     /// # Errors
-    /// The interface has no such address, or no port is free.
+    /// If the interface has no such address, or no port is free.
     fn open(&mut self, request: &PortRequest) -> Result<Opened<P>, NoPorts>;
 
-    /// Opens the ports of a leg again that another process had: the same numbers, for a party that was told `rtp` and `rtcp`.
+    /// Opens the ports of another process's leg again, with the same numbers. `rtp` and `rtcp` are the addresses that the
+    /// party knows.
     ///
     /// # Errors
-    /// The interface is not there any more or is told otherwise, or another process has the ports.
+    /// If the interface is gone or has another advertised address, or if another process has the ports.
     fn reopen(
         &mut self,
         request: &PortRequest,

@@ -1,9 +1,10 @@
-//! What `query` and `delete` tell of a call.
+//! The report of a call in the replies to `query` and `delete`.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use threadbare_base::NS_PER_S;
 
-use threadbare_rtp::call::Side;
+use threadbare_rtp_types::side::Side;
 
 use super::Outcome;
 use super::action::{Counts, Quality, SideStats, SourceStats, StreamStats};
@@ -50,7 +51,7 @@ struct MediaReport {
 }
 
 impl Pending {
-    /// Of the dialogs that `is_meant` names.
+    /// The report of the dialogs that `is_meant` selects.
     pub(super) fn of<P>(
         call: &Live<P>,
         is_meant: impl Fn(usize) -> bool,
@@ -59,13 +60,14 @@ impl Pending {
         let mut parties: Vec<PartyReport> = Vec::new();
         let dialogs = call.dialogs.iter().enumerate();
         for (_, dialog) in dialogs.filter(|(at, _)| is_meant(*at)) {
-            let parties_of = match dialog.is_copy() {
-                false => &Side::BOTH[..],
-                true => &[Side::B],
+            let parties_of = if !dialog.is_copy() {
+                &Side::BOTH[..]
+            } else {
+                &[Side::B]
             };
             for side in parties_of {
                 let new = report(dialog, *side);
-                // A party that was forked has one tag in several dialogs.
+                // A forked party has the same tag in several dialogs.
                 match parties.iter_mut().find(|one| one.tag == new.tag) {
                     Some(known) => {
                         known.partner = new.partner.or(known.partner.take());
@@ -92,21 +94,22 @@ impl Pending {
         }
     }
 
-    /// The reply, or what it needs.
+    /// The reply, or a request for counters.
     pub(super) fn into_outcome(self) -> Outcome {
-        match self.streams.is_empty() {
-            true => Outcome::Reply(self.finish(&BTreeMap::new())),
-            false => Outcome::Stats(self),
+        if self.streams.is_empty() {
+            Outcome::Reply(self.finish(&BTreeMap::new()))
+        } else {
+            Outcome::Stats(self)
         }
     }
 
-    /// Whose counters are needed.
+    /// The streams whose counters are needed.
     #[must_use]
     pub fn streams(&self) -> &[StreamId] {
         &self.streams
     }
 
-    /// The reply. Streams without counters are told with zeros.
+    /// The reply. Streams without counters get zeros.
     pub fn finish(self, stats: &BTreeMap<StreamId, StreamStats>) -> Reply {
         let none = SideStats::default();
         let of = |media: &MediaReport| {
@@ -131,11 +134,11 @@ impl Pending {
         }
         let mut keys = Dictionary::new();
         keys.push("created", self.unix_s(self.created_ns));
+        let created_us = self.unix_at_zero_ns.saturating_add(self.created_ns) % NS_PER_S / 1000;
+        keys.push("created_us", created_us as i64);
         keys.push("last signal", self.unix_s(self.signalled_ns));
         keys.push("tags", tags);
-        if !sources.is_empty() {
-            keys.push("SSRC", sources);
-        }
+        keys.push("SSRC", sources);
         let mut sums = Dictionary::new();
         sums.push("RTP", totals[0].to_dictionary());
         sums.push("RTCP", totals[1].to_dictionary());
@@ -235,8 +238,6 @@ impl Pending {
         out
     }
 }
-
-const NS_PER_S: u64 = 1_000_000_000;
 
 impl Counts {
     fn add(&mut self, other: Counts) {

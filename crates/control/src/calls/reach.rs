@@ -1,19 +1,20 @@
-//! Addresses in descriptions that get no media: judged when a description is read, so that the reply can warn. The relay judges each address again that
-//! it sends to, whatever its origin.
+//! Addresses in descriptions that may get no media. They are checked when a description is read, so that the reply can warn. The
+//! relay checks each destination address again, whatever its origin.
 
 use std::net::SocketAddr;
 
-use threadbare_rtp::call::Side;
-use threadbare_rtp::policy::{Forbidden, MediaPolicy};
+use threadbare_rtp_types::policy::{Forbidden, MediaPolicy};
+use threadbare_rtp_types::side::Side;
 
 use super::answer::Prepared;
-use super::dialog::{Dialog, Local, Plan, Slot};
+use super::dialog::{Dialog, Local, Slot};
 use super::id::StreamId;
 use super::warnings::Warnings;
 use super::{CallId, Calls};
 
 impl<P> Calls<P> {
-    /// Completes the specifications of a dialog's streams. Takes forbidden addresses out, with a warning for each: nothing is sent there.
+    /// Completes the specifications of a dialog's streams. Removes forbidden addresses, with a warning for each: nothing is sent
+    /// to them.
     pub(super) fn finish_specs(&self, id: &CallId, at: usize, prepared: &mut Prepared) {
         let Some(dialog) = self.calls.get(id).and_then(|call| call.dialogs.get(at)) else {
             return;
@@ -33,7 +34,7 @@ impl<P> Calls<P> {
         }
     }
 
-    /// Warns of forbidden addresses in the last offer of a dialog.
+    /// Warns about forbidden addresses in the last offer of a dialog.
     pub(super) fn warn_of_offer(&self, id: &CallId, at: usize, warnings: &mut Warnings) {
         let Some(dialog) = self.calls.get(id).and_then(|call| call.dialogs.get(at)) else {
             return;
@@ -42,8 +43,8 @@ impl<P> Calls<P> {
             return;
         };
         for (index, offered) in offer.media.iter().enumerate() {
-            let is_carried = !matches!(offered.plan, Plan::Rejected);
-            let Some(slot) = dialog.slot_to_be(index).filter(|_| is_carried) else {
+            let slot = dialog.slot_to_be(index);
+            let Some(slot) = slot.filter(|_| offered.is_carried()) else {
                 continue;
             };
             let addresses = [offered.remote.rtp, offered.remote.rtcp];
@@ -53,7 +54,7 @@ impl<P> Calls<P> {
         }
     }
 
-    /// Judges a party's addresses for RTP and RTCP. A forbidden first one takes the second with it.
+    /// Checks a party's addresses for RTP and RTCP. If the first one is forbidden, the second one is removed too.
     fn judge_pair(
         &self,
         dialog: &Dialog<P>,
@@ -89,14 +90,15 @@ impl<P> Calls<P> {
         let ports = dialog.local_addresses().map(|local| policy.local(local));
         let leg = policy.local(local.rtp).ip();
         policy.judge(leg, &ports.collect::<Vec<_>>(), to)?;
-        match self.leads_back(policy, stream, to) {
-            true => Err(Forbidden::SameCall),
-            false => Ok(()),
+        if self.leads_back(policy, stream, to) {
+            Err(Forbidden::SameCall)
+        } else {
+            Ok(())
         }
     }
 
-    /// Whether packets of a stream that are sent to `to` come back to it, by way of other calls of this relay. A proxy that routes a call through this
-    /// relay again has two calls send to each other, and the last one sends to a party.
+    /// Whether packets of a stream to `to` return to it, through other calls of this relay. If a proxy routes a call through this
+    /// relay again, two calls send to each other, but the last one sends to a party.
     fn leads_back(&self, policy: &MediaPolicy, stream: StreamId, to: SocketAddr) -> bool {
         let mut to = policy.local(to);
         for _ in 0..HOPS_MAX {
@@ -133,14 +135,14 @@ impl<P> Calls<P> {
     }
 }
 
-/// Addresses of a party that may be sent to, and the one that may not.
+/// A party's allowed addresses, and the forbidden one.
 struct Judged {
     addresses: [Option<SocketAddr>; 2],
     forbidden: Option<(&'static str, SocketAddr, Forbidden)>,
 }
 
 impl Judged {
-    /// `index`: of the `m=` line.
+    /// Adds a warning. `index`: of the `m=` line.
     fn warn(&self, index: usize, warnings: &mut Warnings) {
         if let Some((what, to, why)) = &self.forbidden {
             warnings.add(index, format_args!("{what} is not sent to {to}: {why}"));
@@ -149,14 +151,14 @@ impl Judged {
 }
 
 impl<P> Dialog<P> {
-    /// The ports that the stream of an `m=` line has from the next answer on.
+    /// The ports of an `m=` line's stream after the next answer.
     fn slot_to_be(&self, index: usize) -> Option<&Slot<P>> {
         let offer = self.offer.as_ref();
         let fresh = offer.and_then(|offer| offer.fresh.get(index)?.as_ref());
         fresh.or_else(|| self.slots.get(index)?.as_ref())
     }
 
-    /// All slots: of streams, and of the last offer.
+    /// All slots: those of streams, and those of the last offer.
     fn all_slots(&self) -> impl Iterator<Item = &Slot<P>> {
         let fresh = self.offer.iter().flat_map(|offer| &offer.fresh);
         self.slots.iter().chain(fresh).flatten()
@@ -170,5 +172,5 @@ impl<P> Dialog<P> {
     }
 }
 
-/// Times that a proxy routes a call through this relay: SIP's `Max-Forwards` is 70, and each time has a party's delay.
+/// Limit of a call's passes through this relay. SIP's `Max-Forwards` is 70, but each pass adds delay.
 const HOPS_MAX: usize = 8;

@@ -1,17 +1,18 @@
-//! What a description says of where its author is.
+//! Reads a party's addresses and settings from its description.
 
 use std::net::{IpAddr, SocketAddr};
 
 use super::dialog::Remote;
+use super::ports::Family;
 use super::sdes;
 use super::transport::Transport;
 use crate::sdp::{Address, Sdp, SdpError, Section};
 
-/// The author's place for the medium of number `index`, with another address if the request has one. And why its first unusable line
-/// `a=crypto` is not taken.
+/// The author's addresses for the medium with this index, replaced by the request's address if there is one. The second value is
+/// the reason why the first unusable `a=crypto` line is refused.
 ///
 /// # Errors
-/// There is no address, or it is malformed.
+/// If the address is missing or malformed.
 pub(super) fn remote(
     sdp: &Sdp,
     index: usize,
@@ -24,21 +25,22 @@ pub(super) fn remote(
         (Err(_), Some(_)) => None,
         (Err(error), None) => return Err(error),
     };
-    // RFC 8840, section 4.1.1: an offer without candidates so far has port 9 and the address of zeros, and is not a hold.
+    // RFC 8840, section 4.1.1: an offer that has no candidates yet has port 9 and the address of zeros. It is not a hold.
     let is_trickle = line.port == DISCARD_PORT && sdp.has_ice(index);
     let is_zero = signalled.as_ref().is_some_and(Address::is_hold) && !is_trickle;
     let ip = match (address, &signalled) {
         (Some(address), _) => Some(address),
         (None, Some(Address::Ip(ip))) => Some(*ip),
-        // The name of a host: its packets tell where it is.
+        // A host name: the party's packets show its address.
         (None, _) => None,
     };
+    let family = ip.map(Family::of);
     let ip = ip.filter(|ip| !ip.is_unspecified() && !ip.is_multicast());
     let has_rtcp = Transport::of(line.protocol).is_some();
     let rtcp = ip.filter(|_| has_rtcp).and_then(|ip| match media.rtcp() {
         None => Some(SocketAddr::new(ip, line.port.checked_add(1)?)),
         Some(rtcp) if rtcp.port > 0 => {
-            // An address in place of the signalled one holds for RTCP as well.
+            // An address that replaces the signalled one applies to RTCP too.
             let own = match &rtcp.address {
                 Some(Address::Ip(own)) if address.is_none() && !own.is_unspecified() => *own,
                 _ => ip,
@@ -51,6 +53,7 @@ pub(super) fn remote(
     let remote = Remote {
         rtp: ip.map(|ip| SocketAddr::new(ip, line.port)),
         rtcp,
+        family,
         direction: sdp.direction(index),
         is_zero,
         has_mux: media.has_rtcp_mux(),
@@ -64,8 +67,9 @@ pub(super) fn remote(
 /// The port of the discard service (RFC 863): a placeholder.
 const DISCARD_PORT: u16 = 9;
 
-/// The highest bit rate of Opus that the author takes. "maxaveragebitrate: Specifies the maximum average receive bitrate of a session in bits per
-/// second (bit/s) [...] values outside the range of 6000 to 510000 SHOULD be ignored" (RFC 7587, section 6.1).
+/// The highest bit rate of Opus that the author accepts. "maxaveragebitrate: Specifies the maximum average receive bitrate of a
+/// session in bits per second (bit/s) [...] values outside the range of 6000 to 510000 SHOULD be ignored" (RFC 7587, section
+/// 6.1).
 fn opus_bps_max(media: &Section) -> Option<u32> {
     let codecs = media.codecs();
     let opus = codecs
@@ -81,5 +85,5 @@ fn opus_bps_max(media: &Section) -> Option<u32> {
         .min()
 }
 
-/// The least and the highest (RFC 7587, section 6.1).
+/// The lowest and the highest bit rate (RFC 7587, section 6.1).
 pub(super) const OPUS_BPS: [u32; 2] = [6_000, 510_000];

@@ -1,31 +1,31 @@
-//! What is left of a call that has ended.
+//! Records of calls.
 
 use std::fmt;
 use std::net::SocketAddr;
 
 use super::id::{CallId, StreamId};
 
-/// Why a call has ended.
+/// The reason for a call's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EndReason {
     /// `delete`, or the end of its delay.
     Deleted,
-    /// No answer came in [`offer_ns`](super::Timeouts::offer_ns).
+    /// No answer within [`offer_ns`](super::Timeouts::offer_ns).
     OfferTimeout,
-    /// No media came in [`media_ns`](super::Timeouts::media_ns).
+    /// No media for [`media_ns`](super::Timeouts::media_ns).
     MediaTimeout,
-    /// No media came in [`silent_ns`](super::Timeouts::silent_ns) to a call that is held or blocked.
+    /// No media for [`silent_ns`](super::Timeouts::silent_ns), in a call on hold or a blocked one.
     SilentTimeout,
     /// It lasted for [`final_ns`](super::Timeouts::final_ns).
     FinalTimeout,
-    /// By the operator.
+    /// The operator ended it.
     Operator,
-    /// Another node of the cluster has the call, or nobody could say whose it is.
+    /// Another node of the cluster owns the call, or the owner could not be determined.
     Cluster,
 }
 
 impl EndReason {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [EndReason; 7] = [
         EndReason::Deleted,
         EndReason::OfferTimeout,
@@ -36,7 +36,7 @@ impl EndReason {
         EndReason::Cluster,
     ];
 
-    /// In records and metrics.
+    /// The name in records and metrics.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -50,7 +50,7 @@ impl EndReason {
         }
     }
 
-    /// Whether a time-out was the reason.
+    /// Whether the reason is a time-out.
     #[must_use]
     pub fn is_timeout(self) -> bool {
         use EndReason::{Cluster, Deleted, Operator};
@@ -69,58 +69,58 @@ impl fmt::Display for EndReason {
 pub struct CallRecord {
     /// Its name.
     pub call: CallId,
-    /// When it was offered, ns on the registry's clock.
+    /// Time of the offer, ns on the registry's clock.
     pub created_ns: u64,
-    /// When it was answered first.
+    /// Time of the first answer.
     pub answered_ns: Option<u64>,
-    /// When it ended.
+    /// Time of the end.
     pub ended_ns: u64,
-    /// Why.
+    /// Reason of the end.
     pub reason: EndReason,
-    /// Its streams, those that were never answered included.
+    /// Its streams, with those that were never answered.
     pub streams: Vec<StreamRecord>,
 }
 
-/// A call that is up.
+/// A running call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallView {
-    /// When it was offered, ns on the registry's clock.
+    /// Time of the offer, ns on the registry's clock.
     pub created_ns: u64,
-    /// When it was signalled last.
+    /// Time of the last signalling.
     pub signalled_ns: u64,
-    /// When it was answered first.
+    /// Time of the first answer.
     pub answered_ns: Option<u64>,
-    /// When media came last, as far as the registry was told.
+    /// Time of the last media that the registry knows.
     pub heard_ns: Option<u64>,
-    /// When it ends by itself if nothing more comes, and why.
+    /// When the call will end by a time-out, and by which.
     pub end: Option<(u64, EndReason)>,
-    /// Its streams, those that have ended first, those that nobody has answered last.
+    /// Its streams: ended ones first, unanswered ones last.
     pub streams: Vec<StreamRecord>,
 }
 
-/// A stream of it.
+/// A stream of a call.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct StreamRecord {
     /// Its name in actions.
     pub stream: StreamId,
-    /// Such as `audio`.
+    /// The kind of media, for example `audio`.
     pub media: String,
-    /// Of side A and side B.
+    /// Side A and side B.
     pub sides: [SideRecord; 2],
 }
 
-/// A party of it.
+/// A party of a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct SideRecord {
-    /// Its SIP tag, as far as it is UTF-8.
+    /// Its SIP tag; invalid UTF-8 is replaced.
     pub tag: String,
-    /// The audio codec that it is sent, as in `rtpmap`.
+    /// The audio codec that is sent to it, as in `rtpmap`.
     pub codec: Option<String>,
-    /// Where it said that it receives RTP.
+    /// The address at which it receives RTP, from its description.
     pub rtp: Option<SocketAddr>,
-    /// What it was told.
+    /// The address advertised to it.
     pub advertised: Option<SocketAddr>,
-    /// The suite of its SRTP.
+    /// Its SRTP suite.
     #[serde(with = "crate::mirror")]
     pub crypto_suite: Option<crate::mirror::Word>,
     /// Its label.

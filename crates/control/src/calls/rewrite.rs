@@ -1,4 +1,4 @@
-//! From the description that one side sent to the one that the other side gets.
+//! Rewrites one side's description for the other side.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -7,23 +7,25 @@ use super::dialog::{Local, Origin, Remote};
 use super::options::Options;
 use crate::sdp::{Codec, Direction, MediaOutline, Sdp, Section};
 
-/// What becomes of an `m=` line.
+/// The result for an `m=` line.
 #[derive(Debug)]
 pub(super) enum Line<'a> {
-    /// Its port is 0, the rest of the `m=` line is that of the offer.
+    /// Its port is 0; the rest of the `m=` line is that of the offer.
     Rejected(&'a MediaOutline),
+    /// The parties connect to each other: the line stays, with its author's address.
+    Direct,
     /// Its datagrams are relayed.
     Packets {
         local: &'a Local,
         remote: &'a Remote,
-        /// Lines about keys pass: the parties agree on them with each other.
+        /// Lines about keys stay: the parties agree on keys themselves.
         keeps_keys: bool,
     },
-    /// Its packets are understood.
+    /// The relay reads its packets.
     Audio(AudioLine<'a>),
 }
 
-/// An `m=` line of audio, as the receiver of the description is to see it.
+/// An `m=` line of audio for the receiver of the description.
 #[derive(Debug)]
 pub(super) struct AudioLine<'a> {
     pub(super) local: &'a Local,
@@ -31,13 +33,16 @@ pub(super) struct AudioLine<'a> {
     pub(super) protocol: &'a str,
     pub(super) codecs: Vec<Codec>,
     pub(super) mux: bool,
+    /// RTCP uses the port of RTP, whatever the receiver answers.
+    pub(super) shares_port: bool,
     /// The values of `a=crypto`.
     pub(super) cryptos: Vec<String>,
-    /// `None`: as it is.
+    /// `None`: unchanged.
     pub(super) ptime_ms: Option<u32>,
 }
 
-/// Rewrites a description by the options of its request, for a receiver whose descriptions have this origin. Returns the origin of the next.
+/// Rewrites a description by the options of its request, for a receiver whose descriptions have this origin. Returns the origin
+/// for the next description.
 pub(super) fn rewrite(
     sdp: &mut Sdp,
     lines: &[Line<'_>],
@@ -55,6 +60,8 @@ pub(super) fn rewrite(
     };
     strip(&mut sdp.session, lines.iter().any(keeps_keys));
     let own = lines.iter().find_map(|line| connection(line, options));
+    let of_author = sdp.session.text_of(b'c').map(str::to_owned);
+    let of_author = of_author.filter(|_| own.is_some());
     if let (Some(own), true) = (own, has_connection(&sdp.session)) {
         sdp.session.set_connection(own);
     }
@@ -62,8 +69,9 @@ pub(super) fn rewrite(
     for (place, (media, line)) in sdp.media.iter_mut().zip(lines).enumerate() {
         let needs_own = |own: IpAddr| has_connection(media) || of_session != Some(own);
         let address = match line {
-            // A malformed address, or one from inside, is of no use to the receiver.
+            // A malformed or internal address is of no use to the receiver.
             Line::Rejected(_) => own.filter(|_| has_connection(media) || of_session.is_none()),
+            Line::Direct => None,
             _ => connection(line, options).filter(|own| needs_own(*own)),
         };
         if let Some(address) = address {
@@ -73,6 +81,11 @@ pub(super) fn rewrite(
             Line::Rejected(outline) => {
                 strip(media, false);
                 media.reject(outline);
+            }
+            Line::Direct => {
+                if let (Some(of_author), false) = (&of_author, has_connection(media)) {
+                    media.add_connection(of_author);
+                }
             }
             Line::Packets {
                 local,
@@ -92,7 +105,7 @@ pub(super) fn rewrite(
     write_origin(sdp, own, options, origin)
 }
 
-/// Removes lines about what ends here: ICE, bundles and, unless `keeps_keys`, DTLS.
+/// Removes lines whose features end at the relay: ICE, bundles and, unless `keeps_keys`, DTLS.
 fn strip(section: &mut Section, keeps_keys: bool) {
     section.remove_attributes(|name, value| {
         let is_bundle = name == "group" && value.split(' ').next() == Some("BUNDLE");
@@ -115,7 +128,8 @@ const OF_ICE: &[&str] = &[
 ];
 /// RFC 8122, section 5; RFC 4145, section 4; RFC 8842, section 4.
 const OF_DTLS: &[&str] = &["fingerprint", "setup", "tls-id"];
-/// What is made anew for each side of audio. Feedback and the sources' names (RFC 5576) are those of the relay.
+/// Attributes that are written afresh for each side of audio. Feedback and the sources' names (RFC 5576) are the
+/// relay's.
 const OF_AUDIO: &[&str] = &[
     "crypto",
     "rtcp",
@@ -131,10 +145,10 @@ fn has_connection(section: &Section) -> bool {
     section.value_of(b'c').is_some()
 }
 
-/// "the zero address in the SDP is passed through", unless it is to be replaced.
+/// The address to write. "the zero address in the SDP is passed through", unless it must be replaced.
 fn connection(line: &Line<'_>, options: &Options) -> Option<IpAddr> {
     let (local, remote) = match line {
-        Line::Rejected(_) => return None,
+        Line::Rejected(_) | Line::Direct => return None,
         Line::Packets { local, remote, .. } => (local, remote),
         Line::Audio(audio) => (&audio.local, &audio.remote),
     };
@@ -176,7 +190,7 @@ fn write_audio(media: &mut Section, audio: &AudioLine<'_>, options: &Options) {
         media.set_attribute("ptime", &ms.to_string());
     }
     write_direction(media, audio.remote, options);
-    write_rtcp(media, audio.local, audio.mux, options);
+    write_rtcp(media, audio.local, audio.shares_port, options);
     if audio.mux {
         media.add_attribute("rtcp-mux", "");
     }
@@ -186,8 +200,8 @@ fn write_audio(media: &mut Section, audio: &AudioLine<'_>, options: &Options) {
 }
 
 /// `a=rtcp` (RFC 3605).
-fn write_rtcp(media: &mut Section, local: &Local, mux: bool, options: &Options) {
-    let rtcp = match (mux, local.rtcp) {
+fn write_rtcp(media: &mut Section, local: &Local, shares_port: bool, options: &Options) {
+    let rtcp = match (shares_port, local.rtcp) {
         (false, Some(rtcp)) => rtcp,
         _ => local.rtp,
     };
@@ -195,9 +209,10 @@ fn write_rtcp(media: &mut Section, local: &Local, mux: bool, options: &Options) 
         return media.remove_attributes(|name, _| name == "rtcp");
     }
     let family = super::ports::Family::of(rtcp.ip()).name();
-    let value = match options.full_rtcp_attribute {
-        true => format!("{} IN {family} {}", rtcp.port(), rtcp.ip()),
-        false => rtcp.port().to_string(),
+    let value = if options.full_rtcp_attribute {
+        format!("{} IN {family} {}", rtcp.port(), rtcp.ip())
+    } else {
+        rtcp.port().to_string()
     };
     media.set_attribute("rtcp", &value);
 }
@@ -205,9 +220,10 @@ fn write_rtcp(media: &mut Section, local: &Local, mux: bool, options: &Options) 
 /// "a media section with a zero IP address would come out as `sendonly` or `inactive`".
 fn write_direction(media: &mut Section, remote: &Remote, options: &Options) {
     if remote.is_zero && !options.original_sendrecv {
-        media.set_direction(match remote.direction.sends() {
-            true => Direction::SendOnly,
-            false => Direction::Inactive,
+        media.set_direction(if remote.direction.sends() {
+            Direction::SendOnly
+        } else {
+            Direction::Inactive
         });
     }
 }
@@ -256,7 +272,8 @@ fn write_origin(sdp: &mut Sdp, own: Option<IpAddr>, options: &Options, origin: &
     next
 }
 
-/// "make sure it's increased every time the SDP changes, and left unchanged if the SDP is the same". With the digest of the description.
+/// The next version, with the digest of the description. "make sure it's increased every time the SDP changes, and left unchanged
+/// if the SDP is the same".
 fn next_version(
     sdp: &Sdp,
     received: &str,

@@ -1,9 +1,10 @@
-//! Calls that outlive the process: as bytes for a store, and back, on the same ports and with the same streams.
+//! Saved calls. They become bytes for a store; a later process restores them on the same ports and with the same
+//! streams.
 //!
 //! ```text
-//!  handle_* ─→ poll_changed ─→ export: bytes to be stored, or nothing: the call has ended
-//!  next process:  restore ─→ poll_action: Create for each stream, as if its answer had come now
-//!  another node:  leave ─→ nothing is said to anybody      adopt ─→ the same, beside calls of its own
+//!  handle_* ─→ poll_changed ─→ export: bytes for the store, or nothing: the call has ended
+//!  next process:  restore ─→ poll_action: Create for each stream, as after its answer
+//!  another node:  leave ─→ no message to the parties      adopt ─→ the same, in addition to its own calls
 //! ```
 
 use std::collections::BTreeSet;
@@ -13,64 +14,65 @@ use serde::{Deserialize, Serialize};
 
 use super::dialog::{Dialog, Slot};
 use super::id::StreamId;
-use super::live::{DIALOGS_MAX, Live, PAST_MAX};
+use super::live::{DIALOGS_MAX, Live, PAST_MAX, Taken};
 use super::{Action, CallId, Calls, NoPorts, PortRequest, PortSource, Recording, StreamCommand};
 
-/// Why a saved call is not brought back. The registry is as it was.
+/// The reason why a saved call is not restored. The registry stays unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SavedError {
-    /// Another program, or another version of this one, has saved it.
+    /// Another program or version saved it.
     #[error("the call was saved in version {found}, this program reads version {VERSION}")]
     Version {
         /// Its version.
         found: u8,
     },
-    /// The bytes are not those that were saved.
+    /// The bytes were changed after saving.
     #[error("the saved call is damaged: {0}")]
     Damaged(String),
-    /// There is a call or a stream of this name.
-    #[error("call {0:?} is there already")]
+    /// A call or a stream of this name exists already.
+    #[error("call {0:?} already exists")]
     Known(CallId),
     /// One of its ports cannot be opened again.
     #[error("call {call:?}: {reason}")]
     Ports {
-        /// Which call.
+        /// The call.
         call: CallId,
-        /// Why.
+        /// The reason.
         reason: NoPorts,
     },
 }
 
-/// The ports of a leg: what was asked for, and where RTP and RTCP are, as the party was told.
+/// The ports of a leg: the request for them, and the advertised addresses of RTP and RTCP.
 pub type SavedPorts = (PortRequest, SocketAddr, Option<SocketAddr>);
 
-/// Of the bytes. To be counted up whenever a saved type changes.
-const VERSION: u8 = 3;
+/// Version of the bytes. Count it up whenever a saved type changes.
+const VERSION: u8 = 5;
 
-/// What is saved beside a call.
+/// Data saved with a call.
 #[derive(Debug, Serialize, Deserialize)]
 struct Head {
-    /// The wall clock at time 0 of the clock of its times: the next process may have another one.
+    /// The wall clock at time 0 of the clock of its times: the next process may have another clock.
     unix_at_zero_ns: u64,
-    /// Numbers of streams up to this one were given.
+    /// The highest stream number so far.
     last_stream: u64,
 }
 
 impl<P> Calls<P> {
-    /// Tells from now on which calls change: [`poll_changed`](Self::poll_changed).
+    /// Starts to track which calls change: [`poll_changed`](Self::poll_changed).
     pub fn track_changes(&mut self) {
         self.changed.get_or_insert_default();
     }
 
-    /// A call that has changed since this was asked last, or has ended. To be asked after each `handle_*`, if changes are
-    /// [tracked](Self::track_changes). When media came last is no change.
+    /// The next call that has changed or ended since the last poll. Poll after each `handle_*`, if changes are
+    /// [tracked](Self::track_changes). The time of the last media counts as no change.
     pub fn poll_changed(&mut self) -> Option<CallId> {
         self.changed.as_mut()?.pop_first()
     }
 
-    /// All that another process needs to go on with a call: as secret as the keys in it. `None`: there is no such call.
+    /// The state from which another process can continue a call: as secret as the keys in it. `None`: the call does not
+    /// exist.
     ///
-    /// What is being played is not in it.
+    /// It has no running playback.
     #[must_use]
     pub fn export(&self, id: &CallId) -> Option<Vec<u8>> {
         let call = self.calls.get(id)?;
@@ -78,11 +80,12 @@ impl<P> Calls<P> {
             unix_at_zero_ns: self.settings.unix_at_zero_ns,
             last_stream: self.next_stream,
         };
-        // To memory, it cannot fail: all lengths are known.
+        // Writing to memory cannot fail: all lengths are known.
         postcard::to_allocvec(&(VERSION, head, call)).ok()
     }
 
-    /// The ports of a call that another process [exported](Self::export): what it asked for, and where RTP and RTCP are.
+    /// The ports of a call that another process [exported](Self::export): each request, with the advertised addresses of
+    /// RTP and RTCP.
     ///
     /// # Errors
     /// See [`SavedError`].
@@ -94,9 +97,9 @@ impl<P> Calls<P> {
             .collect())
     }
 
-    /// Goes on with a call that another process [exported](Self::export), as it was: its streams are created anew. A recording goes on in
-    /// another file. Time-outs have gone on by the wall clock, but for those that began before this machine did; call
-    /// [`handle_timeout`](Self::handle_timeout) behind the last call.
+    /// Restores a call that another process [exported](Self::export): its streams are created again. A recording continues in
+    /// another file. Time-outs continue by the wall clock, except those that began before this machine started. After the last
+    /// call, call [`handle_timeout`](Self::handle_timeout).
     ///
     /// # Errors
     /// See [`SavedError`].
@@ -117,8 +120,8 @@ impl<P> Calls<P> {
         Ok(id)
     }
 
-    /// The same with a call of another node, beside others: its streams get numbers of this registry, and the time in which media has to come begins
-    /// anew, as clocks of machines differ. The second value: the number that each stream had, and has.
+    /// Restores a call of another node, in addition to this registry's own calls. Its streams get numbers of this registry. The
+    /// media time-out starts again, because the machines' clocks differ. The second value has each stream's old and new number.
     ///
     /// # Errors
     /// See [`SavedError`].
@@ -141,18 +144,20 @@ impl<P> Calls<P> {
         Ok((id, numbers))
     }
 
-    /// Forgets a call that another node goes on with: there is no record of it, and no action about it any more. Its streams, which are to be ended without a word.
+    /// Forgets a call that another node has taken over: no record and no further action follows. Returns its streams, which must
+    /// be ended without a message to the parties.
     pub fn leave(&mut self, id: &CallId) -> Vec<StreamId> {
         let Some(call) = self.calls.remove(id) else {
             return Vec::new();
         };
+        self.count(call.taken, Taken::default());
         if let Some(due_ns) = call.timer_ns {
             self.timers.remove(&(due_ns, id.clone()));
         }
         if let Some(changed) = &mut self.changed {
             changed.remove(id);
         }
-        // It may have begun just now.
+        // A stream may have started just now.
         let streams = &self.streams;
         let is_of_it = |action: &Action<P>| match action {
             Action::Create { call, .. } => call == id,
@@ -205,7 +210,7 @@ fn checked<P>(bytes: &[u8]) -> Result<(Head, Live<P>), SavedError> {
     Ok((head, call))
 }
 
-/// From bytes that anybody may have written.
+/// Reads untrusted bytes.
 fn read<P>(bytes: &[u8]) -> Result<(Head, Live<P>), SavedError> {
     let (&found, bytes) = bytes.split_first().ok_or_else(|| damaged("it is empty"))?;
     if found != VERSION {
@@ -223,7 +228,7 @@ fn damaged(reason: impl ToString) -> SavedError {
 }
 
 impl<P> Live<P> {
-    /// Those of streams that run, and those that wait for an answer.
+    /// The slots of running streams, and those that wait for an answer.
     fn slots(&self) -> impl Iterator<Item = &Slot<P>> {
         self.dialogs.iter().flat_map(|dialog| {
             let fresh = dialog.offer.iter().flat_map(|offer| &offer.fresh);
@@ -238,7 +243,7 @@ impl<P> Live<P> {
         })
     }
 
-    /// Gives all streams the numbers behind `last`.
+    /// Gives all streams new numbers after `last`.
     fn renumber(&mut self, last: &mut u64) -> Vec<(StreamId, StreamId)> {
         let mut numbers = Vec::new();
         for slot in self.slots_mut() {
@@ -263,7 +268,7 @@ impl<P> Live<P> {
         numbers
     }
 
-    /// What the rest of the registry relies on. `Err`: what is wrong.
+    /// Checks the invariants of the registry. `Err`: the one that does not hold.
     fn check(&self, last_stream: u64) -> Result<(), &'static str> {
         if last_stream > LAST_STREAM_MAX {
             return Err("the number of streams is out of range");
@@ -288,18 +293,19 @@ impl<P> Live<P> {
                 .flatten()
                 .all(|slot| slot.running.is_some())
         };
-        match self
+        if self
             .dialogs
             .iter()
             .all(|one| of_offer(one) && is_begun(one))
         {
-            true => Ok(()),
-            false => Err("a stream runs before its answer, or does not behind it"),
+            Ok(())
+        } else {
+            Err("a stream runs before its answer, or does not run after it")
         }
     }
 
-    /// Times of a clock whose time 0 was at `from_ns` by the wall clock become those of one whose was at `to_ns`. What began before that, began
-    /// at 0; what has been, is not in the future.
+    /// Converts the times of a clock whose time 0 was at `from_ns` by the wall clock to one whose time 0 was at `to_ns`. Earlier
+    /// times become 0, and past times never become future ones.
     fn set_clock(&mut self, now_ns: u64, from_ns: u64, to_ns: u64) {
         let due = |at_ns: &mut u64| {
             let unix_ns = u128::from(*at_ns) + u128::from(from_ns);
@@ -322,7 +328,7 @@ impl<P> Live<P> {
         }
     }
 
-    /// Opens all ports.
+    /// Opens all ports again.
     fn reopen(&mut self, ports: &mut dyn PortSource<P>) -> Result<(), NoPorts> {
         for slot in self.slots_mut() {
             let [a, b] = &slot.local;
@@ -334,7 +340,7 @@ impl<P> Live<P> {
         Ok(())
     }
 
-    /// Goes on with a recording: the file of the other process is as that left it, so its name is taken.
+    /// Continues a recording in another file: the old file stays as the other process left it, so its name is taken.
     fn record_on(&self) -> Vec<Action<P>> {
         let recording = self.recording.as_ref().filter(|_| !self.is_paused);
         let recording = recording.map(|recording| Recording {
@@ -347,5 +353,5 @@ impl<P> Live<P> {
     }
 }
 
-/// No machine gives as many, and what is added to it does not overflow.
+/// No machine uses as many numbers, and additions to it do not overflow.
 const LAST_STREAM_MAX: u64 = 1 << 62;

@@ -1,13 +1,14 @@
-//! Keys of SRTP in offers and answers (RFC 4568). Each side has its own: what one side sends is decrypted and encrypted anew for the other.
+//! Keys of SRTP in offers and answers (RFC 4568). Each side has its own keys: the media of one side are decrypted, and encrypted
+//! again for the other side.
 
-use threadbare_rtp::srtp::{Crypto, MASTER_KEY_BYTES_MAX, MasterKey, Mki, Suite};
+use threadbare_rtp_types::srtp::{Crypto, MASTER_KEY_BYTES_MAX, MasterKey, Mki, Suite};
 
 use super::Random;
 use super::options::SdesOptions;
 use super::spec::SrtpKeys;
 use crate::sdp::Section;
 
-/// A line of an offer that was taken, with our key for it.
+/// An accepted line of an offer, with our key for it.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Accepted {
     pub(super) tag: u32,
@@ -31,7 +32,7 @@ pub(super) struct Own {
 }
 
 impl SdesOptions {
-    /// Whether the request leaves this suite. `nonew` overrides `no-` and `only-`, and `only-` overrides `no-`.
+    /// Whether the request allows this suite. `nonew` overrides `no-` and `only-`, and `only-` overrides `no-`.
     fn means(&self, suite: Suite) -> bool {
         self.adds_none
             || match &self.only {
@@ -57,14 +58,14 @@ fn value(tag: u32, key: &MasterKey, options: &SdesOptions) -> String {
     if options.pads {
         return padded.to_string();
     }
-    // The key stands before the lifetime.
+    // The key comes before the lifetime.
     padded.replace('=', "")
 }
 
 /// "Add the key lifetime parameter `2^31` to each crypto key."
 const LIFETIME_PACKETS: u64 = 1 << 31;
 
-/// The lines of a description that can be used, and why the first of the others cannot.
+/// The usable lines of a description, and the reason why the first unusable one is refused.
 pub(super) fn read(section: &Section) -> (Vec<Crypto>, Option<String>) {
     let mut usable = Vec::new();
     let mut refused = None;
@@ -72,15 +73,15 @@ pub(super) fn read(section: &Section) -> (Vec<Crypto>, Option<String>) {
     for (_, value) in values.take(CRYPTOS_MAX) {
         match Crypto::parse(value) {
             Ok(crypto) => usable.push(crypto),
-            // An answerer takes one of those that it supports (section 5.1.2).
+            // An answerer takes a line that it supports (section 5.1.2).
             Err(error) => refused = refused.or(Some(error.to_string())),
         }
     }
     (usable, refused)
 }
 
-/// The line of an offer to take: the first one, as their order is that of preference (section 5.1.1), or one of those that the request
-/// prefers. `before`: what is in use with this side; our key goes on as long as the suite does.
+/// The line of an offer to accept: the first one, because they are ordered by preference (section 5.1.1), or one that the request
+/// prefers. `before`: the keys in use with this side; our key stays as long as the suite does.
 pub(super) fn accept(
     offered: &[Crypto],
     options: &SdesOptions,
@@ -94,7 +95,7 @@ pub(super) fn accept(
         .and_then(|keys| of_suite(&keys.receive.suite()))
         .or_else(|| options.preferred.iter().find_map(of_suite))
         .or_else(|| offered.iter().find(is_meant))
-        // As documented: if the request excludes all of them, the offerer still gets its first one.
+        // As documented: if the request excludes all suites, the offerer still gets its first one.
         .or_else(|| offered.first())?;
     let send = own_key(taken.key.suite(), taken.key.mki(), before, random);
     Some(Accepted {
@@ -106,7 +107,7 @@ pub(super) fn accept(
     })
 }
 
-/// The lines to offer: first those of the other side's offer, then the rest of all suites. `before`: what is in use with this side.
+/// The lines to offer: first the suites of the other side's offer, then all others. `before`: the keys in use with this side.
 pub(super) fn offer(
     of_author: &[Crypto],
     options: &SdesOptions,
@@ -114,7 +115,7 @@ pub(super) fn offer(
     random: Random<'_>,
 ) -> Vec<Own> {
     let mut suites: Vec<Suite> = Vec::new();
-    // A suite in use is offered first: nothing changes, then.
+    // A suite in use is offered first, so that nothing changes.
     let used = before.map(|keys| keys.send.suite());
     let received = of_author.iter().map(|one| one.key.suite());
     let new = Suite::ALL
@@ -134,9 +135,10 @@ pub(super) fn offer(
     suites.into_iter().enumerate().map(own).collect()
 }
 
-/// Our key of the suite, with the identifier of the line that it answers: the one in use, or a new one.
+/// Our key for the suite, with the identifier of the answered line: the key in use, or a new one.
 fn own_key(suite: Suite, mki: Mki, before: Option<&SrtpKeys>, random: Random<'_>) -> MasterKey {
-    // With another identifier, peers take a key for another one: its packets must not be numbered from zero under the same bytes.
+    // Peers take a key with another identifier for another key. So its packets must not start again from zero with the same
+    // bytes.
     let is_same = |keys: &&SrtpKeys| (keys.send.suite(), keys.send.mki()) == (suite, mki);
     if let Some(keys) = before.filter(is_same) {
         return keys.send.clone();
@@ -146,16 +148,16 @@ fn own_key(suite: Suite, mki: Mki, before: Option<&SrtpKeys>, random: Random<'_>
     MasterKey::from_random(suite, &bytes).with_mki(mki)
 }
 
-/// Keys that an answer agrees on.
+/// The keys after an answer.
 #[derive(Debug)]
 pub(super) struct Agreed {
     pub(super) keys: SrtpKeys,
-    /// The line has another tag than the one that was offered with its suite.
+    /// The line's tag differs from the one that was offered with its suite.
     pub(super) has_own_tag: bool,
 }
 
-/// The keys that an answer agrees on: the answerer's, and ours of the line that it took. An answer repeats the tag of that line (RFC 4568, section
-/// 5.1.2). Some phones write another tag; then the suite identifies the line.
+/// The keys after an answer: the answerer's, and ours of the accepted line. An answer repeats the tag of that line (RFC 4568,
+/// section 5.1.2). Some phones write another tag; then the suite identifies the line.
 pub(super) fn answered(own: &[Own], answer: &[Crypto]) -> Option<Agreed> {
     let of_suite = |theirs: &Crypto, has_tag: bool| {
         let suite = theirs.key.suite();
@@ -173,5 +175,5 @@ pub(super) fn answered(own: &[Own], answer: &[Crypto]) -> Option<Agreed> {
     find(true).or_else(|| find(false))
 }
 
-/// `a=crypto` lines of a medium. There are some 20 suites.
+/// Limit of `a=crypto` lines in a medium. About 20 suites exist.
 const CRYPTOS_MAX: usize = 64;

@@ -1,12 +1,12 @@
 //! Offers and answers.
 
-use threadbare_rtp::call::Side;
+use threadbare_rtp_types::side::Side;
 
 use super::dialog::{Dialog, Origin, Party, Place, Slot};
 use super::failure::Failure;
 use super::live::{DIALOGS_MAX, Found, Live};
 use super::names::{Names, Tags};
-use super::offer::{self, Desk};
+use super::offer::{self, Resources};
 use super::options::Options;
 use super::warnings::Warnings;
 use super::{
@@ -17,7 +17,7 @@ use crate::ng::{Dictionary, Reply, Request};
 use crate::sdp::Sdp;
 use crate::text::shown;
 
-/// Marks a description as ours: `loop protect`.
+/// Marks a description as ours, for `loop protect`.
 const LOOP_ATTRIBUTE: &str = "x-threadbare";
 
 impl<P> Calls<P> {
@@ -39,6 +39,7 @@ impl<P> Calls<P> {
         match found {
             None => self.admit()?,
             Some(Found::None) => {
+                self.admit_offer()?;
                 let found = self.calls.get(&id).map_or(0, |call| call.dialogs.len());
                 if found >= DIALOGS_MAX {
                     return Err(Failure::TooMany {
@@ -55,12 +56,12 @@ impl<P> Calls<P> {
             _ => (None, Side::A),
         };
         let dialog = at.and_then(|at| self.calls.get(&id)?.dialogs.get(at));
-        let mut desk = Desk {
+        let mut resources = Resources {
             ports,
             random,
             next_stream: &mut self.next_stream,
         };
-        let prepared = offer::prepare(&mut desk, dialog, author, &options, sdp)?;
+        let prepared = offer::prepare(&mut resources, dialog, author, &options, sdp)?;
         let places = prepared.places.clone();
         self.totals.calls += u64::from(found.is_none());
         let call = self
@@ -119,8 +120,8 @@ impl<P> Calls<P> {
         Ok(with_sdp(&sdp, warnings))
     }
 
-    /// Carries out the answer to the last offer of the dialog at this place, whose author this is. `tag`: of who answers. Gives the author's
-    /// description.
+    /// Carries out the answer to the last offer of this dialog, whose author is `author`. `tag`: the answerer's. Returns the
+    /// description for the author.
     pub(super) fn finish_answer(
         &mut self,
         now_ns: u64,
@@ -158,12 +159,12 @@ impl<P> Calls<P> {
             .enumerate()
             .map(|(index, mut spec)| {
                 if let Some(spec) = &mut spec {
-                    mutes.apply(&dialog.parties, spec);
+                    mutes.apply(&dialog.parties, dialog.echo, spec);
                 }
                 take_over(dialog, index, spec)
             })
             .collect();
-        // A copy is no party's.
+        // A copy is not a party.
         let records = !call.is_paused && !call.dialogs[at].is_copy();
         let recording = call.recording.clone().filter(|_| records);
         for changed in changed {
@@ -191,22 +192,35 @@ impl<P> Calls<P> {
         Ok((sdp, warnings))
     }
 
-    /// Whether another call is taken.
+    /// Whether another call is accepted.
     pub(super) fn admit(&self) -> Result<(), Failure> {
-        let calls = self.calls.len();
+        let streams = self.taken.streams;
         let allowed = self.settings.sessions_max;
-        if calls >= allowed {
+        if streams >= allowed {
             return Err(Failure::Limit(format!(
-                "{calls} calls are up: at most {allowed} are allowed (max-sessions)"
+                "{streams} streams of calls are running: the limit is {allowed} (max-sessions)"
             )));
         }
+        self.admit_offer()?;
         if self.is_draining {
-            let reason = "no new calls are taken: the relay is being drained";
+            let reason = "no new calls are accepted: the relay is being drained";
             return Err(Failure::Limit(reason.to_owned()));
         }
         self.load
             .clone()
             .map_or(Ok(()), |reason| Err(Failure::Limit(reason)))
+    }
+
+    /// Whether ports are left for another offer, which may get no answer.
+    fn admit_offer(&self) -> Result<(), Failure> {
+        let streams = self.taken.unanswered;
+        let allowed = self.settings.unanswered_max;
+        if streams < allowed {
+            return Ok(());
+        }
+        Err(Failure::Limit(format!(
+            "{streams} streams of offers without an answer hold ports: the limit is {allowed}"
+        )))
     }
 
     fn is_own(&self, sdp: &Sdp) -> bool {
@@ -222,7 +236,7 @@ fn with_sdp(sdp: &Sdp, warnings: Warnings) -> Outcome {
 }
 
 impl<P> Live<P> {
-    /// What an offer or answer says of the whole call.
+    /// Applies an offer's or answer's options for the whole call.
     fn note(&mut self, options: &Options) -> Vec<Action<P>> {
         if options.recording.metadata.is_some() {
             self.metadata.clone_from(&options.recording.metadata);
@@ -273,15 +287,17 @@ impl<P> Dialog<P> {
             delete_ns: None,
             tos: None,
             copies: Vec::new(),
+            echo: None,
             is_publication: false,
         }
     }
 
-    /// What an offer or answer of `author` says beside its SDP.
+    /// Applies the options of an offer or answer by `author` outside its SDP.
     fn note(&mut self, author: Side, options: &Options) {
-        // Whoever signals is not gone.
+        // A party that signals is still there.
         self.delete_ns = None;
         self.tos = options.tos.after(self.tos);
+        self.echo = options.echo.map(|way| way.sides(author)).or(self.echo);
         let party = &mut self.parties[author as usize];
         if let Some(label) = &options.label {
             party.label = Some(label.clone());
@@ -292,12 +308,12 @@ impl<P> Dialog<P> {
     }
 }
 
-/// What changes with an answer.
+/// A change by an answer.
 pub(super) enum Changed<P> {
     Nothing,
     /// The stream of the slot ends.
     Removed(Slot<P>),
-    /// A stream begins, and takes the place of another one.
+    /// A stream starts, and replaces another one.
     Created {
         before: Option<Slot<P>>,
         stream: super::StreamId,
@@ -310,7 +326,7 @@ pub(super) enum Changed<P> {
     },
 }
 
-/// The `m=` line is specified so from now on; `None`: it is rejected.
+/// Takes over the new specification of the `m=` line. `None`: the line is rejected.
 pub(super) fn take_over<P>(
     dialog: &mut Dialog<P>,
     index: usize,

@@ -1,96 +1,99 @@
-//! What the media plane is to do with a stream: one `m=` line between two parties.
+//! Specification of a stream for the media plane: one `m=` line between two parties.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use threadbare_rtp::call::Side;
-use threadbare_rtp::leg::{Learn, PayloadMap};
-use threadbare_rtp::srtp::MasterKey;
+use threadbare_rtp_types::learn::Learn;
+use threadbare_rtp_types::payload_map::PayloadMap;
+use threadbare_rtp_types::side::Side;
+use threadbare_rtp_types::srtp::MasterKey;
 
 use super::id::StreamId;
 use crate::mirror::Mirror;
 
-/// All that the media plane needs to know of a stream. It is told anew, whole, when anything changes.
+/// The specification of a stream. The media plane gets it whole after each change.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StreamSpec {
-    /// How much of the packets is understood.
+    /// How far the packets are parsed.
     pub kind: StreamKind,
-    /// The parties, [`Side::A`](threadbare_rtp::call::Side::A) first: the one whose offer began the dialog.
+    /// The parties; [`Side::A`](threadbare_rtp_types::side::Side::A), whose offer began the dialog, comes first.
     pub sides: [SideSpec; 2],
-    /// The IP header's field of what is sent to either party, 0 to 255; `None`: the usual one.
+    /// The type-of-service field in the IP header of packets to either party, 0 to 255. `None`: the default.
     pub tos: Option<u8>,
-    /// Side A is no party: what it sends is a copy of what another stream's side sends.
+    /// Each party hears itself, unless its media are dropped; the other party hears nothing of it.
+    pub echoes: bool,
+    /// Side A is not a party: its media are a copy of another stream's.
     pub copies: Option<Copied>,
 }
 
-/// What is copied.
+/// The original of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Copied {
-    /// Of this stream.
+    /// The original stream.
     pub stream: StreamId,
-    /// What this side sends.
+    /// The side of that stream whose media are copied.
     #[serde(with = "crate::mirror")]
     pub side: Side,
 }
 
-/// How much of a stream's packets is understood.
+/// How far the packets of a stream are parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum StreamKind {
-    /// RTP audio: a [`Call`](threadbare_rtp::call::Call) of two legs.
+    /// RTP audio: a `Call` of two legs (`threadbare-rtp`).
     Audio,
-    /// Datagrams of other media, relayed as they are. Payload maps, keys and packet times are not there.
+    /// Datagrams of other media, relayed unchanged. They have no payload maps, keys or packet times.
     Packets,
 }
 
 /// One party of a stream.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SideSpec {
-    /// Where it says that it receives RTP; `None`: nowhere, or not known.
+    /// The address at which it receives RTP, from its description. `None`: none, or unknown.
     pub rtp: Option<SocketAddr>,
-    /// Where it says that it receives RTCP; with [`mux`](Self::mux), the same.
+    /// The address at which it receives RTCP, from its description; with [`mux`](Self::mux), the same.
     pub rtcp: Option<SocketAddr>,
-    /// Whether its packets may come from elsewhere. With [`Learn::Anyone`], its packets are taken from wherever they come, and are sent to
-    /// where it says.
+    /// Whether its packets may come from another address. With [`Learn::Anyone`], packets from any address are accepted, and it
+    /// gets packets at its described address.
     pub learn: Learn,
-    /// RTP and RTCP share a port (RFC 5761), here and there.
+    /// RTP and RTCP share a port (RFC 5761), on both ends.
     pub mux: bool,
     /// RTCP feedback is allowed (RFC 4585): its profile is AVPF or SAVPF.
     pub has_feedback: bool,
     /// SRTP; `None`: plain RTP.
     pub srtp: Option<SrtpKeys>,
-    /// The audio that it is sent, as in `rtpmap`: for people. Codecs that are only passed on have no name elsewhere.
+    /// The audio sent to it, as in `rtpmap`, for people. A codec that is only forwarded has a name only here.
     pub codec: Option<Arc<str>>,
     /// The payload types that it may send.
     pub sends: Option<Arc<PayloadMap>>,
-    /// The payload types that it takes, the one to send first.
+    /// The payload types that it accepts, the preferred one first.
     pub takes: Option<Arc<PayloadMap>>,
-    /// Audio in a packet to this party, ms; `None`: as the other party sends it.
+    /// Audio in a packet to this party, ms. `None`: as in the other party's packets.
     pub packet_ms: Option<u32>,
-    /// Of an encoder for this party, bits per second; `None`: the encoder's choice.
+    /// Bit rate of the encoder for this party, bits per second. `None`: the encoder's choice.
     pub bitrate_bps: Option<u32>,
-    /// The party takes no more than this of Opus, bits per second.
+    /// Highest bit rate of Opus that the party accepts, bits per second.
     pub bitrate_bps_max: Option<u32>,
-    /// Keys in the audio that this party sends become telephone events for the other one.
+    /// DTMF tones in this party's audio become telephone events for the other party.
     pub detects_keys: bool,
-    /// What this party sends is decoded and encoded even where the other one takes the same codec.
+    /// This party's audio is decoded and encoded again even if the other party accepts its codec.
     pub makes_anew: bool,
-    /// By its description, it sends media. Nothing passes to the other party otherwise.
+    /// By its description, the party sends media. Otherwise nothing is forwarded from it.
     pub may_send: bool,
-    /// By its description, it receives media. Nothing is sent to it otherwise.
+    /// By its description, the party receives media. Otherwise nothing is sent to it.
     pub may_receive: bool,
-    /// Nothing is sent to it before a packet has come from it.
+    /// Nothing is sent to the party before its first packet arrives.
     pub waits_for_nat: bool,
-    /// Its media are dropped. Its telephone events pass.
+    /// Its media are dropped, but its telephone events are forwarded.
     pub is_blocked: bool,
-    /// The other party hears silence instead of its audio.
+    /// The other party hears silence in place of this party's audio.
     pub is_silenced: bool,
     /// Its telephone events are dropped.
     pub blocks_keys: bool,
 }
 
 impl SideSpec {
-    /// A party that nothing is known of.
+    /// An unknown party.
     #[must_use]
     pub fn unknown(learn: Learn) -> SideSpec {
         SideSpec {
@@ -119,7 +122,7 @@ impl SideSpec {
 }
 
 impl SideSpec {
-    /// No party is there: nothing is sent to it or taken from it.
+    /// Removes the party: nothing is sent to it or accepted from it.
     pub(super) fn forget_party(&mut self) {
         self.rtp = None;
         self.rtcp = None;
@@ -128,16 +131,16 @@ impl SideSpec {
     }
 }
 
-/// The keys of SRTP with a party. Their debug output has no key.
+/// The SRTP keys for a party. Their debug output hides the keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SrtpKeys {
-    /// Of what it sends.
+    /// The key of its packets.
     pub receive: MasterKey,
-    /// Of what is sent to it.
+    /// The key of packets to it.
     pub send: MasterKey,
 }
 
-/// As it is saved: beside the public type, so that keys have no public serialisation.
+/// The saved form. It is separate from the public type, so that keys have no public serialisation.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct SavedSpec(#[serde(with = "SpecFields")] StreamSpec);
 
@@ -148,6 +151,7 @@ struct SpecFields {
     #[serde(with = "crate::mirror")]
     sides: [SideSpec; 2],
     tos: Option<u8>,
+    echoes: bool,
     copies: Option<Copied>,
 }
 

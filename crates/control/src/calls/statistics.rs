@@ -1,23 +1,24 @@
-//! What `statistics` tells: counters since the start.
+//! Counters since the start, for the reply to `statistics`.
 
 use super::failure::Failure;
 use super::record::EndReason;
 use super::spec::{StreamKind, StreamSpec};
 use super::{Calls, Outcome};
 use crate::ng::{Command, Dictionary, Reply};
+use threadbare_base::NS_PER_S;
 
 /// Counters since the start.
 #[derive(Debug, Clone, Default)]
 pub struct Totals {
-    /// Calls that were offered, and taken.
+    /// Offered calls that were accepted.
     pub calls: u64,
-    /// Calls that were refused by a limit.
+    /// Calls refused by a limit.
     pub refused: u64,
-    /// Requests that were answered with an error.
+    /// Requests answered with an error.
     pub errors: u64,
     /// Calls that have ended, by [`EndReason::ALL`].
     pub ended: [u64; EndReason::ALL.len()],
-    /// How long all of those lasted, ns.
+    /// Total duration of those calls, ns.
     pub duration_ns: u64,
     /// Requests, by [`Command::NAMES`].
     pub requests: [u64; Command::NAMES.len()],
@@ -41,7 +42,7 @@ impl Totals {
         self.duration_ns = self.duration_ns.saturating_add(lasted_ns);
     }
 
-    /// How many calls have ended for this reason.
+    /// Number of calls that ended for this reason.
     #[must_use]
     pub fn ended(&self, reason: EndReason) -> u64 {
         self.ended[reason.place()]
@@ -54,8 +55,6 @@ impl EndReason {
         place.unwrap_or(0)
     }
 }
-
-const NS_PER_S: u64 = 1_000_000_000;
 
 /// The names of commands' counters, "identical content and format as the `list jsonstats` CLI command".
 const COUNTERS: &[(Command, &str)] = &[
@@ -86,7 +85,7 @@ impl<P> Calls<P> {
         &self.totals
     }
 
-    /// How many streams there are, and how many of them are transcoded.
+    /// Number of streams, and how many of them are transcoded.
     #[must_use]
     pub fn streams(&self) -> [usize; 2] {
         let slots = self.calls.values().flat_map(|call| &call.dialogs);
@@ -143,7 +142,7 @@ impl<P> Calls<P> {
     }
 }
 
-/// Whether a side's preferred audio is none that the other one sends.
+/// Whether a side's preferred audio differs from all formats that the other side sends.
 fn is_transcoded(spec: &StreamSpec) -> bool {
     let is_made = |from: usize, to: usize| {
         let (Some(sends), Some(takes)) = (&spec.sides[from].sends, &spec.sides[to].takes) else {

@@ -1,18 +1,19 @@
-//! Subscriptions: a third party gets a copy of what parties of a call send. And publications: a party that sends to whoever subscribes.
+//! Subscriptions: a third party gets a copy of the media of a call's parties. Publications: a party sends media for its
+//! subscribers.
 //!
-//! A subscription is a dialog of its own. Side A stands for the copied media, with an offer that is written here; side B is the subscriber. So it has
-//! codecs, keys, ports, re-offers and an end like any other dialog.
+//! A subscription is a separate dialog. Side A stands for the copied media, with an offer that is written here; side B is the
+//! subscriber. So it has codecs, keys, ports, re-offers and an end like any other dialog.
 
 use std::fmt::Write;
 
-use threadbare_rtp::call::Side;
-use threadbare_rtp::leg::{Carries, Payload};
+use threadbare_rtp_types::payload_map::{Carries, Payload};
+use threadbare_rtp_types::side::Side;
 
 use super::dialog::{Dialog, Offered, Plan, Slot};
 use super::failure::Failure;
 use super::live::{DIALOGS_MAX, Live};
 use super::names::{Names, Tags, bounded, optional};
-use super::offer::{self, Desk};
+use super::offer::{self, Resources};
 use super::options::Options;
 use super::ports::PortSource;
 use super::spec::{Copied, StreamKind, StreamSpec};
@@ -24,10 +25,10 @@ use crate::ng::{Dictionary, Refusal, Reply, Request, Value};
 use crate::sdp::{Direction, Sdp};
 use crate::text::shown;
 
-/// Media that are to be copied: an `m=` line of the subscription.
+/// Media to copy: an `m=` line of the subscription.
 struct Source<'a, P> {
     tag: &'a [u8],
-    /// Its `m=` line in the descriptions of its dialog, counted from 0.
+    /// Index of its `m=` line in its dialog's descriptions, from 0.
     index: usize,
     slot: &'a Slot<P>,
     side: Side,
@@ -68,13 +69,13 @@ impl<P> Calls<P> {
             side: one.side,
         });
         let copies: Vec<Copied> = copied.collect();
-        let mut desk = Desk {
+        let mut resources = Resources {
             ports,
             random,
             next_stream: &mut self.next_stream,
         };
-        let prepared = offer::prepare(&mut desk, None, Side::A, &options, sdp)?;
-        // One that is asked for again begins anew.
+        let prepared = offer::prepare(&mut resources, None, Side::A, &options, sdp)?;
+        // A repeated request starts a new subscription.
         if let Some(before) = before {
             self.end_dialog(now_ns, &id, before, EndReason::Deleted);
         }
@@ -86,7 +87,7 @@ impl<P> Calls<P> {
             branch: None,
         };
         let mut dialog = Dialog::begun(now_ns, &tags_of_both, prepared.places.clone());
-        // Requests about the copied party are not about its copy.
+        // Requests about the copied party do not concern its copy.
         dialog.parties[0].tag = None;
         dialog.copies = copies;
         dialog.parties[1].label = request.text("set-label")?.map(str::to_owned);
@@ -97,7 +98,7 @@ impl<P> Calls<P> {
         Ok(offered(&sdp, tags, subscriber, labels, warnings))
     }
 
-    /// The subscriber's answer: the copy begins.
+    /// Handles the subscriber's answer: the copy starts.
     pub(super) fn handle_subscribe_answer(
         &mut self,
         now_ns: u64,
@@ -112,7 +113,7 @@ impl<P> Calls<P> {
         Ok(Outcome::Reply(Reply::Ok(keys)))
     }
 
-    /// The copy ends.
+    /// Ends a copy.
     pub(super) fn handle_unsubscribe(
         &mut self,
         now_ns: u64,
@@ -124,7 +125,8 @@ impl<P> Calls<P> {
         Ok(Outcome::Reply(Reply::Ok(Dictionary::new())))
     }
 
-    /// Media "described by the SDP is published to rtpengine directly, and other peer can then subscribe".
+    /// Handles a publication: media "described by the SDP is published to rtpengine directly, and other peer can then
+    /// subscribe".
     pub(super) fn handle_publish(
         &mut self,
         now_ns: u64,
@@ -146,19 +148,19 @@ impl<P> Calls<P> {
             (Some(_), Some(_)) => {}
         }
         let dialog = at.and_then(|at| call?.dialogs.get(at));
-        // Nobody is on the other side.
+        // The other side has no party.
         options.transport = Transport::of("RTP/AVP");
         options.replace.origin = true;
-        let mut desk = Desk {
+        let mut resources = Resources {
             ports,
             random,
             next_stream: &mut self.next_stream,
         };
-        let prepared = offer::prepare(&mut desk, dialog, Side::A, &options, sdp)?;
+        let prepared = offer::prepare(&mut resources, dialog, Side::A, &options, sdp)?;
         let reply = taken(&prepared.media, &options).ok_or_else(no_audio)?;
         let reply = Sdp::parse(reply.as_bytes())?;
         let places = prepared.places.clone();
-        // What cannot be answered leaves nothing behind.
+        // A request that cannot be answered leaves no traces.
         let mut tried = Dialog::begun(now_ns, &names.tags, places.clone());
         let is_new = call.is_none();
         let dialog = match at {
@@ -208,13 +210,13 @@ impl<P> Calls<P> {
         Ok((id, at))
     }
 
-    /// Copies follow what they copy: other payload types, another stream in its place, its end.
+    /// Updates copies after changes of their originals: other payload types, a replaced stream, or the end.
     pub(super) fn follow(&mut self, now_ns: u64, id: &CallId) {
         let Some(call) = self.calls.get_mut(id) else {
             return;
         };
         self.actions.extend(call.update_copies());
-        // From behind: the places before stay.
+        // In reverse order, so that the remaining indices stay valid.
         for at in (0..call.dialogs.len()).rev() {
             if self.calls.get(id).is_some_and(|call| call.is_orphan(at)) {
                 self.end_dialog(now_ns, id, at, EndReason::Deleted);
@@ -224,13 +226,13 @@ impl<P> Calls<P> {
 }
 
 impl<P> Live<P> {
-    /// The place of the subscription of this subscriber.
+    /// The index of this subscriber's subscription.
     fn subscription(&self, tag: &[u8]) -> Option<usize> {
         let is_it = |one: &Dialog<P>| one.is_copy() && one.parties[1].has_tag(tag);
         self.dialogs.iter().position(is_it)
     }
 
-    /// A stream that is no copy.
+    /// A stream that is not a copy.
     fn original(&self, copied: Copied) -> Option<&StreamSpec> {
         let originals = self.dialogs.iter().filter(|one| !one.is_copy());
         let mut slots = originals.flat_map(Dialog::streams);
@@ -276,7 +278,7 @@ impl<P> Live<P> {
         actions
     }
 
-    /// A stream has taken the place of another one.
+    /// Notes that a stream has replaced another one.
     pub(super) fn replaced(&mut self, before: super::StreamId, now: super::StreamId) {
         let copies = self.dialogs.iter_mut().flat_map(|one| &mut one.copies);
         for copied in copies.filter(|copied| copied.stream == before) {
@@ -286,12 +288,12 @@ impl<P> Live<P> {
 }
 
 impl<P> Dialog<P> {
-    /// Whether it is a subscription.
+    /// Whether the dialog is a subscription.
     pub(super) fn is_copy(&self) -> bool {
         !self.copies.is_empty()
     }
 
-    /// What is special about the stream of an `m=` line that is a copy, or is published.
+    /// Completes the specification of an `m=` line's stream that is a copy or a publication.
     pub(super) fn finish_spec(&self, index: usize, spec: &mut StreamSpec) {
         if let Some(copied) = self.copies.get(index) {
             spec.copies = Some(*copied);
@@ -315,7 +317,7 @@ fn subscriber(request: &Request, random: Random<'_>) -> Result<Vec<u8>, Refusal>
     })
 }
 
-/// The reply to a request for a subscription to these.
+/// The reply to a request for a subscription to these sources.
 fn offered(
     sdp: &Sdp,
     tags: Vec<Vec<u8>>,
@@ -338,8 +340,9 @@ fn offered(
     Outcome::Reply(Reply::Ok(keys))
 }
 
-/// Labels each medium (RFC 4574): "The SRC MUST include the "label" attribute" in its offers to a recording server (RFC 7866, section 7.1.1). The
-/// proxy's metadata refer to the labels, so the reply says which party and `m=` line each of them is: by tag, and by label.
+/// Labels each medium (RFC 4574): "The SRC MUST include the "label" attribute" in its offers to a recording server (RFC 7866,
+/// section 7.1.1). The proxy's metadata refer to the labels. So the reply tells, by tag and by label, which party and `m=` line
+/// each of them is.
 fn label<P>(sdp: &mut Sdp, sources: &[Source<'_, P>]) -> [(&'static str, Value); 2] {
     let mut of_tags: Vec<(&[u8], Vec<Value>)> = Vec::new();
     let mut of_labels = Dictionary::new();
@@ -389,25 +392,26 @@ impl<P> Source<'_, P> {
     }
 }
 
-/// Nothing that is published can be taken.
+/// The failure of a publication without a usable format.
 fn no_audio() -> Failure {
     Failure::NoLine(Unusable::NoAudio.to_string())
 }
 
-/// A dialog more than the call has.
+/// Whether the call may have another dialog.
 fn room_for_dialog<P>(call: &Live<P>) -> Result<(), Failure> {
     let found = call.dialogs.len();
-    match found >= DIALOGS_MAX {
-        true => Err(Failure::TooMany {
+    if found >= DIALOGS_MAX {
+        Err(Failure::TooMany {
             what: "dialogs of the call",
             found,
             allowed: DIALOGS_MAX,
-        }),
-        false => Ok(()),
+        })
+    } else {
+        Ok(())
     }
 }
 
-/// The streams that a request asks for a copy of: of one party, some, or all.
+/// The streams of which a request asks for a copy: those of one party, of several, or of all.
 fn sources<'a, P>(call: &'a Live<P>, request: &'a Request) -> Result<Vec<Source<'a, P>>, Failure> {
     let originals = || call.dialogs.iter().filter(|one| !one.is_copy());
     let streams = |dialog: &'a Dialog<P>, side: Side| {
@@ -426,7 +430,7 @@ fn sources<'a, P>(call: &'a Live<P>, request: &'a Request) -> Result<Vec<Source<
     let of = |is_meant: &dyn Fn(&Dialog<P>, Side) -> bool| {
         let sides = originals().flat_map(|one| Side::BOTH.map(|side| (one, side)));
         let meant = sides.filter(|(one, side)| is_meant(one, *side));
-        // One that was forked has streams where it was answered.
+        // A forked party has streams in the dialogs that were answered.
         meant
             .map(|(one, side)| streams(one, side).collect::<Vec<_>>())
             .find(|found| !found.is_empty())
@@ -477,7 +481,7 @@ fn description<P>(sources: &[Source<'_, P>]) -> String {
         let at = source.slot.local[source.side as usize].rtp;
         let family = super::Family::of(at.ip()).name();
         if index == 0 {
-            // Writing to a text does not fail.
+            // Writing to a string does not fail.
             let _ = write!(
                 sdp,
                 "v=0\r\no=- {} 1 IN {family} {}\r\ns=-\r\nt=0 0\r\n",
@@ -509,7 +513,7 @@ fn description<P>(sources: &[Source<'_, P>]) -> String {
     sdp
 }
 
-/// `None`: a codec that is only passed on has no name here.
+/// `None`: a codec that is only forwarded has no name here.
 fn rtpmap(payload: &Payload) -> Option<String> {
     match payload.carries {
         Carries::Audio(format) => Some(format.to_string()),
@@ -521,7 +525,7 @@ fn rtpmap(payload: &Payload) -> Option<String> {
 
 /// "Only one codec for each media section will be listed, and by default this will be the first supported codec from the published media."
 ///
-/// What stands for the other party is nobody; the addresses here take the place of those that are written later. `None`: nothing can be taken.
+/// The other party does not exist; the addresses here are placeholders that are replaced later. `None`: no format can be used.
 fn taken(media: &[Offered], options: &Options) -> Option<String> {
     let mut sdp =
         "v=0\r\no=- 1 1 IN IP4 127.0.0.1\r\ns=-\r\nc=IN IP4 127.0.0.1\r\nt=0 0\r\n".to_owned();
@@ -539,7 +543,7 @@ fn taken(media: &[Offered], options: &Options) -> Option<String> {
             _ => None,
         };
         takes_any |= codec.is_some();
-        // Writing to a text does not fail.
+        // Writing to a string does not fail.
         let _ = match codec {
             Some(codec) => write!(
                 sdp,

@@ -1,20 +1,20 @@
 //! The profiles of RTP: with or without encryption, with or without feedback.
 
-/// A profile, as the protocol field of an `m=` line has it.
+/// A profile, as in the protocol field of an `m=` line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Transport {
     /// SRTP (RFC 3711).
     pub(super) is_secure: bool,
     /// RTCP feedback (RFC 4585).
     pub(super) has_feedback: bool,
-    /// The keys are agreed on by DTLS (RFC 5764).
+    /// The keys come from DTLS (RFC 5764).
     pub(super) has_dtls: bool,
 }
 
 impl Transport {
-    /// `None`: no RTP.
+    /// The profile of a protocol field. `None`: it is not RTP.
     pub(super) fn of(protocol: &str) -> Option<Transport> {
-        // Some phones write small letters.
+        // Some phones write lower-case letters.
         let protocol = protocol.to_ascii_uppercase();
         let (prefix, profile) = protocol.rsplit_once("RTP/")?;
         let has_dtls = match prefix {
@@ -36,7 +36,7 @@ impl Transport {
         })
     }
 
-    /// Whether a protocol other than RTP is plain datagrams, without TLS or DTLS: `udptl`, `UDP/BFCP` and the like.
+    /// Whether a protocol other than RTP is plain datagrams, without TLS or DTLS: `udptl`, `UDP/BFCP` and similar ones.
     pub(super) fn is_datagrams(protocol: &str) -> bool {
         let mut parts = protocol.split('/');
         let is = |part: &str, name: &str| part.eq_ignore_ascii_case(name);
@@ -44,6 +44,12 @@ impl Transport {
             .next()
             .is_some_and(|first| is(first, "UDP") || is(first, "UDPTL"));
         is_udp && !parts.any(|part| is(part, "TLS") || is(part, "DTLS"))
+    }
+
+    /// Whether a protocol is a connection between the parties (RFC 4145): `TCP/MSRP`, `TCP/TLS/BFCP` and similar ones.
+    pub(super) fn is_connection(protocol: &str) -> bool {
+        let first = protocol.split('/').next();
+        first.is_some_and(|first| first.eq_ignore_ascii_case("TCP"))
     }
 
     /// The protocol field without DTLS.
@@ -81,6 +87,7 @@ mod tests {
             "",
         ] {
             assert!(!Transport::is_datagrams(other), "{other}");
+            assert_eq!(Transport::is_connection(other), other == "TCP/BFCP");
         }
         for other in ["udptl", "RTP/XYZ", "TCP/RTP/AVP", "TCP/MSRP", ""] {
             assert_eq!(Transport::of(other), None, "{other}");

@@ -1,7 +1,7 @@
-//! `m=` lines that cannot be used, and the warnings of a reply.
+//! Unusable `m=` lines, and the warnings of a reply.
 //!
-//! RFC 3264, section 6, accepts or rejects each stream on its own. So reading an `m=` line gives what to do with it, or the reason why it is
-//! rejected. A request fails only if it leaves no line to carry.
+//! RFC 3264, section 6, accepts or rejects each stream separately. So reading an `m=` line gives its treatment, or the reason for
+//! its rejection. A request fails only if no line is left.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use crate::codec::NoCommonCodec;
 use crate::ng::Dictionary;
 use crate::sdp::SdpError;
 
-/// Why an `m=` line is rejected.
+/// The reason for the rejection of an `m=` line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unusable {
     /// The line itself or its address is malformed.
@@ -44,7 +44,7 @@ pub(super) enum Unusable {
     Removed,
     #[error(transparent)]
     Codec(#[from] NoCommonCodec),
-    #[error("{allowed} m= lines are carried already: at most {allowed} are allowed")]
+    #[error("{allowed} m= lines are already in use: the limit is {allowed}")]
     TooMany { allowed: usize },
 }
 
@@ -57,11 +57,11 @@ pub(super) struct Warnings {
     rejections: usize,
 }
 
-/// Of a reply: it has to fit a datagram.
+/// Limit of a reply's warnings: it has to fit a datagram.
 const WARNINGS_MAX: usize = 16;
 
 impl Warnings {
-    /// Warns of something about the line at this place, once.
+    /// Adds a warning about the line with this index; the same warning only once.
     pub(super) fn add(&mut self, index: usize, what: impl fmt::Display) {
         let text = format!("m= line {}: {what}", index + 1);
         if self.texts.len() < WARNINGS_MAX && !self.texts.contains(&text) {
@@ -69,7 +69,7 @@ impl Warnings {
         }
     }
 
-    /// The line at this place is rejected. If the request asks for that, the reply does not warn of it.
+    /// Rejects the line with this index. If the request asks for that, the reply has no warning about it.
     pub(super) fn reject(&mut self, index: usize, why: &Unusable) {
         self.rejections += 1;
         let is_asked = matches!(why, Unusable::Removed | Unusable::NoCodecLeft);
@@ -80,10 +80,10 @@ impl Warnings {
         }
     }
 
-    /// Refuses the request if lines were rejected here and none is carried.
+    /// Refuses the request if lines were rejected and none is left.
     ///
     /// # Errors
-    /// That is so; the error names all reasons.
+    /// If so; the error names all reasons.
     pub(super) fn check(&self, is_any_carried: bool) -> Result<(), Failure> {
         if is_any_carried || self.rejections == 0 {
             return Ok(());
@@ -97,7 +97,7 @@ impl Warnings {
         Err(Failure::NoLine(all.join("; ")))
     }
 
-    /// Adds those of another description of the same request.
+    /// Adds the warnings of another description of the same request.
     pub(super) fn join(&mut self, more: Warnings) {
         let new = more.texts.into_iter();
         let new = new
@@ -106,7 +106,7 @@ impl Warnings {
         self.texts.extend(new);
     }
 
-    /// Adds the key `warning` to a reply, if there are any.
+    /// Adds the key `warning` to a reply, if there are warnings.
     pub(super) fn tell(self, keys: &mut Dictionary) {
         if !self.texts.is_empty() {
             keys.push("warning", self.texts.join("; "));

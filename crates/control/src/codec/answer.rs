@@ -1,44 +1,44 @@
-//! From the answer of the other side to the answer for the offerer, and what is done with the packets of each side.
+//! Converts the other side's answer to the answer for the offerer, and decides the treatment of each side's packets.
 
-use threadbare_rtp::id::PayloadType;
-use threadbare_rtp::payload::static_payload;
+use threadbare_rtp_types::id::PayloadType;
+use threadbare_rtp_types::payload::static_payload;
 
 use crate::sdp::Codec;
 
 use super::offer::{Offer, Offered, is_supported};
 
-/// What is done with the packets of a codec.
+/// The treatment of a codec's packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Then {
-    /// They leave as they are, with this number.
+    /// They are forwarded unchanged, with this number.
     Pass(PayloadType),
-    /// Their audio is made anew in this codec; telephone events, with this one's clock.
+    /// Their audio is encoded again in this codec. Telephone events change to its clock.
     Transcode(Codec),
-    /// Their keys are heard as tones: the receiver takes no telephone events.
+    /// Their digits are played as tones: the receiver accepts no telephone events.
     Tones,
-    /// They are of no use to the receiver.
+    /// They are dropped, because the receiver cannot use them.
     Drop,
 }
 
-/// A codec that one side may send, and what is done with its packets.
+/// A codec that one side may send, and the treatment of its packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
-    /// With the number that arrives.
+    /// The codec, with the number of the arriving packets.
     pub received: Codec,
-    /// What leaves.
+    /// The treatment.
     pub then: Then,
 }
 
 /// The answer for the offerer, and the routes of packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// In order of preference, with the offerer's numbers.
+    /// Its codecs in order of preference, with the offerer's numbers.
     pub to_offerer: Vec<Codec>,
-    /// What the offerer may send; the first one is what it should.
+    /// Routes of the offerer's packets; the first one is preferred.
     pub from_offerer: Vec<Route>,
-    /// What the other side may send.
+    /// Routes of the other side's packets.
     pub from_answerer: Vec<Route>,
-    /// Whether keys in the audio become telephone events: of the offerer, and of the other side.
+    /// Whether DTMF tones in the audio become telephone events: for the offerer, and for the other side.
     pub detects_keys: [bool; 2],
 }
 
@@ -47,17 +47,17 @@ pub struct Answer {
 #[error("the answer has no audio codec that was offered")]
 pub struct NoCommonCodec;
 
-/// A codec of the answer, and the offered one that it stands for.
+/// A codec of the answer, with the offered codec that it matches.
 struct Common<'a> {
     theirs: Codec,
     offered: &'a Offered,
 }
 
-/// The answer for the offerer to `answered`, with `single_codec` one of one audio codec: "will leave only the first listed codec in place and
-/// will remove all others". Telephone events and comfort noise, which go with a codec, stay.
+/// Creates the answer for the offerer from `answered`. With `single_codec`, it has one audio codec: "will leave only the first
+/// listed codec in place and will remove all others". Telephone events and comfort noise belong to a codec, and stay.
 ///
 /// # Errors
-/// Nobody would hear anything.
+/// If no audio could be exchanged.
 pub fn answer(
     offer: &Offer,
     answered: &[Codec],
@@ -84,27 +84,29 @@ pub fn answer(
     let from_answerer = common
         .iter()
         .map(|one| from_answerer(offer, &to_offerer, one));
+    let theirs = || common.iter().map(|one| &one.theirs);
     let has_events = [
         to_offerer.iter().any(Codec::is_telephone_event),
-        common.iter().any(|one| one.theirs.is_telephone_event()),
+        theirs().any(Codec::is_telephone_event),
     ];
+    let is_heard = |codec: &Codec| codec.is_audio() && is_supported(codec);
     Ok(Answer {
         from_offerer: from_offerer.collect(),
         from_answerer: from_answerer.collect(),
         detects_keys: [
-            offer.is_engaged && !has_events[0] && has_events[1],
-            offer.is_engaged && has_events[0] && !has_events[1],
+            offer.is_engaged && !has_events[0] && has_events[1] && to_offerer.iter().any(is_heard),
+            offer.is_engaged && has_events[0] && !has_events[1] && theirs().any(is_heard),
         ],
         to_offerer,
     })
 }
 
-/// What the offerer is told to be taken, audio first.
+/// The codecs for the offerer, audio first.
 fn to_offerer(offer: &Offer, common: &[Common<'_>]) -> Vec<Codec> {
     let mut to_offerer: Vec<Codec> = Vec::new();
     let passed = common.iter().filter(|one| !one.offered.is_added);
     for one in passed {
-        // A number that only the answer names is named to the offerer, too.
+        // A number that only the answer names is named to the offerer too.
         let named = if one.offered.codec.name.is_empty() {
             &one.theirs
         } else {
@@ -114,23 +116,25 @@ fn to_offerer(offer: &Offer, common: &[Common<'_>]) -> Vec<Codec> {
             &mut to_offerer,
             Codec {
                 payload_type: one.offered.codec.payload_type,
-                // The parameters are those of the receiver.
+                // The parameters are the receiver's.
                 fmtp: one.theirs.fmtp.clone(),
                 ..named.clone()
             },
         );
     }
-    if !offer.accepted.is_empty() {
+    // If the relay accepts a codec for the offerer, it must convert it for the other side.
+    let converts = |one: &Common<'_>| one.theirs.is_audio() && is_supported(&one.theirs);
+    if !offer.accepted.is_empty() && common.iter().any(converts) {
         let accepted = offer.accepted.iter().map(taken);
         accepted.for_each(|codec| push_new(&mut to_offerer, codec));
-        // What is taken for the offerer's sake is what it prefers.
+        // Codecs accepted for the offerer's sake are in the offerer's order.
         to_offerer.sort_by_key(|codec| offer.rank(codec.payload_type));
     }
     if !to_offerer.iter().any(Codec::is_audio) {
         let first = offer.fallback.iter().find(|codec| codec.is_audio());
         to_offerer.extend(first.map(taken));
     }
-    // Events on a clock that the offerer does not have.
+    // Events on a clock that the offerer does not use.
     if common
         .iter()
         .any(|one| one.offered.is_added && one.theirs.is_telephone_event())
@@ -141,31 +145,31 @@ fn to_offerer(offer: &Offer, common: &[Common<'_>]) -> Vec<Codec> {
             .filter(|codec| codec.is_telephone_event());
         events.for_each(|codec| push_new(&mut to_offerer, taken(codec)));
     }
-    // Audio first: nobody prefers keys.
+    // Audio comes before telephone events.
     to_offerer.sort_by_key(|codec| !codec.is_audio());
     to_offerer
 }
 
-/// Which offered codec `theirs` stands for. An answer may have numbers of its own (RFC 3264, section 6.1).
+/// The offered codec that `theirs` matches. An answer may have different numbers (RFC 3264, section 6.1).
 fn common<'a>(offer: &'a Offer, theirs: &Codec) -> Option<Common<'a>> {
     let all = || offer.outgoing.iter();
     let same_number = |one: &&Offered| one.codec.payload_type == theirs.payload_type;
     let same_format = |one: &&Offered| one.codec.is_format_of(theirs);
-    // A static number has one meaning, however its name is written (RFC 3551, section 6).
+    // A static number has one meaning, whatever the spelling of its name (RFC 3551, section 6).
     let same_static =
         |one: &&Offered| same_number(one) && static_payload(theirs.payload_type).is_some();
     // Events on another clock are the same DTMF digits: their durations are converted.
     let same_events =
         |one: &&Offered| one.codec.is_telephone_event() && theirs.is_telephone_event();
-    let found = match theirs.name.is_empty() || all().any(|one| is_unnamed_twin(one, theirs)) {
-        // A number without a name means what was offered.
-        true => all().find(same_number),
-        false => all()
+    let found = if theirs.name.is_empty() || all().any(|one| is_unnamed_twin(one, theirs)) {
+        all().find(same_number)
+    } else {
+        all()
             .find(|one| same_number(one) && same_format(one))
             .or_else(|| all().find(|one| same_format(one) && one.codec.fmtp == theirs.fmtp))
             .or_else(|| all().find(same_format))
             .or_else(|| all().find(same_static))
-            .or_else(|| all().find(same_events)),
+            .or_else(|| all().find(same_events))
     };
     let offered = found?;
     let mut theirs = theirs.clone();
@@ -177,12 +181,13 @@ fn common<'a>(offer: &'a Offer, theirs: &Codec) -> Option<Common<'a>> {
     Some(Common { theirs, offered })
 }
 
-/// Whether the offer has this number without a name: the answerer knows what it means, or repeats it.
+/// Whether the offer has this number without a name: the answerer knows its meaning, or repeats it.
 fn is_unnamed_twin(offered: &Offered, theirs: &Codec) -> bool {
     offered.codec.name.is_empty() && offered.codec.payload_type == theirs.payload_type
 }
 
-/// A codec of the offerer as its answer has it: its parameters say what it takes itself, but for the range of keys.
+/// The offerer's codec for its answer. Its parameters tell what the offerer itself accepts, except for the range of
+/// DTMF digits.
 fn taken(codec: &Codec) -> Codec {
     let fmtp = codec.fmtp.clone().filter(|_| codec.is_telephone_event());
     Codec {
@@ -216,7 +221,8 @@ fn from_offerer(offer: &Offer, common: &[Common<'_>], codec: &Codec) -> Route {
     }
 }
 
-/// What the offerer offered, it takes, whether or not its answer names it (RFC 3264, section 5.1).
+/// The route of an answerer's codec. The offerer accepts all formats that it offered, whether or not its answer names
+/// them (RFC 3264, section 5.1).
 fn from_answerer(offer: &Offer, to_offerer: &[Codec], one: &Common<'_>) -> Route {
     let same = (!one.offered.is_added).then_some(&one.offered.codec);
     Route {
@@ -225,7 +231,7 @@ fn from_answerer(offer: &Offer, to_offerer: &[Codec], one: &Common<'_>) -> Route
     }
 }
 
-/// What is done with packets of `received`, if the receiver takes `same`, which is the same codec, and `others`.
+/// The treatment of packets of `received`, if the receiver accepts `same`, which is the same codec, and `others`.
 fn then<'a>(
     received: &Codec,
     same: Option<&Codec>,

@@ -1,7 +1,7 @@
-//! From the codecs that one side offers to those that the other side is offered.
+//! Converts one side's offered codecs to the offer for the other side.
 
-use threadbare_rtp::id::PayloadType;
-use threadbare_rtp::payload::static_payload;
+use threadbare_rtp_types::id::PayloadType;
+use threadbare_rtp_types::payload::static_payload;
 
 use crate::sdp::Codec;
 
@@ -11,36 +11,36 @@ use super::spec::Spec;
 /// A codec in the list for the other side.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Offered {
-    /// As the other side sees it.
+    /// The codec, as offered to the other side.
     pub codec: Codec,
-    /// Not of the offerer: its packets are transcoded.
+    /// The offerer does not have the codec: its packets are transcoded.
     pub is_added: bool,
 }
 
-/// What goes to the other side, and what is kept for its answer.
+/// The offer for the other side, with all that its answer needs.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Offer {
     /// The offerer's numbers, in its order.
     #[serde(with = "crate::mirror")]
     offered: Vec<PayloadType>,
-    /// In order of preference. Those of the offerer keep their numbers.
+    /// The codecs in order of preference. The offerer's codecs keep their numbers.
     pub outgoing: Vec<Offered>,
-    /// Codecs of the offerer that are taken from it, whatever the other side takes.
+    /// The offerer's codecs that are accepted from it whatever the other side accepts.
     pub accepted: Vec<Codec>,
-    /// Codecs of the offerer of which the first is taken from it if the other side takes none of its audio codecs.
+    /// The offerer's codecs of which the first is accepted if the other side accepts none of its audio codecs.
     pub fallback: Vec<Codec>,
-    /// Whether anything may be transcoded.
+    /// Whether transcoding is possible.
     pub is_engaged: bool,
-    /// Whether codecs that both take are made anew, too: for packets of the offerer, and of the other side.
+    /// Whether codecs that both sides accept are encoded again too: for packets of the offerer, and of the other side.
     pub makes_anew: [bool; 2],
-    /// Codecs that were to be added, and cannot be transcoded.
+    /// Requested codecs that cannot be transcoded.
     pub unsupported: Vec<Spec>,
-    /// Nothing would have been left: "the original list of codecs will be left unchanged".
+    /// No codec would have been left: "the original list of codecs will be left unchanged".
     pub is_unchanged: bool,
 }
 
 impl Offer {
-    /// The place of a number in the offerer's order.
+    /// The index of a number in the offerer's order.
     pub(crate) fn rank(&self, number: PayloadType) -> usize {
         let place = self.offered.iter().position(|one| *one == number);
         place.unwrap_or(self.offered.len())
@@ -52,18 +52,18 @@ impl Offer {
     }
 }
 
-/// Whether packets of `codec` can be both read and written.
+/// Whether `codec` can be both decoded and encoded.
 #[must_use]
 pub fn is_supported(codec: &Codec) -> bool {
     let beside_audio = codec.is_telephone_event() || codec.is_comfort_noise();
     beside_audio || codec.format().is_some()
 }
 
-/// What becomes of a codec that was offered.
+/// The treatment of an offered codec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Kept,
-    /// Not offered, but taken from the offerer.
+    /// Not offered, but accepted from the offerer.
     Masked,
     Stripped,
 }
@@ -78,19 +78,32 @@ pub fn offer(offered: &[Codec], rules: &Rules) -> Offer {
             .map(|(codec, _)| codec)
     };
     let kept: Vec<&Codec> = with(Fate::Kept).collect();
+    let mut convertible = with(Fate::Kept).chain(with(Fate::Masked));
+    let can_convert = convertible.any(|codec| codec.is_audio() && is_supported(codec));
     let mut unsupported = Vec::new();
-    let added = added(offered, &kept, rules, &mut unsupported);
+    // Without a codec of the offerer that the relay can convert to and from an added codec, the parties would not hear
+    // each other.
+    let added = if can_convert {
+        added(offered, &kept, rules, &mut unsupported)
+    } else {
+        unsupported.extend(lacking(&kept, rules).cloned());
+        Vec::new()
+    };
     let makes_anew =
         [rules.ptime_ms, rules.ptime_reverse_ms].map(|ms| ms.is_some() || rules.force_transcoding);
     // "Useful only in combination with `transcode`" (mask); "even if no other transcoding related options are given" (consume).
     let is_engaged = !added.is_empty()
         || makes_anew.contains(&true)
         || with(Fate::Masked).any(|codec| rules.consume.has(codec) || rules.accept.has(codec))
-        || kept.iter().any(|codec| rules.accept.has(codec));
-    // "With transcoding active for a call, all unsupported codecs will be removed from the SDP."
-    let usable = |codec: &&Codec| !is_engaged || is_supported(codec);
-    let own = ordered(kept.iter().copied().filter(usable), &rules.offer);
-    let outgoing = joined(own, added);
+        || kept
+            .iter()
+            .any(|codec| rules.accept.has(codec) && is_supported(codec));
+    // "With transcoding active for a call, all unsupported codecs will be removed from the SDP." Codecs that are accepted if they
+    // are refused leave the choice to the other side. So with them, codecs that can only be forwarded stay.
+    let is_converted = !added.is_empty() || makes_anew.contains(&true) || rules.is_copy;
+    let usable = |codec: &&Codec| !is_converted || is_supported(codec);
+    let mut outgoing = joined(kept.iter().copied().filter(usable), added);
+    order(&mut outgoing, rules);
     let has_audio = outgoing.iter().any(|one| one.codec.is_audio());
     if !has_audio && offered.iter().any(Codec::is_audio) {
         return unchanged(offered, unsupported);
@@ -119,10 +132,10 @@ pub fn offer(offered: &[Codec], rules: &Rules) -> Offer {
     }
 }
 
-/// New audio codecs behind the others, before telephone events and comfort noise.
-fn joined(own: Vec<&Codec>, added: Vec<Codec>) -> Vec<Offered> {
+/// Places new audio codecs after the offerer's, and before telephone events and comfort noise.
+fn joined<'a>(own: impl Iterator<Item = &'a Codec>, added: Vec<Codec>) -> Vec<Offered> {
     let with = |is_added: bool| move |codec: Codec| Offered { codec, is_added };
-    let mut all: Vec<Offered> = own.into_iter().cloned().map(with(false)).collect();
+    let mut all: Vec<Offered> = own.cloned().map(with(false)).collect();
     let last = all.iter().rposition(|one| one.codec.is_audio());
     let mut place = last.map_or(0, |last| last + 1);
     for one in added.into_iter().map(with(true)) {
@@ -183,17 +196,37 @@ fn fate(codec: &Codec, rules: &Rules) -> Fate {
     }
 }
 
-/// "the first codec listed in `offer` will be the primary (preferred) codec in the output SDP". Events and noise are not preferred to audio.
-fn ordered<'a>(codecs: impl Iterator<Item = &'a Codec>, first: &[Spec]) -> Vec<&'a Codec> {
-    let mut all: Vec<&Codec> = codecs.collect();
-    let place = |codec: &Codec| first.iter().position(|spec| spec.matches(codec));
-    let rank = |codec: &&Codec| place(codec).filter(|_| codec.is_audio());
-    all.sort_by_key(|codec| rank(codec).unwrap_or(first.len()));
-    all
+/// Orders the codecs. "the first codec listed in `offer` will be the primary (preferred) codec in the output SDP". Events and
+/// noise do not precede audio.
+///
+/// Then come codecs that stay anyway, and those of `transcode` in its order: added, or kept in spite of `all`.
+fn order(codecs: &mut [Offered], rules: &Rules) {
+    let first = rules.offer.len();
+    let removes_all = [&rules.strip, &rules.mask, &rules.consume]
+        .iter()
+        .any(|one| one.everything.is_some());
+    let place = |specs: &[Spec], codec: &Codec| specs.iter().position(|spec| spec.matches(codec));
+    let rank = |one: &Offered| {
+        let is_restored = removes_all && !is_listed(&rules.except, &one.codec);
+        let transcode = place(&rules.transcode, &one.codec);
+        let transcode = transcode.filter(|_| one.is_added || is_restored);
+        let by_transcode = transcode.map_or(first, |place| first + 1 + place);
+        place(&rules.offer, &one.codec).unwrap_or(by_transcode)
+    };
+    let mut audio: Vec<Offered> = codecs
+        .iter()
+        .filter(|one| one.codec.is_audio())
+        .cloned()
+        .collect();
+    audio.sort_by_key(rank);
+    let places = codecs.iter_mut().filter(|one| one.codec.is_audio());
+    for (place, one) in places.zip(audio) {
+        *place = one;
+    }
 }
 
-/// New codecs. "If all codecs given in the `transcode` list were present in the original list of offered codecs, then no transcoding will
-/// be done": those that are kept are not added.
+/// The new codecs. "If all codecs given in the `transcode` list were present in the original list of offered codecs, then no
+/// transcoding will be done": codecs that are kept are not added.
 fn added(
     offered: &[Codec],
     kept: &[&Codec],
@@ -219,27 +252,47 @@ fn added(
             None => unsupported.push(spec.clone()),
         }
     };
-    for spec in &rules.transcode {
+    let is_any_events = |spec: &&Spec| spec.is_telephone_event() && spec.clock_rate_hz.is_none();
+    for spec in rules.transcode.iter().filter(|spec| !is_any_events(spec)) {
         add(spec, &mut added);
     }
-    // Events are told on the clock of the audio that they are sent beside (RFC 4733): those of the offerer need one for each new clock.
-    if kept.iter().any(|codec| codec.is_telephone_event()) {
-        let audio = added.iter().filter(|codec| codec.is_audio());
-        let clocks: Vec<u32> = audio.map(|codec| codec.clock_rate_hz).collect();
-        for clock_rate_hz in clocks {
-            let spec = Spec {
-                name: "telephone-event".to_owned(),
-                clock_rate_hz: Some(clock_rate_hz),
-                channels: Some(1),
-                ..Spec::default()
-            };
-            add(&spec, &mut added);
-        }
+    // Events use the clock of their audio (RFC 4733). If the offerer has events, each new clock needs one more codec of events.
+    // If only the request asks for events, each clock needs one.
+    let clocks = |codecs: &[&Codec]| {
+        let audio = codecs
+            .iter()
+            .filter(|codec| codec.is_audio() && is_supported(codec));
+        audio.map(|codec| codec.clock_rate_hz).collect::<Vec<u32>>()
+    };
+    let mut wanted = Vec::new();
+    let has_events = kept.iter().any(|codec| codec.is_telephone_event());
+    let asked = rules.transcode.iter().find(is_any_events);
+    if asked.is_some() && !has_events {
+        wanted = clocks(kept);
+    }
+    if asked.is_some() || has_events {
+        wanted.extend(clocks(&added.iter().collect::<Vec<_>>()));
+    }
+    for clock_rate_hz in wanted {
+        let spec = Spec {
+            name: "telephone-event".to_owned(),
+            clock_rate_hz: Some(clock_rate_hz),
+            channels: Some(1),
+            fmtp: asked.and_then(|spec| spec.fmtp.clone()),
+            ..Spec::default()
+        };
+        add(&spec, &mut added);
     }
     added
 }
 
-/// A codec with a number of the other side; `None` if there is no such codec, or no number left.
+/// Codecs of `transcode` that the offerer does not have.
+fn lacking<'a>(kept: &[&Codec], rules: &'a Rules) -> impl Iterator<Item = &'a Spec> {
+    let is_kept = |spec: &Spec| kept.iter().any(|codec| spec.matches(codec));
+    rules.transcode.iter().filter(move |spec| !is_kept(spec))
+}
+
+/// A codec with a number for the other side. `None`: the codec does not exist, or no number is left.
 fn new_codec(spec: &Spec, kept: &[&Codec], taken: impl Fn(u8) -> bool) -> Option<Codec> {
     let (clock_rate_hz, channels) = spec.rate_and_channels();
     let mut codec = Codec {
@@ -250,7 +303,7 @@ fn new_codec(spec: &Spec, kept: &[&Codec], taken: impl Fn(u8) -> bool) -> Option
         fmtp: spec.fmtp.clone(),
     };
     if codec.is_telephone_event() && codec.fmtp.is_none() {
-        // The keys of a telephone (RFC 4733, section 7.1.1).
+        // The DTMF digits (RFC 4733, section 7.1.1).
         codec.fmtp = Some("0-15".to_owned());
     }
     let is_static = |number: &u8| {
@@ -261,7 +314,7 @@ fn new_codec(spec: &Spec, kept: &[&Codec], taken: impl Fn(u8) -> bool) -> Option
     };
     let is_kept = |number: u8| kept.iter().any(|one| one.payload_type.0 == number);
     let own = (0..96).find(is_static).filter(|number| !is_kept(*number));
-    // RFC 3551, section 3: dynamic types; where they do not suffice, types that are unassigned.
+    // RFC 3551, section 3: dynamic types first, then unassigned ones.
     let dynamic = || (96..128).chain(35..64).find(|number| !taken(*number));
     codec.payload_type = PayloadType(own.or_else(dynamic)?);
     is_supported(&codec).then_some(codec)

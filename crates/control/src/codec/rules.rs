@@ -1,36 +1,37 @@
-//! What a request says about codecs.
+//! A request's rules for codecs.
 
 use crate::ng::{Refusal, Request, Value};
 use crate::sdp::Codec;
 
 use super::spec::Spec;
 
-/// "As a special keyword, `all` can be used to remove all codecs, except the ones that should explicitly offered."
+/// The keywords for all codecs. "As a special keyword, `all` can be used to remove all codecs, except the ones that
+/// should explicitly offered."
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Everything {
-    /// A codec that is to be transcoded to stays, if it was offered.
+    /// An offered codec that is also a target of transcoding stays.
     All,
-    /// Such a codec is offered anew.
+    /// Such a codec is removed and added again.
     Full,
 }
 
 /// Codecs by name, or all of them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Selection {
-    /// With exceptions.
+    /// All codecs, with exceptions.
     pub everything: Option<Everything>,
-    /// Without exceptions.
+    /// Named codecs, without exceptions.
     pub named: Vec<Spec>,
 }
 
 impl Selection {
-    /// Whether `codec` is among the named ones.
+    /// Whether `codec` is one of the named codecs.
     #[must_use]
     pub fn names(&self, codec: &Codec) -> bool {
         is_listed(&self.named, codec)
     }
 
-    /// Whether `codec` is named, or all are meant.
+    /// Whether `codec` is named, or all codecs are selected.
     #[must_use]
     pub fn has(&self, codec: &Codec) -> bool {
         self.everything.is_some() || self.names(codec)
@@ -44,38 +45,41 @@ pub(crate) fn is_listed(specs: &[Spec], codec: &Codec) -> bool {
 /// The rules of an offer.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Rules {
-    /// Taken out, as if it had never been there.
+    /// Removed as if it had never been offered.
     pub strip: Selection,
-    /// Not offered, but taken and transcoded if a codec was added and the other side takes no other one of the offerer.
+    /// Not offered. It is accepted and transcoded if a codec was added and the other side accepts no other codec of the
+    /// offerer.
     pub mask: Selection,
-    /// Not offered, but taken and transcoded.
+    /// Not offered, but accepted and transcoded.
     pub consume: Selection,
-    /// Offered, and taken even if the other side refuses it.
+    /// Offered, and accepted even if the other side refuses it.
     pub accept: Selection,
     /// Stays in spite of `all` and `full`.
     pub except: Vec<Spec>,
-    /// As `except`, and in this order before others.
+    /// Like `except`, and in this order before the others.
     pub offer: Vec<Spec>,
-    /// Offered even if it was not.
+    /// Offered even if the offerer does not have it.
     pub transcode: Vec<Spec>,
-    /// Options of encoders for codecs that were offered.
+    /// Encoder options for offered codecs.
     pub set: Vec<Spec>,
-    /// Of packets to the side that gets the offer, ms.
+    /// Packet time towards the receiver of the offer, ms.
     pub ptime_ms: Option<u32>,
-    /// Of packets to the side that made the offer, ms.
+    /// Packet time towards the offerer, ms.
     pub ptime_reverse_ms: Option<u32>,
-    /// Codecs that both sides take are transcoded, too.
+    /// Codecs that both sides accept are transcoded too.
     pub force_transcoding: bool,
+    /// The rules are for a subscription, whose source does not negotiate.
+    pub is_copy: bool,
 }
 
 /// "a receiver SHOULD accept packets representing between 0 and 200 ms of audio data" (RFC 3551, section 4.2).
 const PTIMES_MS: std::ops::RangeInclusive<i64> = 1..=200;
 
 impl Rules {
-    /// Reads the dictionary `codec` and what goes with it.
+    /// Reads the dictionary `codec` and the related keys.
     ///
     /// # Errors
-    /// A codec or packet time makes no sense.
+    /// If a codec or packet time is invalid.
     pub fn of_request(request: &Request) -> Result<Rules, Refusal> {
         let specs = |list: &'static str| specs(request, list);
         let ptime = |key: &'static str| {
@@ -94,10 +98,11 @@ impl Rules {
             ptime_ms: ptime("ptime")?,
             ptime_reverse_ms: ptime("ptime-reverse")?,
             force_transcoding: request.has_flag("force-transcoding"),
+            is_copy: false,
         })
     }
 
-    /// The rules of a subscription. Its source does not negotiate, so a stripped codec still arrives and is converted.
+    /// The rules of a subscription. Its source does not negotiate, so a removed codec still arrives and is converted.
     #[must_use]
     pub fn of_copy(mut self) -> Rules {
         let strip = std::mem::take(&mut self.strip);
@@ -105,16 +110,18 @@ impl Rules {
         self.consume.everything = self.consume.everything.or(strip.everything);
         // Codecs that the subscriber refuses are converted for it.
         self.accept.everything.get_or_insert(Everything::All);
+        self.is_copy = true;
         self
     }
 
-    /// Options of the encoder for `codec`, by `set`. "Codec options (bitrate) are only applied to codecs that match the given parameters".
+    /// Encoder options for `codec`, from `set`. "Codec options (bitrate) are only applied to codecs that match the given
+    /// parameters".
     #[must_use]
     pub fn options_of(&self, codec: &Codec) -> Option<&Spec> {
         self.set.iter().find(|spec| spec.matches(codec))
     }
 
-    /// The specifications by which this codec was set or added, those of `set` first.
+    /// The specifications that set or added this codec, those of `set` first.
     pub(crate) fn specs_of<'a>(&'a self, codec: &'a Codec) -> impl Iterator<Item = &'a Spec> {
         let added = self.transcode.iter().filter(|spec| spec.matches(codec));
         self.options_of(codec).into_iter().chain(added)
@@ -138,7 +145,7 @@ fn selection(specs: Vec<Spec>) -> Selection {
     for spec in specs {
         match (spec.name.as_str(), spec.clock_rate_hz) {
             ("all", None) => {
-                // Both words: the one with more effect counts.
+                // If both words are given, the one with more effect counts.
                 selection.everything.get_or_insert(Everything::All);
             }
             ("full", None) => selection.everything = Some(Everything::Full),
@@ -159,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_and_flags_say_the_same() {
+    fn keys_and_flags_are_equivalent() {
         let by_key = rules(
             r#"{"command":"offer","codec":{"mask":["all"],"transcode":["PCMA","opus/48000/2/32000"],"accept":["all"]},"ptime":"30"}"#,
         );

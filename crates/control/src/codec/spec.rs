@@ -1,31 +1,33 @@
-//! How requests name codecs: `opus`, `opus/48000/2`, `opus/48000/2/32000`, `iLBC/8000/1///mode=30`.
+//! Codec names in requests: `opus`, `opus/48000/2`, `opus/48000/2/32000`, `iLBC/8000/1///mode=30`.
 
 use std::str::FromStr;
 
 use crate::sdp::Codec;
 
-/// `NAME[/RATE[/CHANNELS[/BITRATE[/PTIME[/FMTP[/OPTIONS]]]]]]`, or the number of a payload type. An empty part is one that is not there.
+/// A codec: `NAME[/RATE[/CHANNELS[/BITRATE[/PTIME[/FMTP[/OPTIONS]]]]]]`, or a payload type number. An empty part counts as
+/// absent.
 ///
-/// Case does not count in names, as in SDP (RFC 4855, section 3); the protocol's documentation lets it count.
+/// Names ignore case, as in SDP (RFC 4855, section 3). The protocol's documentation distinguishes case.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Spec {
-    /// Such as "PCMU".
+    /// The name, for example "PCMU".
     pub name: String,
-    /// Of the RTP timestamps, Hz.
+    /// Clock rate of the RTP timestamps, Hz.
     pub clock_rate_hz: Option<u32>,
-    /// Of audio. "`opus/48000` to specify Opus with 48 kHz sampling rate and one channel": 1 beside a rate, if not said.
+    /// Audio channels. "`opus/48000` to specify Opus with 48 kHz sampling rate and one channel": with a rate, the
+    /// default is 1.
     pub channels: Option<u32>,
-    /// Of the encoder, bits per second.
+    /// Bit rate of the encoder, bits per second.
     pub bitrate_bps: Option<u32>,
-    /// Of packets, ms.
+    /// Packet time, ms.
     pub ptime_ms: Option<u32>,
-    /// Format parameters of a codec that is added.
+    /// Format parameters of an added codec.
     pub fmtp: Option<String>,
-    /// Of the encoder.
+    /// Options of the encoder.
     pub options: Option<String>,
 }
 
-/// Not the name of a codec.
+/// The text is not a codec.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "codec {0}: expected NAME or NAME/RATE/CHANNELS/BITRATE/PTIME/FMTP/OPTIONS, the numbers above 0"
@@ -62,8 +64,8 @@ impl FromStr for Spec {
 }
 
 impl Spec {
-    /// Whether `codec` is meant. "If any format parameters are specified, the codec will only be stripped if all of the format parameters
-    /// match".
+    /// Whether the specification matches `codec`. "If any format parameters are specified, the codec will only be stripped if all
+    /// of the format parameters match".
     #[must_use]
     pub fn matches(&self, codec: &Codec) -> bool {
         let is_name = self.name.eq_ignore_ascii_case(&codec.name);
@@ -76,11 +78,17 @@ impl Spec {
             && fits(self.channels, codec.channels)
     }
 
+    /// Whether the specification is for telephone events.
+    #[must_use]
+    pub fn is_telephone_event(&self) -> bool {
+        self.name.eq_ignore_ascii_case("telephone-event")
+    }
+
     /// Rate and channels: "If no codec format parameters are specified [...] default values will be chosen for them".
     #[must_use]
     pub fn rate_and_channels(&self) -> (u32, u32) {
         let is_opus = self.name.eq_ignore_ascii_case("opus");
-        // Those of RFC 7587 for Opus; telephony's for the rest, G.722's clock rate included.
+        // Opus uses the values of RFC 7587; all others use telephony's, with G.722's clock rate.
         let usual = if is_opus { (48_000, 2) } else { (8000, 1) };
         let rate = self.clock_rate_hz.unwrap_or(usual.0);
         (rate, self.channels.unwrap_or(usual.1))
@@ -89,7 +97,7 @@ impl Spec {
 
 #[cfg(test)]
 mod tests {
-    use threadbare_rtp::id::PayloadType;
+    use threadbare_rtp_types::id::PayloadType;
 
     use super::*;
 
@@ -119,7 +127,7 @@ mod tests {
         assert_eq!(spec("PCMU").rate_and_channels(), (8000, 1));
         assert_eq!(spec("opus").rate_and_channels(), (48_000, 2));
         assert_eq!(spec("opus/48000").rate_and_channels(), (48_000, 1));
-        // Each part may be left out.
+        // Any part may be empty.
         let options = spec("opus//2/16000////x");
         assert_eq!((options.clock_rate_hz, options.channels), (None, Some(2)));
         assert_eq!(spec("PCMA////40").fmtp.as_deref(), None);

@@ -1,4 +1,4 @@
-//! The registry with ports and a media plane that only note what they are told, and check that it makes sense.
+//! A registry with fake ports and a fake media plane, which record its actions and check that they are consistent.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,13 +11,13 @@ use crate::calls::{
 };
 use crate::ng::{Dictionary, Reply, Request, Value};
 
-/// The even numbers of all ports that are open.
+/// The even numbers of all open ports.
 type Open = Rc<RefCell<BTreeSet<u16>>>;
 
 /// Open ports.
 #[derive(Debug)]
 pub struct Ports {
-    /// The first one.
+    /// The first port number.
     pub number: u16,
     open: Open,
 }
@@ -28,13 +28,14 @@ impl Drop for Ports {
     }
 }
 
-/// Gives numbers upwards from 30000, on interfaces `default` (203.0.113.7, 2001:db8::7) and `internal` (10.0.0.7).
+/// Gives port numbers from 30000 upwards, on the interfaces `default` (203.0.113.7, 2001:db8::7) and `internal`
+/// (10.0.0.7).
 #[derive(Debug)]
 pub struct FakePorts {
     interfaces: Vec<Interface>,
     open: Open,
     next: u16,
-    /// So many may be open.
+    /// Limit of open ports.
     pub most: usize,
 }
 
@@ -55,7 +56,7 @@ impl FakePorts {
         }
     }
 
-    /// The first numbers of all that are open.
+    /// The first numbers of all open ports.
     #[must_use]
     pub fn open(&self) -> BTreeSet<u16> {
         self.open.borrow().clone()
@@ -99,39 +100,40 @@ impl PortSource<Ports> for FakePorts {
         _rtcp: Option<SocketAddr>,
     ) -> Result<Ports, NoPorts> {
         let number = rtp.port();
-        match self.open.borrow_mut().insert(number) {
-            true => Ok(Ports {
+        if self.open.borrow_mut().insert(number) {
+            Ok(Ports {
                 number,
                 open: self.open.clone(),
-            }),
-            false => Err(NoPorts(format!("port {number} is in use"))),
+            })
+        } else {
+            Err(NoPorts(format!("port {number} is in use")))
         }
     }
 }
 
-/// A stream that the plane carries.
+/// A stream on the fake media plane.
 #[derive(Debug)]
 pub struct Carried {
-    /// Of this call.
+    /// Its call.
     pub call: CallId,
-    /// By this specification.
+    /// Its specification.
     pub spec: StreamSpec,
-    /// With these ports.
+    /// Its ports.
     pub ports: [Ports; 2],
-    /// How often it was changed.
+    /// Number of its changes.
     pub updates: usize,
 }
 
-/// A registry and what is around it.
+/// A registry with its surroundings.
 #[derive(Debug)]
 pub struct Bench {
     /// The registry.
     pub calls: Calls<Ports>,
     /// Its ports.
     pub ports: FakePorts,
-    /// What the plane carries.
+    /// The streams on the media plane.
     pub streams: BTreeMap<StreamId, Carried>,
-    /// All that was to be done once.
+    /// All commands to streams.
     pub commands: Vec<(StreamId, StreamCommand)>,
     /// All calls that have ended.
     pub ended: Vec<CallRecord>,
@@ -147,7 +149,7 @@ impl Default for Bench {
 }
 
 impl Bench {
-    /// Without calls, at time 0.
+    /// An empty registry at time 0.
     #[must_use]
     pub fn new(settings: Settings) -> Bench {
         Bench {
@@ -161,7 +163,7 @@ impl Bench {
         }
     }
 
-    /// Carries out a request of these keys; counters of streams are all zero.
+    /// Carries out a request of these keys. All counters of streams are zero.
     pub fn ask(&mut self, keys: &[(&str, &str)]) -> Reply {
         let all = keys
             .iter()
@@ -200,7 +202,7 @@ impl Bench {
         }
     }
 
-    /// Time passes.
+    /// Advances the clock.
     pub fn advance(&mut self, ns: u64) {
         let end_ns = self.now_ns + ns;
         while let Some(due_ns) = self.calls.next_timeout().filter(|due_ns| *due_ns <= end_ns) {
@@ -216,10 +218,10 @@ impl Bench {
         self.now_ns = end_ns;
     }
 
-    /// Another process goes on, whose clock has begun this much later: the streams are the same, on the same ports.
+    /// Continues in another process, whose clock started this much later. The streams and their ports must be the same.
     ///
     /// # Panics
-    /// They are not.
+    /// If they differ.
     pub fn restart(&mut self, later_ns: u64) {
         let ids = self.calls.ids(None);
         let saved: Vec<Vec<u8>> = ids.filter_map(|id| self.calls.export(id)).collect();
@@ -242,10 +244,11 @@ impl Bench {
         assert_eq!(self.ports.open(), open, "ports are others");
     }
 
-    /// Another node goes on, which has given numbers to streams of its own before: the streams are the same but for theirs.
+    /// Continues on another node, which has used stream numbers before. The streams must be the same except for their
+    /// numbers.
     ///
     /// # Panics
-    /// They are not, or the first node has said something to anybody.
+    /// If they differ, or if the first node has sent a message to the parties.
     pub fn hand_over(&mut self) {
         let ids: Vec<CallId> = self.calls.ids(None).cloned().collect();
         let export = |id: &CallId| self.calls.export(id).expect("it is there");
@@ -289,7 +292,7 @@ impl Bench {
         assert_eq!(self.ports.open(), open, "ports are others");
     }
 
-    /// All streams, with the numbers of their ports.
+    /// All streams, with their port numbers.
     #[must_use]
     pub fn carried(&self) -> Vec<(StreamId, CallId, StreamSpec, [u16; 2])> {
         let all = self.streams.iter().map(|(stream, one)| {
@@ -299,7 +302,7 @@ impl Bench {
         all.collect()
     }
 
-    /// Does what the registry wants to have done.
+    /// Carries out the registry's actions.
     pub fn act(&mut self) {
         while let Some(action) = self.calls.poll_action() {
             match action {

@@ -1,14 +1,15 @@
-//! Target `calls`: whatever is asked, in whatever order, each request gets one reply; what is refused changes nothing; nothing is left when
-//! all calls have ended.
+//! Target `calls`: any requests in any order get one reply each, refused ones change nothing, and nothing is left after all calls
+//! have ended.
 
 use crate::calls::{CallId, EndReason, Settings};
-use crate::ng::{Desk, Incoming, MESSAGE_BYTES_MAX, Reply};
+use crate::ng::{Incoming, MESSAGE_BYTES_MAX, Reply, RequestTable};
 
 use super::bench::Bench;
 
-/// An input is messages with a byte of 0 between them. A message of one byte lets so many seconds pass, or has another process go on.
+/// An input is messages, separated by a byte of 0. A message of one byte advances the clock by so many seconds, or continues in
+/// another process.
 pub fn calls(data: &[u8]) {
-    let mut desk = Desk::new();
+    let mut table = RequestTable::new();
     let mut bench = Bench::new(Settings {
         sessions_max: SESSIONS_MAX,
         ..Settings::default()
@@ -22,7 +23,7 @@ pub fn calls(data: &[u8]) {
             bench.advance(u64::from(*seconds) * 1_000_000_000);
             continue;
         }
-        handle(&mut desk, &mut bench, message);
+        handle(&mut table, &mut bench, message);
     }
     let ids: Vec<CallId> = bench.calls.ids(None).cloned().collect();
     assert!(ids.len() <= SESSIONS_MAX, "{} calls", ids.len());
@@ -37,14 +38,14 @@ pub fn calls(data: &[u8]) {
     assert_eq!(bench.calls.next_timeout(), None, "a timer is left");
 }
 
-fn handle(desk: &mut Desk<u8>, bench: &mut Bench, message: &[u8]) {
-    let Incoming::Request(request, ticket) = desk.handle_message(bench.now_ns, 1, message) else {
+fn handle(table: &mut RequestTable<u8>, bench: &mut Bench, message: &[u8]) {
+    let Incoming::Request(request, ticket) = table.handle_message(bench.now_ns, 1, message) else {
         return;
     };
     let before = bench.ports.open();
     let reply = bench.request(&request);
     let is_done = matches!(reply, Reply::Ok(_));
-    let bytes = desk.finish(ticket, reply);
+    let bytes = table.finish(ticket, reply);
     assert!(bytes.len() <= MESSAGE_BYTES_MAX, "{} bytes", bytes.len());
     let after = bench.ports.open();
     if !is_done {
@@ -53,9 +54,9 @@ fn handle(desk: &mut Desk<u8>, bench: &mut Bench, message: &[u8]) {
             "a request that was refused opened or closed ports"
         );
     }
-    // Each message asks for ports of 16 lines at most.
+    // Each message opens ports for at most 16 lines.
     assert!(after.len() <= before.len() + 32, "{} ports", after.len());
-    match desk.handle_message(bench.now_ns, 1, message) {
+    match table.handle_message(bench.now_ns, 1, message) {
         Incoming::Send(again) => assert_eq!(again, bytes, "another reply"),
         other => panic!("{other:?} to a retransmission"),
     }
@@ -66,9 +67,9 @@ fn handle(desk: &mut Desk<u8>, bench: &mut Bench, message: &[u8]) {
     );
 }
 
-/// A message of one byte.
+/// The message of one byte that restarts the process.
 const RESTART: u8 = 255;
-/// So that the limit is met.
+/// Low enough that inputs reach the limit.
 const SESSIONS_MAX: usize = 8;
-/// Longer inputs find nothing that shorter ones do not.
+/// Longer inputs find nothing more.
 const MESSAGES_MAX: usize = 64;

@@ -1,21 +1,21 @@
-//! Target `ng`: every request gets one reply, in its encoding and with its cookie; nothing grows.
+//! Target `ng`: every request gets one reply, in its encoding and with its cookie, and nothing grows.
 
 use crate::ng::{
-    Command, DecodeError, Desk, Dictionary, Encoding, FRAME_BYTES_MAX, FrameError, Framer,
-    Incoming, MESSAGE_BYTES_MAX, Message, NoMessage, Reply, unfold, write,
+    Command, DecodeError, Dictionary, Encoding, FRAME_BYTES_MAX, FrameError, Framer, Incoming,
+    MESSAGE_BYTES_MAX, Message, NoMessage, Reply, RequestTable, unfold, write,
 };
 
 /// An input is one message. It comes twice, and once more from another sender.
 pub fn ng(data: &[u8]) {
     framed(data);
-    let mut desk = Desk::new();
-    let first = handled(&mut desk, 1, data);
+    let mut table = RequestTable::new();
+    let first = handled(&mut table, 1, data);
     let Ok(message) = Message::split(data) else {
         assert_eq!(first, None, "a reply to what is no message");
         return;
     };
     round_trip(&message);
-    let again = desk.handle_message(1, 1, data);
+    let again = table.handle_message(1, 1, data);
     match (&first, again) {
         (Some(reply), Incoming::Send(bytes)) => assert_eq!(reply, &bytes, "another reply"),
         (None, Incoming::NoMessage(NoMessage::Reply)) => {
@@ -23,7 +23,7 @@ pub fn ng(data: &[u8]) {
         }
         (_, again) => panic!("{again:?} to a retransmission"),
     }
-    assert_eq!(first, handled(&mut desk, 2, data), "senders share cookies");
+    assert_eq!(first, handled(&mut table, 2, data), "senders share cookies");
     let Some(reply) = first else {
         return;
     };
@@ -35,14 +35,14 @@ pub fn ng(data: &[u8]) {
     );
     let keys = said.decode().expect("a reply can be read");
     assert!(keys.get("result").is_some(), "a reply without a result");
-    let back = desk.handle_message(2, 3, &reply);
+    let back = table.handle_message(2, 3, &reply);
     assert!(
         matches!(back, Incoming::NoMessage(NoMessage::Reply)),
         "{back:?} to a reply"
     );
 }
 
-/// The same messages are found in a stream of bytes, whatever its pieces are, and none is lost that a datagram could be.
+/// A stream of bytes gives the same messages however it is divided, and loses none that would fit a datagram.
 fn framed(data: &[u8]) {
     let whole = frames(data, data.len().max(1));
     let piece = usize::from(data.first().copied().unwrap_or(0) % 7) + 1;
@@ -77,17 +77,17 @@ fn frames(data: &[u8], piece: usize) -> (Vec<Vec<u8>>, Option<FrameError>) {
     (found, None)
 }
 
-/// The reply, with the request's own keys as its own.
-fn handled(desk: &mut Desk<u8>, sender: u8, data: &[u8]) -> Option<Vec<u8>> {
-    match desk.handle_message(0, sender, data) {
+/// The reply, with the request's own keys as content.
+fn handled(table: &mut RequestTable<u8>, sender: u8, data: &[u8]) -> Option<Vec<u8>> {
+    match table.handle_message(0, sender, data) {
         Incoming::Request(request, ticket) => {
-            assert_ne!(request.command(), Command::Ping, "answered by the desk");
+            assert_ne!(request.command(), Command::Ping, "answered by the table");
             let mut keys = Dictionary::new();
             keys.push(
                 "sdp",
                 request.bytes("sdp").ok().flatten().map_or("", |_| "v=0"),
             );
-            Some(desk.finish(ticket, Reply::Ok(keys)))
+            Some(table.finish(ticket, Reply::Ok(keys)))
         }
         Incoming::Send(bytes) => Some(bytes),
         Incoming::NoMessage(_) => None,
@@ -100,12 +100,12 @@ fn is_reply(message: &Message<'_>) -> bool {
     keys.is_ok_and(|keys| keys.get("command").is_none() && keys.get("result").is_some())
 }
 
-/// What was read is read again from what is written; the one form of keys and flags is that of itself.
+/// A written message is read back equal, and the canonical form of keys and flags is its own canonical form.
 fn round_trip(message: &Message<'_>) {
     let Ok(dictionary) = message.decode() else {
         return;
     };
-    // Bencode says all that JSON does.
+    // Bencode can express all that JSON can.
     for encoding in [message.encoding, Encoding::Bencode] {
         let written = write(message.cookie, encoding, &dictionary);
         let read = Message::split(&written).expect("a message").decode();

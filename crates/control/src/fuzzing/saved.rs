@@ -1,5 +1,5 @@
-//! Target `saved`: whatever a store gives back, a call is brought back as it was saved, or refused with nothing left; and what was brought back
-//! can be asked, saved again, and ended.
+//! Target `saved`: whatever bytes a store returns, a call is either restored as it was saved, or refused without traces. A
+//! restored call can be queried, saved again, and ended.
 
 use crate::calls::{EndReason, SavedError};
 use crate::ng::Reply;
@@ -42,5 +42,5 @@ pub fn saved(data: &[u8]) {
     assert_eq!(bench.calls.next_timeout(), None, "a timer is left");
 }
 
-/// All usual time-outs together.
+/// The sum of all default time-outs.
 const LONG_NS: u64 = 20_000_000_000_000;

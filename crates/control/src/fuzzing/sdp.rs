@@ -1,4 +1,5 @@
-//! Target `sdp`: what is read is written as it was; edits stay within their lines, and what they set is read.
+//! Target `sdp`: a description is written as it was read. Edits stay within their lines, and read back with their new
+//! values.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -18,7 +19,7 @@ pub fn sdp(data: &[u8]) {
     lines_stand_alone(data);
 }
 
-/// Nothing panics, whatever a line says.
+/// Nothing panics, whatever a line has.
 fn look(sdp: &Sdp) {
     for index in 0..=sdp.media.len() {
         let _ = (sdp.address(index), sdp.direction(index));
@@ -38,7 +39,7 @@ fn edits_to_the_same_change_nothing(sdp: &Sdp) {
             media.set_direction(direction);
         }
         let codecs = media.codecs();
-        // A repeated number is written once; formats other than numbers are left out.
+        // A repeated number is written once; formats that are not numbers are omitted.
         let formats = media.media_line().map(|line| line.formats.len());
         if formats == Ok(codecs.len()) {
             media.set_codecs(&codecs);
@@ -47,7 +48,7 @@ fn edits_to_the_same_change_nothing(sdp: &Sdp) {
     assert_eq!(&same, sdp);
 }
 
-/// What is set is read; the number of sections stays; a line break does not get in.
+/// New values read back, the number of sections stays, and line breaks cannot be inserted.
 fn edit(mut sdp: Sdp) {
     let ip = IpAddr::V4(Ipv4Addr::new(203, 0, 113, 7));
     let count = sdp.media.len();
@@ -60,7 +61,7 @@ fn edit(mut sdp: Sdp) {
         edit_media_line(media);
     }
     let again = Sdp::parse(&sdp.to_bytes()).ok();
-    // Longer than a description may be, if not the same.
+    // The result may be longer than a description may be.
     let again = again.unwrap_or_else(|| sdp.clone());
     assert_eq!(again.media.len(), count, "sections");
     assert_eq!(again.to_bytes(), sdp.to_bytes());
@@ -81,15 +82,15 @@ fn edit_media_line(media: &mut Section) {
     assert_eq!(media.codecs(), codecs);
 }
 
-/// Target `sdp`, too: an `m=` line of an offer that can be used alone keeps its result whatever the other lines are.
+/// Also target `sdp`: an `m=` line of an offer that is usable alone gives the same result among any other lines.
 ///
 /// # Panics
-/// It does not.
+/// If the result differs.
 pub fn lines_stand_alone(data: &[u8]) {
     let Ok(sdp) = Sdp::parse(data) else {
         return;
     };
-    // More are rejected.
+    // More lines are rejected.
     if sdp.media.len() > 16 {
         return;
     }
@@ -110,7 +111,7 @@ pub fn lines_stand_alone(data: &[u8]) {
     }
 }
 
-/// Each `m=` line as the other side is offered it, without ports and keys; `None`: the offer is refused.
+/// Each `m=` line of the resulting offer, without ports and keys. `None`: the offer is refused.
 fn offered(sdp: &Sdp) -> Option<Vec<Vec<String>>> {
     let mut keys = Dictionary::new();
     for (key, value) in [

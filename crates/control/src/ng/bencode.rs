@@ -1,14 +1,15 @@
-//! bencode: `4:text`, `i-5e`, `l...e`, `d...e` (BEP 3, "Bencoding"). Unlike there, keys need not be sorted: the clients of ng do not.
+//! bencode: `4:text`, `i-5e`, `l...e`, `d...e` (BEP 3, "Bencoding"). Keys need not be sorted, because clients of ng do not sort
+//! them.
 
 use std::fmt::Arguments;
 use std::io::Write;
 
 use super::value::{Budget, DecodeError, Dictionary, MESSAGE_BYTES_MAX, Value};
 
-/// Reads a dictionary that fills `bytes`.
+/// Reads a dictionary that takes up all of `bytes`.
 ///
 /// # Errors
-/// Another value than a dictionary, bytes behind it, or a [`DecodeError`]'s bound.
+/// If the value is not a dictionary, if bytes follow it, or if a bound of [`DecodeError`] is exceeded.
 pub fn decode(bytes: &[u8]) -> Result<Dictionary, DecodeError> {
     if bytes.len() > MESSAGE_BYTES_MAX {
         return Err(DecodeError::TooLong(bytes.len()));
@@ -31,7 +32,7 @@ pub fn decode(bytes: &[u8]) -> Result<Dictionary, DecodeError> {
     Ok(dictionary)
 }
 
-/// Writes `dictionary` at the end of `out`, keys in their order.
+/// Appends `dictionary` to `out`, with keys in their order.
 pub fn encode(dictionary: &Dictionary, out: &mut Vec<u8>) {
     out.push(b'd');
     for (key, value) in dictionary.iter() {
@@ -111,7 +112,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Steps over the end of a list or dictionary, if this is one.
+    /// Skips the end of a list or dictionary, if it is the next byte.
     fn ends(&mut self) -> Result<bool, DecodeError> {
         match self.peek() {
             Some(b'e') => {
@@ -137,7 +138,7 @@ impl Reader<'_> {
         Ok(bytes.to_vec())
     }
 
-    /// A number up to `end`, which is stepped over.
+    /// Reads a number up to `end`, and skips `end`.
     fn number(&mut self, end: u8, expected: &'static str) -> Result<i64, DecodeError> {
         let rest = &self.bytes[self.at..];
         let found = rest
@@ -145,7 +146,7 @@ impl Reader<'_> {
             .take(NUMBER_BYTES_MAX + 1)
             .position(|&byte| byte == end);
         let text = found.and_then(|len| std::str::from_utf8(&rest[..len]).ok());
-        // `parse` takes a plus sign, which bencode does not have.
+        // `parse` accepts a plus sign, which bencode does not have.
         let number = text
             .filter(|text| !text.starts_with('+'))
             .and_then(|text| text.parse().ok());
@@ -173,7 +174,7 @@ mod tests {
 
     #[test]
     fn the_examples_of_the_protocol_are_read_and_written() {
-        // The ping of the public ng documentation; strings, numbers, lists and dictionaries as BEP 3 has them.
+        // The ping of the public ng documentation; strings, numbers, lists and dictionaries from BEP 3.
         for text in [
             "d7:command4:pinge",
             "d6:result4:ponge",

@@ -1,39 +1,40 @@
-//! One form for what clients write in several: a dictionary whose keys have hyphens, with lists where the protocol has lists.
+//! Converts the several forms that clients write into one: a dictionary whose keys have hyphens, with lists where the
+//! protocol has lists.
 //!
-//! - `address family` and `address-family` are one key; so with flags.
-//! - The flag `codec-strip-PCMU` is the entry `strip: [PCMU]` of the dictionary `codec`; `SDES-off` the entry `off` of the list `SDES`; and
-//!   so on with the prefixes that the public documentation gives.
-//! - `rtpp-flags` (newer Kamailio: the proxy passes on its script's string unread) has words, which are flags, and `key=value`, in which
-//!   a value may be a list or a dictionary in `[ ]`.
-//! - A string where a list belongs is a list of one.
+//! - `address family` and `address-family` are one key; the same applies to flags.
+//! - The flag `codec-strip-PCMU` is the entry `strip: [PCMU]` of the dictionary `codec`, and `SDES-off` is the entry `off` of
+//!   the list `SDES`. The same applies to the other prefixes of the public documentation.
+//! - `rtpp-flags` has words, which are flags, and `key=value`; a value may be a list or a dictionary in `[ ]`. Newer versions
+//!   of Kamailio forward their script's string in it unread.
+//! - A string in place of a list counts as a list with one entry.
 
 use crate::text::shown;
 
 use super::value::{Budget, Bytes, DecodeError, Dictionary, Value};
 
-/// Why `rtpp-flags` is not read.
+/// The reason why `rtpp-flags` is not readable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FlagsError {
     /// A bracket without its partner.
     #[error("rtpp-flags: {0} has no partner")]
     Bracket(&'static str),
-    /// `a=b` where the text before is no key.
+    /// `a=b` with an invalid key before the `=`.
     #[error("rtpp-flags: {0}: expected key=value")]
     Key(String),
-    /// Words beside `key=[...]` in one pair of brackets.
+    /// Words together with `key=[...]` in one pair of brackets.
     #[error(
-        "rtpp-flags: {0}=[...] stands beside words: expected either words, or key=value, in one pair of brackets"
+        "rtpp-flags: {0}=[...] is mixed with words: expected either words or key=value in one pair of brackets"
     )]
     Mixed(String),
-    /// Too deep or too many.
+    /// Too deep, or too many values.
     #[error("rtpp-flags: {0}")]
     Bound(#[from] DecodeError),
 }
 
-/// The dictionary of a message in its one form.
+/// Converts the dictionary of a message.
 ///
 /// # Errors
-/// `rtpp-flags` is malformed.
+/// If `rtpp-flags` is malformed.
 pub fn unfold(dictionary: Dictionary) -> Result<Dictionary, FlagsError> {
     let has = |name: &str| dictionary.get(name).is_some();
     let named: Vec<&str> = NAMES.iter().copied().filter(|name| has(name)).collect();
@@ -45,7 +46,7 @@ pub fn unfold(dictionary: Dictionary) -> Result<Dictionary, FlagsError> {
                 for item in read(text)? {
                     match item {
                         Item::Word(word) => flag(&mut out, word),
-                        // Once is enough.
+                        // `rtpp-flags` within itself is refused.
                         Item::Pair(key, _) if is_flags_key(&hyphens(key)) => {
                             return Err(FlagsError::Key(shown(key)));
                         }
@@ -67,8 +68,8 @@ pub fn unfold(dictionary: Dictionary) -> Result<Dictionary, FlagsError> {
     Ok(out)
 }
 
-/// What a request is about. A proxy that passes its script's string on unread has named it itself: there, `via-branch=auto` tells the proxy
-/// which branch to name.
+/// The keys that identify a request's call. A proxy that forwards its script's string unread has set them itself: in that string,
+/// `via-branch=auto` tells the proxy which branch to name.
 const NAMES: &[&str] = &[
     "command",
     "call-id",
@@ -82,7 +83,7 @@ fn is_flags_key(key: &[u8]) -> bool {
     matches!(key, b"rtpp-flags" | b"rtpp_flags")
 }
 
-/// Keys that have a second spelling, and the one that the documentation has.
+/// Keys with a second spelling, and the documented one.
 const SPELLINGS: &[(&str, &str)] = &[
     ("RTCP-mux", "rtcp-mux"),
     ("SDP", "sdp"),
@@ -93,7 +94,7 @@ const SPELLINGS: &[(&str, &str)] = &[
     ("sdp_media_remove", "sdp-media-remove"),
 ];
 
-/// The key with hyphens and in its usual spelling; `None`: as it is.
+/// The key with hyphens and in its documented spelling. `None`: it has that form already.
 fn plain_key(key: &[u8]) -> Option<Vec<u8>> {
     let with_hyphens = key.contains(&b' ').then(|| hyphens(key));
     let found = with_hyphens.as_deref().unwrap_or(key);
@@ -111,7 +112,7 @@ fn hyphens(name: &[u8]) -> Vec<u8> {
     name.iter().map(hyphen).collect()
 }
 
-/// Keys whose value is a list, and which flags fill as `KEY-VALUE`.
+/// Keys whose value is a list, which flags fill as `KEY-VALUE`.
 const LISTS: &[&str] = &[
     "OSRTP",
     "SDES",
@@ -123,7 +124,7 @@ const LISTS: &[&str] = &[
     "supports",
 ];
 
-/// What the dictionary `codec` has lists of.
+/// The lists of the dictionary `codec`.
 const CODEC_LISTS: &[&str] = &[
     "accept",
     "consume",
@@ -175,7 +176,7 @@ fn flag(out: &mut Dictionary, word: &[u8]) {
     if let Some((level, command, value)) = edit.as_ref().and_then(attribute_edit) {
         return append(nested(out, "sdp-attr", &[level, command]), value);
     }
-    // The documentation of Kamailio writes `transcode-PCMA`, too.
+    // The documentation of Kamailio also writes `transcode-PCMA`.
     if let Some(value) = behind("transcode") {
         return append(codec_list(out, "transcode"), value);
     }
@@ -203,21 +204,21 @@ fn attribute_edit(rest: &Value) -> Option<(&str, &str, Value)> {
     let mut parts = rest.as_text()?.splitn(3, '-');
     let (command, level, text) = (parts.next()?, parts.next()?, parts.next()?);
     let plain = |text: &str| Value::text(&text.replace("--", "=").replace("..", " "));
-    // The documentation writes both.
+    // The documentation has both spellings.
     if !matches!(command, "substitute" | "substitude") {
         return Some((level, command, plain(text)));
     }
     let (from, to) = text.split_once('>')?;
-    // A pair is one value of a list of pairs.
+    // A pair is one value in a list of pairs.
     let pair = Value::List(vec![plain(from), plain(to)]);
     Some((level, "substitute", Value::List(vec![pair])))
 }
 
-/// Joins the edits of a level with those that are there.
+/// Adds the edits of a level to the existing ones.
 fn edit_attributes(out: &mut Dictionary, level: &[u8], commands: Value) {
     let level = String::from_utf8_lossy(level).into_owned();
     let Value::Dictionary(commands) = commands else {
-        // No dictionary: refused where edits are looked at.
+        // It is not a dictionary; the reader of edits refuses it.
         return append(nested(out, "sdp-attr", &[&level]), commands);
     };
     for (command, value) in commands {
@@ -263,7 +264,7 @@ fn pair(out: &mut Dictionary, key: Bytes, value: Value) {
             for one in as_list(value) {
                 match one {
                     Value::Bytes(word) => flag(out, &word),
-                    // No flag: refused where flags are looked at.
+                    // It is not a flag; the reader of flags refuses it.
                     other => append(out.entry("flags", no_values), Value::List(vec![other])),
                 }
             }
@@ -275,15 +276,15 @@ fn pair(out: &mut Dictionary, key: Bytes, value: Value) {
             }
         }
         ("transcode", value) => append(codec_list(out, "transcode"), value),
-        // Flags may have edited attributes as well.
+        // Flags may have edited attributes too.
         ("sdp-attr", Value::Dictionary(levels)) if out.get(name).is_some() => {
             for (level, commands) in levels {
                 edit_attributes(out, &level, commands);
             }
         }
-        // Twice one interface, or both at once.
+        // An interface may be given twice, or both at once.
         ("direction", value @ Value::Bytes(_)) => append(out.entry("direction", no_values), value),
-        // The family goes without saying.
+        // The family follows from the address.
         ("received-from", Value::Bytes(address)) => {
             let family = if address.contains(&b':') {
                 "IP6"
@@ -313,7 +314,7 @@ fn as_list(value: Value) -> Vec<Value> {
 fn append(list: &mut Value, value: Value) {
     match list {
         Value::List(values) => values.extend(as_list(value)),
-        // Not a list where one belongs: what comes later counts.
+        // It is not a list where one is expected: the later value counts.
         other => *other = Value::List(as_list(value)),
     }
 }
@@ -343,7 +344,8 @@ impl Item<'_> {
     }
 }
 
-/// A dictionary if there is nothing but `key=value`, else a list. Beside words, `key=value` is a word: `[PCMA iLBC/8000/1///mode=30]`.
+/// A dictionary if all items are `key=value`, else a list. Together with words, `key=value` is a word:
+/// `[PCMA iLBC/8000/1///mode=30]`.
 fn group(items: Vec<Item<'_>>) -> Result<Value, FlagsError> {
     let is_pair = |item: &Item<'_>| matches!(item, Item::Pair(..));
     if !items.is_empty() && items.iter().all(is_pair) {
@@ -390,7 +392,7 @@ impl<'a> Reader<'a> {
         self.text.get(self.at).copied()
     }
 
-    /// Items up to the end of the text or of the group.
+    /// Reads items up to the end of the text or of the group.
     fn items(&mut self, depth: usize) -> Result<Vec<Item<'a>>, FlagsError> {
         let mut items = Vec::new();
         loop {
@@ -411,7 +413,7 @@ impl<'a> Reader<'a> {
         }
         let word = self.word(b"=[]");
         if self.peek() != Some(b'=') {
-            // `a[b]` is no word with a list behind it.
+            // `a[b]` is not a word followed by a list.
             return match self.peek() {
                 Some(b'[') => Err(FlagsError::Key(shown(word))),
                 _ => Ok(Item::Word(word)),
@@ -423,7 +425,7 @@ impl<'a> Reader<'a> {
         self.at += 1;
         let value = match self.peek() {
             Some(b'[') => self.group(depth)?,
-            // IPv6 addresses may stand in brackets, but not within a word.
+            // IPv6 addresses may be in brackets, but not within a word.
             _ => Item::Word(self.word(b"[]")),
         };
         Ok(Item::Pair(word, Box::new(value)))
@@ -455,7 +457,7 @@ mod tests {
     use super::super::{bencode, json};
     use super::*;
 
-    /// The unfolded form of a JSON object, as JSON.
+    /// The converted form of a JSON object, as JSON.
     fn unfolded(text: &str) -> Result<String, FlagsError> {
         let dictionary = json::decode(text.as_bytes()).expect(text);
         let mut out = Vec::new();
@@ -465,7 +467,7 @@ mod tests {
 
     #[test]
     fn keys_and_flags_have_one_form() {
-        // "Spaces in each string may be replaced by hyphens"; prefixes and synonyms as the public documentation has them.
+        // "Spaces in each string may be replaced by hyphens"; prefixes and synonyms from the public documentation.
         for (text, form) in [
             (
                 r#"{"address family":"IP6","flags":["trust address","trust-address"]}"#,
@@ -491,12 +493,12 @@ mod tests {
                 r#"{"flags":"asymmetric","replace":"origin","rtcp-mux":["offer"]}"#,
                 r#"{"flags":["asymmetric"],"replace":["origin"],"rtcp-mux":["offer"]}"#,
             ),
-            // A prefix with nothing behind it is an unknown flag.
+            // A prefix without a value is an unknown flag.
             (
                 r#"{"flags":["codec-strip-","SDES-"]}"#,
                 r#"{"flags":["codec-strip-","SDES-"]}"#,
             ),
-            // Neither a string's text nor a tag is a name.
+            // The text of a string is not a name, and neither is a tag.
             (
                 r#"{"call-id":"a b","sdp":"v=0 x"}"#,
                 r#"{"call-id":"a b","sdp":"v=0 x"}"#,
@@ -508,7 +510,7 @@ mod tests {
 
     #[test]
     fn strings_of_flags_become_keys() {
-        // The first two strings are the public documentation's, "rtpp flags".
+        // The first two strings are from the public documentation, "rtpp flags".
         for (flags, form) in [
             (
                 "replace-origin via-branch=auto-next strict-source label=callee OSRTP-accept transport-protocol=RTP/AVP \
@@ -566,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_no_text_pass() {
+    fn names_that_are_not_utf8_pass() {
         let dictionary = bencode::decode(b"d2:\xff\xfe1:a5:flagsl2:\xff i1eee").expect("bencode");
         let form = unfold(dictionary).expect("no string of flags");
         assert_eq!(form.len(), 2);

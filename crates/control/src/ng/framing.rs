@@ -1,40 +1,43 @@
-//! Messages in a stream of bytes (TCP): one begins where the last one's dictionary is closed. There may be white space between two.
+//! Finds messages in a stream of bytes (TCP). A message ends where its dictionary is closed, and the next one follows. White
+//! space between them is allowed.
 //!
-//! Only as much is read of a message as is needed to find its end; [`Message::decode`](super::Message::decode) judges the rest.
+//! A message is parsed only far enough to find its end; [`Message::decode`](super::Message::decode) checks the rest.
 
 use super::message::{COOKIE_BYTES_MAX, NoMessage};
 use super::value::MESSAGE_BYTES_MAX;
 
 /// Finds the messages of one connection.
 ///
-/// Contract: [`poll_message`](Framer::poll_message) until it has none, before more bytes are handed in. What is kept is then less than
-/// [`FRAME_BYTES_MAX`]. After an error, no message can be found any more.
+/// Contract: call [`poll_message`](Framer::poll_message) until it returns none, before passing in more bytes. Then fewer than
+/// [`FRAME_BYTES_MAX`] bytes are kept. After an error, no further message can be found.
 #[derive(Debug, Default)]
 pub struct Framer {
     bytes: Vec<u8>,
-    /// Bytes of the current message that have been looked at.
+    /// Start of the current message. [`handle_bytes`](Self::handle_bytes) removes the bytes before it, all at once.
+    start: usize,
+    /// Number of the current message's bytes that were parsed.
     seen: usize,
     place: Place,
 }
 
-/// Cookie, space, dictionary.
+/// Longest message: cookie, space, dictionary.
 pub const FRAME_BYTES_MAX: usize = COOKIE_BYTES_MAX + 1 + MESSAGE_BYTES_MAX;
 
-/// Why bytes are no messages, nor can any be found behind them.
+/// The reason why bytes cannot be messages. No message can be found after them either.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// It begins like no message.
+    /// The bytes do not begin like a message.
     #[error(transparent)]
     NoMessage(#[from] NoMessage),
-    /// Its dictionary has no end that can be found.
-    #[error("byte {0:#04x} does not fit into bencode there")]
+    /// The end of the dictionary cannot be found.
+    #[error("byte {0:#04x} is not valid bencode here")]
     Bencode(u8),
-    /// It is too long.
+    /// The message is too long.
     #[error("a dictionary of more than {MESSAGE_BYTES_MAX} bytes")]
     TooLong,
 }
 
-/// What the next byte is part of.
+/// The place of the next byte.
 #[derive(Debug, Clone, Copy, Default)]
 enum Place {
     /// White space between messages.
@@ -43,19 +46,19 @@ enum Place {
     Cookie,
     /// The first byte of the dictionary.
     First,
-    /// A value, a key or an end; dictionaries and lists that are open.
+    /// A value, a key or an end, with the number of open dictionaries and lists.
     Item {
         depth: u32,
     },
     Integer {
         depth: u32,
     },
-    /// Of a string.
+    /// The length of a string.
     Length {
         depth: u32,
         length: usize,
     },
-    /// So many bytes are left of it.
+    /// The text of a string, with the number of bytes left.
     Text {
         depth: u32,
         left: usize,
@@ -71,29 +74,31 @@ enum Place {
 }
 
 impl Framer {
-    /// More bytes of the connection.
+    /// Takes more bytes of the connection.
     pub fn handle_bytes(&mut self, bytes: &[u8]) {
+        self.bytes.drain(..std::mem::take(&mut self.start));
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next message that is there to its end.
+    /// The next complete message.
     ///
     /// # Errors
-    /// The bytes are no messages.
+    /// If the bytes cannot be messages.
     pub fn poll_message(&mut self) -> Result<Option<Vec<u8>>, FrameError> {
-        while let Some(&byte) = self.bytes.get(self.seen) {
+        while let Some(&byte) = self.bytes.get(self.start + self.seen) {
             self.seen += 1;
             self.place = self.next(byte)?;
             match self.place {
                 Place::Between => {
-                    self.bytes.drain(..self.seen);
+                    self.start += 1;
                     self.seen = 0;
                 }
                 Place::End => {
-                    let rest = self.bytes.split_off(self.seen);
-                    self.seen = 0;
+                    let end = self.start + std::mem::take(&mut self.seen);
+                    let message = self.bytes[self.start..end].to_vec();
+                    self.start = end;
                     self.place = Place::Between;
-                    return Ok(Some(std::mem::replace(&mut self.bytes, rest)));
+                    return Ok(Some(message));
                 }
                 _ if self.seen >= FRAME_BYTES_MAX => return Err(FrameError::TooLong),
                 _ => {}
@@ -102,10 +107,10 @@ impl Framer {
         Ok(None)
     }
 
-    /// A message has begun, and is not there to its end.
+    /// Whether a message has begun but is not complete.
     #[must_use]
     pub fn is_within(&self) -> bool {
-        !self.bytes.is_empty()
+        self.start < self.bytes.len()
     }
 
     fn next(&self, byte: u8) -> Result<Place, FrameError> {
@@ -174,7 +179,7 @@ fn bencode_next(place: Place, byte: u8) -> Result<Place, FrameError> {
     })
 }
 
-/// The end of a dictionary or list.
+/// Handles the end of a dictionary or list.
 fn closed(depth: u32, outer: impl FnOnce(u32) -> Place) -> Place {
     match depth - 1 {
         0 => Place::End,

@@ -1,4 +1,4 @@
-//! JSON (RFC 8259), into the same values as bencode, which has neither fractions nor `null`.
+//! JSON (RFC 8259), read into the same values as bencode, which has neither fractions nor `null`.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,10 +10,11 @@ use crate::text::SHOWN_CHARS_MAX;
 
 use super::value::{Budget, DecodeError, Dictionary, MESSAGE_BYTES_MAX, Value};
 
-/// Reads an object that fills `bytes`. `true` is 1, `false` 0.
+/// Reads an object that takes up all of `bytes`. `true` becomes 1, and `false` 0.
 ///
 /// # Errors
-/// Another value than an object, a fraction, `null`, a number beyond 64 bits, or a [`DecodeError`]'s bound.
+/// If the value is not an object, if it has a fraction, `null` or a number beyond 64 bits, or if a bound of
+/// [`DecodeError`] is exceeded.
 pub fn decode(bytes: &[u8]) -> Result<Dictionary, DecodeError> {
     if bytes.len() > MESSAGE_BYTES_MAX {
         return Err(DecodeError::TooLong(bytes.len()));
@@ -39,7 +40,7 @@ pub fn decode(bytes: &[u8]) -> Result<Dictionary, DecodeError> {
     }
 }
 
-/// Writes `dictionary` at the end of `out`. Bytes that are no UTF-8 become replacement characters: JSON has no others.
+/// Appends `dictionary` to `out`. Invalid UTF-8 becomes replacement characters, because JSON is UTF-8.
 pub fn encode(dictionary: &Dictionary, out: &mut Vec<u8>) {
     let written = serde_json::to_writer(out, &Object(dictionary));
     debug_assert!(written.is_ok(), "keys are strings, and memory takes all");
@@ -47,7 +48,7 @@ pub fn encode(dictionary: &Dictionary, out: &mut Vec<u8>) {
 
 fn short(text: &str) -> String {
     let last = text.chars().rev().take(3 * SHOWN_CHARS_MAX);
-    // The place stands at the end.
+    // The position is at the end.
     last.collect::<Vec<_>>().into_iter().rev().collect()
 }
 
@@ -55,7 +56,7 @@ fn short(text: &str) -> String {
 struct Seed<'a> {
     depth: usize,
     budget: &'a mut Budget,
-    /// The bound that was reached: serde's errors carry text only.
+    /// The exceeded bound: serde's errors have only text.
     breach: &'a mut Option<DecodeError>,
 }
 
@@ -124,7 +125,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
     }
 }
 
-/// Almost all is UTF-8, and `from_utf8` looks at it faster.
+/// Almost all text is valid UTF-8, and `from_utf8` checks it faster.
 fn text_of(bytes: &[u8]) -> Cow<'_, str> {
     std::str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed)
 }
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_bencode_cannot_say_is_refused() {
+    fn json_without_a_bencode_equivalent_is_refused() {
         for text in [
             "",
             "{",
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_replaced() {
+    fn bytes_that_are_not_utf8_are_replaced() {
         let mut dictionary = Dictionary::new();
         dictionary.push(vec![0xff], vec![b'a', 0xfe]);
         assert_eq!(written(&dictionary), "{\"\u{fffd}\":\"a\u{fffd}\"}");
@@ -223,7 +224,7 @@ mod tests {
         );
         let long = vec![b' '; MESSAGE_BYTES_MAX + 1];
         assert_eq!(decode(&long), Err(DecodeError::TooLong(long.len())));
-        // serde_json quotes the whole string that it did not expect.
+        // serde_json quotes the whole unexpected string.
         let text = format!("{:?}", "x".repeat(9999));
         let error = decode(format!("{{{text}: {{{text}}}}}").as_bytes());
         assert!(error.expect_err("no value").to_string().len() < 200);

@@ -3,48 +3,49 @@
 use super::value::{DecodeError, Dictionary};
 use super::{bencode, json};
 
-/// How a dictionary is written. A reply has its request's.
+/// The encoding of a dictionary. A reply uses its request's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
-    /// As in BEP 3, keys in any order.
+    /// As in BEP 3, but with keys in any order.
     Bencode,
     /// RFC 8259.
     Json,
 }
 
-/// A message, its dictionary not yet read.
+/// A message whose dictionary is not yet read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// Chosen by the client, 1 to [`COOKIE_BYTES_MAX`] bytes; its reply has the same.
+    /// Chosen by the client, 1 to [`COOKIE_BYTES_MAX`] bytes. The reply has the same cookie.
     pub cookie: &'a [u8],
-    /// By the first byte of the dictionary.
+    /// The encoding, from the first byte of the dictionary.
     pub encoding: Encoding,
     /// The dictionary's bytes.
     pub body: &'a [u8],
 }
 
-/// Those of Kamailio and OpenSIPS have some 20 bytes. What a table keeps of a message is bounded by this.
+/// Longest cookie. Cookies of Kamailio and OpenSIPS have about 20 bytes. It bounds the memory for each message in a
+/// table.
 pub const COOKIE_BYTES_MAX: usize = 128;
 
-/// Why a datagram is no message. It gets no reply: whoever sent it does not speak the protocol.
+/// The reason why a datagram is not a message. It gets no reply, because its sender does not speak the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoMessage {
-    /// No space behind the first bytes.
-    #[error("no cookie of 1 to {COOKIE_BYTES_MAX} bytes with a space behind it")]
+    /// No space follows the first bytes.
+    #[error("no cookie of 1 to {COOKIE_BYTES_MAX} bytes followed by a space")]
     Cookie,
-    /// Neither `d` nor `{`.
-    #[error("no dictionary of bencode or JSON behind the cookie")]
+    /// The dictionary does not begin with `d` or `{`.
+    #[error("no bencode or JSON dictionary after the cookie")]
     Dictionary,
-    /// It has `result` and no `command`. A reply to a reply would go back and forth for ever.
+    /// It has `result` and no `command`. A reply to a reply could loop for ever.
     #[error("a reply, not a request")]
     Reply,
 }
 
 impl<'a> Message<'a> {
-    /// Splits a datagram.
+    /// Splits a datagram into cookie and dictionary.
     ///
     /// # Errors
-    /// There is no cookie, or something else than a dictionary behind it.
+    /// If the cookie is missing, or the dictionary after it.
     pub fn split(datagram: &'a [u8]) -> Result<Message<'a>, NoMessage> {
         let head = &datagram[..datagram.len().min(COOKIE_BYTES_MAX + 1)];
         let space = head.iter().position(|&byte| byte == b' ');
@@ -65,7 +66,7 @@ impl<'a> Message<'a> {
     /// Reads the dictionary.
     ///
     /// # Errors
-    /// As [`bencode::decode`] and [`json::decode`].
+    /// As for [`bencode::decode`] and [`json::decode`].
     pub fn decode(&self) -> Result<Dictionary, DecodeError> {
         match self.encoding {
             Encoding::Bencode => bencode::decode(self.body),
@@ -74,7 +75,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// A message with `cookie`.
+/// Writes a message with `cookie`.
 #[must_use]
 pub fn write(cookie: &[u8], encoding: Encoding, dictionary: &Dictionary) -> Vec<u8> {
     let mut out = cookie.to_vec();
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_begin_like_a_message_is_none() {
+    fn malformed_start_is_not_a_message() {
         let long = [&[b'c'; COOKIE_BYTES_MAX][..], b" de"].concat();
         assert!(Message::split(&long).is_ok());
         let longer = [b"c", long.as_slice()].concat();

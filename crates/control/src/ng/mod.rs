@@ -1,23 +1,25 @@
-//! The control protocol "ng", by which SIP proxies offer and answer calls to a media relay.
+//! The control protocol "ng", which SIP proxies use to offer and answer calls to a media relay.
 //!
-//! A message is `COOKIE SP DICTIONARY`, the dictionary in bencode or JSON; a reply has its request's cookie and encoding. [`Desk`] takes
-//! messages in and gives out requests and replies; [`Request`] reads the keys.
+//! A message is `COOKIE SP DICTIONARY`, with the dictionary in bencode or JSON. A reply has its request's cookie and encoding.
+//! [`RequestTable`] takes messages, and returns requests and replies; [`Request`] reads the keys.
 
 pub mod bencode;
-mod desk;
 mod flags;
 mod framing;
 pub mod json;
 mod message;
+mod renamed;
 mod replies;
 mod reply;
 mod request;
+mod request_table;
 mod value;
 
-pub use desk::{Desk, Incoming, Ticket};
 pub use flags::{FlagsError, unfold};
 pub use framing::{FRAME_BYTES_MAX, FrameError, Framer};
 pub use message::{COOKIE_BYTES_MAX, Encoding, Message, NoMessage, write};
+pub use renamed::*;
 pub use reply::Reply;
 pub use request::{Command, Refusal, Request};
+pub use request_table::{Incoming, RequestTable, Ticket};
 pub use value::{Bytes, DEPTH_MAX, DecodeError, Dictionary, MESSAGE_BYTES_MAX, VALUES_MAX, Value};

@@ -1,15 +1,15 @@
-//! Which requests were seen in the last seconds, and what was said: a retransmission is answered with the same bytes, and nothing is done
-//! twice.
+//! The requests of the last seconds, with their replies. A retransmission gets the same bytes again, and no request is carried
+//! out twice.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 use std::sync::Arc;
 
-/// What is known of a cookie.
+/// The known state of a cookie.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Seen<S> {
-    /// Nothing: the request is to be carried out. From now on it is [in hand](Seen::InHand).
+    /// The cookie is new: carry out the request. From now on it is [in hand](Seen::InHand).
     New(Key<S>),
     /// The same request is being carried out. Its reply answers both.
     InHand,
@@ -17,10 +17,10 @@ pub(crate) enum Seen<S> {
     Replied(Vec<u8>),
 }
 
-/// A sender and its cookie.
+/// A sender with its cookie.
 pub(crate) type Key<S> = Arc<(S, Box<[u8]>)>;
 
-/// How much is kept, for how long.
+/// Limits of the table's size and age.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limits {
     pub(crate) requests: usize,
@@ -32,23 +32,23 @@ impl Limits {
     pub(crate) const USUAL: Limits = Limits {
         // 3 requests for each of 1000 calls/s, for the time below.
         requests: 32_768,
-        // 2 KiB for each of them, as replies with an SDP have.
+        // 2 KiB for each of them, the size of a reply with an SDP.
         bytes: 64 * 1024 * 1024,
-        // Clients send again after 1 s, five times; the network may hold back the last one.
+        // Clients repeat a request after 1 s, five times; the network may delay the last one.
         age_ns: 10_000_000_000,
     };
 }
 
-/// Of an entry, beside its cookie and reply: the key, places in the table and in the queue.
+/// Bytes of an entry in addition to its cookie and reply: the key, and the places in the table and in the queue.
 const ENTRY_BYTES: usize = 200;
 
-/// The table. `S` tells senders apart. Beyond the limits, the oldest request is forgotten.
+/// The table. `S` identifies senders. Beyond the limits, the oldest request is forgotten.
 #[derive(Debug)]
 pub(crate) struct Replies<S> {
     limits: Limits,
     /// `None`: in hand.
     known: HashMap<Key<S>, Option<Box<[u8]>>>,
-    /// All keys of `known`, once each, by the time of the first request.
+    /// All keys of `known`, once each, ordered by the time of the first request.
     order: VecDeque<(u64, Key<S>)>,
     bytes: usize,
 }
@@ -63,7 +63,7 @@ impl<S: Eq + Hash> Replies<S> {
         }
     }
 
-    /// A request with `cookie` came from `sender` at `now_ns`, which does not go back.
+    /// Handles a request with `cookie` from `sender` at `now_ns`, which never decreases.
     pub(crate) fn begin(&mut self, now_ns: u64, sender: S, cookie: &[u8]) -> Seen<S> {
         let age_ns_max = self.limits.age_ns;
         let too_old = |at_ns: u64| now_ns.saturating_sub(at_ns) >= age_ns_max;
@@ -88,7 +88,7 @@ impl<S: Eq + Hash> Replies<S> {
         Seen::New(key)
     }
 
-    /// Keeps the reply to a request that is in hand. Of a request that was forgotten meanwhile, nothing is kept.
+    /// Keeps the reply to a request that is in hand. If the request was forgotten meanwhile, the reply is not kept.
     pub(crate) fn finish(&mut self, key: &Key<S>, reply: &[u8]) {
         if let Some(slot @ None) = self.known.get_mut(key) {
             *slot = Some(reply.into());
@@ -97,10 +97,10 @@ impl<S: Eq + Hash> Replies<S> {
         }
     }
 
-    /// A request that is in hand is not carried out after all: it is new when it comes again.
+    /// Forgets a request that is in hand and is not carried out after all. If it comes again it counts as new.
     pub(crate) fn forget(&mut self, key: &Key<S>) {
         let is_in_hand = matches!(self.known.get(key), Some(None));
-        // It has just come.
+        // It is among the latest.
         let place = self.order.iter().rposition(|(_, known)| known == key);
         if let Some(place) = place.filter(|_| is_in_hand) {
             self.order.remove(place);
@@ -135,7 +135,7 @@ mod tests {
 
     use super::*;
 
-    /// The same by a plain list.
+    /// A model of the table as a plain list.
     #[derive(Default)]
     struct Twin(Vec<Known>);
 

@@ -1,23 +1,23 @@
-//! What a request is answered with.
+//! Replies to requests.
 
 use super::request::Refusal;
 use super::value::Dictionary;
 
-/// The answer to a request.
+/// The reply to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
-    /// Done. The dictionary's keys follow on `result`.
+    /// Done. The dictionary's keys come after `result`.
     Ok(Dictionary),
-    /// To `ping`.
+    /// The reply to `ping`.
     Pong,
     /// Refused or failed, with the text of `error-reason`.
     Error(String),
-    /// No more calls at present, with the reason. Only for clients that say that they support this (`supports`).
+    /// No more calls at present, with the reason. Only for clients that support it (`supports`).
     LoadLimit(String),
 }
 
 impl Reply {
-    /// As on the wire. "No other keys should be present in the error case."
+    /// The dictionary on the wire. "No other keys should be present in the error case."
     #[must_use]
     pub fn into_dictionary(self) -> Dictionary {
         let mut out = Dictionary::new();

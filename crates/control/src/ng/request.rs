@@ -1,4 +1,4 @@
-//! A request: its command, and its keys read as what they are to be.
+//! A request: its command, and its keys read with their types.
 
 use std::ops::RangeInclusive;
 
@@ -7,7 +7,7 @@ use crate::text::shown;
 use super::flags::{self, FlagsError};
 use super::value::{DecodeError, Dictionary, Value};
 
-/// What a request asks for.
+/// The command of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(missing_docs, reason = "the names are the protocol's")]
 pub enum Command {
@@ -39,7 +39,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// Each with its name in requests.
+    /// Each command with its name in requests.
     pub const NAMES: [(&'static str, Command); 25] = [
         ("ping", Command::Ping),
         ("offer", Command::Offer),
@@ -85,42 +85,42 @@ impl Command {
     }
 }
 
-/// Why a request is refused: the text of `error-reason`.
+/// The reason for the refusal of a request: the text of `error-reason`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The dictionary is not one.
+    /// The dictionary is not readable.
     #[error("the dictionary cannot be read: {0}")]
     Unreadable(#[from] DecodeError),
     /// Its `rtpp-flags` cannot be read.
     #[error(transparent)]
     Flags(#[from] FlagsError),
-    /// No such command.
+    /// The command is unknown.
     #[error(
         "Unrecognized command {0}: expected one of those in the documentation of the ng protocol, such as \"offer\""
     )]
     Command(String),
-    /// A key has to be there.
+    /// A required key is missing.
     #[error("{key} is missing: expected {allowed}")]
     Missing {
-        /// With hyphens.
+        /// The key, with hyphens.
         key: &'static str,
-        /// In words.
+        /// The allowed values, in words.
         allowed: String,
     },
-    /// A key's value makes no sense.
+    /// The value of a key is invalid.
     #[error("{key}: {value} is not allowed: expected {allowed}")]
     Value {
-        /// With hyphens.
+        /// The key, with hyphens.
         key: &'static str,
-        /// Short.
+        /// The value, shortened.
         value: String,
-        /// In words.
+        /// The allowed values, in words.
         allowed: String,
     },
 }
 
 impl Refusal {
-    /// `value` is not what `key` takes.
+    /// The refusal of `value`, which `key` does not allow.
     #[must_use]
     pub fn value(key: &'static str, value: &Value, allowed: impl Into<String>) -> Refusal {
         Refusal::Value {
@@ -131,7 +131,7 @@ impl Refusal {
     }
 }
 
-/// A request, its keys in the one form of [`flags::unfold`]. Keys that nobody asks for are ignored.
+/// A request, with its keys in the form of [`flags::unfold`]. Keys that are never read are ignored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     command: Command,
@@ -142,7 +142,7 @@ impl Request {
     /// Reads the dictionary of a message.
     ///
     /// # Errors
-    /// No or no known `command`, or an unreadable `rtpp-flags`.
+    /// If the `command` is missing or unknown, or if `rtpp-flags` is unreadable.
     pub fn new(dictionary: Dictionary) -> Result<Request, Refusal> {
         let command = match dictionary.get("command") {
             None => {
@@ -159,7 +159,7 @@ impl Request {
         Ok(Request { command, keys })
     }
 
-    /// What it asks for.
+    /// The command.
     #[must_use]
     pub fn command(&self) -> Command {
         self.command
@@ -174,7 +174,7 @@ impl Request {
     /// The bytes of `key`: an SDP need not be UTF-8.
     ///
     /// # Errors
-    /// The value is no string.
+    /// If the value is not a string.
     pub fn bytes(&self, key: &'static str) -> Result<Option<&[u8]>, Refusal> {
         match self.keys.get(key) {
             None => Ok(None),
@@ -183,10 +183,10 @@ impl Request {
         }
     }
 
-    /// The bytes of `key`, which has to be there and not empty.
+    /// The bytes of `key`, which must not be missing or empty.
     ///
     /// # Errors
-    /// No value, an empty one, or one that is no string.
+    /// If the value is missing, empty, or not a string.
     pub fn required(&self, key: &'static str) -> Result<&[u8], Refusal> {
         let bytes = self.bytes(key)?.filter(|bytes| !bytes.is_empty());
         bytes.ok_or_else(|| Refusal::Missing {
@@ -198,7 +198,7 @@ impl Request {
     /// The text of `key`.
     ///
     /// # Errors
-    /// The value is no string of UTF-8.
+    /// If the value is not a string of UTF-8.
     pub fn text(&self, key: &'static str) -> Result<Option<&str>, Refusal> {
         self.keys.get(key).map_or(Ok(None), |value| {
             let text = value.as_text();
@@ -207,10 +207,10 @@ impl Request {
         })
     }
 
-    /// The number of `key`, which may be written as text.
+    /// The number of `key`, which may also be written as text.
     ///
     /// # Errors
-    /// The value is no whole number, or outside of `allowed`.
+    /// If the value is not a whole number, or is outside `allowed`.
     pub fn integer(
         &self,
         key: &'static str,
@@ -236,10 +236,10 @@ impl Request {
             .ok_or_else(|| Refusal::value(key, value, words()))
     }
 
-    /// What the text of `key` stands for.
+    /// The meaning of the text of `key`.
     ///
     /// # Errors
-    /// The value is none of `allowed`.
+    /// If the value is not in `allowed`.
     pub fn one_of<T: Copy>(
         &self,
         key: &'static str,
@@ -262,20 +262,20 @@ impl Request {
             .ok_or_else(|| Refusal::value(key, value, words()))
     }
 
-    /// The texts of the list `key`; none if there is no such key.
+    /// The texts of the list `key`; empty if the key is missing.
     ///
     /// # Errors
-    /// The value is no list of strings.
+    /// If the value is not a list of strings.
     pub fn texts(&self, key: &'static str) -> Result<Vec<&str>, Refusal> {
         self.keys
             .get(key)
             .map_or(Ok(Vec::new()), |value| texts(key, value))
     }
 
-    /// The texts of the list `list` in the dictionary `codec`; none if there is no such list.
+    /// The texts of the list `list` in the dictionary `codec`; empty if the list is missing.
     ///
     /// # Errors
-    /// `codec` is no dictionary, or the value no list of strings.
+    /// If `codec` is not a dictionary, or the value is not a list of strings.
     pub fn codecs(&self, list: &'static str) -> Result<Vec<&str>, Refusal> {
         match self.keys.get("codec") {
             None => Ok(Vec::new()),
@@ -286,7 +286,7 @@ impl Request {
         }
     }
 
-    /// Whether `flag`, with hyphens, is among the flags.
+    /// Whether the flags include `flag`, written with hyphens.
     #[must_use]
     pub fn has_flag(&self, flag: &str) -> bool {
         let is_it =
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_name_key_value_and_what_is_allowed() {
+    fn refusals_name_key_value_and_allowed_values() {
         let refused = |text: &str| request(text).expect_err(text).to_string();
         assert!(refused(r#"{"call-id":"x"}"#).starts_with("command is missing: expected"));
         let unknown = refused(r#"{"command":"dance"}"#);
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_read_as_what_they_are_to_be() {
+    fn values_are_converted_to_the_expected_type() {
         let text = r#"{"command":"offer","TOS":"184","ptime":20,"ICE":"remove","flags":["trust address"],"codec":{"mask":["PCMU"]}}"#;
         let one = request(text).expect(text);
         assert_eq!(one.integer("TOS", 0..=255), Ok(Some(184)));

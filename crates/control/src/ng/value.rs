@@ -5,7 +5,7 @@ use std::ops::Deref;
 
 use crate::text::shown;
 
-/// A string of a message: in bencode any bytes, in JSON UTF-8. Those that the program has in its text are not copied.
+/// A string of a message: any bytes in bencode, UTF-8 in JSON. Strings from the program's text are not copied.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Bytes(Cow<'static, [u8]>);
 
@@ -49,19 +49,19 @@ pub enum Value {
 }
 
 impl Value {
-    /// A copy of a string.
+    /// A string with a copy of the text.
     #[must_use]
     pub fn text(text: &str) -> Value {
         Value::bytes(text.as_bytes())
     }
 
-    /// A copy of a string.
+    /// A string with a copy of the bytes.
     #[must_use]
     pub fn bytes(bytes: &[u8]) -> Value {
         Value::Bytes(bytes.to_vec().into())
     }
 
-    /// The string, if this is one, and one of UTF-8.
+    /// The text, if the value is a string of valid UTF-8.
     #[must_use]
     pub fn as_text(&self) -> Option<&str> {
         match self {
@@ -105,7 +105,7 @@ impl From<Dictionary> for Value {
 pub struct Dictionary(Vec<(Bytes, Value)>);
 
 impl Dictionary {
-    /// Without entries.
+    /// An empty dictionary.
     #[must_use]
     pub fn new() -> Dictionary {
         Dictionary::default()
@@ -121,7 +121,7 @@ impl Dictionary {
         self.0.insert(0, (key.into(), value.into()));
     }
 
-    /// The value of `key`; of several, the last one.
+    /// The value of `key`; if there are several, the last one.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&Value> {
         let mut entries = self.0.iter().rev();
@@ -153,13 +153,13 @@ impl Dictionary {
         self.0.iter().map(|(key, value)| (&**key, value))
     }
 
-    /// How many entries there are.
+    /// Number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether the dictionary is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -182,38 +182,38 @@ impl<K: Into<Bytes>> FromIterator<(K, Value)> for Dictionary {
     }
 }
 
-/// How deep values may stand in one another, the message's dictionary included. The deepest key of the protocol's documentation, `sdp-attr`
-/// with `substitute`, has 5; reading is recursive, so that this bounds the stack.
+/// Deepest nesting of values, with the message's dictionary. The deepest documented key, `sdp-attr` with `substitute`, has 5.
+/// Reading is recursive, so this bounds the stack.
 pub const DEPTH_MAX: usize = 8;
 
-/// Of a message, keys not counted: a value takes some ten times the memory of the shortest text that makes one.
+/// Limit of a message's values, without keys. A value takes about ten times the memory of the shortest text for it.
 pub const VALUES_MAX: usize = 4096;
 
-/// Of a message: more than a UDP datagram can carry. An SDP of 64 media lines has some 20,000.
+/// Longest message: more than a UDP datagram can carry. An SDP of 64 media lines has about 20,000 bytes.
 pub const MESSAGE_BYTES_MAX: usize = 65_536;
 
-/// Why a message is not read.
+/// The reason why a message is not readable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// At this byte of the dictionary, something else was expected.
+    /// The byte at this position of the dictionary is not as expected.
     #[error("byte {at}: expected {expected}")]
     Syntax {
-        /// Counted from 0.
+        /// The position, from 0.
         at: usize,
-        /// In words.
+        /// The expected text, in words.
         expected: &'static str,
     },
-    /// Of serde_json, with line and column.
+    /// The error of serde_json, with line and column.
     #[error("JSON: {0}")]
     Json(String),
-    /// Lists and dictionaries are too deep.
-    #[error("values stand in one another more than {DEPTH_MAX} deep")]
+    /// Lists and dictionaries are nested too deep.
+    #[error("values are nested more than {DEPTH_MAX} deep")]
     TooDeep,
     /// Too many values.
     #[error("more than {VALUES_MAX} values")]
     TooMany,
     /// Too many bytes.
-    #[error("{0} bytes: at most {MESSAGE_BYTES_MAX} are allowed")]
+    #[error("{0} bytes: expected at most {MESSAGE_BYTES_MAX}")]
     TooLong(usize),
 }
 
@@ -229,7 +229,7 @@ impl Budget {
         Budget { values_left }
     }
 
-    /// Takes a value that stands `depth` deep, 1 for the outermost.
+    /// Counts a value at `depth`; 1 is the outermost.
     pub(crate) fn take(&mut self, depth: usize) -> Result<(), DecodeError> {
         if depth > DEPTH_MAX {
             return Err(DecodeError::TooDeep);

@@ -1,30 +1,30 @@
-//! The payload types of a medium: `m=` formats with `rtpmap` and `fmtp`, or by RFC 3551's table.
+//! Payload types of a medium: `m=` formats with `rtpmap` and `fmtp`, or by RFC 3551's table.
 
-use threadbare_rtp::codec::Format;
-use threadbare_rtp::id::PayloadType;
-use threadbare_rtp::payload::static_payload;
+use threadbare_rtp_types::format::Format;
+use threadbare_rtp_types::id::PayloadType;
+use threadbare_rtp_types::payload::static_payload;
 
 use super::document::{Line, SdpError, Section};
 
-/// A payload type and what its packets carry.
+/// A payload type and the content of its packets.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Codec {
-    /// The number in the packets. It belongs to the description that it stands in (RFC 3264, section 5.1).
+    /// The number in the packets. It belongs to its description (RFC 3264, section 5.1).
     #[serde(with = "crate::mirror")]
     pub payload_type: PayloadType,
-    /// As in `rtpmap`, such as "PCMU"; empty if the description does not say.
+    /// The name in `rtpmap`, for example "PCMU". Empty: the description has none.
     pub name: String,
-    /// Of the RTP timestamps; 0 if the description does not say.
+    /// Clock rate of the RTP timestamps. 0: the description has none.
     pub clock_rate_hz: u32,
-    /// Of audio; 1 if the description does not say.
+    /// Audio channels. 1: the description has none.
     pub channels: u32,
-    /// Format parameters, as they are written.
+    /// Format parameters, unchanged.
     pub fmtp: Option<String>,
 }
 
 impl Codec {
-    /// Whether both mean the same packets but for their number and parameters. Case does not count in names (RFC 4855, section 3), nor
-    /// what phones write wrongly: see [`clock_and_channels`](Self::clock_and_channels).
+    /// Whether both codecs describe the same packets, apart from numbers and parameters. Names ignore case (RFC 4855, section 3),
+    /// and known mistakes of phones are accepted: see [`clock_and_channels`](Self::clock_and_channels).
     #[must_use]
     pub fn is_format_of(&self, other: &Codec) -> bool {
         !self.name.is_empty()
@@ -32,8 +32,8 @@ impl Codec {
             && self.clock_and_channels() == other.clock_and_channels()
     }
 
-    /// Clock rate and channels as the name requires them. Some phones write `G722/16000`, the sampling rate, though the clock rate is 8000
-    /// (RFC 3551, section 4.5.2), and `opus/48000`, though Opus has two channels (RFC 7587, section 7).
+    /// Clock rate and channels that the name requires. Some phones write `G722/16000`, the sampling rate, although the clock rate
+    /// is 8000 (RFC 3551, section 4.5.2). Some write `opus/48000`, although Opus has two channels (RFC 7587, section 7).
     #[must_use]
     pub fn clock_and_channels(&self) -> (u32, u32) {
         if self.name.eq_ignore_ascii_case("G722") {
@@ -53,19 +53,19 @@ impl Codec {
         Format::from_rtpmap(&rtpmap).ok()
     }
 
-    /// Keys as telephone events (RFC 4733).
+    /// Whether the packets are telephone events (RFC 4733).
     #[must_use]
     pub fn is_telephone_event(&self) -> bool {
         self.name.eq_ignore_ascii_case("telephone-event")
     }
 
-    /// Comfort noise (RFC 3389).
+    /// Whether the packets are comfort noise (RFC 3389).
     #[must_use]
     pub fn is_comfort_noise(&self) -> bool {
         self.name.eq_ignore_ascii_case("CN")
     }
 
-    /// Whether the packets are audio of their own, and not events or noise beside it.
+    /// Whether the packets are audio, and not events or noise that accompany it.
     #[must_use]
     pub fn is_audio(&self) -> bool {
         let beside = [
@@ -82,7 +82,7 @@ impl Codec {
             .any(|name| self.name.eq_ignore_ascii_case(name))
     }
 
-    /// `NAME/RATE`, and `/CHANNELS` if there are more than one.
+    /// `NAME/RATE`, with `/CHANNELS` if there are several.
     #[must_use]
     pub fn rtpmap(&self) -> String {
         match self.channels {
@@ -95,12 +95,12 @@ impl Codec {
 /// Attributes whose value begins with a payload type.
 pub(crate) const OF_PAYLOAD_TYPES: &[&str] = &["rtpmap", "fmtp", "rtcp-fb"];
 
-/// Numbers that a packet of RTCP has in the place of a payload type (RFC 5761, section 4): with mux, they are not those of codecs.
+/// Numbers that RTCP packets have in place of a payload type (RFC 5761, section 4). With multiplexing, codecs may not use them.
 pub(crate) const RTCP_NUMBERS: std::ops::RangeInclusive<u8> = 64..=95;
 
 impl Section {
-    /// The codecs in the order of the `m=` line, which is that of preference (RFC 3264, section 5.1). Repeated numbers, formats other than payload
-    /// types and malformed attributes are skipped: see [`faults`](Self::faults).
+    /// The codecs in the order of the `m=` line, which is the order of preference (RFC 3264, section 5.1). Repeated numbers,
+    /// formats other than payload types and malformed attributes are skipped: see [`faults`](Self::faults).
     #[must_use]
     pub fn codecs(&self) -> Vec<Codec> {
         let mut codecs: Vec<Codec> = Vec::new();
@@ -145,7 +145,7 @@ impl Section {
         codec
     }
 
-    /// Of [`faults`](Self::faults), those of formats and their attributes.
+    /// The [`faults`](Self::faults) of formats and their attributes.
     pub(crate) fn format_faults(&self, mux: bool) -> Vec<SdpError> {
         let mut faults = Vec::new();
         let mut fault =
@@ -176,7 +176,8 @@ impl Section {
         faults
     }
 
-    /// Removes malformed lines about formats, and completes those without a clock rate: other parsers may refuse them.
+    /// Removes malformed lines about formats, and completes those without a clock rate, because other parsers may
+    /// refuse them.
     pub(crate) fn repair_formats(&mut self) {
         let codecs = self.codecs();
         self.edit_lines(|line| {
@@ -196,7 +197,7 @@ impl Section {
         self.remove_attributes(|name, value| is_broken((name, value)));
     }
 
-    /// Replaces the codecs. Lines of those that stay as they were stay as they are; lines of others go; new ones get lines behind those.
+    /// Replaces the codecs. Lines of unchanged codecs stay, lines of removed ones go, and new ones come after them.
     pub fn set_codecs(&mut self, codecs: &[Codec]) {
         let before = self.codecs();
         let is_ours = |value: &str| {
@@ -225,7 +226,7 @@ impl Section {
             let fmtp = new.fmtp.iter();
             let mut lines: Vec<String> =
                 fmtp.map(|fmtp| format!("a=fmtp:{number} {fmtp}")).collect();
-            // Without a name, the number alone stands for it.
+            // Without a name, the number suffices.
             if !new.name.is_empty() {
                 lines.insert(0, format!("a=rtpmap:{number} {}", new.rtpmap()));
             }
@@ -247,7 +248,7 @@ fn payload_type(format: &str) -> Option<PayloadType> {
     number.map(PayloadType)
 }
 
-/// Whether an attribute about a format does not say what such an attribute says.
+/// Whether an attribute about a format is malformed.
 fn is_broken((name, value): (&str, &str)) -> bool {
     let mut parts = value.trim_start().splitn(2, [' ', '\t']);
     let number = parts.next().and_then(payload_type);
@@ -267,7 +268,7 @@ fn is_broken((name, value): (&str, &str)) -> bool {
     }
 }
 
-/// What stands behind the payload type in an attribute's value.
+/// The part of an attribute's value after the payload type.
 fn behind(value: &str, payload_type: PayloadType) -> Option<&str> {
     let (number, rest) = value.trim_start().split_once([' ', '\t'])?;
     (number.parse() == Ok(payload_type.0)).then(|| rest.trim())
@@ -396,7 +397,7 @@ mod tests {
         let before = sdp.to_bytes();
         let codecs = sdp.media[0].codecs();
         sdp.media[0].set_codecs(&codecs);
-        // But for the number that came twice.
+        // All lines, except for the repeated number.
         let after = String::from_utf8(sdp.to_bytes()).expect("a text");
         assert_eq!(after.replace("AVP 0 96", "AVP 0 0 96").as_bytes(), before);
     }

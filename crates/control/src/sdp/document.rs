@@ -1,36 +1,36 @@
-//! A session description as lines. Reading and writing changes no byte; edits touch the lines that they are for.
+//! A session description as lines. Reading and writing keep all bytes; edits touch only their own lines.
 
 use std::fmt;
 
-/// Of a description, bytes. More than a UDP datagram carries.
+/// Longest description, bytes: more than a UDP datagram carries.
 pub const SDP_BYTES_MAX: usize = 65_536;
-/// Of a description: SIP clients send some 40, WebRTC clients with video some 300.
+/// Most lines of a description: SIP clients send about 40, WebRTC clients with video about 300.
 pub const LINES_MAX: usize = 2048;
-/// Of a description: conferences send some 20.
+/// Most media of a description: conferences send about 20.
 pub const MEDIA_MAX: usize = 64;
 
-/// Why a description, or a line of one, is not understood.
+/// The reason why a description, or one of its lines, is not readable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SdpError {
     /// Too long, or too many lines.
-    #[error("SDP: {found} {what}: at most {allowed} are allowed")]
+    #[error("SDP: {found} {what}: expected at most {allowed}")]
     TooLarge {
-        /// What was counted.
+        /// The counted parts.
         what: &'static str,
-        /// How many there are.
+        /// Their number.
         found: usize,
-        /// How many may be there.
+        /// Their limit.
         allowed: usize,
     },
     /// "The "v=" line gives the version of SDP. This memo defines version 0" (RFC 8866, section 5.1).
     #[error("SDP: the first line is {0}: expected \"v=0\"")]
     Version(String),
-    /// A line of a known kind with other contents.
+    /// A line of a known kind has unexpected content.
     #[error("SDP: {line}: expected {expected}")]
     Line {
-        /// The line, quoted and short.
+        /// The line, quoted and shortened.
         line: String,
-        /// In words.
+        /// The expected content, in words.
         expected: &'static str,
     },
 }
@@ -48,7 +48,7 @@ impl SdpError {
 enum Ending {
     CrLf,
     Lf,
-    /// Of the last line only.
+    /// Only in the last line.
     Missing,
 }
 
@@ -62,7 +62,7 @@ impl Ending {
     }
 }
 
-/// One line.
+/// A line.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Line {
     text: Vec<u8>,
@@ -76,7 +76,7 @@ impl Line {
         &self.text
     }
 
-    /// What stands behind `KIND=`; `None` if the line is of another kind.
+    /// The text after `KIND=`. `None`: the line is of another kind.
     #[must_use]
     pub fn value_of(&self, kind: u8) -> Option<&[u8]> {
         match self.text.as_slice() {
@@ -85,15 +85,16 @@ impl Line {
         }
     }
 
-    /// As [`value_of`](Self::value_of), as text; empty if it is not UTF-8.
+    /// Like [`value_of`](Self::value_of), as text; empty if it is not UTF-8.
     pub(crate) fn text_of(&self, kind: u8) -> Option<&str> {
         let value = self.value_of(kind)?;
         Some(std::str::from_utf8(value).unwrap_or_default())
     }
 
-    /// Replaces the field `number`, counted from 0, of a line whose fields have white space in between. The other bytes stay.
+    /// Replaces the field `number`, counted from 0, of a line whose fields are separated by white space. The other bytes
+    /// stay.
     ///
-    /// `false` if there is no such field.
+    /// `false`: the line has no such field.
     pub(crate) fn set_field(&mut self, number: usize, field: &str) -> bool {
         let start = 2.min(self.text.len());
         let found = fields(&self.text[start..]).nth(number);
@@ -104,12 +105,12 @@ impl Line {
         found.is_some()
     }
 
-    /// Replaces all.
+    /// Replaces the whole line.
     pub(crate) fn set_text(&mut self, text: &str) {
         self.text = one_line(text).collect();
     }
 
-    /// Replaces the fields from `number` on.
+    /// Replaces all fields from `number` onwards.
     pub(crate) fn set_fields_from(&mut self, number: usize, rest: &str) {
         let start = 2.min(self.text.len());
         let found = fields(&self.text[start..]).nth(number);
@@ -121,7 +122,7 @@ impl Line {
 }
 
 impl fmt::Debug for Line {
-    /// Keys of encryption stand in lines.
+    /// Lines may contain encryption keys, so the output hides them.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self
             .value_of(b'a')
@@ -133,13 +134,13 @@ impl fmt::Debug for Line {
     }
 }
 
-/// The bytes of a text that is to be within a line: a break would begin another one.
+/// The bytes of a text within a line, without line breaks: they would begin another line.
 fn one_line(text: &str) -> impl Iterator<Item = u8> + '_ {
     text.bytes()
         .filter(|byte| !matches!(byte, b'\r' | b'\n' | 0))
 }
 
-/// The places of the fields of a line.
+/// The positions of a line's fields.
 fn fields(text: &[u8]) -> impl Iterator<Item = std::ops::Range<usize>> + '_ {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -151,11 +152,11 @@ fn fields(text: &[u8]) -> impl Iterator<Item = std::ops::Range<usize>> + '_ {
     })
 }
 
-/// The lines of the session, or those of a medium from its `m=` on.
+/// The lines of the session, or those of a medium from its `m=` onwards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Section {
     lines: Vec<Line>,
-    /// Of new lines.
+    /// The ending of new lines.
     ending: Ending,
 }
 
@@ -176,13 +177,14 @@ impl Section {
         self.lines.iter().find_map(|line| line.text_of(kind))
     }
 
-    /// The first line of a kind, to edit.
+    /// The first line of a kind, for edits.
     pub(crate) fn line_mut(&mut self, kind: u8) -> Option<&mut Line> {
         let mut lines = self.lines.iter_mut();
         lines.find(|line| line.value_of(kind).is_some())
     }
 
-    /// Attributes in order, `a=NAME:VALUE` or `a=NAME`, the value then empty. Those that are not UTF-8 are passed over.
+    /// Attributes in order, `a=NAME:VALUE` or `a=NAME`; the value of the second form is empty. Attributes that are not
+    /// UTF-8 are skipped.
     pub fn attributes(&self) -> impl Iterator<Item = (&str, &str)> {
         let texts = self.lines.iter().filter_map(|line| line.text_of(b'a'));
         texts.map(|text| text.split_once(':').unwrap_or((text, "")))
@@ -200,14 +202,15 @@ impl Section {
         self.insert(self.end(), &attribute_line(name, value));
     }
 
-    /// The place for a new last line: before a blank one, where many parsers stop (RFC 8866 has no blank lines).
+    /// The position for a new last line: before a blank one, where many parsers stop (RFC 8866 has no blank lines).
     fn end(&self) -> usize {
         let is_blank = |line: &Line| line.text.trim_ascii().is_empty();
         let blank = self.lines.iter().position(is_blank);
         blank.unwrap_or(self.lines.len())
     }
 
-    /// Replaces the value of the first attribute `name` and removes others of that name, or adds one at the end.
+    /// Replaces the value of the first attribute `name`, and removes the others of that name. If there is none, adds
+    /// one at the end.
     pub fn set_attribute(&mut self, name: &str, value: &str) {
         let text = attribute_line(name, value);
         let is_it = |line: &Line| is_attribute(line, |found, _| found == name);
@@ -224,17 +227,17 @@ impl Section {
         }
     }
 
-    /// Removes the attributes of which `is_meant(name, value)` says so.
+    /// Removes the attributes for which `is_meant(name, value)` is true.
     pub fn remove_attributes(&mut self, is_meant: impl Fn(&str, &str) -> bool) {
         self.lines.retain(|line| !is_attribute(line, &is_meant));
     }
 
-    /// Lets `edit` see each line. Lines stay lines: an edit writes no line break.
+    /// Passes each line to `edit`. An edit cannot insert a line break.
     pub(crate) fn edit_lines(&mut self, edit: impl FnMut(&mut Line)) {
         self.lines.iter_mut().for_each(edit);
     }
 
-    /// The place behind the last line of which `is_before` says so.
+    /// The position after the last line for which `is_before` is true.
     pub(crate) fn place_behind(&self, is_before: impl Fn(&Line) -> bool) -> usize {
         self.lines
             .iter()
@@ -273,25 +276,28 @@ fn is_attribute(line: &Line, is_meant: impl Fn(&str, &str) -> bool) -> bool {
 /// A session description.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sdp {
-    /// Up to the first `m=`.
+    /// The lines up to the first `m=`.
     pub session: Section,
-    /// Each from its `m=` on. Their number and order are the same in an offer and its answer.
+    /// The media, each from its `m=` onwards. An offer and its answer have the same number of media in the same order.
     pub media: Vec<Section>,
 }
 
 impl Sdp {
-    /// Splits a description into lines. Beside the version, no line is looked at.
+    /// Splits a description into lines. It checks no line except for the version.
     ///
     /// # Errors
-    /// Another version, or too much of something.
+    /// If the version is another one, or if there is too much of something.
     pub fn parse(bytes: &[u8]) -> Result<Sdp, SdpError> {
-        let bounded = |what, found, allowed| match found <= allowed {
-            true => Ok(()),
-            false => Err(SdpError::TooLarge {
-                what,
-                found,
-                allowed,
-            }),
+        let bounded = |what, found, allowed| {
+            if found <= allowed {
+                Ok(())
+            } else {
+                Err(SdpError::TooLarge {
+                    what,
+                    found,
+                    allowed,
+                })
+            }
         };
         bounded("bytes", bytes.len(), SDP_BYTES_MAX)?;
         let lines: Vec<Line> = bytes
@@ -324,7 +330,7 @@ impl Sdp {
         Ok(sdp)
     }
 
-    /// Adds a medium of this `m=` line behind the others.
+    /// Adds a medium with this `m=` line after the others.
     pub(crate) fn add_media(&mut self, line: &str) {
         let ending = self.session.ending;
         let last = self.media.last_mut().unwrap_or(&mut self.session);

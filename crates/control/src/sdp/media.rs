@@ -1,4 +1,4 @@
-//! What the lines of a session or a medium mean: addresses, ports, directions, packet times, encryption.
+//! Meanings of a session's or a medium's lines: addresses, ports, directions, packet times, encryption.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -6,18 +6,18 @@ use std::net::IpAddr;
 use super::codecs::OF_PAYLOAD_TYPES;
 use super::document::{Line, Sdp, SdpError, Section};
 
-/// `m=KIND PORT[/COUNT] PROTOCOL FORMAT ...` (RFC 8866, section 5.14).
+/// An `m=` line: `m=KIND PORT[/COUNT] PROTOCOL FORMAT ...` (RFC 8866, section 5.14).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MediaLine<'a> {
-    /// Such as `audio`.
+    /// The kind of media, for example `audio`.
     pub kind: &'a str,
-    /// 0: rejected (RFC 3264, section 6), or only offered (section 5.1).
+    /// The port. 0: the medium is rejected (RFC 3264, section 6), or only offered (section 5.1).
     pub port: u16,
-    /// How many ports; hardly ever there.
+    /// The number of ports; hardly ever present.
     pub count: Option<u16>,
-    /// Such as `RTP/AVP`.
+    /// The protocol, for example `RTP/AVP`.
     pub protocol: &'a str,
-    /// Of RTP, payload types.
+    /// The formats; for RTP, payload types.
     pub formats: Vec<&'a str>,
 }
 
@@ -30,15 +30,15 @@ impl MediaLine<'_> {
     }
 }
 
-/// The parts of an `m=` line that it keeps when it is rejected: all but its port. "Any media formats listed are ignored. At least one MUST be present, as
-/// specified by SDP" (RFC 3264, section 6).
+/// The parts of an `m=` line that it keeps when it is rejected: all except its port. "Any media formats listed are ignored. At
+/// least one MUST be present, as specified by SDP" (RFC 3264, section 6).
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct MediaOutline {
-    /// Such as `audio`.
+    /// The kind of media, for example `audio`.
     pub kind: String,
-    /// Such as `RTP/AVP`.
+    /// The protocol, for example `RTP/AVP`.
     pub protocol: String,
-    /// At least one.
+    /// The formats, at least one.
     pub formats: Vec<String>,
 }
 
@@ -50,27 +50,28 @@ impl MediaOutline {
     }
 }
 
-/// Formats of a line: RTP has 128 payload types.
+/// Most formats of a line: RTP has 128 payload types.
 const FORMATS_MAX: usize = 128;
 
-/// Where media are to be sent: `c=IN IP4 192.0.2.1` (RFC 8866, section 5.7).
+/// The destination for media: `c=IN IP4 192.0.2.1` (RFC 8866, section 5.7).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
-    /// Without the TTL and count of multicast.
+    /// An address without the TTL and count of multicast.
     Ip(IpAddr),
-    /// The name of a host.
+    /// A host name.
     Name(String),
 }
 
 impl Address {
-    /// Whether nothing is to be sent there: `0.0.0.0`, by which clients of RFC 2543 hold a call (RFC 3264, section 8.4).
+    /// Whether the address is `0.0.0.0`, which clients of RFC 2543 use for hold (RFC 3264, section 8.4): nothing is sent
+    /// to it.
     #[must_use]
     pub fn is_hold(&self) -> bool {
         matches!(self, Address::Ip(ip) if ip.is_unspecified())
     }
 }
 
-/// Who sends media, as the description's author sees it (RFC 8866, section 6.7).
+/// The direction of media, from the author's view (RFC 8866, section 6.7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub enum Direction {
     /// "If none of the attributes [...] is present, "sendrecv" SHOULD be assumed".
@@ -80,7 +81,7 @@ pub enum Direction {
     SendOnly,
     /// The author only receives.
     RecvOnly,
-    /// Neither.
+    /// The author neither sends nor receives.
     Inactive,
 }
 
@@ -107,7 +108,7 @@ impl Direction {
         Direction::ALL.into_iter().find(|one| one.name() == name)
     }
 
-    /// As the other side sees it.
+    /// The direction from the other side's view.
     #[must_use]
     pub fn reversed(self) -> Direction {
         match self {
@@ -139,9 +140,9 @@ impl fmt::Display for Direction {
 /// `a=rtcp:PORT [IN IP4 ADDRESS]` (RFC 3605, section 2.1).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RtcpAttribute {
-    /// Where RTCP is received.
+    /// The port that receives RTCP.
     pub port: u16,
-    /// If not that of the medium.
+    /// The address, if it differs from that of the medium.
     pub address: Option<Address>,
 }
 
@@ -149,7 +150,7 @@ impl Section {
     /// The `m=` line.
     ///
     /// # Errors
-    /// There is none, or it is malformed.
+    /// If it is missing or malformed.
     pub fn media_line(&self) -> Result<MediaLine<'_>, SdpError> {
         let value = self.text_of(b'm').unwrap_or_default();
         let malformed = || {
@@ -175,7 +176,7 @@ impl Section {
         })
     }
 
-    /// Kind, protocol and formats of the `m=` line. Missing parts of a malformed line are those of plain audio.
+    /// Kind, protocol and formats of the `m=` line. Missing parts of a malformed line become those of plain audio.
     #[must_use]
     pub fn outline(&self) -> MediaOutline {
         let value = self.text_of(b'm').unwrap_or_default();
@@ -193,7 +194,8 @@ impl Section {
         }
     }
 
-    /// Rejects the medium: port 0, and the rest of `outline` (RFC 3264, section 6). Other formats and keys are of no use then.
+    /// Rejects the medium: port 0, and the rest of `outline` (RFC 3264, section 6). Attributes of keys, and of replaced
+    /// formats, are removed.
     pub fn reject(&mut self, outline: &MediaOutline) {
         let is_same = self.media_line().is_ok() && self.outline() == *outline;
         if is_same {
@@ -207,7 +209,7 @@ impl Section {
         self.remove_attributes(|name, _| name == "crypto");
     }
 
-    /// Replaces the port, a count of ports too.
+    /// Replaces the port, and a port count.
     pub fn set_port(&mut self, port: u16) {
         self.set_media_field(1, &port.to_string());
     }
@@ -236,7 +238,7 @@ impl Section {
     /// The address of this section's own `c=` line.
     ///
     /// # Errors
-    /// The line is malformed.
+    /// If the line is malformed.
     pub fn connection(&self) -> Result<Option<Address>, SdpError> {
         let Some(value) = self.text_of(b'c') else {
             return Ok(None);
@@ -250,7 +252,8 @@ impl Section {
         })
     }
 
-    /// Replaces the address of this section's `c=` line, or adds one at its place: behind `m=` and `i=` of a medium (RFC 8866, section 9).
+    /// Replaces the address of this section's `c=` line. If it has none, adds one at its place: after a medium's `m=` and `i=`
+    /// (RFC 8866, section 9).
     pub fn set_connection(&mut self, address: IpAddr) {
         let (family, address) = (family(address), address.to_string());
         if let Some(line) = self.line_mut(b'c') {
@@ -259,16 +262,21 @@ impl Section {
             }
             return;
         }
+        self.add_connection(&format!("IN {family} {address}"));
+    }
+
+    /// Adds a `c=` line with this value at its place.
+    pub(crate) fn add_connection(&mut self, value: &str) {
         let kinds: &[u8] = match self.value_of(b'm') {
             Some(_) => b"mi",
             None => b"vosiuep",
         };
         let place =
             self.place_behind(|line| kinds.iter().any(|kind| line.value_of(*kind).is_some()));
-        self.insert(place, &format!("c=IN {family} {address}"));
+        self.insert(place, &format!("c={value}"));
     }
 
-    /// This section's own direction, the last if there are several.
+    /// This section's own direction; the last one if there are several.
     #[must_use]
     pub fn own_direction(&self) -> Option<Direction> {
         let directions = self
@@ -295,19 +303,19 @@ impl Section {
         }
     }
 
-    /// Milliseconds of media in a packet, by the attribute `ptime` or `maxptime` (RFC 8866, sections 6.4 and 6.5); `None` if there is none, or
-    /// one that makes no sense.
+    /// Milliseconds of media in a packet, from the attribute `ptime` or `maxptime` (RFC 8866, sections 6.4 and 6.5). `None`: it
+    /// is missing or invalid.
     #[must_use]
     pub fn packet_time_ms(&self, name: &str) -> Option<u32> {
         let value = self.attribute(name)?.trim();
-        // AES67 has fractions.
+        // AES67 uses fractions.
         let ms: f64 = value.parse().ok()?;
         (1.0..=PTIME_MS_MAX)
             .contains(&ms)
             .then_some(ms.round() as u32)
     }
 
-    /// Where RTCP is received, if the description says so. A malformed attribute counts as absent: see [`faults`](Self::faults).
+    /// The address for RTCP, if the description has one. A malformed attribute counts as absent: see [`faults`](Self::faults).
     #[must_use]
     pub fn rtcp(&self) -> Option<RtcpAttribute> {
         let value = self.attribute("rtcp")?.trim();
@@ -320,8 +328,8 @@ impl Section {
         Some(RtcpAttribute { port, address })
     }
 
-    /// Parts that reading treats as absent: malformed attributes and, of RTP audio, formats other than payload types. The description can be used
-    /// without them. With `mux`, RTP and RTCP share a port.
+    /// Parts that count as absent: malformed attributes and, in RTP audio, formats other than payload types. The description is
+    /// usable without them. With `mux`, RTP and RTCP share a port.
     #[must_use]
     pub fn faults(&self, mux: bool) -> Vec<SdpError> {
         let mut faults = Vec::new();
@@ -348,14 +356,14 @@ impl Section {
     }
 }
 
-/// Longer packets exist in no application.
+/// No application uses longer packets.
 const PTIME_MS_MAX: f64 = 1000.0;
 
 impl Sdp {
-    /// Where the media of number `index` are to be sent: by their own `c=` line, or else by that of the session (RFC 8866, section 5.7).
+    /// The address of the medium with this index: from its own `c=` line, or else from the session's (RFC 8866, section 5.7).
     ///
     /// # Errors
-    /// Neither has one, or it is malformed.
+    /// If both are missing, or the line is malformed.
     pub fn address(&self, index: usize) -> Result<Address, SdpError> {
         let media = self.media.get(index);
         let own = media.map_or(Ok(None), Section::connection)?;
@@ -363,14 +371,14 @@ impl Sdp {
             .ok_or_else(|| SdpError::line(b"", "a line c= in the session or in each medium"))
     }
 
-    /// The direction of the media of number `index`, that of the session if they have none.
+    /// The direction of the medium with this index, or else of the session.
     #[must_use]
     pub fn direction(&self, index: usize) -> Direction {
         let own = self.media.get(index).and_then(Section::own_direction);
         own.or(self.session.own_direction()).unwrap_or_default()
     }
 
-    /// An attribute of the media of number `index`, or else of the session, such as `setup`, `fingerprint` or `ice-ufrag`.
+    /// An attribute of the medium with this index, or else of the session, such as `setup`, `fingerprint` or `ice-ufrag`.
     #[must_use]
     pub fn attribute(&self, index: usize, name: &str) -> Option<&str> {
         let own = self
@@ -380,19 +388,19 @@ impl Sdp {
         own.or_else(|| self.session.attribute(name))
     }
 
-    /// Whether ICE is offered or answered for the media of number `index` (RFC 8839, section 5.4).
+    /// Whether ICE is offered or answered for the medium with this index (RFC 8839, section 5.4).
     #[must_use]
     pub fn has_ice(&self, index: usize) -> bool {
         self.attribute(index, "ice-ufrag").is_some()
     }
 
-    /// Whether DTLS is offered or answered for the media of number `index` (RFC 8122, section 5).
+    /// Whether DTLS is offered or answered for the medium with this index (RFC 8122, section 5).
     #[must_use]
     pub fn has_dtls(&self, index: usize) -> bool {
         self.attribute(index, "fingerprint").is_some()
     }
 
-    /// Adds a rejected medium behind the others.
+    /// Adds a rejected medium after the others.
     pub(crate) fn add_rejected(&mut self, outline: &MediaOutline) {
         self.add_media(&outline.rejected());
     }
@@ -428,7 +436,7 @@ fn family(address: IpAddr) -> &'static str {
     }
 }
 
-/// `IN IP4 192.0.2.1`, with a TTL or count of multicast behind.
+/// Reads `IN IP4 192.0.2.1`, which may be followed by a TTL or count of multicast.
 fn address(text: &str) -> Option<Address> {
     let mut fields = text.split_whitespace();
     let (Some("IN"), Some(family), Some(host), None) =
@@ -470,7 +478,7 @@ mod tests {
 
     #[test]
     fn media_lines_addresses_and_directions_are_read() {
-        // RFC 4317, section 2.1, RFC 8866, section 5.7 and RFC 3605, section 2.1, put together.
+        // Composed of RFC 4317, section 2.1, RFC 8866, section 5.7 and RFC 3605, section 2.1.
         let sdp = parse(OFFER);
         let audio = sdp.media[0].media_line().expect("m=");
         assert_eq!(
@@ -581,7 +589,7 @@ mod tests {
 
     #[test]
     fn hold_has_two_forms() {
-        // RFC 3264, section 8.4, and the older form that it names.
+        // RFC 3264, section 8.4, and the older form that it mentions.
         let old = parse("v=0\nc=IN IP4 0.0.0.0\nm=audio 1 RTP/AVP 0\n");
         assert!(old.address(0).expect("an address").is_hold());
         let new = parse("v=0\nc=IN IP4 192.0.2.1\nm=audio 1 RTP/AVP 0\na=sendonly\n");
@@ -593,7 +601,7 @@ mod tests {
     }
 
     #[test]
-    fn packet_times_are_read_where_they_make_sense() {
+    fn plausible_packet_times_are_read() {
         for (value, ms) in [
             ("20", Some(20)),
             (" 30 ", Some(30)),
@@ -609,7 +617,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_negotiate_is_seen() {
+    fn dtls_ice_and_rtcp_mux_are_recognised() {
         let sdp = parse(
             "v=0\na=fingerprint:sha-256 AA:BB\na=ice-ufrag:x\nm=audio 1 UDP/TLS/RTP/SAVPF 0\na=rtcp-mux\na=setup:actpass\nm=audio 1 RTP/AVP 0\n",
         );

@@ -1,7 +1,7 @@
-//! Session descriptions (RFC 8866) as SIP clients send them: read and written without changing a byte that nobody asked to change.
+//! Session descriptions (RFC 8866) from SIP clients: reading and writing keep every byte that no edit changes.
 //!
-//! [`Sdp`] holds lines, those of the session and those of each medium. What a line means is read when it is asked for; edits touch the lines
-//! that they are for. Unknown lines and attributes pass in order.
+//! [`Sdp`] holds the lines of the session and of each medium. The meaning of a line is read on demand, and edits touch only their
+//! own lines. Unknown lines and attributes stay in order.
 
 mod codecs;
 mod document;

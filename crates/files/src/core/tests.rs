@@ -1,4 +1,4 @@
-//! The life of a file against a memory, with a twin that does everything at once.
+//! Operations of a file in memory, compared with a model that does everything at once.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,13 +19,14 @@ fn plan(access: Access) -> Plan {
         path: Path::new("/r/file").into(),
         access,
         with_parents: false,
+        permissions: 0o666,
         block_bytes: BLOCK_BYTES,
         linger_ns: LINGER_NS,
         sync_every_ns: None,
     }
 }
 
-/// Any descriptor: nothing is done with it.
+/// Any descriptor; it is not used.
 fn descriptor() -> OwnedFd {
     std::io::stdin().as_fd().try_clone_to_owned().unwrap()
 }
@@ -54,7 +55,7 @@ fn os(code: i32) -> io::Result<Done> {
     Err(io::Error::from_raw_os_error(code))
 }
 
-/// Does a write as far as `most` bytes.
+/// Executes a write up to `most` bytes.
 fn write_into(file: &mut Vec<u8>, writing: Writing, most: usize) -> Done {
     let bytes: Vec<u8> = (writing.slices().iter())
         .flat_map(|slice| slice.to_vec())
@@ -69,7 +70,7 @@ fn write_into(file: &mut Vec<u8>, writing: Writing, most: usize) -> Done {
     Done::Wrote(writing, bytes.len())
 }
 
-/// Does whatever is due.
+/// Executes all due operations.
 fn work(core: &mut Core, file: &mut Vec<u8>, now_ns: u64) {
     while let Some(job) = core.poll_job(now_ns) {
         let done = match job {
@@ -93,7 +94,7 @@ enum Step {
     Order(u8),
     DropOldest,
     DropQueued,
-    /// A time passes, and the first operation writes so many bytes at most.
+    /// Time passes, and the first operation writes at most this number of bytes.
     Work(u64, usize),
 }
 
@@ -110,7 +111,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// An entry of the twin's list.
+/// An entry of the model's list.
 #[derive(Debug, Clone, PartialEq)]
 enum Twin {
     Write(Vec<u8>, bool),
@@ -120,9 +121,9 @@ enum Twin {
 }
 
 proptest! {
-    /// The twin does each entry when the core begins it, whole, and keeps no sums.
+    /// The model executes each entry as a whole when the core begins it, and keeps no sums.
     #[test]
-    fn a_file_has_what_was_written(steps in prop::collection::vec(step(), 0..100), append in any::<bool>()) {
+    fn file_has_the_written_bytes(steps in prop::collection::vec(step(), 0..100), append in any::<bool>()) {
         let begin = if append { 100 } else { 0 };
         let access = if append { Access::Append } else { Access::Write };
         let mut core = open(plan(access), regular(begin as u64));
@@ -211,7 +212,7 @@ proptest! {
                                     }
                                     while left > 0 {
                                         let Some(Twin::Write(bytes, _)) = list.pop_front() else {
-                                            panic!("the core writes what is not first");
+                                            panic!("the core writes an entry that is not first");
                                         };
                                         left -= bytes.len();
                                         let end = cursor + bytes.len();
@@ -245,16 +246,16 @@ proptest! {
                                 }
                                 Done::Nothing
                             }
-                            _ => panic!("an operation that nobody asked for"),
+                            _ => panic!("an operation that was not requested"),
                         };
                         core.handle_done(now_ns, Ok(done));
                     }
-                    // Seeks are done when nothing is before them.
+                    // Seeks are executed when nothing is before them.
                     while let Some(&Twin::Seek(to)) = list.front() {
                         cursor = begin + usize::try_from(to).unwrap();
                         list.pop_front();
                     }
-                    // Nothing waits longer than it may.
+                    // Nothing waits longer than allowed.
                     prop_assert!(core.next_timeout().is_none_or(|ns| ns > now_ns));
                     prop_assert!(core.queued_bytes < BLOCK_BYTES);
                 }
@@ -322,7 +323,7 @@ fn it_syncs_by_the_clock_after_a_write() {
     assert_eq!(core.next_timeout(), None);
 }
 
-/// What is asked for, for as long as it is known, is answered with the failure, which names the path and the error.
+/// Operations on a known file return its failure, with the path and the error.
 #[test]
 fn a_failure_ends_everything() {
     let mut core = open(plan(Access::Write), regular(0));
@@ -348,7 +349,7 @@ fn a_failure_ends_everything() {
     assert!(outputs.has_failed);
     assert_eq!(outputs.released, 150);
     assert_eq!((core.counts().lost, core.counts().held), (150, 0));
-    // The descriptor is given back.
+    // The descriptor is closed.
     assert!(matches!(core.poll_job(0), Some(Job::Close { .. })));
     core.handle_done(0, Ok(Done::Nothing));
     assert!(core.poll_job(0).is_none() && !core.wants_turn(0));
@@ -384,14 +385,14 @@ fn a_pipe_has_no_positions() {
     };
     assert_eq!(writing.at, None);
     core.handle_done(0, Ok(Done::Wrote(writing, 10)));
-    // Back to the begin, as for a header: refused.
+    // Seeking back to the beginning, as for a header, is refused.
     core.handle_seek(0);
     assert!(matches!(core.poll_job(0), Some(Job::Close { .. })));
     assert_eq!(core.failure().map(Failure::errno), Some(libc::ESPIPE));
 }
 
 #[test]
-fn what_is_given_up_is_closed_after_its_operation() {
+fn abandoned_file_is_closed_after_its_operation() {
     let mut core = open(plan(Access::Write), regular(0));
     core.handle_write(owned(&[1; BLOCK_BYTES]), false, 0);
     assert!(matches!(core.poll_job(0), Some(Job::Write { .. })));

@@ -1,13 +1,13 @@
-//! Judges what was read of a machine. No file, no clock, no socket: readings in, findings out.
+//! Judges the readings of a machine. No file, no clock, no socket: readings in, findings out.
 
 use std::net::IpAddr;
 
 use super::finding::{Finding, bad, good, note};
 use super::needs::Needs;
 use super::readings::Readings;
-use crate::config::PortSpan;
+use threadbare_config::PortSpan;
 
-/// One finding for each check, in the order in which people read them.
+/// Returns one finding for each check, in the order of output.
 pub(super) fn findings(readings: &Readings, needs: &Needs) -> Vec<Finding> {
     vec![
         descriptors(readings.descriptors, needs.descriptors),
@@ -28,7 +28,7 @@ fn descriptors(limits: Option<(u64, u64)>, needed: Option<u64>) -> Finding {
         let what = "the limit of open files is unknown".to_owned();
         return note(CHECK, what, "ulimit -n".to_owned());
     };
-    let what = format!("open files: {soft}, which Threadbare raises to {hard} for itself");
+    let what = format!("open files: {soft}, which Threadbare raises to {hard}");
     let wanted = needed.unwrap_or(DESCRIPTORS_GOOD);
     let mend = format!(
         "LimitNOFILE={0} in the unit, or: echo '* - nofile {0}' | sudo tee /etc/security/limits.d/threadbare.conf, and log in again",
@@ -59,13 +59,14 @@ fn buffers(setting: &'static str, direction: &str, bytes: Option<u64>) -> Findin
         "socket {direction} buffers: up to {} KiB ({setting})",
         bytes / 1024
     );
-    match bytes >= BUFFER_BYTES_GOOD {
-        true => good(setting, what),
-        false => note(
+    if bytes >= BUFFER_BYTES_GOOD {
+        good(setting, what)
+    } else {
+        note(
             setting,
             format!("{what}; a burst on many streams may overflow them"),
             format!("sudo sysctl -w {setting}={BUFFER_BYTES_GOOD}"),
-        ),
+        )
     }
 }
 
@@ -74,14 +75,17 @@ fn backlog(connections: Option<u64>) -> Finding {
     let Some(connections) = connections else {
         return unknown(CHECK);
     };
-    let what = format!("connections that may wait: {connections} ({CHECK})");
-    match connections >= BACKLOG_GOOD {
-        true => good(CHECK, what),
-        false => note(
+    let what = format!("connections that can queue: {connections} ({CHECK})");
+    if connections >= BACKLOG_GOOD {
+        good(CHECK, what)
+    } else {
+        note(
             CHECK,
-            format!("{what}; many that come at once (HTTP, the ng protocol by TCP) are refused"),
+            format!(
+                "{what}; a burst of connections (HTTP, the ng protocol over TCP) may be refused"
+            ),
             format!("sudo sysctl -w {CHECK}={BACKLOG_GOOD}"),
-        ),
+        )
     }
 }
 
@@ -90,7 +94,8 @@ fn unknown(setting: &'static str) -> Finding {
     note(setting, format!("{setting} cannot be read"), mend)
 }
 
-/// Who asks for any port gets one of these. While a program has it, a call that is given that port fails.
+/// Checks the range of automatically assigned ports. While another program holds one of them, a call that draws that
+/// port fails.
 fn handed_out(readings: &Readings, ports: &[(IpAddr, PortSpan)]) -> Finding {
     const CHECK: &str = "net.ipv4.ip_local_port_range";
     let Some(handed_out) = readings.handed_out else {
@@ -110,11 +115,11 @@ fn handed_out(readings: &Readings, ports: &[(IpAddr, PortSpan)]) -> Finding {
     if open.is_empty() {
         return good(
             CHECK,
-            format!("ports of media: the kernel hands none of them to other programs ({CHECK})"),
+            format!("media ports: the kernel gives none of them to other programs ({CHECK})"),
         );
     }
     let what = format!(
-        "the kernel hands ports {handed_out} to any program that asks for none, also those of media: {}",
+        "the kernel gives ports {handed_out} to any program, including media ports: {}",
         list(&open)
     );
     let all = [&readings.reserved[..], &open].concat();
@@ -125,7 +130,7 @@ fn handed_out(readings: &Readings, ports: &[(IpAddr, PortSpan)]) -> Finding {
     note(CHECK, what, mend)
 }
 
-/// A Threadbare that runs has its ports, so that this is never worse than a note.
+/// Checks for media ports in use. A running Threadbare uses its own ports, so the grade is never worse than a note.
 fn in_use(readings: &Readings, ports: &[(IpAddr, PortSpan)]) -> Finding {
     const CHECK: &str = "ports in use";
     let is_taken = |(ip, span): &(IpAddr, PortSpan)| {
@@ -144,7 +149,7 @@ fn in_use(readings: &Readings, ports: &[(IpAddr, PortSpan)]) -> Finding {
     taken.sort_unstable();
     taken.dedup();
     let (Some(first), Some(last)) = (taken.first(), taken.last()) else {
-        return good(CHECK, "ports of media: all are free".to_owned());
+        return good(CHECK, "media ports: all are free".to_owned());
     };
     let shown: Vec<_> = taken.iter().take(PORTS_SHOWN).map(u16::to_string).collect();
     let more = match taken.len() - shown.len() {
@@ -154,11 +159,11 @@ fn in_use(readings: &Readings, ports: &[(IpAddr, PortSpan)]) -> Finding {
     note(
         CHECK,
         format!(
-            "ports of media that a program has already: {}{more}",
+            "media ports that another program uses: {}{more}",
             shown.join(", ")
         ),
         format!(
-            "who it is (a Threadbare that runs has its own): sudo ss -ulnp 'sport >= {first} and sport <= {last}'"
+            "to see which one (a running Threadbare uses its own): sudo ss -ulnp 'sport >= {first} and sport <= {last}'"
         ),
     )
 }
@@ -170,16 +175,17 @@ fn governor(governors: &[String]) -> Finding {
         .filter(|one| *one != "performance")
         .collect();
     let Some(first) = slow.first() else {
-        let what = match governors.is_empty() {
-            true => "CPU frequency: not this system's to choose",
-            false => "CPU frequency: performance",
+        let what = if governors.is_empty() {
+            "CPU frequency: the system has no choice"
+        } else {
+            "CPU frequency: performance"
         };
         return good(CHECK, what.to_owned());
     };
     note(
         CHECK,
         format!(
-            "CPU frequency: {first} on {} of {} processors; they are slow at the beginning of each slice",
+            "CPU frequency: {first} on {} of {} processors; they are slow at the start of each slice",
             slow.len(),
             governors.len()
         ),
@@ -188,7 +194,8 @@ fn governor(governors: &[String]) -> Finding {
     )
 }
 
-/// Each packet has its time read. Of these sources that is no system call (the kernel's vDSO reads them).
+/// Checks the clock source: the time is read for each packet. Reading one of the fast sources needs no system call (the
+/// kernel's vDSO does it).
 fn clock_source(readings: &Readings) -> Finding {
     const CHECK: &str = "clock source";
     const FILE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
@@ -202,12 +209,12 @@ fn clock_source(readings: &Readings) -> Finding {
         Some(source) => {
             let mend = match readings.clock_sources.iter().find(|name| is_fast(name)) {
                 Some(better) => format!("echo {better} | sudo tee {FILE}"),
-                None => "boot with tsc=reliable if the processors' counters agree (dmesg | grep -i tsc), or ask who runs the virtual machine".to_owned(),
+                None => "boot with tsc=reliable if the processors' counters agree (dmesg | grep -i tsc), or ask the virtual machine's operator".to_owned(),
             };
             note(
                 CHECK,
                 format!(
-                    "clock source: {source}, which takes a system call or a slow register for each reading"
+                    "clock source: {source}, which needs a system call or a slow register for each reading"
                 ),
                 mend,
             )
@@ -218,34 +225,37 @@ fn clock_source(readings: &Readings) -> Finding {
 fn time(is_synchronized: Option<bool>) -> Finding {
     const CHECK: &str = "time";
     match is_synchronized {
-        Some(true) => good(CHECK, "time: kept in step with other machines".to_owned()),
+        Some(true) => good(CHECK, "time: synchronised".to_owned()),
         Some(false) => note(
             CHECK,
-            "time: not kept in step with other machines; the times in sender reports (RTCP), records and logs may be wrong".to_owned(),
+            "time: not synchronised; the times in sender reports (RTCP), CDRs and logs may be wrong".to_owned(),
             "sudo apt install chrony".to_owned(),
         ),
         None => note(
             CHECK,
-            "time: the kernel does not tell whether it is kept in step".to_owned(),
+            "time: the kernel does not say whether it is synchronised".to_owned(),
             "timedatectl".to_owned(),
         ),
     }
 }
 
 fn list(spans: &[PortSpan]) -> String {
-    let spans = spans.iter().map(|span| match span.first == span.last {
-        true => span.first.to_string(),
-        false => span.to_string(),
+    let spans = spans.iter().map(|span| {
+        if span.first == span.last {
+            span.first.to_string()
+        } else {
+            span.to_string()
+        }
     });
     spans.collect::<Vec<_>>().join(", ")
 }
 
-/// 3000 streams, with some to spare.
+/// Enough for 3000 streams.
 const DESCRIPTORS_GOOD: u64 = 10_000;
 const BUFFER_BYTES_GOOD: u64 = 4 << 20;
 /// The kernel's own default since Linux 5.4.
 const BACKLOG_GOOD: u64 = 4096;
-/// In a line that people read.
+/// Ports listed in one line of output.
 const PORTS_SHOWN: usize = 5;
 const CLOCKS_FAST: [&str; 5] = [
     "tsc",
@@ -266,7 +276,7 @@ mod tests {
         PortSpan { first, last }
     }
 
-    /// A machine with nothing to mend.
+    /// A machine without faults.
     fn tuned() -> Readings {
         Readings {
             rmem_max: Some(4 << 20),
@@ -298,7 +308,7 @@ mod tests {
         }
     }
 
-    /// Each reading that is wrong, alone: one finding, what it says, and the line that mends it.
+    /// Each wrong reading alone gives one finding, with its text and the line that fixes it.
     #[test]
     fn each_fault_has_its_words_and_its_line() {
         type Change = fn(&mut Readings);
@@ -318,7 +328,7 @@ mod tests {
             (
                 "net.core.somaxconn",
                 |r| r.somaxconn = Some(128),
-                "may wait: 128",
+                "can queue: 128",
                 "sudo sysctl -w net.core.somaxconn=4096",
             ),
             (
@@ -333,18 +343,18 @@ mod tests {
                 "ports 32768-60999 to any program",
                 "sudo sysctl -w net.ipv4.ip_local_reserved_ports=30000-40000",
             ),
-            // What is reserved already stays so.
+            // Ports that are already reserved stay reserved.
             (
                 "net.ipv4.ip_local_port_range",
                 |r| r.reserved = vec![span(8080, 8080), span(30_000, 39_999)],
-                "also those of media: 30000-40000",
+                "including media ports: 30000-40000",
                 "sudo sysctl -w net.ipv4.ip_local_reserved_ports=8080,30000-39999,30000-40000",
             ),
             (
                 "ports in use",
                 |r| r.bound.push("0.0.0.0:30010".parse().expect("an address")),
-                "has already: 30010",
-                "who it is (a Threadbare that runs has its own): sudo ss -ulnp 'sport >= 30010 and sport <= 30010'",
+                "program uses: 30010",
+                "to see which one (a running Threadbare uses its own): sudo ss -ulnp 'sport >= 30010 and sport <= 30010'",
             ),
             (
                 "CPU governor",
@@ -365,18 +375,18 @@ mod tests {
                     r.clock_sources = vec!["xen".to_owned()];
                 },
                 "clock source: xen",
-                "boot with tsc=reliable if the processors' counters agree (dmesg | grep -i tsc), or ask who runs the virtual machine",
+                "boot with tsc=reliable if the processors' counters agree (dmesg | grep -i tsc), or ask the virtual machine's operator",
             ),
             (
                 "time",
                 |r| r.is_synchronized = Some(false),
-                "not kept in step",
+                "not synchronised",
                 "sudo apt install chrony",
             ),
             (
                 "time",
                 |r| r.is_synchronized = None,
-                "does not tell",
+                "does not say",
                 "timedatectl",
             ),
             (
@@ -409,7 +419,7 @@ mod tests {
         }
     }
 
-    /// What a configuration needs is known: less does not do.
+    /// A configuration's needs are exact, so less is bad.
     #[test]
     fn a_configuration_that_does_not_fit_is_bad() {
         let needs = Needs {
@@ -426,7 +436,7 @@ mod tests {
         assert!(mend.starts_with("LimitNOFILE=131072 "), "{mend}");
     }
 
-    /// A virtual machine has no governor, and there is nothing to say about it.
+    /// A virtual machine has no governor, which is fine.
     #[test]
     fn no_governor_is_well() {
         let mut readings = tuned();
@@ -438,7 +448,7 @@ mod tests {
         );
     }
 
-    /// Another address of the machine has ports of its own; all of them together have each.
+    /// Each address has separate ports; the unspecified address covers all of them.
     #[test]
     fn ports_are_taken_at_their_address_only() {
         let at = |bound: &str, ip: Ipv4Addr| {

@@ -1,4 +1,4 @@
-//! What the doctor says: a line, a grade, and the line that mends it.
+//! The doctor's findings: a text, a grade, and the line that fixes the problem.
 
 use std::fmt;
 
@@ -14,14 +14,14 @@ pub(super) enum Grade {
     Bad,
 }
 
-/// One line, with a remedy.
+/// One finding, with a remedy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Finding {
-    /// What was looked at, always in the same words: for programs.
+    /// Name of the check, constant for programs.
     pub(super) check: &'static str,
     pub(super) grade: Grade,
     pub(super) what: String,
-    /// A command or a setting, if there is anything to mend.
+    /// A command or a setting that fixes the problem, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) mend: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! What the doctor finds of GStreamer.
+//! The doctor's checks of GStreamer.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -7,15 +7,15 @@ use miette::{IntoDiagnostic, miette};
 
 use super::finding::{Finding, bad, good, note};
 
-/// Loads a plugin file; for the doctor, in a process of its own.
+/// Loads a plugin file, in a separate process for the doctor.
 #[derive(Debug, clap::Args)]
-pub struct LoadArgs {
+pub(crate) struct LoadArgs {
     plugin: PathBuf,
 }
 
 impl LoadArgs {
     /// Exit status 1, and the reason on standard output, if the file cannot be loaded.
-    pub fn execute(&self) -> miette::Result<ExitCode> {
+    pub(crate) fn execute(&self) -> miette::Result<ExitCode> {
         gst::init().into_diagnostic()?;
         match gst::Plugin::load_file(&self.plugin) {
             Ok(plugin) => {
@@ -51,16 +51,17 @@ pub(super) fn findings() -> Vec<Finding> {
 fn version() -> Finding {
     let (major, minor, micro, _) = gst::version();
     let what = format!("GStreamer {major}.{minor}.{micro}");
-    match (major, minor) >= GSTREAMER_LEAST {
-        true => good(CHECK, what),
-        false => bad(
+    if (major, minor) >= GSTREAMER_LEAST {
+        good(CHECK, what)
+    } else {
+        bad(
             CHECK,
             format!("{what} is too old"),
             format!(
                 "Threadbare needs {}.{}, which Debian 12 has",
                 GSTREAMER_LEAST.0, GSTREAMER_LEAST.1
             ),
-        ),
+        )
     }
 }
 
@@ -71,19 +72,20 @@ fn elements() -> Vec<Finding> {
             .iter()
             .filter(|name| gst::ElementFactory::find(name).is_none());
         let missing = missing.copied().collect::<Vec<_>>();
-        findings.push(match missing.is_empty() {
-            true => good("elements", format!("{package}: {}", elements.join(", "))),
-            false => bad(
+        findings.push(if missing.is_empty() {
+            good("elements", format!("{package}: {}", elements.join(", ")))
+        } else {
+            bad(
                 "elements",
                 format!("elements are missing: {}", missing.join(", ")),
                 format!("sudo apt install {package}"),
-            ),
+            )
         });
     }
     findings
 }
 
-/// Threadbare's own elements, which are part of this program.
+/// Checks Threadbare's own elements, which are part of this program.
 fn built_in() -> Finding {
     let registered = gstthreadbare::plugin_register_static();
     let missing = OWN_ELEMENTS
@@ -105,7 +107,7 @@ fn built_in() -> Finding {
     }
 }
 
-/// The plugin for other programs, such as gst-launch-1.0. The gateway itself does not need it.
+/// Checks the plugin for other programs, such as gst-launch-1.0. The gateway itself does not need it.
 fn plugin_file() -> Finding {
     let Some(plugin) = plugin_directories()
         .into_iter()
@@ -131,7 +133,7 @@ fn plugin_file() -> Finding {
     }
 }
 
-/// In another process: this one has the same types already, and a broken plugin may crash.
+/// Loads the plugin in another process, because this one already has its types, and a broken plugin may crash.
 fn load(plugin: &Path) -> miette::Result<String> {
     let program = std::env::current_exe().into_diagnostic()?;
     let output = Command::new(program)
@@ -150,7 +152,7 @@ fn load(plugin: &Path) -> miette::Result<String> {
     }
 }
 
-/// Where GStreamer looks for plugins, in its order.
+/// The folders in which GStreamer looks for plugins, in its order.
 fn plugin_directories() -> Vec<PathBuf> {
     let mut directories = Vec::new();
     for variable in ["GST_PLUGIN_PATH_1_0", "GST_PLUGIN_PATH"] {
@@ -170,7 +172,7 @@ fn plugin_directories() -> Vec<PathBuf> {
                 .flat_map(std::env::split_paths),
         );
     }
-    // Beside the plugin present in every installation.
+    // The folder of a plugin that every installation has.
     let core = gst::Registry::get()
         .find_plugin("coreelements")
         .and_then(|plugin| plugin.filename());

@@ -1,6 +1,6 @@
 //! `threadbare doctor`: checks the requirements of Threadbare.
 //!
-//! `readings` looks at the machine, `needs` at the configuration, `checks` judges both without looking at anything.
+//! `readings` reads the machine, `needs` the configuration; `checks` judges both, without any I/O.
 
 mod checks;
 mod finding;
@@ -17,14 +17,14 @@ use serde::Serialize;
 
 use self::finding::{Finding, Grade};
 #[cfg(feature = "gstreamer")]
-pub use self::gstreamer::LoadArgs;
+pub(crate) use self::gstreamer::LoadArgs;
 use self::needs::Needs;
 use self::readings::Readings;
 use crate::run::read_config;
 
-/// Looks for what Threadbare needs, and says how to get what is missing.
+/// Checks the system for Threadbare's needs, and says how to fix problems.
 #[derive(Debug, clap::Args)]
-pub struct DoctorArgs {
+pub(crate) struct DoctorArgs {
     /// Check for this configuration; without it, for the calls of `threadbare serve` without arguments
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -33,10 +33,10 @@ pub struct DoctorArgs {
     json: bool,
 }
 
-/// For programs.
+/// The report as JSON.
 #[derive(Debug, Serialize)]
 struct Report<'a> {
-    /// Nothing is bad; there may be notes.
+    /// Whether no check is bad; there may be notes.
     works: bool,
     findings: &'a [Finding],
 }
@@ -46,7 +46,7 @@ impl DoctorArgs {
     ///
     /// # Errors
     /// The configuration cannot be read, or has mistakes.
-    pub fn execute(&self) -> miette::Result<ExitCode> {
+    pub(crate) fn execute(&self) -> miette::Result<ExitCode> {
         let needs = match &self.config {
             Some(path) => Needs::of(&read_config(path)?),
             None => Needs::default(),
@@ -56,7 +56,7 @@ impl DoctorArgs {
         #[cfg(not(feature = "gstreamer"))]
         let mut findings = vec![finding::note(
             "GStreamer",
-            crate::description::NO_GSTREAMER.to_owned(),
+            threadbare_process::NO_GSTREAMER.to_owned(),
             "streams run without it; `pipeline`, --stock, bench and loudness need it".to_owned(),
         )];
         findings.extend(checks::findings(&Readings::of(Path::new("/")), &needs));
@@ -64,16 +64,15 @@ impl DoctorArgs {
             .iter()
             .filter(|one| one.grade == Grade::Bad)
             .count();
-        match self.json {
-            true => {
-                let report = Report {
-                    works: bad == 0,
-                    findings: &findings,
-                };
-                let text = serde_json::to_string_pretty(&report).into_diagnostic()?;
-                println!("{text}");
-            }
-            false => print(&findings, bad),
+        if self.json {
+            let report = Report {
+                works: bad == 0,
+                findings: &findings,
+            };
+            let text = serde_json::to_string_pretty(&report).into_diagnostic()?;
+            println!("{text}");
+        } else {
+            print(&findings, bad)
         }
         Ok(match bad {
             0 => ExitCode::SUCCESS,

@@ -1,17 +1,17 @@
-//! What a configuration needs of a machine.
+//! The requirements of a configuration.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use crate::config::{Config, InputSpec, PortSpan, Serving};
 use crate::run::descriptors_needed;
+use threadbare_config::{Config, InputSpec, PortSpan, Serving};
 
-/// What is to run.
+/// The requirements of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Needs {
-    /// Open files; `None`: nobody has said what is to run.
+    /// Open files; `None`: no configuration was given.
     pub(super) descriptors: Option<u64>,
-    /// Ports that media come to, each on its address.
+    /// Media ports, each with its address.
     pub(super) ports: Vec<(IpAddr, PortSpan)>,
 }
 
@@ -44,7 +44,7 @@ fn ports_of_calls(serving: &Serving) -> Vec<(IpAddr, PortSpan)> {
     interfaces.map(|one| (one.address, one.ports)).collect()
 }
 
-/// Neighbours as one span.
+/// The ports of the streams, with adjacent ports merged into one span.
 fn ports_of_streams(config: &Config) -> Vec<(IpAddr, PortSpan)> {
     let mut all = BTreeSet::new();
     for stream in &config.streams {
@@ -104,7 +104,7 @@ mod tests {
                 "127.0.0.1 7000-7000"
             ]
         );
-        // Four a stream and four a call, as `run` warns of, and 64 for all else.
+        // Four for each stream and call, as in the warning of `run`, and 64 for the rest.
         assert_eq!(needs.descriptors, Some(4 * 4 + 100 * 4 + 64));
     }
 }

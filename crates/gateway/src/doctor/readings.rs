@@ -1,39 +1,39 @@
-//! What the doctor reads of a machine. [`Readings::of`] is the only part that looks; what it finds is judged elsewhere.
+//! The doctor's readings of a machine. Only [`Readings::of`] does I/O; `checks` judges the readings.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
-use crate::config::PortSpan;
-use crate::process;
+use threadbare_config::PortSpan;
+use threadbare_process::usage;
 
-/// A machine, as far as it matters here. `None` and empty: it does not tell, as in many containers.
+/// The relevant settings of a machine. `None` and empty mean unknown, as in many containers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Readings {
-    /// Bytes: the most that a socket may have for receiving.
+    /// Maximum receive buffer of a socket, bytes.
     pub(super) rmem_max: Option<u64>,
     /// The same for sending.
     pub(super) wmem_max: Option<u64>,
     /// Connections that may wait to be accepted.
     pub(super) somaxconn: Option<u64>,
-    /// Open files: the present limit, and the one that a process may raise it to.
+    /// Open files: the soft and the hard limit.
     pub(super) descriptors: Option<(u64, u64)>,
-    /// Of each processor.
+    /// CPU governor of each processor.
     pub(super) governors: Vec<String>,
     pub(super) clock_source: Option<String>,
     pub(super) clock_sources: Vec<String>,
-    /// Whether the kernel's clock is kept in step with others.
+    /// Whether the kernel's clock is synchronised.
     pub(super) is_synchronized: Option<bool>,
-    /// Ports that the kernel hands out to who does not ask for one.
+    /// Ports that the kernel assigns automatically.
     pub(super) handed_out: Option<PortSpan>,
-    /// Those among them that it keeps back.
+    /// Ports excluded from automatic assignment.
     pub(super) reserved: Vec<PortSpan>,
-    /// Where UDP sockets of this network namespace are bound.
+    /// Addresses of the bound UDP sockets in this network namespace.
     pub(super) bound: Vec<SocketAddr>,
 }
 
 impl Readings {
-    /// Of the machine whose files are below `root`, which is `/` but in tests; the limits are those of this process.
+    /// Reads the machine whose files are below `root` (`/` except in tests). The limits are those of this process.
     pub(super) fn of(root: &Path) -> Readings {
         let text = |path: &str| {
             let text = fs::read_to_string(root.join(path)).ok()?;
@@ -50,7 +50,7 @@ impl Readings {
             rmem_max: number("proc/sys/net/core/rmem_max"),
             wmem_max: number("proc/sys/net/core/wmem_max"),
             somaxconn: number("proc/sys/net/core/somaxconn"),
-            descriptors: process::descriptor_limits(),
+            descriptors: usage::descriptor_limits(),
             governors: governors(&root.join("sys/devices/system/cpu")),
             clock_source: clock("current_clocksource"),
             clock_sources: words(clock("available_clocksource")),
@@ -88,7 +88,8 @@ fn spans(text: &str) -> Vec<PortSpan> {
     spans.collect()
 }
 
-/// The second column of /proc/net/udp and udp6 (proc(5)): the address as 32-bit words in the order of this machine, in hexadecimal digits, and the port.
+/// The second column of /proc/net/udp and udp6 (proc(5)): the address as 32-bit words in this machine's byte order, in
+/// hexadecimal digits, and the port.
 fn bound(table: &str) -> Vec<SocketAddr> {
     let columns = table.lines().skip(1);
     let addresses = columns.filter_map(|line| address(line.split_whitespace().nth(1)?));

@@ -4,7 +4,7 @@ use clap_mangen::roff::{Roff, bold, roman};
 
 use super::{list_pages, literal, write_title};
 
-/// A part of an example.
+/// A part of an example file.
 #[derive(Debug, PartialEq, Eq)]
 enum Part<'a> {
     /// The header of a table, with the text above it.
@@ -47,7 +47,7 @@ pub(super) fn page(date: &str) -> Roff {
     roff
 }
 
-/// A paragraph is begun by a header, too.
+/// Writes a part. A header already starts a paragraph.
 fn write_part(roff: &mut Roff, part: &Part<'_>, is_at_header: bool) {
     match part {
         Part::Table { header, text } => {
@@ -72,7 +72,7 @@ fn write_part(roff: &mut Roff, part: &Part<'_>, is_at_header: bool) {
     }
 }
 
-/// All parts behind the comment at the top of the file.
+/// Splits an example into its parts, without the comment at the top of the file.
 fn parts(example: &str) -> Vec<Part<'_>> {
     let mut parts = Vec::new();
     let mut text = Vec::new();
@@ -109,9 +109,9 @@ fn is_key(line: &str) -> bool {
 
 const DESCRIPTION: [&str; 2] = [
     "The file that threadbare run and threadbare serve read. It is TOML, lists streams, has tables for the calls of a SIP proxy, or both. Unknown keys are errors, \
-     so that misspelt ones are noticed; threadbare run FILE --check lists all mistakes.",
+     so that misspelt keys are noticed; threadbare run FILE --check lists all mistakes.",
     "Of a stream, only name and listen are required; of calls, one table is enough. The values below are the defaults, unless the text says otherwise. \
-     SIGHUP has the file read again: what has changed is applied, and nothing else is touched.",
+     SIGHUP reloads the file: changes are applied, and all else continues untouched.",
 ];
 
 const EXAMPLES: [(&str, &str); 2] = [
@@ -122,7 +122,7 @@ const EXAMPLES: [(&str, &str); 2] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::TABLES;
+    use threadbare_config::TABLES;
 
     #[test]
     fn text_belongs_to_the_keys_below_it() {
@@ -140,7 +140,7 @@ mod tests {
         );
     }
 
-    /// A word of the text is no key, and no header.
+    /// Words of the text are not mistaken for keys or headers.
     #[test]
     fn only_keys_and_headers_are_taken_for_them() {
         for line in ["a = 1", "rtcp-port = 5100", "address-v6 = \"x\""] {
@@ -152,7 +152,7 @@ mod tests {
         assert!(is_header("[[stream.fallback]]") && !is_header("[1, 2]"));
     }
 
-    /// The reader's own list of tables and keys is the page's measure.
+    /// The page has every table and key of the configuration's reader.
     #[test]
     fn every_table_and_key_of_the_reader_is_in_the_page() {
         let all: Vec<Part<'_>> = EXAMPLES.iter().flat_map(|(_, text)| parts(text)).collect();

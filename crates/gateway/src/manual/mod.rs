@@ -1,7 +1,7 @@
-//! `threadbare man` and `threadbare completions`: the manual pages and what shells complete, for those who make packages.
+//! `threadbare man` and `threadbare completions`: manual pages and shell completions, for packages.
 //!
-//! Everything is made from the command line's own declaration, and from the annotated example configurations: there is no
-//! second text that could say something else.
+//! Both are generated from the command line's declaration and from the annotated example configurations, so they cannot
+//! differ from them.
 
 mod config_page;
 
@@ -17,17 +17,17 @@ use miette::{Context, IntoDiagnostic};
 
 /// Writes the manual pages: one for each command, and threadbare.toml(5).
 #[derive(Debug, clap::Args)]
-pub struct ManArgs {
-    /// The folder to write to; it is made if it is not there
+pub(crate) struct ManArgs {
+    /// The folder to write to; it is created if it is missing
     folder: PathBuf,
     /// The date on the pages
     #[arg(long, value_name = "YYYY-MM-DD")]
     date: Option<String>,
 }
 
-/// Prints a script that has a shell complete the commands and their options.
+/// Prints a shell script that completes the commands and their options.
 #[derive(Debug, clap::Args)]
-pub struct CompletionsArgs {
+pub(crate) struct CompletionsArgs {
     /// The shell
     shell: Shell,
 }
@@ -37,7 +37,7 @@ impl ManArgs {
     ///
     /// # Errors
     /// The folder cannot be made, or a file in it.
-    pub fn execute(&self, command: clap::Command) -> miette::Result<ExitCode> {
+    pub(crate) fn execute(&self, command: clap::Command) -> miette::Result<ExitCode> {
         write_pages(
             &self.folder,
             command,
@@ -51,7 +51,7 @@ impl ManArgs {
 
 impl CompletionsArgs {
     /// Prints the script for `command`.
-    pub fn execute(&self, command: &clap::Command) -> miette::Result<ExitCode> {
+    pub(crate) fn execute(&self, command: &clap::Command) -> miette::Result<ExitCode> {
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut shown(command), NAME, &mut script);
         print!("{}", String::from_utf8_lossy(&script));
@@ -59,7 +59,7 @@ impl CompletionsArgs {
     }
 }
 
-/// The command without the parts that are no one's to type.
+/// The command without its hidden subcommands.
 fn shown(command: &clap::Command) -> clap::Command {
     let all = clap::Command::new(NAME)
         .version(env!("CARGO_PKG_VERSION"))
@@ -99,7 +99,8 @@ fn write_page_and_those_below(
     file.flush()
 }
 
-/// The parts in the order of man-pages(7). Examples keep their lines, which clap_mangen's own rendering would join.
+/// Writes the parts in the order of man-pages(7). Examples keep their lines, which clap_mangen's own rendering would
+/// join.
 fn write_page(command: &clap::Command, above: Option<&str>, to: &mut dyn Write) -> io::Result<()> {
     let man = Man::new(command.clone());
     man.render_name_section(to)?;
@@ -108,7 +109,7 @@ fn write_page(command: &clap::Command, above: Option<&str>, to: &mut dyn Write) 
     if command.get_arguments().any(|one| !one.is_hide_set()) {
         let mut options = Vec::new();
         man.render_options_section(&mut options)?;
-        // clap_mangen breaks the line before and behind an empty one, which mandoc calls a mistake.
+        // clap_mangen breaks the line before and after an empty one, which mandoc reports as a mistake.
         let options = String::from_utf8_lossy(&options).replace("\n.br\n\n.br\n", "\n.sp\n");
         to.write_all(options.as_bytes())?;
     }
@@ -131,7 +132,7 @@ fn write_page(command: &clap::Command, above: Option<&str>, to: &mut dyn Write) 
     to.write_all(roff.to_roff().as_bytes())
 }
 
-/// `Roff` has no quotes around an empty argument, so that the ones behind a date that is not given would move up.
+/// Writes the title. `Roff` does not quote an empty argument, so without a date the following arguments would move up.
 fn write_title(roff: &mut Roff, name: &str, section: &str, date: &str) {
     let date = match date {
         "" => "\"\"",
@@ -141,7 +142,7 @@ fn write_title(roff: &mut Roff, name: &str, section: &str, date: &str) {
     roff.control("TH", [name, section, date, &source, "Threadbare"]);
 }
 
-/// Lines as they are.
+/// Writes lines verbatim.
 fn literal<'a>(roff: &mut Roff, lines: impl Iterator<Item = &'a str>) {
     roff.control("nf", []);
     for line in lines {

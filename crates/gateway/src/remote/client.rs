@@ -1,4 +1,4 @@
-//! Requests to a relay, and its refusals in its own words.
+//! HTTP requests to a relay, and its error replies.
 
 use std::path::Path;
 use std::time::Duration;
@@ -19,10 +19,10 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Asks nothing yet.
+    /// Creates a client, without a request.
     ///
     /// # Errors
-    /// The URL is none of HTTP, or the token cannot be read.
+    /// The URL is not an HTTP URL, or the token cannot be read.
     pub(super) fn new(base: &str, token_file: Option<&Path>) -> miette::Result<Client> {
         let host = base
             .strip_prefix("http://")
@@ -30,7 +30,7 @@ impl Client {
         let is_plain = |host: &&str| !host.is_empty() && !host.contains(['/', '?', '#', '@']);
         let Some(host) = host.filter(is_plain) else {
             return Err(miette!(
-                help = "a relay speaks HTTP without TLS, such as at http://127.0.0.1:8080",
+                help = "a relay serves HTTP without TLS, such as at http://127.0.0.1:8080",
                 "--http {base}: expected http://ADDRESS:PORT"
             ));
         };
@@ -52,7 +52,7 @@ impl Client {
         })
     }
 
-    /// An answer of JSON.
+    /// Sends a GET request, and returns the JSON reply.
     ///
     /// # Errors
     /// The relay does not answer, or refuses.
@@ -61,12 +61,12 @@ impl Client {
         self.read(self.with_token(request).call())
     }
 
-    /// Where it is.
+    /// The base URL.
     pub(super) fn base(&self) -> &str {
         &self.base
     }
 
-    /// Events until the connection ends.
+    /// Reads events until the connection ends.
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -76,7 +76,7 @@ impl Client {
     ) -> miette::Result<impl Iterator<Item = std::io::Result<Event>>> {
         let request = self.agent.get(format!("{}{path}", self.base));
         let request = self.with_token(request).config();
-        // They have no end, but something comes at least every 15 s.
+        // The reply has no end, but data comes at least every 15 s.
         let request = request
             .timeout_global(None)
             .timeout_recv_response(Some(PATIENCE))
@@ -90,7 +90,7 @@ impl Client {
         }
     }
 
-    /// No answer but that it is done.
+    /// Sends a DELETE request, whose reply is empty.
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -99,7 +99,7 @@ impl Client {
         self.read(self.with_token(request).call()).map(|_| ())
     }
 
-    /// An answer of JSON, or nothing, to a body of JSON.
+    /// Sends a POST request with a JSON body, and returns the JSON reply, if there is one.
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -120,7 +120,7 @@ impl Client {
         let base = &self.base;
         let mut answer = answer.map_err(|error| {
             miette!(
-                help = "is it threadbare serve --http that listens there?",
+                help = "is `threadbare serve --http` running there?",
                 "{base} does not answer: {error}"
             )
         })?;
@@ -129,9 +129,10 @@ impl Client {
         let text = text
             .into_diagnostic()
             .wrap_err_with(|| format!("{base}: the answer"))?;
-        let value: Option<Value> = match text.is_empty() {
-            true => Some(Value::Null),
-            false => serde_json::from_str(&text).ok(),
+        let value: Option<Value> = if text.is_empty() {
+            Some(Value::Null)
+        } else {
+            serde_json::from_str(&text).ok()
         };
         match (status.is_success(), value) {
             (true, Some(value)) => Ok(value),
@@ -143,19 +144,19 @@ impl Client {
     fn unknown(&self, status: u16) -> miette::Report {
         let base = &self.base;
         miette!(
-            help = "is it threadbare serve --http that listens there?",
+            help = "is `threadbare serve --http` running there?",
             "{base} gave an unknown answer, with status {status}"
         )
     }
 }
 
-/// RFC 9457.
+/// Converts a problem (RFC 9457) to a report.
 fn refusal(problem: &Value) -> miette::Report {
     let detail = problem["detail"].as_str().unwrap_or_default();
     let field = problem["field"].as_str();
     match (field, problem["allowed"].as_str()) {
         (Some("Authorization"), _) => miette!(
-            help = "give the file of the relay's --http-token-file with --token-file",
+            help = "pass the relay's --http-token-file with --token-file",
             "{detail}"
         ),
         (Some(field), Some(allowed)) => miette!("{detail}; allowed for {field}: {allowed}"),
@@ -163,5 +164,5 @@ fn refusal(problem: &Value) -> miette::Report {
     }
 }
 
-/// Longer than the relay takes for any answer.
+/// Time-out; longer than the relay takes for any reply.
 const PATIENCE: Duration = Duration::from_secs(15);

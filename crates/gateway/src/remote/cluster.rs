@@ -7,20 +7,20 @@ use serde_json::json;
 
 use super::{RelayArgs, show_json, table};
 
-/// Looks at the cluster of a running gateway, drains its node, and moves streams.
+/// Shows the cluster of a running gateway, drains its node, and moves streams.
 #[derive(Debug, Subcommand)]
-pub enum RemoteCluster {
-    /// Show the nodes, and who carries which stream
+pub(crate) enum RemoteCluster {
+    /// Show the nodes, and the owner of each stream
     Status(StatusArgs),
-    /// Have other nodes carry all streams of this node, without a gap
+    /// Hand all streams of this node to other nodes, without a gap
     Drain(DrainArgs),
-    /// Have a stream carried by a node
+    /// Move a stream to a node
     Move(MoveArgs),
 }
 
 /// Arguments of `cluster status`.
 #[derive(Debug, clap::Args)]
-pub struct StatusArgs {
+pub(crate) struct StatusArgs {
     #[command(flatten)]
     relay: RelayArgs,
     /// Print JSON
@@ -30,20 +30,20 @@ pub struct StatusArgs {
 
 /// Arguments of `cluster drain`.
 #[derive(Debug, clap::Args)]
-pub struct DrainArgs {
+pub(crate) struct DrainArgs {
     #[command(flatten)]
     relay: RelayArgs,
-    /// Take streams again
+    /// Accept streams again
     #[arg(long)]
     undo: bool,
 }
 
 /// Arguments of `cluster move`.
 #[derive(Debug, clap::Args)]
-pub struct MoveArgs {
+pub(crate) struct MoveArgs {
     /// The stream
     stream: String,
-    /// The node; without it, the one that the cluster takes by itself
+    /// The node; default: the cluster chooses
     node: Option<String>,
     #[command(flatten)]
     relay: RelayArgs,
@@ -54,21 +54,23 @@ impl RemoteCluster {
     ///
     /// # Errors
     /// The gateway cannot be reached, or refuses.
-    pub fn execute(&self) -> miette::Result<ExitCode> {
+    pub(crate) fn execute(&self) -> miette::Result<ExitCode> {
         match self {
             RemoteCluster::Status(args) => {
                 let status = args.relay.client()?.get("/v1/cluster")?;
-                match args.json {
-                    true => show_json(&status)?,
-                    false => print!("{}", table::cluster(&status)),
+                if args.json {
+                    show_json(&status)?
+                } else {
+                    print!("{}", table::cluster(&status))
                 }
             }
             RemoteCluster::Drain(args) => {
                 let client = args.relay.client()?;
                 let path = "/v1/cluster/drain";
-                match args.undo {
-                    true => client.delete(path)?,
-                    false => drop(client.post(path, &json!({}))?),
+                if args.undo {
+                    client.delete(path)?
+                } else {
+                    drop(client.post(path, &json!({}))?)
                 }
             }
             RemoteCluster::Move(MoveArgs {

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 
 use serde_json::Value;
 
-/// What a gateway tells, one after another.
+/// Iterator over a gateway's events.
 pub(super) struct Feed<R> {
     lines: std::io::Lines<BufReader<R>>,
 }
@@ -20,7 +20,7 @@ impl<R: std::io::Read> Feed<R> {
     }
 }
 
-/// Ends with the connection. What is no JSON is left out.
+/// Ends with the connection. Data that is not JSON is skipped.
 impl<R: std::io::Read> Iterator for Feed<R> {
     type Item = std::io::Result<Event>;
 

@@ -18,10 +18,10 @@ use self::client::Client;
 pub(crate) use self::cluster::RemoteCluster;
 pub(crate) use self::top::TopArgs;
 
-/// Looks at the calls of a running relay, and ends them.
+/// Shows and ends the calls of a running relay.
 #[derive(Debug, Subcommand)]
-pub enum RemoteCalls {
-    /// List the calls that are up
+pub(crate) enum RemoteCalls {
+    /// List the current calls
     List(ListArgs),
     /// Show a call with its media
     Show(CallArgs),
@@ -29,10 +29,10 @@ pub enum RemoteCalls {
     End(CallArgs),
 }
 
-/// Where the gateway is.
+/// The address of the gateway.
 #[derive(Debug, clap::Args)]
 struct RelayArgs {
-    /// What `[http]` or `serve --http` listens on
+    /// Address of `[http]` or `serve --http`
     #[arg(long, default_value = "http://127.0.0.1:8080", value_name = "URL")]
     http: String,
     /// File with the relay's token
@@ -48,10 +48,10 @@ impl RelayArgs {
 
 /// Arguments of `calls list`.
 #[derive(Debug, clap::Args)]
-pub struct ListArgs {
+pub(crate) struct ListArgs {
     #[command(flatten)]
     relay: RelayArgs,
-    /// Those of all nodes of its cluster
+    /// List those of all nodes of its cluster
     #[arg(long)]
     cluster: bool,
     /// Print JSON
@@ -61,7 +61,7 @@ pub struct ListArgs {
 
 /// Arguments of commands about one call.
 #[derive(Debug, clap::Args)]
-pub struct CallArgs {
+pub(crate) struct CallArgs {
     /// The Call-ID
     id: String,
     #[command(flatten)]
@@ -71,26 +71,27 @@ pub struct CallArgs {
     json: bool,
 }
 
-/// Prints what happens in a running gateway.
+/// Prints the events of a running gateway.
 #[derive(Debug, clap::Args)]
-pub struct EventsArgs {
+pub(crate) struct EventsArgs {
     #[command(flatten)]
     relay: RelayArgs,
-    /// Those of all nodes of its cluster
+    /// Print those of all nodes of its cluster
     #[arg(long)]
     cluster: bool,
 }
 
 impl EventsArgs {
-    /// Prints until the gateway ends, or the reader of the lines does.
+    /// Prints events until the gateway ends, or the reader closes the output.
     ///
     /// # Errors
     /// The gateway cannot be reached, or refuses.
-    pub fn execute(&self) -> miette::Result<ExitCode> {
+    pub(crate) fn execute(&self) -> miette::Result<ExitCode> {
         let mut out = std::io::stdout().lock();
-        let path = match self.cluster {
-            true => "/v1/events?cluster=1",
-            false => "/v1/events",
+        let path = if self.cluster {
+            "/v1/events?cluster=1"
+        } else {
+            "/v1/events"
         };
         for event in self.relay.client()?.events(path)? {
             let (name, mut data) = event.into_diagnostic()?;
@@ -111,7 +112,7 @@ impl RemoteCalls {
     ///
     /// # Errors
     /// The relay cannot be reached, or refuses.
-    pub fn execute(&self) -> miette::Result<ExitCode> {
+    pub(crate) fn execute(&self) -> miette::Result<ExitCode> {
         match self {
             RemoteCalls::List(args) => list(args),
             RemoteCalls::Show(args) => show(args),
@@ -122,9 +123,10 @@ impl RemoteCalls {
 
 fn list(args: &ListArgs) -> miette::Result<ExitCode> {
     let client = args.relay.client()?;
-    let first = match args.cluster {
-        true => "/v1/calls?limit=200&cluster=1",
-        false => "/v1/calls?limit=200",
+    let first = if args.cluster {
+        "/v1/calls?limit=200&cluster=1"
+    } else {
+        "/v1/calls?limit=200"
     };
     let mut next = Some(first.to_owned());
     let mut all = Vec::new();
@@ -135,9 +137,10 @@ fn list(args: &ListArgs) -> miette::Result<ExitCode> {
             all.extend(calls);
         }
     }
-    match args.json {
-        true => show_json(&Value::Array(all))?,
-        false => print!("{}", table::calls(&all)),
+    if args.json {
+        show_json(&Value::Array(all))?
+    } else {
+        print!("{}", table::calls(&all))
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -145,9 +148,10 @@ fn list(args: &ListArgs) -> miette::Result<ExitCode> {
 fn show(args: &CallArgs) -> miette::Result<ExitCode> {
     let client = args.relay.client()?;
     let call = client.get(&path(&args.id))?;
-    match args.json {
-        true => show_json(&call)?,
-        false => print!("{}", table::call(&call)),
+    if args.json {
+        show_json(&call)?
+    } else {
+        print!("{}", table::call(&call))
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -155,9 +159,10 @@ fn show(args: &CallArgs) -> miette::Result<ExitCode> {
 fn end(args: &CallArgs) -> miette::Result<ExitCode> {
     let client = args.relay.client()?;
     client.delete(&path(&args.id))?;
-    match args.json {
-        true => show_json(&serde_json::json!({"ended": args.id}))?,
-        false => println!("{} has ended", table::plain(&args.id)),
+    if args.json {
+        show_json(&serde_json::json!({"ended": args.id}))?
+    } else {
+        println!("{} has ended", table::plain(&args.id))
     }
     Ok(ExitCode::SUCCESS)
 }

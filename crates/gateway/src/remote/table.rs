@@ -1,20 +1,21 @@
-//! Answers of a relay as tables.
+//! Formats a relay's replies as tables.
 
 use std::fmt::Write;
 
 use serde_json::Value;
 
-/// A line for each call.
+/// Formats a line for each call.
 pub(super) fn calls(calls: &[Value]) -> String {
-    // Of the calls of a cluster.
+    // Only calls of a cluster have a node.
     let has_nodes = calls.iter().any(|call| !call["node"].is_null());
     let node = |name: String| if has_nodes { name } else { String::new() };
     let mut rows = vec![["CALL", "STATE", "SECONDS", "STREAMS", ""].map(str::to_owned)];
     rows[0][4] = node("NODE".to_owned());
     for call in calls {
-        let state = match call["answered_unix_ms"].is_null() {
-            true => "rings",
-            false => "up",
+        let state = if call["answered_unix_ms"].is_null() {
+            "rings"
+        } else {
+            "up"
         };
         rows.push([
             text(&call["id"]),
@@ -27,14 +28,15 @@ pub(super) fn calls(calls: &[Value]) -> String {
     aligned(&rows)
 }
 
-/// A call, and a line for each party of each stream.
+/// Formats a call, with a line for each party of each stream.
 pub(super) fn call(call: &Value) -> String {
     let mut out = String::new();
-    // Writing to a String goes well.
+    // Writing to a String cannot fail.
     let _ = writeln!(out, "call      {}", text(&call["id"]));
-    let state = match call["answered_unix_ms"].is_null() {
-        true => "rings",
-        false => "up",
+    let state = if call["answered_unix_ms"].is_null() {
+        "rings"
+    } else {
+        "up"
     };
     let _ = writeln!(
         out,
@@ -58,9 +60,10 @@ pub(super) fn call(call: &Value) -> String {
     for stream in call["streams"].as_array().into_iter().flatten() {
         for side in stream["sides"].as_array().into_iter().flatten() {
             let media = &side["media"];
-            let remote = match media["remote_address"].is_null() {
-                true => &side["signalled_address"],
-                false => &media["remote_address"],
+            let remote = if media["remote_address"].is_null() {
+                &side["signalled_address"]
+            } else {
+                &media["remote_address"]
             };
             rows.push([
                 text(&stream["media"]),
@@ -80,7 +83,7 @@ pub(super) fn call(call: &Value) -> String {
     out
 }
 
-/// What comes from the network has no control characters for a terminal.
+/// Removes control characters, because text from the network must not reach a terminal with them.
 pub(super) fn plain(text: &str) -> String {
     let odd = |letter: char| {
         if letter.is_control() {
@@ -92,7 +95,7 @@ pub(super) fn plain(text: &str) -> String {
     text.chars().map(odd).collect()
 }
 
-/// A cluster: a line for each node, then one for each stream.
+/// Formats a cluster: a line for each node, then one for each stream.
 pub(super) fn cluster(status: &Value) -> String {
     let flag = |value: &Value, yes: &str, no: &str| match value.as_bool() {
         Some(true) => yes.to_owned(),
@@ -100,7 +103,7 @@ pub(super) fn cluster(status: &Value) -> String {
     };
     let mut out = String::new();
     let live = flag(&status["is_live"], "live", "NOT LIVE: it carries nothing");
-    // Writing to a String goes well.
+    // Writing to a String cannot fail.
     let _ = writeln!(out, "node      {}, {live}", text(&status["node"]));
     if !status["etcd_error"].is_null() {
         let _ = writeln!(out, "etcd      {}", text(&status["etcd_error"]));
@@ -157,7 +160,7 @@ fn tenths(value: &Value) -> String {
         .map_or("-".to_owned(), |value| format!("{value:.1}"))
 }
 
-/// Columns as wide as their longest text.
+/// Aligns columns to their longest text.
 fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
     let widths: [usize; N] = std::array::from_fn(|column| width(column).unwrap_or(0));

@@ -9,18 +9,18 @@ use miette::miette;
 use threadbare_rtp::leg::Network;
 use threadbare_xdp::Mode;
 
-use super::{Job, read_config, read_config_for};
-use crate::config::{
+use super::{Job, read_config, read_config_for, this_machine};
+use threadbare_config::{
     AlarmSpec, ClusterRefusal, ClusterSpec, Config, Contexts, DEFAULT_NAME, HttpSpec,
-    InterfaceSpec, Kept, Limits, MediaRules, PortSpan, RecordingFormat, Refusal, Restart,
-    ServiceAddress, Serving, Setting, ThisMachine, Timeouts,
+    InterfaceSpec, Limits, MediaRules, PortSpan, RecordingFormat, Refusal, Restart, ServiceAddress,
+    Serving, Setting, StateLocation, Timeouts,
 };
-use crate::logging::LogFormat;
-use crate::pipeline::Elements;
+use threadbare_process::logging::LogFormat;
+use threadbare_streams::pipeline::Elements;
 
 /// Runs the gateway of a configuration file until SIGTERM or SIGINT.
 #[derive(Debug, clap::Args)]
-pub struct RunArgs {
+pub(crate) struct RunArgs {
     /// The configuration file (TOML)
     pub config: PathBuf,
     #[command(flatten)]
@@ -30,14 +30,14 @@ pub struct RunArgs {
     pub stock: bool,
 }
 
-/// What is done with a configuration file.
+/// Options for a configuration file.
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 struct FileArgs {
     /// List all mistakes in the configuration, and start nothing
     #[arg(long)]
     check: bool,
-    /// With --check: print the configuration as understood, with defaults filled in and ranges counted out
+    /// With --check: print the configuration as understood, with defaults filled in and ranges expanded
     #[arg(long, requires = "check")]
     print: bool,
     /// Format of the log
@@ -50,10 +50,11 @@ impl RunArgs {
     ///
     /// # Errors
     /// The file has mistakes, or a part cannot be started.
-    pub fn execute(&self) -> miette::Result<ExitCode> {
-        let elements = match self.stock {
-            true => Elements::Stock,
-            false => Elements::Threadbare,
+    pub(crate) fn execute(&self) -> miette::Result<ExitCode> {
+        let elements = if self.stock {
+            Elements::Stock
+        } else {
+            Elements::Threadbare
         };
         self.file.run(&self.config, elements)
     }
@@ -61,9 +62,10 @@ impl RunArgs {
 
 impl FileArgs {
     fn run(&self, path: &Path, elements: Elements) -> miette::Result<ExitCode> {
-        let config = match self.check {
-            true => read_config_for(path, &ThisMachine)?,
-            false => read_config(path)?,
+        let config = if self.check {
+            read_config_for(path, &this_machine())?
+        } else {
+            read_config(path)?
         };
         if self.print {
             print!("{}", config.to_toml());
@@ -94,7 +96,7 @@ impl FileArgs {
 
 /// Relays the media of calls for a SIP proxy, in place of rtpengine, until SIGTERM or SIGINT
 #[derive(Debug, clap::Args)]
-pub struct ServeArgs {
+pub(crate) struct ServeArgs {
     /// A configuration file (TOML), in place of the options: the same as `threadbare run FILE`
     #[arg(conflicts_with = "CallArgs", value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -107,23 +109,23 @@ pub struct ServeArgs {
 /// Settings of calls.
 #[derive(Debug, clap::Args)]
 struct CallArgs {
-    /// Where the proxy's requests come: UDP, the ng protocol
+    /// Address to receive the proxy's requests: UDP, the ng protocol
     #[arg(long, default_value_t = Serving::default().ng, value_name = "ADDRESS:PORT")]
     ng: SocketAddr,
-    /// The same by TCP; without it, nowhere
+    /// The same over TCP; off by default
     #[arg(long, value_name = "ADDRESS:PORT")]
     ng_tcp: Option<SocketAddr>,
-    /// Who may send requests; needed if --ng or --ng-tcp is not on this machine alone
+    /// Hosts or networks that may send requests; required if other machines reach --ng or --ng-tcp
     #[arg(long, value_name = "NETWORK")]
     allow: Vec<Network>,
-    /// Where HTTP requests come; without it, nowhere. An address that other machines reach needs --http-token-file
+    /// Address to serve HTTP; off by default. An address that other machines reach needs --http-token-file
     #[arg(long, value_name = "ADDRESS:PORT")]
     http: Option<SocketAddr>,
-    /// File with the token that requests have to have (Authorization: Bearer)
+    /// File with the token that requests must carry (Authorization: Bearer)
     #[arg(long, value_name = "FILE", requires = "http")]
     http_token_file: Option<PathBuf>,
-    /// Local address of the media, with a name for `direction`, and with another address for the parties if there is a NAT; the first is the
-    /// default
+    /// Local address of the media, with a name for `direction`, and with the address to advertise to the parties if there is a
+    /// NAT; the first is the default
     #[arg(
         long = "address",
         default_value = "127.0.0.1",
@@ -133,43 +135,44 @@ struct CallArgs {
     /// Ports of the media, on each address
     #[arg(long, default_value_t, value_name = "FIRST-LAST")]
     ports: PortSpan,
-    /// Calls at a time
-    #[arg(long, default_value_t = Limits::default().max_sessions, value_name = "CALLS", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    /// Media streams of calls at a time, each with its ports
+    #[arg(long, default_value_t = Limits::default().max_sessions, value_name = "STREAMS", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     max_sessions: u32,
-    /// A call without media ends after so many seconds; 0: never
+    /// A call without media ends after this many seconds; 0: never
     #[arg(long, default_value_t = Timeouts::default().media_s, value_name = "SECONDS")]
     timeout: u32,
-    /// The same of a call that is held or muted
+    /// The same for a held or muted call
     #[arg(long, default_value_t = Timeouts::default().silent_s, value_name = "SECONDS")]
     silent_timeout: u32,
-    /// Any call ends after so many seconds; 0: never
+    /// Any call ends after this many seconds; 0: never
     #[arg(long, default_value_t = Timeouts::default().final_s, value_name = "SECONDS")]
     final_timeout: u32,
-    /// An offer without an answer ends after so many seconds; 0: never
+    /// An offer without an answer ends after this many seconds; 0: never
     #[arg(long, default_value_t = Timeouts::default().offer_s, value_name = "SECONDS")]
     offer_timeout: u32,
-    /// From the request to end a call to its end
+    /// Seconds from the request to end a call to its end
     #[arg(long, default_value_t = Timeouts::default().delete_delay_s, value_name = "SECONDS")]
     delete_delay: u32,
-    /// Threads that carry media; 0: one for each processor
+    /// Number of media threads; 0: one for each processor
     #[arg(long, default_value_t = 0, value_name = "THREADS", value_parser = clap::value_parser!(u32).range(0..=1024))]
     threads: u32,
-    /// Delay of the jitter buffers, ms. Without it: 40 for audio that is converted, none for packets that pass as they are
+    /// Delay of the jitter buffers, ms. Default: 40 for audio that is converted, none for packets that pass unchanged
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(0..=10_000))]
     latency: Option<u32>,
     /// Addresses that get no media; may be repeated. Services of this machine never get any
     #[arg(long, value_name = "NETWORK")]
     media_deny: Vec<Network>,
-    /// Exceptions from --media-deny, and addresses of loopback that get media; may be repeated
+    /// Exceptions from --media-deny, and loopback addresses that get media; may be repeated
     #[arg(long, value_name = "NETWORK")]
     media_allow: Vec<Network>,
-    /// A network device whose packets of calls go past the sockets, by XDP; may be repeated
+    /// A network device whose packets of calls bypass the sockets, by XDP; may be repeated
     #[arg(long, value_name = "DEVICE")]
     xdp: Vec<String>,
-    /// How these devices do that: in the driver (native), behind it (generic), or in the driver where it can (auto)
+    /// XDP mode of these devices: in the driver (native), after it (generic), or in the driver if it supports that
+    /// (auto)
     #[arg(long, default_value_t = Mode::Auto, value_name = "MODE", requires = "xdp")]
     xdp_mode: Mode,
-    /// Frames of 2 KiB for what comes in a slice, of each receive queue of each of these devices: a power of two
+    /// Frames of 2 KiB per slice, for each receive queue of each of these devices: a power of two
     #[arg(long, default_value_t = 8192, value_name = "FRAMES", requires = "xdp", value_parser = clap::value_parser!(u32).range(64..=65_536))]
     xdp_frames: u32,
     /// New calls are refused while the media threads are later than this, ms
@@ -181,28 +184,29 @@ struct CallArgs {
     /// Folder of recordings; without it, calls cannot be recorded
     #[arg(long, value_name = "FOLDER")]
     recording_dir: Option<PathBuf>,
-    /// Format of recordings whose name does not tell it
+    /// Format of recordings whose name has no known extension
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     recording_format: RecordingFormat,
-    /// File in which calls outlive the process; without it, systemd's StateDirectory= has one if it is set
+    /// File that saves calls over a restart; default: a file in systemd's StateDirectory=, if it is set
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
-    /// File that a line of JSON is added to for each call that has ended
+    /// File of CDRs: a line of JSON for each call that has ended
     #[arg(long, value_name = "FILE")]
     records: Option<PathBuf>,
-    /// etcd's members, with commas: streams of its cluster are carried here, too
+    /// etcd's members, separated by commas: this node also carries streams of that cluster
     #[arg(long, value_name = "URL", value_delimiter = ',', requires = "node")]
     cluster: Vec<String>,
     /// Name of this node in the cluster
     #[arg(long, value_name = "NAME", requires = "cluster")]
     node: Option<String>,
-    /// Address and port of this machine where the other nodes see at once when this process has ended
+    /// Address and port for the other nodes, which notice at once when this process ends
     #[arg(long, value_name = "ADDRESS:PORT", requires = "cluster")]
     cluster_listen: Option<SocketAddr>,
-    /// File with the key that all nodes share: requests for calls may go to any node then
+    /// File with the key that all nodes share: requests for calls may then go to any node
     #[arg(long, value_name = "FILE", requires = "cluster_listen")]
     cluster_key_file: Option<PathBuf>,
-    /// Addresses of this node's calls, with commas: when the node ends, another one takes them, and goes on with the calls
+    /// Addresses of this node's calls, separated by commas: when the node ends, another one takes them and continues the
+    /// calls
     #[arg(
         long,
         value_name = "ADDRESS/PREFIX@DEVICE",
@@ -210,7 +214,7 @@ struct CallArgs {
         requires = "cluster_key_file"
     )]
     cluster_service: Vec<ServiceAddress>,
-    /// Calls end with the process
+    /// Do not save calls: they end with the process
     #[arg(long, conflicts_with = "state")]
     no_state: bool,
 }
@@ -220,12 +224,12 @@ impl ServeArgs {
     ///
     /// # Errors
     /// An argument does not fit, the file has mistakes, or a part cannot be started.
-    pub fn execute(&self) -> miette::Result<ExitCode> {
+    pub(crate) fn execute(&self) -> miette::Result<ExitCode> {
         if let Some(path) = &self.config {
             return self.file.run(path, Elements::Threadbare);
         }
         let serving = self.calls.serving();
-        let refused = [serving.refused(), serving.refused_by(&ThisMachine)].concat();
+        let refused = [serving.refused(), serving.refused_by(&this_machine())].concat();
         if let Some(first) = refused.first() {
             return Err(refused_argument(first));
         }
@@ -239,7 +243,7 @@ impl ServeArgs {
             restart: Restart::default(),
             streams: Vec::new(),
             alarms: AlarmSpec::default(),
-            history: Kept::default(),
+            history: StateLocation::default(),
             store: None,
             cluster,
             serving: Some(serving),
@@ -313,9 +317,9 @@ impl CallArgs {
             recording_format: self.recording_format,
             record: None,
             state: match (&self.state, self.no_state) {
-                (_, true) => Kept::Off,
-                (Some(path), false) => Kept::At(path.clone()),
-                (None, false) => Kept::OfSystemd,
+                (_, true) => StateLocation::Off,
+                (Some(path), false) => StateLocation::At(path.clone()),
+                (None, false) => StateLocation::OfSystemd,
             },
             records: self.records.clone(),
             service_addresses: self.cluster_service.clone(),
@@ -354,10 +358,10 @@ fn refused_place(refused: &ClusterRefusal) -> miette::Report {
         "service-addresses" => "cluster-service",
         key => key,
     };
-    miette!("--{name} {value:?}: allowed is {allowed}")
+    miette!("--{name} {value:?}: expected {allowed}")
 }
 
-/// `[NAME/]ADDRESS[!ADVERTISED]`.
+/// An argument `[NAME/]ADDRESS[!ADVERTISED]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct InterfaceArg {
     name: String,
@@ -365,7 +369,7 @@ struct InterfaceArg {
     advertised: IpAddr,
 }
 
-/// Not an interface.
+/// The text is not an interface.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{text}: {reason}; expected [NAME/]ADDRESS[!ADVERTISED], such as 192.0.2.1 or outside/10.0.0.1!203.0.113.7"
@@ -386,13 +390,15 @@ impl FromStr for InterfaceArg {
         let (name, rest) = text.split_once('/').unwrap_or((DEFAULT_NAME, text));
         let (address, advertised) = rest.split_once('!').unwrap_or((rest, rest));
         let ip = |text: &str, reason| text.parse::<IpAddr>().map_err(|_| error(reason));
-        let address = ip(address, "the address is none")?;
-        let advertised = ip(advertised, "the advertised address is none")?;
+        let address = ip(address, "the address is not valid")?;
+        let advertised = ip(advertised, "the advertised address is not valid")?;
         if name.is_empty() {
             return Err(error("the name is empty"));
         }
         if address.is_unspecified() || advertised.is_unspecified() {
-            return Err(error("an unspecified address cannot be told to a party"));
+            return Err(error(
+                "an unspecified address cannot be advertised to a party",
+            ));
         }
         if address.is_ipv4() != advertised.is_ipv4() {
             return Err(error("the addresses are of different families"));

@@ -1,26 +1,26 @@
-//! What the service manager is told (sd_notify(3)): that the gateway is ready, reads its file again, stops, and is not stuck.
-//! Without one, nothing happens.
+//! Messages to the service manager (sd_notify(3)): ready, reloading, stopping, and the watchdog. Without a manager, nothing
+//! happens.
 
 use std::time::{Duration, Instant};
 
 use sd_notify::NotifyState;
 
-use crate::config::Config;
-use crate::gateway::Gateway;
-use crate::reload::NotReloaded;
+use threadbare_config::Config;
+use threadbare_streams::gateway::Gateway;
+use threadbare_streams::reload::NotReloaded;
 
-/// The service manager that has started this process.
+/// The service manager that started this process.
 #[derive(Debug)]
 pub(super) struct Manager {
-    /// `None`: it has no watchdog for this process.
+    /// Watchdog period; `None` without a watchdog.
     period: Option<Duration>,
     next: Instant,
-    /// Why the file on the disk is not what runs.
+    /// Why the file on the disk was refused.
     refused: Option<String>,
 }
 
 impl Manager {
-    /// By the environment that systemd sets.
+    /// Reads the environment variables that systemd sets.
     pub(super) fn new() -> Manager {
         let watchdog = sd_notify::watchdog_enabled();
         Manager {
@@ -30,37 +30,37 @@ impl Manager {
         }
     }
 
-    /// Requests are answered.
+    /// Reports that requests are answered.
     pub(super) fn ready(&self, status: &str) {
         self.tell(&[NotifyState::Ready, NotifyState::Status(&self.line(status))]);
     }
 
-    /// The file is being read again. [`ready`](Self::ready) ends that, whatever has come of it.
+    /// Reports that the file is being reloaded. [`ready`](Self::ready) ends that state, with either result.
     pub(super) fn reloading(&self) {
-        // A clock that cannot be read is for the manager to refuse.
+        // If the clock cannot be read, the manager refuses the message.
         let now = NotifyState::monotonic_usec_now();
         let now = now.unwrap_or(NotifyState::MonotonicUsec(0));
         self.tell(&[NotifyState::Reloading, now]);
     }
 
-    /// What has come of it.
+    /// Stores the result of a reload.
     pub(super) fn set_refused<T>(&mut self, outcome: &Result<T, NotReloaded>) {
         self.refused = outcome.as_ref().err().map(ToString::to_string);
     }
 
-    /// The end has begun.
+    /// Reports that the process is stopping.
     pub(super) fn stopping(&self, cause: &str) {
         let status = format!("ends, after {cause}");
         self.tell(&[NotifyState::Stopping, NotifyState::Status(&status)]);
     }
 
-    /// How long until the watchdog is to be fed; `None`: there is none.
+    /// Time until the watchdog must be fed; `None` without a watchdog.
     pub(super) fn wait(&self) -> Option<Duration> {
         let left = self.next.saturating_duration_since(Instant::now());
         self.period.map(|_| left)
     }
 
-    /// The process makes progress. Whoever finds that it does not calls [`starve`](Self::starve).
+    /// Feeds the watchdog. Call [`starve`](Self::starve) instead if a thread makes no progress.
     pub(super) fn feed(&mut self, status: &str) {
         self.again();
         self.tell(&[
@@ -69,10 +69,10 @@ impl Manager {
         ]);
     }
 
-    /// A thread is stuck: if it stays so, the manager starts the process anew.
+    /// Withholds the watchdog's feed, because a thread is stuck. If it stays stuck, the manager restarts the process.
     pub(super) fn starve(&mut self, thread: &str) {
         self.again();
-        tracing::error!(thread, "does not answer; the watchdog is not fed");
+        tracing::error!(thread, "does not answer; the watchdog gets no keep-alive");
     }
 
     fn again(&mut self) {
@@ -82,19 +82,19 @@ impl Manager {
     fn line(&self, status: &str) -> String {
         match &self.refused {
             None => status.to_owned(),
-            // A status is one line.
+            // A status must be one line.
             Some(reason) => format!("{status}; the file is refused: {reason}").replace('\n', " "),
         }
     }
 
     fn tell(&self, states: &[NotifyState<'_>]) {
         if let Err(error) = sd_notify::notify(states) {
-            tracing::warn!(%error, "the service manager is not told");
+            tracing::warn!(%error, "cannot notify the service manager");
         }
     }
 }
 
-/// A line about what runs. `calls`: as many as there were when somebody last asked.
+/// Formats the status line. `calls` is the last known number of calls.
 pub(super) fn status(gateway: &Gateway, config: &Config, calls: Option<usize>) -> String {
     let (running, all) = (gateway.streams_running(), gateway.len());
     let mut parts = Vec::new();
@@ -104,10 +104,10 @@ pub(super) fn status(gateway: &Gateway, config: &Config, calls: Option<usize>) -
     match (&config.serving, calls) {
         (None, _) => {}
         (Some(_), Some(calls)) => parts.push(format!("{calls} calls")),
-        (Some(_), None) => parts.push("calls are taken".to_owned()),
+        (Some(_), None) => parts.push("calls are accepted".to_owned()),
     }
     parts.join(", ")
 }
 
-/// In the time after which the watchdog bites: two may come late.
+/// Feeds within the watchdog's time, so that two may be late.
 const FEEDS: u32 = 3;

@@ -8,30 +8,30 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use miette::{Context, IntoDiagnostic, miette};
 use tokio::sync::oneshot::error::TryRecvError;
 
-pub use self::args::{RunArgs, ServeArgs};
+pub(crate) use self::args::{RunArgs, ServeArgs};
 use self::manager::{Manager, status};
-use crate::cluster::Cluster;
-use crate::config::{Config, Machine};
-use crate::event::Event;
-use crate::gateway::{Gateway, Handled};
-use crate::logging::{self, LogFormat};
-use crate::pipeline::Elements;
-use crate::process;
-use crate::recording::{Recorder, RecordingState, recording_message};
-use crate::reload::Reloads;
-use crate::serve::{Beat, Server};
-use crate::watch::{View, Watch};
+use threadbare_cluster::Cluster;
+use threadbare_config::{Config, Machine, ThisMachine};
+use threadbare_process::logging::{self, LogFormat};
+use threadbare_process::usage;
+use threadbare_recording::{Recorder, RecordingState, recording_message};
+use threadbare_serve::{Beat, Server};
+use threadbare_streams::event::{self, HangUp};
+use threadbare_streams::gateway::{Gateway, Handled};
+use threadbare_streams::init_gstreamer;
+use threadbare_streams::pipeline::Elements;
+use threadbare_streams::reload::Reloads;
+use threadbare_watch::{View, Watch};
 
-/// What is run.
+/// The configuration to run.
 struct Job {
     config: Config,
-    /// Where the configuration is from; `None`: from arguments.
+    /// The configuration file; `None` if the configuration is from arguments.
     file: Option<PathBuf>,
     elements: Elements,
     log_format: LogFormat,
@@ -43,16 +43,12 @@ impl Job {
         logging::init(self.log_format, "info");
         init_gstreamer()?;
         if let Err(error) = threadbare_runtime::inspect::serve() {
-            tracing::warn!(%error, "`threadbare inspect` will not reach this process");
+            tracing::warn!(%error, "`threadbare inspect` cannot reach this process");
         }
         look_at_descriptors(&self.config);
         let contexts = self.config.contexts.count;
         let mut gateway = self.start_gateway()?;
-        let hang_up = match self.file.is_some() && !std::io::stdin().is_terminal() {
-            true => Event::Reload,
-            false => Event::Stop { cause: "SIGHUP" },
-        };
-        listen_to_signals(gateway.sender(), hang_up)?;
+        event::send_signals(gateway.sender(), self.hang_up())?;
         gateway.handle_pending();
         say_running(&gateway, contexts);
         let serving = self.config.serving.as_ref();
@@ -103,30 +99,40 @@ impl Job {
         drop(watch);
         let is_well = cluster.is_none_or(Cluster::end) && is_well;
         tracing::info!("stopped");
-        // Then a service manager begins anew.
-        Ok(match is_well {
-            true => ExitCode::SUCCESS,
-            false => ExitCode::FAILURE,
+        // A failure exit makes the service manager restart the process.
+        Ok(if is_well {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
         })
     }
 }
 
 impl Job {
-    /// With the streams of the file, unless a cluster says which ones are carried here.
+    /// The effect of SIGHUP. A terminal sends it when it closes.
+    fn hang_up(&self) -> HangUp {
+        if self.file.is_some() && !std::io::stdin().is_terminal() {
+            HangUp::Reload
+        } else {
+            HangUp::Stop
+        }
+    }
+
+    /// Starts the gateway with the streams of the file. In a cluster, it starts without streams.
     fn start_gateway(&self) -> miette::Result<Gateway> {
         let mut config = self.config.clone();
         let is_recorded = config.streams.iter().any(|spec| spec.record.is_some());
         if is_recorded && matches!(self.elements, Elements::Stock) {
-            return Err(miette!("--stock does not go with `record`"));
+            return Err(miette!("--stock cannot be combined with `record`"));
         }
         if config.cluster.is_some() {
             if matches!(self.elements, Elements::Stock) {
-                return Err(miette!("--stock does not go with [cluster]"));
+                return Err(miette!("--stock cannot be combined with [cluster]"));
             }
             config.streams.clear();
         }
         let mut gateway = Gateway::start(config, self.elements).into_diagnostic()?;
-        // Those of other nodes would find out too late.
+        // Other nodes would find mistakes too late.
         gateway.prepare(&self.config.streams).into_diagnostic()?;
         Ok(gateway)
     }
@@ -141,9 +147,9 @@ impl Job {
         Ok(watch)
     }
 
-    /// Feeds the watchdog, if the control thread works as this one does.
+    /// Feeds the watchdog if the control thread makes progress, too.
     fn feed(&self, manager: &mut Manager, gateway: &Gateway, server: Option<&mut Server>) {
-        let calls = match server.map(Server::pulse) {
+        let calls = match server.map(Server::liveness) {
             Some(Beat::None) => return manager.starve("control"),
             Some(Beat::Answered(calls)) => Some(calls),
             Some(Beat::Asked) | None => None,
@@ -152,17 +158,17 @@ impl Job {
     }
 }
 
-/// The webhook of alarms is told of recordings that are whole, or were cut off.
+/// Forwards events of complete and cut-off recordings to the webhook of the alarms.
 fn watch_recordings(recorder: &Recorder, view: &View) {
     let view = view.clone();
-    recorder.set_teller(move |entry| {
+    recorder.set_observer(move |entry| {
         if entry.state != RecordingState::Running {
             view.tell_webhook(entry.name(), &recording_message(entry));
         }
     });
 }
 
-/// Other nodes take what this one carries, one after the other.
+/// Hands this node's streams to other nodes, some at a time.
 fn give_away(gateway: &mut Gateway, cluster: &Cluster) {
     let mut left = cluster.leave();
     let end = Instant::now() + LEAVE_LIMIT;
@@ -177,7 +183,7 @@ fn give_away(gateway: &mut Gateway, cluster: &Cluster) {
         }
     }
     let streams = gateway.len();
-    tracing::warn!(streams, "not all streams could be given away in time");
+    tracing::warn!(streams, "not all streams could be handed over in time");
 }
 
 fn stop(gateway: Gateway) {
@@ -193,10 +199,7 @@ fn stop(gateway: Gateway) {
 fn say_running(gateway: &Gateway, contexts: u32) {
     match (gateway.streams_running(), gateway.len()) {
         (_, 0) => {}
-        (0, all) => tracing::error!(
-            streams = all,
-            "no stream could be started; they are tried again"
-        ),
+        (0, all) => tracing::error!(streams = all, "no stream could be started; retrying"),
         (running, all) if running < all => {
             let failed = all - running;
             tracing::warn!(streams = running, failed, contexts, "running");
@@ -205,14 +208,22 @@ fn say_running(gateway: &Gateway, contexts: u32) {
     }
 }
 
+/// The machine that this process runs on, with its GStreamer.
+fn this_machine() -> ThisMachine {
+    let check_pipeline = |text: &str| {
+        threadbare_streams::description::check(text).map_err(|error| error.to_string())
+    };
+    ThisMachine { check_pipeline }
+}
+
 /// Reads and checks a configuration file.
-pub fn read_config(path: &Path) -> miette::Result<Config> {
+pub(crate) fn read_config(path: &Path) -> miette::Result<Config> {
     let text = read_text(path)?;
     Ok(Config::from_toml(&path.display().to_string(), &text)?)
 }
 
 /// Reads and checks a configuration file, also for this machine.
-pub fn read_config_for(path: &Path, machine: &dyn Machine) -> miette::Result<Config> {
+pub(crate) fn read_config_for(path: &Path, machine: &dyn Machine) -> miette::Result<Config> {
     let text = read_text(path)?;
     Ok(Config::from_toml_for(
         &path.display().to_string(),
@@ -227,64 +238,8 @@ fn read_text(path: &Path) -> miette::Result<String> {
         .wrap_err_with(|| format!("cannot read the configuration {}", path.display()))
 }
 
-/// Initialises GStreamer with its log in ours, and registers the built-in elements. Here: there is none.
-#[cfg(not(feature = "gstreamer"))]
-pub fn init_gstreamer() -> miette::Result<()> {
-    Ok(())
-}
-
-/// Initialises GStreamer with its log in ours, and registers the built-in elements.
-#[cfg(feature = "gstreamer")]
-pub fn init_gstreamer() -> miette::Result<()> {
-    gst::init()
-        .into_diagnostic()
-        .wrap_err("GStreamer does not start")?;
-    logging::bridge_gstreamer();
-    gstthreadbare::plugin_register_static()
-        .into_diagnostic()
-        .wrap_err("Threadbare's elements cannot be registered")
-}
-
-/// Sends [`Event::Stop`] on SIGTERM, SIGINT or SIGHUP, and [`Event::Report`] on SIGUSR1.
-///
-/// # Errors
-/// The process cannot listen for signals.
-pub fn stop_on_signals(events: Sender<Event>) -> miette::Result<()> {
-    listen_to_signals(events, Event::Stop { cause: "SIGHUP" })
-}
-
-/// Sends [`Event::Stop`] on SIGTERM and SIGINT, [`Event::Report`] on SIGUSR1, and `hang_up` on SIGHUP: a closed terminal, or a service manager
-/// that has the configuration read again.
-fn listen_to_signals(events: Sender<Event>, hang_up: Event) -> miette::Result<()> {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
-    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])
-        .into_diagnostic()
-        .wrap_err("cannot listen for signals")?;
-    std::thread::Builder::new()
-        .name("signals".to_owned())
-        .spawn(move || {
-            for signal in signals.forever() {
-                let event = match signal {
-                    SIGUSR1 => Event::Report,
-                    SIGINT => Event::Stop { cause: "SIGINT" },
-                    SIGHUP => match &hang_up {
-                        Event::Stop { cause } => Event::Stop { cause },
-                        _ => Event::Reload,
-                    },
-                    _ => Event::Stop { cause: "SIGTERM" },
-                };
-                if events.send(event).is_err() {
-                    return;
-                }
-            }
-        })
-        .into_diagnostic()
-        .wrap_err("cannot start the thread for signals")?;
-    Ok(())
-}
-
 fn look_at_descriptors(config: &Config) {
-    let Some(limit) = process::raise_descriptor_limit() else {
+    let Some(limit) = usage::raise_descriptor_limit() else {
         return;
     };
     let (needed, calls) = descriptors_needed(config);
@@ -305,7 +260,7 @@ fn look_at_descriptors(config: &Config) {
     }
 }
 
-/// Open files: of the streams and the process itself, and of as many calls as there may be.
+/// Returns the open files that streams and process need, and those of the maximum number of calls.
 pub(crate) fn descriptors_needed(config: &Config) -> (u64, u64) {
     let streams = (config.streams.len() * DESCRIPTORS_PER_STREAM + DESCRIPTORS_SPARE) as u64;
     let calls = config.serving.as_ref().map_or(0, |serving| {
@@ -314,18 +269,18 @@ pub(crate) fn descriptors_needed(config: &Config) -> (u64, u64) {
     (streams, calls)
 }
 
-/// Some streams at a time, half a second each: about 4000.
+/// Limit for handing streams over: at some streams at a time, half a second each, about 4000 streams.
 const LEAVE_LIMIT: Duration = Duration::from_secs(60);
 const LEAVE_LOOK: Duration = Duration::from_millis(20);
 
 /// Longest time for streams to send their received packets after a stop request.
 const DRAIN_LIMIT: Duration = Duration::from_secs(2);
 
-/// Sockets for RTP and RTCP; a stream that is sent on unchanged has a pair on each side.
+/// Sockets for RTP and RTCP; a stream that is forwarded unchanged has a pair on each side.
 const DESCRIPTORS_PER_STREAM: usize = 4;
 
-/// Two legs with a port for RTP and one for RTCP.
+/// Two legs, each with a port for RTP and one for RTCP.
 const DESCRIPTORS_PER_CALL: u64 = 4;
 
-/// For standard streams, epoll, libraries.
+/// Descriptors for standard streams, epoll and libraries.
 const DESCRIPTORS_SPARE: usize = 64;

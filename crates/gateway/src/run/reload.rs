@@ -1,19 +1,19 @@
-//! A configuration that is read again while it runs: what has changed is applied, and nothing else is touched.
+//! Reloads a configuration in a running process: changes are applied, and all else continues untouched.
 
 use std::collections::HashMap;
 use std::path::Path;
 
-use super::{Job, read_config_for};
-use crate::cluster::Cluster;
-use crate::config::{Config, ConfigError, HttpSpec, Problem, Serving, StreamSpec, ThisMachine};
-use crate::gateway::{Changed, Gateway};
-use crate::pipeline::Elements;
-use crate::reload::{NotReloaded, Reloaded};
-use crate::serve::Server;
-use crate::watch::View;
+use super::{Job, read_config_for, this_machine};
+use threadbare_cluster::Cluster;
+use threadbare_config::{Config, ConfigError, HttpSpec, Problem, Serving, StreamSpec};
+use threadbare_serve::Server;
+use threadbare_streams::gateway::{Changed, Gateway};
+use threadbare_streams::pipeline::Elements;
+use threadbare_streams::reload::{NotReloaded, Reloaded};
+use threadbare_watch::View;
 
 impl Job {
-    /// Reads the file again. One that has mistakes, or changes what cannot be changed in a running process, changes nothing.
+    /// Reads the file again. A file with mistakes, or with changes that need a restart, changes nothing.
     pub(super) fn reload(
         &mut self,
         gateway: &mut Gateway,
@@ -33,9 +33,11 @@ impl Job {
                 removed = changed.streams_removed,
                 restarted = changed.streams_restarted,
                 calls = changed.calls_changed,
-                "read again"
+                "reloaded"
             ),
-            Err(refused) => tracing::error!(%file, reason = %refused, "nothing is changed"),
+            Err(refused) => {
+                tracing::error!(%file, reason = %refused, "not reloaded: nothing is changed")
+            }
         }
         done
     }
@@ -48,7 +50,7 @@ impl Job {
         cluster: Option<&Cluster>,
         view: &View,
     ) -> Result<Reloaded, NotReloaded> {
-        let config = read_config_for(path, &ThisMachine).map_err(mistakes)?;
+        let config = read_config_for(path, &this_machine()).map_err(mistakes)?;
         let mut fixed = fixed(&self.config, &config);
         if matches!(self.elements, Elements::Stock) && self.config.streams != config.streams {
             fixed.push("[[stream]]: streams of --stock stay as they began".to_owned());
@@ -58,7 +60,7 @@ impl Job {
         }
         let failed = |error: &dyn std::fmt::Display| NotReloaded::Failed(error.to_string());
         let calls_changed = self.config.serving != config.serving;
-        // What may fail comes first: then nothing is changed.
+        // Steps that may fail come first, so that a failure changes nothing.
         gateway
             .prepare(&config.streams)
             .map_err(|error| failed(&error))?;
@@ -74,7 +76,7 @@ impl Job {
             }
             server.reopen_records();
         }
-        // The cluster says what of it is carried here.
+        // In a cluster, the cluster decides which streams run here.
         let changed = match cluster {
             None => gateway.reload(config.streams.clone(), config.restart),
             Some(cluster) => {
@@ -93,7 +95,7 @@ impl Job {
     }
 }
 
-/// What has changed for all nodes of a cluster.
+/// The changes to declare for all nodes of a cluster.
 fn declared(before: &[StreamSpec], after: &[StreamSpec]) -> Changed {
     fn by_name(streams: &[StreamSpec]) -> HashMap<&str, &StreamSpec> {
         streams.iter().map(|spec| (&*spec.name, spec)).collect()
@@ -109,7 +111,7 @@ fn declared(before: &[StreamSpec], after: &[StreamSpec]) -> Changed {
     }
 }
 
-/// Each with its line; without one, if the file cannot be read.
+/// Lists the mistakes, each with its line, or the reason why the file is unreadable.
 fn mistakes(report: miette::Report) -> NotReloaded {
     let Some(error) = report.downcast_ref::<ConfigError>() else {
         return NotReloaded::Mistakes(vec![format!("{report:#}")]);
@@ -122,13 +124,15 @@ fn mistakes(report: miette::Report) -> NotReloaded {
     NotReloaded::Mistakes(error.problems.iter().map(problem).collect())
 }
 
-/// What differs, and cannot be changed in a running process: each with both values.
+/// Lists the changes that need a restart, each with both values.
 fn fixed(before: &Config, after: &Config) -> Vec<String> {
     let mut fixed = Vec::new();
     let mut differs = |key: &str, before: &dyn ToString, after: &dyn ToString| {
         let (before, after) = (before.to_string(), after.to_string());
         if before != after {
-            fixed.push(format!("{key}: {before} runs, {after} is written"));
+            fixed.push(format!(
+                "{key}: running with {before}, the file has {after}"
+            ));
         }
     };
     let (old, new) = (&before.contexts, &after.contexts);

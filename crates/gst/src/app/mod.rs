@@ -1,4 +1,4 @@
-//! `ts-appsrc` and `ts-appsink`: an application's own data in and out of shared threads.
+//! `ts-appsrc` and `ts-appsink` move an application's own data into and out of shared threads.
 
 mod sink;
 mod source;

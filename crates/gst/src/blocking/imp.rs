@@ -1,11 +1,11 @@
 //! Pads and states of `ts-blocking-adapter`.
 //!
-//! Upstream pushes into a queue, as into ts-queue, and never waits in place on a context's thread. An ordinary pad task
-//! empties the queue and may be held up downstream without limit.
+//! Upstream pushes into a queue, as with ts-queue, and never blocks a context's thread. An ordinary pad task empties the queue,
+//! and downstream may block it without limit.
 //!
 //! | field | thread |
 //! |---|---|
-//! | `end` | any; items are taken out by the pad's task |
+//! | `end` | any thread; only the pad's task takes items |
 
 use std::sync::Mutex;
 
@@ -27,7 +27,7 @@ pub struct BlockingAdapter {
     sink_pad: gst::Pad,
 }
 
-/// Enough for what a source on a throttled context pushes in a slice, and little delay.
+/// Enough for the buffers that a source on a throttled context pushes in a slice, at little delay.
 const WAITING_BUFFERS_MAX: u32 = 16;
 
 impl BlockingAdapter {
@@ -181,7 +181,7 @@ impl ElementImpl for BlockingAdapter {
     crate::kit::element_class!(
         "Adapter to blocking elements",
         "Generic",
-        "Gives elements that may block a thread of their own";
+        "Gives blocking elements their own thread";
         "sink": Sink Always gst::Caps::new_any(),
         "src": Src Always gst::Caps::new_any()
     );
@@ -191,7 +191,7 @@ impl ElementImpl for BlockingAdapter {
         transition: gst::StateChange,
     ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
         if transition == gst::StateChange::PausedToReady {
-            // Threads that wait to push come back before the pads are deactivated.
+            // Threads blocked in a push return before the pads are deactivated.
             self.end.items.stop();
         }
         self.parent_change_state(transition)

@@ -1,4 +1,4 @@
-//! `ts-blocking-adapter`: a thread of its own for a downstream that blocks.
+//! `ts-blocking-adapter`: a separate thread for a downstream that blocks.
 
 mod imp;
 
@@ -6,7 +6,7 @@ use gst::glib;
 use gst::prelude::*;
 
 glib::wrapper! {
-    /// Lets shared threads push into what may block.
+    /// Lets shared threads push into elements that may block.
     pub struct BlockingAdapter(ObjectSubclass<imp::BlockingAdapter>) @extends gst::Element, gst::Object;
 }
 

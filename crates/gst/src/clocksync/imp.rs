@@ -21,19 +21,19 @@ pub struct ClockSync {
     #[property(name = "ts-offset", nick = "Timestamp offset", blurb = "Offset added to the time of each buffer, ns; negative: earlier", type = i64, get = |s: &Self| s.shared.offset_ns.load(Relaxed), set = |s: &Self, v| s.change(|shared| shared.offset_ns.store(v, Relaxed)), default = 0)]
     #[property(name = "sync-to-first", nick = "Sync to first", blurb = "Set ts-offset so that the first buffer after PAUSED or a flush passes at once", type = bool, get = |s: &Self| s.shared.to_first.load(Relaxed), set = |s: &Self, v| s.change(|shared| shared.to_first.store(v, Relaxed)), default = false)]
     shared: Arc<Shared>,
-    /// Always that of the branch.
+    /// Always the context of the branch.
     context: Mutex<ContextSettings>,
     stats: Mutex<StatsProperty>,
     sink_pad: gst::Pad,
     crossing: Crossing<ClockReader>,
 }
 
-/// Buffers that wait behind the held one, before the source has to wait: a source on a throttled context pushes
+/// Maximum number of buffers queued behind the held one before the source has to wait. A source on a throttled context pushes
 /// several in a slice.
 const WAITING_BUFFERS_MAX: u32 = 64;
 
 impl ClockSync {
-    /// What is held is looked at again.
+    /// Changes a setting and checks the held item again.
     fn change(&self, change: impl FnOnce(&Shared)) {
         change(&self.shared);
         self.crossing.driver().with_producer(|_, cx| cx.wake_self());
@@ -42,7 +42,7 @@ impl ClockSync {
     fn play(&self, time: Option<RunningTime>) {
         self.shared.is_playing.store(time.is_some(), Relaxed);
         self.crossing.start(time.unwrap_or_default());
-        // It may have been producing before.
+        // The source may have produced data before.
         self.change(|_| ());
     }
 }
@@ -148,7 +148,7 @@ impl ElementImpl for ClockSync {
             gst::StateChange::PausedToPlaying => {
                 self.play(Some(RunningTime::of(&*self.obj())));
             }
-            // In PAUSED it lets nothing with a time pass: sinks behind it do not preroll.
+            // In PAUSED, it holds everything that has a time: sinks after it do not preroll.
             gst::StateChange::ReadyToPaused | gst::StateChange::PlayingToPaused
                 if self.shared.sync.load(Relaxed) =>
             {

@@ -1,7 +1,7 @@
 //! `ts-clocksync`: synchronises buffers to the clock without a waiting thread.
 //!
 //! - `imp`: properties, pads, states.
-//! - `reader`: holds early buffers, on the branch's thread.
+//! - `reader`: holds early buffers on the branch's thread.
 
 mod imp;
 mod reader;

@@ -1,4 +1,4 @@
-//! The downstream side of `ts-clocksync`: holds one thing until its time, on the thread of the branch.
+//! The downstream side of `ts-clocksync`: holds one item until its time, on the branch's thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
@@ -11,15 +11,15 @@ use crate::kit::queue::{Item, Queue, fail_or_report};
 use crate::kit::source::{Produced, Producer};
 use crate::kit::time::{ProducerTimer, RunningTime};
 
-/// What the element changes while it runs.
+/// State that the element changes while it runs.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) sync: AtomicBool,
     pub(super) offset_ns: AtomicI64,
     pub(super) to_first: AtomicBool,
-    /// Until then everything that has a time is held, if it is held at all.
+    /// While this is false, everything with a time is held.
     pub(super) is_playing: AtomicBool,
-    /// How late things may arrive here at best, as upstream says.
+    /// Upstream's minimum latency.
     pub(super) upstream_ns: AtomicU64,
 }
 
@@ -35,7 +35,7 @@ impl Default for Shared {
     }
 }
 
-pub(crate) struct ClockReader {
+pub struct ClockReader {
     items: Queue,
     shared: Arc<Shared>,
     held: Option<Item>,
@@ -59,7 +59,7 @@ impl ClockReader {
         }
     }
 
-    /// Running time of an item, if it has one: a buffer's, that of a list's first, a gap's.
+    /// Running time of an item, if it has one: that of a buffer, of a list's first buffer, or of a gap.
     fn running_ns(&self, item: &Item) -> Option<i64> {
         let time = match item {
             Item::Buffer(buffer) => buffer.pts().or(buffer.dts()),
@@ -73,7 +73,7 @@ impl ClockReader {
         i64::try_from(running.nseconds()).ok()
     }
 
-    /// How long `item` has to be held: `Err`. `Ok`: it may go.
+    /// Returns `Err` with the wait if `item` must be held; `Ok` if it may pass.
     fn must_wait(&mut self, cx: &Cx<'_>, item: &Item) -> Result<(), Wait> {
         if !self.shared.sync.load(Relaxed) {
             return Ok(());
@@ -84,7 +84,7 @@ impl ClockReader {
         if !self.shared.is_playing.load(Relaxed) {
             return Err(Wait::ForPlaying);
         }
-        // Without a clock there is nothing to wait for.
+        // Without a clock, nothing is held.
         let Some(now_ns) = self.timer.time().signed_at(cx.now_ns()) else {
             return Ok(());
         };

@@ -39,7 +39,7 @@ macro_rules! sink_element {
             #[derive(Properties)]
             #[properties(wrapper_type = Element)]
             pub struct Imp {
-                #[property(name = $property, nick = "Name", blurb = "Name of the connection, as the source in the other pipeline has it", type = String, get = |s: &Self| s.end.name(), set = |s: &Self, v| s.end.set_name(v), default = "")]
+                #[property(name = $property, nick = "Name", blurb = "Name of the connection; the source in the other pipeline has the same", type = String, get = |s: &Self| s.end.name(), set = |s: &Self, v| s.end.set_name(v), default = "")]
                 end: SinkEnd,
             }
 
@@ -60,7 +60,7 @@ macro_rules! sink_element {
     };
 }
 
-/// The class of a source element, alike.
+/// The class of a source element, with the same arguments.
 macro_rules! source_element {
     ($module:ident, $class:literal, $kind:ident, $property:literal, $long:literal, $description:literal) => {
         mod $module {
@@ -83,7 +83,7 @@ macro_rules! source_element {
             #[derive(Properties)]
             #[properties(wrapper_type = Element)]
             pub struct Imp {
-                #[property(name = $property, nick = "Name", blurb = "Name of the connection, as the sink has it", type = String, get = |s: &Self| s.end.name(), set = |s: &Self, v| s.end.set_name(v), default = "")]
+                #[property(name = $property, nick = "Name", blurb = "Name of the connection; the sink in the other pipeline has the same", type = String, get = |s: &Self| s.end.name(), set = |s: &Self, v| s.end.set_name(v), default = "")]
                 end: SourceEnd,
                 src_pad: gst::Pad,
             }
@@ -109,7 +109,7 @@ macro_rules! source_element {
                     &self.src_pad
                 }
 
-                // What comes from downstream concerns what is upstream of the sink.
+                // Events from downstream are for the elements upstream of the sink.
                 fn handle_upstream_event(&self, event: gst::Event) -> Result<bool, gst::Event> {
                     Ok(self.end.event(event))
                 }

@@ -1,15 +1,15 @@
 //! Named links from one pipeline to others: the inside of proxies and inter pairs.
 //!
-//! A hub has one sink end and one outlet (a proxy) or any number of them (inter). The ends come and go in any order: an
-//! outlet exists while its source element is active, and begins with the sink pad's sticky events. Behind it is an
-//! ordinary [`Queue`], so that back-pressure reaches the pushing thread without blocking a context.
+//! A hub has one sink end and one outlet (a proxy) or any number of them (inter). The ends come and go in any order: an outlet
+//! exists while its source element is active, and starts with the sink pad's sticky events. After the outlet is an ordinary
+//! [`Queue`], so that back-pressure reaches the pushing thread without blocking a context.
 //!
-//! | field | who |
+//! | field | thread |
 //! |---|---|
-//! | `state` | any thread, under its lock; never across a push, a query or a wait |
-//! | an outlet's `items` | both ends; see `kit::queue` |
+//! | `state` | any thread, under its lock; never held across a push, a query or a wait |
+//! | an outlet's `items` | writer and reader; see `kit::queue` |
 //!
-//! A proxy's sink waits for room in its outlet. An inter sink waits for nobody: a listener that is full loses data.
+//! A proxy's sink waits for room in its outlet. An inter sink never waits: a full listener loses data.
 
 mod elements;
 mod sink;
@@ -35,7 +35,7 @@ pub(crate) use elements::register;
 /// The allowed number of outlets, and the behaviour without one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
-    /// One; a push waits for it.
+    /// One outlet; a push waits for it.
     Proxy,
     /// Any number; without one, data is dropped, like live data without a listener.
     Inter,
@@ -54,11 +54,11 @@ impl Kind {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum JoinError {
     #[error(
-        "{}='{name}' has a sink already: each name is for one sink; choose another, or stop that one first", kind.property()
+        "{}='{name}' has a sink already: each name is for one sink; choose another name, or stop that sink first", kind.property()
     )]
     SinkTaken { kind: Kind, name: String },
     #[error(
-        "{}='{name}' has a source already: a proxy has one; choose another name, or use ts-intersink and ts-intersrc, which are one to many", kind.property()
+        "{}='{name}' has a source already: a proxy has one source; choose another name, or use ts-intersink and ts-intersrc for several sources", kind.property()
     )]
     SourceTaken { kind: Kind, name: String },
 }
@@ -69,7 +69,7 @@ impl From<JoinError> for gst::ErrorMessage {
     }
 }
 
-/// A named link. Lives as long as one of its ends.
+/// A named link. It lives as long as one of its ends.
 pub(crate) struct Hub {
     kind: Kind,
     state: Monitor<State>,
@@ -78,17 +78,17 @@ pub(crate) struct Hub {
 struct State {
     /// The element with this name; cleared with READY.
     sink: Option<glib::WeakRef<gst::Pad>>,
-    /// The sink accepts data.
+    /// Whether the sink accepts data.
     is_open: bool,
     has_source: bool,
-    /// Replaced, never changed, so that a push holds a list without allocating.
+    /// Replaced, never changed, so that a push can keep a list without allocating.
     outlets: Arc<[Arc<Outlet>]>,
     /// The stream's sticky events, for later sources. The sink pad stores an event only after handling it, too late for
     /// a source that joins in between.
     sticky: Vec<gst::Event>,
-    /// Items from a context thread that waits for an outlet: one input's output.
+    /// Items of a context thread that waits for an outlet: the output of one input.
     held: VecDeque<Item>,
-    /// How often the sink's pad was unlinked.
+    /// Number of times that the sink's pad was unlinked.
     unlinks: u64,
     dropped: u64,
 }
@@ -96,7 +96,7 @@ struct State {
 /// A source's end.
 pub(crate) type Outlet = QueueEnd<Driver<StoppingReader>>;
 
-/// An outlet came, or the sink has stopped.
+/// An outlet was added, or the sink has stopped.
 const OUTLETS: Topics = Topics::of(0);
 
 type Hubs = HashMap<(Kind, String), Weak<Hub>>;
@@ -171,7 +171,7 @@ impl Hub {
         self.state().has_source = false;
     }
 
-    /// The sink starts or stops accepting data. Stopping releases waiting threads.
+    /// Starts or stops accepting data. Stopping releases waiting threads.
     fn open(&self, is_open: bool) {
         let discarded = {
             let mut state = self.state();
@@ -182,9 +182,9 @@ impl Hub {
                 std::mem::take(&mut state.sticky),
             )
         };
-        // Not under the lock: who owns a buffer's memory may call the sink.
+        // Not under the lock: the owner of a buffer's memory may call the sink.
         drop(discarded);
-        // A thread that waits for room in a stalled outlet is released by its queue.
+        // Its queue releases a thread that waits for room in a stalled outlet.
         for outlet in self.outlets().iter() {
             outlet.items.shut(!is_open);
         }
@@ -206,7 +206,7 @@ impl Hub {
         for event in &state.sticky {
             let _ = outlet.items.push_event(event.clone());
         }
-        // Above its limits by the held items: one input's output.
+        // The held items, the output of one input, may exceed its limits.
         for item in std::mem::take(&mut state.held) {
             let _ = match item {
                 Item::Event(event) => outlet.items.push_event(event).map_err(Into::into),
@@ -217,7 +217,7 @@ impl Hub {
         state.wake(OUTLETS);
     }
 
-    /// The sink's pad was unlinked: its pusher waits no longer.
+    /// The sink's pad was unlinked: its pusher must not wait any longer.
     fn unlink(&self) {
         let mut state = self.state();
         state.unlinks += 1;
@@ -228,7 +228,7 @@ impl Hub {
         }
     }
 
-    /// The source is no longer active.
+    /// Removes the outlet of a source that has become inactive.
     fn remove(&self, outlet: &Arc<Outlet>) {
         let mut state = self.state();
         let others = state.outlets.iter().filter(|o| !Arc::ptr_eq(o, outlet));
@@ -238,13 +238,13 @@ impl Hub {
         outlet.items.stop();
     }
 
-    /// Takes a buffer or list.
+    /// Pushes a buffer or list.
     fn push(self: &Arc<Self>, pad: &gst::Pad, item: Item) -> Result<(), gst::FlowError> {
         loop {
             let outlets = self.outlets();
             match (&*outlets, self.kind) {
                 ([only], Kind::Proxy) => match only.items.push(Some(pad), item) {
-                    // The sink has stopped meanwhile, and its held items are gone.
+                    // The sink has stopped since then, and its held items are dropped.
                     Err(gst::FlowError::Flushing) if self.is_gone(only) => {
                         self.state().dropped += 1;
                         return Ok(());
@@ -262,13 +262,13 @@ impl Hub {
     }
 
     fn push_to_all(&self, outlets: &[Arc<Outlet>], item: Item) -> Result<(), gst::FlowError> {
-        // An outlet that fails or is full does not concern the others, nor the sink.
+        // An outlet that fails or is full affects neither the others nor the sink.
         let mut is_taken = false;
         if let Some((last, others)) = outlets.split_last() {
             for outlet in others {
                 is_taken |= outlet.items.push_or_drop(item.clone()).is_ok();
             }
-            // Not a clone, so that a single listener may write into it.
+            // Not a clone, so that a single listener can write into it.
             is_taken |= last.items.push_or_drop(item).is_ok();
         }
         if !is_taken {
@@ -286,7 +286,7 @@ impl Hub {
         state.is_open && !state.outlets.iter().any(|o| Arc::ptr_eq(o, outlet))
     }
 
-    /// Waits for a source. `true`: the item is kept for it, and the pushing source waits instead.
+    /// Waits for a source. Returns `true` if the item is held for it, and the pushing source waits instead.
     fn wait_for_outlet(
         self: &Arc<Self>,
         pad: &gst::Pad,
@@ -322,14 +322,14 @@ impl Hub {
         Ok(is_held)
     }
 
-    /// Takes a serialized event.
+    /// Pushes a serialized event.
     fn push_event(&self, event: &gst::Event) -> Result<(), Refusal<gst::FlowError>> {
         let outlets = {
             let mut state = self.state();
             if event.is_sticky() {
                 state.remember(event);
             } else if !state.held.is_empty() {
-                // Behind the items that wait for a source.
+                // After the items that wait for a source.
                 state.held.push_back(Item::Event(event.clone()));
             }
             state.outlets.clone()

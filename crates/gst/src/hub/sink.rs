@@ -71,7 +71,7 @@ impl SinkEnd {
 
     fn event(&self, element: &gst::Element, event: gst::Event) -> bool {
         let Some(hub) = self.hub() else { return false };
-        // The other side runs elsewhere.
+        // The other side runs on another context.
         let event = &Place::unannounced(event);
         match event.view() {
             gst::EventView::FlushStart(_) | gst::EventView::FlushStop(_) => {
@@ -204,7 +204,7 @@ where
     match transition {
         gst::StateChange::NullToReady => or_post(imp, end.join())?,
         gst::StateChange::ReadyToPaused => end.open(true),
-        // Before the pad is deactivated, which waits for a pusher that waits here.
+        // Before the pad is deactivated, because that waits for a pusher that waits here.
         gst::StateChange::PausedToReady => end.open(false),
         _ => {}
     }

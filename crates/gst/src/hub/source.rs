@@ -90,10 +90,10 @@ impl SourceEnd {
         self.outlet.reader.remove();
     }
 
-    /// An upstream event continues behind the sink.
+    /// Sends an upstream event on from the sink.
     pub(super) fn event(&self, event: gst::Event) -> bool {
         self.outlet.notice_upstream(&event);
-        // This pipeline's latency is not the other's.
+        // This pipeline's latency differs from the other's.
         if event.type_() == gst::EventType::Latency {
             return true;
         }
@@ -152,7 +152,7 @@ impl SourceEnd {
     }
 }
 
-/// Pushes the queue's items. The source's own stop is no failure: the other end survives it.
+/// Pushes the queue's items. Stopping this source is not a failure: the other end survives it.
 pub struct StoppingReader {
     reader: QueueReader,
     element: glib::WeakRef<gst::Element>,
@@ -172,7 +172,7 @@ impl Producer for StoppingReader {
     }
 
     fn set_time(&mut self, time: RunningTime) {
-        // It plays again: there was no stop.
+        // It plays again, so it was not a stop.
         if time.has_clock()
             && let Some(error) = self.doubtful.take()
         {
@@ -212,7 +212,7 @@ impl Producer for StoppingReader {
     }
 }
 
-/// Whether an element leaves PLAYING, or has left. On the way up nothing stops: the task starts before the state is
+/// Whether an element leaves PLAYING, or has left it. While the state rises, nothing stops: the task starts before the state is
 /// PLAYING.
 fn is_leaving(current: gst::State, pending: gst::State) -> bool {
     match pending {

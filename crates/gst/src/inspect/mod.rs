@@ -1,13 +1,14 @@
-//! The contexts of this process: load, lateness of slices, the elements that live there, and the elements that held them up.
+//! The contexts of this process: load, lateness of slices, the elements on them, and the elements that blocked them.
 //!
 //! [`contexts_json`] is for this process, [`serve`] for others (`threadbare inspect contexts`). The tracer
-//! (`GST_TRACERS=ts-contexts`) starts [`serve`] in any GStreamer program. Without the tracer a hold names the branch's source; with the
-//! tracer, the element.
+//! (`GST_TRACERS=ts-contexts`) starts [`serve`] in any GStreamer program. Without the tracer, a block is attributed to the
+//! branch's source; with it, to the element.
 
 mod tracer;
 
 use gst::glib;
 use gst::prelude::*;
+use threadbare_base::NS_PER_MS;
 pub use threadbare_runtime::inspect::{ServeError, contexts_json, serve, socket_path};
 
 pub(crate) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolError> {
@@ -23,6 +24,5 @@ pub(crate) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolErr
     gst::Tracer::register(plugin, TRACER, tracer::Tracer::static_type())
 }
 
-/// Not the plugin's name: `gst-inspect-1.0 threadbare` would show the tracer in its place.
+/// Differs from the plugin's name: otherwise `gst-inspect-1.0 threadbare` would show the tracer.
 const TRACER: &str = "ts-contexts";
-const NS_PER_MS: u64 = 1_000_000;

@@ -1,7 +1,7 @@
-//! The tracer `ts-contexts`: which element of a branch holds up a context.
+//! The tracer `ts-contexts`: finds the element of a branch that blocks a context.
 //!
-//! On a context's thread each push is timed from its beginning to its end; the time of the pushes within it is taken off.
-//! What is left is the time of the element that was pushed into. Threads that are not a context's are not looked at.
+//! On a context's thread, each push is timed from start to end, less the time of the pushes within it. The rest is the time of
+//! the element that was pushed into. Other threads are not traced.
 
 use std::cell::RefCell;
 
@@ -20,7 +20,7 @@ pub(crate) struct Imp;
 /// A push that is under way.
 struct Push {
     began_ns: u64,
-    /// Of the pushes within it.
+    /// Time of the pushes within it.
     inner_ns: u64,
 }
 
@@ -28,7 +28,7 @@ thread_local! {
     static PUSHES: RefCell<Vec<Push>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A tracer's own time stamps count from the start of the process; everything else here is in CLOCK_MONOTONIC.
+/// A tracer's time stamps count from the start of the process; all other times here are in CLOCK_MONOTONIC.
 fn begin() {
     if threadbare_runtime::current_shard_id().is_some() {
         PUSHES.with_borrow_mut(|pushes| {

@@ -54,10 +54,10 @@ impl ObjectSubclass for Queue {
     fn with_class(klass: &Self::Class) -> Self {
         let sink_pad = crossing::sink_pad::<Queue>(&crate::kit::template(klass, "sink"));
         let src_pad = crossing::src_pad::<Queue>(&crate::kit::template(klass, "src"));
-        // The element does not exist yet: it is known through its pad once a notice is due.
+        // The element does not exist yet; its pad leads to it once a notice is due.
         let pad = src_pad.clone();
         let items = Items::new(move |notice| {
-            // With a steady stream it is empty and running with each buffer; mostly nobody listens.
+            // With a steady stream, the queue is empty and running for each buffer, and usually no handler is connected.
             if let Some(element) = pad.parent_element() {
                 emit_if_heard(&element, SIGNALS[notice as usize], &[]);
             }
@@ -109,7 +109,7 @@ impl ElementImpl for Queue {
     ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
         match transition {
             gst::StateChange::ReadyToPaused => {
-                // Sinks behind it have to preroll.
+                // Sinks downstream have to preroll.
                 self.crossing.start(RunningTime::default());
                 let opened = self.crossing.open(self.obj().upcast_ref(), &self.context);
                 crate::kit::or_post(self, opened)?;

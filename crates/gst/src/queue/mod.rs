@@ -6,7 +6,7 @@ use gst::glib;
 use gst::prelude::*;
 
 glib::wrapper! {
-    /// Decouples what is before it from what is after it, without a thread of its own.
+    /// Decouples its upstream from its downstream without its own thread.
     pub struct Queue(ObjectSubclass<imp::Queue>) @extends gst::Element, gst::Object;
 }
 

@@ -8,9 +8,9 @@ use crate::kit::resolve::numeric;
 
 /// The list, in the order of its additions.
 ///
-/// The stock element counts how often a destination was added. `send-duplicates` decides whether each addition sends a
-/// packet of its own; each wants a removal of its own. Programs written for thread-sharing sinks without that property add a
-/// destination again and expect it to be there once. So the count applies from the moment in which the property is set.
+/// The stock element counts how often a destination was added. `send-duplicates` decides whether each addition sends another
+/// packet; each addition needs its own removal. Programs written for thread-sharing sinks without that property add a destination
+/// again and expect it once. So the count applies as soon as the property is set.
 #[derive(Debug, Default)]
 pub(super) struct Clients {
     list: Vec<Client>,
@@ -18,26 +18,26 @@ pub(super) struct Clients {
     next_id: u64,
 }
 
-/// One destination. Laid out by hand: the fields of each packet come first.
+/// One destination. The layout is fixed: fields used for each packet come first.
 #[derive(Debug, Clone)]
 #[repr(C)]
 pub(super) struct Client {
     pub(super) raw: RawAddr,
-    /// How often it was added.
+    /// Number of times it was added.
     uses: u32,
     pub(super) is_ipv4: bool,
-    /// Whether the host has an address. Without one, nothing is sent.
+    /// Whether the host's address is known. Until then, nothing is sent.
     pub(super) is_resolved: bool,
     pub(super) packets: u64,
     pub(super) bytes: u64,
     pub(super) errors: Errors,
     pub(super) address: Option<SocketAddr>,
-    /// As the user wrote it.
+    /// The host as configured.
     pub(super) host: String,
     pub(super) port: u16,
-    /// Names this entry, even after another one of the same host.
+    /// Identifies this entry, even after another one with the same host.
     pub(super) id: u64,
-    /// When it was added, ns since the epoch.
+    /// Time of the addition, ns since the epoch.
     pub(super) connect_ns: u64,
 }
 
@@ -81,13 +81,13 @@ impl Client {
     }
 }
 
-/// What an addition led to.
+/// The result of an addition.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Added {
     pub(super) id: u64,
-    /// Not there before, under this host and port.
+    /// The client is new under this host and port.
     pub(super) is_new: bool,
-    /// There once more than before.
+    /// The client's count has increased, so `client-added` is due.
     pub(super) is_told: bool,
 }
 
@@ -119,8 +119,8 @@ impl Clients {
         }
     }
 
-    /// Takes one addition back, or the client if additions are not counted. `None`: there is no such client. The client,
-    /// if it is gone now.
+    /// Removes one addition, or the client if additions are not counted. Returns `None` if the client is unknown. Returns the
+    /// client if it is removed now.
     pub(super) fn remove(&mut self, host: &str, port: u16) -> Option<Option<Client>> {
         let at = self.list.iter().position(|client| client.is(host, port))?;
         let client = &mut self.list[at];
@@ -157,24 +157,24 @@ impl Clients {
         self.list.iter().find(|client| client.is(host, port))
     }
 
-    /// The host of a client has an address. `false`: the client is gone.
+    /// Sets the address of a client's host. Returns `false` if the client was removed.
     pub(super) fn set_address(&mut self, id: u64, address: SocketAddr) -> bool {
         let client = self.list.iter_mut().find(|client| client.id == id);
         client.map(|client| client.set_address(address)).is_some()
     }
 
-    /// Clients whose hosts have no address yet.
+    /// Clients whose hosts are not resolved yet.
     pub(super) fn unresolved(&self) -> Vec<Client> {
         let without = self.list.iter().filter(|client| !client.is_resolved);
         without.cloned().collect()
     }
 
-    /// How often a client stands in the list.
+    /// Number of entries of a client in the list.
     pub(super) fn times(&self, client: &Client) -> u32 {
         self.send_duplicates.map_or(1, |_| client.uses)
     }
 
-    /// How often a packet is sent to a client.
+    /// Number of copies of a packet that a client gets.
     #[inline]
     pub(super) fn copies(&self, client: &Client) -> u32 {
         match self.send_duplicates {
@@ -191,7 +191,7 @@ impl Clients {
     }
 }
 
-/// Packets that were not sent to a client, by the system's reason. Bounded: there are some 130 reasons.
+/// Counts of packets that were not sent to a client, by the system's error. Bounded: some 130 errors exist.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Errors {
     counts: Vec<(i32, u64)>,
@@ -229,7 +229,7 @@ impl Errors {
     }
 }
 
-/// Of the reasons that sending may have (send(2), ip(7), udp(7)); others by their number.
+/// Names the errors of sending (send(2), ip(7), udp(7)); others by number.
 fn errno_name(reason: i32) -> String {
     let name = match reason {
         libc::EACCES => "EACCES",
@@ -260,7 +260,7 @@ pub(super) struct BadClient {
     client: String,
 }
 
-/// Takes `host:port,host:port` apart.
+/// Parses `host:port,host:port`.
 pub(super) fn parse(list: &str) -> Result<Vec<(String, u16)>, BadClient> {
     list.split(',')
         .map(str::trim)
@@ -332,7 +332,7 @@ mod tests {
         assert!(clients.unresolved().is_empty());
         clients.put_first(id);
         assert_eq!(clients.text(), "name:7,10.0.0.1:7,10.0.0.2:7");
-        // Removed and added again: another one, to which an earlier answer does not belong.
+        // Removed and added again: a new client, to which an earlier answer does not apply.
         clients.remove("name", 7).unwrap();
         assert!(clients.add("name", 7, 0).is_new);
         assert!(!clients.set_address(id, "10.0.0.4:7".parse().unwrap()));

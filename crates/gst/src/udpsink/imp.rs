@@ -27,7 +27,7 @@ static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
     )
 });
 
-/// Values of the properties, besides the list of clients.
+/// Values of the properties, except the list of clients.
 #[derive(Debug, Clone)]
 struct Settings {
     bind_address: Option<String>,
@@ -74,14 +74,14 @@ pub struct UdpSink {
     #[property(name = "clients", nick = "Clients", blurb = "Destinations, host:port separated by commas", type = String, get = Self::clients, set = Self::set_clients, default = "127.0.0.1:5004")]
     #[property(name = "host", nick = "Host", blurb = "Host of the first destination; setting it replaces that one", type = String, get = |s: &Self| s.first_client().0, set = |s: &Self, v: Option<String>| s.set_first_client(v, None), default = "127.0.0.1")]
     #[property(name = "port", nick = "Port", blurb = "Port of the first destination; setting it replaces that one", type = i32, get = |s: &Self| s.first_client().1.into(), set = |s: &Self, v: i32| s.set_first_client(None, u16::try_from(v).ok()), minimum = 0, maximum = 65_535, default = 5004)]
-    #[property(name = "send-duplicates", nick = "Send duplicates", blurb = "Send a packet to a destination as many times as it was added. Of effect once it is set: until then, additions are not counted, and a destination is there once", type = bool, get = |s: &Self| s.sender(|w| w.clients.send_duplicates.unwrap_or(true)), set = |s: &Self, v| s.sender(|w| w.clients.send_duplicates = Some(v)), default = true)]
-    #[property(name = "bytes-to-serve", nick = "Bytes to serve", blurb = "Bytes taken in", type = u64, get = |s: &Self| s.sender(|w| w.bytes_to_serve))]
-    #[property(name = "bytes-served", nick = "Bytes served", blurb = "Bytes sent to all destinations", type = u64, get = |s: &Self| s.sender(|w| w.bytes_served))]
+    #[property(name = "send-duplicates", nick = "Send duplicates", blurb = "Send each packet to a destination as many times as it was added. Unless this is set, repeated additions are not counted and each destination gets one copy", type = bool, get = |s: &Self| s.sender(|w| w.clients.send_duplicates.unwrap_or(true)), set = |s: &Self, v| s.sender(|w| w.clients.send_duplicates = Some(v)), default = true)]
+    #[property(name = "bytes-to-serve", nick = "Bytes to serve", blurb = "Number of bytes received from upstream", type = u64, get = |s: &Self| s.sender(|w| w.bytes_to_serve))]
+    #[property(name = "bytes-served", nick = "Bytes served", blurb = "Number of bytes sent to all destinations", type = u64, get = |s: &Self| s.sender(|w| w.bytes_served))]
     #[property(name = "bind-address", nick = "Bind address", blurb = "IPv4 address to send from", type = Option<String>, get = |s: &Self| s.settings().bind_address.clone(), set = |s: &Self, v| s.settings().bind_address = v)]
     #[property(name = "bind-port", nick = "Bind port", blurb = "IPv4 port to send from, 0: any free one", type = i32, get = |s: &Self| s.settings().bind_port, set = |s: &Self, v| s.settings().bind_port = v, minimum = 0, maximum = 65_535, default = 0)]
     #[property(name = "bind-address-v6", nick = "Bind address IPv6", blurb = "IPv6 address to send from", type = Option<String>, get = |s: &Self| s.settings().bind_address_v6.clone(), set = |s: &Self, v| s.settings().bind_address_v6 = v)]
     #[property(name = "bind-port-v6", nick = "Bind port IPv6", blurb = "IPv6 port to send from, 0: any free one", type = i32, get = |s: &Self| s.settings().bind_port_v6, set = |s: &Self, v| s.settings().bind_port_v6 = v, minimum = 0, maximum = 65_535, default = 0)]
-    #[property(name = "reuse", nick = "Reuse", blurb = "Allow others to use the same port", type = bool, get = |s: &Self| s.settings().reuse, set = |s: &Self, v| s.settings().reuse = v, default = true)]
+    #[property(name = "reuse", nick = "Reuse", blurb = "Allow other sockets to use the same port", type = bool, get = |s: &Self| s.settings().reuse, set = |s: &Self, v| s.settings().reuse = v, default = true)]
     #[property(name = "socket", nick = "Socket", blurb = "IPv4 socket to use instead of opening one", type = Option<gio::Socket>, get = |s: &Self| s.settings().socket.as_ref().map(|given| given.get().clone()), set = |s: &Self, v: Option<gio::Socket>| s.settings().socket = v.map(GivenSocket::new))]
     #[property(name = "socket-v6", nick = "Socket IPv6", blurb = "IPv6 socket to use instead of opening one", type = Option<gio::Socket>, get = |s: &Self| s.settings().socket_v6.as_ref().map(|given| given.get().clone()), set = |s: &Self, v: Option<gio::Socket>| s.settings().socket_v6 = v.map(GivenSocket::new))]
     #[property(name = "used-socket", nick = "Used socket", blurb = "IPv4 socket in use, NULL for none", type = Option<gio::Socket>, get = |s: &Self| s.sender(|w| w.v4.as_ref().and_then(Udp::shown)))]
@@ -91,7 +91,7 @@ pub struct UdpSink {
     #[property(name = "ttl-mc", nick = "Multicast TTL", blurb = "Time to live of multicast packets", type = i32, get = |s: &Self| s.settings().ttl_mc, set = |s: &Self, v| { s.settings().ttl_mc = v; s.apply_options(); }, minimum = 0, maximum = 255, default = TTL_MC_DEFAULT)]
     #[property(name = "qos-dscp", nick = "QoS DSCP", blurb = "Differentiated Services code point of sent packets, -1: the system's default", type = i32, get = |s: &Self| s.settings().qos_dscp, set = |s: &Self, v| { s.settings().qos_dscp = v; s.apply_options(); }, minimum = -1, maximum = 63, default = -1)]
     #[property(name = "buffer-size", nick = "Buffer size", blurb = "Size of the kernel's send buffer, bytes; 0: the system's default", type = i32, get = |s: &Self| s.settings().buffer_size, set = |s: &Self, v| s.settings().buffer_size = v, minimum = 0, default = 0)]
-    #[property(name = "force-ipv4", nick = "Force IPv4", blurb = "Open no IPv6 socket", type = bool, get = |s: &Self| s.settings().force_ipv4, set = |s: &Self, v| s.settings().force_ipv4 = v, default = false)]
+    #[property(name = "force-ipv4", nick = "Force IPv4", blurb = "Use IPv4 only: open no IPv6 socket", type = bool, get = |s: &Self| s.settings().force_ipv4, set = |s: &Self, v| s.settings().force_ipv4 = v, default = false)]
     settings: Mutex<Settings>,
     context: Mutex<ContextSettings>,
     multicast: Mutex<MulticastSettings>,
@@ -99,12 +99,12 @@ pub struct UdpSink {
     stats: Mutex<StatsProperty>,
     sink_pad: gst::Pad,
     sink: OnceLock<Sink<Sender>>,
-    /// Of one group each.
+    /// Memberships of one group each.
     memberships: Mutex<Vec<Membership>>,
 }
 
-/// Where a client comes from. One whose name is not found while the element runs is removed, if an action added it; a
-/// property keeps its value, and the next start fails with it.
+/// Way in which a client was added. If its name is not found while the element runs, a client added by an action is removed. A
+/// client of a property stays, and the next start fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Origin {
     Property,
@@ -136,7 +136,7 @@ impl UdpSink {
         }
     }
 
-    /// Refused values of a property or action: reported on the bus.
+    /// Reports a refused value of a property or action on the bus.
     fn refuse(&self, error: &dyn std::error::Error) {
         gst::element_imp_warning!(self, gst::ResourceError::Settings, ["{error}"]);
         gst::warning!(CAT, imp = self, "{error}");
@@ -161,8 +161,8 @@ impl UdpSink {
         });
     }
 
-    /// Adds a client, which is sent to as soon as its host has an address. A name is looked up on another thread; before
-    /// READY, not yet.
+    /// Adds a client, which gets packets as soon as its host is resolved. Another thread looks up the name; before READY, it is
+    /// not looked up yet.
     fn add(&self, host: &str, port: u16, origin: Origin) -> u64 {
         let (added, address, is_open) = self.sender(|sender| {
             let added = sender.clients.add(host, port, now_ns());
@@ -275,7 +275,7 @@ impl UdpSink {
         })
     }
 
-    /// Waits for the addresses of all hosts. The names are looked up side by side.
+    /// Waits until all hosts are resolved. The names are looked up in parallel.
     fn resolve_all(&self) -> Result<(), SocketError> {
         let (tell, told) = mpsc::channel();
         for client in self.sender(|sender| sender.clients.unresolved()) {
@@ -296,7 +296,7 @@ impl UdpSink {
     /// Ensures a socket of the address's family, and membership in its multicast group; not after the close.
     fn open_for(&self, address: SocketAddr) -> Result<(), SocketError> {
         let settings = self.settings().clone();
-        // Held to the end: one thread at a time opens or closes sockets.
+        // Held to the end, because only one thread at a time may open or close sockets.
         let mut memberships = lock(&self.memberships);
         if !self.sender(|sender| sender.is_open) {
             return Ok(());
@@ -338,7 +338,7 @@ impl UdpSink {
         })
     }
 
-    /// Leaves the group of a client that has been removed, unless another one has it.
+    /// Leaves the group of a removed client, unless another client has it.
     fn leave_group_of(&self, client: &Client) {
         let Some(group) = client.address.map(|address| address.ip()) else {
             return;
@@ -461,7 +461,7 @@ impl SinkElement for UdpSink {
     }
 
     fn activate(&self) -> Result<(), gst::ErrorMessage> {
-        // Of what was being sent at the stop.
+        // Forgets the packet that was being sent at the stop.
         self.sender(Sender::forget);
         Ok(())
     }

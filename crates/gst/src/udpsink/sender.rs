@@ -15,17 +15,17 @@ pub struct Sender {
     pub(super) clients: Clients,
     pub(super) v4: Option<Udp>,
     pub(super) v6: Option<Udp>,
-    /// From the beginning of READY to its end: clients that are added want a socket.
+    /// True from READY to NULL: added clients need a socket.
     pub(super) is_open: bool,
     pub(super) bytes_to_serve: u64,
     pub(super) bytes_served: u64,
     pub(super) errors: u64,
-    /// Where to continue after a full socket: in the part of a list that follows this many buffers, or in the buffer.
+    /// Position to continue at after a full socket: in the part of a list after this many buffers, or in the buffer.
     resume: Position,
     sent_of_list: usize,
-    /// What is tried again is in the statistics already.
+    /// The packet that is retried is in the statistics already.
     is_counted: bool,
-    /// Buffers of lists, besides the first ones: the sink counts a list as one.
+    /// Buffers of lists except the first ones: the sink counts a list as one.
     pub(super) more_of_lists: u64,
 }
 
@@ -38,7 +38,7 @@ struct Position {
 }
 
 impl Sender {
-    /// Forgets what was sent of a packet or list: another one comes next.
+    /// Forgets the position within a packet or list: another one follows.
     pub(super) fn forget(&mut self) {
         self.reset();
         self.sent_of_list = 0;
@@ -50,7 +50,7 @@ impl Sender {
         self.resume = Position::default();
     }
 
-    /// Sends to every client, each buffer to all before the next one. `None` stands for a buffer that is unreadable.
+    /// Sends to every client, each buffer to all before the next one. `None` stands for an unreadable buffer.
     fn send_all(&mut self, buffers: &[Option<Pieces<'_>>]) -> Rendered {
         if !std::mem::replace(&mut self.is_counted, true) {
             let bytes =
@@ -63,7 +63,7 @@ impl Sender {
         rendered
     }
 
-    /// Sends what was not sent before.
+    /// Sends the rest of the packet or list.
     fn send_rest(&mut self, buffers: &[Option<Pieces<'_>>]) -> Rendered {
         let at = std::mem::take(&mut self.resume);
         // The usual case: one buffer, one client, and nothing to collect.
@@ -142,7 +142,7 @@ impl Sender {
             let outcome = match pieces(&run[0]).send(udp, &first.raw, || *errors += 1) {
                 Ok(_) => 0,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return 0,
-                // No route, too large: this client's trouble, not the sink's.
+                // No route or too large: this client fails, not the sink.
                 Err(error) => error.raw_os_error().unwrap_or(libc::EIO),
             };
             self.note(run[0], outcome, pieces(&run[0]).len());
@@ -215,8 +215,8 @@ mod tests {
     use std::io::Read;
     use std::net::{TcpListener, TcpStream};
 
-    /// Bytes to serve are those of the packets taken in, however often a full socket has them tried again. A TCP socket, which
-    /// ignores the destination, can be filled.
+    /// `bytes-to-serve` counts each received packet once, however often a full socket causes retries. A TCP socket, which ignores
+    /// the destination, can be filled.
     #[test]
     fn a_packet_that_is_tried_again_is_counted_once() {
         gst::init().unwrap();

@@ -27,11 +27,11 @@ static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
 #[derive(Properties)]
 #[properties(wrapper_type = super::UdpSrc)]
 pub struct UdpSrc {
-    #[property(name = "address", nick = "Address", blurb = "Address, host name or multicast group to receive packets on; may change while it plays", type = String, get = |s: &Self| s.settings().address.clone(), set = |s: &Self, v: Option<String>| s.change_place(|settings| settings.address = v.unwrap_or_else(|| "0.0.0.0".into())), default = "0.0.0.0")]
-    #[property(name = "port", nick = "Port", blurb = "Port to receive packets on, 0: any free one (see used-socket); may change while it plays", type = i32, get = |s: &Self| s.settings().port, set = |s: &Self, v| s.change_place(|settings| settings.port = v), minimum = 0, maximum = 65_535, default = 5004)]
-    #[property(name = "reuse", nick = "Reuse", blurb = "Allow others to use the same port", type = bool, get = |s: &Self| s.settings().reuse, set = |s: &Self, v| s.settings().reuse = v, default = true)]
+    #[property(name = "address", nick = "Address", blurb = "Address, host name or multicast group to receive packets on; can be changed while playing", type = String, get = |s: &Self| s.settings().address.clone(), set = |s: &Self, v: Option<String>| s.change_place(|settings| settings.address = v.unwrap_or_else(|| "0.0.0.0".into())), default = "0.0.0.0")]
+    #[property(name = "port", nick = "Port", blurb = "Port to receive packets on, 0: any free one (see used-socket); can be changed while playing", type = i32, get = |s: &Self| s.settings().port, set = |s: &Self, v| s.change_place(|settings| settings.port = v), minimum = 0, maximum = 65_535, default = 5004)]
+    #[property(name = "reuse", nick = "Reuse", blurb = "Allow other sockets to use the same port", type = bool, get = |s: &Self| s.settings().reuse, set = |s: &Self, v| s.settings().reuse = v, default = true)]
     #[property(name = "caps", nick = "Caps", blurb = "Caps of the source pad", type = Option<gst::Caps>, get = |s: &Self| s.settings().caps.clone(), set = Self::set_caps)]
-    #[property(name = "mtu", nick = "Maximum transmission unit", blurb = "Largest packet expected, bytes; larger packets are cut, flagged as corrupted and counted, with a warning", type = u32, get = |s: &Self| s.settings().mtu, set = |s: &Self, v| s.settings().mtu = v, minimum = 1, maximum = MTU_MAX, default = MTU_DEFAULT)]
+    #[property(name = "mtu", nick = "Maximum transmission unit", blurb = "Largest expected packet, bytes; larger packets are truncated, flagged as corrupted and counted, with a warning", type = u32, get = |s: &Self| s.settings().mtu, set = |s: &Self, v| s.settings().mtu = v, minimum = 1, maximum = MTU_MAX, default = MTU_DEFAULT)]
     #[property(name = "retrieve-sender-address", nick = "Retrieve sender address", blurb = "Attach the sender's address to each buffer (GstNetAddressMeta)", type = bool, get = |s: &Self| s.settings().retrieve_sender_address, set = |s: &Self, v| s.settings().retrieve_sender_address = v, default = true)]
     #[property(name = "buffer-size", nick = "Buffer size", blurb = "Size of the kernel's receive buffer, bytes; 0: the system's default", type = i32, get = |s: &Self| s.settings().buffer_size, set = |s: &Self, v| s.settings().buffer_size = v, minimum = 0, default = 0)]
     #[property(name = "multicast-source", nick = "Multicast source", blurb = "Receive the group from these sources only (source-specific multicast), for example +10.1.2.3+10.1.2.4", type = Option<String>, get = |s: &Self| s.settings().multicast_source.clone(), set = |s: &Self, v| s.settings().multicast_source = v)]
@@ -53,11 +53,11 @@ pub struct UdpSrc {
     stats_property: Mutex<StatsProperty>,
 }
 
-/// What exists from READY on.
+/// Resources from READY on.
 struct Opened {
     udp: Udp,
     membership: Option<Membership>,
-    /// Whether the application's socket is ours to close.
+    /// Whether to close the application's socket.
     close: bool,
 }
 
@@ -74,7 +74,7 @@ impl UdpSrc {
         lock(&self.opened)
     }
 
-    /// Where to receive. While it runs, it moves there: with a new socket, unless the application has given one.
+    /// Changes the address or port. A running element moves there with a new socket, unless the application has provided one.
     fn change_place(&self, change: impl FnOnce(&mut Settings)) {
         let (before, settings) = {
             let mut settings = self.settings();
@@ -94,7 +94,7 @@ impl UdpSrc {
                 gst::element_imp_warning!(
                     obj.imp(),
                     gst::ResourceError::Settings,
-                    ["it stays where it was: {error}"]
+                    ["address and port are unchanged: {error}"]
                 );
             }
         });
@@ -124,7 +124,7 @@ impl UdpSrc {
         Ok(())
     }
 
-    /// The receiver takes another socket, if there is a receiver.
+    /// Moves the receiver, if any, to another socket.
     fn receive_from(&self, udp: Udp) {
         let element = self.obj().downgrade();
         self.driver.with_producer(move |receiver, cx| {
@@ -140,7 +140,7 @@ impl UdpSrc {
         });
     }
 
-    /// `loop` changes at once.
+    /// Applies a change of `loop` at once.
     fn apply_loop(&self) {
         let loops = lock(&self.multicast).loops;
         if let Some(opened) = self.opened().as_ref() {
@@ -166,7 +166,7 @@ impl UdpSrc {
     }
 }
 
-/// The socket the properties ask for; `address`: where, as resolved.
+/// Opens the socket that the properties select; `address` is the resolved address.
 fn open(
     settings: &Settings,
     multicast: &MulticastSettings,
@@ -209,7 +209,7 @@ fn open(
 }
 
 impl Opened {
-    /// `is_replaced`: another socket takes its place, so that a given one is still in use.
+    /// With `is_replaced`, another socket replaces it, so a given one is still in use.
     fn close(self, is_replaced: bool) {
         if let Some(membership) = &self.membership {
             membership.leave(self.udp.socket());
@@ -286,7 +286,7 @@ impl SourceElement for UdpSrc {
             self.stats.clone(),
         );
         self.driver.add(element, &self.src_pad, place, receiver)?;
-        // It may have moved meanwhile.
+        // It may have moved since then.
         let present = self.opened().as_ref().map(|opened| opened.udp.clone());
         if let Some(present) = present.filter(|present| !present.is_same(&udp)) {
             self.receive_from(present);

@@ -16,7 +16,7 @@ use crate::kit::source::{self, Produced, Producer};
 use crate::kit::stats::Single;
 use crate::kit::time::RunningTime;
 
-/// Laid out by hand: a packet touches the first fields only, and thousands of receivers take turns in the cache.
+/// The layout is fixed: a packet touches the first fields only, and thousands of receivers alternate in the cache.
 #[repr(C)]
 pub struct Receiver {
     reader: Reader,
@@ -27,7 +27,7 @@ pub struct Receiver {
     skip: u32,
     do_timestamp: bool,
     retrieve_sender: bool,
-    /// Each buffer says when the kernel received it, besides its own time.
+    /// Attaches the kernel's receive time to each buffer, in addition to its own time.
     attaches_timestamp: bool,
     senders: Senders,
     mtu: u32,
@@ -70,7 +70,7 @@ impl Receiver {
         }
     }
 
-    /// Makes a GStreamer buffer of what was received. `None`: nothing is left of it.
+    /// Makes a GStreamer buffer from a datagram. Returns `None` if no bytes are left.
     fn finish(&mut self, cx: &Cx<'_>, datagram: Datagram) -> Option<gst::Buffer> {
         let Datagram {
             buffer,
@@ -89,7 +89,7 @@ impl Receiver {
             buffer.release();
             return None;
         }
-        // The packet's own arrival, not its slice's: a slice would be jitter to a jitter buffer downstream.
+        // The packet's own arrival time, not its slice's, which a jitter buffer downstream would see as jitter.
         let time = if self.do_timestamp {
             self.time.at_other(cx.now_ns(), arrival_ns)
         } else {
@@ -112,7 +112,7 @@ impl Receiver {
         Some(buffer)
     }
 
-    /// Never silently: flagged on the buffer, counted, and said once for each power of two.
+    /// Truncation is never silent: it is flagged on the buffer, counted, and reported once for each power of two.
     fn truncated(&self, buffer: &mut gst::Buffer, datagram_len: usize) {
         let count = self.stats.truncated.add(1);
         buffer.make_mut().set_flags(gst::BufferFlags::CORRUPTED);
@@ -156,7 +156,7 @@ impl Receiver {
 }
 
 impl Receiver {
-    /// Receives from another socket from now on. What was received before is still pushed.
+    /// Switches to another socket. Packets received before are still pushed.
     pub(super) fn change_socket(&mut self, cx: &Cx<'_>, udp: Udp) -> Result<(), std::io::Error> {
         self.reader.change_socket(cx, udp)
     }
@@ -170,7 +170,7 @@ impl Producer for Receiver {
                 ["cannot watch the socket: {error} (is it used twice in one context?)"]
             )
         })?;
-        // Not after each hold-up: packets that waited in the kernel keep their times.
+        // Not after each delay: packets that waited in the kernel keep their times.
         if std::mem::take(&mut self.begins_to_play) {
             self.last_packet_ns = cx.now_ns();
         }
@@ -242,9 +242,8 @@ impl Producer for Receiver {
 }
 
 impl Receiver {
-    /// The `caps` property narrowed to what downstream takes, and fixed: RTP caps that leave the payload type
-    /// open, for one, get that of the depayloader. Caps that downstream will refuse go out all the same: the
-    /// refusal says why.
+    /// The `caps` property, narrowed to downstream's caps and fixed. For example, RTP caps without a payload type get that of the
+    /// depayloader. Caps that downstream will refuse are sent all the same, because the refusal gives the reason.
     fn negotiated_caps(&self, pad: &gst::Pad) -> Option<gst::Caps> {
         let own = self.caps.clone()?;
         if own.is_empty() || own.is_any() {
@@ -258,7 +257,7 @@ impl Receiver {
         Some(common)
     }
 
-    /// The `caps` property changed. What tells downstream, if the stream is open already.
+    /// Applies a change of the `caps` property. Returns the event for downstream, if the stream is open already.
     pub(super) fn set_caps(
         &mut self,
         caps: Option<gst::Caps>,
@@ -271,7 +270,7 @@ impl Receiver {
     }
 }
 
-/// The sender of the last packet as GStreamer wants it, so that a packet costs no new object.
+/// The last packet's sender as a GStreamer object, so that a packet needs no new object.
 struct Senders {
     raw: RawAddr,
     last: Option<GioAddress>,
@@ -297,8 +296,8 @@ impl Senders {
     }
 }
 
-/// The addresses that sources of one context thread have seen. One object for each, however many streams come
-/// from there: then its reference count stays in the cache, too.
+/// Addresses seen by the sources of one context thread. One object for each address, for any number of streams from there, so
+/// that its reference count stays in the cache too.
 #[derive(Default)]
 struct Addresses(Mutex<HashMap<SocketAddr, GioAddress>>);
 
@@ -319,7 +318,7 @@ impl Addresses {
     }
 }
 
-/// What a source has seen; written by the context's thread, read by anyone. What each packet touches comes first.
+/// Counters of a source, written by the context's thread and read by any. Counters of each packet come first.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(super) struct Stats {
@@ -357,7 +356,7 @@ impl Stats {
             .build()
     }
 
-    /// The socket whose drops count from now on, besides those of earlier ones.
+    /// Counts the drops of this socket from now on, in addition to those of earlier ones.
     pub(super) fn set_socket(&self, socket: Option<Udp>) {
         let mut drops = lock(&self.kernel_drops);
         drops.past = drops.total();
@@ -377,6 +376,6 @@ fn add_timestamp(buffer: &mut gst::Buffer, timestamp_ns: u64) {
     );
 }
 
-/// Addresses that a context thread remembers: all peers of a large gateway. A scan of the Internet makes it
-/// start anew, not grow.
+/// Maximum number of addresses that a context thread remembers: all peers of a large gateway. A scan of the Internet clears the
+/// table instead of growing it.
 const ADDRESSES_MAX: usize = 8192;

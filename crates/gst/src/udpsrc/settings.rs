@@ -4,7 +4,7 @@ use gst::glib;
 
 use crate::kit::socket::{GivenSocket, format_host_port, split_host_port};
 
-/// What the properties say. Read when the element leaves NULL and READY.
+/// Values of the properties. Read when the element leaves NULL and READY.
 #[derive(Debug, Clone)]
 pub(super) struct Settings {
     pub(super) address: String,
@@ -44,19 +44,19 @@ impl Default for Settings {
     }
 }
 
-/// An Ethernet frame's payload less some tunnel headers; what the stock element has.
+/// An Ethernet frame's payload less some tunnel headers; the stock element's default.
 pub(super) const MTU_DEFAULT: u32 = 1492;
-/// What the property takes, as the stock element's does.
+/// The stock element's limit.
 pub(super) const MTU_MAX: u32 = i32::MAX as u32;
 /// No UDP datagram is larger (RFC 768: 16 bits of length), so no buffer need be.
 const DATAGRAM_MAX: u32 = 65_536;
 
-/// Which clock a `GstReferenceTimestampMeta` on each buffer is of.
+/// Clock of the `GstReferenceTimestampMeta` on each buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
 #[enum_type(name = "ThreadbareSocketTimestamp")]
 #[allow(unreachable_pub, reason = "the type of a public property")]
 pub enum SocketTimestamp {
-    /// No timestamps besides the buffer's own.
+    /// No timestamps in addition to the buffer's own.
     #[default]
     #[enum_value(name = "Disable additional timestamps", nick = "disabled")]
     Disabled,
@@ -87,12 +87,12 @@ impl Settings {
         self.do_timestamp || self.socket_timestamp == SocketTimestamp::Realtime
     }
 
-    /// `udp://host:port`, as the stock element has it.
+    /// `udp://host:port`, as in the stock element.
     pub(super) fn uri(&self) -> String {
         format!("udp://{}", format_host_port(&self.address, self.port))
     }
 
-    /// Takes `udp://[source@]host[:port][?multicast-source=+a+b]` apart; the port defaults to 5004.
+    /// Parses `udp://[source@]host[:port][?multicast-source=+a+b]`; the default port is 5004.
     pub(super) fn set_uri(&mut self, uri: &str) -> Result<(), glib::Error> {
         let bad = |what: &str| {
             glib::Error::new(

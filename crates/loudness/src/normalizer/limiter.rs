@@ -1,41 +1,41 @@
-//! The envelopes of the limiter: from what each cell of half a millisecond may be multiplied by, to smooth gains.
+//! The limiter's envelopes: turns the allowed factor of each cell of half a millisecond into smooth gains.
 //!
-//! First pass: the least factor of the next 10 ms is gone to before it is needed, and left again with a time constant of 100
-//! ms; whatever comes meanwhile counts as well, since it is a minimum over all that is to come. The mean of that over 10 ms, in
-//! a Hann window, is smooth and still nowhere above what is allowed. Second pass: what is made of the audio is measured once
-//! more, since a gain that changes within the reach of an interpolation filter moves the peaks a little; what is left above
-//! the ceiling (hundredths of a decibel) is taken away over 2 ms on either side.
+//! First pass: the gain reaches the lowest factor of the next 10 ms before it is needed, and recovers with a time constant of 100
+//! ms. Later peaks count as well, because it is a minimum over all cells ahead. The mean of that over 10 ms, in a Hann window, is
+//! smooth and nowhere above the allowed gain. Second pass: the result is measured once more, because a gain that changes within
+//! the reach of an interpolation filter moves the peaks a little. The excess above the ceiling (hundredths of a decibel) is
+//! removed over 2 ms on either side.
 
 use crate::taps::REACH_FRAMES;
 
-/// In the order of the cells, a ring.
+/// Values by cell, in a ring.
 type Ring = [f32; RING];
-/// More cells than are looked ahead, at any rate.
+/// More cells than the look-ahead has at any rate.
 const RING: usize = 256;
 
-/// The attack, in cells at rates at which a cell is 0.5 ms.
+/// The attack, in cells at rates with cells of 0.5 ms.
 const ATTACK_MS: f64 = 10.0;
 const RELEASE_MS: f64 = 100.0;
-/// Over how much the second pass spreads what it takes away: much more than the filter reaches, or its own gain would move
-/// the peaks.
+/// Frames over which the second pass spreads its reduction: much more than the filter reaches, or its own gain would move the
+/// peaks.
 const CHECK_FRAMES: u64 = 96;
-/// A release that has come so close is over.
+/// A release that is this close to its end has ended.
 const RELEASED: f32 = 0.999_99;
 
-/// Of one stream, all channels alike.
+/// The limiter of one stream, with the same gain for all channels.
 #[derive(Clone, Debug)]
 pub(super) struct Limiter {
-    /// How long a cell is: half a millisecond, at least a frame.
+    /// Length of a cell: half a millisecond, at least a frame.
     pub(super) cell_frames: u64,
-    /// What the interpolation filter reaches on either side, in cells.
+    /// Reach of the interpolation filter on either side, in cells.
     pub(super) reach_cells: u64,
     attack_cells: u64,
     check_cells: u64,
     window: Vec<f32>,
     release: f32,
-    /// What a cell may be multiplied by.
+    /// The allowed factor of each cell.
     allowed: Ring,
-    /// After hold and release.
+    /// Factors after hold and release.
     held: Ring,
     smooth: Ring,
     next_smooth: u64,
@@ -70,7 +70,7 @@ impl Limiter {
         }
     }
 
-    /// From the beginning.
+    /// Resets the limiter.
     pub(super) fn clear(&mut self) {
         for ring in [
             &mut self.allowed,
@@ -83,17 +83,17 @@ impl Limiter {
         (self.next_smooth, self.busy_end, self.rest_busy_end) = (0, 0, 0);
     }
 
-    /// Up to which cell [`Limiter::allow`] has to be told before [`Limiter::gain_before`] is asked for `cell`.
+    /// The cell up to which [`Limiter::allow`] must be called before [`Limiter::gain_before`] for `cell`.
     pub(super) fn allowed_to(&self, cell: u64) -> u64 {
         cell + self.attack_cells + self.reach_cells
     }
 
-    /// Up to which cell [`Limiter::correct`] has to be told before [`Limiter::correction_before`] is asked for `cell`.
+    /// The cell up to which [`Limiter::correct`] must be called before [`Limiter::correction_before`] for `cell`.
     pub(super) fn corrected_to(&self, cell: u64) -> u64 {
         cell + self.check_cells + self.reach_cells
     }
 
-    /// What `cell` may be multiplied by, at most 1. One cell after the other.
+    /// Sets the allowed factor of `cell`, at most 1. Cells must be set in order.
     pub(super) fn allow(&mut self, cell: u64, factor: f32) {
         self.allowed[slot(cell)] = factor;
         if factor < 1.0 {
@@ -101,7 +101,7 @@ impl Limiter {
         }
     }
 
-    /// The gain where `cell` begins: no more than either of the two that meet there.
+    /// The gain at the start of `cell`: at most that of either adjacent cell.
     pub(super) fn gain_before(&mut self, cell: u64) -> f32 {
         while self.next_smooth <= cell {
             self.make_smooth(self.next_smooth);
@@ -122,7 +122,7 @@ impl Limiter {
             held = least.min(if released > RELEASED { 1.0 } else { released });
         }
         self.held[slot(cell)] = held;
-        // As long as the window reaches back, something may still be on its way up.
+        // A recovery may still be running within the window.
         if is_idle && self.smooth[slot(cell.wrapping_sub(1))] >= 1.0 {
             self.smooth[slot(cell)] = 1.0;
             return;
@@ -134,7 +134,7 @@ impl Limiter {
         self.smooth[slot(cell)] = 1.0 - mean;
     }
 
-    /// What the result of the first pass in `cell` has to be multiplied by, at most 1.
+    /// Sets the second pass's factor of `cell`, at most 1.
     pub(super) fn correct(&mut self, cell: u64, factor: f32) {
         self.rest[slot(cell)] = factor;
         if factor < 1.0 {
@@ -142,7 +142,7 @@ impl Limiter {
         }
     }
 
-    /// The gain of the second pass where `cell` begins.
+    /// The gain of the second pass at the start of `cell`.
     pub(super) fn correction_before(&self, cell: u64) -> f32 {
         if cell > self.rest_busy_end {
             return 1.0;
@@ -159,7 +159,7 @@ impl Limiter {
         };
         let starts = cell.saturating_sub(self.check_cells)..=cell;
         let count = (cell - starts.start() + 1) as f32;
-        // Rounding must not put it below 1 where nothing is to be done.
+        // Rounding must not put it below 1 if no reduction is needed.
         1.0 - starts.map(|start| 1.0 - least_from(start)).sum::<f32>() / count
     }
 }

@@ -1,4 +1,4 @@
-//! The delay: what is held of each channel, as rows of lanes in rings.
+//! The delay: the queued audio of each channel, as rows of lanes in rings.
 
 use crate::limits::RATE_HZ_MAX;
 use crate::sample::Sample;
@@ -13,9 +13,9 @@ use crate::taps::{REACH_FRAMES, Taps};
 pub(super) struct Line {
     /// The first of its channels.
     pub(super) first: usize,
-    /// How many channels there are; further lanes carry zeros.
+    /// Number of channels; further lanes carry zeros.
     pub(super) live: usize,
-    /// How many lanes there are: 1, 2 or 4.
+    /// Number of lanes: 1, 2 or 4.
     width: usize,
     rows: Box<[f32]>,
 }
@@ -105,7 +105,7 @@ impl Line {
 #[derive(Clone, Debug)]
 pub(super) struct Lines {
     pub(super) lines: Box<[Line]>,
-    /// How many frames there is room for.
+    /// Capacity in frames.
     pub(super) frames: u64,
     /// A stretch in one piece, for the filter.
     stretch: Vec<f32>,
@@ -134,17 +134,17 @@ impl Lines {
                 .map(line)
                 .collect::<Result<_, _>>()?,
             frames,
-            // A cell of the highest rate, and what the filter reaches.
+            // A cell of the highest rate, plus the reach of the filter.
             stretch: vec![0.0; (2 * REACH_FRAMES + RATE_HZ_MAX as usize / 2_000 + 1) * 4],
         })
     }
 
-    /// Where in the ring a frame lies.
+    /// Place of a frame in the ring.
     pub(super) fn slot(&self, frame: u64) -> usize {
         (frame % self.frames) as usize
     }
 
-    /// How many frames there are from `slot` to the end of the ring.
+    /// Number of frames from `slot` to the end of the ring.
     pub(super) fn until_end(&self, slot: usize) -> usize {
         self.frames as usize - slot
     }
@@ -169,8 +169,8 @@ impl Lines {
         }
     }
 
-    /// Raises `peak` to the largest magnitude between the samples of `frames` frames: from `start` on, or, if that is none,
-    /// from before the first frame, where there is silence.
+    /// Raises `peak` to the largest magnitude between the samples of `frames` frames. They start at `start` or, if that is
+    /// `None`, before the first frame, in silence.
     pub(super) fn between(
         &mut self,
         level: Level,
@@ -195,7 +195,7 @@ impl Lines {
     }
 }
 
-/// What a meter is given.
+/// Input of a meter.
 pub(super) struct Stretch<'a> {
     lines: &'a [Line],
     slot: usize,

@@ -1,18 +1,18 @@
 //! Loudness normalisation of one live stream.
 //!
 //! - `programme`: how loud the programme is, every 100 ms, and so the gain.
-//! - `limiter`: the envelopes that keep the true peak below its limit; `crate::taps`: how that is measured.
+//! - `limiter`: the envelopes that keep the true peak below its limit; `crate::taps`: how the true peak is measured.
 //! - `line`: the delay, three seconds of it.
-//! - This file: the audio's way through them. In the delay lines lie, from the newest to the oldest frame,
+//! - This file: the audio's way through them. The delay lines contain, from the newest to the oldest frame,
 //!
 //! ```text
 //!   written .. measured .. (2.9 s) .. judged .. shaped .. checked .. finished .. taken
 //! ```
 //!
-//! What is *judged* has been looked at for peaks; *shaped* has the gains of the programme and of the limiter's first pass on
-//! it; *checked* has been looked at again; *finished* has the second pass on it, and may be taken. Each of these goes from cell
-//! to cell (half a millisecond), at places that depend on the number of frames alone: however the audio is cut into calls,
-//! the same comes out, to the bit.
+//! Audio passes four stages. *Judged* audio was checked for peaks; *shaped* audio has the gains of the programme and of the
+//! limiter's first pass; *checked* audio was checked for peaks again; *finished* audio has the second pass's gain and can be
+//! taken. Each stage works in cells of half a millisecond, whose places depend only on the number of frames. The output is
+//! identical to the bit, however the audio is divided into calls.
 
 mod limiter;
 mod line;
@@ -36,35 +36,39 @@ use limiter::Limiter;
 use line::{Line, Lines};
 use programme::Programme;
 
-/// The delay: what is looked ahead, in steps of 100 ms.
+/// The delay: the look-ahead, in steps of 100 ms.
 const LATENCY_STEPS: u64 = 30;
-/// So many more steps can be written before something has to be taken.
+/// Maximum number of steps that can be written before output must be taken.
 const ROOM_STEPS: u64 = 2;
-/// Below, the shelf of the K-weighting lies beyond the band.
+/// At lower rates, the shelf of the K-weighting is outside the band.
 const RATE_HZ_LEAST: u32 = 4_000;
-/// +60 dB of full scale: what is beyond is no sound but a mistake, which would be all that counts for three seconds.
-const SAMPLE_MAX: f32 = 1_000.0;
-/// By how much the limiter stays below its limit. Meters read at other places between samples and with other filters: of bursts
-/// of noise that fill the band, the one of libswresample finds up to 0.1 dB more.
+/// The peaks of speech and music lie up to 20 dB above their loudness.
+const PEAK_LU_MAX: f64 = 30.0;
+/// For programmes that are not too loud, dB of full scale.
+const SOUND_DB_MIN: f64 = 12.0;
+/// Value before the first programme.
+const SOUND_DB_UNKNOWN: f64 = 24.0;
+/// Distance of the limiter from its limit. Other meters check other positions between samples, with other filters. For bursts of
+/// noise that fill the band, that of libswresample finds up to 0.1 dB more.
 const MARGIN_DB: f64 = 0.15;
-/// By how much its first pass stays below that, so that the second has little to do.
+/// Distance of its first pass from that, so that little is left for the second.
 const FIRST_MARGIN_DB: f64 = 0.02;
-/// A limit that is changed while playing is gone to by so much per step of 100 ms.
+/// Maximum change of the limit per step of 100 ms while playing.
 const CEILING_DB_STEP: f64 = 3.0;
-/// Gains by node, a ring: more than lie between the newest and what is taken.
+/// Gains by node, a ring: more than between the newest node and the output.
 const NODES: usize = 8;
 
-/// Brings one stream of audio to a target loudness, under a limit for its true peak.
+/// Adjusts one stream of audio to a target loudness, under a limit for its true peak.
 ///
-/// The gain follows the loudness of the programme (EBU R128: K-weighted, channels weighted by their places, silence and what
-/// is 10 LU below the programme not counted), with 3 s of look-ahead and so that what the programme has of dynamics within
-/// [`NormalizerSettings::loudness_range_target_lu`] stays. A limiter keeps the true peak of what comes out below
-/// [`NormalizerSettings::max_true_peak_dbtp`], at the rate of the audio itself.
+/// The gain follows the loudness of the programme (EBU R128: K-weighted, channels weighted by their positions, without silence
+/// and audio 10 LU below the programme). It looks 3 s ahead, and keeps the programme's dynamics within
+/// [`NormalizerSettings::loudness_range_target_lu`]. A limiter keeps the output's true peak below
+/// [`NormalizerSettings::max_true_peak_dbtp`], at the rate of the audio.
 ///
-/// Frames go in with `add_*` and come out with `take_*`, [`Normalizer::latency_frames`] later, unchanged in number; at the end
-/// of the stream, [`Normalizer::drain`] makes the rest come. Nothing is allocated after construction. Samples are kept as
-/// `f32`: what that rounds lies 150 dB below the sample. What is not a number, or more than 60 dB above full
-/// scale, counts as silence.
+/// `add_*` takes frames, and `take_*` returns them [`Normalizer::latency_frames`] later, unchanged in number. At the end of the
+/// stream, [`Normalizer::drain`] releases the rest. After construction it does not allocate. Samples are stored as `f32`: the
+/// rounding is 150 dB below the sample. Samples more than 30 dB above the programme, and 12 dB above full scale, are clicks and
+/// are clipped there. Samples that are not numbers, or more than 60 dB above full scale, count as silence.
 ///
 /// ```
 /// use threadbare_loudness::{Channel, Normalizer, NormalizerSettings};
@@ -114,21 +118,23 @@ pub struct Normalizer {
     nodes: u64,
     /// Weighted energy of the step that is being measured.
     step_energy: f64,
+    /// The largest sample of normal sound. Larger ones are clicks and are clipped: they would determine the loudness for seconds.
+    sound_max: f32,
     ceiling_db: f64,
-    /// Largest samples by cell, before and after the first pass, and what may not be exceeded there.
+    /// Largest samples by cell, before and after the first pass, and the ceiling there.
     peaks: [f32; CELLS],
     shaped_peaks: [f32; CELLS],
     ceilings: [f32; CELLS],
     at: Positions,
-    /// Where the stream ends, once that is known.
+    /// End of the stream, once known.
     end: Option<u64>,
     least_gain: f32,
 }
 
-/// More cells than are between what is judged and what is finished.
+/// More cells than between the judged and the finished stage.
 const CELLS: usize = 256;
 
-/// How far each stage is: the first two and the last in frames, the others in cells.
+/// Position of each stage: the first two and the last in frames, the others in cells.
 #[derive(Clone, Copy, Debug, Default)]
 struct Positions {
     written: u64,
@@ -142,10 +148,10 @@ struct Positions {
 }
 
 impl Normalizer {
-    /// For audio of `rate_hz` frames a second, 4000 to 2,822,400, of channels that stand there, 1 to 64.
+    /// Creates a normaliser for audio of `rate_hz` frames a second, 4000 to 2,822,400, with 1 to 64 channels of these positions.
     ///
     /// # Errors
-    /// Rate, channels or settings are not within the limits, or there is no memory.
+    /// Rate, channels or settings are not within the limits, or memory is short.
     pub fn new(
         rate_hz: u32,
         layout: &[Channel],
@@ -190,6 +196,7 @@ impl Normalizer {
             gains: [1.0; NODES],
             nodes: 0,
             step_energy: 0.0,
+            sound_max: sound_max(None),
             ceiling_db: settings.max_true_peak_dbtp,
             peaks: [0.0; CELLS],
             shaped_peaks: [0.0; CELLS],
@@ -201,13 +208,13 @@ impl Normalizer {
         })
     }
 
-    /// How many frames later a frame comes out than it went in: 3 s, always.
+    /// Delay of a frame in frames: always 3 s.
     #[must_use]
     pub fn latency_frames(&self) -> u64 {
         LATENCY_STEPS * self.step_frames
     }
 
-    /// How many channels there are.
+    /// Number of channels.
     #[must_use]
     pub fn channels(&self) -> usize {
         self.channels
@@ -219,13 +226,13 @@ impl Normalizer {
         self.rate_hz
     }
 
-    /// What it is told to do.
+    /// The current settings.
     #[must_use]
     pub fn settings(&self) -> &NormalizerSettings {
         &self.settings
     }
 
-    /// Tells it something else. It goes there by 3 dB every 100 ms at most, beginning with what comes out 0.3 s from here.
+    /// Changes the settings. The output follows by at most 3 dB every 100 ms, starting 0.3 s after the current output.
     ///
     /// # Errors
     /// A value is out of its range; nothing changed.
@@ -235,8 +242,8 @@ impl Normalizer {
         Ok(())
     }
 
-    /// Adds interleaved samples: whole frames, a sample of each channel after the other. Says how many frames it took: all,
-    /// as long as less than 200 ms are waiting to be taken; none after [`Normalizer::drain`].
+    /// Adds interleaved samples: whole frames, with one sample of each channel in turn. Returns the number of accepted frames:
+    /// all, if less than 200 ms are waiting to be taken; none after [`Normalizer::drain`].
     ///
     /// # Errors
     /// The last frame is not whole; nothing was added.
@@ -247,18 +254,19 @@ impl Normalizer {
             return Err(InputError::PartialFrame { samples, channels });
         }
         let level = self.level;
-        Ok(
-            self.add(samples.len() / channels, |lines, (slot, from, count)| {
+        Ok(self.add(
+            samples.len() / channels,
+            |lines, (slot, from, count), limit| {
                 let samples = &samples[from * channels..][..count * channels];
-                lines.each(|line| line.take_in(level, samples, channels, slot, SAMPLE_MAX));
-            }),
-        )
+                lines.each(|line| line.take_in(level, samples, channels, slot, limit));
+            },
+        ))
     }
 
     /// Adds planar samples, a slice for each channel, else as [`Normalizer::add_interleaved`].
     ///
     /// # Errors
-    /// There are not as many slices as channels, or they differ in length; nothing was added.
+    /// The number of slices is not that of the channels, or they differ in length; nothing was added.
     pub fn add_planar<T: Sample, P: AsRef<[T]>>(
         &mut self,
         planes: &[P],
@@ -268,30 +276,40 @@ impl Normalizer {
             self.channels,
         )?;
         let level = self.level;
-        Ok(self.add(frames, |lines, (slot, from, count)| {
+        Ok(self.add(frames, |lines, (slot, from, count), limit| {
             lines.each(|line| {
                 for lane in 0..line.live {
                     let plane = &planes[line.first + lane].as_ref()[from..][..count];
-                    line.take_in_plane(level, plane, lane, slot, SAMPLE_MAX);
+                    line.take_in_plane(level, plane, lane, slot, limit);
                 }
             });
         }))
     }
 
-    /// Adds so many frames in which nothing is heard, as for a gap in a stream. Says how many it took.
+    /// Adds this many silent frames, as for a gap in a stream. Returns the number of accepted frames.
     pub fn add_silence(&mut self, frames: usize) -> usize {
-        self.add(frames, |lines, (slot, _, count)| lines.silence(slot, count))
+        self.add(frames, |lines, (slot, _, count), _| {
+            lines.silence(slot, count)
+        })
     }
 
-    /// `write` gets where in the lines, from which frame on, and how many.
-    fn add(&mut self, frames: usize, write: impl Fn(&mut Lines, (usize, usize, usize))) -> usize {
+    /// `write` gets the place in the lines, the first frame and the number of frames; it returns the largest normal sample.
+    fn add(
+        &mut self,
+        frames: usize,
+        write: impl Fn(&mut Lines, (usize, usize, usize), f32),
+    ) -> usize {
         if self.end.is_some() {
             return 0;
         }
         with_denormals_flushed(|| self.write(frames, write))
     }
 
-    fn write(&mut self, frames: usize, write: impl Fn(&mut Lines, (usize, usize, usize))) -> usize {
+    fn write(
+        &mut self,
+        frames: usize,
+        write: impl Fn(&mut Lines, (usize, usize, usize), f32),
+    ) -> usize {
         let room = self.lines.frames - (self.at.written - self.at.taken);
         let frames = room.min(frames as u64) as usize;
         let mut done = 0;
@@ -301,7 +319,7 @@ impl Normalizer {
                 .unit_end()
                 .min(self.at.written + self.lines.until_end(slot) as u64);
             let count = ((until - self.at.written) as usize).min(frames - done);
-            write(&mut self.lines, (slot, done, count));
+            write(&mut self.lines, (slot, done, count), self.sound_max);
             self.at.written += count as u64;
             done += count;
             if self.at.written == self.unit_end() {
@@ -311,7 +329,7 @@ impl Normalizer {
         frames
     }
 
-    /// Up to where the next measurement goes: always at the same places, so that sums are rounded the same.
+    /// End of the next measurement: always at the same places, so that sums are rounded the same.
     fn unit_end(&self) -> u64 {
         let from = self.at.measured;
         let step_end = (from / self.step_frames + 1) * self.step_frames;
@@ -319,7 +337,7 @@ impl Normalizer {
         (from + CHUNK_FRAMES as u64).min(step_end).min(lap_end)
     }
 
-    /// The loudness of what has been written.
+    /// Measures the loudness of the written audio.
     fn measure(&mut self) {
         let (from, end) = (self.at.measured, self.at.written);
         let count = (end - from) as usize;
@@ -339,7 +357,7 @@ impl Normalizer {
         if !end.is_multiple_of(self.step_frames) {
             return;
         }
-        // The step in which the stream ends is as loud as what there is of it.
+        // The last step of the stream is as loud as its existing part.
         let start = end - self.step_frames;
         let frames = self.end.map_or(end, |last| last.clamp(start, end)) - start;
         let energy = if frames == 0 {
@@ -348,19 +366,20 @@ impl Normalizer {
             self.step_energy / frames as f64
         };
         self.step_energy = 0.0;
-        if let Some(gain) = self.programme.push(energy, &self.settings) {
+        let gain = self.programme.push(energy, &self.settings);
+        self.sound_max = sound_max(self.programme.level_lufs());
+        if let Some(gain) = gain {
             self.gains[(self.nodes % NODES as u64) as usize] = gain;
             self.nodes += 1;
         }
     }
 
-    /// The stream ends here: all that is held can be taken, and nothing be added before [`Normalizer::reset`] or
-    /// [`Normalizer::restart`].
+    /// Ends the stream: all queued audio can be taken, and none added before [`Normalizer::reset`] or [`Normalizer::restart`].
     pub fn drain(&mut self) {
         self.end.get_or_insert(self.at.written);
     }
 
-    /// How many frames can be taken.
+    /// Number of frames that can be taken.
     #[must_use]
     pub fn ready(&self) -> u64 {
         let end = match self.end {
@@ -370,17 +389,17 @@ impl Normalizer {
         end - self.at.taken
     }
 
-    /// How many frames went in and have not come out.
+    /// Number of frames in the normaliser.
     #[must_use]
     pub fn held(&self) -> u64 {
         self.end.unwrap_or(self.at.written) - self.at.taken
     }
 
-    /// Takes interleaved samples, as many as are ready and there is room for. Says how many frames. Integers are rounded to
-    /// the nearest.
+    /// Takes interleaved samples, as many as are ready and fit. Returns the number of frames. Integers are rounded to the
+    /// nearest.
     ///
     /// # Errors
-    /// The room is not one for whole frames; nothing was taken.
+    /// Fails if the slice does not hold whole frames; then nothing is taken.
     pub fn take_interleaved<T: Sample>(&mut self, samples: &mut [T]) -> Result<usize, InputError> {
         let channels = self.channels;
         if !samples.len().is_multiple_of(channels) {
@@ -394,10 +413,10 @@ impl Normalizer {
         }))
     }
 
-    /// Takes planar samples to a slice for each channel, else as [`Normalizer::take_interleaved`].
+    /// Takes planar samples to a slice for each channel; otherwise as [`Normalizer::take_interleaved`].
     ///
     /// # Errors
-    /// There are not as many slices as channels, or they differ in length; nothing was taken.
+    /// The number of slices is not that of the channels, or they differ in length; nothing was taken.
     pub fn take_planar<T: Sample, P: AsMut<[T]>>(
         &mut self,
         planes: &mut [P],
@@ -417,7 +436,7 @@ impl Normalizer {
         }))
     }
 
-    /// `read` gets where in the lines, to which frame, and how many.
+    /// `read` gets the place in the lines, the output frame and the number of frames.
     fn take(
         &mut self,
         frames: usize,
@@ -445,9 +464,9 @@ impl Normalizer {
     fn finish_to(&mut self, frame: u64) {
         let cells = frame.div_ceil(self.limiter.cell_frames);
         if self.end.is_some() {
-            // What follows the end, as if it were silence.
+            // Audio after the end counts as silence.
             let missing = (frame + self.latency_frames()).saturating_sub(self.at.written);
-            self.write(missing as usize, |lines, (slot, _, count)| {
+            self.write(missing as usize, |lines, (slot, _, count), _| {
                 lines.silence(slot, count);
             });
         }
@@ -473,7 +492,7 @@ impl Normalizer {
         self.at.finished += 1;
     }
 
-    /// What the first pass has made of the next cell: is it below the ceiling?
+    /// Checks the first pass's result for the next cell against the ceiling.
     fn check(&mut self) {
         let cell = self.at.checked;
         while self.at.shaped <= cell + self.limiter.reach_cells {
@@ -499,7 +518,7 @@ impl Normalizer {
         self.at.shaped += 1;
     }
 
-    /// What the next cell may be multiplied by, once it has the gain of the programme.
+    /// Computes the allowed factor of the next cell, which has the gain of the programme.
     fn judge(&mut self) {
         let cell = self.at.judged;
         while self.at.peaked <= cell + self.limiter.reach_cells {
@@ -518,7 +537,7 @@ impl Normalizer {
         self.at.judged += 1;
     }
 
-    /// The largest magnitude in a cell and up to the first sample behind it; less if that is not above `most` anyway.
+    /// The largest magnitude in a cell and up to the first sample after it; may be less if it is not above `most`.
     fn peak_around(&mut self, cell: u64, most: f32, peaks: impl Fn(&Self) -> &[f32; CELLS]) -> f32 {
         let reach = self.limiter.reach_cells;
         let cells = cell.saturating_sub(reach)..=cell + reach;
@@ -555,7 +574,7 @@ impl Normalizer {
             .each(|line: &mut Line| line.ramp(level, slot, frames as usize, from, step));
     }
 
-    /// The gain of the programme where a cell begins: a line from node to node.
+    /// The gain of the programme at the start of a cell: linear from node to node.
     fn gain_before(&self, cell: u64) -> f64 {
         let frame = cell * self.limiter.cell_frames;
         let (node, part) = (frame / self.step_frames, frame % self.step_frames);
@@ -564,7 +583,7 @@ impl Normalizer {
         at(node) + (at(node + 1) - at(node)) * (part as f64 / self.step_frames as f64)
     }
 
-    /// How things stand where frames are taken.
+    /// The state at the output position.
     #[must_use]
     pub fn state(&self) -> NormalizerState {
         let node = (self.at.taken / self.step_frames).min(self.nodes.saturating_sub(1));
@@ -585,18 +604,18 @@ impl Normalizer {
         }
     }
 
-    /// From here on, [`NormalizerState::limiter_db`] is the least gain of what is to come.
+    /// Restarts the minimum in [`NormalizerState::limiter_db`].
     pub fn forget_limiter(&mut self) {
         self.least_gain = 1.0;
     }
 
-    /// Forgets all that it holds, and how loud the programme is.
+    /// Drops all queued audio, and the programme's loudness.
     pub fn reset(&mut self) {
         self.begin(Programme::new(&self.settings));
         self.outgoing.reset();
     }
 
-    /// Forgets all that it holds, but not how loud the programme is: for a stream that goes on after a jump.
+    /// Drops all queued audio, but keeps the programme's loudness: for a stream that continues after a jump.
     pub fn restart(&mut self) {
         self.begin(self.programme.restarted(&self.settings));
     }
@@ -610,6 +629,14 @@ impl Normalizer {
         self.at = Positions::default();
         self.end = None;
     }
+}
+
+/// The largest normal sample of a programme of this loudness.
+fn sound_max(level_lufs: Option<f64>) -> f32 {
+    let db = level_lufs.map_or(SOUND_DB_UNKNOWN, |level| {
+        (level + PEAK_LU_MAX).max(SOUND_DB_MIN)
+    });
+    factor(db) as f32
 }
 
 fn check_planes(
@@ -631,7 +658,7 @@ fn check_planes(
     }
 }
 
-/// What to multiply `peak` by so that it does not exceed `most`.
+/// The factor by which `peak` does not exceed `most`.
 fn allowed(most: f32, peak: f32) -> f32 {
     if peak > most { most / peak } else { 1.0 }
 }

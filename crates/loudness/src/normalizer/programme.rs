@@ -1,55 +1,55 @@
-//! How loud the programme is, and so which gain it needs: one value every 100 ms.
+//! Estimates the loudness of the programme, and so the gain that it needs: one value every 100 ms.
 //!
-//! Time is cut into steps of 100 ms. Between two steps lies a node, at which there is a level and, later, a gain:
+//! Time is cut into steps of 100 ms. Between two steps is a node, which gets a level and, later, a gain:
 //!
 //! ```text
-//!            node n                            what is known of the input when the gain at n is made
+//!            node n                            known part of the input when the gain at n is computed
 //!   ----------|-------------------|-----------|
 //!      -1.2 s            +1.0 s       +2.8 s
 //!       the levels from n - 10 to n + 10, in a Gaussian window, are the level at n;
-//!       each of them is that of the programme from 1.2 s before its node to 1.8 s behind it
+//!       each of them covers the programme from 1.2 s before its node to 1.8 s after it
 //! ```
 
 use crate::history::{ABSOLUTE_GATE_LUFS, to_energy, to_lufs};
 
 use super::NormalizerSettings;
 
-/// How far behind a node its level looks, in steps.
+/// Number of steps after a node that its level uses.
 const AHEAD_STEPS: u64 = 18;
-/// How far before it. Together 3 s, the short-term loudness of EBU Tech 3341, 2.2.
+/// Number of steps before it. Together 3 s, the short-term loudness of EBU Tech 3341, 2.2.
 const BEHIND_STEPS: u64 = 12;
-/// How many levels on either side make a gain.
+/// Number of levels on either side that determine a gain.
 const SMOOTHING_STEPS: u64 = 10;
-/// The gain at a node is known as soon as so many steps behind it are.
+/// The gain of a node is known as soon as this many steps after it are.
 pub(super) const GAIN_STEPS: u64 = AHEAD_STEPS + SMOOTHING_STEPS;
-/// Of the Gaussian window, in steps.
+/// Width of the Gaussian window, in steps.
 const SIGMA_STEPS: f64 = 3.5;
 
 /// ITU-R BS.1770, annex 1: blocks of 400 ms.
 const BLOCK_STEPS: u64 = 4;
-/// ITU-R BS.1770, annex 1: what is 10 LU below the rest is not programme, but what is heard in its pauses.
+/// ITU-R BS.1770, annex 1: audio 10 LU below the rest is not programme, but background in its pauses.
 const PAUSE_GATE: f64 = 0.1;
-/// A pause that has lasted so long (once no programme is left in the 3 s) may be a programme that has become quieter ...
+/// A pause of this length (once the 3 s have no programme any more) may be a programme that has become quieter ...
 const PAUSE_STEPS: u32 = 20;
-/// ... and is looked for so much lower every step: 2 LU a second.
+/// ... and the gate is lowered by this much every step: 2 LU a second.
 const PAUSE_SEARCH: f64 = 0.954_992_586_021_436;
 
-/// With fewer blocks of programme in the window, the rest is taken to be as the level was: one syllable is no level.
+/// Minimum number of blocks of programme in the window. With fewer, the level fills the rest: one syllable does not make a level.
 const BLOCKS_MIN: u32 = 10;
-/// How much of the way to the short-term loudness the level goes in a step of programme: a time constant of 4 s. Faster
-/// changes are left in the programme, as far as its range may be.
+/// Share of the distance to the short-term loudness by which the level moves in a step of programme: a time constant of 4 s.
+/// Faster changes stay in the programme, as far as the target range allows.
 const APPROACH: f64 = 0.025;
-/// A level falls by 1 LU a step at most, so that what became quieter is raised without haste.
+/// A level falls by at most 1 LU per step, so that a quieter programme is raised slowly.
 const FALL: f64 = 0.794_328_234_724_281_5;
 
-/// No programme is raised by more, whatever its level: below, it is taken to be the noise of a room.
+/// Maximum gain at any level: a quieter signal is assumed to be the noise of a room.
 const GAIN_DB_MAX: f64 = 30.0;
-/// A target that is changed while playing is gone to by so much each step.
+/// Maximum change of the target per step while playing.
 const CHANGE_DB_STEP: f64 = 3.0;
-/// Before the first programme of a stream the gain goes from none to the one it needs in so many steps.
+/// Number of steps of the fade-in before the first programme of a stream.
 const FADE_STEPS: u32 = 10;
 
-/// More steps than any of the rings is looked back in.
+/// Size of the rings: more steps than any look-back.
 const RING: usize = 64;
 
 /// Levels and gains of one stream.
@@ -58,15 +58,15 @@ pub(super) struct Programme {
     steps: u64,
     /// Mean squares of steps, weighted and summed over channels; 0 for those below the absolute gate.
     energies: [f64; RING],
-    /// The same of the 400 ms that end with a step, without what is below the absolute gate; 0 if the step is.
+    /// Mean square of the 400 ms that end with a step, without audio below the absolute gate; 0 if the step itself is below it.
     blocks: [f64; RING],
-    /// Short-term energy by node, 0 if there is no programme.
+    /// Short-term energy by node; 0 without programme.
     short_terms: [f64; RING],
     /// Level by node, LUFS.
     levels: [f64; RING],
-    /// Energy of the programme, once there is one.
+    /// Energy of the programme, once known.
     level: Option<f64>,
-    /// What counts as programme lies above this energy times [`PAUSE_GATE`].
+    /// Audio above this energy times [`PAUSE_GATE`] counts as programme.
     gate: f64,
     pause_steps: u32,
     /// The first node with a level, and that level. It counts for all before.
@@ -102,7 +102,7 @@ impl Programme {
         }
     }
 
-    /// From the beginning, but with the level that the programme had.
+    /// A reset state that keeps the programme's level.
     pub(super) fn restarted(&self, settings: &NormalizerSettings) -> Programme {
         let fresh = Programme::new(settings);
         Programme {
@@ -116,8 +116,7 @@ impl Programme {
         }
     }
 
-    /// A step more, of this mean square. Gives the factor of the gain at the node that it completes, if it is not before the
-    /// first.
+    /// Adds a step of this mean square. Returns the gain factor of the node that it completes, unless that is before the first.
     pub(super) fn push(&mut self, energy: f64, settings: &NormalizerSettings) -> Option<f64> {
         let is_heard = energy.is_finite() && energy >= to_energy(ABSOLUTE_GATE_LUFS);
         self.energies[slot(self.steps)] = if is_heard { energy } else { 0.0 };
@@ -130,13 +129,18 @@ impl Programme {
         Some(self.gain_at(node, settings))
     }
 
+    /// Loudness of the programme.
+    pub(super) fn level_lufs(&self) -> Option<f64> {
+        self.level.map(to_lufs)
+    }
+
     /// Short-term loudness around a node, LUFS, and the gain there, dB.
     pub(super) fn report(&self, node: u64) -> (f64, f64) {
         let gain_db = self.gains_db[slot(node)];
         (to_lufs(self.short_terms[slot(node)]), gain_db)
     }
 
-    /// The mean of what is heard in the block that ends with the newest step.
+    /// Mean audible energy of the block that ends with the newest step.
     fn block(&self) -> f64 {
         let steps = self.steps.saturating_sub(BLOCK_STEPS - 1)..=self.steps;
         let heard = |step: u64| Some(self.energies[slot(step)]).filter(|energy| *energy > 0.0);
@@ -144,10 +148,10 @@ impl Programme {
         sum / f64::from(count)
     }
 
-    /// The mean square of the programme around `node`, the number of its blocks, and whether it is heard at `node`.
+    /// The mean square of the programme around `node`, the number of its blocks, and whether it is audible at `node`.
     ///
-    /// As ITU-R BS.1770, annex 1, gates a whole programme: first what is below the gate, then what is 10 LU below the mean of
-    /// the rest.
+    /// Applies the gates of ITU-R BS.1770, annex 1, for a whole programme. First the blocks below the gate are excluded, then the
+    /// blocks 10 LU below the mean of the rest.
     fn short_term(&self, node: u64) -> Option<(f64, u32, bool)> {
         let blocks = || {
             let steps = node.saturating_sub(BEHIND_STEPS)..node + AHEAD_STEPS;
@@ -165,7 +169,7 @@ impl Programme {
         Some((sum / f64::from(count), count, is_now))
     }
 
-    /// Makes the level at `node`.
+    /// Computes the level at `node`.
     fn level_at(&mut self, node: u64, range_lu: f64) {
         let found = self.short_term(node);
         self.short_terms[slot(node)] = found.map_or(0.0, |(energy, ..)| energy);
@@ -177,8 +181,8 @@ impl Programme {
                 }
             }
             (Some((energy, _, is_now)), None) => {
-                // What will be heard later than at this node does not count before it is heard: so a stream is the same with
-                // silence before it and without.
+                // Audio after this node does not count before its output, so that a stream gets the same result with and without
+                // silence before it.
                 if is_now {
                     (self.level, self.gate) = (Some(energy), energy);
                     self.first = Some((node, to_lufs(energy)));
@@ -196,7 +200,7 @@ impl Programme {
         self.levels[slot(node)] = self.level.map_or(f64::NEG_INFINITY, to_lufs);
     }
 
-    /// Makes the gain at `node`, as a factor.
+    /// Computes the gain at `node`, as a factor.
     fn gain_at(&mut self, node: u64, settings: &NormalizerSettings) -> f64 {
         if node == 0 && self.first.is_some() {
             self.faded = FADE_STEPS;
@@ -221,8 +225,8 @@ impl Programme {
     }
 }
 
-/// Where the level goes from here, with this short-term energy around it: towards it if programme is heard, and so far that no
-/// more than half the range lies between the two.
+/// Computes the next level, with this short-term energy around it. It moves towards the energy if programme is audible, and far
+/// enough that at most half the range lies between the two.
 fn follow(level: f64, energy: f64, is_now: bool, range_lu: f64) -> f64 {
     let half_range = 10f64.powf(range_lu / 20.0);
     let next = if is_now {

@@ -1,20 +1,19 @@
-//! What a normaliser is told and tells.
+//! Settings and state of a normaliser.
 
 use thiserror::Error;
 
 use super::RATE_HZ_LEAST;
 use crate::limits::{CHANNELS_MAX, RATE_HZ_MAX};
 
-/// What a [`Normalizer`](super::Normalizer) is to reach.
+/// Targets of a [`Normalizer`](super::Normalizer).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NormalizerSettings {
     /// The loudness of the programme, -70 to -5 LUFS; -24 unless set.
     pub loudness_target_lufs: f64,
-    /// How far apart the quietest and the loudest short-term loudness may lie, 1 to 20 LU; 7 unless set. Half of it is how far
-    /// short-term loudness may be from the target on either side; changes within it that are faster than some seconds are
-    /// left as they are.
+    /// Maximum distance of the quietest and the loudest short-term loudness, 1 to 20 LU; 7 by default. Short-term loudness may
+    /// differ from the target by half of it on either side; faster changes than some seconds within it are kept.
     pub loudness_range_target_lu: f64,
-    /// What the true peak does not exceed, -9 to 0 dBTP; -2 unless set.
+    /// Limit of the true peak, -9 to 0 dBTP; -2 by default.
     pub max_true_peak_dbtp: f64,
     /// Added to the gain, before the limiter, -99 to 99 LU; 0 unless set.
     pub offset_lu: f64,
@@ -58,17 +57,17 @@ impl NormalizerSettings {
     }
 }
 
-/// How things stand where frames are taken from a [`Normalizer`](super::Normalizer).
+/// State at the output of a [`Normalizer`](super::Normalizer).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NormalizerState {
-    /// The gain that the loudness of the programme asks for, dB, without the offset.
+    /// Gain for the loudness of the programme, dB, without the offset.
     pub gain_db: f64,
-    /// The least gain of the limiter since the beginning, or since [`forget_limiter`](super::Normalizer::forget_limiter), dB; 0:
-    /// it had nothing to do.
+    /// Lowest gain of the limiter since the start, or since [`forget_limiter`](super::Normalizer::forget_limiter), dB; 0 without
+    /// limiting.
     pub limiter_db: f64,
-    /// Short-term loudness of what came in, gated, around what goes out now, LUFS; minus infinity in silence.
+    /// Gated short-term loudness of the input around the current output, LUFS; minus infinity in silence.
     pub short_term_in_lufs: f64,
-    /// Short-term loudness of what went out, LUFS.
+    /// Short-term loudness of the output, LUFS.
     pub short_term_out_lufs: f64,
     /// Integrated loudness of all that went out, to 0.1 LU, LUFS.
     pub integrated_out_lufs: f64,
@@ -76,27 +75,27 @@ pub struct NormalizerState {
     pub true_peak_out_dbtp: f64,
 }
 
-/// Why there is no such normaliser.
+/// Why a normaliser was not created.
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 pub enum NormalizeError {
     /// The rate is out of range.
-    #[error("{0} Hz, allowed is {RATE_HZ_LEAST} to {RATE_HZ_MAX}")]
+    #[error("{0} Hz, must be {RATE_HZ_LEAST} to {RATE_HZ_MAX}")]
     Rate(u32),
     /// The number of channels is out of range.
-    #[error("{0} channels, allowed is 1 to {CHANNELS_MAX}")]
+    #[error("{0} channels, must be 1 to {CHANNELS_MAX}")]
     Channels(usize),
-    /// Dual mono beside other channels.
+    /// Dual mono with other channels.
     #[error("dual mono is for one channel, not for one of {0}")]
     DualMono(usize),
-    /// There is no memory for what is held.
+    /// No memory for the queued audio.
     #[error("no memory for three seconds of audio")]
     Memory,
     /// A setting is out of range.
-    #[error("{name} of {value}, allowed is {min} to {max}")]
+    #[error("{name} of {value}, must be {min} to {max}")]
     Setting {
         /// Which.
         name: &'static str,
-        /// What was asked for.
+        /// The given value.
         value: f64,
         /// The least.
         min: f64,

@@ -1,15 +1,15 @@
 //! Numbers next to zero count as zero while a meter works.
 //!
-//! After a signal has ended, the filters' memory fades and would spend most of its life among the denormal numbers, with which
-//! processors are many times slower. The processor has a switch that makes them zero. It belongs to the thread, and code
-//! outside must find it as it was: so there is no guard that somebody could keep or forget, only a function that runs
-//! another one and puts the switch back behind it, also when that one panics.
+//! After a signal has ended, the filters' memory fades and would spend most of its life among denormal numbers, which slow
+//! processors down many times. The processor can be switched to treat them as zero. The switch belongs to the thread, and other
+//! code must find it unchanged. So no guard exists that a caller could keep or forget. A function runs another one and restores
+//! the switch afterwards, even after a panic.
 
-/// Runs `work` with numbers next to zero (denormals) counting as zero, where this architecture can: x86-64 and AArch64.
+/// Runs `work` with denormal numbers treated as zero, if the architecture supports it: x86-64 and AArch64.
 ///
-/// Meters do so themselves. For other filters whose memory fades: denormals make a processor many times slower. There is
-/// no guard to keep or to forget: behind `work` the thread is as it was before, also when `work` panics. Which arithmetic
-/// next to the call is inside is the compiler's choice, so this is for speed, not for exact results.
+/// Meters use it themselves. It is for other filters whose memory fades: denormals slow a processor down many times. No guard can
+/// be kept or forgotten: after `work` the thread's state is restored, even if `work` panics. The compiler may move arithmetic
+/// next to the call inside or outside, so this is for speed, not for exact results.
 ///
 /// ```
 /// let mut memory = 1.0f64;
@@ -26,7 +26,8 @@ pub fn with_denormals_flushed<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// What the switch's register held before. Never handed out: dropped at the end of the function above, panic or not.
+/// The previous value of the register with the switch. It never leaves this module: it is dropped at the end of the function
+/// above, panic or not.
 struct Flushed {
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     before: Register,
@@ -61,8 +62,8 @@ impl Drop for Flushed {
     #[inline]
     fn drop(&mut self) {
         if self.before & FLUSH != FLUSH {
-            // All of it as it was: the flags of exceptions, too, to which the work inside means nothing. Reading the register
-            // once more to keep them would be a third of what a call of one frame costs here.
+            // Restores all of it, including the exception flags, which the work inside does not use. Keeping them would need
+            // another read of the register, a third of the cost of a call for one frame.
             write(self.before);
         }
     }
@@ -91,9 +92,9 @@ fn read() -> Register {
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn write(value: Register) {
-    // SAFETY: `ldmxcsr` loads the 4 bytes at the address it is given, which is that of a live `u32`. The value is what
-    // `read` gave with the two flush bits set or as before, so no reserved bit is set, and exceptions stay masked and
-    // rounding as they were. What is compiled between does not depend on whether denormals are zero.
+    // SAFETY: `ldmxcsr` loads the 4 bytes at the address it is given, which is that of a live `u32`. The value is what `read`
+    // returned, either unchanged or with the two flush bits set, so no reserved bit is set, and exceptions stay masked and
+    // rounding unchanged. Code compiled between does not depend on whether denormals are zero.
     unsafe {
         std::arch::asm!("ldmxcsr [{}]", in(reg) &value, options(nostack, preserves_flags));
     }
@@ -113,7 +114,7 @@ fn read() -> Register {
 #[cfg(target_arch = "aarch64")]
 #[inline]
 fn write(value: Register) {
-    // SAFETY: the value is what `read` gave, with the flush bit set or as before: rounding and traps stay as they were.
+    // SAFETY: the value is what `read` returned, either unchanged or with the flush bit set: rounding and traps do not change.
     unsafe {
         std::arch::asm!("msr fpcr, {}", in(reg) value, options(nostack, preserves_flags));
     }
@@ -125,7 +126,7 @@ mod tests {
     use std::hint::black_box;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    // Inlined, the product might be computed on the other side of the switch.
+    // Inlined, the product might be computed outside the switched section.
     #[inline(never)]
     fn half_of_the_least() -> f64 {
         black_box(f64::MIN_POSITIVE) * black_box(0.5)

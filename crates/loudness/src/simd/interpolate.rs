@@ -1,12 +1,12 @@
-//! The largest value between the samples: a polyphase filter of which only the peak is kept.
+//! Finds the largest value between the samples: a polyphase filter of which only the peak is kept.
 
 use super::vector::{Floats, Single};
 use crate::weighting::{FoldedPhases, Oversampling, largest_gain};
 
-/// Raises `peaks` to the largest magnitudes of the signal between its samples, and of the samples themselves. What is not
-/// a number is passed over.
+/// Raises `peaks` to the largest magnitudes of the signal between its samples, and of the samples themselves. Values that are not
+/// numbers are skipped.
 ///
-/// `samples` are whole frames of `G` lanes, the first of which only lead in: as many as the filter has history.
+/// `samples` are whole frames of `G` lanes; the first ones, as many as the filter's history, only lead in.
 #[inline(always)]
 pub(crate) fn raise_peaks<const G: usize, V: Floats>(
     proof: V::Proof,
@@ -34,9 +34,9 @@ pub(crate) fn raise_peaks<const G: usize, V: Floats>(
     }
 }
 
-/// One of the two filters. `N` vectors of outputs are computed at once, so that what is waited for is hidden.
+/// One of the two filters. `N` vectors of outputs are computed at once, which hides the latency.
 trait Filter<V: Floats> {
-    /// Raises `best` to the magnitudes of the outputs for which `samples` is the oldest that is looked at.
+    /// Raises `best` to the magnitudes of the outputs whose oldest sample is in `samples`.
     fn raise<const G: usize, const N: usize>(
         &self,
         proof: V::Proof,
@@ -45,9 +45,9 @@ trait Filter<V: Floats> {
     );
 }
 
-/// So many vectors at once.
+/// Number of vectors computed at once.
 const VECTORS: usize = 2;
-/// So many values at a time are looked over first, in case none can reach the peak.
+/// Number of values that are checked first, in case none can reach the peak.
 const SPAN: usize = 128;
 /// More than a vector of any architecture has.
 const LANES_MAX: usize = 8;
@@ -85,7 +85,7 @@ fn cover<const G: usize, V: Floats, F: Filter<V>, R: Filter<Single>>(
             best[0].larger(best[1]),
         ) {
             for at in (start..end).step_by(tile) {
-                // The last tile begins early enough to be whole: twice the same value does no harm.
+                // The last tile starts early enough to be whole: computing a value twice does no harm.
                 filter.raise::<G, VECTORS>(proof, &samples[at.min(values - tile)..], &mut best);
             }
         }
@@ -101,7 +101,7 @@ fn cover<const G: usize, V: Floats, F: Filter<V>, R: Filter<Single>>(
     }
 }
 
-/// Whether some output of `samples` may exceed `best`: none does if no sample, raised by the filter's largest gain, does.
+/// Whether some output of `samples` may exceed `best`: no, if no sample times the filter's largest gain does.
 #[inline(always)]
 fn can_reach<V: Floats>(proof: V::Proof, samples: &[f32], gain: V, best: V) -> bool {
     let mut largest = [V::splat(proof, 0.0); 4];
@@ -112,7 +112,7 @@ fn can_reach<V: Floats>(proof: V::Proof, samples: &[f32], gain: V, best: V) -> b
         *slot = next.larger(*slot);
         at += V::LANES;
     }
-    // The rest once more, from the end.
+    // The rest, from the end; some values are checked twice.
     let last = V::load(proof, &samples[samples.len() - V::LANES..]).magnitude();
     let largest = largest
         .into_iter()

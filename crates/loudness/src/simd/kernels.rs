@@ -1,8 +1,8 @@
-//! The inner loops, written once for all processors: over arrays of as many values as a vector register has, so that
-//! the compiler makes vector instructions of them wherever this is inlined into a function compiled for such a processor.
+//! The inner loops, written once for all processors. They work on arrays with as many values as a vector register. The compiler
+//! generates vector instructions if they are inlined into a function compiled for such a processor.
 //!
-//! `G` is the number of lanes of a group: 1, 2 or 4 channels side by side. `FMA` says whether a product and a sum are
-//! one instruction there; where they are not, asking for it would cost a call.
+//! `G` is the number of lanes of a group: 1, 2 or 4 channels. `FMA` is whether the processor has fused multiply-add instructions;
+//! without them, using it would cost a call.
 
 use crate::sample::Sample;
 use crate::weighting::KWeighting;
@@ -11,11 +11,11 @@ use crate::weighting::KWeighting;
 /// first section is the input of the second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct KState {
-    /// What came in, the newest first.
+    /// The last inputs, the newest first.
     pub(crate) input: [[f64; 4]; 2],
     /// Between the shelf and the high-pass.
     pub(crate) middle: [[f64; 4]; 2],
-    /// What went out.
+    /// The last outputs.
     pub(crate) output: [[f64; 4]; 2],
 }
 
@@ -24,7 +24,7 @@ fn fused<const FMA: bool>(a: f64, b: f64, c: f64) -> f64 {
     if FMA { a.mul_add(b, c) } else { a * b + c }
 }
 
-/// The larger one, and `b` if `a` is not a number: what a `max` instruction does.
+/// The larger one, and `b` if `a` is not a number, like a `max` instruction.
 #[inline(always)]
 fn larger(a: f64, b: f64) -> f64 {
     if a > b { a } else { b }
@@ -77,10 +77,10 @@ pub(crate) fn gather_plane<T: Sample, const G: usize>(
     }
 }
 
-/// Raises `peaks` to the largest magnitudes. What is not a number is passed over.
+/// Raises `peaks` to the largest magnitudes. Values that are not numbers are skipped.
 #[inline(always)]
 pub(crate) fn sample_peaks<const G: usize>(lanes: &[[f64; G]], peaks: &mut [f64; 4]) {
-    // Four rows at once: a single one would wait for itself.
+    // Four rows at once: a single one would wait for its own results.
     let mut rows = [take::<4, G, _>(peaks); 4];
     let (fours, rest) = lanes.as_chunks::<4>();
     for four in fours {
@@ -104,9 +104,9 @@ pub(crate) fn sample_peaks<const G: usize>(lanes: &[[f64; G]], peaks: &mut [f64;
 
 /// Replaces each value by the square of its K-weighting, and adds the squares to `energy`, by lane.
 ///
-/// First the shelf, then the high-pass, both in direct form I: only one product and sum of the recursion lie between one
-/// output and the next, so that a processor works on several frames and both sections at once. The form also keeps
-/// roundings small; one recursion of fourth order for both has a thousand times as much.
+/// Applies first the shelf, then the high-pass, both in direct form I. Only one product and sum of the recursion lie between two
+/// outputs, so a processor works on several frames and both sections at once. The form also keeps rounding small; one recursion
+/// of fourth order for both would have a thousand times as much.
 #[inline(always)]
 pub(crate) fn weight<const G: usize, const FMA: bool>(
     k: &KWeighting,
@@ -137,7 +137,7 @@ pub(crate) fn weight<const G: usize, const FMA: bool>(
     }
 }
 
-/// One section of a filter, with coefficients for each lane; `a` with the sign turned.
+/// One section of a filter, with coefficients for each lane; `a` with its sign inverted.
 struct Section<const W: usize> {
     b: [[f64; W]; 3],
     a: [[f64; W]; 2],
@@ -160,7 +160,7 @@ impl<const W: usize> Section<W> {
         }
     }
 
-    /// The output, from the input and what went in and out before, once and twice.
+    /// The output for this input, with the last two inputs and outputs.
     #[inline(always)]
     fn step<const FMA: bool>(
         &self,

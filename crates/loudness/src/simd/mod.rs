@@ -1,7 +1,7 @@
-//! Which instructions the processor has, decided at run time, and the inner loops compiled for them.
+//! Selects instructions at run time, and compiles the inner loops for them.
 //!
-//! The loops stand in [`kernels`] once. Each is compiled twice on x86-64: for the baseline (SSE2), and for AVX2 with FMA.
-//! Elsewhere once, for the baseline; on AArch64 that has NEON and fused products.
+//! [`kernels`] has each loop once. Each is compiled twice on x86-64: for the baseline (SSE2), and for AVX2 with FMA. Other
+//! architectures have only the baseline; on AArch64 it includes NEON and fused products.
 
 mod denormals;
 mod interpolate;
@@ -18,8 +18,8 @@ use crate::sample::Sample;
 use crate::taps::Taps;
 use crate::weighting::{FoldedPhases, KWeighting, Oversampling};
 
-/// What the inner loops are compiled for. Only [`Level::detect`] makes other than the baseline, so that to have a value is
-/// to have the instructions.
+/// The instructions that the inner loops are compiled for. Only [`Level::detect`] creates other values than the baseline, so a
+/// value proves that the instructions exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Level(Instructions);
 
@@ -30,12 +30,12 @@ enum Instructions {
     Avx2,
 }
 
-/// Whether a fused product and sum is one instruction of the baseline.
+/// Whether the baseline has fused multiply-add instructions.
 const BASELINE_FMA: bool = cfg!(target_arch = "aarch64");
 
-/// Gives [`Level`] a method that runs a kernel as compiled for that level.
+/// Gives [`Level`] a method that runs a kernel compiled for that level.
 ///
-/// `FMA` in the body of the kernel's call stands for whether there are fused products.
+/// In the kernel's call, `FMA` stands for whether fused products exist.
 macro_rules! dispatch {
     ($(
         $(#[$doc:meta])*
@@ -56,7 +56,7 @@ macro_rules! dispatch {
                     $call
                 }
                 #[cfg(target_arch = "x86_64")]
-                // SAFETY: `Avx2` is made by `detect` alone, after it has found AVX2 and FMA in this processor.
+                // SAFETY: only `detect` creates `Avx2`, after it has found AVX2 and FMA in this processor.
                 Instructions::Avx2 => unsafe { avx2::<$($pass)*>($($arg),*) },
             }
         }
@@ -74,7 +74,7 @@ impl Level {
         Level::BASELINE
     }
 
-    /// What every processor of this architecture has.
+    /// The instructions of every processor of this architecture.
     pub(crate) const BASELINE: Level = Level(Instructions::Baseline);
 
     /// See [`interpolate::raise_peaks`].
@@ -94,7 +94,7 @@ impl Level {
             samples: &[f32],
             peaks: &mut [f32; 4],
         ) {
-            // SAFETY: this function runs, so that the processor has what it was compiled for.
+            // SAFETY: this function is running, so the processor has the instructions that it was compiled for.
             let proof = unsafe { vector::HasAvx2::new() };
             interpolate::raise_peaks::<G, vector::Avx2>(
                 proof,
@@ -113,7 +113,7 @@ impl Level {
                 peaks,
             ),
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: `Avx2` is made by `detect` alone, after it has found AVX2 and FMA in this processor.
+            // SAFETY: only `detect` creates `Avx2`, after it has found AVX2 and FMA in this processor.
             Instructions::Avx2 => unsafe { avx2::<G>(oversampling, phases, samples, peaks) },
         }
     }

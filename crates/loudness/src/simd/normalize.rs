@@ -1,4 +1,4 @@
-//! The inner loops of the normaliser, written as those in [`super::kernels`] are: for whatever vectors there are.
+//! The inner loops of the normaliser, written like those in [`super::kernels`] for any vector size.
 
 use crate::sample::Sample;
 use crate::taps::Taps;
@@ -13,8 +13,11 @@ fn larger(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
 }
 
-/// Samples of the channels from `first` on, of interleaved frames, to rows of `G` lanes. What is not a number or larger
-/// than `limit` becomes silence.
+/// Samples beyond +60 dB of full scale are damage: neither sounds nor clicks.
+const CLICK_MAX: f32 = 1_000.0;
+
+/// Samples of the channels from `first` on, of interleaved frames, to rows of `G` lanes. Samples beyond `limit` are cut there;
+/// damage becomes silence.
 #[inline(always)]
 pub(crate) fn take_in<T: Sample, const G: usize>(
     samples: &[T],
@@ -53,8 +56,12 @@ pub(crate) fn take_in_plane<T: Sample, const G: usize>(
 
 #[inline(always)]
 fn sound(value: f32, limit: f32) -> f32 {
-    // Does not hold for what is not a number, either.
-    if value.abs() <= limit { value } else { 0.0 }
+    // False for values that are not numbers, too.
+    if value.abs() <= CLICK_MAX {
+        value.max(-limit).min(limit)
+    } else {
+        0.0
+    }
 }
 
 /// Rows of `G` lanes to the channels from `first` on of interleaved frames.
@@ -108,7 +115,7 @@ pub(crate) fn loudest(samples: &[f32], peak: &mut f32) {
     *peak = lanes.into_iter().fold(*peak, larger);
 }
 
-/// Multiplies frames of `G` lanes by a gain that goes from `from` on by `step` a frame.
+/// Multiplies frames of `G` lanes by a gain that starts at `from` and changes by `step` per frame.
 #[inline(always)]
 pub(crate) fn ramp<const G: usize, const FMA: bool>(samples: &mut [f32], from: f32, step: f32) {
     let (tiles, rest) = samples.as_chunks_mut::<16>();
@@ -127,8 +134,8 @@ pub(crate) fn ramp<const G: usize, const FMA: bool>(samples: &mut [f32], from: f
     }
 }
 
-/// Raises `peak` to the largest magnitude of the signal between its samples, of all lanes. Looked at are the gaps behind each
-/// frame of `samples` that has 15 others before it and 16 behind it.
+/// Raises `peak` to the largest magnitude of the signal between its samples, over all lanes. It checks the gaps after each frame
+/// of `samples` that has 15 frames before it and 16 after it.
 #[inline(always)]
 pub(crate) fn between<const G: usize, const FMA: bool>(
     taps: &Taps,
@@ -143,7 +150,7 @@ pub(crate) fn between<const G: usize, const FMA: bool>(
         return;
     }
     for at in (0..values).step_by(WIDE) {
-        // The last tile begins early enough to be whole.
+        // The last tile starts early enough to be whole.
         raise::<G, WIDE, FMA>(taps, &samples[at.min(values - WIDE)..], peak);
     }
 }

@@ -1,4 +1,4 @@
-//! Each kernel, at each level this processor has, against a twin that does it one value at a time.
+//! Compares each kernel, at each level of this processor, with a scalar model.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn levels() -> Vec<Level> {
     levels
 }
 
-/// Noise, the same each time.
+/// Deterministic noise.
 fn noise(count: usize, seed: u32) -> Vec<f64> {
     let mut state = seed;
     let mut next = || {
@@ -20,7 +20,7 @@ fn noise(count: usize, seed: u32) -> Vec<f64> {
     (0..count).map(|_| next()).collect()
 }
 
-/// Lengths around those at which a kernel goes from vectors to what is left over.
+/// Lengths around those at which a kernel changes from vectors to the remainder.
 const LENGTHS: [usize; 14] = [0, 1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 63, 129, 500];
 
 fn rows<const G: usize>(values: &[f64]) -> Vec<[f64; G]> {
@@ -86,7 +86,7 @@ fn the_weighting_is_that_of_the_recommendation() {
     }
 }
 
-/// The filter phase by phase, in `f64`, and only the largest value kept.
+/// Filters phase by phase, in `f64`, and keeps only the largest value.
 fn naive_peak(oversampling: Oversampling, x: &[f64]) -> f64 {
     let history = oversampling.history_frames();
     let phases: Vec<Vec<f64>> = match oversampling {
@@ -111,7 +111,7 @@ fn naive_peak(oversampling: Oversampling, x: &[f64]) -> f64 {
 
 fn check_peaks<const G: usize>(level: Level, oversampling: Oversampling, length: usize, seed: u32) {
     let frames = oversampling.history_frames() + length;
-    // One loud place, so that most of it can be passed over.
+    // One loud part, so that most of it can be skipped.
     let gain = |n: usize| if n / G == frames * 2 / 3 { 1.0 } else { 0.4 };
     let input: Vec<f64> = noise(frames * G, seed)
         .iter()
@@ -145,7 +145,7 @@ fn the_interpolation_finds_the_peak_of_all_phases() {
     }
 }
 
-/// The vectors of the architectures that have no other, on this one.
+/// The vectors of other architectures, on this one.
 #[test]
 fn plain_arrays_find_the_same_peak() {
     let samples: Vec<f32> = noise(1_000, 7).iter().map(|x| *x as f32).collect();
@@ -170,7 +170,7 @@ fn plain_arrays_find_the_same_peak() {
 }
 
 #[test]
-fn what_is_no_number_is_passed_over() {
+fn nan_is_ignored() {
     for level in levels() {
         let mut samples: Vec<f32> = noise(600, 5).iter().map(|x| *x as f32 * 0.5).collect();
         samples[300] = f32::NAN;
@@ -190,7 +190,7 @@ fn what_is_no_number_is_passed_over() {
 }
 
 #[test]
-fn the_largest_sample_is_found_wherever_it_is() {
+fn largest_sample_is_found_at_any_position() {
     for level in levels() {
         for length in 1..20 {
             for at in 0..length {
@@ -261,7 +261,7 @@ fn lanes_add_up_by_weight() {
     }
 }
 
-/// The normaliser's kernels, with `G` lanes, against what they are to do.
+/// The normaliser's kernels, with `G` lanes, compared with their definition.
 fn check_normalizing<const G: usize>(level: Level) {
     let taps = Taps::new();
     for frames in LENGTHS {
@@ -312,7 +312,7 @@ fn check_normalizing<const G: usize>(level: Level) {
 }
 
 #[test]
-fn what_a_normaliser_does_is_what_its_twins_do() {
+fn normaliser_equals_its_naive_twins() {
     for level in levels() {
         check_normalizing::<1>(level);
         check_normalizing::<2>(level);
@@ -323,17 +323,17 @@ fn what_a_normaliser_does_is_what_its_twins_do() {
 #[test]
 fn samples_go_in_and_out_of_rows() {
     for level in levels() {
-        let samples = [0.5f32, f32::NAN, -0.25, f32::INFINITY, 2_000.0, 1.5];
+        let samples = [0.5f32, f32::NAN, -0.25, -20.0, 2_000.0, 1.5];
         let mut rows = [9.0f32; 8];
-        level.take_in::<f32, 4>(&samples, 3, 0, 1_000.0, &mut rows);
-        assert_eq!(rows, [0.5, 0.0, -0.25, 9.0, 0.0, 0.0, 1.5, 9.0]);
+        level.take_in::<f32, 4>(&samples, 3, 0, 16.0, &mut rows);
+        assert_eq!(rows, [0.5, 0.0, -0.25, 9.0, -16.0, 0.0, 1.5, 9.0]);
         let mut out = [0i16; 6];
         level.give_out::<i16, 4>(&rows, 3, 0, &mut out);
-        assert_eq!(out, [16_384, 0, -8_192, 0, 0, i16::MAX]);
+        assert_eq!(out, [16_384, 0, -8_192, i16::MIN, 0, i16::MAX]);
         let mut plane = [0i32; 2];
         level.give_out_plane::<i32, 4>(&rows, 2, &mut plane);
         assert_eq!(plane, [-(1 << 29), i32::MAX]);
-        level.take_in_plane::<f64, 4>(&[-1e-3, f64::NAN], 1, 1_000.0, &mut rows);
-        assert_eq!(rows, [0.5, -1e-3, -0.25, 9.0, 0.0, 0.0, 1.5, 9.0]);
+        level.take_in_plane::<f64, 4>(&[-1e-3, f64::INFINITY], 1, 16.0, &mut rows);
+        assert_eq!(rows, [0.5, -1e-3, -0.25, 9.0, -16.0, 0.0, 1.5, 9.0]);
     }
 }

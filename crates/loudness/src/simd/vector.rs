@@ -1,14 +1,13 @@
-//! Vectors of `f32`: those of AVX2, those of the baseline, and single values for what is left over.
+//! Vectors of `f32`: those of AVX2, those of the baseline, and single values for the remainder.
 //!
-//! The compiler makes good vector instructions of the other kernels by itself, but not of the interpolation, with its many
-//! sums at once.
+//! The compiler vectorises the other kernels well, but not the interpolation, with its many concurrent sums.
 
-/// Several `f32` on which each operation works at once.
+/// Several `f32` that each operation processes at once.
 pub(super) trait Floats: Copy {
-    /// How many there are.
+    /// Number of values.
     const LANES: usize;
 
-    /// What one must have to make such a vector: that the processor has the instructions. All else starts from a vector.
+    /// Needed to create such a vector: proof that the processor has the instructions. Everything else starts from a vector.
     type Proof: Copy;
 
     /// The first [`Floats::LANES`] of `from`.
@@ -22,13 +21,13 @@ pub(super) trait Floats: Copy {
     /// `self` times `factor`, plus `sum`.
     fn multiply_add(self, factor: Self, sum: Self) -> Self;
     fn magnitude(self) -> Self;
-    /// The larger one; `other` where `self` is not a number.
+    /// The larger one; `other` if `self` is not a number.
     fn larger(self, other: Self) -> Self;
-    /// Whether no lane is above that of `other`.
+    /// Whether no lane exceeds that of `other`.
     fn is_within(self, other: Self) -> bool;
 }
 
-/// A vector of one.
+/// A vector with one value.
 #[derive(Clone, Copy)]
 pub(super) struct Single(f32);
 
@@ -87,7 +86,7 @@ impl Floats for Single {
     }
 }
 
-/// What the baseline of any architecture does with four values; on AArch64 the compiler makes NEON of it.
+/// The baseline of any architecture with four values; on AArch64 the compiler generates NEON.
 #[derive(Clone, Copy)]
 #[cfg_attr(
     target_arch = "x86_64",
@@ -214,67 +213,67 @@ mod x86 {
                 #[inline(always)]
                 fn load(_: $proof, from: &[f32]) -> Self {
                     let from: &[f32; $lanes] = from.first_chunk().expect("a whole vector");
-                    // SAFETY: the pointer is to as many live values as are read, and the load needs no alignment; that
-                    // there is the instruction, the first argument proves (or, with SSE2, the architecture).
+                    // SAFETY: the pointer is to as many live values as are read, and the load needs no alignment; the first
+                    // argument (or, with SSE2, the architecture) proves that the instruction exists.
                     $vector(unsafe { $load(from.as_ptr()) })
                 }
 
                 #[inline(always)]
                 fn store(self, to: &mut [f32]) {
                     let to: &mut [f32; $lanes] = to.first_chunk_mut().expect("a whole vector");
-                    // SAFETY: the pointer is to as many values as are written, which this function may write, and the
-                    // store needs no alignment; `self` proves that there is the instruction.
+                    // SAFETY: the pointer is to as many values as are written, which this function may write, and the store needs
+                    // no alignment; `self` proves that the instruction exists.
                     unsafe { $store(to.as_mut_ptr(), self.0) }
                 }
 
                 #[inline(always)]
                 fn splat(_: $proof, value: f32) -> Self {
-                    // SAFETY: that there is the instruction, the first argument proves (or, with SSE2, the architecture).
+                    // SAFETY: the first argument (or, with SSE2, the architecture) proves that the instruction exists.
                     $vector(unsafe { $splat(value) })
                 }
 
                 #[inline(always)]
                 fn add(self, other: Self) -> Self {
-                    // SAFETY: `self` exists, so that there is the instruction; it has no other precondition.
+                    // SAFETY: `self` exists, so the instruction does; it has no other precondition.
                     $vector(unsafe { $add(self.0, other.0) })
                 }
 
                 #[inline(always)]
                 fn subtract(self, other: Self) -> Self {
-                    // SAFETY: `self` exists, so that there is the instruction; it has no other precondition.
+                    // SAFETY: `self` exists, so the instruction does; it has no other precondition.
                     $vector(unsafe { $subtract(self.0, other.0) })
                 }
 
                 #[inline(always)]
                 fn multiply(self, other: Self) -> Self {
-                    // SAFETY: `self` exists, so that there is the instruction; it has no other precondition.
+                    // SAFETY: `self` exists, so the instruction does; it has no other precondition.
                     $vector(unsafe { $multiply(self.0, other.0) })
                 }
 
                 #[inline(always)]
                 fn multiply_add(self, factor: Self, sum: Self) -> Self {
                     let ($a, $b, $c) = (self.0, factor.0, sum.0);
-                    // SAFETY: `self` exists, so that there are the instructions; they have no other precondition.
+                    // SAFETY: `self` exists, so the instructions do; they have no other precondition.
                     $vector(unsafe { $multiply_add })
                 }
 
                 #[inline(always)]
                 fn magnitude(self) -> Self {
-                    // SAFETY: `self` exists, so that there are the instructions; they have no other precondition.
+                    // SAFETY: `self` exists, so the instructions do; they have no other precondition.
                     $vector(unsafe { $andnot($splat(-0.0), self.0) })
                 }
 
                 #[inline(always)]
                 fn larger(self, other: Self) -> Self {
-                    // SAFETY: `self` exists, so that there is the instruction; it has no other precondition. It gives its
-                    // second operand if one is not a number.
+                    // SAFETY: `self` exists, so the instruction does; it has no other precondition. It returns its second operand
+                    // if one is not a number.
                     $vector(unsafe { $max(self.0, other.0) })
                 }
 
                 #[inline(always)]
                 fn is_within(self, other: Self) -> bool {
                     let ($x, $y) = (self.0, other.0);
-                    // SAFETY: `self` exists, so that there are the instructions; they have no other precondition.
+                    // SAFETY: `self` exists, so the instructions do; they have no other precondition.
                     unsafe { $is_within }
                 }
             }

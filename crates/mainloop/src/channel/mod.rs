@@ -1,13 +1,13 @@
 //! Channels from any thread to a main context.
 //!
-//! Many senders, one receiver, and at most one source: the receiver is attached to a context with a closure, as glib's
-//! own channel was until 0.19, or it is read as a [`Stream`](futures_core::Stream), anywhere.
+//! Many senders, one receiver, and at most one source. The receiver is attached to a context with a closure, as with glib's own
+//! channel until 0.19, or it is read as a [`Stream`](futures_core::Stream), anywhere.
 //!
-//! | part | who |
+//! | part | thread |
 //! |---|---|
 //! | [`Sender`], [`SyncSender`] | any thread |
-//! | [`Receiver`] | the thread that holds it; attached with a local closure, that of the context |
-//! | `State` | all of them, under its lock |
+//! | [`Receiver`] | its owner; if attached with a local closure, the context's thread |
+//! | `State` | all of these, under its lock |
 
 mod receiver;
 mod sender;
@@ -23,7 +23,7 @@ pub use self::sender::{SendError, Sender, SyncSender, TrySendError};
 use crate::bell::Bell;
 use crate::sync::{Mutex, MutexGuard, lock};
 
-/// A channel without a bound: sending never waits, and what is not received stays in memory.
+/// Creates a channel without a bound: sending never waits, and messages stay in memory until they are received.
 ///
 /// ```
 /// use glib::{ControlFlow, MainContext};
@@ -47,18 +47,18 @@ pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
     (Sender::new(shared.clone()), Receiver::new(shared))
 }
 
-/// A channel with a bound: up to `bound` messages wait for the receiver, and then senders wait or are told. A bound of 0 is
-/// one of 1.
+/// Creates a channel with a bound: up to `bound` messages wait for the receiver. Then senders wait, or get an error. A bound of 0
+/// counts as 1.
 ///
-/// A receiver takes all that waits at once. What it has taken does not count any more: so up to twice `bound` messages are on
-/// their way.
+/// A receiver takes all waiting messages at once. Messages that it has taken do not count any more, so up to twice `bound`
+/// messages may be in memory.
 pub fn sync_channel<T>(bound: usize) -> (SyncSender<T>, Receiver<T>) {
     let shared = new(bound.max(1));
     (SyncSender::new(shared.clone()), Receiver::new(shared))
 }
 
 fn new<T>(bound: usize) -> Arc<Shared<T>> {
-    // Shared by one thread if the messages are bound to one: then sender and receiver are, too.
+    // If the messages are bound to one thread, sender and receiver are too, so one thread shares this.
     #[allow(clippy::arc_with_non_send_sync)]
     Arc::new(Shared {
         state: Mutex::new(State {
@@ -76,7 +76,7 @@ fn new<T>(bound: usize) -> Arc<Shared<T>> {
 
 struct Shared<T> {
     state: Mutex<State<T>>,
-    /// Where senders wait. Locked before `state`, by those who wait only.
+    /// Senders wait here. Only waiting senders lock it, before `state`.
     room: Monitor<()>,
 }
 
@@ -86,13 +86,13 @@ struct State<T> {
     senders: usize,
     has_receiver: bool,
     listener: Listener,
-    /// The listener was called, or is at work and will look here before it rests.
+    /// Whether the listener was called, or is working and will check this before it rests.
     is_called: bool,
     /// Senders wait.
     wants_room: bool,
 }
 
-/// Whom a message concerns.
+/// Receiver of a message's wake-up.
 enum Listener {
     /// The receiver does not wait.
     Nobody,
@@ -107,14 +107,15 @@ impl<T> Shared<T> {
         lock(&self.state)
     }
 
-    /// Senders look for room again, or for the end of the receiver. For those who have found `wants_room`, and taken it back.
+    /// Wakes senders, which check again for room or for the end of the receiver. For callers that have found `wants_room` and
+    /// cleared it.
     fn call_senders(&self) {
         self.room.lock().wake(ROOM);
     }
 }
 
 impl<T> State<T> {
-    /// The receiver has something to look at. Whom the caller calls after the unlock.
+    /// Marks that the receiver has something to handle. The caller wakes the returned listener after the unlock.
     #[inline]
     #[must_use]
     fn call(&mut self) -> Listener {

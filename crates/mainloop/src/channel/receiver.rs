@@ -19,7 +19,7 @@ use crate::bound::{Guarded, check_owner};
 /// The receiving end of a channel: a [`Stream`] that ends when the last sender is dropped, or a source of a main context.
 pub struct Receiver<T> {
     shared: Arc<Shared<T>>,
-    /// Taken from the channel, not yet given on.
+    /// Messages taken from the channel, not yet passed on.
     batch: VecDeque<T>,
 }
 
@@ -31,7 +31,7 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// The next message, if one is here.
+    /// Returns the next message, if any.
     pub fn try_recv(&mut self) -> Option<T> {
         if self.batch.is_empty() {
             drop(self.shared.take(&mut self.batch));
@@ -39,16 +39,16 @@ impl<T> Receiver<T> {
         self.batch.pop_front()
     }
 
-    /// The next message; `None` when the last sender is gone.
+    /// Returns the next message; `None` after the last sender has been dropped.
     pub async fn recv(&mut self) -> Option<T> {
         std::future::poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await
     }
 
-    /// Calls `receive` with each message on the thread that runs `context` (`None`: the default context), which has to be
-    /// this one, until it returns [`ControlFlow::Break`] or the last sender is gone.
+    /// Calls `receive` with each message on the thread that runs `context` (`None` for the default context), which must be this
+    /// one. It ends when `receive` returns [`ControlFlow::Break`] or the last sender is dropped.
     ///
     /// # Errors
-    /// Another thread runs the context, or the process has no descriptor left.
+    /// Fails if another thread runs the context, or if the process has no descriptor left.
     pub fn attach<F>(
         self,
         context: Option<&MainContext>,
@@ -64,7 +64,7 @@ impl<T> Receiver<T> {
     /// The same with another priority of the source.
     ///
     /// # Errors
-    /// As [`Receiver::attach`].
+    /// The same as for [`Receiver::attach`].
     pub fn attach_with_priority<F>(
         self,
         context: Option<&MainContext>,
@@ -92,7 +92,7 @@ impl<T> Receiver<T> {
     /// The same from any thread, with a closure that any thread may run.
     ///
     /// # Errors
-    /// The process has no descriptor left.
+    /// Fails if the process has no descriptor left.
     pub fn attach_send<F>(
         self,
         context: Option<&MainContext>,
@@ -117,11 +117,11 @@ impl<T> Receiver<T> {
     fn call_by_bell(&self) -> Result<Arc<Bell>, AttachError> {
         let bell = Arc::new(Bell::new()?);
         let mut state = self.shared.lock();
-        // The attachment rings once, for what is here already.
+        // The attachment rings once, for messages that are already here.
         state.is_called = true;
         let before = std::mem::replace(&mut state.listener, Listener::Bell(bell.clone()));
         drop(state);
-        // A call out.
+        // Calls foreign code.
         drop(before);
         Ok(bell)
     }
@@ -131,7 +131,7 @@ impl<T> Shared<T> {
     /// Moves all messages into the empty batch. The state stays locked unless senders had to be called.
     fn take(&self, batch: &mut VecDeque<T>) -> MutexGuard<'_, State<T>> {
         let mut state = self.lock();
-        // Two queues take turns: no message is copied, and none is allocated for.
+        // Swaps two queues: no message is copied or allocated.
         std::mem::swap(&mut state.queue, batch);
         if batch.is_empty() || !std::mem::take(&mut state.wants_room) {
             return state;
@@ -162,7 +162,7 @@ impl<T> Stream for Receiver<T> {
             let listener = Listener::Task(cx.waker().clone());
             let before = std::mem::replace(&mut state.listener, listener);
             drop(state);
-            // A call out.
+            // Calls foreign code.
             drop(before);
         }
         Poll::Pending
@@ -200,7 +200,7 @@ impl<T> fmt::Debug for Receiver<T> {
     }
 }
 
-/// What the source of an attached receiver does.
+/// Work of an attached receiver's source.
 struct Attached<T, F> {
     receiver: Receiver<T>,
     receive: F,
@@ -212,7 +212,7 @@ impl<T, F: FnMut(T) -> ControlFlow> Attached<T, F> {
         if batch.is_empty() {
             let mut state = shared.take(batch);
             if batch.is_empty() {
-                // Only now: after messages, another turn looks for more. A sender in full flow need not ring for each.
+                // Only now: after messages, another turn looks for more. A continuous sender need not ring for each message.
                 state.is_called = false;
                 bell.silence();
                 if state.senders == 0 {
@@ -232,12 +232,12 @@ impl<T, F: FnMut(T) -> ControlFlow> Attached<T, F> {
     }
 }
 
-/// A receiver's source on its context. Dropped, it leaves the source there, as glib's source ids do.
+/// A receiver's source on its context. Dropping it leaves the source there, as glib's source ids do.
 #[derive(Debug)]
 pub struct Attachment {
     source: Source,
     context: MainContext,
-    /// Where the closure has to be dropped; `None`: anywhere.
+    /// Thread on which the closure must be dropped; `None` for any.
     home: Option<ThreadId>,
 }
 
@@ -252,8 +252,8 @@ impl Attachment {
         }
     }
 
-    /// Ends the channel: the source is removed, and with it the receiver and what it has not given on. On another thread
-    /// than the closure's own this happens when the context runs next, so that the closure is dropped where it belongs.
+    /// Ends the channel: removes the source, with the receiver and its remaining messages. On another thread than the closure's
+    /// own this happens when the context runs next, so that the closure is dropped on its own thread.
     pub fn detach(self) {
         if self.home.is_none_or(|home| home == thread::current().id()) {
             self.source.destroy();
@@ -270,5 +270,5 @@ impl Attachment {
 }
 
 const NAME: &str = "threadbare: channel";
-/// Messages that the closure gets in one turn of the context; the other sources have theirs before the rest.
+/// Maximum number of messages that the closure gets in one turn of the context; other sources run before the rest.
 const CALLS_MAX: usize = 256;

@@ -19,7 +19,7 @@ impl<T> Sender<T> {
     /// Sends without waiting.
     ///
     /// # Errors
-    /// The receiver is gone; the error has the message.
+    /// Fails if the receiver has been dropped; the error contains the message.
     pub fn send(&self, message: T) -> Result<(), SendError<T>> {
         let mut state = self.0.0.lock();
         if !state.has_receiver {
@@ -41,10 +41,10 @@ impl<T> SyncSender<T> {
         SyncSender(End(shared))
     }
 
-    /// Sends, and blocks this thread while there is no room. On the receiver's own thread it may wait for itself, for ever.
+    /// Sends, and blocks this thread while the channel is full. On the receiver's own thread it may wait for itself, for ever.
     ///
     /// # Errors
-    /// The receiver is gone; the error has the message.
+    /// Fails if the receiver has been dropped; the error contains the message.
     pub fn send(&self, message: T) -> Result<(), SendError<T>> {
         match self.try_send(message) {
             Ok(()) => Ok(()),
@@ -53,10 +53,10 @@ impl<T> SyncSender<T> {
         }
     }
 
-    /// Sends, and waits while there is no room. Dropped before it completes, it has sent nothing.
+    /// Sends, and waits while the channel is full. If it is dropped before it completes, nothing has been sent.
     ///
     /// # Errors
-    /// The receiver is gone; the error has the message.
+    /// Fails if the receiver has been dropped; the error contains the message.
     pub fn send_async(
         &self,
         message: T,
@@ -83,10 +83,10 @@ impl<T> SyncSender<T> {
         )
     }
 
-    /// Sends if there is room.
+    /// Sends if the channel is not full.
     ///
     /// # Errors
-    /// There is no room, or the receiver is gone; the error has the message.
+    /// Fails if the channel is full or the receiver has been dropped; the error contains the message.
     pub fn try_send(&self, message: T) -> Result<(), TrySendError<T>> {
         self.0.0.try_send(message)
     }
@@ -97,10 +97,10 @@ impl<T> Shared<T> {
         self.try_send_to(self.lock(), message)
     }
 
-    /// In the monitor of those who wait for room.
+    /// Runs inside the monitor of waiting senders.
     fn try_send_or_wait(&self, message: T) -> Result<(), TrySendError<T>> {
         let mut state = self.lock();
-        // The receiver calls after it has made room: it waits for that monitor, and so for this waiter's registration.
+        // After making room, the receiver locks this monitor to wake senders, and so waits for this waiter's registration.
         state.wants_room = state.has_receiver && state.queue.len() >= state.bound;
         self.try_send_to(state, message)
     }
@@ -125,7 +125,7 @@ impl<T> Shared<T> {
     }
 }
 
-/// One of the senders: the last one's drop ends the channel.
+/// One of the senders; dropping the last one ends the channel.
 struct End<T>(Arc<Shared<T>>);
 
 impl<T> Clone for End<T> {
@@ -171,7 +171,7 @@ impl<T> fmt::Debug for SyncSender<T> {
     }
 }
 
-/// The receiver is gone. Here is the message.
+/// The receiver has been dropped. Contains the message.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the receiver of the channel is gone")]
 pub struct SendError<T>(pub T);
@@ -182,13 +182,13 @@ impl<T> fmt::Debug for SendError<T> {
     }
 }
 
-/// The message could not be sent at once. Here it is.
+/// The message could not be sent at once. Contains the message.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TrySendError<T> {
-    /// The channel holds as many messages as it may.
+    /// The channel is full.
     #[error("the channel is full")]
     Full(T),
-    /// The receiver is gone.
+    /// The receiver has been dropped.
     #[error("the receiver of the channel is gone")]
     Disconnected(T),
 }

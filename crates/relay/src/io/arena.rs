@@ -55,7 +55,7 @@ pub(crate) struct Staging {
     items: Vec<Staged>,
 }
 
-/// One of them, without its bytes.
+/// A staged datagram, without its bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Staged {
     pub(crate) place: u32,

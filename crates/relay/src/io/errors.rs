@@ -1,4 +1,4 @@
-//! Errors of sockets: ICMP messages are news of one destination, never the end of a port.
+//! Errors of sockets: an ICMP message is about one destination and never ends a port.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -8,8 +8,8 @@ use nix::sys::socket::{MsgFlags, SockaddrStorage, recvmsg};
 
 use crate::stats::Counters;
 
-/// Whether this may be the answer to an earlier datagram of the socket, which a call returns instead of doing its work:
-/// the next one does.
+/// Whether this may be the error of an earlier datagram. A system call returns such an error instead of doing its work, and the
+/// next call does the work.
 pub(super) fn is_of_earlier(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error().map(Errno::from_raw),
@@ -26,7 +26,7 @@ pub(super) fn is_of_earlier(error: &io::Error) -> bool {
     )
 }
 
-/// Takes the ICMP errors that wait at a socket, and counts them. Allocates nothing.
+/// Reads and counts the ICMP errors queued at a socket. Allocates nothing.
 #[cold]
 pub(super) fn take_icmp(fd: BorrowedFd<'_>, counters: &Counters) {
     let flags = MsgFlags::MSG_ERRQUEUE | MsgFlags::MSG_DONTWAIT;
@@ -39,5 +39,5 @@ pub(super) fn take_icmp(fd: BorrowedFd<'_>, counters: &Counters) {
     }
 }
 
-/// One run of a port takes so many; what is left makes the socket ready again.
+/// Maximum per run of a port; the rest makes the socket ready again.
 const ICMP_ERRORS_MAX: usize = 64;

@@ -1,12 +1,13 @@
-//! Packet I/O: a batch of datagrams in, a batch out, and nothing above knows which descriptors there are.
+//! Packet I/O: receives and sends batches of datagrams, and hides the descriptors from the layers above.
 //!
 //! | kind | sockets | receives | sends |
 //! |---|---|---|---|
-//! | [`pairs`] | one or two for each leg | ready sockets in turn; busy ones with `recvmmsg` | one `sendto` each |
-//! | the same with [`rings`] | one or two for each leg, for what the rings do not take | rings in memory | rings, one call for dozens |
-//! | [`shared`] | one or two for many legs, a table finds the leg | `recvmmsg` | `sendmmsg` |
+//! | [`pairs`] | one or two per leg | ready sockets in turn, busy ones with `recvmmsg` | one `sendto` per datagram |
+//! | [`pairs`] with [`rings`] | one or two per leg, for datagrams that the rings do not take | rings in memory | rings, one call for dozens of datagrams |
+//! | [`shared`] | one or two for many legs; a table finds the leg | `recvmmsg` | `sendmmsg` |
 //!
-//! A kind keeps the datagrams where it likes; the plane sees a list of arrivals and the bytes of each, in fixed memory.
+//! Each kind stores the datagrams in its own way. The media worker sees a list of arrivals and the bytes of each, in fixed
+//! memory.
 
 mod arena;
 mod errors;
@@ -28,30 +29,30 @@ use crate::stats::Counters;
 
 /// One kind of packet I/O on one shard. All methods run on the shard's thread.
 pub(crate) trait PacketIo: Send {
-    /// Has the plane run with `Ready::Io(key)` when something has arrived.
+    /// Runs the media worker with `Ready::Io(key)` when a datagram has arrived.
     fn watch(&self, cx: &Cx<'_>, key: u8) -> io::Result<()>;
 
-    /// The reverse.
+    /// Stops watching.
     fn unwatch(&self, cx: &Cx<'_>);
 
-    /// Takes the ports of leg `leg` of call `call`.
+    /// Adds the ports of leg `leg` of call `call`.
     fn attach(&mut self, call: u32, leg: u8, ports: LegKind) -> io::Result<Attached>;
 
-    /// Gives the ports of a leg back, to be closed, here or on another thread. Nothing of them arrives any more.
+    /// Removes and returns the ports of a leg, to be closed here or on another thread. No more datagrams arrive from them.
     fn detach(&mut self, attached: Attached) -> Option<LegKind>;
 
-    /// What is sent from a leg's ports has this in its IP header from now on; ports of many legs keep theirs.
+    /// Sets the type of service for a leg's ports; ports of many legs keep theirs.
     fn set_tos(&mut self, _attached: &Attached, _tos: u8) -> io::Result<()> {
         Ok(())
     }
 
-    /// A run of the plane begins; `is_ready`: because something has arrived.
+    /// Starts a run of the media worker; `is_ready`: because something has arrived.
     fn begin(&mut self, is_ready: bool);
 
-    /// Receives a batch, which replaces the last one. `false`: nothing more in this run.
+    /// Receives a batch, which replaces the previous one. Returns `false` if nothing more is left in this run.
     fn receive(&mut self, pass: &mut Pass<'_>) -> bool;
 
-    /// Whether [`sort`](PacketIo::sort) is to be called.
+    /// Whether [`sort`](PacketIo::sort) must be called.
     fn is_unsorted(&self) -> bool {
         false
     }
@@ -59,13 +60,13 @@ pub(crate) trait PacketIo: Send {
     /// Finds the calls of the received batch.
     fn sort(&mut self, _pass: &mut Pass<'_>) {}
 
-    /// What the last batch is made of.
+    /// The arrivals of the last batch.
     fn arrivals(&self) -> &[Arrival];
 
     /// The bytes of the i-th arrival.
     fn bytes(&mut self, i: usize) -> &mut [u8];
 
-    /// Whether another run in this slice may find more, without waiting for readiness.
+    /// Whether another run in this slice may find more without waiting for readiness.
     fn wants_run(&self) -> bool;
 
     /// Writes a datagram for port `place` into the batch to send. Returns its length.
@@ -76,7 +77,7 @@ pub(crate) trait PacketIo: Send {
         write: &mut dyn FnMut(&mut [u8]) -> usize,
     ) -> Result<usize, Refused>;
 
-    /// Sends what is staged.
+    /// Sends the staged datagrams.
     fn flush(&mut self, counters: &Counters);
 
     /// Adds the kernel's drops of a few ports to the counters.
@@ -87,9 +88,9 @@ pub(crate) trait PacketIo: Send {
 #[derive(Debug)]
 pub(crate) struct Attached {
     pub(crate) rtp: u32,
-    /// `None`: no port of its own.
+    /// `None`: no separate port.
     pub(crate) rtcp: Option<u32>,
-    /// What only the packet I/O understands, for `detach`.
+    /// Data for `detach` that only the packet I/O interprets.
     pub(crate) rest: pairs::Rest,
 }
 
@@ -106,7 +107,7 @@ pub(crate) struct Arrival {
     pub(crate) received_ns: u64,
 }
 
-/// Whether a datagram goes to its call.
+/// Outcome of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Deliver,
@@ -114,7 +115,7 @@ pub(crate) enum Outcome {
     OverBudget,
 }
 
-/// Time and counters of a run of the plane.
+/// Time and counters of a run of the media worker.
 #[derive(Debug)]
 pub(crate) struct Pass<'a> {
     pub(crate) now_ns: u64,
@@ -123,7 +124,7 @@ pub(crate) struct Pass<'a> {
     pub(crate) counters: &'a Counters,
 }
 
-/// Converts the kernel's receive times to CLOCK_MONOTONIC, once a slice measured.
+/// Converts the kernel's receive times to CLOCK_MONOTONIC, measured once per slice.
 #[derive(Debug, Default)]
 pub(crate) struct ArrivalClock {
     slice: u64,
@@ -131,7 +132,7 @@ pub(crate) struct ArrivalClock {
 }
 
 impl Pass<'_> {
-    /// When a datagram arrived, ns of CLOCK_MONOTONIC: within the last second, even if the wall clock jumped.
+    /// Arrival time of a datagram, ns of CLOCK_MONOTONIC: within the last second, even if the wall clock jumped.
     #[inline]
     pub(crate) fn received_ns(&mut self, wall_ns: Option<u64>) -> u64 {
         let Some(wall_ns) = wall_ns else {
@@ -144,19 +145,19 @@ impl Pass<'_> {
         self.bounded(wall_ns.wrapping_sub(self.clock.ahead_ns))
     }
 
-    /// The same for a time of CLOCK_MONOTONIC.
+    /// [`received_ns`](Self::received_ns) for a time of CLOCK_MONOTONIC.
     #[inline]
     pub(crate) fn bounded(&self, received_ns: u64) -> u64 {
         received_ns.clamp(self.now_ns.saturating_sub(AGE_NS_MAX), self.now_ns)
     }
 }
 
-/// Makes room for `count` items in all.
+/// Makes room for a total of `count` items.
 pub(crate) fn reserve<T>(items: &mut Vec<T>, count: usize) {
     items.reserve(count.saturating_sub(items.len()));
 }
 
-/// Where a datagram goes: what both kinds of sockets need.
+/// The call of a datagram, as both kinds of sockets need it.
 #[derive(Debug, Clone, Copy)]
 struct Target {
     place: u32,
@@ -165,6 +166,6 @@ struct Target {
 
 /// A packet that waited longer in the kernel was not delayed by the network.
 const AGE_NS_MAX: u64 = 1_000_000_000;
-/// UDP has a sender always; for a system that gives none.
+/// A placeholder: UDP always has a sender, but a system might report none.
 const NOBODY: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);

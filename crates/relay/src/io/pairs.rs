@@ -1,10 +1,10 @@
-//! Sockets of each leg's own.
+//! Separate sockets for each leg.
 //!
-//! The sockets are in an epoll instance of their own, which stands for all of them in the shard's. Per run, the kernel is
-//! asked once which sockets are ready; each of them is read once, and again in the next run if it is likely to hold more. So a
-//! flooded socket takes turns with the others.
+//! The sockets are in a separate epoll instance, which represents all of them in the shard's. Each run asks the kernel once which
+//! sockets are ready. Each of them is read once, and again in the next run if it is likely to hold more. So a flooded socket
+//! takes turns with the others.
 //!
-//! With [`Rings`], most datagrams come and go past the sockets; these keep the ports and have the rest.
+//! With [`Rings`], most datagrams bypass the sockets; these hold the ports and carry the rest.
 
 use std::io;
 use std::net::SocketAddr;
@@ -31,7 +31,7 @@ use crate::socket::{Reach, Udp, canonical, set_tos};
 use crate::stats::Counters;
 
 pub(crate) struct Pairs {
-    /// It has the sockets of ended calls, too: they are sealed until another call has them, or closed.
+    /// It also has the sockets of ended calls: they are sealed until another call gets them, or closed.
     epoll: Arc<Epoll>,
     ports: Vec<Port>,
     free: Vec<u32>,
@@ -43,49 +43,49 @@ pub(crate) struct Pairs {
     again: Vec<u64>,
     next_again: usize,
     again_later: Vec<u64>,
-    /// Ask the kernel in this run.
+    /// Whether to ask the kernel in this run.
     asks: bool,
     arena: Arena,
     arrivals: Vec<Arrival>,
     batch: RecvBatch,
     staging: Staging,
-    /// `None`: all goes by sockets.
+    /// `None`: all packets use sockets.
     rings: Option<Rings>,
     /// The next port whose drops are sampled.
     next_sample: usize,
     is_unthrottled: bool,
 }
 
-/// One socket: a cache line.
+/// One socket; one cache line in size.
 #[repr(align(64))]
 struct Port {
-    /// `None`: a free place.
+    /// `None`: the place is free.
     socket: Option<Socket>,
     generation: u32,
     call: u32,
     id: PortId,
     reach: Reach,
-    /// It has a ring now, and its socket may hold what came before.
+    /// Whether it has a ring now, while its socket may hold older datagrams.
     is_backlogged: bool,
     load: Load,
-    /// In the IP header of what is sent.
+    /// Type of service of sent datagrams.
     tos: u8,
     drops: u32,
-    /// `None`: it sends whenever it has something.
+    /// `None`: sending is not fenced.
     fence: Option<Fence>,
 }
 
-/// What a leg's ports are besides sockets.
+/// Parts of a leg's ports other than the sockets.
 #[derive(Debug)]
 pub(crate) enum Rest {
-    /// Of [`Pairs`]: back into this, with the sockets' addresses.
+    /// For [`Pairs`]: the lease, and the sockets' addresses.
     Own {
         lease: Option<crate::ports::NumberLease>,
         rtp: SocketAddr,
         rtcp: Option<SocketAddr>,
         fence: Option<Fence>,
     },
-    /// Of a shared port.
+    /// For a shared port.
     Shared(crate::ports::SharedPlace),
 }
 
@@ -106,7 +106,7 @@ impl Rest {
 }
 
 impl Pairs {
-    /// `lane`: of the rings that the ports have beside their sockets.
+    /// `lane`: rings of the ports, in addition to their sockets.
     pub(crate) fn new(is_unthrottled: bool, lane: Option<Lane>) -> io::Result<Pairs> {
         let epoll = Arc::new(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?);
         let rings = lane.map(Rings::new);
@@ -135,12 +135,12 @@ impl Pairs {
         })
     }
 
-    /// What has all its sockets.
+    /// The epoll instance with all its sockets.
     pub(crate) fn watch(&self) -> &Arc<Epoll> {
         &self.epoll
     }
 
-    /// `watch`: what has the socket.
+    /// `watch`: the epoll instance that has the socket already.
     fn add(
         &mut self,
         udp: Udp,
@@ -165,7 +165,7 @@ impl Pairs {
                     drops: 0,
                     fence: None,
                 });
-                // A slice in which all are busy allocates nothing.
+                // A slice in which all are busy must not allocate.
                 reserve(&mut self.again, self.ports.len());
                 reserve(&mut self.again_later, self.ports.len());
                 (self.ports.len() - 1) as u32
@@ -200,18 +200,18 @@ impl Pairs {
         {
             rings.add(place, key, local, socket, reach);
             port.is_backlogged = true;
-            // What has come before is read before the rings are, in this run.
+            // Older datagrams are read from the socket before the rings, in this run.
             self.asks = true;
         }
         Ok(place)
     }
 
-    /// The socket is to be closed or sealed soon: it has no events any more then, and what there are have no place.
+    /// Removes a socket that will be closed or sealed soon: its pending events are dropped.
     fn remove(&mut self, place: u32, local: SocketAddr) -> Option<Udp> {
         let port = self.ports.get_mut(place as usize)?;
         let socket = port.socket.take()?;
         port.fence = None;
-        // Events of this pass for the old socket do not count for the next one.
+        // Events that this pass collected for the old socket do not apply to the new one.
         port.generation = port.generation.wrapping_add(1);
         if let Some(rings) = &mut self.rings {
             rings.remove(place);
@@ -221,7 +221,7 @@ impl Pairs {
         Some(Udp::from_parts(socket, local, tos, drops))
     }
 
-    /// The next socket to read, and whether it has errors to fetch or data.
+    /// The next socket to read, and whether it has errors or data.
     #[inline]
     fn next_port(&mut self) -> Option<(usize, EpollFlags)> {
         loop {
@@ -255,7 +255,7 @@ impl Pairs {
         }
     }
 
-    /// Reads what has come by rings. `false`: nothing more.
+    /// Reads datagrams from the rings. Returns `false` if none is left.
     #[inline]
     fn read_rings(&mut self, pass: &mut Pass<'_>) -> bool {
         let Some(rings) = &mut self.rings else {
@@ -269,7 +269,7 @@ impl Pairs {
                 break;
             };
             let place = received.key as u32 as usize;
-            // It came for the place's last port, perhaps.
+            // It may be for an earlier port in this place.
             let Some(port) = self.ports.get(place) else {
                 continue;
             };
@@ -292,7 +292,7 @@ impl Pairs {
         rings.has_more
     }
 
-    /// Asks the kernel which sockets are ready.
+    /// Asks the kernel for the ready sockets.
     fn ask(&mut self) {
         self.next_event = 0;
         self.events_end = match self.epoll.wait(&mut self.events, EpollTimeout::ZERO) {
@@ -307,7 +307,7 @@ impl Pairs {
             }
         };
         if self.events_end == self.events.len() {
-            // Others may have been left out.
+            // Some events may be missing.
             self.asks = true;
         }
     }
@@ -510,7 +510,7 @@ impl PacketIo for Pairs {
         self.arrivals.clear();
         while self.arrivals.len() < BATCH {
             let Some((place, flags)) = self.next_port() else {
-                // Behind the sockets: what a port got before it had a ring is older.
+                // After the sockets: datagrams from before a port had a ring are older.
                 return self.read_rings(pass);
             };
             self.read(place, flags, pass);
@@ -636,9 +636,10 @@ fn arrival_of(
 
 #[inline]
 fn outcome_of(len: usize, datagram_len: usize) -> Outcome {
-    match len == datagram_len {
-        true => Outcome::Deliver,
-        false => Outcome::Truncated,
+    if len == datagram_len {
+        Outcome::Deliver
+    } else {
+        Outcome::Truncated
     }
 }
 
@@ -661,5 +662,5 @@ const RINGS: u64 = u64::MAX;
 const EVENTS: usize = 4096;
 /// Sockets between a prefetch and its use: a receive call is longer than a fetch from memory.
 const PORTS_AHEAD: usize = 2;
-/// Ports whose drops are sampled in a slice.
+/// Number of ports whose drops are sampled in a slice.
 const SAMPLES: usize = 16;

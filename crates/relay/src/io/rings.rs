@@ -1,4 +1,4 @@
-//! Rings of XDP beside the sockets: what came for whom, and who can be answered by them.
+//! XDP rings in addition to the sockets: assigns arrivals to ports, and knows which peers can be answered by rings.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use crate::stats::Counters;
 #[derive(Debug)]
 pub(super) struct Rings {
     lane: Lane,
-    /// By the port's place.
+    /// Indexed by the port's place.
     routes: Vec<Route>,
     malformed: u64,
     drops: u64,
@@ -24,10 +24,10 @@ pub(super) struct Rings {
     pub(super) has_more: bool,
 }
 
-/// How a port answers its peer.
+/// Path of a port to its peer.
 #[derive(Debug, Clone, Copy)]
 struct Route {
-    /// `None`: all of this port's datagrams take the socket.
+    /// `None`: all of this port's datagrams use the socket.
     local: Option<SocketAddr>,
     peer: SocketAddr,
     way: Way,
@@ -51,7 +51,7 @@ impl Rings {
         self.lane.descriptors()
     }
 
-    /// A port has a socket now. Where it cannot have a ring, it goes on without.
+    /// Adds a port's socket. If it cannot have a ring, it works without.
     pub(super) fn add(
         &mut self,
         place: u32,
@@ -67,7 +67,7 @@ impl Rings {
         let is_enrolled = match self.lane.enroll(local, key) {
             Ok(is_enrolled) => is_enrolled,
             Err(error) => {
-                tracing::warn!(%local, %error, "a port has no ring: its datagrams take the socket");
+                tracing::warn!(%local, %error, "a port has no ring: its datagrams use the socket");
                 false
             }
         };
@@ -94,7 +94,7 @@ impl Rings {
         }
     }
 
-    /// The next datagram that came by a ring: its port's place, as in `add`, is in the key.
+    /// The next datagram from a ring; the key has its port's place, as in `add`.
     #[inline]
     pub(super) fn receive(&mut self, room: &mut [u8]) -> Option<Received> {
         self.lane.receive(room, &mut self.malformed)
@@ -102,8 +102,8 @@ impl Rings {
 
     /// A datagram of `receive` is the port's: its sender can be answered.
     ///
-    /// Another way to the same peer counts only when the one in use has been silent: else, a forged frame could lead the peer's
-    /// audio elsewhere on the link.
+    /// Another path to the same peer is accepted only after the path in use was silent. Otherwise a forged frame could divert the
+    /// peer's audio on the link.
     #[inline]
     pub(super) fn saw(&mut self, place: usize, received: &Received, now_ns: u64) {
         let Some(route) = self.routes.get_mut(place) else {
@@ -117,7 +117,7 @@ impl Rings {
         }
     }
 
-    /// All that were read are copied.
+    /// All read datagrams have been copied.
     #[inline]
     pub(super) fn release(&mut self) {
         self.lane.release();
@@ -144,7 +144,7 @@ impl Rings {
         self.lane.flush();
     }
 
-    /// Once a slice. The kernel is asked for each of the devices' queues, and so not as often.
+    /// Called once per slice. Asking the kernel takes a call for each of the devices' queues, so it is done less often.
     pub(super) fn sample(&mut self, counters: &Counters) {
         if self.drops_in > 0 {
             self.drops_in -= 1;
@@ -183,5 +183,5 @@ fn tos_of(socket: &Socket, reach: Reach) -> io::Result<u8> {
 
 /// Between two questions: a second of slices of 20 ms.
 const SLICES_OF_DROPS: u32 = 50;
-/// Who was silent for longer is reached by the kernel, which asks the link where they are.
+/// Peers that were silent for longer are reached through the kernel, which resolves their link address.
 const FRESH_NS: u64 = 1_000_000_000;

@@ -1,7 +1,7 @@
 //! One port for many legs: batches in, a table that finds the leg of each datagram, batches out.
 //!
-//! A batch is sorted before its first datagram is delivered: the lookups do not depend on one another, so that the processor
-//! waits for the memory of several at a time.
+//! A batch is sorted before its first datagram is delivered. The look-ups are independent, so that the processor waits for the
+//! memory of several at a time.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -31,13 +31,13 @@ pub(crate) struct SharedIo {
     reach: Reach,
     table: Demux<u32>,
     routes: Slab<Route>,
-    /// Datagrams that one leg may get in a slice.
+    /// Maximum number of datagrams of one leg per slice.
     leg_budget: u32,
-    /// Which socket is read next: 0 RTP, 1 RTCP, 2 none.
+    /// The next socket to read: 0 RTP, 1 RTCP, 2 none.
     reads: usize,
     is_drained: bool,
     batch: RecvBatch,
-    /// Datagrams of the batch whose legs are to be found.
+    /// Datagrams of the batch whose legs are not determined yet.
     unsorted: usize,
     /// The batch is of the RTCP socket.
     is_rtcp: bool,
@@ -158,7 +158,7 @@ impl SharedIo {
         });
     }
 
-    /// Sends the items from `first` on that leave by the same socket, at most a batch. Returns their number.
+    /// Sends the items from `first` on that leave through the same socket, at most a batch. Returns their number.
     fn send_from(&self, first: usize, counters: &Counters) -> usize {
         let items = &self.staging.items()[first..];
         let place = items[0].place;
@@ -177,7 +177,7 @@ impl SharedIo {
         };
         let mut batch = SendBatch::default();
         for (piece, item) in pieces.iter().zip(&items[..count]) {
-            // There is room: as many were counted.
+            // The batch has room for as many as were counted.
             let _ = batch.push(piece, &item.to);
         }
         send_all(&mut batch, count, udp, counters);
@@ -185,7 +185,7 @@ impl SharedIo {
     }
 }
 
-/// Sends a batch; leaves out what the system refuses.
+/// Sends a batch; skips datagrams that the system refuses.
 fn send_all(batch: &mut SendBatch<'_>, count: usize, udp: &Udp, counters: &Counters) {
     let (mut left, mut is_second_try) = (count, false);
     while !batch.is_empty() {
@@ -362,14 +362,14 @@ impl PacketIo for SharedIo {
     }
 }
 
-/// RTCP has its sender's SSRC, and comes from the RTP's address or the next port (RFC 3550, section 11).
+/// RTCP has its sender's SSRC and comes from the RTP address or the next port (RFC 3550, section 11).
 fn find_rtcp(
     table: &mut Demux<u32>,
     now_ns: u64,
     from: SocketAddr,
     bytes: &[u8],
 ) -> Result<Option<u32>, Malformed> {
-    // RFC 3550, section 6.4: each RTCP packet begins with a word of header and the sender's SSRC.
+    // RFC 3550, section 6.4: each RTCP packet starts with a word of header and the sender's SSRC.
     let Some(&[_, _, _, _, a, b, c, d]) = bytes.first_chunk::<8>() else {
         return Err(Malformed);
     };
@@ -400,9 +400,9 @@ struct Malformed;
 const RTP: usize = 0;
 const RTCP: usize = 1;
 const NONE: usize = 2;
-/// Twice as many as AES67's shortest packet time (0.125 ms) gives.
+/// Twice the rate of AES67's shortest packet time (0.125 ms).
 const BUDGET_PER_MS: u64 = 16;
-/// A context without a wait has slices of any length.
+/// A context without a wait has slices of varying length.
 const BUDGET_MIN: u64 = 256;
 /// A second's worth.
 const BUDGET_MAX: u64 = 16_000;

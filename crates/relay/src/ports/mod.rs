@@ -1,7 +1,7 @@
 //! The ports of a call's legs: a pair of numbers of a range, or a place on a shared port.
 
-mod held;
 mod numbers;
+mod open_sockets;
 mod range;
 mod shared;
 
@@ -18,12 +18,12 @@ pub use self::shared::{SharedPort, SharedSettings};
 use crate::fence::Fence;
 use crate::socket::{SocketError, Udp, Unreachable, check_destination};
 
-/// Why there is no port.
+/// Why no port was opened.
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
-    /// The range is not one.
+    /// The range is invalid.
     #[error(
-        "ports {first} to {last}: there is no room for {wanted}; allowed are ports from 1 to 65535, the first not after the \
+        "ports {first} to {last}: there is no room for {wanted}; ports must be 1 to 65535, the first not after the \
          last"
     )]
     Range {
@@ -31,7 +31,7 @@ pub enum PortError {
         first: u16,
         /// The last port.
         last: u16,
-        /// What one leg needs.
+        /// The ports of one leg.
         wanted: &'static str,
     },
     /// All numbers are in use.
@@ -48,7 +48,7 @@ pub enum PortError {
         last: u16,
         /// Legs that the range has room for.
         units: u32,
-        /// Legs that have ports of it.
+        /// Legs that use its ports.
         in_use: u32,
         /// Ports in quarantine.
         quarantined: u32,
@@ -56,7 +56,7 @@ pub enum PortError {
     /// A socket could not be opened.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// The shared port cannot tell this leg from another.
+    /// The shared port cannot distinguish this leg from another.
     #[error("shared port {local}, filter {filter:?}: {error}")]
     Filter {
         /// The shared port.
@@ -68,8 +68,8 @@ pub enum PortError {
     },
 }
 
-/// The ports of one leg, open: [`PortRange::lease`], [`SharedPort::lease`]. Datagrams wait in them until a call is created
-/// with them. Dropped, they are free for others.
+/// The ports of one leg, open: [`PortRange::lease`], [`SharedPort::lease`]. Datagrams are queued in them until a call is created
+/// with them. Dropping it releases them.
 #[derive(Debug)]
 pub struct LegPorts(pub(crate) LegKind);
 
@@ -83,14 +83,14 @@ pub(crate) enum LegKind {
 #[derive(Debug)]
 pub(crate) struct Sockets {
     pub(crate) rtp: Udp,
-    /// `None`: RTCP comes with the RTP.
+    /// `None`: RTCP shares the RTP port.
     pub(crate) rtcp: Option<Udp>,
-    /// Has them all, also between two calls: what watches their events. `None`: nothing has watched them yet.
+    /// The epoll instance that has them all, also between two calls. `None`: they were never watched.
     pub(crate) watch: Option<Arc<Epoll>>,
 }
 
 impl Sockets {
-    /// Opened just now.
+    /// Creates it from newly opened sockets.
     pub(crate) fn new(rtp: Udp, rtcp: Option<Udp>) -> Sockets {
         let watch = None;
         Sockets { rtp, rtcp, watch }
@@ -105,14 +105,14 @@ impl Sockets {
     }
 }
 
-/// Ports of one leg's own. Dropped, they go back to their range, open or closed as it wants; others are closed.
+/// Separate ports of one leg. Dropping it returns them to their range, open or closed as the range decides; others are closed.
 #[derive(Debug)]
 pub(crate) struct OwnPorts {
     /// `None` only while it is dropped or taken apart.
     sockets: Option<Sockets>,
-    /// `None`: the ports were named.
+    /// `None` if the ports were given by number.
     lease: Option<NumberLease>,
-    /// `None`: what is sent depends on nobody.
+    /// `None`: sending is not fenced.
     pub(crate) fence: Option<Fence>,
 }
 
@@ -125,7 +125,7 @@ impl OwnPorts {
         }
     }
 
-    /// To attach them.
+    /// Takes it apart for `attach`.
     pub(crate) fn into_parts(mut self) -> Option<(Sockets, Option<NumberLease>, Option<Fence>)> {
         let sockets = self.sockets.take()?;
         Some((sockets, self.lease.take(), self.fence.take()))
@@ -141,11 +141,11 @@ impl Drop for OwnPorts {
 }
 
 impl LegPorts {
-    /// Opens ports that were named: RTP at `rtp`, RTCP at `rtcp`; without it, there is none, or it comes with the RTP. A multicast
+    /// Opens given ports: RTP at `rtp`, RTCP at `rtcp`; without it, there is no RTCP, or it shares the RTP port. A multicast
     /// address is joined.
     ///
     /// # Errors
-    /// An address is in use, or the machine does not have it, or descriptors have run out.
+    /// Fails if an address is in use, if the machine does not have it, or if descriptors have run out.
     pub fn open(rtp: SocketAddr, rtcp: Option<SocketAddr>) -> Result<LegPorts, SocketError> {
         let rtp = Udp::bind(rtp, None)?;
         let rtcp = rtcp.map(|rtcp| Udp::bind(rtcp, None)).transpose()?;
@@ -154,7 +154,7 @@ impl LegPorts {
         Ok(LegPorts(LegKind::Own(OwnPorts::new(sockets, None))))
     }
 
-    /// What has watched the sockets of an earlier call.
+    /// The epoll instance of an earlier call that has the sockets.
     pub(crate) fn watch(&self) -> Option<&Arc<Epoll>> {
         match &self.0 {
             LegKind::Own(own) => own.sockets.as_ref()?.watch.as_ref(),
@@ -181,8 +181,7 @@ impl LegPorts {
         rtcp.map(Udp::local)
     }
 
-    /// What is sent from these ports has this in its IP header: the type of service (RFC 2474), or the traffic class of IPv6. A
-    /// shared port keeps its own.
+    /// Sets the type of service (RFC 2474) or IPv6 traffic class of datagrams from these ports. A shared port keeps its own.
     ///
     /// # Errors
     /// The system refuses it.
@@ -194,7 +193,7 @@ impl LegPorts {
         sockets.try_for_each(|udp| udp.set_tos(tos))
     }
 
-    /// These ports send only while the fence is open. A shared port has none.
+    /// Lets these ports send only while the fence is open. A shared port has none.
     #[must_use]
     pub fn fenced(mut self, fence: Fence) -> LegPorts {
         if let LegKind::Own(own) = &mut self.0 {
@@ -206,11 +205,11 @@ impl LegPorts {
     /// [`check_destination`](crate::check_destination) for these ports.
     ///
     /// # Errors
-    /// They do not reach it.
+    /// Fails if they cannot reach it.
     pub fn check_destination(&self, destination: SocketAddr) -> Result<(), Unreachable> {
         check_destination(self.rtp_address(), destination)
     }
 }
 
-/// Of ports that are being given back: nobody asks them.
+/// Address of ports that are being returned, which is never read.
 const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);

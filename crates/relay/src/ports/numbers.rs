@@ -1,24 +1,24 @@
-//! Which numbers of a range are free: sans-IO, so that hours of calls are an ordinary test.
+//! Free numbers of a range; sans-IO, so that hours of calls are an ordinary test.
 
 use std::collections::VecDeque;
 
-/// Port numbers in units of one port, or of an even and an odd one.
+/// Port numbers, allocated singly or in even/odd pairs.
 ///
-/// Each number is drawn at random among the free ones, so that a caller cannot tell the ports of the next calls from its own. A released number waits
-/// for the end of its quarantine. In a range where many calls come and go, something (`T`, open sockets) is kept of released numbers, and these are
-/// drawn first: at random as well, and only while there are many of them.
+/// Each number is drawn at random among the free ones, so that a caller cannot tell the ports of the next calls from its own. A
+/// released number is in quarantine first. In a busy range, a value (`T`, open sockets) is kept with released numbers. These
+/// numbers are drawn first, also at random, if there are enough of them.
 #[derive(Debug)]
 pub(super) struct Numbers<T> {
     first: u16,
     step: u16,
     /// Units to draw from, in no order.
     free: Vec<u32>,
-    /// By unit: its place in `free`, or [`TAKEN`].
+    /// Indexed by unit: its place in `free`, or [`TAKEN`].
     places: Vec<u32>,
     in_use: u32,
-    /// Released units, in the order in which their quarantines end, as the quarantine is the same for all.
+    /// Released units in the order in which their quarantines end; all quarantines have the same length.
     resting: VecDeque<Resting<T>>,
-    /// Units whose quarantine is over, and of which something is kept, in no order.
+    /// Units after their quarantine that have a kept value, in no order.
     rested: Vec<Rested<T>>,
     quarantine_ns: u64,
 }
@@ -82,7 +82,7 @@ impl<T> Numbers<T> {
         Some(self.taken(unit, None))
     }
 
-    /// Moves units whose quarantine is over to the free ones, or to those with something kept.
+    /// Moves units after their quarantine to the free ones, or to those with a kept value.
     fn end_quarantines(&mut self, now_ns: u64) {
         while self
             .resting
@@ -105,17 +105,18 @@ impl<T> Numbers<T> {
         }
     }
 
-    /// Whether something should be kept of the next number that is released.
+    /// Whether to keep a value with the next released number.
     pub(super) fn is_to_keep(&self) -> bool {
         self.is_busy(1)
     }
 
-    /// Whether calls come and go so fast that many numbers, and `more`, wait for the next ones.
+    /// Whether calls come and go so fast that many numbers, and `more`, wait for reuse.
     fn is_busy(&self, more: usize) -> bool {
         (self.resting.len() + self.rested.len() + more) * BUSY_PART >= self.units()
     }
 
-    /// This number, if it is in the range and has no user. It need not be over its quarantine: the user of a named number had it before.
+    /// This number, if it is in the range and has no user. Its quarantine may still run, because the user of a given number had
+    /// it before.
     pub(super) fn take_at(&mut self, number: u16) -> Option<Taken<T>> {
         let unit = self.unit_at(number)?;
         let mut kept = None;
@@ -131,12 +132,12 @@ impl<T> Numbers<T> {
         Some(self.taken(unit, kept))
     }
 
-    /// The user of a number has gone: the number may be used again after the quarantine. `kept`: with this.
+    /// Releases a number: it may be used again after the quarantine. `kept` is the value to keep with it.
     pub(super) fn release(&mut self, now_ns: u64, number: u16, kept: Option<T>) {
         let unit = self.unit_of(number);
         self.in_use -= 1;
         let free_ns = now_ns.saturating_add(self.quarantine_ns);
-        // Threads read the clock before they take the lock.
+        // Threads read the clock before they lock.
         let last_ns = self.resting.back().map_or(0, |last| last.free_ns);
         self.resting.push_back(Resting {
             unit,
@@ -145,13 +146,13 @@ impl<T> Numbers<T> {
         });
     }
 
-    /// The number was not used after all: free at once.
+    /// The number was not used after all: it is free at once.
     pub(super) fn put_back(&mut self, number: u16) {
         self.in_use -= 1;
         self.add_free(self.unit_of(number));
     }
 
-    /// Takes what is kept of numbers that no user has drawn for a second quarantine. They are free.
+    /// Takes the values of numbers that were not drawn within a second quarantine. The numbers become free.
     pub(super) fn take_unwanted(&mut self, now_ns: u64) -> Vec<T> {
         self.end_quarantines(now_ns);
         let free_before_ns = now_ns.saturating_sub(self.quarantine_ns);
@@ -160,7 +161,7 @@ impl<T> Numbers<T> {
         unwanted.into_iter().map(|one| self.give_up(one)).collect()
     }
 
-    /// Takes what is kept of one number, the oldest if none is over its quarantine.
+    /// Takes the value of one number, the oldest if none is past its quarantine.
     pub(super) fn take_one_kept(&mut self) -> Option<T> {
         match self.rested.pop() {
             Some(one) => Some(self.give_up(one)),
@@ -168,7 +169,7 @@ impl<T> Numbers<T> {
         }
     }
 
-    /// Takes all that is kept.
+    /// Takes all kept values.
     pub(super) fn take_kept(&mut self) -> Vec<T> {
         let rested = std::mem::take(&mut self.rested);
         let mut kept: Vec<T> = rested.into_iter().map(|one| self.give_up(one)).collect();
@@ -215,7 +216,7 @@ impl<T> Numbers<T> {
         u32::from((number - self.first) / self.step)
     }
 
-    /// The unit that begins with this number.
+    /// The unit that starts with this number.
     fn unit_at(&self, number: u16) -> Option<u32> {
         let above = number.checked_sub(self.first)?;
         let unit = above / self.step;
@@ -227,7 +228,7 @@ impl<T> Numbers<T> {
         self.free.push(unit);
     }
 
-    /// The last free unit takes the place of this one.
+    /// The last free unit moves to the place of this one.
     fn remove_free(&mut self, unit: u32) {
         let place = std::mem::replace(&mut self.places[unit as usize], TAKEN) as usize;
         self.free.swap_remove(place);
@@ -237,16 +238,18 @@ impl<T> Numbers<T> {
     }
 }
 
-/// One of so many places, by 64 random bits: Lemire, "Fast random integer generation in an interval", 2019. The bias is below 2^-47.
+/// Maps 64 random bits to one of this many places: Lemire, "Fast random integer generation in an interval", 2019. The bias is
+/// below 2^-47.
 fn drawn(random: u64, places: usize) -> usize {
     ((u128::from(random) * places as u128) >> 64) as usize
 }
 
-/// Of all numbers, if they rest, one in so many is a busy range's.
+/// A range is busy if at least one in this many of its numbers is released and in quarantine, or kept.
 const BUSY_PART: usize = 4;
-/// Of all numbers, one in so many is enough to choose from: fewer would tell the next calls' ports to those who have just released them.
+/// Minimum part of all numbers to choose from: with fewer, users that have just released theirs could predict the next calls'
+/// ports.
 const CHOICE_PART: usize = 16;
-/// One in so many draws mixes another number into those that calls pass on to each other.
+/// One in this many draws adds another number to those that calls reuse.
 const MIX_PART: u64 = 8;
 /// Not free.
 const TAKEN: u32 = u32::MAX;
@@ -299,11 +302,11 @@ mod tests {
         }
     }
 
-    /// A caller knows its own ports, and may make call after call.
+    /// A caller knows its own ports and may make one call after another.
     #[test]
-    fn draws_reach_each_pair_and_one_does_not_tell_the_next() {
+    fn draws_reach_each_pair_and_are_unpredictable() {
         let (pairs, rounds) = (50, 20_000);
-        // As often as any other, if nothing is kept; else the likeliest of a small pool.
+        // As often as any other if nothing is kept; otherwise the most frequent of a small pool.
         for (kept, is_even) in [(None, true), (Some("sockets"), false)] {
             let mut numbers = Named::new(30_000, 30_099, 2, 0);
             let (mut state, mut counts) = (7, BTreeMap::<u16, u32>::new());
@@ -329,7 +332,7 @@ mod tests {
         }
     }
 
-    /// Sockets are used again where calls come and go, but those who released them do not know by whom.
+    /// Sockets are reused in a busy range, but their previous users cannot know by which call.
     #[test]
     fn a_busy_range_draws_from_many_numbers_with_sockets() {
         let mut numbers = Numbers::new(1, 160, 1, 5 * S);
@@ -410,7 +413,7 @@ mod tests {
             let taken = numbers.take_at(10_006).unwrap();
             assert_eq!(taken.number, 10_006);
             assert_eq!(numbers.take_at(10_006), None);
-            // The late packets of a named number are its own.
+            // Late packets of a given number belong to it.
             numbers.release(0, 10_006, kept);
             assert_eq!(
                 numbers.take_at(10_006),
@@ -449,7 +452,8 @@ mod tests {
     }
 
     proptest! {
-        /// A number has one user at a time. It is never drawn in its quarantine, and one is drawn if any is free. Its kept value comes with it.
+        /// A number has one user at a time. It is never drawn in its quarantine, and a draw succeeds if any number is free. Its
+        /// kept value is returned with it.
         #[test]
         fn equals_the_definition(
             first in 1000_u16..1010, count in 1_u16..150,

@@ -1,13 +1,14 @@
 //! Ports from a range of numbers.
 //!
-//! Opening, binding, watching and closing a socket costs as much as the rest of a call. In a range where many calls come and go, sockets of an ended
-//! call are therefore kept with their number: sealed, which is for others as if they were closed. After the quarantine, one of the next calls reuses
-//! them; if none does within a second quarantine, they are closed. Which call that is, is as random as the numbers are: see [`Numbers`].
+//! Opening, binding, watching and closing a socket costs as much as the rest of a call. In a busy range, sockets of an ended call
+//! are therefore kept with their number, sealed: to others they look closed. After the quarantine, one of the next calls reuses
+//! them; if none does within a second quarantine, they are closed. The call that gets them is as random as the numbers: see
+//! [`Numbers`].
 //!
-//! | socket | reached by | until |
+//! | socket | receives from | until |
 //! |---|---|---|
-//! | leased | all: the call decides whom it hears | the call ends |
-//! | resting | no other program | quarantine, then a lease; or twice the quarantine, or until descriptors get few: closed |
+//! | leased | any sender; the call decides which to accept | the call ends |
+//! | resting | no other program | a new lease after the quarantine; closed after twice the quarantine, or if descriptors run short |
 
 use std::hash::{BuildHasher, Hasher};
 use std::net::{IpAddr, SocketAddr};
@@ -17,13 +18,13 @@ use std::time::Duration;
 
 use threadbare_runtime::clock_now_ns;
 
-use super::held::Held;
 use super::numbers::{Numbers, Taken};
+use super::open_sockets::OpenSockets;
 use super::{LegKind, LegPorts, OwnPorts, PortError, Sockets};
 use crate::socket::{SocketError, Udp};
 use crate::sync::lock;
 
-/// What one leg needs.
+/// Ports of one leg.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PortUse {
     /// An even port for RTP and the next one for RTCP (RFC 3550, section 11).
@@ -41,11 +42,11 @@ pub struct RangeSettings {
     pub first: u16,
     /// The last port.
     pub last: u16,
-    /// What one leg needs.
+    /// Ports of one leg.
     pub port_use: PortUse,
-    /// How long a released port stays unused, so that late packets of its call do not reach another.
+    /// Time for which a released port stays unused, so that late packets of its call do not reach another.
     pub quarantine: Duration,
-    /// Of the kernel's receive buffer of each socket. `None`: the system's default.
+    /// The kernel's receive buffer of each socket. `None`: the system's default.
     pub receive_buffer_bytes: Option<usize>,
 }
 
@@ -64,29 +65,30 @@ impl RangeSettings {
     }
 }
 
-/// Gives the ports of a range, from any thread. Ports cost nothing until they are used. When it is dropped, leases stay; what rests is closed.
+/// Leases the ports of a range, from any thread. Ports cost nothing until they are used. When it is dropped, leases stay, and
+/// kept sockets are closed.
 #[derive(Debug, Clone)]
 pub struct PortRange(Arc<Range>);
 
 #[derive(Debug)]
 struct Range {
     settings: RangeSettings,
-    numbers: Mutex<Numbers<Kept>>,
+    numbers: Mutex<Numbers<SealedSockets>>,
     precedes_address: AtomicBool,
 }
 
 /// Sockets that were sealed.
 #[derive(Debug)]
-struct Kept {
+struct SealedSockets {
     sockets: Sockets,
-    held: Held,
+    counted: OpenSockets,
 }
 
 impl PortRange {
-    /// A range; opens nothing.
+    /// Creates a range, without opening sockets.
     ///
     /// # Errors
-    /// There is no room for a single leg.
+    /// The range is too small for a single leg.
     pub fn new(settings: RangeSettings) -> Result<PortRange, PortError> {
         let RangeSettings { first, last, .. } = settings;
         let (step, wanted) = match settings.port_use {
@@ -110,15 +112,16 @@ impl PortRange {
         })))
     }
 
-    /// Ports are opened from now on whether the machine has the address or not yet: datagrams come when it has, and none can be sent before.
+    /// Opens ports from now on even if the machine does not have the address yet. Datagrams arrive after it has the address, and
+    /// none can be sent before.
     pub fn precede_address(&self) {
         self.0.precedes_address.store(true, Relaxed);
     }
 
-    /// Opens the ports for a leg, or has those of an earlier one. Skips ports that other programs have.
+    /// Opens the ports for a leg, or reuses those of an earlier one. Skips ports that other programs use.
     ///
     /// # Errors
-    /// No port is free, or the system gives no socket.
+    /// Fails if no port is free, or if the system provides no socket.
     pub fn lease(&self) -> Result<LegPorts, PortError> {
         let range = &self.0;
         let attempts = lock(&range.numbers).units();
@@ -128,8 +131,8 @@ impl PortRange {
             };
             let number = taken.number;
             match range.open(taken) {
-                Ok((sockets, held)) => return Ok(self.leased(sockets, Some((number, held)))),
-                // Not tried again before the quarantine is over.
+                Ok((sockets, counted)) => return Ok(self.leased(sockets, Some((number, counted)))),
+                // Not tried again within the quarantine.
                 Err(error) if error.is_in_use() => {
                     lock(&range.numbers).release(clock_now_ns(), number, None);
                 }
@@ -142,17 +145,17 @@ impl PortRange {
         Err(range.exhausted())
     }
 
-    /// Opens the ports of a leg whose peer was told this number: by another process, before this one, or by this one, before another. Of a number
-    /// that is no longer in the range, the ports are opened all the same.
+    /// Opens the ports of a leg whose peer knows this number already, from another process before this one, or the reverse. A
+    /// number outside the range is opened all the same.
     ///
     /// # Errors
-    /// The number is in use, or the system gives no socket.
+    /// Fails if the number is in use, or if the system provides no socket.
     pub fn lease_at(&self, number: u16) -> Result<LegPorts, PortError> {
         let range = &self.0;
         let taken = lock(&range.numbers).take_at(number);
         let is_one = taken.is_some();
         match range.open(taken.unwrap_or(Taken { number, kept: None })) {
-            Ok((sockets, held)) => Ok(self.leased(sockets, is_one.then_some((number, held)))),
+            Ok((sockets, counted)) => Ok(self.leased(sockets, is_one.then_some((number, counted)))),
             Err(error) => {
                 if is_one {
                     lock(&range.numbers).put_back(number);
@@ -162,49 +165,52 @@ impl PortRange {
         }
     }
 
-    /// Closes what no call has wanted for a while. To be called now and then, while the range is used.
+    /// Closes sockets that no call has reused for a while. Call it regularly while the range is used.
     pub fn close_unwanted(&self) {
         let unwanted = lock(&self.0.numbers).take_unwanted(clock_now_ns());
-        // Not under the lock: it takes time.
+        // Not under the lock, because it takes time.
         drop(unwanted);
     }
 
-    /// Whether numbers are in use, or rest.
+    /// Whether numbers are leased or sockets kept.
     #[must_use]
     pub fn is_used(&self) -> bool {
         lock(&self.0.numbers).occupied() != (0, 0)
     }
 
-    /// Whether a leg has this port.
+    /// Whether a leg uses this port.
     #[must_use]
     pub fn is_in_use(&self, port: u16) -> bool {
         lock(&self.0.numbers).is_in_use(port)
     }
 
-    /// Closes what rests, so that another range with the same numbers can open them.
+    /// Closes the kept sockets, so that another range with the same numbers can open them.
     pub fn close_resting(&self) {
         let kept = lock(&self.0.numbers).take_kept();
         drop(kept);
     }
 
-    fn leased(&self, sockets: Sockets, number: Option<(u16, Held)>) -> LegPorts {
-        let lease = number.map(|(number, held)| NumberLease {
+    fn leased(&self, sockets: Sockets, number: Option<(u16, OpenSockets)>) -> LegPorts {
+        let lease = number.map(|(number, counted)| NumberLease {
             range: Arc::downgrade(&self.0),
             number,
-            held: Some(held),
+            counted: Some(counted),
         });
         LegPorts(LegKind::Own(OwnPorts::new(sockets, lease)))
     }
 }
 
 impl Range {
-    fn open(&self, taken: Taken<Kept>) -> Result<(Sockets, Held), SocketError> {
-        if let Some(Kept { mut sockets, held }) = taken.kept
+    fn open(&self, taken: Taken<SealedSockets>) -> Result<(Sockets, OpenSockets), SocketError> {
+        if let Some(SealedSockets {
+            mut sockets,
+            counted,
+        }) = taken.kept
             && sockets.each_mut().try_for_each(Udp::unseal).is_ok()
         {
-            return Ok((sockets, held));
+            return Ok((sockets, counted));
         }
-        if Held::is_crowded() {
+        if OpenSockets::is_crowded() {
             let oldest = lock(&self.numbers).take_one_kept();
             drop(oldest);
         }
@@ -218,14 +224,15 @@ impl Range {
         }
     }
 
-    fn open_new(&self, number: u16) -> Result<(Sockets, Held), SocketError> {
+    fn open_new(&self, number: u16) -> Result<(Sockets, OpenSockets), SocketError> {
         let settings = &self.settings;
         let bind = |port| {
             let address = SocketAddr::new(settings.address, port);
             let buffer_bytes = settings.receive_buffer_bytes;
-            match self.precedes_address.load(Relaxed) {
-                true => Udp::bind_ahead(address, buffer_bytes),
-                false => Udp::bind(address, buffer_bytes),
+            if self.precedes_address.load(Relaxed) {
+                Udp::bind_ahead(address, buffer_bytes)
+            } else {
+                Udp::bind(address, buffer_bytes)
             }
         };
         let rtp = bind(number)?;
@@ -234,8 +241,8 @@ impl Range {
             PortUse::Mux => None,
         };
         let sockets = Sockets::new(rtp, rtcp);
-        let held = Held::new(sockets.each().count());
-        Ok((sockets, held))
+        let counted = OpenSockets::new(sockets.each().count());
+        Ok((sockets, counted))
     }
 
     fn exhausted(&self) -> PortError {
@@ -255,11 +262,11 @@ impl Range {
 /// A number in use.
 #[derive(Debug)]
 pub(crate) struct NumberLease {
-    /// `None` if there is no such range any more.
+    /// `None` once the range is dropped.
     range: Weak<Range>,
     number: u16,
-    /// `None` while it is given back.
-    held: Option<Held>,
+    /// `None` while it is being returned.
+    counted: Option<OpenSockets>,
 }
 
 impl NumberLease {
@@ -268,14 +275,14 @@ impl NumberLease {
         let Some(range) = self.range.upgrade() else {
             return;
         };
-        let may_rest = Held::may_rest() && lock(&range.numbers).is_to_keep();
+        let may_rest = OpenSockets::may_rest() && lock(&range.numbers).is_to_keep();
         if !may_rest || sockets.each().any(|udp| udp.seal().is_err()) {
             // First closed, then free.
             drop(sockets);
             return;
         }
-        if let Some(held) = self.held.take() {
-            let kept = Kept { sockets, held };
+        if let Some(counted) = self.counted.take() {
+            let kept = SealedSockets { sockets, counted };
             lock(&range.numbers).release(clock_now_ns(), self.number, Some(kept));
         }
     }
@@ -283,7 +290,7 @@ impl NumberLease {
 
 impl Drop for NumberLease {
     fn drop(&mut self) {
-        if self.held.is_some()
+        if self.counted.is_some()
             && let Some(range) = self.range.upgrade()
         {
             lock(&range.numbers).release(clock_now_ns(), self.number, None);

@@ -11,15 +11,15 @@ use super::{LegKind, LegPorts, PortError, Sockets};
 use crate::socket::{SocketError, Udp};
 use crate::sync::lock;
 
-/// A port for many legs.
+/// Settings of a port for many legs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SharedSettings {
     /// The address of the RTP port; port 0: any free one.
     pub address: SocketAddr,
-    /// The RTCP port; port 0: any free one. `None`: RTCP comes to the RTP port (RFC 5761).
+    /// The RTCP port; port 0: any free one. `None`: RTCP shares the RTP port (RFC 5761).
     pub rtcp_port: Option<u16>,
-    /// Of the kernel's receive buffer of each socket. `None`: room for a slice of thousands of streams, if the system allows
-    /// it (`net.core.rmem_max`).
+    /// The kernel's receive buffer of each socket. `None`: room for a slice of thousands of streams, if the system allows it
+    /// (`net.core.rmem_max`).
     pub receive_buffer_bytes: Option<usize>,
 }
 
@@ -35,8 +35,8 @@ impl SharedSettings {
     }
 }
 
-/// A port for many legs of one engine, made by [`Engine::share`](crate::Engine::share). One shard reads it, so all its calls
-/// live there. Closed when the last clone and the last leg are gone.
+/// A port for many legs of one engine, created by [`Engine::share`](crate::Engine::share). One shard reads it, so all its calls
+/// run there. It closes with its last clone and last leg.
 #[derive(Debug, Clone)]
 pub struct SharedPort(Arc<Shared>);
 
@@ -44,11 +44,11 @@ struct Shared {
     sockets: Arc<Sockets>,
     home: SharedHome,
     filters: Mutex<HashSet<Filter>>,
-    /// Tells the shard that nobody uses the port any more.
+    /// Makes the shard close the unused port.
     close: Box<dyn Fn() + Send + Sync>,
 }
 
-/// Who reads a shared port.
+/// The reader of a shared port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SharedHome {
     pub(crate) engine: u64,
@@ -92,7 +92,7 @@ impl SharedPort {
         self.0.sockets.rtp.local()
     }
 
-    /// A place for the leg whose datagrams `filter` describes.
+    /// Leases a place for the leg whose datagrams match `filter`.
     ///
     /// # Errors
     /// Another leg has the same filter, or the port is full.
@@ -158,5 +158,5 @@ impl Drop for SharedPlace {
     }
 }
 
-/// A packet of telephony takes some 800 bytes of it: this is a slice of 20 ms of 10,000 streams.
+/// A packet of telephony takes some 800 bytes: this is enough for a slice of 20 ms of 10,000 streams.
 const BUFFER_BYTES: usize = 8 << 20;

@@ -1,4 +1,4 @@
-//! What the owner changes while a call runs: keys that it presses or keeps back, settings, other codecs, hold.
+//! Changes by the owner of a running call: DTMF digits inserted or blocked, settings, other codecs, hold.
 
 use proptest::prelude::*;
 
@@ -10,8 +10,8 @@ use crate::dtmf::Key;
 use crate::leg::{AdmissionConfig, Destination, Payload};
 use crate::tone::{self, DtmfDetector};
 
-fn press(number: u8) -> KeyPress {
-    KeyPress {
+fn digit(number: u8) -> DtmfDigit {
+    DtmfDigit {
         key: Key::new(number).unwrap(),
         duration_ns: 100 * MS,
         pause_ns: 100 * MS,
@@ -19,7 +19,7 @@ fn press(number: u8) -> KeyPress {
     }
 }
 
-/// Sides that hear keys, by what they are sent.
+/// Formats of the side that receives digits.
 fn listeners() -> Vec<Format> {
     vec![
         format(Encoding::Pcmu, 8000, 1),
@@ -30,7 +30,7 @@ fn listeners() -> Vec<Format> {
     ]
 }
 
-/// Those whose packets of 20 ms fit a datagram.
+/// Formats whose packets of 20 ms fit a datagram.
 fn speakers() -> Vec<Format> {
     listeners()
         .into_iter()
@@ -45,14 +45,14 @@ fn pcmu() -> Format {
     format(Encoding::Pcmu, 8000, 1)
 }
 
-/// An event packet, as RFC 4733, section 2.3, has it: number, end, volume, duration.
+/// The fields of an event packet (RFC 4733, section 2.3): number, end, volume, duration.
 fn event(heard: &Heard) -> (u8, bool, u8, u16) {
     let [number, flags, high, low] = heard.payload[..].try_into().expect("four bytes");
     let duration = u16::from_be_bytes([high, low]);
     (number, flags & 0x80 != 0, flags & 0x3f, duration)
 }
 
-/// Whatever is sent, the numbers go on by one, and the time does not go back.
+/// Asserts that sequence numbers increase by one and timestamps never decrease.
 fn assert_one_stream(bed: &Bed, name: &str) {
     for pair in bed.heard.windows(2) {
         assert_eq!(pair[1].seq, pair[0].seq.plus(1), "{name}");
@@ -61,7 +61,7 @@ fn assert_one_stream(bed: &Bed, name: &str) {
     }
 }
 
-/// Keys in audio, and for how many ms each.
+/// DTMF digits detected in audio, each with its length in ms.
 fn detect(pcm: &[f32], to: Format) -> Vec<(u8, u64)> {
     let mono: Vec<f32> = pcm
         .iter()
@@ -86,7 +86,7 @@ fn detect(pcm: &[f32], to: Format) -> Vec<(u8, u64)> {
     keys
 }
 
-/// A party that speaks, and one that is silent: the keys come in any case.
+/// One party speaks and the other is silent; both receive the digits.
 #[test]
 fn keys_are_events_in_the_stream_for_a_side_that_takes_them() {
     for to in listeners() {
@@ -101,11 +101,14 @@ fn keys_are_events_in_the_stream_for_a_side_that_takes_them() {
             bed.tone(pcmu(), 20, 300, |_| false);
             let began_ns = bed.now_ns;
             for number in [5, 11] {
-                bed.call.press(bed.now_ns, Side::A, press(number)).unwrap();
+                bed.call
+                    .insert_dtmf(bed.now_ns, Side::A, digit(number))
+                    .unwrap();
             }
-            match speaks {
-                true => bed.tone(pcmu(), 20, 600, |_| false),
-                false => bed.wait_ms(600),
+            if speaks {
+                bed.tone(pcmu(), 20, 600, |_| false)
+            } else {
+                bed.wait_ms(600)
             }
             assert_one_stream(&bed, &name);
             let events: Vec<&Heard> = bed
@@ -136,7 +139,7 @@ fn keys_are_events_in_the_stream_for_a_side_that_takes_them() {
             let apart_ms = apart * 1000.0 / f64::from(to.clock_rate_hz);
             assert!((200.0..=222.0).contains(&apart_ms), "{name}: {apart_ms}");
             assert!(events[0].at_ns - began_ns <= 20 * MS, "{name}");
-            // The audio is where it was on the time line, between and behind.
+            // The audio keeps its position on the time line, between the digits and after them.
             if speaks {
                 let last = bed.heard.last().unwrap();
                 let ms = last.time.distance_from(bed.heard[0].time) as f64 * 1000.0
@@ -160,11 +163,13 @@ fn keys_are_tones_for_a_side_without_events() {
             let mut bed = Bed::between(pcmu(), to);
             bed.tone(pcmu(), 20, 200, |_| false);
             for number in [1, 9, 15] {
-                bed.call.press(bed.now_ns, Side::A, press(number)).unwrap();
+                bed.call
+                    .insert_dtmf(bed.now_ns, Side::A, digit(number))
+                    .unwrap();
             }
             for _ in 0..40 {
                 if speaks {
-                    // Silence: speech would be heard between the keys.
+                    // Silence, because speech would be audible between the digits.
                     bed.speak(96, &[0xff; 160]);
                     bed.time = bed.time.wrapping_add(160);
                 }
@@ -181,9 +186,9 @@ fn keys_are_tones_for_a_side_without_events() {
     }
 }
 
-/// A key longer than the duration field: RFC 4733, section 2.5.1.3.
+/// A digit longer than the duration field: RFC 4733, section 2.5.1.3.
 #[test]
-fn a_long_key_is_told_in_segments() {
+fn long_digit_is_sent_in_segments() {
     let to = format(Encoding::L16, 48_000, 1);
     let b = with_keys(to, 110, 48_000);
     let mut bed = Bed::new(
@@ -191,11 +196,11 @@ fn a_long_key_is_told_in_segments() {
         &b,
         DirectionConfig::default(),
     );
-    let long = KeyPress {
-        duration_ns: PRESS_NS_MAX,
-        ..press(7)
+    let long = DtmfDigit {
+        duration_ns: DTMF_NS_MAX,
+        ..digit(7)
     };
-    bed.call.press(0, Side::A, long).unwrap();
+    bed.call.insert_dtmf(0, Side::A, long).unwrap();
     bed.wait_ms(6000);
     assert_one_stream(&bed, "long");
     let first = bed.heard[0].time;
@@ -219,9 +224,9 @@ fn keys_wait_for_the_partys_own_and_are_bounded_and_checked() {
     let both = |audio| with_keys(audio, 101, 8000);
     let mut bed = Bed::new(&both(pcmu()), &both(pcmu()), DirectionConfig::default());
     bed.tone(pcmu(), 20, 100, |_| false);
-    // A presses a key itself, of which the end comes later.
+    // A presses a digit itself; its end follows later.
     bed.speak(101, &[3, 10, 1, 0x90]);
-    bed.call.press(bed.now_ns, Side::A, press(5)).unwrap();
+    bed.call.insert_dtmf(bed.now_ns, Side::A, digit(5)).unwrap();
     bed.wait_ms(100);
     let of = |bed: &Bed, number: u8| {
         let keys = bed.heard.iter().filter(|heard| heard.payload_type == 101);
@@ -232,30 +237,37 @@ fn keys_wait_for_the_partys_own_and_are_bounded_and_checked() {
     bed.wait_ms(300);
     assert_eq!((of(&bed, 3), of(&bed, 5)), (2, 5));
     assert_one_stream(&bed, "wait");
-    for _ in 0..PRESSES_MAX {
-        bed.call.press(bed.now_ns, Side::A, press(1)).unwrap();
+    for _ in 0..DTMF_DIGITS_MAX {
+        bed.call.insert_dtmf(bed.now_ns, Side::A, digit(1)).unwrap();
     }
-    let refused = bed.call.press(bed.now_ns, Side::A, press(1)).unwrap_err();
-    assert_eq!(refused, PressError::TooMany);
-    let wrong = KeyPress {
+    let refused = bed
+        .call
+        .insert_dtmf(bed.now_ns, Side::A, digit(1))
+        .unwrap_err();
+    assert_eq!(refused, DtmfError::TooMany);
+    let wrong = DtmfDigit {
         duration_ns: 1,
-        ..press(1)
+        ..digit(1)
     };
-    let refused = bed.call.press(0, Side::A, wrong).unwrap_err().to_string();
+    let refused = bed
+        .call
+        .insert_dtmf(0, Side::A, wrong)
+        .unwrap_err()
+        .to_string();
     assert!(
-        refused.contains("duration_ns of a key: 1 ns, allowed are 40000000"),
+        refused.contains("duration_ns of a DTMF digit: 1 ns, must be 40000000"),
         "{refused}"
     );
-    let loud = KeyPress {
+    let loud = DtmfDigit {
         volume: 64,
-        ..press(1)
+        ..digit(1)
     };
-    let refused = bed.call.press(0, Side::A, loud).unwrap_err();
-    assert_eq!(refused, PressError::Volume(64));
+    let refused = bed.call.insert_dtmf(0, Side::A, loud).unwrap_err();
+    assert_eq!(refused, DtmfError::Volume(64));
 }
 
 #[test]
-fn a_clip_goes_on_behind_a_key() {
+fn clip_resumes_after_a_digit() {
     for to in listeners() {
         let mut bed = Bed::between(pcmu(), to);
         let clip = Clip {
@@ -266,7 +278,7 @@ fn a_clip_goes_on_behind_a_key() {
         };
         bed.call.play(0, Side::B, clip).unwrap();
         bed.wait_ms(200);
-        bed.call.press(bed.now_ns, Side::A, press(4)).unwrap();
+        bed.call.insert_dtmf(bed.now_ns, Side::A, digit(4)).unwrap();
         bed.wait_ms(2000);
         assert!(bed.events.contains(&CallEvent::PlayEnded(Side::B)));
         assert_one_stream(&bed, &to.to_string());
@@ -279,7 +291,7 @@ fn a_clip_goes_on_behind_a_key() {
 }
 
 #[test]
-fn blocked_keys_are_told_and_not_heard() {
+fn blocked_digits_are_reported_and_not_heard() {
     let (from, to) = (pcmu(), format(Encoding::L16, 16_000, 1));
     let events = with_keys(from, 101, 8000);
     for b in [with_keys(to, 110, 16_000), vec![Payload::audio(97, to)]] {
@@ -303,9 +315,9 @@ fn blocked_keys_are_told_and_not_heard() {
             .iter()
             .filter(|event| matches!(event, CallEvent::Key(Side::A, _)));
         assert_eq!(told.count(), 2, "pressed and released");
-        // The owner's own are heard.
+        // The owner's own digits are played.
         bed.heard.clear();
-        bed.call.press(bed.now_ns, Side::A, press(8)).unwrap();
+        bed.call.insert_dtmf(bed.now_ns, Side::A, digit(8)).unwrap();
         bed.wait_ms(400);
         match b.len() {
             1 => assert_eq!(detect(&bed.decoded(to), to)[0].0, 8),
@@ -323,10 +335,10 @@ fn blocked_keys_are_told_and_not_heard() {
     }
 }
 
-/// A key in the audio, of a party without events.
-/// Packets of G.722 that pass have the bytes that were sent; those of a second encoder differ.
+/// A DTMF digit in the audio of a party without telephone events. Packets of G.722 that pass have the bytes that were sent; those
+/// of a second encoder differ.
 #[test]
-fn audio_is_made_anew_where_it_could_pass() {
+fn equal_codecs_are_reencoded_for_inband_digits() {
     let both = format(Encoding::G722, 16_000, 1);
     let (a, b) = (
         vec![Payload::audio(96, both)],
@@ -336,7 +348,7 @@ fn audio_is_made_anew_where_it_could_pass() {
         bed.heard.clear();
         bed.tone(both, 20, 200, |_| false);
         bed.wait_ms(200);
-        assert_one_stream(bed, "made anew");
+        assert_one_stream(bed, "encoded again");
         bed.heard
             .iter()
             .map(|heard| heard.payload.clone())
@@ -359,7 +371,7 @@ fn audio_is_made_anew_where_it_could_pass() {
 
 /// The ng protocol, `block media` and `silence media`: "DTMF packets can still pass through when media blocking is enabled".
 #[test]
-fn keys_pass_where_audio_is_kept_back() {
+fn digits_pass_while_audio_is_muted_or_held() {
     let (from, to) = (pcmu(), format(Encoding::Pcma, 8000, 1));
     let (a, b) = (with_keys(from, 101, 8000), with_keys(to, 110, 8000));
     for (mode, passes) in [(Mode::Hold, true), (Mode::Mute, true), (Mode::Hold, false)] {
@@ -381,16 +393,17 @@ fn keys_pass_where_audio_is_kept_back() {
             .iter()
             .filter(|heard| heard.payload_type == 110)
             .collect();
-        match passes {
-            true => assert!(keys.iter().all(|key| event(key).0 == 7) && keys.len() >= 4),
-            false => assert_eq!(keys.len(), 0),
+        if passes {
+            assert!(keys.iter().all(|key| event(key).0 == 7) && keys.len() >= 4)
+        } else {
+            assert_eq!(keys.len(), 0)
         }
         let audio = bed.heard.iter().filter(|heard| heard.payload_type != 110);
         let mut codes = audio.flat_map(|heard| &heard.payload);
         // ITU-T G.711: the codes of A-law for the smallest values, even bits inverted.
         assert!(codes.all(|code| matches!(code, 0x55 | 0xd5)), "{mode:?}");
         assert_one_stream(&bed, "kept back");
-        // A party that is held gets none.
+        // A held party gets none.
         bed.call.set_held(Side::B, true);
         bed.heard.clear();
         bed.speak(101, &[8, 10, 1, 0x90]);
@@ -417,7 +430,7 @@ fn speak_key(bed: &mut Bed, from: Format, number: u8) {
 }
 
 #[test]
-fn tones_are_blocked_where_keys_are_detected() {
+fn detected_tones_are_blocked() {
     for to in listeners() {
         let direction = DirectionConfig {
             detect_keys: true,
@@ -442,12 +455,13 @@ fn tones_are_blocked_where_keys_are_detected() {
             assert_eq!(told.count(), 2, "{to}");
             let pcm = bed.decoded_with_silence(to);
             let heard: u64 = detect(&pcm, to).iter().map(|(_, ms)| ms).sum();
-            // Of 200 ms, 40 and a packet until the key is known.
-            match blocks {
-                true => assert!(heard <= 60, "{to}: {heard} ms"),
-                false => assert!(heard >= 180, "{to}: {heard} ms"),
+            // 200 ms: the 40 ms before the digit is detected, and a packet.
+            if blocks {
+                assert!(heard <= 60, "{to}: {heard} ms")
+            } else {
+                assert!(heard >= 180, "{to}: {heard} ms")
             }
-            // Not any more.
+            // No longer.
             bed.events.clear();
             bed.call.set_detect_keys(Side::A, false);
             speak_key(&mut bed, pcmu(), 5);
@@ -461,7 +475,7 @@ fn tones_are_blocked_where_keys_are_detected() {
 }
 
 impl Bed {
-    /// What B hears, with silence where nothing came.
+    /// The audio that B hears, with silence for missing packets.
     fn decoded_with_silence(&self, to: Format) -> Vec<f32> {
         let mut decoder = Decoder::new(to).unwrap();
         let mut pcm = Vec::new();
@@ -489,7 +503,7 @@ fn the_packet_time_changes_live() {
             bed.call.set_packet_ns(Side::A, packet_ns).unwrap();
             let before = bed.heard.len();
             bed.tone(pcmu(), 20, 400, |_| false);
-            // Whatever was gathered leaves once; then all have the new length.
+            // Gathered audio leaves once; then all packets have the new length.
             let new = &bed.heard[before + 2..];
             let unit = i64::from(to.clock_rate_hz) / 1000;
             assert!(new.len() >= 6, "{to} {ms}: {}", new.len());
@@ -512,9 +526,9 @@ fn the_packet_time_changes_live() {
     assert!(refused.contains("20000 µs"), "{refused}");
 }
 
-/// A re-INVITE: B takes other codecs from now on. What it hears before and after is one stream.
+/// A re-INVITE: B takes other codecs from now on. B hears one continuous stream.
 #[test]
-fn another_codec_goes_on_in_the_same_stream() {
+fn changed_codec_continues_the_stream() {
     for from in speakers() {
         for first in listeners() {
             for second in listeners() {
@@ -534,7 +548,7 @@ fn another_codec_goes_on_in_the_same_stream() {
                 );
                 assert!(after.len() >= 18, "{name}: {}", after.len());
                 assert!(after[0].marker, "{name}");
-                // A packet's time later, and what was gathered for the old codec.
+                // One packet time later, plus the audio gathered for the old codec.
                 let step = after[0].time.distance_from(end);
                 let first_ms = step as f64 * 1000.0 / f64::from(first.clock_rate_hz);
                 let second_ms = step as f64 * 1000.0 / f64::from(second.clock_rate_hz);
@@ -550,9 +564,9 @@ fn another_codec_goes_on_in_the_same_stream() {
     }
 }
 
-/// The same of the party that speaks.
+/// The same for the party that speaks.
 #[test]
-fn another_codec_of_the_speaker_goes_on_in_the_same_stream() {
+fn changed_codec_of_the_speaker_continues_the_stream() {
     for first in speakers() {
         for second in speakers() {
             for to in listeners() {
@@ -575,7 +589,7 @@ fn another_codec_of_the_speaker_goes_on_in_the_same_stream() {
 }
 
 #[test]
-fn what_is_played_goes_on_in_another_codec() {
+fn clip_continues_in_another_codec() {
     for first in listeners() {
         for second in listeners() {
             let name = format!("{first}, then {second}");
@@ -607,7 +621,7 @@ fn what_is_played_goes_on_in_another_codec() {
     }
 }
 
-/// Hold and resume, for as long as a cup of tea takes: nothing but reports is sent meanwhile, and nothing is made.
+/// Hold for minutes, then resume: in the meantime only reports are sent, and no audio is produced.
 #[test]
 fn a_held_party_gets_reports_alone_and_is_one_stream_when_it_is_back() {
     for to in listeners() {
@@ -618,13 +632,12 @@ fn a_held_party_gets_reports_alone_and_is_one_stream_when_it_is_back() {
             let before = bed.heard.len();
             bed.call.set_held(Side::B, true);
             let reports = bed.call.leg(Side::B).stats().session.rtcp_sent;
-            bed.call.press(bed.now_ns, Side::A, press(1)).unwrap();
-            match speaks {
-                true => bed.tone(pcmu(), 20, 60_000, |_| false),
-                false => {
-                    bed.wait_ms(60_000);
-                    bed.time = bed.time.wrapping_add(60_000 * 8);
-                }
+            bed.call.insert_dtmf(bed.now_ns, Side::A, digit(1)).unwrap();
+            if speaks {
+                bed.tone(pcmu(), 20, 60_000, |_| false)
+            } else {
+                bed.wait_ms(60_000);
+                bed.time = bed.time.wrapping_add(60_000 * 8);
             }
             assert_eq!(bed.heard.len(), before, "{name}");
             let stats = bed.call.leg(Side::B).stats();
@@ -649,9 +662,9 @@ fn a_held_party_gets_reports_alone_and_is_one_stream_when_it_is_back() {
     }
 }
 
-/// The old way to hold: `c=IN IP4 0.0.0.0` (RFC 3264, section 8.4). The system would take it for this machine.
+/// The old way to hold: `c=IN IP4 0.0.0.0` (RFC 3264, section 8.4). The kernel would take that address for this machine.
 #[test]
-fn nothing_is_sent_to_an_address_that_is_none() {
+fn nothing_is_sent_to_0_0_0_0() {
     let nowhere: SocketAddr = "0.0.0.0:6000".parse().unwrap();
     let mut bed = Bed::between(pcmu(), pcmu());
     bed.tone(pcmu(), 20, 200, |_| false);
@@ -688,8 +701,8 @@ fn nothing_is_sent_to_an_address_that_is_none() {
     assert!(bed.heard.len() >= before + 8);
 }
 
-/// A sender may let its timestamps stand still in a pause. A key pressed in its name during or after the pause replaces its audio for as long as
-/// the key lasts, not for as long as the pause was.
+/// A sender may stop its timestamps during a pause. A digit inserted during or after the pause replaces the audio for the length
+/// of the digit, not for the length of the pause.
 #[test]
 fn a_key_after_a_pause_replaces_no_more_than_itself() {
     for to in listeners() {
@@ -706,14 +719,14 @@ fn a_key_after_a_pause_replaces_no_more_than_itself() {
             if pauses_between {
                 bed.tone(pcmu(), 20, 400, |_| false);
             }
-            bed.call.press(bed.now_ns, Side::A, press(5)).unwrap();
+            bed.call.insert_dtmf(bed.now_ns, Side::A, digit(5)).unwrap();
             bed.tone(pcmu(), 20, 200, |_| false);
             let before = bed.heard.len();
             bed.tone(pcmu(), 20, 1000, |_| false);
             let audio = bed.heard[before..]
                 .iter()
                 .filter(|heard| heard.payload_type != 110);
-            // The key lasts 100 ms, the jitter buffer 60 ms.
+            // The digit lasts 100 ms, the jitter buffer delays by 60 ms.
             let payload = Payload::audio(96, to);
             let units = audio.map(|heard| u64::from(units_of(&payload, &heard.payload)));
             let spoken_ms = units.sum::<u64>() * 1000 / u64::from(to.clock_rate_hz);
@@ -723,18 +736,18 @@ fn a_key_after_a_pause_replaces_no_more_than_itself() {
     }
 }
 
-/// What an owner does.
+/// An action of the owner.
 #[derive(Debug, Clone)]
 enum Step {
-    /// A speaks, this long, in a format of its own.
+    /// A speaks this long, in this format.
     Speak(u8),
-    /// As many packets of A are lost.
+    /// This number of A's packets is lost.
     Lose(u8),
-    /// A is silent.
+    /// A sends nothing.
     Wait(u16),
-    /// A begins anew, as another source.
+    /// A restarts as another source.
     Restart,
-    Press(u8, u8),
+    Digit(u8, u8),
     Block(bool),
     Detect(bool),
     Hold(bool),
@@ -751,7 +764,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (1..4_u8).prop_map(Step::Lose),
         2 => (0..400_u16).prop_map(Step::Wait),
         1 => Just(Step::Restart),
-        3 => (0..16_u8, 0..200_u8).prop_map(|(key, ms)| Step::Press(key, ms)),
+        3 => (0..16_u8, 0..200_u8).prop_map(|(key, ms)| Step::Digit(key, ms)),
         1 => any::<bool>().prop_map(Step::Block),
         1 => any::<bool>().prop_map(Step::Detect),
         2 => any::<bool>().prop_map(Step::Hold),
@@ -787,13 +800,13 @@ impl Bed {
                 (self.seq, self.time) = (self.seq.wrapping_mul(77), self.time.wrapping_mul(99));
                 self.ssrc = self.ssrc.wrapping_add(1);
             }
-            Step::Press(key, ms) => {
-                let press = KeyPress {
+            Step::Digit(key, ms) => {
+                let digit = DtmfDigit {
                     duration_ns: (40 + u64::from(ms)) * MS,
                     pause_ns: 40 * MS,
-                    ..press(key)
+                    ..digit(key)
                 };
-                let _ = self.call.press(now_ns, Side::A, press);
+                let _ = self.call.insert_dtmf(now_ns, Side::A, digit);
             }
             Step::Block(blocks) => self.call.block_keys(Side::A, blocks),
             Step::Detect(detects) => self.call.set_detect_keys(Side::A, detects),
@@ -832,10 +845,10 @@ fn with_payload(number: u8, audio: Format, events: bool) -> Arc<PayloadMap> {
     Arc::new(PayloadMap::new(&payloads).unwrap())
 }
 
-/// A new answer in the midst of a tone, and what was lost meanwhile is filled in: what was gathered of the tone came behind that.
+/// A new answer arrives during a tone, and a loss is concealed: audio gathered from the tone must not follow.
 #[test]
-fn a_tone_that_is_cut_leaves_nothing_behind() {
-    use Step::{Codec, Lose, PacketTime, Press, Speak};
+fn interrupted_tone_leaves_nothing_queued() {
+    use Step::{Codec, Digit, Lose, PacketTime, Speak};
     let b = with_payload(97, pcmu(), false);
     let b: Vec<Payload> = b.iter().copied().collect();
     let mut bed = Bed::new(
@@ -847,7 +860,7 @@ fn a_tone_that_is_cut_leaves_nothing_behind() {
         PacketTime(3),
         Codec(0),
         Speak(1),
-        Press(0, 41),
+        Digit(0, 41),
         Speak(1),
         Lose(2),
         Codec(0),
@@ -865,10 +878,10 @@ fn a_tone_that_is_cut_leaves_nothing_behind() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// Whatever the owner does in between, the far side has one stream: no number comes twice, no time goes back, and what it gets is of a
-    /// codec that it takes.
+    /// For any changes by the owner, the far side gets one stream: no number repeats, no timestamp decreases, and it accepts the
+    /// codec of every packet.
     #[test]
-    fn whatever_the_owner_does_the_far_side_has_one_stream(
+    fn far_side_has_one_stream_after_any_commands(
         events in any::<bool>(),
         passes_directly in any::<bool>(),
         steps in prop::collection::vec(step(), 1..60),

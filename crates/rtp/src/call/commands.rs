@@ -1,4 +1,4 @@
-//! What the owner changes while a call runs.
+//! Commands of the owner to a running call.
 
 use thiserror::Error;
 
@@ -7,24 +7,24 @@ use crate::codec::CodecError;
 use crate::dtmf::Key;
 use crate::leg::Carries;
 
-/// A key to be heard by a party, as if the other one had pressed it.
+/// A DTMF digit to send to a party, as if the other party had pressed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KeyPress {
+pub struct DtmfDigit {
     /// Which one.
     pub key: Key,
-    /// How long it is pressed, ns: [`PRESS_NS_MIN`] to [`PRESS_NS_MAX`].
+    /// Length of the digit, ns: [`DTMF_NS_MIN`] to [`DTMF_NS_MAX`].
     pub duration_ns: u64,
-    /// The least time to the next key, ns: [`PRESS_NS_MIN`] to [`PRESS_NS_MAX`].
+    /// Minimum pause before the next digit, ns: [`DTMF_NS_MIN`] to [`DTMF_NS_MAX`].
     pub pause_ns: u64,
     /// Power level, dBm0 with the sign dropped: 0 to 63.
     pub volume: u8,
 }
 
-/// A key that is not pressed.
+/// Why a DTMF digit was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-pub enum PressError {
+pub enum DtmfError {
     /// A time is out of range.
-    #[error("{name} of a key: {ns} ns, allowed are {PRESS_NS_MIN} to {PRESS_NS_MAX} ns")]
+    #[error("{name} of a DTMF digit: {ns} ns, must be {DTMF_NS_MIN} to {DTMF_NS_MAX} ns")]
     Time {
         /// `duration_ns` or `pause_ns`.
         name: &'static str,
@@ -32,91 +32,101 @@ pub enum PressError {
         ns: u64,
     },
     /// The level is out of range.
-    #[error("volume of a key: {0}, allowed are 0 to 63 (dBm0 with the sign dropped)")]
+    #[error("volume of a DTMF digit: {0}, must be 0 to 63 (dBm0 with the sign dropped)")]
     Volume(u8),
-    /// Too many keys wait.
-    #[error("{PRESSES_MAX} keys wait already, allowed are {PRESSES_MAX}")]
+    /// Too many digits are queued.
+    #[error("{DTMF_DIGITS_MAX} DTMF digits are queued already, the queue is full")]
     TooMany,
-    /// The party takes neither telephone events nor audio that can be made.
-    #[error("the party takes neither telephone events nor audio that can be made")]
+    /// The party accepts neither telephone events nor audio that can be encoded.
+    #[error("the party accepts neither telephone events nor audio that can be encoded")]
     NoFormat,
 }
 
-impl KeyPress {
-    fn check(&self) -> Result<(), PressError> {
+impl DtmfDigit {
+    fn check(&self) -> Result<(), DtmfError> {
         let times = [
             ("duration_ns", self.duration_ns),
             ("pause_ns", self.pause_ns),
         ];
         for (name, ns) in times {
-            if !(PRESS_NS_MIN..=PRESS_NS_MAX).contains(&ns) {
-                return Err(PressError::Time { name, ns });
+            if !(DTMF_NS_MIN..=DTMF_NS_MAX).contains(&ns) {
+                return Err(DtmfError::Time { name, ns });
             }
         }
         if self.volume > VOLUME_MAX {
-            return Err(PressError::Volume(self.volume));
+            return Err(DtmfError::Volume(self.volume));
         }
         Ok(())
     }
 }
 
 impl Call {
-    /// Presses a key in the name of `side`: the other party gets telephone events (RFC 4733), in the numbers and on the time line of the stream,
-    /// or the key's tone if it takes no events. It is heard in place of what `side` sends, and of what is played to the other party. Several keys
-    /// are pressed one after the other; a key that `side` itself is pressing ends first. A party that is held gets none.
+    /// Sends a DTMF digit in the name of `side`. The other party gets telephone events (RFC 4733), with the numbers and
+    /// timestamps of the stream, or the digit's tone if it accepts no events. The digit replaces the audio of `side` and anything
+    /// played to the other party. Several digits follow one another; a digit that `side` itself is pressing ends first. A held
+    /// party gets none.
     ///
     /// # Errors
-    /// A value is out of range, too many keys wait, or the party takes nothing of the kind.
-    pub fn press(&mut self, now_ns: u64, side: Side, press: KeyPress) -> Result<(), PressError> {
-        press.check()?;
+    /// A value is out of range, too many digits are queued, or the party accepts neither events nor audio that can be encoded.
+    pub fn insert_dtmf(
+        &mut self,
+        now_ns: u64,
+        side: Side,
+        digit: DtmfDigit,
+    ) -> Result<(), DtmfError> {
+        digit.check()?;
         let takes = self.legs[side.other() as usize].takes();
         let audio = takes.audio();
         let is_heard = takes.telephone_event(audio.clock_rate_hz).is_some()
             || matches!(audio.carries, Carries::Audio(_));
         if !is_heard {
-            return Err(PressError::NoFormat);
+            return Err(DtmfError::NoFormat);
         }
-        self.directions[side as usize].press(now_ns, press)
+        self.directions[side as usize].insert_dtmf(now_ns, digit)
     }
 
-    /// Whether this party's keys are kept from the other one: its telephone events, and, where its keys are detected in audio
-    /// ([`DirectionConfig::detect_keys`](super::DirectionConfig)), their tones from the time on that they are known. The owner is told of them as
-    /// before.
+    /// Blocks this party's DTMF digits: its telephone events and, if digits are detected in audio
+    /// ([`DirectionConfig::detect_keys`](super::DirectionConfig)), the tones after detection. The owner still gets events for
+    /// them.
     pub fn block_keys(&mut self, side: Side, blocks: bool) {
-        self.directions[side as usize].block_keys(blocks);
+        let input = self.input(side);
+        self.directions[input].block_keys(blocks);
     }
 
-    /// Whether this party's telephone events reach the other one also while its audio does not ([`Mode::Mute`](super::Mode), `Hold`).
+    /// Whether this party's telephone events reach the other one even while its audio does not ([`Mode::Mute`](super::Mode),
+    /// `Hold`).
     pub fn pass_keys(&mut self, side: Side, passes: bool) {
-        self.directions[side as usize].pass_keys(passes);
+        let input = self.input(side);
+        self.directions[input].pass_keys(passes);
     }
 
-    /// Whether keys are detected in this party's audio from now on, as [`DirectionConfig::detect_keys`](super::DirectionConfig) has it.
+    /// Sets [`DirectionConfig::detect_keys`](super::DirectionConfig) of this party's audio.
     pub fn set_detect_keys(&mut self, side: Side, detects: bool) {
         let payloads = self.legs[side as usize].payloads().clone();
-        self.directions[side as usize].set_detect_keys(detects, &payloads);
+        let input = self.input(side);
+        self.directions[input].set_detect_keys(detects, &payloads);
     }
 
-    /// Whether what this party sends is decoded and encoded even where it could pass, from now on, as
-    /// [`DirectionConfig::makes_anew`](super::DirectionConfig) has it.
+    /// Sets [`DirectionConfig::makes_anew`](super::DirectionConfig) of this party's audio.
     pub fn set_makes_anew(&mut self, side: Side, makes_anew: bool) {
-        self.directions[side as usize].set_makes_anew(makes_anew);
+        let input = self.input(side);
+        self.directions[input].set_makes_anew(makes_anew);
     }
 
-    /// Audio in a packet of what this party sends to the other one, from now on, as [`DirectionConfig::packet_ns`](super::DirectionConfig) has it.
+    /// Sets [`DirectionConfig::packet_ns`](super::DirectionConfig) of this party's audio.
     ///
     /// # Errors
-    /// No format of the side that hears allows it, or the packets do not fit a datagram. Nothing has changed then.
+    /// The receiving side has no format with this packet time, or the packets do not fit a datagram. Nothing changes then.
     pub fn set_packet_ns(&mut self, side: Side, packet_ns: u64) -> Result<(), CallError> {
         let takes = self.legs[side.other() as usize].takes().clone();
         self.directions[side as usize].set_packet_ns(packet_ns, &takes)
     }
 
-    /// The bit rates of the encoder of what this party sends to the other one, from the next packet on, as
-    /// [`EncoderSettings`](crate::codec::EncoderSettings) has them. Nothing else changes. Without effect on audio that passes.
+    /// Sets the bit rates of the encoder for this party's audio, from the next packet on: see
+    /// [`EncoderSettings`](crate::codec::EncoderSettings). Nothing else changes. Audio that passes unconverted is not affected.
     ///
     /// # Errors
-    /// A value is out of range: nothing has changed then. Or the library refuses.
+    /// A value is out of range, in which case nothing changes, or the library refuses.
     pub fn set_bitrate(
         &mut self,
         side: Side,
@@ -126,19 +136,19 @@ impl Call {
         self.directions[side as usize].set_bitrate(bitrate_bps, bitrate_bps_max)
     }
 
-    /// A party that is held is sent no RTP, whatever the other one sends and whatever is played; its reports go on. Numbers continue, and
-    /// timestamps count the pause.
+    /// Holds a party: it gets no RTP, neither the other party's audio nor clips. Its RTCP reports continue. Sequence numbers
+    /// continue, and timestamps count the pause.
     pub fn set_held(&mut self, side: Side, is_held: bool) {
         self.legs[side as usize].set_held(is_held);
         self.directions[side.other() as usize].set_held(is_held);
     }
 }
 
-/// Shorter ones are not heard: ITU-T Q.24 has receivers detect keys, and pauses between them, from 40 ms on.
-pub const PRESS_NS_MIN: u64 = 40_000_000;
-/// Longer than anybody presses one.
-pub const PRESS_NS_MAX: u64 = 5_000_000_000;
-/// Keys that wait: more than a card's number with all that is said before and behind.
-pub const PRESSES_MAX: usize = 64;
+/// Receivers may miss shorter ones: ITU-T Q.24 has them detect digits, and pauses between digits, from 40 ms on.
+pub const DTMF_NS_MIN: u64 = 40_000_000;
+/// Longer than any digit that a person presses.
+pub const DTMF_NS_MAX: u64 = 5_000_000_000;
+/// Queued digits: more than a card number with everything dialled before and after it.
+pub const DTMF_DIGITS_MAX: usize = 64;
 /// Six bits (RFC 4733, section 2.3.3).
 const VOLUME_MAX: u8 = 63;

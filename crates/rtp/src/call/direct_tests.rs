@@ -1,4 +1,4 @@
-//! Packets that pass as they come.
+//! Packets that pass directly.
 
 use proptest::prelude::*;
 
@@ -45,7 +45,7 @@ fn same_with(passes_directly: bool) -> Bed {
 }
 
 impl Bed {
-    /// A packet of 20 ms with this number and payload, 0 for the first. Its timestamp is that of its number.
+    /// A packet of 20 ms with this number and payload, 0 for the first. The timestamp follows from the number.
     fn numbered(&mut self, number: u16, payload: &[u8]) -> Vec<u8> {
         let (seq, time) = (self.seq, self.time);
         self.seq = seq.wrapping_add(number);
@@ -57,17 +57,17 @@ impl Bed {
 }
 
 proptest! {
-    /// RFC 3550, section 2.3: a translator keeps the numbers' distances, so that losses and reordering are seen behind it. Each packet leaves
-    /// in the turn in which it comes, once.
+    /// RFC 3550, section 2.3: a translator keeps the distances of the numbers, so that receivers see losses and reordering. Each
+    /// packet leaves once, in order of arrival.
     #[test]
-    fn packets_leave_as_they_come(
+    fn packets_leave_in_arrival_order(
         delays in prop::collection::vec((0..200_u64, 0..10_u8), 2..120),
     ) {
         let mut bed = same();
         let mut arrivals = Vec::new();
         for (number, (delay_ms, fate)) in delays.iter().enumerate() {
             let at_ms = number as u64 * 20 + delay_ms * u64::from(*fate < 3);
-            // Some are lost, and some come twice; the first two begin the stream.
+            // Some are lost, some are duplicated; the first two start the stream.
             let copies = match fate {
                 _ if number < 2 => 1,
                 8 => 0,
@@ -90,7 +90,7 @@ proptest! {
             let is_new = seen.insert(number);
             let expected = match number {
                 _ if seen.len() == 1 => 0,
-                // Two in a row make a source: RFC 3550, appendix A.1.
+                // Two consecutive packets validate a source: RFC 3550, appendix A.1.
                 _ if seen.len() == 2 && is_new => 2,
                 _ => usize::from(is_new),
             };
@@ -108,13 +108,13 @@ proptest! {
     }
 }
 
-/// A listener hears the audio in order and in full length, with losses filled in.
+/// A listener hears the audio in order and in full length, with losses concealed.
 #[test]
 fn listeners_hear_packets_in_order() {
     let mut bed = same();
     bed.call.tap(Side::A, true);
     let mut tapped = Vec::new();
-    // Two are overtaken, one is lost.
+    // Two arrive late, one is lost.
     for number in [0, 1, 2, 4, 3, 5, 6, 8, 9, 10, 12, 11, 13, 14, 15] {
         let at_ms = (20 * u64::from(number)).max(bed.now_ns / MS);
         bed.wait_ms(at_ms - bed.now_ns / MS);
@@ -140,7 +140,7 @@ fn listeners_hear_packets_in_order() {
     assert_eq!((stats.packets, stats.lost), (15, 1));
 }
 
-/// The payload type changes between one that passes and one that is converted: nothing is lost, doubled or out of order.
+/// The payload type alternates between one that passes and one that is converted: nothing is lost, repeated or out of order.
 #[test]
 fn direct_and_delayed_packets_are_one_stream() {
     let alaw = format(Encoding::Pcma, 8000, 1);
@@ -149,7 +149,7 @@ fn direct_and_delayed_packets_are_one_stream() {
     let mut bed = bed(&payloads, &with_keys(pcmu(), 102, 8000), true);
     let mut sent = 0;
     for round in 0..6 {
-        // PCMA is converted, through the jitter buffer; PCMU passes.
+        // PCMA is converted after the jitter buffer; PCMU passes.
         let payload_type = if round % 2 == 0 { 96 } else { 8 };
         for _ in 0..10 {
             bed.speak(payload_type, &[0x55; 160]);
@@ -166,7 +166,7 @@ fn direct_and_delayed_packets_are_one_stream() {
     }
 }
 
-/// After a change of source, or of its numbers, outgoing numbers and timestamps continue.
+/// Outgoing numbers and timestamps continue after a change of the source or of its numbers.
 #[test]
 fn a_new_source_continues_the_stream() {
     for changes_ssrc in [true, false] {
@@ -190,7 +190,7 @@ fn a_new_source_continues_the_stream() {
     }
 }
 
-/// RFC 4733: events share the audio's numbers, or have another SSRC. A blocked event leaves no gap.
+/// RFC 4733: events share the audio's numbers or have another SSRC. A blocked event leaves no gap.
 #[test]
 fn events_pass_with_the_audio() {
     for (own_ssrc, blocks) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -233,7 +233,7 @@ fn events_pass_with_the_audio() {
 }
 
 #[test]
-fn a_jitter_buffer_that_was_asked_for_delays_packets() {
+fn requested_jitter_buffer_delays_packets() {
     for (passes_directly, delay_ns) in [(true, 20 * MS), (false, 40 * MS)] {
         let mut bed = same_with(passes_directly);
         for _ in 0..3 {
@@ -241,7 +241,7 @@ fn a_jitter_buffer_that_was_asked_for_delays_packets() {
             bed.time = bed.time.wrapping_add(160);
             bed.wait_ms(20);
         }
-        // The first packet waits for the second, which makes the source.
+        // The first packet waits for the second, which validates the source.
         assert_eq!(bed.heard[0].at_ns, delay_ns);
     }
 }

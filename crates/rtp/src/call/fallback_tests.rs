@@ -1,4 +1,4 @@
-//! Lines with fallbacks in virtual time, at the far end's ears.
+//! Lines with fallbacks in virtual time, as the far end hears them.
 
 use std::f64::consts::TAU;
 
@@ -10,7 +10,7 @@ use crate::id::Ssrc;
 use crate::leg::{AdmissionConfig, Destination, Learn, Payload};
 use crate::packet::Packet;
 
-/// Whom the far end hears, by frequency. None is a multiple of another.
+/// Frequencies that identify the senders. None is a multiple of another.
 const MAIN_HZ: f64 = 997.0;
 const OTHER_HZ: f64 = 661.0;
 const TONE_HZ: f64 = 440.0;
@@ -81,7 +81,7 @@ impl Sender {
         }
     }
 
-    /// The network loses what it sends for so long.
+    /// The network loses this sender's packets for this long.
     fn outage(&mut self, ms: u32) {
         self.sent += ms / 20;
     }
@@ -107,20 +107,20 @@ impl Sender {
     }
 }
 
-/// What the far end gets.
+/// The stream that the far end gets.
 struct Heard {
     at_ns: u64,
     packet: Vec<u8>,
 }
 
-/// A line, its senders and its listener.
+/// A line with its senders and its listener.
 struct Bed {
     line: Line,
     scratch: Scratch,
     now_ns: u64,
     to: Format,
     heard: Vec<Heard>,
-    /// From the ports of which legs there were reports.
+    /// Numbers of the legs whose ports have sent reports.
     reports_from: std::collections::BTreeSet<u8>,
     switches: Vec<(u64, Switch)>,
 }
@@ -164,7 +164,7 @@ impl Bed {
         }
     }
 
-    /// Lets these senders send for so long.
+    /// Runs these senders for this long.
     fn run(&mut self, ms: u64, senders: &mut [&mut Sender]) {
         let end_ns = self.now_ns + ms * MS;
         while self.now_ns < end_ns {
@@ -201,8 +201,8 @@ impl Bed {
         }
     }
 
-    /// One stream: one SSRC, no gap in the numbers, timestamps that follow the time and never go back, a marker where the input
-    /// changes.
+    /// Asserts one stream: one SSRC, consecutive numbers, timestamps that follow the time and never decrease, a marker at each
+    /// change of the input.
     fn assert_one_stream(&self) {
         let rate_hz = u64::from(self.to.clock_rate_hz);
         let mut last: Option<(Packet<'_>, u64, u32)> = None;
@@ -241,7 +241,7 @@ impl Bed {
         }
     }
 
-    /// The level of a tone in what left between these times, against what the sender sends: 1 is the same.
+    /// Level of a tone in the packets sent between these times, relative to the sender's; 1: equal.
     fn level(&self, hz: f64, from_ms: u64, to_ms: u64) -> f64 {
         let mut decoder = Decoder::new(self.to).unwrap();
         let mut pcm = Vec::new();
@@ -269,11 +269,11 @@ impl Bed {
         part(f64::sin).hypot(part(f64::cos)) / 0.25
     }
 
-    /// What is heard in these 400 ms, of the three.
+    /// Asserts which of the three senders is audible in these 400 ms.
     fn assert_heard(&self, expected_hz: f64, from_ms: u64) {
         for hz in [MAIN_HZ, OTHER_HZ, TONE_HZ] {
             let level = self.level(hz, from_ms, from_ms + 400);
-            // The tone's level is another one: -10 dBm0, 1 dB below.
+            // The tone has another level: -10 dBm0, 1 dB lower.
             let is_there = level > 0.7;
             assert!(
                 is_there == (hz == expected_hz) && (is_there || level < 0.1),
@@ -288,7 +288,7 @@ fn to(at_ms: u64, from: usize, to: usize) -> (u64, Switch) {
     (at_ms, Switch { from, to })
 }
 
-/// Main, another sender of another codec, a tone; and all the way back.
+/// From the main sender to a second sender with another codec, to a tone, and all the way back.
 #[test]
 fn the_far_end_hears_the_best_that_is_there_in_one_stream() {
     let outs = [
@@ -309,7 +309,7 @@ fn the_far_end_hears_the_best_that_is_there_in_one_stream() {
         bed.run(2000, &mut [&mut main, &mut other]);
         bed.run(2000, &mut [&mut other]);
         bed.run(2000, &mut []);
-        // Sent and lost; or its clock stood still.
+        // Sent but lost; or the sender's clock stopped.
         if number % 2 == 0 {
             other.outage(2000);
             main.outage(6000);
@@ -357,7 +357,7 @@ fn a_stream_that_never_starts_is_a_tone_until_it_does() {
     bed.run(500, &mut [&mut main]);
     bed.run(900, &mut []);
     bed.run(2000, &mut [&mut main]);
-    // Half a second is not enough to be taken back.
+    // Half a second of packets is too short for a switch back.
     assert_eq!(bed.switches.len(), 2, "{:?}", bed.switches);
     assert_eq!(bed.switches[0], to(500, 0, 1));
     assert!(bed.switches[1].0 >= 4400, "{:?}", bed.switches);
@@ -376,7 +376,7 @@ fn a_stream_that_never_starts_is_a_tone_until_it_does() {
     );
 }
 
-/// Of the other sender nothing comes, and behind it there is none: it is the one that is waited for, and the main one is better at once.
+/// The other sender is silent and is the last fallback: the line waits for it, and the main sender replaces it at once.
 #[test]
 fn all_are_silent() {
     let pcmu = format(PCMU, 8000, 1);
@@ -393,7 +393,7 @@ fn all_are_silent() {
     bed.assert_one_stream();
 }
 
-/// A file's samples, at another rate and in stereo, again and again.
+/// Repeats the samples of a file in stereo at another rate.
 #[test]
 fn a_clip_is_played_from_its_beginning_and_repeated() {
     let turn = |n: u32| TAU * OTHER_HZ * f64::from(n) / 44_100.0;
@@ -416,9 +416,9 @@ fn a_clip_is_played_from_its_beginning_and_repeated() {
     bed.assert_one_stream();
 }
 
-/// A caller who is answered: before there is one, nobody hears the tone.
+/// Target [`Same`](Target::Same): the tone can be sent only once a sender is known.
 #[test]
-fn the_one_who_sends_hears_the_tone_once_it_is_known() {
+fn tone_is_sent_once_the_sender_is_known() {
     let pcmu = format(PCMU, 8000, 1);
     let mut line = Line::new(
         0,
@@ -444,13 +444,13 @@ fn the_one_who_sends_hears_the_tone_once_it_is_known() {
     }
     assert_eq!(line.stats().source.no_destination, 0);
     assert!(heard.iter().all(|(ms, to)| *ms >= 2000 && *to == from));
-    // From the first packet's arrival on, the tone goes on at its pace.
+    // From the arrival of the first packet on, the tone continues at its pace.
     assert!((190..=260).contains(&heard.len()), "{}", heard.len());
 }
 
-/// Filter and tap have what leaves, in one format, whatever is heard.
+/// Filter and tap get the outgoing audio in one format, whatever the input.
 #[test]
-fn filter_and_tap_have_what_leaves() {
+fn filter_and_tap_get_one_format() {
     #[derive(Debug)]
     struct Half;
     impl Filter for Half {
@@ -488,7 +488,7 @@ fn filter_and_tap_have_what_leaves() {
         .iter()
         .map(|heard| (heard.packet.len() - 12) / 2)
         .sum();
-    // Less than a packet has not left yet.
+    // Less than one packet is still queued.
     assert!(
         taken.len() - left < 320,
         "{} tapped, {left} left",

@@ -1,46 +1,46 @@
-//! A line goes from one process to another, which hears the same sender: what leaves stays one stream, without a gap. What a line knows of it is here; what it
-//! does is in [`line_hold`](super::line_hold).
+//! Hands a line over from one process to another that hears the same sender; the outgoing stream continues without a gap. The
+//! state is here; the code that uses it is in [`line_hold`](super::line_hold).
 //!
-//! The next process prepares: its line is *held*. A held line hears its senders, and what it would send is dropped [`HOLD_NS`] after it was due. The
-//! process before stops between two packets, and tells by a [`LineState`] which was the last one. The held line passes on what comes behind that one,
-//! with the numbers and timestamps that follow.
+//! The next process prepares: its line is *held*. A held line hears its senders and drops its output [`HOLD_NS`] after it was
+//! due. The previous process stops between two packets and passes on a [`LineState`] with the last packet that it sent. The held
+//! line continues after that packet, with the numbers and timestamps that follow.
 
 use super::time_map::{Anchor, TimeState};
 use crate::id::{SeqNum, Ssrc};
 use crate::leg::{Delivery, Media, SentState};
 
-/// Where a line has stopped.
+/// The state of a line that has stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LineState {
     /// Our stream.
     pub sent: SentState,
-    /// Its timestamps; `None`: nothing was sent, or packets are passed on as they come.
+    /// Its timestamps; `None` if nothing was sent or packets pass verbatim.
     pub time: Option<TimeState>,
-    /// The sender that was heard, and the last of its packets that was passed on.
+    /// The active sender, and the last of its packets that was forwarded.
     pub passed: Option<Passed>,
 }
 
-/// How far a sender's stream was passed on.
+/// Extent to which a sender's stream was forwarded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Passed {
     /// The sender's stream.
     pub ssrc: Ssrc,
-    /// Its last packet.
+    /// Its last forwarded packet.
     pub seq: SeqNum,
-    /// Which timestamps of ours are which of the sender's.
+    /// How its timestamps map to the outgoing ones.
     pub anchor: Option<Anchor>,
 }
 
-/// That a line sends nothing. In a box: most lines are never held.
+/// A line that sends nothing. Boxed, because most lines are never held.
 #[derive(Debug)]
 pub(super) enum Hold {
     On,
-    /// The next poll is the first that sends.
+    /// The next poll is the first one that sends.
     Ending(Option<LineState>),
 }
 
 impl Hold {
-    /// How much later than due a packet is dropped that is not sent.
+    /// Time after which an unsent packet is dropped, counted from when it was due.
     #[inline]
     pub(super) fn delay_ns(&self) -> u64 {
         match self {
@@ -50,7 +50,7 @@ impl Hold {
     }
 }
 
-/// Whether another process has passed this on: all up to `until`.
+/// Whether another process has forwarded this packet: it has forwarded all packets up to `until`.
 #[inline]
 pub(super) fn is_passed_on(until: &mut Option<SeqNum>, media: &Media<'_>) -> bool {
     let Some(last) = *until else { return false };
@@ -66,7 +66,7 @@ pub(super) fn is_passed_on(until: &mut Option<SeqNum>, media: &Media<'_>) -> boo
     !is_behind
 }
 
-/// How far the sender's stream is passed on with this.
+/// Notes that this packet of the sender was forwarded.
 #[inline]
 pub(super) fn note_passed(last: &mut Option<SeqNum>, media: &Media<'_>) {
     match media {
@@ -77,7 +77,7 @@ pub(super) fn note_passed(last: &mut Option<SeqNum>, media: &Media<'_>) {
     }
 }
 
-/// Of an RTP packet. One that is in a leg's store has a whole header.
+/// The sequence number of an RTP packet. A packet in a leg's store has a whole header.
 #[inline]
 fn number(packet: &[u8]) -> SeqNum {
     match packet {
@@ -86,5 +86,5 @@ fn number(packet: &[u8]) -> SeqNum {
     }
 }
 
-/// Longer than it takes to tell the next process, by a store on another machine that is busy.
+/// Longer than the previous process needs to report to the next one through a busy store on another machine.
 pub const HOLD_NS: u64 = 500_000_000;

@@ -1,4 +1,4 @@
-//! What a line hears when the party that sends is silent: other senders, and sounds.
+//! Inputs of a line that replace a silent sender: other senders and sounds.
 
 use std::collections::VecDeque;
 
@@ -9,30 +9,30 @@ use crate::leg::{Leg, LegConfig};
 /// A fallback of a [`Line`](super::Line).
 #[derive(Debug, Clone)]
 pub struct Fallback {
-    /// What is heard.
+    /// The input itself.
     pub input: FallbackInput,
-    /// How long the input before it may be silent, ns.
+    /// Silence of the previous input after which this one becomes active, ns.
     pub timeout_ns: u64,
-    /// How long a better input must be well before it is taken back, ns.
+    /// Time for which a better input must deliver before it becomes active again, ns.
     pub recover_after_ns: u64,
 }
 
-/// What is heard in place of a line's sender.
+/// A replacement for a line's sender.
 #[derive(Debug, Clone)]
 pub enum FallbackInput {
-    /// Another sender, on ports of its own.
+    /// Another sender, on its own ports.
     Leg(Box<LegConfig>),
     /// Made here.
     Sound(Sound),
 }
 
-/// The fallbacks of a line: what they are, and which is heard.
+/// The fallbacks of a line and which input is active.
 #[derive(Debug)]
 pub(super) struct Inputs {
     choice: Fallbacks,
-    /// Input 1 first.
+    /// Starts with input 1.
     backups: Vec<Backup>,
-    /// The line's changes, for its owner.
+    /// Changes of the active input, for the owner.
     switches: VecDeque<Switch>,
 }
 
@@ -42,7 +42,7 @@ enum Backup {
     Sound(Sound),
 }
 
-/// What of the inputs is heard.
+/// The active input.
 pub(super) enum Active<'a> {
     Main,
     Leg(&'a mut Leg),
@@ -69,7 +69,7 @@ impl Inputs {
         })
     }
 
-    /// The main input was heard, or the sender of fallback leg `leg`: 1 is the first of them.
+    /// Notes a packet of the main input (`leg` 0) or of fallback leg `leg`, counted from 1.
     #[inline]
     pub(super) fn handle_heard(&mut self, now_ns: u64, leg: u8) {
         if let Some(input) = self.input_of(leg) {
@@ -86,7 +86,7 @@ impl Inputs {
         }
     }
 
-    /// The change that is due. The owner is told of it, too.
+    /// Returns the change of input that is due. It is also queued for the owner.
     #[inline]
     pub(super) fn poll(&mut self, now_ns: u64) -> Option<Switch> {
         let switch = self.choice.poll(now_ns)?;
@@ -119,7 +119,7 @@ impl Inputs {
         }
     }
 
-    /// The sound of an input, if it is one.
+    /// The sound of this input, if the input is a sound.
     pub(super) fn sound(&self, input: usize) -> Option<&Sound> {
         match self.backups.get(input.checked_sub(1)?)? {
             Backup::Sound(sound) => Some(sound),
@@ -146,7 +146,7 @@ impl Inputs {
         })
     }
 
-    /// What comes of inputs that are not heard is dropped when it is due.
+    /// Drops the media of inactive inputs when it is due.
     pub(super) fn drop_unheard(&mut self, media_ns: u64, may_lose: bool, main: &mut Leg) {
         let active = self.choice.active();
         if active != 0 {
@@ -162,5 +162,5 @@ impl Inputs {
     }
 }
 
-/// Changes that the owner has not taken yet: of more, the last ones.
+/// Changes queued for the owner; beyond that, the oldest are dropped.
 const SWITCHES_MAX: usize = 8;

@@ -6,7 +6,7 @@ use crate::id::SeqNum;
 use crate::leg::{Payload, PayloadMap};
 use crate::tone::{self, DtmfDetector, Tone, ToneGenerator};
 
-/// Sides that hear keys in the audio.
+/// Formats of the side that hears digits in the audio.
 fn listeners() -> Vec<Format> {
     vec![
         format(Encoding::Pcmu, 8000, 1),
@@ -18,7 +18,7 @@ fn listeners() -> Vec<Format> {
     ]
 }
 
-/// A party with events, and one without.
+/// A call from a party with events to one without.
 fn to_audio_only(from: Format, to: Format, packet_ns: u64) -> Bed {
     let direction = DirectionConfig {
         packet_ns,
@@ -29,8 +29,8 @@ fn to_audio_only(from: Format, to: Format, packet_ns: u64) -> Bed {
 }
 
 impl Bed {
-    /// Presses a key of A for `steps` updates of 50 ms, the last of which is its end, sent three times (RFC 4733, section 2.5.1.4). The
-    /// packets whose numbers are in `lost` do not arrive.
+    /// A presses a digit for `steps` updates of 50 ms; the last update is the end, sent three times (RFC 4733, section 2.5.1.4).
+    /// The packets whose numbers are in `lost` do not arrive.
     fn press(&mut self, from: Format, event: u8, steps: u32, lost: &[u32]) {
         let unit = from.clock_rate_hz / 20;
         for number in 0..steps + 2 {
@@ -49,7 +49,7 @@ impl Bed {
         self.time = self.time.wrapping_add(steps * unit);
     }
 
-    /// A says nothing for this long, in packets of 20 ms.
+    /// A sends silence for this long, in packets of 20 ms.
     fn silence(&mut self, from: Format, ms: u64) {
         let mut encoder = Encoder::new(from, &EncoderSettings::default()).unwrap();
         let frames = from.sample_rate_hz as usize / 50;
@@ -63,7 +63,7 @@ impl Bed {
         }
     }
 
-    /// The keys that B hears, and for how many ms each.
+    /// The DTMF digits that B hears, each with its length in ms.
     fn keys_heard(&self, to: Format) -> Vec<(u8, u64)> {
         let pcm = self.decoded(to);
         let first = pcm.iter().step_by(usize::from(to.channels)).copied();
@@ -88,7 +88,8 @@ impl Bed {
         keys
     }
 
-    /// A plays 400 ms of silence, a key's tone for this long, and 400 ms of silence, in packets of 20 ms; of these, `lost` do not arrive.
+    /// A sends 400 ms of silence, a digit's tone for this long, and 400 ms of silence. Packets have 20 ms; those in `lost` do not
+    /// arrive.
     fn play_key(&mut self, encoder: &mut Encoder, event: u8, ms: u32, lost: &[u64]) {
         let from = encoder.format();
         let mut generator = ToneGenerator::new(from.sample_rate_hz).unwrap();
@@ -124,8 +125,8 @@ impl Bed {
 }
 
 #[test]
-fn a_side_without_events_hears_each_key_once_as_long_as_it_lasted() {
-    // Name, packets lost of six, and by how much the length may be short: an update that nobody gets is not known.
+fn side_without_events_gets_each_digit_as_one_tone() {
+    // Name, lost packets out of six, and how much shorter the digit may be, because a lost update is unknown.
     let cases: [(&str, &[u32], u64); 6] = [
         ("all", &[], 40),
         ("the first lost", &[0], 40),
@@ -168,7 +169,7 @@ fn a_side_without_events_hears_each_key_once_as_long_as_it_lasted() {
                         "{name}: {key} for {ms} ms"
                     );
                 }
-                // Its packets follow one another, in number and time.
+                // Numbers and timestamps of its packets are consecutive.
                 for pair in bed.heard.windows(2) {
                     assert!(pair[1].time.distance_from(pair[0].time) > 0, "{name}");
                     assert_eq!(pair[1].payload_type, 97, "{name}");
@@ -179,7 +180,7 @@ fn a_side_without_events_hears_each_key_once_as_long_as_it_lasted() {
     }
 }
 
-/// Some senders go on with their audio during a key.
+/// Some senders continue their audio during a digit.
 #[test]
 fn the_tone_is_heard_in_place_of_the_audio() {
     let pcmu = format(Encoding::Pcmu, 8000, 1);
@@ -193,7 +194,7 @@ fn the_tone_is_heard_in_place_of_the_audio() {
             let time = std::mem::replace(&mut bed.time, began);
             bed.speak(101, &payload);
             bed.time = time;
-            // Loud noise that would hide the key.
+            // Loud noise that would hide the digit.
             for _ in 0..5 {
                 let noise: Vec<u8> = (0..80_u32).map(|n| (n * 37 % 251) as u8).collect();
                 if step < 4 {
@@ -215,7 +216,7 @@ fn the_tone_is_heard_in_place_of_the_audio() {
     }
 }
 
-/// Events that say they have lasted for seconds, many of them.
+/// Many events that claim to have lasted for seconds.
 #[test]
 fn forged_events_make_no_more_tone_than_their_time() {
     let pcmu = format(Encoding::Pcmu, 8000, 1);
@@ -233,7 +234,7 @@ fn forged_events_make_no_more_tone_than_their_time() {
             let decoded = bed.decoded(to).len() as u64;
             let per_ms = u64::from(to.sample_rate_hz) * u64::from(to.channels);
             let heard_ns = decoded * 1_000_000_000 / per_ms;
-            // Each key's end is filled up to what the codec allows, 5 ms, after a fade of 5 ms.
+            // Each digit's end is padded to the codec's granularity, 5 ms, after a fade of 5 ms.
             let ends_ns = if is_new { 500 * 10 * MS } else { 10 * MS };
             let most_ns = 500 * ms * MS + TAIL_NS_MAX + 60 * MS;
             assert!(heard_ns <= most_ns + ends_ns, "{to}, {ms}: {heard_ns}");
@@ -241,7 +242,7 @@ fn forged_events_make_no_more_tone_than_their_time() {
     }
 }
 
-/// RFC 4733, section 2.5.1.3: at 48 kHz, the field of the duration has room for 1.37 s.
+/// RFC 4733, section 2.5.1.3: at 48 kHz, the duration field holds at most 1.37 s.
 #[test]
 fn a_long_key_is_one_key() {
     let pcmu = format(Encoding::Pcmu, 8000, 1);
@@ -305,7 +306,7 @@ fn keys_in_the_audio_become_events() {
         .filter(|from| from.channels == 1 || from.encoding == Encoding::Opus)
     {
         for (to, packet_ns) in to_formats {
-            // Of 80 ms, what is left beside a lost packet may be too short for a key.
+            // With 80 ms, the part next to a lost packet may be too short for a digit.
             for (lost, shortest_ms) in [(&[][..], 80), (&[22], 160)] {
                 let keys = [(5_u8, shortest_ms), (5, 200), (12, 1000), (0, 160)];
                 let name = format!("{from} to {to}, {packet_ns} ns, {lost:?}");
@@ -337,7 +338,7 @@ fn keys_in_the_audio_become_events() {
                     assert!(pair[1].time.distance_from(pair[0].time) > 0, "{name}");
                 }
                 bed.heard = audio;
-                // What passed before a key was known is shorter than a key (ITU-T Q.24: 40 ms).
+                // The audio that passed before the detection is shorter than a digit (ITU-T Q.24: 40 ms).
                 for (number, heard) in bed.heard.iter_mut().enumerate() {
                     heard.seq = SeqNum(number as u16);
                 }
@@ -348,7 +349,7 @@ fn keys_in_the_audio_become_events() {
     }
 }
 
-/// Each event begins with a marker, grows, and ends with three packets of its length.
+/// Asserts that each event starts with a marker, grows, and ends with three packets of its length.
 fn assert_events(events: &[Heard], keys: &[(u8, u32)], to: Format, name: &str) {
     let mut rest = events;
     for (key, ms) in keys {
@@ -371,7 +372,7 @@ fn assert_events(events: &[Heard], keys: &[(u8, u32)], to: Format, name: &str) {
             told_ms.abs_diff(u64::from(*ms)) <= 40,
             "{name}: {told_ms} {ms}"
         );
-        // 50 ms, and what a packet of audio is longer.
+        // 50 ms, plus the excess of a packet of audio over it.
         let steps = units.windows(2).map(|pair| pair[1] - pair[0]);
         let most = steps.max().unwrap_or(0) * 1000 / u64::from(to.clock_rate_hz);
         assert!(most <= 90, "{name}: {most} ms");
@@ -380,7 +381,7 @@ fn assert_events(events: &[Heard], keys: &[(u8, u32)], to: Format, name: &str) {
 }
 
 #[test]
-fn who_has_events_is_not_listened_to_and_who_has_none_hears_the_tone() {
+fn digits_are_detected_only_without_negotiated_events() {
     let pcmu = format(Encoding::Pcmu, 8000, 1);
     let opus = format(Encoding::Opus, 48_000, 1);
     let direction = DirectionConfig {
@@ -406,11 +407,11 @@ fn who_has_events_is_not_listened_to_and_who_has_none_hears_the_tone() {
     }
 }
 
-/// A sender that stops in the middle of a key has released it, sooner or later: an owner that waits for the release would wait for ever.
+/// A sender that stops in the middle of a digit has released it after a timeout; otherwise an owner would wait forever.
 #[test]
 fn a_key_ends_when_its_sender_falls_silent() {
     let pcmu = format(Encoding::Pcmu, 8000, 1);
-    // By events, to a side with and without them; and in the audio.
+    // By events, to a side with and without them; and in audio.
     for (to_has_events, in_audio) in [(true, false), (false, false), (true, true)] {
         let name = format!("events at B: {to_has_events}, in the audio: {in_audio}");
         let direction = DirectionConfig {
@@ -445,7 +446,7 @@ fn a_key_ends_when_its_sender_falls_silent() {
         let KeyPhase::Released { duration_ms } = told[1].phase else {
             panic!("{name}: {told:?}");
         };
-        // As long as is known: ten updates of 50 ms, or five packets of 20 ms.
+        // Known so far: ten updates of 50 ms, or five packets of 20 ms.
         let known_ms = if in_audio { 100 } else { 500 };
         assert!(
             (known_ms - 30..=known_ms + 10).contains(&duration_ms),
@@ -455,9 +456,9 @@ fn a_key_ends_when_its_sender_falls_silent() {
     }
 }
 
-/// A party that is signalled anew, now without events, is listened to again.
+/// After new signalling without events, digits are detected in the audio again.
 #[test]
-fn keys_are_heard_again_when_events_are_no_longer_agreed_on() {
+fn digits_are_detected_again_without_negotiated_events() {
     let pcmu = format(Encoding::Pcmu, 8000, 1);
     let direction = DirectionConfig {
         detect_keys: true,
@@ -475,7 +476,7 @@ fn keys_are_heard_again_when_events_are_no_longer_agreed_on() {
     bed.play_key(&mut encoder, 6, 100, &[]);
     bed.silence(pcmu, 200);
     assert_eq!(bed.keys_told().len(), 2);
-    // And no longer when they are agreed on once more.
+    // After events are agreed on again, they are not.
     bed.events.clear();
     bed.call.set_payloads(Side::A, map(&with), map(&with));
     bed.play_key(&mut encoder, 7, 100, &[]);

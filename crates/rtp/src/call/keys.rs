@@ -1,8 +1,8 @@
-//! Key presses (RFC 4733): read, and given the far side's numbers and clock rate.
+//! DTMF digits (RFC 4733): parses them and maps them to the far side's numbers and clock rate.
 
 use crate::id::{NS_PER_S, RtpTime};
 
-/// A party's key.
+/// A DTMF digit of a party.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyEvent {
     /// The event's number: 0 to 9, 10 for `*`, 11 for `#`, 12 to 15 for A to D (RFC 4733, table 3).
@@ -11,12 +11,12 @@ pub struct KeyEvent {
     pub phase: KeyPhase,
 }
 
-/// What became of a key.
+/// Phase of a DTMF digit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyPhase {
     /// It is pressed.
     Pressed,
-    /// It was released after this long.
+    /// It was released after this time.
     Released {
         /// In ms.
         duration_ms: u32,
@@ -30,7 +30,7 @@ pub(super) struct KeyPayload {
     pub(super) is_end: bool,
     /// Power level, dBm0 with the sign dropped.
     pub(super) volume: u8,
-    /// In timestamp units.
+    /// Duration in timestamp units.
     pub(super) duration: u16,
 }
 
@@ -52,19 +52,19 @@ impl KeyPayload {
     }
 }
 
-/// A key that is being pressed, or was last.
+/// The DTMF digit that is being pressed, or the last one.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Key {
-    /// As the party has it: the same in all packets of a segment.
+    /// The party's timestamp: the same in all packets of a segment.
     pub(super) own_time: RtpTime,
     /// Its clock rate.
     pub(super) own_hz: u32,
-    /// Length of the segments before this one, and of all of it as far as is known, in the party's units.
+    /// Lengths of the earlier segments and of all segments as far as known, in the party's units.
     pub(super) before: u64,
     pub(super) units: u64,
-    /// As the far side has it, once that has heard of it.
+    /// The far side's timestamp, once the first packet was sent to it.
     pub(super) time: Option<RtpTime>,
-    /// Where it ends on the time line of the audio that comes in, as far as is known.
+    /// Its end on the time line of the incoming audio, as far as known.
     pub(super) until: RtpTime,
     pub(super) event: u8,
     pub(super) is_ended: bool,
@@ -84,8 +84,8 @@ impl Key {
         }
     }
 
-    /// Whether a packet of this key, with another timestamp, goes on with it. RFC 4733, section 2.5.1.3: an event longer than the
-    /// duration field's range is sent in segments, each of which has the timestamp at which the one before ends.
+    /// Whether a packet with another timestamp continues this digit. RFC 4733, section 2.5.1.3: an event longer than the duration
+    /// field's range is sent in segments. The timestamp of each is the end of the previous one.
     pub(super) fn goes_on(&self, own_time: RtpTime, event: u8) -> bool {
         let told = self.units - self.before;
         !self.is_ended
@@ -94,12 +94,12 @@ impl Key {
             && own_time == self.own_time.plus(told as u32)
     }
 
-    /// How long it lasts so far.
+    /// Its length so far.
     pub(super) fn ns(&self) -> u64 {
         (u128::from(self.units) * u128::from(NS_PER_S) / u128::from(self.own_hz)) as u64
     }
 
-    /// The same at another clock rate, as a segment: units before it, and in it.
+    /// The length at another clock rate, as a segment: units before it, and in it.
     pub(super) fn segment(&self, to_hz: u32) -> (u32, u16) {
         let units = self.units * u64::from(to_hz) / u64::from(self.own_hz);
         let before = units.saturating_sub(1) / SEGMENT_UNITS_MAX * SEGMENT_UNITS_MAX;
@@ -107,5 +107,5 @@ impl Key {
     }
 }
 
-/// The greatest duration that a packet can tell.
+/// The largest value of the duration field.
 const SEGMENT_UNITS_MAX: u64 = u16::MAX as u64;

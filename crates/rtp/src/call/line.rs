@@ -1,4 +1,4 @@
-//! One way: what one party sends goes to another, or back to the same, or nowhere.
+//! One-way stream: the media of one party goes to another, back to the same one, or nowhere.
 
 use std::net::SocketAddr;
 
@@ -14,65 +14,65 @@ use crate::leg::{
     Destination, Leg, LegConfig, LegEvent, LegStats, Media, MediaPacket, Payload, Verdict,
 };
 
-/// Where a [`Line`] sends.
+/// Destination of a [`Line`].
 #[derive(Debug, Clone)]
 pub enum Target {
-    /// Back to the party that sends: the one leg does both.
+    /// Back to the sending party: one leg does both.
     Same,
     /// To another party, from the same ports.
     Other(Box<LegConfig>),
-    /// To another party, packets exactly as they came, their SSRC too.
+    /// To another party, with all packets unchanged, including the SSRC.
     Verbatim(Box<LegConfig>),
-    /// Nowhere: it is only listened to.
+    /// Nowhere; the stream has listeners only.
     Nobody,
 }
 
-/// A line that was listened to.
+/// Counters of a line.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LineStats {
     /// The party that sends.
     pub source: LegStats,
-    /// The other party, if there is one.
+    /// Statistics of the other party, if any.
     pub target: Option<LegStats>,
-    /// What goes from one to the other.
+    /// The direction from one to the other.
     pub direction: DirectionStats,
-    /// The input that is heard: 0 is the party that sends, then its fallbacks.
+    /// The active input: 0 is the sending party, then its fallbacks.
     pub active: usize,
-    /// How often the input has changed.
+    /// Number of changes of the input.
     pub switches: u64,
     /// The fallbacks that are senders, in order.
     pub fallbacks: Vec<LegStats>,
 }
 
-/// A datagram that a line sends. All leave from its own ports.
+/// A datagram that a line sends. All leave from the line's ports.
 #[derive(Debug, Clone, Copy)]
 pub struct LineDatagram<'a> {
-    /// From whose ports: 0 are the line's own, then those of the fallbacks that are legs.
+    /// The ports that it leaves from: 0 are those of the line, then those of the fallback legs.
     pub leg: u8,
-    /// From which port.
+    /// RTP or RTCP port.
     pub channel: Channel,
-    /// To where.
+    /// Destination.
     pub to: SocketAddr,
     /// The datagram.
     pub bytes: &'a [u8],
 }
 
-/// A one-way stream on one pair of ports: a party sends, and the line passes on what it sends, converted if need be. The drain
-/// contract is that of [`Call`](super::Call).
+/// A one-way stream on one pair of ports: it forwards one party's media, converted if needed. The drain contract is that of
+/// [`Call`](super::Call).
 #[derive(Debug)]
 pub struct Line {
     source: Leg,
     target: Option<Leg>,
     is_verbatim: bool,
     pub(super) direction: Direction,
-    /// Other inputs than the source.
+    /// Inputs other than the source.
     inputs: Option<Box<Inputs>>,
     is_ending: bool,
     ahead_ns: u64,
     pub(super) hold: Option<Box<Hold>>,
-    /// The sender's last packet that was passed on.
+    /// The sender's last forwarded packet.
     pub(super) last_passed: Option<SeqNum>,
-    /// Another process has passed on its packets up to this one.
+    /// Packets up to this one were forwarded by another process.
     pub(super) passed_until: Option<SeqNum>,
 }
 
@@ -88,7 +88,7 @@ impl<'a> From<Outgoing<'a>> for LineDatagram<'a> {
 }
 
 impl Line {
-    /// A line that begins at `now_ns`.
+    /// Creates a line that starts at `now_ns`.
     ///
     /// # Errors
     /// A setting is out of range.
@@ -124,9 +124,9 @@ impl Line {
         })
     }
 
-    /// Hears these, in order, while the party that sends is silent. What leaves stays one stream: one SSRC, numbers without a gap, timestamps
-    /// that follow the time. Filter and tap have what leaves, in its format. A line that passes packets verbatim, or sends nowhere, has no use
-    /// for fallbacks.
+    /// Sets the inputs that replace a silent sender, in order of preference. The output stays one stream: one SSRC, consecutive
+    /// numbers, timestamps that follow the time. Filter and tap get the outgoing audio, in its format. A line that forwards
+    /// packets verbatim or sends nowhere ignores fallbacks.
     ///
     /// # Errors
     /// A fallback's setting is out of range, or its sound cannot be played.
@@ -142,7 +142,7 @@ impl Line {
         Ok(())
     }
 
-    /// As [`Call::set_ahead_ns`](super::Call::set_ahead_ns).
+    /// The same as [`Call::set_ahead_ns`](super::Call::set_ahead_ns).
     pub fn set_ahead_ns(&mut self, ahead_ns: u64) {
         self.ahead_ns = ahead_ns;
         let inputs = self.inputs.iter_mut().flat_map(|inputs| inputs.legs_mut());
@@ -151,18 +151,18 @@ impl Line {
         }
     }
 
-    /// Filter and tap have what leaves, in the format of the party that hears, whatever comes in.
+    /// Gives filter and tap the outgoing audio, in the receiving party's format, whatever the input.
     pub fn hear_at_output(&mut self) {
         self.direction.hear_at_output();
     }
 
-    /// Passes all audio through `filter`, decoded, at the rate and channels of the party that sends (or that hears:
-    /// [`hear_at_output`](Self::hear_at_output)).
+    /// Passes all audio, decoded, through `filter`: at the rate and channels of the sending party, or, after
+    /// [`hear_at_output`](Self::hear_at_output), of the receiving one.
     pub fn set_filter(&mut self, filter: Box<dyn Filter>) {
         self.direction.set_filter(filter);
     }
 
-    /// Takes a datagram that arrived at `at_ns`.
+    /// Handles a datagram that arrived at `at_ns`.
     #[inline]
     pub fn handle_datagram(
         &mut self,
@@ -190,7 +190,7 @@ impl Line {
         }
     }
 
-    /// Takes a datagram of the ports of fallback leg number `leg`: 1 is the first.
+    /// Handles a datagram of fallback leg `leg`, counted from 1.
     pub fn handle_fallback_datagram(
         &mut self,
         now_ns: u64,
@@ -217,7 +217,8 @@ impl Line {
         self.source.is_mux() || self.target.as_ref().is_some_and(Leg::is_mux)
     }
 
-    /// Whose reports these are: both parties' come to one port. The sender's SSRC tells, or where they come from.
+    /// Whether these reports are the target's: those of both parties arrive on one port. The sender's SSRC decides, or the source
+    /// address.
     fn is_from_target(&self, from: SocketAddr, bytes: &[u8]) -> bool {
         let Some(target) = &self.target else {
             return false;
@@ -233,7 +234,7 @@ impl Line {
         !is_source && target.rtp_to().is_some_and(|to| to.ip() == from.ip())
     }
 
-    /// As [`Call::poll_transmit`](super::Call::poll_transmit).
+    /// The same as [`Call::poll_transmit`](super::Call::poll_transmit).
     #[inline]
     pub fn poll_transmit(
         &mut self,
@@ -248,14 +249,14 @@ impl Line {
         self.poll_all(now_ns, may_lose, scratch, send);
     }
 
-    /// Media up to this time are due.
+    /// Media up to this time is due.
     #[inline]
     fn media_ns(&self, now_ns: u64) -> u64 {
         let media_ns = now_ns.saturating_add(self.ahead_ns);
         media_ns.saturating_sub(self.hold_ns())
     }
 
-    /// When to poll for media of this time.
+    /// Time of the poll for media of this time.
     #[inline]
     fn poll_ns(&self, media_ns: u64) -> u64 {
         media_ns.saturating_sub(self.ahead_ns) + self.hold_ns()
@@ -280,7 +281,7 @@ impl Line {
         self.poll_reports(now_ns, scratch, send);
     }
 
-    /// What comes or ends without a packet: a sound, a key, or all.
+    /// Sends everything that is due without a packet: sounds, DTMF digits, and the end of the stream.
     #[cold]
     fn poll_unasked(
         &mut self,
@@ -294,7 +295,7 @@ impl Line {
         self.with_out(now_ns, scratch, send, |direction, work, out| {
             direction.expire_key(work, out);
             direction.fill_pause(work, out);
-            // A tone for a peer that is not known yet waits.
+            // The tone waits until the peer is known.
             if has_inputs && out.leg.has_destination() {
                 direction.play(media_ns, work, out);
             }
@@ -304,7 +305,7 @@ impl Line {
         });
     }
 
-    /// Hears another input, if that is due.
+    /// Switches to another input if that is due.
     #[cold]
     fn change_input(
         &mut self,
@@ -328,7 +329,7 @@ impl Line {
                 direction.change_input(work, out);
                 if let Some(sound) = sound {
                     let payloads = out.leg.takes().clone();
-                    // It was checked.
+                    // The sound was checked before.
                     let _ = direction.begin_play(now_ns, sound, Part::default(), &payloads);
                 }
             });
@@ -339,7 +340,7 @@ impl Line {
         }
     }
 
-    /// Sends what of the active input is due.
+    /// Sends the active input's media that is due.
     #[inline]
     fn pass_on(
         &mut self,
@@ -369,7 +370,7 @@ impl Line {
                 }
                 note_passed(&mut self.last_passed, &media);
             }
-            // Owned: the leg that holds the media may be the one that sends.
+            // Owned, because the leg that holds the media may be the one that sends.
             let mut described = None;
             let media = copy(media, &mut scratch.payload, &mut described);
             if self.is_verbatim
@@ -396,7 +397,7 @@ impl Line {
         }
     }
 
-    /// As [`pass_on`](Self::pass_on), where another leg sends than the one that holds the media: no packet is copied.
+    /// [`pass_on`](Self::pass_on) if the sending leg is not the one that holds the media: no packet is copied.
     #[inline]
     fn pass_to_target(
         &mut self,
@@ -483,12 +484,12 @@ impl Line {
         }
     }
 
-    /// The next change of the input.
+    /// The next change of the active input.
     pub fn poll_switch(&mut self) -> Option<Switch> {
         self.inputs.as_mut()?.poll_switch()
     }
 
-    /// The next event of the party that sends.
+    /// The next event of the sending party.
     pub fn poll_event(&mut self) -> Option<LegEvent> {
         let others = self.inputs.iter_mut().flat_map(|inputs| inputs.legs_mut());
         for other in others.chain(&mut self.target) {
@@ -497,12 +498,12 @@ impl Line {
         self.source.poll_event()
     }
 
-    /// The next key of the party that sends.
+    /// The next DTMF digit of the sending party.
     pub fn poll_key(&mut self) -> Option<KeyEvent> {
         self.direction.poll_key()
     }
 
-    /// As [`Call::next_timeout`](super::Call::next_timeout).
+    /// The same as [`Call::next_timeout`](super::Call::next_timeout).
     #[must_use]
     pub fn next_timeout(&self) -> Option<u64> {
         let legs = std::iter::once(&self.source).chain(&self.target);
@@ -527,24 +528,24 @@ impl Line {
         media.chain(reports).chain(inputs.next_timeout()).min()
     }
 
-    /// Begins or ends a copy of what is said, in order, losses filled in.
+    /// Starts or stops copying the audio for listeners, in order, with losses concealed.
     pub fn tap(&mut self, is_on: bool) {
         self.direction.tap(is_on);
     }
 
-    /// What was tapped since the last call: see [`Call::take_tapped`](super::Call::take_tapped).
+    /// Takes the audio tapped since the last call: see [`Call::take_tapped`](super::Call::take_tapped).
     #[inline]
     pub fn take_tapped(&mut self, hear: impl FnMut(Tapped<'_>)) {
         self.direction.take_tapped(hear);
     }
 
-    /// Samples that wait in the tap.
+    /// Number of samples queued in the tap.
     #[must_use]
     pub fn tapped(&self) -> usize {
         self.direction.tapped()
     }
 
-    /// The stream ends: everything held goes out now. Poll once more.
+    /// Ends the stream: everything queued leaves now. Poll once more.
     pub fn finish(&mut self) {
         self.source.release_all();
         for leg in self.inputs.iter_mut().flat_map(|inputs| inputs.legs_mut()) {
@@ -553,14 +554,14 @@ impl Line {
         self.is_ending = true;
     }
 
-    /// Sends to another address from now on: a name was looked up.
+    /// Sends to another address from now on, such as a name's new address.
     pub fn set_destination(&mut self, destination: Destination) {
         if let Some(target) = &mut self.target {
             target.set_destination(destination);
         }
     }
 
-    /// All legs leave their sessions: poll once more for their BYEs.
+    /// Makes all legs leave their sessions; one more poll sends the BYEs.
     pub fn leave(&mut self, now_ns: u64, reason: &str) {
         let others = self.inputs.iter_mut().flat_map(|inputs| inputs.legs_mut());
         let own = std::iter::once(&mut self.source).chain(&mut self.target);
@@ -569,7 +570,7 @@ impl Line {
         }
     }
 
-    /// Memory that the next packet touches, for prefetching. Not to be dereferenced.
+    /// Addresses of memory that the next packet touches, for prefetching. Not to be dereferenced.
     #[must_use]
     pub fn next_addresses(&self) -> [usize; 4] {
         let [a, b, c] = self.source.next_addresses();
@@ -594,20 +595,20 @@ impl Line {
         }
     }
 
-    /// Of what goes from one party to the other.
+    /// Counters of the direction from one party to the other.
     #[must_use]
     pub fn direction_stats(&self) -> DirectionStats {
         self.direction.stats()
     }
 
-    /// The input that is heard (0 is the party that sends, then its fallbacks), and how often it has changed.
+    /// The active input (0 is the sending party, then its fallbacks), and how often it has changed.
     #[must_use]
     pub fn input(&self) -> (usize, u64) {
         let choice = self.inputs.as_ref().map(|inputs| inputs.choice());
         choice.map_or((0, 0), |choice| (choice.active(), choice.switches()))
     }
 
-    /// The leg of the party that sends.
+    /// The leg of the sending party.
     #[must_use]
     pub fn source(&self) -> &Leg {
         &self.source
@@ -617,16 +618,16 @@ impl Line {
         self.target.as_mut().unwrap_or(&mut self.source)
     }
 
-    /// The leg of the party that hears: the same, where that is the one that sends, or nobody.
+    /// The leg that sends: the target's, or the source's if that is the target or there is none.
     #[must_use]
     pub fn hears(&self) -> &Leg {
         self.target.as_ref().unwrap_or(&self.source)
     }
 }
 
-/// The same, with its bytes in `bytes` and its description in `described`.
+/// Copies the packet's bytes into `bytes` and its description into `described`.
 #[inline]
-fn copy<'a>(
+pub(super) fn copy<'a>(
     media: Media<'_>,
     bytes: &'a mut Vec<u8>,
     described: &'a mut Option<Payload>,

@@ -1,24 +1,24 @@
-//! Holds a line, and goes on with it: [`handover`](super::handover).
+//! Holds a line and continues it: [`handover`](super::handover).
 
 use super::handover::{Hold, LineState, Passed};
 use super::line::{Line, LineDatagram};
 use super::out::Scratch;
 
 impl Line {
-    /// Hears, and sends nothing, until [`go_on`](Self::go_on). For a line that has not been polled, and whose jitter buffer releases packets
-    /// [at their deadline](crate::jitter::Release::AtDeadline): another one does not keep them.
+    /// Receives without sending until [`go_on`](Self::go_on). Only for a line that has not been polled and whose jitter buffer
+    /// releases packets [at their deadline](crate::jitter::Release::AtDeadline); other buffers do not keep the packets.
     pub fn hold(&mut self) {
         self.hold = Some(Box::new(Hold::On));
     }
 
-    /// How much later than due a packet is dropped that is not sent.
+    /// Time after which an unsent packet is dropped, counted from when it was due.
     #[inline]
     pub(super) fn hold_ns(&self) -> u64 {
         self.hold.as_ref().map_or(0, |hold| hold.delay_ns())
     }
 
-    /// Ends the [`hold`](Self::hold) with the next poll: behind what another process has passed on last, or, if nobody knows that, with what is due
-    /// from now on.
+    /// Ends the [`hold`](Self::hold) at the next poll. Output continues after the last packet that another process has forwarded
+    /// or, if that is unknown, with the packets due from now on.
     pub fn go_on(&mut self, state: Option<LineState>) {
         if let Some(hold) = &mut self.hold
             && matches!(**hold, Hold::On)
@@ -27,7 +27,7 @@ impl Line {
         }
     }
 
-    /// Where the line is, for a process that goes on. What it still holds is that one's.
+    /// The state of the line, for the process that continues it. Packets that are still queued here are left to that process.
     #[must_use]
     pub fn state(&self, now_ns: u64) -> LineState {
         let has_main = self.input().0 == 0;
@@ -44,7 +44,7 @@ impl Line {
         }
     }
 
-    /// A poll while nothing, or nothing yet, is sent. `true`: go on with one that sends.
+    /// A poll of a line that is held, or whose hold ends. Returns `true` if a sending poll must follow.
     #[cold]
     pub(super) fn poll_held(&mut self, now_ns: u64, may_lose: bool, scratch: &mut Scratch) -> bool {
         if matches!(self.hold.as_deref(), Some(Hold::On)) {
@@ -59,7 +59,7 @@ impl Line {
         let passed = state.and_then(|state| state.passed);
         let passed = passed.filter(|passed| Some(passed.ssrc) == heard && self.input().0 == 0);
         if passed.is_none() {
-            // Nobody knows what of it was sent: what is late is not sent now.
+            // Which late packets were sent is unknown, so none is sent now.
             self.poll_all(now_ns, may_lose, scratch, &mut |_: LineDatagram<'_>| ());
         }
         if let Some(state) = state {

@@ -51,13 +51,13 @@ fn target(payloads: &[Payload]) -> Box<LegConfig> {
     })
 }
 
-/// A line in virtual time, and all that it sent.
+/// A line in virtual time, with all datagrams that it sent.
 struct Bed {
     line: Line,
     scratch: Scratch,
     now_ns: u64,
     sent: Vec<(Channel, SocketAddr, Vec<u8>)>,
-    /// When RTP was sent, ms.
+    /// Times at which RTP was sent, ms.
     rtp_ms: Vec<u64>,
 }
 
@@ -88,7 +88,7 @@ impl Bed {
             });
     }
 
-    /// Packets of 20 ms with everything that a header may have.
+    /// Packets of 20 ms with all optional parts of a header.
     fn stream(&mut self, payload_type: u8, packets: u32) -> Vec<Vec<u8>> {
         (0..packets)
             .map(|number| {
@@ -153,7 +153,7 @@ fn packets_that_are_not_changed_leave_as_they_came() {
             .collect();
         let said: Vec<_> = said.into_iter().map(|bytes| (listener(), bytes)).collect();
         assert_eq!(heard, said, "{payload_type}");
-        // The listener's reports are about the sender's SSRC, and bear it; the sender gets reports of ours.
+        // The listener gets reports about the sender's SSRC, with that SSRC; the sender gets reports from ours.
         let to_listener = bed.reports_to(next_port(listener()));
         assert!(
             to_listener
@@ -184,7 +184,7 @@ fn converted_packets_go_to_the_listener_and_reports_to_both() {
         );
         assert_eq!(packet.seq(), SeqNum(65_500).plus(index as u16));
     }
-    // RFC 3550, section 6.4: to the listener what was sent, to the sender what was received.
+    // RFC 3550, section 6.4: the listener gets a sender report, the sender a receiver report.
     let to_listener = bed.reports_to(next_port(listener()));
     let to_sender = bed.reports_to(next_port(sender()));
     assert!(to_listener.len() >= 2 && to_sender.len() >= 2);
@@ -242,7 +242,7 @@ fn to_the_sender_itself_everything_has_one_ssrc() {
 }
 
 #[test]
-fn a_line_to_nobody_only_listens() {
+fn line_without_a_destination_only_listens() {
     let mut bed = Bed::new(source(&[pcmu()]), Target::Nobody);
     bed.line.tap(true);
     let mut pcm = Vec::new();
@@ -260,10 +260,10 @@ fn a_line_to_nobody_only_listens() {
     );
 }
 
-/// A normaliser looks ahead: what it holds when the party pauses leaves in the pause, with its own timestamps, and the far side hears
-/// the pause, too. No packet is made that did not come.
+/// A normaliser looks ahead. Audio that it holds when the party pauses leaves during the pause, with the right timestamps. The
+/// far side gets the pause too. No packet is sent that did not arrive.
 #[test]
-fn what_a_filter_holds_leaves_in_a_pause() {
+fn audio_held_by_a_filter_leaves_in_a_pause() {
     #[derive(Debug)]
     struct Late(std::collections::VecDeque<f32>);
     const LATE_MS: u64 = 500;
@@ -279,7 +279,8 @@ fn what_a_filter_holds_leaves_in_a_pause() {
     }
     let mut bed = Bed::new(source(&[pcmu()]), Target::Other(target(&[pcmu()])));
     bed.line.set_filter(Box::new(Late(Default::default())));
-    // Talkspurts of a second, each packet of one code, which no codec changes; pauses longer and shorter than the filter's delay.
+    // Talkspurts of a second, each packet of one code, which no codec changes. Pauses are longer and shorter than the filter's
+    // delay.
     let starts_ms = [0, 3000, 4200, 5300, 8000];
     let mut said = Vec::new();
     for (talk, start_ms) in starts_ms.into_iter().enumerate() {
@@ -314,7 +315,7 @@ fn what_a_filter_holds_leaves_in_a_pause() {
             packet.seq().0,
             packets[0].seq().0.wrapping_add(index as u16)
         );
-        // The jitter buffer's and the filter's delay, and what it takes to see that there is a pause.
+        // The delays of the jitter buffer and the filter, plus the time to detect a pause.
         let late_ms = sent_ms - at_ms;
         assert!(
             (LATE_MS..LATE_MS + 160).contains(&late_ms),
@@ -333,7 +334,7 @@ fn packet(number: u32) -> Vec<u8> {
     bytes
 }
 
-/// Both hear the sender; the second is told `late_ms` after the first has stopped.
+/// Both lines hear the sender; the second one gets the state `late_ms` after the first has stopped.
 fn handed_over(line: impl Fn(u8) -> Bed, late_ms: u64) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let (mut first, mut second) = (line(1), line(2));
     second.line.hold();
@@ -369,7 +370,7 @@ fn handed_over(line: impl Fn(u8) -> Bed, late_ms: u64) -> (Vec<Vec<u8>>, Vec<Vec
     (rtp(first), rtp(second))
 }
 
-/// As the gateway has it.
+/// Configured as in the gateway.
 fn at_deadline(payloads: &[Payload]) -> LegConfig {
     let mut config = source(payloads);
     config.jitter.release = crate::jitter::Release::AtDeadline;
@@ -388,15 +389,18 @@ fn a_line_that_is_handed_over_sends_one_stream() {
         Bed::new(at_deadline(&[pcmu()]), Target::Other(Box::new(target)))
     };
     let l16 = Payload::audio(99, format(Encoding::L16, 16_000, 1));
-    let anew = |seed| {
+    let reencoded = |seed| {
         let target = seeded(*target(&[l16]), seed);
         Bed::new(at_deadline(&[pcmu()]), Target::Other(Box::new(target)))
     };
     let verbatim = |_| Bed::new(at_deadline(&[pcmu()]), Target::Verbatim(target(&[pcmu()])));
-    // Converter and encoder of audio that is made anew hold some: that much is missing.
+    // If codecs differ, converter and encoder hold some audio, which is missing.
     type Make<'a> = &'a dyn Fn(u8) -> Bed;
-    let lines: [(Make<'_>, u32, i64); 3] =
-        [(&to_pcma, 160, 0), (&anew, 320, 2), (&verbatim, 160, 0)];
+    let lines: [(Make<'_>, u32, i64); 3] = [
+        (&to_pcma, 160, 0),
+        (&reencoded, 320, 2),
+        (&verbatim, 160, 0),
+    ];
     for (line, units, packets_missing_max) in lines {
         for late_ms in [0, 40, 300] {
             let (first, second) = handed_over(line, late_ms);
@@ -418,9 +422,9 @@ fn a_line_that_is_handed_over_sends_one_stream() {
     }
 }
 
-/// The owner before has died: what it sent is not known.
+/// The previous owner has died: its last packet is unknown.
 #[test]
-fn a_held_line_that_is_told_nothing_goes_on_with_what_is_due() {
+fn held_line_without_state_resumes_with_due_packets() {
     let mut bed = Bed::new(at_deadline(&[pcmu()]), Target::Other(target(&[pcma()])));
     bed.line.hold();
     for number in 0..40 {
@@ -432,11 +436,11 @@ fn a_held_line_that_is_told_nothing_goes_on_with_what_is_due() {
         bed.hand_in(Channel::Rtp, sender(), &packet(number));
         bed.wait_ms(20);
     }
-    // No burst: as many as were due since.
+    // No burst: only the packets that were due since then.
     assert!((9..=11).contains(&bed.rtp_ms.len()), "{:?}", bed.rtp_ms);
 }
 
-/// Else its timers would have it polled in each slice.
+/// Otherwise its timers would cause a poll in each slice.
 #[test]
 fn a_held_line_sleeps_between_packets() {
     let mut bed = Bed::new(at_deadline(&[pcmu()]), Target::Other(target(&[pcma()])));

@@ -1,22 +1,26 @@
-//! Two legs joined: what one party sends, the other hears.
+//! Two joined legs: each party hears the other.
 //!
 //! ```text
 //!  A ─→ Leg ─ media ─→ Direction ─ packets ─→ Leg ─→ B
 //!  A ←─ Leg ←─ packets ─ Direction ←─ media ─ Leg ←─ B
 //! ```
 //!
-//! A [`Direction`](direction) passes packets as they are where both sides have a format in common, converts codes by table between
-//! the two laws of G.711, and decodes, converts and encodes otherwise. Losses are the far side's to conceal where packets are passed
-//! or converted one by one: the gap in the numbers is passed on. Where audio is made anew, losses are filled in here.
+//! A [`Direction`](direction) forwards packets unchanged if both sides have a format in common. It converts codes by table
+//! between the two laws of G.711, and otherwise decodes, converts and encodes. If packets are forwarded or converted one by one,
+//! the far side sees the gaps in the numbers and conceals losses. If audio is re-encoded, losses are concealed here.
 //!
-//! However few packets a party sends, it cannot cause more audio than it sent, but for a tail of [`TAIL_NS_MAX`].
+//! A party cannot cause more audio than it has sent, plus a tail of at most [`TAIL_NS_MAX`], even if it sends only a few packets.
 
 #[cfg(test)]
 mod command_tests;
 mod commands;
+mod concealers;
 #[cfg(test)]
 mod direct_tests;
 mod direction;
+mod echo;
+#[cfg(test)]
+mod echo_tests;
 #[cfg(test)]
 mod fallback_tests;
 mod handover;
@@ -28,8 +32,10 @@ mod line;
 mod line_hold;
 #[cfg(test)]
 mod line_tests;
-mod menders;
 mod out;
+#[cfg(test)]
+mod quality_tests;
+mod renamed;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -45,18 +51,21 @@ use std::sync::Arc;
 use thiserror::Error;
 
 pub use crate::packet::Channel;
-pub use commands::{KeyPress, PRESS_NS_MAX, PRESS_NS_MIN, PRESSES_MAX, PressError};
+pub use commands::{DTMF_DIGITS_MAX, DTMF_NS_MAX, DTMF_NS_MIN, DtmfDigit, DtmfError};
 pub use direction::{DirectionStats, Tapped, TappedAudio};
 pub use handover::{HOLD_NS, LineState, Passed};
 pub use inputs::{Fallback, FallbackInput};
 pub use keys::{KeyEvent, KeyPhase};
 pub use line::{Line, LineDatagram, LineStats, Target};
 pub use out::{SPARE_UNIT_NS, Scratch};
+pub use renamed::*;
 pub use state::{CallState, DirectionState};
+pub use threadbare_rtp_types::side::Side;
 pub use time_map::{Anchor, TimeState};
 pub use transcoder::{Transcoded, Transcoder, TranscoderConfig};
 
 use direction::Direction;
+use echo::Echo;
 use out::{Out, Sending};
 
 use crate::codec::{EncoderSettings, Format, FormatError};
@@ -64,71 +73,48 @@ use crate::id::RtpTime;
 use crate::leg::{Leg, LegConfig, LegError, LegEvent, PayloadMap, Verdict};
 use crate::tone::Tone;
 
-/// A party of a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Side {
-    /// The first one.
-    A,
-    /// The other one.
-    B,
-}
-
-impl Side {
-    /// Both.
-    pub const BOTH: [Side; 2] = [Side::A, Side::B];
-
-    /// The party at the far end.
-    #[must_use]
-    pub fn other(self) -> Side {
-        match self {
-            Side::A => Side::B,
-            Side::B => Side::A,
-        }
-    }
-}
-
 /// A datagram to send.
 #[derive(Debug, Clone, Copy)]
 pub struct Outgoing<'a> {
-    /// From which leg.
+    /// The leg that sends it.
     pub side: Side,
-    /// From which of its ports.
+    /// The port that it leaves from.
     pub channel: Channel,
-    /// To where.
+    /// Destination.
     pub to: SocketAddr,
     /// The datagram.
     pub bytes: &'a [u8],
 }
 
-/// What is done with what a party sends.
+/// Treatment of a party's media.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// The far side hears it.
+    /// The far side hears the party.
     #[default]
     Pass,
-    /// The far side hears silence instead, as long as the party sends.
+    /// The far side hears silence while the party sends.
     Mute,
     /// Nothing is sent to the far side.
     Hold,
 }
 
-/// Settings of what one side sends to the other.
+/// Settings of the direction from one side to the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DirectionConfig {
-    /// Audio in a packet, ns; 0: as it comes in, or 20 ms. Passed Opus and codecs that cannot be decoded keep theirs.
+    /// Packet time, ns; 0: as received, or 20 ms. Forwarded Opus and codecs that cannot be decoded keep theirs.
     pub packet_ns: u64,
     /// For Opus.
     pub encoder: EncoderSettings,
     /// The first timestamp: random (RFC 3550, section 5.1).
     pub first_time: RtpTime,
-    /// What happens at the beginning.
+    /// The mode at the start.
     pub mode: Mode,
-    /// Listens for keys in the audio of a party without telephone events. They are told as [`CallEvent::Key`], and the far side gets
-    /// telephone events in place of the tone, if it has those.
+    /// Detects DTMF digits in the audio of a party without telephone events. They are reported as [`CallEvent::Key`], and the far
+    /// side gets telephone events in place of the tone, if it accepts them.
     pub detect_keys: bool,
-    /// Audio is decoded and encoded even where the sides have a format in common.
+    /// Decodes and encodes audio even if the sides have a format in common.
     pub makes_anew: bool,
-    /// Packets that need no conversion are passed on as they come, without the delay of the jitter buffer.
+    /// Forwards packets that need no conversion on arrival, without the delay of the jitter buffer.
     pub passes_directly: bool,
 }
 
@@ -151,20 +137,20 @@ impl Default for DirectionConfig {
 pub struct CallConfig {
     /// The legs, A first.
     pub legs: [LegConfig; 2],
-    /// From A to B, and from B to A.
+    /// Settings from A to B, then from B to A.
     pub directions: [DirectionConfig; 2],
 }
 
-/// A call that cannot be made.
+/// Why a call was not created.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum CallError {
-    /// A fallback's sound.
+    /// The sound of a fallback.
     #[error(transparent)]
     Sound(#[from] PlayError),
-    /// A leg's settings.
+    /// A leg's settings are invalid.
     #[error(transparent)]
     Leg(#[from] LegError),
-    /// A packet time that no format of the side that hears allows.
+    /// A packet time that no format of the receiving side allows.
     #[error(transparent)]
     PacketTime(#[from] FormatError),
     /// Packets of this length do not fit a datagram.
@@ -174,21 +160,21 @@ pub enum CallError {
     TooLong {
         /// The format.
         format: Format,
-        /// The packet time asked for.
+        /// The requested packet time.
         packet_us: u64,
         /// The longest that fits.
         us_max: u64,
     },
 }
 
-/// What the owner of a call should know.
+/// An event for the owner of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CallEvent {
-    /// Of a leg.
+    /// An event of a leg.
     Leg(Side, LegEvent),
-    /// A key of this party.
+    /// A DTMF digit of this party.
     Key(Side, KeyEvent),
-    /// What was played to this party has ended.
+    /// The clip played to this party has ended.
     PlayEnded(Side),
 }
 
@@ -197,7 +183,7 @@ pub enum CallEvent {
 pub struct CallStats {
     /// The legs.
     pub legs: [crate::leg::LegStats; 2],
-    /// What the parties send to each other.
+    /// The directions, from A first.
     pub directions: [DirectionStats; 2],
 }
 
@@ -210,29 +196,29 @@ pub struct Clip {
     pub rate_hz: u32,
     /// Samples of a frame.
     pub channels: u8,
-    /// How often it is played; 0: until it is stopped.
+    /// Number of plays; 0: until stopped.
     pub times: u32,
 }
 
-/// Which part of a clip is played. The default: all of it.
+/// The part of a clip to play. The default is all of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Part {
-    /// The first time begins with this frame. Behind the last one, that time is over at once.
+    /// The first play starts with this frame. If it is past the last one, that play ends at once.
     pub start_frame: u64,
-    /// The longest that all times together last, ns.
+    /// Maximum length of all plays together, ns.
     pub duration_ns: Option<u64>,
 }
 
-/// What of a clip has not been played yet: played so, it goes on where it was.
+/// The rest of a clip; playing it continues where the clip stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlayLeft {
-    /// How often, this time included, as [`Clip::times`] has it.
+    /// Remaining plays including the current one, as in [`Clip::times`].
     pub times: u32,
-    /// From where, and for how long.
+    /// The start position and the remaining time.
     pub part: Part,
 }
 
-/// What a party hears instead of another one.
+/// Audio that a party hears instead of the other party.
 #[derive(Debug, Clone)]
 pub enum Sound {
     /// Samples.
@@ -245,17 +231,28 @@ pub enum Sound {
 
 /// See the module.
 ///
-/// **Contract.** After each `handle_*` and command, or after a batch of them, call [`poll_transmit`](Call::poll_transmit) once and drain
-/// [`poll_event`](Call::poll_event); call them again at [`next_timeout`](Call::next_timeout). Times are ns on one monotonic clock.
+/// **Contract.** After each `handle_*` and command, or after a batch of them, call [`poll_transmit`](Call::poll_transmit) once
+/// and drain [`poll_event`](Call::poll_event); call them again at [`next_timeout`](Call::next_timeout). Times are ns on one
+/// monotonic clock.
 #[derive(Debug)]
 pub struct Call {
     legs: [Leg; 2],
+    /// The direction to B, and the direction to A.
     directions: [Direction; 2],
     ahead_ns: u64,
+    echo: Echo,
+}
+
+/// Passes a party's report to the leg that sends the audio it is about.
+#[cold]
+fn note_report(at_ns: u64, of: &Leg, far: &mut Leg) {
+    if let Some(report) = of.report_of_peer(at_ns) {
+        far.note_far_report(report);
+    }
 }
 
 impl Call {
-    /// A call that begins at `now_ns`.
+    /// Creates a call that starts at `now_ns`.
     ///
     /// # Errors
     /// A setting is out of range.
@@ -276,10 +273,11 @@ impl Call {
             legs,
             directions,
             ahead_ns: 0,
+            echo: Echo::default(),
         })
     }
 
-    /// Media leaves up to this much before its time: half of the distance between the owner's polls, so that it is on time on
+    /// Sends media up to this much before it is due. With half of the interval between the owner's polls, it is on time on
     /// average.
     pub fn set_ahead_ns(&mut self, ahead_ns: u64) {
         self.ahead_ns = ahead_ns;
@@ -288,7 +286,7 @@ impl Call {
         }
     }
 
-    /// Takes a datagram from a party that arrived at `at_ns`.
+    /// Handles a datagram of a party that arrived at `at_ns`.
     #[inline]
     pub fn handle_datagram(
         &mut self,
@@ -299,6 +297,9 @@ impl Call {
         from: SocketAddr,
         bytes: &[u8],
     ) -> Verdict {
+        if self.echo.is_on || self.echo.is_changing() {
+            return self.handle_echoed(now_ns, at_ns, side, channel, from, bytes);
+        }
         let [a, b] = &mut self.legs;
         let (leg, far) = match side {
             Side::A => (a, b),
@@ -306,13 +307,17 @@ impl Call {
         };
         let direction = &mut self.directions[side as usize];
         leg.set_direct_types(direction.direct_types(leg.payloads(), far.takes()));
-        match channel {
+        let verdict = match channel {
             Channel::Rtp => leg.handle_datagram(now_ns, at_ns, from, bytes),
             Channel::Rtcp => leg.handle_rtcp(at_ns, from, bytes),
+        };
+        if verdict == Verdict::Rtcp {
+            note_report(at_ns, leg, far);
         }
+        verdict
     }
 
-    /// Gives `send` everything that is due at `now_ns`. `may_lose`: there are no datagrams left that could prevent a loss.
+    /// Passes everything due at `now_ns` to `send`. `may_lose`: no unread datagrams are left that could fill a gap.
     #[inline]
     pub fn poll_transmit(
         &mut self,
@@ -322,7 +327,14 @@ impl Call {
         send: &mut dyn FnMut(Outgoing<'_>),
     ) {
         let media_ns = now_ns.saturating_add(self.ahead_ns);
+        if self.echo.is_changing() {
+            self.switch_echo(now_ns, scratch, send);
+        }
         for side in Side::BOTH {
+            if self.echo.is_on {
+                self.poll_echo(now_ns, side, may_lose, scratch, send);
+                continue;
+            }
             let Scratch { packet, work, .. } = &mut *scratch;
             let [a, b] = &mut self.legs;
             let (from, to) = match side {
@@ -342,10 +354,7 @@ impl Call {
             while let Some(media) = from.poll_media(media_ns, may_lose) {
                 direction.handle(media, work, &mut out);
             }
-            direction.expire_key(work, &mut out);
-            direction.fill_pause(work, &mut out);
-            direction.press_on(media_ns, work, &mut out);
-            direction.play(media_ns, work, &mut out);
+            direction.poll_beside(media_ns, work, &mut out);
         }
         for side in Side::BOTH {
             self.poll_reports(now_ns, side, scratch, send);
@@ -381,18 +390,18 @@ impl Call {
             if let Some(event) = self.legs[side as usize].poll_event() {
                 return Some(CallEvent::Leg(side, event));
             }
-            let direction = &mut self.directions[side as usize];
-            if let Some(event) = direction.poll_key() {
+            let input = self.input(side);
+            if let Some(event) = self.directions[input].poll_key() {
                 return Some(CallEvent::Key(side, event));
             }
-            if direction.take_play_ended() {
+            if self.directions[side as usize].take_play_ended() {
                 return Some(CallEvent::PlayEnded(side.other()));
             }
         }
         None
     }
 
-    /// When to poll next if nothing comes before. 0: now.
+    /// Time of the next poll if nothing arrives before; 0: now.
     #[must_use]
     pub fn next_timeout(&self) -> Option<u64> {
         let reports = self.legs.iter().filter_map(Leg::next_report);
@@ -400,31 +409,32 @@ impl Call {
         let plays = self
             .directions
             .iter()
-            .filter_map(Direction::next_unpressed_play);
-        let presses = self.directions.iter().filter_map(Direction::next_press);
+            .filter_map(Direction::next_play_without_dtmf);
+        let digits = self.directions.iter().filter_map(Direction::next_dtmf);
         let media = media
             .chain(plays)
-            .chain(presses)
+            .chain(digits)
             .map(|due_ns| due_ns.saturating_sub(self.ahead_ns));
         let unasked = self.directions.iter().filter_map(Direction::next_unasked);
         reports.chain(media).chain(unasked).min()
     }
 
-    /// What is done with what this party sends.
+    /// Sets the treatment of this party's media.
     pub fn set_mode(&mut self, side: Side, mode: Mode) {
-        self.directions[side as usize].set_mode(mode);
+        let input = self.input(side);
+        self.directions[input].set_mode(mode);
     }
 
-    /// What is done with what this party sends, as things are.
+    /// The current treatment of this party's media.
     #[must_use]
     pub fn mode(&self, side: Side) -> Mode {
-        self.directions[side as usize].mode()
+        self.directions[self.input(side)].mode()
     }
 
-    /// Plays to this party, instead of what the other one sends. What was played before ends.
+    /// Plays a clip to this party instead of the other one's audio. A clip that is being played ends.
     ///
     /// # Errors
-    /// The clip's rate or channels are not supported, or this party takes no audio that can be made.
+    /// The clip's rate or channels are not supported, or this party accepts no audio that can be encoded.
     pub fn play(&mut self, now_ns: u64, to: Side, clip: Clip) -> Result<(), PlayError> {
         self.play_part(now_ns, to, clip, Part::default())
     }
@@ -432,7 +442,7 @@ impl Call {
     /// Plays a part of a clip to this party.
     ///
     /// # Errors
-    /// As [`play`](Self::play).
+    /// The same as for [`play`](Self::play).
     pub fn play_part(
         &mut self,
         now_ns: u64,
@@ -445,39 +455,41 @@ impl Call {
         self.directions[to.other() as usize].begin_play(now_ns, sound, part, &payloads)
     }
 
-    /// What of a clip is still to be played to this party; `None`: no clip is being played.
+    /// The rest of the clip that is being played to this party, if any.
     #[must_use]
     pub fn play_left(&self, to: Side) -> Option<PlayLeft> {
         self.directions[to.other() as usize].play_left()
     }
 
-    /// Ends what is being played to this party.
+    /// Stops the clip that is being played to this party.
     pub fn stop_play(&mut self, to: Side) {
         self.directions[to.other() as usize].end_play();
     }
 
-    /// Begins or ends a copy of what this party says, in order, losses filled in.
+    /// Starts or stops copying this party's audio for listeners, in order, with losses concealed.
     pub fn tap(&mut self, side: Side, is_on: bool) {
-        self.directions[side as usize].tap(is_on);
+        let input = self.input(side);
+        self.directions[input].tap(is_on);
     }
 
-    /// Takes what was tapped of this party since the last call, in order, piece by piece: at most [`TAP_NS_MAX`] of it.
+    /// Takes this party's audio tapped since the last call, in order, piece by piece: at most [`TAP_NS_MAX`] of it.
     #[inline]
     pub fn take_tapped(&mut self, side: Side, hear: impl FnMut(Tapped<'_>)) {
-        self.directions[side as usize].take_tapped(hear);
+        let input = self.input(side);
+        self.directions[input].take_tapped(hear);
     }
 
-    /// Samples of this party that wait in the tap.
+    /// Number of this party's samples queued in the tap.
     #[must_use]
     pub fn tapped(&self, side: Side) -> usize {
-        self.directions[side as usize].tapped()
+        self.directions[self.input(side)].tapped()
     }
 
-    /// Memory that the next packet of this party touches, if it is tapped, for prefetching. Not to be dereferenced.
+    /// Address of memory that this party's next packet touches if it is tapped, for prefetching. Not to be dereferenced.
     #[must_use]
     #[inline]
     pub fn tapped_address(&self, side: Side) -> usize {
-        self.directions[side as usize].tapped_address()
+        self.directions[self.input(side)].tapped_address()
     }
 
     /// A party's leg.
@@ -486,35 +498,36 @@ impl Call {
         &self.legs[side as usize]
     }
 
-    /// A party's leg, to be signalled anew.
+    /// A party's leg, for new signalling.
     pub fn leg_mut(&mut self, side: Side) -> &mut Leg {
-        // What goes to it and what comes from it is chosen again with the next packet.
+        // Input and output of this leg are chosen again with the next packet.
         for direction in &mut self.directions {
             direction.reroute();
         }
         &mut self.legs[side as usize]
     }
 
-    /// Says whether later datagrams of this party have passed SRTP's authentication.
+    /// Sets whether later datagrams of this party have passed SRTP's authentication.
     pub fn set_authenticated(&mut self, side: Side, is_authenticated: bool) {
         self.legs[side as usize].set_authenticated(is_authenticated);
     }
 
-    /// This party sends and takes other payload types from now on: numbers and timestamps continue.
+    /// Changes the payload types that this party sends and accepts; numbers and timestamps continue.
     pub fn set_payloads(&mut self, side: Side, sends: Arc<PayloadMap>, takes: Arc<PayloadMap>) {
-        self.directions[side as usize].set_sender(&sends);
+        let input = self.input(side);
+        self.directions[input].set_sender(&sends);
         self.directions[side.other() as usize].set_receiver(&takes);
         self.leg_mut(side).set_payloads(sends, takes);
     }
 
-    /// Both legs leave their sessions: poll once more for their BYEs.
+    /// Makes both legs leave their sessions; one more poll sends the BYEs.
     pub fn leave(&mut self, now_ns: u64, reason: &str) {
         for leg in &mut self.legs {
             leg.leave(now_ns, reason);
         }
     }
 
-    /// Memory that the next packets touch, for prefetching. Not to be dereferenced.
+    /// Addresses of memory that the next packets touch, for prefetching. Not to be dereferenced.
     #[must_use]
     pub fn next_addresses(&self) -> [[usize; 4]; 2] {
         [0, 1].map(|side: usize| {
@@ -535,26 +548,26 @@ impl Call {
 
 /// Changes or measures audio between decoding and encoding.
 pub trait Filter: Send + std::fmt::Debug {
-    /// Takes whole frames of interleaved samples, and leaves what is to go on: as many on the whole, though a filter may hold
-    /// some back.
+    /// Takes whole frames of interleaved samples and leaves the processed ones. It may delay frames, but returns as many as it
+    /// got in the long run.
     fn process(&mut self, format: Format, pcm: &mut Vec<f32>);
 
-    /// The stream has ended: appends what was held back.
+    /// Appends the delayed frames at the end of the stream.
     fn finish(&mut self, format: Format, pcm: &mut Vec<f32>) {
         let _ = (format, pcm);
     }
 }
 
-/// A clip that cannot be played.
+/// Why a clip cannot be played.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum PlayError {
-    /// It has no samples, or not whole frames.
-    #[error("a clip of {0} samples: whole frames are expected, at least one")]
+    /// It has no samples, or an incomplete frame.
+    #[error("a clip of {0} samples: must be a whole number of frames, at least one")]
     Length(usize),
-    /// The party takes no audio that can be made.
-    #[error("this party takes no audio that can be made")]
+    /// The party accepts no audio that can be encoded.
+    #[error("this party accepts no audio that can be encoded")]
     NoFormat,
-    /// Its rate or channels are not supported.
+    /// Its rate or number of channels is not supported.
     #[error("{rate_hz} Hz, {channels} channels: not supported")]
     Format {
         /// Its rate.
@@ -564,9 +577,9 @@ pub enum PlayError {
     },
 }
 
-/// A party that sends nothing more causes no more audio than this: losses that are filled in, the end of a key's tone.
+/// Audio that a party can cause after its last packet: concealed losses, the end of a DTMF tone.
 pub const TAIL_NS_MAX: u64 = 200_000_000;
-/// Audio that waits to be taken from a tap.
+/// Maximum audio queued in a tap.
 pub const TAP_NS_MAX: u64 = 1_000_000_000;
-/// No RTCP packet of a session this small is longer than an Ethernet frame.
+/// RTCP packets of a session this small fit an Ethernet frame.
 const RTCP_BYTES_MAX: usize = 1500;

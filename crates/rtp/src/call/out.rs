@@ -1,29 +1,29 @@
-//! Where a direction's packets go.
+//! The output of a direction.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use super::menders::Menders;
+use super::concealers::Concealers;
 use super::{Channel, Outgoing, Side};
 use crate::id::{RtpTime, SeqNum, Ssrc};
 use crate::leg::{HEADER_BYTES, Leg, Payload, PayloadMap, Stamp};
 
-/// Memory for work in progress, for all calls of a thread.
+/// Working memory for all calls of a thread.
 #[derive(Debug, Default)]
 pub struct Scratch {
-    /// A packet that is being made.
+    /// The packet being built.
     pub(super) packet: Vec<u8>,
-    /// Audio on its way.
+    /// Audio being converted.
     pub(super) work: Work,
     /// A received packet.
     pub(super) payload: Vec<u8>,
     pub(super) made: Made,
 }
 
-/// Packets that a transcoder has made.
+/// Packets that a transcoder has produced.
 #[derive(Debug, Default)]
 pub(super) struct Made {
-    /// The bytes of all, and where each ends.
+    /// The bytes of all datagrams, and the end of each.
     bytes: Vec<u8>,
     ends: Vec<usize>,
     taken: usize,
@@ -42,7 +42,7 @@ impl Made {
         self.ends.push(self.bytes.len());
     }
 
-    /// How many are to be taken.
+    /// Number of packets left to take.
     pub(super) fn len(&self) -> usize {
         self.ends.len() - self.taken
     }
@@ -60,19 +60,19 @@ impl Made {
 }
 
 impl Scratch {
-    /// How much may be done from now on that can be left out: concealment of losses. Each costs about [`SPARE_UNIT_NS`] a unit. Without
-    /// a limit at first; lower it where there is more to do than time, and losses are left to the far side, as gaps in the numbers.
+    /// Sets the budget for optional work: concealment of losses. A unit costs about [`SPARE_UNIT_NS`]. At first it is unlimited.
+    /// Set one if the thread is short of time: losses beyond it are left to the far side, as gaps in the numbers.
     pub fn set_spare(&mut self, units: u32) {
         self.work.spare = units;
     }
 
-    /// Packets of a [`Transcoder`](super::Transcoder) that are to be taken.
+    /// Number of packets of a [`Transcoder`](super::Transcoder) left to take.
     #[must_use]
     pub fn made(&self) -> usize {
         self.made.len()
     }
 
-    /// What is left of that.
+    /// The rest of that budget.
     #[must_use]
     pub fn spare(&self) -> u32 {
         self.work.spare
@@ -84,15 +84,15 @@ impl Default for Work {
         Work {
             decoded: Vec::new(),
             converted: Vec::new(),
-            menders: Menders::default(),
+            concealers: Concealers::default(),
             spare: u32::MAX,
         }
     }
 }
 
 impl Work {
-    /// Takes so much of what may be done. `false`: nothing is left. What is dearer than the rest is done once more: else a little
-    /// rest would never serve.
+    /// Takes this many units from the budget. Returns `false` if it is empty. Work that exceeds the rest is still done once;
+    /// otherwise a small rest would never be used.
     pub(super) fn spend(&mut self, units: u32) -> bool {
         let is_left = self.spare > 0;
         self.spare = self.spare.saturating_sub(units);
@@ -105,20 +105,20 @@ impl Work {
 pub(super) struct Work {
     pub(super) decoded: Vec<f32>,
     pub(super) converted: Vec<f32>,
-    pub(super) menders: Menders,
+    pub(super) concealers: Concealers,
     spare: u32,
 }
 
-/// Who numbers the packets.
+/// The owner of the sequence numbers.
 pub(super) enum Sending<'a> {
     Leg(&'a mut Leg),
     Writer(&'a mut Writer),
 }
 
-/// Numbers packets that somebody else sends.
+/// Numbers packets for another sender.
 #[derive(Debug)]
 pub(super) struct Writer {
-    /// What the far side takes.
+    /// Payload types that the far side accepts.
     pub(super) takes: Arc<PayloadMap>,
     pub(super) ssrc: Ssrc,
     pub(super) seq: SeqNum,
@@ -133,7 +133,7 @@ impl Sending<'_> {
         }
     }
 
-    /// Where the packet goes; `None`: nowhere. `seq`: another number than the next one.
+    /// Destination of the packet; `None`: none. `seq` replaces the next number.
     #[inline]
     fn packetize(
         &mut self,
@@ -163,7 +163,7 @@ impl Sending<'_> {
         }
     }
 
-    /// Whether packets go anywhere.
+    /// Whether packets have a destination.
     pub(super) fn has_destination(&self) -> bool {
         match self {
             Sending::Leg(leg) => leg.rtp_to().is_some(),
@@ -185,30 +185,30 @@ impl Sending<'_> {
     }
 }
 
-/// Who sends the packets knows.
+/// A placeholder: the actual sender knows the address.
 const SOMEWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
-/// The leg that sends, and what takes its datagrams.
+/// The leg that sends, and the consumer of its datagrams.
 pub(super) struct Out<'a> {
     pub(super) now_ns: u64,
     pub(super) side: Side,
     pub(super) leg: Sending<'a>,
     pub(super) packet: &'a mut Vec<u8>,
     pub(super) send: &'a mut dyn FnMut(Outgoing<'_>),
-    /// Of the packet that is sent next; `None`: the leg's next one.
+    /// The number of the next packet; `None`: the leg's next number.
     pub(super) number: Option<Number>,
 }
 
-/// The number of a packet that is passed on as it came.
+/// The number of a packet that is forwarded directly.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Number {
     pub(super) seq: SeqNum,
-    /// Later packets have been sent.
+    /// Later packets have already been sent.
     pub(super) is_late: bool,
 }
 
 impl Out<'_> {
-    /// Begins a packet: its payload is to be appended to the result.
+    /// Starts a packet: the caller appends the payload to the result.
     #[inline]
     pub(super) fn begin(&mut self) -> &mut Vec<u8> {
         self.packet.clear();
@@ -216,7 +216,7 @@ impl Out<'_> {
         self.packet
     }
 
-    /// Sends the packet that was begun.
+    /// Sends the started packet.
     #[inline]
     pub(super) fn send(&mut self, payload: &Payload, time: RtpTime, marker: bool, elapsed: u32) {
         let payload_bytes = self.packet.len() - HEADER_BYTES;
@@ -240,7 +240,7 @@ impl Out<'_> {
         }
     }
 
-    /// Whether packets behind the one that is sent next have been sent.
+    /// Whether packets after the next one have already been sent.
     #[inline]
     pub(super) fn is_late(&self) -> bool {
         self.number.is_some_and(|number| number.is_late)
@@ -256,5 +256,5 @@ impl Out<'_> {
     }
 }
 
-/// Time that one unit of [`Scratch::set_spare`] stands for: a loss of 20 ms of G.711.
+/// Time of one unit of [`Scratch::set_spare`]: concealing 20 ms of G.711.
 pub const SPARE_UNIT_NS: u64 = 5_000;

@@ -1,4 +1,4 @@
-//! What a call keeps over a restart of the process, so that the parties notice no more than a gap.
+//! Saved state of a call: after a restart of the process the parties notice only a gap.
 
 use std::net::SocketAddr;
 
@@ -11,21 +11,21 @@ use crate::leg::{LegState, Outage};
 pub struct CallState {
     /// The legs.
     pub legs: [LegState; 2],
-    /// What the parties send to each other.
+    /// The state of each direction, from A first.
     pub directions: [DirectionState; 2],
 }
 
-/// The state of what one party sends to the other.
+/// The state of the direction from one party to the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DirectionState {
-    /// The timestamps that the other party gets; `None`: it got none.
+    /// The timestamps sent to the other party; `None`: none was sent.
     pub time: Option<TimeState>,
-    /// Audio in a packet, ns.
+    /// Packet time, ns.
     pub packet_ns: u64,
 }
 
 impl Call {
-    /// What another process needs to go on. Settings are not among it.
+    /// The state that another process needs to continue the call. Settings are not part of it.
     #[must_use]
     pub fn snapshot(&self, now_ns: u64) -> CallState {
         CallState {
@@ -34,13 +34,13 @@ impl Call {
         }
     }
 
-    /// Gives all packets that have come from a side and were not sent on yet: [`Leg::give_up`](crate::leg::Leg::give_up).
+    /// Hands over all packets received from a side that were not forwarded yet: [`Leg::give_up`](crate::leg::Leg::give_up).
     pub fn give_up(&mut self, now_ns: u64, side: Side, give: impl FnMut(u64, SocketAddr, &[u8])) {
         self.legs[side as usize].give_up(now_ns, give);
     }
 
-    /// Goes on where another process stopped, with its SSRCs, and with numbers and timestamps that continue. For a call that has neither sent nor
-    /// received. Returns how many sequence numbers are left out towards each party, A first.
+    /// Continues from another process's state, with its SSRCs, and with numbers and timestamps that continue. Only for a call
+    /// that has neither sent nor received. Returns how many sequence numbers were skipped towards each party, A first.
     pub fn restore(&mut self, now_ns: u64, state: &CallState, outage: Outage) -> [u16; 2] {
         Side::BOTH.map(|side| {
             let direction = &state.directions[side.other() as usize];

@@ -24,7 +24,7 @@ pub(super) fn format(encoding: Encoding, rate_hz: u32, channels: u8) -> Format {
     Format::new(encoding, rate_hz, channels).unwrap()
 }
 
-/// Those that people use, one of each kind.
+/// Common formats, one of each kind.
 fn formats() -> Vec<Format> {
     vec![
         format(Encoding::Pcmu, 8000, 1),
@@ -75,7 +75,7 @@ pub(super) fn with_keys(audio: Format, event: u8, event_hz: u32) -> Vec<Payload>
     ]
 }
 
-/// What B gets.
+/// The stream that B gets.
 pub(super) struct Heard {
     pub(super) seq: SeqNum,
     pub(super) time: RtpTime,
@@ -142,7 +142,7 @@ impl Bed {
         bytes
     }
 
-    /// A's packet now; its timestamp stays.
+    /// Sends A's packet now; the timestamp does not advance.
     pub(super) fn speak(&mut self, payload_type: u8, payload: &[u8]) {
         let bytes = self.packet(payload_type, false, payload);
         self.hand_in(&bytes);
@@ -161,7 +161,7 @@ impl Bed {
         self.poll_with(true);
     }
 
-    /// As the owner does while datagrams may be unread.
+    /// Polls as the owner does while datagrams may be unread.
     fn poll_before_loss(&mut self) {
         self.poll_with(false);
     }
@@ -206,7 +206,7 @@ impl Bed {
         self.now_ns = until_ns;
     }
 
-    /// A speaks a tone for this long in packets of `packet_ms`; `lost` packets do not arrive.
+    /// A sends a tone for this long in packets of `packet_ms`; `lost` packets do not arrive.
     pub(super) fn tone(
         &mut self,
         from: Format,
@@ -236,7 +236,7 @@ impl Bed {
         }
     }
 
-    /// What B's decoder makes of it: a packet after a gap in the numbers is concealed, as a phone does.
+    /// B's decoded audio: a packet after a gap in the numbers is concealed, as a phone does.
     pub(super) fn decoded(&self, to: Format) -> Vec<f32> {
         let mut decoder = Decoder::new(to).unwrap();
         let mut pcm = Vec::new();
@@ -256,7 +256,7 @@ impl Bed {
         pcm
     }
 
-    /// Numbers and timestamps follow on without a gap.
+    /// Asserts that numbers and timestamps are consecutive.
     pub(super) fn assert_continuous(&self, to: Format, name: &str) {
         let mut decoder = Decoder::new(to).unwrap();
         let mut next: Option<(SeqNum, RtpTime)> = None;
@@ -299,14 +299,14 @@ fn amplitude_at(signal: &[f64], rate_hz: f64, hz: f64) -> f64 {
     2.0 * re.hypot(im) / length
 }
 
-/// Frequency, by the greatest amplitude near the tone, and level in dB relative to what was sent, of each channel.
+/// Frequency of the greatest amplitude near the tone, and level in dB relative to the sent one, for each channel.
 fn measure(pcm: &[f32], to: Format) -> Vec<(f64, f64)> {
     let rate_hz = f64::from(to.sample_rate_hz);
     (0..usize::from(to.channels))
         .map(|channel| {
             let samples = pcm.iter().skip(channel).step_by(usize::from(to.channels));
             let samples: Vec<f64> = samples.map(|sample| f64::from(*sample)).collect();
-            // Past the beginning, before the end.
+            // Skips the start and the end.
             let quarter = samples.len() / 4;
             let middle = &samples[quarter..samples.len() - quarter];
             let at = |hz: f64| amplitude_at(middle, rate_hz, hz);
@@ -352,8 +352,8 @@ fn every_pair_of_formats_keeps_frequency_level_and_time() {
     }
 }
 
-/// Losses neither shift nor stretch what is heard: a twentieth of the packets, one at a time. Also if there is no time to make up for
-/// them: then the far side has a gap in the numbers for each.
+/// Losses neither shift nor stretch the audio: a twentieth of the packets, one at a time. The same if time is too short to
+/// conceal them: then the far side sees a gap in the numbers for each.
 #[test]
 fn losses_cost_no_time_and_add_none() {
     for from in formats() {
@@ -379,7 +379,7 @@ fn losses_cost_no_time_and_add_none() {
                 (3979.0..=4000.5).contains(&decoded_ms),
                 "{name}: {decoded_ms} ms"
             );
-            // Packets are missing or are made up, one or the other.
+            // Packets are either missing or concealed.
             let stats = bed.call.stats().directions[0];
             let lost = 4000 / packet_ms / 20;
             assert_eq!(stats.lost, lost, "{name}");
@@ -392,7 +392,7 @@ fn losses_cost_no_time_and_add_none() {
                 .filter(|pair| pair[1].seq != pair[0].seq.plus(1))
                 .count();
             let expected = if is_passed { lost } else { left };
-            // What is lost within a packet is a hole in it.
+            // A loss within a packet is a hole in it.
             if packet_ms == 20 || is_passed {
                 assert_eq!(gaps as u64, expected, "{name}");
             }
@@ -400,9 +400,9 @@ fn losses_cost_no_time_and_add_none() {
     }
 }
 
-/// As many losses as there is time for are made up for, by definition of the unit; and then no more until there is time again.
+/// Losses are concealed up to the budget, by definition of the unit; later ones only with a new budget.
 #[test]
-fn concealment_is_bounded_by_what_there_is_time_for() {
+fn concealment_is_bounded_by_the_elapsed_time() {
     let (pcmu, pcma) = (
         format(Encoding::Pcmu, 8000, 1),
         format(Encoding::Pcma, 8000, 1),
@@ -454,7 +454,7 @@ fn another_packet_time_changes_no_byte() {
     }
 }
 
-/// A tiny packet behind a gap, repeated. What goes out is bounded by what came in and a tail, in packets and in bytes.
+/// A tiny packet after a gap, repeated. The output is bounded by the input plus a tail, in packets and in bytes.
 #[test]
 fn gaps_do_not_amplify() {
     let pcmu = format(Encoding::Pcmu, 8000, 1);
@@ -485,7 +485,7 @@ fn gaps_do_not_amplify() {
                     bed.wait_ms(20);
                 }
                 bed.wait_ms(1000);
-                let tail = (TAIL_NS_MAX / MS) as usize; // At 1 ms a packet.
+                let tail = (TAIL_NS_MAX / MS) as usize; // With 1 ms per packet.
                 let name = format!("{to}, {gap}, {packet_ns}");
                 assert!(
                     bed.heard.len() <= bed.sent + tail,
@@ -517,7 +517,7 @@ fn keys_get_the_far_sides_number_and_rate() {
         let audio = bed.heard.len();
         let end = &bed.heard[audio - 1];
         let began = end.time.plus(to_hz / 50);
-        // Key 5 for 150 ms, its end three times (RFC 4733, section 2.5.1.4), as the sender's timestamps stand still.
+        // Digit 5 for 150 ms, its end three times (RFC 4733, section 2.5.1.4), while the sender's timestamps stop.
         for step in 1..=6_u32 {
             let is_end = step >= 4;
             let units = step.min(3) * from_hz / 20;
@@ -567,7 +567,7 @@ fn keys_get_the_far_sides_number_and_rate() {
                 ),
             ]
         );
-        // Numbers follow on, and the talk after it lies 300 ms behind the talk before it.
+        // Numbers are consecutive, and the next talkspurt is 300 ms after the previous one.
         for pair in bed.heard.windows(2) {
             assert_eq!(pair[1].seq, pair[0].seq.plus(1));
         }
@@ -607,7 +607,7 @@ fn comfort_noise_is_passed_to_a_side_that_has_it() {
             .filter(|heard| heard.payload_type == 13)
             .collect();
         assert_eq!(noise.len(), usize::from(has_noise));
-        // The pause is as long as it was.
+        // The pause keeps its length.
         let last = &bed.heard[before - 1];
         let next = &bed.heard[before + usize::from(has_noise)];
         assert_eq!(next.time.distance_from(last.time), 160 + 8000);
@@ -615,11 +615,11 @@ fn comfort_noise_is_passed_to_a_side_that_has_it() {
     }
 }
 
-/// A party that pauses with Opus's own means is heard as comfort noise of the level of its background by a side that has it (RFC 3389:
-/// dB below the power of full scale), and a side that has not hears a continuous stream.
+/// A party pauses by Opus's DTX. A side with comfort noise gets comfort noise with the level of the background (RFC 3389: dB
+/// below the power of full scale). A side without it hears a continuous stream.
 #[cfg(feature = "opus")]
 #[test]
-fn a_pause_in_opus_is_comfort_noise_to_a_side_that_has_it() {
+fn opus_pause_becomes_comfort_noise_if_negotiated() {
     let opus = format(Encoding::Opus, 48_000, 1);
     for (to, has_noise) in [
         (format(Encoding::Pcmu, 8000, 1), true),
@@ -656,7 +656,7 @@ fn a_pause_in_opus_is_comfort_noise_to_a_side_that_has_it() {
             let mut payload = Vec::new();
             encoder.encode(&pcm, &mut payload).unwrap();
             pauses += u32::from(payload.len() <= 2);
-            // What its decoder hears of the background, before the pause.
+            // The background as its decoder outputs it before the pause.
             if !is_speech && pauses == 0 {
                 let mut heard = Vec::new();
                 let mut decoder = Decoder::new(to).unwrap();
@@ -682,7 +682,7 @@ fn a_pause_in_opus_is_comfort_noise_to_a_side_that_has_it() {
             bed.assert_continuous(to, &name);
             continue;
         }
-        // The encoder sends the background anew now and then.
+        // The encoder sends the background again now and then.
         assert!(
             !noise.is_empty() && noise.len() <= 12,
             "{name}: {}",
@@ -704,7 +704,7 @@ fn a_pause_in_opus_is_comfort_noise_to_a_side_that_has_it() {
             let pause = next.time.distance_from(heard.time);
             assert!(pause >= i64::from(to.clock_rate_hz / 25), "{name}: {pause}");
         }
-        // The pauses are as long as they were.
+        // The pauses keep their lengths.
         let heard_ms = bed.heard_ms(to);
         assert!(
             (6960.0..=7001.0).contains(&heard_ms),
@@ -732,7 +732,7 @@ fn a_party_that_restarts_is_one_stream_to_the_other() {
 }
 
 #[test]
-fn mute_is_heard_as_silence_and_hold_is_not_heard() {
+fn mute_sends_silence_and_hold_sends_nothing() {
     for from in formats() {
         for to in [
             from,
@@ -773,7 +773,7 @@ fn mute_is_heard_as_silence_and_hold_is_not_heard() {
 }
 
 #[test]
-fn a_clip_is_played_in_its_time_and_then_the_party_is_heard_again() {
+fn clip_plays_in_real_time_and_the_party_follows() {
     let pcmu = format(Encoding::Pcmu, 8000, 1);
     for to in formats() {
         let mut bed = Bed::between(pcmu, to);
@@ -820,9 +820,9 @@ fn a_clip_is_played_in_its_time_and_then_the_party_is_heard_again() {
     }
 }
 
-/// The definition: what was played and what was left are the whole, wherever it is cut.
+/// By definition, the played part and the rest make the whole, wherever the clip is cut.
 #[test]
-fn what_is_left_of_a_clip_goes_on_where_it_was() {
+fn rest_of_a_clip_resumes_at_its_position() {
     let l16 = format(Encoding::L16, 8000, 1);
     let pcm: Vec<f32> = (0..960).map(|n| (n + 1) as f32 / 2048.0).collect();
     let clip = |times| Clip {
@@ -831,17 +831,18 @@ fn what_is_left_of_a_clip_goes_on_where_it_was() {
         channels: 1,
         times,
     };
-    // All times are of whole packets: what of one was gathered is not sent.
+    // All lengths are whole packets: a partly gathered packet is not sent.
     let part = Part {
         start_frame: 320,
         duration_ns: Some(250 * MS),
     };
     let heard = |bed: &Bed| {
-        let all = match bed.heard.is_empty() {
-            true => Vec::new(),
-            false => bed.decoded(l16),
+        let all = if bed.heard.is_empty() {
+            Vec::new()
+        } else {
+            bed.decoded(l16)
         };
-        // The last packet is filled up with silence.
+        // The last packet is padded with silence.
         all.into_iter().filter(|sample| *sample != 0.0).collect()
     };
     for cut_ms in [0, 40, 100, 200, 220] {
@@ -868,7 +869,7 @@ fn what_is_left_of_a_clip_goes_on_where_it_was() {
     }
 }
 
-/// The expectation is the clip itself, repeated and cut.
+/// Expects the clip itself, repeated and cut.
 #[test]
 fn a_part_of_a_clip_is_played() {
     let l16 = format(Encoding::L16, 8000, 1);
@@ -908,7 +909,7 @@ fn a_part_of_a_clip_is_played() {
         } else {
             bed.decoded(l16)
         };
-        // The last packet is filled up with silence.
+        // The last packet is padded with silence.
         let (begin, rest) = heard.split_at(frames);
         assert!(
             begin
@@ -926,9 +927,9 @@ fn a_part_of_a_clip_is_played() {
 }
 
 #[test]
-fn a_tap_hears_what_the_party_says_losses_filled_in() {
+fn tap_gets_audio_with_concealed_losses() {
     for from in formats() {
-        // As the far side hears it, where that is made anew.
+        // As the far side would get it if the audio were re-encoded.
         let pcmu = format(Encoding::Pcmu, 8000, 1);
         let by_codes = [Encoding::Pcmu, Encoding::Pcma].contains(&from.encoding);
         let as_heard = if by_codes { from } else { pcmu };
@@ -949,7 +950,7 @@ fn a_tap_hears_what_the_party_says_losses_filled_in() {
         let ms = pcm.len() as u64 * 1000
             / (u64::from(as_heard.sample_rate_hz) * u64::from(as_heard.channels));
         assert!((1979..=2001).contains(&ms), "{from}: {ms} ms");
-        // Nobody takes it: it is bounded, and counted.
+        // Without a reader, the tap is bounded, and drops are counted.
         bed.tone(from, packet_ms(from), 3000, |_| false);
         pcm.clear();
         bed.call
@@ -987,9 +988,9 @@ fn a_packet_time_that_does_not_fit_is_refused() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
-    /// Nothing from the network panics or makes more than it brings, in every route.
+    /// Malformed packets cause no panic and no more output than input, on every route.
     #[test]
-    fn whatever_comes_is_survived_and_not_multiplied(
+    fn any_input_is_survived_without_amplification(
         from in 0_usize..13,
         to in 0_usize..13,
         packet_ns in prop_oneof![Just(0), Just(10 * MS)],
@@ -1026,16 +1027,16 @@ proptest! {
             .filter_map(|heard| Decoder::new(to).unwrap().frames_in(&heard.payload))
             .map(|frames| frames as u64 * 1_000_000_000 / u64::from(to.sample_rate_hz))
             .sum();
-        // Each talkspurt may be filled up to a whole packet.
+        // Each talkspurt may be padded to a whole packet.
         let rounding_ns = bed.sent as u64 * 20 * MS;
         prop_assert!(heard_ns <= 2 * audio_ns + TAIL_NS_MAX + rounding_ns, "{heard_ns} {audio_ns}");
     }
 }
 
-/// A jitter buffer of 40 ms covers 40 ms: docs/tuning.md. The owner polls in slices, half a slice ahead; it reads all that has arrived and
-/// polls after each packet.
+/// A jitter buffer of 40 ms covers 40 ms: docs/tuning.md. The owner polls in slices, half a slice ahead; it reads all datagrams
+/// that have arrived and polls after each.
 #[test]
-fn a_packet_that_comes_within_the_latency_is_never_lost() {
+fn packet_within_the_latency_is_never_lost() {
     let pcmu = format(Encoding::Pcmu, 8000, 1);
     let pcma = format(Encoding::Pcma, 8000, 1);
     for to in [pcmu, pcma] {

@@ -2,8 +2,8 @@
 
 use crate::id::{NS_PER_S, RtpTime};
 
-/// Outgoing timestamps keep the distances of the incoming ones, counted at the outgoing clock rate. Where the incoming ones begin
-/// anew, the outgoing ones go on after as long a pause as there is between the play times.
+/// Outgoing timestamps keep the distances of the incoming ones, at the outgoing clock rate. If the incoming ones restart, the
+/// outgoing ones continue after a pause as long as that between the play times.
 ///
 /// The anchor moves with the stream in whole seconds, so that rounding does not add up.
 #[derive(Debug)]
@@ -13,18 +13,18 @@ pub(super) struct TimeMap {
     from_hz: u32,
     to_hz: u32,
     is_anchored: bool,
-    /// End of what was sent.
+    /// End of the sent audio.
     end: RtpTime,
     end_play_ns: u64,
     has_sent: bool,
-    /// What follows a restart is played no earlier.
+    /// Audio after a restart is not played earlier.
     begin_play_ns: u64,
-    /// By how much: the clock of a sender that was silent may have stood still.
+    /// Shift added: the clock of a silent sender may have stopped.
     shift_ns: u64,
 }
 
 impl TimeMap {
-    /// The first outgoing timestamp is `first`: random (RFC 3550, section 5.1).
+    /// Creates a map whose first outgoing timestamp is `first`, which must be random (RFC 3550, section 5.1).
     pub(super) fn new(first: RtpTime) -> TimeMap {
         TimeMap {
             from: RtpTime(0),
@@ -40,12 +40,12 @@ impl TimeMap {
         }
     }
 
-    /// The next incoming timestamp has nothing to do with those before.
+    /// Detaches the next incoming timestamp from the previous ones.
     pub(super) fn restart(&mut self) {
         self.is_anchored = false;
     }
 
-    /// The next incoming timestamp is another input's, heard from `now_ns` on, whatever its own time says.
+    /// Starts another input's timestamps at `now_ns`, whatever its own times are.
     pub(super) fn restart_at(&mut self, now_ns: u64) {
         self.is_anchored = false;
         self.begin_play_ns = now_ns;
@@ -71,14 +71,14 @@ impl TimeMap {
         self.to.plus((units * to_rate).div_euclid(from_rate) as u32)
     }
 
-    /// The outgoing timestamp of what is made here to be played at `play_ns`, not before the end of what was sent. What comes in begins anew
-    /// behind it.
+    /// The outgoing timestamp of inserted audio to be played at `play_ns`, not before the end of the sent audio. The incoming
+    /// audio starts again after it.
     pub(super) fn at(&mut self, play_ns: u64, to_hz: u32) -> RtpTime {
         self.restart();
         self.map(RtpTime(0), play_ns, to_hz, to_hz)
     }
 
-    /// When the end of what was sent is played.
+    /// Play time of the end of the sent audio.
     pub(super) fn end_play_ns(&self) -> u64 {
         self.end_play_ns
     }
@@ -88,13 +88,13 @@ impl TimeMap {
         self.to_hz
     }
 
-    /// `time`, or the end of what was sent, if that is later: what is made anew may be longer than what came, by part of a packet.
+    /// `time`, or the end of the sent audio if that is later: re-encoded audio may be longer than the input by part of a packet.
     pub(super) fn not_before_end(&self, time: RtpTime) -> RtpTime {
         let is_behind = self.has_sent && time.distance_from(self.end) < 0;
         if is_behind { self.end } else { time }
     }
 
-    /// When what has the outgoing timestamp `time` is played; `None`: nothing was sent yet.
+    /// Play time of the outgoing timestamp `time`, if anything was sent.
     pub(super) fn play_ns(&self, time: RtpTime) -> Option<u64> {
         let units = time.distance_from(self.end);
         let ns = units * NS_PER_S as i64 / i64::from(self.to_hz);
@@ -105,11 +105,12 @@ impl TimeMap {
     #[cold]
     fn anchor(&mut self, time: RtpTime, play_ns: u64, from_hz: u32, to_hz: u32) {
         self.shift_ns = self.begin_play_ns.saturating_sub(play_ns);
-        let pause_ns = match self.has_sent {
-            true => (play_ns + self.shift_ns)
+        let pause_ns = if self.has_sent {
+            (play_ns + self.shift_ns)
                 .saturating_sub(self.end_play_ns)
-                .min(PAUSE_NS_MAX),
-            false => 0,
+                .min(PAUSE_NS_MAX)
+        } else {
+            0
         };
         let pause = u128::from(pause_ns) * u128::from(to_hz) / u128::from(NS_PER_S);
         self.from = time;
@@ -118,7 +119,7 @@ impl TimeMap {
         self.is_anchored = true;
     }
 
-    /// `units` have been sent from `to` on, played at `play_ns`.
+    /// Notes that `units` were sent from `to` on, played at `play_ns`.
     #[inline]
     pub(super) fn note_sent(&mut self, to: RtpTime, units: u32, play_ns: u64) {
         let ns = u64::from(units) * NS_PER_S / u64::from(self.to_hz);
@@ -128,32 +129,32 @@ impl TimeMap {
     }
 }
 
-/// Where a direction's timestamps are, for another process.
+/// The position of a direction's timestamps, for another process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimeState {
-    /// The timestamp behind what was sent last.
+    /// The timestamp after the last sent audio.
     pub end: RtpTime,
-    /// When that is played, from the snapshot on, ns.
+    /// Its play time, relative to the snapshot, ns.
     pub end_in_ns: i64,
     /// Units per second.
     pub clock_rate_hz: u32,
 }
 
-/// Which outgoing timestamps are which incoming ones, for another process that hears the same sender.
+/// Mapping from incoming to outgoing timestamps, for another process that receives the same sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Anchor {
     /// An incoming timestamp.
     pub from: RtpTime,
-    /// The outgoing one.
+    /// The outgoing timestamp for it.
     pub to: RtpTime,
-    /// Units per second of the incoming ones.
+    /// Incoming units per second.
     pub from_hz: u32,
-    /// The same of the outgoing ones.
+    /// Outgoing units per second.
     pub to_hz: u32,
 }
 
 impl TimeMap {
-    /// `None`: the next timestamps have nothing to do with those before.
+    /// `None` if the next timestamps are detached from the previous ones.
     pub(super) fn take_anchor(&self) -> Option<Anchor> {
         self.is_anchored.then_some(Anchor {
             from: self.from,
@@ -163,14 +164,14 @@ impl TimeMap {
         })
     }
 
-    /// Goes on with the sender of another process.
+    /// Continues with the mapping of another process.
     pub(super) fn set_anchor(&mut self, anchor: Anchor) {
         (self.from, self.to) = (anchor.from, anchor.to);
         (self.from_hz, self.to_hz) = (anchor.from_hz.max(1), anchor.to_hz.max(1));
         (self.is_anchored, self.shift_ns) = (true, 0);
     }
 
-    /// `None`: nothing was sent yet.
+    /// `None` if nothing was sent yet.
     pub(super) fn snapshot(&self, now_ns: u64) -> Option<TimeState> {
         self.has_sent.then(|| TimeState {
             end: self.end,
@@ -179,7 +180,7 @@ impl TimeMap {
         })
     }
 
-    /// Goes on after `elapsed_ns`, which the timestamps count as a pause.
+    /// Continues after `elapsed_ns`, which the timestamps count as a pause.
     pub(super) fn restore(&mut self, now_ns: u64, state: TimeState, elapsed_ns: u64) {
         let elapsed_ns = elapsed_ns.min(PAUSE_NS_MAX).cast_signed();
         let end_in_ns = state
@@ -196,7 +197,7 @@ impl TimeMap {
     }
 }
 
-/// A longer pause says nothing: an hour at 90 kHz is far from half the range of timestamps.
+/// Longer pauses are ambiguous: an hour at 90 kHz is far from half the range of timestamps.
 const PAUSE_NS_MAX: u64 = 3600 * NS_PER_S;
 
 #[cfg(test)]
@@ -228,7 +229,7 @@ mod tests {
         }
     }
 
-    /// Whose clock has stood still, or is behind, does not make up for it later.
+    /// A clock that stopped or is behind does not catch up later.
     #[test]
     fn another_input_begins_when_it_is_heard() {
         let mut map = TimeMap::new(RtpTime(1000));
@@ -252,7 +253,7 @@ mod tests {
         let to = map.map(RtpTime(4_000_000_000), 500 * MS, 8000, 8000);
         assert_eq!(to, RtpTime(1000 + 4000));
         map.note_sent(to, 160, 500 * MS);
-        // Another clock rate: the number goes on, its units are other ones.
+        // After a change of the clock rate, numbers continue in other units.
         map.restart();
         assert_eq!(map.map(RtpTime(3), 520 * MS, 48_000, 48_000), to.plus(160));
     }

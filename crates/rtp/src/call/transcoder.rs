@@ -1,4 +1,5 @@
-//! One way without legs: packets in order and losses in, packets out. For who has sessions and jitter buffers of his own.
+//! Converts one direction without legs: takes packets in order and losses, returns packets. For callers with their own sessions
+//! and jitter buffers.
 
 use std::sync::Arc;
 
@@ -12,13 +13,13 @@ use crate::packet::Packet;
 /// Settings of a [`Transcoder`].
 #[derive(Debug, Clone)]
 pub struct TranscoderConfig {
-    /// What comes in.
+    /// Payload types of the input.
     pub from: Arc<PayloadMap>,
-    /// Payload types that `from` does not have are its audio.
+    /// Treats payload types missing in `from` as its audio.
     pub is_any_audio: bool,
-    /// What goes out, the preferred audio first.
+    /// Payload types of the output, the preferred audio first.
     pub to: Arc<PayloadMap>,
-    /// How audio goes from one to the other.
+    /// Settings of the conversion.
     pub direction: DirectionConfig,
     /// The outgoing SSRC.
     pub ssrc: Ssrc,
@@ -26,19 +27,19 @@ pub struct TranscoderConfig {
     pub first_seq: SeqNum,
 }
 
-/// A packet that goes out.
+/// An outgoing packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transcoded<'a> {
     /// The packet.
     pub bytes: &'a [u8],
-    /// When its first sample is played, ns, on the clock of the packets that came in.
+    /// Play time of its first sample, ns, on the clock of the incoming packets.
     pub play_ns: u64,
 }
 
-/// See the module. Sequence numbers go on without a gap; a loss is made up for, with no more audio than has come.
+/// See the module. Outgoing sequence numbers are consecutive; losses are concealed, with no more audio than was received.
 ///
-/// **Contract.** After each `handle_*`, [`finish`](Self::finish) and [`reconfigure`](Self::reconfigure), drain [`poll_packet`](Self::poll_packet) with
-/// the same scratch, before that serves another one.
+/// **Contract.** After each `handle_*`, [`finish`](Self::finish) and [`reconfigure`](Self::reconfigure), drain
+/// [`poll_packet`](Self::poll_packet) with the same scratch, before another transcoder uses it.
 #[derive(Debug)]
 pub struct Transcoder {
     from: Arc<PayloadMap>,
@@ -47,7 +48,7 @@ pub struct Transcoder {
     config: DirectionConfig,
     writer: Writer,
     last_ssrc: Option<Ssrc>,
-    /// Of the packet that comes next, if it goes on.
+    /// The expected timestamp of the next packet.
     next_time: RtpTime,
     next_play_ns: u64,
     clock_rate_hz: u32,
@@ -56,10 +57,10 @@ pub struct Transcoder {
 }
 
 impl Transcoder {
-    /// A transcoder that has seen nothing yet.
+    /// Creates a transcoder.
     ///
     /// # Errors
-    /// The packet time does not suit the format.
+    /// The packet time is not possible with the format.
     pub fn new(config: TranscoderConfig) -> Result<Transcoder, CallError> {
         let mut direction = Direction::new(config.direction, &config.to)?;
         direction.mend_all();
@@ -82,10 +83,10 @@ impl Transcoder {
         })
     }
 
-    /// Other formats from now on; the outgoing stream goes on with its SSRC, numbers and timestamps.
+    /// Changes the formats; the outgoing stream continues with its SSRC, numbers and timestamps.
     ///
     /// # Errors
-    /// As [`new`](Self::new), and nothing changes.
+    /// See [`new`](Self::new); on an error nothing changes.
     pub fn reconfigure(
         &mut self,
         config: TranscoderConfig,
@@ -103,8 +104,8 @@ impl Transcoder {
         Ok(())
     }
 
-    /// Takes the next packet in order, which is played at `play_ns`; `None`: where the one before ends. `is_restart`: those before say
-    /// nothing about its number and timestamp.
+    /// Takes the next packet in order, to be played at `play_ns`; `None`: right after the previous one. `is_restart`: its number
+    /// and timestamp do not follow from the previous packets.
     pub fn handle_packet(
         &mut self,
         bytes: &[u8],
@@ -147,7 +148,7 @@ impl Transcoder {
         );
     }
 
-    /// Packets of `duration_ns` are missing, the first of which would be played at `play_ns`.
+    /// Takes a loss of `duration_ns`, to be played from `play_ns` on.
     pub fn handle_loss(&mut self, play_ns: Option<u64>, duration_ns: u64, scratch: &mut Scratch) {
         scratch.made.clear();
         if self.last_ssrc.is_none() {
@@ -170,7 +171,7 @@ impl Transcoder {
         self.next_play_ns = play_ns.saturating_add(duration_ns);
     }
 
-    /// The stream ends: what is held goes out.
+    /// Ends the stream: queued audio leaves now.
     pub fn finish(&mut self, scratch: &mut Scratch) {
         scratch.made.clear();
         self.with_out(scratch, |direction, work, out| direction.finish(work, out));
@@ -207,7 +208,7 @@ impl Transcoder {
         self.packets_made += (made.len() - before) as u64;
     }
 
-    /// The next packet that goes out.
+    /// The next outgoing packet.
     pub fn poll_packet<'a>(&mut self, scratch: &'a mut Scratch) -> Option<Transcoded<'a>> {
         let bytes = scratch.made.next()?;
         let time = bytes.get(4..8)?.try_into().ok()?;
@@ -219,13 +220,13 @@ impl Transcoder {
         })
     }
 
-    /// All packets that were ever made.
+    /// Total number of packets produced.
     #[must_use]
     pub fn packets_made(&self) -> u64 {
         self.packets_made
     }
 
-    /// Another outgoing SSRC, after a collision.
+    /// Changes the outgoing SSRC, after a collision.
     pub fn set_ssrc(&mut self, ssrc: Ssrc) {
         self.writer.ssrc = ssrc;
     }
@@ -242,7 +243,7 @@ impl Transcoder {
         self.writer.seq
     }
 
-    /// The longest time that audio waits for a packet to be full, ns.
+    /// The longest time that audio waits until a packet is full, ns.
     #[must_use]
     pub fn delay_ns(&self) -> u64 {
         self.config.packet_ns
@@ -258,13 +259,14 @@ impl Transcoder {
         }
     }
 
-    /// Without a play time, the timestamps say how far a packet is from the one before.
+    /// Derives the play time from the distance of the timestamps to the previous packet.
     fn guess_play_ns(&self, time: RtpTime) -> u64 {
         let units = time.distance_from(self.next_time);
         let ns = self.ns_of(units.unsigned_abs().min(u64::from(u32::MAX)) as u32);
-        match units < 0 || self.last_ssrc.is_none() {
-            true => self.next_play_ns,
-            false => self.next_play_ns.saturating_add(ns),
+        if units < 0 || self.last_ssrc.is_none() {
+            self.next_play_ns
+        } else {
+            self.next_play_ns.saturating_add(ns)
         }
     }
 

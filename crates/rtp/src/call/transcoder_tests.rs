@@ -106,14 +106,14 @@ impl Bed {
     }
 }
 
-/// ITU-T G.711's tables, both from the same source as the other tests': see g711.rs.
+/// ITU-T G.711's tables, from the same source as in the other tests: see g711.rs.
 fn to_alaw(codes: &[u8]) -> Vec<u8> {
     let code = |code: &u8| g711::ULAW_TO_ALAW[usize::from(*code)];
     codes.iter().map(code).collect()
 }
 
 #[test]
-fn codes_are_converted_and_numbered_anew() {
+fn codes_are_converted_and_renumbered() {
     let mut bed = Bed::new(config(pcmu(), pcma(), 0));
     let codes: Vec<u8> = (0..160).collect();
     bed.handle(&packet(5, 77, 0, &codes), Some(100));
@@ -157,7 +157,7 @@ fn another_packet_time_keeps_every_byte_and_the_time() {
 }
 
 #[test]
-fn a_loss_is_filled_and_the_numbers_go_on() {
+fn loss_is_concealed_and_numbers_continue() {
     for to in [pcmu(), pcma()] {
         let tone = |i: u32| -> Vec<u8> {
             let sample = |k: u32| {
@@ -166,9 +166,12 @@ fn a_loss_is_filled_and_the_numbers_go_on() {
             };
             (0..160).map(|k| g711::linear_to_ulaw(sample(k))).collect()
         };
-        let linear = |code: u8| match to == pcmu() {
-            true => g711::ULAW_TO_LINEAR[usize::from(code)],
-            false => g711::ALAW_TO_LINEAR[usize::from(code)],
+        let linear = |code: u8| {
+            if to == pcmu() {
+                g711::ULAW_TO_LINEAR[usize::from(code)]
+            } else {
+                g711::ALAW_TO_LINEAR[usize::from(code)]
+            }
         };
         let mut bed = Bed::new(config(pcmu(), to, 0));
         for i in 0..9_u32 {
@@ -184,7 +187,7 @@ fn a_loss_is_filled_and_the_numbers_go_on() {
             assert_eq!((made.0, made.1), (seq, 1000 + i * 160));
             assert_eq!((made.4.len(), made.5), (160, u64::from(i) * 20));
         }
-        // The filling is nearer to the lost audio than silence is.
+        // The concealed audio is nearer to the lost audio than silence is.
         let error = |heard: &dyn Fn(usize) -> f64| -> f64 {
             let lost = tone(5)
                 .into_iter()
@@ -199,7 +202,7 @@ fn a_loss_is_filled_and_the_numbers_go_on() {
     }
 }
 
-/// A sender of few packets gets little filling, whatever its numbers claim.
+/// A sender of few packets gets little concealment, even if its numbers claim more.
 #[test]
 fn gaps_do_not_amplify() {
     for gap in [1, 9, 50, 2000] {
@@ -211,7 +214,7 @@ fn gaps_do_not_amplify() {
                 bed.lose(u64::from(gap) * 20);
             }
             let bytes: usize = bed.made.iter().map(|made| made.4.len()).sum();
-            // As much as has come, and a tail of 200 ms.
+            // As much as was received, and a tail of 200 ms.
             let tail = 200 * 8;
             assert!(bytes <= 2 * 20 * samples + tail, "{gap} {samples}: {bytes}");
         }
@@ -223,7 +226,7 @@ fn key_presses_and_noise_pass_between_the_audio() {
     let mut bed = Bed::new(config(pcmu(), pcma(), 0));
     let event = [5, 0x0a, 0, 160];
     bed.handle(&packet(1, 0, 0, &[0xff; 160]), None);
-    // RFC 4733, section 2.2: all packets of an event have the timestamp of its beginning.
+    // RFC 4733, section 2.2: all packets of an event have the timestamp of its start.
     bed.handle(&packet(2, 160, 101, &event), None);
     bed.handle(&packet(3, 160, 101, &event), None);
     bed.handle(&packet(4, 320, 13, &[60]), None);
@@ -250,18 +253,18 @@ fn key_presses_and_noise_pass_between_the_audio() {
 }
 
 #[test]
-fn another_sender_goes_on_where_the_last_one_ended() {
+fn next_sender_continues_after_the_last_one() {
     let mut bed = Bed::new(config(pcmu(), pcma(), 0));
     let mut second = packet(9, 70_000, 0, &[0; 160]);
     second[8] = 1;
     bed.handle(&packet(100, 5000, 0, &[0; 160]), Some(1000));
-    // 100 ms of silence in between, by the times at which they are played.
+    // 100 ms of silence between them, by their play times.
     bed.handle(&second, Some(1120));
     assert_eq!((bed.made[1].0, bed.made[1].1), (0, 1000 + 160 + 800));
 }
 
 #[test]
-fn a_change_of_format_goes_on_in_the_same_stream() {
+fn format_change_continues_the_stream() {
     let mut bed = Bed::new(config(pcmu(), pcma(), 0));
     bed.handle(&packet(1, 0, 0, &[0x12; 160]), Some(0));
     let other = TranscoderConfig {
@@ -295,7 +298,7 @@ fn linear_audio_is_exact_both_ways() {
     assert_eq!(widens.made[0].4, decoded);
 }
 
-/// What one stream left in a thread's scratch is not another's.
+/// Output left in a thread's scratch by one stream does not go to another.
 #[test]
 fn streams_that_share_a_scratch_get_their_own_packets() {
     let mut one = Bed::new(config(pcmu(), pcma(), 0));

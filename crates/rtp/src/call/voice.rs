@@ -1,4 +1,4 @@
-//! Samples on their way into packets: gathered, encoded, stamped.
+//! Encoder side of a direction: gathers, encodes and stamps samples.
 
 use super::out::Out;
 use super::time_map::TimeMap;
@@ -6,26 +6,26 @@ use crate::codec::{CodecError, Encoder, EncoderSettings, Format};
 use crate::id::{NS_PER_S, RtpTime};
 use crate::leg::Payload;
 
-/// One side's outgoing audio, made from samples.
+/// One side's outgoing audio, encoded from samples.
 #[derive(Debug)]
 pub(super) struct Voice {
     pub(super) payload: Payload,
     pub(super) format: Format,
-    /// The packet time of the settings that it was made for, ns.
+    /// Packet time of the settings that it was created for, ns.
     pub(super) asked_ns: u64,
     encoder: Encoder,
-    /// Frames of a packet.
+    /// Frames per packet.
     frames: usize,
-    /// Not sent yet: less than a packet.
+    /// Samples not sent yet: less than a packet.
     pcm: Vec<f32>,
-    /// Of the first sample in `pcm`.
+    /// Timestamp of the first sample in `pcm`.
     time: RtpTime,
     play_ns: u64,
     marker: bool,
 }
 
 impl Voice {
-    /// Packets of `packet_ns`; 0: of 20 ms.
+    /// Uses packets of `packet_ns`; 0: 20 ms.
     pub(super) fn new(
         payload: Payload,
         format: Format,
@@ -45,12 +45,12 @@ impl Voice {
         })
     }
 
-    /// The bit rate of these settings from the next packet on.
+    /// Sets the bit rate from the next packet on.
     pub(super) fn set_bitrate(&mut self, settings: &EncoderSettings) -> Result<(), CodecError> {
         self.encoder.set_bitrate(settings)
     }
 
-    /// Packets of this length from now on, if there is no reason to prefer another one.
+    /// Uses packets of this length from now on if the settings do not ask for another one.
     pub(super) fn prefer_packet_ns(&mut self, packet_ns: u64) {
         if self.pcm.is_empty() {
             self.frames = packet_frames(self.format, packet_ns);
@@ -61,7 +61,7 @@ impl Voice {
         self.frames as u64 * NS_PER_S / u64::from(self.format.sample_rate_hz)
     }
 
-    /// The next sample is at `time`, played at `play_ns`, if nothing is gathered.
+    /// Places the next sample at `time`, played at `play_ns`, if nothing is gathered.
     pub(super) fn begin(&mut self, time: RtpTime, play_ns: u64) {
         if self.pcm.is_empty() {
             (self.time, self.play_ns) = (time, play_ns);
@@ -69,7 +69,7 @@ impl Voice {
         }
     }
 
-    /// Sends whole packets of what is gathered and of `pcm`.
+    /// Appends `pcm` and sends all whole packets.
     pub(super) fn push(&mut self, pcm: &[f32], map: &mut TimeMap, out: &mut Out<'_>) {
         self.pcm.extend_from_slice(pcm);
         let samples = self.frames * usize::from(self.format.channels);
@@ -81,13 +81,13 @@ impl Voice {
         self.pcm.drain(..sent);
     }
 
-    /// Drops what is gathered. A pause follows.
+    /// Drops the gathered samples. A pause must follow.
     pub(super) fn clear(&mut self) {
         self.pcm.clear();
         self.marker = true;
     }
 
-    /// Sends what is gathered, filled up with silence. A pause follows, or the end.
+    /// Sends the gathered samples, padded with silence. A pause or the end must follow.
     pub(super) fn flush(&mut self, map: &mut TimeMap, out: &mut Out<'_>) {
         if !self.pcm.is_empty() {
             let samples = self.frames * usize::from(self.format.channels);
@@ -98,7 +98,7 @@ impl Voice {
         self.marker = true;
     }
 
-    /// Sends what is gathered in a shorter packet, if the format allows one: what follows begins right behind it.
+    /// Sends the gathered samples in a shorter packet, if the format allows one; the next audio starts right after it.
     pub(super) fn finish(&mut self, map: &mut TimeMap, out: &mut Out<'_>) {
         let channels = usize::from(self.format.channels);
         let frames = self.pcm.len() / channels;
@@ -121,7 +121,7 @@ impl Voice {
         let encoder = &mut self.encoder;
         let (time, marker) = (self.time, self.marker);
         let units = self.format.clock_units(frames as u32);
-        // The length is one that the format allows, so only the library can refuse: then the packet is left out.
+        // The format allows this length, so only the library can refuse; then the packet is skipped.
         let encoded = encoder.encode(pcm, out.begin());
         let is_sent = encoded.is_ok_and(|encoded| !encoded.is_dtx);
         if is_sent {
@@ -134,7 +134,7 @@ impl Voice {
     }
 }
 
-/// Frames of a packet of about this length that the format allows and a datagram has room for.
+/// Frames of a packet of about this length that the format allows and that fits a datagram.
 fn packet_frames(format: Format, packet_ns: u64) -> usize {
     let wanted_ns = if packet_ns == 0 {
         PACKET_NS_DEFAULT
@@ -161,10 +161,10 @@ fn packet_frames(format: Format, packet_ns: u64) -> usize {
 
 /// RFC 3551, section 4.2: "The default packetization interval SHOULD have a duration of 20 ms".
 pub(super) const PACKET_NS_DEFAULT: u64 = 20_000_000;
-/// From the longest on; each encoding allows some of them.
+/// Longest first; each encoding allows some of them.
 const PACKET_NS_USUAL: [u64; 9] = [
     60_000_000, 40_000_000, 20_000_000, 10_000_000, 5_000_000, 4_000_000, 1_000_000, 250_000,
     125_000,
 ];
-/// Of 1500 bytes on Ethernet, IPv6, UDP and RTP leave this much.
+/// 1500 bytes of Ethernet less the headers of IPv6, UDP and RTP.
 pub(super) const PAYLOAD_BYTES_MAX: usize = 1_440;

@@ -1,5 +1,5 @@
-//! Targets `leg` and `call`: whatever two parties and strangers send, each place in a leg belongs to a packet, and no more audio comes
-//! out than went in, but for a tail.
+//! Targets `leg` and `call`: for any packets of two parties and strangers, each place in a leg belongs to a packet. No more audio
+//! leaves than arrived, plus a tail.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use crate::packet::Packet;
 use crate::session::Profile;
 
 const MS: u64 = 1_000_000;
-/// Of an input: a fuzzer's time is better spent on many.
+/// Maximum steps of an input: a fuzzer's time is better spent on many inputs.
 const STEPS_MAX: usize = 400;
 
-/// Reads an input, and zeros behind its end.
+/// Reads an input, followed by zeros.
 struct Input<'a>(&'a [u8]);
 
 impl Input<'_> {
@@ -100,7 +100,7 @@ fn leg_config(side: Side, choice: u8, flags: u8) -> LegConfig {
     }
 }
 
-/// A sender's numbers, which an input moves.
+/// A sender's numbers, changed by the input.
 #[derive(Default)]
 struct Numbers {
     seq: u16,
@@ -108,7 +108,7 @@ struct Numbers {
 }
 
 impl Numbers {
-    /// A datagram: RTP that follows on or jumps, or the input's bytes as they are.
+    /// A datagram: RTP that follows or jumps, or the input's raw bytes.
     fn datagram(&mut self, input: &mut Input<'_>) -> Vec<u8> {
         let kind = input.byte();
         let len = usize::from(input.byte());
@@ -136,8 +136,8 @@ impl Numbers {
     }
 }
 
-/// The first byte has the payload types, the second one the rules. Then come steps: who sends, how long after the one before, and a
-/// datagram.
+/// The first byte selects the payload types, the second one the rules. Then each step has a sender, the time since the previous
+/// step, and a datagram.
 pub fn leg(data: &[u8]) {
     let mut input = Input(data);
     let config = leg_config(Side::A, input.byte(), input.byte());
@@ -171,7 +171,7 @@ pub fn leg(data: &[u8]) {
     assert!(given <= taken, "{given} came out, {taken} went in");
 }
 
-/// Takes all media; returns how many packets.
+/// Takes all media and returns the number of packets.
 fn drain(leg: &mut Leg, now_ns: u64, may_lose: bool) -> u64 {
     let mut packets = 0;
     while let Some(media) = leg.poll_media(now_ns, may_lose) {
@@ -183,7 +183,7 @@ fn drain(leg: &mut Leg, now_ns: u64, may_lose: bool) -> u64 {
     packets
 }
 
-/// As [`leg`], with two parties: the third byte has the far side's payload types, the fourth what is done with A's audio.
+/// [`leg`] with two parties: the third byte selects the far side's payload types, the fourth the treatment of A's audio.
 pub fn call(data: &[u8]) {
     let mut input = Input(data);
     let from = leg_config(Side::A, input.byte(), input.byte());
@@ -245,7 +245,7 @@ pub fn call(data: &[u8]) {
     ledger.check(now_ns);
 }
 
-/// Audio that came from A and left for B.
+/// Audio that arrived from A and left for B.
 struct Ledger {
     from: Arc<PayloadMap>,
     to: Arc<PayloadMap>,
@@ -279,8 +279,8 @@ impl Ledger {
         }
     }
 
-    /// As much again as came may be made up for losses; a packet may be filled up to a whole one; a key has a tone for the time that has
-    /// passed.
+    /// Concealment may add as much audio as arrived; a packet may be padded to a whole one; a digit has a tone for the time that
+    /// has passed.
     fn check(&self, now_ns: u64) {
         let most_ns = 2 * self.came_ns + self.came * 60 * MS + TAIL_NS_MAX + 60 * MS;
         assert!(

@@ -1,9 +1,10 @@
-//! Payloads of audio: whatever arrives, decoders make as many frames as they say, and comfort noise is as loud as it says.
+//! Payloads of audio: for any input, decoders return as many frames as they report, and comfort noise has the level that it
+//! claims.
 
 use crate::codec::{Decoder, Encoding, Format};
 use crate::comfort::{ComfortGenerator, ComfortNoise};
 
-/// The first byte chooses the format. Then come a byte for an action and its length, and so many bytes, again and again.
+/// The first byte chooses the format. Then a byte for an action and its length, and that many bytes, are repeated.
 pub fn codec(data: &[u8]) {
     let Some((choice, mut rest)) = data.split_first() else {
         return;

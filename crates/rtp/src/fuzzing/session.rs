@@ -8,12 +8,13 @@ use crate::session::{
     Config, Event, MinimumInterval, Profile, RtcpError, RtpHeader, RtpVerdict, Session,
 };
 
-/// More packets than any state of the session sends at one time: a BYE for an old SSRC, an early packet, a regular one.
+/// Maximum number of packets that any state of the session sends at one time: a BYE for an old SSRC, an early packet, a regular
+/// one.
 const TRANSMISSIONS_MAX: usize = 4;
 /// Largest memory of a session with a table of [`SOURCES`].
 const MEMORY_BYTES_MAX: usize = 64 * 1024;
 const SOURCES: usize = 4;
-/// Packets under way.
+/// Maximum number of packets in flight.
 const FLYING_MAX: usize = 64;
 const OUT_BYTES: usize = 1500;
 
@@ -45,7 +46,7 @@ fn config(ssrc: u32, flags: u8) -> Config {
 /// The invariants.
 fn check(session: &Session) {
     let stats = session.stats();
-    // A group that is left counts BYEs instead of members.
+    // While leaving, BYEs are counted instead of members.
     assert!(stats.members >= 1 && stats.senders <= stats.members);
     assert!(session.sources().count() <= SOURCES);
     for source in session.sources() {
@@ -109,7 +110,7 @@ pub fn rtcp(data: &[u8]) {
         return;
     };
     let mut session = Session::new(0, config(1, flags));
-    // A peer that is known.
+    // A known peer.
     for number in 0..2_u16 {
         let header = RtpHeader {
             ssrc: Ssrc(7),
@@ -120,7 +121,7 @@ pub fn rtcp(data: &[u8]) {
         session.handle_rtp(u64::from(number), address(0), header);
     }
     let mut now_ns = 0;
-    // Each round takes an octet at least.
+    // Each round takes at least an octet.
     while let Some((&length, after)) = rest.split_first() {
         let (packet, after) = after.split_at(usize::from(length).min(after.len()));
         rest = after;
@@ -143,12 +144,12 @@ enum Flying {
     Rtcp(Vec<u8>),
 }
 
-/// A whole call: two sessions, and each octet is something that happens to them.
+/// A whole call: two sessions, and each octet is an event for them.
 pub fn session(data: &[u8]) {
     let [first, second, steps @ ..] = data else {
         return;
     };
-    // Both agree on reduced size, or neither does.
+    // Either both agree on reduced size, or neither does.
     let second = second & !1 | first & 1;
     let mut ends = [(1, *first, 1), (2, second, 2)].map(|(ssrc, flags, host)| End {
         session: Session::new(0, config(ssrc, flags)),
@@ -165,7 +166,7 @@ pub fn session(data: &[u8]) {
             4..=6 => deliver(&mut ends, now_ns, &mut flying),
             7 => drop(flying.pop_front()),
             8 | 9 => now_ns += 20_000_000 << (argument >> 1),
-            // Half an hour, and at most four hours a step.
+            // Half an hour, and at most four hours per step.
             10 => now_ns += u64::from(argument) * 1_800_000_000_000,
             11 => garbage(&mut ends[at], now_ns, argument),
             12 => {
@@ -224,7 +225,7 @@ fn deliver(ends: &mut [End; 2], now_ns: u64, flying: &mut VecDeque<(usize, Flyin
         }
         Flying::Rtcp(bytes) => {
             let result = handle_rtcp(&mut end.session, now_ns, from, &bytes);
-            assert_eq!(result, Ok(()), "what one writes the other accepts");
+            assert_eq!(result, Ok(()), "one side accepts the other's packets");
         }
     }
     check(&end.session);

@@ -1,11 +1,11 @@
-//! Which datagrams belong to a leg: decided once, in the order address, SSRC, payload type. The sequence number comes after
-//! that, by RFC 3550, appendix A.1, where the reports are kept.
+//! Decides once which datagrams belong to a leg, in the order address, SSRC, payload type. The session's reports then check the
+//! sequence number (RFC 3550, appendix A.1).
 //!
 //! The [`Latch`] decides on the address. All SSRCs of the party's address are the party's:
 //!
-//! - One is the *current source*. The reports and the jitter buffer follow it. Another SSRC with audio becomes the current source with
-//!   two packets in a row, once the current one has missed its turn or has left its address.
-//! - Telephone events and comfort noise under another SSRC go *beside* the current source, and never replace it.
+//! - One is the *current source*. The reports and the jitter buffer follow it. Another SSRC with audio becomes the current source
+//!   with two consecutive packets, once the current one has missed its turn or has left its address.
+//! - Telephone events and comfort noise under another SSRC are handled in addition to the current source and never replace it.
 
 use std::net::SocketAddr;
 
@@ -18,28 +18,28 @@ use crate::session::RtpHeader;
 /// The verdict on a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Decision {
-    /// It is of the current source.
+    /// It is from the current source.
     Current,
-    /// It is an event or noise of the same party, under another SSRC.
+    /// An event or noise of the same party under another SSRC.
     Beside,
-    /// It may be the beginning of the next source: keep it.
+    /// Possibly the start of the next source: keep the packet.
     Hold,
-    /// It and what is kept of the same source are of the current source from now on.
+    /// This packet and the queued ones of the same source are from the current source from now on.
     Begin(Beginning),
-    /// It does not belong.
+    /// The packet does not belong to the leg.
     Refuse(Refusal),
 }
 
-/// How a current source came to be.
+/// Way in which a source became the current one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Beginning {
-    /// It is the first one.
+    /// No source was current before.
     First,
     /// The same source sends from another address; the numbers continue.
     Moved,
     /// Another SSRC.
     Changed {
-        /// The SSRC before.
+        /// The previous SSRC.
         old: Ssrc,
     },
 }
@@ -51,27 +51,27 @@ pub(super) enum Kind {
     Audio,
     /// Telephone events or comfort noise.
     Beside,
-    /// It was not agreed on.
+    /// The payload type was not agreed on.
     Unknown,
 }
 
-/// The party's address and its sources. See the module.
+/// Address and sources of the party. See the module.
 #[derive(Debug, Clone)]
 pub(super) struct Admission {
     current: Option<Current>,
     latch: Latch,
-    /// SSRCs that may become the current source, the newest first; without packets: none.
+    /// SSRCs that may become the current source, the newest first; an entry without packets is empty.
     candidates: [Candidate; 2],
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Current {
     heard_ns: u64,
-    /// Between its last two packets in a row; 0 while unknown.
+    /// Time between its last two consecutive packets; 0 while unknown.
     spacing_ns: u32,
     ssrc: Ssrc,
     last: SeqNum,
-    /// It began with audio.
+    /// Whether it started with audio.
     has_audio: bool,
     /// It sends from the party's present address.
     is_here: bool,
@@ -99,7 +99,7 @@ impl Admission {
         Some((address, ssrc))
     }
 
-    /// When it was heard last, ns.
+    /// Time of its last packet, ns.
     pub(super) fn heard_ns(&self) -> Option<u64> {
         self.current.map(|current| current.heard_ns)
     }
@@ -112,7 +112,7 @@ impl Admission {
     #[inline]
     pub(super) fn to(&self) -> Option<SocketAddr> {
         match self.config().learn {
-            // Nothing is sent to an address that is learned so.
+            // An address learned this way gets no packets.
             Learn::Anyone => None,
             _ => self.latch.to(),
         }
@@ -124,7 +124,7 @@ impl Admission {
         Some((party.address, current.ssrc, current.last))
     }
 
-    /// Whether the time for learning addresses is over.
+    /// Whether the time for learning addresses has passed.
     pub(super) fn is_fixed(&self, now_ns: u64) -> bool {
         self.latch.is_fixed(now_ns)
     }
@@ -193,7 +193,7 @@ impl Admission {
         }
         let mark = (header.ssrc, header.seq);
         if kind == Kind::Unknown {
-            // It begins nothing; among a candidate's packets it keeps its place.
+            // It starts no source; among a candidate's packets it keeps its place.
             return if self.latch.keeps_place(from, mark) {
                 Decision::Hold
             } else {
@@ -249,7 +249,7 @@ impl Admission {
         Decision::Hold
     }
 
-    /// Whether another source of this kind may follow the current one.
+    /// Whether another source of this kind may replace the current one.
     fn has_turn(&self, at_ns: u64, kind: Kind) -> bool {
         self.current.is_none_or(|current| {
             !current.is_here
@@ -258,7 +258,7 @@ impl Admission {
         })
     }
 
-    /// A packet of the party that is not of the current source at its address.
+    /// Judges a packet from the party's address that is not from the current source.
     fn consider_source(
         &mut self,
         at_ns: u64,
@@ -283,7 +283,7 @@ impl Admission {
             Some(known) if is_near(Some((known.ssrc, known.last)), Some(mark)) => known
                 .packets
                 .saturating_add(u8::from(kind != Kind::Unknown)),
-            // A payload type that was not agreed on begins nothing; among a candidate's packets it keeps its place.
+            // A payload type that was not agreed on starts no source; among a candidate's packets it keeps its place.
             _ if kind == Kind::Unknown => {
                 return Decision::Refuse(Refusal::PayloadType(header.payload_type));
             }
@@ -296,14 +296,14 @@ impl Admission {
         Decision::Hold
     }
 
-    /// The newest first; the one before stays, as a party may begin with audio and events at once.
+    /// The newest comes first; the previous one stays, because a party may start with audio and events at once.
     fn note_candidate(&mut self, candidate: Candidate) {
         let [newest, before] = self.candidates;
         let is_newest = newest.ssrc == candidate.ssrc;
         self.candidates = [candidate, if is_newest { before } else { newest }];
     }
 
-    /// Whether a packet may be the current source's, sent from elsewhere.
+    /// Whether a packet may be the current source's, sent from another address.
     fn continues(&self, header: &RtpHeader) -> bool {
         self.current.is_some_and(|current| {
             let ahead = header.seq.distance_from(current.last);
@@ -348,7 +348,7 @@ impl Admission {
         self.latch.note_rtcp(at_ns, from);
     }
 
-    /// As if nothing had been received.
+    /// Resets the state as if nothing had been received.
     pub(super) fn begin_anew(&mut self, now_ns: u64, config: AdmissionConfig) {
         *self = Admission::new(now_ns, config);
     }
@@ -390,7 +390,7 @@ impl Current {
         self.heard_ns = self.heard_ns.max(at_ns);
     }
 
-    /// It has missed its turn after this much silence.
+    /// Silence after which the current source has missed its turn.
     fn turn_ns(&self) -> u64 {
         let spacing_ns = match self.spacing_ns {
             0 => SPACING_NS_DEFAULT,
@@ -400,8 +400,7 @@ impl Current {
     }
 }
 
-/// A sender that continues elsewhere has sent no more packets on the way there than this: a minute's (RFC 3550, A.1:
-/// MAX_DROPOUT).
+/// Maximum packets that a sender has sent while moving to another address: a minute's (RFC 3550, A.1: MAX_DROPOUT).
 const CONTINUES_PACKETS_MAX: u32 = 3000;
 /// RFC 3551, section 4.2: "The default packetization interval SHOULD have a duration of 20 ms".
 const SPACING_NS_DEFAULT: u64 = 20_000_000;

@@ -22,53 +22,53 @@ pub struct LegConfig {
     pub seed: u64,
     /// The wall clock at time 0 of the monotonic clock, the same for all legs with that canonical name.
     pub ntp_at_zero: NtpTime,
-    /// What the peer sends.
+    /// Payload types that the peer sends.
     pub payloads: Arc<PayloadMap>,
-    /// What the peer takes, the preferred audio first; `None`: what it sends.
+    /// Payload types that the peer accepts, the preferred audio first; `None`: the same as `payloads`.
     pub takes: Option<Arc<PayloadMap>>,
     /// Order and delay of received packets. The clock rate is that of the payload types.
     pub jitter: jitter::Config,
-    /// Who may send.
+    /// Rules for accepting senders.
     pub admission: AdmissionConfig,
-    /// Where to send.
+    /// Destination of the stream.
     pub destination: Destination,
     /// RTP and RTCP on one port (RFC 5761).
     pub mux: bool,
-    /// Bandwidth of the media, bits/s, of which RTCP takes 5 %; 0: no RTCP is sent.
+    /// Bandwidth of the media in bits/s, of which RTCP takes 5 %. With 0, RTCP is off.
     pub bandwidth_bps: u64,
     /// Rules for feedback.
     pub profile: session::Profile,
 }
 
 impl LegConfig {
-    /// What the peer takes.
+    /// Payload types that the peer accepts.
     #[must_use]
     pub fn takes(&self) -> &Arc<PayloadMap> {
         self.takes.as_ref().unwrap_or(&self.payloads)
     }
 }
 
-/// Where a leg sends.
+/// Destination of a leg.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Destination {
-    /// To the peer: where its packets come from, or, until they do, where it was signalled to be.
+    /// To the peer: the source address of its packets or, until they arrive, the signalled address.
     Peer,
-    /// To these addresses, whatever is received. RTCP about what is received goes there, too.
+    /// To these addresses, independent of received packets. RTCP about received packets also goes there.
     Fixed {
         /// For RTP.
         rtp: SocketAddr,
-        /// For RTCP; `None`: the port after RTP's, or RTP's with mux.
+        /// Destination of RTCP; `None`: the port after RTP's, or RTP's with mux.
         rtcp: Option<SocketAddr>,
     },
 }
 
-/// Settings that are refused.
+/// Why settings were refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum LegError {
-    /// The jitter buffer's.
+    /// The settings of the jitter buffer are invalid.
     #[error(transparent)]
     Jitter(#[from] jitter::ConfigError),
-    /// The payload types.
+    /// The payload types are invalid.
     #[error(transparent)]
     Payloads(#[from] PayloadMapError),
 }

@@ -1,4 +1,4 @@
-//! What changes while a leg runs, and what its peer is asked for.
+//! Changes to a running leg, and requests to its peer.
 
 use std::sync::Arc;
 
@@ -10,20 +10,20 @@ use crate::session::Profile;
 /// Settings of the receiving half of a leg.
 #[derive(Debug, Clone)]
 pub struct Receiving {
-    /// What the peer sends.
+    /// Payload types that the peer sends.
     pub payloads: Arc<PayloadMap>,
     /// Order and delay. The clock rate is that of the payload types.
     pub jitter: jitter::Config,
-    /// Who may send.
+    /// Rules for accepting senders.
     pub admission: AdmissionConfig,
 }
 
 impl<K: Keep> Leg<K> {
-    /// Receives with these settings from now on, as if nothing had been received before; the reports go on. What is held is
-    /// dropped.
+    /// Receives with these settings from now on, as if nothing had been received before; the RTCP reports continue. Queued
+    /// packets are dropped.
     ///
     /// # Errors
-    /// A setting is out of range, which changes nothing.
+    /// A setting is out of range; nothing changes.
     pub fn receive_anew(&mut self, receiving: Receiving) -> Result<(), LegError> {
         let clock_rate_hz = receiving.payloads.audio().clock_rate_hz;
         let jitter = JitterBuffer::new(jitter::Config {
@@ -45,7 +45,7 @@ impl<K: Keep> Leg<K> {
         Ok(())
     }
 
-    /// Drops what is held. The next packet begins the time line anew.
+    /// Drops the queued packets. The next packet starts a new time line.
     pub fn flush(&mut self) {
         self.release();
         self.drop_waiting();
@@ -54,7 +54,7 @@ impl<K: Keep> Leg<K> {
         while self.poll_due(u64::MAX, true).is_some() {}
     }
 
-    /// Other settings of the jitter buffer from now on: latency, drops, tolerances and a larger capacity; not the clock rate or
+    /// Changes settings of the jitter buffer: latency, drops, tolerances and a larger capacity, but neither the clock rate nor
     /// the skew.
     ///
     /// # Errors
@@ -76,21 +76,28 @@ impl<K: Keep> Leg<K> {
         self.jitter.set_ahead_ns(ahead_ns);
     }
 
-    /// Whether [`poll_due`](Self::poll_due) without losses stops at one that an unread packet might prevent.
+    /// Whether [`poll_due`](Self::poll_due) without losses stops at a loss that an unread packet might prevent.
     #[inline]
     #[must_use]
     pub fn is_loss_due(&self, now_ns: u64) -> bool {
         self.jitter.is_loss_due(now_ns)
     }
 
-    /// The next packet to come out, and its place and the next place in: worth prefetching.
+    /// The next packet to leave, with the addresses of its place and of the next free place, for prefetching.
     #[inline]
     #[must_use]
-    pub fn next_held(&self) -> (Option<&K::Kept>, [usize; 2]) {
+    pub fn next_queued(&self) -> (Option<&K::Handle>, [usize; 2]) {
         (
-            self.jitter.peek().map(|held| &held.packet),
+            self.jitter.peek().map(|queued| &queued.packet),
             self.jitter.next_places(),
         )
+    }
+
+    /// The former name of [`next_queued`](Self::next_queued).
+    #[must_use]
+    #[deprecated(since = "0.3.0", note = "renamed to `next_queued`")]
+    pub fn next_held(&self) -> (Option<&K::Handle>, [usize; 2]) {
+        self.next_queued()
     }
 
     /// Whether [`rtp_to`](Self::rtp_to) may have changed since the last call.
@@ -99,60 +106,62 @@ impl<K: Keep> Leg<K> {
         std::mem::take(&mut self.has_moved)
     }
 
-    /// Sends with another SSRC from now on, which the caller's packets bear already.
+    /// Changes the SSRC; the caller's packets have the new one already.
     pub fn set_ssrc(&mut self, ssrc: Ssrc) {
         self.session.set_ssrc(ssrc);
     }
 
-    /// Another canonical name from now on.
+    /// Changes the canonical name.
     pub fn set_cname(&mut self, cname: &str) {
         self.session.set_cname(cname);
     }
 
-    /// Other rules for feedback from `now_ns` on, as both sides agreed.
+    /// Changes the rules for feedback from `now_ns` on, as both sides agreed.
     pub fn set_profile(&mut self, now_ns: u64, profile: Profile, reduced_size: bool) {
         self.session.set_profile(now_ns, profile, reduced_size);
     }
 
-    /// RTP and RTCP on one port (RFC 5761), or not. With mux, the payload types 64 to 95 are refused from now on; without it, the next
-    /// [`set_payloads`](Self::set_payloads) allows them.
+    /// Sets whether RTP and RTCP share one port (RFC 5761). With mux, the payload types 64 to 95 are refused from now on; without
+    /// it, the next [`set_payloads`](Self::set_payloads) allows them.
     pub fn set_mux(&mut self, mux: bool) {
         self.payloads = PayloadMap::received(self.payloads.clone(), mux);
         self.mux = mux;
     }
 
-    /// Sends no RTP. RTCP goes on.
+    /// Stops sending RTP. RTCP continues.
     pub fn set_held(&mut self, is_held: bool) {
         self.is_held = is_held;
     }
 
-    /// Sends no RTCP.
+    /// Stops sending RTCP.
     pub fn set_silent(&mut self, is_silent: bool) {
         self.is_silent = is_silent;
     }
 
-    /// Whether others may know our SSRC: RTP or RTCP was sent.
+    /// Whether others may know our SSRC because RTP or RTCP was sent.
     #[must_use]
     pub fn has_sent(&self) -> bool {
         self.session.has_sent()
     }
 
-    /// Asks a source for a new picture: for a full one whatever became of the last (RFC 5104, section 4.3.1), or by a loss
-    /// indication (RFC 4585, section 6.3.1). Without a source, or with an unknown one, the current source is asked. False: there
-    /// is none, or not now.
+    /// Requests a new picture from a source. It is a full one, independent of the last one (RFC 5104, section 4.3.1), or a loss
+    /// indication is sent (RFC 4585, section 6.3.1). Without `media`, or if it is unknown, the request goes to the current
+    /// source. Returns false if no source is known or the request cannot be sent now.
     pub fn request_picture(&mut self, now_ns: u64, media: Option<Ssrc>, full: bool) -> bool {
         let known = media.filter(|media| self.knows(*media));
         let Some(media) = known.or(self.session.current_ssrc()) else {
             return false;
         };
         !self.is_silent
-            && match full {
-                true => self.session.request_fir(now_ns, media),
-                false => self.session.request_pli(now_ns, media),
+            && if full {
+                self.session.request_fir(now_ns, media)
+            } else {
+                self.session.request_pli(now_ns, media)
             }
     }
 
-    /// Asks a source for packets again (RFC 4585, section 6.2.1). False: it is unknown, or not now.
+    /// Requests packets from a source again (RFC 4585, section 6.2.1). Returns false if the source is unknown or the request
+    /// cannot be sent now.
     pub fn request_packets(&mut self, now_ns: u64, media: Ssrc, lost: &[SeqNum]) -> bool {
         let lost = lost.iter().copied();
         !self.is_silent && self.knows(media) && self.session.request_nack(now_ns, media, lost)

@@ -1,7 +1,7 @@
-//! Which datagrams of a port pair belong where nothing of them is understood but their address: the [`Latch`] of a leg, without SSRCs
-//! and numbers.
+//! Decides by their address alone which datagrams of a port pair to accept, if their contents are unknown. It is the [`Latch`] of
+//! a leg, without SSRCs and numbers.
 //!
-//! Datagrams that decide are refused, but for the last: there is nothing to tell whether they are media.
+//! Datagrams are refused until the last one that decides: nothing shows whether they are media.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use super::latch::{Heard, Latch, Standing};
 use super::{AdmissionConfig, Learn, Refusal, Refusals};
 use crate::session::RTCP_ADDRESS_SILENCE_NS;
 
-/// See the module. One party; at most one address of it for each of its two ports.
+/// See the module. It has one party, and at most one address of it for each of its two ports.
 #[derive(Debug, Clone)]
 pub struct Gate {
     latch: Latch,
@@ -20,16 +20,16 @@ pub struct Gate {
 /// The state of a [`Gate`] for the next process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct GateState {
-    /// Where the party sends from.
+    /// Address that the party sends from.
     pub address: Option<SocketAddr>,
-    /// Where its RTCP comes from.
+    /// Source address of its RTCP.
     pub rtcp_from: Option<SocketAddr>,
-    /// The time for learning addresses is over.
+    /// The time for learning addresses has passed.
     pub is_fixed: bool,
 }
 
 impl Gate {
-    /// A party of which nothing was heard.
+    /// Creates the state of a party without received packets.
     #[must_use]
     pub fn new(now_ns: u64, config: AdmissionConfig) -> Gate {
         Gate {
@@ -42,7 +42,7 @@ impl Gate {
     /// Judges a datagram of the first port.
     ///
     /// # Errors
-    /// It does not belong. It is counted.
+    /// The datagram does not belong to the party. It is counted.
     #[inline]
     pub fn judge(&mut self, at_ns: u64, from: SocketAddr) -> Result<(), Refusal> {
         if self.latch.hears(at_ns, from) {
@@ -62,11 +62,11 @@ impl Gate {
         }
     }
 
-    /// Judges a datagram of the second port: it is believed from where it was signalled to come from, and from the host that the others come
-    /// from.
+    /// Judges a datagram of the second port. It is accepted from the signalled RTCP address and from the host that the other
+    /// datagrams come from.
     ///
     /// # Errors
-    /// It does not belong. It is counted.
+    /// The datagram does not belong to the party. It is counted.
     pub fn judge_rtcp(&mut self, at_ns: u64, from: SocketAddr) -> Result<(), Refusal> {
         if !self.latch.config().allows(from) {
             return self.refuse(Refusal::NotAllowed);
@@ -93,15 +93,16 @@ impl Gate {
         Err(refusal)
     }
 
-    /// Where to send: where the party sends from, or, until it does, where it was signalled to be. Nothing is sent to an address that nothing
-    /// came from and that was not signalled.
+    /// Destination: the address that the party sends from or, until it does, the signalled one. An address that was neither
+    /// signalled nor used by the party gets nothing.
     #[inline]
     #[must_use]
     pub fn to(&self) -> Option<SocketAddr> {
         self.latch.to()
     }
 
-    /// Where to send RTCP: where it comes from, or was signalled to be, or to the port after [`to`](Self::to) (RFC 3550, section 11).
+    /// RTCP destination: the source address of received RTCP, or the signalled one, or the port after [`to`](Self::to) (RFC 3550,
+    /// section 11).
     #[must_use]
     pub fn rtcp_to(&self) -> Option<SocketAddr> {
         let to = self.latch.to()?;
@@ -115,18 +116,18 @@ impl Gate {
         }
     }
 
-    /// Takes a new description of the party. An address that it does not replace stays the party's.
+    /// Applies a new description of the party. An address that the description does not replace stays the party's.
     pub fn relearn(&mut self, now_ns: u64, config: AdmissionConfig) {
         self.latch.relearn(now_ns, config);
         self.rtcp_from = None;
     }
 
-    /// Says whether later datagrams have passed SRTP's authentication.
+    /// Sets whether later datagrams have passed SRTP's authentication.
     pub fn set_authenticated(&mut self, is_authenticated: bool) {
         self.latch.set_authenticated(is_authenticated);
     }
 
-    /// Datagrams that did not belong.
+    /// Counts of refused datagrams.
     #[must_use]
     pub fn refused(&self) -> Refusals {
         self.refused
@@ -142,7 +143,7 @@ impl Gate {
         }
     }
 
-    /// Continues where another process stopped.
+    /// Continues another process's state.
     pub fn restore(&mut self, now_ns: u64, state: GateState) {
         self.latch.restore(now_ns, state.address, state.is_fixed);
         self.rtcp_from = state.rtcp_from.map(|address| Heard {
@@ -172,7 +173,7 @@ mod tests {
         Gate::new(0, config)
     }
 
-    /// How many datagrams of an address, 20 ms apart, are refused before one is accepted; `None`: all.
+    /// Number of datagrams of an address, 20 ms apart, that are refused before one is accepted; `None`: all.
     fn refused_first(gate: &mut Gate, now_ns: u64, from: SocketAddr) -> Option<usize> {
         (0..300).position(|number| gate.judge(now_ns + number * 20 * MS, from).is_ok())
     }
@@ -222,13 +223,13 @@ mod tests {
     }
 
     #[test]
-    fn reports_go_where_they_come_from_if_that_is_the_party() {
+    fn reports_go_to_their_source_if_it_is_the_party() {
         let mut gate = gate(Some(address(1, 10)), Learn::FOLLOW);
         assert_eq!(gate.rtcp_to(), Some(address(1, 11)));
         assert_eq!(gate.judge_rtcp(0, address(2, 9)), Err(Refusal::Stranger));
         assert_eq!(gate.judge_rtcp(0, address(1, 9)), Ok(()));
         assert_eq!(gate.rtcp_to(), Some(address(1, 9)));
-        // Another port of the host is heard, but followed only after a silence.
+        // Another port of the host is accepted, but becomes the destination only after a silence.
         assert_eq!(gate.judge_rtcp(MS, address(1, 13)), Ok(()));
         assert_eq!(gate.rtcp_to(), Some(address(1, 9)));
         assert!(gate.judge_rtcp(16_000 * MS, address(1, 13)).is_ok());

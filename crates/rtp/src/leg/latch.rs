@@ -1,14 +1,15 @@
-//! Which address a party sends from. One decision for media that is understood ([`Leg`](super::Leg)) and for media that is only
-//! forwarded ([`Gate`](super::Gate)).
+//! Learns the address that a party sends from. One decision serves media that is parsed ([`Leg`](super::Leg)) and media that is
+//! only forwarded ([`Gate`](super::Gate)).
 //!
-//! A sender takes the leg with this many packets in a row, once the party's present address has been silent for this long:
+//! A sender takes over the leg with this many consecutive packets, once the party's present address has been silent for this
+//! long:
 //!
 //! | sender | packets | silence | when |
 //! |---|---|---|---|
 //! | the signalled address | 2 | none | always |
 //! | the first other address | 2 or 5 | - | the signalled address has sent nothing; [`Method`] |
 //! | the address that a new offer or answer replaced | 50, or 5 if the IP address stays | - | as above |
-//! | another port of the signalled IP address, while the party is at another one | 5 | none | always |
+//! | another port of the signalled IP address, while the party uses another IP address | 5 | none | always |
 //! | another port of the same IP address | 5 | 0.5 s | until [`Learn::Once`] is fixed |
 //! | another IP address, packets authenticated by SRTP | 2 | 0.5 s | until [`Learn::Once`] is fixed |
 //! | another IP address of a better rank | 5 | none | [`Method::Heuristic`], for 3 s |
@@ -19,6 +20,7 @@
 //! sender's count. Packets that arrived before the last offer or answer count only if they come from the signalled address.
 
 use std::net::SocketAddr;
+use threadbare_base::NS_PER_MS;
 
 use super::rules::{AdmissionConfig, Learn, Method, Once, Refusal};
 use crate::id::{SeqNum, Ssrc};
@@ -30,15 +32,15 @@ use crate::session::{ADDRESS_PACKETS, ADDRESS_SILENCE_NS};
 pub(super) struct Latch {
     party: Option<Heard>,
     config: AdmissionConfig,
-    /// Packets that reach this have passed SRTP's authentication.
+    /// Packets that reach the latch have passed SRTP's authentication.
     is_authenticated: bool,
-    /// When the address was signalled last.
+    /// Time of the last signalling of the address.
     since_ns: u64,
-    /// When the party was first heard after that; [`NEVER_NS`]: not yet.
+    /// Time of the party's first packet after that; [`NEVER_NS`]: not yet.
     settled_ns: u64,
-    /// RTCP came from the signalled address: the party is not behind a NAT.
+    /// Whether RTCP came from the signalled address, so that the party is not behind a NAT.
     is_signalled_heard: bool,
-    /// Allocated for the first packet from another address than the party's.
+    /// Allocated for the first packet from another address.
     contest: Option<Box<Contest>>,
 }
 
@@ -51,7 +53,7 @@ struct Contest {
     left: Option<SocketAddr>,
 }
 
-/// An address, and when it was heard last.
+/// An address, with the time of its last packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Heard {
     pub(super) address: SocketAddr,
@@ -75,11 +77,11 @@ pub(super) type Mark = (Ssrc, SeqNum);
 pub(super) enum Standing {
     /// Addresses do not count ([`Learn::Anyone`]).
     Uncounted,
-    /// The party sends from there now. `before`: the mark of that address's packet before this one.
+    /// The party sends from this address now. `before`: the mark of that address's previous packet.
     Moved { before: Option<Mark> },
-    /// More packets have to follow. `may_hold`: this one may be worth keeping until then.
+    /// More packets must follow before this address is accepted. `may_hold`: this packet may be worth keeping until then.
     Candidate { may_hold: bool },
-    /// It does not belong.
+    /// The packet does not belong to the party.
     Refused(Refusal),
 }
 
@@ -112,8 +114,8 @@ impl Latch {
         &self.config
     }
 
-    /// Where to send: to the party's address, or, until it is heard, to the signalled one. `None`: the party is held by an address
-    /// that is none (RFC 3264, section 8.4), or nothing is known.
+    /// Destination: the party's address or, until its first packet, the signalled one. `None` if nothing is known, or if the
+    /// signalled address holds the party (RFC 3264, section 8.4).
     #[inline]
     pub(super) fn to(&self) -> Option<SocketAddr> {
         if self.config.peer.is_some_and(is_none) {
@@ -128,7 +130,7 @@ impl Latch {
         }
     }
 
-    /// Whether the packets of this address are the party's. Notes that it was heard.
+    /// Whether packets of this address are the party's. Notes the time.
     #[inline]
     pub(super) fn hears(&mut self, at_ns: u64, from: SocketAddr) -> bool {
         match &mut self.party {
@@ -170,7 +172,8 @@ impl Latch {
         Standing::Moved { before }
     }
 
-    /// Counts a packet of a candidate: how many came in a row, and the mark of the one before. `any_row`: all count, in a row or not.
+    /// Counts a packet of a candidate: returns the number of consecutive packets and the mark of the previous one. With
+    /// `any_row`, all packets count, also if they are not consecutive.
     pub(super) fn count(
         &mut self,
         at_ns: u64,
@@ -191,7 +194,7 @@ impl Latch {
         (candidate.packets, before)
     }
 
-    /// Whether a packet that does not count continues a candidate's packets. It then has its place among them.
+    /// Whether a packet that does not count is between a candidate's packets. It then keeps its place among them.
     pub(super) fn keeps_place(&mut self, from: SocketAddr, mark: Mark) -> bool {
         let Some(contest) = &mut self.contest else {
             return false;
@@ -215,7 +218,7 @@ impl Latch {
             })
         };
         if self.config.peer == Some(from) {
-            // Opaque datagrams may be few: a T.38 session begins with one.
+            // Opaque datagrams may be few: a T.38 session starts with one.
             let is_free = self.party.is_none() && !is_rtp;
             return rule(if is_free { 1 } else { SIGNALLED_PACKETS }, 0);
         }
@@ -265,7 +268,7 @@ impl Latch {
         }
     }
 
-    /// How many packets an address needs while the leg is free; `None`: the party is where it was signalled to be.
+    /// Number of packets that an address needs while the leg is free; `None`: the party sends from its signalled address.
     fn first_packets(&self, from: SocketAddr) -> Option<u32> {
         let Some(peer) = self.config.peer else {
             return Some(u32::from(MIN_SEQUENTIAL));
@@ -285,7 +288,7 @@ impl Latch {
         })
     }
 
-    /// How much an address has in common with the signalled one: 0 for all of it, 3 for nothing.
+    /// Difference of an address from the signalled one: 0 for none, 3 for a completely different one.
     fn rank(&self, address: SocketAddr) -> u8 {
         let Some(peer) = self.config.peer else {
             return 3;
@@ -298,12 +301,12 @@ impl Latch {
         }
     }
 
-    /// Whether the party was first heard less than `ns` ago.
+    /// Whether the party's first packet came less than `ns` ago.
     fn is_within(&self, at_ns: u64, ns: u64) -> bool {
         self.settled_ns != LONG_AGO_NS && at_ns < self.settled_ns.saturating_add(ns)
     }
 
-    /// The party sends from there now.
+    /// Makes this address the party's.
     pub(super) fn settle(&mut self, at_ns: u64, from: SocketAddr) {
         self.party = Some(Heard {
             address: from,
@@ -334,8 +337,8 @@ impl Latch {
             .map_or(u64::MAX, |party| at_ns.saturating_sub(party.at_ns))
     }
 
-    /// Whether RTCP from this address may be the party's: from the host that RTP comes from or was signalled to come from, and from
-    /// where RTCP was signalled itself. With mux, only from the address of RTP.
+    /// Whether RTCP from this address may be the party's. It may come from the host that RTP comes from or was signalled for, and
+    /// from the signalled RTCP address. With mux, only from the RTP address.
     pub(super) fn judge_rtcp(&self, from: SocketAddr, mux: bool) -> Result<(), Refusal> {
         if self.config.learn == Learn::Anyone {
             return Ok(());
@@ -354,14 +357,15 @@ impl Latch {
         }
     }
 
-    /// RTCP came from an address that [`judge_rtcp`](Self::judge_rtcp) accepts. A party that only listens is heard by this alone.
+    /// Notes RTCP from an address that [`judge_rtcp`](Self::judge_rtcp) accepts. For a party that only listens, this is the only
+    /// sign of life.
     #[inline]
     pub(super) fn note_rtcp(&mut self, at_ns: u64, from: SocketAddr) {
         let is_signalled = self.config.peer.is_some_and(|peer| peer.ip() == from.ip());
         self.is_signalled_heard |= is_signalled && at_ns >= self.since_ns;
     }
 
-    /// Another description is in force. An address that it still names, or does not replace, stays the party's.
+    /// Applies another description. An address that it still names, or does not replace, stays the party's.
     pub(super) fn relearn(&mut self, now_ns: u64, config: AdmissionConfig) {
         let old = std::mem::replace(&mut self.config, config);
         self.since_ns = since(now_ns, &self.config);
@@ -387,7 +391,7 @@ impl Latch {
         self.is_authenticated = is_authenticated;
     }
 
-    /// Whether the time for learning addresses is over.
+    /// Whether the time for learning addresses has passed.
     pub(super) fn is_fixed(&self, now_ns: u64) -> bool {
         let window_ns = match self.config.learn {
             Learn::Once(once) => once.fixed_ms.map_or(LEARNING_NS, ns),
@@ -419,12 +423,13 @@ impl Contest {
         })
     }
 
-    /// Nothing is left to remember.
+    /// Whether no state is left to remember.
     fn is_over(&self) -> bool {
         self.signalled.packets == 0 && self.others.is_empty() && self.left.is_none()
     }
 
-    /// The place of an address. A full table gives up the candidate with the fewest packets, of these the oldest.
+    /// Finds or creates the entry of an address. A full table drops the candidate with the fewest packets, among equals the
+    /// oldest.
     fn candidate(&mut self, is_signalled: bool, from: SocketAddr) -> &mut Candidate {
         if is_signalled {
             self.signalled.address = from;
@@ -474,7 +479,7 @@ pub(super) fn is_none(address: SocketAddr) -> bool {
     address.ip().is_unspecified() || address.port() == 0
 }
 
-/// Where nothing was signalled, the socket's first packets are as good as any.
+/// Without signalling, the socket's first packets are as good as any.
 fn since(now_ns: u64, config: &AdmissionConfig) -> u64 {
     match config.learn {
         Learn::Once(_) if config.peer.is_some() => now_ns,
@@ -488,19 +493,19 @@ fn ns(ms: u32) -> u64 {
 
 /// Later than any other time.
 const NEVER_NS: u64 = u64::MAX;
-/// Before this process.
+/// A time before this process started.
 const LONG_AGO_NS: u64 = 0;
-const NS_PER_MS: u64 = 1_000_000;
-/// RFC 3550, appendix A.1: two packets are enough where the sender is expected.
+/// RFC 3550, appendix A.1: two packets are enough from the expected sender.
 const SIGNALLED_PACKETS: u32 = MIN_SEQUENTIAL as u32;
 /// The replaced party may send for seconds after an offer or answer. A party behind a NAT that still sends from the same address
 /// is learned again after a second.
 const LEFT_PACKETS: u32 = 50;
-/// How long `delayed` and `heuristic` look for a better address: as long as rtpengine does.
+/// Time for which `delayed` and `heuristic` look for a better address: the same as in rtpengine.
 const LEARNING_NS: u64 = 3_000_000_000;
-/// Addresses counted at a time. A stranger with more addresses gains nothing: one address with five packets is learned, too.
+/// Maximum number of addresses counted. A stranger with more addresses gains nothing: one address with five packets is learned,
+/// too.
 const CANDIDATES_MAX: usize = 8;
-/// As far as packets overtake each other.
+/// Distance within which packets overtake each other.
 const NEAR_PACKETS: i32 = 4;
-/// A candidate's packets are kept once the party may have stopped: longer than jitter makes it seem so.
+/// A candidate's packets are queued once the party may have stopped: longer than jitter could suggest.
 const HOLD_SILENCE_NS: u64 = 100_000_000;

@@ -7,11 +7,11 @@
 //!  packetize ─────────────────────────────────→ reports ── poll_rtcp ─→ datagram
 //! ```
 //!
-//! | fact | its one owner |
+//! | data | owner |
 //! |---|---|
 //! | current source, the peer's address | [`admission`] |
-//! | sequence numbers' validity, loss, jitter of the reports; our SSRC; sent packets | [`Session`](crate::session::Session) |
-//! | order, deadlines, the time line | [`JitterBuffer`](crate::jitter::JitterBuffer) |
+//! | validity of sequence numbers; loss and jitter in reports; our SSRC; sent packets | [`Session`](crate::session::Session) |
+//! | order, deadlines, time line | [`JitterBuffer`](crate::jitter::JitterBuffer) |
 //! | meaning and clock rate of payload types | [`PayloadMap`] |
 
 mod admission;
@@ -19,7 +19,6 @@ mod config;
 mod control;
 mod gate;
 mod latch;
-mod payloads;
 mod receive;
 mod rules;
 #[cfg(test)]
@@ -41,15 +40,17 @@ pub use admission::Beginning;
 pub use config::{Destination, LegConfig, LegError};
 pub use control::Receiving;
 pub use gate::{Gate, GateState};
-pub use payloads::{Carries, OpaqueCodec, Payload, PayloadMap, PayloadMapError};
 pub use receive::{Due, DuePacket, Fields};
 pub use rules::{AdmissionConfig, Learn, Method, Network, NetworkError, Once, Refusal, Refusals};
 pub use send::{HEADER_BYTES, Stamp};
 pub use state::{LegState, Outage, SKIPPED_PACKETS_MAX, SentState};
 pub use store::{Keep, Store};
+pub use threadbare_rtp_types::payload_map::{
+    Carries, OpaqueCodec, Payload, PayloadMap, PayloadMapError,
+};
 
 use admission::Admission;
-use receive::{BESIDE_MAX, Beside, Held, WAITING_MAX, Waiting};
+use receive::{BESIDE_MAX, Beside, QueuedPacket, WAITING_MAX, Waiting};
 use watch::Watch;
 
 use crate::id::{PayloadType, RtpTime, SeqNum, Ssrc};
@@ -58,66 +59,66 @@ use crate::packet::Channel;
 use crate::quality::Quality;
 use crate::session::{self, ClockRates, Event, Extended, RTCP_ADDRESS_SILENCE_NS, Session};
 
-/// What became of a datagram.
+/// The outcome of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Media: it is in the jitter buffer.
+    /// Media, now in the jitter buffer.
     Media,
-    /// Media, kept until a second packet confirms its source.
+    /// Media, queued until a second packet confirms its source.
     Held,
     /// RTCP, handled.
     Rtcp,
-    /// RTCP that is malformed. Counted in the session's statistics.
+    /// Malformed RTCP. Counted in the session's statistics.
     MalformedRtcp,
-    /// It does not belong.
+    /// The datagram does not belong to the leg.
     Refused(Refusal),
 }
 
-/// The next of what a leg received, in order. Borrowed from the leg until its next call.
+/// The next media of a leg, in order. Borrowed from the leg until its next call.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Media<'a> {
     /// A packet.
     Packet(MediaPacket<'a>),
     /// Packets that missed their deadline.
     Lost {
-        /// How many.
+        /// Number of packets.
         packets: u32,
-        /// The timestamp of the first.
+        /// Timestamp of the first packet.
         time: RtpTime,
-        /// When the first would have been played.
+        /// Play time of the first packet.
         play_ns: u64,
-        /// Of all of them.
+        /// Total duration.
         duration_ns: u64,
-        /// The packet behind them was given out as it came: see [`Delivery`].
+        /// The packet after them was already forwarded directly: see [`Delivery`].
         is_sent: bool,
-        /// The payload of the packet behind them, which may carry a copy of the last one (Opus); empty if it is no audio.
+        /// The payload of the packet after them, which may carry a copy of the last one (Opus); empty if it is not audio.
         next: &'a [u8],
     },
-    /// The numbers and timestamps that follow have nothing to do with those before; play times continue.
+    /// The next numbers and timestamps are unrelated to those before; play times continue.
     Restart,
 }
 
 /// A packet in order.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MediaPacket<'a> {
-    /// What it carries; `None`: a payload type that was not agreed on. It takes its place in the order, so that it is not
+    /// The agreed payload type; `None`: it was not agreed on. The packet still takes its place in the order, so that it is not
     /// mistaken for a loss.
     pub payload: Option<&'a Payload>,
     /// The payload.
     pub bytes: &'a [u8],
-    /// The whole packet, as it came.
+    /// The whole packet as received.
     pub whole: &'a [u8],
     /// Its timestamp on the audio's time line.
     pub time: RtpTime,
-    /// Its own timestamp: a key press has one for its whole length.
+    /// The packet's own timestamp: a DTMF digit has one for its whole length.
     pub own_time: RtpTime,
     /// The marker bit.
     pub marker: bool,
     /// Its send time on the local clock, as [`Output::Packet`] has it.
     pub play_ns: u64,
-    /// After a loss, a drop or a restart.
+    /// The packet follows a loss, a drop or a restart.
     pub discont: bool,
-    /// Which way it has come.
+    /// Way in which the packet passed the leg.
     pub delivery: Delivery,
 }
 
@@ -127,16 +128,16 @@ pub enum Delivery {
     /// Through the jitter buffer, in order.
     #[default]
     Ordered,
-    /// As it came, with this number: perhaps out of order. It comes once more as [`Sent`](Delivery::Sent).
+    /// On arrival, with this number, perhaps out of order. It follows again as [`Sent`](Delivery::Sent).
     Direct(SeqNum),
-    /// Through the jitter buffer, for listeners: it was given out as it came before.
+    /// Through the jitter buffer, for listeners; it was already forwarded directly.
     Sent,
     /// Outside the source's numbers, under another SSRC.
     Beside,
 }
 
 impl MediaPacket<'_> {
-    /// Bytes of padding behind the payload.
+    /// Bytes of padding after the payload.
     pub(crate) fn padding(&self) -> usize {
         let has_padding = self
             .whole
@@ -147,19 +148,19 @@ impl MediaPacket<'_> {
     }
 }
 
-/// What the owner of a leg should know.
+/// An event for the owner of a leg.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LegEvent {
-    /// A source sends from here now.
+    /// A source sends from this address now.
     Source {
         /// Its address.
         address: SocketAddr,
         /// Its SSRC.
         ssrc: Ssrc,
-        /// How it came to be the current one.
+        /// Way in which it became the current one.
         beginning: Beginning,
     },
-    /// Of the RTCP session.
+    /// An event of the RTCP session.
     Report(Event),
 }
 
@@ -168,37 +169,40 @@ pub enum LegEvent {
 pub struct LegStats {
     /// RTP packets of the peer.
     pub packets: u64,
-    /// Their bytes, headers included.
+    /// Bytes of these packets, headers included.
     pub bytes: u64,
-    /// When the last one arrived, ns.
+    /// Arrival time of the last one, ns.
     pub heard_ns: Option<u64>,
-    /// Datagrams that did not belong.
+    /// Refused datagrams.
     pub refused: Refusals,
-    /// Packets for which the leg had no room.
+    /// Packets that the leg had no memory for.
     pub no_room: u64,
     /// Packets not sent because no destination is known.
     pub no_destination: u64,
-    /// The jitter buffer.
+    /// Counters of the jitter buffer.
     pub jitter: jitter::Stats,
     /// The session.
     pub session: session::SessionStats,
-    /// Where RTP is sent.
+    /// Destination of RTP.
     pub rtp_to: Option<SocketAddr>,
     /// The current source.
     pub source: Option<(SocketAddr, Ssrc)>,
-    /// How the peer was heard, sampled with each report; `None`: not recorded.
+    /// Quality of the peer's audio as received here, sampled with each report; `None`: not recorded.
     pub quality: Option<Quality>,
-    /// What the peer says of how we are heard, if it sends extended reports.
+    /// Quality of the peer's audio at the other party of a call: `quality` plus the losses, jitter and round trip that this party
+    /// reports.
+    pub end_to_end: Option<Quality>,
+    /// The peer's extended reports on our audio, if it sends them.
     pub extended: Option<Extended>,
 }
 
-/// See the module. `K` keeps the packets that are held; by default the leg itself does.
+/// See the module. `K` stores the queued packets; by default the leg itself does.
 ///
-/// **Contract.** After each `handle_*`: drain [`poll_media`](Leg::poll_media), [`poll_rtcp`](Leg::poll_rtcp), [`poll_event`](Leg::poll_event),
-/// and poll again at [`next_timeout`](Leg::next_timeout) if nothing has come before. Times are ns on one monotonic clock. Nothing is
-/// allocated per packet once as many packets as ever were held at a time.
+/// **Contract.** After each `handle_*`, drain [`poll_media`](Leg::poll_media), [`poll_rtcp`](Leg::poll_rtcp) and
+/// [`poll_event`](Leg::poll_event). Poll again at [`next_timeout`](Leg::next_timeout) if nothing has arrived before. Times are ns
+/// on one monotonic clock. Packets cause no allocation unless more of them are queued than ever before.
 ///
-/// Laid out by hand: the fields of each packet come first, as far as the beginning of the session.
+/// The layout is fixed: fields used for each packet come first, up to the start of the session.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Leg<K: Keep = Store> {
@@ -207,36 +211,36 @@ pub struct Leg<K: Keep = Store> {
     takes: Arc<PayloadMap>,
     packets: u64,
     bytes: u64,
-    /// Of the audio received last.
+    /// Clock rate of the audio received last.
     clock_rate_hz: u32,
     audio_time: RtpTime,
     seq: SeqNum,
     payload_type: PayloadType,
     mux: bool,
-    /// No RTCP is sent.
+    /// Whether RTCP is off.
     is_silent: bool,
-    /// No RTP is sent.
+    /// Whether RTP is off.
     is_held: bool,
     has_moved: bool,
-    /// Given out last; its place is free with the next call.
-    given: Option<K::Kept>,
-    /// Of possible next sources.
-    waiting: Vec<Waiting<K::Kept>>,
+    /// The packet returned last; the next call frees its place.
+    given: Option<K::Handle>,
+    /// Packets of possible next sources.
+    waiting: Vec<Waiting<K::Handle>>,
     /// Packets that bypass the jitter buffer.
     #[allow(
         clippy::box_collection,
         reason = "few legs ever have some, and a leg is small"
     )]
-    beside: Option<Box<VecDeque<Beside<K::Kept>>>>,
-    /// They are given out by [`poll_media`](Leg::poll_media).
+    beside: Option<Box<VecDeque<Beside<K::Handle>>>>,
+    /// [`poll_media`](Leg::poll_media) returns them.
     takes_beside: bool,
     /// See [`set_direct_types`](Leg::set_direct_types).
     direct_types: u128,
-    /// Packets are given out as they come.
+    /// Packets are forwarded directly.
     is_direct: bool,
-    /// Held packets come out before direct ones.
+    /// Queued packets leave before direct ones.
     is_draining: bool,
-    jitter: JitterBuffer<Held<K::Kept>>,
+    jitter: JitterBuffer<QueuedPacket<K::Handle>>,
     store: K,
     destination: Destination,
     session: Session,
@@ -245,12 +249,12 @@ pub struct Leg<K: Keep = Store> {
     no_room: u64,
     no_destination: u64,
     refused: Refusals,
-    /// If quality is recorded.
+    /// Set if quality is recorded.
     watch: Option<Box<Watch>>,
 }
 
 impl Leg {
-    /// A leg that joins its session at `now_ns`.
+    /// Creates a leg that joins its session at `now_ns`.
     ///
     /// # Errors
     /// A setting is out of range.
@@ -261,7 +265,7 @@ impl Leg {
         Ok(leg)
     }
 
-    /// Takes a datagram that arrived at `at_ns`. With mux, RTCP comes on the RTP port, too.
+    /// Handles a datagram that arrived at `at_ns`. With mux, RTCP arrives on the RTP port, too.
     #[inline]
     pub fn handle_datagram(
         &mut self,
@@ -279,7 +283,7 @@ impl Leg {
         }
     }
 
-    /// Heap bytes, besides the leg itself.
+    /// Bytes on the heap, in addition to the leg itself.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         self.store.memory_bytes()
@@ -287,13 +291,13 @@ impl Leg {
                 .session
                 .memory_bytes()
                 .saturating_sub(size_of::<Session>())
-            + self.waiting.capacity() * size_of::<Waiting<<Store as Keep>::Kept>>()
+            + self.waiting.capacity() * size_of::<Waiting<<Store as Keep>::Handle>>()
             + self.beside.as_ref().map_or(0, |beside| {
-                beside.capacity() * size_of::<Beside<<Store as Keep>::Kept>>()
+                beside.capacity() * size_of::<Beside<<Store as Keep>::Handle>>()
             })
     }
 
-    /// Whether each place in the store belongs to a packet that is held.
+    /// Whether each place in the store belongs to a queued packet.
     pub(crate) fn is_consistent(&self) -> bool {
         let ordered = self.jitter.held_packets() as usize;
         let beside = self.beside.as_ref().map_or(0, |beside| beside.len());
@@ -301,7 +305,7 @@ impl Leg {
         self.store.held() == ordered + aside + usize::from(self.given.is_some())
     }
 
-    /// Memory that the next packet touches, for prefetching. Not to be dereferenced.
+    /// Addresses of memory that the next packet touches, for prefetching. Not to be dereferenced.
     #[must_use]
     pub fn next_addresses(&self) -> [usize; 3] {
         let [leave, enter] = self.jitter.next_places();
@@ -310,10 +314,10 @@ impl Leg {
 }
 
 impl<K: Keep> Leg<K> {
-    /// Of a leg, from its beginning on: what a packet touches, for prefetching.
+    /// Bytes from the start of a leg that a packet touches, for prefetching.
     pub const HOT_BYTES: usize = std::mem::offset_of!(Leg<K>, session) + Session::HOT_BYTES;
 
-    /// A leg that joins its session at `now_ns`; `keeper` keeps what it holds.
+    /// Creates a leg that joins its session at `now_ns`; `keeper` stores its packets.
     ///
     /// # Errors
     /// A setting is out of range.
@@ -329,7 +333,7 @@ impl<K: Keep> Leg<K> {
         reports.clock_rates = ClockRates::new(audio.clock_rate_hz, &[]);
         reports.ntp_at_zero = config.ntp_at_zero;
         reports.profile = config.profile;
-        // The peer and those it replaces; strangers do not get this far.
+        // The peer and those it replaces; packets of strangers are refused before this.
         reports.sources_max = SOURCES_MAX;
         Ok(Leg {
             admission: Admission::new(now_ns, config.admission),
@@ -365,7 +369,7 @@ impl<K: Keep> Leg<K> {
         })
     }
 
-    /// Takes a datagram of the RTCP port that arrived at `at_ns`.
+    /// Handles a datagram of the RTCP port that arrived at `at_ns`.
     pub fn handle_rtcp(&mut self, at_ns: u64, from: SocketAddr, bytes: &[u8]) -> Verdict {
         self.release();
         if !self.is_reported_to(from)
@@ -389,7 +393,7 @@ impl<K: Keep> Leg<K> {
         Verdict::Rtcp
     }
 
-    /// Whether RTCP from here may be of those we send to.
+    /// Whether RTCP from this address may be from a receiver of our packets.
     fn is_reported_to(&self, from: SocketAddr) -> bool {
         match self.destination {
             Destination::Fixed { rtp, .. } if self.mux => rtp == from,
@@ -403,7 +407,7 @@ impl<K: Keep> Leg<K> {
         source.is_some_and(|(address, _)| address.ip() == from.ip())
     }
 
-    /// A datagram of the RTP port is neither RTP nor, with mux, RTCP.
+    /// Refuses a datagram of the RTP port that is neither RTP nor, with mux, RTCP.
     #[cold]
     pub fn refuse_malformed(&mut self) -> Verdict {
         self.refuse(Refusal::Malformed)
@@ -427,32 +431,32 @@ impl<K: Keep> Leg<K> {
         self.session.send_bye(now_ns, reason);
     }
 
-    /// When to poll next if nothing comes before. 0: now.
+    /// Time of the next poll if nothing arrives before; 0: now.
     #[must_use]
     pub fn next_timeout(&self) -> Option<u64> {
         let rtcp_ns = self.session.next_timeout();
         rtcp_ns.into_iter().chain(self.next_media()).min()
     }
 
-    /// When the next report is due.
+    /// Time of the next report.
     #[must_use]
     pub fn next_report(&self) -> Option<u64> {
         self.session.next_timeout()
     }
 
-    /// When media is due if no packet comes before.
+    /// Time of the next media if no packet arrives before.
     #[must_use]
     pub fn next_media(&self) -> Option<u64> {
         let jitter_ns = self.jitter.next_timeout();
         jitter_ns.into_iter().chain(self.next_beside()).min()
     }
 
-    /// Says whether later datagrams have passed SRTP's authentication.
+    /// Sets whether later datagrams have passed SRTP's authentication.
     pub fn set_authenticated(&mut self, is_authenticated: bool) {
         self.admission.set_authenticated(is_authenticated);
     }
 
-    /// Takes a new description of the peer. An address that it does not replace stays the peer's.
+    /// Applies a new description of the peer. An address that the description does not replace stays the peer's.
     pub fn relearn(&mut self, now_ns: u64, admission: AdmissionConfig, destination: Destination) {
         self.admission.relearn(now_ns, admission);
         self.destination = destination;
@@ -460,12 +464,12 @@ impl<K: Keep> Leg<K> {
         self.drop_waiting();
     }
 
-    /// Sends elsewhere from now on.
+    /// Changes the destination.
     pub fn set_destination(&mut self, destination: Destination) {
         self.destination = destination;
     }
 
-    /// Everything held is due now, in order: the stream ends.
+    /// Ends the stream: everything queued is due now, in order.
     pub fn release_all(&mut self) {
         self.jitter.release_all();
         let beside = self.beside.iter_mut().flat_map(|beside| beside.iter_mut());
@@ -478,7 +482,7 @@ impl<K: Keep> Leg<K> {
         self.admission.current()
     }
 
-    /// The peer sends and takes other payload types from now on. What is held keeps the meaning of its number.
+    /// Changes the payload types that the peer sends and accepts. Queued packets keep the meaning of their numbers.
     pub fn set_payloads(&mut self, sends: Arc<PayloadMap>, takes: Arc<PayloadMap>) {
         self.payloads = PayloadMap::received(sends, self.mux);
         self.takes = takes;
@@ -486,20 +490,21 @@ impl<K: Keep> Leg<K> {
         self.payload_type = NO_TYPE;
     }
 
-    /// The audio that came last, or of which so far nothing but keys or noise came. `None`: nobody is heard, or what is sent was signalled anew meanwhile.
+    /// Payload type of the latest audio, or of the audio to expect if only digits or noise arrived so far. `None` if no source is
+    /// sending, or if the payload types were signalled again since then.
     #[must_use]
     pub fn heard_payload(&self) -> Option<Payload> {
         self.source()?;
         self.payloads.get(self.payload_type).copied()
     }
 
-    /// What the peer sends.
+    /// Payload types that the peer sends.
     #[must_use]
     pub fn payloads(&self) -> &Arc<PayloadMap> {
         &self.payloads
     }
 
-    /// What the peer takes.
+    /// Payload types that the peer accepts.
     #[must_use]
     pub fn takes(&self) -> &Arc<PayloadMap> {
         &self.takes
@@ -511,7 +516,7 @@ impl<K: Keep> Leg<K> {
         self.session.ssrc()
     }
 
-    /// Whether RTP and RTCP have one port (RFC 5761).
+    /// Whether RTP and RTCP share one port (RFC 5761).
     #[inline]
     #[must_use]
     pub fn is_mux(&self) -> bool {
@@ -539,17 +544,18 @@ impl<K: Keep> Leg<K> {
             rtp_to: self.rtp_to(),
             source: self.admission.current(),
             quality: self.watch.as_ref().map(|watch| watch.quality),
+            end_to_end: self.watch.as_ref().map(|watch| watch.end_to_end),
             extended: self.session.extended(),
         }
     }
 
-    /// When the last packet of the current source came, ns. A source that another process knew has to be heard here first.
+    /// Arrival time of the current source's last packet, ns. A source known from another process must first send a packet here.
     #[must_use]
     pub fn heard_ns(&self) -> Option<u64> {
         self.admission.heard_ns().filter(|_| self.packets > 0)
     }
 
-    /// The reports' view of the sources, the current one first.
+    /// The session's statistics of the sources, the current one first.
     pub fn sources(&self) -> impl Iterator<Item = session::SourceStats<'_>> {
         self.session.sources()
     }
@@ -557,9 +563,9 @@ impl<K: Keep> Leg<K> {
 
 /// RFC 3550, section 5.1: P.
 const PADDING_BIT: u8 = 0x20;
-/// No packet is of it.
+/// A type that no packet has.
 const NO_TYPE: PayloadType = PayloadType(u8::MAX);
 /// 20 ms of G.711 and a header; whole cache lines.
 const PACKET_BYTES_USUAL: usize = 192;
-/// Of the session's table.
+/// Maximum number of sources in the session's table.
 const SOURCES_MAX: usize = 4;

@@ -1,4 +1,4 @@
-//! From datagrams that belong to a leg to its media in order.
+//! Turns accepted datagrams into media in order.
 
 use std::net::SocketAddr;
 
@@ -13,16 +13,16 @@ use crate::packet::Packet;
 use crate::reception::Receipt;
 use crate::session::{self, RtpHeader};
 
-/// A held packet, as the jitter buffer knows it.
+/// A queued packet in the jitter buffer.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Held<P> {
+pub(super) struct QueuedPacket<P> {
     pub(super) packet: P,
-    /// Where its payload lies.
+    /// Offset of the payload.
     start: u16,
     end: u16,
     payload_type: PayloadType,
     own_time: RtpTime,
-    /// A copy was given out as it came.
+    /// A copy was forwarded directly.
     is_sent: bool,
 }
 
@@ -36,7 +36,8 @@ pub(super) struct Waiting<P> {
     packet: P,
 }
 
-/// A packet that bypasses the jitter buffer: an event or noise under another SSRC than the audio's, or a packet given out as it comes.
+/// A packet that bypasses the jitter buffer: an event or noise under another SSRC than the audio's, or a packet that is forwarded
+/// directly.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Beside<P> {
     due_ns: u64,
@@ -45,11 +46,11 @@ pub(super) struct Beside<P> {
 
 #[derive(Debug, Clone, Copy)]
 enum Bypass<P> {
-    /// The next packet begins other numbers and timestamps.
+    /// The next packet starts other numbers and timestamps.
     Restart,
     Packet {
         at_ns: u64,
-        /// On the audio's time line.
+        /// Time on the audio's time line.
         time: RtpTime,
         fields: Fields,
         packet: P,
@@ -57,19 +58,20 @@ enum Bypass<P> {
     },
 }
 
-/// What a leg needs of a packet, parsed once.
+/// Fields of a packet that a leg needs, parsed once.
 #[derive(Debug, Clone, Copy)]
 pub struct Fields {
     header: RtpHeader,
     marker: bool,
     len: u16,
-    /// Where the payload lies.
+    /// Offset of the payload.
     start: u16,
     end: u16,
 }
 
 impl Fields {
-    /// `None`: it is no RTP. RTCP of a port with mux does not belong here: see [`Channel::carried`](crate::packet::Channel::carried).
+    /// `None` if it is not RTP. RTCP of a port with mux does not belong here: see
+    /// [`Channel::carried`](crate::packet::Channel::carried).
     #[inline]
     #[must_use]
     pub fn of(bytes: &[u8]) -> Option<Fields> {
@@ -115,22 +117,22 @@ impl Fields {
     }
 }
 
-/// As [`Media`], with the packets as their keeper has them.
+/// [`Media`] with the packets as their keeper stores them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Due<P> {
     /// A packet.
     Packet(DuePacket<P>),
     /// Packets that missed their deadline.
     Lost {
-        /// The number of the first.
+        /// Number of the first packet.
         first: SeqNum,
-        /// How many.
+        /// Number of packets.
         packets: u32,
-        /// The timestamp of the first.
+        /// Timestamp of the first packet.
         time: RtpTime,
-        /// When the first would have been played.
+        /// Play time of the first packet.
         play_ns: u64,
-        /// Of all of them.
+        /// Total duration.
         duration_ns: u64,
     },
     /// See [`Media::Restart`].
@@ -149,14 +151,13 @@ pub struct DuePacket<P> {
     pub play_ns: u64,
     pub discont: bool,
     pub delivery: Delivery,
-    /// Where its payload lies.
+    /// Offset of the payload.
     start: u16,
     end: u16,
 }
 
 impl Leg {
-    /// The next media that is due at `now_ns`. `may_lose`: a loss that a datagram not yet handed in might prevent may be
-    /// declared.
+    /// The next media that is due at `now_ns`. `may_lose`: may declare a loss that an unread datagram might prevent.
     #[inline]
     pub fn poll_media(&mut self, now_ns: u64, may_lose: bool) -> Option<Media<'_>> {
         let due = self.poll_any(now_ns, may_lose)?;
@@ -184,16 +185,17 @@ impl Leg {
                 ..
             } => {
                 let next = self.jitter.peek().copied();
-                let is_sent = next.is_some_and(|held| held.is_sent);
-                let next = next.filter(|held| held.payload_type == self.payload_type);
+                let is_sent = next.is_some_and(|queued| queued.is_sent);
+                let next = next.filter(|queued| queued.payload_type == self.payload_type);
                 Media::Lost {
                     is_sent,
                     packets,
                     time,
                     play_ns,
                     duration_ns,
-                    next: next.map_or(&[], |held| {
-                        &self.store.get(held.packet)[usize::from(held.start)..usize::from(held.end)]
+                    next: next.map_or(&[], |queued| {
+                        &self.store.get(queued.packet)
+                            [usize::from(queued.start)..usize::from(queued.end)]
                     }),
                 }
             }
@@ -202,9 +204,9 @@ impl Leg {
     }
 
     #[inline]
-    fn poll_any(&mut self, now_ns: u64, may_lose: bool) -> Option<Due<<Store as Keep>::Kept>> {
+    fn poll_any(&mut self, now_ns: u64, may_lose: bool) -> Option<Due<<Store as Keep>::Handle>> {
         loop {
-            // Packets held so far precede those that are given out as they come.
+            // Packets queued so far come before those that are forwarded directly.
             if self.is_direct && self.is_draining {
                 if let Some(due) = self.poll_due(now_ns, may_lose) {
                     return Some(due);
@@ -215,15 +217,15 @@ impl Leg {
                 return Some(beside);
             }
             let due = self.poll_due(now_ns, may_lose)?;
-            let is_told = self.jitter.peek().is_some_and(|held| held.is_sent);
+            let is_told = self.jitter.peek().is_some_and(|queued| queued.is_sent);
             if !(matches!(due, Due::Restart) && is_told) {
                 return Some(due);
             }
         }
     }
 
-    /// Packets of these payload types are given out as they come from now on, others in order: a bit for each type. The jitter buffer gets
-    /// copies all the same, for the reports and for listeners.
+    /// Sets the payload types whose packets are forwarded directly from now on, a bit for each type; others leave in order. The
+    /// jitter buffer still gets copies, for the reports and for listeners.
     #[inline]
     pub(crate) fn set_direct_types(&mut self, types: u128) {
         self.direct_types = types;
@@ -231,7 +233,7 @@ impl Leg {
 }
 
 impl<K: Keep> Leg<K> {
-    /// Takes an RTP packet that arrived at `at_ns`.
+    /// Handles an RTP packet that arrived at `at_ns`.
     #[inline]
     pub fn handle_rtp(
         &mut self,
@@ -283,7 +285,7 @@ impl<K: Keep> Leg<K> {
         }
     }
 
-    /// A packet of another source than the current one.
+    /// Handles a packet of a source other than the current one.
     #[cold]
     fn handle_other(
         &mut self,
@@ -312,7 +314,7 @@ impl<K: Keep> Leg<K> {
         }
     }
 
-    /// Tells everyone of the current source.
+    /// Announces the current source to the session, the jitter buffer and the owner.
     fn begin(&mut self, at_ns: u64, from: SocketAddr, header: RtpHeader, beginning: Beginning) {
         let ssrc = header.ssrc;
         match beginning {
@@ -338,7 +340,7 @@ impl<K: Keep> Leg<K> {
         });
     }
 
-    /// Keeps a packet that may begin the next source, or continue the present one's numbers elsewhere.
+    /// Keeps a packet that may start the next source, or continue the present one's numbers from another address.
     #[cold]
     fn hold(
         &mut self,
@@ -368,7 +370,7 @@ impl<K: Keep> Leg<K> {
         Verdict::Held
     }
 
-    /// Hands the kept packets of this packet's sender to the jitter buffer, as far as their numbers lead up to it.
+    /// Moves the queued packets of this packet's sender to the jitter buffer, if their numbers lead up to it.
     #[cold]
     fn take_waiting(&mut self, now_ns: u64, from: SocketAddr, next: &RtpHeader) {
         let from = self.waiting_from(from);
@@ -390,7 +392,7 @@ impl<K: Keep> Leg<K> {
             } = waiting;
             self.packets += 1;
             self.bytes += u64::from(fields.len);
-            // After a restart in the same source, the session has judged it already.
+            // After a restart within the same source, the session has judged it already.
             if self.session.current_reception().arrived_ns() < at_ns
                 || !self.session.current_reception().is_valid()
             {
@@ -400,13 +402,13 @@ impl<K: Keep> Leg<K> {
         }
     }
 
-    /// Drops the kept packets of all senders.
+    /// Drops the queued packets of all senders.
     #[cold]
     pub(super) fn drop_waiting(&mut self) {
         self.drop_waiting_of(|_| true);
     }
 
-    /// The current source continues: drops kept packets from its address, and old ones.
+    /// Drops queued packets from the current source's address, and old ones, because it continues.
     #[cold]
     fn drop_stale(&mut self, at_ns: u64, from: SocketAddr) {
         let from = self.waiting_from(from);
@@ -415,12 +417,12 @@ impl<K: Keep> Leg<K> {
         });
     }
 
-    /// The sender's address as far as it counts.
+    /// The sender's address, if addresses count.
     fn waiting_from(&self, from: SocketAddr) -> Option<SocketAddr> {
         Some(from).filter(|_| self.admission.config().learn != Learn::Anyone)
     }
 
-    fn drop_waiting_of(&mut self, is_dropped: impl Fn(&Waiting<K::Kept>) -> bool) {
+    fn drop_waiting_of(&mut self, is_dropped: impl Fn(&Waiting<K::Handle>) -> bool) {
         for waiting in std::mem::take(&mut self.waiting) {
             if is_dropped(&waiting) {
                 self.refuse_waiting(waiting);
@@ -430,7 +432,7 @@ impl<K: Keep> Leg<K> {
         }
     }
 
-    fn refuse_waiting(&mut self, waiting: Waiting<K::Kept>) {
+    fn refuse_waiting(&mut self, waiting: Waiting<K::Handle>) {
         self.store.let_go(waiting.packet);
         self.refused.count(match self.admission.current() {
             Some((from, _)) if waiting.from.is_some_and(|other| other != from) => Refusal::Stranger,
@@ -439,7 +441,7 @@ impl<K: Keep> Leg<K> {
         });
     }
 
-    /// Takes an event or noise of the party under another SSRC: it is heard together with the audio of the same moment.
+    /// Handles an event or noise of the party under another SSRC. It is played together with the audio of the same moment.
     #[cold]
     fn take_beside(&mut self, at_ns: u64, fields: Fields, arriving: K::Arriving<'_>) -> Verdict {
         self.packets += 1;
@@ -474,13 +476,13 @@ impl<K: Keep> Leg<K> {
     }
 
     #[inline]
-    fn bypass(&mut self, due_ns: u64, what: Bypass<K::Kept>) {
+    fn bypass(&mut self, due_ns: u64, what: Bypass<K::Handle>) {
         self.beside
             .get_or_insert_default()
             .push_back(Beside { due_ns, what });
     }
 
-    /// Says that the next packet begins another numbering.
+    /// Marks the next packet as the start of another numbering.
     #[cold]
     fn announce_source(&mut self, cause: ResyncCause) {
         self.jitter.announce_source(cause);
@@ -489,9 +491,9 @@ impl<K: Keep> Leg<K> {
         }
     }
 
-    /// The next packet beside the audio that is due.
+    /// The next packet in addition to the audio that is due.
     #[inline]
-    fn poll_beside(&mut self, now_ns: u64) -> Option<Due<K::Kept>> {
+    fn poll_beside(&mut self, now_ns: u64) -> Option<Due<K::Handle>> {
         if self.next_beside()? > now_ns {
             return None;
         }
@@ -520,13 +522,13 @@ impl<K: Keep> Leg<K> {
         })
     }
 
-    /// When the next packet beside the audio is due.
+    /// Time of the next packet in addition to the audio.
     #[inline]
     pub(super) fn next_beside(&self) -> Option<u64> {
         self.beside.as_ref()?.front().map(|beside| beside.due_ns)
     }
 
-    /// Frees the packets beside the audio.
+    /// Frees the packets in addition to the audio.
     pub(super) fn drop_beside(&mut self) {
         for beside in self.beside.iter_mut().flat_map(|beside| beside.drain(..)) {
             if let Bypass::Packet { packet, .. } = beside.what {
@@ -535,7 +537,7 @@ impl<K: Keep> Leg<K> {
         }
     }
 
-    /// Another payload type of the current source, of which the time line may count other units.
+    /// Handles another payload type of the current source, whose timestamps may use another clock rate.
     #[cold]
     fn change_payload_type(&mut self, known: Option<Payload>) {
         let Some(payload) = known else { return };
@@ -571,10 +573,10 @@ impl<K: Keep> Leg<K> {
     }
 
     #[inline]
-    fn accept(&mut self, now_ns: u64, at_ns: u64, fields: Fields, packet: K::Kept) {
+    fn accept(&mut self, now_ns: u64, at_ns: u64, fields: Fields, packet: K::Handle) {
         let payload_type = fields.header.payload_type;
         let is_passed = self.direct_types >> (payload_type.0 & 0x7f) & 1 != 0;
-        // Events and noise go the way of their audio.
+        // Events and noise take the same way as their audio.
         let is_direct = is_passed && (self.is_direct || payload_type == self.payload_type);
         if is_direct && !self.is_direct {
             self.release_all();
@@ -588,8 +590,8 @@ impl<K: Keep> Leg<K> {
         }
     }
 
-    /// Gives out a packet as it comes, unless it is a duplicate. Without room for a copy, it waits for its deadline.
-    fn arrive_directly(&mut self, now_ns: u64, at_ns: u64, fields: Fields, packet: K::Kept) {
+    /// Forwards a packet directly, unless it is a duplicate. Without memory for a copy, it waits for its deadline.
+    fn arrive_directly(&mut self, now_ns: u64, at_ns: u64, fields: Fields, packet: K::Handle) {
         let copy = Some(&packet).filter(|_| self.has_room_beside());
         let copy = copy.and_then(|packet| self.store.copy(packet));
         let is_new = self.arrive(now_ns, at_ns, fields, packet, copy.is_some());
@@ -609,20 +611,21 @@ impl<K: Keep> Leg<K> {
         }
     }
 
-    /// `false`: it has come before.
+    /// Returns `false` if it is a duplicate.
     #[inline]
     fn arrive(
         &mut self,
         now_ns: u64,
         at_ns: u64,
         fields: Fields,
-        packet: K::Kept,
+        packet: K::Handle,
         is_sent: bool,
     ) -> bool {
         let header = fields.header;
-        let time = match header.payload_type == self.payload_type {
-            true => header.time,
-            false => self.time_beside(&header),
+        let time = if header.payload_type == self.payload_type {
+            header.time
+        } else {
+            self.time_beside(&header)
         };
         self.audio_time = time;
         self.jitter.handle_packet(
@@ -633,7 +636,7 @@ impl<K: Keep> Leg<K> {
                 time,
                 marker: fields.marker,
                 arrival_ns: Some(at_ns),
-                packet: Held {
+                packet: QueuedPacket {
                     packet,
                     start: fields.start,
                     end: fields.end,
@@ -646,18 +649,18 @@ impl<K: Keep> Leg<K> {
         self.drop_rejected()
     }
 
-    /// Frees the places of packets that the jitter buffer rejected. `false`: one of them was a duplicate.
+    /// Frees the places of packets that the jitter buffer rejected. Returns `false` if one of them was a duplicate.
     #[inline]
     fn drop_rejected(&mut self) -> bool {
         let mut is_new = true;
-        while let Some((held, reason)) = self.jitter.poll_rejected() {
-            self.store.let_go(held.packet);
+        while let Some((queued, reason)) = self.jitter.poll_rejected() {
+            self.store.let_go(queued.packet);
             is_new &= reason != DropReason::Duplicate;
         }
         is_new
     }
 
-    /// On the audio's time line: timestamps that count other units say nothing there.
+    /// Maps a timestamp to the audio's time line, unless it uses another clock rate.
     #[cold]
     fn time_beside(&self, header: &RtpHeader) -> RtpTime {
         let audio_hz = self.clock_rate_hz;
@@ -673,18 +676,19 @@ impl<K: Keep> Leg<K> {
         self.refuse(Refusal::OwnSsrc)
     }
 
-    /// As [`poll_media`](Leg::poll_media), for a keeper of one's own.
+    /// [`poll_media`](Leg::poll_media) for a custom keeper.
     #[inline]
-    pub fn poll_due(&mut self, now_ns: u64, may_lose: bool) -> Option<Due<K::Kept>> {
+    pub fn poll_due(&mut self, now_ns: u64, may_lose: bool) -> Option<Due<K::Handle>> {
         self.release();
         loop {
-            let output = match may_lose {
-                true => self.jitter.poll_output(now_ns),
-                false => self.jitter.poll_before_loss(now_ns),
+            let output = if may_lose {
+                self.jitter.poll_output(now_ns)
+            } else {
+                self.jitter.poll_before_loss(now_ns)
             };
             match output? {
                 Output::Packet {
-                    packet: held,
+                    packet: queued,
                     time,
                     marker,
                     play_ns,
@@ -692,20 +696,20 @@ impl<K: Keep> Leg<K> {
                     ..
                 } => {
                     return Some(Due::Packet(DuePacket {
-                        packet: held.packet,
-                        payload_type: held.payload_type,
+                        packet: queued.packet,
+                        payload_type: queued.payload_type,
                         time,
-                        own_time: held.own_time,
+                        own_time: queued.own_time,
                         marker,
                         play_ns,
                         discont,
-                        delivery: if held.is_sent {
+                        delivery: if queued.is_sent {
                             Delivery::Sent
                         } else {
                             Delivery::Ordered
                         },
-                        start: held.start,
-                        end: held.end,
+                        start: queued.start,
+                        end: queued.end,
                     }));
                 }
                 Output::Lost {
@@ -727,7 +731,7 @@ impl<K: Keep> Leg<K> {
                     });
                 }
                 Output::Resync { .. } => return Some(Due::Restart),
-                Output::Dropped { packet: held, .. } => self.store.let_go(held.packet),
+                Output::Dropped { packet: queued, .. } => self.store.let_go(queued.packet),
             }
         }
     }
@@ -741,19 +745,19 @@ impl<K: Keep> Leg<K> {
 }
 
 impl<P> Beside<P> {
-    /// It is due now.
+    /// Makes it due now.
     pub(super) fn release(&mut self) {
         self.due_ns = 0;
     }
 }
 
-/// Packets of a possible next source: as many as confirm it.
+/// Packets of a possible next source: enough to confirm it.
 const WAITING_OF_ONE_MAX: usize = session::ADDRESS_PACKETS as usize;
-/// Of all: a stranger does not displace the party's.
+/// Packets of all possible sources: a stranger does not displace the party's.
 pub(super) const WAITING_MAX: usize = 2 * WAITING_OF_ONE_MAX;
-/// A possible next source has sent the next packet by then.
+/// A possible next source has sent its next packet by then.
 const WAITING_NS_MAX: u64 = NS_PER_S;
-/// From the first packet that is kept to the one that confirms it, with some lost or overtaken.
+/// Packets from the first queued one to the one that confirms it, with some lost or overtaken.
 const LEADING_PACKETS_MAX: i32 = 32;
-/// Events beside the audio: three digits and the repeated ends of each, in one batch.
+/// Events in addition to the audio: three digits and the repeated ends of each, in one batch.
 pub(super) const BESIDE_MAX: usize = 16;

@@ -1,4 +1,5 @@
-//! A party, its far side and strangers in virtual time: who is heard, and who is sent to. Each scene runs on a leg and on a gate.
+//! A party, its far side and strangers in virtual time: whose packets are accepted, and which of them get packets. Each scene
+//! runs on a leg and on a gate.
 
 use std::net::SocketAddr;
 
@@ -16,9 +17,9 @@ const TICK_NS: u64 = 20 * MS;
 /// The signalled address.
 const PARTY: &str = "192.0.2.1:5000";
 const STRANGER: &str = "198.51.100.66:7000";
-/// The party's, seen through a NAT.
+/// The party's address seen through a NAT.
 const NAT: &str = "203.0.113.9:40000";
-/// Behind it, RFC 1918.
+/// The party's address behind it, RFC 1918.
 const PRIVATE: &str = "10.0.0.7:5000";
 
 fn at(address: &str) -> SocketAddr {
@@ -60,16 +61,16 @@ impl Sender {
     }
 }
 
-/// A leg and a gate with the same settings. The far side's packets go to either's present destination once a tick.
+/// A leg and a gate with the same settings. Once a tick, the far side's packets go to the present destination of each.
 struct Scene {
     leg: Leg,
     gate: Gate,
     now_ns: u64,
-    /// The senders' marks, in the order in which the leg gave them out.
+    /// Marks of the senders, in the order in which the leg returned their packets.
     heard: Vec<u8>,
     /// The senders of the datagrams that the gate passed.
     passed: Vec<SocketAddr>,
-    /// Where the far side's packets went, by leg and gate.
+    /// Destinations of the far side's packets, by leg and gate.
     sent: [Vec<Option<SocketAddr>>; 2],
 }
 
@@ -123,7 +124,7 @@ impl Scene {
         assert!(self.leg.is_consistent(), "a place without a packet");
     }
 
-    /// These send once, then the far side does, then 20 ms pass.
+    /// Each of these sends once, then the far side sends, then 20 ms pass.
     fn tick(&mut self, senders: &mut [&mut Sender]) {
         for sender in senders {
             self.send(sender);
@@ -150,14 +151,14 @@ impl Scene {
         self.leg.relearn(self.now_ns, admission, Destination::Peer);
     }
 
-    /// Packets of this sender that were heard, by leg and gate.
+    /// Accepted packets of this sender, by leg and gate.
     fn heard(&self, sender: &Sender) -> [usize; 2] {
         let heard = self.heard.iter().filter(|mark| **mark == sender.mark);
         let passed = self.passed.iter().filter(|from| **from == sender.from);
         [heard.count(), passed.count()]
     }
 
-    /// Packets of the far side that this sender was sent, by leg and gate.
+    /// The far side's packets to this sender, by leg and gate.
     fn sent(&self, sender: &Sender) -> [usize; 2] {
         let count = |all: &Vec<Option<SocketAddr>>| {
             all.iter().filter(|to| **to == Some(sender.from)).count()
@@ -165,7 +166,8 @@ impl Scene {
         [count(&self.sent[0]), count(&self.sent[1])]
     }
 
-    /// The party heard the far side and was heard in at least 99 % of `packets`; the stranger was sent 3 packets at most.
+    /// Asserts that the party and the far side got at least 99 % of each other's `packets`, and that the stranger got 3 packets
+    /// at most.
     fn assert_safe(&self, name: &str, party: &Sender, stranger: &Sender, packets: usize) {
         let enough = packets - packets / 100;
         let (heard, sent) = (self.heard(party), self.sent(party));
@@ -185,7 +187,7 @@ impl Scene {
     }
 }
 
-/// Each way of learning that a proxy can choose, except `off`.
+/// Each learning method that a proxy can choose, except `off`.
 fn all_ways() -> Vec<Learn> {
     let methods = [Method::Immediate, Method::Delayed, Method::Heuristic];
     let fixed = [None, Some(3000)];
@@ -214,7 +216,7 @@ fn a_stranger_before_the_first_packet_loses_the_leg_to_the_signalled_party() {
 }
 
 #[test]
-fn a_flood_of_strangers_starves_nobody() {
+fn flood_of_strangers_does_not_starve_the_party() {
     for learn in all_ways() {
         for new_ssrcs in [false, true] {
             let mut scene = Scene::of(PARTY, learn);
@@ -224,7 +226,7 @@ fn a_flood_of_strangers_starves_nobody() {
                     stranger.ssrc += u32::from(new_ssrcs);
                     scene.send(&mut stranger);
                 }
-                // The signalled party comes when the stranger already has the leg, if it can have it.
+                // The signalled party starts after the stranger has taken the leg, if it can.
                 if tick >= 25 {
                     scene.tick(&mut [&mut party]);
                 }
@@ -274,7 +276,7 @@ fn silence_hands_a_leg_to_no_stranger() {
 }
 
 #[test]
-fn a_stray_packet_starts_no_window() {
+fn stray_packet_does_not_start_the_window() {
     let strict = Learn::Once(Once {
         fixed_ms: Some(3000),
         ..Once::default()
@@ -285,7 +287,7 @@ fn a_stray_packet_starts_no_window() {
     scene.ticks(500, &mut []);
     scene.ticks(300, &mut [&mut party]);
     scene.assert_safe("strict", &party, &stranger, 300 - 4);
-    // Fixed: a port of the same NAT is refused, the signalled address is not.
+    // With a fixed address, a port of the same NAT is refused, the signalled address is not.
     let mut moved = Sender::new("203.0.113.9:41000", b'm');
     scene.ticks(100, &mut [&mut moved]);
     assert_eq!(scene.heard(&moved), [0, 0]);
@@ -337,7 +339,7 @@ fn a_repeated_description_changes_nothing() {
 
 /// RFC 3264, section 8.4: an address of 0.0.0.0 holds the party.
 #[test]
-fn a_party_held_by_address_is_sent_nothing_and_comes_back() {
+fn party_held_by_address_gets_nothing_until_resumed() {
     let learn = Learn::Once(Once::default());
     let mut scene = Scene::of(PRIVATE, learn);
     let mut party = Sender::new(NAT, b'p');
@@ -407,7 +409,8 @@ fn a_handover_is_followed_when_the_old_source_stops() {
     assert_eq!(scene.leg.rtp_to(), Some(next.from));
 }
 
-/// rtpengine's documentation ranks addresses for `heuristic`: both parts as signalled, the address alone, the port alone, neither.
+/// rtpengine's documentation ranks addresses for `heuristic`: both parts as signalled, the address alone, the port alone,
+/// neither.
 #[test]
 fn a_better_rank_wins_while_the_address_is_learned() {
     let learn = |method| {
@@ -448,9 +451,10 @@ fn a_better_rank_wins_while_the_address_is_learned() {
     }
 }
 
-/// `asymmetric` and `endpoint-learning=off` accept packets from anywhere. A party that does send from its signalled address is heard.
+/// `asymmetric` and `endpoint-learning=off` accept packets from anywhere. A party that sends from its signalled address is
+/// accepted.
 #[test]
-fn the_signalled_address_wins_where_anyone_may_send() {
+fn signalled_address_wins_if_anyone_may_send() {
     let mut scene = Scene::of(PARTY, Learn::Anyone);
     let (mut party, mut stranger) = (Sender::new(PARTY, b'p'), Sender::new(STRANGER, b's'));
     scene.ticks(50, &mut [&mut stranger]);
@@ -458,14 +462,14 @@ fn the_signalled_address_wins_where_anyone_may_send() {
     assert!(scene.heard(&party)[0] >= 99);
     assert!(scene.heard(&stranger)[0] <= 52);
     assert_eq!(scene.gate.to(), Some(at(PARTY)));
-    // Without the party, another source follows when its turn is missed.
+    // Without the party, another source follows after the party's next packet is overdue.
     scene.ticks(50, &mut [&mut stranger]);
     assert!(scene.heard(&stranger)[0] >= 97);
 }
 
 /// Two SSRCs between two packets of the party take both places of candidates.
 #[test]
-fn changing_ssrcs_starve_nobody_where_anyone_may_send() {
+fn changing_ssrcs_do_not_starve_the_party() {
     for is_first in [false, true] {
         let mut scene = Scene::of(PARTY, Learn::Anyone);
         let (mut party, mut stranger) = (Sender::new(PARTY, b'p'), Sender::new(STRANGER, b's'));
@@ -484,7 +488,7 @@ fn changing_ssrcs_starve_nobody_where_anyone_may_send() {
     }
 }
 
-/// A party behind the NAT of the signalled address, as `received-from` names it, comes from another port.
+/// A party behind the NAT of the signalled address, as named by `received-from`, uses another port.
 #[test]
 fn the_signalled_host_takes_the_leg_from_a_stranger_at_any_time() {
     for learn in all_ways() {
@@ -500,7 +504,7 @@ fn the_signalled_host_takes_the_leg_from_a_stranger_at_any_time() {
     }
 }
 
-/// A packet of an unknown payload type between a candidate's packets is no loss.
+/// A packet of an unknown payload type between a candidate's packets is not a loss.
 #[test]
 fn an_unknown_payload_type_keeps_its_place_at_the_beginning() {
     for peer in [PARTY, PRIVATE] {
@@ -512,12 +516,12 @@ fn an_unknown_payload_type_keeps_its_place_at_the_beginning() {
         }
         scene.ticks(10, &mut []);
         assert_eq!(scene.leg.stats().jitter.lost, 0, "{peer}");
-        // Five packets of a candidate are kept at most.
+        // At most five packets of a candidate are kept.
         assert!(scene.leg.stats().jitter.received >= 19, "{peer}");
     }
 }
 
-/// A party that only listens sends no RTP. Its RTCP shows that it is where it was signalled to be.
+/// A party that only listens sends no RTP. Its RTCP shows that it uses its signalled address.
 #[test]
 fn reports_from_the_signalled_address_keep_strangers_out() {
     let mut scene = Scene::of(PARTY, Learn::Once(Once::default()));
@@ -535,7 +539,7 @@ fn reports_from_the_signalled_address_keep_strangers_out() {
     );
 }
 
-/// RFC 4733 leaves the SSRC of events open. Some gateways give events another SSRC, during the audio or in a pause of it.
+/// RFC 4733 leaves the SSRC of events open. Some gateways give events another SSRC, during the audio or in a pause.
 #[test]
 fn events_and_audio_of_one_address_are_heard_together() {
     for is_paused in [false, true] {
@@ -577,15 +581,15 @@ fn a_new_ssrc_of_the_party_continues_its_audio() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// Whatever strangers do: the signalled party has the leg from its second packet on and loses nothing, and no other host is
-    /// sent or heard after that.
+    /// For any behaviour of strangers, the signalled party has the leg from its second packet on and loses nothing. Afterwards no
+    /// other host's packets are accepted, and none gets packets.
     #[test]
     fn the_signalled_party_always_has_the_leg(
         way in 0..6_usize,
         start in 0..60_usize,
         pause in 0..200_usize,
         strangers in prop::collection::vec(
-            // Host, port, SSRC, packets in a tick, the ticks in which it sends.
+            // Host, port, SSRC, packets per tick, first and last tick.
             (2..40_u8, 0..3_u16, 0..4_u32, 1..4_usize, 0..300_usize, 1..300_usize),
             0..12,
         ),
@@ -606,7 +610,7 @@ proptest! {
                     }
                 }
             }
-            // The party begins late, and is silent for up to four seconds in the middle.
+            // The party starts late and is silent for up to four seconds in the middle.
             let speaks = tick >= start && !(100..100 + pause).contains(&tick);
             let before = (scene.heard.len(), scene.passed.len());
             let mut both = [&mut party];
@@ -625,7 +629,7 @@ proptest! {
         prop_assert!(heard[0] + 1 >= spoken && heard[1] + 1 >= spoken, "{heard:?} of {spoken}");
     }
 
-    /// A party behind a NAT is learned with its fifth packet, whatever single packets come from up to seven other addresses.
+    /// A party behind a NAT is learned with its fifth packet, despite single packets from up to seven other addresses.
     #[test]
     fn strangers_do_not_delay_a_party_behind_a_nat(
         way in 0..6_usize,

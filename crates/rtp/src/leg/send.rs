@@ -1,4 +1,4 @@
-//! What a leg sends, and where.
+//! Output of a leg and its destinations.
 
 use std::net::SocketAddr;
 
@@ -15,7 +15,8 @@ pub struct Stamp {
     pub time: RtpTime,
     /// The marker bit.
     pub marker: bool,
-    /// How much later than the timestamp the packet is, in its units: a key press is reported for long under its first timestamp.
+    /// How much later than its timestamp the packet is, in timestamp units: a DTMF digit is reported for long under its first
+    /// timestamp.
     pub elapsed: u32,
 }
 
@@ -32,8 +33,8 @@ impl Stamp {
 }
 
 impl<K: Keep> Leg<K> {
-    /// Writes the header of the next packet to `out` and counts it as sent at `now_ns`. Returns where to send it, with the payload of
-    /// `payload_bytes` behind it; `None`: nowhere yet, and nothing is written.
+    /// Writes the header of the next packet to `out` and counts it as sent at `now_ns`. Returns the destination of the packet,
+    /// whose payload has `payload_bytes`; `None`: no destination is known yet, and nothing is written.
     #[inline]
     pub fn packetize(
         &mut self,
@@ -45,7 +46,7 @@ impl<K: Keep> Leg<K> {
         self.packetize_as(now_ns, self.seq, stamp, payload_bytes, out)
     }
 
-    /// As [`packetize`](Self::packetize), with this number: the next one, one behind a gap, or one that the gap is for.
+    /// [`packetize`](Self::packetize) with this number: the next one, one after a gap, or one that fills the gap.
     #[inline]
     pub(crate) fn packetize_as(
         &mut self,
@@ -69,7 +70,7 @@ impl<K: Keep> Leg<K> {
         Some(to)
     }
 
-    /// Counts a packet of another sender that is sent on as it is, under the sender's SSRC. Returns where to send it.
+    /// Counts a packet of another sender that is forwarded unchanged, under the sender's SSRC. Returns its destination.
     pub(crate) fn forward(&mut self, now_ns: u64, packet: &MediaPacket<'_>) -> Option<SocketAddr> {
         let Some(to) = self.rtp_to() else {
             self.no_destination += 1;
@@ -96,17 +97,17 @@ impl<K: Keep> Leg<K> {
         self.seq
     }
 
-    /// Leaves out this many sequence numbers: the receiver sees that packets are missing.
+    /// Skips this many sequence numbers: the receiver sees that packets are missing.
     pub fn skip(&mut self, packets: u32) {
         self.seq = self.seq.plus(packets as u16);
     }
 
-    /// Units per second of the timestamps that are sent from now on.
+    /// Sets the clock rate of the sent timestamps.
     pub fn set_sent_clock_rate(&mut self, clock_rate_hz: u32) {
         self.session.set_sent_clock_rate(clock_rate_hz);
     }
 
-    /// Writes the next RTCP packet that is due to `out` (1500 bytes are always enough). Returns its length and where to send it.
+    /// Writes the next RTCP packet that is due to `out` (1500 bytes are always enough). Returns its length and destination.
     pub fn poll_rtcp(&mut self, now_ns: u64, out: &mut [u8]) -> Option<(usize, SocketAddr)> {
         if self.next_report().is_some_and(|due_ns| due_ns <= now_ns) {
             self.watch(now_ns);
@@ -114,7 +115,7 @@ impl<K: Keep> Leg<K> {
         loop {
             let len = self.session.poll_transmit(now_ns, out)?;
             self.note_reported();
-            // A report that has nowhere to go is made up for by the next one.
+            // The next report makes up for a report without a destination.
             if let Some(to) = self.rtcp_to()
                 && !self.is_silent
             {
@@ -123,15 +124,14 @@ impl<K: Keep> Leg<K> {
         }
     }
 
-    /// Where RTP goes; `None`: nowhere, as no address is known or the peer is held.
+    /// Destination of RTP; `None`: no address is known, or the peer is held.
     #[inline]
     #[must_use]
     pub fn rtp_to(&self) -> Option<SocketAddr> {
         self.peer_address().filter(|_| !self.is_held)
     }
 
-    /// Where the peer is. Nothing is sent to an address that is none, least of all to this machine, which is what the system
-    /// takes it for.
+    /// Address of the peer. Nothing is sent to an unspecified address: the kernel takes it for this machine.
     #[inline]
     fn peer_address(&self) -> Option<SocketAddr> {
         match self.destination {
@@ -140,8 +140,8 @@ impl<K: Keep> Leg<K> {
         }
     }
 
-    /// Where RTCP goes: where it comes from; until that is known, where it was signalled to be, or the port after RTP's (RFC 3550, section 11). With
-    /// mux, where RTP goes.
+    /// Destination of RTCP: the source address of received RTCP. Until that is known, the signalled address, or the port after
+    /// RTP's (RFC 3550, section 11). With mux, the destination of RTP.
     #[must_use]
     pub fn rtcp_to(&self) -> Option<SocketAddr> {
         let rtp = self.peer_address()?;
@@ -159,13 +159,13 @@ impl<K: Keep> Leg<K> {
         }
     }
 
-    /// Of a peer that is where it was signalled to be.
+    /// RTCP address of a peer that uses its signalled address.
     fn signalled_rtcp(&self) -> Option<SocketAddr> {
         let signalled = self.admission.config().rtcp;
         signalled.filter(|to| !is_none(*to))
     }
 
-    /// Where the reports go besides, if RTP is sent to somebody else than it comes from: to the sender, which is told how its packets
+    /// Second destination of the reports, if RTP does not go to the address that it comes from: the sender learns how its packets
     /// arrive.
     #[must_use]
     pub fn rtcp_to_source(&self) -> Option<SocketAddr> {

@@ -1,4 +1,4 @@
-//! What a leg keeps over a restart of the process, so that its peer notices no more than a gap.
+//! Saved state of a leg: after a restart of the process its peer notices only a gap.
 
 use std::net::SocketAddr;
 
@@ -6,21 +6,21 @@ use super::{Delivery, Keep, Leg, Media};
 use crate::id::{NS_PER_S, SeqNum, Ssrc};
 use crate::jitter::ResyncCause;
 
-/// How long nobody carried a party, between a snapshot and its restoration.
+/// Time without service for a party, between a snapshot and its restoration.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Outage {
-    /// From the snapshot to the restoration, ns.
+    /// Time from the snapshot to the restoration, ns.
     pub elapsed_ns: u64,
-    /// How long after the snapshot packets may have left, ns: the distance of two snapshots, and what it takes to store one. Their numbers are
-    /// not used again.
+    /// Time after the snapshot in which packets may have left, ns: the interval of snapshots, plus the time to store one. Their
+    /// numbers are not used again.
     pub unsaved_ns: u64,
 }
 
 impl Outage {
-    /// How many sequence numbers to leave out for packets of `packet_ns`.
+    /// Number of sequence numbers to skip for packets of `packet_ns`.
     ///
-    /// Twice as many as that makes, for keys and their repeated ends, and a slice's worth; at most [`SKIPPED_PACKETS_MAX`]. None, if nothing has left behind
-    /// the state.
+    /// Twice the packets of that time, for digits and their repeated ends, plus a slice; at most [`SKIPPED_PACKETS_MAX`]. None if
+    /// no packet has left after the snapshot.
     #[must_use]
     pub fn skipped_packets(&self, packet_ns: u64) -> u16 {
         if self.unsaved_ns == 0 {
@@ -30,7 +30,7 @@ impl Outage {
         packets.min(u64::from(SKIPPED_PACKETS_MAX)) as u16
     }
 
-    /// How many RTCP packets may have left.
+    /// Number of RTCP packets that may have left.
     #[must_use]
     pub fn rtcp_packets(&self) -> u32 {
         let packets = self.unsaved_ns / NS_PER_S * RTCP_PER_S + RTCP_PER_S;
@@ -38,7 +38,7 @@ impl Outage {
     }
 }
 
-/// The state of a [`Leg`]: our own stream, and where the peer is.
+/// The state of a [`Leg`]: our own stream and the peer's addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LegState {
     /// Our SSRC.
@@ -47,13 +47,13 @@ pub struct LegState {
     pub next_seq: SeqNum,
     /// RTP packets sent, for sender reports.
     pub packets_sent: u64,
-    /// Bytes of payload in them.
+    /// Bytes of their payloads.
     pub octets_sent: u64,
     /// The current source, with the number of its last packet.
     pub source: Option<(SocketAddr, Ssrc, SeqNum)>,
-    /// Where its RTCP comes from.
+    /// Source address of its RTCP.
     pub rtcp_from: Option<SocketAddr>,
-    /// The time for learning addresses is over.
+    /// The time for learning addresses has passed.
     pub is_fixed: bool,
 }
 
@@ -66,13 +66,13 @@ pub struct SentState {
     pub next_seq: SeqNum,
     /// RTP packets sent, for sender reports.
     pub packets_sent: u64,
-    /// Bytes of payload in them.
+    /// Bytes of their payloads.
     pub octets_sent: u64,
 }
 
 impl Leg {
-    /// Gives all packets that have come and are not played yet, in order, for another process to take: when each came, but for its
-    /// jitter, its sender, and the packet. Nothing is held behind that.
+    /// Hands over all received packets that were not played yet, in order, for another process: the arrival time without jitter,
+    /// the sender, and the packet. Nothing stays queued.
     pub fn give_up(&mut self, now_ns: u64, mut give: impl FnMut(u64, SocketAddr, &[u8])) {
         let Some((from, ..)) = self.admission.source() else {
             return;
@@ -89,7 +89,7 @@ impl Leg {
 }
 
 impl<K: Keep> Leg<K> {
-    /// Where our own stream is.
+    /// The state of the sent stream.
     #[must_use]
     pub fn sent_state(&self) -> SentState {
         let sent = self.session.stats();
@@ -101,7 +101,7 @@ impl<K: Keep> Leg<K> {
         }
     }
 
-    /// Goes on with the stream of another process: what was sent here so far has reached nobody.
+    /// Continues the stream of another process; packets sent here so far have reached no receiver.
     pub fn restore_sent(&mut self, state: &SentState) {
         self.session.set_ssrc(state.ssrc);
         self.session
@@ -109,7 +109,7 @@ impl<K: Keep> Leg<K> {
         self.seq = state.next_seq;
     }
 
-    /// What another process needs to go on.
+    /// The state that another process needs to continue.
     #[must_use]
     pub fn snapshot(&self, now_ns: u64) -> LegState {
         let sent = self.session.stats();
@@ -124,7 +124,8 @@ impl<K: Keep> Leg<K> {
         }
     }
 
-    /// Goes on where another process stopped, `skipped_packets` later: [`Outage::skipped_packets`]. For a leg that has neither sent nor received.
+    /// Continues where another process stopped, skipping [`Outage::skipped_packets`] numbers. For a leg that has neither sent nor
+    /// received.
     pub fn restore(&mut self, now_ns: u64, state: &LegState, skipped_packets: u16) {
         self.session.set_ssrc(state.ssrc);
         self.session
@@ -141,9 +142,10 @@ impl<K: Keep> Leg<K> {
     }
 }
 
-/// The most sequence numbers that are left out: half of what SRTP's receivers can tell from a packet that is late (RFC 3711, section 3.3.1).
+/// Maximum number of skipped sequence numbers: half of the range in which an SRTP receiver can detect that a packet is newer (RFC
+/// 3711, section 3.3.1).
 pub const SKIPPED_PACKETS_MAX: u16 = 1 << 14;
-/// Packets that leave at once.
+/// Number of packets that leave at once.
 const SLICE_PACKETS: u64 = 16;
-/// Early feedback included; a party that speaks sends one in some seconds. SRTCP has 2^31 indices.
+/// Includes early feedback; a party that speaks sends one every few seconds. SRTCP has 2^31 indices.
 const RTCP_PER_S: u64 = 100;

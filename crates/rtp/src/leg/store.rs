@@ -1,27 +1,27 @@
-//! Held packets: places of one size, made when they are first needed and kept.
+//! Stores queued packets in places of one size, which are allocated when first needed and then reused.
 
 use std::fmt;
 
-/// Keeps the packets that a [`Leg`](super::Leg) holds.
+/// Stores the packets that a [`Leg`](super::Leg) queues.
 pub trait Keep: fmt::Debug {
     /// A packet as it arrives.
     type Arriving<'a>;
-    /// What stands for a packet that is kept.
-    type Kept: fmt::Debug;
+    /// The handle of a stored packet.
+    type Handle: fmt::Debug;
 
-    /// Keeps a packet that belongs; `None`: there is no room.
-    fn keep(&mut self, arriving: Self::Arriving<'_>) -> Option<Self::Kept>;
+    /// Stores an accepted packet; `None`: no memory is left.
+    fn keep(&mut self, arriving: Self::Arriving<'_>) -> Option<Self::Handle>;
 
-    /// A packet that is not given out after all.
-    fn let_go(&mut self, kept: Self::Kept);
+    /// Releases a packet that will not be returned.
+    fn let_go(&mut self, handle: Self::Handle);
 
-    /// Keeps another copy of a packet; `None`: there is no room, or this keeper makes no copies.
-    fn copy(&mut self, _kept: &Self::Kept) -> Option<Self::Kept> {
+    /// Stores another copy of a packet; `None`: no memory is left, or this keeper makes no copies.
+    fn copy(&mut self, _handle: &Self::Handle) -> Option<Self::Handle> {
         None
     }
 }
 
-/// A place with a payload in it.
+/// A place with a payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stored {
     place: u16,
@@ -30,7 +30,7 @@ pub struct Stored {
 
 impl Keep for Store {
     type Arriving<'a> = &'a [u8];
-    type Kept = Stored;
+    type Handle = Stored;
 
     #[inline]
     fn keep(&mut self, arriving: &[u8]) -> Option<Stored> {
@@ -38,25 +38,25 @@ impl Keep for Store {
     }
 
     #[inline]
-    fn let_go(&mut self, kept: Stored) {
-        self.remove(kept);
+    fn let_go(&mut self, handle: Stored) {
+        self.remove(handle);
     }
 
     #[inline]
-    fn copy(&mut self, kept: &Stored) -> Option<Stored> {
+    fn copy(&mut self, handle: &Stored) -> Option<Stored> {
         let place = match self.free.pop() {
             Some(place) => place,
             None => self.add_place()?,
         };
-        let from = usize::from(kept.place) * self.place_bytes;
+        let from = usize::from(handle.place) * self.place_bytes;
         let to = usize::from(place) * self.place_bytes;
-        let len = usize::from(kept.len);
+        let len = usize::from(handle.len);
         self.bytes.copy_within(from..from + len, to);
-        Some(Stored { place, ..*kept })
+        Some(Stored { place, ..*handle })
     }
 }
 
-/// All packets that a leg holds, copied.
+/// Copies of all packets that a leg queues.
 #[derive(Debug)]
 pub struct Store {
     bytes: Vec<u8>,
@@ -68,7 +68,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Room for `places_max` payloads, each at first of `place_bytes`.
+    /// Has room for `places_max` payloads, each of `place_bytes` at first.
     pub(super) fn new(place_bytes: usize, places_max: u16) -> Store {
         Store {
             bytes: Vec::new(),
@@ -103,7 +103,7 @@ impl Store {
         &self.bytes[start..start + usize::from(stored.len)]
     }
 
-    /// Once for each that was inserted.
+    /// Must be called once for each inserted payload.
     #[inline]
     pub(super) fn remove(&mut self, stored: Stored) {
         self.free.push(stored.place);
@@ -121,7 +121,7 @@ impl Store {
         Some(place)
     }
 
-    /// Makes all places longer. Happens a few times in a leg's life, as places double.
+    /// Enlarges all places. It happens a few times in a leg's life, because places double.
     #[cold]
     fn widen(&mut self, len: usize) -> Option<()> {
         if len > PLACE_BYTES_MAX {
@@ -137,7 +137,7 @@ impl Store {
         Some(())
     }
 
-    /// How many payloads are in it.
+    /// Number of stored payloads.
     pub(super) fn held(&self) -> usize {
         usize::from(self.places) - self.free.len()
     }
@@ -146,14 +146,14 @@ impl Store {
         self.bytes.capacity() + self.free.capacity() * size_of::<u16>()
     }
 
-    /// Where the next payload goes, for prefetching. Not to be dereferenced.
+    /// Address for the next payload, for prefetching. Not to be dereferenced.
     pub(super) fn next_address(&self) -> usize {
         let place = self.free.last().copied().unwrap_or(0);
         self.bytes.as_ptr() as usize + usize::from(place) * self.place_bytes
     }
 }
 
-/// More than a UDP datagram on Ethernet carries; jumbo frames are not for audio.
+/// Maximum size of a place: more than a UDP datagram on Ethernet carries. Jumbo frames are not for audio.
 const PLACE_BYTES_MAX: usize = 2048;
 
 #[cfg(test)]
@@ -165,7 +165,7 @@ mod tests {
     proptest! {
         /// The naive twin: a list of vectors.
         #[test]
-        fn what_goes_in_comes_out(steps in proptest::collection::vec((0_usize..3000, any::<bool>()), 0..200)) {
+        fn stored_payloads_are_returned(steps in proptest::collection::vec((0_usize..3000, any::<bool>()), 0..200)) {
             let mut store = Store::new(192, 16);
             let mut held: Vec<(Stored, Vec<u8>)> = Vec::new();
             for (number, (len, removes)) in steps.into_iter().enumerate() {

@@ -53,14 +53,14 @@ pub(super) fn telephony() -> LegConfig {
     ])
 }
 
-/// A leg in virtual time, and what its owner sees.
+/// A leg in virtual time, and its owner's view.
 struct Bed {
     leg: Leg,
     now_ns: u64,
-    /// What came out, in short.
+    /// The output, in short.
     heard: Vec<String>,
     events: VecDeque<LegEvent>,
-    /// RTCP that went out.
+    /// Sent RTCP.
     rtcp: Vec<(Vec<u8>, SocketAddr)>,
 }
 
@@ -72,7 +72,7 @@ struct Sender {
     seq: u16,
     time: u32,
     payload_type: u8,
-    /// The payload's only byte: who it was.
+    /// The payload's only byte identifies the sender.
     mark: u8,
 }
 
@@ -167,7 +167,7 @@ impl Bed {
         }
     }
 
-    /// How many packets of each were heard since the last call.
+    /// Number of packets received since the last call.
     fn heard(&mut self, what: &str) -> usize {
         let count = self.heard.iter().filter(|one| *one == what).count();
         self.heard.retain(|one| one != what);
@@ -200,7 +200,7 @@ fn a_stranger_leaves_no_trace_but_a_count() {
     let mut bed = Bed::new(telephony());
     let mut peer = Sender::new(PEER, 1, b'p');
     bed.stream(&mut peer, 10);
-    // 32 sources, five packets of each between any two of the peer's; each 32nd one with our own SSRC.
+    // 32 sources, with five packets of each between any two of the peer's; each 32nd one has our own SSRC.
     let mut strangers: Vec<Sender> = (0..32)
         .map(|n| Sender::new(ELSEWHERE, if n == 31 { OURS.0 } else { 0x100 + n }, b's'))
         .collect();
@@ -253,7 +253,7 @@ fn forged_rtcp_draws_nothing_to_a_stranger() {
         bed.leg.handle_rtcp(bed.now_ns, address(ELSEWHERE), &forged);
         assert_eq!(bed.leg.rtcp_to(), Some(address(rtcp_to)));
         if !mux {
-            // From behind a NAT the port is another one.
+            // Behind a NAT, the port differs.
             bed.leg
                 .handle_rtcp(bed.now_ns, address("192.0.2.1:61000"), &receiver_report(1));
             assert_eq!(bed.leg.rtcp_to(), Some(address("192.0.2.1:61000")));
@@ -278,7 +278,7 @@ fn a_bye_is_believed_from_the_peer_only() {
     );
     let is_bye = |event: &LegEvent| matches!(event, LegEvent::Report(Event::Bye { .. }));
     assert_eq!(bed.events.iter().filter(|event| is_bye(event)).count(), 1);
-    // Who says BYE and goes on is heard.
+    // A source that sends a BYE and continues is accepted.
     bed.heard.clear();
     bed.stream(&mut peer, 200);
     assert_eq!(bed.heard("p"), 200);
@@ -303,14 +303,14 @@ fn two_senders_at_one_address_do_not_mix() {
         (bed.heard("1"), bed.heard("2"), bed.heard.len()),
         (510, 0, 0)
     );
-    // When the first one stops, the second is heard, from the packet on that no other of the first followed.
+    // When the first one stops, the second is accepted, starting with its first packet that no packet of the first one followed.
     bed.stream(&mut second, 50);
     assert_eq!(bed.heard("2"), 51);
 }
 
 #[test]
 fn two_forged_packets_do_not_mute_the_caller() {
-    // An attacker who knows the address, and spoofs it: at once, and just when the caller's next packet is due.
+    // An attacker that knows the address and spoofs it: at once, and just when the caller's next packet is due.
     for pause_ms in [0, 15, 19] {
         let mut bed = Bed::new(telephony());
         let (mut peer, mut forger) = (Sender::new(PEER, 1, b'p'), Sender::new(PEER, 2, b'f'));
@@ -341,12 +341,12 @@ fn a_source_that_changes_loses_nothing() {
 }
 
 #[test]
-fn a_restarted_program_is_heard_after_half_a_second() {
+fn restarted_program_is_accepted_after_half_a_second() {
     let mut bed = Bed::new(telephony());
     bed.stream(&mut Sender::new(PEER, 1, b'1'), 100);
     let mut again = Sender::new("192.0.2.1:5044", 2, b'2');
     bed.stream(&mut again, 100);
-    // docs: half a second, and then the next packet; what was kept meanwhile is heard as well.
+    // As documented: half a second, and then the next packet. Kept packets are played as well.
     let heard = bed.heard("2");
     assert!((100 - 26..=100).contains(&heard), "{heard}");
     assert_eq!(bed.leg.rtp_to(), Some(again.from));
@@ -375,9 +375,9 @@ fn a_nat_that_rebinds_loses_half_a_second_at_most() {
     assert!(bed.events.iter().any(moved));
 }
 
-/// Three seconds of silence, as in hold, and then whoever comes.
+/// Three seconds of silence, as in hold, followed by another sender.
 #[test]
-fn during_hold_nobody_else_takes_the_call() {
+fn no_one_else_takes_a_held_call() {
     let signalled = AdmissionConfig {
         peer: Some(address(PEER)),
         ..AdmissionConfig::default()
@@ -475,7 +475,7 @@ fn a_peer_behind_a_nat_is_learned_within_the_window() {
 }
 
 #[test]
-fn a_payload_type_that_was_not_agreed_on_is_no_loss_and_no_end() {
+fn unnegotiated_payload_type_is_not_a_loss() {
     let mut bed = Bed::new(telephony());
     let mut peer = Sender::new(PEER, 1, b'p');
     bed.stream(&mut peer, 10);
@@ -489,7 +489,7 @@ fn a_payload_type_that_was_not_agreed_on_is_no_loss_and_no_end() {
         (bed.heard("p"), bed.heard("?"), bed.heard.len()),
         (35, 5, 0)
     );
-    // Nobody becomes the source with one.
+    // A single packet makes no source.
     let mut bed = Bed::new(telephony());
     peer.payload_type = 18;
     bed.stream(&mut peer, 10);
@@ -573,7 +573,7 @@ fn after_a_collision_everything_bears_the_new_ssrc_but_the_bye() {
 }
 
 #[test]
-fn reports_bear_one_ssrc_from_the_first_on_and_a_bye_comes_at_the_end_only() {
+fn reports_keep_one_ssrc_and_end_with_a_bye() {
     let mut bed = Bed::new(telephony());
     let mut peer = Sender::new(PEER, 1, b'p');
     bed.stream(&mut peer, 1000);
@@ -613,7 +613,7 @@ fn a_report_ties_its_timestamp_to_the_present_also_during_a_key_press() {
     let mut header = [0; HEADER_BYTES];
     for number in 0..1000_u32 {
         bed.send(&mut peer);
-        // From a second on, a key is held down.
+        // After one second, a digit is held down.
         let elapsed = (number * 160).saturating_sub(8000);
         let stamp = Stamp {
             payload_type: PayloadType(if elapsed > 0 { 101 } else { 0 }),
@@ -669,9 +669,9 @@ fn a_leg_is_small() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// Nothing from the network panics or takes a place for good.
+    /// No input from the network causes a panic or leaks a place.
     #[test]
-    fn whatever_comes_every_place_is_free_again(
+    fn every_place_is_freed_after_any_input(
         steps in proptest::collection::vec(
             (0_u8..4, 0_u16..6, 0_u32..4, any::<u8>(), 0_u64..60, 0_usize..40),
             0..400,
@@ -680,7 +680,7 @@ proptest! {
         let mut bed = Bed::new(telephony());
         for (host, step, ssrc, second, ms, len) in steps {
             let mut bytes = vec![0x80, if second < 200 { 0 } else { second }];
-            // Near one another, far away, and both sides of the wrap-around.
+            // Close together, far apart, and on both sides of the wrap-around.
             let seq = [65_534_u16, 0, 1, 30_000, 30_001, 30_200][usize::from(step)];
             bytes.extend(seq.wrapping_add(u16::from(second) % 3).to_be_bytes());
             bytes.extend((u32::from(seq) * 160).to_be_bytes());
@@ -698,10 +698,10 @@ proptest! {
     }
 }
 
-/// RFC 3605: the port of RTCP "when that port is not the next higher (odd) port number following the RTP port", and its address if that is
-/// another one.
+/// RFC 3605: the port of RTCP "when that port is not the next higher (odd) port number following the RTP port", and its address
+/// if it differs.
 #[test]
-fn reports_go_where_they_are_signalled_to_go() {
+fn reports_go_to_the_signalled_address() {
     let elsewhere = SocketAddr::from(([192, 0, 2, 77], 9_000));
     let stranger = SocketAddr::from(([192, 0, 2, 78], 9_000));
     let peer = SocketAddr::from(([192, 0, 2, 1], 5_000));
@@ -722,7 +722,7 @@ fn reports_go_where_they_are_signalled_to_go() {
     assert_eq!(bed.leg.handle_rtcp(0, stranger, &report), refused);
     assert_eq!(bed.leg.handle_rtcp(0, elsewhere, &report), Verdict::Rtcp);
     assert_eq!(bed.leg.rtcp_to(), Some(elsewhere));
-    // A party behind a NAT is where its media come from, and its reports are not where it says.
+    // A party behind a NAT uses the address of its media, so its reports do not come from the signalled address.
     let behind = SocketAddr::from(([198, 51, 100, 4], 6_000));
     let mut bed = Bed::new(signalled.clone());
     for number in 0..20_u16 {
@@ -735,7 +735,7 @@ fn reports_go_where_they_are_signalled_to_go() {
     }
     assert_eq!(bed.leg.rtp_to(), Some(behind));
     assert_eq!(bed.leg.rtcp_to(), Some(SocketAddr::new(behind.ip(), 6_001)));
-    // With one port for both, that one (RFC 5761).
+    // With one port for both, it is that one (RFC 5761).
     let mut bed = Bed::new(LegConfig {
         mux: true,
         ..signalled
@@ -744,7 +744,7 @@ fn reports_go_where_they_are_signalled_to_go() {
     assert_eq!(bed.leg.handle_rtcp(0, elsewhere, &report), refused);
 }
 
-/// A payloader's SSRC changes, or two of them send through one sink; the reports go with one that is sent.
+/// A payloader's SSRC changes, or two payloaders send through one sink; the reports use one of the sent SSRCs.
 #[test]
 fn reports_go_with_the_packets_that_the_owner_numbers() {
     let mut bed = Bed::new(LegConfig {
@@ -762,14 +762,14 @@ fn reports_go_with_the_packets_that_the_owner_numbers() {
         }
         bed.leg.ssrc().0
     };
-    // Before anything is sent, the first packet's.
+    // Before any packet, it is the first packet's SSRC.
     assert_eq!(sent(&mut bed, &[7]), 7);
-    // A single packet of another one changes nothing; two do, and from then on there is no way back.
+    // A single packet of another SSRC changes nothing; two do, and then the first SSRC is never used again.
     assert_eq!(sent(&mut bed, &[8, 7, 7]), 7);
     assert_eq!(sent(&mut bed, &[8, 8]), 8);
     assert_eq!(sent(&mut bed, &[7, 7, 7, 8]), 8);
     assert_eq!(bed.leg.stats().session.packets_sent, 2);
-    // In a collision it is given up for good, and the packets' next one is taken.
+    // A collision removes it for good, and the SSRC of the next packet is used.
     let mut peer = Sender::new(PEER, 8, b'a');
     bed.send(&mut peer);
     bed.send(&mut peer);
@@ -779,9 +779,9 @@ fn reports_go_with_the_packets_that_the_owner_numbers() {
     assert_eq!(sent(&mut bed, &[9, 9]), 9);
 }
 
-/// Multicast, or a receiver that does not care: whoever bears the SSRC is heard, and nobody is answered.
+/// Multicast, or a receiver that accepts any sender: every packet with the SSRC is accepted, and no sender gets packets.
 #[test]
-fn where_anyone_may_send_the_ssrc_alone_counts() {
+fn only_the_ssrc_counts_if_anyone_may_send() {
     let mut bed = Bed::new(LegConfig {
         admission: AdmissionConfig {
             learn: Learn::Anyone,
@@ -805,9 +805,9 @@ fn where_anyone_may_send_the_ssrc_alone_counts() {
     assert_eq!(bed.leg.rtp_to(), None);
 }
 
-/// A receiver that is stopped and started again has forgotten who sent; its reports go on.
+/// A receiver that is stopped and started again forgets its sender; its reports continue.
 #[test]
-fn a_leg_that_receives_anew_learns_anew() {
+fn leg_that_receives_again_learns_again() {
     let config = telephony();
     let mut bed = Bed::new(config.clone());
     let mut peer = Sender::new(PEER, 7, b'a');
@@ -833,8 +833,8 @@ fn a_leg_that_receives_anew_learns_anew() {
     assert!(bed.leg.is_consistent());
 }
 
-/// RFC 3550, section 6.4.1: DLSR is "the delay [...] between receiving the last SR packet from source SSRC_n and sending this reception
-/// report block", in units of 1/65536 s. The packet was received when it arrived, not when its slice was handled.
+/// RFC 3550, section 6.4.1: DLSR is "the delay [...] between receiving the last SR packet from source SSRC_n and sending this
+/// reception report block", in units of 1/65536 s. The arrival time counts, not the time when the slice was handled.
 #[test]
 fn the_delay_since_a_report_counts_from_its_arrival() {
     let mut bed = Bed::new(telephony());
@@ -865,7 +865,7 @@ fn the_delay_since_a_report_counts_from_its_arrival() {
     );
 }
 
-/// Equal maps are one, for as long as somebody has it.
+/// Equal maps are shared as long as one is in use.
 #[test]
 fn equal_payload_maps_are_shared() {
     let map = |number| {

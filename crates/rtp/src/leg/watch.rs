@@ -1,5 +1,5 @@
-//! How the peer is heard: quality over the call, and extended reports about it. Looked at when reports are due, and at losses; packets that come in
-//! order cost nothing.
+//! Quality of the peer's audio over the call, and extended reports about it. Computed when reports are due and at losses; packets
+//! in order cost nothing.
 
 use super::{Carries, Keep, Leg};
 use crate::id::{NS_PER_S, SeqNum};
@@ -11,15 +11,27 @@ use crate::session::{Extended, StatisticsSummary, VoipMetrics};
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     pub(super) quality: Quality,
-    /// The owner has asked for extended reports.
+    pub(super) end_to_end: Quality,
+    far: Option<FarReport>,
+    /// Whether the owner has requested extended reports.
     pub(super) sends_extended: bool,
     bursts: Bursts,
-    /// Losses in a row, each of them once.
+    /// Runs of consecutive losses.
     loss_runs: u64,
-    /// What the jitter buffer had given out when the last loss was.
+    /// The jitter buffer's delivery count at the last loss.
     delivered_at_loss: u64,
     sampled: Sampled,
     reported: Reported,
+}
+
+/// A report of the other party of a call on this peer's audio.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FarReport {
+    at_ns: u64,
+    /// Lost packets, 0 to 1.
+    share: f64,
+    jitter_ms: f64,
+    round_trip_ms: Option<f64>,
 }
 
 /// Counts at the last sample.
@@ -41,7 +53,7 @@ struct Reported {
 }
 
 impl Watch {
-    /// So many packets in a row missed their deadline, with so many given out before.
+    /// Notes that this many consecutive packets missed their deadline, after this many were delivered.
     #[cold]
     pub(super) fn note_lost(&mut self, delivered: u64, packets: u32) {
         self.count_received(delivered);
@@ -57,18 +69,38 @@ impl Watch {
 }
 
 impl<K: Keep> Leg<K> {
-    /// Records quality from now on: [`LegStats::quality`](super::LegStats::quality). Takes some hundred bytes; calls do it by themselves.
+    /// Records quality from now on: [`LegStats::quality`](super::LegStats::quality). It takes some hundred bytes; calls record
+    /// quality by default.
     pub fn record_quality(&mut self) {
         self.watch.get_or_insert_default();
     }
 
-    /// Sends extended reports (RFC 3611) with the others: statistics and VoIP metrics of what the peer sends, as agreed on with it. Records
-    /// quality, too.
+    /// Sends extended reports (RFC 3611) with the others, as agreed on with the peer: statistics and VoIP metrics of its stream.
+    /// Records quality, too.
     pub fn send_extended_reports(&mut self, sends: bool) {
         self.watch.get_or_insert_default().sends_extended = sends;
     }
 
-    /// Reports are due.
+    /// The peer's last report on our packets, received at `at_ns`.
+    pub(crate) fn report_of_peer(&self, at_ns: u64) -> Option<FarReport> {
+        let view = self.session.sources().find_map(|source| source.remote)?;
+        let units_per_ms = f64::from(self.takes().audio().clock_rate_hz) / 1000.0;
+        Some(FarReport {
+            at_ns,
+            share: f64::from(view.fraction_lost) / 256.0,
+            jitter_ms: f64::from(view.jitter_units) / units_per_ms,
+            round_trip_ms: view.rtt_ns.map(ms_of),
+        })
+    }
+
+    /// Notes a report of the party that receives the media of this leg's peer.
+    pub(crate) fn note_far_report(&mut self, report: FarReport) {
+        if let Some(watch) = &mut self.watch {
+            watch.far = Some(report);
+        }
+    }
+
+    /// Samples the quality when reports are due.
     pub(super) fn watch(&mut self, now_ns: u64) {
         let Some(mut watch) = self.watch.take() else {
             return;
@@ -88,7 +120,7 @@ impl<K: Keep> Leg<K> {
         self.watch = Some(watch);
     }
 
-    /// Reports have left, or not.
+    /// Notes whether the reports have left.
     pub(super) fn note_reported(&mut self) {
         let Some(mut watch) = self.watch.take() else {
             return;
@@ -102,9 +134,9 @@ impl<K: Keep> Leg<K> {
         self.watch = Some(watch);
     }
 
-    /// Ie,eff of a share of packets that is lost, in so many runs.
+    /// Ie,eff for a share of lost packets in this many runs.
     fn equipment(&self, share: f64, lost: f64, runs: u64) -> f64 {
-        // G.107, section 7.5: the mean length of losses in a row, to that of random losses, which is 1 / (1 - share).
+        // G.107, section 7.5: the mean length of consecutive losses, relative to that of random losses, which is 1 / (1 - share).
         let burst_ratio = lost / runs.max(1) as f64 * (1.0 - share);
         self.impairment().with_loss(100.0 * share, burst_ratio)
     }
@@ -113,7 +145,7 @@ impl<K: Keep> Leg<K> {
         let payload = self.payloads.get(self.payload_type);
         let payload = payload.unwrap_or(self.payloads.audio());
         match payload.carries {
-            // Of codecs that are only passed on, those of static numbers are known.
+            // Codecs that are only forwarded are known by their static numbers.
             Carries::Opaque(_) => {
                 let known = static_payload(payload.payload_type);
                 Impairment::of(known.map_or("", |known| known.encoding_name))
@@ -122,7 +154,7 @@ impl<K: Keep> Leg<K> {
         }
     }
 
-    /// From the peer's microphone to where the audio leaves, as far as it is known, ms.
+    /// Delay from the peer's microphone to our output, in ms, as far as known.
     fn delay_ms(&self) -> f64 {
         let one_way_ns = self.session.stats().rtt_ns.unwrap_or(0) / 2;
         ms_of(one_way_ns + self.jitter.latency_ns())
@@ -155,9 +187,27 @@ impl<K: Keep> Leg<K> {
             loss_percent: 100.0 * share,
         };
         watch.quality.add(now_ns, &sample);
+        let far = watch
+            .far
+            .filter(|far| now_ns.saturating_sub(far.at_ns) < FAR_NS_MAX);
+        let heard = far.map_or(sample, |far| {
+            // The clustering of far losses is unknown: they count as single ones.
+            let far_lost = far.share * all;
+            let share = 1.0 - (1.0 - share) * (1.0 - far.share);
+            let equipment = self.equipment(share, lost + far_lost, runs + far_lost as u64);
+            let trips = [sample.round_trip_ms, far.round_trip_ms];
+            let delay_ms = self.delay_ms() + far.round_trip_ms.unwrap_or(0.0) / 2.0;
+            Sample {
+                mos: mos(rating(delay_ms, equipment)),
+                jitter_ms: sample.jitter_ms.max(far.jitter_ms),
+                round_trip_ms: trips.into_iter().flatten().reduce(|a, b| a + b),
+                loss_percent: 100.0 * share,
+            }
+        });
+        watch.end_to_end.add(now_ns, &heard);
     }
 
-    /// What came since the last summary, and what that will be counted from then on. `None`: nothing.
+    /// Statistics since the last summary, and the counts from which the next one starts. `None`: nothing was received.
     fn summary(&self, watch: &Watch) -> Option<(StatisticsSummary, Reported)> {
         let ssrc = self.session.current_ssrc()?;
         let reception = self.session.current_reception();
@@ -170,7 +220,7 @@ impl<K: Keep> Leg<K> {
         };
         let mut before = watch.reported;
         if before.expected > now.expected || before.end.is_none() {
-            // Another source, or its numbers began anew.
+            // Another source, or restarted numbers.
             before = Reported {
                 end: None,
                 duplicates: before.duplicates,
@@ -243,7 +293,7 @@ fn ms_of(ns: u64) -> f64 {
     ns as f64 * 1000.0 / NS_PER_S as f64
 }
 
-/// As many as the field holds.
+/// Limited to the range of the field.
 fn whole_ms(ms: f64) -> u16 {
     ms.round() as u16
 }
@@ -253,8 +303,10 @@ fn in_256ths(share: f64) -> u8 {
     (share * 256.0) as u8
 }
 
-/// Early feedback makes no samples of its own.
+/// Early feedback takes no samples.
 const SAMPLE_NS_MIN: u64 = NS_PER_S;
-/// RFC 3611, section 4.7.6: bits of the jitter buffer. What the far side does about losses is left unspecified.
+/// Three report intervals: an older report does not describe the present.
+const FAR_NS_MAX: u64 = 15 * NS_PER_S;
+/// RFC 3611, section 4.7.6: bits of the jitter buffer. The far side's treatment of losses is left unspecified.
 const ADAPTIVE: u8 = 0b11 << 4;
 const NOT_ADAPTIVE: u8 = 0b10 << 4;

@@ -1,14 +1,14 @@
-//! Two legs that talk to each other over a link that loses: what each knows of the other's quality.
+//! Two legs connected by a lossy link: each one's view of the other's quality.
 
 use super::tests::{MS, telephony};
 use super::*;
 use crate::quality::{Impairment, mos, rating};
 
-/// A's packets go to B, and all reports both ways, 30 ms each way.
+/// Link with 30 ms each way for A's packets to B, and for all reports.
 struct Link {
     legs: [Leg; 2],
     now_ns: u64,
-    /// Datagrams under way: when they arrive, at whom, whether they are RTCP.
+    /// Datagrams in flight: arrival time, receiver, whether they are RTCP.
     flying: Vec<(u64, usize, bool, Vec<u8>)>,
     time: u32,
 }
@@ -45,7 +45,7 @@ impl Link {
         }
     }
 
-    /// Each side sends a packet every 20 ms; A's are lost or not.
+    /// Each side sends a packet every 20 ms; `is_lost` selects A's lost packets.
     fn run(&mut self, packets: u32, is_lost: impl Fn(u32) -> bool) {
         for number in 0..packets {
             for side in [0, 1] {
@@ -82,9 +82,10 @@ impl Link {
         let due: Vec<_> = due;
         for (at_ns, to, is_rtcp, bytes) in due {
             let from = address(1 - to);
-            match is_rtcp {
-                true => self.legs[to].handle_rtcp(at_ns, from, &bytes),
-                false => self.legs[to].handle_datagram(now_ns, at_ns, from, &bytes),
+            if is_rtcp {
+                self.legs[to].handle_rtcp(at_ns, from, &bytes)
+            } else {
+                self.legs[to].handle_datagram(now_ns, at_ns, from, &bytes)
             };
         }
         for side in [0, 1] {
@@ -110,7 +111,7 @@ fn a_clean_link_has_the_best_score_of_its_delay() {
     let quality = link.legs[1].stats().quality.expect("a record");
     let score = quality.mos.expect("samples");
     assert!(score.samples >= 8, "{score:?}");
-    // Before the first round trip is known, the jitter buffer's delay alone.
+    // Before the first round trip is known, only the jitter buffer's delay.
     let latency_ms = link.legs[1].latency_ns() as f64 / 1e6;
     let with_trip = mos(rating(30.0 + latency_ms, 0.0));
     assert!((score.lowest.value - with_trip).abs() < 0.01, "{score:?}");
@@ -126,7 +127,7 @@ fn losses_are_in_the_score_and_in_the_peers_extended_report() {
     let mut link = Link::new();
     link.run(1500, |_| false);
     let clean_ns = link.now_ns;
-    // One in twenty, always alone: 19 packets between two end what might be a burst.
+    // One in twenty, always alone: the 19 packets in between end a possible burst.
     link.run(1500, |number| number % 20 == 7);
     let quality = link.legs[1].stats().quality.expect("a record");
     let score = quality.mos.expect("samples");
@@ -148,7 +149,7 @@ fn losses_are_in_the_score_and_in_the_peers_extended_report() {
     let extended = link.legs[0].stats().extended.expect("a report");
     let metrics = extended.metrics.expect("metrics");
     assert_eq!(metrics.ssrc, link.legs[0].ssrc());
-    // 75 of 3000 packets, in gaps all of them: 19 come between two.
+    // 75 of 3000 packets, all of them in gaps: 19 packets between two.
     assert!((5..=7).contains(&metrics.loss_rate), "{metrics:?}");
     assert_eq!(
         (
@@ -187,11 +188,11 @@ fn without_being_asked_none_is_sent() {
 }
 
 #[test]
-fn a_malformed_block_is_counted_and_what_is_before_it_counts() {
+fn blocks_before_a_malformed_one_are_used() {
     let mut link = Link::new();
     link.run(100, |_| false);
     let ssrc = link.legs[0].ssrc().0.to_be_bytes();
-    // An empty receiver report, then a whole summary, then a block that promises more than there is.
+    // An empty receiver report, then a whole summary, then a block with a length beyond the packet.
     let mut packet = vec![0x80, 201, 0, 1, 0, 0, 1, 1, 0x80, 207, 0, 12, 0, 0, 1, 1];
     packet.extend([6, 0x80, 0, 9]);
     packet.extend(ssrc);
@@ -216,7 +217,7 @@ fn a_malformed_block_is_counted_and_what_is_before_it_counts() {
         (SeqNum(1), SeqNum(9), Some(3))
     );
     assert_eq!((summary.duplicates, summary.jitter), (None, None));
-    // Without its sender, it is refused as a whole.
+    // Without its sender, the whole packet is refused.
     let refused = link.legs[0].handle_rtcp(
         now_ns,
         address(1),

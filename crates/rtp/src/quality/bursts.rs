@@ -3,15 +3,15 @@
 /// Packets received in a row that end a burst: the value that RFC 3611, section 4.7.2, recommends.
 pub const GMIN: u8 = 16;
 
-/// Tells bursts from gaps, packet by packet. A burst begins and ends with a loss, and has fewer than [`GMIN`] packets in a row between its losses;
-/// a single loss among as many packets belongs to a gap.
+/// Separates bursts from gaps, packet by packet. A burst begins and ends with a loss, and has fewer than [`GMIN`] packets in a
+/// row between its losses. A single loss among as many packets belongs to a gap.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Bursts {
     packets: u64,
     lost: u64,
     /// Packets since the last loss.
     since_loss: u64,
-    /// From the first loss of what may be a burst to the last one.
+    /// Packets from the first loss of a possible burst to the last one.
     candidate_packets: u64,
     candidate_lost: u64,
     bursts: u64,
@@ -19,7 +19,7 @@ pub struct Bursts {
     burst_lost: u64,
 }
 
-/// What there was so far.
+/// Metrics so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct BurstMetrics {
     /// Fraction of packets lost in bursts.
@@ -33,13 +33,13 @@ pub struct BurstMetrics {
 }
 
 impl Bursts {
-    /// So many packets in a row came.
+    /// Notes this many received packets in a row.
     pub fn received(&mut self, packets: u64) {
         self.packets += packets;
         self.since_loss += packets;
     }
 
-    /// So many packets in a row are lost, or too late.
+    /// Notes this many packets in a row as lost or too late.
     pub fn lost(&mut self, packets: u32) {
         let packets = u64::from(packets);
         if packets == 0 {
@@ -66,7 +66,7 @@ impl Bursts {
         (self.candidate_packets, self.candidate_lost) = (0, 0);
     }
 
-    /// All so far; what may be a burst counts as one.
+    /// Metrics of all packets so far; a possible burst counts as one.
     #[must_use]
     pub fn metrics(&self) -> BurstMetrics {
         let mut all = *self;
@@ -91,7 +91,7 @@ mod tests {
 
     use super::*;
 
-    /// The definition, over the whole list: losses closer than [`GMIN`] belong together.
+    /// The definition applied to the whole list: losses closer than [`GMIN`] belong together.
     fn naive(all: &[bool]) -> BurstMetrics {
         let losses: Vec<usize> = (0..all.len()).filter(|at| !all[*at]).collect();
         let mut groups: Vec<Vec<usize>> = Vec::new();

@@ -1,7 +1,8 @@
-//! How good a call sounds: the E-model (ITU-T G.107) with what a receiver of RTP knows, and a record over the call.
+//! Sound quality of a call: the E-model (ITU-T G.107) with the values that an RTP receiver knows, and a record over the call.
 //!
-//! All that is not measured has the default value of G.107, table 2, which makes R 93.2 without loss and delay. What remains is the simplification
-//! that RFC 3611, section 4.7.5, leads to: `R = 93.2 - Id - Ie,eff`, with the delay alone in Id, and codec and losses in Ie,eff.
+//! Unmeasured values have the defaults of G.107, table 2, with which R is 93.2 without loss and delay. The rest is the
+//! simplification of RFC 3611, section 4.7.5: `R = 93.2 - Id - Ie,eff`. Id contains only the delay, and Ie,eff the codec and the
+//! losses.
 
 mod bursts;
 mod record;
@@ -9,19 +10,19 @@ mod record;
 pub use bursts::{BurstMetrics, Bursts, GMIN};
 pub use record::{Extreme, Quality, Range, Sample};
 
-/// What a codec costs: the equipment impairment factor, and how robust it is against losses.
+/// Impairment by a codec: the equipment impairment factor, and its robustness against losses.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Impairment {
     /// Ie, without losses.
     pub ie: f64,
-    /// Bpl: the percentage of random losses that costs half of what is left.
+    /// Bpl: percentage of random losses that costs half of the remaining quality.
     pub bpl: f64,
 }
 
 impl Impairment {
-    /// G.711, losses filled in (G.711, appendix I): ITU-T G.113, appendix I, table I.3.
+    /// G.711 with concealed losses (G.711, appendix I): ITU-T G.113, appendix I, table I.3.
     pub const G711_CONCEALED: Impairment = Impairment { ie: 0.0, bpl: 25.1 };
-    /// G.711, silence in place of losses: the same table.
+    /// G.711 with silence in place of losses: the same table.
     pub const G711: Impairment = Impairment { ie: 0.0, bpl: 4.3 };
     /// G.729 annex A with pauses: the same table.
     pub const G729: Impairment = Impairment {
@@ -36,8 +37,8 @@ impl Impairment {
     /// GSM EFR, which is AMR at 12.2 kbit/s: the same table.
     pub const GSM_EFR: Impairment = Impairment { ie: 5.0, bpl: 10.0 };
 
-    /// Of a codec by its name in SDP, in upper case. Those that G.113 has no narrowband value for (wideband ones, linear audio, Opus) count as G.711
-    /// with losses filled in, which is what becomes of them here, and so do unknown ones.
+    /// The impairment of a codec by its name in SDP, in upper case. Codecs without a narrowband value in G.113 (wideband ones,
+    /// linear audio, Opus) and unknown ones count as G.711 with concealed losses. They are converted to it here.
     #[must_use]
     pub fn of(encoding_name: &str) -> Impairment {
         match encoding_name {
@@ -48,8 +49,8 @@ impl Impairment {
         }
     }
 
-    /// Ie,eff (G.107, equation 7-29): with `loss_percent` of the packets lost or too late, `burst_ratio` times as many in a row as random losses
-    /// would be.
+    /// Ie,eff (G.107, equation 7-29): `loss_percent` of the packets are lost or too late, in runs `burst_ratio` times as long as
+    /// with random losses.
     #[must_use]
     pub fn with_loss(self, loss_percent: f64, burst_ratio: f64) -> f64 {
         let loss = loss_percent.clamp(0.0, 100.0);
@@ -71,7 +72,7 @@ pub fn delay_impairment(delay_ms: f64) -> f64 {
     25.0 * (sixth_root(1.0 + x.powi(6)) - 3.0 * sixth_root(1.0 + (x / 3.0).powi(6)) + 2.0)
 }
 
-/// The transmission rating factor R, 0 to [`R_MAX`]: of a delay from mouth to ear, and of a codec with its losses
+/// The transmission rating factor R, 0 to [`R_MAX`], for a delay from mouth to ear and a codec with its losses
 /// ([`Impairment::with_loss`]).
 #[must_use]
 pub fn rating(delay_ms: f64, equipment: f64) -> f64 {
@@ -109,7 +110,7 @@ mod tests {
             assert!((mos(r) - score).abs() < 0.01, "{r}: {}", mos(r));
         }
         assert_eq!((mos(-1.0), mos(0.0), mos(100.0)), (1.0, 1.0, 4.5));
-        // The default values' own.
+        // For the default values.
         assert!((mos(R_MAX) - 4.41).abs() < 0.005);
         // Between 0 and 6.5 the polynomial is below 1.
         assert_eq!(mos(3.0), 1.0);
@@ -117,7 +118,7 @@ mod tests {
 
     /// By hand: X is 1 at 200 ms, so 25 (2^(1/6) - 3 (1 + 3^-6)^(1/6) + 2); 2 at 400 ms.
     #[test]
-    fn delay_costs_what_the_equation_says() {
+    fn delay_impairment_follows_the_equation() {
         assert_eq!(delay_impairment(0.0), 0.0);
         assert_eq!(delay_impairment(100.0), 0.0);
         assert!(
@@ -134,7 +135,7 @@ mod tests {
         assert!((0..200).all(|delay| ms(delay) <= ms(delay + 1)));
     }
 
-    /// At Bpl percent of random losses, the definition of Bpl: half of what is left is lost.
+    /// By definition, random losses of Bpl percent cost half of the remaining quality.
     #[test]
     fn losses_cost_half_at_bpl() {
         for codec in [
@@ -150,7 +151,7 @@ mod tests {
             assert!(codec.with_loss(5.0, 2.0) > codec.with_loss(5.0, 1.0));
             assert_eq!(rating(0.0, codec.with_loss(1e9, 1e9)), 0.0);
         }
-        // 5 % of G.711 whose losses are filled in: 95 * 5 / 30.1.
+        // 5 % of G.711 with concealed losses: 95 * 5 / 30.1.
         assert!((rating(0.0, Impairment::G711_CONCEALED.with_loss(5.0, 1.0)) - 77.42).abs() < 0.01);
         assert_eq!(rating(10_000.0, 95.0), 0.0);
     }

@@ -1,6 +1,7 @@
-//! What quality was over a call: the lowest, the average, the highest, and when. Of bounded size, however long it lasts.
+//! Record of the quality over a call: the lowest, the average, the highest, and their times. Its size is bounded for any
+//! duration.
 
-/// One measurement of what a party sends, as it is heard.
+/// One measurement of a party's audio as heard.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sample {
     /// Mean opinion score: [`mos`](super::mos).
@@ -9,11 +10,11 @@ pub struct Sample {
     pub jitter_ms: f64,
     /// Round trip, ms; `None`: unknown.
     pub round_trip_ms: Option<f64>,
-    /// Packets lost or too late since the sample before, percent.
+    /// Packets lost or too late since the previous sample, percent.
     pub loss_percent: f64,
 }
 
-/// A value, and when it was measured.
+/// A value with the time of its measurement.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Extreme {
     /// The value.
@@ -29,13 +30,13 @@ pub struct Range {
     pub lowest: Extreme,
     /// The highest one; of equal ones, the first.
     pub highest: Extreme,
-    /// The mean of all.
+    /// Mean of all values.
     pub average: f64,
-    /// How many there were.
+    /// Number of samples.
     pub samples: u64,
 }
 
-/// A call's samples, summed up. `None`: there were none.
+/// Summary of a call's samples. A field is `None` if it was never measured.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Quality {
     /// Mean opinion score.

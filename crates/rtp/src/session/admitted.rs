@@ -1,4 +1,4 @@
-//! The session of a leg: the leg has decided which packets belong, and tells.
+//! The session of a leg: the leg decides which packets belong to it and passes them on.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use super::source::{Source, flag};
 use super::{BYE_LINGER_NS, Extended, Session};
 
 impl Session {
-    /// A packet of the current source. It is judged by its number alone (RFC 3550, A.1).
+    /// Handles a packet of the current source. Only its number is checked (RFC 3550, A.1).
     #[inline]
     pub(crate) fn receive(&mut self, at_ns: u64, seq: SeqNum, time: RtpTime) -> Receipt {
         let source = &mut self.sources.current;
@@ -20,7 +20,7 @@ impl Session {
         receipt
     }
 
-    /// The source was silent for long, or has left and goes on.
+    /// Handles a packet of a source that was silent for long, or that continues after leaving.
     #[cold]
     fn receive_again(&mut self, at_ns: u64) {
         let source = &mut self.sources.current;
@@ -34,14 +34,14 @@ impl Session {
         self.count_in(0, flag::MEMBER | flag::SENDER);
     }
 
-    /// This is the current source from now on; its statistics begin with its next packets.
+    /// Makes this the current source; its statistics start with its next packets.
     #[cold]
     pub(crate) fn adopt(&mut self, now_ns: u64, ssrc: Ssrc, from: SocketAddr, clock_rate_hz: u32) {
         let place = self.place_of(now_ns, from, ssrc);
         self.sources.promote(place);
         let source = &mut self.sources.current;
         let old = std::mem::replace(source, Source::new(now_ns, ssrc, from, clock_rate_hz));
-        // Its name and its reports are those of the same SSRC.
+        // Name and reports stay, because the SSRC is the same.
         source.flags = old.flags & !flag::LEFT | flag::VALID;
         (source.cname, source.report, source.remote) = (old.cname, old.report, old.remote);
         source.rtcp_from = old.rtcp_from;
@@ -49,7 +49,7 @@ impl Session {
         self.count_in(0, flag::MEMBER | flag::SENDER);
     }
 
-    /// Whether the current source is this one. It is forgotten after a long silence.
+    /// Whether this is the current source. It is forgotten after a long silence.
     pub(crate) fn has_current(&self, ssrc: Ssrc) -> bool {
         self.sources.current.ssrc == ssrc && self.sources.current.has(flag::PRESENT)
     }
@@ -64,13 +64,13 @@ impl Session {
         self.sources.current.reception.set_clock_rate(clock_rate_hz);
     }
 
-    /// Sends this with the next report.
+    /// Sends these extended reports with the next report.
     pub(crate) fn offer_extended(&mut self, extended: Extended) {
         let reports = self.extended.get_or_insert_default();
         (reports.offered, reports.has_left) = (Some(extended), false);
     }
 
-    /// Whether what was offered has left. Says so once.
+    /// Whether the offered extended reports have left. Returns true once.
     pub(crate) fn has_taken_extended(&mut self) -> bool {
         let reports = self.extended.as_mut();
         reports.is_some_and(|reports| std::mem::take(&mut reports.has_left))
@@ -81,19 +81,19 @@ impl Session {
         self.extended.as_ref()?.heard
     }
 
-    /// Goes on with the counts of a stream that another process has sent.
+    /// Continues the counts of a stream that another process has sent.
     pub(crate) fn restore_sent(&mut self, packets: u64, octets: u64) {
         (self.sent.packets, self.sent.octets) = (packets, octets);
         self.sent.has_any |= packets > 0;
     }
 
-    /// How the current source's packets arrive.
+    /// Reception of the current source's packets.
     pub(crate) fn current_reception(&self) -> &Reception {
         &self.sources.current.reception
     }
 
-    /// A packet of the admitted peer bears our SSRC: another one is chosen (RFC 3550, section 8.2), or it is our own that
-    /// came back.
+    /// Handles a packet of the admitted peer with our SSRC: either another SSRC is chosen (RFC 3550, section 8.2), or our own
+    /// packet was returned.
     #[cold]
     pub(crate) fn note_own_ssrc(&mut self, now_ns: u64, from: SocketAddr) {
         self.handle_own_ssrc(now_ns, from);

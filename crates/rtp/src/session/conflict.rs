@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-/// More colliding hosts than this at a time indicate an attack; the oldest is then forgotten.
+/// Maximum number of colliding hosts. More indicate an attack, and the oldest is forgotten.
 const CONFLICTS_MAX: usize = 8;
 
 /// The list of conflicting transport addresses.
@@ -13,8 +13,8 @@ pub(crate) struct Conflicts {
 }
 
 impl Conflicts {
-    /// Notes a packet with our SSRC. True if an earlier one came from the same address: we changed our SSRC then, and
-    /// the packet bears the new one, so our own packets come back. False for the first: a collision.
+    /// Notes a packet with our SSRC. Returns true if an earlier one came from the same address. We changed our SSRC then, and the
+    /// packet has the new one, so our own packets come back. False for the first: a collision.
     pub(crate) fn note(&mut self, now_ns: u64, from: SocketAddr) -> bool {
         if let Some(known) = self.entries.iter_mut().find(|known| known.0 == from) {
             known.1 = now_ns;
@@ -35,7 +35,7 @@ impl Conflicts {
         self.entries.capacity() * size_of::<(SocketAddr, u64)>()
     }
 
-    /// Forgets those that were quiet for `age_ns`.
+    /// Forgets addresses without a conflict for `age_ns`.
     pub(crate) fn expire(&mut self, now_ns: u64, age_ns: u64) {
         self.entries
             .retain(|(_, noted_ns)| now_ns.saturating_sub(*noted_ns) <= age_ns);

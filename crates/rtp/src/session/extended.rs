@@ -2,20 +2,20 @@
 
 use crate::id::{SeqNum, Ssrc};
 
-/// How packets of a source arrived (RFC 3611, section 4.6), from one number up to another. What the TTL was is left out.
+/// Reception of a source's packets (RFC 3611, section 4.6), from one number up to another. TTL statistics are omitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StatisticsSummary {
     /// The source.
     pub ssrc: Ssrc,
     /// The first number.
     pub begin: SeqNum,
-    /// The number behind the last one.
+    /// The number after the last one.
     pub end: SeqNum,
-    /// Packets lost; `None`: not told.
+    /// Packets lost; `None`: not reported.
     pub lost: Option<u32>,
-    /// Packets that came more than once; `None`: not told.
+    /// Packets that arrived more than once; `None`: not reported.
     pub duplicates: Option<u32>,
-    /// Jitter, units of the source's timestamps; `None`: not told.
+    /// Jitter, units of the source's timestamps; `None`: not reported.
     pub jitter: Option<JitterSummary>,
 }
 
@@ -28,11 +28,11 @@ pub struct JitterSummary {
     pub max: u32,
     /// Their mean.
     pub mean: u32,
-    /// Their standard deviation.
+    /// Standard deviation.
     pub deviation: u32,
 }
 
-/// How a source sounds (RFC 3611, section 4.7). `None`: not told.
+/// Sound quality of a source (RFC 3611, section 4.7). `None`: not reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VoipMetrics {
     /// The source.
@@ -43,7 +43,7 @@ pub struct VoipMetrics {
     pub discard_rate: u8,
     /// Packets lost or too late within bursts, in 256ths.
     pub burst_density: u8,
-    /// The same between them.
+    /// The same for gaps.
     pub gap_density: u8,
     /// Mean length of a burst, ms.
     pub burst_ms: u16,
@@ -63,19 +63,19 @@ pub struct VoipMetrics {
     pub gmin: u8,
     /// R, 0 to 100.
     pub rating: Option<u8>,
-    /// The same of a network beyond, 0 to 100.
+    /// Rating of an external network, 0 to 100.
     pub external_rating: Option<u8>,
     /// Mean opinion score for listening, tenths: 10 to 50.
     pub mos_listening: Option<u8>,
-    /// The same for conversation.
+    /// Mean opinion score for conversation, tenths: 10 to 50.
     pub mos_conversation: Option<u8>,
     /// Concealment and kind of the jitter buffer, as in section 4.7.6.
     pub receiver: u8,
-    /// Present delay of the jitter buffer, ms.
+    /// Current delay of the jitter buffer, ms.
     pub jitter_buffer_ms: u16,
     /// Its greatest delay so far, ms.
     pub jitter_buffer_max_ms: u16,
-    /// The greatest that it may have, ms.
+    /// Its maximum delay, ms.
     pub jitter_buffer_bound_ms: u16,
 }
 
@@ -93,11 +93,11 @@ pub struct Extended {
 pub(super) struct ExtendedReports {
     /// To be sent with the next report.
     pub(super) offered: Option<Extended>,
-    /// What was offered has left.
+    /// The offered reports have left.
     pub(super) has_left: bool,
-    /// The peer's, about us.
+    /// The peer's reports about us.
     pub(super) heard: Option<Extended>,
-    /// Those with a malformed block.
+    /// Number of reports with a malformed block.
     pub(super) malformed: u64,
 }
 
@@ -106,15 +106,15 @@ pub(super) struct ExtendedReports {
 pub(super) enum XrBlock {
     Summary(StatisticsSummary),
     Metrics(VoipMetrics),
-    /// Of another type.
+    /// A block of another type.
     Other,
 }
 
-/// A block ends early, or has another length than its type.
+/// A block that ends early, or whose length does not match its type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct MalformedBlock;
 
-/// The blocks of an extended report: what follows its sender. After an error, there are no more.
+/// The blocks of an extended report after its sender. They end after an error.
 #[derive(Debug, Clone)]
 pub(super) struct XrBlocks<'a> {
     rest: &'a [u8],
@@ -141,7 +141,7 @@ impl Iterator for XrBlocks<'_> {
     }
 }
 
-/// RFC 3611, section 3: block type, a byte of its own, and the length in words without this one.
+/// RFC 3611, section 3: block type, a type-specific byte, and the length in words without the first one.
 fn split(rest: &mut &[u8]) -> Result<XrBlock, MalformedBlock> {
     let &[block_type, flags, high, low] = rest.first_chunk().ok_or(MalformedBlock)?;
     let length = 4 + 4 * usize::from(u16::from_be_bytes([high, low]));
@@ -185,7 +185,7 @@ fn read_summary(flags: u8, body: &[u8; SUMMARY_BYTES]) -> StatisticsSummary {
     }
 }
 
-/// RFC 3611, section 4.7: 127 stands for what is unavailable.
+/// RFC 3611, section 4.7: 127 means unavailable.
 fn read_metrics(body: &[u8; METRICS_BYTES]) -> VoipMetrics {
     let told = |at: usize| Some(body[at]).filter(|value| *value != UNAVAILABLE);
     VoipMetrics {
@@ -297,7 +297,7 @@ const METRICS_BYTES: usize = 36;
 const LOSS: u8 = 0x80;
 const DUPLICATES: u8 = 0x40;
 const JITTER: u8 = 0x20;
-/// Of R, MOS and the levels.
+/// Unavailable value of R, MOS and the levels.
 const UNAVAILABLE: u8 = 127;
 /// Bytes of an extended report with both: header and sender before them.
 pub(super) const XR_BYTES: usize = 8 + SUMMARY_BYTES + METRICS_BYTES;
@@ -308,7 +308,7 @@ mod tests {
 
     use super::*;
 
-    /// A hundred and twenty-seven is none.
+    /// 127 means unavailable.
     fn told() -> impl Strategy<Value = Option<u8>> {
         prop::option::of((0..=255_u8).prop_filter("unavailable", |value| *value != UNAVAILABLE))
     }
@@ -372,7 +372,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(summary in summary(), metrics in metrics()) {
+        fn written_data_round_trips(summary in summary(), metrics in metrics()) {
             let other = [5, 0, 0, 1, 1, 2, 3, 4];
             let bytes = [&summary.bytes()[..], &other, &metrics.bytes()].concat();
             let blocks: Vec<_> = XrBlocks::new(&bytes).collect();

@@ -10,14 +10,14 @@ use super::wire::Writer;
 pub const NACKS_MAX: usize = 64;
 /// Sources waiting for a picture request, in each direction.
 pub const PLIS_MAX: usize = 4;
-/// Space for all of it in a packet: at worst, each number is an entry of its own in a message of its own; and all full
-/// intra requests are in one.
+/// Space for all of it in a packet. At worst, each number is a single entry of a separate message; all full intra requests share
+/// one message.
 pub(crate) const FEEDBACK_BYTES_MAX: usize = NACKS_MAX * 16 + PLIS_MAX * 12 + 12 + PLIS_MAX * 8;
 
-/// Sources whose requests are numbered. Beyond this, the oldest is forgotten.
+/// Maximum number of sources whose requests are numbered. Beyond this, the oldest is forgotten.
 const FIR_SOURCES_MAX: usize = 32;
-/// Within this time the same number of a full intra request is a repetition. Later it is a new request of a peer that
-/// does not increment: too many pictures are the lesser evil, and a round trip is shorter.
+/// Within this time the same number of a full intra request is a repetition. Later it is a new request of a peer that does not
+/// increment. Too many pictures are the lesser evil, and a round trip is shorter.
 const FIR_REPETITION_NS: u64 = NS_PER_S;
 
 /// RFC 4585, section 3.5.2: "T_dither_max = l * T_rr with l=0.5".
@@ -29,10 +29,10 @@ pub(crate) struct Feedback {
     nacks: Vec<(Ssrc, SeqNum)>,
     plis: Vec<Ssrc>,
     firs: Vec<Ssrc>,
-    /// The last request's number, per source that we asked; and per source that asked us, with the time.
+    /// Number of the last request, per source to which we sent one; and per source that sent us one, with the time.
     fir_numbers: Vec<(Ssrc, u8)>,
     firs_heard: Vec<(Ssrc, u8, u64)>,
-    /// "te": when an early packet is to be sent.
+    /// "te": time of the early packet.
     early_ns: Option<u64>,
     allow_early: bool,
     /// "t_rr_last": when the last regular packet was sent.
@@ -58,7 +58,7 @@ impl Feedback {
         self.nacks.is_empty() && self.plis.is_empty() && self.firs.is_empty()
     }
 
-    /// Queues one number. False if there is no room.
+    /// Queues one number. Returns false if the queue is full.
     pub(crate) fn add_nack(&mut self, media: Ssrc, seq: SeqNum) -> bool {
         if self.nacks.contains(&(media, seq)) {
             return true;
@@ -70,12 +70,12 @@ impl Feedback {
         has_room
     }
 
-    /// Queues a picture loss. False if there is no room.
+    /// Queues a picture loss. Returns false if the queue is full.
     pub(crate) fn add_pli(&mut self, media: Ssrc) -> bool {
         add_source(&mut self.plis, media)
     }
 
-    /// Queues a full intra request. False if there is no room.
+    /// Queues a full intra request. Returns false if the queue is full.
     pub(crate) fn add_fir(&mut self, media: Ssrc) -> bool {
         add_source(&mut self.firs, media)
     }
@@ -108,8 +108,8 @@ impl Feedback {
         0
     }
 
-    /// Decides when feedback queued at `now_ns` is sent: at once or after a random delay in a packet of its own, or
-    /// with the next regular one. False if it would come too late and is dropped.
+    /// Decides when feedback queued at `now_ns` is sent: at once or after a random delay in a separate packet, or with the next
+    /// regular one. False if it would come too late and is dropped.
     pub(crate) fn schedule(&mut self, now_ns: u64, timing: &mut Timing, delay_ns_max: u64) -> bool {
         // Step 2a: "the new FB message MUST be included in the scheduled packet"
         if self.early_ns.is_some() {
@@ -174,8 +174,8 @@ impl Feedback {
         self.early_ns
     }
 
-    /// Whether a regular packet without feedback may be left out. Section 3.4: "Regular RTCP packets scheduled for
-    /// transmission before tp+T_rr_interval will be suppressed if, for example, they do not contain any FB messages."
+    /// Whether a regular packet without feedback may be omitted. Section 3.4: "Regular RTCP packets scheduled for transmission
+    /// before tp+T_rr_interval will be suppressed if, for example, they do not contain any FB messages."
     pub(crate) fn may_suppress(&self, now_ns: u64, interval_ns: u64) -> bool {
         let is_early = |last_ns: u64| last_ns.saturating_add(interval_ns) > now_ns;
         self.is_empty() && self.regular_ns.is_some_and(is_early)
@@ -228,7 +228,7 @@ impl Feedback {
     }
 }
 
-/// Queues a source once. False if there is no room.
+/// Queues a source once. Returns false if the list is full.
 fn add_source(sources: &mut Vec<Ssrc>, media: Ssrc) -> bool {
     if sources.contains(&media) {
         return true;
@@ -240,7 +240,7 @@ fn add_source(sources: &mut Vec<Ssrc>, media: Ssrc) -> bool {
     has_room
 }
 
-/// Forgets the oldest entry if there are as many as sources may be.
+/// Removes the oldest entry if the list has the maximum number of sources.
 fn make_room<T>(entries: &mut Vec<T>) {
     if entries.len() >= FIR_SOURCES_MAX {
         entries.remove(0);

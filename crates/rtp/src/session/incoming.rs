@@ -17,13 +17,13 @@ const RTT_SLACK_UNITS: i32 = 66;
 const RTT_UNITS_MAX: i32 = 30 * 65_536;
 
 impl Session {
-    /// Takes an RTCP packet that arrived at `now_ns` from `from`, whole or not at all.
+    /// Handles an RTCP packet that arrived at `now_ns` from `from`, as a whole or not at all.
     ///
     /// Allocates nothing, except when a source appears, names itself or gives a reason for leaving.
     ///
     /// # Errors
-    /// It is not a valid compound, or not a valid packet where reduced size is agreed on. It is counted by its cause
-    /// and has no effect.
+    /// Fails if it is not a valid compound, or not a valid packet if reduced size is agreed on. It is counted by its cause and
+    /// has no effect.
     pub fn handle_rtcp(
         &mut self,
         now_ns: u64,
@@ -70,14 +70,14 @@ impl Session {
         }
     }
 
-    /// Finds or adds the packet's sender. `None` if the packet is to be ignored.
+    /// Finds or adds the packet's sender. Returns `None` if the packet must be ignored.
     fn heard(&mut self, now_ns: u64, from: SocketAddr, ssrc: Ssrc) -> Option<Place> {
         if ssrc == self.ssrc {
             self.handle_own_ssrc(now_ns, from);
             return None;
         }
         if self.departed == Some(ssrc) {
-            return None; // Said to us as we were called a moment ago.
+            return None; // Sent to the SSRC that we have just left.
         }
         let place = self.place_of(now_ns, from, ssrc);
         let source = self.sources.get(place);
@@ -94,8 +94,8 @@ impl Session {
         Some(place)
     }
 
-    /// Whether RTCP from this address may be the source's: from its previous RTCP address, from its RTP address, or
-    /// from anywhere after a long silence. A stranger who knows the SSRC must not say BYE in its name.
+    /// Whether RTCP from this address may be the source's: from its previous RTCP address, from its RTP address, or from anywhere
+    /// after a long silence. A stranger who knows the SSRC must not be able to send a BYE for it.
     fn is_its_own(&mut self, now_ns: u64, from: SocketAddr, place: Place) -> bool {
         let source = self.sources.get_mut(place);
         let is_known = match source.rtcp_from {
@@ -209,7 +209,7 @@ impl Session {
     fn handle_bye(&mut self, now_ns: u64, from: SocketAddr, packet: &Packet<'_>) {
         let reason = packet.reason();
         for ssrc in packet.leaving() {
-            // A BYE adds no source; one of our own packets that came back is no news.
+            // A BYE adds no source, and our own returned packets are ignored.
             let Some(place) = self.sources.find(ssrc) else {
                 continue;
             };

@@ -1,4 +1,5 @@
-//! When to send: the RTCP interval, timer reconsideration and its reverse. RFC 3550, sections 6.2, 6.3 and A.7.
+//! Time of the next report: the RTCP interval, timer reconsideration and reverse reconsideration. RFC 3550, sections 6.2, 6.3 and
+//! A.7.
 
 use crate::id::NS_PER_S;
 use crate::rng::SplitMix;
@@ -10,7 +11,7 @@ const SENDER_SHARE: f64 = 0.25;
 /// RFC 3550, section 6.3.1: "The resulting value of T is divided by e-3/2=1.21828 to compensate for the fact that the
 /// timer reconsideration algorithm converges to a value of the RTCP bandwidth below the intended average."
 const COMPENSATION: f64 = std::f64::consts::E - 1.5;
-/// Longest interval: a group so large, or a bandwidth so small, that reports come less than daily has no use for them.
+/// Maximum interval: less than one report a day is useless, however large the group or small the bandwidth.
 const INTERVAL_NS_MAX: f64 = (24 * 3600 * NS_PER_S) as f64;
 
 /// RFC 3550, section 6.3.5: "M is the timeout multiplier, and defaults to 5".
@@ -44,8 +45,8 @@ pub(crate) struct Timing {
 }
 
 impl Timing {
-    /// RFC 3550, section 6.3.2: a member that joins at `now_ns`. `bandwidth_bps` bits/s are for everybody's RTCP together; `first_bytes` is the
-    /// size that the first packet will probably have.
+    /// RFC 3550, section 6.3.2: a member that joins at `now_ns`. `bandwidth_bps` bits/s are for everybody's RTCP together;
+    /// `first_bytes` is the size that the first packet will probably have.
     pub(crate) fn new(
         now_ns: u64,
         bandwidth_bps: u64,
@@ -117,8 +118,8 @@ impl Timing {
         self.members_prior = self.members;
     }
 
-    /// Timer reconsideration, RFC 3550, section 6.3.6: whether the packet that was scheduled for now is to be sent. If
-    /// not, the time for it has moved on.
+    /// Timer reconsideration, RFC 3550, section 6.3.6: whether the packet that was scheduled for now must be sent. If not, the
+    /// time for it has moved on.
     pub(crate) fn reconsider(&mut self, now_ns: u64) -> bool {
         if now_ns < self.next_ns {
             return false;
@@ -135,20 +136,20 @@ impl Timing {
         false
     }
 
-    /// After a packet of the regular schedule: RFC 3550, section 6.3.6.
+    /// Schedules the next packet after a regular one was sent: RFC 3550, section 6.3.6.
     pub(crate) fn sent(&mut self, now_ns: u64, bytes: usize) {
         self.note_bytes(bytes);
         self.initial = false;
         self.reschedule(now_ns);
     }
 
-    /// After a packet of the regular schedule was suppressed. RFC 4585, section 3.5.3: "Whenever a Regular RTCP packet is
+    /// Schedules the next packet after a regular one was suppressed. RFC 4585, section 3.5.3: "Whenever a Regular RTCP packet is
     /// sent or suppressed, [...] tp, tn MUST be updated as per [1]."
     pub(crate) fn suppressed(&mut self, now_ns: u64) {
         self.reschedule(now_ns);
     }
 
-    /// After an early packet. RFC 4585, section 3.5.2, step 6: "MUST recalculate tn = tp + 2*T_rr".
+    /// Notes that an early packet was sent. RFC 4585, section 3.5.2, step 6: "MUST recalculate tn = tp + 2*T_rr".
     pub(crate) fn sent_early(&mut self, bytes: usize) {
         self.note_bytes(bytes);
         let doubled = self.interval_ns.saturating_mul(2);
@@ -198,8 +199,8 @@ impl Timing {
         MEMBER_INTERVALS * self.interval(false, INTERVAL_NS_MIN)
     }
 
-    /// RFC 3550, sections 6.3.5 and 6.3.8: a member without RTP for the last two intervals is no sender. With the fixed
-    /// minimum, for the same reason.
+    /// RFC 3550, sections 6.3.5 and 6.3.8: a member without RTP for the last two intervals is not a sender any more. It uses the
+    /// fixed minimum, for the same reason.
     pub(crate) fn sender_timeout_ns(&self) -> u64 {
         2 * self.interval(self.we_sent, INTERVAL_NS_MIN)
     }
@@ -209,7 +210,7 @@ impl Timing {
         self.interval_ns_min = interval_ns_min;
     }
 
-    /// The same at `now_ns`; a time that was computed before the first packet is computed anew.
+    /// [`set_minimum_ns`](Self::set_minimum_ns) at `now_ns`; a time that was computed before the first packet is computed again.
     pub(crate) fn change_minimum_ns(&mut self, now_ns: u64, interval_ns_min: u64) {
         self.interval_ns_min = interval_ns_min;
         if self.initial {
@@ -217,7 +218,7 @@ impl Timing {
         }
     }
 
-    /// A number for anything else that is to be random.
+    /// A random number for other purposes.
     pub(crate) fn random_u64(&mut self) -> u64 {
         self.rng.next_u64()
     }

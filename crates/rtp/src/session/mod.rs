@@ -1,11 +1,11 @@
 //! The RTCP session: its members, how their packets arrive, and when to report. RFC 3550 (sections 6 and 8, appendix
 //! A), with early feedback (RFC 4585) and reduced size (RFC 5506).
 //!
-//! One [`Session`] per RTP session serves both directions. It owns no socket, reads no clock and draws no random
-//! numbers of its own: all input is in [`Config`] and in the parameters.
+//! One [`Session`] per RTP session serves both directions. It owns no socket, reads no clock and draws no random numbers: all
+//! input is in [`Config`] and in the parameters.
 //!
-//! Arriving packets touch its first cache lines only, and nothing that the timer reads; so a packet never moves the
-//! timer, and a session without a flood wakes about every five seconds.
+//! Arriving packets use only its first cache lines, and nothing that the timer reads. So a packet never moves the timer, and a
+//! session without a flood wakes about every five seconds.
 
 mod admitted;
 mod conflict;
@@ -39,17 +39,17 @@ use feedback::Feedback;
 use interval::Timing;
 use source::{Place, Source, Sources, flag};
 
-/// A source's packets from another address are believed once the present address was silent for this long: longer than
-/// any network gap in speech, short enough that a caller who moves is soon heard again.
+/// Minimum silence of a source's present address before another address is accepted. It is longer than any network gap in speech,
+/// and short enough that a caller who moves is soon accepted again.
 pub const ADDRESS_SILENCE_NS: u64 = 500_000_000;
-/// And after this many packets in a row from there: a single forged one in a pause must not shut a caller out.
+/// Minimum number of consecutive packets from the new address: a single forged one in a pause must not block a caller.
 pub const ADDRESS_PACKETS: u32 = 5;
 /// The same for RTCP from another host, with a packet every 5 s or so: three times in silence.
 pub const RTCP_ADDRESS_SILENCE_NS: u64 = 15_000_000_000;
 /// Another valid source replaces the current one after this much silence: several packets' time.
 const CURRENT_SILENCE_NS: u64 = 100_000_000;
-/// A source is kept for this long after its BYE: packets that the BYE overtook must not make it a new member (RFC 3550,
-/// section 6.2.1).
+/// Time for which a source is kept after its BYE. Packets that the BYE overtook must not make it a new member (RFC 3550, section
+/// 6.2.1).
 const BYE_LINGER_NS: u64 = 2_000_000_000;
 /// Events that may wait for [`Session::poll_event`]; a caller that does not drain loses the newest. A packet's worth of
 /// NACKs.
@@ -64,7 +64,7 @@ pub enum Profile {
     Avp,
     /// RFC 4585: feedback early where the bandwidth allows it, and reports as often as the bandwidth allows.
     Avpf {
-        /// Reports without feedback at least this far apart on average (`T_rr_interval`); 0 for no such bound.
+        /// Minimum average interval of reports without feedback (`T_rr_interval`); 0 for none.
         regular_interval_ns: u64,
         /// Feedback that would wait longer than this is dropped (`T_max_fb_delay`).
         feedback_delay_ns_max: u64,
@@ -85,8 +85,8 @@ impl Profile {
 pub enum MinimumInterval {
     /// 5 s.
     Fixed,
-    /// 360 s divided by the session bandwidth in kbit/s, where that is less than 5 s (RFC 3550, section 6.2). For unicast: in
-    /// a multicast group only senders may.
+    /// 360 s divided by the session bandwidth in kbit/s, if that is less than 5 s (RFC 3550, section 6.2). For unicast: in a
+    /// multicast group only senders may use it.
     Reduced,
 }
 
@@ -99,7 +99,7 @@ pub struct Config {
     pub cname: String,
     /// Bandwidth of the whole session's media, bits/s.
     pub session_bandwidth_bps: u64,
-    /// Bandwidth of all members' RTCP, bits/s; `None` for the usual 5 % of the session's. With 0 no RTCP is sent.
+    /// Bandwidth of all members' RTCP, bits/s; `None` for the usual 5 % of the session's. With 0, RTCP is off.
     pub rtcp_bandwidth_bps: Option<u64>,
     /// The shortest interval.
     pub minimum_interval: MinimumInterval,
@@ -113,8 +113,8 @@ pub struct Config {
     pub reduced_size: bool,
     /// Rules for feedback.
     pub profile: Profile,
-    /// Sources kept at a time, 2..=[`SOURCES_MAX`]; beyond that the least recently heard one is forgotten. Also the
-    /// largest group for which the interval can be right.
+    /// Maximum number of sources, 2..=[`SOURCES_MAX`]; beyond it, the source that has been silent longest is forgotten. It is
+    /// also the largest group for which the interval can be right.
     pub sources_max: usize,
 }
 
@@ -145,8 +145,7 @@ impl Config {
     }
 }
 
-/// The fields of an RTP packet that the session looks at. Contributing sources are not among them: they do not count
-/// as members.
+/// The fields of an RTP packet that the session uses. Contributing sources are not among them: they do not count as members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RtpHeader {
     /// Its source.
@@ -170,7 +169,7 @@ impl From<&Packet<'_>> for RtpHeader {
     }
 }
 
-/// How to treat an RTP packet.
+/// Verdict on an RTP packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RtpVerdict {
     /// From a source that passed probation.
@@ -185,7 +184,7 @@ pub enum RtpVerdict {
     Conflict,
     /// It bears our own SSRC, which has been changed. Drop it.
     Collision,
-    /// It is one of our own that came back. Drop it.
+    /// It is a packet of ours that was returned. Drop it.
     Loop,
 }
 
@@ -204,21 +203,21 @@ pub enum Event {
     SsrcActive {
         /// Its SSRC.
         ssrc: Ssrc,
-        /// Where its RTP comes from.
+        /// Source address of its RTP.
         from: SocketAddr,
     },
     /// Another source becomes the current one: the previous one was silent or left.
     SsrcChanged {
-        /// The one so far.
+        /// The previous SSRC.
         old: Ssrc,
-        /// The one from now on.
+        /// The new SSRC.
         new: Ssrc,
     },
     /// A source's RTP comes from another address; the previous one was silent.
     AddressChanged {
         /// Its SSRC.
         ssrc: Ssrc,
-        /// Where its RTP comes from now.
+        /// New source address of its RTP.
         from: SocketAddr,
     },
     /// Another sender used our SSRC. RTP must be sent with the new one from now on; the BYE for the old one is on its
@@ -229,7 +228,7 @@ pub enum Event {
         /// The new SSRC.
         new: Ssrc,
     },
-    /// Our own packets come back from here. Reported once per address and SSRC.
+    /// Our own packets come back from this address. Reported once per address and SSRC.
     Loop {
         /// The address that returns them.
         from: SocketAddr,
@@ -238,7 +237,7 @@ pub enum Event {
     Bye {
         /// Its SSRC.
         ssrc: Ssrc,
-        /// Its reason, if it gave one.
+        /// Its reason, if any.
         reason: Option<Box<str>>,
     },
     /// A source has not sent RTP for two intervals; it is still a member.
@@ -255,7 +254,7 @@ pub enum Event {
     SenderReport {
         /// Its SSRC.
         ssrc: Ssrc,
-        /// Its wall clock.
+        /// Time of its wall clock.
         ntp: NtpTime,
         /// The same moment as a timestamp.
         time: RtpTime,
@@ -273,7 +272,7 @@ pub enum Event {
         from: Ssrc,
         /// The SSRC we sent them with.
         media: Ssrc,
-        /// The first one.
+        /// The first missing packet.
         first: SeqNum,
         /// Bit `i`, from the lowest: the packet `i + 1` after the first is missing as well.
         following: u16,
@@ -285,7 +284,7 @@ pub enum Event {
         /// The SSRC we sent it with.
         media: Ssrc,
     },
-    /// A source wants a full picture. Reported once, however often it repeats the request.
+    /// A source requests a full picture. Reported once, however often it repeats the request.
     Fir {
         /// The source.
         from: Ssrc,
@@ -294,7 +293,7 @@ pub enum Event {
     },
 }
 
-/// Sending side of our own stream.
+/// Sending side of our stream.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct Sent {
@@ -317,11 +316,11 @@ enum Phase {
 
 /// An RTCP session. See the module.
 ///
-/// **Contract.** After every call of a `handle_*` or `request_*` function and whenever [`next_timeout`] is reached,
-/// call [`poll_transmit`] until it returns `None`, then [`poll_event`] until it returns `None`, then arm the timer with
-/// [`next_timeout`]. After [`handle_rtp`] and [`handle_rtp_sent`] all of that may wait until the timer fires: they
-/// never move it, and of their events only a collision requires a packet. `now_ns` is monotonic and must not go back; a
-/// value that does is survived, but makes for strange intervals.
+/// **Contract.** After every call of a `handle_*` or `request_*` function and whenever [`next_timeout`] is reached, call
+/// [`poll_transmit`] until it returns `None`, then [`poll_event`] until it returns `None`, then arm the timer with
+/// [`next_timeout`]. After [`handle_rtp`] and [`handle_rtp_sent`], all of that may wait until the timer fires. They never move
+/// it, and of their events only a collision requires a packet. `now_ns` is monotonic and must not go back; a value that does is
+/// survived, but makes for strange intervals.
 ///
 /// [`next_timeout`]: Session::next_timeout
 /// [`poll_transmit`]: Session::poll_transmit
@@ -343,13 +342,13 @@ pub struct Session {
     avp_minimum_ns: u64,
     /// The SSRC that we gave up; its BYE is still to be sent.
     departed: Option<Ssrc>,
-    /// The same, for good.
+    /// The SSRC that we gave up permanently.
     given_up: Option<Ssrc>,
-    /// What sent packets bore before, and what they bear now and then: see `note_sent`.
+    /// The SSRC of sent packets before a change, and the SSRC that some packets still have: see `note_sent`.
     sent_before: Option<Ssrc>,
     sent_beside: Option<Ssrc>,
     clock_rates: ClockRates,
-    /// Of the sent stream.
+    /// Clock rate of the sent stream.
     sent_rate_hz: u32,
     ntp_at_zero: NtpTime,
     cname: Box<str>,
@@ -358,15 +357,15 @@ pub struct Session {
     feedback: Feedback,
     events: VecDeque<Event>,
     counts: stats::Counts,
-    /// Once there are any.
+    /// Allocated for the first extended report.
     extended: Option<Box<ExtendedReports>>,
 }
 
 impl Session {
-    /// From its beginning on: what packets touch.
+    /// Size of the first part, which each packet uses.
     pub(crate) const HOT_BYTES: usize = std::mem::offset_of!(Session, phase);
 
-    /// Joins at `now_ns`.
+    /// Creates a session that starts at `now_ns`.
     #[must_use]
     pub fn new(now_ns: u64, config: Config) -> Session {
         let minimum_ns = match config.minimum_interval {
@@ -415,7 +414,7 @@ impl Session {
 
     /// Takes an RTP packet that arrived at `now_ns` from `from`, before playout.
     ///
-    /// Allocates nothing, except when a source beside the current one appears or an event is queued.
+    /// Allocates nothing, except when a second source appears or an event is queued.
     #[inline]
     pub fn handle_rtp(&mut self, now_ns: u64, from: SocketAddr, packet: RtpHeader) -> RtpVerdict {
         let source = &mut self.sources.current;
@@ -426,7 +425,7 @@ impl Session {
         self.handle_rtp_otherwise(now_ns, from, packet)
     }
 
-    /// Everything but the next packet of a known source.
+    /// Handles everything except the next packet of a known source.
     #[cold]
     fn handle_rtp_otherwise(
         &mut self,
@@ -496,8 +495,7 @@ impl Session {
         }
     }
 
-    /// Notes that RTP was sent at `now_ns`: `packets` of them, the last with timestamp `time`, `payload_bytes` of payload
-    /// together.
+    /// Notes RTP sent at `now_ns`: `packets` of them, the last with timestamp `time`, with `payload_bytes` of payload in total.
     #[inline]
     pub fn handle_rtp_sent(
         &mut self,
@@ -515,9 +513,9 @@ impl Session {
         }
     }
 
-    /// Notes a packet that was sent under `ssrc`, which the caller does not choose. The reports go with the SSRC of the packets:
-    /// with another one once two in a row bear it. They do not go back to one that was left, so of two streams that are sent in
-    /// turn they settle on one; nor to one that was given up in a collision.
+    /// Notes a packet that was sent under `ssrc`, which the caller does not choose. The reports change to another SSRC once two
+    /// consecutive packets have it. They never return to an earlier SSRC, so with two alternating streams they stay with one.
+    /// They also never use an SSRC that was given up in a collision.
     #[inline]
     pub fn note_sent(&mut self, now_ns: u64, ssrc: Ssrc, time: RtpTime, payload_bytes: usize) {
         if ssrc == self.ssrc || self.adopt_sent(ssrc) {
@@ -526,7 +524,7 @@ impl Session {
         }
     }
 
-    /// Whether sent packets bear another SSRC from now on.
+    /// Whether sent packets have another SSRC from now on.
     #[cold]
     fn adopt_sent(&mut self, ssrc: Ssrc) -> bool {
         if self.given_up == Some(ssrc) || self.sent_before == Some(ssrc) {
@@ -553,7 +551,7 @@ impl Session {
         }
     }
 
-    /// When to call [`poll_transmit`](Session::poll_transmit) next, monotonic. `None` after leaving.
+    /// Time of the next call of [`poll_transmit`](Session::poll_transmit), monotonic. `None` after leaving.
     #[must_use]
     pub fn next_timeout(&self) -> Option<u64> {
         if self.phase == Phase::Left {
@@ -575,9 +573,8 @@ impl Session {
         self.events.pop_front()
     }
 
-    /// Sends with another SSRC from now on, which the caller's packets bear already. No BYE is sent for the old one: a
-    /// BYE is for a collision (RFC 3550, section 8.2), and listeners would take it for the end of the session. They
-    /// time the old one out.
+    /// Changes the SSRC; the caller's packets have the new one already. The session sends no BYE for the old one. A BYE is for a
+    /// collision (RFC 3550, section 8.2), and listeners would interpret it as the end of the session. They time the old one out.
     pub fn set_ssrc(&mut self, ssrc: Ssrc) {
         if ssrc == self.ssrc {
             return;
@@ -586,12 +583,12 @@ impl Session {
         (self.sent.packets, self.sent.octets) = (0, 0);
     }
 
-    /// Another canonical name from now on.
+    /// Changes the canonical name.
     pub fn set_cname(&mut self, cname: &str) {
         self.cname = wire::cut(cname).into();
     }
 
-    /// Other rules for feedback from `now_ns` on, as both sides agreed. Pending feedback is dropped if feedback ends.
+    /// Changes the rules for feedback from `now_ns` on, as both sides agreed. Pending feedback is dropped if feedback ends.
     pub fn set_profile(&mut self, now_ns: u64, profile: Profile, reduced_size: bool) {
         let minimum_ns = profile.minimum_ns(self.avp_minimum_ns);
         self.reduced_size = reduced_size;
@@ -611,7 +608,7 @@ impl Session {
         self.clock_rates = clock_rates;
     }
 
-    /// Units per second of the timestamps that are sent.
+    /// Sets the clock rate of the sent timestamps.
     pub fn set_sent_clock_rate(&mut self, clock_rate_hz: u32) {
         self.sent_rate_hz = clock_rate_hz.max(1);
     }
@@ -622,13 +619,13 @@ impl Session {
         self.ssrc
     }
 
-    /// Whether others may know our SSRC: RTP or RTCP was sent.
+    /// Whether others may know our SSRC because RTP or RTCP was sent.
     #[must_use]
     pub fn has_sent(&self) -> bool {
         self.sent.has_any || self.counts.rtcp_sent > 0
     }
 
-    /// The source that RTP is received from: the last one that passed probation while no other was heard.
+    /// SSRC of the source from which RTP is received: the last one that passed probation while no other was sending.
     #[must_use]
     pub fn current_ssrc(&self) -> Option<Ssrc> {
         let current = &self.sources.current;
@@ -637,7 +634,7 @@ impl Session {
             .then_some(current.ssrc)
     }
 
-    /// Whether the BYE is out, or was unnecessary.
+    /// Whether the BYE was sent or is unnecessary.
     #[must_use]
     pub fn has_left(&self) -> bool {
         self.phase == Phase::Left
@@ -668,7 +665,7 @@ impl Session {
         place
     }
 
-    /// A source that left and is heard again after a while came back: it begins anew.
+    /// Resets a source that left and sends again after a while.
     fn revive(&mut self, now_ns: u64, place: Place) {
         let source = self.sources.get_mut(place);
         if source.has(flag::LEFT) && now_ns.saturating_sub(source.left_ns) >= BYE_LINGER_NS {
@@ -690,7 +687,7 @@ impl Session {
         self.timing.senders += u32::from(new & flag::SENDER != 0);
     }
 
-    /// Uncounts a source that is gone or has lost these flags.
+    /// Removes a source from the counts, if it has left or has lost these flags.
     fn count_out(&mut self, flags: u8) {
         if self.phase != Phase::Active {
             return;
@@ -714,7 +711,7 @@ impl Session {
         self.counts.collisions += 1;
         let old = self.ssrc;
         self.given_up = Some(old);
-        // At most as often as there are sources; one of 2^32 numbers is hardly ever taken.
+        // Runs at most as often as there are sources; a random one of 2^32 numbers is rarely in use.
         loop {
             self.ssrc = Ssrc((self.timing.random_u64() >> 32) as u32);
             if self.ssrc != old && self.sources.find(self.ssrc).is_none() {

@@ -13,15 +13,16 @@ pub(super) const AVPF_INTERVAL_NS_MIN: u64 = super::interval::FLOOR_NS;
 /// RFC 4585, section 3.5.1: "For a multiparty session, Tmin is initialized to 1.0 seconds." Twice that, as the first
 /// interval is halved.
 const AVPF_FIRST_INTERVAL_NS_MIN: u64 = 2 * NS_PER_S;
-/// RFC 3550, section 6.3.7: the back-off is for "if the number of members is more than 50".
+/// Maximum number of members without back-off. RFC 3550, section 6.3.7: the back-off is for "if the number of members is more
+/// than 50".
 const BYE_MEMBERS_MAX: u32 = 50;
 /// Conflicting addresses are forgotten after about ten intervals of at least 5 s (RFC 3550, section 8.2).
 const CONFLICT_AGE_NS: u64 = 50 * NS_PER_S;
 
 impl Session {
-    /// Writes the next RTCP packet due at `now_ns` to `out` and returns its length. A buffer of 1500 bytes is always
-    /// enough. With a smaller one, reports on some sources wait for their turn and feedback may be left out; with one
-    /// too small for the rest, the packet is skipped.
+    /// Writes the next RTCP packet due at `now_ns` to `out` and returns its length. A buffer of 1500 bytes is always enough. With
+    /// a smaller one, reports on some sources wait for their turn and feedback may be omitted. If it is too small for the rest,
+    /// the packet is skipped.
     ///
     /// Also handles the time-outs. Allocates nothing, except for their events.
     pub fn poll_transmit(&mut self, now_ns: u64, out: &mut [u8]) -> Option<usize> {
@@ -79,29 +80,29 @@ impl Session {
         }
     }
 
-    /// Requests packets from `media` again, in the order of their numbers. False, and counted, if some request is not
-    /// sent: the profile does not allow it, there is no room, or it would come too late.
+    /// Requests packets from `media` again, in the order of their numbers. Returns false, and counts it, if a request is not
+    /// sent. Then the profile does not allow it, the queue is full, or it would arrive too late.
     pub fn request_nack(
         &mut self,
         now_ns: u64,
         media: Ssrc,
         lost: impl IntoIterator<Item = SeqNum>,
     ) -> bool {
-        // Room for the missing requests, and then an end, however many the caller gives.
+        // Takes the missing numbers up to the maximum, however many the caller passes.
         let mut lost = lost.into_iter().take(super::NACKS_MAX + 1);
         let has_room = lost.all(|seq| self.feedback.add_nack(media, seq));
         self.schedule_feedback(now_ns) && has_room
     }
 
-    /// Requests a new picture from `media`, because the received part of the last one cannot be decoded. False, and
-    /// counted, as with [`request_nack`](Session::request_nack).
+    /// Requests a new picture from `media`, because the received part of the last one cannot be decoded. Returns false, and
+    /// counts it, as [`request_nack`](Session::request_nack) does.
     pub fn request_pli(&mut self, now_ns: u64, media: Ssrc) -> bool {
         let has_room = self.feedback.add_pli(media);
         self.schedule_feedback(now_ns) && has_room
     }
 
-    /// Requests a full picture from `media`, whatever was received of the last one (RFC 5104, section 3.5.1): for a
-    /// viewer that joins, or cannot detect a loss. False, and counted, as with [`request_nack`](Session::request_nack).
+    /// Requests a full picture from `media`, independent of the last one (RFC 5104, section 3.5.1): for a viewer that joins, or
+    /// cannot detect a loss. Returns false, and counts it, as [`request_nack`](Session::request_nack) does.
     pub fn request_fir(&mut self, now_ns: u64, media: Ssrc) -> bool {
         let has_room = self.feedback.add_fir(media);
         self.schedule_feedback(now_ns) && has_room
@@ -131,7 +132,8 @@ impl Session {
                 regular_interval_ns,
                 ..
             } if regular_interval_ns > 0 => {
-                // RFC 4585, section 3.5.3: "T_rr_current_interval = RND2*T_rr_interval", from half to one and a half of it.
+                // RFC 4585, section 3.5.3: "T_rr_current_interval = RND2*T_rr_interval", from half to one and a half times the
+                // interval.
                 let share = self.timing.random_unit() + 0.5;
                 let interval_ns = (regular_interval_ns as f64 * share) as u64;
                 self.feedback.may_suppress(now_ns, interval_ns)

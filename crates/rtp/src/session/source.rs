@@ -8,20 +8,20 @@ use crate::reception::Reception;
 /// Upper limit of [`Config::sources_max`](super::Config::sources_max): a look-up is a scan, and a flood of strangers
 /// may cost a scan of 16 KiB of numbers per packet.
 pub const SOURCES_MAX: usize = 4096;
-/// The fewest that leave room for a newcomer beside the current source, which is never evicted.
+/// Minimum value: room for the current source, which is never evicted, and for a new one.
 pub(crate) const SOURCES_MIN: usize = 2;
 
 /// States of a source, as bits so that the hot path compares them in one go.
 pub(crate) mod flag {
-    /// There is a source in this place.
+    /// A source is in this place.
     pub(crate) const PRESENT: u8 = 1;
-    /// It passed probation (RFC 3550, A.1) since it came or came back.
+    /// It has passed probation (RFC 3550, A.1) since it appeared or returned.
     pub(crate) const VALID: u8 = 2;
     /// Counted among the members.
     pub(crate) const MEMBER: u8 = 4;
     /// Counted among the senders.
     pub(crate) const SENDER: u8 = 8;
-    /// It said BYE.
+    /// It has sent a BYE.
     pub(crate) const LEFT: u8 = 16;
     /// Only its packets need counting.
     pub(crate) const STEADY: u8 = PRESENT | VALID | MEMBER | SENDER;
@@ -38,7 +38,7 @@ pub struct LastReport {
     pub packets: u32,
     /// Bytes of payload sent by then.
     pub octets: u32,
-    /// When it arrived here, monotonic.
+    /// Arrival time here, monotonic.
     pub arrived_ns: u64,
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct Source {
     pub(crate) ssrc: Ssrc,
     pub(crate) flags: u8,
     pub(crate) payload_type: PayloadType,
-    /// Where its RTP comes from. Only meaningful once RTP was heard.
+    /// Source address of its RTP. Valid only after the first RTP packet.
     pub(crate) rtp_from: SocketAddr,
     pub(crate) reception: Reception,
     // From here on: RTCP and bookkeeping.
@@ -75,8 +75,8 @@ pub(crate) struct Source {
     pub(crate) report: Option<LastReport>,
     pub(crate) remote: Option<RemoteView>,
     pub(crate) conflicts: u64,
-    /// The possible new address of its RTP, how many packets in a row came from there, and the time of the last packet
-    /// from the present address when they began.
+    /// The possible new address of its RTP, and the number of consecutive packets from there. The time is that of the last packet
+    /// from the present address before them.
     candidate: Option<(SocketAddr, u32, u64)>,
     pub(crate) fraction_lost: u8,
     pub(crate) has_rtp: bool,
@@ -123,9 +123,9 @@ impl Source {
             && self.rtp_from == from
     }
 
-    /// Whether RTP from another address shows that the source has moved there: the present address is silent, and this
-    /// is not the first packet from the new one. The hot path takes packets from the present address without looking
-    /// here; their time of arrival shows them.
+    /// Whether RTP from another address shows that the source has moved there. The present address must be silent, and this must
+    /// not be the first packet from the new one. The hot path takes packets from the present address without looking here; their
+    /// time of arrival shows them.
     pub(crate) fn has_moved(&mut self, now_ns: u64, from: SocketAddr) -> bool {
         let heard_ns = self.reception.arrived_ns();
         let packets = match self.candidate {
@@ -144,19 +144,19 @@ impl Source {
         self.flags & flags == flags
     }
 
-    /// When the source was last heard.
+    /// Time of the source's last packet.
     pub(crate) fn heard_ns(&self) -> u64 {
         self.rtcp_ns.max(self.reception.arrived_ns())
     }
 
-    /// Whether a report block about it is due: a sender that was heard since the last one.
+    /// Whether a report block about it is due: it is a sender that has sent since the last one.
     pub(crate) fn is_reportable(&self) -> bool {
         self.has(flag::PRESENT | flag::VALID) && self.reception.has_news()
     }
 }
 
-/// The sources. The current one, which sends nearly all packets, stands apart and is never evicted; the others are on
-/// the heap, once there are any.
+/// The sources. The current one, which sends nearly all packets, has a separate place and is never evicted; the others are on the
+/// heap.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Sources {
@@ -166,7 +166,7 @@ pub(crate) struct Sources {
     numbers: Vec<Ssrc>,
     others_max: usize,
     pub(crate) evictions: u64,
-    /// Where the next report begins when there are more sources than blocks.
+    /// Start of the next report if there are more sources than blocks.
     cursor: usize,
 }
 
@@ -216,8 +216,8 @@ impl Sources {
 
     /// Adds a new source. Returns the evicted one, if any.
     ///
-    /// The evicted source is the one heard least recently: among those that never passed probation or have left, if
-    /// there are any, so that a flood of invented numbers evicts its own.
+    /// Inserts a source. If the list is full, it evicts the source that has been silent longest, preferably one that never passed
+    /// probation or has left. A flood of invented numbers thus evicts only its own.
     pub(crate) fn insert(&mut self, source: Source) -> (Place, Option<Source>) {
         if !self.current.has(flag::PRESENT) {
             self.current = source;
@@ -239,7 +239,7 @@ impl Sources {
         (self.others.len(), evicted)
     }
 
-    /// The last one takes the place of the one removed.
+    /// Removes a source; the last one takes its place.
     pub(crate) fn remove(&mut self, place: Place) -> Source {
         if place == 0 {
             return std::mem::replace(&mut self.current, Source::absent());
@@ -299,7 +299,7 @@ impl Sources {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClockRates {
     default_hz: u32,
-    /// At most 128: there are no more payload types.
+    /// At most 128, the number of payload types.
     exceptions: Box<[(PayloadType, u32)]>,
 }
 
@@ -329,7 +329,7 @@ impl ClockRates {
         exception.map_or(self.default_hz, |(_, rate_hz)| *rate_hz)
     }
 
-    /// The rate of all payload types without one of their own.
+    /// The rate of all payload types without an exception.
     #[must_use]
     pub fn default_hz(&self) -> u32 {
         self.default_hz

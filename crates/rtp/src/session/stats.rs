@@ -13,18 +13,18 @@ use super::{NtpTime, Session};
 pub struct RtcpErrors {
     /// Ended early.
     pub truncated: u64,
-    /// Of another version.
+    /// Packets of another version.
     pub version: u64,
     /// Did not begin with a report.
     pub first_packet: u64,
-    /// With misplaced or impossible padding.
+    /// Packets with misplaced or impossible padding.
     pub padding: u64,
-    /// Too short for what they count.
+    /// Packets too short for their counts.
     pub malformed: u64,
 }
 
 impl RtcpErrors {
-    /// All of them.
+    /// Sum of all counts.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.truncated + self.version + self.first_packet + self.padding + self.malformed
@@ -96,11 +96,11 @@ pub struct SessionStats {
     pub rtt_refused: u64,
     /// Packets dropped because their source currently sends from another address.
     pub conflicts: u64,
-    /// Extended reports with a block that ends early or has a wrong length. What was before it counts.
+    /// Extended reports with a block that ends early or has a wrong length. Blocks before it count.
     pub extended_malformed: u64,
-    /// Times that another sender used our SSRC.
+    /// Number of times that another sender used our SSRC.
     pub collisions: u64,
-    /// Packets of our own that came back.
+    /// Our own packets that were returned.
     pub looped: u64,
     /// Sources forgotten because there were too many.
     pub evictions: u64,
@@ -125,9 +125,9 @@ pub struct SourceStats<'a> {
     pub is_valid: bool,
     /// Whether it sends RTP at present.
     pub is_sender: bool,
-    /// Where its RTP comes from.
+    /// Source address of its RTP.
     pub rtp_from: Option<SocketAddr>,
-    /// Where its RTCP comes from.
+    /// Source address of its RTCP.
     pub rtcp_from: Option<SocketAddr>,
     /// RTP packets received since it began or restarted, duplicates and late ones included.
     pub packets: u64,
@@ -141,9 +141,9 @@ pub struct SourceStats<'a> {
     pub jitter_ns: u64,
     /// Highest sequence number, as in a report: wrap-arounds in the upper 16 bits.
     pub highest: u32,
-    /// How often it restarted its numbers.
+    /// Number of restarts of its numbering.
     pub restarts: u32,
-    /// RTP packets that bore its SSRC and came from elsewhere.
+    /// Number of RTP packets with its SSRC from another address.
     pub conflicts: u64,
     /// Its last sender report.
     pub report: Option<LastReport>,
@@ -182,7 +182,7 @@ impl Session {
         }
     }
 
-    /// The remote sources, the current one first. Those that left stay listed for a moment.
+    /// The remote sources, the current one first. Sources that left stay listed for a moment.
     pub fn sources(&self) -> impl Iterator<Item = SourceStats<'_>> {
         self.sources.iter().map(source_stats)
     }

@@ -6,7 +6,7 @@ fn address(host: u8) -> SocketAddr {
     SocketAddr::from(([192, 0, 2, host], 5000))
 }
 
-/// The counters that the interval depends on are what the table says.
+/// Asserts that the counters for the interval agree with the table.
 fn assert_counted(session: &Session) {
     let with = |flags: u8| {
         let all = session.sources.iter();

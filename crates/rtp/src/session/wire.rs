@@ -1,10 +1,9 @@
 //! RTCP as bytes: checking, reading and writing, in place and without allocation. RFC 3550 section 6, RFC 4585
 //! section 6, RFC 5104 section 4.3.1.
 //!
-//! Why not the builders and parsers of `rtcp-types` 0.3.0: they collect chunks, blocks and packets in boxes and
-//! vectors, which a hostile packet fills; after a source's description they skip all zeros, the next source's SSRC
-//! included; and they write a BYE's padding over its alignment. The tests read this module's output with `rtcp-types`,
-//! and the reverse.
+//! Reasons not to use the builders and parsers of `rtcp-types` 0.3.0. They collect chunks, blocks and packets in boxes and
+//! vectors, which a hostile packet fills. After a source's description they skip all zeros, even those of the next source's SSRC.
+//! They also write a BYE's padding over its alignment. The tests read this module's output with `rtcp-types`, and the reverse.
 
 use thiserror::Error;
 
@@ -43,13 +42,13 @@ const SENDER_INFO_BYTES: usize = 20;
 /// Why an RTCP packet was refused as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum RtcpError {
-    /// Ends within a header, or before the length that its header gives.
+    /// It ends within a header, or before the length that its header gives.
     #[error("RTCP packet ends early: {missing} bytes are missing")]
     Truncated {
-        /// How many more bytes the last header promises.
+        /// Number of further bytes that the last header announces.
         missing: usize,
     },
-    /// Not RTP's version 2.
+    /// The version is not RTP's version 2.
     #[error("RTCP packet of version {0}, not 2")]
     Version(u8),
     /// A compound packet must begin with a report (RFC 3550, A.2), unless reduced size is agreed on (RFC 5506).
@@ -302,7 +301,7 @@ impl<'a> Iterator for Cnames<'a> {
     type Item = (Ssrc, &'a [u8]);
 
     fn next(&mut self) -> Option<(Ssrc, &'a [u8])> {
-        // At most 31 chunks, and each item moves on by 2 bytes at least.
+        // At most 31 chunks, and each item takes at least 2 bytes.
         while self.chunks > 0 {
             self.chunks -= 1;
             let (ssrc, mut items) = self.rest.split_first_chunk::<4>()?;
@@ -333,7 +332,7 @@ impl<'a> Iterator for Cnames<'a> {
     }
 }
 
-/// Writes a compound into a buffer, packet by packet. A packet that does not fit is left out as a whole.
+/// Writes a compound into a buffer, packet by packet. A packet that does not fit is omitted as a whole.
 #[derive(Debug)]
 pub(crate) struct Writer<'a> {
     out: &'a mut [u8],
@@ -357,7 +356,7 @@ impl<'a> Writer<'a> {
         self.complete
     }
 
-    /// How many report blocks still fit if `reserved` bytes are to follow them.
+    /// Number of report blocks that still fit if `reserved` bytes follow them.
     pub(crate) fn blocks_room(&self, reserved: usize) -> usize {
         let room = self.out.len().saturating_sub(self.length + reserved);
         (room / BLOCK_BYTES).min(BLOCKS_MAX)
@@ -534,7 +533,7 @@ pub(crate) fn cut(text: &str) -> &str {
     &text[..text.floor_char_boundary(TEXT_BYTES_MAX)]
 }
 
-/// With `rtcp-types` as the other side.
+/// Compared with `rtcp-types`.
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -571,7 +570,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn others_read_what_is_written(
+        fn other_parsers_read_our_packets(
             ssrc in any::<u32>(),
             info in prop::option::of(any::<(u64, u32, u32, u32)>()),
             blocks in prop::collection::vec(block(), 0..31),
@@ -617,7 +616,7 @@ mod tests {
                 panic!("no BYE");
             };
             prop_assert_eq!(bye.reason(), reason.as_deref().map(|reason| cut(reason).as_bytes()));
-            // And so do we.
+            // This parser must read it too.
             let ours: Vec<Packet<'_>> = parse(&out[..bytes], false).expect("good").collect();
             prop_assert_eq!(ours[0].blocks().collect::<Vec<_>>(), blocks);
             if let Some(sender) = sender {
@@ -629,7 +628,7 @@ mod tests {
         }
 
         #[test]
-        fn what_others_write_is_read(
+        fn packets_of_other_writers_are_read(
             sources in prop::collection::vec((any::<u32>(), "[a-z]{1,40}"), 1..31),
             lost in prop::collection::btree_set(any::<u16>(), 1..40),
             padding in 0..3_u8,
@@ -650,7 +649,7 @@ mod tests {
                 .add_packet(rtcp_types::ReceiverReport::builder(1))
                 .add_packet(sdes)
                 .add_packet(nack)
-                // Aligned as it is: `rtcp-types` 0.3.0 writes padding over the alignment.
+                // Already aligned: `rtcp-types` 0.3.0 writes padding over the alignment.
                 .add_packet(bye.padding(padding * 4).reason("bye"));
             let mut bytes = vec![0; 4000];
             let length = compound.write_into(&mut bytes).expect("it fits");

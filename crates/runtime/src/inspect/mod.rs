@@ -1,18 +1,19 @@
-//! The contexts of this process: load, lateness of slices, the agents that live there, and those that held them up.
+//! The contexts of this process: load, lateness of slices, their agents, and blockages.
 //!
 //! [`contexts_json`] is for this process, [`serve`] for others (`threadbare inspect contexts`).
 
 mod server;
 
 use serde_json::{Value, json};
+use threadbare_base::{NS_PER_MS, NS_PER_US};
 
 use crate::{Blocked, ContextInfo, Shard, clock_now_ns, contexts};
 
 pub use self::server::{ServeError, serve, socket_path};
 
-/// All contexts of this process, as JSON: an array of objects with `name`, `wait_ms`, `users` and `threads`; each thread
-/// with `busy_percent` since it started, `packets`, slice lateness in µs, `elements`, `running` (the element that runs now, and for
-/// how many ms), and `blocked` (holds longer than a slice: by whom, ms, newest last).
+/// Returns all contexts of this process as JSON: an array of objects with `name`, `wait_ms`, `users` and `threads`. Each thread
+/// has `busy_percent` since its start, `packets`, slice lateness in µs, and `elements`. `running` is the element that runs now,
+/// with its time in ms. `blocked` lists blockages longer than a slice, with element and ms, newest last.
 pub fn contexts_json() -> Value {
     contexts().iter().map(context_json).collect()
 }
@@ -58,6 +59,3 @@ fn blocked_json(blocked: &Blocked) -> Value {
         "ago_ms": ago_ns / NS_PER_MS,
     })
 }
-
-const NS_PER_MS: u64 = 1_000_000;
-const NS_PER_US: u64 = 1_000;

@@ -1,4 +1,4 @@
-//! Answers other programs of the same user, over a socket in a private folder.
+//! Answers other programs of the same user over a socket in a private folder.
 
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -7,18 +7,18 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::{env, fs, io, process};
 
-/// The process cannot be looked into.
+/// Why the process cannot be inspected.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The folder is not to be used.
+    /// The folder cannot be used.
     #[error("{0} belongs to another user, or other users may write to it")]
     Folder(PathBuf),
-    /// The socket cannot be made.
+    /// The socket cannot be created.
     #[error("{0}: {1}")]
     Socket(PathBuf, io::Error),
 }
 
-/// The socket of a process: below `XDG_RUNTIME_DIR`, or a folder of the user's in `/tmp`.
+/// Path of a process's socket: below `XDG_RUNTIME_DIR`, or in a folder of the user in `/tmp`.
 pub fn socket_path(process_id: u32) -> PathBuf {
     folder().join(format!("{process_id}.sock"))
 }
@@ -34,8 +34,8 @@ fn user_id() -> u32 {
     fs::metadata("/proc/self").map_or(0, |process| process.uid())
 }
 
-/// Answers connections to [`socket_path`] with [`super::contexts_json`], on a thread of its own, until the process
-/// ends. Later calls do nothing.
+/// Answers connections to [`socket_path`] with [`super::contexts_json`], on a separate thread, until the process ends. Later
+/// calls have no effect.
 pub fn serve() -> Result<(), ServeError> {
     static SERVED: OnceLock<()> = OnceLock::new();
     if SERVED.get().is_some() {
@@ -54,7 +54,7 @@ pub fn serve() -> Result<(), ServeError> {
         return Err(ServeError::Folder(folder));
     }
     let path = socket_path(process::id());
-    // Of a process that had this number before.
+    // Removes the socket of an earlier process with the same number.
     let _ = fs::remove_file(&path);
     let listener =
         UnixListener::bind(&path).map_err(|error| ServeError::Socket(path.clone(), error))?;
@@ -70,7 +70,7 @@ fn answer(listener: &UnixListener) {
     for caller in listener.incoming() {
         let Ok(mut caller) = caller else { continue };
         let text = super::contexts_json().to_string();
-        // Who hangs up is told nothing.
+        // A client that has disconnected gets no answer.
         let _ = caller.write_all(text.as_bytes());
     }
 }

@@ -1,13 +1,13 @@
 //! Access to a shard from other threads: the inbox, and the shard's sleep state.
 //!
-//! | field | who writes | who reads |
+//! | field | written by | read by |
 //! |---|---|---|
 //! | `inbox` | any thread, under its lock | the shard's thread, under its lock |
-//! | `state` | the shard's thread: sleeping and waking; any thread: notified | all |
+//! | `state` | the shard's thread: sleep, wake; any thread: notification | all |
 //!
-//! The protocol: a sender puts its item into the inbox and *then* reads the state. The shard announces its sleep in the
-//! state and *then* checks the inbox. The inbox lock orders the two, so one of them always sees the other: no item is
-//! ever left in front of a sleeping shard (`loom_*` tests below).
+//! Protocol: a sender puts its item into the inbox and *then* reads the state. The shard announces its sleep in the state and
+//! *then* checks the inbox. The inbox lock orders the two, so one of them always sees the other. An item is never left waiting
+//! for a sleeping shard (`loom_*` tests below).
 
 mod state;
 
@@ -15,7 +15,7 @@ pub(crate) use self::state::SleepKind;
 use self::state::State;
 use crate::sync::{Mutex, lock};
 
-/// Items from other threads for a shard. Control items interrupt a throttled sleep, data does not.
+/// Items from other threads for a shard. Control items interrupt a throttled sleep, data do not.
 #[derive(Debug)]
 pub(crate) struct Inbox<C, D> {
     control: Vec<C>,
@@ -23,7 +23,7 @@ pub(crate) struct Inbox<C, D> {
     refuses: Refuses,
 }
 
-/// How far the end of the shard has come.
+/// Progress of the shard's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Refuses {
     Nothing,
@@ -31,7 +31,7 @@ enum Refuses {
     All,
 }
 
-/// The shared half of a shard's sleep: `C` are commands, `D` are wake-ups.
+/// Shared half of a shard's sleep; `C` are commands, `D` are wake-ups.
 #[derive(Debug)]
 pub(crate) struct Park<C, D> {
     inbox: Mutex<Inbox<C, D>>,
@@ -50,7 +50,7 @@ impl<C, D> Park<C, D> {
         }
     }
 
-    /// Adds a command. `Ok(true)`: the caller must interrupt the shard's poller. Returns the command if the shard is
+    /// Adds a command. Returns `Ok(true)` if the caller must interrupt the shard's poller. Returns the command if the shard is
     /// shutting down.
     pub(crate) fn send_control(&self, command: C) -> Result<bool, C> {
         {
@@ -63,7 +63,7 @@ impl<C, D> Park<C, D> {
         Ok(self.state.notify_control())
     }
 
-    /// Adds a wake-up. `Ok(true)`: the caller must interrupt the shard's poller. Returns the wake-up if the shard has
+    /// Adds a wake-up. Returns `Ok(true)` if the caller must interrupt the shard's poller. Returns the wake-up if the shard has
     /// shut down.
     pub(crate) fn send_data(&self, wake: D) -> Result<bool, D> {
         {
@@ -76,7 +76,7 @@ impl<C, D> Park<C, D> {
         Ok(self.state.notify_data())
     }
 
-    /// Takes all items, into empty vectors whose capacity is reused.
+    /// Takes all items into empty vectors, whose capacity is reused.
     pub(crate) fn take(&self, control: &mut Vec<C>, data: &mut Vec<D>) {
         debug_assert!(control.is_empty() && data.is_empty());
         let mut inbox = lock(&self.inbox);
@@ -90,7 +90,7 @@ impl<C, D> Park<C, D> {
         std::mem::swap(&mut lock(&self.inbox).control, control);
     }
 
-    /// Announces a sleep. `false`: an item is already present, do not sleep (the state is active again).
+    /// Announces a sleep. Returns `false` if an item is already present: do not sleep (the state is active again).
     pub(crate) fn prepare(&self, sleep: SleepKind) -> bool {
         self.state.fall_asleep(sleep);
         let stay = {
@@ -106,13 +106,13 @@ impl<C, D> Park<C, D> {
         stay
     }
 
-    /// The sleep is over. `true`: the poller was, or is being, interrupted by a notification.
+    /// Ends a sleep. Returns `true` if a notification has interrupted the poller, or is about to.
     pub(crate) fn awake(&self) -> bool {
         self.state.awake()
     }
 
-    /// Refuses commands from now on and returns the remaining ones. Wake-ups still arrive: a task that another thread
-    /// has just woken must reach its own thread to be dropped there.
+    /// Refuses commands from now on and returns the remaining ones. Wake-ups still arrive, because a task that another thread has
+    /// just woken must be dropped on its own thread.
     pub(crate) fn close_to_commands(&self) -> Vec<C> {
         let mut inbox = lock(&self.inbox);
         inbox.refuses = Refuses::Commands;
@@ -137,7 +137,7 @@ mod loom_tests {
     use loom::sync::atomic::{AtomicBool, Ordering};
     use loom::thread;
 
-    /// Stands for the eventfd: a flag that the sleeper waits for.
+    /// Replaces the eventfd: a flag for which the sleeper waits.
     struct Poller(AtomicBool);
 
     /// Runs `sleep` against one sender and fails if the sleeper would sleep forever.
@@ -160,7 +160,7 @@ mod loom_tests {
                     break;
                 }
                 if park.prepare(sleep) {
-                    // Sleeps until interrupted; loom reports a livelock if that never comes.
+                    // Sleeps until interrupted; loom reports a livelock if that never happens.
                     while !poller.0.load(Ordering::Acquire) {
                         thread::yield_now();
                     }
@@ -213,7 +213,7 @@ mod loom_tests {
         });
     }
 
-    /// A shard that ends refuses commands, and sleeps until the wake-up that it still expects has come.
+    /// A shard that ends refuses commands, and sleeps until the wake-up that it still expects.
     #[test]
     fn loom_an_ending_shard_still_gets_wake_ups() {
         sleeper_against(SleepKind::Idle, |park| {

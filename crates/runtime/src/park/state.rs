@@ -1,4 +1,4 @@
-//! The sleep word of a shard.
+//! Sleep word of a shard.
 //!
 //! ```text
 //!            fall_asleep(Throttled)              fall_asleep(Idle)
@@ -7,8 +7,8 @@
 //!   any --awake--> ACTIVE
 //! ```
 //!
-//! Only the shard's thread falls asleep and wakes up; any thread notifies. Only the thread that makes the step to
-//! NOTIFIED writes the eventfd.
+//! Only the shard's thread falls asleep and wakes up; any thread notifies. Only the thread that changes the state to NOTIFIED
+//! writes the eventfd.
 
 use crate::sync::{AtomicU8, Ordering};
 
@@ -20,7 +20,7 @@ const NOTIFIED: u8 = 3;
 /// The two ways to sleep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SleepKind {
-    /// Until the next slice edge: data waits for the edge, control interrupts.
+    /// Until the next slice edge: data wait for the edge, control interrupts.
     Throttled,
     /// Until any event.
     Idle,
@@ -42,23 +42,23 @@ impl State {
         self.0.store(word, Ordering::SeqCst);
     }
 
-    /// `true`: a notification came during the sleep.
+    /// Returns `true` if a notification came during the sleep.
     pub(crate) fn awake(&self) -> bool {
         self.0.swap(ACTIVE, Ordering::SeqCst) == NOTIFIED
     }
 
-    /// `true`: the caller made the step and must write the eventfd.
+    /// Returns `true` if the caller changed the state and must write the eventfd.
     pub(crate) fn notify_control(&self) -> bool {
         self.step(THROTTLED) || self.step(IDLE)
     }
 
-    /// `true`: the caller made the step and must write the eventfd.
+    /// Returns `true` if the caller changed the state and must write the eventfd.
     pub(crate) fn notify_data(&self) -> bool {
         self.step(IDLE)
     }
 
     fn step(&self, from: u8) -> bool {
-        // The plain load keeps the line shared while the shard is busy, which is the common case.
+        // The plain load keeps the cache line shared while the shard is busy, which is the common case.
         self.0.load(Ordering::SeqCst) == from
             && self
                 .0

@@ -18,7 +18,7 @@ use crate::watch::Blocked;
 use crate::wheel::Precision;
 
 impl Cx<'_> {
-    /// Nanoseconds of CLOCK_MONOTONIC, read once a pass.
+    /// Nanoseconds of CLOCK_MONOTONIC, read once per pass.
     pub fn now_ns(&self) -> u64 {
         self.local.now_ns()
     }
@@ -28,7 +28,7 @@ impl Cx<'_> {
         self.local
     }
 
-    /// Wakes this agent, from any thread. Allocates nothing when cloned.
+    /// Wakes this agent, from any thread. Cloning it does not allocate.
     pub fn waker(&self) -> Waker {
         self.local.waker_of(self.token)
     }
@@ -38,29 +38,29 @@ impl Cx<'_> {
         self.local.wake_agent(self.token);
     }
 
-    /// Calls the agent with [`Ready::Io`]`(key)` whenever `fd` is ready (level-triggered). The agent owns
-    /// the descriptor and keeps it open until [`Cx::deregister`] or its own drop.
+    /// Calls the agent with [`Ready::Io`]`(key)` whenever `fd` is ready (level-triggered). The agent owns the descriptor and
+    /// keeps it open until [`Cx::deregister`] or its own drop.
     pub fn register(&self, fd: BorrowedFd<'_>, key: u8, interest: Interest) -> io::Result<()> {
         self.local
             .register(self.token, fd.as_raw_fd(), key, interest)
     }
 
-    /// In a run for [`Ready::Io`]: the agent expects nothing more on its descriptors in this slice. What they hold all the
-    /// same is reported in the next slice. If all agents say so, the kernel is not asked a second time in this one.
+    /// For a run with [`Ready::Io`]: the agent expects nothing more on its descriptors in this slice. If they have more all the
+    /// same, the next slice reports it. If all agents call this, the kernel is not asked a second time in this slice.
     #[inline]
     pub fn expect_no_more(&self) {
         self.local.is_drained.set(true);
     }
 
-    /// In any run: the agent expects more on its descriptors, and the kernel is asked again in this slice.
+    /// For any run: the agent expects more on its descriptors, and the kernel is asked again in this slice.
     #[inline]
     pub fn expect_more(&self) {
         self.local.must_poll.set(true);
     }
 
-    /// Calls the agent for `fd` once in each slice from now on, ready or not, instead of watching it: where a descriptor is ready in nearly each
-    /// slice, to ask the kernel whether it is costs more than trying. `false`: it is watched as before, because the context has no wait, whose
-    /// slices are too short.
+    /// Calls the agent for `fd` once in each slice from now on, ready or not, instead of watching it. If a descriptor is ready in
+    /// nearly each slice, asking the kernel costs more than trying. Returns `false` if it is watched as before, because the
+    /// context has no wait and its slices are too short.
     pub fn assume_ready(&self, fd: BorrowedFd<'_>) -> bool {
         self.local.assume_ready(self.token, fd.as_raw_fd())
     }
@@ -68,13 +68,13 @@ impl Cx<'_> {
     /// Watches `fd` again, after [`Cx::assume_ready`].
     ///
     /// # Errors
-    /// If the kernel refuses; then it is tried as before.
+    /// Fails if the kernel refuses; then it is tried as before.
     pub fn await_ready(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         self.local.await_ready(self.token, fd.as_raw_fd())
     }
 
-    /// Ends the calls for `fd`. One call that this pass has already fetched may still come: an agent with several
-    /// descriptors must ignore a key that it deregistered in the same pass. No effect if `fd` is not registered.
+    /// Ends the calls for `fd`. One call that this pass has already fetched may still come. An agent with several descriptors
+    /// must ignore a key that it deregistered in the same pass. It has no effect if `fd` is not registered.
     pub fn deregister(&self, fd: BorrowedFd<'_>) {
         self.local.deregister(self.token, fd.as_raw_fd());
     }
@@ -125,7 +125,7 @@ impl Local {
         (token, wake)
     }
 
-    /// A new agent has this slot; `moved`: all slots have moved in memory.
+    /// A new agent has this slot; `moved` means that all slots have moved in memory.
     fn note_footprint(&self, slots: &Slab<Slot>, token: Token, moved: bool) {
         let mut footprints = self.footprints.borrow_mut();
         let index = token.index as usize;
@@ -187,7 +187,7 @@ impl Local {
         }
     }
 
-    /// Runs `f` with the agent, unless it is gone or out.
+    /// Runs `f` with the agent, unless it has been removed or is out.
     fn with_agent(&self, token: Token, f: impl FnOnce(&mut dyn Agent, &mut Cx<'_>)) {
         let Some(mut agent) = self.take_out(token) else {
             return;
@@ -216,7 +216,7 @@ impl Local {
         slot.agent.take()
     }
 
-    /// Returns the agent to its slot; drops it if it was removed meanwhile.
+    /// Returns the agent to its slot, or drops it if it has been removed.
     fn put_back(&self, token: Token, agent: Box<dyn Agent>) {
         let mut slots = self.slots.borrow_mut();
         match slots.get_mut(token.index as usize) {
@@ -224,7 +224,7 @@ impl Local {
                 slot.agent = Some(agent);
                 if !slot.deferred.is_empty() {
                     let mut commands = self.commands.borrow_mut();
-                    // In front: later ones for this agent may be queued already.
+                    // In front, because later ones for this agent may already be queued.
                     for command in slot.deferred.drain(..).rev() {
                         commands.push_front(command);
                     }
@@ -237,7 +237,7 @@ impl Local {
         }
     }
 
-    /// Runs a command for an agent, or postpones it while the agent is out. Dropped if the agent is gone.
+    /// Runs a command for an agent, or postpones it while the agent is out. Drops it if the agent has been removed.
     pub(super) fn with_agent_later(
         &self,
         token: Token,
@@ -260,7 +260,7 @@ impl Local {
         watch.begin(token.index, begin_ns);
         self.with_agent(token, |agent, cx| agent.run(cx, ready));
         watch.end();
-        // The exact clock is read only after a run in which the coarse one went on.
+        // The exact clock is read only if the coarse one advanced during the run.
         if watch.reads_coarse_clock() {
             let coarse_ns = sys::clock_coarse_ns();
             if self.coarse_ns.replace(coarse_ns) == coarse_ns {
@@ -285,7 +285,7 @@ impl Local {
         self.shard.note(Blocked { by, at_ns, for_ns });
     }
 
-    /// Time up to here does not count as the next agent's.
+    /// Time up to here does not count for the next agent.
     pub(super) fn mark(&self) {
         self.mark_ns.set(clock_now_ns());
     }
@@ -440,7 +440,7 @@ impl Local {
             slot.timer = None;
             let (deadline_ns, precision) = slot.deadline;
             let mut wheel = self.wheel.borrow_mut();
-            // It was moved later while it waited. (About may fire half a tick early.)
+            // It was moved to a later time while it was pending. (About may fire half a tick early.)
             let early_ns = if precision == Precision::About {
                 self.shard.tick_ns() / 2
             } else {

@@ -1,4 +1,4 @@
-//! A call to a shard from another thread, which waits for the result.
+//! Calls to a shard from another thread, which waits for the result.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::{Local, Shard, ShardClosed, current_shard_id};
 
 impl Shard {
-    /// Runs `f` on the shard's thread and waits for its result. On the shard's own thread it runs at once. A shard's
-    /// thread that waits for another one continues to serve commands, so that two that call each other do not deadlock.
+    /// Runs `f` on the shard's thread and waits for its result. On the shard's own thread it runs at once. While a shard's thread
+    /// waits for another one it handles its own commands, so that two shards that call each other do not deadlock.
     pub fn call<R: Send + 'static>(
         &self,
         f: impl FnOnce(&Local) -> R + Send + 'static,
@@ -91,5 +91,5 @@ impl<R> Drop for ReplySender<R> {
     }
 }
 
-/// How often a shard that waits for another one checks its own commands.
+/// Interval at which a waiting shard checks its own commands.
 const CROSS_CALL_SERVE: Duration = Duration::from_millis(5);

@@ -1,4 +1,4 @@
-//! The handle of an agent for other threads.
+//! Handle of an agent for other threads.
 
 use std::any::Any;
 use std::marker::PhantomData;
@@ -45,9 +45,9 @@ impl<A: Agent> AgentHandle<A> {
         self.wake.clone().into()
     }
 
-    /// Runs `f` with the agent on its shard, at once: a throttled sleep is interrupted. Commands of one thread run in
-    /// order; while the agent is in a call to another shard, they wait for the end of its run. Dropped unrun if the
-    /// agent is gone.
+    /// Runs `f` with the agent on its shard, at once: a throttled sleep is interrupted. Commands of one thread run in order.
+    /// While the agent is in a call to another shard, they wait for the end of its run. If the agent has been removed, `f` is
+    /// dropped.
     pub fn command(&self, f: impl FnOnce(&mut A, &mut Cx<'_>) + Send + 'static) {
         let token = self.token;
         let result = self.shard.command(move |local| {
@@ -63,9 +63,9 @@ impl<A: Agent> AgentHandle<A> {
         }
     }
 
-    /// Removes the agent from its shard and waits until it is dropped; its descriptors are unregistered before that. If
-    /// the agent itself calls it, directly or indirectly, it returns at once and the agent is dropped when its run
-    /// returns. The same holds while the agent is in a call to another shard, which might in turn wait for this one.
+    /// Removes the agent from its shard and waits until it is dropped; its descriptors are unregistered before that. If the agent
+    /// itself calls it, directly or indirectly, it returns at once, and the agent is dropped when its run returns. The same
+    /// applies while the agent is in a call to another shard, which might in turn wait for this one.
     pub fn remove(&self) {
         let token = self.token;
         match self.shard.call(move |local| local.remove_agent(token)) {

@@ -1,20 +1,20 @@
 //! A shard: one thread of a context, with its handle for other threads and its residents.
 //!
-//! The types of a shard name each other: a command from another thread works on the shard's own state ([`Local`]), which
-//! holds the agents ([`Agent`]), which run with a view of that state ([`Cx`]). So they stand together here. Their work is in the
-//! modules below, each of which uses this one and those before it:
+//! The types of a shard depend on each other. A command from another thread works on the shard's own state ([`Local`]). It holds
+//! the agents ([`Agent`]), which run with a view of that state ([`Cx`]). So all of them are in this module. The modules below
+//! implement them; each uses this one and those before it:
 //!
-//! | module | work |
+//! | module | contents |
 //! |---|---|
-//! | `agents` | add, run and remove agents; their descriptors and timers |
+//! | `agents` | adding, running and removing agents; their descriptors and timers |
 //! | `pass` | the steps of a pass: inbox, descriptors, timers, ready queue |
 //! | `call` | a call that waits for its result |
 //! | `handle` | an agent's handle for other threads |
 //! | `spawn` | tasks |
-//! | `run` | the thread: when it works, when it sleeps, how it ends |
+//! | `run` | the thread's loop: work, sleep, end |
 //!
-//! Agents are taken out of their slot while they run, and no cell stays borrowed during a call into foreign code: an
-//! agent's actions may come back here (a push downstream that removes the agent, registers another, spawns a task).
+//! Agents are taken out of their slot while they run, and no cell stays borrowed during a call into foreign code. An agent's
+//! actions may come back here: a push downstream may remove the agent, register another, or spawn a task.
 
 mod agents;
 mod call;
@@ -58,17 +58,16 @@ pub(crate) enum Wake {
     Task(Runnable),
 }
 
-/// A handle of one thread of a context. Cheap to clone; does not keep the thread alive (a [`crate::Context`] does).
+/// Handle of one thread of a context. It is cheap to clone, and does not keep the thread alive (a [`crate::Context`] does).
 #[derive(Clone)]
 pub struct Shard(Arc<Shared>);
 
-/// Where and how a shard's thread is scheduled.
+/// Scheduling of a shard's thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Scheduling {
-    /// The CPUs it may run on; empty: all that the process may.
+    /// CPUs that it may use; if empty, all CPUs of the process.
     pub affinity: CpuSet,
-    /// 1 to [`PRIORITY_MAX`]: before all ordinary threads of the machine, with this real-time priority (SCHED_FIFO);
-    /// 0: an ordinary thread.
+    /// 1 to [`PRIORITY_MAX`]: real-time priority (SCHED_FIFO), before all ordinary threads of the machine. 0: an ordinary thread.
     pub priority: u8,
 }
 
@@ -83,7 +82,7 @@ pub const PRIORITY_MAX: u8 = 99;
 pub struct MissingCpus {
     /// The requested CPUs.
     pub asked: CpuSet,
-    /// Those of them that are not there.
+    /// The requested CPUs that are missing.
     pub missing: CpuSet,
     /// The CPUs to choose from.
     pub allowed: CpuSet,
@@ -92,14 +91,14 @@ pub struct MissingCpus {
 /// Why a shard's thread was not started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Threads or descriptors run out.
-    #[error("no thread: {0}")]
+    /// Threads or descriptors have run out.
+    #[error("cannot start a thread: {0}")]
     Thread(#[from] io::Error),
     /// The machine does not have the CPUs, or this process may not use them.
     #[error(transparent)]
     Affinity(Box<MissingCpus>),
     /// The priority is out of range.
-    #[error("priority {0}: allowed are 0 (none) to {PRIORITY_MAX}")]
+    #[error("priority {0}: must be 0 (none) to {PRIORITY_MAX}")]
     PriorityRange(u8),
     /// The system refuses the priority.
     #[error(
@@ -130,7 +129,7 @@ impl Shard {
         &self.0.name
     }
 
-    /// The context's wait, zero for no throttling.
+    /// The context's wait; zero for no throttling.
     pub fn wait(&self) -> Duration {
         Duration::from_nanos(self.0.wait_ns)
     }
@@ -146,44 +145,43 @@ impl Shard {
         self.0.counters.snapshot()
     }
 
-    /// How late slices have started lately ([`Lateness::recent_ns`](crate::Lateness)), ns: cheaper than a snapshot.
+    /// Recent lateness of slices ([`Lateness::recent_ns`](crate::Lateness)) in ns; cheaper than a snapshot.
     pub fn lateness_recent_ns(&self) -> u64 {
         self.0.counters.lateness_recent_ns()
     }
 
-    /// When its thread was started, ns of CLOCK_MONOTONIC.
+    /// Start of its thread, ns of CLOCK_MONOTONIC.
     pub fn started_ns(&self) -> u64 {
         self.0.started_ns
     }
 
-    /// Tells later whether its thread has ended.
+    /// Returns a handle that reports later whether the thread has ended.
     pub fn end(&self) -> ShardEnd {
         self.0.end.clone()
     }
 
-    /// The labels of the agents that live here.
+    /// Labels of the agents on this shard.
     pub fn agents(&self) -> Vec<String> {
         self.0.watch.labels()
     }
 
-    /// The running agent, and the start of its run, ns of CLOCK_MONOTONIC. Does not wait for the shard, which may be
-    /// held up.
+    /// The running agent, and the start of its run, ns of CLOCK_MONOTONIC. It does not wait for the shard, which may be blocked.
     pub fn running(&self) -> Option<(String, u64)> {
         self.0.watch.running()
     }
 
-    /// The last holds longer than a slice, oldest first.
+    /// The last blockages longer than a slice, oldest first.
     pub fn blocked(&self) -> Vec<Blocked> {
         self.0.watch.log()
     }
 
-    /// A longer run counts as a hold, ns: the length of a slice.
+    /// Minimum duration of a blockage in ns: the length of a slice.
     pub fn blocked_limit_ns(&self) -> u64 {
         self.0.watch.limit_ns()
     }
 
-    /// Notes a hold within the run of an agent; its time does not count again as the agent's. On the shard's thread
-    /// only; times are of [`clock_now_ns`](crate::clock_now_ns).
+    /// Notes a blockage within the run of an agent; its time does not count again for the agent. Call it only on the shard's
+    /// thread; times are those of [`clock_now_ns`](crate::clock_now_ns).
     pub fn note_blocked(&self, blocked: Blocked) {
         debug_assert!(self.is_current(), "on another thread than the shard's");
         self.0.watch.discount(blocked.for_ns);
@@ -204,8 +202,8 @@ impl Shard {
         self.0.watch.note(blocked);
     }
 
-    /// Runs `f` on the shard's thread: interrupts a sleep, throttled or not. From the shard's own thread,
-    /// `f` runs in the next pass.
+    /// Runs `f` on the shard's thread, and interrupts its sleep, throttled or not. From the shard's own thread, `f` runs in the
+    /// next pass.
     pub fn command(&self, f: impl FnOnce(&Local) + Send + 'static) -> Result<(), ShardClosed> {
         let command: Command = Box::new(f);
         if self.is_current() {
@@ -255,8 +253,8 @@ impl Shard {
         match self.0.park.send_data(wake) {
             Ok(true) => self.0.interrupt.notify(),
             Ok(false) => {}
-            // The shard is gone, and with it every task that had begun. What is left has not run yet and is `Send`, or
-            // it is an agent's wake-up: dropping it cancels the task.
+            // The shard has ended, and so has every task that had begun. The remaining ones have not run and are `Send`, or this
+            // is an agent's wake-up: dropping it cancels the task.
             Err(wake) => drop(wake),
         }
     }
@@ -283,7 +281,7 @@ impl fmt::Debug for Shard {
     }
 }
 
-/// Calls `hook`, on the shard's thread, after a hold. Once per process: later hooks are not called.
+/// Calls `hook` on the shard's thread after a blockage. Only the first hook of a process is called.
 pub fn on_blocked(hook: fn(&Shard, &Blocked)) {
     let _ = HOOK.set(hook);
 }
@@ -312,18 +310,18 @@ struct Shared {
     counters: Counters,
     watch: Watch,
     started_ns: u64,
-    /// Emptied inbox vectors, only ever used by the shard's thread (nested passes take two).
+    /// Emptied inbox vectors, used only by the shard's thread (nested passes take two).
     spare: crate::sync::Mutex<Vec<(Vec<Command>, Vec<Wake>)>>,
     extensions: Mutex<Vec<(TypeId, Arc<dyn Any + Send + Sync>)>>,
     end: ShardEnd,
 }
 
-/// Tells whether a shard's thread has ended. Does not keep the shard's memory.
+/// Reports whether a shard's thread has ended. It does not keep the shard's memory.
 #[derive(Debug, Clone, Default)]
 pub struct ShardEnd(Arc<AtomicBool>);
 
 impl ShardEnd {
-    /// `true`: nothing runs on the shard's thread any more, and all that the thread wrote is visible.
+    /// Returns `true` if nothing runs on the shard's thread any more; then everything that the thread wrote is visible.
     pub fn has_come(&self) -> bool {
         self.0.load(Acquire)
     }
@@ -333,7 +331,7 @@ impl ShardEnd {
     }
 }
 
-/// The state of the current thread's shard. Reached through [`Local::with_current`], a command or an agent's [`Cx`].
+/// State of the current thread's shard. Access it through [`Local::with_current`], a command or an agent's [`Cx`].
 pub struct Local {
     shard: Shard,
     slots: RefCell<Slab<Slot>>,
@@ -342,28 +340,28 @@ pub struct Local {
     next_generation: Cell<u32>,
     ready: RefCell<VecDeque<Wake>>,
     commands: RefCell<VecDeque<Command>>,
-    /// The tasks that have begun and not ended.
+    /// Tasks that have begun and not ended.
     tasks: RefCell<Slab<Waker>>,
     wheel: RefCell<Wheel<TimerTarget>>,
     fired: RefCell<Vec<TimerTarget>>,
     epoll: Epoll,
-    /// The events of descriptors that are taken to be ready in each slice.
+    /// Events of descriptors that are assumed ready in each slice.
     assumed: RefCell<Vec<u64>>,
     now_ns: Cell<u64>,
-    /// The start of the next agent's run: one clock call between two runs.
+    /// Start of the next agent's run: one clock call between two runs.
     mark_ns: Cell<u64>,
     /// The coarse clock after the last run of an agent.
     coarse_ns: Cell<u64>,
     slice: Cell<u64>,
-    /// Descriptors may be ready that no pass of this slice has seen so.
+    /// Whether descriptors may be ready that no pass of this slice has found ready.
     must_poll: Cell<bool>,
-    /// The running agent expects no more in this slice.
+    /// Whether the running agent expects no more in this slice.
     is_drained: Cell<bool>,
     closing: Cell<bool>,
 }
 
 impl Local {
-    /// Calls `f` with the state of the current thread's shard; `None` on any other thread.
+    /// Calls `f` with the state of the current thread's shard; returns `None` on any other thread.
     pub fn with_current<R>(f: impl FnOnce(&Local) -> R) -> Option<R> {
         let local = CURRENT.with(|current| current.borrow().clone());
         local.as_deref().map(f)
@@ -374,12 +372,12 @@ impl Local {
         &self.shard
     }
 
-    /// Nanoseconds of CLOCK_MONOTONIC, read once a pass.
+    /// Nanoseconds of CLOCK_MONOTONIC, read once per pass.
     pub fn now_ns(&self) -> u64 {
         self.now_ns.get()
     }
 
-    /// The number of the current slice: of the batch with throttling, else of the pass.
+    /// Number of the current slice: of the batch with throttling, otherwise of the pass.
     pub fn slice(&self) -> u64 {
         self.slice.get()
     }
@@ -396,7 +394,7 @@ impl Local {
     }
 
     pub(crate) fn cancel_sleeper(&self, key: TimerKey) {
-        // Dropped after the borrow: a waker may be the last hold on a task with sleeps of its own.
+        // Dropped after the borrow, because a waker may be the last owner of a task with other sleeps.
         let cancelled = self.wheel.borrow_mut().cancel(key);
         drop(cancelled);
     }
@@ -427,10 +425,10 @@ impl fmt::Debug for Local {
     }
 }
 
-/// Laid out by hand: an event touches the first two fields only.
+/// The layout is fixed: an event uses only the first two fields.
 #[repr(C)]
 struct Slot {
-    /// Out while it runs.
+    /// Taken out while it runs.
     agent: Option<Box<dyn Agent>>,
     /// Commands for it that arrived while it was out, in a call to another shard.
     deferred: Vec<Command>,
@@ -438,7 +436,7 @@ struct Slot {
     wake: Arc<WakeAgent>,
     descriptors: Vec<Descriptor>,
     timer: Option<TimerKey>,
-    /// Of the timer, if there is one.
+    /// Deadline of the timer, if any.
     deadline: (u64, Precision),
 }
 
@@ -448,7 +446,7 @@ struct Descriptor {
     fd: i32,
     key: u8,
     interest: Interest,
-    /// Not watched: see [`Cx::assume_ready`].
+    /// Whether it is tried instead of watched: see [`Cx::assume_ready`].
     is_assumed: bool,
 }
 
@@ -463,27 +461,27 @@ impl fmt::Debug for TimerTarget {
     }
 }
 
-/// A resident of a shard. Only the shard's thread calls it, so it needs no locks; it is dropped there, too.
+/// A resident of a shard. Only the shard's thread calls and drops it, so it needs no locks.
 pub trait Agent: Any + Send {
-    /// An event is ready. Must not block: everything else on the shard waits meanwhile. Bound the work of one call and
+    /// Handles a ready event. It must not block, because everything else on the shard waits. Limit the work of one call and
     /// request another with [`Cx::wake_self`].
     fn run(&mut self, cx: &mut Cx<'_>, ready: Ready);
 
-    /// The agent runs soon: [`crate::prefetch`] the memory it will touch besides itself. With thousands of agents
-    /// taking turns, waiting for memory is most of the work.
+    /// The agent runs soon: [`crate::prefetch`] the further memory that it will use. With thousands of agents in turn, waiting
+    /// for memory is most of the work.
     #[inline]
     fn prefetch(&self) {}
 
-    /// Its name for observers, such as an element's. Read once, when the agent is added to its shard.
+    /// Name for observers, such as an element's. It is read once, when the agent is added to its shard.
     fn label(&self) -> String {
         std::any::type_name::<Self>().to_owned()
     }
 }
 
-/// Why an agent runs.
+/// Reason for an agent's run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ready {
-    /// The descriptor registered with this key is readable, writable, or has an error to fetch.
+    /// The descriptor registered with this key is readable, writable, or has a pending error.
     Io(u8),
     /// The agent's waker was woken.
     Woken,
@@ -491,7 +489,7 @@ pub enum Ready {
     Timer,
 }
 
-/// Events to wait for on a descriptor (errors are always reported).
+/// Events to wait for on a descriptor; errors are always reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Interest {
     /// Data to read.
@@ -507,7 +505,7 @@ pub struct Cx<'a> {
     token: Token,
 }
 
-/// The wake-up of one agent: queued at most once, however often it is woken.
+/// The wake-up of one agent, queued at most once.
 #[derive(Debug)]
 struct WakeAgent {
     shard: Shard,
@@ -530,7 +528,7 @@ impl WakeAgent {
         }
     }
 
-    /// The shard dequeues the wake-up, before it runs the agent.
+    /// Dequeues the wake-up before the shard runs the agent.
     fn dequeue(&self) {
         self.queued.dequeue();
     }
@@ -546,7 +544,7 @@ impl StdWake for WakeAgent {
     }
 }
 
-/// Drops foreign values; their panic must not stop the shard.
+/// Drops foreign values; their panics must not stop the shard.
 fn drop_caught<T>(value: T) {
     if catch_unwind(AssertUnwindSafe(|| drop(value))).is_err() {
         tracing::error!("panic while a context thread dropped a value");

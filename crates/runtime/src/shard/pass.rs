@@ -1,4 +1,4 @@
-//! The steps of a pass: other threads' items, descriptors, timers, what is ready.
+//! Steps of a pass: items of other threads, descriptors, timers, ready agents and tasks.
 
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,7 +27,7 @@ impl Local {
         self.must_poll.set(true);
     }
 
-    /// Whether descriptors may be ready that no pass of this slice has seen so.
+    /// Whether descriptors may be ready that no pass of this slice has found ready.
     pub(super) fn must_poll(&self) -> bool {
         self.must_poll.get()
     }
@@ -45,7 +45,7 @@ impl Local {
         self.wheel.borrow().next_deadline_ns()
     }
 
-    /// Takes other threads' items and runs the commands.
+    /// Takes the items of other threads and runs the commands.
     pub(super) fn take_inbox(&self) {
         let (mut control, mut data) = self.shard.take_inbox();
         self.ready.borrow_mut().extend(data.drain(..));
@@ -54,21 +54,21 @@ impl Local {
         self.run_commands();
     }
 
-    /// Takes the commands only.
+    /// Takes only the commands.
     pub(super) fn take_control(&self) {
         self.commands.borrow_mut().extend(self.shard.take_control());
         self.run_commands();
     }
 
-    /// One queue for all commands, also for those fetched in the middle of a command that waits for another shard: so
-    /// they stay in order.
+    /// Runs the commands from one queue. It also has those fetched during a command that waits for another shard, so that all
+    /// stay in order.
     fn run_commands(&self) {
         // Bounded: newly added commands wait for the next pass.
         let count = self.commands.borrow().len();
         if count == 0 {
             return;
         }
-        // The last pass of a context that slept may be long ago.
+        // The last pass of a sleeping context may be long ago.
         self.read_clock();
         for _ in 0..count {
             let Some(command) = self.commands.borrow_mut().pop_front() else {
@@ -84,12 +84,12 @@ impl Local {
         }
     }
 
-    /// Whether descriptors are taken to be ready in the next slice.
+    /// Whether descriptors are assumed ready in the next slice.
     pub(super) fn assumes_ready(&self) -> bool {
         !self.assumed.borrow().is_empty()
     }
 
-    /// Runs the agents of descriptors that are taken to be ready. Once in a slice. Returns how many ran.
+    /// Runs the agents of descriptors that are assumed ready. Call it once per slice. Returns the number of runs.
     pub(super) fn run_assumed(&self) -> usize {
         let count = self.assumed.borrow().len();
         let mut next = 0;
@@ -125,10 +125,10 @@ impl Local {
             tracing::error!(%error, "epoll");
             &[]
         });
-        // A full array may have left others out.
+        // If the array is full, there may be more events.
         self.must_poll.set(events.len() == room);
         awake();
-        // A command from before a packet runs before the packet is read: after a pause, nothing more arrives.
+        // A command sent before a packet runs before the packet is read, so that after a pause nothing more arrives.
         self.take_control();
         if !events.is_empty() {
             self.mark();
@@ -155,8 +155,8 @@ impl Local {
         count
     }
 
-    /// Prefetches the memory of the next agents while this one runs: first the slot, then the agent, then the addresses
-    /// that the agent names.
+    /// Prefetches the memory of the next agents while this one runs: first the slot, then the agent, then the addresses that the
+    /// agent names.
     #[inline]
     fn look_ahead(&self, by: WakenBy, token: impl Fn(usize) -> Option<Token>) {
         {
@@ -179,8 +179,8 @@ impl Local {
         }
     }
 
-    /// Sleeps until a descriptor is ready, an interrupt or the time-out; runs nothing.
-    /// `true`: an agent's descriptor is ready.
+    /// Sleeps until a descriptor is ready, an interrupt or the time-out. It runs nothing. Returns `true` if an agent's descriptor
+    /// is ready.
     pub(super) fn await_io(&self, timeout: Option<Duration>) -> bool {
         let mut events = [const { MaybeUninit::uninit() }; 4];
         let events = self.epoll.wait(&mut events, timeout).unwrap_or(&[]);
@@ -194,7 +194,7 @@ impl Local {
         ready
     }
 
-    /// Fires the timers that are due. Returns how many.
+    /// Fires the timers that are due. Returns their number.
     pub(super) fn run_timers(&self, now_ns: u64) -> usize {
         let mut fired = self.fired.take();
         self.wheel
@@ -218,7 +218,7 @@ impl Local {
         count
     }
 
-    /// Runs the agents that were ready at the call; those they wake wait for the next pass.
+    /// Runs the agents that were ready at the call; newly woken ones wait for the next pass.
     pub(super) fn run_ready(&self) -> usize {
         let count = self.ready.borrow().len();
         self.shard.counters().ready_max.raise_to(count as u64);
@@ -276,8 +276,7 @@ impl Shard {
 }
 
 fn run_task(task: Runnable) {
-    // Tasks pass their panics to the task that awaits them (async-task `propagate_panic` is off, so the
-    // panic arrives here, once).
+    // Tasks pass their panics to the awaiting task. (async-task's `propagate_panic` is off, so the panic arrives here, once.)
     if catch_unwind(AssertUnwindSafe(|| task.run())).is_err() {
         tracing::error!("a task panicked");
     }

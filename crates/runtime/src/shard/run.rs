@@ -1,4 +1,4 @@
-//! The thread of a shard: when it works, when it sleeps, how it ends.
+//! Thread of a shard: its work, its sleep and its end.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -24,7 +24,7 @@ use crate::watch::Watch;
 use crate::wheel::Wheel;
 
 impl Shard {
-    /// Starts a shard's thread. `wait`: zero for no throttling.
+    /// Starts a shard's thread. `wait` is zero for no throttling.
     pub(crate) fn start(
         id: u64,
         name: String,
@@ -49,7 +49,7 @@ impl Shard {
         let thread = thread::Builder::new().name(name).spawn(move || {
             let scheduled = scheduling.apply();
             let is_scheduled = scheduled.is_ok();
-            // The starter waits for it.
+            // The starter waits for this.
             let _ = tell.send(scheduled);
             if is_scheduled {
                 of_thread.run();
@@ -62,7 +62,7 @@ impl Shard {
         Ok((shard, thread))
     }
 
-    /// The end of the shard begins: returns the remaining commands; wake-ups still arrive.
+    /// Begins the end of the shard. Returns the remaining commands; wake-ups still arrive.
     fn close_to_commands(&self) -> Vec<Command> {
         self.0.park.close_to_commands()
     }
@@ -100,7 +100,7 @@ impl Shard {
                 .run_throttled(origin_ns);
             }
         });
-        // The thread's creator may have failed before the inbox was served.
+        // The thread's creator may have failed before the inbox was handled.
         drop(self.close_inbox());
         CURRENT_ID.set(NO_SHARD);
         self.0.end.come();
@@ -108,10 +108,10 @@ impl Shard {
 }
 
 impl Scheduling {
-    /// Whether threads may be scheduled like this, tried on a thread that ends at once.
+    /// Checks whether threads can be scheduled like this, on a thread that ends at once.
     ///
     /// # Errors
-    /// The reason, as [`Context::acquire`](crate::Context::acquire) would give it.
+    /// Returns the same error as [`Context::acquire`](crate::Context::acquire).
     pub fn check(self) -> Result<(), StartError> {
         if self == Scheduling::default() {
             return Ok(());
@@ -121,7 +121,7 @@ impl Scheduling {
         tried.join().map_err(lost)?
     }
 
-    /// Schedules the calling thread like this.
+    /// Applies this scheduling to the calling thread.
     fn apply(&self) -> Result<(), StartError> {
         if !self.affinity.is_empty() {
             let asked = self.affinity;
@@ -145,7 +145,7 @@ impl Scheduling {
 }
 
 impl Local {
-    /// Makes the calling thread the shard's thread, while `body` runs.
+    /// Makes the calling thread the shard's thread while `body` runs.
     fn enter(shard: Shard, origin_ns: u64, tick_ns: u64, body: impl FnOnce(&Local)) {
         let epoll = match Epoll::new() {
             Ok(epoll) => epoll,
@@ -184,12 +184,12 @@ impl Local {
         CURRENT.set(None);
     }
 
-    /// The shard ends: drops all remaining residents here, on its own thread.
+    /// Ends the shard: drops all remaining residents here, on its own thread.
     ///
-    /// A task that need not be `Send` must not be dropped elsewhere (async-task aborts the process), and a thread that
-    /// wakes a task holds the task until the inbox has taken it. So the inbox takes wake-ups until no task is left. That is
-    /// a matter of moments: every task has been woken, so each is here or in the hands of such a thread. Those that come
-    /// later have never run. They are the spawner's own and `Send`, and it may drop them.
+    /// A task that is not `Send` must not be dropped elsewhere, because async-task aborts the process. A thread that wakes a task
+    /// holds the task until it is in the inbox. So the inbox accepts wake-ups until no task is left. This takes moments: every
+    /// task has been woken, so each is here or held by such a thread. Later tasks have never run. They are `Send` and belong to
+    /// the spawner, which may drop them.
     fn clear(&self) {
         let commands = self.shard.close_to_commands();
         commands.into_iter().for_each(drop_caught);
@@ -213,7 +213,7 @@ impl Local {
         }
         let (_, data) = self.shard.close_inbox();
         data.into_iter().for_each(drop_caught);
-        // What their drops have added.
+        // Agents added by these drops.
         self.remove_agents();
         loop {
             let Some(wake) = self.ready.borrow_mut().pop_front() else {
@@ -232,7 +232,7 @@ struct Loop<'a> {
 }
 
 impl Loop<'_> {
-    /// Without throttling: sleeps in the poller until something is ready.
+    /// Unthrottled loop: sleeps in the poller until something is ready.
     fn run_unthrottled(self) {
         let park = &self.shard.0.park;
         let mut awake_since = clock_now_ns();
@@ -264,11 +264,11 @@ impl Loop<'_> {
         }
     }
 
-    /// With throttling: one batch at each edge of a grid that never drifts.
+    /// Throttled loop: one batch at each edge of a grid that never drifts.
     fn run_throttled(mut self, origin_ns: u64) {
         let wait_ns = self.shard.0.wait_ns;
         let mut edge = origin_ns;
-        // The edge at which the slice should have begun: before `edge` if the last one took too long.
+        // The edge at which the slice should have begun; it is before `edge` if the last slice took too long.
         let mut due = edge;
         loop {
             let begin = clock_now_ns();
@@ -300,7 +300,7 @@ impl Loop<'_> {
         }
     }
 
-    /// Handles all pending events, at most until `end_ns`. `true`: there were some.
+    /// Handles all pending events, at most until `end_ns`. Returns `true` if it handled any.
     fn slice(&mut self, end_ns: u64) -> bool {
         let mut worked = false;
         let mut is_first = true;
@@ -308,11 +308,12 @@ impl Loop<'_> {
             let now = self.local.read_clock();
             self.local.take_inbox();
             let timers = self.local.run_timers(now);
-            let assumed = match std::mem::take(&mut is_first) {
-                true => self.local.run_assumed(),
-                false => 0,
+            let assumed = if std::mem::take(&mut is_first) {
+                self.local.run_assumed()
+            } else {
+                0
             };
-            // Where all agents have said so, the kernel need not go over thousands of sockets again.
+            // If all agents expect no more, the kernel need not check thousands of sockets again.
             let events = if self.local.must_poll() {
                 self.local.poll_io(self.events, Some(Duration::ZERO), || ())
             } else {
@@ -329,7 +330,7 @@ impl Loop<'_> {
         }
     }
 
-    /// The sleep between two slices: only commands interrupt it, and it continues after them.
+    /// Sleeps between two slices. Only commands interrupt the sleep, and it continues after them.
     fn sleep_until(&mut self, edge_ns: u64) {
         let park = &self.shard.0.park;
         loop {
@@ -341,7 +342,7 @@ impl Loop<'_> {
             if !self.local.has_commands() && park.prepare(SleepKind::Throttled) {
                 let interrupt = &self.shard.0.interrupt;
                 if interrupt.sleep(Duration::from_nanos(edge_ns - now)) {
-                    // Also a late write for an earlier sleep: it would end this one at once, again and again.
+                    // This includes a late write for an earlier sleep, which would end this one at once, again and again.
                     interrupt.drain();
                 }
                 park.awake();
@@ -350,7 +351,7 @@ impl Loop<'_> {
         }
     }
 
-    /// The sleep after a slice without work: until any event. Returns the next edge.
+    /// Sleeps after a slice without work, until any event. Returns the next edge.
     fn sleep_while_idle(&mut self, origin_ns: u64) -> u64 {
         let (park, wait_ns) = (&self.shard.0.park, self.shard.0.wait_ns);
         loop {
@@ -372,7 +373,7 @@ impl Loop<'_> {
                 .next_timer_ns()
                 .is_some_and(|at| at <= origin_ns + since)
             {
-                // Timers are due at edges: this is one.
+                // Timers are due at edges, and this is one.
                 return origin_ns + since / wait_ns * wait_ns;
             }
             if assumes_ready || happened && !self.only_control() {
@@ -383,7 +384,7 @@ impl Loop<'_> {
         }
     }
 
-    /// After an interrupt: runs the commands, and returns whether there was nothing else.
+    /// After an interrupt: runs the commands, and returns whether there were only commands.
     fn only_control(&self) -> bool {
         self.local.take_inbox();
         !self.local.has_ready() && !self.local.await_io(Some(Duration::ZERO))

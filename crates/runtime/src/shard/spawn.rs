@@ -8,8 +8,8 @@ use super::{Local, Shard};
 impl Shard {
     /// Runs a future on this shard. Dropping the task cancels it, and so does the end of the shard.
     ///
-    /// For a task that its owner's life bounds; a task of [`Context::spawn`](crate::Context::spawn) outlives its handle,
-    /// and tells of its panic.
+    /// For a task that must not outlive its owner. A task of [`Context::spawn`](crate::Context::spawn) outlives its handle, and
+    /// reports its panic.
     pub fn spawn<F>(&self, future: F) -> async_task::Task<F::Output>
     where
         F: Future + Send + 'static,
@@ -23,7 +23,7 @@ impl Shard {
 }
 
 impl Local {
-    /// Runs a future on this shard alone; it need not be `Send`. Dropping the task cancels it, unlike with
+    /// Runs a future on this shard; it need not be `Send`. Dropping the task cancels it, unlike with
     /// [`Context::spawn_local`](crate::Context::spawn_local).
     pub fn spawn_local<F>(&self, future: F) -> async_task::Task<F::Output>
     where
@@ -38,8 +38,8 @@ impl Local {
     }
 }
 
-/// Runs `future` as a task of the shard. The shard knows the task from the first poll on, so that it can cancel the
-/// task on its own thread when it ends, regardless of who holds the waker.
+/// Runs `future` as a task of the shard. The shard knows the task from the first poll on. When the shard ends, it can cancel the
+/// task on its own thread, whichever code has the waker.
 async fn enlisted<F: Future>(future: F) -> F::Output {
     let _enlisted = poll_fn(|cx| Poll::Ready(Enlisted::new(cx))).await;
     future.await
@@ -64,7 +64,7 @@ impl Drop for Enlisted {
         let Some((shard_id, key)) = self.0 else {
             return;
         };
-        // A shard that has ended has no tasks any more.
+        // A shard that has ended has no tasks left.
         Local::with_current(|local| {
             if local.shard().id() == shard_id {
                 let waker = local.tasks.borrow_mut().try_remove(key);

@@ -1,15 +1,15 @@
-//! An upload's life. No clock, no socket, no bytes: parts are numbers and sizes, times are nanoseconds of any clock.
+//! Lifecycle of an upload. It has no clock, socket or data: parts are numbers and sizes, times are nanoseconds of any clock.
 //!
 //! ```text
-//!   data --seal--> waiting --Part--> done          one part at the end: Put instead of all that
+//!   data --seal--> waiting --Part--> done          a single part: Put instead
 //!                   Create, before the first part
 //!   end  --all done--> Complete --> Stored
 //!   a failure, a stop --> Stopping --by OnError--> Abort | Complete | nothing --> Failed
 //! ```
 //!
-//! The drain contract: after each `handle_*`, take tasks from [`Core::poll_task`] until there is none, parts whose bytes are not needed any
-//! more from [`Core::poll_released`] likewise, and come back at [`Core::next_timeout`]. Each task is answered by one
-//! [`Core::handle_done`] or [`Core::handle_failed`].
+//! The drain contract: after each `handle_*`, call [`Core::poll_task`] until it returns `None`. Then call [`Core::poll_released`]
+//! for parts whose bytes are not needed any more, also until `None`. Call both again at [`Core::next_timeout`]. Answer each task
+//! with one [`Core::handle_done`] or [`Core::handle_failed`].
 
 mod sizes;
 #[cfg(test)]
@@ -20,30 +20,31 @@ use std::collections::{BTreeMap, VecDeque};
 pub use self::sizes::{PART_BYTES_DEFAULT, PART_BYTES_MAX, PART_BYTES_MIN, PARTS_MAX, Sizes};
 use crate::error::Error;
 
-/// What becomes of an upload that fails, or that is given up before its end.
+/// Action for an upload that fails, or that is abandoned before its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub enum OnError {
     /// Its parts are removed.
     Abort,
-    /// It becomes an object of what has come so far.
+    /// The data so far become an object.
     Complete,
     /// Its parts stay, and cost money.
     #[default]
     DoNothing,
 }
 
-/// When a request is sent again.
+/// Retries of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retries {
-    /// Attempts of a request; `None`: no end of them.
+    /// Maximum number of attempts of a request; `None` for no limit.
     pub attempts: Option<u32>,
-    /// Time from the first attempt at which there is no further one, ns; `None`: none.
+    /// Time after the first attempt from which no further one starts, ns; `None` for no limit.
     pub request_ns: Option<u64>,
     /// The same for parts and small objects.
     pub part_ns: Option<u64>,
     /// The same for the request that completes an upload.
     pub complete_ns: Option<u64>,
-    /// Longest pause before the second attempt, ns. Doubled with each further one; the shortest is half of it, by chance.
+    /// Longest pause before the second attempt, ns. It doubles with each further one. The actual pause is random, at least half
+    /// of it.
     pub delay_ns: u64,
     /// Longest pause before any attempt, ns.
     pub delay_ns_max: u64,
@@ -63,7 +64,7 @@ impl Default for Retries {
 }
 
 impl Retries {
-    /// No end of attempts: what waits is safe on a disk.
+    /// Unlimited attempts, because waiting data are safe on a disk.
     pub fn endless() -> Self {
         Retries {
             attempts: None,
@@ -84,22 +85,22 @@ impl Retries {
     }
 }
 
-/// How long a store may ask to be left alone, ns: a wrong answer must not stop an upload for days.
+/// Maximum pause that a store may request, ns: a wrong response must not stop an upload for days.
 const RETRY_AFTER_NS_MAX: u64 = 120_000_000_000;
-/// Of removing an upload whose failure is known already.
+/// Maximum number of attempts to remove an upload that has already failed.
 const ABORT_ATTEMPTS_MAX: u32 = 5;
 
-/// What an upload goes by.
+/// Parameters of an upload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) sizes: Sizes,
-    /// Parts under way at a time.
+    /// Maximum number of concurrent parts.
     pub(crate) at_once: usize,
     pub(crate) retries: Retries,
     pub(crate) on_error: OnError,
 }
 
-/// A request to be made.
+/// A request to be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Task {
     Create,
@@ -110,23 +111,23 @@ pub(crate) enum Task {
     Abort,
 }
 
-/// What a request has brought.
+/// Result of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// Of [`Task::Create`].
+    /// Result of [`Task::Create`].
     Upload(String),
-    /// Of [`Task::Put`], [`Task::Part`] and [`Task::Complete`].
+    /// Result of [`Task::Put`], [`Task::Part`] and [`Task::Complete`].
     Etag(String),
-    /// Of [`Task::Abort`].
+    /// Result of [`Task::Abort`].
     Gone,
 }
 
-/// How an upload has ended.
+/// Outcome of an upload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// The object is there.
+    /// The object exists.
     Stored { etag: String },
-    /// It is not, or not all of it.
+    /// The object does not exist, or is incomplete.
     Failed(Error),
 }
 
@@ -142,7 +143,7 @@ struct Job {
     task: Task,
     failures: u32,
     first_ns: u64,
-    /// `None`: under way.
+    /// `None` while it is being sent.
     again_ns: Option<u64>,
 }
 
@@ -156,11 +157,11 @@ pub(crate) struct Core {
     waiting: VecDeque<(u16, u64)>,
     jobs: Vec<Job>,
     done: BTreeMap<u16, DonePart>,
-    /// Bytes of parts that are under way.
+    /// Sizes of parts that are being sent.
     flying: BTreeMap<u16, u64>,
     released: Vec<u16>,
     has_ended: bool,
-    /// Why the upload is to end without its object.
+    /// Why the upload must end without its object.
     stopping: Option<Error>,
     outcome: Option<Outcome>,
     retries: u64,
@@ -187,7 +188,8 @@ impl Core {
         }
     }
 
-    /// All data is there, and some of it may be with the store: a whole file, or what a process before this one has left.
+    /// Creates the core for complete data of which the store may have some: a whole file, or an upload that an earlier process
+    /// has left.
     pub(crate) fn resumed(
         plan: Plan,
         upload: Option<String>,
@@ -204,11 +206,12 @@ impl Core {
         core
     }
 
-    /// Bytes that the part being filled still takes. 0: the object is as long as it can be, or takes nothing more.
+    /// Number of bytes that still fit the part being filled; 0 if the object has its maximum length, or accepts no more.
     pub(crate) fn room(&self) -> u64 {
-        match self.has_ended || self.stopping.is_some() || self.number > PARTS_MAX {
-            true => 0,
-            false => self.plan.sizes.of(self.number) - self.filling,
+        if self.has_ended || self.stopping.is_some() || self.number > PARTS_MAX {
+            0
+        } else {
+            self.plan.sizes.of(self.number) - self.filling
         }
     }
 
@@ -217,7 +220,7 @@ impl Core {
         (self.number, self.filling)
     }
 
-    /// Bytes are in the part being filled; not more than [`Core::room`]. The number of the part, if that is complete.
+    /// Adds bytes to the part being filled, at most [`Core::room`]. Returns the number of the part if it is complete.
     pub(crate) fn handle_data(&mut self, bytes: u64) -> Option<u16> {
         debug_assert!(bytes <= self.room());
         self.filling += bytes;
@@ -232,29 +235,29 @@ impl Core {
         number
     }
 
-    /// No more data comes. The number of the last part, if it has become one by this.
+    /// Ends the data. Returns the number of the last part, if this completes one.
     pub(crate) fn handle_end(&mut self) -> Option<u16> {
         if self.has_ended || self.stopping.is_some() {
             return None;
         }
-        // An object of no bytes is one part of none.
+        // An empty object is one empty part.
         let seals = self.filling > 0 || (self.number == 1 && self.done.is_empty());
         let sealed = seals.then(|| self.seal());
         self.has_ended = true;
         sealed
     }
 
-    /// Whether nothing more comes.
+    /// Whether the data have ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.has_ended || self.stopping.is_some()
     }
 
-    /// Why it is to end without its object.
+    /// Why it must end without its object.
     pub(crate) fn stop_reason(&self) -> Option<&Error> {
         self.stopping.as_ref()
     }
 
-    /// What is wrong if there is no room.
+    /// Error if no room is left.
     pub(crate) fn too_long(&self) -> Error {
         Error::TooLong {
             parts: PARTS_MAX,
@@ -262,12 +265,12 @@ impl Core {
         }
     }
 
-    /// What becomes of the upload if it is stopped from now on.
+    /// Sets the action if the upload is stopped from now on.
     pub(crate) fn set_on_error(&mut self, on_error: OnError) {
         self.plan.on_error = on_error;
     }
 
-    /// The upload is to end without more data, for this reason. Nothing of what waits is sent.
+    /// Ends the upload without more data, for this reason. Waiting parts are not sent.
     pub(crate) fn handle_stop(&mut self, error: Error) {
         if self.stopping.is_some() || self.outcome.is_some() {
             return;
@@ -278,7 +281,7 @@ impl Core {
         if std::mem::take(&mut self.filling) > 0 {
             self.released.push(self.number);
         }
-        // What has failed is not tried again.
+        // Failed requests are not retried.
         let mut left = Vec::new();
         self.jobs.retain(|job| {
             let is_running = job.again_ns.is_none();
@@ -302,7 +305,7 @@ impl Core {
         self.released.push(number);
     }
 
-    /// Drops the oldest part that waits. Its bytes; `None`: there is none.
+    /// Drops the oldest waiting part. Returns its size; `None` if no part is waiting.
     pub(crate) fn drop_oldest(&mut self) -> Option<u64> {
         let (number, bytes) = self.waiting.pop_front()?;
         self.released.push(number);
@@ -310,7 +313,7 @@ impl Core {
         Some(bytes)
     }
 
-    /// A request to be made now.
+    /// Returns the next request to be sent now.
     pub(crate) fn poll_task(&mut self, now_ns: u64) -> Option<Task> {
         if self.outcome.is_some() {
             return None;
@@ -320,9 +323,10 @@ impl Core {
             job.again_ns = None;
             return Some(job.task);
         }
-        let task = match self.stopping.is_some() {
-            true => self.next_of_stop()?,
-            false => self.next()?,
+        let task = if self.stopping.is_some() {
+            self.next_of_stop()?
+        } else {
+            self.next()?
         };
         self.jobs.push(Job {
             task,
@@ -335,7 +339,7 @@ impl Core {
 
     fn next(&mut self) -> Option<Task> {
         if self.upload.is_none() {
-            // One request at a time, until there is an upload.
+            // One request at a time until the upload exists.
             if !self.jobs.is_empty() || self.waiting.is_empty() {
                 return None;
             }
@@ -362,7 +366,7 @@ impl Core {
         Some(number)
     }
 
-    /// What is under way comes to its end before parts are removed, or they would come after that.
+    /// Pending requests finish before parts are removed, otherwise they could create parts afterwards.
     fn next_of_stop(&mut self) -> Option<Task> {
         if !self.jobs.is_empty() {
             return None;
@@ -383,7 +387,7 @@ impl Core {
         self.outcome = Some(Outcome::Failed(error));
     }
 
-    /// A request is done.
+    /// Handles a successful request.
     pub(crate) fn handle_done(&mut self, task: Task, answer: Answer) {
         self.jobs.retain(|job| job.task != task);
         match (task, answer) {
@@ -404,9 +408,10 @@ impl Core {
                     );
                 }
                 self.release(task);
-                match self.stopping.is_some() {
-                    true => self.fail(),
-                    false => self.outcome = Some(Outcome::Stored { etag }),
+                if self.stopping.is_some() {
+                    self.fail()
+                } else {
+                    self.outcome = Some(Outcome::Stored { etag })
                 }
             }
             (Task::Abort, _) => self.fail(),
@@ -414,7 +419,7 @@ impl Core {
         }
     }
 
-    /// A request has failed. `random`: any number, for the pause.
+    /// Handles a failed request. `random` is any number, for the pause.
     pub(crate) fn handle_failed(&mut self, task: Task, error: Error, now_ns: u64, random: u64) {
         let Some(index) = self.jobs.iter().position(|job| job.task == task) else {
             return;
@@ -431,14 +436,14 @@ impl Core {
         self.jobs.remove(index);
         self.release(task);
         match (task, &self.stopping) {
-            // The upload stays: the first failure is what counts.
+            // The upload remains; the first failure is the result.
             (Task::Abort, _) | (Task::Complete, Some(_)) => self.fail(),
             (_, None) => self.handle_stop(error),
             (_, Some(_)) => {}
         }
     }
 
-    /// The pause before the request is sent again; `None`: it is not.
+    /// Returns the pause before the request is sent again; `None` if it is not.
     fn delay_ns(&self, index: usize, error: &Error, now_ns: u64, random: u64) -> Option<u64> {
         let job = &self.jobs[index];
         let retries = &self.plan.retries;
@@ -464,12 +469,12 @@ impl Core {
         (!is_late).then_some(pause)
     }
 
-    /// When there may be a task again without a further event, ns.
+    /// Time of the next task without a further event, ns.
     pub(crate) fn next_timeout(&self) -> Option<u64> {
         self.jobs.iter().filter_map(|job| job.again_ns).min()
     }
 
-    /// A part whose bytes are not needed any more.
+    /// Returns a part whose bytes are not needed any more.
     pub(crate) fn poll_released(&mut self) -> Option<u16> {
         self.released.pop()
     }
@@ -478,7 +483,7 @@ impl Core {
         self.outcome.as_ref()
     }
 
-    /// The id of the upload in parts, if there is one.
+    /// Id of the multipart upload, if it exists.
     pub(crate) fn upload(&self) -> Option<&str> {
         self.upload.as_deref()
     }
@@ -488,7 +493,7 @@ impl Core {
         &self.done
     }
 
-    /// The parts that make the object: all of them, or after a failure those before the first one that is missing.
+    /// The parts of the object: all of them, or after a failure those before the first missing one.
     pub(crate) fn parts(&self) -> impl Iterator<Item = (u16, &str)> {
         let is_stopping = self.stopping.is_some();
         let whole = self
@@ -501,7 +506,7 @@ impl Core {
         whole.map(|(_, (number, part))| (*number, part.etag.as_str()))
     }
 
-    /// Bytes that the store has, that wait or are under way, and that were dropped.
+    /// Numbers of bytes: stored, waiting or being sent, and dropped.
     pub(crate) fn bytes(&self) -> (u64, u64, u64) {
         let done = self.done.values().map(|part| part.bytes).sum();
         let waiting: u64 = self.waiting.iter().map(|(_, bytes)| bytes).sum();
@@ -509,7 +514,7 @@ impl Core {
         (done, self.filling + waiting + flying, self.dropped)
     }
 
-    /// Requests that were sent again.
+    /// Number of repeated requests.
     pub(crate) fn retries(&self) -> u64 {
         self.retries
     }

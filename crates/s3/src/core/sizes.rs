@@ -4,17 +4,18 @@ use crate::error::Error;
 
 /// "Amazon S3 User Guide", "Amazon S3 multipart upload limits": the size of all parts but the last, bytes.
 pub const PART_BYTES_MIN: u64 = 5 << 20;
-/// The same: the largest part, bytes.
+/// Size of the largest part in bytes; same source.
 pub const PART_BYTES_MAX: u64 = 5 << 30;
-/// The same: parts of an upload.
+/// Maximum number of parts of an upload; same source.
 pub const PARTS_MAX: u16 = 10_000;
-/// As the stock elements have it, bytes.
+/// Default of the stock elements, in bytes.
 pub const PART_BYTES_DEFAULT: u64 = PART_BYTES_MIN;
 
-/// After so many parts, the next ones are twice as large: parts of 5 MiB alone would end at 49 GiB, so they reach 5 TiB.
+/// Number of parts after which the next ones are twice as large. Parts of only 5 MiB would end at 49 GiB; this way they reach 5
+/// TiB.
 const PARTS_OF_A_SIZE: u16 = 1000;
 
-/// How large each part of an upload is.
+/// Sizes of the parts of an upload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sizes {
     first: u64,
@@ -22,23 +23,24 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Parts of `part_bytes`, later ones larger, but for `bytes_max`.
+    /// Starts with parts of `part_bytes`, later ones larger, up to a total of `bytes_max`.
     ///
     /// # Errors
-    /// [`Error::Setting`]: out of S3's limits.
+    /// [`Error::Setting`] if it is out of S3's limits.
     pub fn new(part_bytes: u64, bytes_max: u64) -> Result<Self, Error> {
-        match (PART_BYTES_MIN..=PART_BYTES_MAX).contains(&part_bytes) {
-            true => Ok(Sizes {
+        if (PART_BYTES_MIN..=PART_BYTES_MAX).contains(&part_bytes) {
+            Ok(Sizes {
                 first: part_bytes,
                 max: bytes_max.clamp(part_bytes, PART_BYTES_MAX),
-            }),
-            false => Err(Error::Setting(format!(
+            })
+        } else {
+            Err(Error::Setting(format!(
                 "part-size={part_bytes}: expected {PART_BYTES_MIN} to {PART_BYTES_MAX} bytes"
-            ))),
+            )))
         }
     }
 
-    /// Of small parts, for the tests.
+    /// Small parts, for the tests.
     #[cfg(test)]
     pub(crate) fn tiny(first: u64) -> Self {
         Sizes {
@@ -47,7 +49,7 @@ impl Sizes {
         }
     }
 
-    /// Bytes of the part of this number, from 1.
+    /// Size of the part with this number, from 1.
     pub fn of(&self, number: u16) -> u64 {
         let doublings = u32::from(number.saturating_sub(1) / PARTS_OF_A_SIZE);
         self.first
@@ -55,17 +57,17 @@ impl Sizes {
             .min(self.max)
     }
 
-    /// Bytes of the first parts.
+    /// Size of the first parts.
     pub fn first(&self) -> u64 {
         self.first
     }
 
-    /// Bytes of the largest part.
+    /// Size of the largest part.
     pub fn max(&self) -> u64 {
         self.max
     }
 
-    /// The parts of a whole of this many bytes; at least one, and `None` beyond S3's limits.
+    /// Divides a whole of this many bytes into at least one part; `None` beyond S3's limits.
     pub fn cut(&self, bytes: u64) -> Option<Vec<(u16, u64)>> {
         let (mut parts, mut left) = (Vec::new(), bytes);
         for number in 1..=PARTS_MAX {
@@ -101,7 +103,7 @@ mod tests {
         }
     }
 
-    /// The largest object of S3 as it was for long, 5 TiB, but for 3 %.
+    /// Within 3 % of 5 TiB, which was S3's maximum object size for long.
     #[test]
     fn the_smallest_parts_reach_far() {
         let sizes = Sizes::new(PART_BYTES_MIN, PART_BYTES_MAX).unwrap();

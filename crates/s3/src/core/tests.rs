@@ -1,4 +1,4 @@
-//! Whole lives of uploads in virtual time, against a twin that has all bytes at once.
+//! Complete uploads in virtual time, compared with a model that has all bytes at once.
 
 use proptest::prelude::*;
 
@@ -18,7 +18,7 @@ fn plan(on_error: OnError, attempts: Option<u32>) -> Plan {
     }
 }
 
-/// A store that keeps what it is sent, and fails as it is told.
+/// A store that keeps all requests' data, and fails on demand.
 #[derive(Default)]
 struct Store {
     uploads: BTreeMap<String, BTreeMap<u16, Vec<u8>>>,
@@ -26,7 +26,7 @@ struct Store {
     created: u32,
 }
 
-/// What becomes of a request.
+/// Fate of a request.
 #[derive(Debug, Clone, Copy)]
 enum Fate {
     Done,
@@ -162,19 +162,18 @@ impl Rig {
         }
     }
 
-    /// Goes on until it is over.
+    /// Continues until the upload has ended.
     fn finish(&mut self, fates: &mut impl Iterator<Item = (usize, Fate, u64)>) -> Outcome {
         for _ in 0..100_000 {
             self.drain();
             if let Some(outcome) = self.core.outcome() {
                 return outcome.clone();
             }
-            match self.running.is_empty() {
-                false => {
-                    let (index, fate, random) = fates.next().unwrap_or((0, Fate::Done, 0));
-                    self.answer(index, fate, random);
-                }
-                true => self.now_ns = self.core.next_timeout().expect("something is to come"),
+            if !self.running.is_empty() {
+                let (index, fate, random) = fates.next().unwrap_or((0, Fate::Done, 0));
+                self.answer(index, fate, random);
+            } else {
+                self.now_ns = self.core.next_timeout().expect("something is to come")
             }
         }
         panic!("it does not end");
@@ -193,8 +192,9 @@ fn fate() -> impl Strategy<Value = (usize, Fate, u64)> {
 }
 
 proptest! {
-    /// Whatever the pieces are, and in whatever order answers come: it ends, the object has every byte once and in order, no more parts
-    /// than allowed are under way, all memory is released, and nothing is left where nothing is to be left.
+    /// Checks invariants for any pieces and any order of responses. The upload ends, and the object has every byte once and in
+    /// order. The number of concurrent parts stays within its maximum. All memory is released, and the store keeps only what the
+    /// policy allows.
     #[test]
     fn every_byte_arrives_once_or_the_policy_holds(
         lengths in prop::collection::vec(1..250usize, 0..20),
@@ -232,7 +232,7 @@ proptest! {
                 prop_assert_eq!(rig.store.object.as_deref(), Some(&bytes[..]));
                 prop_assert!(rig.store.uploads.is_empty());
                 prop_assert!(rig.parts.is_empty(), "left in memory: {:?}", rig.parts.keys());
-                // A small object is one request. One of just a part may have begun before its end was known.
+                // A small object is one request. An object of exactly one part may have begun an upload before its end was known.
                 prop_assert!(rig.store.created == 0 || bytes.len() >= 100);
             }
             Outcome::Failed(error) => {
@@ -265,7 +265,7 @@ fn a_small_object_is_one_request() {
 }
 
 #[test]
-fn a_failure_aborts_when_what_is_under_way_has_ended() {
+fn failure_aborts_after_running_requests_end() {
     let mut rig = Rig::new(plan(OnError::Abort, Some(5)));
     rig.feed(&bytes_of(&[300]));
     rig.drain();
@@ -290,7 +290,7 @@ fn a_failure_aborts_when_what_is_under_way_has_ended() {
 }
 
 #[test]
-fn a_failure_completes_with_what_is_whole() {
+fn failure_completes_with_the_complete_parts() {
     let mut rig = Rig::new(plan(OnError::Complete, Some(5)));
     let bytes = bytes_of(&[400]);
     rig.feed(&bytes);
@@ -410,7 +410,7 @@ fn the_oldest_part_that_waits_is_dropped() {
 }
 
 #[test]
-fn what_another_process_has_left_is_gone_on_with() {
+fn upload_of_an_earlier_process_is_resumed() {
     let done = BTreeMap::from([(
         1,
         DonePart {

@@ -1,4 +1,4 @@
-//! Two networks with a link between them, for one test: its own thread is at one end, a thread that opens sockets at the other.
+//! Two networks with a link between them, for one test. Its own thread is at one end, a thread that opens sockets at the other.
 #![allow(dead_code, reason = "each test binary uses its part of it")]
 
 use std::net::{SocketAddr, UdpSocket};
@@ -9,25 +9,25 @@ use std::time::Duration;
 
 use nix::sched::{CloneFlags, unshare};
 
-/// Only a test that fails waits this long.
+/// Only a failing test waits this long.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 pub(crate) const HERE: &str = "198.18.0.2";
 pub(crate) const THERE: &str = "198.18.0.1";
 pub(crate) const HERE_V6: &str = "2001:db8::2";
 pub(crate) const THERE_V6: &str = "2001:db8::1";
-/// As of network cards, of both ends.
+/// Queues as of network cards, at both ends.
 const QUEUES: &str = "numrxqueues 2 numtxqueues 2";
-/// Of this end. What the test's thread starts is here, too.
+/// Device of this end. Processes and threads that the test starts are here too.
 pub(crate) const DEVICE: &str = "tb-here";
 
-/// The other end of the link: a thread in a network of its own, which opens sockets for the tests.
+/// The other end of the link: a thread in a separate network, which opens sockets for the tests.
 pub(crate) struct Link {
     open: Sender<(SocketAddr, Sender<UdpSocket>)>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Link {
-    /// `None`: this machine does not let us.
+    /// Returns `None` if this machine does not permit it.
     pub(crate) fn new() -> Option<Link> {
         if !nix::unistd::geteuid().is_root() {
             assert!(std::env::var_os("CI").is_none(), "this test needs root");

@@ -1,9 +1,9 @@
 //! Messages of NATS to WebSocket clients: a message with the subject PREFIX.ID goes to the client that is connected to `/clients/ID`.
 //!
-//! NATS without JetStream delivers at most once: what is published while this program is not connected, nobody keeps. Its client library
-//! connects again by itself and subscribes again; WebSocket clients stay connected meanwhile. The library drops messages that this
-//! program does not take in time (only with the policy `block`, or on a machine that is too slow), and the statistics count them as dropped
-//! by the broker.
+//! NATS without JetStream delivers at most once: messages that are published while this program is not connected are lost. The
+//! client library reconnects and subscribes again automatically; WebSocket clients stay connected meanwhile. The library drops
+//! messages that this program does not read in time (only with the policy `block`, or on a machine that is too slow), and the
+//! statistics count them as dropped by the broker.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-/// Takes messages of NATS to WebSocket clients: those with the subject PREFIX.ID to the client at ws://ADDRESS:PORT/clients/ID
+/// Sends messages of NATS to WebSocket clients: those with the subject PREFIX.ID to the client at ws://ADDRESS:PORT/clients/ID
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Arguments {
     #[command(flatten)]
     options: Options,
 
-    /// NATS, as nats://USER:PASSWORD@HOST:PORT, without user and password where there are none
+    /// NATS, as nats://USER:PASSWORD@HOST:PORT, or without user and password
     #[arg(long, value_name = "URL", default_value = "nats://127.0.0.1:4222", value_parser = parse_url)]
     broker: ServerAddr,
 
@@ -42,7 +42,7 @@ fn parse_url(text: &str) -> Result<ServerAddr, String> {
     match address.scheme() {
         "nats" => Ok(address),
         scheme => Err(format!(
-            "{text}: {scheme} is not spoken here; nats://HOST:PORT, without TLS, is allowed"
+            "{text}: {scheme} is not supported; expected nats://HOST:PORT, without TLS"
         )),
     }
 }
@@ -51,11 +51,12 @@ fn parse_prefix(text: &str) -> Result<String, String> {
     let is_token = |token: &str| {
         !token.is_empty() && !token.contains(|c: char| c.is_whitespace() || "*>".contains(c))
     };
-    match text.split('.').all(is_token) {
-        true => Ok(text.into()),
-        false => Err(format!(
-            "{text} is no subject: names with dots between them are allowed, without *, > and blanks"
-        )),
+    if text.split('.').all(is_token) {
+        Ok(text.into())
+    } else {
+        Err(format!(
+            "{text} is not a subject: expected names with dots between them, without *, > and blanks"
+        ))
     }
 }
 
@@ -70,7 +71,7 @@ async fn main() -> Result<()> {
 /// For an answer of NATS.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// Events of the client library that wait to be looked at.
+/// Bound of the queue of the client library's events.
 const EVENTS_MAX: usize = 1024;
 
 async fn consume(arguments: Arguments, feed: Feed) -> Result<()> {
@@ -101,7 +102,7 @@ async fn consume(arguments: Arguments, feed: Feed) -> Result<()> {
         }
     }
     let rest = async {
-        // NATS sends what it has for us up to here, and then the stream ends.
+        // NATS sends its pending messages, and then the stream ends.
         subscriber.drain().await?;
         while let Some(message) = subscriber.next().await {
             if !put(&feed, &prefix, message).await {
@@ -112,7 +113,7 @@ async fn consume(arguments: Arguments, feed: Feed) -> Result<()> {
     };
     match timeout(arguments.options.deadline, rest).await {
         Ok(ended) => ended,
-        // As when NATS is gone: then there is nothing to wait for.
+        // NATS is gone: there is nothing to wait for.
         Err(_) => Ok(()),
     }
 }
@@ -139,8 +140,8 @@ fn note(event: Event, client: &Client, broker: &Arc<Broker>) {
     }
 }
 
-/// A connection is of use once NATS knows the subscription. NATS handles the commands of a connection in their order: when a message to
-/// ourselves is back, the subscription stands.
+/// Waits until NATS knows the subscription. NATS handles the commands of a connection in order: when a message to ourselves comes
+/// back, the subscription is active.
 async fn confirm(client: Client, broker: Arc<Broker>) {
     let echo = async {
         let inbox = client.new_inbox();
@@ -154,7 +155,7 @@ async fn confirm(client: Client, broker: Arc<Broker>) {
             broker.connected();
             info!("NATS: subscribed");
         }
-        // The next connection has the next attempt.
+        // The next connection tries again.
         Ok(Err(error)) => warn!("NATS: {error}"),
         Err(_) => warn!("NATS: no answer within {} s", ANSWER_TIME_MAX.as_secs()),
     }

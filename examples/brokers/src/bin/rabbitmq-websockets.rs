@@ -1,10 +1,10 @@
 //! Messages of RabbitMQ to WebSocket clients: a message with the routing key ID goes to the client that is connected to `/clients/ID`.
 //!
-//! A topic exchange, and a durable queue of this program, which is bound to it; both are declared. A message is *acknowledged* when the
-//! demultiplexer has accounted for it: the client's connection has taken it, or it waits in the client's buffer, or it was dropped (no
-//! such client, its limit, its full buffer) and counted. That is not to say that the client has read it: what waits for clients is lost if
-//! this program crashes. Up to that point, RabbitMQ keeps the message and sends it again after a broken connection, so that clients get
-//! each message of a durable queue at least once as far as this program is concerned.
+//! The program declares a topic exchange, and a durable queue that is bound to it. A message is *acknowledged* when the
+//! demultiplexer has accounted for it: the client's connection has accepted it, it waits in the client's buffer, or it was
+//! dropped (no such client, its limit, its full buffer) and counted. The client may not have read it: messages that wait for
+//! clients are lost if this program crashes. Up to that point, RabbitMQ keeps the message and sends it again after a broken
+//! connection, so that clients get each message of a durable queue at least once as far as this program is concerned.
 //!
 //! When RabbitMQ is gone, clients stay connected, and the program tries again until it is back.
 #![forbid(unsafe_code)]
@@ -27,14 +27,14 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
-/// Takes messages of RabbitMQ to WebSocket clients: those with the routing key ID to the client at ws://ADDRESS:PORT/clients/ID
+/// Sends messages of RabbitMQ to WebSocket clients: those with the routing key ID to the client at ws://ADDRESS:PORT/clients/ID
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Arguments {
     #[command(flatten)]
     options: Options,
 
-    /// RabbitMQ, as an AMQP URI, with user, password and virtual host where there are such
+    /// RabbitMQ, as an AMQP URI, with user, password and virtual host if needed
     #[arg(long, value_name = "URI", default_value = "amqp://127.0.0.1:5672", value_parser = parse_uri)]
     broker: AMQPUri,
 
@@ -46,7 +46,7 @@ struct Arguments {
     #[arg(long, value_name = "NAME", default_value = "rabbitmq-websockets")]
     queue: String,
 
-    /// Routing keys that the queue is bound for
+    /// Routing keys that the queue is bound to
     #[arg(long, value_name = "PATTERN", default_value = "#")]
     binding: String,
 }
@@ -58,7 +58,7 @@ fn parse_uri(text: &str) -> Result<AMQPUri, String> {
     match uri.scheme {
         AMQPScheme::AMQP => Ok(uri),
         AMQPScheme::AMQPS => Err(format!(
-            "{text}: this program has no TLS; amqp://HOST:PORT is allowed"
+            "{text}: this program has no TLS; expected amqp://HOST:PORT"
         )),
     }
 }
@@ -75,7 +75,7 @@ async fn main() -> Result<()> {
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// For the first connection and for the last words to a broker that does not answer.
+/// Time limit for the first connection, and for the close if the broker does not answer.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 
 async fn consume(arguments: Arguments, feed: Feed) -> Result<()> {
@@ -169,7 +169,7 @@ impl Session {
             )
             .await)
             .with_context(|| format!("--binding {binding}: cannot be bound"))?;
-        // No more than the feed takes: the rest waits at RabbitMQ.
+        // No more than the feed has room for: the rest waits at RabbitMQ.
         let prefetch = u16::try_from(FEED_MESSAGES_MAX)?;
         channel
             .basic_qos(prefetch, BasicQosOptions::default())
@@ -193,7 +193,7 @@ impl Session {
         })
     }
 
-    /// Until the feed is stopped (`Ok`) or the connection is lost.
+    /// Forwards messages until the feed is stopped (`Ok`) or the connection is lost.
     async fn carry(&mut self, feed: &Feed) -> Result<()> {
         loop {
             tokio::select! {
@@ -217,10 +217,10 @@ impl Session {
         }
     }
 
-    /// All up to the last one that is accounted for, in one frame.
+    /// Acknowledges all messages up to the last one that is accounted for, in one frame.
     async fn acknowledge(&mut self) -> Result<()> {
         let tag = *self.progress.borrow_and_update();
-        // RabbitMQ closes the channel for a tag that it has had before, and takes 0 for all there are.
+        // RabbitMQ closes the channel for a repeated tag, and takes 0 to mean all messages.
         if tag > self.acknowledged {
             self.acknowledged = tag;
             let options = BasicAckOptions { multiple: true };
@@ -236,7 +236,7 @@ impl Session {
             .channel
             .basic_cancel(tag, BasicCancelOptions::default());
         timeout(ANSWER_TIME_MAX, cancelled).await??;
-        // Receipts have the other ends.
+        // The receipts hold the senders.
         self.accounted = watch::channel(0).0;
         loop {
             let is_over = self.progress.changed().await.is_err();

@@ -22,7 +22,7 @@ pub async fn connect(address: SocketAddr, id: &str) -> Socket {
 
 pub async fn try_connect(address: SocketAddr, id: &str) -> Result<Socket, Error> {
     let socket = TcpSocket::new_v4().unwrap();
-    // So that a client that does not read is noticed after little data.
+    // With a small buffer, a client that does not read is noticed after little data.
     socket.set_recv_buffer_size(4096).unwrap();
     let stream = socket.connect(address).await.unwrap();
     let url = format!("ws://{address}/clients/{id}");
@@ -38,7 +38,7 @@ pub fn reset(socket: Socket) {
         .unwrap();
 }
 
-/// A client that reads all it gets.
+/// A client that reads all messages.
 pub struct Client {
     numbers: watch::Receiver<Vec<u64>>,
     task: JoinHandle<Option<u16>>,
@@ -67,7 +67,7 @@ impl Client {
         Client { numbers, task }
     }
 
-    /// All numbers so far, when they are as wanted.
+    /// Waits until the numbers so far satisfy `is_so`, and returns them.
     pub async fn until(&mut self, wanted: &str, is_so: impl Fn(&[u64]) -> bool) -> Vec<u64> {
         let numbers = self.numbers.wait_for(|numbers| is_so(numbers));
         let numbers = in_time(wanted, numbers).await;

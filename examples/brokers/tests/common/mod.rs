@@ -1,4 +1,4 @@
-//! What both programs are to show, with real brokers and real clients. Each test file calls these with its broker.
+//! Scenarios for both programs, with real brokers and real clients. Each test file calls these with its broker.
 
 #![allow(dead_code, unreachable_pub, reason = "each test program uses its part")]
 
@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-/// Much longer than anything takes, so that only what hangs fails.
+/// Much longer than any step takes, so that only hanging tests fail.
 pub const PATIENCE: Duration = Duration::from_secs(120);
-/// Between two looks at the statistics.
+/// Pause between two requests for the statistics.
 pub const POLL_PAUSE: Duration = Duration::from_millis(20);
 
 pub async fn in_time<F: Future>(wanted: &str, future: F) -> F::Output {

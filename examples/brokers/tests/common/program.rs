@@ -25,7 +25,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// With a name for its exchange and queue, or for its subjects. Returns when messages come.
+    /// Starts the program with a name for its exchange and queue, or for its subjects. Returns when messages come.
     pub async fn start(server: &Server, name: &str, arguments: &[&str]) -> Program {
         let mut command = match server.address.kind {
             Kind::RabbitMq => {
@@ -70,7 +70,7 @@ impl Program {
         program
     }
 
-    /// Until the program is connected to its broker for the `times`th time.
+    /// Waits until the program is connected to its broker for the `times`th time.
     pub async fn until_connected(&self, times: u64) {
         let is_connected = |statistics: &Value| {
             let broker = &statistics["broker"];
@@ -90,7 +90,7 @@ impl Program {
         serde_json::from_str(body).unwrap()
     }
 
-    /// The statistics, when they are as wanted.
+    /// Waits until the statistics satisfy `is_so`, and returns them.
     pub async fn until(&self, wanted: &str, is_so: impl Fn(&Value) -> bool) -> Value {
         let end = Instant::now() + super::PATIENCE;
         loop {
@@ -103,7 +103,7 @@ impl Program {
         }
     }
 
-    /// Until that many messages came from the broker.
+    /// Waits until this many messages have come from the broker.
     pub async fn until_received(&self, count: u64) -> Value {
         let wanted = format!("{count} messages");
         let has = |statistics: &Value| statistics["messages"]["received"] == count;
@@ -117,7 +117,7 @@ impl Program {
         log.iter().filter(is_one).cloned().collect()
     }
 
-    /// Stops a program that has nothing to complain of. Returns the report.
+    /// Stops a program that must have logged no complaints. Returns the report.
     pub async fn stop_well(mut self) -> Value {
         let (report, status) = self.stop().await;
         assert!(status.success(), "{status}");
@@ -150,7 +150,7 @@ impl Drop for Program {
     }
 }
 
-/// Each message is in one counter.
+/// Checks that each message is in one counter.
 pub fn assert_adds_up(messages: &Value) {
     let counters = messages.as_object().unwrap().iter();
     let (received, others): (Vec<_>, Vec<_>) = counters.partition(|(name, _)| *name == "received");
@@ -162,7 +162,7 @@ pub fn assert_adds_up(messages: &Value) {
     assert_eq!(others.len(), 7, "{messages}");
 }
 
-/// What the statistics tell of one client.
+/// One client's part of the statistics.
 pub fn client_of<'a>(statistics: &'a Value, id: &str) -> Option<&'a Value> {
     let clients = statistics["clients"].as_array().unwrap();
     clients.iter().find(|client| client["client"] == id)

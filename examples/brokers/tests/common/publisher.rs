@@ -54,7 +54,7 @@ impl Publisher {
         })
     }
 
-    /// Returns when the broker has them all: confirmed by RabbitMQ, handled by NATS.
+    /// Publishes messages. Returns when RabbitMQ has confirmed, or NATS has handled, all of them.
     pub async fn publish(&self, messages: &[(String, String)]) {
         self.try_publish(messages).await.unwrap();
     }
@@ -85,7 +85,7 @@ impl Publisher {
                     let subject = format!("{prefix}.{id}");
                     client.publish(subject, text.clone().into()).await?;
                 }
-                // NATS handles the commands of a connection in their order: the echo comes after all that.
+                // NATS handles the commands of a connection in order: the echo comes after all messages.
                 let inbox = client.new_inbox();
                 let mut echo = client.subscribe(inbox.clone()).await?;
                 client.publish(inbox, "".into()).await?;
@@ -95,7 +95,7 @@ impl Publisher {
         Ok(())
     }
 
-    /// Until RabbitMQ keeps that many messages in a queue: some time after a connection's end, those that were on their way are back.
+    /// Waits until RabbitMQ has this many messages in a queue: it returns unacknowledged ones some time after a connection's end.
     pub async fn until_queued(&self, queue: &str, count: u64) {
         let Publisher::RabbitMq { channel, .. } = self else {
             panic!("NATS keeps none");

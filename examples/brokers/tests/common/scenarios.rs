@@ -60,7 +60,7 @@ pub async fn each_client_gets_exactly_its_messages(kind: Kind) {
 
 pub async fn a_limited_client_gets_its_burst_and_the_others_all(kind: Kind) {
     let server = Server::shared(kind);
-    // One an hour, and ten at once.
+    // A limit of one per hour, with a burst of ten.
     let arguments = ["--rate", "1/h", "--burst", "10"];
     let program = Program::start(server, "limited", &arguments).await;
     let publisher = Publisher::start(&server.address, "limited").await;
@@ -86,7 +86,7 @@ pub async fn a_limited_client_gets_its_burst_and_the_others_all(kind: Kind) {
     assert_eq!(report["messages"]["delivered"], 60);
 }
 
-/// Large messages of numbers for one client that fills all that is between it and its buffer, and small ones for the others in between.
+/// Large messages for one slow client, which fill its buffer and connection, mixed with small ones for the others.
 pub fn for_a_slow_one(others: &[String], numbers: u64) -> Vec<(String, String)> {
     let mut messages = Vec::new();
     for number in 1..=numbers {
@@ -116,7 +116,7 @@ pub async fn a_slow_client_loses_its_oldest_and_the_others_nothing(kind: Kind) {
         let numbers = client.until_number(200).await;
         assert_eq!(numbers, (1..=200).collect::<Vec<u64>>());
     }
-    // Now it reads: what its connection and its buffer had.
+    // Now it reads the messages of its connection and its buffer.
     let mut slow = Client::read(slow);
     let numbers = slow.until_number(1000).await;
     assert!(numbers.is_sorted_by(|a, b| a < b), "{numbers:?}");
@@ -164,7 +164,7 @@ pub async fn clients_that_disappear_leave_and_the_others_get_everything(kind: Ki
     );
 }
 
-/// What its clients have not taken by the deadline is given up, counted, and holds nobody up.
+/// Messages that clients have not taken by the deadline are dropped and counted, and hold up no other client.
 pub async fn a_stuck_client_does_not_keep_the_program_from_its_end(kind: Kind) {
     let server = Server::shared(kind);
     let arguments = ["--buffer", "200", "--timeout", "3600", "--deadline", "1"];
@@ -186,8 +186,8 @@ pub async fn a_stuck_client_does_not_keep_the_program_from_its_end(kind: Kind) {
     assert_eq!(other.end().await, ((1..=200).collect(), AWAY));
 }
 
-/// RabbitMQ keeps what was confirmed, and sends again what was not acknowledged: each message arrives at least once, in order but for
-/// repeats. NATS keeps nothing: what is published before and after arrives.
+/// RabbitMQ keeps confirmed messages, and repeats unacknowledged ones: each message arrives at least once, in order apart from
+/// repeats. NATS keeps nothing: only messages published before and after the restart arrive.
 pub async fn clients_stay_connected_while_the_broker_restarts(kind: Kind) {
     let mut server = Server::own(kind);
     let mut program = Program::start(&server, "restart", &["--buffer", "1000"]).await;
@@ -238,7 +238,7 @@ pub async fn clients_stay_connected_while_the_broker_restarts(kind: Kind) {
     }
 }
 
-/// Publishes each number for each client, in order, and again whatever was not confirmed.
+/// Publishes each number for each client, in order, and repeats those that were not confirmed.
 async fn publish_until_confirmed(address: Address, ids: Vec<String>, last: u64) -> JoinHandle<()> {
     let mut publisher = Publisher::start(&address, "restart").await;
     tokio::spawn(async move {

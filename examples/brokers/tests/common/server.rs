@@ -25,7 +25,7 @@ impl Kind {
         }
     }
 
-    /// The words that it says when clients can connect.
+    /// Log text that appears when clients can connect.
     fn ready(self) -> &'static str {
         match self {
             Kind::RabbitMq => "Starting broker... completed",
@@ -34,7 +34,7 @@ impl Kind {
     }
 }
 
-/// Where a broker is, up or not.
+/// The address of a broker, running or not.
 #[derive(Debug, Clone, Copy)]
 pub struct Address {
     pub kind: Kind,
@@ -58,13 +58,14 @@ pub struct Server {
 }
 
 impl Server {
-    /// One for all tests of a program that do not kill it. It ends with the program, whose end of the pipe it sees close.
+    /// A broker for all tests of a test program that do not kill it. It ends with the test program, when its end of the
+    /// pipe closes.
     pub fn shared(kind: Kind) -> &'static Server {
         static SHARED: OnceLock<Server> = OnceLock::new();
         SHARED.get_or_init(|| Server::start(kind, None))
     }
 
-    /// One that can be killed and started again.
+    /// A broker that can be killed and restarted.
     pub fn own(kind: Kind) -> Server {
         Server::start(kind, Some(TempDir::new().unwrap()))
     }
@@ -92,7 +93,7 @@ impl Server {
         let mut child = pipes.spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         let (sender, lines) = mpsc::channel();
-        // Also what comes later is read: a full pipe would stop the server.
+        // Reads later output, too: a full pipe would block the server.
         std::thread::spawn(move || {
             for line in output.lines().map_while(Result::ok) {
                 let _ = sender.send(line);
@@ -111,7 +112,7 @@ impl Server {
         }
     }
 
-    /// With SIGKILL: it says nothing to its clients, and writes nothing.
+    /// Kills it with SIGKILL: it sends nothing to its clients, and writes nothing.
     pub fn kill(&mut self) {
         if let Some((mut child, stdin)) = self.process.take() {
             drop(stdin);
@@ -126,11 +127,11 @@ impl Drop for Server {
     }
 }
 
-/// The first of some ports in a row that nothing is bound to. Below those that the system gives to outgoing connections, so that none of
-/// them takes the port while its server is down.
+/// The first of several consecutive free ports, below the range for outgoing connections, so that none of those takes the port
+/// while its server is down.
 fn free_ports(count: u16) -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Test programs that run at the same time begin at different places.
+    // Test programs that run at the same time start at different ports.
     let start = u16::try_from(std::process::id() % 10_000).unwrap();
     loop {
         let offset = NEXT.fetch_add(count, Relaxed).wrapping_add(start) % 10_000;

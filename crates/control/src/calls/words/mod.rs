@@ -1,6 +1,8 @@
-//! Every key, flag and value of the public documentation of the ng protocol, and what is done with it. `docs/ng.md` has the same table.
+//! All keys, flags and values of the public documentation of the ng protocol, with their treatment here. `docs/ng.md` has the
+//! same table.
 //!
-//! A word that would change the media and is not done is refused or warned of. A word that is not in the table is logged once.
+//! A word that would change the media and is not supported is refused, or causes a warning. A word that is not in the table is
+//! logged once.
 
 mod table;
 
@@ -12,34 +14,34 @@ use crate::text::shown;
 
 pub use table::WORDS;
 
-/// Where a word stands in a request.
+/// The place of a word in a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Place {
     /// A key of the dictionary.
     Key,
-    /// In the list `flags`, or in `rtpp-flags`.
+    /// A flag in the list `flags`, or in `rtpp-flags`.
     Flag,
-    /// The value of this key, or one in its list.
+    /// The value of this key, or a value in its list.
     Value(&'static str),
-    /// A key of the dictionary `codec`, or a flag with `codec-` before.
+    /// A key of the dictionary `codec`, or a flag with the prefix `codec-`.
     Codec,
 }
 
-/// How a request treats a word.
+/// The treatment of a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fate {
-    /// It does what the protocol's documentation says, except for the remark.
+    /// It has its documented effect, except for the remark.
     Done,
-    /// Nothing: no one hears a difference.
+    /// It has no effect, and that changes nothing audible.
     Ignored,
-    /// Nothing, and the reply has a warning with the remark.
+    /// It has no effect, and the reply has a warning with the remark.
     Warned,
-    /// The request is answered with an error.
+    /// The reply is an error.
     Refused,
 }
 
 impl Fate {
-    /// As in the documentation.
+    /// The name in the documentation.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -54,13 +56,13 @@ impl Fate {
 /// A word of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Word {
-    /// Where it stands.
+    /// Its place.
     pub place: Place,
-    /// With hyphens for spaces. A last `*` stands for anything.
+    /// The word, with hyphens for spaces. A `*` at the end stands for any text.
     pub name: &'static str,
-    /// How a request treats it.
+    /// Its treatment.
     pub fate: Fate,
-    /// In a sentence or less.
+    /// A sentence, or part of one.
     pub remark: &'static str,
 }
 
@@ -74,12 +76,12 @@ impl Word {
     }
 }
 
-/// The table by names: each request has some of the keys, and the table has hundreds of words.
+/// An index of the table by names: a request has only some of the hundreds of words.
 struct Index {
     whole: HashMap<(Place, &'static str), &'static Word>,
     /// Words that end in `*`.
     beginnings: Vec<&'static Word>,
-    /// All values of a key that takes only some.
+    /// The values of the keys that allow only certain values.
     values: HashMap<&'static str, Vec<&'static Word>>,
 }
 
@@ -90,11 +92,10 @@ static INDEX: LazyLock<Index> = LazyLock::new(|| {
         values: HashMap::new(),
     };
     for word in WORDS {
-        match word.name.ends_with('*') {
-            true => index.beginnings.push(word),
-            false => {
-                index.whole.insert((word.place, word.name), word);
-            }
+        if word.name.ends_with('*') {
+            index.beginnings.push(word)
+        } else {
+            index.whole.insert((word.place, word.name), word);
         }
         if let Place::Value(key) = word.place {
             index.values.entry(key).or_default().push(word);
@@ -111,11 +112,11 @@ fn find(place: Place, name: &str) -> Option<&'static Word> {
     })
 }
 
-/// A key, flag or value that is not in the table, short, and with its place.
+/// A key, flag or value that is not in the table: shortened, and with its place.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Unknown(pub String);
 
-/// Warnings of words that are asked for and not done, in the order of the request.
+/// Warnings about words that are not supported, in the order of the request.
 #[derive(Debug, Default)]
 pub(super) struct WordWarnings {
     texts: Vec<String>,
@@ -147,10 +148,10 @@ impl WordWarnings {
     }
 }
 
-/// Looks at all words of a request. Gives `unknown` those that are not in the table, and returns those to warn of.
+/// Checks all words of a request. Passes words that are not in the table to `unknown`, and returns the warnings.
 ///
 /// # Errors
-/// A word is refused, or is none of the values of its key.
+/// If a word is refused, or is not a valid value of its key.
 pub(super) fn check(
     request: &Request,
     unknown: &mut dyn FnMut(Unknown),
@@ -221,7 +222,7 @@ fn check_codec(codec: &Value, unknown: &mut dyn FnMut(Unknown)) -> Result<(), Re
     Ok(())
 }
 
-/// The values of a key that takes only some.
+/// Checks the values of a key that allows only certain values.
 fn check_values(
     key: &'static str,
     value: &Value,
@@ -251,7 +252,7 @@ fn check_values(
     Ok(())
 }
 
-/// The table in Markdown, as `docs/ng.md` has it: a section for each place.
+/// The table in Markdown, as in `docs/ng.md`, with a section for each place.
 #[must_use]
 pub fn documentation() -> String {
     let mut out = String::new();
@@ -274,6 +275,33 @@ pub fn documentation() -> String {
             out += &format!("| `{name}` | {} | {remark} |\n", word.fate.name());
         }
         out += "\n";
+    }
+    out
+}
+
+/// The words that are refused or warned of, in Markdown, as `docs/missing.md` has them: a row for each reason.
+#[must_use]
+pub fn missing_documentation() -> String {
+    let mut rows: Vec<(&str, Fate, Vec<String>)> = Vec::new();
+    for word in WORDS {
+        if !matches!(word.fate, Fate::Refused | Fate::Warned) {
+            continue;
+        }
+        let name = match word.place {
+            Place::Value(key) => format!("`{key}={}`", word.name),
+            Place::Key | Place::Flag | Place::Codec => format!("`{}`", word.name),
+        };
+        let same =
+            |row: &&mut (&str, Fate, Vec<String>)| (row.0, row.1) == (word.remark, word.fate);
+        match rows.iter_mut().find(same) {
+            Some((_, _, names)) if names.contains(&name) => {}
+            Some((_, _, names)) => names.push(name),
+            None => rows.push((word.remark, word.fate, vec![name])),
+        }
+    }
+    let mut out = "| words | reason | fate |\n|---|---|---|\n".to_owned();
+    for (remark, fate, names) in rows {
+        out += &format!("| {} | {remark} | {} |\n", names.join(", "), fate.name());
     }
     out
 }
@@ -302,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn the_index_finds_what_is_in_the_table() {
+    fn index_equals_a_search_of_the_table() {
         let names = WORDS.iter().map(|word| word.name.to_owned());
         let longer = WORDS.iter().map(|word| word.name.replace('*', "x"));
         let names: Vec<String> = names.chain(longer).chain([String::new()]).collect();

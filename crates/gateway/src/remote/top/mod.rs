@@ -18,17 +18,17 @@ use super::client::Client;
 
 /// Shows streams and threads of a running gateway, in the terminal.
 #[derive(Debug, clap::Args)]
-pub struct TopArgs {
+pub(crate) struct TopArgs {
     #[command(flatten)]
     relay: RelayArgs,
 }
 
-/// What comes from other threads.
+/// An event from another thread.
 enum News {
     Key(KeyCode, KeyModifiers),
     Resized,
     Event(String, Value),
-    /// Of this stream: now, and its history.
+    /// The current values of this stream, and its history.
     Stream(String, Value, Value),
     Problem(String),
 }
@@ -37,16 +37,16 @@ impl TopArgs {
     /// Runs until `q`.
     ///
     /// # Errors
-    /// The gateway refuses at the beginning, or there is no terminal.
-    pub fn execute(&self) -> miette::Result<ExitCode> {
+    /// The gateway refuses the first request, or a terminal is missing.
+    pub(crate) fn execute(&self) -> miette::Result<ExitCode> {
         if !std::io::stdout().is_terminal() {
             return Err(miette!(
-                help = "for programs, there is the same as JSON: GET /v1/streams",
+                help = "programs can get the same as JSON: GET /v1/streams",
                 "`threadbare top` needs a terminal"
             ));
         }
         let client = self.relay.client()?;
-        // A gateway that is not there, or refuses, is told in plain text.
+        // If the gateway is unreachable or refuses, the error is plain text.
         client.get("/v1/alarms")?;
         let (tell, told) = channel();
         listen(client.clone(), tell.clone());
@@ -71,7 +71,7 @@ fn run(
         drawn.into_diagnostic()?;
         let next = Instant::now() + REDRAW;
         let mut waited = Duration::from_secs(1);
-        // What comes together is drawn together.
+        // Events that arrive together are drawn together.
         loop {
             match told.recv_timeout(waited) {
                 Ok(News::Key(KeyCode::Char('q'), _)) => return Ok(()),
@@ -130,7 +130,7 @@ fn meaning(code: KeyCode) -> Option<Key> {
     })
 }
 
-/// The wall, again and again.
+/// Reads the wall's events, and reconnects.
 fn listen(client: Client, tell: Sender<News>) {
     std::thread::spawn(move || {
         loop {
@@ -184,7 +184,7 @@ fn ask(client: Client, name: String, tell: Sender<News>) {
     });
 }
 
-/// As often as the gateway tells.
+/// The interval at which the gateway sends.
 const REDRAW: Duration = Duration::from_millis(100);
 const RETRY: Duration = Duration::from_secs(1);
 const PAGE: isize = 20;

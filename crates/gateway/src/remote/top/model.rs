@@ -1,27 +1,27 @@
-//! What `threadbare top` shows: events and keys go in. No terminal, no clock.
+//! The state that `threadbare top` shows; events and keys go in. No terminal, no clock.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::watch::{AlarmKind, TileState, Tiles};
+use threadbare_watch::{AlarmKind, TileState, Tiles};
 
-/// All of it.
+/// The state of the screen.
 #[derive(Debug, Default)]
 pub(super) struct Model {
     pub(super) streams: Vec<Stream>,
     pub(super) tiles: Option<Tiles>,
-    /// By name.
+    /// The threads by name.
     pub(super) threads: BTreeMap<String, Thread>,
     pub(super) alarms: usize,
-    /// Numbers of streams, as they are shown.
+    /// Indices of the streams, in the order shown.
     pub(super) order: Vec<usize>,
     pub(super) sort: Sort,
-    /// A place in the order.
+    /// Selected position in `order`.
     pub(super) selected: usize,
-    /// A stream that is shown alone, and what is known of it.
+    /// The stream that is shown alone, with its values.
     pub(super) opened: Option<Opened>,
-    /// Why nothing new comes.
+    /// The reason for missing updates.
     pub(super) problem: Option<String>,
     generation: u64,
 }
@@ -43,9 +43,9 @@ pub(super) struct Thread {
 #[derive(Debug)]
 pub(super) struct Opened {
     pub(super) name: String,
-    /// As in `/v1/streams/{name}`.
+    /// Current values, as in `/v1/streams/{name}`.
     pub(super) now: Value,
-    /// As in its history.
+    /// The stream's history.
     pub(super) history: Value,
 }
 
@@ -75,7 +75,7 @@ impl Sort {
     }
 }
 
-/// What a key means.
+/// A key press.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Key {
     Move(isize),
@@ -85,7 +85,7 @@ pub(super) enum Key {
 }
 
 impl Model {
-    /// An event of `/v1/wall`.
+    /// Handles an event of `/v1/wall`.
     pub(super) fn handle(&mut self, name: &str, data: &Value) {
         self.problem = None;
         match name {
@@ -130,7 +130,7 @@ impl Model {
         }
     }
 
-    /// How many streams are in each state.
+    /// Number of streams in each state.
     pub(super) fn counts(&self) -> [(TileState, usize); 4] {
         let states = [
             TileState::Heard,
@@ -159,7 +159,7 @@ impl Model {
 
     fn arrange(&mut self) {
         let Some(tiles) = &self.tiles else { return };
-        // The hand stays on a stream that moves.
+        // The selection follows a stream that moves.
         let held = self.order.get(self.selected).copied();
         let mut order: Vec<usize> = (0..self.streams.len()).collect();
         match self.sort {
@@ -198,8 +198,8 @@ fn thread(data: &Value) -> Option<(String, Thread)> {
     Some((data["name"].as_str()?.to_owned(), thread))
 }
 
-/// Higher is worse: alarms that nobody knows of, what does not run, losses, distance from the target.
-fn badness(tile: &crate::watch::TileShown, target_lufs: Option<f64>) -> u32 {
+/// Sort key; higher is worse: unacknowledged alarms, streams that do not run, losses, distance from the target.
+fn badness(tile: &threadbare_watch::TileValues, target_lufs: Option<f64>) -> u32 {
     let alarms = AlarmKind::of_bits(tile.alarms).count() as u32;
     let is_known = alarms == 0 && AlarmKind::is_acknowledged(tile.alarms);
     if is_known {
@@ -221,10 +221,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::watch::{Level, TileShown};
+    use threadbare_watch::{Level, TileValues};
 
-    fn tile(state: TileState, alarms: u8, lost_permille: u16) -> TileShown {
-        TileShown {
+    fn tile(state: TileState, alarms: u8, lost_permille: u16) -> TileValues {
+        TileValues {
             state,
             alarms,
             momentary_lufs: Level::new(-20.0),
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_worst_comes_first_and_the_hand_stays_where_it_is() {
+    fn worst_stream_is_first_and_the_selection_stays() {
         let mut model = Model::default();
         let streams = ["well", "lossy", "silent", "known", "alarm"];
         let streams: Vec<Value> = streams.iter().map(|name| json!({"name": name})).collect();
@@ -247,7 +247,7 @@ mod tests {
             tile(TileState::Waiting, 0x80, 0),
             tile(TileState::Heard, 0b1_0000, 30),
         ]);
-        // Of another list of streams.
+        // This event belongs to another list of streams.
         model.handle(
             "tiles",
             &json!({"generation": 6, "columns": tiles.encode()}),

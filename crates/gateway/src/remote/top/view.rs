@@ -1,4 +1,4 @@
-//! Draws what `threadbare top` shows.
+//! Draws the screen of `threadbare top`.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -8,7 +8,7 @@ use ratatui::widgets::{Block, Cell, Paragraph, Row, Sparkline, Table};
 use serde_json::Value;
 
 use super::model::{Model, Opened};
-use crate::watch::{AlarmKind, Level, TileShown, TileState};
+use threadbare_watch::{AlarmKind, Level, TileState, TileValues};
 
 pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, base: &str) {
     let threads = model.threads.len().max(1) as u16 + 2;
@@ -78,9 +78,10 @@ fn draw_streams(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     let rows = model.order.iter().enumerate().skip(first).take(visible);
     let rows = rows.filter_map(|(place, n)| {
         let (stream, tile) = (&model.streams[*n], tiles?.get(*n)?);
-        let style = match place == model.selected {
-            true => Style::new().add_modifier(Modifier::REVERSED),
-            false => Style::new(),
+        let style = if place == model.selected {
+            Style::new().add_modifier(Modifier::REVERSED)
+        } else {
+            Style::new()
         };
         Some(row(&stream.name, stream.target_lufs, tile).style(style))
     });
@@ -113,7 +114,7 @@ fn draw_streams(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     frame.render_widget(table, area);
 }
 
-fn row<'a>(name: &'a str, target_lufs: Option<f64>, tile: &TileShown) -> Row<'a> {
+fn row<'a>(name: &'a str, target_lufs: Option<f64>, tile: &TileValues) -> Row<'a> {
     let alarms: Vec<&str> = AlarmKind::of_bits(tile.alarms)
         .map(AlarmKind::name)
         .collect();
@@ -162,7 +163,7 @@ fn draw_stream(frame: &mut Frame<'_>, area: Rect, opened: &Opened) {
         let values: Vec<&Value> = column.collect();
         values[values.len().saturating_sub(width)..].to_vec()
     };
-    // From -60 LUFS on.
+    // Levels above -60 LUFS.
     let levels: Vec<u64> = column("short_term_lufs")
         .iter()
         .map(|level| level.as_f64().map_or(0, |db| (db + 60.0).max(0.0) as u64))
@@ -219,7 +220,7 @@ fn level(level: Level) -> String {
     level.db().map_or_else(String::new, |db| format!("{db:.1}"))
 }
 
-/// Of so many cells, eighths included.
+/// A bar of up to `cells` cells, with a resolution of an eighth.
 fn bar(part: f64, cells: usize) -> String {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let eighths = (part.clamp(0.0, 1.0) * cells as f64 * 8.0).round() as usize;

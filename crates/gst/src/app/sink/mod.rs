@@ -1,7 +1,7 @@
 //! `ts-appsink`: hands buffers to the application, by signals, by pulling, or as an asynchronous stream.
 //!
-//! The samples are in a bounded store under the sink's lock. A full store holds up the source without blocking its
-//! thread, unless `drop` is set. All takers wait by [`Sink::until`].
+//! The samples are in a bounded store under the sink's lock. A full store blocks the source without blocking its thread, unless
+//! `drop` is set. All consumers wait by [`Sink::until`].
 
 mod store;
 
@@ -31,13 +31,13 @@ struct Settings {
 pub struct AppSink {
     #[property(name = "caps", nick = "Caps", blurb = "Caps that the sink pad accepts, NULL: any", type = Option<gst::Caps>, get = |s: &Self| s.settings().caps.clone(), set = |s: &Self, v| s.settings().caps = v)]
     #[property(name = "emit-signals", nick = "Emit signals", blurb = "Emit new-preroll and new-sample", type = bool, get = |s: &Self| s.settings().emits, set = |s: &Self, v| s.settings().emits = v, default = false)]
-    #[property(name = "max-buffers", nick = "Maximum buffers", blurb = "Buffers in the store at which it is full; 0: no limit", type = u32, get = |s: &Self| s.store(|store| store.max.buffers), set = |s: &Self, v| s.limit(|store| store.max.buffers = v), default = store::BUFFERS_DEFAULT)]
-    #[property(name = "max-bytes", nick = "Maximum bytes", blurb = "Bytes in the store at which it is full; 0: no limit", type = u64, get = |s: &Self| s.store(|store| store.max.bytes), set = |s: &Self, v| s.limit(|store| store.max.bytes = v), default = 0)]
-    #[property(name = "max-time", nick = "Maximum time", blurb = "Time in the store at which it is full, ns; 0: no limit", type = u64, get = |s: &Self| s.store(|store| store.max.time_ns), set = |s: &Self, v| s.limit(|store| store.max.time_ns = v), default = 0)]
+    #[property(name = "max-buffers", nick = "Maximum buffers", blurb = "Maximum number of buffers in the store; 0: no limit", type = u32, get = |s: &Self| s.store(|store| store.max.buffers), set = |s: &Self, v| s.limit(|store| store.max.buffers = v), default = store::BUFFERS_DEFAULT)]
+    #[property(name = "max-bytes", nick = "Maximum bytes", blurb = "Maximum number of bytes in the store; 0: no limit", type = u64, get = |s: &Self| s.store(|store| store.max.bytes), set = |s: &Self, v| s.limit(|store| store.max.bytes = v), default = 0)]
+    #[property(name = "max-time", nick = "Maximum time", blurb = "Maximum time in the store, ns; 0: no limit", type = u64, get = |s: &Self| s.store(|store| store.max.time_ns), set = |s: &Self, v| s.limit(|store| store.max.time_ns = v), default = 0)]
     #[property(name = "drop", nick = "Drop", blurb = "Drop the oldest sample of a full store instead of blocking the source", type = bool, get = |s: &Self| s.store(|store| store.drops), set = |s: &Self, v| s.limit(|store| store.drops = v), default = false)]
-    #[property(name = "buffer-list", nick = "Buffer list", blurb = "Give a buffer list as one sample, not one for each buffer", type = bool, get = |s: &Self| s.store(|store| store.takes_lists), set = |s: &Self, v| s.limit(|store| store.takes_lists = v), default = false)]
-    #[property(name = "wait-on-eos", nick = "Wait on EOS", blurb = "Tell the end of the stream when all samples are taken, not when it arrives", type = bool, get = |s: &Self| s.store(|store| store.waits_on_eos), set = |s: &Self, v| s.limit(|store| store.waits_on_eos = v), default = true)]
-    #[property(name = "eos", nick = "EOS", blurb = "Whether the stream has ended and all samples are taken", type = bool, get = |s: &Self| s.store(|store| store.has_ended()))]
+    #[property(name = "buffer-list", nick = "Buffer list", blurb = "Return a buffer list as one sample instead of one sample for each buffer", type = bool, get = |s: &Self| s.store(|store| store.takes_lists), set = |s: &Self, v| s.limit(|store| store.takes_lists = v), default = false)]
+    #[property(name = "wait-on-eos", nick = "Wait on EOS", blurb = "Report the end of the stream once all samples are pulled, not when it arrives", type = bool, get = |s: &Self| s.store(|store| store.waits_on_eos), set = |s: &Self, v| s.limit(|store| store.waits_on_eos = v), default = true)]
+    #[property(name = "eos", nick = "EOS", blurb = "Whether the stream has ended and all samples are pulled", type = bool, get = |s: &Self| s.store(|store| store.has_ended()))]
     settings: Mutex<Settings>,
     sync: Mutex<SyncProperties>,
     stats: Mutex<StatsProperty>,
@@ -56,7 +56,7 @@ impl AppSink {
         self.sink().with_renderer(read)
     }
 
-    /// There may be room now.
+    /// Changes a limit; room may appear.
     fn limit(&self, change: impl FnOnce(&mut Store)) {
         self.store(change);
         self.sink().resume();
@@ -79,7 +79,7 @@ impl AppSink {
         Ok(())
     }
 
-    /// Waits for `take` to succeed; not on a context's thread, which would wait for itself.
+    /// Waits until `take` succeeds; not on a context's thread, which would wait for itself.
     fn wait(&self, timeout_ns: Option<u64>, take: fn(&mut Store) -> Taken) -> Option<gst::Sample> {
         let taken = self.sink().until(take);
         if threadbare_runtime::current_shard_id().is_some() {
@@ -122,8 +122,8 @@ fn flow(returned: gst::FlowReturn) -> Result<(), gst::FlowError> {
 
 /// The samples of a `ts-appsink` as they arrive, for an asynchronous task on any executor.
 ///
-/// Bounded by the element's `max-buffers`: a slow task holds up the source. Ends with the stream, or when the element
-/// stops. Each sample goes to one taker.
+/// Bounded by the element's `max-buffers`: a slow task blocks the source. Ends with the stream, or when the element stops. Each
+/// sample goes to one consumer.
 #[derive(Debug)]
 pub struct SampleStream {
     sink: glib::WeakRef<super::AppSink>,
@@ -131,7 +131,7 @@ pub struct SampleStream {
 }
 
 impl SampleStream {
-    /// `None`: the element is not a `ts-appsink` of this library.
+    /// Returns `None` if the element is not a `ts-appsink` of this library.
     pub fn of(element: &impl IsA<gst::Element>) -> Option<SampleStream> {
         let element = element.upcast_ref::<gst::Element>();
         let sink = element.downcast_ref::<super::AppSink>()?;
@@ -188,7 +188,7 @@ impl SinkElement for AppSink {
     }
 
     fn notice_event(&self, event: &gst::Event) {
-        // The sink itself gives segments.
+        // The sink provides segments itself.
         if event.type_() == gst::EventType::Caps {
             self.sink().queue_event(event.clone());
         }

@@ -1,4 +1,4 @@
-//! The samples that the application has not taken yet.
+//! Stores samples until the application pulls them.
 
 use std::collections::VecDeque;
 use std::task::Poll;
@@ -8,7 +8,7 @@ use crate::kit::sink::{Rendered, Renderer};
 /// A bounded store of samples; under the sink's lock.
 pub struct Store {
     samples: VecDeque<gst::Sample>,
-    /// Without the time, which is computed when a limit asks for it.
+    /// Excludes the time, which is computed when a limit needs it.
     level: Level,
     pub(super) max: Level,
     preroll: Option<gst::Sample>,
@@ -25,7 +25,7 @@ pub struct Store {
     discarded: Vec<gst::Sample>,
 }
 
-/// What the store holds, or its limits; 0: no limit.
+/// Contents of the store, or its limits; 0: no limit.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Level {
     pub(super) buffers: u32,
@@ -41,7 +41,7 @@ pub(super) struct News {
     pub(super) eos: bool,
 }
 
-/// A second of slices of 20 ms, four times over: an application that lags further holds up its source.
+/// Four seconds in slices of 20 ms: an application that lags further blocks its source.
 pub(super) const BUFFERS_DEFAULT: u32 = 200;
 
 impl Default for Store {
@@ -69,7 +69,7 @@ impl Default for Store {
 }
 
 impl Store {
-    /// The oldest sample; `None` after the end.
+    /// Removes the oldest sample; returns `None` after the end.
     pub(super) fn take(&mut self) -> Poll<Option<gst::Sample>> {
         if let Some(sample) = self.remove_first() {
             return Poll::Ready(Some(sample));
@@ -77,7 +77,7 @@ impl Store {
         self.none_yet()
     }
 
-    /// The sample that the sink prerolled with; `None` after the end.
+    /// Takes the preroll sample; returns `None` after the end.
     pub(super) fn take_preroll(&mut self) -> Poll<Option<gst::Sample>> {
         match self.preroll.take() {
             Some(sample) => Poll::Ready(Some(sample)),
@@ -139,7 +139,7 @@ impl Store {
         Rendered::Done
     }
 
-    /// From the begin of the first to the end of the last buffer, ns.
+    /// Time from the start of the first buffer to the end of the last one, ns.
     fn time_ns(&self) -> u64 {
         let begin_ns = self
             .samples
@@ -183,7 +183,7 @@ fn size_of(sample: &gst::SampleRef) -> Level {
     }
 }
 
-/// Begin and end, ns.
+/// Start and end, ns.
 fn span_ns(sample: &gst::SampleRef) -> Option<(u64, u64)> {
     let (first, last) = match (sample.buffer(), sample.buffer_list()) {
         (Some(buffer), _) => (buffer, buffer),

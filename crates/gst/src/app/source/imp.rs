@@ -49,27 +49,27 @@ impl Default for Settings {
     }
 }
 
-/// As existing pipelines expect.
+/// Default, as existing pipelines expect.
 const BUFFERS_DEFAULT: u32 = 10;
 
 #[derive(Properties)]
 #[properties(wrapper_type = crate::app::AppSrc)]
 pub struct AppSrc {
     #[property(name = "caps", nick = "Caps", blurb = "Caps of the source pad", type = Option<gst::Caps>, get = |s: &Self| s.settings().caps.clone(), set = Self::set_caps)]
-    #[property(name = "max-buffers", nick = "Maximum buffers", blurb = "Buffers in the queue at which it is full; 0: no limit", type = u32, get = |s: &Self| s.settings().max.buffers, set = |s: &Self, v| s.limit(|s| s.max.buffers = v), default = BUFFERS_DEFAULT)]
-    #[property(name = "max-bytes", nick = "Maximum bytes", blurb = "Bytes in the queue at which it is full; 0: no limit", type = u32, get = |s: &Self| s.settings().max.bytes, set = |s: &Self, v| s.limit(|s| s.max.bytes = v), default = 0)]
-    #[property(name = "max-time", nick = "Maximum time", blurb = "Length of the queue at which it is full, ns; 0: no limit", type = u64, get = |s: &Self| s.settings().max.time_ns, set = |s: &Self, v| s.limit(|s| s.max.time_ns = v), default = 0)]
+    #[property(name = "max-buffers", nick = "Maximum buffers", blurb = "Maximum number of buffers in the queue; 0: no limit", type = u32, get = |s: &Self| s.settings().max.buffers, set = |s: &Self, v| s.limit(|s| s.max.buffers = v), default = BUFFERS_DEFAULT)]
+    #[property(name = "max-bytes", nick = "Maximum bytes", blurb = "Maximum number of bytes in the queue; 0: no limit", type = u32, get = |s: &Self| s.settings().max.bytes, set = |s: &Self, v| s.limit(|s| s.max.bytes = v), default = 0)]
+    #[property(name = "max-time", nick = "Maximum time", blurb = "Maximum length of the queue, ns; 0: no limit", type = u64, get = |s: &Self| s.settings().max.time_ns, set = |s: &Self, v| s.limit(|s| s.max.time_ns = v), default = 0)]
     #[property(name = "leaky-type", nick = "Leaky", blurb = "End of the queue that drops buffers when it is full", type = Leaky, get = |s: &Self| s.settings().leaky, set = |s: &Self, v| s.limit(|s| s.leaky = v), builder(Leaky::No))]
     #[property(name = "block", nick = "Block", blurb = "Block push-buffer while the queue is full (never on a context's thread)", type = bool, get = |s: &Self| s.settings().block, set = |s: &Self, v| s.settings().block = v, default = false)]
-    #[property(name = "is-live", nick = "Is live", blurb = "Push in PLAYING only", type = bool, get = |s: &Self| s.settings().is_live, set = |s: &Self, v| s.settings().is_live = v, default = true)]
+    #[property(name = "is-live", nick = "Is live", blurb = "Push only in PLAYING", type = bool, get = |s: &Self| s.settings().is_live, set = |s: &Self, v| s.settings().is_live = v, default = true)]
     #[property(name = "do-timestamp", nick = "Do timestamp", blurb = "Timestamp buffers without a time with the running time of the push", type = bool, get = |s: &Self| s.shared.do_timestamp.load(Relaxed), set = |s: &Self, v| s.shared.do_timestamp.store(v, Relaxed), default = false)]
-    #[property(name = "min-latency", nick = "Minimum latency", blurb = "The application's latency, ns, to which the context's wait is added; -1: none", type = i64, get = |s: &Self| s.settings().min_latency_ns, set = |s: &Self, v| s.set_latency(|s| s.min_latency_ns = v), minimum = -1, default = -1)]
+    #[property(name = "min-latency", nick = "Minimum latency", blurb = "Latency of the application, ns; context-wait is added to it; -1: none", type = i64, get = |s: &Self| s.settings().min_latency_ns, set = |s: &Self, v| s.set_latency(|s| s.min_latency_ns = v), minimum = -1, default = -1)]
     #[property(name = "max-latency", nick = "Maximum latency", blurb = "Longest time push-buffer may block, ns; -1: no limit", type = i64, get = |s: &Self| s.settings().max_latency_ns, set = |s: &Self, v| s.set_latency(|s| s.max_latency_ns = v), minimum = -1, default = -1)]
     #[property(name = "stream-type", nick = "Stream type", blurb = "Whether the application can seek in its data", type = StreamType, get = |s: &Self| s.settings().stream.kind, set = Self::set_stream_type, builder(StreamType::Stream))]
     #[property(name = "format", nick = "Format", blurb = "Format of segments and seeks", type = gst::Format, get = |s: &Self| s.settings().stream.format, set = |s: &Self, v| s.settings().stream.format = v, builder(gst::Format::Time))]
     #[property(name = "size", nick = "Size", blurb = "Bytes of the stream; -1: unknown", type = i64, get = |s: &Self| s.settings().stream.size, set = |s: &Self, v| s.set_length(|stream| stream.size = v), minimum = -1, default = -1)]
     #[property(name = "duration", nick = "Duration", blurb = "Duration of the stream, ns; the maximum: unknown", type = u64, get = |s: &Self| s.settings().stream.duration.map_or(u64::MAX, gst::ClockTime::nseconds), set = |s: &Self, v| s.set_length(|stream| stream.duration = (v != u64::MAX).then(|| gst::ClockTime::from_nseconds(v))), default = u64::MAX)]
-    #[property(name = "handle-segment-change", nick = "Handle segment change", blurb = "Push the segment of a sample that has another one than the sample before (format=time)", type = bool, get = |s: &Self| s.settings().handle_segment_change, set = |s: &Self, v| s.settings().handle_segment_change = v, default = false)]
+    #[property(name = "handle-segment-change", nick = "Handle segment change", blurb = "Push the segment of a sample if it differs from that of the previous sample (format=time)", type = bool, get = |s: &Self| s.settings().handle_segment_change, set = |s: &Self, v| s.settings().handle_segment_change = v, default = false)]
     #[property(name = "current-level-buffers", nick = "Buffers", blurb = "Buffers in the queue", type = u64, get = |s: &Self| u64::from(s.items.level().buffers))]
     #[property(name = "current-level-bytes", nick = "Bytes", blurb = "Bytes in the queue", type = u64, get = |s: &Self| u64::from(s.items.level().bytes))]
     #[property(name = "current-level-time", nick = "Time", blurb = "Nanoseconds in the queue", type = u64, get = |s: &Self| s.items.level().time_ns)]
@@ -208,7 +208,7 @@ impl AppSrc {
 
 /// Events from downstream.
 impl AppSrc {
-    /// Asks for the beginning of the stream, if the application can seek there. As the stock element does.
+    /// Seeks to the start of the stream, if the application can seek. The stock element does the same.
     fn ask_for_beginning(&self) -> Result<(), gst::ErrorMessage> {
         let kind = self.settings().stream.kind;
         if kind == StreamType::Stream || self.obj().emit::<bool>(*SEEK_DATA, &[&0u64]) {
@@ -222,8 +222,8 @@ impl AppSrc {
         ))
     }
 
-    /// Asks the application for another position and pushes the segment from there. Queued data is dropped, whether the
-    /// seek flushes or not. `false`: refused, by the application or for the stream's kind.
+    /// Requests another position from the application and pushes the segment from there. Queued data is dropped, whether the seek
+    /// flushes or not. Returns `false` if the application or the kind of stream refuses it.
     fn seek(&self, seek: &gst::event::Seek<gst::EventRef>) -> bool {
         let stream = self.settings().stream.clone();
         let after = || stream.after(&lock(&self.shared.segment).segment, seek);
@@ -237,7 +237,7 @@ impl AppSrc {
             self.src_pad.push_event(start.build());
         }
         self.items.begin_flush();
-        // Again: no item is taken from the queue now, so that the position stands still.
+        // Computed again: no item is taken from the queue now, so the position is stable.
         let segment = after().and_then(|segment| {
             let offset = u64::try_from(segment.position().value()).ok()?;
             let is_done = self.obj().emit::<bool>(*SEEK_DATA, &[&offset]);
@@ -249,7 +249,7 @@ impl AppSrc {
             *lock(&self.shared.segment) = OwnSegment { segment, seqnum };
         }
         let stop = gst::event::FlushStop::builder(true).seqnum(seqnum).build();
-        // The queue's mark; the flush itself may not be visible downstream.
+        // Marks the queue; the flush itself may not be visible downstream.
         self.items.end_flush(stop.clone());
         if flushes {
             self.driver.end_flush(stop);

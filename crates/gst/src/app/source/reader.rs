@@ -24,7 +24,7 @@ pub(super) struct Shared {
     pub(super) segment: Mutex<OwnSegment>,
 }
 
-/// A segment, and the number of the seek that made it.
+/// A segment, with the number of the seek that created it.
 #[derive(Debug)]
 pub(super) struct OwnSegment {
     pub(super) segment: gst::Segment,
@@ -82,15 +82,15 @@ impl OwnSegment {
     }
 }
 
-/// Pushes the application's items from the queue; asks for more when it is empty.
+/// Pushes the application's items from the queue, and requests more when it is empty.
 pub struct AppReader {
     items: Queue,
     shared: Arc<Shared>,
     time: RunningTime,
     caps: Option<gst::Caps>,
-    /// Need-data was emitted, and nothing has come since.
+    /// `need-data` was emitted, and nothing has arrived since.
     has_asked: bool,
-    /// The queue was empty behind the item that was taken in this pass, and wakes this reader.
+    /// The queue was empty after the item taken in this pass, and it wakes this reader.
     has_taken_last: bool,
     is_open: bool,
     pad: gst::Pad,
@@ -127,7 +127,7 @@ impl AppReader {
         lock(&self.shared.segment).event()
     }
 
-    /// The next item, with its time. A seek that has flushed the queue finds the position after all items taken before.
+    /// Takes the next item, with its time. A seek that has flushed the queue gets the position after all items taken before.
     fn take(&mut self, cx: &Cx<'_>) -> Option<Item> {
         let mut follows =
             (self.shared.is_seekable.load(Relaxed)).then(|| lock(&self.shared.segment));
@@ -146,18 +146,19 @@ impl AppReader {
         Some(item)
     }
 
-    /// Asks the application, unless it was asked before. The queue wakes this reader when an item arrives; a handler of the
-    /// signal may have pushed one at once.
+    /// Requests data from the application, unless it has already been requested. The queue wakes this reader when an item
+    /// arrives; a handler of the signal may already have pushed one.
     fn ask(&mut self) -> Produced {
         if std::mem::replace(&mut self.has_asked, true) {
             return Produced::Idle;
         }
         self.shared.has_enough.store(false, Relaxed);
-        // Due with each buffer of an application that gives one at a time, though most do not listen.
+        // An application that pushes one buffer at a time gets this for each buffer, though most do not connect.
         let element = self.pad.parent_element();
-        match element.is_some_and(|it| emit_if_heard(&it, *NEED_DATA, &[&NEED_UNKNOWN])) {
-            true => Produced::Again,
-            false => Produced::Idle,
+        if element.is_some_and(|it| emit_if_heard(&it, *NEED_DATA, &[&NEED_UNKNOWN])) {
+            Produced::Again
+        } else {
+            Produced::Idle
         }
     }
 
@@ -175,7 +176,7 @@ impl AppReader {
 
 impl Producer for AppReader {
     fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), gst::ErrorMessage> {
-        // After a flush from downstream, whose end is for this source alone.
+        // After a flush from downstream, whose end only this source handles.
         if self.items.resume().is_some() {
             self.has_asked = false;
         }
@@ -237,7 +238,7 @@ impl Producer for AppReader {
         if let gst::EventView::FlushStop(stop) = event.view()
             && stop.resets_time()
         {
-            // Running time begins at 0 again.
+            // Running time starts at 0 again.
             let mut own = lock(&self.shared.segment);
             let zero = gst::GenericFormattedValue::new(own.segment.format(), 0);
             own.segment.set_base(zero);
@@ -251,7 +252,7 @@ impl Producer for AppReader {
     }
 
     fn push_failed(&mut self, error: gst::FlowError) {
-        // It is reported by the source itself. A branch that flushes or stops is no end: the next item is the next try.
+        // The source reports it itself. A branch that flushes or stops does not end the stream: the next item is the next try.
         if error != gst::FlowError::Flushing {
             self.items.fail(error);
         }
@@ -263,5 +264,5 @@ static NEED_DATA: LazyLock<SignalId> = LazyLock::new(|| {
         .expect("the class has this signal")
 });
 
-/// The amount that `need-data` asks for: any.
+/// Amount in `need-data`: any.
 const NEED_UNKNOWN: u32 = u32::MAX;

@@ -1,4 +1,4 @@
-//! What kind of stream the application gives `ts-appsrc`: format, length, and whether it can seek.
+//! Properties of the stream that the application feeds to `ts-appsrc`: format, length, and whether it can seek.
 
 use gst::glib;
 
@@ -7,7 +7,7 @@ use gst::glib;
 #[enum_type(name = "ThreadbareAppStreamType")]
 #[allow(unreachable_pub, reason = "the type of a public property")]
 pub enum StreamType {
-    /// It cannot: seeks are refused.
+    /// It cannot find positions: seeks are refused.
     #[default]
     #[enum_value(name = "Cannot seek", nick = "stream")]
     Stream,
@@ -24,7 +24,7 @@ pub enum StreamType {
 pub(super) struct Stream {
     pub(super) kind: StreamType,
     pub(super) format: gst::Format,
-    /// Bytes; -1: unknown.
+    /// Size in bytes; -1 if unknown.
     pub(super) size: i64,
     pub(super) duration: Option<gst::ClockTime>,
 }
@@ -41,7 +41,7 @@ impl Default for Stream {
 }
 
 impl Stream {
-    /// From its beginning, without an end.
+    /// A segment from the start, without an end.
     pub(super) fn segment(&self) -> gst::Segment {
         let mut segment = gst::Segment::new();
         segment.reset_with_format(self.format);
@@ -58,7 +58,7 @@ impl Stream {
         Some(gst::GenericFormattedValue::new(format, length))
     }
 
-    /// Answers a query for the length or for seeking. `None`: another one.
+    /// Answers a query for the length or for seeking. Returns `None` for other queries.
     pub(super) fn answer(&self, query: &mut gst::QueryRef) -> Option<bool> {
         match query.view_mut() {
             gst::QueryViewMut::Duration(query) => {
@@ -83,8 +83,8 @@ impl Stream {
         }
     }
 
-    /// The segment that follows `current`, with its position, after a seek, if the stream can do it. Without a flush, running
-    /// time goes on from that position.
+    /// The segment after a seek, with its position, if the stream can do it; `current` is the segment before. Without a flush,
+    /// running time continues from that position.
     pub(super) fn after(
         &self,
         current: &gst::Segment,

@@ -1,4 +1,4 @@
-//! Codes that go on as they are, or by table: packet by packet, or into packets of another length.
+//! Forwards codes unchanged or converted by table, packet by packet or in packets of another length.
 
 use super::{Direction, Route};
 use crate::call::Mode;
@@ -36,7 +36,7 @@ impl Direction {
         }
     }
 
-    /// Into packets of another length.
+    /// Forwards codes in packets of another length.
     pub(super) fn repack(
         &mut self,
         payload: &Payload,
@@ -75,7 +75,7 @@ impl Direction {
         self.send_whole(&to, whole, unit_bytes, out);
     }
 
-    /// Sends whole packets of what is gathered.
+    /// Sends all whole packets of the gathered codes.
     pub(super) fn send_whole(
         &mut self,
         to: &Payload,
@@ -108,7 +108,7 @@ impl Direction {
     }
 }
 
-/// Codes as they are, by table, or silence of the same length.
+/// Appends the codes unchanged, converted by table, or as silence of the same length.
 #[inline]
 pub(super) fn write_codes(
     codes: &[u8],

@@ -1,7 +1,7 @@
-//! Packets that are passed on as they come: no jitter buffer delays them, and the far side sees losses and reordering as they are.
+//! Forwards packets directly: no jitter buffer delays them, and the far side sees losses and reordering.
 //!
-//! Outgoing numbers keep the distances of the incoming ones, so that an overtaken packet fills its own gap. Packets that this side inserts
-//! (DTMF events, comfort noise) shift what follows.
+//! Outgoing numbers keep the distances of the incoming ones, so that a reordered packet fills its own gap. Packets that this side
+//! inserts (DTMF events, comfort noise) shift the later numbers.
 
 use super::Direction;
 use crate::call::Mode;
@@ -9,7 +9,7 @@ use crate::call::out::{Number, Out};
 use crate::id::SeqNum;
 use crate::leg::{Carries, Payload, PayloadMap};
 
-/// How incoming numbers become outgoing ones.
+/// Mapping from incoming to outgoing numbers.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Numbering {
     /// The first incoming number with this distance.
@@ -23,14 +23,14 @@ pub(super) struct Numbering {
 }
 
 impl Direction {
-    /// The payload types of the party that may be passed on as they come, as things are: a bit each. 0: none.
+    /// The party's payload types that may be forwarded directly now, a bit for each; 0: none.
     #[inline]
     pub(in crate::call) fn direct_types(&mut self, sends: &PayloadMap, takes: &PayloadMap) -> u128 {
         let is_free = self.config.passes_directly
             && self.mode() == Mode::Pass
             && self.playing.is_none()
-            && !self.has_waiting_press()
-            && self.ear.is_none()
+            && !self.has_queued_dtmf()
+            && self.inband_dtmf.is_none()
             && self.filter.is_none()
             && self.gaps.is_none()
             && !self.is_sounding
@@ -46,7 +46,8 @@ impl Direction {
         }
     }
 
-    /// Finds the types that are not converted. Types without agreement are among them: they are dropped, and leave no gap this way.
+    /// Finds the types that are not converted. Types without agreement count, too: their packets are dropped without a gap in the
+    /// numbers.
     #[cold]
     fn find_direct_types(&self, sends: &PayloadMap, takes: &PayloadMap) -> u128 {
         let has_events = takes.telephone_event(takes.audio().clock_rate_hz).is_some();
@@ -66,7 +67,7 @@ impl Direction {
         })
     }
 
-    /// Gives the packet that is sent next the number that belongs to this incoming one. `false`: that number is taken.
+    /// Gives the next packet the outgoing number for this incoming one. Returns `false` if that number was used already.
     #[inline]
     pub(super) fn number(&mut self, seq: SeqNum, out: &mut Out<'_>) -> bool {
         let next_out = out.leg.next_seq();
@@ -98,7 +99,7 @@ impl Direction {
         true
     }
 
-    /// Notes whether the numbered packet was sent. The number of one that was not goes to the next packet.
+    /// Notes whether the numbered packet was sent. If not, the next packet gets its number.
     #[inline]
     pub(super) fn note_numbered(&mut self, seq: SeqNum, out: &mut Out<'_>) {
         let unsent = out.number.take();

@@ -1,4 +1,4 @@
-//! Keys that a party tells as telephone events (RFC 4733): the owner is told, and the far side hears of them.
+//! DTMF digits that a party sends as telephone events (RFC 4733): reports them to the owner and forwards them to the far side.
 
 use super::Direction;
 use crate::call::Mode;
@@ -17,13 +17,13 @@ impl Direction {
     ) {
         self.stats.key_packets += 1;
         self.key_over_ns = out.now_ns + KEY_OVER_NS;
-        self.ear = None; // It has events, whatever was agreed on.
+        self.inband_dtmf = None; // It sends events, even if they were not agreed on.
         let Some(told) = KeyPayload::parse(packet.bytes) else {
             self.stats.undecodable += 1;
             return;
         };
         let is_new = self.note_key(payload, packet, told);
-        if self.has_pressed() {
+        if self.is_sending_digit() {
             return;
         }
         let is_kept_back = self.mode != Mode::Pass && !self.passes_keys;
@@ -47,7 +47,7 @@ impl Direction {
         }
     }
 
-    /// With the far side's number, timestamp and clock rate.
+    /// Forwards a digit with the far side's number, timestamp and clock rate.
     fn pass_key(
         &mut self,
         payload: &Payload,
@@ -69,7 +69,7 @@ impl Direction {
         out.send(to, time.plus(before), is_first, u32::from(duration));
     }
 
-    /// Tells the owner, once for each press and release. Returns whether the key is a new one.
+    /// Reports each press and release to the owner once. Returns whether the digit is a new one.
     fn note_key(&mut self, payload: &Payload, packet: &MediaPacket<'_>, told: KeyPayload) -> bool {
         let own_time = packet.own_time;
         let from_hz = self.incoming_rate().unwrap_or(payload.clock_rate_hz);
@@ -83,7 +83,7 @@ impl Direction {
             _ => {
                 self.release_key();
                 self.key = Some(Key::begin(own_time, payload.clock_rate_hz, told.event));
-                self.tell_key(told.event, KeyPhase::Pressed);
+                self.report_key(told.event, KeyPhase::Pressed);
                 is_new = true;
             }
         }
@@ -101,8 +101,8 @@ impl Direction {
         is_new
     }
 
-    /// Audio comes while a key is pressed: whether a tone is heard in its place. Senders may go on with the audio during a key.
-    /// What comes much later than the key's next packet would is the audio after a key whose end was lost.
+    /// Whether a digit's tone replaces this audio. Senders may continue their audio during a digit. Audio much later than the
+    /// digit's next packet is not replaced: the packets with its end were lost.
     #[cold]
     pub(super) fn is_sounded_over(
         &mut self,
@@ -122,29 +122,33 @@ impl Direction {
         false
     }
 
-    /// The key has ended, or all packets that said so were lost.
+    /// Releases the pressed digit: it has ended, or all packets with its end were lost.
     pub(super) fn release_key(&mut self) {
         self.is_pressed = false;
         let Some(key) = &mut self.key else { return };
         if !std::mem::replace(&mut key.is_ended, true) {
             let (event, duration_ms) = (key.event, (key.ns() / 1_000_000) as u32);
-            self.tell_key(event, KeyPhase::Released { duration_ms });
+            self.report_key(event, KeyPhase::Released { duration_ms });
         }
     }
 
-    pub(super) fn tell_key(&mut self, event: u8, phase: KeyPhase) {
+    pub(super) fn report_key(&mut self, event: u8, phase: KeyPhase) {
         if self.key_events.len() < KEY_EVENTS_MAX {
             self.key_events.push_back(KeyEvent { event, phase });
         }
     }
 
-    /// When a pressed key is over if nothing more is heard of it.
+    /// Time at which the pressed digit ends if no more packets of it arrive.
     pub(in crate::call) fn next_key(&self) -> Option<u64> {
-        let is_held = self.is_pressed || self.ear.as_ref().is_some_and(|ear| ear.is_pressed());
+        let is_held = self.is_pressed
+            || self
+                .inband_dtmf
+                .as_ref()
+                .is_some_and(|inband_dtmf| inband_dtmf.is_pressed());
         is_held.then_some(self.key_over_ns)
     }
 
-    /// Releases a key whose sender has fallen silent.
+    /// Releases the digit of a sender that has fallen silent.
     #[inline]
     pub(in crate::call) fn expire_key(&mut self, work: &mut Work, out: &mut Out<'_>) {
         if self.next_key().is_some_and(|over_ns| over_ns <= out.now_ns) {
@@ -154,7 +158,7 @@ impl Direction {
         }
     }
 
-    /// When something is due without a packet, besides a sound that is played.
+    /// Time of the next work that needs no packet, except clips.
     pub(in crate::call) fn next_unasked(&self) -> Option<u64> {
         self.next_key().into_iter().chain(self.next_pause()).min()
     }
@@ -164,10 +168,10 @@ impl Direction {
     }
 }
 
-/// Presses and releases that wait for the owner.
+/// Presses and releases queued for the owner.
 const KEY_EVENTS_MAX: usize = 32;
-/// Without a packet for this long, of which three updates would have come, a key is over: RFC 4733, section 2.5.2.2, leaves the time to the
-/// receiver.
+/// A digit ends after this time without a packet; three updates would have arrived in it. RFC 4733, section 2.5.2.2, leaves the
+/// time to the receiver.
 pub(super) const KEY_OVER_NS: u64 = 200_000_000;
-/// Two packets of a key, which usually come every 50 ms, may be missing before it is over.
+/// Two packets of a digit, which usually arrive every 50 ms, may be missing before it ends.
 const KEY_SILENCE_NS: u64 = 110_000_000;

@@ -1,27 +1,28 @@
-//! From what one party sends to what the other one hears.
+//! One direction of a call: from the media of one party to the stream for the other.
 //!
-//! Audio of each payload type has a [`Route`]. Codes that both sides have, or have a table for, go on in [`codes`]; other audio is
-//! made [`anew`]. [`keys`], [`play`] and [`tap`] come beside it.
+//! Audio of each payload type has a [`Route`]. [`codes`] forwards codes that both sides share or that a table converts; other
+//! audio is re-encoded ([`Route::Reencode`]). [`keys`], [`play`] and [`tap`] handle DTMF digits, clips and listeners.
 
-mod anew;
+mod code_ring;
 mod codes;
+mod comfort_noise;
+mod conceal;
 mod direct;
-mod ear;
-mod held;
-mod hush;
+mod dtmf_insert;
+mod filter_delay;
+mod inband_dtmf;
+mod input;
 mod keys;
-mod lap;
-mod mend;
 mod play;
-mod press;
 mod receiver;
+mod reencode;
 mod tap;
 mod tone;
 
 use std::collections::VecDeque;
 
+use super::concealers::History;
 use super::keys::{Key, KeyEvent};
-use super::menders::History;
 use super::out::{Out, Work};
 use super::time_map::{Anchor, TimeMap, TimeState};
 use super::voice::{PACKET_NS_DEFAULT, Voice};
@@ -31,76 +32,76 @@ use crate::id::{NS_PER_S, PayloadType, RtpTime};
 use crate::leg::{Carries, Delivery, Media, MediaPacket, Payload, PayloadMap};
 use crate::opus;
 
-use anew::{Anew, converter};
 use codes::{silence_of, table_of, write_codes};
+use comfort_noise::ComfortNoise;
 use direct::Numbering;
-use ear::{Ear, Stretch};
-use held::Held;
-use hush::Hush;
+use dtmf_insert::DtmfQueue;
+use filter_delay::FilterDelay;
+use inband_dtmf::{InbandDtmf, Stretch};
 use play::Playing;
-use press::Pressing;
 use receiver::check_packet_ns;
+use reencode::{Reencode, converter};
 use tap::Tap;
 pub use tap::{Tapped, TappedAudio};
 use tone::Sounding;
 
-/// Counters of what one party sends to the other.
+/// Counters of a direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DirectionStats {
-    /// Packets of audio that came in order.
+    /// Packets of audio that arrived in order.
     pub packets: u64,
     /// Packets lost.
     pub lost: u64,
-    /// Audio made up for losses, ns.
+    /// Concealed audio, ns.
     pub concealed_ns: u64,
-    /// Packets lost that were left to the far side to conceal: there was no time ([`Scratch::set_spare`](super::Scratch::set_spare)).
+    /// Lost packets left to the far side to conceal for lack of time ([`Scratch::set_spare`](super::Scratch::set_spare)).
     pub left_to_conceal: u64,
-    /// Packets of keys.
+    /// Packets of telephone events.
     pub key_packets: u64,
     /// Packets of comfort noise.
     pub noise_packets: u64,
-    /// Descriptions of comfort noise made for a party that paused by its codec's own means.
+    /// Descriptions of comfort noise generated for a party that pauses by its codec's own means.
     pub noise_made: u64,
-    /// Packets for which the far side has no payload type, or which were not agreed on.
+    /// Packets of payload types that were not agreed on or that the far side lacks.
     pub dropped: u64,
     /// Packets that could not be decoded.
     pub undecodable: u64,
-    /// Tapped audio that nobody took in time, ns.
+    /// Tapped audio that was dropped because it was not taken in time, ns.
     pub tap_dropped_ns: u64,
 }
 
-/// What is done with audio of one payload type.
+/// Treatment of the audio of one payload type.
 #[derive(Debug)]
 enum Route {
-    /// The far side has nothing for it.
+    /// The far side has no payload type for it.
     Nowhere,
-    /// Packet by packet, the bytes as they are or by a table.
+    /// Forwarded packet by packet, unchanged or converted by table.
     Pass {
         to: Payload,
         table: Option<&'static [u8; 256]>,
     },
-    /// Byte by byte into packets of another length.
+    /// Forwarded byte by byte in packets of another length.
     Repack {
         to: Payload,
         table: Option<&'static [u8; 256]>,
-        /// Bytes of a packet, and of a unit of the timestamps.
+        /// Bytes per packet and per timestamp unit.
         whole: usize,
         unit_bytes: usize,
     },
-    /// Decoded and made anew.
-    Anew(Box<Anew>),
+    /// Re-encoded.
+    Reencode(Box<Reencode>),
 }
 
-/// Packets of a party that are missing.
+/// Missing packets of a party.
 struct Loss<'a> {
     packets: u32,
-    /// The first one's timestamp.
+    /// Timestamp of the first one.
     time: RtpTime,
     play_ns: u64,
     duration_ns: u64,
     /// The far side has seen the gap already.
     is_sent: bool,
-    /// The payload of the packet behind them, or nothing.
+    /// Payload of the packet after them, or empty.
     next: &'a [u8],
 }
 
@@ -109,69 +110,69 @@ struct Loss<'a> {
 pub(super) struct Direction {
     config: DirectionConfig,
     mode: Mode,
-    /// The payload type that `route` is for.
+    /// The payload type for which `route` was chosen.
     routed: Option<PayloadType>,
     /// Its format, if it can be decoded.
     from: Option<Format>,
     route: Route,
     map: TimeMap,
-    /// The next packet begins a talkspurt.
+    /// The next packet starts a talkspurt.
     is_after_pause: bool,
-    /// Not sent yet, of a route that repacks.
+    /// Bytes gathered by a route that repacks.
     bytes: Vec<u8>,
-    /// Codes that were passed on, for what stands in for a loss.
+    /// Forwarded codes, for concealment.
     history: History,
-    /// Also losses of codes that are passed on as they are.
+    /// Conceals losses even if codes are forwarded unchanged.
     mends_all: bool,
-    /// From a loss to the packet behind it.
+    /// State between a loss and the packet after it.
     gaps: Option<Gaps>,
     bytes_time: RtpTime,
     bytes_play_ns: u64,
-    /// Of the audio in the last packet.
+    /// Audio in the last packet.
     packet_ns: u64,
     voice: Option<Box<Voice>>,
-    /// What may be made up, ns: as much as has come, and a tail.
+    /// Audio that may still be concealed, ns: as much as was received, and a tail.
     budget_ns: u64,
     key: Option<Key>,
     key_events: VecDeque<KeyEvent>,
-    /// A key is pressed, as far as is known.
+    /// Whether a digit is pressed, as far as known.
     is_pressed: bool,
-    /// Its tone is heard in place of the audio.
+    /// Whether its tone replaces the audio.
     is_sounding: bool,
     sounding: Option<Box<Sounding>>,
-    /// When the key that is pressed is over, if nothing more is heard of it.
+    /// Time at which the pressed digit ends if no more packets of it arrive.
     key_over_ns: u64,
-    /// When a key's packet has last paid for its tone.
+    /// Time at which a digit's packet last paid for its tone.
     key_paid_ns: u64,
     playing: Option<Box<Playing>>,
-    pressing: Option<Box<Pressing>>,
-    /// How long before its play time the last packet came out of the jitter buffer.
+    dtmf_queue: Option<Box<DtmfQueue>>,
+    /// Time between the last packet's release from the jitter buffer and its play time.
     lead_ns: u64,
-    /// Of the jitter buffer.
+    /// Latency of the jitter buffer.
     latency_ns: u64,
-    /// See [`Direction::direct_types`]; `None`: to be found.
+    /// See [`Direction::direct_types`]; `None`: not determined yet.
     direct_types: Option<u128>,
-    /// Of packets that are passed on as they come.
+    /// Numbering of directly forwarded packets.
     numbering: Option<Numbering>,
-    /// The party's keys are not passed on.
+    /// The party's digits are blocked.
     blocks_keys: bool,
-    /// Whatever the mode is.
+    /// The party's digits pass in every mode.
     passes_keys: bool,
-    /// The far side is sent nothing.
+    /// The far side is held: it gets nothing.
     is_held: bool,
     has_play_ended: bool,
     tap: Option<Box<Tap>>,
-    /// Listens for keys in the audio.
-    ear: Option<Box<Ear>>,
+    /// Detects digits in the audio.
+    inband_dtmf: Option<Box<InbandDtmf>>,
     filter: Option<Box<dyn Filter>>,
-    held: Held,
-    /// Filter and tap have what leaves, in the far side's format, whichever input it is of.
+    filter_delay: FilterDelay,
+    /// Filter and tap get the outgoing audio, in the far side's format, whatever the input.
     is_heard_at_output: bool,
     stats: DirectionStats,
 }
 
 impl Direction {
-    /// To a side with these payload types.
+    /// Creates a direction to a side with these payload types.
     pub(super) fn new(config: DirectionConfig, to: &PayloadMap) -> Result<Direction, CallError> {
         check_packet_ns(config.packet_ns, to)?;
         Ok(Direction {
@@ -198,7 +199,7 @@ impl Direction {
             key_over_ns: 0,
             key_paid_ns: 0,
             playing: None,
-            pressing: None,
+            dtmf_queue: None,
             lead_ns: 0,
             latency_ns: 0,
             direct_types: None,
@@ -208,16 +209,16 @@ impl Direction {
             is_held: false,
             has_play_ended: false,
             tap: None,
-            ear: config.detect_keys.then(|| Box::new(Ear::new())),
+            inband_dtmf: config.detect_keys.then(|| Box::new(InbandDtmf::new())),
             filter: None,
-            held: Held::default(),
+            filter_delay: FilterDelay::default(),
             is_heard_at_output: false,
             stats: DirectionStats::default(),
             config,
         })
     }
 
-    /// Takes the next of what the party sent.
+    /// Handles the party's next media.
     #[inline]
     pub(super) fn handle(&mut self, media: Media<'_>, work: &mut Work, out: &mut Out<'_>) {
         match media {
@@ -271,7 +272,7 @@ impl Direction {
         }
     }
 
-    /// The far side has this packet already; listeners hear it in order.
+    /// Passes a packet that the far side has already got to the listeners, in order.
     #[inline]
     fn hear_sent(&mut self, packet: &MediaPacket<'_>) {
         if self.tap.is_some()
@@ -290,27 +291,28 @@ impl Direction {
         out: &mut Out<'_>,
     ) {
         self.stats.packets += 1;
-        if self.routed != Some(payload.payload_type) && !self.has_pressed() {
+        if self.routed != Some(payload.payload_type) && !self.is_sending_digit() {
             self.choose(payload, out);
         }
         self.earn(payload, packet.bytes);
         self.lead_ns = packet.play_ns.saturating_sub(out.now_ns);
-        let is_pressing = self.pressing.is_some() && self.is_pressing(packet.play_ns, out.now_ns);
-        let is_quiet = self.playing.is_some() || self.mode() == Mode::Hold || is_pressing;
+        let is_inserting_dtmf =
+            self.dtmf_queue.is_some() && self.is_inserting_dtmf(packet.play_ns, out.now_ns);
+        let is_quiet = self.playing.is_some() || self.mode() == Mode::Hold || is_inserting_dtmf;
         let is_heard_later = matches!(packet.delivery, Delivery::Direct(_));
         if self.tap.is_some()
             && !is_heard_later
-            && (is_quiet || !matches!(self.route, Route::Anew(_)))
+            && (is_quiet || !matches!(self.route, Route::Reencode(_)))
         {
             self.note_tapped(payload, packet.bytes);
         }
         if self.is_pressed && self.is_sounded_over(payload, packet, work, out) {
             return;
         }
-        if is_pressing {
+        if is_inserting_dtmf {
             return self.cut();
         }
-        if self.ear.is_some() && self.is_heard_as_key(payload, packet, work, out) {
+        if self.inband_dtmf.is_some() && self.is_heard_as_key(payload, packet, work, out) {
             return;
         }
         if is_quiet {
@@ -340,12 +342,12 @@ impl Direction {
                 self.map.note_sent(time, units, packet.play_ns);
             }
             Route::Repack { .. } => self.repack(payload, packet, work, out),
-            Route::Anew(_) => self.make_anew(payload, packet, work, out),
+            Route::Reencode(_) => self.reencode(payload, packet, work, out),
             Route::Nowhere => self.stats.dropped += 1,
         }
     }
 
-    /// Whether the far side has an event in place of this packet. Where it is decoded anyway, that is seen there.
+    /// Whether the far side gets an event in place of this packet. Audio that is decoded anyway is checked after decoding.
     #[cold]
     fn is_heard_as_key(
         &mut self,
@@ -363,19 +365,21 @@ impl Direction {
         !self.is_decoding() && self.listen(payload, packet.bytes, at, work, out)
     }
 
-    /// The party's payload types. Keys are told in one way: who has events for them is not listened to.
+    /// Sets the party's payload types. Digits are reported once: a party with telephone events has no tone detection.
     pub(super) fn set_sender(&mut self, payloads: &PayloadMap) {
         let has_events = payloads
             .iter()
             .any(|payload| payload.carries == Carries::TelephoneEvent);
-        match (has_events, &self.ear) {
-            (true, _) => self.ear = None,
-            (false, None) if self.config.detect_keys => self.ear = Some(Box::new(Ear::new())),
+        match (has_events, &self.inband_dtmf) {
+            (true, _) => self.inband_dtmf = None,
+            (false, None) if self.config.detect_keys => {
+                self.inband_dtmf = Some(Box::new(InbandDtmf::new()))
+            }
             (false, _) => {}
         }
     }
 
-    /// What is done with this payload type from now on.
+    /// Chooses the route for this payload type.
     #[cold]
     fn choose(&mut self, payload: &Payload, out: &mut Out<'_>) {
         self.flush(out);
@@ -392,7 +396,7 @@ impl Direction {
             .unwrap_or(Route::Nowhere);
         let rate_hz = match &self.route {
             Route::Pass { to, .. } | Route::Repack { to, .. } => to.clock_rate_hz,
-            Route::Anew(_) => self
+            Route::Reencode(_) => self
                 .voice
                 .as_ref()
                 .map_or(8000, |voice| voice.payload.clock_rate_hz),
@@ -401,7 +405,7 @@ impl Direction {
         out.leg.set_sent_clock_rate(rate_hz);
     }
 
-    /// As it is, if the far side has the same; by table, if both are G.711; or anew.
+    /// Finds a route: unchanged if the far side has the same format, by table if both are G.711, otherwise re-encoded.
     fn find_route(&mut self, payload: &Payload, payloads: &PayloadMap) -> Option<Route> {
         let same = payloads.iter().find(|other| {
             other.carries == payload.carries && other.clock_rate_hz == payload.clock_rate_hz
@@ -427,21 +431,22 @@ impl Direction {
             return Some(self.by_codes(to, from, Some(table)));
         }
         let (from, format) = match self.playing {
-            // What is played has the encoder.
+            // The clip being played uses the encoder.
             Some(_) => (from, format),
             None => (narrowed(from, format), narrowed(format, from)),
         };
         self.set_voice(to, format)?;
-        Some(Route::Anew(Box::new(Anew {
+        Some(Route::Reencode(Box::new(Reencode {
             decoder: Decoder::new(from).ok()?,
             converter: converter(from, format)?,
             next: None,
-            // A filter may hold audio back: then a pause is made anew, too.
-            hush: Hush::between(from, format, payloads).filter(|_| self.filter.is_none()),
+            // A filter may hold audio back; then pauses are re-encoded, too.
+            comfort_noise: ComfortNoise::between(from, format, payloads)
+                .filter(|_| self.filter.is_none()),
         })))
     }
 
-    /// Sends what is gathered: a pause, another route or the end follows.
+    /// Sends the gathered audio before a pause, another route or the end.
     fn flush(&mut self, out: &mut Out<'_>) {
         self.flush_bytes(out);
         self.flush_voice(out);
@@ -456,9 +461,13 @@ impl Direction {
         }
     }
 
-    /// The same of what is encoded, unless a filter holds what goes on from there.
+    /// [`flush`](Self::flush) for re-encoded audio, unless a filter holds audio that continues it.
     fn flush_voice(&mut self, out: &mut Out<'_>) {
-        if let Some(voice) = self.voice.as_mut().filter(|_| !self.held.has_audio()) {
+        if let Some(voice) = self
+            .voice
+            .as_mut()
+            .filter(|_| !self.filter_delay.has_audio())
+        {
             voice.flush(&mut self.map, out);
         }
     }
@@ -466,20 +475,24 @@ impl Direction {
     #[cold]
     fn handle_loss(&mut self, loss: &Loss<'_>, work: &mut Work, out: &mut Out<'_>) {
         self.stats.lost += u64::from(loss.packets);
-        let made_ns = loss.duration_ns.min(TAIL_NS_MAX).min(self.budget_ns);
+        let mut made_ns = loss.duration_ns.min(TAIL_NS_MAX).min(self.budget_ns);
+        if made_ns < loss.duration_ns.min(PACKET_NS_MIN) {
+            // A packet for so little audio would let a party cause one packet per gap.
+            made_ns = 0;
+        }
         if loss.is_sent {
             return self.hear_sent_loss(made_ns, work);
         }
-        let is_pressing = self.is_pressing(loss.play_ns, out.now_ns);
-        let is_quiet = self.playing.is_some() || self.mode() == Mode::Hold || is_pressing;
+        let is_inserting_dtmf = self.is_inserting_dtmf(loss.play_ns, out.now_ns);
+        let is_quiet = self.playing.is_some() || self.mode() == Mode::Hold || is_inserting_dtmf;
         let units = self.loss_units(is_quiet);
         if units > 0 && !work.spend(units) {
             return self.leave_to_far_side(loss, made_ns, is_quiet, work, out);
         }
-        if is_quiet || !matches!(self.route, Route::Anew(_)) {
+        if is_quiet || !matches!(self.route, Route::Reencode(_)) {
             self.conceal_tapped(made_ns);
         }
-        if self.ear.is_some()
+        if self.inband_dtmf.is_some()
             && !self.is_decoding()
             && self.listen_to_loss(loss, made_ns, work, out)
         {
@@ -490,31 +503,31 @@ impl Direction {
         }
         match self.route {
             Route::Nowhere => {}
-            // The far side sees the gap, and conceals it.
+            // The far side sees the gap and conceals it.
             Route::Pass { table: None, .. } if !self.mends_all => out.leg.skip(loss.packets),
             Route::Pass { .. } | Route::Repack { .. } => {
-                // Of a key, or of what was played: it comes first.
+                // Audio of a digit or clip comes first.
                 self.flush_voice(out);
-                self.mend(loss, made_ns, work, out);
+                self.conceal(loss, made_ns, work, out);
             }
-            Route::Anew(_) => self.fill_in(loss, made_ns, work, out),
+            Route::Reencode(_) => self.fill_in(loss, made_ns, work, out),
         }
     }
 
-    /// The stream ends: what a filter or a packet still holds goes out.
+    /// Ends the stream: sends the audio that a filter or a packet still holds.
     #[cold]
     pub(super) fn finish(&mut self, work: &mut Work, out: &mut Out<'_>) {
         self.drain_filter(work, out);
         self.flush(out);
     }
 
-    /// The party's numbers and timestamps begin anew.
+    /// Handles a restart of the party's numbers and timestamps.
     #[cold]
     fn restart(&mut self, work: &mut Work, out: &mut Out<'_>) {
         self.end_tone(work, out);
         self.release_key();
         self.release_heard(out);
-        if !self.has_pressed() {
+        if !self.is_sending_digit() {
             self.flush(out);
         }
         self.map.restart();
@@ -523,29 +536,29 @@ impl Direction {
         self.gaps = None;
         self.is_after_pause = true;
         self.key = None;
-        if let Route::Anew(anew) = &mut self.route {
-            anew.next = None;
-            anew.converter.reset();
+        if let Route::Reencode(reencode) = &mut self.route {
+            reencode.next = None;
+            reencode.converter.reset();
         }
     }
 
-    /// A packet may make up for as much as it carries.
+    /// Credits a packet: concealment may use as much audio as was received.
     #[inline]
     fn earn(&mut self, payload: &Payload, bytes: &[u8]) {
         let units = u64::from(units_of(payload, bytes));
         let ns = units * NS_PER_S / u64::from(payload.clock_rate_hz);
-        // A shorter one is a remainder, or made to cause many packets.
+        // A shorter one is a remainder, or intended to cause many packets.
         if ns >= PACKET_NS_MIN {
             self.packet_ns = ns;
         }
         self.budget_ns = self.budget_ns.saturating_add(ns).min(BUDGET_NS_MAX);
     }
 
-    /// Passed on to a side that has comfort noise; others fill a pause themselves.
+    /// Forwards comfort noise to a side that accepts it; other sides fill pauses themselves.
     fn handle_noise(&mut self, payload: &Payload, packet: &MediaPacket<'_>, out: &mut Out<'_>) {
         self.stats.noise_packets += 1;
-        let is_pressing = self.is_pressing(packet.play_ns, out.now_ns);
-        if self.playing.is_some() || self.mode() != Mode::Pass || is_pressing {
+        let is_inserting_dtmf = self.is_inserting_dtmf(packet.play_ns, out.now_ns);
+        if self.playing.is_some() || self.mode() != Mode::Pass || is_inserting_dtmf {
             return;
         }
         self.flush(out);
@@ -562,20 +575,20 @@ impl Direction {
         out.send(&to, time, false, 0);
     }
 
-    /// Units per second of the audio that goes out.
+    /// Clock rate of the outgoing audio, Hz.
     fn routed_rate(&self, out: &Out<'_>) -> Option<u32> {
         match &self.route {
             Route::Pass { to, .. } | Route::Repack { to, .. } => Some(to.clock_rate_hz),
-            Route::Anew(_) => self.voice.as_ref().map(|voice| voice.payload.clock_rate_hz),
+            Route::Reencode(_) => self.voice.as_ref().map(|voice| voice.payload.clock_rate_hz),
             Route::Nowhere => Some(out.leg.takes().audio().clock_rate_hz),
         }
     }
 
-    /// Units per second of the audio that comes in, on whose time line everything is.
+    /// Clock rate of the incoming audio, Hz; all times are on its time line.
     fn incoming_rate(&self) -> Option<u32> {
         match &self.route {
             Route::Pass { to, .. } | Route::Repack { to, .. } => Some(to.clock_rate_hz),
-            Route::Anew(anew) => Some(anew.decoder.format().clock_rate_hz),
+            Route::Reencode(reencode) => Some(reencode.decoder.format().clock_rate_hz),
             Route::Nowhere => None,
         }
     }
@@ -585,12 +598,12 @@ impl Direction {
         self.reroute();
     }
 
-    /// There is more than one input: filter and tap have what leaves.
+    /// Gives filter and tap the outgoing audio, because there are several inputs.
     pub(super) fn hear_at_output(&mut self) {
         self.is_heard_at_output = true;
     }
 
-    /// What follows comes from another input.
+    /// Switches to another input.
     #[cold]
     pub(super) fn change_input(&mut self, work: &mut Work, out: &mut Out<'_>) {
         self.end_play();
@@ -599,7 +612,7 @@ impl Direction {
         self.reroute();
     }
 
-    /// The jitter buffer delays the party's packets by this much.
+    /// Sets the delay of the jitter buffer.
     pub(super) fn note_latency(&mut self, latency_ns: u64) {
         self.latency_ns = latency_ns;
     }
@@ -611,20 +624,20 @@ impl Direction {
         }
     }
 
-    /// What is done with what comes, as things are.
+    /// The current treatment of the party's media.
     #[inline]
     pub(super) fn mode(&self) -> Mode {
         if self.is_held { Mode::Hold } else { self.mode }
     }
 
-    /// The route is chosen again with the next packet.
+    /// Makes the next packet choose the route again.
     pub(super) fn reroute(&mut self) {
         self.routed = None;
         self.direct_types = None;
         self.is_after_pause = true;
     }
 
-    /// Memory that the next packet touches, for prefetching.
+    /// Address of memory that the next packet touches, for prefetching.
     pub(super) fn next_address(&self) -> usize {
         match &self.tap {
             Some(tap) if self.history.is_empty() => std::ptr::from_ref::<Tap>(tap) as usize,
@@ -636,12 +649,12 @@ impl Direction {
         self.stats
     }
 
-    /// Leaves no loss to the far side.
+    /// Conceals all losses here, leaving none to the far side.
     pub(super) fn mend_all(&mut self) {
         self.mends_all = true;
     }
 
-    /// Goes on where another direction ended: with its timestamps, its counts and its budget.
+    /// Continues another direction with its timestamps, counts and budget.
     pub(super) fn succeed(&mut self, old: Direction) {
         self.map = old.map;
         self.map.restart();
@@ -649,22 +662,22 @@ impl Direction {
         self.budget_ns = old.budget_ns;
     }
 
-    /// Where the outgoing timestamps are.
+    /// The position of the outgoing timestamps.
     pub(super) fn time_state(&self, now_ns: u64) -> Option<TimeState> {
         self.map.snapshot(now_ns)
     }
 
-    /// What has come so far is of no interest any more.
+    /// Discards everything received so far.
     pub(super) fn begin_anew(&mut self, work: &mut Work, out: &mut Out<'_>) {
         self.restart(work, out);
     }
 
-    /// Which of its timestamps are which of the party's.
+    /// Mapping from the incoming to the outgoing timestamps.
     pub(super) fn anchor(&self) -> Option<Anchor> {
         self.map.take_anchor()
     }
 
-    /// Goes on where another process has stopped now.
+    /// Continues where another process has just stopped.
     pub(super) fn go_on(&mut self, now_ns: u64, time: Option<TimeState>, anchor: Option<Anchor>) {
         if let Some(time) = time {
             self.map.restore(now_ns, time, 0);
@@ -675,12 +688,12 @@ impl Direction {
         }
     }
 
-    /// Goes on with the timestamps of another process.
+    /// Continues with the timestamps of another process.
     pub(super) fn restore_time(&mut self, now_ns: u64, time: TimeState, elapsed_ns: u64) {
         self.map.restore(now_ns, time, elapsed_ns);
     }
 
-    /// Audio in a packet that leaves, ns.
+    /// Packet time of the outgoing audio, ns.
     pub(super) fn sent_packet_ns(&self) -> u64 {
         let made_ns = self.voice.as_ref().map(|voice| voice.packet_ns());
         let made_ns = made_ns.unwrap_or(u64::MAX).min(self.packet_ns);
@@ -690,7 +703,7 @@ impl Direction {
         }
     }
 
-    /// When what has the outgoing timestamp `time` is played.
+    /// Play time of the outgoing timestamp `time`.
     pub(super) fn play_ns(&self, time: RtpTime) -> Option<u64> {
         self.map.play_ns(time)
     }
@@ -711,8 +724,8 @@ pub(super) fn units_of(payload: &Payload, bytes: &[u8]) -> u32 {
     }
 }
 
-/// Opus at no higher rate and with no more channels than the other side has: its encoder and decoder do that by themselves, for less than
-/// a converter, and its packets say so.
+/// Limits Opus to the other side's rate and channels. Its encoder and decoder do that at less cost than a converter, and its
+/// packets indicate it.
 fn narrowed(format: Format, other: Format) -> Format {
     if format.encoding != Encoding::Opus {
         return format;
@@ -729,7 +742,7 @@ fn ns_of_frames(frames: usize, format: Format) -> u64 {
     frames as u64 * NS_PER_S / u64::from(format.sample_rate_hz)
 }
 
-/// The shortest usual packet time, but for AES67's.
+/// The shortest usual packet time, except for AES67.
 const PACKET_NS_MIN: u64 = 1_000_000;
-/// Largest budget that a stream without losses may save.
+/// Largest budget that a stream without losses can save.
 const BUDGET_NS_MAX: u64 = NS_PER_S;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::held::Begin;
+use super::filter_delay::Begin;
 use super::{BUDGET_NS_MAX, Direction, Route};
 use crate::call::out::{Out, Work};
 use crate::call::voice::PACKET_NS_DEFAULT;
@@ -17,7 +17,7 @@ use crate::tone::ToneGenerator;
 pub(super) struct Playing {
     source: Source,
     converter: Converter,
-    /// What the converter makes.
+    /// Format after the converter.
     to: Format,
     /// Frames per second of the source.
     rate_hz: u32,
@@ -26,16 +26,16 @@ pub(super) struct Playing {
     has_begun: bool,
 }
 
-/// Makes the samples.
+/// Source of the samples.
 #[derive(Debug)]
 enum Source {
     Clip {
         pcm: Arc<[f32]>,
-        /// Of the next sample to play.
+        /// Index of the next sample to play.
         at: usize,
-        /// 0: it does not end by itself.
+        /// 0: endless.
         times_left: u32,
-        /// Of all times.
+        /// Remaining samples of all plays.
         samples_left: u64,
     },
     Tone(Box<ToneGenerator>),
@@ -43,7 +43,7 @@ enum Source {
 }
 
 impl Source {
-    /// The next samples, appended to `pcm`: so many, or as far as the clip goes. Returns whether it is over.
+    /// Appends the next samples to `pcm`: this many, or up to the end of the clip. Returns whether the clip has ended.
     fn next(&mut self, samples: usize, pcm: &mut Vec<f32>) -> bool {
         match self {
             Source::Clip {
@@ -77,7 +77,7 @@ impl Source {
     }
 }
 
-/// The source of a sound for audio of this rate, its own rate, and its channels.
+/// Creates the source of a sound for audio of this rate; returns it with its own rate and channels.
 fn source_of(sound: Sound, part: Part, to_rate_hz: u32) -> Result<(Source, u32, u8), PlayError> {
     let clip = match sound {
         Sound::Clip(clip) => clip,
@@ -136,8 +136,8 @@ impl Direction {
         let (source, rate_hz, channels) = source_of(sound, part, format.sample_rate_hz)?;
         let converter = Converter::new(rate_hz, channels, format.sample_rate_hz, format.channels)
             .map_err(|_| PlayError::Format { rate_hz, channels })?;
-        // A key that is pressed has the encoder until it ends.
-        if !self.has_pressed() {
+        // A pressed digit keeps the encoder until it ends.
+        if !self.is_sending_digit() {
             self.set_voice(to, format).ok_or(PlayError::NoFormat)?;
             self.map.restart();
         }
@@ -159,8 +159,8 @@ impl Direction {
             self.has_play_ended = true;
             self.map.restart();
             self.reroute();
-            // Its encoder may be another one: a loss before the next packet is not for that.
-            if matches!(self.route, Route::Anew(_)) {
+            // Its encoder may have changed: a loss before the next packet must not use it.
+            if matches!(self.route, Route::Reencode(_)) {
                 self.route = Route::Nowhere;
             }
         }
@@ -180,7 +180,7 @@ impl Direction {
         let channels = usize::from(playing.channels.max(1));
         let duration_ns = (*samples_left < u64::MAX).then(|| {
             let frames = u128::from(*samples_left / channels as u64);
-            // Rounded up, so that as many frames come of it.
+            // Rounded up, so that it covers all frames.
             let ns = (frames * u128::from(NS_PER_S)).div_ceil(u128::from(playing.rate_hz.max(1)));
             u64::try_from(ns).unwrap_or(u64::MAX)
         });
@@ -201,12 +201,12 @@ impl Direction {
         self.playing.as_ref().map(|playing| playing.next_ns)
     }
 
-    /// When to play on, if no key is pressed meanwhile.
-    pub(in crate::call) fn next_unpressed_play(&self) -> Option<u64> {
-        self.next_play().filter(|_| !self.has_pressed())
+    /// Time of the clip's next packet, if no digit is pressed by then.
+    pub(in crate::call) fn next_play_without_dtmf(&self) -> Option<u64> {
+        self.next_play().filter(|_| !self.is_sending_digit())
     }
 
-    /// What is played goes on behind something else, or for a side that takes something else: it begins anew with its next packet.
+    /// Restarts the clip with its next packet, after other audio or for other payload types of the far side.
     pub(super) fn resume_play(&mut self, now_ns: u64) {
         if let Some(playing) = &mut self.playing {
             playing.next_ns = playing.next_ns.max(now_ns);
@@ -215,7 +215,7 @@ impl Direction {
         }
     }
 
-    /// Readies the encoder, and the converter to it. `None`: the far side takes no audio that can be made.
+    /// Prepares the encoder and its converter. Returns `None` if the far side accepts no audio that can be encoded.
     fn ready_play(&mut self, playing: &mut Playing, out: &mut Out<'_>) -> Option<()> {
         self.flush_bytes(out);
         let to = *out.leg.takes().audio();
@@ -235,13 +235,13 @@ impl Direction {
         Some(())
     }
 
-    /// Sends what of the clip is due.
+    /// Sends the clip's audio that is due.
     #[inline]
     pub(in crate::call) fn play(&mut self, now_ns: u64, work: &mut Work, out: &mut Out<'_>) {
         if self.next_play().is_none_or(|next_ns| next_ns > now_ns) {
             return;
         }
-        if self.has_pressed() {
+        if self.is_sending_digit() {
             return;
         }
         self.play_on(now_ns, work, out);
@@ -261,7 +261,7 @@ impl Direction {
         self.bound_tap();
     }
 
-    /// Whether that was all.
+    /// Returns whether the clip has ended.
     fn play_from(
         &mut self,
         playing: &mut Playing,
@@ -279,15 +279,15 @@ impl Direction {
         let (format, rate_hz) = (voice.format, voice.payload.clock_rate_hz);
         out.leg.set_sent_clock_rate(rate_hz);
         if now_ns.saturating_sub(playing.next_ns) > BUDGET_NS_MAX {
-            playing.next_ns = now_ns; // What nobody could hear in time is left out.
+            playing.next_ns = now_ns; // Audio whose time has passed is skipped.
         }
         if !std::mem::replace(&mut playing.has_begun, true) {
             let play_ns = playing.next_ns;
             let time = self.map.map(RtpTime(0), play_ns, rate_hz, rate_hz);
-            match is_filtered {
-                // Behind what the filter holds.
-                true => self.held.begin(Begin { time, play_ns }),
-                false => voice.begin(time, play_ns),
+            if is_filtered {
+                self.filter_delay.begin(Begin { time, play_ns })
+            } else {
+                voice.begin(time, play_ns)
             }
         }
         let channels = usize::from(playing.channels.max(1));

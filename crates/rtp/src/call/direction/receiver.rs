@@ -1,6 +1,6 @@
-//! What the far side takes, and how it is sent, changes while the call runs.
+//! Changes the far side's payload types and how they are sent while the call runs.
 
-use super::ear::Ear;
+use super::inband_dtmf::InbandDtmf;
 use super::{Direction, Route, ns_of_frames};
 use crate::call::keys::KeyPhase;
 use crate::call::voice::PAYLOAD_BYTES_MAX;
@@ -8,15 +8,16 @@ use crate::call::{CallError, DirectionConfig};
 use crate::leg::{Carries, Payload, PayloadMap};
 
 impl Direction {
-    /// The far side takes these payload types from now on. What was gathered for another one is dropped: it could not be understood.
+    /// Sets the payload types that the far side accepts from now on. Audio gathered for another type is dropped: the far side
+    /// could not decode it.
     #[cold]
     pub(in crate::call) fn set_receiver(&mut self, to: &PayloadMap) {
         let takes = |payload: &Payload| to.iter().any(|taken| taken == payload);
-        self.cut_press();
-        // A loss does not choose anew.
+        self.cut_dtmf();
+        // A loss does not choose a route.
         let goes_on = match &self.route {
             Route::Pass { to, .. } | Route::Repack { to, .. } => takes(to),
-            Route::Anew(_) => self
+            Route::Reencode(_) => self
                 .voice
                 .as_ref()
                 .is_some_and(|voice| takes(&voice.payload)),
@@ -49,50 +50,54 @@ impl Direction {
         Ok(())
     }
 
-    /// `sender`: the party's payload types.
+    /// `sender` are the party's payload types.
     pub(in crate::call) fn set_detect_keys(&mut self, detects: bool, sender: &PayloadMap) {
         self.config.detect_keys = detects;
         if detects {
             return self.set_sender(sender);
         }
-        if let Some((event, duration_ms)) = self.ear.take().and_then(|ear| Ear::pressed_key(&ear)) {
-            self.tell_key(event, KeyPhase::Released { duration_ms });
+        if let Some((event, duration_ms)) = self
+            .inband_dtmf
+            .take()
+            .and_then(|inband_dtmf| InbandDtmf::pressed_key(&inband_dtmf))
+        {
+            self.report_key(event, KeyPhase::Released { duration_ms });
         }
     }
 
-    /// Keys that begin from now on are not passed on, or are.
+    /// Blocks or passes digits that start from now on.
     pub(in crate::call) fn block_keys(&mut self, blocks: bool) {
         self.blocks_keys = blocks;
     }
 
-    /// As [`DirectionConfig::makes_anew`](crate::call::DirectionConfig) has it.
+    /// See [`DirectionConfig::makes_anew`](crate::call::DirectionConfig).
     pub(in crate::call) fn set_makes_anew(&mut self, makes_anew: bool) {
         self.config.makes_anew = makes_anew;
         self.reroute();
     }
 
-    /// Keys reach the far side where audio does not, or do not either.
+    /// Whether digits pass even if audio does not.
     pub(in crate::call) fn pass_keys(&mut self, passes: bool) {
         self.passes_keys = passes;
     }
 
-    /// The far side is sent nothing, or is sent something again.
+    /// Holds the far side or resumes it.
     pub(in crate::call) fn set_held(&mut self, is_held: bool) {
         if is_held != self.is_held {
             self.is_held = is_held;
-            // What was gathered would be heard at the end of the pause.
+            // Gathered audio would be played at the end of the pause.
             self.bytes.clear();
             self.cut();
             if let Some(voice) = &mut self.voice {
                 voice.clear();
             }
-            self.cut_press();
+            self.cut_dtmf();
             self.reroute();
         }
     }
 }
 
-/// Whether packets of this length can be made for a side with these payload types.
+/// Whether packets of this length are possible for a side with these payload types.
 pub(super) fn check_packet_ns(packet_ns: u64, to: &PayloadMap) -> Result<(), CallError> {
     let Carries::Audio(format) = to.audio().carries else {
         return Ok(());

@@ -1,10 +1,10 @@
-//! A copy of what a party says, for the owner: as the far side hears it, where it is made anew for that.
+//! A copy of a party's audio for the owner, as the far side hears it if it is re-encoded.
 //!
-//! What came as codes of G.711, and was not made anew, stays codes: who takes it decodes it, if at all. A loss alone needs samples. Then the decoder is brought to
-//! where the stream is, by the last codes, and hears what comes until all that was made up has left its memory.
+//! Codes of G.711 that were not re-encoded stay codes, and the reader decodes them if needed. Only a loss needs samples. The
+//! decoder then catches up by the last codes, and gets all audio until it has forgotten the concealment.
 
 use super::Direction;
-use super::lap::Lap;
+use super::code_ring::CodeRing;
 use crate::call::TAP_NS_MAX;
 use crate::codec::{Decoder, Encoding, Format, decode_linear};
 use crate::id::NS_PER_S;
@@ -15,25 +15,25 @@ use crate::leg::{Carries, Payload};
 pub struct Tapped<'a> {
     /// Rate and channels, and the law of codes.
     pub format: Format,
-    /// What was heard.
+    /// The audio.
     pub audio: TappedAudio<'a>,
-    /// How long that is that was heard behind it, and is taken with it, ns.
+    /// Length of the audio that follows in the tap and is taken together with this, ns.
     pub followed_ns: u64,
 }
 
-/// What was heard, in one of three ways. All channels count, interleaved.
+/// Tapped audio in one of three forms. All channels count, interleaved.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum TappedAudio<'a> {
-    /// A byte a sample: G.711, of the law that the format names.
+    /// One byte per sample: G.711 of the format's law.
     Codes(&'a [u8]),
     /// Full scale is 1.
     Samples(&'a [f32]),
-    /// So many samples of silence.
+    /// This many samples of silence.
     Silence(usize),
 }
 
 impl TappedAudio<'_> {
-    /// Samples of all channels.
+    /// Number of samples of all channels.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
@@ -43,7 +43,7 @@ impl TappedAudio<'_> {
         }
     }
 
-    /// Nothing was heard.
+    /// Whether it has no samples.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -64,25 +64,25 @@ impl Tapped<'_> {
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Tap {
-    /// Of what comes.
+    /// Format of the incoming audio.
     format: Option<Format>,
-    /// What waits, the oldest first; of what was added last is `last`, so that the rest is usually empty.
+    /// Queued stretches, the oldest first; the newest one is `last`, so that this list is usually empty.
     earlier: Vec<Stretch>,
     last: Option<Stretch>,
-    /// With those that were taken last, for a loss.
-    codes: Lap,
+    /// Queued codes and those taken last, for a loss.
+    codes: CodeRing,
     pcm: Vec<f32>,
-    /// Made when it is needed first.
+    /// Created when first needed.
     decoder: Option<Box<Decoder>>,
-    /// So many of the last codes came in this format, in a row, and are what was heard.
+    /// Number of consecutive codes in this format that were forwarded unchanged.
     known: usize,
-    /// The decoder has to hear so many codes more. Of formats that are no codes it hears all.
+    /// Number of codes that the decoder must still get. It gets all audio of other formats.
     follows: usize,
-    /// What comes joins on to what was made up.
+    /// The next audio joins the concealment.
     joins: bool,
 }
 
-/// Audio of one kind that waits.
+/// A stretch of queued audio of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stretch {
     format: Format,
@@ -108,7 +108,7 @@ impl Stretch {
 }
 
 impl Tap {
-    /// What the far side hears.
+    /// Adds audio that the far side hears.
     pub(super) fn add(&mut self, format: Format, pcm: &[f32]) {
         self.fit(format);
         (self.known, self.follows, self.joins) = (0, 0, false);
@@ -116,14 +116,14 @@ impl Tap {
         self.note(Kind::Samples, pcm.len());
     }
 
-    /// A payload that nobody else decodes.
+    /// Adds a payload that has no other decoder.
     fn add_payload(&mut self, format: Format, bytes: &[u8]) {
         self.fit(format);
         if !is_coded(format) {
             if self.decoder.is_none() {
                 self.decoder = Decoder::new(format).ok().map(Box::new);
             }
-            // Counted where it is decoded for the far side; here it is a hole.
+            // The decoder for the far side counts it; here it is a hole.
             return self.decode(bytes);
         }
         let is_whole = format
@@ -142,7 +142,7 @@ impl Tap {
             self.follows = self.follows.saturating_sub(bytes.len());
             let begin = self.pcm.len();
             if let Some(decoder) = &mut self.decoder {
-                // It is heard as it is: the decoder is to remember it.
+                // It is forwarded unchanged, but the decoder must remember it.
                 let _ = decoder.decode(bytes, &mut self.pcm);
             }
             self.pcm.truncate(begin);
@@ -161,7 +161,7 @@ impl Tap {
         self.note(Kind::Samples, self.pcm.len() - begin);
     }
 
-    /// In place of a loss.
+    /// Conceals a loss.
     fn conceal(&mut self, ns: u64) {
         let Some(format) = self.format else { return };
         if is_coded(format) && !self.joins && self.follows == 0 {
@@ -180,7 +180,7 @@ impl Tap {
         self.note(Kind::Samples, self.pcm.len() - begin);
     }
 
-    /// Brings the decoder to where the stream is.
+    /// Brings the decoder up to the stream's position.
     fn resume(&mut self, format: Format) {
         let history = history_samples(format).min(self.known);
         let begin = self.pcm.len();
@@ -196,7 +196,7 @@ impl Tap {
         self.pcm.truncate(begin);
     }
 
-    /// In place of a loss that there is no time to conceal.
+    /// Replaces a loss with silence for lack of time to conceal it.
     fn fall_silent(&mut self, ns: u64) {
         if let Some(format) = self.format {
             let frames = (ns * u64::from(format.sample_rate_hz) / NS_PER_S) as usize;
@@ -212,7 +212,7 @@ impl Tap {
         }
     }
 
-    /// So many samples more wait.
+    /// Notes this many more queued samples.
     fn note(&mut self, kind: Kind, samples: usize) {
         let Some(format) = self.format.filter(|_| samples > 0) else {
             return;
@@ -230,20 +230,21 @@ impl Tap {
         }
     }
 
-    /// Samples that wait, of all channels.
+    /// Number of queued samples of all channels.
     fn waiting(&self) -> usize {
         let all = self.earlier.iter().chain(&self.last);
         all.map(|one| one.samples).sum()
     }
 
-    /// The oldest goes when nobody takes it. How much that is, ns.
+    /// Drops the oldest audio that is not taken in time. Returns its length, ns.
     #[inline]
     fn bound(&mut self) -> u64 {
         let Some(last) = &self.last else { return 0 };
         let is_short = last.samples as u64 * NS_PER_S <= last.per_s() * TAP_NS_MAX;
-        match is_short && self.earlier.is_empty() {
-            true => 0,
-            false => self.drop_excess(),
+        if is_short && self.earlier.is_empty() {
+            0
+        } else {
+            self.drop_excess()
         }
     }
 
@@ -280,9 +281,10 @@ impl Tap {
                 Kind::Silence => {}
             }
             if left == 0 {
-                match self.earlier.is_empty() {
-                    true => self.last = None,
-                    false => drop(self.earlier.remove(0)),
+                if self.earlier.is_empty() {
+                    self.last = None;
+                } else {
+                    self.earlier.remove(0);
                 }
             }
         }
@@ -290,9 +292,10 @@ impl Tap {
 
     fn take(&mut self, mut hear: impl FnMut(Tapped<'_>)) {
         let (mut codes, mut pcm) = (self.codes.waiting(), &self.pcm[..]);
-        let mut followed_ns = match self.earlier.is_empty() {
-            true => 0,
-            false => self.earlier.iter().chain(&self.last).map(Stretch::ns).sum(),
+        let mut followed_ns = if self.earlier.is_empty() {
+            0
+        } else {
+            self.earlier.iter().chain(&self.last).map(Stretch::ns).sum()
         };
         for stretch in self.earlier.iter().chain(&self.last) {
             let audio = match stretch.kind {
@@ -321,7 +324,7 @@ impl Tap {
         self.codes.take_all();
     }
 
-    /// Codes that a loss may need.
+    /// Number of codes that a loss may need.
     #[inline]
     fn history(&self) -> usize {
         self.format.map_or(0, history_samples)
@@ -329,7 +332,7 @@ impl Tap {
 }
 
 impl Direction {
-    /// A tap that is on goes on with its decoder.
+    /// A tap that is on keeps its decoder.
     #[inline]
     pub(in crate::call) fn tap(&mut self, is_on: bool) {
         if is_on != self.tap.is_some() {
@@ -351,7 +354,7 @@ impl Direction {
         }
     }
 
-    /// In place of a loss that there is no time to conceal.
+    /// Replaces a loss with silence for lack of time to conceal it.
     pub(super) fn silence_tapped(&mut self, ns: u64) {
         if let Some(tap) = &mut self.tap {
             tap.fall_silent(ns);
@@ -359,7 +362,7 @@ impl Direction {
         }
     }
 
-    /// The oldest goes when nobody takes it.
+    /// Drops the oldest audio that is not taken in time.
     pub(super) fn bound_tap(&mut self) {
         if let Some(tap) = &mut self.tap {
             self.stats.tap_dropped_ns += tap.bound();
@@ -373,7 +376,7 @@ impl Direction {
         }
     }
 
-    /// Where the next codes go.
+    /// Address for the next codes.
     #[inline]
     pub(in crate::call) fn tapped_address(&self) -> usize {
         let next = |tap: &Tap| tap.codes.next_address(tap.history());
@@ -386,20 +389,20 @@ impl Direction {
     }
 }
 
-/// Whether codes can wait as they are: each stands for a sample by itself.
+/// Whether codes can be queued unchanged: each one is a sample by itself.
 fn is_coded(format: Format) -> bool {
     matches!(format.encoding, Encoding::Pcmu | Encoding::Pcma)
 }
 
-/// What a decoder remembers, and more.
+/// Number of samples, more than a decoder remembers.
 fn history_samples(format: Format) -> usize {
     let frames = u64::from(format.sample_rate_hz) * HISTORY_NS / NS_PER_S;
     frames as usize * usize::from(format.channels)
 }
 
-/// Concealment looks at the last 35 ms.
+/// Length of the history; concealment uses the last 35 ms.
 const HISTORY_NS: u64 = 40_000_000;
-/// Losses, and other formats, in the time that may wait: more is none that can be listened to.
+/// Maximum number of losses and changes of format in the queued time; more cannot be listened to.
 const STRETCHES_MAX: usize = 64;
 
 #[cfg(test)]
@@ -444,7 +447,7 @@ mod tests {
             };
             kinds.push((what, samples, tapped.followed_ns / 1_000_000));
         });
-        // What stands in for the loss, and the packet that joins on to it.
+        // The concealment and the packet that joins it.
         let due = [
             (0, 320, 120),
             (b's', 320, 80),
@@ -456,9 +459,9 @@ mod tests {
         assert_eq!(tap.waiting(), 0);
     }
 
-    /// Who was offered nothing for long, and whoever sends a sample at a time.
+    /// A tap that is not read for long, and a sender of one sample at a time.
     #[test]
-    fn what_waits_is_bounded_in_time_and_in_pieces() {
+    fn queued_audio_is_bounded_in_time_and_pieces() {
         let laws = [Encoding::Pcmu, Encoding::Pcma].map(|law| format(law, 8000, 1));
         let mut tap = Tap::default();
         let mut dropped_ns = 0;
@@ -498,9 +501,9 @@ mod tests {
     }
 
     proptest! {
-        /// A decoder that hears all of it, in the same order.
+        /// A decoder that gets all the audio in the same order.
         #[test]
-        fn what_is_heard_is_what_a_decoder_makes_of_all_of_it(
+        fn tapped_audio_equals_a_continuous_decoder(
             steps in steps(), which in 0_usize..5,
         ) {
             let format = [

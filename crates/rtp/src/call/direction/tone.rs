@@ -1,7 +1,7 @@
-//! A key's tone, for a side without telephone events.
+//! A digit's tone, for a side without telephone events.
 //!
-//! The packets of an event say how long it lasts so far (RFC 4733, section 2.5.1). The tone is made up to there with each of them, in
-//! place of the audio.
+//! The packets of an event give its length so far (RFC 4733, section 2.5.1). Each one extends the tone up to there, in place of
+//! the audio.
 
 use super::{BUDGET_NS_MAX, Direction, Route};
 use crate::call::TAIL_NS_MAX;
@@ -39,8 +39,7 @@ impl Direction {
         if !self.is_sounding {
             return; // One of the packets that repeat the end.
         }
-        // A packet pays for no more than its share of the time, whatever it says. Packets before it that were lost are
-        // made up for.
+        // A packet pays at most for its share of the time, even if it claims more. It also covers lost packets before it.
         let passed_ns = out.now_ns.saturating_sub(self.key_paid_ns);
         self.key_paid_ns = out.now_ns;
         let earned_ns = passed_ns.min(KEY_NS_MAX);
@@ -48,7 +47,7 @@ impl Direction {
         let Some(sounding) = &mut self.sounding else {
             return;
         };
-        // The end is made when the key ends.
+        // The fade is generated when the digit ends.
         let wanted_ns = key.ns().saturating_sub(sounding.made_ns + FADE_NS);
         let ns = wanted_ns.min(KEY_NS_MAX + TAIL_NS_MAX).min(self.budget_ns);
         self.budget_ns -= ns;
@@ -58,7 +57,7 @@ impl Direction {
         }
     }
 
-    /// `None`: there is no such tone, or no codec for it.
+    /// `None` if the tone is unknown or has no codec.
     fn begin_tone(
         &mut self,
         packet: &MediaPacket<'_>,
@@ -77,7 +76,7 @@ impl Direction {
         Some(())
     }
 
-    /// A tone begins at `time`. `None`: there is no codec for it.
+    /// Starts a tone at `time`. Returns `None` if the far side has no codec for it.
     pub(super) fn begin_sounding(
         &mut self,
         tone: Tone,
@@ -89,7 +88,7 @@ impl Direction {
         let Carries::Audio(format) = to.carries else {
             return None;
         };
-        // The encoder that is there, whatever its rate.
+        // Uses the current encoder, at any rate.
         let known = self.voice.as_ref().filter(|voice| voice.payload == to);
         let format = known.map_or(format, |voice| voice.format);
         self.set_voice(to, format)?;
@@ -131,7 +130,7 @@ impl Direction {
         voice.push(&work.converted, &mut self.map, out);
     }
 
-    /// Makes the end of the tone, if there is one, and sends what is left of it.
+    /// Generates the end of the tone, if any, and sends the rest.
     pub(super) fn end_tone(&mut self, work: &mut Work, out: &mut Out<'_>) {
         if std::mem::take(&mut self.is_sounding) {
             self.finish_tone(work, out);
@@ -147,13 +146,13 @@ impl Direction {
             voice.finish(&mut self.map, out);
         }
         self.is_after_pause = true;
-        if !matches!(self.route, Route::Anew(_)) {
-            self.reroute(); // The audio's clock rate may be another one.
+        if !matches!(self.route, Route::Reencode(_)) {
+            self.reroute(); // The audio's clock rate may differ.
         }
     }
 }
 
-/// Tone that one packet of an event pays for: a little more than the 50 ms at which they usually come.
+/// Tone that one packet of an event pays for: a little more than the usual interval of 50 ms.
 const KEY_NS_MAX: u64 = 60_000_000;
-/// As long as the generator takes.
+/// The generator's fade.
 pub(super) const FADE_NS: u64 = 5_000_000;

@@ -1,0 +1,46 @@
+//! Small things that every crate of Threadbare uses and the standard library lacks: a lock without poisoning, and the lengths of
+//! time units.
+//!
+//! Under `--cfg loom`, the mutex is the model checker's.
+#![forbid(unsafe_code)]
+
+#[cfg(loom)]
+pub use loom::sync::{Mutex, MutexGuard};
+#[cfg(not(loom))]
+pub use std::sync::{Mutex, MutexGuard};
+
+/// Nanoseconds in a microsecond.
+pub const NS_PER_US: u64 = 1_000;
+/// Nanoseconds in a millisecond.
+pub const NS_PER_MS: u64 = 1_000_000;
+/// Nanoseconds in a second.
+pub const NS_PER_S: u64 = 1_000_000_000;
+
+/// Locks, also after a panic of another thread that held the lock.
+///
+/// For data that are consistent after each statement under the lock.
+pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_whose_holder_panicked_can_be_taken() {
+        let mutex = Mutex::new(1);
+        let panicked = std::thread::scope(|scope| {
+            let holder = scope.spawn(|| {
+                let _guard = mutex.lock();
+                panic!("while holding it");
+            });
+            holder.join()
+        });
+        assert!(panicked.is_err() && mutex.is_poisoned());
+        *lock(&mutex) += 1;
+        assert_eq!(*lock(&mutex), 2);
+    }
+}

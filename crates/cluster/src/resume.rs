@@ -1,0 +1,124 @@
+//! The position at which a stream stopped, as bytes for its claim.
+
+use serde::{Deserialize, Serialize};
+use threadbare_rtp::call::{Anchor, LineState, Passed, TimeState};
+use threadbare_rtp::id::{RtpTime, SeqNum, Ssrc};
+use threadbare_rtp::leg::SentState;
+
+/// Changes with the format.
+const VERSION: u8 = 1;
+
+#[derive(Serialize, Deserialize)]
+struct Saved {
+    version: u8,
+    ssrc: u32,
+    next_seq: u16,
+    packets_sent: u64,
+    octets_sent: u64,
+    /// End of the audio, its play time, units per second.
+    time: Option<(u32, i64, u32)>,
+    /// The sender's SSRC and the number of its last forwarded packet.
+    passed: Option<(u32, u16)>,
+    /// A timestamp of the sender, ours, and units per second of both.
+    anchor: Option<[u32; 4]>,
+}
+
+/// Encodes for [`decode`]; empty if the position is unknown.
+#[must_use]
+pub(super) fn encode(state: Option<&LineState>) -> Vec<u8> {
+    let saved = state.map(|state| Saved {
+        version: VERSION,
+        ssrc: state.sent.ssrc.0,
+        next_seq: state.sent.next_seq.0,
+        packets_sent: state.sent.packets_sent,
+        octets_sent: state.sent.octets_sent,
+        time: state
+            .time
+            .map(|time| (time.end.0, time.end_in_ns, time.clock_rate_hz)),
+        passed: state.passed.map(|passed| (passed.ssrc.0, passed.seq.0)),
+        anchor: state
+            .passed
+            .and_then(|passed| passed.anchor)
+            .map(|anchor| [anchor.from.0, anchor.to.0, anchor.from_hz, anchor.to_hz]),
+    });
+    // Plain numbers: encoding cannot fail.
+    let bytes = saved.and_then(|saved| postcard::to_allocvec(&saved).ok());
+    bytes.unwrap_or_default()
+}
+
+/// Decodes a position. `None`: unknown, or of a later version.
+#[must_use]
+pub(super) fn decode(bytes: &[u8]) -> Option<LineState> {
+    let saved: Saved = postcard::from_bytes(bytes).ok()?;
+    let is_known = saved.version == VERSION;
+    is_known.then(|| LineState {
+        sent: SentState {
+            ssrc: Ssrc(saved.ssrc),
+            next_seq: SeqNum(saved.next_seq),
+            packets_sent: saved.packets_sent,
+            octets_sent: saved.octets_sent,
+        },
+        time: saved.time.map(|(end, end_in_ns, clock_rate_hz)| TimeState {
+            end: RtpTime(end),
+            end_in_ns,
+            clock_rate_hz,
+        }),
+        passed: saved.passed.map(|(ssrc, seq)| Passed {
+            ssrc: Ssrc(ssrc),
+            seq: SeqNum(seq),
+            anchor: saved.anchor.map(|[from, to, from_hz, to_hz]| Anchor {
+                from: RtpTime(from),
+                to: RtpTime(to),
+                from_hz,
+                to_hz,
+            }),
+        }),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn encoding_round_trips() {
+        let anchor = Anchor {
+            from: RtpTime(1),
+            to: RtpTime(u32::MAX),
+            from_hz: 8000,
+            to_hz: 48_000,
+        };
+        let passed = |anchor| Passed {
+            ssrc: Ssrc(9),
+            seq: SeqNum(65_535),
+            anchor,
+        };
+        let sent = SentState {
+            ssrc: Ssrc(u32::MAX),
+            next_seq: SeqNum(7),
+            packets_sent: u64::MAX,
+            octets_sent: 3,
+        };
+        let time = TimeState {
+            end: RtpTime(5),
+            end_in_ns: -40_000_000,
+            clock_rate_hz: 90_000,
+        };
+        for (time, passed) in [
+            (None, None),
+            (Some(time), Some(passed(None))),
+            (Some(time), Some(passed(Some(anchor)))),
+        ] {
+            let state = LineState { sent, time, passed };
+            let bytes = encode(Some(&state));
+            assert!(bytes.len() < 100, "{}", bytes.len());
+            assert_eq!(decode(&bytes), Some(state));
+            // A state of a later version, or a truncated one.
+            let later = [&[VERSION + 1], &bytes[1..]].concat();
+            assert_eq!(decode(&later), None);
+            assert_eq!(decode(&bytes[..bytes.len() - 1]), None);
+        }
+        assert!(encode(None).is_empty());
+        assert_eq!(decode(&[]), None);
+    }
+}

@@ -1,0 +1,16 @@
+//! Code that the tests of this folder share.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+/// Runs a test to its end, and fails one that hangs.
+pub(super) fn run<F: Future>(test: F) -> F::Output {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let limited = async { timeout(LIMIT, test).await.expect("in time") };
+    runtime.expect("a runtime").block_on(limited)
+}
+
+const LIMIT: Duration = Duration::from_secs(60);

@@ -1,0 +1,186 @@
+//! The mistakes in a configuration file, each with its line.
+
+use std::collections::HashSet;
+use std::ops::Range;
+use std::sync::Arc;
+
+use miette::{Diagnostic, LabeledSpan, NamedSource};
+
+/// A refused configuration: all its mistakes, up to [`PROBLEMS_MAX`].
+#[derive(Debug, thiserror::Error, Diagnostic)]
+#[error("the configuration {path} is not usable")]
+pub struct ConfigError {
+    /// The file's name as the user gave it.
+    pub path: String,
+    /// The problems; at least one.
+    #[related]
+    pub problems: Vec<Problem>,
+}
+
+/// One mistake, with its place.
+#[derive(Debug, thiserror::Error, Diagnostic)]
+#[error("{message}")]
+pub struct Problem {
+    /// Names the key and the value.
+    pub message: String,
+    /// The allowed values, or what to do.
+    #[help]
+    pub help: Option<String>,
+    #[source_code]
+    source_code: NamedSource<Arc<str>>,
+    #[label(collection)]
+    labels: Vec<LabeledSpan>,
+}
+
+impl Problem {
+    /// The lines (counted from 1) the problem points at.
+    pub fn lines(&self) -> Vec<usize> {
+        let text = self.source_code.inner();
+        let line = |offset: usize| {
+            1 + text
+                .bytes()
+                .take(offset)
+                .filter(|byte| *byte == b'\n')
+                .count()
+        };
+        self.labels
+            .iter()
+            .map(|label| line(label.offset()))
+            .collect()
+    }
+}
+
+/// Collects problems while a file is checked.
+pub(super) struct Problems {
+    path: String,
+    text: Arc<str>,
+    found: Vec<Problem>,
+    /// Places of unreadable values that were reported: no further problems are added there.
+    silenced: HashSet<Range<usize>>,
+    /// The lines that are not TOML, as places.
+    broken: Vec<Range<usize>>,
+}
+
+impl Problems {
+    pub(super) fn new(path: &str, text: &str) -> Self {
+        Problems {
+            path: path.to_owned(),
+            text: text.into(),
+            found: Vec::new(),
+            silenced: HashSet::new(),
+            broken: Vec::new(),
+        }
+    }
+
+    /// Text that is not TOML. The rest of its line is skipped.
+    pub(super) fn add_syntax(&mut self, message: &str, place: Range<usize>) {
+        self.add(message, "", &[(place.clone(), "here")]);
+        self.broken.push(self.lines_of(&place));
+    }
+
+    /// Whether some of the file is not TOML, so that a seemingly missing key may be there.
+    pub(super) fn has_syntax(&self) -> bool {
+        !self.broken.is_empty()
+    }
+
+    /// A missing required key; `place`: the header of its table.
+    pub(super) fn add_missing(
+        &mut self,
+        message: impl Into<String>,
+        help: &str,
+        place: Range<usize>,
+    ) {
+        if !self.has_syntax() {
+            self.push(message.into(), help, &[(place, "in this table")]);
+        }
+    }
+
+    /// Adds no further problems that first point at `place`.
+    pub(super) fn silence(&mut self, place: Range<usize>) {
+        self.silenced.insert(place);
+    }
+
+    /// A value as written, shortened if long.
+    pub(super) fn excerpt(&self, place: Range<usize>) -> String {
+        let text = self.text.get(place).unwrap_or_default();
+        let mut excerpt: String = text.chars().take(EXCERPT_CHARACTERS_MAX).collect();
+        if excerpt.len() < text.len() {
+            excerpt.push('\u{2026}');
+        }
+        excerpt.replace('\n', " ")
+    }
+
+    fn lines_of(&self, place: &Range<usize>) -> Range<usize> {
+        let text = self.text.as_bytes();
+        let newline = |byte: &u8| *byte == b'\n';
+        let (start, end) = (place.start.min(text.len()), place.end.min(text.len()));
+        let first = text[..start].iter().rposition(newline).map_or(0, |n| n + 1);
+        let last = text[end..].iter().position(newline).map(|n| end + n);
+        first..last.unwrap_or(text.len())
+    }
+
+    fn is_broken(&self, place: &Range<usize>) -> bool {
+        let touches = |line: &Range<usize>| line.start <= place.start && place.start <= line.end;
+        self.broken.iter().any(touches)
+    }
+
+    pub(super) fn add(
+        &mut self,
+        message: impl Into<String>,
+        help: &str,
+        places: &[(Range<usize>, &str)],
+    ) {
+        let is_said = |(place, _): &(Range<usize>, &str)| {
+            self.silenced.contains(place) || self.is_broken(place)
+        };
+        if !places.first().is_some_and(is_said) {
+            self.push(message.into(), help, places);
+        }
+    }
+
+    fn push(&mut self, message: String, help: &str, places: &[(Range<usize>, &str)]) {
+        // Every stream that uses a bad value of [defaults] finds it again.
+        if self.found.len() >= PROBLEMS_MAX
+            || self.found.iter().any(|known| {
+                known.message == message
+                    && known.labels.first().map(LabeledSpan::offset)
+                        == places.first().map(|(place, _)| place.start)
+            })
+        {
+            return;
+        }
+        let labels = places
+            .iter()
+            .map(|(span, label)| {
+                LabeledSpan::new_with_span(Some((*label).to_owned()), span.clone())
+            })
+            .collect();
+        self.found.push(Problem {
+            message,
+            help: (!help.is_empty()).then(|| help.to_owned()),
+            source_code: NamedSource::new(&self.path, Arc::clone(&self.text)).with_language("TOML"),
+            labels,
+        });
+    }
+
+    /// Whether no problem was found so far.
+    pub(super) fn is_empty(&self) -> bool {
+        self.found.is_empty()
+    }
+
+    pub(super) fn into_result<T>(self, value: T) -> Result<T, ConfigError> {
+        if self.found.is_empty() {
+            Ok(value)
+        } else {
+            Err(ConfigError {
+                path: self.path,
+                problems: self.found,
+            })
+        }
+    }
+}
+
+/// More errors than a screenful do not help.
+const PROBLEMS_MAX: usize = 16;
+/// Maximum characters of a value in a message; the line itself is shown below.
+const EXCERPT_CHARACTERS_MAX: usize = 40;

@@ -1,0 +1,411 @@
+//! Settings of calls of SIP proxies and programs: interfaces, limits, time-outs, and access.
+//!
+//! A file's tables and the arguments of `threadbare serve` give the same [`Serving`], with the same rules.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use threadbare_rtp::leg::Network;
+use threadbare_xdp::Settings as XdpSettings;
+
+use super::machine::Machine;
+use super::record::RecordSpec;
+use super::recording_format::RecordingFormat;
+use super::service::ServiceAddress;
+
+/// Settings of the calls.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Serving {
+    /// Address for proxies' requests (UDP, the ng protocol).
+    pub ng: SocketAddr,
+    /// The same over TCP; `None`: off.
+    pub ng_tcp: Option<SocketAddr>,
+    /// Networks that may send requests; empty: all.
+    pub allow: Vec<Network>,
+    /// HTTP; `None`: off.
+    pub http: Option<HttpSpec>,
+    /// Local addresses of the media, the default interface first. At least one.
+    pub interfaces: Vec<InterfaceSpec>,
+    /// Limits for new calls.
+    pub limits: Limits,
+    /// Time-outs.
+    pub timeouts: Timeouts,
+    /// Number of media threads; 0: one for each processor.
+    pub threads: u32,
+    /// Delay of the jitter buffers, ms; `None`: [`LATENCY_MS_DEFAULT`](Serving::LATENCY_MS_DEFAULT) for converted audio, and none
+    /// for packets that pass unchanged.
+    pub latency_ms: Option<u32>,
+    /// Rules for media destinations, in addition to the fixed ones.
+    pub media: MediaRules,
+    /// Devices on which packets bypass the sockets; `None`: all media use sockets.
+    pub xdp: Option<XdpSettings>,
+    /// Folder of recordings; `None`: calls cannot be recorded.
+    pub recording_dir: Option<PathBuf>,
+    /// Format of recordings whose name has no known extension.
+    pub recording_format: RecordingFormat,
+    /// Settings for recording all calls; `None`: only requested recordings.
+    pub record: Option<RecordSpec>,
+    /// The place of saved calls.
+    pub state: StateLocation,
+    /// File of CDRs; `None`: ended calls are only logged.
+    pub records: Option<PathBuf>,
+    /// Addresses of `[cluster]` that calls use, and with which they move. Empty: calls stay.
+    pub service_addresses: Vec<ServiceAddress>,
+}
+
+/// Prefixes of parties' addresses: [`MediaPolicy`](threadbare_rtp::policy::MediaPolicy) has the rules.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MediaRules {
+    /// Networks that get no media.
+    pub deny: Vec<Network>,
+    /// Exceptions from `deny`, and from the rules for loopback and for other media ports.
+    pub allow: Vec<Network>,
+}
+
+/// The place of data that outlive a restart.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum StateLocation {
+    /// In systemd's `StateDirectory=`, if it is set.
+    #[default]
+    OfSystemd,
+    /// In this file or folder.
+    At(PathBuf),
+    /// The data are not saved.
+    Off,
+}
+
+impl StateLocation {
+    /// The file or folder, if there is one; `name`: its name in systemd's folder.
+    #[must_use]
+    pub fn path(&self, name: &str) -> Option<PathBuf> {
+        match self {
+            StateLocation::Off => None,
+            StateLocation::At(path) => Some(path.clone()),
+            StateLocation::OfSystemd => {
+                let folders = std::env::var_os("STATE_DIRECTORY")?;
+                // Systemd may set several.
+                let folder = std::env::split_paths(&folders).next()?;
+                Some(folder.join(name))
+            }
+        }
+    }
+}
+
+/// Settings of HTTP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpSpec {
+    /// Address to listen on.
+    pub listen: SocketAddr,
+    /// File with the token that requests must carry; `None`: no token, but the `Host` must be this machine.
+    pub token_file: Option<PathBuf>,
+}
+
+/// A local address for media.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InterfaceSpec {
+    /// Name for `direction` and `interface` of requests.
+    pub name: String,
+    /// Address of its ports.
+    pub address: IpAddr,
+    /// Address that is advertised to parties.
+    pub advertised: IpAddr,
+    /// Its ports.
+    pub ports: PortSpan,
+}
+
+/// Limits above which new calls are refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Media streams of calls.
+    pub max_sessions: u32,
+    /// Lateness of all media threads' slices, ms.
+    pub lateness_ms: u32,
+    /// Load of all media threads, percent.
+    pub cpu_percent: u32,
+}
+
+/// Time-outs in seconds; 0: never (except for the delay).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// A call without media.
+    pub media_s: u32,
+    /// A held or muted call without media.
+    pub silent_s: u32,
+    /// Any call.
+    pub final_s: u32,
+    /// An offer without an answer.
+    pub offer_s: u32,
+    /// Time from the request to end a call to its end.
+    pub delete_delay_s: u32,
+}
+
+impl Serving {
+    /// Default delay of jitter buffers, ms: two packets.
+    pub const LATENCY_MS_DEFAULT: u32 = 40;
+}
+
+impl Default for Serving {
+    fn default() -> Self {
+        Serving {
+            ng: SocketAddr::from((Ipv4Addr::LOCALHOST, NG_PORT)),
+            ng_tcp: None,
+            allow: Vec::new(),
+            http: None,
+            interfaces: vec![InterfaceSpec::default()],
+            limits: Limits::default(),
+            timeouts: Timeouts::default(),
+            threads: 0,
+            latency_ms: None,
+            media: MediaRules::default(),
+            xdp: None,
+            recording_dir: None,
+            recording_format: RecordingFormat::default(),
+            record: None,
+            state: StateLocation::default(),
+            records: None,
+            service_addresses: Vec::new(),
+        }
+    }
+}
+
+impl Default for InterfaceSpec {
+    fn default() -> Self {
+        InterfaceSpec {
+            name: DEFAULT_NAME.to_owned(),
+            address: Ipv4Addr::LOCALHOST.into(),
+            advertised: Ipv4Addr::LOCALHOST.into(),
+            ports: PortSpan::default(),
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            max_sessions: 16_384,
+            lateness_ms: 40,
+            cpu_percent: 100,
+        }
+    }
+}
+
+/// The defaults of rtpengine, except for the offer's.
+impl Default for Timeouts {
+    fn default() -> Self {
+        Timeouts {
+            media_s: 60,
+            silent_s: 3600,
+            final_s: 10_800,
+            offer_s: 300,
+            delete_delay_s: 30,
+        }
+    }
+}
+
+/// A setting of [`Serving`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Setting {
+    /// [`Serving::ng`].
+    Ng,
+    /// [`Serving::ng_tcp`].
+    NgTcp,
+    /// [`Serving::http`].
+    Http,
+    /// One of [`Serving::interfaces`].
+    Interface(usize),
+    /// [`Serving::recording_dir`].
+    RecordingDir,
+    /// The devices of [`Serving::xdp`].
+    Xdp,
+}
+
+/// A refused setting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The setting.
+    pub setting: Setting,
+    /// Its value, as an operator writes it.
+    pub value: String,
+    /// The reason.
+    pub reason: String,
+    /// The advice to the user.
+    pub help: &'static str,
+}
+
+impl Serving {
+    /// Settings that are refused on any machine.
+    #[must_use]
+    pub fn refused(&self) -> Vec<Refusal> {
+        let mut refused = Vec::new();
+        let by_udp = Some((Setting::Ng, self.ng));
+        let by_tcp = self.ng_tcp.map(|address| (Setting::NgTcp, address));
+        for (setting, address) in by_udp.into_iter().chain(by_tcp) {
+            if address.ip().is_loopback() || !self.allow.is_empty() {
+                continue;
+            }
+            refused.push(Refusal {
+                setting,
+                value: address.to_string(),
+                reason: "anyone who reaches this address could redirect all calls, and `allow` is missing"
+                    .to_owned(),
+                help: "list the proxies that may send requests, such as --allow 192.0.2.10, or allow = [\"10.0.0.0/8\"] in a file",
+            });
+        }
+        if let Some(http) = &self.http
+            && !http.listen.ip().is_loopback()
+            && http.token_file.is_none()
+        {
+            refused.push(Refusal {
+                setting: Setting::Http,
+                value: http.listen.to_string(),
+                reason: "anyone who reaches this address could end all calls, and the token file is missing".to_owned(),
+                help: "create one, such as with openssl rand -hex 32 > FILE, and pass it with --http-token-file FILE, or as `token-file` in the file",
+            });
+        }
+        for (at, one) in self.interfaces.iter().enumerate() {
+            let same = |other: &InterfaceSpec| {
+                other.name == one.name && other.address.is_ipv4() == one.address.is_ipv4()
+            };
+            if self.interfaces[..at].iter().any(same) {
+                refused.push(Refusal {
+                    setting: Setting::Interface(at),
+                    value: one.address.to_string(),
+                    reason: format!("interface {} has an address of this family", one.name),
+                    help: "an interface has one IPv4 and one IPv6 address; give the other one a name, such as inside/10.0.0.1",
+                });
+            }
+            if !self.service_addresses.is_empty() && !self.is_of_service(one.address) {
+                refused.push(Refusal {
+                    setting: Setting::Interface(at),
+                    value: one.address.to_string(),
+                    reason: "it would not move with the calls: [cluster] service-addresses do not have it".to_owned(),
+                    help: "with service addresses, each interface has one of them",
+                });
+            }
+        }
+        refused
+    }
+
+    fn is_of_service(&self, address: IpAddr) -> bool {
+        let mut moved = self.service_addresses.iter();
+        moved.any(|moved| moved.address == address)
+    }
+
+    /// Settings that this machine does not support.
+    #[must_use]
+    pub fn refused_by(&self, machine: &dyn Machine) -> Vec<Refusal> {
+        let mut refused = Vec::new();
+        for (at, one) in self.interfaces.iter().enumerate() {
+            // It comes with the service.
+            if !machine.has_address(one.address) && !self.is_of_service(one.address) {
+                refused.push(Refusal {
+                    setting: Setting::Interface(at),
+                    value: one.address.to_string(),
+                    reason: "this machine cannot receive there".to_owned(),
+                    help: "behind a NAT, give the local address, and the one that parties are told beside it: 10.0.0.1!203.0.113.7, or \
+                           `advertised` in a file",
+                });
+            }
+        }
+        for device in self.xdp.iter().flat_map(|xdp| &xdp.devices) {
+            if !machine.has_device(device) {
+                refused.push(Refusal {
+                    setting: Setting::Xdp,
+                    value: device.clone(),
+                    reason: "this machine has no such network device".to_owned(),
+                    help: "`ip link` lists them",
+                });
+            }
+        }
+        if let Some(dir) = &self.recording_dir
+            && !machine.has_folder(dir)
+        {
+            refused.push(Refusal {
+                setting: Setting::RecordingDir,
+                value: dir.display().to_string(),
+                reason: "no folder".to_owned(),
+                help: "create it, such as with mkdir --mode=700",
+            });
+        }
+        refused
+    }
+}
+
+/// A range of ports, `FIRST-LAST`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PortSpan {
+    /// The first port.
+    pub first: u16,
+    /// The last one.
+    pub last: u16,
+}
+
+impl Default for PortSpan {
+    fn default() -> Self {
+        PortSpan {
+            first: 30_000,
+            last: 40_000,
+        }
+    }
+}
+
+/// The text is not a range of ports.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}: expected {PORTS_ALLOWED}")]
+pub struct PortSpanError(String);
+
+impl FromStr for PortSpan {
+    type Err = PortSpanError;
+
+    fn from_str(text: &str) -> Result<PortSpan, PortSpanError> {
+        let span = text.split_once('-').and_then(|(first, last)| {
+            let (first, last) = (first.parse::<u16>().ok()?, last.parse::<u16>().ok()?);
+            let has_pair = u32::from(first) + u32::from(first % 2) < u32::from(last);
+            (first > 0 && has_pair).then_some(PortSpan { first, last })
+        });
+        span.ok_or_else(|| PortSpanError(text.to_owned()))
+    }
+}
+
+impl fmt::Display for PortSpan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.first, self.last)
+    }
+}
+
+/// The form of a range of ports.
+pub(super) const PORTS_ALLOWED: &str =
+    "FIRST-LAST, from 1 to 65535, with room for a pair of an even port and the next one";
+/// Name of an interface without one.
+pub const DEFAULT_NAME: &str = "default";
+/// Default port of the ng protocol, as in the examples of Kamailio's module.
+const NG_PORT: u16 = 2223;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_has_room_for_a_pair() {
+        let read = |text: &str| {
+            text.parse::<PortSpan>()
+                .ok()
+                .map(|span| (span.first, span.last))
+        };
+        assert_eq!(read("30000-40000"), Some((30_000, 40_000)));
+        assert_eq!(read("30000-30001"), Some((30_000, 30_001)));
+        for text in [
+            "",
+            "1",
+            "30001-30002",
+            "30000-30000",
+            "0-9",
+            "2-1",
+            "1-65536",
+        ] {
+            assert_eq!(read(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! Former names of public items, for one release.
+
+use super::RequestTable;
+
+/// The former name of [`RequestTable`].
+#[deprecated(since = "0.3.0", note = "renamed to `RequestTable`")]
+pub type Desk<S> = RequestTable<S>;

@@ -1,0 +1,30 @@
+//! Replays the fuzzers' corpora with the stable compiler.
+
+use std::path::Path;
+
+use threadbare_control::fuzzing;
+
+/// A target's name in `fuzz/`, with its function.
+type Target = (&'static str, fn(&[u8]));
+
+const TARGETS: &[Target] = &[
+    ("calls", fuzzing::calls),
+    ("ng", fuzzing::ng),
+    ("saved", fuzzing::saved),
+    ("sdp", fuzzing::sdp),
+];
+
+#[test]
+fn every_corpus_replays() {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
+    for (name, target) in TARGETS {
+        let files = std::fs::read_dir(corpus.join(name)).expect("each target has a corpus");
+        let mut count = 0;
+        for file in files {
+            let path = file.expect("a readable folder").path();
+            target(&std::fs::read(&path).expect("a readable file"));
+            count += 1;
+        }
+        assert!(count >= 10, "{name}: only {count} files");
+    }
+}

@@ -1,0 +1,133 @@
+//! Messages between the two processes of the demo.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::ledger::Counters;
+use super::network::Harm;
+use super::parties::other_party;
+use super::rtcp::RtcpCounters;
+
+/// From the gateway's process to the parties.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "to_peer", rename_all = "snake_case")]
+pub(super) enum ToPeer {
+    /// The gateway is ready: call now.
+    Start(Call),
+    /// The gateway has stopped and sends nothing more.
+    Stopped,
+}
+
+/// Settings of the calls, and the expected results.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Call {
+    /// The gateway's ports: party n sends to this port plus n times `port_step`.
+    pub(super) first_port: u16,
+    pub(super) port_step: u16,
+    /// Distance of the gateway's RTCP ports above its RTP; `None`: no RTCP.
+    pub(super) rtcp_offset: Option<u16>,
+    /// Duration of each stream.
+    pub(super) seconds: u32,
+    /// SSRC of the gateway's packets of stream 0; the others follow.
+    pub(super) first_ssrc: u32,
+    /// A party receives the gateway's packets from the port that it sends to.
+    pub(super) is_symmetric: bool,
+    /// The network between parties and gateway.
+    pub(super) harm: Harm,
+}
+
+/// From the parties to the gateway's process.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "from_peer", rename_all = "snake_case")]
+pub(super) enum FromPeer {
+    /// The parties' sockets are bound.
+    Ready {
+        /// Ports of sockets, each for [`PARTIES_PER_SOCKET`](super::parties::PARTIES_PER_SOCKET) consecutive parties.
+        ports: Vec<u16>,
+        /// A note for the user, if any.
+        notes: Vec<String>,
+    },
+    /// The current counts.
+    Progress(Standing),
+    /// All packets are sent, and the wait for them is over.
+    Done {
+        /// The final counts.
+        standing: Standing,
+        /// The parties' time without a CPU while they talked.
+        starved: Duration,
+        /// Packets with a delay from n to n + 1 ms.
+        packets_by_ms: Vec<u64>,
+    },
+    /// The gateway has sent its last RTCP, or should have: the final RTCP counts.
+    Parted(RtcpCounters),
+    /// The parties cannot continue.
+    Failed {
+        /// The reason.
+        reason: String,
+    },
+}
+
+/// The current counts.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Standing {
+    pub(super) packets: Counters,
+    pub(super) rtcp: RtcpCounters,
+}
+
+impl Call {
+    /// The gateway's port for a party's media.
+    pub(super) fn port(&self, party: usize) -> u16 {
+        let distance = (party as u16).wrapping_mul(self.port_step);
+        self.first_port.wrapping_add(distance)
+    }
+
+    /// Whether a stream's packets come from the port to which the receiving party sends.
+    pub(super) fn is_from_own_port(&self, stream: usize, from: u16, is_rtcp: bool) -> bool {
+        if !self.is_symmetric {
+            return true;
+        }
+        let party = other_party(stream);
+        let port = if is_rtcp {
+            self.rtcp_port(party)
+        } else {
+            self.port(party)
+        };
+        port == from
+    }
+
+    /// The gateway's port for a party's RTCP.
+    pub(super) fn rtcp_port(&self, party: usize) -> u16 {
+        self.port(party).wrapping_add(self.rtcp_offset.unwrap_or(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Party 2, which sends to ports 10,004 and 10,005, receives stream 3.
+    #[test]
+    fn only_the_port_that_a_party_sends_to_is_its_own() {
+        let call = Call {
+            first_port: 10_000,
+            port_step: 2,
+            rtcp_offset: Some(1),
+            seconds: 1,
+            first_ssrc: 0,
+            is_symmetric: true,
+            harm: Harm::default(),
+        };
+        for port in 9_990..10_020 {
+            assert_eq!(call.is_from_own_port(3, port, false), port == 10_004);
+            assert_eq!(call.is_from_own_port(3, port, true), port == 10_005);
+        }
+        let elsewhere = Call {
+            is_symmetric: false,
+            ..call
+        };
+        assert!(elsewhere.is_from_own_port(3, 1, false));
+        // An unknown SSRC does not cause a failure.
+        assert!(!call.is_from_own_port(usize::MAX, 1, false));
+    }
+}

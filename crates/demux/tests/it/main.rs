@@ -1,0 +1,5 @@
+//! The demultiplexer, as a program uses it.
+
+mod behaviour;
+mod common;
+mod random;

@@ -1,0 +1,131 @@
+//! Messages of `threadbare run` to the service manager, by the protocol of sd_notify(3): datagrams of NAME=VALUE lines to the
+//! socket in NOTIFY_SOCKET. The watchdog's time is in WATCHDOG_USEC.
+
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+
+use crate::common::{LIMIT, Running, free_port, threadbare};
+use nix::sys::signal::Signal;
+use threadbare_runtime::clock_now_ns;
+
+struct Service {
+    running: Running,
+    notified: UnixDatagram,
+    folder: tempfile::TempDir,
+}
+
+impl Service {
+    fn start(config: &str, watchdog_us: Option<u32>) -> Service {
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = folder.path().join("notify");
+        let notified = UnixDatagram::bind(&socket).expect("bound");
+        notified.set_read_timeout(Some(LIMIT)).expect("set");
+        std::fs::write(file(folder.path()), config).expect("written");
+        let mut command = threadbare();
+        command.arg("run").arg(file(folder.path()));
+        command.env("NOTIFY_SOCKET", &socket);
+        command.env_remove("WATCHDOG_PID");
+        match watchdog_us {
+            Some(time) => command.env("WATCHDOG_USEC", time.to_string()),
+            None => command.env_remove("WATCHDOG_USEC"),
+        };
+        Service {
+            running: Running::spawn(command),
+            notified,
+            folder,
+        }
+    }
+
+    /// The next message.
+    fn told(&self) -> Vec<String> {
+        let mut room = [0; 4096];
+        let len = self.notified.recv(&mut room).expect("a message in time");
+        let text = std::str::from_utf8(&room[..len]).expect("UTF-8");
+        text.lines().map(str::to_owned).collect()
+    }
+
+    /// The next message with this line.
+    fn told_with(&self, line: &str) -> Vec<String> {
+        loop {
+            let told = self.told();
+            if told.iter().any(|one| one == line) {
+                return told;
+            }
+        }
+    }
+
+    fn reload(&self, config: &str) {
+        std::fs::write(file(self.folder.path()), config).expect("written");
+        self.running.signal(Signal::SIGHUP);
+    }
+}
+
+fn file(folder: &Path) -> std::path::PathBuf {
+    folder.join("threadbare.toml")
+}
+
+fn stream(name: &str) -> String {
+    let port = free_port();
+    format!(
+        "[[stream]]\nname = \"{name}\"\nlisten = \"127.0.0.1:{port}\"\ndestination = \"127.0.0.1:9\"\n"
+    )
+}
+
+fn status(told: &[String]) -> &str {
+    let status = told.iter().find_map(|line| line.strip_prefix("STATUS="));
+    status.expect("a status")
+}
+
+/// READY after the start; RELOADING with the monotonic time and then READY after a reload, even if the file is refused; STOPPING
+/// before the end. Without a watchdog, nothing else is sent.
+#[test]
+fn start_reload_and_stop_are_reported() {
+    let one = stream("one");
+    let mut service = Service::start(&one, None);
+    let told = service.told();
+    assert_eq!(told[0], "READY=1");
+    assert_eq!(status(&told), "1 of 1 streams run");
+
+    let before_us = clock_now_ns() / 1000;
+    service.reload(&format!("{one}{}", stream("two")));
+    let told = service.told();
+    assert_eq!(told[0], "RELOADING=1");
+    let at_us = told[1].strip_prefix("MONOTONIC_USEC=").expect("a time");
+    let at_us = at_us.parse::<u64>().expect("a number");
+    assert!((before_us..=clock_now_ns() / 1000).contains(&at_us));
+    let told = service.told();
+    assert_eq!(told[0], "READY=1");
+    assert_eq!(status(&told), "2 of 2 streams run");
+
+    service.reload("[[stream]]\nname = 7\n");
+    assert_eq!(service.told()[0], "RELOADING=1");
+    let told = service.told();
+    assert_eq!(told[0], "READY=1");
+    let says = "2 of 2 streams run; the file is refused: the file has mistakes: line ";
+    assert!(status(&told).starts_with(says), "{told:?}");
+
+    service.running.signal(Signal::SIGTERM);
+    let told = service.told();
+    assert_eq!(told[0], "STOPPING=1");
+    assert_eq!(status(&told), "ends, after SIGTERM");
+    assert!(service.running.child.wait().expect("ends").success());
+}
+
+/// The watchdog is notified as long as the main thread works and the calls' thread answers.
+#[test]
+fn the_watchdog_is_fed() {
+    let config = format!(
+        "{}[ng]\nlisten = \"127.0.0.1:0\"\n[interfaces.default]\naddress = \"127.0.0.1\"\n",
+        stream("one")
+    );
+    let service = Service::start(&config, Some(300_000));
+    let told = service.told();
+    assert_eq!(told[0], "READY=1");
+    assert_eq!(status(&told), "1 of 1 streams run, calls are accepted");
+    // The first message only followed a request to that thread; the others follow its answers.
+    service.told_with("WATCHDOG=1");
+    for _ in 0..3 {
+        let told = service.told_with("WATCHDOG=1");
+        assert_eq!(status(&told), "1 of 1 streams run, 0 calls");
+    }
+}

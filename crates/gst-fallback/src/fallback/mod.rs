@@ -1,0 +1,12 @@
+//! Streams that switch to another one when theirs fails.
+
+mod fill;
+mod source;
+mod switch;
+
+use gst::glib;
+
+pub(crate) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolError> {
+    switch::register(plugin)?;
+    source::register(plugin)
+}

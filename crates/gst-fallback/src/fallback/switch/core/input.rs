@@ -1,0 +1,136 @@
+//! One input: its health and its stream.
+
+use super::Reason;
+
+/// Never reused.
+pub(in super::super) type InputId = u32;
+
+/// Media type of a stream's buffers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(in super::super) enum Media {
+    /// Raw audio, which can be cut at any frame.
+    Audio,
+    /// Raw video, which can be cut between pictures.
+    Video,
+    /// Any other stream: can be entered at a buffer that is not a delta unit.
+    #[default]
+    Coded,
+}
+
+/// Times of a buffer, of a list from its first to its last buffer, or of a gap. In ns; `None`: no time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(in super::super) struct Arrival {
+    pub(in super::super) begin_ns: Option<u64>,
+    pub(in super::super) end_ns: Option<u64>,
+    /// Whether it cannot be decoded without earlier data.
+    pub(in super::super) is_delta: bool,
+    /// Whether it has no data.
+    pub(in super::super) is_gap: bool,
+}
+
+impl Arrival {
+    /// Whether a coded stream can be entered here.
+    pub(super) fn is_keyframe(&self) -> bool {
+        !self.is_delta && !self.is_gap
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Health {
+    /// It has not had a timely buffer yet.
+    Unheard,
+    Healthy {
+        since_ns: u64,
+        /// Unless a timely buffer arrives before.
+        until_ns: u64,
+    },
+    Unhealthy {
+        why: Reason,
+        at_ns: u64,
+    },
+}
+
+#[derive(Debug)]
+pub(in super::super) struct Input {
+    pub(in super::super) id: InputId,
+    /// The lowest number is the first choice.
+    pub(in super::super) priority: u32,
+    pub(super) media: Media,
+    pub(super) health: Health,
+    /// Start of its partner's health, ns; `None`: the partner is not healthy.
+    pub(super) partner_since_ns: Option<u64>,
+    pub(super) is_eos: bool,
+    pub(super) is_flushing: bool,
+    /// Whether delta units have arrived.
+    pub(super) has_deltas: bool,
+    /// Whether the next buffer that passes must be a keyframe, because earlier data did not pass.
+    pub(super) needs_keyframe: bool,
+    /// Since it became the active one, nothing has passed.
+    pub(super) is_joining: bool,
+    /// Downstream does not know its stream.
+    pub(super) is_unannounced: bool,
+}
+
+impl Input {
+    pub(super) fn new(id: InputId, priority: u32) -> Self {
+        Input {
+            id,
+            priority,
+            media: Media::default(),
+            health: Health::Unheard,
+            partner_since_ns: Some(0),
+            is_eos: false,
+            is_flushing: false,
+            has_deltas: false,
+            needs_keyframe: false,
+            is_joining: false,
+            is_unannounced: true,
+        }
+    }
+
+    pub(in super::super) fn is_healthy(&self) -> bool {
+        matches!(self.health, Health::Healthy { .. })
+    }
+
+    /// The order of choice, the first one first: by priority, those without their partners last.
+    pub(super) fn rank(&self) -> (bool, u32) {
+        (self.lacks_partner(), self.priority)
+    }
+
+    pub(super) fn lacks_partner(&self) -> bool {
+        self.partner_since_ns.is_none()
+    }
+
+    /// Since when it has been healthy, with its partner if that is.
+    pub(super) fn since_ns(&self) -> Option<u64> {
+        match self.health {
+            Health::Healthy { since_ns, .. } => {
+                Some(since_ns.max(self.partner_since_ns.unwrap_or(0)))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether it can be entered only at a keyframe.
+    pub(super) fn is_coded(&self) -> bool {
+        self.media == Media::Coded || self.has_deltas
+    }
+
+    /// A timely buffer. `true`: it is healthy only now.
+    pub(super) fn hear(&mut self, now_ns: u64, until_ns: u64) -> bool {
+        let before = self.health;
+        let since_ns = match before {
+            Health::Healthy { since_ns, .. } => since_ns,
+            _ => now_ns,
+        };
+        self.health = Health::Healthy { since_ns, until_ns };
+        !matches!(before, Health::Healthy { .. })
+    }
+
+    /// Extends the health of a healthy input at least until then.
+    pub(super) fn extend_health(&mut self, at_least_ns: u64) {
+        if let Health::Healthy { until_ns, .. } = &mut self.health {
+            *until_ns = at_least_ns.max(*until_ns);
+        }
+    }
+}

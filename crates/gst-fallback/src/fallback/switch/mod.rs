@@ -1,0 +1,53 @@
+//! `fallbackswitch`: the best of several streams, another one while that fails.
+//!
+//! - `core`: health of the inputs, the choice, and how one input continues the other.
+//! - `turns`: the pads' streams, holds and time-outs on the pipeline's clock.
+//! - `passing`: pushes, and cuts at a change.
+//! - `acting`: messages, requests for keyframes, the end of the output.
+//! - `partner`: the switch of another stream of the same sources.
+//! - `imp`, `pad`: properties, pads, states.
+
+mod acting;
+mod core;
+mod imp;
+mod pad;
+mod partner;
+mod passing;
+#[cfg(test)]
+mod tests;
+mod turns;
+
+use gst::glib;
+use gst::prelude::*;
+use gst::subclass::prelude::*;
+
+glib::wrapper! {
+    /// Passes the best of its inputs that delivers.
+    pub struct FallbackSwitch(ObjectSubclass<imp::FallbackSwitch>) @extends gst::Element, gst::Object, @implements gst::ChildProxy;
+}
+
+impl FallbackSwitch {
+    /// Reports an error of this input's source: the input fails at once, until its next timely buffer. A pad of another element
+    /// is refused with a warning.
+    pub(crate) fn mark_failed(&self, pad: &gst::Pad) {
+        self.imp().mark_failed(pad);
+    }
+
+    /// Lets an unlinked input fail only after its time-out, because it may be linked again; for callers of
+    /// [`FallbackSwitch::mark_failed`].
+    pub(crate) fn keep_unlinked(&self) {
+        self.imp().keep_unlinked();
+    }
+
+    /// Sets whether another stream of the same source is healthy, initially `true`. While it is not, the input is not chosen,
+    /// whatever its own health (`is-healthy` of the pad). If it is active, the switch leaves it at once if there is another. For
+    /// callers that connect switches themselves, without the property `partner`.
+    pub(crate) fn set_partner_health(&self, pad: &gst::Pad, is_healthy: bool) {
+        self.imp().set_partner_health(pad, is_healthy);
+    }
+}
+
+pub(crate) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolError> {
+    let type_ = FallbackSwitch::static_type();
+    gst::Element::register(plugin, "fallbackswitch", gst::Rank::NONE, type_)
+}

@@ -1,0 +1,54 @@
+//! Two switches, such as those for the audio and the video of the same sources, leave a source and return to it together.
+//!
+//! Each holds the other weakly. Inputs with the same number in their names are partners. A stopped switch does not count.
+
+use std::sync::Mutex;
+
+use gst::subclass::prelude::*;
+
+use super::FallbackSwitch;
+use crate::kit::lock;
+
+/// Guards all pairs, and the order in which healths are reported, so that the last report is the latest. The last reference to an
+/// element is never dropped under it.
+static PAIRS: Mutex<()> = Mutex::new(());
+
+pub(super) fn of(element: &FallbackSwitch) -> Option<FallbackSwitch> {
+    lock(&element.imp().partner).upgrade()
+}
+
+/// Makes the two switches partners, and ends their earlier partnerships; returns the earlier partners. Returns `None` if they are
+/// partners already.
+pub(super) fn pair(
+    element: &FallbackSwitch,
+    partner: Option<&FallbackSwitch>,
+) -> Option<Vec<FallbackSwitch>> {
+    let parted: Vec<FallbackSwitch>;
+    let _pairs = lock(&PAIRS);
+    let before = [of(element), partner.and_then(of)];
+    parted = before.into_iter().flatten().collect();
+    if partner.is_some_and(|partner| parted == [partner.clone(), element.clone()]) {
+        return None;
+    }
+    for one in parted.iter().chain([element]) {
+        lock(&one.imp().partner).set(None);
+        one.imp().turns.note_partners(&[]);
+    }
+    if let Some(partner) = partner {
+        lock(&element.imp().partner).set(Some(partner));
+        lock(&partner.imp().partner).set(Some(element));
+    }
+    Some(parted)
+}
+
+/// Reports this element's inputs to the partner. The partner's actions must follow.
+pub(super) fn tell(element: &FallbackSwitch) -> Option<FallbackSwitch> {
+    let partner = of(element)?;
+    let _pairs = lock(&PAIRS);
+    if of(element).as_ref() != Some(&partner) {
+        return None;
+    }
+    let healths = element.imp().turns.healths();
+    partner.imp().turns.note_partners(&healths);
+    Some(partner)
+}

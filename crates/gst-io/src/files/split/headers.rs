@@ -1,0 +1,140 @@
+//! The headers at the start of each of a stream's files: those of the caps.
+
+use std::collections::VecDeque;
+
+use super::rotation::Piece;
+
+/// Headers that are compared with those of the caps, bytes.
+const BEGIN_BYTES_MAX: usize = 64 << 10;
+
+#[derive(Default)]
+pub(crate) struct Headers {
+    /// Headers not yet written to the current file.
+    left: VecDeque<gst::Buffer>,
+    /// Headers of the caps, which start each file.
+    all: Vec<gst::Buffer>,
+    /// The same, concatenated, and how many of these bytes the stream has repeated.
+    bytes: Vec<u8>,
+    repeated: usize,
+    /// Headers that the stream itself put before the current file's data.
+    begun_with: Vec<u8>,
+}
+
+impl Headers {
+    /// Starts a file.
+    pub(crate) fn begin_file(&mut self) {
+        self.left.extend(self.all.iter().cloned());
+        self.begun_with.clear();
+    }
+
+    /// Ends the current file.
+    pub(crate) fn end_file(&mut self) {
+        self.left.clear();
+    }
+
+    /// The next header for the current file.
+    pub(crate) fn next(&self) -> Option<&gst::Buffer> {
+        self.left.front()
+    }
+
+    /// Removes the header that was written.
+    pub(crate) fn advance(&mut self) {
+        self.left.pop_front();
+    }
+
+    /// Stores the headers of caps. Returns `true` if they differ from those of the current file, which has data and so must end.
+    /// A muxer may announce its initial headers in the caps after they have passed.
+    pub(crate) fn handle_caps(
+        &mut self,
+        caps: &gst::CapsRef,
+        has_file: bool,
+        has_data: bool,
+    ) -> bool {
+        let structure = caps.structure(0);
+        let headers = structure.and_then(|it| it.get::<gst::Array>("streamheader").ok());
+        let headers: Vec<gst::Buffer> = headers.map_or_else(Vec::new, |headers| {
+            let of = |value: &gst::glib::SendValue| value.get::<gst::Buffer>().ok();
+            headers.iter().filter_map(of).collect()
+        });
+        self.set(headers, has_file, has_data)
+    }
+
+    /// Without any.
+    pub(crate) fn reset(&mut self) {
+        *self = Headers::default();
+    }
+
+    fn set(&mut self, headers: Vec<gst::Buffer>, has_file: bool, has_data: bool) -> bool {
+        let mut bytes = Vec::new();
+        for header in &headers {
+            if let Ok(map) = header.map_readable() {
+                bytes.extend_from_slice(&map);
+            }
+        }
+        self.all = headers.into_iter().map(as_header).collect();
+        let is_other = has_file && bytes != self.bytes && bytes != self.begun_with;
+        if is_other && !has_data {
+            self.left = self.all.iter().cloned().collect();
+        }
+        (self.bytes, self.repeated) = (bytes, 0);
+        is_other && has_data
+    }
+
+    /// Whether the buffer repeats headers of the caps, which are written only once per file. The stream may have the same bytes
+    /// in buffers of any size.
+    pub(crate) fn is_repeated(&mut self, buffer: &gst::Buffer) -> bool {
+        if self.bytes.is_empty() || !buffer.flags().contains(gst::BufferFlags::HEADER) {
+            return false;
+        }
+        let Ok(map) = buffer.map_readable() else {
+            return false;
+        };
+        // It continues where the last one ended, or starts again.
+        for begin in [self.repeated, 0] {
+            if self.bytes[begin..].starts_with(&map) {
+                self.repeated = begin + map.len();
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Notes a header of the stream itself at the start of the current file.
+    pub(crate) fn begin_with(&mut self, header: &gst::Buffer) {
+        if let Ok(map) = header.map_readable()
+            && self.begun_with.len() + map.len() <= BEGIN_BYTES_MAX
+        {
+            self.begun_with.extend_from_slice(&map);
+        }
+    }
+}
+
+/// Whether it is a header without data: not a keyframe of a codec that contains its parameters.
+pub(crate) fn is_plain_header(buffer: &gst::Buffer) -> bool {
+    let flags = buffer.flags();
+    let is_apart = flags.contains(gst::BufferFlags::DELTA_UNIT) || buffer.dts_or_pts().is_none();
+    flags.contains(gst::BufferFlags::HEADER) && is_apart
+}
+
+/// Marks a buffer as a header, which is not dropped to make room.
+fn as_header(mut buffer: gst::Buffer) -> gst::Buffer {
+    buffer.make_mut().set_flags(gst::BufferFlags::HEADER);
+    buffer
+}
+
+/// The piece of a buffer, with its segment.
+pub(crate) fn piece_of(
+    buffer: &gst::Buffer,
+    segment: Option<&gst::FormattedSegment<gst::ClockTime>>,
+) -> Piece {
+    let running = |time: gst::ClockTime| segment?.to_running_time(time);
+    let begin = buffer.pts().or(buffer.dts());
+    let end = begin.map(|begin| begin + buffer.duration().unwrap_or_default());
+    let ns = |time: Option<gst::ClockTime>| time.and_then(running).map(gst::ClockTime::nseconds);
+    Piece {
+        bytes: buffer.size() as u64,
+        begin_ns: ns(begin),
+        end_ns: ns(end),
+        is_key: !buffer.flags().contains(gst::BufferFlags::DELTA_UNIT),
+    }
+}

@@ -1,0 +1,80 @@
+//! Redirections (RFC 9110, section 15.4).
+
+use reqwest::header::{HeaderMap, LOCATION};
+
+use super::location::Location;
+use super::problem::{Problem, REDIRECTS_MAX};
+
+/// The way of one request over redirections.
+#[derive(Clone)]
+pub(in crate::http) struct Hops {
+    first: Location,
+    now: Location,
+    count: usize,
+    is_permanent: bool,
+}
+
+/// The effect of a response on the next request.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::http) enum Hop {
+    /// It redirects: send the request to [`Hops::now`].
+    On,
+    /// It is the final response.
+    Here,
+}
+
+impl Hops {
+    pub(in crate::http) fn new(first: Location) -> Self {
+        Hops {
+            now: first.clone(),
+            first,
+            count: 0,
+            is_permanent: true,
+        }
+    }
+
+    /// The location to request.
+    pub(in crate::http) fn now(&self) -> &Location {
+        &self.now
+    }
+
+    /// The original location.
+    pub(in crate::http) fn first(&self) -> &Location {
+        &self.first
+    }
+
+    /// The target of redirections, and whether all of them are permanent.
+    pub(in crate::http) fn redirected(&self) -> Option<(&Location, bool)> {
+        (self.count > 0).then_some((&self.now, self.is_permanent))
+    }
+
+    /// Whether credentials, which belong to the first location, may be sent to the current one.
+    pub(in crate::http) fn keeps_secrets(&self) -> bool {
+        self.first.is_same_origin(&self.now)
+    }
+
+    /// Reads a response's head.
+    pub(in crate::http) fn handle(
+        &mut self,
+        status: u16,
+        headers: &HeaderMap,
+    ) -> Result<Hop, Problem> {
+        let is_permanent = match status {
+            301 | 308 => true,
+            302 | 303 | 307 => false,
+            _ => return Ok(Hop::Here),
+        };
+        // Without a target, it is an ordinary response.
+        let target = headers.get(LOCATION);
+        let Some(target) = target.map(|value| String::from_utf8_lossy(value.as_bytes())) else {
+            return Ok(Hop::Here);
+        };
+        if self.count == REDIRECTS_MAX {
+            return Err(Problem::Redirects);
+        }
+        self.now = self.now.join(&target)?;
+        self.count += 1;
+        self.is_permanent &= is_permanent;
+        Ok(Hop::On)
+    }
+}

@@ -1,0 +1,284 @@
+//! The context properties of all elements, and the announcement of a context along its branch.
+
+use std::time::Duration;
+
+use gst::glib;
+use gst::prelude::*;
+use threadbare_runtime::{
+    Context, ContextInfo, CpuSet, NoCpuList, PRIORITY_MAX, Scheduling, Settings, Shard, StartError,
+};
+
+use super::PropertyGroup;
+
+/// The properties `context`, `context-wait`, `context-threads`, `context-affinity` and `context-priority`.
+#[derive(Debug, Clone)]
+pub struct ContextSettings {
+    name: String,
+    wait_ms: u32,
+    threads: i32,
+    /// Text as written by the user; checked when the element starts.
+    affinity: String,
+    priority: u8,
+}
+
+impl Default for ContextSettings {
+    fn default() -> Self {
+        ContextSettings {
+            name: String::new(),
+            wait_ms: 0,
+            threads: THREADS_DEFAULT,
+            affinity: String::new(),
+            priority: 0,
+        }
+    }
+}
+
+impl PropertyGroup for ContextSettings {
+    /// The property specifications, to be appended to those of an element.
+    fn specs() -> Vec<glib::ParamSpec> {
+        vec![
+            glib::ParamSpecString::builder("context")
+                .nick("Context")
+                .blurb("Name of the context whose threads this element shares; empty: the one that the branch announces, else the context \"\"")
+                .default_value(Some(""))
+                .mutable_ready()
+                .build(),
+            glib::ParamSpecUInt::builder("context-wait")
+                .nick("Context wait")
+                .blurb("Length of a slice, ms; the context handles arrivals once per slice; 0: at once")
+                .maximum(WAIT_MS_MAX)
+                .mutable_ready()
+                .build(),
+            glib::ParamSpecInt::builder("context-threads")
+                .nick("Context threads")
+                .blurb("Number of threads of the context; its elements are spread over them; -1: exactly one, 0: one per CPU core")
+                .minimum(-1)
+                .default_value(THREADS_DEFAULT)
+                .mutable_ready()
+                .build(),
+            glib::ParamSpecString::builder("context-affinity")
+                .nick("Context affinity")
+                .blurb("CPUs that the context's threads may run on, such as 0,2-3; empty: all")
+                .default_value(Some(""))
+                .mutable_ready()
+                .build(),
+            glib::ParamSpecInt::builder("context-priority")
+                .nick("Context priority")
+                .blurb("Real-time priority of the context's threads (SCHED_FIFO); needs CAP_SYS_NICE or ulimit -r; 0: ordinary threads")
+                .minimum(0)
+                .maximum(PRIORITY_MAX.into())
+                .mutable_ready()
+                .build(),
+        ]
+    }
+
+    /// Sets a property. Returns `false` if it is not in this group.
+    fn set(&mut self, name: &str, value: &glib::Value) -> bool {
+        match name {
+            "context" => {
+                self.name = value
+                    .get::<Option<String>>()
+                    .ok()
+                    .flatten()
+                    .unwrap_or_default()
+            }
+            "context-wait" => self.wait_ms = value.get().unwrap_or(0),
+            "context-threads" => self.threads = value.get().unwrap_or(THREADS_DEFAULT),
+            "context-affinity" => {
+                let text = value.get::<Option<String>>();
+                self.affinity = text.ok().flatten().unwrap_or_default();
+            }
+            "context-priority" => {
+                let priority = value.get::<i32>().ok();
+                self.priority = priority.and_then(|p| p.try_into().ok()).unwrap_or(0);
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// Reads a property.
+    fn get(&self, name: &str) -> Option<glib::Value> {
+        Some(match name {
+            "context" => self.name.to_value(),
+            "context-wait" => self.wait_ms.to_value(),
+            "context-threads" => self.threads.to_value(),
+            "context-affinity" => self.affinity.to_value(),
+            "context-priority" => i32::from(self.priority).to_value(),
+            _ => return None,
+        })
+    }
+}
+
+impl ContextSettings {
+    /// A context of one thread.
+    #[doc(hidden)]
+    pub fn named(name: String, wait_ms: u32) -> Self {
+        ContextSettings {
+            name,
+            wait_ms,
+            ..ContextSettings::default()
+        }
+    }
+
+    /// The name that the user gave.
+    #[doc(hidden)]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The same settings under another name.
+    #[doc(hidden)]
+    pub fn with_name(self, name: String) -> Self {
+        ContextSettings { name, ..self }
+    }
+
+    /// Whether the user named a context, which overrides the branch's.
+    pub fn is_named(&self) -> bool {
+        !self.name.is_empty()
+    }
+
+    /// The requested wait.
+    pub fn wait(&self) -> gst::ClockTime {
+        gst::ClockTime::from_mseconds(u64::from(self.wait_ms))
+    }
+
+    /// A place on the context these properties name. Posts a warning message of the element if the context already runs with
+    /// other settings.
+    pub fn place(&self, element: &gst::Element) -> Result<Place, gst::ErrorMessage> {
+        let asked = Settings {
+            wait: Duration::from_millis(self.wait_ms.into()),
+            threads: self.threads,
+            scheduling: self.scheduling()?,
+        };
+        let context =
+            Context::acquire(&self.name, asked).map_err(|error| self.cannot_start(&error))?;
+        if let Some(conflict) = context.conflict(asked) {
+            gst::element_warning!(element, gst::ResourceError::Settings, ["{conflict}"]);
+        }
+        let shard = context.next_shard();
+        Ok(Place { context, shard })
+    }
+
+    /// Checks whether a place would be available, for an element that may never need one.
+    ///
+    /// # Errors
+    /// See [`ContextSettings::place`].
+    #[doc(hidden)]
+    pub fn check(&self) -> Result<(), gst::ErrorMessage> {
+        let checked = self.scheduling()?.check();
+        checked.map_err(|error| self.cannot_start(&error))
+    }
+
+    fn scheduling(&self) -> Result<Scheduling, gst::ErrorMessage> {
+        let affinity: CpuSet = self.affinity.parse().map_err(|error: NoCpuList| {
+            gst::error_msg!(gst::ResourceError::Settings, ["context-affinity: {error}"])
+        })?;
+        Ok(Scheduling {
+            affinity,
+            priority: self.priority,
+        })
+    }
+
+    fn cannot_start(&self, error: &StartError) -> gst::ErrorMessage {
+        let property = match error {
+            StartError::Affinity(_) => ", context-affinity",
+            StartError::Priority { .. } | StartError::PriorityRange(_) => ", context-priority",
+            StartError::Thread(_) => "",
+        };
+        gst::error_msg!(
+            gst::ResourceError::Failed,
+            ["cannot start context '{}'{property}: {error}", self.name]
+        )
+    }
+}
+
+/// A thread of a context, kept running by this value.
+#[derive(Debug, Clone)]
+pub struct Place {
+    #[doc(hidden)]
+    pub context: Context,
+    #[doc(hidden)]
+    pub shard: Shard,
+}
+
+impl Place {
+    /// Announces the place downstream: adds it to a STREAM_START event. Other events are unchanged.
+    pub fn announce(&self, event: gst::Event) -> gst::Event {
+        with_announcement(event, Some(self))
+    }
+
+    /// The event without a place, for a branch that does not run there.
+    pub fn unannounced(event: gst::Event) -> gst::Event {
+        with_announcement(event, None)
+    }
+
+    /// The announced place, if the event is a STREAM_START with one and the context is still in use.
+    pub fn announced(event: &gst::EventRef) -> Option<Place> {
+        let structure = start_of_stream(event)?.structure()?;
+        let context = structure.get::<&str>(CONTEXT_FIELD).ok()?;
+        Place::find(context, structure.get::<u64>(SHARD_FIELD).ok()?)
+    }
+
+    /// The place of the branch that pushes a STREAM_START event: the announced one, otherwise the current thread's. An element
+    /// that starts its own streams (a demultiplexer) drops the announcement but pushes on the same thread.
+    pub fn of_branch(event: &gst::EventRef) -> Option<Place> {
+        start_of_stream(event)?;
+        Place::announced(event).or_else(|| {
+            let id = threadbare_runtime::current_shard_id()?;
+            let mut contexts = threadbare_runtime::contexts().into_iter();
+            let is_here = |context: &ContextInfo| context.threads.iter().any(Shard::is_current);
+            Place::find(&contexts.find(is_here)?.name, id)
+        })
+    }
+
+    fn find(context: &str, shard: u64) -> Option<Place> {
+        let context = Context::find(context)?;
+        let mut shards = context.shards().iter();
+        let shard = shards.find(|known| known.id() == shard)?.clone();
+        Some(Place { context, shard })
+    }
+
+    /// The name of its context.
+    #[doc(hidden)]
+    pub fn context_name(&self) -> &str {
+        self.context.name()
+    }
+
+    /// The thread, for running tasks there ([`Shard::spawn`]).
+    pub fn shard(&self) -> &Shard {
+        &self.shard
+    }
+
+    /// The context's actual wait.
+    pub fn wait(&self) -> gst::ClockTime {
+        gst::ClockTime::from_nseconds(self.shard.wait().as_nanos() as u64)
+    }
+}
+
+fn start_of_stream(event: &gst::EventRef) -> Option<&gst::EventRef> {
+    (event.type_() == gst::EventType::StreamStart).then_some(event)
+}
+
+/// Downstream expects STREAM_START, CAPS and SEGMENT without other events in between, so the place has no separate event.
+fn with_announcement(mut event: gst::Event, place: Option<&Place>) -> gst::Event {
+    if start_of_stream(&event).is_none() {
+        return event;
+    }
+    let structure = event.make_mut().structure_mut();
+    match place {
+        Some(place) => {
+            structure.set(CONTEXT_FIELD, place.context.name());
+            structure.set(SHARD_FIELD, place.shard.id());
+        }
+        None => structure.remove_fields([CONTEXT_FIELD, SHARD_FIELD]),
+    }
+    event
+}
+
+/// Fields of a STREAM_START event.
+const CONTEXT_FIELD: &str = "threadbare-context";
+const SHARD_FIELD: &str = "threadbare-shard";
+const THREADS_DEFAULT: i32 = -1;
+/// Maximum, as existing pipelines expect.
+pub const WAIT_MS_MAX: u32 = 1000;

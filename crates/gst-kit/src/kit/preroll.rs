@@ -1,0 +1,108 @@
+//! Finds stock sinks that stop a pipeline from starting. Each blocks the context's thread until the pipeline plays, and the
+//! pipeline waits for a buffer in each sink.
+
+use gst::prelude::*;
+
+/// Posts a warning with the names of such sinks. A source calls it before its first buffer.
+pub(super) fn warn_of_blocking_sinks(source: &gst::Element, context: &str) {
+    let mut top = source.clone().upcast::<gst::Object>();
+    while let Some(parent) = top.parent() {
+        top = parent;
+    }
+    let Ok(pipeline) = top.downcast::<gst::Bin>() else {
+        return;
+    };
+    // Sinks after live sources wait, too, although the sources play already.
+    if pipeline.current_state() == gst::State::Playing {
+        return;
+    }
+    let sinks: Vec<(gst::Element, Feed)> = pipeline
+        .iterate_recurse()
+        .into_iter()
+        .take(ELEMENTS_MAX)
+        .flatten()
+        .filter(is_sink)
+        .filter_map(|sink| Some((sink.clone(), feed_of(&sink, context)?)))
+        .collect();
+    let names = |of: &dyn Fn(&gst::Element, Feed) -> bool| {
+        let found = sinks.iter().filter(|(sink, feed)| of(sink, *feed));
+        let names: Vec<String> = found.map(|(sink, _)| sink.name().to_string()).collect();
+        names.join(", ")
+    };
+    let holding = names(&|sink, feed| feed == Feed::Direct && !is_ours(sink));
+    // Without any of them, the pipeline plays at once.
+    let awaited = names(&|sink, _| sink.property::<bool>("async"));
+    if sinks.len() < 2 || holding.is_empty() || awaited.is_empty() {
+        return;
+    }
+    let reason = format!(
+        "the thread of the context '{context}' is held until the pipeline plays, by {holding}, and the pipeline waits for what that thread brings to {awaited}: \
+         set async=false on all of them, or put a ts-blocking-adapter before {holding}"
+    );
+    // The application's thread may be blocked as well, in set_state: it would not see the message.
+    gst::error!(super::CAT, obj = source, "{reason}");
+    gst::element_warning!(source, gst::CoreError::StateChange, ("{reason}"));
+}
+
+/// Path of an element's data from a context to a sink.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Feed {
+    /// The sink may block that element's thread.
+    Direct,
+    /// The sink cannot block that element's thread.
+    Queued,
+}
+
+fn is_sink(element: &gst::Element) -> bool {
+    let is_sink = element.element_flags().contains(gst::ElementFlags::SINK);
+    is_sink && !element.is::<gst::Bin>() && element.find_property("async").is_some()
+}
+
+/// Sinks of this plugin do not wait for PLAYING in their streaming thread.
+fn is_ours(element: &gst::Element) -> bool {
+    let plugin = element.factory().and_then(|factory| factory.plugin());
+    plugin.is_some_and(|plugin| plugin.plugin_name() == "threadbare")
+}
+
+fn feed_of(sink: &gst::Element, context: &str) -> Option<Feed> {
+    let mut feed = Feed::Direct;
+    let mut element = sink.clone();
+    for _ in 0..BRANCH_MAX {
+        element = upstream(&element)?;
+        let factory = element.factory()?.name();
+        if factory == ADAPTER {
+            feed = Feed::Queued;
+        } else if element.find_property("context-wait").is_some() {
+            // An element with `contexts` has a thread for each branch.
+            element.find_property("context")?;
+            let name = element.property::<Option<String>>("context");
+            return (name.as_deref().unwrap_or_default() == context).then_some(feed);
+        }
+    }
+    None
+}
+
+/// The element that its first input is linked to, out of bins and into them.
+fn upstream(element: &gst::Element) -> Option<gst::Element> {
+    let mut pad = element.sink_pads().into_iter().next()?.peer()?;
+    for _ in 0..BRANCH_MAX {
+        // The inner side of a bin's pad, its outer side, or an element's pad.
+        let parent = pad.parent()?;
+        pad = match parent.downcast::<gst::GhostPad>() {
+            Ok(ghost) => ghost.peer()?,
+            Err(parent) => match pad.downcast::<gst::GhostPad>() {
+                Ok(ghost) => ghost.target()?,
+                Err(_) => return parent.downcast().ok(),
+            },
+        };
+    }
+    None
+}
+
+/// Maximum number of elements checked in a pipeline, because each source of a large one checks them.
+const ELEMENTS_MAX: usize = 256;
+/// Maximum number of elements to check in a branch.
+const BRANCH_MAX: usize = 64;
+/// This element never blocks the thread that pushes into it, and pushes on another one. A stock queue blocks it as soon as it is
+/// full.
+const ADAPTER: &str = "ts-blocking-adapter";

@@ -1,0 +1,288 @@
+//! An element with one sink pad and a [`Sink`] behind it: pad functions, state changes, events and queries.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use gst::prelude::*;
+use gst::subclass::prelude::*;
+
+use super::core::Change;
+use super::{Renderer, Sink};
+use crate::kit::time::RunningTime;
+use crate::kit::{or_post, pad_function};
+
+/// An element with a [`Sink`].
+pub trait SinkElement: ElementImpl
+where
+    Self::Type: IsA<gst::Element>,
+{
+    /// Renders each buffer.
+    type Renderer: Renderer;
+
+    /// Created on first use, since it refers to the element.
+    fn sink(&self) -> &Sink<Self::Renderer>;
+
+    /// NULL to READY: opens the element's resources.
+    ///
+    /// # Errors
+    /// The message for the application; the state does not change.
+    fn open(&self) -> Result<(), gst::ErrorMessage> {
+        Ok(())
+    }
+
+    /// READY to PAUSED, before data can arrive.
+    ///
+    /// # Errors
+    /// See [`SinkElement::open`].
+    fn activate(&self) -> Result<(), gst::ErrorMessage> {
+        Ok(())
+    }
+
+    /// PAUSED to READY, before the pad is deactivated: makes all threads that wait in the element return.
+    fn release(&self) {}
+
+    /// PAUSED to READY, when no data can arrive; also after a failure of [`SinkElement::activate`].
+    fn deactivate(&self) {}
+
+    /// READY to NULL: closes the resources. Also called after a failure of [`SinkElement::open`].
+    fn close(&self) {}
+
+    /// A buffer arrives.
+    ///
+    /// # Errors
+    /// The flow error for the pusher.
+    fn handle_buffer(&self, buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {
+        self.sink().chain(buffer)
+    }
+
+    /// A list arrives.
+    ///
+    /// # Errors
+    /// See [`SinkElement::handle_buffer`].
+    fn handle_list(&self, list: gst::BufferList) -> Result<gst::FlowSuccess, gst::FlowError> {
+        self.sink().chain_list(list)
+    }
+
+    /// An event arrives, and its [`Sink`] has not seen it yet.
+    fn notice_event(&self, _event: &gst::Event) {}
+
+    /// A query arrives. `false`: use the default answer.
+    fn answer_query(&self, _query: &mut gst::QueryRef) -> bool {
+        false
+    }
+}
+
+/// The pad of a sink element, from its template: buffers, lists and events go to its [`Sink`].
+pub fn sink_pad<T: SinkElement>(template: &gst::PadTemplate) -> gst::Pad
+where
+    T::Type: IsA<gst::Element>,
+{
+    let error = || Err(gst::FlowError::Error);
+    gst::Pad::builder_from_template(template)
+        .chain_function(move |_, parent, buffer| {
+            pad_function::<T, _>(parent, error, |imp| imp.handle_buffer(buffer))
+        })
+        .chain_list_function(move |_, parent, list| {
+            pad_function::<T, _>(parent, error, |imp| imp.handle_list(list))
+        })
+        .event_function(|pad, parent, event| {
+            pad_function::<T, _>(
+                parent,
+                || false,
+                |imp| {
+                    imp.notice_event(&event);
+                    imp.sink().event(&event)
+                        || gst::Pad::event_default(pad, Some(&*imp.obj()), event)
+                },
+            )
+        })
+        .query_function(|pad, parent, query| {
+            pad_function::<T, _>(
+                parent,
+                || false,
+                |imp| {
+                    imp.answer_query(query)
+                        || gst::Pad::query_default(pad, Some(&*imp.obj()), query)
+                },
+            )
+        })
+        .build()
+}
+
+/// The state changes of a sink element around those of its parent class.
+///
+/// # Errors
+/// The element cannot reach that state; the application has got the reason.
+pub fn change_state<T: SinkElement>(
+    imp: &T,
+    transition: gst::StateChange,
+    parent: impl FnOnce() -> Result<gst::StateChangeSuccess, gst::StateChangeError>,
+) -> Result<gst::StateChangeSuccess, gst::StateChangeError>
+where
+    T::Type: IsA<gst::Element>,
+{
+    let (obj, sink) = (imp.obj(), imp.sink());
+    let element: &gst::Element = obj.upcast_ref();
+    let mut is_async = false;
+    let prepared = match transition {
+        gst::StateChange::NullToReady => imp.open().inspect_err(|_| imp.close()),
+        gst::StateChange::ReadyToPaused => imp.activate().inspect_err(|_| imp.deactivate()),
+        _ => Ok(()),
+    };
+    or_post(imp, prepared)?;
+    match transition {
+        gst::StateChange::ReadyToPaused => {
+            let asynchronous = sink.0.sync.preroll.load(Relaxed);
+            sink.change(Change::Start { asynchronous }, None);
+            is_async = asynchronous;
+        }
+        // Before the pads are deactivated, releases all waiting threads.
+        gst::StateChange::PausedToReady => {
+            imp.release();
+            let actions = sink.change(Change::Stop, None);
+            sink.0.carry_out(actions);
+        }
+        gst::StateChange::PausedToPlaying => sink.0.wait_told(),
+        gst::StateChange::PlayingToPaused => {
+            is_async = sink.change(Change::Pause, None).announce;
+        }
+        _ => {}
+    }
+    if is_async {
+        let start = gst::message::AsyncStart::builder().src(element).build();
+        let _ = element.post_message(start);
+        let actions = sink.announced();
+        sink.0.carry_out(actions);
+    }
+    let result = parent();
+    match transition {
+        gst::StateChange::PausedToReady => imp.deactivate(),
+        gst::StateChange::ReadyToNull => imp.close(),
+        _ => {}
+    }
+    let result = result?;
+    if transition == gst::StateChange::PausedToPlaying {
+        let actions = sink.change(Change::Play, Some(RunningTime::of(element)));
+        sink.0.carry_out(actions);
+    }
+    // Data may have arrived in the meantime. The change then ends by its commit, which is still awaited.
+    Ok(if is_async {
+        gst::StateChangeSuccess::Async
+    } else {
+        result
+    })
+}
+
+/// Handles an event that the application sends to a sink. `Err` means that it is for the parent class.
+///
+/// # Errors
+/// The event.
+pub fn send_event<R: Renderer>(
+    sink: &Sink<R>,
+    pad: &gst::Pad,
+    event: gst::Event,
+) -> Result<bool, gst::Event> {
+    match event.view() {
+        gst::EventView::Latency(latency) => {
+            sink.set_latency(latency.latency());
+            Ok(pad.push_event(event))
+        }
+        // A sink on a shared thread does not count the amount of a step.
+        gst::EventView::Step(_) => {
+            if let Some(element) = sink.0.element.upgrade() {
+                gst::element_warning!(
+                    element,
+                    gst::CoreError::Event,
+                    ("A STEP event is refused: this sink cannot step. Send a flushing SEEK instead.")
+                );
+            }
+            Ok(false)
+        }
+        _ if event.is_upstream() => Ok(pad.push_event(event)),
+        _ => Err(event),
+    }
+}
+
+/// A clock was set.
+pub fn set_clock<T: SinkElement>(imp: &T, clock: Option<&gst::Clock>)
+where
+    T::Type: IsA<gst::Element>,
+{
+    let time = RunningTime::with_clock(&*imp.obj(), clock.cloned());
+    imp.sink().set_time(time);
+}
+
+/// Answers the queries that concern the sink itself. `false`: they are for the parent class.
+pub fn answer_element_query<R: Renderer>(
+    sink: &Sink<R>,
+    pad: &gst::Pad,
+    query: &mut gst::QueryRef,
+) -> bool {
+    match query.view_mut() {
+        gst::QueryViewMut::Latency(latency) => {
+            let mut upstream = gst::query::Latency::new();
+            if !pad.peer_query(&mut upstream) {
+                return false;
+            }
+            let (is_live, min, max) = upstream.result();
+            let sync = &sink.0.sync;
+            let (mut delay, mut deadline) = (gst::ClockTime::ZERO, gst::ClockTime::ZERO);
+            if is_live && sync.sync.load(Relaxed) {
+                delay = time(sync.render_delay_ns.load(Relaxed));
+                deadline = time(sync.processing_deadline_ns.load(Relaxed));
+            }
+            // Like the stock sinks: upstream has to keep a deadline, so it is subtracted from upstream's maximum.
+            if max.is_some_and(|max| min + deadline > max) {
+                deadline = gst::ClockTime::ZERO;
+            }
+            latency.set(is_live, min + delay + deadline, max.map(|max| max + delay));
+            true
+        }
+        gst::QueryViewMut::Position(position) if position.format() == gst::Format::Time => {
+            let known = sink.position();
+            if let Some(known) = known {
+                position.set(known);
+            }
+            known.is_some()
+        }
+        _ => false,
+    }
+}
+
+/// A time that can be added to another.
+fn time(ns: u64) -> gst::ClockTime {
+    gst::ClockTime::from_nseconds(ns.min(u64::MAX / 4))
+}
+
+impl<R: Renderer> Sink<R> {
+    /// Stream time: by the clock, which is stopped in PAUSED; without a clock, that of the data rendered last.
+    fn position(&self) -> Option<gst::ClockTime> {
+        let state = self.0.lock();
+        let timing = self.0.timing(&state);
+        let has_ended = state.core.has_ended();
+        let now_ns = match timing.sync && !has_ended {
+            true if state.core.is_playing() => state.time.now_ns(),
+            true => self.paused_ns(),
+            false => None,
+        };
+        if let Some(now_ns) = now_ns {
+            let now_ns = now_ns.max(0).unsigned_abs();
+            let running = gst::ClockTime::from_nseconds(now_ns.saturating_sub(state.latency_ns));
+            return state.position.at_running(running);
+        }
+        let of_waiting = || {
+            let (begin, duration) = state.core.waiting()?.times();
+            let (begin, _) = state.position.stream_span(begin?, duration)?;
+            Some((begin, begin))
+        };
+        let (begin, end) = state.position.span().or_else(of_waiting)?;
+        // The same as in the stock sinks.
+        Some(if has_ended { end } else { begin })
+    }
+
+    /// Running time at the start of the pause, if it used a clock.
+    fn paused_ns(&self) -> Option<i64> {
+        let element = self.0.element.upgrade()?;
+        element.clock()?;
+        i64::try_from(element.start_time()?.nseconds()).ok()
+    }
+}

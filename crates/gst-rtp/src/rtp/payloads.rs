@@ -1,0 +1,56 @@
+//! The meaning of received payload types without negotiation.
+
+use std::sync::Arc;
+
+use threadbare_rtp::id::PayloadType;
+use threadbare_rtp::leg::{Carries, OpaqueCodec, Payload, PayloadMap, PayloadMapError};
+use threadbare_rtp::payload::PayloadTypes;
+
+/// The static payload types (RFC 3551, section 6).
+pub(super) fn any() -> Result<Arc<PayloadMap>, PayloadMapError> {
+    of(None, PayloadTypes::ALL)
+}
+
+/// Returns the accepted payload types, all with this clock rate. Without one, only the static ones of them are accepted, because
+/// other clock rates are unknown.
+pub(super) fn of(
+    clock_rate_hz: Option<u32>,
+    accepted: PayloadTypes,
+) -> Result<Arc<PayloadMap>, PayloadMapError> {
+    make(clock_rate_hz, accepted).map(PayloadMap::shared)
+}
+
+fn make(clock_rate_hz: Option<u32>, accepted: PayloadTypes) -> Result<PayloadMap, PayloadMapError> {
+    let any = PayloadMap::any(clock_rate_hz)?;
+    let entries = any
+        .iter()
+        .filter(|payload| accepted.contains(payload.payload_type))
+        .map(|payload| of_rate(payload, clock_rate_hz))
+        .collect::<Vec<_>>();
+    match PayloadMap::open(&entries) {
+        // No clock rate is known: nothing is accepted until caps give one.
+        Err(PayloadMapError::NoAudio) => PayloadMap::open(&[nothing()]),
+        map => map,
+    }
+}
+
+/// With caps, the user determines how packets are read.
+fn of_rate(payload: &Payload, clock_rate_hz: Option<u32>) -> Payload {
+    match clock_rate_hz {
+        Some(clock_rate_hz) => Payload {
+            carries: Carries::Opaque(OpaqueCodec::default()),
+            clock_rate_hz,
+            ..*payload
+        },
+        None => *payload,
+    }
+}
+
+/// A number that no sender has: it is reserved (RFC 3551, table 4).
+fn nothing() -> Payload {
+    Payload {
+        payload_type: PayloadType(1),
+        carries: Carries::Opaque(OpaqueCodec::default()),
+        clock_rate_hz: 8000,
+    }
+}

@@ -1,0 +1,173 @@
+//! A latency that follows the observed delays: a histogram that forgets, and the quantile of packets to receive in
+//! time.
+//!
+//! The idea is that of NetEq's delay manager: an occasional lost packet is cheaper than a long delay on every packet.
+
+use crate::config::Adaptive;
+use threadbare_rtp_types::id::NS_PER_S;
+
+/// Histogram of delays relative to the fastest packet, and the latency derived from it.
+#[derive(Debug)]
+pub(crate) struct Target {
+    /// Newer samples get larger weights, which is equivalent to letting older ones fade.
+    weights: [f32; BUCKETS],
+    total: f32,
+    /// The weight of the next sample.
+    weight: f32,
+    bounds: Adaptive,
+    target_ns: i64,
+    next_step_ns: i64,
+}
+
+impl Target {
+    /// Starts from `latency_ns`, brought within the bounds.
+    pub(crate) fn new(bounds: Adaptive, latency_ns: u64) -> Target {
+        Target {
+            weights: [0.0; BUCKETS],
+            total: 0.0,
+            weight: 1.0,
+            target_ns: latency_ns.clamp(bounds.min_ns, bounds.max_ns) as i64,
+            bounds,
+            next_step_ns: i64::MIN,
+        }
+    }
+
+    /// The latency, in ns.
+    pub(crate) fn ns(&self) -> i64 {
+        self.target_ns
+    }
+
+    /// Counts a packet that took `delay_ns` longer than the fastest. Late packets count too.
+    ///
+    /// The target grows at once, because the next packet may be as late. Shrinking skips audio, so it happens in occasional
+    /// steps.
+    pub(crate) fn sample(&mut self, at_ns: i64, delay_ns: i64) {
+        let bucket = (delay_ns / BUCKET_NS).clamp(0, BUCKETS as i64 - 1) as usize;
+        self.weights[bucket] += self.weight;
+        self.total += self.weight;
+        self.weight *= GROWTH;
+        if self.weight > WEIGHT_MAX {
+            self.scale_down();
+        }
+        if delay_ns > self.target_ns {
+            self.target_ns = self.target_ns.max(self.wanted_ns());
+        } else if at_ns >= self.next_step_ns {
+            let wanted_ns = self.wanted_ns();
+            // The first sample cannot shrink the target.
+            if wanted_ns < self.target_ns && self.next_step_ns != i64::MIN {
+                self.target_ns = wanted_ns.max(self.target_ns - STEP_NS);
+            }
+            self.next_step_ns = at_ns.saturating_add(STEP_PERIOD_NS);
+        }
+    }
+
+    /// The packet is the first after a silence: any change is inaudible.
+    pub(crate) fn settle(&mut self) {
+        if self.total >= SETTLE_SAMPLES_MIN * self.weight {
+            self.target_ns = self.wanted_ns();
+        }
+    }
+
+    /// Least latency at which the quantile of packets is in time.
+    fn wanted_ns(&self) -> i64 {
+        let wanted = self.total * QUANTILE;
+        let mut sum = 0.0;
+        let enough = self.weights.iter().position(|weight| {
+            sum += weight;
+            sum >= wanted
+        });
+        // Rounding errors in the sums may leave no bucket. The last bucket has no upper limit.
+        let buckets = enough.unwrap_or(BUCKETS - 1) as i64 + 1;
+        (buckets * BUCKET_NS).clamp(self.bounds.min_ns as i64, self.bounds.max_ns as i64)
+    }
+
+    #[cold]
+    fn scale_down(&mut self) {
+        for weight in &mut self.weights {
+            *weight /= self.weight;
+        }
+        self.total = self.weights.iter().sum();
+        self.weight = 1.0;
+    }
+}
+
+/// Share of packets to receive in time.
+const QUANTILE: f32 = 0.95;
+
+/// Factor between the weights of consecutive samples: a packet of 10 s ago (at 50/s) counts 1/e.
+const GROWTH: f32 = 1.002;
+
+/// A second of the usual packets: fewer do not show the latency needed.
+const SETTLE_SAMPLES_MIN: f32 = 50.0;
+
+/// Rescales before sums lose the weight of single samples in 24 bits of mantissa.
+const WEIGHT_MAX: f32 = 1e4;
+
+/// Finer than a packet, since latency is not in packets here.
+const BUCKET_NS: i64 = 5_000_000;
+
+/// 640 ms; a packet that queues longer is late.
+const BUCKETS: usize = 128;
+
+/// A skip that a listener does not notice: a sixth of a syllable's vowel.
+const STEP_NS: i64 = 5_000_000;
+
+const STEP_PERIOD_NS: i64 = NS_PER_S as i64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+    const BOUNDS: Adaptive = Adaptive {
+        min_ns: 20 * MS,
+        max_ns: 300 * MS,
+    };
+
+    /// Feeds `seconds` of packets, 50 a second, from `at_s` on.
+    fn feed(target: &mut Target, at_s: i64, seconds: i64, delay_ms: impl Fn(i64) -> i64) {
+        for n in 0..seconds * 50 {
+            let at = at_s * NS_PER_S as i64 + n * 20 * MS as i64;
+            target.sample(at, delay_ms(n) * MS as i64);
+        }
+    }
+
+    #[test]
+    fn it_grows_within_a_few_packets_and_shrinks_by_steps() {
+        let mut target = Target::new(BOUNDS, 40 * MS);
+        feed(&mut target, 0, 60, |n| n % 10);
+        assert_eq!(target.ns(), 20 * MS as i64);
+        // Every fifth packet waits 120 ms. The quantile reaches that delay after 5 % of the weight.
+        feed(&mut target, 60, 5, |n| if n % 5 == 0 { 120 } else { 3 });
+        assert_eq!(target.ns(), 125 * MS as i64);
+        let before = target.ns();
+        feed(&mut target, 65, 1, |_| 3);
+        assert!(target.ns() >= before - 2 * STEP_NS, "{}", target.ns());
+        feed(&mut target, 66, 120, |_| 3);
+        assert_eq!(target.ns(), 20 * MS as i64);
+    }
+
+    #[test]
+    fn in_silence_it_settles_at_once() {
+        let mut target = Target::new(BOUNDS, 200 * MS);
+        feed(&mut target, 0, 2, |_| 31);
+        assert!(target.ns() > 150 * MS as i64);
+        target.settle();
+        assert_eq!(target.ns(), 35 * MS as i64);
+        // A new stream keeps its initial latency.
+        let mut target = Target::new(BOUNDS, 200 * MS);
+        target.sample(0, 0);
+        target.settle();
+        assert_eq!(target.ns(), 200 * MS as i64);
+    }
+
+    #[test]
+    fn it_stays_within_its_bounds_for_hours() {
+        let mut target = Target::new(BOUNDS, 1000 * MS);
+        assert_eq!(target.ns(), 300 * MS as i64);
+        feed(&mut target, 0, 7200, |n| (n * 7919) % 5000);
+        assert_eq!(target.ns(), 300 * MS as i64);
+        feed(&mut target, 7200, 7200, |_| 0);
+        assert_eq!(target.ns(), 20 * MS as i64);
+    }
+}

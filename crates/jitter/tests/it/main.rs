@@ -1,0 +1,6 @@
+//! The jitter buffer in virtual time.
+
+mod properties;
+mod relay;
+mod scenarios;
+mod steps;

@@ -1,0 +1,185 @@
+//! Edits the tags of each format with the crate lofty. Content that it cannot keep unchanged is refused.
+
+use std::fs::File;
+use std::io::{BufReader, Cursor, Read, Seek, SeekFrom};
+use std::path::Path;
+
+use lofty::TextEncoding;
+use lofty::config::{ParseOptions, ParsingMode, WriteOptions};
+use lofty::file::{AudioFile, FileType};
+use lofty::flac::FlacFile;
+use lofty::id3::v2::{ExtendedTextFrame, Frame, Id3v2Tag, Id3v2Version};
+use lofty::mpeg::MpegFile;
+use lofty::ogg::tag::VorbisComments;
+use lofty::ogg::{OpusFile, VorbisFile};
+use lofty::probe::Probe;
+use lofty::tag::TagExt;
+
+use super::audio::id3_bytes;
+use super::{Format, Tags};
+
+/// The format of a file, by its content and not by its name.
+pub(super) fn format_of(path: &Path) -> std::io::Result<Option<Format>> {
+    let mut file = BufReader::new(File::open(path)?);
+    let probe = Probe::new(&mut file).guess_file_type()?;
+    Ok(match probe.file_type() {
+        Some(FileType::Flac) => Some(Format::Flac),
+        Some(FileType::Vorbis) => Some(Format::Vorbis),
+        Some(FileType::Opus) => Some(Format::Opus),
+        // This is a guess: other data may also have the bits of a frame header.
+        Some(FileType::Mpeg) => is_mp3(&mut file)?.then_some(Format::Mp3),
+        _ => None,
+    })
+}
+
+/// Whether the file begins with frames of layer III, after ID3v2 tags. In any other file, a tag could destroy data.
+fn is_mp3(file: &mut (impl Read + Seek)) -> std::io::Result<bool> {
+    let mut at = 0;
+    let mut header = [0; 10];
+    loop {
+        file.seek(SeekFrom::Start(at))?;
+        if file.read_exact(&mut header).is_err() {
+            return Ok(false);
+        }
+        match id3_bytes(header) {
+            Some(bytes) => at += bytes,
+            None => break,
+        }
+    }
+    for frame in 0..FRAMES_MIN {
+        file.seek(SeekFrom::Start(at))?;
+        let mut header = [0; 4];
+        match file.read_exact(&mut header) {
+            Ok(()) => {}
+            // A very short file may end here.
+            Err(_) => return Ok(frame > 0),
+        }
+        match frame_bytes(header) {
+            Some(bytes) => at += bytes,
+            None => return Ok(false),
+        }
+    }
+    Ok(true)
+}
+
+/// Length of a frame, from its header. ISO/IEC 11172-3, section 2.4.1.3, and 13818-3: 11 bits of synchronisation (10 in version
+/// 2.5), version, layer, bit rate, rate.
+fn frame_bytes([sync, kind, rates, _]: [u8; 4]) -> Option<u64> {
+    const KBPS: [u64; 14] = [
+        32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320,
+    ];
+    const KBPS_LOW: [u64; 14] = [8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160];
+    const HZ: [u64; 3] = [44_100, 48_000, 32_000];
+    let (version, layer) = (kind >> 3 & 3, kind >> 1 & 3);
+    if sync != 0xff || kind & 0xe0 != 0xe0 || version == 1 || layer != 1 {
+        return None;
+    }
+    let hz = HZ.get(usize::from(rates >> 2 & 3))?;
+    let rate = usize::from(rates >> 4).checked_sub(1)?;
+    let padding = u64::from(rates >> 1 & 1);
+    Some(
+        padding
+            + match version {
+                3 => 144_000 * KBPS.get(rate)? / hz,
+                2 => 72_000 * KBPS_LOW.get(rate)? / (hz / 2),
+                _ => 72_000 * KBPS_LOW.get(rate)? / (hz / 4),
+            },
+    )
+}
+
+/// Sets these tags in the file, and keeps the others.
+pub(super) fn edit(file: &mut File, format: Format, tags: &Tags) -> Result<(), String> {
+    match format {
+        Format::Flac => edit_flac(file, tags),
+        Format::Vorbis => {
+            let mut read = VorbisFile::read_from(file, parsing()).map_err(told)?;
+            set_comments(read.vorbis_comments_mut(), tags);
+            save(&read, file)
+        }
+        Format::Opus => {
+            let mut read = OpusFile::read_from(file, parsing()).map_err(told)?;
+            set_comments(read.vorbis_comments_mut(), tags);
+            save(&read, file)
+        }
+        Format::Mp3 => edit_mp3(file, tags),
+    }
+}
+
+fn edit_flac(file: &mut File, tags: &Tags) -> Result<(), String> {
+    let mut read = FlacFile::read_from(file, parsing()).map_err(told)?;
+    if read.id3v2().is_some() {
+        return Err("it starts with an ID3 tag, which FLAC does not have".to_owned());
+    }
+    match read.vorbis_comments_mut() {
+        Some(comments) => set_comments(comments, tags),
+        None => {
+            let mut comments = VorbisComments::default();
+            set_comments(&mut comments, tags);
+            read.set_vorbis_comments(comments);
+        }
+    }
+    save(&read, file)
+}
+
+fn save(read: &impl AudioFile, file: &mut File) -> Result<(), String> {
+    file.rewind().map_err(told)?;
+    read.save_to(file, WriteOptions::new().remove_others(false))
+        .map_err(told)
+}
+
+/// Sets comments; their names are not case-sensitive (Vorbis I, section 5.2.2).
+fn set_comments(comments: &mut VorbisComments, tags: &Tags) {
+    for (name, value) in tags {
+        comments.insert((*name).to_owned(), value.clone());
+    }
+}
+
+/// Edits an ID3v2 tag in its existing version. The file's other tags (ID3v1, APE) stay unchanged.
+fn edit_mp3(file: &mut File, tags: &Tags) -> Result<(), String> {
+    // ID3v1 stays in place unread.
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).map_err(told)?;
+    let end = bytes.len().saturating_sub(ID3V1_BYTES);
+    if bytes[end..].starts_with(b"TAG") {
+        bytes.truncate(end);
+    }
+    let mut read = MpegFile::read_from(&mut Cursor::new(bytes), parsing()).map_err(told)?;
+    let mut tag = read.remove_id3v2().unwrap_or_else(Id3v2Tag::new);
+    let version = tag.original_version();
+    if version == Id3v2Version::V2 {
+        return Err("its ID3 tag has version 2.2, which cannot be kept".to_owned());
+    }
+    // Some programs write the names in lower case, which ID3 treats as other names.
+    tag.retain(|frame| match frame {
+        Frame::UserText(text) => {
+            let is_ours = |name: &str| name.eq_ignore_ascii_case(&text.description);
+            !tags.iter().any(|(name, _)| is_ours(name))
+        }
+        _ => true,
+    });
+    for (name, value) in tags {
+        let text = ExtendedTextFrame::new(TextEncoding::Latin1, *name, value.clone());
+        tag.insert(Frame::UserText(text));
+    }
+    let mut options = WriteOptions::new().remove_others(false);
+    options.use_id3v23(version == Id3v2Version::V3);
+    file.rewind().map_err(told)?;
+    tag.save_to(file, options).map_err(told)
+}
+
+const ID3V1_BYTES: usize = 128;
+/// Other data is unlikely to have the headers of so many consecutive frames.
+const FRAMES_MIN: usize = 4;
+
+/// Strict options: content that is not understood would be lost on writing.
+fn parsing() -> ParseOptions {
+    let mut options = ParseOptions::new();
+    options.read_properties(false);
+    options.parsing_mode(ParsingMode::Strict);
+    options.implicit_conversions(false);
+    options
+}
+
+fn told(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}

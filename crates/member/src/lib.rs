@@ -1,0 +1,543 @@
+//! Spreads streams and calls over the nodes of a cluster, by a store that all nodes see (etcd). This is one node's part,
+//! sans-IO.
+//!
+//! Inputs are the time, changes of the store's keys, and answers to transactions. Outputs are transactions, and the streams to
+//! start and stop. A [`Member`] trusts only its own monotonic clock, and assumes that it differs from another node's by at most
+//! [`Timing::DRIFT_PERCENT`]:
+//!
+//! - It renews its own key ([`Key::Node`]) by a transaction on the revision that it wrote last. It may send only while the last
+//!   *confirmed* renewal is younger than [`Timing::valid_ns`], counted from when that request was sent. Media threads compare
+//!   [`Member::send_until_ns`] with their clock before each batch, so that a process that was frozen sends nothing when it wakes.
+//! - Other nodes take its streams if they see no new revision for that time and a margin. First they delete its key, by a
+//!   transaction on the revision that they saw last. So either that transaction or the node's next renewal fails. A claim names
+//!   one life of a node; when that life has no key, the claim is free. Each claim is one transaction on the claim's revision and
+//!   the claimer's own life.
+//! - A stream moves with so short a gap that a jitter buffer hides it. The owner names the next node, which prepares. That node
+//!   then makes the claim its own, with the previous owner as its *deputy*. The deputy sends by its own lease until it sees
+//!   that. Then it stops, and sends the new owner its position (SSRC, numbers, times). So nothing waits for the store between the
+//!   last packet here and the first one there. The position is also written to the store, in case the message is lost.
+//! - A call stays where it was made. Its owner claims it, and other nodes forward its requests to the owner.
+//! - A *service* is carried as a stream is: the addresses of a node's calls, with the calls. The node that takes it over reads
+//!   the calls' states.
+//!
+//! After each call of a `handle_` or `set_` function, drain [`Member::poll_action`] and read [`Member::next_timeout`].
+#![forbid(unsafe_code)]
+#![warn(clippy::unwrap_used)]
+
+mod calls;
+mod keys;
+mod lease;
+mod nodes;
+mod place;
+mod store;
+mod streams;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use self::calls::Ledger;
+pub use self::calls::Location;
+pub use self::keys::{
+    CALLS, CallClaim, CallName, Claim, Declaration, Epoch, Incarnation, Key, Kind, Life, Link,
+    NodeName, NodeRecord, OnIsolation, PREFIX, Release, Revision, STATES, StreamName, Unreadable,
+    VALUE_BYTES_MAX, Value, WEIGHT_MAX, WEIGHT_MIN, is_weight,
+};
+use self::lease::Standing;
+use self::nodes::Nodes;
+pub use self::store::{Compare, Entry, Operation, Outcome, Reply, RequestId, Transaction};
+use self::store::{Request, What};
+use self::streams::Tracked;
+
+/// A node's settings in its cluster.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// The node's name: unique in the cluster.
+    pub name: NodeName,
+    /// The node's share of the streams, relative to other nodes: [`WEIGHT_MIN`] to [`WEIGHT_MAX`].
+    pub weight: f64,
+    /// The node's place.
+    pub labels: Vec<Arc<str>>,
+    /// Where other nodes see whether the process is alive.
+    pub link: Option<Link>,
+    /// The times of the cluster: the same on all nodes.
+    pub timing: Timing,
+}
+
+/// The times of a cluster. All nodes must have the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timing {
+    /// Interval of renewals.
+    pub renew_ns: u64,
+    /// How long a confirmed renewal allows sending, counted from when it was sent.
+    pub valid_ns: u64,
+    /// How much longer other nodes wait.
+    pub margin_ns: u64,
+    /// How long to wait for an answer.
+    pub request_ns: u64,
+}
+
+impl Timing {
+    /// How far two monotonic clocks may run apart.
+    pub const DRIFT_PERCENT: u64 = 2;
+
+    /// How long a node must be silent before others take its streams.
+    #[must_use]
+    pub fn death_ns(&self) -> u64 {
+        self.valid_ns + self.valid_ns * Self::DRIFT_PERCENT / 100 + self.margin_ns
+    }
+}
+
+impl Default for Timing {
+    fn default() -> Timing {
+        Timing {
+            renew_ns: 250_000_000,
+            valid_ns: 900_000_000,
+            margin_ns: 50_000_000,
+            request_ns: 500_000_000,
+        }
+    }
+}
+
+/// An action that the caller must take.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    /// Send this to the store, and pass its answer to [`Member::handle_reply`].
+    Commit(Transaction),
+    /// Open the stream's input, and confirm with [`Member::handle_prepared`]: the stream is about to be handed over.
+    Prepare {
+        /// The stream.
+        stream: StreamName,
+        /// The number that this owner will get.
+        epoch: Epoch,
+    },
+    /// Carry the stream, while [`Member::send_until_ns`] allows it.
+    Start {
+        /// The stream.
+        stream: StreamName,
+        /// This owner's number.
+        epoch: Epoch,
+        /// Where the previous owner, or this node, has just stopped it. Empty: unknown.
+        resume: Vec<u8>,
+    },
+    /// Stop the stream now. Then tell the owner ([`Member::release`]), and pass the position to [`Member::handle_handed_over`].
+    HandOver {
+        /// The stream.
+        stream: StreamName,
+    },
+    /// Stop the stream, or the preparation, now.
+    Stop {
+        /// The stream.
+        stream: StreamName,
+    },
+    /// The store now has this node as the call's owner, after [`Member::claim_call`].
+    CallClaimed {
+        /// The call.
+        call: CallName,
+    },
+    /// Another node has the call: end it here. It need not be released.
+    CallTaken {
+        /// The call.
+        call: CallName,
+        /// The node that has it.
+        owner: Life,
+    },
+    /// The store has not answered in time. The request goes on.
+    CallUnclaimed {
+        /// The call.
+        call: CallName,
+    },
+}
+
+/// A node of a cluster.
+#[derive(Debug)]
+pub struct Member {
+    settings: Settings,
+    draining: bool,
+    random: u64,
+    standing: Standing,
+    nodes: Nodes,
+    streams: BTreeMap<StreamName, Tracked>,
+    /// Streams that have changed.
+    dirty: BTreeSet<StreamName>,
+    /// The view is complete, and changes arrive.
+    is_synced: bool,
+    /// The store's revision of the view.
+    revision: Revision,
+    requests: BTreeMap<RequestId, Request>,
+    next_request: u64,
+    /// Streams on their way to other nodes, and streams that another node would fit better.
+    moving: BTreeSet<StreamName>,
+    wishes: BTreeMap<StreamName, Life>,
+    ledger: Ledger,
+    /// Room for new calls, in percent.
+    room: Option<u8>,
+    actions: VecDeque<Action>,
+}
+
+impl Member {
+    /// Creates a node that joins at `now_ns` with the first answer of the store. `seed`: of the numbers of its lives; no two
+    /// processes may use the same.
+    ///
+    /// # Panics
+    /// If the weight is not valid ([`is_weight`]).
+    #[must_use]
+    pub fn new(now_ns: u64, settings: Settings, seed: u64) -> Member {
+        assert!(is_weight(settings.weight), "weight {}", settings.weight);
+        let mut member = Member {
+            standing: Standing::Out {
+                next_ns: now_ns,
+                asked: None,
+            },
+            nodes: Nodes::new(settings.timing.death_ns()),
+            settings,
+            draining: false,
+            random: seed,
+            streams: BTreeMap::new(),
+            dirty: BTreeSet::new(),
+            is_synced: false,
+            revision: Revision::ABSENT,
+            requests: BTreeMap::new(),
+            next_request: 0,
+            moving: BTreeSet::new(),
+            wishes: BTreeMap::new(),
+            ledger: Ledger::default(),
+            room: None,
+            actions: VecDeque::new(),
+        };
+        member.begin_life();
+        member
+    }
+
+    /// Handles a complete view: all keys below [`PREFIX`], read at once. It is needed at the start, and whenever changes may have
+    /// been missed. Keys that are not in it are gone.
+    pub fn handle_snapshot(&mut self, now_ns: u64, revision: Revision, entries: Vec<Entry>) {
+        if revision < self.revision {
+            return;
+        }
+        let known: BTreeSet<&Key> = entries.iter().map(|entry| &entry.key).collect();
+        let nodes = self.nodes.names().cloned().map(Key::Node);
+        let declared = self
+            .streams
+            .iter()
+            .filter(|(_, stream)| stream.is_declared());
+        let declared = declared.map(|(name, _)| Key::Stream(name.clone()));
+        let claimed = self
+            .streams
+            .iter()
+            .filter(|(_, stream)| stream.is_claimed());
+        let claimed = claimed.map(|(name, _)| Key::Claim(name.clone()));
+        let gone: Vec<Key> = nodes
+            .chain(declared)
+            .chain(claimed)
+            .filter(|key| !known.contains(key))
+            .collect();
+        for key in gone {
+            self.note(now_ns, key, None, revision);
+        }
+        for entry in entries {
+            let at = entry.modified;
+            self.note(now_ns, entry.key.clone(), Some(entry), at);
+        }
+        (self.is_synced, self.revision) = (true, revision);
+        // This includes streams that are over, about which no change will come any more.
+        self.look_at_all();
+        self.go_on(now_ns);
+    }
+
+    /// Handles a change of a key, at a later revision than all earlier changes. `None`: the key was deleted.
+    pub fn handle_change(&mut self, now_ns: u64, key: Key, entry: Option<Entry>, at: Revision) {
+        self.revision = self.revision.max(at);
+        self.note(now_ns, key, entry, at);
+        self.go_on(now_ns);
+    }
+
+    /// Changes may be missed from now on, until the next snapshot.
+    pub fn handle_cut(&mut self) {
+        self.is_synced = false;
+    }
+
+    /// Handles an answer of the store.
+    pub fn handle_reply(&mut self, now_ns: u64, reply: Reply) {
+        let Some(request) = self.requests.remove(&reply.id) else {
+            return;
+        };
+        match &request.what {
+            What::Join | What::Renew => self.renewed(now_ns, &request, &reply),
+            What::Bury(name) => self.nodes.set_asked(name, false),
+            What::Stream(name) => self.answered(name, &request),
+            What::Call(name) => self.ledger.answered(name, &request),
+        }
+        match reply.outcome {
+            Outcome::Committed(at) => {
+                for operation in request.transaction.then {
+                    let (key, entry) = operation.applied(at, &request.transaction.when);
+                    self.note(now_ns, key, entry, at);
+                }
+            }
+            Outcome::Refused { now, at } => {
+                for (key, entry) in now {
+                    let at = entry.as_ref().map_or(at, |entry| entry.modified);
+                    self.note(now_ns, key, entry, at);
+                }
+            }
+        }
+        self.go_on(now_ns);
+    }
+
+    /// The process of this life is known to have ended: its machine refuses connections to it. Then no node waits for its
+    /// lease.
+    pub fn handle_ended(&mut self, now_ns: u64, life: &Life) {
+        self.nodes.expect_dead(now_ns, life);
+        self.go_on(now_ns);
+    }
+
+    /// The input of a stream has media, after [`Action::Prepare`].
+    pub fn handle_prepared(&mut self, now_ns: u64, stream: &StreamName) {
+        self.prepared(stream);
+        self.go_on(now_ns);
+    }
+
+    /// A stream has stopped, after [`Action::HandOver`]. `resume`: its position.
+    pub fn handle_handed_over(&mut self, now_ns: u64, stream: &StreamName, resume: Vec<u8>) {
+        self.stopped(stream, resume);
+        self.go_on(now_ns);
+    }
+
+    /// A deputy reports that it has stopped. `resume`: its position. The caller must have verified that the message is
+    /// from that node.
+    pub fn handle_released(&mut self, now_ns: u64, release: Release, resume: Vec<u8>) {
+        self.released(release, resume);
+        self.go_on(now_ns);
+    }
+
+    /// Starts or ends draining: a draining node hands over its streams and takes none.
+    pub fn set_draining(&mut self, now_ns: u64, draining: bool) {
+        self.draining = draining;
+        self.renew_soon(now_ns);
+        self.go_on(now_ns);
+    }
+
+    /// Handles the time-out of [`Member::next_timeout`].
+    pub fn handle_timeout(&mut self, now_ns: u64) {
+        self.go_on(now_ns);
+    }
+
+    /// The next action.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// When to call [`Member::handle_timeout`].
+    #[must_use]
+    pub fn next_timeout(&self) -> u64 {
+        let requests = self.requests.values().map(|request| request.until_ns);
+        let own = self.next_renewal().into_iter().chain(self.ledger.next_ns());
+        let next = requests.chain(own).min();
+        let deaths = self.nodes.next_ns();
+        next.unwrap_or(u64::MAX).min(deaths)
+    }
+
+    /// Until when the media threads may send the started streams, on this node's monotonic clock. Streams with
+    /// [`OnIsolation::Continue`] ignore it.
+    #[must_use]
+    pub fn send_until_ns(&self) -> u64 {
+        match &self.standing {
+            Standing::In(lease) => lease.confirmed_ns + self.settings.timing.valid_ns,
+            Standing::Out { .. } => 0,
+        }
+    }
+
+    /// The node's current life.
+    #[must_use]
+    pub fn life(&self) -> Life {
+        Life {
+            node: self.settings.name.clone(),
+            incarnation: self.nodes.own,
+        }
+    }
+
+    /// The streams that this node carries.
+    pub fn carried(&self) -> impl Iterator<Item = &StreamName> {
+        let running = self
+            .streams
+            .iter()
+            .filter(|(_, stream)| stream.is_running());
+        running.map(|(name, _)| name)
+    }
+
+    /// Whether streams are on their way to other nodes: their positions are not written yet.
+    #[must_use]
+    pub fn is_handing_over(&self) -> bool {
+        !self.moving.is_empty()
+    }
+
+    /// The nodes that are known to be alive, with this one.
+    pub fn nodes(&self) -> impl Iterator<Item = (&NodeName, &NodeRecord)> {
+        self.nodes.all()
+    }
+
+    /// The current lives of those nodes.
+    pub fn lives_of_nodes(&self) -> impl Iterator<Item = Life> {
+        self.nodes.names().filter_map(|name| self.nodes.life(name))
+    }
+
+    /// The known owner of a stream.
+    #[must_use]
+    pub fn owner(&self, stream: &StreamName) -> Option<&Life> {
+        let claim = self.streams.get(stream)?.claim()?;
+        Some(&claim.owner)
+    }
+
+    /// Whether this node carries the stream.
+    #[must_use]
+    pub fn carries(&self, stream: &StreamName) -> bool {
+        self.streams.get(stream).is_some_and(Tracked::is_running)
+    }
+
+    /// The message that this node, as the deputy of a claim, must send to the owner after it has stopped.
+    #[must_use]
+    pub fn release(&self, stream: &StreamName) -> Option<Release> {
+        let (claim, me) = (self.streams.get(stream)?.claim()?, self.life());
+        (claim.deputy.as_ref() == Some(&me)).then(|| Release {
+            stream: stream.clone(),
+            epoch: claim.epoch,
+            from: me,
+            to: claim.owner.clone(),
+        })
+    }
+
+    /// The deputy that carries a stream for its owner, until it has told the owner and the store that it has stopped.
+    #[must_use]
+    pub fn deputy(&self, stream: &StreamName) -> Option<&Life> {
+        self.streams.get(stream)?.claim()?.deputy.as_ref()
+    }
+
+    /// The lives that are about to get something from this node.
+    pub fn successors(&self) -> impl Iterator<Item = &Life> {
+        let claims = self.moving.iter();
+        let claims = claims.filter_map(|stream| self.streams.get(stream)?.claim());
+        claims.filter_map(|claim| claim.next.as_ref())
+    }
+
+    /// The node that would carry a stream without this one, as far as is known.
+    #[must_use]
+    pub fn heir(&self, stream: &StreamName) -> Option<Life> {
+        let own = &self.settings.name;
+        let name = self.streams.get(stream)?.best_without(own, &self.nodes)?;
+        self.nodes.life(&name)
+    }
+
+    /// The declared streams, with their declarations and known claims.
+    pub fn streams(&self) -> impl Iterator<Item = (&StreamName, &Declaration, Option<&Claim>)> {
+        self.streams.iter().filter_map(|(name, stream)| {
+            let declaration = stream.declaration()?;
+            Some((name, declaration, stream.claim()))
+        })
+    }
+
+    /// The declaration of a stream. `None`: it is not declared.
+    #[must_use]
+    pub fn declaration(&self, stream: &StreamName) -> Option<&Declaration> {
+        self.streams.get(stream)?.declaration()
+    }
+
+    /// The condition for a declaration derived from the current one: no other node has written one meanwhile.
+    #[must_use]
+    pub fn still_declared(&self, stream: &StreamName) -> Option<Compare> {
+        let known = self.streams.get(stream)?;
+        let key = Key::Stream(stream.clone());
+        Some(Compare::Modified(key, known.declared_at()))
+    }
+
+    /// Whether the view of the store is complete and changes arrive.
+    #[must_use]
+    pub fn is_synced(&self) -> bool {
+        self.is_synced
+    }
+
+    /// Whether this node is draining.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.draining
+    }
+
+    /// Takes all steps that follow from an input.
+    fn go_on(&mut self, now_ns: u64) {
+        self.keep_lease(now_ns);
+        self.bury_dead(now_ns);
+        self.ask_again(now_ns);
+        self.end_waits(now_ns);
+        self.follow(now_ns);
+    }
+
+    /// Notes the current value of a key.
+    fn note(&mut self, now_ns: u64, key: Key, entry: Option<Entry>, at: Revision) {
+        match key {
+            Key::Node(name) => self.note_node(now_ns, name, entry, at),
+            Key::Stream(name) => self.note_declaration(name, entry, at),
+            Key::Claim(name) => self.note_claim(name, entry, at),
+            Key::Call(name) => self.ledger.note(name, entry, at),
+            Key::State(_, name) => self.ledger.note_state(name, entry),
+        }
+    }
+
+    fn commit(
+        &mut self,
+        now_ns: u64,
+        what: What,
+        when: Vec<Compare>,
+        then: Vec<Operation>,
+    ) -> RequestId {
+        let id = RequestId(self.next_request);
+        self.next_request += 1;
+        let transaction = Transaction { id, when, then };
+        let request = Request {
+            what,
+            sent_ns: now_ns,
+            until_ns: now_ns + self.settings.timing.request_ns,
+            transaction: transaction.clone(),
+        };
+        self.requests.insert(id, request);
+        self.actions.push_back(Action::Commit(transaction));
+        id
+    }
+
+    /// Handles requests that were not answered. They may have taken effect or not. A repeated transaction takes effect at most
+    /// once, because the first one changes the revision.
+    fn ask_again(&mut self, now_ns: u64) {
+        let late: Vec<RequestId> = self
+            .requests
+            .iter()
+            .filter(|(_, request)| request.until_ns <= now_ns)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in late {
+            let Some(Request {
+                what, transaction, ..
+            }) = self.requests.remove(&id)
+            else {
+                continue;
+            };
+            match what {
+                What::Join | What::Renew => self.renewal_is_late(now_ns, id),
+                What::Bury(name) => self.nodes.set_asked(&name, false),
+                What::Stream(name) => {
+                    let Transaction { when, then, .. } = transaction;
+                    let again = self.commit(now_ns, What::Stream(name.clone()), when, then);
+                    self.asked(&name, again);
+                }
+                What::Call(name) => {
+                    let Transaction { when, then, .. } = transaction;
+                    let again = self.commit(now_ns, What::Call(name.clone()), when, then);
+                    self.ledger.asked(&name, again);
+                }
+            }
+        }
+    }
+
+    /// Draws a random number (SplitMix64).
+    fn draw(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        place::mix(self.random)
+    }
+}

@@ -1,0 +1,60 @@
+//! Values from the system: the wall clock, and unpredictable numbers.
+
+use std::cell::RefCell;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use threadbare_runtime::clock_now_ns;
+
+/// The wall clock at time 0 of the monotonic one, ns since 1970.
+pub fn unix_at_zero_ns() -> u64 {
+    let monotonic_ns = clock_now_ns();
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH);
+    (wall.unwrap_or_default().as_nanos() as u64).saturating_sub(monotonic_ns)
+}
+
+/// The minute of the day on the local clock, 0 to 1439. `None`: the calendar has no such time.
+pub fn local_minute(unix_s: u64) -> Option<u16> {
+    let time = jiff::Timestamp::from_second(i64::try_from(unix_s).ok()?).ok()?;
+    let local = time.to_zoned_datetime(jiff::tz::TimeZone::system());
+    u16::try_from(i32::from(local.hour()) * 60 + i32::from(local.minute())).ok()
+}
+
+/// Identifies this start of the machine, and with it the monotonic clock. `None`: the kernel does not tell.
+pub fn boot_id() -> Option<u128> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    u128::from_str_radix(&text.trim().replace('-', ""), 16).ok()
+}
+
+/// Fills `room` from the system's random generator, for keys.
+///
+/// # Panics
+/// If the system has no generator; every Linux since 3.17 has one. A key must never be predictable.
+pub fn random_bytes(room: &mut [u8]) {
+    let mut filled = 0;
+    while filled < room.len() {
+        match rustix::rand::getrandom(&mut room[filled..], rustix::rand::GetRandomFlags::empty()) {
+            Ok(more) => filled += more,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => panic!("no random numbers: {error}"),
+        }
+    }
+}
+
+/// Eight random bytes, not for keys. A call needs several, so each thread fetches some ahead. None is returned twice.
+pub fn random_number() -> u64 {
+    thread_local! {
+        static AHEAD: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+    }
+    AHEAD.with_borrow_mut(|ahead| {
+        ahead.pop().unwrap_or_else(|| {
+            let mut bytes = [0; NUMBERS_AHEAD * 8];
+            random_bytes(&mut bytes);
+            let (numbers, _) = bytes.as_chunks::<8>();
+            ahead.extend(numbers[1..].iter().map(|bytes| u64::from_ne_bytes(*bytes)));
+            u64::from_ne_bytes(numbers[0])
+        })
+    })
+}
+
+/// The kernel returns this much in one piece (getrandom(2): up to 256 bytes).
+const NUMBERS_AHEAD: usize = 32;

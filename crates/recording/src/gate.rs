@@ -1,0 +1,196 @@
+//! Decides which audio is kept: all of it, calls, or the time around interruptions. It reads no clock.
+
+use std::collections::VecDeque;
+use threadbare_base::NS_PER_S;
+
+use threadbare_config::{RecordOn, RecordSpec};
+
+/// The decision for one recording.
+#[derive(Debug)]
+pub(super) struct Gate {
+    on: RecordOn,
+    before_ns: u64,
+    after_ns: u64,
+    /// A call has started, so that silent parties do not matter any more.
+    has_begun: bool,
+    /// Frames are kept until then, ns.
+    open_until_ns: u64,
+    /// Start of the current interruption, ns.
+    since_ns: Option<u64>,
+    /// Frames in the file's coding that may be kept later.
+    waiting: VecDeque<u8>,
+}
+
+impl Gate {
+    pub(super) fn new(spec: &RecordSpec) -> Gate {
+        Gate {
+            on: spec.on,
+            before_ns: u64::from(spec.before_s) * NS_PER_S,
+            after_ns: u64::from(spec.after_s) * NS_PER_S,
+            has_begun: false,
+            open_until_ns: 0,
+            since_ns: None,
+            waiting: VecDeque::new(),
+        }
+    }
+
+    /// Returns the time before which the frames are kept, up to `until_ns`. Later frames may be kept later, or are
+    /// dropped.
+    ///
+    /// `heard_ns`: when each side was last heard.
+    pub(super) fn keeps_until_ns(&mut self, until_ns: u64, heard_ns: &[Option<u64>]) -> u64 {
+        let always = |is_kept| if is_kept { u64::MAX } else { 0 };
+        match self.on {
+            RecordOn::Always => u64::MAX,
+            RecordOn::Call if heard_ns.len() > 1 => {
+                self.has_begun |= heard_ns.iter().all(Option::is_some);
+                always(self.has_begun)
+            }
+            RecordOn::Call => {
+                let last_ns = heard_ns.iter().flatten().max();
+                last_ns.map_or(0, |at_ns| at_ns.saturating_add(CALL_SILENCE_NS))
+            }
+            RecordOn::Loss => self.open_around_loss(until_ns, heard_ns),
+        }
+    }
+
+    fn open_around_loss(&mut self, until_ns: u64, heard_ns: &[Option<u64>]) -> u64 {
+        let silent = |at_ns: &u64| until_ns > at_ns.saturating_add(INTERRUPTION_NS);
+        let since_ns = heard_ns.iter().flatten().copied().filter(silent).min();
+        if let Some(at_ns) = since_ns {
+            let begun_ns = *self.since_ns.get_or_insert(at_ns);
+            let latest_ns = begun_ns.saturating_add(INTERRUPTION_NS_MAX);
+            let until_ns = until_ns.min(latest_ns).saturating_add(self.after_ns);
+            self.open_until_ns = self.open_until_ns.max(until_ns);
+        } else if let Some(begun_ns) = self.since_ns.take()
+            && until_ns.saturating_sub(begun_ns) < INTERRUPTION_NS_MAX
+        {
+            // The side has come back during this turn.
+            self.open_until_ns = until_ns.saturating_add(self.after_ns);
+        }
+        self.open_until_ns
+    }
+
+    /// Stores frames that may be kept: the time before an interruption, plus the time to detect it.
+    pub(super) fn wait(&mut self, frames: &[u8], rate_hz: u32, frame_bytes: usize) {
+        if self.on != RecordOn::Loss {
+            return;
+        }
+        self.waiting.extend(frames);
+        let kept_ns = self.before_ns + INTERRUPTION_NS;
+        let most = (kept_ns * u64::from(rate_hz) / NS_PER_S) as usize * frame_bytes;
+        let over = self.waiting.len().saturating_sub(most);
+        self.waiting.drain(..over);
+    }
+
+    /// Takes the stored frames.
+    pub(super) fn take_waiting(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.waiting).into()
+    }
+}
+
+/// Longer than the pauses of senders with comfort noise (RFC 3389).
+const CALL_SILENCE_NS: u64 = 10_000_000_000;
+/// A side that was heard, and is silent for this long, is interrupted.
+const INTERRUPTION_NS: u64 = 500_000_000;
+/// Maximum that is kept of one interruption.
+const INTERRUPTION_NS_MAX: u64 = 60_000_000_000;
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use threadbare_config::{RecordingFormat, Template};
+
+    const MS: u64 = 1_000_000;
+
+    fn gate(on: RecordOn) -> Gate {
+        let to = Template::usual(Path::new("/r"));
+        let spec = RecordSpec::on_demand(to, RecordingFormat::Wav);
+        Gate::new(&RecordSpec {
+            on,
+            before_s: 2,
+            after_s: 1,
+            ..spec
+        })
+    }
+
+    /// The times in 200 steps of 100 ms that are kept, if each side is heard as given.
+    fn kept(gate: &mut Gate, heard: impl Fn(u64) -> Vec<bool>) -> Vec<u64> {
+        let mut last = vec![None; heard(0).len()];
+        let mut kept = Vec::new();
+        for n in 1..=1000 {
+            let until_ns = n * 100 * MS;
+            for (last, is_heard) in last.iter_mut().zip(heard(n)) {
+                *last = if is_heard { Some(until_ns) } else { *last };
+            }
+            if until_ns < gate.keeps_until_ns(until_ns, &last) {
+                kept.push(n);
+            }
+        }
+        kept
+    }
+
+    #[test]
+    fn recording_starts_when_both_parties_are_heard() {
+        let all = kept(&mut gate(RecordOn::Always), |_| vec![false, false]);
+        assert_eq!(all.len(), 1000);
+        let call = kept(&mut gate(RecordOn::Call), |n| vec![n == 5, n == 20]);
+        assert_eq!(call, (20..=1000).collect::<Vec<_>>());
+        // A stream, as long as its sender is heard, plus 10 s.
+        let stream = kept(&mut gate(RecordOn::Call), |n| vec![(20..30).contains(&n)]);
+        assert_eq!(stream, (20..129).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn only_audio_around_an_interruption_is_kept() {
+        let none = kept(&mut gate(RecordOn::Loss), |n| vec![n < 1000, false]);
+        assert!(none.is_empty(), "{none:?}");
+        // A second is missing: kept from its detection to a second after its end.
+        let one = kept(&mut gate(RecordOn::Loss), |n| {
+            vec![!(100..110).contains(&n)]
+        });
+        assert_eq!(one, (105..120).collect::<Vec<_>>());
+        // The sender does not come back.
+        let for_ever = kept(&mut gate(RecordOn::Loss), |n| vec![n < 100]);
+        assert_eq!((for_ever[0], for_ever.len()), (105, 600 + 9 - 5));
+    }
+
+    /// This holds for turns of any length: if a turn is longer than the time to keep, its first part is kept.
+    #[test]
+    fn audio_kept_after_an_interruption_is_counted_in_frames() {
+        for turn_ms in [20, 600, 1700] {
+            let mut gate = gate(RecordOn::Loss);
+            let last_heard_ms = |until_ms: u64| match until_ms {
+                ..10_000 => until_ms,
+                10_000..12_000 => 10_000,
+                _ => until_ms,
+            };
+            let mut kept_until_ms = 0;
+            for n in 1..50_000 / turn_ms {
+                let until_ms = n * turn_ms;
+                let heard_ns = last_heard_ms(until_ms) * MS;
+                let keeps_ms = gate.keeps_until_ns(until_ms * MS, &[Some(heard_ns)]) / MS;
+                if keeps_ms > until_ms - turn_ms {
+                    kept_until_ms = keeps_ms.min(until_ms);
+                }
+            }
+            // The first turn in which the side is back, plus a second.
+            let back_ms = 12_000_u64.next_multiple_of(turn_ms);
+            assert_eq!(kept_until_ms, back_ms + 1000, "{turn_ms} ms");
+        }
+    }
+
+    #[test]
+    fn queued_audio_is_bounded() {
+        let mut gate = gate(RecordOn::Loss);
+        for n in 0..100 {
+            gate.wait(&[n; 1600], 8000, 2);
+        }
+        // The latest 2.5 s of frames of two bytes.
+        let waiting = gate.take_waiting();
+        assert_eq!((waiting.len(), waiting[0]), (40_000, 75));
+        assert!(gate.take_waiting().is_empty());
+    }
+}

@@ -1,0 +1,50 @@
+//! Records streams and calls to files.
+//!
+//! ```text
+//!   a stream's or call's thread --ring--> Running: Tracks, Gate --frames--> Part: FileMeter, Container --bytes--> ts:disk
+//!   packets of a call           --queue-------------------------------------^
+//! ```
+//!
+//! | part | thread |
+//! |---|---|
+//! | [`Recorder`] | orders from any thread |
+//! | `Writer`, and in it `FileTable`, `Running` and `Part` | the thread `recorder`: mixes, measures, encodes; it never waits for a disk |
+//! | files | `threadbare-files`: bounds the data of all files that wait for the disk |
+//! | `Index` | any thread, under its lock: the list of recordings; a journal in each folder has the same |
+//!
+//! A file has a name with `.part` until it is complete; the next process repairs files of one that was killed
+//! ([`Recorder::open_root`]).
+//!
+//! Part of the gateway `threadbare`; not a public interface.
+#![forbid(unsafe_code)]
+
+mod container;
+mod destination;
+mod file_table;
+mod gate;
+mod index;
+mod loudness;
+mod mka;
+mod orders;
+mod outbox;
+mod part;
+mod pcap;
+mod place;
+mod recorder;
+mod repair;
+mod rooms;
+mod running;
+mod sound;
+mod tracks;
+mod wav;
+mod writer;
+
+pub use self::index::{Asked, Entry, RecordingState, Subject, recording_message};
+pub use self::loudness::FileLoudness;
+pub use self::orders::{
+    Change, Deleted, FileEvent, NewRecording, PacketRecorder, RecordingId, Source, WayEnd,
+};
+pub use self::place::{OpenRecording, Pieces, Place, ReadError};
+pub use self::recorder::{Counted, Recorder, RootError};
+pub use self::sound::Coding;
+pub use self::tracks::Tracks;

@@ -1,0 +1,252 @@
+//! One file that is being written.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use threadbare_base::{NS_PER_MS, NS_PER_S};
+
+use threadbare_files::{Access, Budget, Data, Disk, Ending, Failure, File, Options};
+
+use super::container::Container;
+use super::destination::{Keeping, keep};
+use super::index::{Entry, RecordingState};
+use super::loudness::FileMeter;
+use super::rooms::Rooms;
+use threadbare_config::RecordSpec;
+
+/// A growing file. Nothing here blocks.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) root: Arc<Path>,
+    pub(super) entry: Entry,
+    file: File,
+    container: Container,
+    meter: Option<FileMeter>,
+    head_bytes: u64,
+    /// Encoded bytes that the disk service has not accepted yet.
+    waiting: Vec<u8>,
+    rooms: Rooms,
+    /// Bytes after the header that the disk service has accepted.
+    taken: u64,
+    /// Size in the header: larger than the file, so that a file that is cut off is read to its end.
+    said: u64,
+    /// Time at which it must end, on the monotonic clock, ns.
+    pub(super) end_ns: u64,
+    bytes_max: Option<u64>,
+    /// Time of the last packet, ms since 1970.
+    last_unix_ms: u64,
+}
+
+impl Part {
+    /// Starts a file.
+    pub(super) fn begin(
+        (disk, budget, rooms): (&Disk, &Budget, &Rooms),
+        root: Arc<Path>,
+        entry: Entry,
+        end_ns: u64,
+        spec: &RecordSpec,
+    ) -> Part {
+        let mut options = Options::new(Access::Write);
+        options.with_parents = true;
+        options.permissions = spec.permissions.bits();
+        // The recorder has already gathered a turn's audio: write it at once.
+        options.linger = Duration::ZERO;
+        options.budget = Some(budget.clone());
+        let file = disk.open(root.join(entry.part_path()), options);
+        let container = Container::new(entry.format, entry.sound(), entry.tracks, entry.notes());
+        let head = container.head(false);
+        let is_audio = entry.rate_hz > 0;
+        Part {
+            root,
+            meter: is_audio.then(|| FileMeter::new(entry.sound())),
+            entry,
+            file,
+            head_bytes: head.len() as u64,
+            container,
+            waiting: head,
+            rooms: rooms.clone(),
+            taken: 0,
+            said: 0,
+            end_ns,
+            bytes_max: spec.rotate.bytes_max,
+            last_unix_ms: 0,
+        }
+    }
+
+    /// Its path while it grows.
+    pub(super) fn path(&self) -> PathBuf {
+        self.root.join(self.entry.part_path())
+    }
+
+    /// How many more frames fit.
+    pub(super) fn room_frames(&self) -> usize {
+        let room = self.container.room_frames(self.bytes_max);
+        usize::try_from(room).unwrap_or(usize::MAX)
+    }
+
+    /// How many more frames from this time fit, until the file is full or must end.
+    pub(super) fn frames_from(&self, first_ns: u64) -> usize {
+        let left_ns = u128::from(self.end_ns.saturating_sub(first_ns));
+        let until_end = (left_ns * u128::from(self.entry.rate_hz)).div_ceil(u128::from(NS_PER_S));
+        let until_end = usize::try_from(until_end).unwrap_or(usize::MAX);
+        self.room_frames().min(until_end)
+    }
+
+    /// Whether it has reached its maximum size.
+    pub(super) fn is_full(&self) -> bool {
+        self.room_frames() == 0
+    }
+
+    /// Adds whole frames in the coding of the file.
+    pub(super) fn add(&mut self, frames: &[u8]) {
+        self.measure(frames);
+        if self.waiting.capacity() == 0 {
+            self.waiting = self.rooms.take();
+        }
+        self.container.add(frames, &mut self.waiting);
+    }
+
+    /// Adds a whole buffer, which may be swapped for another one.
+    pub(super) fn add_all(&mut self, frames: &mut Vec<u8>) {
+        let is_as_it_is = self.waiting.is_empty() && self.container.add_as_it_is(frames);
+        if !is_as_it_is {
+            return self.add(frames);
+        }
+        self.measure(frames);
+        std::mem::swap(&mut self.waiting, frames);
+    }
+
+    fn measure(&mut self, frames: &[u8]) {
+        if let Some(meter) = &mut self.meter {
+            meter.add(frames);
+        }
+    }
+
+    /// Adds a packet, unless too many bytes wait already.
+    pub(super) fn add_packet(
+        &mut self,
+        unix_ns: u64,
+        addresses: [std::net::SocketAddr; 2],
+        payload: &[u8],
+    ) -> bool {
+        let has_room = self.waiting.len() < PACKET_BYTES_WAITING_MAX;
+        if has_room {
+            self.last_unix_ms = unix_ns / NS_PER_MS;
+            self.container
+                .add_packet(unix_ns, addresses, payload, &mut self.waiting);
+        }
+        has_room
+    }
+
+    /// Whether the disk is behind, so that audio must wait in its ring.
+    pub(super) fn is_blocked(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Passes the waiting bytes to the disk service, as far as there is room. Returns their number.
+    ///
+    /// # Errors
+    /// The file has failed.
+    pub(super) fn flush(&mut self) -> Result<u64, Failure> {
+        if let Some(failure) = self.file.failure() {
+            return Err(failure);
+        }
+        // The next turn tries again.
+        let cx = &mut Context::from_waker(Waker::noop());
+        let bytes = self.waiting.len();
+        if bytes > 0 {
+            let (waiting, rooms) = (&mut self.waiting, &self.rooms);
+            let data = || rooms.lend(std::mem::take(waiting));
+            match self.file.poll_write(cx, bytes, false, data) {
+                Poll::Ready(written) => written?,
+                Poll::Pending => return Ok(0),
+            }
+            self.taken = self.container.bytes();
+        }
+        if self.container.has_size_in_head() && self.taken > self.said {
+            let ahead = self.container.bytes_in(AHEAD_S);
+            let head = self.container.head_ahead(ahead);
+            self.file.seek(0);
+            let length = head.len();
+            let data = || Data::Owned(Box::new(head));
+            let written = self.file.poll_write(cx, length, false, data);
+            self.file.seek(self.head_bytes + self.taken);
+            // Without room, the next turn tries again.
+            if let Poll::Ready(written) = written {
+                written?;
+                self.said = self.taken + ahead;
+            }
+        }
+        Ok(bytes as u64)
+    }
+
+    /// Ends the file. Returns its entry, and the remaining operation.
+    pub(super) fn finish(mut self, disk: &Disk) -> (Entry, Keeping) {
+        let mut entry = self.settled(RecordingState::Complete);
+        entry.loudness = self.meter.as_ref().and_then(FileMeter::read);
+        self.container.notes.loudness = entry.loudness;
+        let part = self.path();
+        let (wanted, other) = (
+            self.root.join(&entry.path),
+            self.root.join(entry.other_path()),
+        );
+        let head = self.container.head(true);
+        let end = self.container.end();
+        entry.bytes = self.head_bytes + self.container.bytes() + end.len() as u64;
+        let disk = disk.clone();
+        let (file, mut rest) = (self.file, self.waiting);
+        rest.extend(end);
+        let keeping = async move {
+            if !rest.is_empty() {
+                file.write(Data::Owned(Box::new(rest))).await?;
+            }
+            file.seek(0);
+            file.write(Data::Owned(Box::new(head))).await?;
+            file.close(Ending::default()).await?;
+            keep(&disk, part, wanted, other).await
+        };
+        (entry, Box::pin(keeping))
+    }
+
+    /// Ends a file that has failed: the part that was written gets its name.
+    pub(super) fn cut(self, disk: &Disk) -> (Entry, Keeping) {
+        let mut entry = self.settled(RecordingState::Cut);
+        entry.bytes = self.head_bytes + self.taken;
+        let (wanted, other) = (
+            self.root.join(&entry.path),
+            self.root.join(entry.other_path()),
+        );
+        let (disk, part) = (disk.clone(), self.path());
+        let keeping = async move { keep(&disk, part, wanted, other).await };
+        (entry, Box::pin(keeping))
+    }
+
+    /// Ends and removes the file.
+    pub(super) fn discard(self, disk: &Disk) -> Keeping {
+        let (disk, part, file) = (disk.clone(), self.path(), self.file);
+        Box::pin(async move {
+            // The result does not matter.
+            let _ = file.close(Ending::default()).await;
+            disk.remove(&part).await?;
+            Ok(part)
+        })
+    }
+
+    fn settled(&self, state: RecordingState) -> Entry {
+        let began = self.entry.started_unix_ms;
+        Entry {
+            state,
+            duration_ms: match self.entry.rate_hz {
+                0 => self.last_unix_ms.saturating_sub(began),
+                _ => self.container.duration_ms(),
+            },
+            ..self.entry.clone()
+        }
+    }
+}
+
+/// The header is written once in this time.
+const AHEAD_S: u64 = 10;
+/// Packet bytes of one file that can wait for the disk.
+const PACKET_BYTES_WAITING_MAX: usize = 1 << 20;

@@ -1,0 +1,186 @@
+//! The location of a recording: a file on the disk, or an object in a store. Both are read in parts, and can be
+//! deleted.
+
+use std::path::PathBuf;
+
+use bytes::Bytes;
+use threadbare_files::{Access, Disk, Failure, File, Mode, Options, StartError};
+use threadbare_s3::{Download, Error, Store, Timeouts};
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// Path of the file, unless the store has it.
+    pub(super) path: PathBuf,
+    /// Whether the store is known to have it.
+    pub(super) is_stored: bool,
+    /// The object, for files that go to a store.
+    pub(super) object: Option<StoredObject>,
+}
+
+/// An object in a store.
+#[derive(Debug, Clone)]
+pub(super) struct StoredObject {
+    pub(super) store: Store,
+    pub(super) key: String,
+}
+
+/// Why a recording cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The file is missing.
+    #[error("the file is missing")]
+    Missing,
+    /// The disk cannot read it.
+    #[error("the file cannot be read: {0}")]
+    Disk(#[from] Failure),
+    /// The disk service does not run.
+    #[error(transparent)]
+    Service(#[from] StartError),
+    /// The store does not return it.
+    #[error("the store refuses to return it: {0}")]
+    Store(#[from] Error),
+    /// The file ends early.
+    #[error("the file has become shorter")]
+    Short,
+}
+
+/// An open recording.
+#[derive(Debug)]
+pub struct OpenRecording {
+    /// Its total size.
+    pub bytes: u64,
+    from: From,
+}
+
+#[derive(Debug)]
+enum From {
+    File(File),
+    Object(StoredObject),
+}
+
+/// A part of a recording, read piece by piece: each is requested when the previous one has been taken.
+#[derive(Debug)]
+pub struct Pieces {
+    from: From,
+    /// The download, once it was requested.
+    download: Option<Download>,
+    first: u64,
+    /// End, exclusive.
+    end: u64,
+}
+
+impl Place {
+    /// The file name for clients.
+    #[must_use]
+    pub fn file_name(&self) -> String {
+        let name = self.path.file_name().unwrap_or_default();
+        name.to_string_lossy().into_owned()
+    }
+
+    /// Opens the recording.
+    ///
+    /// # Errors
+    /// It is missing, or cannot be read.
+    pub async fn open(&self) -> Result<OpenRecording, ReadError> {
+        if !self.is_stored {
+            match self.open_file().await {
+                // The file may have just moved to the store.
+                Err(ReadError::Missing) if self.object.is_some() => {}
+                opened => return opened,
+            }
+        }
+        let object = self.object.clone().ok_or(ReadError::Missing)?;
+        let head = object.store.head(&object.key, Timeouts::default()).await?;
+        let head = head.ok_or(ReadError::Missing)?;
+        let no_length = || Error::Answer("an object without a length".to_owned());
+        Ok(OpenRecording {
+            bytes: head.bytes.ok_or_else(no_length)?,
+            from: From::Object(object),
+        })
+    }
+
+    async fn open_file(&self) -> Result<OpenRecording, ReadError> {
+        let disk = Disk::shared(Mode::Auto)?;
+        let file = disk.open(&self.path, Options::new(Access::Read));
+        match file.opened().await {
+            Ok(stat) => Ok(OpenRecording {
+                bytes: stat.bytes,
+                from: From::File(file),
+            }),
+            Err(error) if error.errno() == rustix::io::Errno::NOENT.raw_os_error() => {
+                Err(ReadError::Missing)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl StoredObject {
+    /// Deletes it. A missing one counts as deleted.
+    pub(super) async fn delete(&self) -> Result<(), Error> {
+        self.store.delete(&self.key, Timeouts::default()).await
+    }
+}
+
+impl OpenRecording {
+    /// Returns the bytes from `first` up to `end`, exclusive.
+    #[must_use]
+    pub fn pieces(self, first: u64, end: u64) -> Pieces {
+        Pieces {
+            from: self.from,
+            download: None,
+            first,
+            end,
+        }
+    }
+}
+
+impl Pieces {
+    /// Returns the next piece; `None` at the end, and after an error.
+    ///
+    /// # Errors
+    /// Reading failed.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, ReadError> {
+        if self.first >= self.end {
+            return Ok(None);
+        }
+        let read = self.read().await;
+        match &read {
+            Ok(bytes) if !bytes.is_empty() => self.first += bytes.len() as u64,
+            _ => self.first = self.end,
+        }
+        match read {
+            Ok(bytes) if bytes.is_empty() => Err(ReadError::Short),
+            read => read.map(Some),
+        }
+    }
+
+    async fn read(&mut self) -> Result<Bytes, ReadError> {
+        let left = self.end - self.first;
+        match &self.from {
+            From::File(file) => {
+                let count = left.min(PIECE_BYTES) as usize;
+                Ok(Bytes::from(file.read(self.first, count).await?))
+            }
+            From::Object(object) => {
+                let download = match &mut self.download {
+                    Some(download) => download,
+                    none => {
+                        let range = format!("bytes={}-{}", self.first, self.end - 1);
+                        let store = &object.store;
+                        let asked = store.get(&object.key, Some(&range), Timeouts::default());
+                        none.insert(asked.await?)
+                    }
+                };
+                let mut bytes = download.chunk().await?.unwrap_or_default();
+                // The store may return more than was requested.
+                bytes.truncate(usize::try_from(left).unwrap_or(usize::MAX));
+                Ok(bytes)
+            }
+        }
+    }
+}
+
+/// Bytes read from a file at a time.
+const PIECE_BYTES: u64 = 128 << 10;

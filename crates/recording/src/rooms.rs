@@ -1,0 +1,86 @@
+//! Reusable buffers for data on its way to the disk: written buffers are reused. Without this, with thousands of files the
+//! allocator returns pages to the system and fetches them again, because another thread frees the buffers.
+
+use std::sync::{Arc, Mutex};
+use threadbare_base::lock;
+
+use threadbare_files::Data;
+
+/// Empty buffers. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Rooms(Arc<Mutex<Vec<Vec<u8>>>>);
+
+impl Rooms {
+    /// Takes an empty buffer.
+    pub(super) fn take(&self) -> Vec<u8> {
+        lock(&self.0).pop().unwrap_or_default()
+    }
+
+    /// Wraps bytes for the disk service, which returns the buffer.
+    pub(super) fn lend(&self, bytes: Vec<u8>) -> Data<'static> {
+        Data::Owned(Box::new(Lent {
+            bytes,
+            rooms: self.clone(),
+        }))
+    }
+
+    /// Returns a buffer.
+    pub(super) fn put(&self, mut room: Vec<u8>) {
+        if (1..=ROOM_BYTES_MAX).contains(&room.capacity()) {
+            room.clear();
+            let mut rooms = lock(&self.0);
+            if rooms.len() < ROOMS_MAX {
+                rooms.push(room);
+            }
+        }
+    }
+}
+
+/// Bytes in a borrowed buffer.
+struct Lent {
+    bytes: Vec<u8>,
+    rooms: Rooms,
+}
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        self.rooms.put(std::mem::take(&mut self.bytes));
+    }
+}
+
+/// Buffers for two slots of a turn with a thousand recordings.
+const ROOMS_MAX: usize = 128;
+/// A second of stereo at 16 kHz.
+const ROOM_BYTES_MAX: usize = 64 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn returned_buffer_is_empty_and_few_are_kept() {
+        let rooms = Rooms::default();
+        let mut room = rooms.take();
+        room.extend([1; 1000]);
+        let address = room.as_ptr();
+        let Data::Owned(lent) = rooms.lend(room) else {
+            panic!("it is not copied");
+        };
+        assert_eq!((*lent).as_ref(), [1; 1000]);
+        assert_eq!(rooms.take().capacity(), 0);
+        drop(lent);
+        let room = rooms.take();
+        assert!(room.is_empty() && room.as_ptr() == address);
+        for _ in 0..2 * ROOMS_MAX {
+            rooms.put(vec![0; 8]);
+        }
+        rooms.put(vec![0; ROOM_BYTES_MAX + 1]);
+        assert_eq!(lock(&rooms.0).len(), ROOMS_MAX);
+    }
+}

@@ -1,0 +1,142 @@
+//! Combines all kinds of media sessions for one engine.
+
+use crate::call::{Call, Datagram, Outbox};
+use crate::diverted::Diverted;
+use crate::forward::Forward;
+use crate::late_packet::{LatePacket, LatePacketHandler};
+use crate::media::MediaCall;
+
+/// A media session of a call, for one m-line of its SDP: audio, or data that is only forwarded.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "nearly all are audio, whose fields are fetched with the call"
+)]
+pub enum MediaSession {
+    /// Audio that is understood.
+    Audio(MediaCall),
+    /// Datagrams of another kind.
+    Forward(Forward),
+    /// Another process carries it: [`MediaSession::divert`].
+    Diverted(Diverted),
+}
+
+impl MediaSession {
+    /// The audio, if it is that.
+    pub fn audio_mut(&mut self) -> Option<&mut MediaCall> {
+        match self {
+            MediaSession::Audio(call) => Some(call),
+            MediaSession::Forward(_) | MediaSession::Diverted(_) => None,
+        }
+    }
+
+    /// The forwarded session, if it is one.
+    pub fn forward_mut(&mut self) -> Option<&mut Forward> {
+        match self {
+            MediaSession::Audio(_) | MediaSession::Diverted(_) => None,
+            MediaSession::Forward(forward) => Some(forward),
+        }
+    }
+}
+
+impl MediaSession {
+    /// Stops sending: unplayed and later packets go to `take`, at most
+    /// [`LATE_PACKET_BYTES_MAX`](crate::LATE_PACKET_BYTES_MAX) of them.
+    pub fn divert(&mut self, now_ns: u64, take: LatePacketHandler) {
+        let mut diverted = Diverted::new(take);
+        if let MediaSession::Audio(media) = self {
+            media.give_up(now_ns, &mut |packet| diverted.give(packet));
+        }
+        *self = MediaSession::Diverted(diverted);
+    }
+
+    /// Handles packets that arrived at the previous process, all together. A party's packets are taken in the order of their
+    /// numbers: a buffer that starts with a later one would miss the earlier ones.
+    pub fn handle_late_packets(&mut self, now_ns: u64, mut late_packets: Vec<LatePacket>) {
+        let mux = match self {
+            MediaSession::Audio(media) => media.mux(),
+            MediaSession::Forward(forward) => forward.mux(),
+            MediaSession::Diverted(_) => [false; 2],
+        };
+        let first = |leg: u8| {
+            late_packets
+                .iter()
+                .find(|one| one.port.leg == leg)?
+                .seq(mux)
+        };
+        let firsts = [first(0), first(1)];
+        late_packets.sort_by_key(|one| {
+            let first = firsts.get(usize::from(one.port.leg)).copied().flatten();
+            let since = one.seq(mux).zip(first);
+            since.map(|(seq, first)| seq.wrapping_sub(first) as i16)
+        });
+        for packet in late_packets {
+            self.handle_late_packet(now_ns, packet);
+        }
+    }
+
+    fn handle_late_packet(&mut self, now_ns: u64, mut packet: LatePacket) {
+        match self {
+            MediaSession::Audio(media) if packet.is_clear => media.handle_clear(now_ns, &packet),
+            _ if packet.is_clear => {}
+            _ => self.handle_datagram(
+                now_ns,
+                Datagram {
+                    port: packet.port,
+                    from: packet.from,
+                    received_ns: packet.received_ns.min(now_ns),
+                    bytes: &mut packet.bytes,
+                },
+            ),
+        }
+    }
+}
+
+impl From<MediaCall> for MediaSession {
+    fn from(call: MediaCall) -> MediaSession {
+        MediaSession::Audio(call)
+    }
+}
+
+impl From<Forward> for MediaSession {
+    fn from(forward: Forward) -> MediaSession {
+        MediaSession::Forward(forward)
+    }
+}
+
+impl Call for MediaSession {
+    #[inline]
+    fn handle_datagram(&mut self, now_ns: u64, datagram: Datagram<'_>) {
+        match self {
+            MediaSession::Audio(call) => call.handle_datagram(now_ns, datagram),
+            MediaSession::Forward(forward) => forward.handle_datagram(now_ns, datagram),
+            MediaSession::Diverted(diverted) => diverted.handle_datagram(now_ns, datagram),
+        }
+    }
+
+    #[inline]
+    fn poll_transmit(&mut self, now_ns: u64, may_lose: bool, out: &mut dyn Outbox) {
+        match self {
+            MediaSession::Audio(call) => call.poll_transmit(now_ns, may_lose, out),
+            MediaSession::Forward(forward) => forward.poll_transmit(now_ns, may_lose, out),
+            MediaSession::Diverted(diverted) => diverted.poll_transmit(now_ns, may_lose, out),
+        }
+    }
+
+    #[inline]
+    fn next_timeout(&self) -> Option<u64> {
+        match self {
+            MediaSession::Audio(call) => call.next_timeout(),
+            MediaSession::Forward(forward) => forward.next_timeout(),
+            MediaSession::Diverted(diverted) => diverted.next_timeout(),
+        }
+    }
+
+    #[inline]
+    fn prefetch(&self) {
+        match self {
+            MediaSession::Audio(call) => call.prefetch(),
+            MediaSession::Forward(forward) => forward.prefetch(),
+            MediaSession::Diverted(diverted) => diverted.prefetch(),
+        }
+    }
+}

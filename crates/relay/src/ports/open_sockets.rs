@@ -1,0 +1,45 @@
+//! Counts the descriptors of port ranges in this process: those of calls, and the sealed ones between two calls. Calls may use
+//! all that the system allows; sealed sockets leave room for files, connections and further calls.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use nix::sys::resource::{Resource, getrlimit};
+
+/// Sockets of one lease, counted until it is dropped.
+#[derive(Debug)]
+pub(super) struct OpenSockets(u64);
+
+impl OpenSockets {
+    pub(super) fn new(sockets: usize) -> OpenSockets {
+        let sockets = sockets as u64;
+        OPEN.fetch_add(sockets, Relaxed);
+        OpenSockets(sockets)
+    }
+
+    /// Whether the sockets of an ended call may be sealed and kept.
+    pub(super) fn may_rest() -> bool {
+        OPEN.load(Relaxed) <= limit() / 4 * 3
+    }
+
+    /// Whether kept sockets are too many.
+    pub(super) fn is_crowded() -> bool {
+        // A higher bound than in `may_rest`: otherwise, at the limit, each new call would close kept sockets.
+        OPEN.load(Relaxed) > limit() / 8 * 7
+    }
+}
+
+impl Drop for OpenSockets {
+    fn drop(&mut self) {
+        OPEN.fetch_sub(self.0, Relaxed);
+    }
+}
+
+/// Limit of open files at the first use.
+fn limit() -> u64 {
+    *LIMIT.get_or_init(|| getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft))
+}
+
+/// A plain count without memory ordering.
+static OPEN: AtomicU64 = AtomicU64::new(0);
+static LIMIT: OnceLock<u64> = OnceLock::new();

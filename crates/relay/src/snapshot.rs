@@ -1,0 +1,204 @@
+//! Snapshots of lines: each line publishes its values, and other threads read them without asking the line.
+//!
+//! | data | threads |
+//! |---|---|
+//! | `SharedSnapshot` | written by the shard's thread in the line's turn, unless a reader holds the lock; read by any thread |
+//! | `LineSnapshot::peak` | written as above; taken by the thread that gathers the snapshots |
+//! | `is_programme_due` | set by any thread, taken by the shard's thread |
+//! | `listeners` | changed by any thread: see `listen.rs` |
+//! | `Pace` | written by any thread, read by all shards |
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
+
+use threadbare_rtp::id::Ssrc;
+use threadbare_rtp::leg::{Leg, Payload};
+use threadbare_rtp::session::RemoteView;
+
+use crate::listen::{Listeners, Listening};
+use crate::loudness::Loudness;
+use crate::sync::lock;
+
+/// Interval at which lines publish their snapshots. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Pace(Arc<AtomicU64>);
+
+impl Pace {
+    /// Creates an interval.
+    #[must_use]
+    pub fn new(period: Duration) -> Pace {
+        let pace = Pace(Arc::default());
+        pace.set(period);
+        pace
+    }
+
+    /// Changes the interval of all lines that use it.
+    pub fn set(&self, period: Duration) {
+        self.0.store(period.as_nanos() as u64, Relaxed);
+    }
+
+    pub(crate) fn period_ns(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// The snapshot of one line, for other threads.
+#[derive(Debug, Clone, Default)]
+pub struct SharedSnapshot(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    values: Mutex<LineSnapshot>,
+    /// A restart of integrated loudness, range and the highest peak was requested.
+    is_programme_due: AtomicBool,
+    listeners: Listeners,
+}
+
+/// Values of a line's snapshot.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct LineSnapshot {
+    /// Time of the snapshot, ns of CLOCK_MONOTONIC; `None`: none yet.
+    pub shown_ns: Option<u64>,
+    /// Arrival time of the sending party's last packet, ns.
+    pub heard_ns: Option<u64>,
+    /// RTP packets of the party that sends.
+    pub packets: u64,
+    /// Packets that missed their time.
+    pub lost: u64,
+    /// Packets that arrived after their deadline.
+    pub late: u64,
+    /// Concealed audio, ns.
+    pub concealed_ns: u64,
+    /// Refused datagrams.
+    pub refused: u64,
+    /// Number of changes of the input.
+    pub switches: u64,
+    /// The active input: 0 is the sending party, then its fallbacks.
+    pub active: usize,
+    /// Delay of the sender's clock since the stream's start, ns; negative if it runs fast.
+    pub skew_ns: i64,
+    /// Interarrival jitter (RFC 3550, A.8), ns.
+    pub jitter_ns: u64,
+    /// Packets in the jitter buffer.
+    pub held_packets: u32,
+    /// Delay of the jitter buffer, ns.
+    pub latency_ns: u64,
+    /// Round trip by RTCP, ns.
+    pub round_trip_ns: Option<u64>,
+    /// The sending party's address and SSRC.
+    pub source: Option<(SocketAddr, Ssrc)>,
+    /// The payload type that the sending party used last for audio.
+    pub payload: Option<Payload>,
+    /// Destination of RTP.
+    pub rtp_to: Option<SocketAddr>,
+    /// The contents of our reports about the sending party; `None`: nothing was received.
+    pub sender: Option<SenderView>,
+    /// The receiving party's last report about our packets.
+    pub listener: Option<ListenerView>,
+    /// `None`: not measured, or nothing was received yet.
+    pub loudness: Option<Loudness>,
+    /// The highest true peak since [`SharedSnapshot::take`], full scale 1.
+    pub peak: f64,
+}
+
+/// Reception of a sending party, as in reports (RFC 3550, section 6.4.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SenderView {
+    /// RTP packets lost since it began; negative when duplicates outnumber losses.
+    pub lost: i64,
+    /// Lost in the interval of our last report, in 256ths.
+    pub fraction_lost: u8,
+    /// Interarrival jitter, ns.
+    pub jitter_ns: u64,
+}
+
+impl SenderView {
+    /// The reception of the leg's peer; `None`: nothing was received.
+    #[must_use]
+    pub fn of(leg: &Leg) -> Option<SenderView> {
+        let (_, ssrc) = leg.source()?;
+        let known = leg.sources().find(|one| one.ssrc == ssrc)?;
+        Some(SenderView {
+            lost: known.lost,
+            fraction_lost: known.fraction_lost,
+            jitter_ns: known.jitter_ns,
+        })
+    }
+}
+
+/// The last report about our packets (RFC 3550, section 6.4.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ListenerView {
+    /// SSRC of the reporter.
+    pub ssrc: Ssrc,
+    /// Contents of the report.
+    pub report: RemoteView,
+}
+
+impl ListenerView {
+    /// The last report of the leg's peer; `None`: it has sent none.
+    #[must_use]
+    pub fn of(leg: &Leg) -> Option<ListenerView> {
+        let told = leg.sources().find_map(|one| Some((one.ssrc, one.remote?)));
+        told.map(|(ssrc, report)| ListenerView { ssrc, report })
+    }
+}
+
+impl SharedSnapshot {
+    /// The last snapshot.
+    #[must_use]
+    pub fn look(&self) -> LineSnapshot {
+        *lock(&self.0.values)
+    }
+
+    /// The last snapshot, for the one thread that collects them: the peak restarts.
+    #[must_use]
+    pub fn take(&self) -> LineSnapshot {
+        let mut values = lock(&self.0.values);
+        let taken = *values;
+        values.peak = 0.0;
+        taken
+    }
+
+    /// Starts another programme: integrated loudness, range and true peak restart.
+    pub fn begin_programme(&self) {
+        self.0.is_programme_due.store(true, Relaxed);
+    }
+
+    /// Listens to the line's audio from now on, decoded, as a meter gets it. The line has to decode its audio while it has
+    /// listeners; a line with a codec that it cannot decode is silent.
+    #[must_use]
+    pub fn listen(&self) -> Listening {
+        self.0.listeners.listen(LISTENING_BYTES)
+    }
+
+    /// [`listen`](Self::listen) with another buffer size: see [`Listeners::listen`].
+    #[must_use]
+    pub fn listen_with_room(&self, room_bytes: usize) -> Listening {
+        self.0.listeners.listen(room_bytes)
+    }
+
+    pub(crate) fn listeners(&self) -> &Listeners {
+        &self.0.listeners
+    }
+
+    /// Whether a restart was requested; clears the request.
+    pub(crate) fn take_programme(&self) -> bool {
+        let due = &self.0.is_programme_due;
+        due.load(Relaxed) && due.swap(false, Relaxed)
+    }
+
+    /// Locks the snapshot for writing, unless a reader has it.
+    pub(crate) fn try_write(&self) -> Option<MutexGuard<'_, LineSnapshot>> {
+        match self.0.values.try_lock() {
+            Ok(values) => Some(values),
+            Err(TryLockError::Poisoned(poisoned)) => Some(PoisonError::into_inner(poisoned)),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
+/// More than a second of stereo Opus, the maximum that a tap returns at once.
+const LISTENING_BYTES: usize = 1 << 18;

@@ -1,0 +1,139 @@
+//! Budget of a slice for optional work: the concealment of losses.
+//!
+//! An overload must not reinforce itself: dropped packets make losses, and concealing one costs more than the packet would have.
+//! So concealment has a share of each slice, and a late slice gives up most of it.
+
+use threadbare_rtp::call::SPARE_UNIT_NS;
+
+/// The rest of the slice's share.
+#[derive(Debug)]
+pub(super) struct Spare {
+    units: u32,
+    units_max: u32,
+    late_ns: u64,
+}
+
+impl Spare {
+    /// Budget for slices of `wait_ns`, of which concealment has `share_ns`.
+    pub(super) fn new(wait_ns: u64, share_ns: u64) -> Spare {
+        let units_max = ((share_ns / SPARE_UNIT_NS) as u32).max(UNITS_MIN);
+        Spare {
+            units: units_max,
+            units_max,
+            late_ns: wait_ns.max(LATE_NS_MIN),
+        }
+    }
+
+    /// Starts a slice; recent ones were this late.
+    pub(super) fn begin_slice(&mut self, lateness_ns: u64) {
+        let is_late = lateness_ns >= self.late_ns;
+        self.units = if is_late { UNITS_MIN } else { self.units_max };
+    }
+
+    /// The budget in units of [`SPARE_UNIT_NS`].
+    pub(super) fn units(&mut self) -> &mut u32 {
+        &mut self.units
+    }
+}
+
+/// Number of losses that even a late slice conceals: less than a tenth of a millisecond. A few lines do not make it late.
+const UNITS_MIN: u32 = 16;
+/// Minimum for zero or short slices: the delay that other work of the machine causes occasionally.
+const LATE_NS_MIN: u64 = 5_000_000;
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use threadbare_rtp::call::{Channel, DirectionConfig, Line, Scratch, Target};
+    use threadbare_rtp::codec::{Encoding, Format};
+    use threadbare_rtp::id::{NtpTime, SeqNum, Ssrc};
+    use threadbare_rtp::jitter;
+    use threadbare_rtp::leg::{AdmissionConfig, Destination, LegConfig, Payload, PayloadMap};
+    use threadbare_rtp::session::Profile;
+
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+    const PARTY: SocketAddr =
+        SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 5000);
+
+    fn line(number: u32) -> Line {
+        let leg = |payload_type, encoding| LegConfig {
+            ssrc: Ssrc(number),
+            first_seq: SeqNum(0),
+            cname: "spare@test".into(),
+            seed: u64::from(number),
+            ntp_at_zero: NtpTime(0),
+            payloads: PayloadMap::new(&[Payload::audio(
+                payload_type,
+                Format::new(encoding, 8000, 1).expect("a format"),
+            )])
+            .expect("a map")
+            .into(),
+            takes: None,
+            jitter: jitter::Config::new(8000, 40 * MS),
+            admission: AdmissionConfig {
+                peer: Some(PARTY),
+                ..AdmissionConfig::default()
+            },
+            destination: Destination::Peer,
+            mux: true,
+            bandwidth_bps: 0,
+            profile: Profile::Avp,
+        };
+        let other = Target::Other(Box::new(leg(8, Encoding::Pcma)));
+        Line::new(0, leg(0, Encoding::Pcmu), other, DirectionConfig::default()).expect("a line")
+    }
+
+    /// Lines that all lose every tenth packet at the same time. Returns the maximum number of concealed losses in a slice.
+    fn most_in_a_slice(lines: u32, wait_ns: u64, lateness_ns: u64) -> u64 {
+        let mut spare = Spare::new(wait_ns, wait_ns / 4);
+        let mut scratch = Scratch::default();
+        let mut lines: Vec<Line> = (0..lines).map(line).collect();
+        let (mut before, mut most) = (0, 0);
+        for slice in 0..60_u16 {
+            let now_ns = u64::from(slice) * wait_ns;
+            spare.begin_slice(lateness_ns);
+            for line in &mut lines {
+                let mut packet = [0; 172];
+                packet[0] = 0x80;
+                packet[2..4].copy_from_slice(&slice.to_be_bytes());
+                packet[4..8].copy_from_slice(&(u32::from(slice) * 160).to_be_bytes());
+                packet[11] = 1;
+                if slice % 10 != 7 {
+                    line.handle_datagram(now_ns, now_ns, Channel::Rtp, PARTY, &packet);
+                }
+                scratch.set_spare(*spare.units());
+                line.poll_transmit(now_ns, true, &mut scratch, &mut |_| ());
+                *spare.units() = scratch.spare();
+            }
+            let concealed: u64 = lines
+                .iter()
+                .map(|line| line.stats().direction.concealed_ns / (20 * MS))
+                .sum();
+            most = most.max(concealed - before);
+            before = concealed;
+        }
+        let lost: u64 = lines.iter().map(|line| line.stats().direction.lost).sum();
+        let left: u64 = lines
+            .iter()
+            .map(|line| line.stats().direction.left_to_conceal)
+            .sum();
+        assert_eq!(lost, 6 * lines.len() as u64);
+        assert_eq!(before + left, lost);
+        most
+    }
+
+    /// A quarter of 20 ms is 1000 units of 5 µs.
+    #[test]
+    fn a_slice_conceals_no_more_than_its_share() {
+        assert_eq!(most_in_a_slice(100, 20 * MS, 0), 100);
+        assert_eq!(most_in_a_slice(1_200, 20 * MS, 19 * MS), 1_000);
+    }
+
+    #[test]
+    fn a_late_slice_conceals_next_to_nothing() {
+        assert_eq!(most_in_a_slice(100, 20 * MS, 20 * MS), u64::from(UNITS_MIN));
+    }
+}

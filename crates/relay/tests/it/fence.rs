@@ -1,0 +1,49 @@
+//! A call whose node must not send any more sends nothing, not even the rest of a batch.
+
+use crate::common::{Forwarder, engine, next, peer, range, until};
+use threadbare_relay::{Fence, PortId, PortUse};
+use threadbare_runtime::clock_now_ns;
+
+#[test]
+fn nothing_passes_a_fence_that_is_not_open() {
+    // A slice of an hour: only commands have something sent.
+    let engine = engine(3_600_000, -1);
+    let listener = peer();
+    let to = listener.local_addr().unwrap();
+    let fence = Fence::new(clock_now_ns() + 60_000_000_000);
+    let legs = vec![range(PortUse::Mux).lease().unwrap().fenced(fence.clone())];
+    let call = engine.create("fenced", legs, Forwarder::default()).unwrap();
+    let send = |bytes: &'static [u8], fence: Option<(Fence, u64)>| {
+        let sent = call.with(move |call, _| {
+            call.send(PortId::rtp(0), to, bytes);
+            // Within a batch: after its first datagram, before the staged ones leave.
+            if let Some((fence, until_ns)) = fence {
+                match until_ns {
+                    0 => fence.close(),
+                    _ => fence.extend(until_ns),
+                }
+            }
+        });
+        sent.wait().unwrap();
+    };
+    send(b"open", None);
+    assert_eq!(next(&listener).0, b"open");
+    send(b"over", Some((fence.clone(), clock_now_ns())));
+    // It leaves at the end of the pass, which may be after the next command.
+    until("it is stopped", || engine.stats().fenced == 1);
+    send(b"renewed", Some((fence.clone(), u64::MAX)));
+    assert_eq!(next(&listener).0, b"renewed");
+    send(b"closed", Some((fence.clone(), 0)));
+    until("it is stopped", || engine.stats().fenced == 2);
+    send(b"never", Some((fence, u64::MAX)));
+    // Next to it, a call without a fence.
+    let others = vec![range(PortUse::Mux).lease().unwrap()];
+    let other = engine.create("free", others, Forwarder::default()).unwrap();
+    other
+        .command(move |call, _| call.send(PortId::rtp(0), to, b"free"))
+        .unwrap();
+    assert_eq!(next(&listener).0, b"free");
+    // Counted after the last one.
+    let counted = || (engine.stats().fenced, engine.stats().packets_sent);
+    until("all are counted", || counted() == (3, 3));
+}

@@ -1,0 +1,113 @@
+//! Generates comfort noise (RFC 3389) for the far side when a party pauses by its codec's own means (DTX).
+//!
+//! It describes the background before the pause, which an Opus encoder sends for some hundred milliseconds before it pauses.
+
+use super::{Direction, Route};
+use crate::call::Mode;
+use crate::call::out::Out;
+use crate::codec::{Encoding, Format};
+use crate::comfort::ComfortAnalyser;
+use crate::id::NS_PER_S;
+use crate::leg::{MediaPacket, Payload, PayloadMap};
+
+/// The recent audio of the far side, and whether comfort noise is active.
+#[derive(Debug)]
+pub(super) struct ComfortNoise {
+    /// One channel of [`BACKGROUND_NS`], a ring whose oldest sample is at `oldest`.
+    recent: Box<[f32]>,
+    oldest: usize,
+    analyser: ComfortAnalyser,
+    channels: usize,
+    is_pausing: bool,
+}
+
+impl ComfortNoise {
+    /// Creates the state if `from` can pause and `to` has comfort noise; otherwise returns `None`.
+    pub(super) fn between(
+        from: Format,
+        to: Format,
+        payloads: &PayloadMap,
+    ) -> Option<Box<ComfortNoise>> {
+        let is_usable =
+            from.encoding == Encoding::Opus && payloads.comfort_noise(to.clock_rate_hz).is_some();
+        // The description refers to the payload type's clock rate.
+        let is_usable = is_usable && to.clock_rate_hz == to.sample_rate_hz;
+        is_usable.then(|| {
+            let frames = BACKGROUND_NS * u64::from(to.sample_rate_hz) / NS_PER_S;
+            Box::new(ComfortNoise {
+                recent: vec![0.0; frames as usize].into(),
+                oldest: 0,
+                analyser: ComfortAnalyser::new(to.sample_rate_hz, ORDER),
+                channels: usize::from(to.channels),
+                is_pausing: false,
+            })
+        })
+    }
+
+    /// Stores the far side's latest audio.
+    pub(super) fn remember(&mut self, pcm: &[f32]) {
+        for frame in pcm.chunks_exact(self.channels) {
+            self.recent[self.oldest] = frame[0];
+            self.oldest = (self.oldest + 1) % self.recent.len();
+        }
+    }
+
+    fn describe(&mut self, bytes: &mut Vec<u8>) {
+        self.analyser.reset();
+        self.analyser.feed(&self.recent[self.oldest..]);
+        self.analyser.feed(&self.recent[..self.oldest]);
+        self.analyser.noise().write(bytes);
+    }
+}
+
+impl Direction {
+    /// Whether comfort noise replaces this packet for the far side. The first packet of a pause becomes the description, the
+    /// others are omitted.
+    pub(super) fn is_replaced_by_noise(
+        &mut self,
+        payload: &Payload,
+        packet: &MediaPacket<'_>,
+        out: &mut Out<'_>,
+    ) -> bool {
+        let is_pausing = packet.bytes.len() <= PAUSE_BYTES_MAX && self.mode == Mode::Pass;
+        let (Some(comfort_noise), Some(voice)) = (comfort_noise_of(&mut self.route), &self.voice)
+        else {
+            return false;
+        };
+        let was_pausing = std::mem::replace(&mut comfort_noise.is_pausing, is_pausing);
+        if !is_pausing || was_pausing {
+            return is_pausing;
+        }
+        let to_hz = voice.payload.clock_rate_hz;
+        let Some(to) = out.leg.takes().comfort_noise(to_hz).copied() else {
+            comfort_noise.is_pausing = false;
+            return false;
+        };
+        self.flush(out);
+        let time = self
+            .map
+            .map(packet.time, packet.play_ns, payload.clock_rate_hz, to_hz);
+        let time = self.map.not_before_end(time);
+        if let Some(comfort_noise) = comfort_noise_of(&mut self.route) {
+            comfort_noise.describe(out.begin());
+        }
+        out.send(&to, time, false, 0);
+        self.stats.noise_made += 1;
+        self.is_after_pause = true;
+        true
+    }
+}
+
+fn comfort_noise_of(route: &mut Route) -> Option<&mut ComfortNoise> {
+    match route {
+        Route::Reencode(reencode) => reencode.comfort_noise.as_deref_mut(),
+        _ => None,
+    }
+}
+
+/// Shorter than the 200 ms of background that Opus sends before a pause.
+const BACKGROUND_NS: u64 = 100_000_000;
+/// The order that ITU-T G.711, appendix II, uses.
+const ORDER: usize = 10;
+/// An Opus frame of two bytes or less has no audio: "the packet does not need to be transmitted (DTX)" (libopus, `opus_encode`).
+const PAUSE_BYTES_MAX: usize = 2;

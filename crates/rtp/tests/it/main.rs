@@ -1,0 +1,4 @@
+//! Sessions in virtual time, and the inputs of fuzzing.
+
+mod corpus;
+mod session;

@@ -1,0 +1,96 @@
+//! Whole RTCP sessions in virtual time: calls of hours over links with loss and delay, groups of a thousand, and known errors of
+//! other implementations.
+
+mod call;
+mod feedback;
+mod group;
+mod odd;
+
+use std::net::SocketAddr;
+
+use threadbare_rtp::id::{NtpTime, PayloadType, RtpTime, SeqNum, Ssrc};
+use threadbare_rtp::session::{Config, Event, RtpHeader, Session};
+
+const MS: u64 = 1_000_000;
+const S: u64 = 1_000 * MS;
+/// Wall clock at monotonic 0, for tests that do not concern clocks.
+const NTP: NtpTime = NtpTime(0xe0e0_e0e0_1234_5678);
+
+fn address(port: u16) -> SocketAddr {
+    SocketAddr::from(([192, 0, 2, 1], port))
+}
+
+fn config(ssrc: u32) -> Config {
+    let mut config = Config::call(Ssrc(ssrc), "us@example.org", 8000, u64::from(ssrc));
+    config.ntp_at_zero = NTP;
+    config
+}
+
+fn session(ssrc: u32) -> Session {
+    Session::new(0, config(ssrc))
+}
+
+/// Packet `number` of a stream of 20 ms packets with 8000 units/s.
+fn packet(ssrc: u32, number: u64) -> RtpHeader {
+    RtpHeader {
+        ssrc: Ssrc(ssrc),
+        seq: SeqNum(number as u16),
+        time: RtpTime((number as u32).wrapping_mul(160)),
+        payload_type: PayloadType(0),
+    }
+}
+
+/// Receiver report without blocks and CNAME of a source, and a BYE if asked for.
+fn compound(ssrc: u32, bye: bool) -> Vec<u8> {
+    let mut bytes = vec![0x80, 201, 0, 1];
+    bytes.extend(ssrc.to_be_bytes());
+    bytes.extend([0x81, 202, 0, 3]);
+    bytes.extend(ssrc.to_be_bytes());
+    bytes.extend([1, 4]);
+    bytes.extend(format!("{:04x}", ssrc as u16).bytes());
+    bytes.extend([0, 0]);
+    if bye {
+        bytes.extend([0x81, 203, 0, 1]);
+        bytes.extend(ssrc.to_be_bytes());
+    }
+    bytes
+}
+
+/// Runs the session's timer up to `until_ns`; returns the packets sent, with their times.
+fn run(session: &mut Session, until_ns: u64) -> Vec<(u64, Vec<u8>)> {
+    let mut sent = Vec::new();
+    let mut out = [0; 1500];
+    while let Some(at_ns) = session.next_timeout().filter(|at_ns| *at_ns <= until_ns) {
+        let mut has_sent = false;
+        while let Some(bytes) = session.poll_transmit(at_ns, &mut out) {
+            sent.push((at_ns, out[..bytes].to_vec()));
+            has_sent = true;
+        }
+        let next_ns = session.next_timeout();
+        assert!(
+            has_sent || next_ns.is_none_or(|next_ns| next_ns > at_ns),
+            "the timer stands still at {at_ns}"
+        );
+    }
+    sent
+}
+
+fn events(session: &mut Session) -> Vec<Event> {
+    std::iter::from_fn(|| session.poll_event()).collect()
+}
+
+/// Pseudo-random numbers of the test's own.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        if bound == 0 { 0 } else { self.next() % bound }
+    }
+}

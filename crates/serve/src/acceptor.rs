@@ -1,0 +1,142 @@
+//! Accepts TCP connections on one thread, up to a limit in total and per host.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use threadbare_process::places::{Limits, Place, Places};
+
+/// The accepting thread.
+pub(super) struct Acceptor {
+    stop: watch::Sender<bool>,
+    name: &'static str,
+    thread: JoinHandle<()>,
+}
+
+/// Notifies a connection that the process is stopping.
+#[derive(Clone)]
+pub(super) struct Stopped(watch::Receiver<bool>);
+
+impl Stopped {
+    /// Waits until the process is stopping.
+    pub(super) async fn wait(&mut self) {
+        let _ = self.0.wait_for(|stops| *stops).await;
+    }
+}
+
+impl Acceptor {
+    /// Starts a thread called `name` that serves connections, within these limits.
+    ///
+    /// # Errors
+    /// Threads or descriptors run out.
+    pub(super) fn start<S, F>(
+        name: &'static str,
+        listener: std::net::TcpListener,
+        limits: Limits,
+        serve: S,
+    ) -> io::Result<Acceptor>
+    where
+        S: Fn(TcpStream, SocketAddr, Arc<Place>, Stopped) -> F + Send + 'static,
+        F: Future<Output = ()> + Send + 'static,
+    {
+        listener.set_nonblocking(true)?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .max_blocking_threads(READERS)
+            .enable_io()
+            .enable_time()
+            .build()?;
+        let listener = {
+            let _inside = runtime.enter();
+            TcpListener::from_std(listener)?
+        };
+        let (stop, stopped) = watch::channel(false);
+        let stopped = Stopped(stopped);
+        let run = move || runtime.block_on(accept(name, listener, limits, serve, stopped));
+        let thread = std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(run)?;
+        Ok(Acceptor { stop, name, thread })
+    }
+
+    /// Stops accepting. Connections have a moment to finish.
+    pub(super) fn stop(self) {
+        let _ = self.stop.send(true);
+        if self.thread.join().is_err() {
+            tracing::error!("the thread '{}' has panicked", self.name);
+        }
+    }
+}
+
+async fn accept<S, F>(
+    name: &'static str,
+    listener: TcpListener,
+    limits: Limits,
+    serve: S,
+    mut stopped: Stopped,
+) where
+    S: Fn(TcpStream, SocketAddr, Arc<Place>, Stopped) -> F,
+    F: Future<Output = ()> + Send + 'static,
+{
+    let places = Places::new(limits);
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            Some(_) = connections.join_next() => continue,
+            () = stopped.wait() => break,
+        };
+        match accepted {
+            Ok((stream, peer)) => {
+                let Some(place) = places.enter(peer.ip()).map(Arc::new) else {
+                    tracing::debug!(name, %peer, "connection refused: the limit is reached");
+                    continue;
+                };
+                prepare(&stream);
+                let connection = serve(stream, peer, place.clone(), stopped.clone());
+                place.is_of(connections.spawn(connection));
+                // Lets a request that has already arrived start before another connection takes the place.
+                tokio::task::yield_now().await;
+            }
+            Err(error) => {
+                // Descriptors may have run out, for example; other connections may close meanwhile.
+                tracing::debug!(name, %error, "cannot accept a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+    let all = async { while connections.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(END_TIME_MAX, all).await;
+}
+
+fn prepare(stream: &TcpStream) {
+    let socket = socket2::SockRef::from(stream);
+    // Otherwise a client that does not read its replies would keep its place, and so would one whose machine is gone.
+    let keepalive = socket2::TcpKeepalive::new().with_time(SILENCE);
+    let set = socket
+        .set_tcp_user_timeout(Some(UNREAD_TIME_MAX))
+        .and_then(|()| socket.set_tcp_keepalive(&keepalive))
+        // Events should be current: the kernel would buffer megabytes for a client that reads slowly.
+        .and_then(|()| socket.set_tcp_notsent_lowat(UNSENT_BYTES_MAX));
+    if let Err(error) = set {
+        tracing::debug!(%error, "cannot set time-outs on a connection");
+    }
+    let _ = stream.set_nodelay(true);
+}
+
+/// Maximum time that sent data may stay unacknowledged.
+const UNREAD_TIME_MAX: Duration = Duration::from_secs(20);
+/// Maximum unsent bytes of a connection in the kernel: a few turns of the largest reply.
+const UNSENT_BYTES_MAX: u32 = 64 * 1024;
+/// After this silence, keep-alive probes check the client's machine.
+const SILENCE: Duration = Duration::from_secs(60);
+/// Time for the last replies when the process stops.
+const END_TIME_MAX: Duration = Duration::from_secs(1);
+/// Threads that read files for replies.
+const READERS: usize = 2;
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

@@ -1,0 +1,83 @@
+//! Senders of ng requests, and the destinations of replies.
+
+use std::net::{IpAddr, SocketAddr};
+
+use threadbare_control::calls::CallId;
+use threadbare_control::ng::{Command, NoMessage, Reply, Ticket};
+use tokio::sync::oneshot;
+
+use threadbare_cluster::{Origin, Passed};
+
+/// Identifies a sender: a cookie belongs to one sender.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Asker {
+    /// The source address of a datagram.
+    Udp(SocketAddr),
+    /// A host, because a repeated request by TCP or HTTP may come on another connection.
+    Host(IpAddr),
+}
+
+/// The original sender of a request that another node has forwarded.
+impl From<Origin> for Asker {
+    fn from(origin: Origin) -> Asker {
+        match origin {
+            Origin::Udp(address) => Asker::Udp(address),
+            Origin::Host(host) => Asker::Host(host),
+        }
+    }
+}
+
+impl Asker {
+    /// Converts it for another node.
+    pub(super) fn origin(self) -> Origin {
+        match self {
+            Asker::Udp(address) => Origin::Udp(address),
+            Asker::Host(host) => Origin::Host(host),
+        }
+    }
+}
+
+/// The destination of a reply.
+#[derive(Debug)]
+pub(super) enum ReplyTo {
+    /// A datagram.
+    Udp(SocketAddr),
+    /// A task that waits for it.
+    Waiting(oneshot::Sender<Result<Vec<u8>, Unreplied>>),
+}
+
+/// Why a message gets no reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Unreplied {
+    /// The same request is still being processed.
+    #[error("the request with this cookie is still being processed")]
+    InHand,
+    /// Another node of the cluster owns the call.
+    #[error("another node has the call")]
+    Moved,
+    /// The message is not a request.
+    #[error(transparent)]
+    NoMessage(#[from] NoMessage),
+}
+
+/// A request that waits for its reply.
+#[derive(Debug)]
+pub(super) struct PendingReply {
+    pub(super) to: ReplyTarget,
+    pub(super) command: Command,
+    /// Time at which it arrived.
+    pub(super) begun_ns: u64,
+    /// In a cluster: the request's call.
+    pub(super) call: Option<CallId>,
+    /// The message, in case another node owns its call. `None`: it is answered here.
+    pub(super) passed: Option<Passed>,
+}
+
+/// The receiver of the reply.
+#[derive(Debug)]
+pub(super) enum ReplyTarget {
+    /// The sender of a message.
+    Message(Ticket<Asker>, ReplyTo),
+    /// Another thread of this program.
+    Program(oneshot::Sender<Reply>),
+}

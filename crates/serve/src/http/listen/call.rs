@@ -1,0 +1,217 @@
+//! `/v1/calls/{id}/listen`: the audio of both parties of a call.
+
+use axum::extract::{RawQuery, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use threadbare_control::calls::{CallId, StreamId};
+use threadbare_relay::Listening;
+use threadbare_runtime::clock_now_ns;
+
+use super::{NS_PER_MS, Sound, Wav, file, place};
+use crate::http::app::App;
+use crate::http::calls::unknown;
+use crate::http::id::{CallPath, Id};
+use crate::http::problem::Problem;
+use crate::media::Unheard;
+use crate::service::Service;
+use threadbare_recording::Tracks;
+
+/// Listen to both parties of a call
+///
+/// An endless WAV file of 16 bits, from now on, with two channels: the party that offered first on the left, as in recordings. It
+/// has the audio that the parties hear of each other. So a muted or held party is silent, and files that are played to a party
+/// are left out. The rate is the higher one of both parties' audio. It starts at once, is silent while neither party speaks, and
+/// ends with the stream. For a call with several streams (media, or dialogs of a forked call), it has the first one in its
+/// `streams` that runs and is decoded here; `stream` selects another one. SRTP with keys in the SDP works; media that are
+/// forwarded without decoding do not. A slow reader misses some audio. 16 listeners at a time, including those of streams.
+#[utoipa::path(get, path = "/v1/calls/{id}/listen", tag = "calls", operation_id = "listen_to_call", params(CallPath,
+    ("stream" = Option<u32>, Query, description = "Index in the call's `streams`, from 0")),
+    responses((status = 200, body = Wav, content_type = "audio/wav"),
+    (status = 400, body = Problem, content_type = "application/problem+json"),
+    (status = 404, body = Problem, content_type = "application/problem+json"),
+    (status = 409, body = Problem, content_type = "application/problem+json", description = "The call is not decoded here, or no stream is running"),
+    (status = 503, body = Problem, content_type = "application/problem+json", description = "The limit of listeners is reached")))]
+pub(in crate::http) async fn listen(
+    State(app): State<App>,
+    Id(id): Id,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Problem> {
+    let wanted = wanted(query.as_deref().unwrap_or_default())?;
+    let place = place(&app)?;
+    let call = id.clone();
+    let found = app.ask(move |service: &mut Service| find(service, &call, wanted));
+    let (rate_hz, listening) = found.await?.map_err(|refused| refused.told(&id))?;
+    tracing::debug!(call = %id, "a listener starts");
+    let both = Both {
+        call: id,
+        listening,
+        tracks: Tracks::new(rate_hz, clock_now_ns()),
+        missed_ns: 0,
+    };
+    Ok(file(both, place))
+}
+
+/// The requested index of the stream.
+fn wanted(query: &str) -> Result<Option<usize>, Problem> {
+    let mut wanted = None;
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        if name != "stream" {
+            return Err(Problem::value("query", name, "stream"));
+        }
+        let place = value.parse().ok();
+        let allowed = "a place in the streams of the call, from 0";
+        wanted = Some(place.ok_or_else(|| Problem::value("stream", value, allowed))?);
+    }
+    Ok(wanted)
+}
+
+/// Why a call cannot be listened to.
+#[derive(Debug, PartialEq, Eq)]
+enum Refused {
+    Unknown,
+    /// The call has only this many streams.
+    NoPlace(usize),
+    Unheard(Unheard),
+}
+
+/// Finds the requested stream, or the first that can be listened to.
+fn find(
+    service: &mut Service,
+    id: &CallId,
+    wanted: Option<usize>,
+) -> Result<(u32, Listening), Refused> {
+    let view = service.calls.view(id).ok_or(Refused::Unknown)?;
+    let streams: Vec<StreamId> = view.streams.iter().map(|one| one.stream).collect();
+    let media = &service.media;
+    if let Some(place) = wanted {
+        let stream = streams.get(place).ok_or(Refused::NoPlace(streams.len()))?;
+        return media.listen(*stream).map_err(Refused::Unheard);
+    }
+    let mut why = Unheard::NotRunning;
+    for stream in streams {
+        match media.listen(stream) {
+            Ok(heard) => return Ok(heard),
+            Err(Unheard::NotRunning) => {}
+            Err(other) => why = other,
+        }
+    }
+    Err(Refused::Unheard(why))
+}
+
+impl Refused {
+    fn told(self, id: &CallId) -> Problem {
+        let why = match self {
+            Refused::Unknown => return unknown(id),
+            Refused::NoPlace(streams) => {
+                let problem = Problem::new(
+                    StatusCode::NOT_FOUND,
+                    format!("the call has {streams} streams"),
+                );
+                return problem.about("stream", "a place in the streams of the call, from 0");
+            }
+            Refused::Unheard(Unheard::NotRunning) => {
+                "none of its media run: the call is not answered, or its media have ended".to_owned()
+            }
+            Refused::Unheard(Unheard::PassedOn) => {
+                "its media are only forwarded: they are not audio, or are encrypted between the parties"
+                    .to_owned()
+            }
+            Refused::Unheard(Unheard::NotDecoded { codecs }) => {
+                let names: Vec<String> = codecs.into_iter().flatten().collect();
+                format!("{} is passed on, and not decoded here", names.join(", "))
+            }
+        };
+        let detail = format!("the call cannot be listened to: {why}");
+        Problem::new(StatusCode::CONFLICT, detail)
+    }
+}
+
+/// Both parties.
+struct Both {
+    call: CallId,
+    listening: Listening,
+    tracks: Tracks,
+    /// Audio skipped while the client did not read.
+    missed_ns: u64,
+}
+
+impl Both {
+    /// Appends the audio until then. Returns whether more may come.
+    fn take_until(&mut self, until_ns: u64, bytes: &mut Vec<u8>) -> bool {
+        // Checked before the samples, so that those that have arrived are still sent.
+        let is_over = self.listening.is_over();
+        self.missed_ns += self.tracks.skip(until_ns, LATE_NS_MAX);
+        let tracks = &mut self.tracks;
+        self.listening
+            .take_coded(|portion, heard| tracks.add(portion, heard));
+        self.tracks.take(until_ns, bytes);
+        !is_over
+    }
+}
+
+impl Sound for Both {
+    fn format(&self) -> (u32, u16) {
+        (self.tracks.rate_hz(), 2)
+    }
+
+    fn take(&mut self, bytes: &mut Vec<u8>) -> bool {
+        self.take_until(clock_now_ns() - DELAY_NS, bytes)
+    }
+
+    fn end(&self) {
+        let missed_ms = self.missed_ns / NS_PER_MS;
+        if missed_ms > 0 {
+            tracing::info!(call = %self.call, missed_ms, "a listener was too slow");
+        }
+    }
+}
+
+/// By then the audio of both sides has arrived: it comes in pieces of up to 100 ms and in slices of 20 ms. It may be off by
+/// the slack of [`Tracks`].
+const DELAY_NS: u64 = 200_000_000;
+/// A client that has read nothing for longer resumes with the current audio.
+const LATE_NS_MAX: u64 = 2_000_000_000;
+
+#[cfg(test)]
+mod tests {
+    use threadbare_relay::Listeners;
+
+    use super::*;
+
+    /// The page of a machine that slept.
+    #[test]
+    fn stalled_listener_resumes_at_the_present() {
+        const S: u64 = 1_000_000_000;
+        let listeners = Listeners::default();
+        let mut both = Both {
+            call: CallId::new(b"1"),
+            listening: listeners.listen(1000),
+            tracks: Tracks::new(8000, S),
+            missed_ns: 0,
+        };
+        let mut bytes = Vec::new();
+        let mut frames_until = |both: &mut Both, until_ns| {
+            bytes.clear();
+            assert!(both.take_until(until_ns, &mut bytes));
+            bytes.len() / 4
+        };
+        // Two seconds late, all audio is still sent; three seconds late, it is skipped.
+        assert_eq!(frames_until(&mut both, 2 * S), 8000);
+        assert_eq!(frames_until(&mut both, 4 * S), 16_000);
+        assert_eq!(frames_until(&mut both, 7 * S), 0);
+        assert_eq!(both.missed_ns, 3 * S);
+        assert_eq!(frames_until(&mut both, 7 * S + S / 2), 4000);
+        drop(listeners);
+        assert!(!both.take_until(8 * S, &mut Vec::new()));
+    }
+
+    #[test]
+    fn a_stream_is_chosen_by_its_place() {
+        assert_eq!(wanted(""), Ok(None));
+        assert_eq!(wanted("stream=2"), Ok(Some(2)));
+        for odd in ["stream=", "stream=-1", "stream=x", "streams=1"] {
+            assert!(wanted(odd).is_err(), "{odd}");
+        }
+    }
+}

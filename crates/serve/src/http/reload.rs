@@ -1,0 +1,50 @@
+//! `/v1/reload`: reloads the configuration file.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::app::{App, within};
+use super::problem::Problem;
+use threadbare_streams::reload::NotReloaded;
+
+/// The applied changes.
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+pub(super) struct Reloaded {
+    /// Number of streams that were started.
+    streams_added: usize,
+    /// Number of streams that were ended.
+    streams_removed: usize,
+    /// Number of streams that were restarted, because their settings differ.
+    streams_restarted: usize,
+    /// Whether settings of calls were changed.
+    calls_changed: bool,
+}
+
+/// Reload the configuration file
+///
+/// Changes are applied, and all else continues untouched, as with SIGHUP. A file with mistakes, or with changes that need a
+/// restart, changes nothing.
+#[utoipa::path(post, path = "/v1/reload", tag = "relay", responses(
+    (status = 200, body = Reloaded),
+    (status = 409, body = Problem, content_type = "application/problem+json", description = "There is no file, or a change needs a restart"),
+    (status = 422, body = Problem, content_type = "application/problem+json", description = "The file has mistakes")))]
+pub(super) async fn reload(State(app): State<App>) -> Result<axum::Json<Reloaded>, Problem> {
+    let told = within(app.reloads.ask()).await?;
+    let gone = |_| Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the process ends");
+    let done = told.map_err(gone)?.map_err(|refused| {
+        let status = match refused {
+            NotReloaded::NoFile | NotReloaded::NeedsRestart(_) => StatusCode::CONFLICT,
+            NotReloaded::Mistakes(_) => StatusCode::UNPROCESSABLE_ENTITY,
+            NotReloaded::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        Problem::new(status, refused.to_string())
+    })?;
+    Ok(axum::Json(Reloaded {
+        streams_added: done.streams_added,
+        streams_removed: done.streams_removed,
+        streams_restarted: done.streams_restarted,
+        calls_changed: done.calls_changed,
+    }))
+}

@@ -1,0 +1,439 @@
+//! Local interfaces: the addresses at which calls open ports, and those advertised to the parties.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use threadbare_control::calls::{
+    Family, Interface, InterfaceName, NoPorts, Opened, PortRequest, PortSource, PortUse,
+};
+use threadbare_relay::{Fence, LegPorts, PortError, PortRange, RangeSettings};
+
+use threadbare_config::InterfaceSpec;
+
+/// The ports of all interfaces.
+#[derive(Debug)]
+pub(super) struct Interfaces {
+    /// The interfaces for the registry.
+    told: Vec<Interface>,
+    ranges: Vec<Range>,
+    /// Fence that all ports opened here send through.
+    fence: Option<Fence>,
+    /// Whether ports are opened before the machine has their addresses.
+    precedes_addresses: bool,
+    /// Ports opened in advance, by the advertised address of RTP.
+    ahead: HashMap<SocketAddr, LegPorts>,
+}
+
+/// The ports of one address.
+#[derive(Debug)]
+struct Range {
+    spec: InterfaceSpec,
+    name: InterfaceName,
+    advertised: IpAddr,
+    pairs: PortRange,
+    singles: PortRange,
+}
+
+impl Interfaces {
+    /// Creates the interfaces without opening ports.
+    ///
+    /// # Errors
+    /// A port range is invalid.
+    pub(super) fn new(specs: &[InterfaceSpec]) -> Result<Interfaces, PortError> {
+        let mut interfaces = Interfaces {
+            told: Vec::new(),
+            ranges: Vec::new(),
+            fence: None,
+            precedes_addresses: false,
+            ahead: HashMap::new(),
+        };
+        interfaces.change(specs)?;
+        Ok(interfaces)
+    }
+
+    /// Sets the fence for ports that are opened from now on.
+    pub(super) fn set_fence(&mut self, fence: Fence) {
+        self.fence = Some(fence);
+    }
+
+    /// Lets ports be opened before the machine has their addresses.
+    pub(super) fn precede_addresses(&mut self) {
+        self.precedes_addresses = true;
+        self.ranges.iter().for_each(Range::precede_address);
+    }
+
+    /// Opens the ports of a call in advance; [`reopen`](PortSource::reopen) finds them, and reports those that could not be
+    /// opened.
+    pub(super) fn open_ahead(
+        &mut self,
+        request: &PortRequest,
+        rtp: SocketAddr,
+        rtcp: Option<SocketAddr>,
+    ) {
+        if let Ok(ports) = self.open_again(request, rtp, rtcp) {
+            self.ahead.insert(rtp, ports);
+        }
+    }
+
+    /// Closes the ports opened in advance that no call has used.
+    pub(super) fn close_ahead(&mut self) {
+        self.ahead = HashMap::new();
+    }
+
+    /// Closes idle ports that no call has reused for a while. Call this now and then while ports are used.
+    pub(super) fn close_unwanted(&self) {
+        let ranges = self.ranges.iter().flat_map(Range::each);
+        ranges.for_each(PortRange::close_unwanted);
+    }
+
+    /// Whether some ports are in use, or resting.
+    pub(super) fn are_used(&self) -> bool {
+        let mut ranges = self.ranges.iter().flat_map(Range::each);
+        ranges.any(PortRange::is_used)
+    }
+
+    /// The interfaces as configured.
+    pub(super) fn specs(&self) -> impl Iterator<Item = &InterfaceSpec> {
+        self.ranges.iter().map(|range| &range.spec)
+    }
+
+    /// Whether this is the local or advertised address of a call's port.
+    pub(super) fn has_port_in_use(&self, at: SocketAddr) -> bool {
+        let ip = at.ip().to_canonical();
+        let mut ranges = self.ranges.iter();
+        ranges.any(|range| {
+            (range.spec.address == ip || range.advertised == ip)
+                && range.each().any(|ports| ports.is_in_use(at.port()))
+        })
+    }
+
+    fn fenced(&self, ports: LegPorts) -> LegPorts {
+        match &self.fence {
+            Some(fence) => ports.fenced(fence.clone()),
+            None => ports,
+        }
+    }
+
+    /// Replaces the interfaces. Ranges that stay keep their quarantine; open ports stay open.
+    ///
+    /// # Errors
+    /// A range is invalid: nothing is changed.
+    pub(super) fn change(&mut self, specs: &[InterfaceSpec]) -> Result<(), PortError> {
+        let stays = |spec: &InterfaceSpec| self.ranges.iter().position(|one| one.spec == *spec);
+        let new = specs.iter().filter(|spec| stays(spec).is_none());
+        let mut new: Vec<Range> = new.map(Range::new).collect::<Result<_, _>>()?;
+        if self.precedes_addresses {
+            new.iter().for_each(Range::precede_address);
+        }
+        self.ranges.retain(|one| specs.contains(&one.spec));
+        self.ranges.append(&mut new);
+        self.told.clear();
+        for spec in specs {
+            let name = InterfaceName(Arc::from(spec.name.as_str()));
+            let family = Family::of(spec.advertised);
+            match self.told.iter_mut().find(|one| one.name == name) {
+                Some(known) => known.families.push(family),
+                None => self.told.push(Interface {
+                    name,
+                    families: vec![family],
+                }),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Range {
+    fn new(spec: &InterfaceSpec) -> Result<Range, PortError> {
+        let pairs = RangeSettings::new(spec.address, spec.ports.first, spec.ports.last);
+        let mut singles = pairs.clone();
+        singles.port_use = threadbare_relay::PortUse::Mux;
+        Ok(Range {
+            name: InterfaceName(Arc::from(spec.name.as_str())),
+            advertised: spec.advertised,
+            pairs: PortRange::new(pairs)?,
+            singles: PortRange::new(singles)?,
+            spec: spec.clone(),
+        })
+    }
+
+    fn precede_address(&self) {
+        self.each().for_each(PortRange::precede_address);
+    }
+
+    fn each(&self) -> impl Iterator<Item = &PortRange> {
+        [&self.pairs, &self.singles].into_iter()
+    }
+
+    /// Returns the range for this use, then the other one. Both have the same numbers.
+    fn of(&self, port_use: PortUse) -> [&PortRange; 2] {
+        match port_use {
+            PortUse::Pair => [&self.pairs, &self.singles],
+            PortUse::Single => [&self.singles, &self.pairs],
+        }
+    }
+}
+
+impl PortSource<LegPorts> for Interfaces {
+    fn interfaces(&self) -> &[Interface] {
+        &self.told
+    }
+
+    fn open(&mut self, request: &PortRequest) -> Result<Opened<LegPorts>, NoPorts> {
+        let range = self.range(request)?;
+        let [ports, _] = range.of(request.port_use);
+        let ports = ports.lease().map_err(|error| NoPorts(error.to_string()))?;
+        let told = |local: SocketAddr| SocketAddr::new(range.advertised, local.port());
+        Ok(Opened {
+            rtp: told(ports.rtp_address()),
+            rtcp: ports.rtcp_address().map(told),
+            ports: self.fenced(ports),
+        })
+    }
+
+    fn reopen(
+        &mut self,
+        request: &PortRequest,
+        rtp: SocketAddr,
+        rtcp: Option<SocketAddr>,
+    ) -> Result<LegPorts, NoPorts> {
+        let has_rtcp = |ports: &LegPorts| {
+            let opened = ports.rtcp_address().map(|local| local.port());
+            opened == rtcp.map(|rtcp| rtcp.port())
+        };
+        let ports = match self.ahead.remove(&rtp).filter(has_rtcp) {
+            Some(ports) => ports,
+            None => self.open_again(request, rtp, rtcp)?,
+        };
+        Ok(self.fenced(ports))
+    }
+}
+
+impl Interfaces {
+    fn open_again(
+        &self,
+        request: &PortRequest,
+        rtp: SocketAddr,
+        rtcp: Option<SocketAddr>,
+    ) -> Result<LegPorts, NoPorts> {
+        let range = self.range(request)?;
+        let (name, now, then) = (&range.name, range.advertised, rtp.ip());
+        if now != then {
+            let reason = format!(
+                "interface {name} was advertised as {then}, and is as {now} now (--address)"
+            );
+            return Err(NoPorts(reason));
+        }
+        let [ports, others] = range.of(request.port_use);
+        let ports = ports.lease_at(rtp.port()).or_else(|_| {
+            // Resting ports of the other range must close: the party was given another address meanwhile.
+            others.close_resting();
+            ports.lease_at(rtp.port())
+        });
+        let ports = ports.map_err(|error| NoPorts(error.to_string()))?;
+        let opened = ports.rtcp_address().map(|local| local.port());
+        if opened == rtcp.map(|rtcp| rtcp.port()) {
+            Ok(ports)
+        } else {
+            Err(NoPorts(format!(
+                "{rtp}: RTCP cannot be at another port than before"
+            )))
+        }
+    }
+
+    fn range(&self, request: &PortRequest) -> Result<&Range, NoPorts> {
+        let is_meant = |range: &&Range| {
+            range.name == request.interface && Family::of(range.advertised) == request.family
+        };
+        self.ranges.iter().find(is_meant).ok_or_else(|| {
+            let (name, family) = (&request.interface, request.family.name());
+            NoPorts(format!("interface {name} has no address of {family}"))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use threadbare_config::PortSpan;
+
+    #[test]
+    fn parties_get_the_advertised_address() {
+        let spec = InterfaceSpec {
+            name: "a".to_owned(),
+            advertised: [203, 0, 113, 7].into(),
+            ports: "20000-29999".parse().expect("a range"),
+            ..InterfaceSpec::default()
+        };
+        let mut interfaces = Interfaces::new(&[spec]).expect("ranges");
+        let request = |name: &str, family| PortRequest {
+            interface: InterfaceName(name.into()),
+            family,
+            port_use: PortUse::Pair,
+        };
+        let opened = interfaces.open(&request("a", Family::V4)).expect("ports");
+        assert_eq!(opened.rtp.ip().to_string(), "203.0.113.7");
+        assert_eq!(opened.rtp.port(), opened.ports.rtp_address().port());
+        assert_eq!(
+            opened.rtcp.map(|rtcp| rtcp.port()),
+            Some(opened.rtp.port() + 1)
+        );
+        for (name, family) in [("b", Family::V4), ("a", Family::V6)] {
+            let error = interfaces.open(&request(name, family)).expect_err(name);
+            assert!(error.to_string().contains(name), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_ports_of_another_process_are_opened_again() {
+        let request = PortRequest {
+            interface: InterfaceName("a".into()),
+            family: Family::V4,
+            port_use: PortUse::Pair,
+        };
+        let of = |name: &str, advertised: [u8; 4], first, last| {
+            let spec = InterfaceSpec {
+                name: name.to_owned(),
+                advertised: advertised.into(),
+                ports: PortSpan { first, last },
+                ..InterfaceSpec::default()
+            };
+            Interfaces::new(&[spec]).expect("ranges")
+        };
+        let mut before = of("a", [203, 0, 113, 7], 20_000, 29_999);
+        let opened = before.open(&request).expect("ports");
+        let (rtp, rtcp) = (opened.rtp, opened.rtcp);
+        let error = before.reopen(&request, rtp, rtcp).expect_err("in use");
+        assert!(
+            error.to_string().contains(&rtp.port().to_string()),
+            "{error}"
+        );
+        drop((opened, before));
+        // This also applies if the range has changed.
+        for (first, last) in [(20_000, 29_999), (40_000, 40_001)] {
+            let mut after = of("a", [203, 0, 113, 7], first, last);
+            let ports = after.reopen(&request, rtp, rtcp).expect("the same ports");
+            assert_eq!(ports.rtp_address().port(), rtp.port());
+            assert_eq!(
+                ports.rtcp_address().map(|one| one.port()),
+                Some(rtp.port() + 1)
+            );
+        }
+        let mut moved = of("a", [203, 0, 113, 8], 20_000, 29_999);
+        let error = moved
+            .reopen(&request, rtp, rtcp)
+            .expect_err("another address");
+        assert!(
+            error.to_string().contains("203.0.113.7") && error.to_string().contains("203.0.113.8"),
+            "{error}"
+        );
+        let mut renamed = of("b", [127, 0, 0, 1], 20_000, 29_999);
+        let error = renamed
+            .reopen(&request, rtp, rtcp)
+            .expect_err("no interface");
+        assert!(error.to_string().contains("interface a"), "{error}");
+    }
+
+    #[test]
+    fn ports_that_rest_as_a_pair_are_reopened_singly_and_the_reverse() {
+        let request = |port_use| PortRequest {
+            interface: InterfaceName("a".into()),
+            family: Family::V4,
+            port_use,
+        };
+        let spec = InterfaceSpec {
+            name: "a".to_owned(),
+            // So few ports that all of them are unused for a while after a call.
+            ports: "20000-20007".parse().expect("a range"),
+            ..InterfaceSpec::default()
+        };
+        let mut interfaces = Interfaces::new(&[spec]).expect("ranges");
+        let opened = interfaces.open(&request(PortUse::Pair)).expect("ports");
+        let (rtp, rtcp) = (opened.rtp, opened.rtcp);
+        drop(opened);
+        for (port_use, rtcp) in [
+            (PortUse::Single, None),
+            (PortUse::Pair, rtcp),
+            (PortUse::Pair, rtcp),
+            (PortUse::Single, None),
+        ] {
+            let ports = interfaces.reopen(&request(port_use), rtp, rtcp);
+            let ports = ports.expect("ports that rest");
+            assert_eq!(ports.rtp_address(), rtp);
+        }
+    }
+
+    /// A program on the same machine may send requests from a port that was a call's, or will be one's.
+    #[test]
+    fn ports_count_as_a_call_s_while_it_has_them() {
+        let spec = InterfaceSpec {
+            advertised: [203, 0, 113, 7].into(),
+            ports: "20000-29999".parse().expect("a range"),
+            ..InterfaceSpec::default()
+        };
+        let mut interfaces = Interfaces::new(&[spec]).expect("ranges");
+        for port_use in [PortUse::Pair, PortUse::Single] {
+            let request = PortRequest {
+                interface: InterfaceName("default".into()),
+                family: Family::V4,
+                port_use,
+            };
+            let opened = interfaces.open(&request).expect("ports");
+            let local = opened.ports.rtp_address();
+            let mut all = vec![local, opened.rtp];
+            all.extend(opened.ports.rtcp_address());
+            assert!(all.iter().all(|at| interfaces.has_port_in_use(*at)));
+            let elsewhere = SocketAddr::from(([127, 0, 0, 2], local.port()));
+            assert!(!interfaces.has_port_in_use(elsewhere));
+            assert!(!interfaces.has_port_in_use(([127, 0, 0, 1], 2223).into()));
+            drop(opened);
+            assert!(!all.iter().any(|at| interfaces.has_port_in_use(*at)));
+        }
+    }
+
+    /// Addresses of RFC 5737 and RFC 3849, which no machine has.
+    #[test]
+    fn ports_are_opened_before_their_address_is_here() {
+        for (address, family) in [
+            (IpAddr::from([192, 0, 2, 77]), Family::V4),
+            ("2001:db8::77".parse().expect("an address"), Family::V6),
+        ] {
+            let spec = InterfaceSpec {
+                name: "a".to_owned(),
+                address,
+                advertised: address,
+                ports: "20000-29999".parse().expect("a range"),
+            };
+            let request = PortRequest {
+                interface: InterfaceName("a".into()),
+                family,
+                port_use: PortUse::Pair,
+            };
+            let mut interfaces = Interfaces::new(&[spec]).expect("ranges");
+            let error = interfaces.open(&request).expect_err("it is not here");
+            assert!(error.to_string().contains(&address.to_string()), "{error}");
+            interfaces.precede_addresses();
+            let [rtp, rtcp, other] =
+                [20_000, 20_001, 20_002].map(|port| SocketAddr::new(address, port));
+            interfaces.open_ahead(&request, rtp, Some(rtcp));
+            interfaces.open_ahead(&request, other, None);
+            let ports = interfaces
+                .reopen(&request, rtp, Some(rtcp))
+                .expect("it was opened");
+            let local = (Some(ports.rtp_address()), ports.rtcp_address());
+            assert_eq!(local, (Some(rtp), Some(rtcp)));
+            let error = interfaces.reopen(&request, rtp, Some(rtcp));
+            error.expect_err("they are in use");
+            drop(ports);
+            // Ports that were not opened in advance are opened now.
+            let rtcp = SocketAddr::new(address, 20_005);
+            let rtp = SocketAddr::new(address, 20_004);
+            interfaces
+                .reopen(&request, rtp, Some(rtcp))
+                .expect("it is free");
+            interfaces.close_ahead();
+            assert!(interfaces.ahead.is_empty());
+        }
+    }
+}

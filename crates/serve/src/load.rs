@@ -1,0 +1,57 @@
+//! Load of the media threads: the share of the time since the last sample in which they did not sleep.
+
+/// The load of the least busy thread, because new calls go there.
+#[derive(Debug, Default)]
+pub(super) struct Load {
+    looked_ns: u64,
+    /// Busy time of each thread at the last sample.
+    busy_ns: Vec<u64>,
+    percent: u32,
+}
+
+impl Load {
+    /// Whether the next sample is due.
+    pub(super) fn is_due(&self, now_ns: u64) -> bool {
+        now_ns.saturating_sub(self.looked_ns) >= WINDOW_NS
+    }
+
+    /// Takes a sample: the busy time of each thread since its start.
+    pub(super) fn look(&mut self, now_ns: u64, busy_ns: Vec<u64>) {
+        let elapsed_ns = now_ns.saturating_sub(self.looked_ns);
+        let pairs = busy_ns.iter().zip(&self.busy_ns);
+        let least_ns = pairs.map(|(now, before)| now.saturating_sub(*before)).min();
+        let percent = least_ns.map(|ns| u128::from(ns) * 100 / u128::from(elapsed_ns.max(1)));
+        self.percent = percent.map_or(0, |percent| percent.min(100) as u32);
+        self.looked_ns = now_ns;
+        self.busy_ns = busy_ns;
+    }
+
+    /// The load before the last sample.
+    pub(super) fn percent(&self) -> u32 {
+        self.percent
+    }
+}
+
+/// Shorter windows would show single slices.
+const WINDOW_NS: u64 = 1_000_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+
+    #[test]
+    fn the_least_busy_thread_counts() {
+        let mut load = Load::default();
+        assert!(load.is_due(S));
+        load.look(S, vec![S / 2, 0]);
+        // The time before is unknown.
+        assert_eq!(load.percent(), 0);
+        assert!(!load.is_due(2 * S - 1) && load.is_due(2 * S));
+        load.look(3 * S, vec![S / 2 + S, S / 2]);
+        assert_eq!(load.percent(), 25);
+        load.look(4 * S, vec![S / 2 + 2 * S, S / 2 + S]);
+        assert_eq!(load.percent(), 100);
+    }
+}

@@ -1,0 +1,182 @@
+//! Statistics of a stream in the units that operators see.
+
+use std::net::SocketAddr;
+use threadbare_base::NS_PER_MS;
+
+use threadbare_relay::{ForwardSideStats, ListenerView, MediaCall, MediaSession, SenderView};
+use threadbare_rtp::call::{CallStats, Side};
+use threadbare_rtp::quality::{Quality, Range};
+
+/// Statistics of both sides.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Measured {
+    pub(super) sides: [MeasuredSide; 2],
+}
+
+/// Statistics of one party: received from it, and sent to it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct MeasuredSide {
+    pub(super) counts: SideCounts,
+    /// Time of the last RTP packet.
+    pub(super) heard_ns: Option<u64>,
+    /// Destination of its RTP: learned, or signalled.
+    pub(super) rtp_to: Option<SocketAddr>,
+    pub(super) ssrc: Option<u32>,
+    /// Current jitter.
+    pub(super) jitter_ms: f64,
+    /// The last round trip.
+    pub(super) round_trip_ms: Option<f64>,
+    /// Means since the start.
+    pub(super) mean: Means,
+    /// Sum and number of the scores in the mean.
+    pub(super) scores: (f64, u64),
+    /// Our reports on this party.
+    pub(super) sender: Option<SenderView>,
+    /// Its last report on us.
+    pub(super) listener: Option<ListenerView>,
+    /// Clock rate of the media sent to it, Hz.
+    pub(super) clock_rate_hz: Option<u32>,
+}
+
+/// Means of a party's media since the start. `None`: no report came yet.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Means {
+    pub(super) mos: Option<f64>,
+    pub(super) jitter_ms: Option<f64>,
+    pub(super) round_trip_ms: Option<f64>,
+    pub(super) loss_percent: Option<f64>,
+}
+
+/// Declares monotonic counters once: the fields, and the difference from earlier values.
+macro_rules! counts {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Monotonic counters.
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+        pub(super) struct SideCounts {
+            $($(#[$doc])* pub(super) $name: u64,)*
+        }
+
+        impl SideCounts {
+            /// Returns the increase. If the stream restarted, and so has fewer packets than before, all counts are new.
+            pub(super) fn since(&self, before: &SideCounts) -> SideCounts {
+                if self.packets < before.packets {
+                    return *self;
+                }
+                SideCounts { $($name: added(self.$name, before.$name),)* }
+            }
+        }
+    };
+}
+
+counts! {
+    /// RTP packets, or datagrams, from the party.
+    packets,
+    /// Bytes of these, with headers.
+    bytes,
+    /// Datagrams that were refused.
+    refused,
+    rtcp_packets,
+    /// RTP packets sent to it.
+    packets_sent,
+    lost,
+    late,
+    /// Concealed audio for its losses.
+    concealed_ns,
+}
+
+fn added(now: u64, before: u64) -> u64 {
+    now.checked_sub(before).unwrap_or(now)
+}
+
+impl Measured {
+    /// Reads a stream, on its thread.
+    pub(super) fn of(session: &mut MediaSession) -> Measured {
+        let sides = match session {
+            MediaSession::Audio(media) => {
+                let stats = media.stats().call;
+                Side::BOTH.map(|side| audio(media, &stats, side))
+            }
+            MediaSession::Forward(forward) => forward.stats().map(|side| forwarded(&side)),
+            MediaSession::Diverted(_) => Default::default(),
+        };
+        Measured { sides }
+    }
+}
+
+fn audio(media: &MediaCall, stats: &CallStats, side: Side) -> MeasuredSide {
+    let own = media.call().leg(side);
+    let leg = &stats.legs[side as usize];
+    let direction = &stats.directions[side as usize];
+    MeasuredSide {
+        counts: SideCounts {
+            packets: leg.packets,
+            bytes: leg.bytes,
+            refused: leg.refused.total(),
+            rtcp_packets: leg.session.rtcp_received,
+            packets_sent: leg.session.packets_sent,
+            lost: leg.jitter.lost,
+            late: leg.jitter.late,
+            concealed_ns: direction.concealed_ns,
+        },
+        heard_ns: leg.heard_ns,
+        rtp_to: leg.rtp_to,
+        ssrc: leg.source.map(|(_, ssrc)| ssrc.0),
+        jitter_ms: leg.jitter.jitter_ns as f64 / NS_PER_MS as f64,
+        round_trip_ms: leg.session.rtt_ns.map(|ns| ns as f64 / NS_PER_MS as f64),
+        mean: leg.quality.as_ref().map(means).unwrap_or_default(),
+        scores: leg.quality.as_ref().map(scores).unwrap_or_default(),
+        sender: SenderView::of(own),
+        listener: ListenerView::of(own),
+        clock_rate_hz: Some(own.takes().audio().clock_rate_hz),
+    }
+}
+
+fn means(quality: &Quality) -> Means {
+    let mean = |range: &Option<Range>| range.map(|range| range.average);
+    Means {
+        mos: mean(&quality.mos),
+        jitter_ms: mean(&quality.jitter_ms),
+        round_trip_ms: mean(&quality.round_trip_ms),
+        loss_percent: mean(&quality.loss_percent),
+    }
+}
+
+fn scores(quality: &Quality) -> (f64, u64) {
+    let of = |mos: Range| (mos.average * mos.samples as f64, mos.samples);
+    quality.mos.map(of).unwrap_or_default()
+}
+
+fn forwarded(side: &ForwardSideStats) -> MeasuredSide {
+    let [rtp, rtcp] = side.received;
+    MeasuredSide {
+        counts: SideCounts {
+            packets: rtp.packets,
+            bytes: rtp.bytes,
+            refused: side.refused.total(),
+            rtcp_packets: rtcp.packets,
+            packets_sent: side.sent[0].packets,
+            ..SideCounts::default()
+        },
+        heard_ns: rtp.last_ns,
+        rtp_to: side.to,
+        ..MeasuredSide::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn restarted_stream_does_not_reduce_the_totals() {
+        let counts = |packets, lost| SideCounts {
+            packets,
+            lost,
+            ..SideCounts::default()
+        };
+        assert_eq!(counts(7, 2).since(&counts(4, 2)), counts(3, 0));
+        assert_eq!(counts(5, 0).since(&counts(900, 3)), counts(5, 0));
+        // If one count fell, larger counts belong to the restarted stream, too.
+        assert_eq!(counts(5, 4).since(&counts(900, 3)), counts(5, 4));
+    }
+}

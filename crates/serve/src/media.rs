@@ -1,0 +1,651 @@
+//! Applies the registry's actions to the relay.
+
+mod copies;
+mod listeners;
+mod now;
+mod plays;
+mod recordings;
+mod saved_state;
+mod state;
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use threadbare_control::calls::{
+    Action, CallId, Counts, Media, Quality, SideSpec, SideStats, SourceStats, StreamCommand,
+    StreamId, StreamKind, StreamSpec, StreamStats,
+};
+use threadbare_relay::{
+    CallHandle, CreateError, Destinations, Engine, EngineError, Forward, ForwardSideStats,
+    LatePacket, LegPorts, Listeners, MediaCall, MediaSession, Reply, Settings, ShardStats,
+    TOS_USUAL,
+};
+use threadbare_rtp::call::{Call, CallError, DtmfDigit, Side};
+use threadbare_rtp::codec::CodecError;
+use threadbare_rtp::dtmf::Key;
+use threadbare_rtp::leg::{LegStats, PayloadMapError};
+use threadbare_rtp::srtp::Rollover;
+use threadbare_runtime::clock_now_ns;
+use threadbare_xdp::Xdp;
+
+use self::copies::CopiesTo;
+pub(super) use self::listeners::Unheard;
+pub(super) use self::now::StreamNow;
+use self::plays::Played;
+use self::recordings::{Recorded, Recordings};
+use self::saved_state::StateSaver;
+pub(super) use self::saved_state::{HandedOver, LatePacketSender};
+pub(super) use self::state::PlayState;
+use super::endings::{EndedCall, Endings};
+use super::events::{News, Reports};
+use super::measured::{Measured, SideCounts};
+use super::metrics::ThreadSnapshot;
+use super::quality_history::QualityHistory;
+use super::spec::{self, Common, Latency};
+use super::waker::WakeSignal;
+use threadbare_recording::Recorder;
+
+/// The running streams.
+#[derive(Debug)]
+pub(super) struct MediaWorkers {
+    engine: Engine<MediaSession>,
+    destinations: Destinations,
+    slice: Duration,
+    common: Common,
+    streams: HashMap<StreamId, Running>,
+    recordings: Recordings,
+    endings: Endings,
+    /// `None`: streams end with the process.
+    saver: Option<StateSaver>,
+    reports: Reports,
+}
+
+#[derive(Debug)]
+struct Running {
+    handle: CallHandle<MediaSession>,
+    spec: Box<StreamSpec>,
+    /// The call's name, for the log.
+    call: CallId,
+    /// Files that replace the other party's audio, for each party.
+    plays: [Played; 2],
+    listeners: Listeners,
+    history: QualityHistory,
+    recording: Option<Recorded>,
+    /// Counters of each side at the last measurement.
+    counted: [SideCounts; 2],
+    /// The RTP port of each leg.
+    local: [SocketAddr; 2],
+    copies_to: CopiesTo,
+}
+
+/// Why a stream cannot be carried.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum StreamError {
+    #[error(transparent)]
+    Payloads(#[from] PayloadMapError),
+    #[error(transparent)]
+    Call(#[from] CallError),
+    #[error(transparent)]
+    Codec(#[from] CodecError),
+    #[error(transparent)]
+    Create(#[from] CreateError),
+}
+
+impl MediaWorkers {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// Threads or descriptors run out.
+    pub(super) fn new(
+        threads: u32,
+        calls_max: u64,
+        xdp: Option<Xdp>,
+        common: Common,
+        wake: WakeSignal,
+    ) -> Result<Self, EngineError> {
+        let mut settings = Settings::new("calls");
+        settings.threads.threads = threads as i32;
+        settings.calls_max = calls_max;
+        settings.xdp = xdp;
+        settings.orders_wait = true;
+        let destinations = Destinations::new(Arc::default());
+        settings.destinations = Some(destinations.clone());
+        let slice = settings.threads.wait;
+        Ok(MediaWorkers {
+            engine: Engine::new(settings)?,
+            destinations,
+            slice,
+            common,
+            streams: HashMap::new(),
+            recordings: Recordings::default(),
+            saver: None,
+            endings: Endings::new(wake.clone()),
+            reports: Reports::new(wake),
+        })
+    }
+
+    /// Whether ended calls wait for statistics of their streams.
+    pub(super) fn has_ended(&self) -> bool {
+        self.endings.is_waiting()
+    }
+
+    /// The allowed destinations.
+    pub(super) fn destinations(&self) -> Destinations {
+        self.destinations.clone()
+    }
+
+    /// Sets the jitter buffers' delay for streams that start from now on.
+    pub(super) fn set_latency(&mut self, latency: Latency) {
+        self.common.latency = latency;
+    }
+
+    /// Lateness of the least late thread.
+    pub(super) fn lateness(&self) -> Duration {
+        let shards = self.engine.shard_stats();
+        let best = shards.iter().map(|shard| shard.lateness_ns).min();
+        if self.streams.is_empty() {
+            Duration::ZERO
+        } else {
+            Duration::from_nanos(best.unwrap_or(0))
+        }
+    }
+
+    /// Number of media threads.
+    pub(super) fn threads(&self) -> usize {
+        self.engine.shard_stats().len()
+    }
+
+    /// Number of running streams.
+    pub(super) fn len(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// Applies an action of the registry.
+    pub(super) fn carry_out(&mut self, action: Action<LegPorts>) {
+        match action {
+            Action::Create {
+                stream,
+                call,
+                spec,
+                ports,
+            } => {
+                let name = call.to_string();
+                if let Err(error) = self.create(stream, call, spec, ports) {
+                    tracing::error!(call = name, %error, "cannot carry a stream of the call");
+                }
+            }
+            Action::Update { stream, spec } => self.update(stream, spec),
+            Action::Remove { stream } => {
+                self.stop_recording(stream, false);
+                if let Some(saver) = &self.saver {
+                    saver.end(stream);
+                }
+                let copied = self.streams.get(&stream).and_then(|one| one.spec.copies);
+                self.link(stream, copied, None);
+                if let Some(running) = self.streams.remove(&stream) {
+                    self.endings
+                        .begin(stream, running.call, running.counted, &running.handle);
+                    say_bye(&running.handle);
+                }
+            }
+            Action::Command { stream, command } => self.command(stream, command),
+            Action::Ended { record } => {
+                let seconds = record.ended_ns.saturating_sub(record.created_ns) as f64 / 1e9;
+                tracing::info!(
+                    call = %record.call,
+                    reason = %record.reason,
+                    seconds,
+                    streams = record.streams.len(),
+                    "the call has ended"
+                );
+                self.forget_wish(&record.call);
+                self.endings.end(record);
+            }
+        }
+    }
+
+    fn create(
+        &mut self,
+        stream: StreamId,
+        call: CallId,
+        mut spec: Box<StreamSpec>,
+        mut ports: [LegPorts; 2],
+    ) -> Result<(), StreamError> {
+        self.locate(&mut spec);
+        let copied = spec.copies;
+        let local = ports.each_ref().map(LegPorts::rtp_address);
+        let listeners = Listeners::default();
+        let mut session = self.session(stream, &spec, &listeners)?;
+        if let Some(saver) = &mut self.saver {
+            saver.begin(stream, &spec, &mut session);
+        }
+        if let Some(tos) = spec.tos {
+            for leg in &mut ports {
+                if let Err(error) = leg.set_tos(tos) {
+                    tracing::warn!(%call, tos, %error, "cannot set the TOS");
+                }
+            }
+        }
+        let handle = self
+            .engine
+            .create(call.to_string(), ports.into(), session)?;
+        let running = Running {
+            handle,
+            spec,
+            call,
+            plays: Default::default(),
+            listeners,
+            history: QualityHistory::default(),
+            recording: None,
+            counted: Default::default(),
+            local,
+            copies_to: CopiesTo::default(),
+        };
+        self.streams.insert(stream, running);
+        self.link(stream, None, copied);
+        self.record_by_policy(stream);
+        Ok(())
+    }
+
+    /// Creates the media session of a new stream.
+    fn session(
+        &self,
+        stream: StreamId,
+        spec: &StreamSpec,
+        listeners: &Listeners,
+    ) -> Result<MediaSession, StreamError> {
+        let now_ns = clock_now_ns();
+        let mut session = match spec.kind {
+            StreamKind::Audio => {
+                let mut random = threadbare_process::system::random_number;
+                let config = spec::call_config(spec, &self.common, &mut random)?;
+                let call = Call::new(now_ns, config)?;
+                let media = MediaCall::new(call, self.slice).with_listeners(listeners.clone());
+                MediaSession::from(media.on_event(self.reports.handler(stream)))
+            }
+            StreamKind::Packets => {
+                let [a, b] = &spec.sides;
+                let sides = [spec::forward_side(a), spec::forward_side(b)];
+                MediaSession::from(Forward::new(now_ns, sides))
+            }
+        };
+        for side in Side::BOTH {
+            settle(&mut session, now_ns, side, spec);
+        }
+        Ok(session)
+    }
+
+    fn update(&mut self, stream: StreamId, mut spec: Box<StreamSpec>) {
+        self.locate(&mut spec);
+        let copied = spec.copies;
+        let Some(running) = self.streams.get(&stream) else {
+            return;
+        };
+        let call = running.call.to_string();
+        let is_other_kind = running.spec.kind != spec.kind;
+        let other_kind = is_other_kind.then(|| self.session(stream, &spec, &running.listeners));
+        let other_kind = match other_kind.transpose() {
+            Ok(other_kind) => other_kind,
+            Err(error) => return tracing::error!(call, %error, "cannot change the stream"),
+        };
+        let Some(running) = self.streams.get_mut(&stream) else {
+            return;
+        };
+        if running.spec.tos != spec.tos {
+            // If the stream is gone, the code below reports it.
+            let _ = running.handle.set_tos(spec.tos.unwrap_or(TOS_USUAL));
+        }
+        let before = std::mem::replace(&mut running.spec, spec.clone());
+        let copied_before = before.copies;
+        let told = match other_kind {
+            Some(other) => running.handle.command(move |session, _| *session = other),
+            None => running.handle.command(move |session, now_ns| {
+                for side in Side::BOTH {
+                    if let Err(error) = change(session, now_ns, side, &before, &spec) {
+                        tracing::error!(call, ?side, %error, "cannot change the stream");
+                    }
+                }
+            }),
+        };
+        if told.is_err() {
+            tracing::error!(call = %running.call, "the stream is gone");
+        }
+        self.link(stream, copied_before, copied);
+        if is_other_kind {
+            // A new media session has no copies yet.
+            self.tell_copies(stream);
+            self.update_listeners(stream);
+            self.tell_recording(stream);
+        }
+        self.take_state(stream);
+    }
+
+    fn command(&mut self, stream: StreamId, command: StreamCommand) {
+        match command {
+            StreamCommand::PlayKey {
+                of,
+                key,
+                duration_ms,
+                volume_dbm0,
+                pause_ms,
+            } => {
+                let Some(key) = Key::new(key) else {
+                    return;
+                };
+                let digit = DtmfDigit {
+                    key,
+                    duration_ns: u64::from(duration_ms) * 1_000_000,
+                    pause_ns: u64::from(pause_ms) * 1_000_000,
+                    volume: volume_dbm0.unsigned_abs().min(63),
+                };
+                self.insert_dtmf(stream, of, digit);
+            }
+            StreamCommand::StopPlay { to } => self.stop_play(stream, to),
+            StreamCommand::StartRecording(recording) => self.record(stream, recording),
+            StreamCommand::PauseRecording => {
+                self.each_recording(stream, Recorder::pause);
+            }
+            StreamCommand::StopRecording { discard } => self.stop_recording(stream, discard),
+            // Its file must be loaded first: see the service.
+            StreamCommand::Play { .. } => {}
+        }
+    }
+
+    /// Delivers late packets from the node that carried a stream before.
+    pub(super) fn deliver(&self, stream: StreamId, late_packets: Vec<LatePacket>) {
+        if let Some(running) = self.streams.get(&stream) {
+            // Deliver them at once: they are already late. They are dropped if the stream is gone.
+            drop(
+                running
+                    .handle
+                    .with(move |session, now_ns| session.handle_late_packets(now_ns, late_packets)),
+            );
+        }
+    }
+
+    /// Starts just created streams at once instead of at the next slice.
+    pub(super) fn begin_now(&self, streams: &[StreamId]) {
+        for running in streams.iter().filter_map(|stream| self.streams.get(stream)) {
+            // An awake thread carries out all pending orders.
+            drop(running.handle.with(|_, _| ()));
+        }
+    }
+
+    /// The stream's call, for the log.
+    pub(super) fn call_of(&self, stream: StreamId) -> Option<&CallId> {
+        Some(&self.streams.get(&stream)?.call)
+    }
+
+    fn insert_dtmf(&self, stream: StreamId, of: Side, digit: DtmfDigit) {
+        let Some(running) = self.streams.get(&stream) else {
+            return;
+        };
+        let call = running.call.to_string();
+        let _ = running.handle.command(move |session, now_ns| {
+            if let Some(media) = session.audio_mut()
+                && let Err(error) = media.call_mut().insert_dtmf(now_ns, of, digit)
+            {
+                tracing::warn!(call, %error, "cannot send a DTMF digit");
+            }
+        });
+    }
+
+    /// Requests the counters of some streams from their threads.
+    pub(super) fn ask_stats(&self, streams: &[StreamId]) -> Vec<(StreamId, Reply<StreamStats>)> {
+        let known = streams
+            .iter()
+            .filter_map(|id| Some((*id, self.streams.get(id)?)));
+        known
+            .map(|(id, running)| (id, running.handle.with(|session, _| stats_of(session))))
+            .collect()
+    }
+
+    /// Returns, for all streams, when media were last received, and the counts since the last call. Waits for the streams'
+    /// threads.
+    pub(super) fn heard(&mut self) -> Vec<(StreamId, Media, [SideCounts; 2])> {
+        let asked: Vec<_> = self.ask(self.streams.keys().copied()).collect();
+        let mut heard = Vec::new();
+        for (id, reply) in asked {
+            let (Ok(measured), Some(running)) = (reply.wait(), self.streams.get_mut(&id)) else {
+                continue;
+            };
+            let media = Media {
+                heard_ns: measured.sides.map(|side| side.heard_ns),
+            };
+            running.history.note(clock_now_ns(), &measured);
+            let counted = measured.sides.map(|side| side.counts);
+            let before = std::mem::replace(&mut running.counted, counted);
+            let added = [0, 1].map(|side: usize| counted[side].since(&before[side]));
+            heard.push((id, media, added));
+        }
+        heard
+    }
+
+    /// Requests measurements of some streams from their threads.
+    pub(super) fn ask(
+        &self,
+        streams: impl IntoIterator<Item = StreamId>,
+    ) -> impl Iterator<Item = (StreamId, Reply<Measured>)> {
+        let known = streams.into_iter();
+        known.filter_map(|id| {
+            let handle = &self.streams.get(&id)?.handle;
+            Some((id, handle.with(|session, _| Measured::of(session))))
+        })
+    }
+
+    /// Returns an ended call with the last measurements of its streams.
+    pub(super) fn poll_ended(&mut self) -> Option<EndedCall> {
+        self.endings.poll()
+    }
+
+    /// Returns the next report of a media thread with its call. Reports of ended streams are dropped.
+    pub(super) fn poll_news(&self) -> Option<(CallId, News)> {
+        loop {
+            let news = self.reports.poll()?;
+            if let Some(call) = self.call_of(news.stream) {
+                return Some((call.clone(), news));
+            }
+        }
+    }
+
+    /// Snapshots of the media threads.
+    pub(super) fn snapshots(&self) -> Vec<ThreadSnapshot> {
+        let contexts = threadbare_runtime::contexts();
+        let mut own = contexts.iter().flat_map(|context| &context.threads);
+        let now_ns = clock_now_ns();
+        let of = |shard: ShardStats| {
+            let runtime = own.find(|one| one.name() == shard.thread);
+            ThreadSnapshot {
+                alive_ns: runtime.map_or(0, |one| now_ns.saturating_sub(one.started_ns())),
+                busy_ns: runtime.map_or(0, |one| one.counters_snapshot().busy_ns),
+                name: shard.thread,
+                lateness_ns: shard.lateness_ns,
+                streams: shard.stats.calls,
+                packets_received: shard.stats.packets_received,
+                packets_sent: shard.stats.packets_sent,
+                send_errors: shard.stats.send_errors + shard.stats.send_full,
+                kernel_drops: shard.stats.kernel_drops,
+                ring_packets: [shard.stats.ring_received, shard.stats.ring_sent],
+            }
+        };
+        self.engine.shard_stats().into_iter().map(of).collect()
+    }
+}
+
+/// Sends both parties a BYE (RFC 3550, section 6.6). The handle removes the call after that.
+fn say_bye(handle: &CallHandle<MediaSession>) {
+    let _ = handle.command(|session, now_ns| {
+        if let Some(media) = session.audio_mut() {
+            media.call_mut().leave(now_ns, "the call has ended");
+        }
+    });
+}
+
+/// Applies the initial state that is not part of the settings.
+fn settle(session: &mut MediaSession, now_ns: u64, side: Side, spec: &StreamSpec) {
+    let own = spec::of(spec, side);
+    let keys = spec::keys(&own.srtp);
+    match session {
+        MediaSession::Audio(media) => {
+            let call = media.call_mut();
+            call.set_echo(spec.echoes);
+            call.set_held(side, !own.may_receive);
+            call.block_keys(side, own.blocks_keys);
+            call.pass_keys(side, own.may_send);
+            media.set_keys(now_ns, side, keys, Rollover::Kept);
+        }
+        MediaSession::Forward(forward) => {
+            let heard = if spec.echoes { side } else { side.other() };
+            forward.set_echo(spec.echoes);
+            forward.set_held(side, !own.may_receive || is_cut(spec::of(spec, heard)));
+            forward.set_keys(now_ns, side, keys, Rollover::Kept);
+        }
+        MediaSession::Diverted(_) => {}
+    }
+}
+
+/// Whether no media of this party pass.
+fn is_cut(side: &SideSpec) -> bool {
+    side.is_blocked || side.is_silenced || !side.may_send
+}
+
+/// Applies the current signalling to a side.
+fn change(
+    session: &mut MediaSession,
+    now_ns: u64,
+    side: Side,
+    before: &StreamSpec,
+    after: &StreamSpec,
+) -> Result<(), StreamError> {
+    let (old, new) = (spec::of(before, side), spec::of(after, side));
+    let moved = (old.rtp, old.rtcp, old.learn, old.waits_for_nat)
+        != (new.rtp, new.rtcp, new.learn, new.waits_for_nat);
+    match session {
+        MediaSession::Audio(media) => {
+            let call = media.call_mut();
+            if old.mux != new.mux {
+                call.leg_mut(side).set_mux(new.mux);
+            }
+            if (&old.sends, &old.takes) != (&new.sends, &new.takes) {
+                let (sends, takes) = spec::payloads(new)?;
+                call.set_payloads(side, sends, takes);
+            }
+            if moved {
+                let leg = call.leg_mut(side);
+                leg.relearn(now_ns, spec::admission(new), spec::destination(new));
+            }
+            if old.has_feedback != new.has_feedback {
+                let profile = spec::profile(new);
+                call.leg_mut(side).set_profile(now_ns, profile, false);
+            }
+            if old.packet_ms != new.packet_ms {
+                call.set_packet_ns(side.other(), spec::packet_ns(new))?;
+            }
+            let bitrates = |side: &SideSpec| (side.bitrate_bps, side.bitrate_bps_max);
+            if bitrates(old) != bitrates(new) {
+                call.set_bitrate(side.other(), new.bitrate_bps, new.bitrate_bps_max)?;
+            }
+            if old.detects_keys != new.detects_keys {
+                call.set_detect_keys(side, new.detects_keys);
+            }
+            if old.makes_anew != new.makes_anew {
+                call.set_makes_anew(side, new.makes_anew);
+            }
+            if spec::mode(old) != spec::mode(new) {
+                call.set_mode(side, spec::mode(new));
+            }
+        }
+        MediaSession::Forward(forward) if moved || old.mux != new.mux => {
+            forward.set_side(now_ns, side, spec::forward_side(new));
+        }
+        MediaSession::Forward(_) | MediaSession::Diverted(_) => {}
+    }
+    settle(session, now_ns, side, after);
+    Ok(())
+}
+
+fn stats_of(session: &mut MediaSession) -> StreamStats {
+    match session {
+        MediaSession::Audio(media) => {
+            let stats = media.stats();
+            let [a, b] = stats.call.legs;
+            StreamStats {
+                sides: [leg_stats(&a), leg_stats(&b)],
+            }
+        }
+        MediaSession::Forward(forward) => StreamStats {
+            sides: forward.stats().map(|side| forward_stats(&side)),
+        },
+        MediaSession::Diverted(_) => StreamStats::default(),
+    }
+}
+
+fn leg_stats(leg: &LegStats) -> SideStats {
+    SideStats {
+        rtp: Counts {
+            packets: leg.packets,
+            bytes: leg.bytes,
+            errors: leg.refused.total(),
+        },
+        rtcp: Counts {
+            packets: leg.session.rtcp_received,
+            ..Counts::default()
+        },
+        heard_ns: leg.heard_ns,
+        rtp_to: leg.rtp_to,
+        sources: source(leg).into_iter().collect(),
+    }
+}
+
+fn source(leg: &LegStats) -> Option<SourceStats> {
+    let (_, ssrc) = leg.source?;
+    let quality = leg.end_to_end.unwrap_or_default();
+    let measured = quality.mos.map(|mos| {
+        let of = |pick: fn(&threadbare_rtp::quality::Range) -> f64| Quality {
+            mos_tenths: (pick(&mos) * 10.0).round() as u32,
+            jitter_ms: quality.jitter_ms.as_ref().map_or(0.0, pick).round() as u32,
+            round_trip_us: (quality.round_trip_ms.as_ref().map_or(0.0, pick) * 1e3) as u32,
+            loss_percent: quality.loss_percent.as_ref().map_or(0.0, pick).round() as u32,
+        };
+        (
+            mos,
+            of(|range| range.average),
+            of(|range| range.lowest.value),
+            of(|range| range.highest.value),
+        )
+    });
+    Some(match measured {
+        Some((mos, average, lowest, highest)) => SourceStats {
+            ssrc: ssrc.0,
+            samples: mos.samples.min(u64::from(u32::MAX)) as u32,
+            average: Some(average),
+            lowest: Some((mos.lowest.at_ns, lowest)),
+            highest: Some((mos.highest.at_ns, highest)),
+        },
+        None => SourceStats {
+            ssrc: ssrc.0,
+            ..SourceStats::default()
+        },
+    })
+}
+
+fn forward_stats(side: &ForwardSideStats) -> SideStats {
+    let [rtp, rtcp] = side.received;
+    SideStats {
+        rtp: Counts {
+            packets: rtp.packets,
+            bytes: rtp.bytes,
+            errors: side.refused.total(),
+        },
+        rtcp: Counts {
+            packets: rtcp.packets,
+            bytes: rtcp.bytes,
+            errors: 0,
+        },
+        heard_ns: rtp.last_ns,
+        rtp_to: side.to,
+        sources: Vec::new(),
+    }
+}

@@ -1,0 +1,85 @@
+//! Listeners of a stream: recordings and HTTP clients.
+
+use threadbare_control::calls::{StreamId, StreamKind, StreamSpec};
+use threadbare_relay::{HEAD_BYTES, Listening};
+use threadbare_rtp::leg::Carries;
+
+use super::{MediaWorkers, Running};
+use crate::spec;
+
+/// Why a stream cannot be listened to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Unheard {
+    /// The call is not answered, or has ended.
+    NotRunning,
+    /// Its datagrams are forwarded without decoding.
+    PassedOn,
+    /// No party's codec is decoded here.
+    NotDecoded { codecs: [Option<String>; 2] },
+}
+
+impl Running {
+    /// Whether the stream is decoded.
+    pub(super) fn is_decoded(&self) -> bool {
+        check(&self.spec).is_ok()
+    }
+
+    /// Listens to both sides from now on. Returns the rate that fits both, Hz. The media session must be notified.
+    pub(super) fn listen(&self) -> (u32, Listening) {
+        let rate_hz = spec::rate_hz(&self.spec);
+        let sample_bytes = if spec::is_coded(&self.spec) { 1 } else { 2 };
+        let second = rate_hz as usize * sample_bytes + PACKETS_PER_S * HEAD_BYTES;
+        (rate_hz, self.listeners.listen(2 * LATE_S_MAX * second))
+    }
+}
+
+impl MediaWorkers {
+    /// Listens to both sides of a stream from now on. Returns the rate that fits both, Hz.
+    ///
+    /// # Errors
+    /// The stream cannot be listened to.
+    pub(crate) fn listen(&self, stream: StreamId) -> Result<(u32, Listening), Unheard> {
+        let running = self.streams.get(&stream).ok_or(Unheard::NotRunning)?;
+        check(&running.spec)?;
+        let listening = running.listen();
+        self.update_listeners(stream);
+        Ok(listening)
+    }
+
+    /// Lets the media session of a stream update its listeners.
+    pub(super) fn update_listeners(&self, stream: StreamId) {
+        let Some(running) = self.streams.get(&stream) else {
+            return;
+        };
+        // If the session is gone, so are its listeners.
+        let _ = running.handle.command(|session, _| {
+            if let Some(media) = session.audio_mut() {
+                media.update_listeners();
+            }
+        });
+    }
+}
+
+/// Checks that some of it is decoded.
+fn check(spec: &StreamSpec) -> Result<(), Unheard> {
+    if spec.kind == StreamKind::Packets {
+        return Err(Unheard::PassedOn);
+    }
+    // Without an agreement, the static payload types are used.
+    let is_decoded = spec.sides.iter().any(|side| {
+        let audio = side.sends.as_ref().map(|map| map.audio().carries);
+        audio.is_none_or(|carries| matches!(carries, Carries::Audio(_)))
+    });
+    if is_decoded {
+        Ok(())
+    } else {
+        Err(Unheard::NotDecoded {
+            codecs: [0, 1].map(|at: usize| spec.sides[at].codec.as_deref().map(str::to_owned)),
+        })
+    }
+}
+
+/// Longer than pauses of a disk or a browser. 69 KiB of G.711.
+const LATE_S_MAX: usize = 4;
+/// Packets per second of each side. With shorter packets, the ring holds less time.
+const PACKETS_PER_S: usize = 50;

@@ -1,0 +1,45 @@
+//! State of a stream that is known without asking its thread.
+
+use threadbare_control::calls::StreamId;
+use threadbare_rtp::call::Side;
+
+use super::MediaWorkers;
+use crate::quality_history::{Point, QualityHistory};
+use crate::spec;
+
+/// A stream as it is signalled, with its last measurement.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StreamNow {
+    pub(crate) is_recorded: bool,
+    /// Whether it can be listened to.
+    pub(crate) is_decoded: bool,
+    /// Whether nothing of a party passes to the other one, by its description or by request.
+    pub(crate) is_held: [bool; 2],
+    /// Whether the other party hears silence.
+    pub(crate) is_muted: [bool; 2],
+    pub(crate) last: Option<Point>,
+}
+
+impl MediaWorkers {
+    /// The state of a running stream.
+    pub(crate) fn now(&self, stream: StreamId) -> Option<StreamNow> {
+        let running = self.streams.get(&stream)?;
+        let of = |side: Side| spec::of(&running.spec, side);
+        let is_held = |side: Side| {
+            let (own, other) = (of(side), of(side.other()));
+            own.is_blocked || !own.may_send || !other.may_receive
+        };
+        Some(StreamNow {
+            is_recorded: running.recording.is_some(),
+            is_decoded: running.is_decoded(),
+            is_held: Side::BOTH.map(is_held),
+            is_muted: Side::BOTH.map(|side| of(side).is_silenced),
+            last: running.history.last().copied(),
+        })
+    }
+
+    /// The last minutes of a running stream.
+    pub(crate) fn history(&self, stream: StreamId) -> Option<&QualityHistory> {
+        Some(&self.streams.get(&stream)?.history)
+    }
+}

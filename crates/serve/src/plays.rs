@@ -1,0 +1,215 @@
+//! Play requests that wait for their file: answered once its format is known, played once it is decoded.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use threadbare_control::calls::{MediaSource, StreamId};
+use threadbare_control::ng::Reply;
+use threadbare_rtp::call::{Clip, Part, Side};
+
+use super::asker::PendingReply;
+use super::clips::{Clips, JobId, News};
+
+/// A file for a party to hear.
+#[derive(Debug, Clone)]
+pub(super) struct Play {
+    pub(super) stream: StreamId,
+    pub(super) to: Side,
+    /// Number of the play for this party: a later one, or a stop, replaces it.
+    pub(super) number: u64,
+    /// The name by which the next process finds the file.
+    pub(super) file: Option<Arc<str>>,
+    /// Number of repetitions.
+    pub(super) times: u32,
+    pub(super) part: Part,
+}
+
+/// A request that waits for its reply.
+#[derive(Debug)]
+pub(super) struct Unanswered {
+    pub(super) pending: PendingReply,
+    /// The reply on success.
+    pub(super) reply: Reply,
+}
+
+impl Unanswered {
+    /// Adds the duration to the reply. "the response dictionary may contain the key `duration` if the length of the media file
+    /// could be determined", in milliseconds.
+    fn answer(mut self, duration_ms: Option<u64>) -> Step {
+        if let (Reply::Ok(keys), Some(ms)) = (&mut self.reply, duration_ms) {
+            keys.push("duration", i64::try_from(ms).unwrap_or(i64::MAX));
+        }
+        Step::Answer(self)
+    }
+}
+
+fn duration_ms(clip: &Clip) -> u64 {
+    let frames = clip.pcm.len() / usize::from(clip.channels.max(1));
+    frames as u64 * 1000 / u64::from(clip.rate_hz.max(1))
+}
+
+/// The next step.
+#[derive(Debug)]
+pub(super) enum Step {
+    Answer(Unanswered),
+    Play(Play, Clip),
+    /// The play failed; the reason is for the log, if the reply was already sent.
+    Failed(Play, Option<String>),
+}
+
+/// Files that are being loaded.
+#[derive(Debug)]
+pub(super) struct Plays {
+    clips: Clips,
+    waiting: BTreeMap<JobId, Waiting>,
+    /// Files of the previous process that wait for room.
+    later: VecDeque<(MediaSource, Vec<Play>)>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    /// The requests, with the latest time of their replies.
+    unanswered: Option<(Unanswered, u64)>,
+    plays: Vec<Play>,
+    name: String,
+}
+
+impl Plays {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// Threads or descriptors run out.
+    pub(super) fn new() -> std::io::Result<Plays> {
+        Ok(Plays {
+            clips: Clips::new()?,
+            waiting: BTreeMap::new(),
+            later: VecDeque::new(),
+        })
+    }
+
+    /// Readable when [`poll`](Self::poll) has something.
+    pub(super) fn wake(&self) -> &UnixStream {
+        self.clips.wake()
+    }
+
+    /// The next time to poll in any case.
+    pub(super) fn next_timeout(&self) -> Option<u64> {
+        let waiting = self.waiting.values();
+        let due = waiting.filter_map(|one| one.unanswered.as_ref().map(|(_, due_ns)| *due_ns));
+        due.min()
+    }
+
+    /// Starts to load a source, and answers the request later; at once if too many are being loaded.
+    pub(super) fn begin(
+        &mut self,
+        now_ns: u64,
+        source: MediaSource,
+        plays: Vec<Play>,
+        mut unanswered: Unanswered,
+    ) -> Option<Unanswered> {
+        let name = name_of(&source);
+        let Some(id) = self.clips.fetch(source) else {
+            let reason = format!("{name}: too many files are being read");
+            unanswered.reply = Reply::Error(reason);
+            return Some(unanswered);
+        };
+        let waiting = Waiting {
+            unanswered: Some((unanswered, now_ns + OPEN_NS_MAX)),
+            plays,
+            name,
+        };
+        self.waiting.insert(id, waiting);
+        None
+    }
+
+    /// Loads a file that the previous process was playing; no request waits for it.
+    pub(super) fn resume(&mut self, file: &str, plays: Vec<Play>) {
+        let source = MediaSource::File(file.to_owned());
+        self.later.push_back((source, plays));
+        self.go_on();
+    }
+
+    fn go_on(&mut self) {
+        while let Some((source, plays)) = self.later.pop_front() {
+            let name = name_of(&source);
+            let Some(id) = self.clips.fetch(source.clone()) else {
+                // There is room after the next news.
+                self.later.push_front((source, plays));
+                return;
+            };
+            let waiting = Waiting {
+                unanswered: None,
+                plays,
+                name,
+            };
+            self.waiting.insert(id, waiting);
+        }
+    }
+
+    /// Returns the next steps.
+    pub(super) fn poll(&mut self, now_ns: u64) -> Vec<Step> {
+        let mut steps = Vec::new();
+        for (id, news) in self.clips.poll() {
+            let Some(waiting) = self.waiting.get_mut(&id) else {
+                continue; // It came too late.
+            };
+            let unanswered = waiting.unanswered.take().map(|(one, _)| one);
+            match news {
+                News::Opened(duration_ms) => {
+                    steps.extend(unanswered.map(|one| one.answer(duration_ms)));
+                }
+                News::Decoded(clip) => {
+                    let duration_ms = duration_ms(&clip);
+                    steps.extend(unanswered.map(|one| one.answer(Some(duration_ms))));
+                    let plays = waiting.plays.drain(..);
+                    steps.extend(plays.map(|play| Step::Play(play, clip.clone())));
+                    self.waiting.remove(&id);
+                }
+                News::Failed(reason) => {
+                    let told = unanswered.is_none().then(|| reason.clone());
+                    let plays = waiting.plays.drain(..);
+                    steps.extend(plays.map(|play| Step::Failed(play, told.clone())));
+                    if let Some(mut unanswered) = unanswered {
+                        unanswered.reply = Reply::Error(reason);
+                        steps.push(Step::Answer(unanswered));
+                    }
+                    self.waiting.remove(&id);
+                }
+            }
+        }
+        steps.extend(self.give_up(now_ns));
+        self.go_on();
+        steps
+    }
+
+    /// Answers requests whose files are late.
+    fn give_up(&mut self, now_ns: u64) -> Vec<Step> {
+        let is_late = |_: &JobId, waiting: &mut Waiting| {
+            let unanswered = waiting.unanswered.as_ref();
+            unanswered.is_some_and(|(_, due_ns)| *due_ns <= now_ns)
+        };
+        let late = self.waiting.extract_if(.., is_late);
+        let steps = |(_, waiting): (JobId, Waiting)| {
+            let answer = waiting.unanswered.map(|(mut unanswered, _)| {
+                let ms = OPEN_NS_MAX / 1_000_000;
+                let reason = format!("{}: not read within {ms} ms", waiting.name);
+                unanswered.reply = Reply::Error(reason);
+                Step::Answer(unanswered)
+            });
+            let plays = waiting.plays.into_iter();
+            plays.map(|play| Step::Failed(play, None)).chain(answer)
+        };
+        late.flat_map(steps).collect()
+    }
+}
+
+fn name_of(source: &MediaSource) -> String {
+    match source {
+        MediaSource::File(name) => name.clone(),
+        MediaSource::Bytes(_) => "blob".to_owned(),
+    }
+}
+
+/// A proxy repeats a request after half a second, and treats a relay as dead after several repetitions.
+const OPEN_NS_MAX: u64 = 1_000_000_000;

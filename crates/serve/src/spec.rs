@@ -1,0 +1,274 @@
+//! Converts the registry's stream specifications to settings of the relay. Pure functions.
+
+use std::sync::Arc;
+
+use threadbare_control::calls::{SideSpec, SrtpKeys, StreamSpec};
+use threadbare_relay::ForwardSide;
+use threadbare_rtp::call::{CallConfig, DirectionConfig, Mode, Side};
+use threadbare_rtp::codec::{EncoderSettings, Encoding};
+use threadbare_rtp::id::{NtpTime, RtpTime, SeqNum, Ssrc};
+use threadbare_rtp::jitter;
+use threadbare_rtp::leg::{
+    AdmissionConfig, Carries, Destination, Learn, LegConfig, PayloadMap, PayloadMapError,
+};
+use threadbare_rtp::session::Profile;
+use threadbare_rtp::srtp::Keys;
+
+/// Settings common to all streams.
+#[derive(Debug, Clone)]
+pub(super) struct Common {
+    /// CNAME in RTCP (RFC 7022).
+    pub(super) cname: Arc<str>,
+    /// The wall clock at time 0 of the monotonic one.
+    pub(super) ntp_at_zero: NtpTime,
+    pub(super) latency: Latency,
+}
+
+/// The delay of the jitter buffers.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Latency {
+    pub(super) ns: u64,
+    /// Whether packets that pass unchanged are delayed, too.
+    pub(super) is_asked_for: bool,
+}
+
+/// Settings of an audio stream.
+pub(super) fn call_config(
+    spec: &StreamSpec,
+    common: &Common,
+    random: &mut dyn FnMut() -> u64,
+) -> Result<CallConfig, PayloadMapError> {
+    let [a, b] = &spec.sides;
+    let mut legs = [leg(a, common, random)?, leg(b, common, random)?];
+    if spec.copies.is_some() {
+        // The sender of the copies does not read reports.
+        legs[0].bandwidth_bps = 0;
+    }
+    Ok(CallConfig {
+        legs,
+        directions: [
+            direction(a, b, common, random),
+            direction(b, a, common, random),
+        ],
+    })
+}
+
+fn leg(
+    side: &SideSpec,
+    common: &Common,
+    random: &mut dyn FnMut() -> u64,
+) -> Result<LegConfig, PayloadMapError> {
+    let (payloads, takes) = payloads(side)?;
+    Ok(LegConfig {
+        ssrc: Ssrc(random() as u32),
+        // RFC 3711, section 3.3.1: far from the first wrap, so that a late receiver guesses the rollover counter right.
+        first_seq: SeqNum(random() as u16 & FIRST_SEQ_MASK),
+        cname: common.cname.clone(),
+        seed: random(),
+        ntp_at_zero: common.ntp_at_zero,
+        jitter: jitter::Config::new(payloads.audio().clock_rate_hz, common.latency.ns),
+        payloads,
+        takes: Some(takes),
+        admission: admission(side),
+        destination: destination(side),
+        mux: side.mux,
+        bandwidth_bps: BANDWIDTH_BPS,
+        profile: profile(side),
+    })
+}
+
+/// Payload types that a party sends, and those that it accepts.
+pub(super) fn payloads(
+    side: &SideSpec,
+) -> Result<(Arc<PayloadMap>, Arc<PayloadMap>), PayloadMapError> {
+    match (&side.sends, &side.takes) {
+        (Some(sends), Some(takes)) => Ok((sends.clone(), takes.clone())),
+        // Without an agreement, the static payload types are used.
+        (sends, takes) => {
+            let any = PayloadMap::any(None)?.shared();
+            let or_any = |map: &Option<Arc<PayloadMap>>| map.clone().unwrap_or_else(|| any.clone());
+            Ok((or_any(sends), or_any(takes)))
+        }
+    }
+}
+
+/// Rate of a recording of both sides, Hz: the higher rate of their audio.
+pub(super) fn rate_hz(spec: &StreamSpec) -> u32 {
+    let maps = spec
+        .sides
+        .iter()
+        .flat_map(|side| [&side.sends, &side.takes]);
+    let rates = maps.flatten().filter_map(|map| match map.audio().carries {
+        Carries::Audio(format) => Some(format.sample_rate_hz),
+        _ => None,
+    });
+    rates.max().unwrap_or(TELEPHONE_HZ)
+}
+
+/// Whether all audio is G.711 that passes unchanged or in the other law.
+pub(super) fn is_coded(spec: &StreamSpec) -> bool {
+    let sides = spec.sides.iter();
+    let mut maps = sides.flat_map(|side| [&side.sends, &side.takes]);
+    // Without an agreement, the static payload types are used.
+    let is_coded = |map: &Option<Arc<PayloadMap>>| match map.as_ref().map(|map| map.audio().carries)
+    {
+        Some(Carries::Audio(format)) => {
+            let is_law = matches!(format.encoding, Encoding::Pcmu | Encoding::Pcma);
+            is_law && (format.sample_rate_hz, format.channels) == (TELEPHONE_HZ, 1)
+        }
+        Some(_) | None => false,
+    };
+    maps.all(is_coded) && !spec.sides.iter().any(|side| side.makes_anew)
+}
+
+/// Rules for the senders that are accepted as this party.
+pub(super) fn admission(side: &SideSpec) -> AdmissionConfig {
+    AdmissionConfig {
+        sources: Vec::new(),
+        peer: side.rtp,
+        rtcp: side.rtcp,
+        learn: side.learn,
+        waits: side.waits_for_nat,
+    }
+}
+
+/// The destination of media for this party.
+pub(super) fn destination(side: &SideSpec) -> Destination {
+    match (side.rtp, side.learn) {
+        (Some(rtp), Learn::Anyone | Learn::Never) => Destination::Fixed {
+            rtp,
+            rtcp: side.rtcp,
+        },
+        _ => Destination::Peer,
+    }
+}
+
+/// The RTCP profile that the party uses.
+pub(super) fn profile(side: &SideSpec) -> Profile {
+    if side.has_feedback {
+        Profile::Avpf {
+            regular_interval_ns: REGULAR_INTERVAL_NS,
+            feedback_delay_ns_max: FEEDBACK_DELAY_NS_MAX,
+        }
+    } else {
+        Profile::Avp
+    }
+}
+
+fn direction(
+    from: &SideSpec,
+    to: &SideSpec,
+    common: &Common,
+    random: &mut dyn FnMut() -> u64,
+) -> DirectionConfig {
+    DirectionConfig {
+        packet_ns: packet_ns(to),
+        encoder: EncoderSettings {
+            bitrate_bps: to.bitrate_bps,
+            bitrate_bps_max: to.bitrate_bps_max,
+            ..EncoderSettings::default()
+        },
+        first_time: RtpTime(random() as u32),
+        mode: mode(from),
+        detect_keys: from.detects_keys,
+        makes_anew: from.makes_anew,
+        passes_directly: !common.latency.is_asked_for,
+    }
+}
+
+/// Packet time for a party; 0: unchanged.
+pub(super) fn packet_ns(to: &SideSpec) -> u64 {
+    u64::from(to.packet_ms.unwrap_or(0)) * 1_000_000
+}
+
+/// Whether a party's media pass, are blocked or silenced.
+pub(super) fn mode(side: &SideSpec) -> Mode {
+    match side {
+        SideSpec {
+            may_send: false, ..
+        } => Mode::Hold,
+        SideSpec {
+            is_blocked: true, ..
+        } => Mode::Hold,
+        SideSpec {
+            is_silenced: true, ..
+        } => Mode::Mute,
+        _ => Mode::Pass,
+    }
+}
+
+/// Converts SRTP keys for the relay.
+pub(super) fn keys(keys: &Option<SrtpKeys>) -> Option<Keys> {
+    keys.as_ref().map(|keys| Keys {
+        receive: keys.receive.clone(),
+        send: keys.send.clone(),
+    })
+}
+
+/// Settings of a side of forwarded media.
+pub(super) fn forward_side(side: &SideSpec) -> ForwardSide {
+    ForwardSide {
+        admission: admission(side),
+        mux: side.mux,
+    }
+}
+
+/// Returns the specification of a side.
+pub(super) fn of(spec: &StreamSpec, side: Side) -> &SideSpec {
+    &spec.sides[side as usize]
+}
+
+/// Clock rate without an agreement.
+const TELEPHONE_HZ: u32 = 8_000;
+/// Without feedback, reports are as rare as in AVP.
+const REGULAR_INTERVAL_NS: u64 = 5_000_000_000;
+/// Later feedback is of no use for speech.
+const FEEDBACK_DELAY_NS_MAX: u64 = 1_000_000_000;
+/// Initial sequence numbers are below 2^15.
+pub(super) const FIRST_SEQ_MASK: u16 = 0x7fff;
+/// Bandwidth of a call.
+const BANDWIDTH_BPS: u64 = 80_000;
+
+#[cfg(test)]
+mod tests {
+    use threadbare_control::calls::StreamKind;
+    use threadbare_rtp::codec::Format;
+    use threadbare_rtp::leg::Payload;
+
+    use super::*;
+
+    #[test]
+    fn calls_of_g711_alone_are_codes() {
+        let spec = |encodings: [Option<Encoding>; 2], makes_anew| {
+            let sides = encodings.map(|encoding| {
+                let format = encoding.map(|encoding| {
+                    let rate_hz = encoding.sample_rates_hz()[0].max(TELEPHONE_HZ);
+                    Format::new(encoding, rate_hz, 1).expect("a format")
+                });
+                let map = format.map(|format| {
+                    let payload = Payload::audio(96, format);
+                    Arc::new(PayloadMap::new(&[payload]).expect("a map"))
+                });
+                SideSpec {
+                    sends: map.clone(),
+                    takes: map,
+                    makes_anew,
+                    ..SideSpec::unknown(Learn::FOLLOW)
+                }
+            });
+            StreamSpec {
+                kind: StreamKind::Audio,
+                sides,
+                tos: None,
+                echoes: false,
+                copies: None,
+            }
+        };
+        let (pcmu, pcma) = (Some(Encoding::Pcmu), Some(Encoding::Pcma));
+        assert!(is_coded(&spec([pcmu, pcmu], false)));
+        assert!(is_coded(&spec([pcmu, pcma], false)));
+        assert!(!is_coded(&spec([pcmu, pcma], true)));
+        assert!(!is_coded(&spec([pcmu, None], false)));
+        assert!(!is_coded(&spec([pcmu, Some(Encoding::G722)], false)));
+    }
+}

@@ -1,0 +1,332 @@
+//! The file: calls by name, streams by number, and the identity of its writer.
+//!
+//! It outlives the process, also after `kill -9`, because written data is in the kernel. It is not synced: that would wear the
+//! disk out for calls that do not survive a power cut anyway. A damaged file is detected at the next start and renamed: new calls
+//! matter more than those in it.
+
+use std::collections::HashMap;
+use std::fs::{File, Permissions};
+use std::io;
+use std::ops::Bound;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use redb::backends::FileBackend;
+use redb::{BackendError, Builder, Database, ReadableTable, StorageBackend, TableDefinition};
+use serde::{Deserialize, Serialize};
+use threadbare_control::calls::{CallId, StreamId};
+
+use super::write_queue::{Batch, Key};
+use threadbare_process::system::random_number;
+
+const CALLS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("calls");
+const STREAMS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("streams");
+const ABOUT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("about");
+
+/// Key in `ABOUT`.
+const IDENTITY: &str = "identity";
+/// Key in `ABOUT`: nothing was sent after the states in the file.
+const STOPPED: &str = "stopped";
+
+/// Values that stay the same for the parties and the proxy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Identity {
+    /// The process's identity for `loop protect` in descriptions.
+    pub(crate) instance: u64,
+    /// The base of the CNAME in RTCP. An SSRC with another CNAME is another source (RFC 3550, section 8.2).
+    pub(crate) cname: u64,
+}
+
+impl Identity {
+    pub(crate) fn new() -> Identity {
+        Identity {
+            instance: random_number(),
+            cname: random_number(),
+        }
+    }
+}
+
+/// How the previous process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Before {
+    /// In order, or there was none: the states of streams include all packets sent.
+    Stopped,
+    /// The process died. It may have sent packets since.
+    Died,
+}
+
+/// The contents of the file.
+#[derive(Debug)]
+pub(crate) struct Saved {
+    pub(crate) identity: Identity,
+    pub(crate) before: Before,
+    pub(crate) calls: Vec<(CallId, Vec<u8>)>,
+    pub(crate) streams: HashMap<StreamId, Vec<u8>>,
+}
+
+impl Saved {
+    pub(super) fn keys(&self) -> impl Iterator<Item = Key> {
+        let calls = self.calls.iter().map(|(id, _)| Key::Call(id.clone()));
+        calls.chain(self.streams.keys().map(|id| Key::Stream(*id)))
+    }
+}
+
+/// Why the file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FileError {
+    #[error("--state {}: cannot be opened: {error}", .path.display())]
+    Open { path: PathBuf, error: io::Error },
+    #[error("--state {}: another process has it open", .path.display())]
+    InUse { path: PathBuf },
+    #[error("--state {}: damaged, or not a file of threadbare: {reason}", .path.display())]
+    Damaged { path: PathBuf, reason: String },
+}
+
+impl FileError {
+    pub(super) fn open(path: &Path, error: io::Error) -> FileError {
+        let path = path.to_owned();
+        FileError::Open { path, error }
+    }
+
+    fn of_database(path: &Path, error: redb::Error) -> FileError {
+        use io::ErrorKind::{InvalidData, UnexpectedEof};
+        let is_of_content = |error: &io::Error| matches!(error.kind(), InvalidData | UnexpectedEof);
+        let path = path.to_owned();
+        match error {
+            redb::Error::DatabaseAlreadyOpen => FileError::InUse { path },
+            redb::Error::Io(error) if !is_of_content(&error) => FileError::Open { path, error },
+            other => FileError::Damaged {
+                path,
+                reason: other.to_string(),
+            },
+        }
+    }
+
+    /// Help for the operator.
+    pub(crate) fn help(&self) -> &'static str {
+        match self {
+            FileError::Open { .. } => {
+                "the folder has to be there, and writable; or start with --no-state: calls end with the process, then"
+            }
+            FileError::InUse { .. } => "only one process can use it; give each a separate file",
+            FileError::Damaged { .. } => {
+                "to start without the calls in it, move the file away, or use another name"
+            }
+        }
+    }
+}
+
+/// The file; open, except after a failure.
+#[derive(Debug)]
+pub(super) struct StateFile {
+    database: Option<Database>,
+    path: PathBuf,
+}
+
+/// Why a write failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum WriteError {
+    #[error(transparent)]
+    Write(#[from] redb::Error),
+    #[error(transparent)]
+    Open(#[from] FileError),
+}
+
+impl StateFile {
+    /// Reads everything, and records that a process is running.
+    pub(super) fn open(path: &Path) -> Result<(StateFile, Saved), FileError> {
+        let (database, saved) = match read(path) {
+            Err(FileError::Damaged { reason, .. }) => {
+                let aside = path.with_added_extension("damaged");
+                std::fs::rename(path, &aside).map_err(|error| FileError::open(path, error))?;
+                let (file, aside) = (path.display(), aside.display());
+                tracing::error!(%file, %aside, reason, "the file of saved calls is damaged: it is renamed, and the calls in it are lost");
+                read(path)?
+            }
+            read => read?,
+        };
+        let file = StateFile {
+            database: Some(database),
+            path: path.to_owned(),
+        };
+        Ok((file, saved))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes all of a batch, or nothing.
+    pub(super) fn write(&mut self, batch: &Batch) -> Result<(), WriteError> {
+        // After a failure of the file, the database is unusable: open it again.
+        let database = match self.database.take() {
+            Some(database) => database,
+            None => open(&self.path)?,
+        };
+        write(&database, batch)?;
+        self.database = Some(database);
+        Ok(())
+    }
+}
+
+/// Opens the file, and reads everything.
+fn read(path: &Path) -> Result<(Database, Saved), FileError> {
+    let database = open(path)?;
+    let saved = begin(&database);
+    let saved = saved.map_err(|error| FileError::of_database(path, error))?;
+    Ok((database, saved))
+}
+
+fn write(database: &Database, batch: &Batch) -> Result<(), redb::Error> {
+    let transaction = database.begin_write()?;
+    {
+        let mut calls = transaction.open_table(CALLS)?;
+        let mut streams = transaction.open_table(STREAMS)?;
+        for (key, state) in &batch.changes {
+            match (key, state.as_deref()) {
+                (Key::Call(id), Some(state)) => calls.insert(&*id.0, state).map(drop)?,
+                (Key::Call(id), None) => calls.remove(&*id.0).map(drop)?,
+                (Key::Stream(id), Some(state)) => streams.insert(id.0, state).map(drop)?,
+                (Key::Stream(id), None) => streams.remove(id.0).map(drop)?,
+            }
+        }
+        if batch.is_last {
+            let mut about = transaction.open_table(ABOUT)?;
+            about.insert(STOPPED, &[][..])?;
+        }
+    }
+    transaction.commit()?;
+    Ok(())
+}
+
+fn open(path: &Path) -> Result<Database, FileError> {
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path);
+    let file = file.map_err(|error| FileError::open(path, error))?;
+    let backend = FileBackend::new(
+        file.try_clone()
+            .map_err(|error| FileError::open(path, error))?,
+    );
+    let backend = backend.map_err(|error| FileError::of_database(path, error.into()))?;
+    let opened = Builder::new()
+        .set_cache_size(CACHE_BYTES)
+        .set_check_integrity_on_open(true)
+        .create_with_backend(KernelOnly(backend));
+    let database = opened.map_err(|error| FileError::of_database(path, error.into()))?;
+    // The file may have other permissions.
+    let private = Permissions::from_mode(0o600);
+    let made = file.set_permissions(private);
+    made.map_err(|error| FileError::open(path, error))?;
+    Ok(database)
+}
+
+/// Reads everything, and records that a process is running: before it sends anything, because no number may be used twice under
+/// one key.
+fn begin(database: &Database) -> Result<Saved, redb::Error> {
+    let transaction = database.begin_write()?;
+    let saved = {
+        let mut about = transaction.open_table(ABOUT)?;
+        let known = |key: &str| -> Result<Option<Vec<u8>>, redb::Error> {
+            Ok(about.get(key)?.map(|value| value.value().to_vec()))
+        };
+        let identity = known(IDENTITY)?;
+        let before = if identity.is_none() || known(STOPPED)?.is_some() {
+            Before::Stopped
+        } else {
+            Before::Died
+        };
+        let identity = identity.and_then(|bytes| postcard::from_bytes(&bytes).ok());
+        let identity = identity.unwrap_or_else(Identity::new);
+        let bytes = postcard::to_allocvec(&identity).unwrap_or_default();
+        about.insert(IDENTITY, &*bytes)?;
+        about.remove(STOPPED)?;
+        let calls = transaction.open_table(CALLS)?;
+        let streams = transaction.open_table(STREAMS)?;
+        let mut saved = Saved {
+            identity,
+            before,
+            calls: Vec::new(),
+            streams: HashMap::new(),
+        };
+        for one in calls.iter()? {
+            let (id, state) = one?;
+            saved
+                .calls
+                .push((CallId::new(id.value()), state.value().to_vec()));
+        }
+        for one in streams.iter()? {
+            let (id, state) = one?;
+            saved
+                .streams
+                .insert(StreamId(id.value()), state.value().to_vec());
+        }
+        saved
+    };
+    transaction.commit()?;
+    Ok(saved)
+}
+
+/// Writes to the file without syncing: the kernel writes it to the disk in its own time.
+#[derive(Debug)]
+struct KernelOnly(FileBackend);
+
+/// A bound of a lock's range.
+type At = Bound<u64>;
+
+impl StorageBackend for KernelOnly {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.read(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.write(offset, data)
+    }
+
+    fn close(&self) -> io::Result<()> {
+        self.0.close()
+    }
+
+    fn try_lock_range(&self, start: At, end: At) -> Result<bool, BackendError> {
+        self.0.try_lock_range(start, end)
+    }
+
+    fn try_lock_shared_range(&self, start: At, end: At) -> Result<bool, BackendError> {
+        self.0.try_lock_shared_range(start, end)
+    }
+
+    fn lock_range(&self, start: At, end: At) -> Result<(), BackendError> {
+        self.0.lock_range(start, end)
+    }
+
+    fn lock_shared_range(&self, start: At, end: At) -> Result<(), BackendError> {
+        self.0.lock_shared_range(start, end)
+    }
+
+    fn unlock_range(&self, start: At, end: At) -> Result<(), BackendError> {
+        self.0.unlock_range(start, end)
+    }
+
+    fn query_lock_range(&self, start: At, end: At) -> Result<bool, BackendError> {
+        self.0.query_lock_range(start, end)
+    }
+}
+
+/// The states of some thousand calls.
+const CACHE_BYTES: usize = 16 << 20;

@@ -1,0 +1,209 @@
+//! Calls as API types: in the field's words, with units in the names, and without SRTP keys.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use threadbare_base::NS_PER_MS;
+
+use serde::Serialize;
+use threadbare_control::calls::{SideRecord, StreamId, StreamRecord};
+use utoipa::ToSchema;
+
+use super::measured::{Measured, MeasuredSide};
+use super::media::StreamNow;
+use super::reports::{ListenerReport, SenderReport};
+
+/// An `m=` line between two parties.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Stream {
+    /// The kind of media, for example `audio`.
+    media: String,
+    /// Whether the stream runs.
+    running: bool,
+    /// Whether it is being recorded.
+    recorded: bool,
+    /// Whether it can be listened to.
+    decoded: bool,
+    /// The party that offered first, then the one that answered.
+    #[schema(inline, min_items = 2, max_items = 2)]
+    sides: Vec<StreamSide>,
+}
+
+/// A party as it is signalled.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Party {
+    /// Its SIP tag, as far as it is UTF-8.
+    tag: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    label: Option<String>,
+    /// The audio codec sent to it, such as `PCMU/8000`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    codec: Option<String>,
+    /// The address at which its description says that it receives.
+    #[schema(value_type = Option<String>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signalled_address: Option<SocketAddr>,
+}
+
+/// A party of a stream.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct StreamSide {
+    #[serde(flatten)]
+    party: Party,
+    /// The address that it must send to.
+    #[schema(value_type = Option<String>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    local_address: Option<SocketAddr>,
+    /// The suite of its SRTP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    crypto_suite: Option<&'static str>,
+    /// Nothing from it passes to the other party, by its description or by request. Absent: the stream does not run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held: Option<bool>,
+    /// The other party hears silence. Absent: the stream does not run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    muted: Option<bool>,
+    /// Absent: the stream has not started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    media: Option<SideMedia>,
+}
+
+/// The media of a party.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct SideMedia {
+    /// Destination of media sent to it: learned, or signalled.
+    #[schema(value_type = Option<String>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remote_address: Option<SocketAddr>,
+    /// SSRC of its media.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ssrc: Option<u32>,
+    packets_received: u64,
+    bytes_received: u64,
+    packets_sent: u64,
+    rtcp_packets_received: u64,
+    /// Datagrams that were refused.
+    datagrams_refused: u64,
+    packets_lost: u64,
+    packets_late: u64,
+    /// Concealed audio for its losses.
+    concealed_ms: u64,
+    /// Time of the last RTP packet, ms since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_packet_unix_ms: Option<u64>,
+    /// Current interarrival jitter (RFC 3550).
+    jitter_ms: f64,
+    /// The last round trip.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    round_trip_ms: Option<f64>,
+    /// Mean opinion score (G.107) of all reports; absent: there was none yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mos: Option<f64>,
+    /// Mean of all reports.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    loss_percent: Option<f64>,
+    /// Our report on the media from it. Absent: no media came.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sender_report: Option<SenderReport>,
+    /// Its last report on the media sent to it. Absent: none came.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    listener_report: Option<ListenerReport>,
+}
+
+/// Converts the monotonic clock to the wall clock.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wall {
+    pub(super) unix_at_zero_ns: u64,
+    pub(super) now_ns: u64,
+}
+
+impl Wall {
+    pub(super) fn unix_ms(self, at_ns: u64) -> u64 {
+        self.unix_at_zero_ns.saturating_add(at_ns) / NS_PER_MS
+    }
+
+    pub(super) fn since_ms(self, at_ns: u64) -> u64 {
+        self.now_ns.saturating_sub(at_ns) / NS_PER_MS
+    }
+}
+
+impl Stream {
+    /// `read`: measurements of running streams; `now`: the last known state of this one.
+    pub(super) fn of(
+        wall: Wall,
+        stream: StreamRecord,
+        read: &BTreeMap<StreamId, Measured>,
+        now: Option<StreamNow>,
+    ) -> Stream {
+        let measured = read.get(&stream.stream);
+        let mut sides = sides(wall, stream.sides, measured);
+        if let Some(now) = now {
+            for (at, side) in sides.iter_mut().enumerate() {
+                (side.held, side.muted) = (Some(now.is_held[at]), Some(now.is_muted[at]));
+            }
+        }
+        Stream {
+            running: measured.is_some(),
+            recorded: now.is_some_and(|now| now.is_recorded),
+            decoded: now.is_some_and(|now| now.is_decoded),
+            sides,
+            media: stream.media,
+        }
+    }
+}
+
+/// Both parties of a stream.
+pub(super) fn sides(
+    wall: Wall,
+    sides: [SideRecord; 2],
+    measured: Option<&Measured>,
+) -> Vec<StreamSide> {
+    let side = |(place, side): (usize, SideRecord)| StreamSide {
+        local_address: side.advertised,
+        crypto_suite: side.crypto_suite,
+        party: Party::from(side),
+        held: None,
+        muted: None,
+        media: measured.map(|measured| media(wall, &measured.sides[place])),
+    };
+    sides.into_iter().enumerate().map(side).collect()
+}
+
+impl From<SideRecord> for Party {
+    fn from(side: SideRecord) -> Party {
+        Party {
+            tag: side.tag,
+            label: side.label,
+            codec: side.codec,
+            signalled_address: side.rtp,
+        }
+    }
+}
+
+fn media(wall: Wall, side: &MeasuredSide) -> SideMedia {
+    let counts = side.counts;
+    SideMedia {
+        remote_address: side.rtp_to,
+        ssrc: side.ssrc,
+        packets_received: counts.packets,
+        bytes_received: counts.bytes,
+        packets_sent: counts.packets_sent,
+        rtcp_packets_received: counts.rtcp_packets,
+        datagrams_refused: counts.refused,
+        packets_lost: counts.lost,
+        packets_late: counts.late,
+        concealed_ms: counts.concealed_ns / NS_PER_MS,
+        last_packet_unix_ms: side.heard_ns.map(|at_ns| wall.unix_ms(at_ns)),
+        jitter_ms: side.jitter_ms,
+        round_trip_ms: side.round_trip_ms,
+        mos: side.mean.mos,
+        loss_percent: side.mean.loss_percent,
+        sender_report: side
+            .sender
+            .as_ref()
+            .map(|view| SenderReport::new(view, true)),
+        listener_report: side
+            .listener
+            .as_ref()
+            .map(|view| ListenerReport::new(view, side.clock_rate_hz)),
+    }
+}

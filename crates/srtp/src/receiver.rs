@@ -1,0 +1,123 @@
+//! Checks and decrypts received packets.
+
+use std::fmt;
+
+use thiserror::Error;
+
+use crate::derive::Protocol;
+use crate::header::{RtpHeader, rtcp_ssrc};
+use crate::sources::{SourceError, SourceState, Sources};
+use crate::transform::Transform;
+use crate::{Forged, MasterKey, RestoreError, Suite};
+use threadbare_rtp_types::id::Ssrc;
+use threadbare_rtp_types::packet::PacketError;
+
+/// Why a received packet is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum UnprotectError {
+    /// The bytes are not a protected packet.
+    #[error(transparent)]
+    Packet(#[from] PacketError),
+    /// The packet does not fit its source's sequence: usually it is a replay.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// The tag does not match: the packet was created or changed without the key.
+    #[error("SSRC {ssrc}: the authentication tag is wrong")]
+    Forged {
+        /// Source that the packet claims.
+        ssrc: Ssrc,
+    },
+}
+
+/// Checks and decrypts SRTP and SRTCP packets of one master key.
+///
+/// The order is that of RFC 3711, section 3.3: replay, authentication, decryption. A packet that is refused changes nothing,
+/// neither here nor in its buffer.
+///
+/// To continue after a restart, save the key and [`Receiver::sources`], and pass them to a new receiver with
+/// [`Receiver::restore`]. A rollover counter is right as long as the state is less than 2^15 packets old.
+pub struct Receiver {
+    suite: Suite,
+    rtp: Box<Transform>,
+    rtcp: Box<Transform>,
+    sources: Sources,
+}
+
+impl Receiver {
+    /// Creates a receiver that expects rollover counters to start at zero.
+    #[must_use]
+    pub fn new(key: &MasterKey) -> Receiver {
+        Receiver {
+            suite: key.suite(),
+            rtp: Transform::new(key, Protocol::Rtp),
+            rtcp: Transform::new(key, Protocol::Rtcp),
+            sources: Sources::default(),
+        }
+    }
+
+    /// Checks and decrypts an SRTP packet in place. Returns the bytes of the RTP packet, from the start of the buffer.
+    ///
+    /// # Errors
+    /// The packet is not an SRTP packet, is a replay, is too old or not authentic, or the table of sources is full.
+    pub fn unprotect_rtp(&mut self, packet: &mut [u8]) -> Result<usize, UnprotectError> {
+        let trailer = self.rtp.rtp_trailer();
+        let header = RtpHeader::parse(packet, trailer)?;
+        let ssrc = header.ssrc;
+        self.sources.check_room(ssrc)?;
+        let index = self.sources.rtp_index(ssrc, header.seq)?;
+        self.rtp
+            .open_rtp(packet, header, index)
+            .map_err(|Forged| UnprotectError::Forged { ssrc })?;
+        self.sources.note_rtp(ssrc, index)?;
+        Ok(packet.len() - trailer)
+    }
+
+    /// Checks and decrypts an SRTCP packet in place. Returns the length of the RTCP packet, from the start of the buffer. Its
+    /// sender decides whether it is encrypted: the E flag shows it, and is authenticated (RFC 3711, section 3.4).
+    ///
+    /// # Errors
+    /// The packet is not an SRTCP packet, is a replay, is too old or not authentic, or the table of sources is full.
+    pub fn unprotect_rtcp(&mut self, packet: &mut [u8]) -> Result<usize, UnprotectError> {
+        let trailer = self.rtcp.rtcp_trailer();
+        let ssrc = rtcp_ssrc(packet, trailer)?;
+        let word = self.rtcp.rtcp_word(packet);
+        self.sources.check_room(ssrc)?;
+        self.sources.check_rtcp(ssrc, word.index())?;
+        self.rtcp
+            .open_rtcp(packet, ssrc, word)
+            .map_err(|Forged| UnprotectError::Forged { ssrc })?;
+        self.sources.note_rtcp(ssrc, word.index())?;
+        Ok(packet.len() - trailer)
+    }
+
+    /// A receiver for another key, with the rollover counters of this one.
+    pub(crate) fn continued(&self, key: &MasterKey) -> Receiver {
+        Receiver {
+            sources: self.sources.continued(),
+            ..Receiver::new(key)
+        }
+    }
+
+    /// The sources so far, with the indices of their newest packets.
+    pub fn sources(&self) -> impl Iterator<Item = SourceState> + '_ {
+        self.sources.states()
+    }
+
+    /// Continues a source that another receiver had under the same key. Packets up to the state's highest count as received,
+    /// except the missing ones.
+    ///
+    /// # Errors
+    /// Fails if the state is older than this receiver's, if its index is out of range, or if there are too many sources.
+    pub fn restore(&mut self, state: SourceState) -> Result<(), RestoreError> {
+        self.sources.restore(state)
+    }
+}
+
+impl fmt::Debug for Receiver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Receiver")
+            .field("suite", &self.suite)
+            .field("sources", &self.sources)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,108 @@
+//! Reports from the elements of one stream's run: errors to the gateway's thread, warnings to the log.
+//!
+//! Each run has a separate bus, so that its messages cannot be mistaken for another run's. A bus without a queue needs no
+//! descriptor, no thread and no main loop.
+
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use gst::glib;
+use gst::prelude::*;
+
+use crate::event::{Event, RunId};
+use crate::reason;
+use threadbare_process::limit::{LineLimit, Verdict};
+
+/// The reports of a run.
+#[derive(Debug)]
+pub(crate) struct Reports {
+    stream: String,
+    run: RunId,
+    events: Sender<Event>,
+    first_error: OnceLock<String>,
+    warnings: LineLimit,
+}
+
+impl Reports {
+    pub(crate) fn new(stream: &str, run: RunId, events: Sender<Event>) -> Arc<Reports> {
+        Arc::new(Reports {
+            stream: stream.to_owned(),
+            run,
+            events,
+            first_error: OnceLock::new(),
+            warnings: LineLimit::new(WARNINGS_PER_SECOND),
+        })
+    }
+
+    /// A bus that stores no messages.
+    pub(crate) fn bus(self: &Arc<Reports>) -> gst::Bus {
+        let bus: gst::Bus = glib::Object::builder()
+            .property("enable-async", false)
+            .build();
+        let reports = self.clone();
+        bus.set_sync_handler(move |_, message| {
+            reports.handle(message);
+            gst::BusSyncReply::Drop
+        });
+        bus
+    }
+
+    fn handle(&self, message: &gst::Message) {
+        match message.view() {
+            gst::MessageView::Error(error) => {
+                self.fail(&plain_reason(
+                    message,
+                    &error.error(),
+                    error.debug().as_deref(),
+                ));
+            }
+            gst::MessageView::Eos(_) => self.tell(Event::Ended { run: self.run }),
+            gst::MessageView::Warning(warning) => {
+                self.warn(&plain_reason(
+                    message,
+                    &warning.error(),
+                    warning.debug().as_deref(),
+                ));
+            }
+            _ => {}
+        }
+    }
+
+    /// Reports that the run cannot continue. Only the first reason counts: a failing pipeline may post several errors.
+    pub(crate) fn fail(&self, reason: &str) {
+        if self.first_error.set(reason.to_owned()).is_ok() {
+            self.tell(Event::Failed {
+                run: self.run,
+                reason: reason.to_owned(),
+            });
+        }
+    }
+
+    pub(crate) fn first_error(&self) -> Option<String> {
+        self.first_error.get().cloned()
+    }
+
+    pub(crate) fn warn(&self, warning: &str) {
+        if let Verdict::Write { suppressed } = self.warnings.check(Instant::now()) {
+            let stream = &self.stream;
+            tracing::warn!(stream, warning, suppressed, "a warning from the stream");
+        }
+    }
+
+    fn tell(&self, event: Event) {
+        // Fails only when the gateway is gone, which needs no report.
+        let _ = self.events.send(event);
+    }
+}
+
+/// An element's error or warning as a sentence; the details go to the debug log.
+fn plain_reason(message: &gst::Message, error: &glib::Error, detail: Option<&str>) -> String {
+    let element = message.src().map(|src| src.name().to_string());
+    let element = element.unwrap_or_default();
+    tracing::debug!(element, %error, detail, "an element's message");
+    reason::plain(&element, &error.to_string(), detail)
+}
+
+/// Elements warn about bad packets; senders of those must not fill the log.
+const WARNINGS_PER_SECOND: u32 = 2;

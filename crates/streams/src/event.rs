@@ -1,0 +1,96 @@
+//! Events of streams, for the thread that keeps them running.
+
+use std::net::SocketAddr;
+use std::sync::mpsc::Sender;
+
+use miette::Result;
+use threadbare_process::signals::{self, Signal};
+use threadbare_rtp::call::Clip;
+
+/// One run of a stream, from a start to an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RunId {
+    /// The stream's number, which is not reused.
+    pub stream: usize,
+    /// Number of the start.
+    pub number: u64,
+}
+
+/// Resources that a stream needs before it starts.
+#[derive(Debug, Clone, Default)]
+pub struct Prepared {
+    /// Destination; `None` if the stream sends to its sender's address, or nowhere.
+    pub to: Option<SocketAddr>,
+    /// The files of its fallbacks, in order.
+    pub clips: Vec<Clip>,
+}
+
+/// Messages for the gateway's thread.
+#[derive(Debug)]
+pub enum Event {
+    /// A line has ended: it was stopped, or its state machine failed.
+    LineEnded {
+        /// The run.
+        run: RunId,
+    },
+    /// The name of a destination was resolved, and files were read.
+    Prepared {
+        /// The run.
+        run: RunId,
+        /// The resources, or the reason why they are missing.
+        answer: Result<Prepared, String>,
+    },
+    /// A stream's elements cannot continue.
+    Failed {
+        /// The run.
+        run: RunId,
+        /// The elements' message.
+        reason: String,
+    },
+    /// A pipeline has reached its end.
+    Ended {
+        /// The run.
+        run: RunId,
+    },
+    /// A cluster has sent one more [order](crate::order::Order).
+    Ordered,
+    /// A held stream receives its sender.
+    Heard {
+        /// In this run.
+        run: RunId,
+    },
+    /// The user requests statistics.
+    Report,
+    /// The user has changed the configuration.
+    Reload,
+    /// The user stops the gateway.
+    Stop {
+        /// The cause, such as "SIGTERM".
+        cause: &'static str,
+    },
+}
+
+/// The effect of SIGHUP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HangUp {
+    /// The terminal was closed: the gateway stops.
+    Stop,
+    /// A service manager requests a reload.
+    Reload,
+}
+
+/// Sends each signal as an event.
+///
+/// # Errors
+/// The process cannot listen for signals.
+pub fn send_signals(events: Sender<Event>, hang_up: HangUp) -> Result<()> {
+    signals::listen(move |signal| {
+        let event = match (signal, hang_up) {
+            (Signal::Report, _) => Event::Report,
+            (Signal::HangUp, HangUp::Reload) => Event::Reload,
+            (Signal::HangUp, HangUp::Stop) => Event::Stop { cause: "SIGHUP" },
+            (Signal::Stop(cause), _) => Event::Stop { cause },
+        };
+        events.send(event).is_ok()
+    })
+}

@@ -1,0 +1,703 @@
+//! Keeps the streams of a configuration running.
+//!
+//! Everything happens on the thread that calls [`Gateway::handle_for`]. Streams are lines of the relay; with stock elements, for
+//! comparison, they are pipelines. Both report their ends by [`Event`]s. A stream that fails is stopped, reported, and restarted
+//! after its back-off; the others are not affected.
+
+mod carried;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use threadbare_relay::{HEAD_BYTES, SharedSnapshot};
+use threadbare_rtp::codec::Encoding;
+
+use self::carried::{Carriage, Place, Start};
+use crate::backoff::Backoff;
+use crate::event::{Event, Prepared, RunId};
+use crate::lines::{
+    Beginning, Lines, Preparer, RunningLine, recorded_format, recorded_sample_bytes,
+};
+use crate::pipeline::{Elements, RunningPipeline, Stock, StockError};
+use crate::stats::StreamStats;
+use threadbare_config::codec::{Codec, CodecIn};
+use threadbare_config::{Config, Contexts, Destination, Restart, Rtcp, StreamSpec};
+use threadbare_recording::{
+    Coding, NewRecording, Recorder, RecordingId, RootError, Source, Subject,
+};
+use threadbare_watch::{Directory, Watched, Way};
+
+/// The running streams of a configuration.
+#[derive(Debug)]
+pub struct Gateway {
+    contexts: Contexts,
+    restart: Restart,
+    carrier: Carrier,
+    directory: Directory,
+    preparer: Preparer,
+    /// Number of streams that wait for a name server, or a file.
+    questions: usize,
+    /// The streams by the number in [`RunId`], which is not reused.
+    streams: BTreeMap<usize, Stream>,
+    next_stream: usize,
+    /// Restart times of the stopped streams.
+    restarts: BTreeSet<(Instant, usize)>,
+    /// Times at which held streams are prepared.
+    ready: BTreeSet<(Instant, usize)>,
+    carriage: Carriage,
+    recorder: Recorder,
+    events: Receiver<Event>,
+    sender: Sender<Event>,
+}
+
+/// The backend that carries the streams.
+#[derive(Debug)]
+enum Carrier {
+    Lines(Lines),
+    Stock(Stock),
+}
+
+/// Why a gateway does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Elements are not installed.
+    #[error(transparent)]
+    Stock(#[from] StockError),
+    /// The contexts do not start.
+    #[error(transparent)]
+    Engine(#[from] threadbare_relay::EngineError),
+    /// A folder of recordings is not usable.
+    #[error(transparent)]
+    Recordings(#[from] RootError),
+}
+
+/// Why [`Gateway::handle_for`] returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Handled {
+    /// The time has passed.
+    TimeOut,
+    /// A request to stop, by this cause.
+    Stop(&'static str),
+    /// A request to reload the configuration.
+    Reload,
+}
+
+/// The effect of a new configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Changed {
+    /// Number of streams that were started.
+    pub added: usize,
+    /// Number of streams that were ended.
+    pub removed: usize,
+    /// Number of streams that were restarted, because their settings differ.
+    pub restarted: usize,
+}
+
+#[derive(Debug)]
+struct Stream {
+    spec: StreamSpec,
+    running: Running,
+    /// Number of starts.
+    run: u64,
+    backoff: Backoff,
+    /// `None`: the stream belongs to this process only.
+    place: Option<Place>,
+    recording: Option<Recorded>,
+}
+
+/// A stream's recording; it ends when this is dropped.
+#[derive(Debug)]
+struct Recorded {
+    recorder: Recorder,
+    id: RecordingId,
+}
+
+impl Drop for Recorded {
+    fn drop(&mut self) {
+        self.recorder.stop(self.id, false);
+    }
+}
+
+#[derive(Debug)]
+enum Running {
+    No,
+    /// The stream waits for a name server or a file.
+    Asking,
+    Line(RunningLine),
+    Pipeline(RunningPipeline),
+}
+
+impl Gateway {
+    /// Builds and starts all streams. A failure to start is handled like a later one.
+    ///
+    /// # Errors
+    /// The contexts do not start, or elements are missing.
+    pub fn start(config: Config, elements: Elements) -> Result<Gateway, StartError> {
+        let (sender, events) = channel();
+        let directory = Directory::default();
+        let carrier = match elements {
+            Elements::Threadbare => Carrier::Lines(Lines::new(&config.contexts, sender.clone())),
+            Elements::Stock => Carrier::Stock(Stock::new(&config.streams, sender.clone())?),
+        };
+        let mut gateway = Gateway {
+            contexts: config.contexts,
+            restart: config.restart,
+            carrier,
+            directory,
+            preparer: Preparer::new(sender.clone()),
+            questions: 0,
+            streams: BTreeMap::new(),
+            next_stream: 0,
+            restarts: BTreeSet::new(),
+            ready: BTreeSet::new(),
+            carriage: Carriage::default(),
+            recorder: Recorder::default(),
+            events,
+            sender,
+        };
+        gateway.prepare(&config.streams)?;
+        gateway.add(config.streams);
+        Ok(gateway)
+    }
+
+    /// Starts the backend, if there are streams, and opens folders of recordings. Nothing else can fail in
+    /// [`reload`](Self::reload).
+    ///
+    /// # Errors
+    /// The contexts do not start.
+    pub fn prepare(&mut self, streams: &[StreamSpec]) -> Result<(), StartError> {
+        if let Carrier::Lines(lines) = &mut self.carrier
+            && !streams.is_empty()
+        {
+            lines.start_contexts()?;
+            for record in streams.iter().filter_map(|spec| spec.record.as_ref()) {
+                self.recorder.open(&record.to)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts, ends and changes streams until they match the list, by name. Unchanged streams continue untouched.
+    ///
+    /// # Errors
+    /// The contexts do not start.
+    pub fn reload(
+        &mut self,
+        streams: Vec<StreamSpec>,
+        restart: Restart,
+    ) -> Result<Changed, StartError> {
+        self.prepare(&streams)?;
+        self.restart = restart;
+        let mut wanted: HashMap<String, StreamSpec> = HashMap::new();
+        let names: Vec<String> = streams.iter().map(|spec| spec.name.clone()).collect();
+        wanted.extend(streams.into_iter().map(|spec| (spec.name.clone(), spec)));
+        let mut changed = Changed {
+            added: 0,
+            removed: 0,
+            restarted: 0,
+        };
+        // End streams first, because others may want their ports.
+        self.streams.retain(|number, stream| {
+            let stays = match wanted.get(&stream.spec.name) {
+                Some(spec) if *spec == stream.spec => true,
+                Some(_) => {
+                    changed.restarted += 1;
+                    false
+                }
+                None => {
+                    changed.removed += 1;
+                    false
+                }
+            };
+            if stays {
+                drop(wanted.remove(&stream.spec.name))
+            } else {
+                stream.stop();
+                self.directory.remove(*number);
+            }
+            stays
+        });
+        let new: Vec<StreamSpec> = names
+            .iter()
+            .filter_map(|name| wanted.remove(name))
+            .collect();
+        changed.added = new.len() - changed.restarted;
+        self.add(new);
+        Ok(changed)
+    }
+
+    fn add(&mut self, streams: Vec<StreamSpec>) {
+        for spec in streams {
+            let number = self.next_stream;
+            self.next_stream += 1;
+            self.directory.add(number, watched(&spec));
+            self.streams.insert(number, Stream::new(spec, self.restart));
+            self.start_stream(number);
+        }
+    }
+
+    /// Sends events to the gateway.
+    pub fn sender(&self) -> Sender<Event> {
+        self.sender.clone()
+    }
+
+    /// The directory of the streams, for observers.
+    pub fn directory(&self) -> Directory {
+        self.directory.clone()
+    }
+
+    /// Number of running streams.
+    pub fn streams_running(&self) -> usize {
+        let runs =
+            |stream: &&Stream| matches!(stream.running, Running::Line(_) | Running::Pipeline(_));
+        self.streams.values().filter(runs).count()
+    }
+
+    /// Number of streams.
+    pub fn len(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// Whether it has no streams.
+    pub fn is_empty(&self) -> bool {
+        self.streams.is_empty()
+    }
+
+    /// The counters of the running streams, by name.
+    pub fn stats(&self) -> impl Iterator<Item = (&str, StreamStats)> {
+        self.streams.values().filter_map(|stream| {
+            let Running::Line(line) = &stream.running else {
+                return None;
+            };
+            Some((stream.spec.name.as_str(), line.stats(&stream.spec)?))
+        })
+    }
+
+    /// Writes the streams' statistics to the log, a line each.
+    fn log_stats(&self) {
+        for (name, stats) in self.stats() {
+            stats.log(name);
+        }
+        for stream in self.streams.values() {
+            if matches!(stream.running, Running::No | Running::Asking) {
+                let stream = &stream.spec.name;
+                tracing::info!(stream, "not running, waiting for a restart");
+            }
+        }
+    }
+
+    /// Handles pending events: afterwards, streams that could not start are known. Waits a while for name servers and files.
+    pub fn handle_pending(&mut self) {
+        let end = Instant::now() + NAMES_LIMIT;
+        loop {
+            let wait = match self.questions {
+                0 => Duration::ZERO,
+                _ => end.saturating_duration_since(Instant::now()),
+            };
+            let Ok(event) = self.events.recv_timeout(wait) else {
+                return;
+            };
+            if let Some(handled) = self.handle(event) {
+                // The caller of the gateway handles these later: this is not the place to stop or to reload.
+                let _ = self.sender.send(match handled {
+                    Handled::Stop(cause) => Event::Stop { cause },
+                    Handled::Reload | Handled::TimeOut => Event::Reload,
+                });
+                return;
+            }
+        }
+    }
+
+    /// Handles an event. `Some`: the caller of the gateway must handle it.
+    fn handle(&mut self, event: Event) -> Option<Handled> {
+        let running = |gateway: &Gateway, run: RunId| match gateway.streams.get(&run.stream) {
+            Some(stream) if stream.run == run.number => match &stream.running {
+                Running::Line(_) => Some(true),
+                Running::Pipeline(_) => Some(false),
+                Running::No | Running::Asking => None,
+            },
+            _ => None,
+        };
+        match event {
+            Event::LineEnded { run } => {
+                if running(self, run) == Some(true) {
+                    self.fail(run, "its state machine failed; the log has the place");
+                }
+            }
+            Event::Prepared { run, answer } => {
+                self.questions -= 1;
+                let asks = |stream: &Stream| stream.run == run.number;
+                if self.streams.get(&run.stream).is_some_and(asks) {
+                    match answer {
+                        Ok(prepared) => self.start_line(run.stream, prepared),
+                        Err(reason) => self.retry_later(run.stream, &reason),
+                    }
+                }
+            }
+            Event::Failed { run, reason } => self.fail(run, &reason),
+            Event::Ended { run } => {
+                // A sink inside a stream's `pipeline` may post an end, too.
+                if running(self, run) == Some(false) {
+                    self.fail(run, "the stream ended");
+                }
+            }
+            Event::Ordered => self.carry_next(),
+            Event::Heard { run } => {
+                if running(self, run) == Some(true) {
+                    self.note_heard(run.stream);
+                }
+            }
+            Event::Report => self.log_stats(),
+            Event::Reload => return Some(Handled::Reload),
+            Event::Stop { cause } => return Some(Handled::Stop(cause)),
+        }
+        None
+    }
+
+    /// Handles events and restarts for `time` (`None`: until stopped).
+    pub fn handle_for(&mut self, time: Option<Duration>) -> Handled {
+        let end = time.map(|time| Instant::now() + time);
+        loop {
+            let now = Instant::now();
+            self.restart_due(now);
+            self.tell_ready(now);
+            if end.is_some_and(|end| end <= now) {
+                return Handled::TimeOut;
+            }
+            let next_restart = self.restarts.first().map(|(at, _)| *at);
+            let next_ready = self.ready.first().map(|(at, _)| *at);
+            let wake_at = [end, next_restart, next_ready].into_iter().flatten().min();
+            let event = match wake_at {
+                Some(at) => self.events.recv_timeout(at.saturating_duration_since(now)),
+                None => self
+                    .events
+                    .recv()
+                    .map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match event {
+                Ok(event) => {
+                    if let Some(handled) = self.handle(event) {
+                        return handled;
+                    }
+                }
+                // We hold a sender ourselves, so the channel stays open.
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
+            }
+        }
+    }
+
+    /// Lets every stream send its received packets, for at most `limit`; then stops all of them.
+    ///
+    /// A context reads its sockets once per slice. So two slices and the longest jitter buffer's latency pass first,
+    /// until all earlier packets have been read; then the end of the stream flushes the codecs.
+    ///
+    /// Returns the number of streams that did not finish in time.
+    pub fn drain_and_stop(mut self, limit: Duration) -> usize {
+        let end = Instant::now() + limit;
+        let slice = Duration::from_millis(self.contexts.wait_ms.into());
+        let streams = self.streams.values();
+        let latencies = streams.map(|stream| stream.spec.jitter.latency_ms);
+        if let Some(latency_ms) = latencies.max() {
+            let latency = Duration::from_millis(latency_ms.into());
+            self.handle_for(Some(limit.min(2 * slice + latency + DRAIN_SPARE)));
+        }
+        let mut draining = HashSet::new();
+        for (number, stream) in &self.streams {
+            match &stream.running {
+                Running::Line(line) => line.finish(),
+                Running::Pipeline(pipeline) if pipeline.drain() => {
+                    draining.insert(*number);
+                }
+                _ => {}
+            }
+        }
+        while !draining.is_empty() {
+            match self
+                .events
+                .recv_timeout(end.saturating_duration_since(Instant::now()))
+            {
+                Ok(Event::Failed { run, .. } | Event::Ended { run }) => {
+                    draining.remove(&run.stream);
+                }
+                Ok(
+                    Event::Report
+                    | Event::Reload
+                    | Event::LineEnded { .. }
+                    | Event::Ordered
+                    | Event::Heard { .. }
+                    | Event::Prepared { .. },
+                ) => {}
+                Ok(Event::Stop { cause }) => {
+                    tracing::warn!(cause, "stopping at once");
+                    break;
+                }
+                Err(_) => break,
+            }
+        }
+        let undone = draining.len();
+        self.log_stats();
+        for stream in self.streams.values_mut() {
+            stream.stop();
+        }
+        undone
+    }
+
+    fn start_stream(&mut self, number: usize) {
+        let Some(stream) = self.streams.get_mut(&number) else {
+            return;
+        };
+        stream.run += 1;
+        if let Carrier::Stock(_) = &self.carrier {
+            return self.start_pipeline(number);
+        }
+        match self.preparer.prepare(&stream.spec, stream.id(number)) {
+            Ok(Some(prepared)) => self.start_line(number, prepared),
+            Ok(None) => {
+                stream.running = Running::Asking;
+                self.questions += 1;
+            }
+            Err(error) => {
+                let reason = format!("cannot start a thread to resolve its destination: {error}");
+                self.retry_later(number, &reason);
+            }
+        }
+    }
+
+    fn start_line(&mut self, number: usize, prepared: Prepared) {
+        let (Carrier::Lines(lines), Some(stream)) =
+            (&mut self.carrier, self.streams.get_mut(&number))
+        else {
+            return;
+        };
+        let (snapshot, pace) = (
+            self.directory.snapshot(number),
+            self.directory.pace().clone(),
+        );
+        let (carried, start) = match &stream.place {
+            None => (None, Start::At(None)),
+            Some(Place { carried, start }) => (Some(carried), *start),
+        };
+        let beginning = Beginning {
+            run: stream.id(number),
+            prepared,
+            carried,
+            is_held: start != Start::At(None),
+            publish_to: (snapshot, pace),
+        };
+        match lines.start(&stream.spec, beginning) {
+            Ok(line) => {
+                if let Some(place) = &mut stream.place
+                    && let Start::At(state) = place.start
+                {
+                    line.go_on(state);
+                    place.start = Start::At(None);
+                }
+                stream.runs(Running::Line(line));
+                self.directory.set_stopped(number, None);
+                self.record(number);
+            }
+            Err(error) => self.retry_later(number, &error.to_string()),
+        }
+    }
+
+    /// Starts the recording of a running stream that is not held.
+    fn record(&mut self, number: usize) {
+        let Some(stream) = self.streams.get_mut(&number) else {
+            return;
+        };
+        let place = stream.place.as_ref();
+        let is_held = place.is_some_and(|place| place.start == Start::Held);
+        let Some(spec) = stream.spec.record.clone().filter(|_| !is_held) else {
+            return;
+        };
+        // The folder of another node's stream may be new.
+        if let Err(error) = self.recorder.open(&spec.to) {
+            let stream = &stream.spec.name;
+            return tracing::error!(stream, %error, "cannot record the stream");
+        }
+        if stream.recording.is_none() {
+            let format = recorded_format(&stream.spec);
+            let (rate_hz, channels) = (format.sample_rate_hz, format.channels);
+            let snapshot = self.directory.snapshot(number);
+            let second = rate_hz as usize * usize::from(channels);
+            let second = second * recorded_sample_bytes(&stream.spec) + PORTIONS_PER_S * HEAD_BYTES;
+            let room = RECORDED_S_MAX * second;
+            let (id, _) = self.recorder.start(NewRecording {
+                of: Subject::Stream(stream.spec.name.as_str().into()),
+                spec: spec.into(),
+                source: Source::Audio {
+                    listening: snapshot.listen_with_room(room),
+                    rate_hz,
+                    sides: 1,
+                    channels,
+                    law: match format.encoding {
+                        Encoding::Pcma => Coding::ALaw,
+                        _ => Coding::ULaw,
+                    },
+                },
+                side: None,
+                metadata: None,
+                is_lasting: true,
+            });
+            let recorder = self.recorder.clone();
+            stream.recording = Some(Recorded { recorder, id });
+        }
+    }
+
+    /// The recorder.
+    pub fn recorder(&self) -> Recorder {
+        self.recorder.clone()
+    }
+
+    fn start_pipeline(&mut self, number: usize) {
+        let (Carrier::Stock(stock), Some(stream)) = (&self.carrier, self.streams.get_mut(&number))
+        else {
+            return;
+        };
+        match stock.start(&stream.spec, stream.id(number)) {
+            Ok(pipeline) => stream.runs(Running::Pipeline(pipeline)),
+            Err(error) => self.retry_later(number, &error.to_string()),
+        }
+    }
+
+    /// Ends a failed run, unless it has already ended.
+    fn fail(&mut self, run: RunId, reason: &str) {
+        let Some(stream) = self.streams.get(&run.stream) else {
+            return;
+        };
+        let is_running = matches!(stream.running, Running::Line(_) | Running::Pipeline(_));
+        if stream.run == run.number && is_running {
+            self.retry_later(run.stream, reason);
+        }
+    }
+
+    fn retry_later(&mut self, number: usize, reason: &str) {
+        let Some(stream) = self.streams.get_mut(&number) else {
+            return;
+        };
+        stream.stop();
+        self.directory.set_stopped(number, Some(reason));
+        let now = Instant::now();
+        let wait = stream.backoff.note_failure(now);
+        self.restarts.insert((now + wait, number));
+        let name = &stream.spec.name;
+        tracing::error!(
+            stream = name,
+            reason,
+            retry_ms = wait.as_millis() as u64,
+            "the stream failed"
+        );
+    }
+
+    fn restart_due(&mut self, now: Instant) {
+        while let Some(&(at, number)) = self.restarts.first() {
+            if at > now {
+                return;
+            }
+            self.restarts.pop_first();
+            // A reload may have removed it.
+            if let Some(stream) = self.streams.get(&number) {
+                tracing::info!(stream = stream.spec.name, "restarting the stream");
+                self.start_stream(number);
+            }
+        }
+    }
+}
+
+fn watched(spec: &StreamSpec) -> Watched {
+    let inputs = (0..=spec.fallbacks.len()).map(|input| spec.input_name(input));
+    Watched {
+        name: spec.name.as_str().into(),
+        target_lufs: spec.loudness_target_lufs,
+        inputs: inputs.collect(),
+        resets: spec.loudness_resets.as_slice().into(),
+        way: way(spec).into(),
+        stopped: Some("it is about to start".into()),
+        snapshot: SharedSnapshot::default(),
+    }
+}
+
+/// Source and destination of a stream.
+fn way(spec: &StreamSpec) -> Way {
+    let codec_in = match spec.codec_in {
+        CodecIn::Known(codec) => Some(codec),
+        CodecIn::Auto => None,
+    };
+    let codec_out = spec.codec_out.or(codec_in);
+    let is_heard = spec.destination != Destination::Nobody;
+    let of_any = spec.clock_rate_hz.filter(|_| spec.is_passthrough());
+    let listen_rtcp = match spec.rtcp {
+        Rtcp::Off => None,
+        Rtcp::Mux => Some(spec.listen),
+        Rtcp::Ports { .. } => spec
+            .rtcp_port()
+            .map(|port| SocketAddr::new(spec.listen.ip(), port)),
+    };
+    Way {
+        listen: spec.listen,
+        listen_rtcp,
+        destination: spec.destination.to_string(),
+        codec_in: spec.codec_in.to_string(),
+        codec_out: is_heard.then(|| match codec_out {
+            Some(codec) => codec.to_string(),
+            None => spec.codec_in.to_string(),
+        }),
+        clock_rate_out_hz: codec_out.map(Codec::clock_rate_hz).or(of_any),
+        is_decoded: codec_in.is_some() || !spec.is_passthrough(),
+    }
+}
+
+impl Stream {
+    fn new(spec: StreamSpec, restart: Restart) -> Stream {
+        Stream {
+            spec,
+            running: Running::No,
+            run: 0,
+            backoff: Backoff::new(restart),
+            place: None,
+            recording: None,
+        }
+    }
+
+    fn id(&self, number: usize) -> RunId {
+        RunId {
+            stream: number,
+            number: self.run,
+        }
+    }
+
+    fn runs(&mut self, running: Running) {
+        self.running = running;
+        self.backoff.note_running(Instant::now());
+    }
+
+    fn stop(&mut self) {
+        match std::mem::replace(&mut self.running, Running::No) {
+            Running::Line(mut line) => line.stop(),
+            // Dropping it stops it.
+            Running::Pipeline(_) | Running::No | Running::Asking => {}
+        }
+    }
+}
+
+/// Sockets are free, and pipelines stopped, when this returns.
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        for stream in self.streams.values_mut() {
+            stream.stop();
+        }
+    }
+}
+
+/// How long the start waits for name servers and files; streams that wait longer start later.
+const NAMES_LIMIT: Duration = Duration::from_secs(5);
+
+/// Seconds of audio that can wait for the recorder's turn, and for a disk that pauses.
+const RECORDED_S_MAX: usize = 4;
+/// Portions per second of a line, which gathers some packets: see [`Listeners::listen`](threadbare_relay::Listeners::listen).
+const PORTIONS_PER_S: usize = 8;
+
+/// Margin for scheduling on an overloaded machine.
+const DRAIN_SPARE: Duration = Duration::from_millis(200);

@@ -1,0 +1,185 @@
+//! Streams that a cluster starts and stops in this process.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use threadbare_rtp::call::LineState;
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::{Gateway, Running, Stream, watched};
+use crate::order::{Answer, Carried, Order};
+
+/// The gateway's state for its cluster. Empty without one.
+#[derive(Debug, Default)]
+pub(super) struct Carriage {
+    /// Numbers of the streams in orders.
+    numbers: HashMap<Arc<str>, usize>,
+    /// The orders; one for each [`Event::Ordered`](crate::event::Event).
+    orders: Option<Receiver<Order>>,
+    /// The answers; at most one for each order.
+    answers: Option<UnboundedSender<Answer>>,
+}
+
+/// A stream of the cluster.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) carried: Carried,
+    /// The way of its start.
+    pub(super) start: Start,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Start {
+    /// Held until the cluster starts it.
+    Held,
+    /// Starts at once; the first time from the state of the previous owner.
+    At(Option<LineState>),
+}
+
+impl Carriage {
+    fn answer(&self, answer: Answer) {
+        if let Some(answers) = &self.answers {
+            // Fails if the cluster's thread has ended, which ends the process.
+            let _ = answers.send(answer);
+        }
+    }
+}
+
+impl Gateway {
+    /// Connects a cluster: orders come with an [`Event::Ordered`](crate::event::Event) each, and answers go back.
+    pub fn obey(&mut self, orders: Receiver<Order>, answers: UnboundedSender<Answer>) {
+        (self.carriage.orders, self.carriage.answers) = (Some(orders), Some(answers));
+    }
+
+    pub(super) fn carry_next(&mut self) {
+        let order = self.carriage.orders.as_ref();
+        if let Some(order) = order.and_then(|orders| orders.try_recv().ok()) {
+            self.carry(order);
+        }
+    }
+
+    fn carry(&mut self, order: Order) {
+        match order {
+            Order::Prepare(carried) => {
+                let name: Arc<str> = carried.spec.name.as_str().into();
+                self.place(&name, carried, Start::Held);
+                if let Some(number) = self.carriage.numbers.get(&name) {
+                    // The stream may have no sender.
+                    self.ready.insert((Instant::now() + UNHEARD_MAX, *number));
+                }
+            }
+            Order::Start(carried, state) => self.start_carried(carried, state),
+            Order::HandOver(name) => {
+                let state = self.displace(&name, Stream::hand_over);
+                self.carriage.answer(Answer::HandedOver(name, state));
+            }
+            Order::Stop(name) => {
+                self.displace(&name, |stream| {
+                    stream.stop();
+                    None
+                });
+            }
+        }
+    }
+
+    fn start_carried(&mut self, carried: Carried, state: Option<LineState>) {
+        let name: Arc<str> = carried.spec.name.as_str().into();
+        let number = self.carriage.numbers.get(&name);
+        let stream = number.and_then(|number| self.streams.get_mut(number));
+        if let Some(stream) = stream
+            && let Some(place) = &mut stream.place
+            && place.start == Start::Held
+            && place.carried.is(&carried)
+        {
+            match &stream.running {
+                Running::Line(line) => {
+                    place.start = Start::At(None);
+                    line.go_on(state);
+                    let number = *number.unwrap_or(&usize::MAX);
+                    return self.record(number);
+                }
+                Running::Asking | Running::No => {
+                    place.start = Start::At(state);
+                    return;
+                }
+                Running::Pipeline(_) => {}
+            }
+        }
+        self.place(&name, carried, Start::At(state));
+    }
+
+    /// Starts a stream, in place of one of the same name.
+    fn place(&mut self, name: &Arc<str>, carried: Carried, start: Start) {
+        self.displace(name, |stream| {
+            stream.stop();
+            None
+        });
+        let spec = carried.spec.as_ref().clone();
+        let number = self.next_stream;
+        self.next_stream += 1;
+        self.directory.add(number, watched(&spec));
+        let mut stream = Stream::new(spec, self.restart);
+        stream.place = Some(Place { carried, start });
+        self.streams.insert(number, stream);
+        self.carriage.numbers.insert(name.clone(), number);
+        self.start_stream(number);
+    }
+
+    fn displace(
+        &mut self,
+        name: &Arc<str>,
+        end: impl FnOnce(&mut Stream) -> Option<LineState>,
+    ) -> Option<LineState> {
+        let number = self.carriage.numbers.remove(name)?;
+        let state = self.streams.get_mut(&number).and_then(end);
+        self.streams.remove(&number);
+        self.directory.remove(number);
+        state
+    }
+
+    /// A held stream receives its sender: soon enough is buffered.
+    pub(super) fn note_heard(&mut self, number: usize) {
+        let Some(stream) = self.streams.get(&number) else {
+            return;
+        };
+        // The owner's last packets waited in its jitter buffer for this long, and both nodes read once a slice.
+        let latency = Duration::from_millis(stream.spec.jitter.latency_ms.into());
+        let slice = Duration::from_millis(self.contexts.wait_ms.into());
+        let at = Instant::now() + latency + 3 * slice + LATENESS_SPARE;
+        self.ready.insert((at, number));
+    }
+
+    /// Reports streams that are prepared now.
+    pub(super) fn tell_ready(&mut self, now: Instant) {
+        while let Some(&(at, number)) = self.ready.first() {
+            if at > now {
+                return;
+            }
+            self.ready.pop_first();
+            let stream = self.streams.get(&number);
+            // A stream with a second entry is prepared all the same.
+            if let Some(place) = stream.and_then(|stream| stream.place.as_ref())
+                && place.start == Start::Held
+            {
+                let name = place.carried.spec.name.as_str().into();
+                self.carriage.answer(Answer::Prepared(name));
+            }
+        }
+    }
+}
+
+impl Stream {
+    fn hand_over(&mut self) -> Option<LineState> {
+        match std::mem::replace(&mut self.running, Running::No) {
+            Running::Line(line) => line.hand_over(),
+            Running::Pipeline(_) | Running::No | Running::Asking => None,
+        }
+    }
+}
+
+/// The owner's threads may be late, so its last packets may be older by this much.
+const LATENESS_SPARE: Duration = Duration::from_millis(200);
+/// A stream counts as prepared after this long without a sender.
+const UNHEARD_MAX: Duration = Duration::from_secs(1);

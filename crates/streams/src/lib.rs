@@ -1,0 +1,43 @@
+//! Streams of a configuration file: [`lines`] starts one, [`gateway`] keeps all of them running. [`pipeline`] carries them by
+//! GStreamer's own elements, for comparison.
+//!
+//! [`description`] has a stream's GStreamer elements. The parts that need GStreamer are behind the cargo feature
+//! `gstreamer`.
+//!
+//! Part of the gateway `threadbare`; not a public interface.
+#![forbid(unsafe_code)]
+
+pub mod backoff;
+#[cfg(feature = "gstreamer")]
+mod bus;
+pub mod description;
+pub mod event;
+pub mod gateway;
+pub mod lines;
+pub mod order;
+pub mod pipeline;
+#[cfg(feature = "gstreamer")]
+mod reason;
+pub mod reload;
+pub mod stats;
+
+#[cfg(feature = "gstreamer")]
+use miette::{Context, IntoDiagnostic};
+
+/// Does nothing in a program without GStreamer.
+#[cfg(not(feature = "gstreamer"))]
+pub fn init_gstreamer() -> miette::Result<()> {
+    Ok(())
+}
+
+/// Initialises GStreamer with its log in ours, and registers the built-in elements.
+#[cfg(feature = "gstreamer")]
+pub fn init_gstreamer() -> miette::Result<()> {
+    gst::init()
+        .into_diagnostic()
+        .wrap_err("GStreamer does not start")?;
+    threadbare_process::logging::bridge_gstreamer();
+    gstthreadbare::plugin_register_static()
+        .into_diagnostic()
+        .wrap_err("Threadbare's elements cannot be registered")
+}

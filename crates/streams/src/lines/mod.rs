@@ -1,0 +1,325 @@
+//! Streams as lines of the relay: no pipeline, no element.
+
+mod prepare;
+mod spec;
+
+use std::net::SocketAddr;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use threadbare_relay::{
+    CallHandle, CreateError, Engine, EngineError, Fence, LegPorts, LineEvent, MediaLine, Pace,
+    Settings, SharedSnapshot, SocketError, Unreachable,
+};
+use threadbare_rtp::call::{CallError, Line, LineState};
+use threadbare_rtp::fallback::Switch;
+use threadbare_rtp::id::NtpTime;
+use threadbare_rtp::leg::{LegEvent, PayloadMapError};
+use threadbare_runtime::clock_now_ns;
+
+pub use self::prepare::Preparer;
+use self::spec::{Common, fallbacks, heard_by, legs};
+pub use self::spec::{recorded_format, recorded_sample_bytes};
+use crate::description::{self, DescriptionError};
+use crate::event::{Event, Prepared, RunId};
+use crate::order::Carried;
+use crate::stats::StreamStats;
+use threadbare_config::{Contexts, InputSpec, Rtcp, StreamSpec};
+use threadbare_process::limit::{LineLimit, Verdict};
+use threadbare_process::system::{random_number, unix_at_zero_ns};
+
+/// Why a stream does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum LineError {
+    /// Its sockets cannot be opened.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// Its destination is not reachable.
+    #[error(transparent)]
+    Unreachable(#[from] Unreachable),
+    /// Its payload types are not valid.
+    #[error(transparent)]
+    Payloads(#[from] PayloadMapError),
+    /// Its packet time, or its jitter buffer, is not valid.
+    #[error(transparent)]
+    Line(#[from] CallError),
+    /// Its loudness target is not valid.
+    #[error(transparent)]
+    Loudness(#[from] threadbare_loudness::NormalizeError),
+    /// Its elements are not valid.
+    #[error("pipeline: {0}")]
+    Description(#[from] DescriptionError),
+    /// The contexts do not start.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The media worker is full, or late.
+    #[error(transparent)]
+    Create(#[from] CreateError),
+}
+
+/// Starts streams on the contexts of a configuration.
+#[derive(Debug)]
+pub struct Lines {
+    contexts: Contexts,
+    /// The threads' engines; none before the first stream.
+    engines: Vec<Engine<MediaLine>>,
+    slice: Duration,
+    common: Common,
+    events: Sender<Event>,
+}
+
+/// Settings for the start of a run.
+#[derive(Debug)]
+pub struct Beginning<'a> {
+    /// The run.
+    pub run: RunId,
+    /// Its resources.
+    pub prepared: Prepared,
+    /// Its state in the cluster; `None` without a cluster.
+    pub carried: Option<&'a Carried>,
+    /// Whether it only receives, and sends nothing until [`RunningLine::go_on`].
+    pub is_held: bool,
+    /// The snapshot that it publishes to, and the interval.
+    pub publish_to: (SharedSnapshot, Pace),
+}
+
+/// A running stream.
+#[derive(Debug)]
+pub struct RunningLine {
+    handle: Option<CallHandle<MediaLine>>,
+}
+
+impl Lines {
+    /// Creates it; nothing is started yet. Failures of streams go to `events`.
+    pub fn new(contexts: &Contexts, events: Sender<Event>) -> Lines {
+        Lines {
+            contexts: contexts.clone(),
+            engines: Vec::new(),
+            slice: Duration::from_millis(contexts.wait_ms.into()),
+            common: Common {
+                cname: format!("{:016x}", random_number()).into(),
+                ntp_at_zero: NtpTime::at_unix_ns(unix_at_zero_ns()),
+                epoch: None,
+            },
+            events,
+        }
+    }
+
+    /// Starts the contexts, if they do not run. Starting the first stream does so, too; with this call, a failure is
+    /// known at once.
+    ///
+    /// # Errors
+    /// Threads or descriptors run out.
+    pub fn start_contexts(&mut self) -> Result<(), EngineError> {
+        if self.engines.is_empty() {
+            let engines = (0..self.contexts.count.max(1)).map(|index| {
+                let mut settings = Settings::new(&self.contexts.name_for(index as usize));
+                settings.threads.wait = self.slice;
+                Engine::new(settings)
+            });
+            self.engines = engines.collect::<Result<_, _>>()?;
+        }
+        Ok(())
+    }
+
+    /// Starts a run of a stream.
+    ///
+    /// # Errors
+    /// Its addresses cannot be bound, or its settings do not fit together.
+    pub fn start(
+        &mut self,
+        spec: &StreamSpec,
+        beginning: Beginning<'_>,
+    ) -> Result<RunningLine, LineError> {
+        let Beginning {
+            run,
+            prepared,
+            carried,
+            is_held,
+            publish_to: (snapshot, pace),
+        } = beginning;
+        self.start_contexts()?;
+        let fence = carried.and_then(|carried| carried.fence.as_ref());
+        let ports = open(spec, fence)?;
+        let common = self.common.of_owner(carried.map(|carried| carried.epoch));
+        if let (Some(to), Some(own)) = (prepared.to, ports.first()) {
+            own.check_destination(to)?;
+        }
+        let (source, target, direction) = legs(spec, &common, prepared.to, random_number)?;
+        let mut line = Line::new(clock_now_ns(), source, target, direction)?;
+        if !spec.fallbacks.is_empty() {
+            let all = fallbacks(spec, &common, prepared.clips, random_number)?;
+            line.set_fallbacks(clock_now_ns(), all)?;
+        }
+        if let Some(description) = &spec.pipeline {
+            let format = heard_by(spec);
+            let events = self.events.clone();
+            line.hear_at_output();
+            line.set_filter(description::filter(
+                description,
+                &spec.name,
+                run,
+                format,
+                events,
+            )?);
+        }
+        let mut line = MediaLine::new(line, self.slice).publish_to(snapshot, pace);
+        if is_held {
+            line = line.held();
+        }
+        if let Some(target_lufs) = spec.loudness_target_lufs {
+            line = line.with_loudness_target(target_lufs)?;
+        } else if spec.meter && !spec.is_passthrough() {
+            line = line.metered();
+        }
+        let mut log = EventLog {
+            inputs: (0..=spec.fallbacks.len())
+                .map(|input| spec.input_name(input))
+                .collect(),
+            changes: LineLimit::new(CHANGES_PER_SECOND),
+            stream: spec.name.clone(),
+            reports_first_packets: is_held,
+            run,
+            events: self.events.clone(),
+        };
+        let line = line.on_event(move |event| log.handle(&event));
+        let engine = &self.engines[run.stream % self.engines.len()];
+        let handle = engine.create(spec.name.clone(), ports, line)?;
+        Ok(RunningLine {
+            handle: Some(handle),
+        })
+    }
+}
+
+/// The ports of the stream's own sender, then of its fallbacks.
+fn open(spec: &StreamSpec, fence: Option<&Fence>) -> Result<Vec<LegPorts>, SocketError> {
+    let rtcp = spec
+        .rtcp_port()
+        .map(|port| SocketAddr::new(spec.listen.ip(), port));
+    let own = (spec.listen, rtcp.filter(|_| spec.rtcp != Rtcp::Off));
+    let others = spec
+        .fallbacks
+        .iter()
+        .filter_map(|fallback| match &fallback.input {
+            InputSpec::Rtp { listen, .. } => Some((*listen, spec.rtcp_port_of(*listen))),
+            InputSpec::Tone(_) | InputSpec::Silence | InputSpec::File(_) => None,
+        });
+    let all = std::iter::once(own).chain(others);
+    all.map(|(rtp, rtcp)| {
+        let ports = LegPorts::open(rtp, rtcp)?;
+        Ok(match fence {
+            Some(fence) => ports.fenced(fence.clone()),
+            None => ports,
+        })
+    })
+    .collect()
+}
+
+/// Logs a stream's events. When it is dropped, it reports that the stream is gone: it panicked, or was stopped.
+struct EventLog {
+    stream: String,
+    /// Their names, the stream's own sender first.
+    inputs: Vec<String>,
+    changes: LineLimit,
+    /// Whether to report the first packets of the sender.
+    reports_first_packets: bool,
+    run: RunId,
+    events: Sender<Event>,
+}
+
+impl EventLog {
+    fn handle(&mut self, event: &LineEvent) {
+        let stream = &self.stream;
+        match event {
+            LineEvent::PayloadType(payload_type) => tracing::warn!(
+                stream,
+                %payload_type,
+                "dropping packets of this payload type: the stream does not have it"
+            ),
+            LineEvent::Leg(LegEvent::Source { address, ssrc, .. }) => {
+                tracing::debug!(stream, %address, %ssrc, "a source sends");
+                if std::mem::take(&mut self.reports_first_packets) {
+                    let _ = self.events.send(Event::Heard { run: self.run });
+                }
+            }
+            LineEvent::Input(switch) => self.log_switch(*switch),
+            LineEvent::Leg(_) | LineEvent::Key(_) => {}
+        }
+    }
+}
+
+impl EventLog {
+    fn log_switch(&self, switch: Switch) {
+        let Verdict::Write { suppressed } = self.changes.check(Instant::now()) else {
+            return;
+        };
+        let stream = &self.stream;
+        let [from, to] = [switch.from, switch.to].map(|input| self.inputs.get(input));
+        if switch.is_recovery() {
+            tracing::info!(stream, from, to, suppressed, "a better input is back")
+        } else {
+            tracing::warn!(stream, from, to, suppressed, "the input is silent")
+        }
+    }
+}
+
+impl Drop for EventLog {
+    fn drop(&mut self) {
+        // Fails only if the gateway is gone, and then no report is needed.
+        let _ = self.events.send(Event::LineEnded { run: self.run });
+    }
+}
+
+impl RunningLine {
+    /// Its counters; `None` if it is gone.
+    #[must_use]
+    pub fn stats(&self, spec: &StreamSpec) -> Option<StreamStats> {
+        let handle = self.handle.as_ref()?;
+        let (media, io) = (
+            handle.with(|line, now_ns| (line.stats(), now_ns)),
+            handle.stats(),
+        );
+        let (media, now_ns) = media.wait().ok()?;
+        let io = io.wait().ok()?;
+        let stats = StreamStats::of_line(&media, &io, now_ns);
+        Some(StreamStats {
+            active: Some(spec.input_name(media.line.active)).filter(|_| !spec.fallbacks.is_empty()),
+            ..stats
+        })
+    }
+
+    /// Sends all received audio, and then the BYEs.
+    pub fn finish(&self) {
+        if let Some(handle) = &self.handle {
+            // A line that is gone needs no end.
+            let _ = handle.command(|line, _| line.line_mut().finish());
+            let _ = handle.command(|line, now_ns| line.line_mut().leave(now_ns, ""));
+        }
+    }
+
+    /// Lets a held stream send from now on.
+    pub fn go_on(&self, state: Option<LineState>) {
+        if let Some(handle) = &self.handle {
+            // A line that is gone has reported that.
+            let _ = handle.command(move |line, _| line.go_on(state));
+        }
+    }
+
+    /// Stops it between two packets, without a BYE, and returns its position for another process. `None`: it is gone.
+    #[must_use]
+    pub fn hand_over(mut self) -> Option<LineState> {
+        let line = self.handle.take()?.remove()?;
+        Some(line.state(clock_now_ns()))
+    }
+
+    /// Stops it; its ports are free afterwards.
+    pub fn stop(&mut self) {
+        self.finish();
+        if let Some(handle) = self.handle.take() {
+            drop(handle.remove());
+        }
+    }
+}
+
+/// Log lines per second about a stream's input.
+const CHANGES_PER_SECOND: u32 = 4;

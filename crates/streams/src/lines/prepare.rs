@@ -1,0 +1,125 @@
+//! Resolves host names and reads files on a separate thread: a server that does not answer delays no other stream.
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::sync::mpsc::{Sender, channel};
+
+use crate::event::{Event, Prepared, RunId};
+use threadbare_audio_file::clip::Clips;
+use threadbare_config::{Destination, InputSpec, StreamSpec};
+
+/// The thread; it answers with [`Event::Prepared`].
+#[derive(Debug)]
+pub struct Preparer {
+    questions: Option<Sender<Question>>,
+    events: Sender<Event>,
+}
+
+struct Question {
+    run: RunId,
+    to: Option<(String, u16)>,
+    local: IpAddr,
+    files: Vec<PathBuf>,
+}
+
+impl Preparer {
+    /// Creates it; the thread starts with the first request.
+    #[must_use]
+    pub fn new(events: Sender<Event>) -> Preparer {
+        Preparer {
+            questions: None,
+            events,
+        }
+    }
+
+    /// Returns a stream's resources; `None`: they were requested from the thread.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn prepare(&mut self, spec: &StreamSpec, run: RunId) -> std::io::Result<Option<Prepared>> {
+        let files = spec
+            .fallbacks
+            .iter()
+            .filter_map(|fallback| match &fallback.input {
+                InputSpec::File(path) => Some(path.clone()),
+                _ => None,
+            });
+        let files: Vec<PathBuf> = files.collect();
+        let named = match &spec.destination {
+            Destination::Fixed { host, port } => Some((host.clone(), *port)),
+            Destination::Latched | Destination::Nobody => None,
+        };
+        let address =
+            |(host, port): &(String, u16)| Some(SocketAddr::new(host.parse().ok()?, *port));
+        let to = named.as_ref().and_then(address);
+        if files.is_empty() && to.is_some() == named.is_some() {
+            let clips = Vec::new();
+            return Ok(Some(Prepared { to, clips }));
+        }
+        let question = Question {
+            run,
+            to: named,
+            local: spec.listen.ip(),
+            files,
+        };
+        if self.questions.is_none() {
+            self.questions = Some(self.start()?);
+        }
+        if let Some(questions) = &self.questions {
+            // The thread ends only with the gateway.
+            let _ = questions.send(question);
+        }
+        Ok(None)
+    }
+
+    fn start(&self) -> std::io::Result<Sender<Question>> {
+        let (sender, questions) = channel::<Question>();
+        let events = self.events.clone();
+        std::thread::Builder::new()
+            .name("preparer".to_owned())
+            .spawn(move || {
+                let mut clips = Clips::default();
+                for question in questions {
+                    let answer = question.answer(&mut clips);
+                    let prepared = Event::Prepared {
+                        run: question.run,
+                        answer,
+                    };
+                    if events.send(prepared).is_err() {
+                        return;
+                    }
+                }
+            })?;
+        Ok(sender)
+    }
+}
+
+impl Question {
+    fn answer(&self, clips: &mut Clips) -> Result<Prepared, String> {
+        let to = self.to.as_ref();
+        let read = |path: &PathBuf| {
+            let clip = clips.get(path);
+            clip.map_err(|error| format!("fallback's file {error}"))
+        };
+        Ok(Prepared {
+            to: to
+                .map(|(host, port)| self.look_up(host, *port))
+                .transpose()?,
+            clips: self.files.iter().map(read).collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Returns the first address that the stream's socket reaches, or else one of another family.
+    fn look_up(&self, host: &str, port: u16) -> Result<SocketAddr, String> {
+        let addresses = (host, port).to_socket_addrs();
+        let addresses: Vec<SocketAddr> = addresses
+            .map_err(|error| format!("destination {host}: {error}"))?
+            .collect();
+        let has_both = self.local.is_ipv6() && self.local.is_unspecified();
+        let reached = |address: &&SocketAddr| has_both || address.is_ipv4() == self.local.is_ipv4();
+        let found = addresses.iter().find(reached).or(addresses.first());
+        found
+            .copied()
+            .ok_or_else(|| format!("destination {host}: the name has no address"))
+    }
+}

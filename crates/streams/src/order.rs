@@ -1,0 +1,55 @@
+//! Orders from a cluster to the thread that keeps the streams running, and its answers.
+
+use std::sync::Arc;
+
+use threadbare_relay::Fence;
+use threadbare_rtp::call::LineState;
+
+use threadbare_config::StreamSpec;
+
+/// An order for the gateway's main thread. Orders about a stream are carried out in sequence.
+#[derive(Debug)]
+pub enum Order {
+    /// Receive a stream that another node carries, and answer [`Answer::Prepared`].
+    Prepare(Carried),
+    /// Carry it: continue a prepared stream, or start from scratch.
+    Start(Carried, Option<LineState>),
+    /// Stop a stream between two packets, and answer [`Answer::HandedOver`].
+    HandOver(Arc<str>),
+    /// Stop it.
+    Stop(Arc<str>),
+}
+
+/// A stream that this node carries.
+#[derive(Debug, Clone)]
+pub struct Carried {
+    /// The stream.
+    pub spec: Arc<StreamSpec>,
+    /// Number of this owner, for the RTCP, so that two owners would be visible.
+    pub epoch: u64,
+    /// The stream may be sent while this fence is open. `None`: always.
+    pub fence: Option<Fence>,
+}
+
+impl Carried {
+    /// Whether it is the same owner of the same stream.
+    #[must_use]
+    pub fn is(&self, other: &Carried) -> bool {
+        let same_fence = match (&self.fence, &other.fence) {
+            (Some(fence), Some(other)) => fence.is(other),
+            (None, None) => true,
+            _ => false,
+        };
+        same_fence && self.epoch == other.epoch && self.spec == other.spec
+    }
+}
+
+/// An answer of the gateway's main thread.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// The stream's input is received, and enough is buffered that nothing is missing when it starts; or it has no
+    /// input.
+    Prepared(Arc<str>),
+    /// The stream has stopped here. `None`: it did not run.
+    HandedOver(Arc<str>, Option<LineState>),
+}

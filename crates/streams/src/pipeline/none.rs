@@ -1,0 +1,54 @@
+//! A program without GStreamer.
+
+use std::convert::Infallible;
+use std::sync::mpsc::Sender;
+
+use crate::event::{Event, RunId};
+use threadbare_config::StreamSpec;
+use threadbare_process::NO_GSTREAMER;
+
+/// Does not exist in this program.
+#[derive(Debug)]
+pub struct Stock(Infallible);
+
+/// Does not exist in this program.
+#[derive(Debug)]
+pub struct RunningPipeline(Infallible);
+
+/// Why `--stock` is refused.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("--stock needs GStreamer: {NO_GSTREAMER}")]
+pub struct StockError;
+
+/// Loads nothing.
+///
+/// # Errors
+/// Always.
+pub fn load(_streams: &[StreamSpec]) -> Result<(), StockError> {
+    Err(StockError)
+}
+
+impl Stock {
+    /// Refuses.
+    ///
+    /// # Errors
+    /// Always.
+    pub fn new(_streams: &[StreamSpec], _events: Sender<Event>) -> Result<Stock, StockError> {
+        Err(StockError)
+    }
+
+    /// Never called.
+    ///
+    /// # Errors
+    /// None.
+    pub fn start(&self, _spec: &StreamSpec, _run: RunId) -> Result<RunningPipeline, StockError> {
+        match self.0 {}
+    }
+}
+
+impl RunningPipeline {
+    /// Never called.
+    pub fn drain(&self) -> bool {
+        match self.0 {}
+    }
+}

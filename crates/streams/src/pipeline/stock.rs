@@ -1,0 +1,261 @@
+//! One stream's pipeline of GStreamer's own elements.
+//!
+//! ```text
+//!   udpsrc ! [rtpjitterbuffer !] (codec elements, see `chain`) ! udpsink
+//! ```
+//!
+//! Each stream has its own pipeline: thousands of streams in one `GstPipeline` make start-up quadratic. They share the system
+//! clock, and their buses store no messages, so that a pipeline owns no file descriptor and no thread. Elements are made from
+//! their factories and linked without the checks that `gst_parse_launch` needs for arbitrary pipelines.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+
+use gst::glib;
+use gst::prelude::*;
+use rtp_types::RtpPacket;
+
+use super::chain::{StockError, chain, insert, link, make, rtp_caps};
+use crate::bus::Reports;
+use crate::event::{Event, RunId};
+use threadbare_config::codec::{Codec, CodecIn};
+use threadbare_config::{Destination, StreamSpec};
+
+/// A running stream. Dropping it stops it.
+#[derive(Debug)]
+pub struct RunningPipeline(gst::Pipeline);
+
+/// Starts streams of GStreamer's own elements.
+#[derive(Debug)]
+pub struct Stock {
+    /// The clock of all pipelines.
+    clock: gst::Clock,
+    events: Sender<Event>,
+}
+
+/// Builds one unused pipeline: the memory of the plugins' code does not count as a stream's.
+///
+/// # Errors
+/// Elements are missing, or the first stream is not for GStreamer's own elements.
+pub fn load(streams: &[StreamSpec]) -> Result<(), StockError> {
+    let (events, _) = channel();
+    let stock = Stock::new(streams, events)?;
+    if let Some(first) = streams.first() {
+        let nobody = RunId {
+            stream: 0,
+            number: 0,
+        };
+        stock.build(
+            first,
+            &Reports::new(&first.name, nobody, stock.events.clone()),
+        )?;
+    }
+    Ok(())
+}
+
+impl Stock {
+    /// Sends the pipelines' ends and errors to `events`.
+    ///
+    /// # Errors
+    /// Elements for these streams are not installed.
+    pub fn new(streams: &[StreamSpec], events: Sender<Event>) -> Result<Stock, StockError> {
+        check(streams)?;
+        Ok(Stock {
+            clock: gst::SystemClock::obtain(),
+            events,
+        })
+    }
+
+    /// Starts a run of a stream.
+    ///
+    /// # Errors
+    /// An element is missing, or refuses to start, or the stream is not for GStreamer's own elements.
+    pub fn start(&self, spec: &StreamSpec, run: RunId) -> Result<RunningPipeline, StockError> {
+        let reports = Reports::new(&spec.name, run, self.events.clone());
+        let pipeline = RunningPipeline(self.build(spec, &reports)?);
+        if pipeline.0.set_state(gst::State::Playing).is_err() {
+            let reason = reports.first_error();
+            let reason = reason.unwrap_or_else(|| "an element refused to start".to_owned());
+            return Err(StockError::Refused(reason));
+        }
+        Ok(pipeline)
+    }
+
+    /// A pipeline in state NULL, named after the stream.
+    fn build(
+        &self,
+        spec: &StreamSpec,
+        reports: &Arc<Reports>,
+    ) -> Result<gst::Pipeline, StockError> {
+        if !spec.fallbacks.is_empty() {
+            return Err(StockError::Stock("a fallback"));
+        }
+        if spec.pipeline.is_some() {
+            return Err(StockError::Stock("a `pipeline`"));
+        }
+        let pipeline = gst::Pipeline::with_name(&spec.name);
+        pipeline.set_bus(Some(&reports.bus()));
+        pipeline.use_clock(Some(&self.clock));
+        let (source, sink) = (source(spec)?, sink(spec)?);
+        pipeline.add(&source)?;
+        pipeline.add(&sink)?;
+        match (spec.is_passthrough(), spec.codec_in) {
+            (true, _) => link(&source, &sink)?,
+            (false, CodecIn::Known(codec_in)) => {
+                insert(&pipeline, &source, &sink, chain(codec_in, spec)?)?;
+            }
+            (false, CodecIn::Auto) => learn_codec(&pipeline, &source, &sink, spec)?,
+        }
+        Ok(pipeline)
+    }
+}
+
+/// Checks that all elements for these streams are installed.
+fn check(streams: &[StreamSpec]) -> Result<(), StockError> {
+    let mut factories = BTreeSet::from([SOURCE_FACTORY, SINK_FACTORY]);
+    for spec in streams.iter().filter(|spec| !spec.is_passthrough()) {
+        let codecs_in = match spec.codec_in {
+            CodecIn::Known(codec) => vec![codec],
+            CodecIn::Auto => Codec::with_static_payload_types().collect(),
+        };
+        let parts = codecs_in
+            .into_iter()
+            .filter_map(|codec| chain(codec, spec).ok())
+            .flatten();
+        factories.extend(parts.map(|part| part.factory));
+    }
+    let missing = factories
+        .into_iter()
+        .filter(|name| gst::ElementFactory::find(name).is_none())
+        .collect::<Vec<_>>();
+    if missing.is_empty() {
+        Ok(())
+    } else {
+        Err(StockError::Uninstalled(missing))
+    }
+}
+
+fn source(spec: &StreamSpec) -> Result<gst::Element, StockError> {
+    let source = make(SOURCE_FACTORY)?;
+    source.set_property("address", spec.listen.ip().to_string());
+    source.set_property("port", i32::from(spec.listen.port()));
+    // Two processes on one port would silently take turns.
+    source.set_property("reuse", false);
+    let caps = match spec.codec_in {
+        CodecIn::Known(codec) => rtp_caps(codec),
+        CodecIn::Auto => gst::Caps::builder("application/x-rtp")
+            .field("media", "audio")
+            .build(),
+    };
+    source.set_property("caps", caps);
+    // The address is unused, and costs an allocation per packet.
+    source.set_property("retrieve-sender-address", false);
+    Ok(source)
+}
+
+fn sink(spec: &StreamSpec) -> Result<gst::Element, StockError> {
+    let Destination::Fixed { host, port } = &spec.destination else {
+        return Err(StockError::Stock("a stream without a destination"));
+    };
+    let sink = make(SINK_FACTORY)?;
+    // Live packets are sent on arrival, without preroll.
+    sink.set_property("sync", false);
+    sink.set_property("clients", format!("{host}:{port}"));
+    sink.set_property("async", false);
+    Ok(sink)
+}
+
+/// Waits for the first packet with a static payload type, then builds the chain for it.
+///
+/// The source's pad stays unlinked until then. A probe on the streaming thread builds the chain before the packet
+/// continues, so nothing is lost. Packets with an unknown codec are dropped.
+fn learn_codec(
+    pipeline: &gst::Pipeline,
+    source: &gst::Element,
+    sink: &gst::Element,
+    spec: &StreamSpec,
+) -> Result<(), StockError> {
+    let pad = source
+        .static_pad("src")
+        .ok_or_else(|| glib::bool_error!("the source has no src pad"))?;
+    let (pipeline, sink) = (pipeline.downgrade(), sink.downgrade());
+    let spec = spec.clone();
+    let what = gst::PadProbeType::BUFFER | gst::PadProbeType::EVENT_DOWNSTREAM;
+    pad.add_probe(what, move |pad, info| {
+        let buffer = match &info.data {
+            Some(gst::PadProbeData::Buffer(buffer)) => buffer,
+            Some(gst::PadProbeData::Event(event)) => {
+                if let (gst::EventView::Eos(_), Some(pipeline)) = (event.view(), pipeline.upgrade())
+                {
+                    // No linked sink would report it. Without a bus, nothing waits for it.
+                    let _ =
+                        pipeline.post_message(gst::message::Eos::builder().src(&pipeline).build());
+                }
+                return gst::PadProbeReturn::Ok;
+            }
+            _ => return gst::PadProbeReturn::Ok,
+        };
+        let (Some(pipeline), Some(sink), Some(source)) =
+            (pipeline.upgrade(), sink.upgrade(), pad.parent_element())
+        else {
+            return gst::PadProbeReturn::Handled;
+        };
+        let Some(codec) = payload_type(buffer).and_then(Codec::from_static_payload_type) else {
+            return gst::PadProbeReturn::Handled;
+        };
+        tracing::info!(stream = spec.name, %codec, "learned the codec from the first packet");
+        if let Err(error) = use_codec(&pipeline, pad, &source, &sink, codec, &spec) {
+            gst::element_error!(source, gst::CoreError::Negotiation, ["{error}"]);
+            return gst::PadProbeReturn::Handled;
+        }
+        gst::PadProbeReturn::Remove
+    });
+    Ok(())
+}
+
+/// Builds the chain for the learned codec, after the source's pad.
+fn use_codec(
+    pipeline: &gst::Pipeline,
+    pad: &gst::Pad,
+    source: &gst::Element,
+    sink: &gst::Element,
+    codec: Codec,
+    spec: &StreamSpec,
+) -> Result<(), StockError> {
+    let known = StreamSpec {
+        codec_in: CodecIn::Known(codec),
+        ..spec.clone()
+    };
+    // The caps event is sent again with the known codec when the pad is linked.
+    let caps = gst::event::Caps::new(&rtp_caps(codec));
+    pad.store_sticky_event(&caps)
+        .map_err(|_| glib::bool_error!("the source is stopping"))?;
+    insert(pipeline, source, sink, chain(codec, &known)?)
+}
+
+/// The payload type of a packet, if it is RTP.
+fn payload_type(buffer: &gst::BufferRef) -> Option<u8> {
+    let bytes = buffer.map_readable().ok()?;
+    RtpPacket::parse(&bytes)
+        .ok()
+        .map(|packet| packet.payload_type())
+}
+
+impl RunningPipeline {
+    /// Sends an EOS, so that received packets are flushed. Returns `false` if that fails.
+    pub fn drain(&self) -> bool {
+        self.0.send_event(gst::event::Eos::new())
+    }
+}
+
+/// A pipeline must be in state NULL when dropped.
+impl Drop for RunningPipeline {
+    fn drop(&mut self) {
+        // A failed change to NULL has no remedy.
+        let _ = self.0.set_state(gst::State::Null);
+    }
+}
+
+const SOURCE_FACTORY: &str = "udpsrc";
+const SINK_FACTORY: &str = "udpsink";

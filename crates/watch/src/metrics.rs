@@ -1,0 +1,179 @@
+//! Metrics of streams, for Prometheus. The number of series grows with the streams of the file.
+
+use std::fmt::Error;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::{MetricType, TypedMetric};
+
+use super::View;
+use super::gather::{Gatherer, TileState, Track};
+use super::machine::{Machine, ThreadSecond};
+use super::second::Level;
+
+impl Collector for View {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
+        self.read(|seen| {
+            for (name, help, value) in GAUGES {
+                encode(&mut encoder, seen, name, help, |track| {
+                    value(track).map(ConstGauge::new)
+                })?;
+            }
+            for (name, help, value) in COUNTERS {
+                encode(&mut encoder, seen, name, help, |track| {
+                    Some(ConstCounter::new(value(track)))
+                })?;
+            }
+            alarms(&mut encoder, seen)
+        })?;
+        self.read_machine(|machine| threads(&mut encoder, machine))
+    }
+}
+
+/// 1 for each raised alarm.
+fn alarms(encoder: &mut DescriptorEncoder<'_>, seen: &Gatherer) -> Result<(), Error> {
+    let one = ConstGauge::new(1_i64);
+    let help = "1: the alarm is raised; no value: it is not";
+    let mut family = encoder.encode_descriptor("stream_alarm", help, None, one.metric_type())?;
+    for track in seen.tracks() {
+        for alarm in track.alarms.raised() {
+            let labels = [
+                ("stream", &*track.watched.name),
+                ("alarm", alarm.kind.name()),
+            ];
+            one.encode(family.encode_family(&labels)?)?;
+        }
+    }
+    Ok(())
+}
+
+/// Values of the last second.
+fn threads(encoder: &mut DescriptorEncoder<'_>, machine: &Machine) -> Result<(), Error> {
+    type Value = (&'static str, &'static str, fn(&ThreadSecond) -> f64);
+    let values: [Value; 2] = [
+        (
+            "thread_busy_ratio",
+            "Part of the last second for which a thread that carries media was not asleep",
+            |second| f64::from(second.busy_permille) / 1000.0,
+        ),
+        (
+            "thread_lateness_seconds",
+            "How late the slices of a thread that carries media have begun lately",
+            |second| f64::from(second.lateness_us) / 1e6,
+        ),
+    ];
+    for (name, help, value) in values {
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (thread, track) in &machine.threads {
+            if let Some(second) = track.recent.back() {
+                let labels = [("thread", thread.as_str())];
+                ConstGauge::new(value(second)).encode(family.encode_family(&labels)?)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn encode<M: EncodeMetric + TypedMetric>(
+    encoder: &mut DescriptorEncoder<'_>,
+    seen: &Gatherer,
+    name: &str,
+    help: &str,
+    metric: impl Fn(&Track) -> Option<M>,
+) -> Result<(), Error> {
+    let mut family = encoder.encode_descriptor(name, help, None, M::TYPE)?;
+    for track in seen.tracks() {
+        if let Some(metric) = metric(track) {
+            let labels = [("stream", &*track.watched.name)];
+            metric.encode(family.encode_family(&labels)?)?;
+        }
+    }
+    Ok(())
+}
+
+type Gauge = (&'static str, &'static str, fn(&Track) -> Option<f64>);
+type Counter = (&'static str, &'static str, fn(&Track) -> u64);
+
+/// Silence has no loudness: in Prometheus, the series is absent then.
+const GAUGES: [Gauge; 10] = [
+    (
+        "stream_up",
+        "1: it has packets from its sender or a fallback; 0: no packets come, or it has failed",
+        |track| Some(f64::from(u8::from(track.tile.state >= TileState::Heard))),
+    ),
+    (
+        "stream_fallback",
+        "1: a fallback replaces the sender",
+        |track| Some(f64::from(u8::from(track.tile.state == TileState::Fallback))),
+    ),
+    (
+        "stream_momentary_lufs",
+        "Loudness of the last 400 ms",
+        |track| track.tile.momentary_lufs.db(),
+    ),
+    (
+        "stream_short_term_lufs",
+        "Loudness of the last 3 s",
+        |track| track.tile.short_term_lufs.db(),
+    ),
+    (
+        "stream_integrated_lufs",
+        "Loudness since the stream started",
+        |track| level(track, |all| all.integrated_lufs),
+    ),
+    (
+        "stream_loudness_range_lu",
+        "Loudness range since the stream started",
+        |track| level(track, |all| all.range_lu),
+    ),
+    (
+        "stream_true_peak_dbtp",
+        "True peak since the stream started",
+        |track| level(track, |all| all.true_peak_dbtp),
+    ),
+    (
+        "stream_target_lufs",
+        "What the stream's loudness is brought to",
+        |track| track.watched.target_lufs,
+    ),
+    (
+        "stream_jitter_seconds",
+        "Interarrival jitter (RFC 3550)",
+        |track| Some(track.snapshot.jitter_ns as f64 / 1e9),
+    ),
+    (
+        "stream_clock_skew_seconds",
+        "Lag of the sender's clock since the stream started",
+        |track| Some(track.snapshot.skew_ns as f64 / 1e9),
+    ),
+];
+
+const COUNTERS: [Counter; 4] = [
+    (
+        "stream_received_packets",
+        "RTP packets that came",
+        |track| track.snapshot.packets,
+    ),
+    (
+        "stream_lost_packets",
+        "Packets that missed their time",
+        |track| track.snapshot.lost,
+    ),
+    (
+        "stream_late_packets",
+        "Packets that came after their time",
+        |track| track.snapshot.late,
+    ),
+    (
+        "stream_refused_datagrams",
+        "Datagrams that did not belong",
+        |track| track.snapshot.refused,
+    ),
+];
+
+fn level(track: &Track, of: fn(&threadbare_relay::Loudness) -> f64) -> Option<f64> {
+    let loudness = track.snapshot.loudness.as_ref()?;
+    Level::new(of(loudness)).db()
+}

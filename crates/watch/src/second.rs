@@ -1,0 +1,187 @@
+//! The stored values of a second of a stream.
+
+use std::collections::VecDeque;
+
+/// A second. Levels are `None` for silence, and if nothing is measured.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Second {
+    /// End, s since 1970.
+    pub unix_s: u64,
+    /// Whether the stream runs and receives its sender.
+    pub is_heard: bool,
+    /// Whether its loudness is measured.
+    pub is_measured: bool,
+    /// The loudest 400 ms, LUFS.
+    pub momentary_lufs: Level,
+    /// Short-term loudness (3 s), LUFS.
+    pub short_term_lufs: Level,
+    /// Loudness since the start, LUFS.
+    pub integrated_lufs: Level,
+    /// Loudness range since the start, LU.
+    pub range_lu: Level,
+    /// True peak of this second, dBTP.
+    pub true_peak_dbtp: Level,
+    /// RTP packets received.
+    pub packets: u32,
+    /// Packets lost or late.
+    pub lost: u32,
+    /// Packets lost or late in the last 10 s, in thousandths of the expected ones.
+    pub lost_permille: u16,
+    /// Lag of the sender's clock since the stream started.
+    pub skew_us: i64,
+    /// Interarrival jitter, us.
+    pub jitter_us: u32,
+    /// Packets in the jitter buffer.
+    pub held_packets: u32,
+}
+
+/// Merges each `step_s` seconds into one, which ends with the last of them: with the maximum of levels, jitter and held packets,
+/// and the sum of packets and losses. It counts as heard if all of them do. Values since the start are those of the last second.
+///
+/// # Panics
+/// `step_s` is 0.
+#[must_use]
+pub fn merged(seconds: &[Second], step_s: u64) -> Vec<Second> {
+    let step = |one: &Second| one.unix_s.div_ceil(step_s);
+    let steps = seconds.chunk_by(|before, after| step(before) == step(after));
+    let merge = |before: Second, after: &Second| Second {
+        is_heard: before.is_heard && after.is_heard,
+        is_measured: before.is_measured || after.is_measured,
+        momentary_lufs: before.momentary_lufs.max(after.momentary_lufs),
+        short_term_lufs: before.short_term_lufs.max(after.short_term_lufs),
+        true_peak_dbtp: before.true_peak_dbtp.max(after.true_peak_dbtp),
+        packets: before.packets.saturating_add(after.packets),
+        lost: before.lost.saturating_add(after.lost),
+        lost_permille: before.lost_permille.max(after.lost_permille),
+        jitter_us: before.jitter_us.max(after.jitter_us),
+        held_packets: before.held_packets.max(after.held_packets),
+        ..*after
+    };
+    let merge_all = |step: &[Second]| {
+        let (first, rest) = step.split_first()?;
+        Some(rest.iter().fold(*first, merge))
+    };
+    steps.filter_map(merge_all).collect()
+}
+
+/// A level in tenths of a decibel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Level(i16);
+
+impl Default for Level {
+    fn default() -> Level {
+        Level::NONE
+    }
+}
+
+impl Level {
+    /// Silence, or not measured.
+    pub const NONE: Level = Level(i16::MIN);
+
+    /// Converts decibels; below [`SILENCE`] counts as silence.
+    #[must_use]
+    pub fn new(db: f64) -> Level {
+        if db.is_nan() || db < SILENCE {
+            Level::NONE
+        } else {
+            Level((db * 10.0).round().min(f64::from(i16::MAX)) as i16)
+        }
+    }
+
+    /// Returns decibels.
+    #[must_use]
+    pub fn db(self) -> Option<f64> {
+        (self != Level::NONE).then(|| f64::from(self.0) / 10.0)
+    }
+
+    /// Converts from [`tenths`](Level::tenths).
+    #[must_use]
+    pub fn of_tenths(tenths: i16) -> Level {
+        Level(tenths)
+    }
+
+    /// Returns tenths; the minimum means none.
+    #[must_use]
+    pub fn tenths(self) -> i16 {
+        self.0
+    }
+
+    /// Returns the higher one.
+    #[must_use]
+    pub fn max(self, other: Level) -> Level {
+        Level(self.0.max(other.0))
+    }
+}
+
+/// Below it, filters ring, but nothing is audible: far below one step of 16 bits.
+const SILENCE: f64 = -120.0;
+
+/// The last seconds of a stream.
+#[derive(Debug, Clone, Default)]
+pub struct Recent(VecDeque<Second>);
+
+impl Recent {
+    /// The last second.
+    #[must_use]
+    pub fn latest(&self) -> Option<&Second> {
+        self.0.back()
+    }
+
+    /// Adds a second, and drops the oldest.
+    pub fn push(&mut self, second: Second) {
+        if self.0.len() == RECENT_SECONDS {
+            self.0.pop_front();
+        }
+        self.0.push_back(second);
+    }
+
+    /// The last `count` seconds, oldest first.
+    pub fn last(&self, count: usize) -> impl DoubleEndedIterator<Item = &Second> {
+        self.0.iter().skip(self.0.len().saturating_sub(count))
+    }
+}
+
+/// Ten minutes: some 25 KiB a stream.
+pub const RECENT_SECONDS: usize = 600;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_of_a_step_are_one() {
+        let at = |unix_s, level, count: u32| Second {
+            unix_s,
+            is_heard: count > 0,
+            momentary_lufs: Level::new(level),
+            integrated_lufs: Level::new(level),
+            packets: count,
+            jitter_us: 10 * count,
+            ..Second::default()
+        };
+        let seconds = [
+            at(60, -10.0, 50),
+            at(61, -20.0, 50),
+            at(62, -30.0, 40),
+            // The process did not run.
+            at(119, -40.0, 0),
+            at(120, -50.0, 50),
+            at(121, -60.0, 50),
+        ];
+        assert_eq!(merged(&seconds, 1), seconds);
+        // Computed by hand.
+        let due = [
+            at(60, -10.0, 50),
+            Second {
+                is_heard: false,
+                momentary_lufs: Level::new(-20.0),
+                packets: 140,
+                jitter_us: 500,
+                ..at(120, -50.0, 50)
+            },
+            at(121, -60.0, 50),
+        ];
+        assert_eq!(merged(&seconds, 60), due);
+        assert_eq!(merged(&[], 60), []);
+    }
+}

@@ -1,0 +1,185 @@
+//! Sends changes of alarms to another program by HTTP, one after another.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use serde_json::json;
+use ureq::Agent;
+
+use super::alarm::{Alarm, Change};
+use super::gather::StreamChange;
+
+/// Sends on a separate thread. Dropping it ends the current attempt; waiting messages are not sent.
+#[derive(Debug)]
+pub(super) struct Webhook {
+    url: String,
+    queue: Option<SyncSender<Message>>,
+    /// Set when it is dropped.
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A message, with a name for the log.
+#[derive(Debug)]
+struct Message {
+    text: String,
+    about: String,
+}
+
+impl Webhook {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// Threads run out.
+    pub(super) fn start(url: &str) -> std::io::Result<Webhook> {
+        let (queue, messages) = sync_channel(MESSAGES_MAX);
+        let to = url.to_owned();
+        let ends = Arc::new(AtomicBool::new(false));
+        let told = ends.clone();
+        let thread = std::thread::Builder::new()
+            .name("webhook".to_owned())
+            .spawn(move || send_all(&to, &messages, &told))?;
+        Ok(Webhook {
+            url: url.to_owned(),
+            queue: Some(queue),
+            ends,
+            thread: Some(thread),
+        })
+    }
+
+    /// The URL.
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Queues a change without waiting.
+    pub(super) fn send(&self, unix_s: u64, change: &StreamChange) {
+        self.send_text(change.name.to_string(), text(unix_s, change));
+    }
+
+    /// Queues another message.
+    pub(super) fn send_text(&self, about: String, text: String) {
+        let Some(queue) = &self.queue else { return };
+        if let Err(TrySendError::Full(lost)) = queue.try_send(Message { text, about }) {
+            let (about, url) = (lost.about, &self.url);
+            tracing::warn!(about, url, "the webhook is too slow: an event is dropped");
+        }
+    }
+}
+
+impl Drop for Webhook {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        drop(self.queue.take());
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread 'webhook' has panicked");
+        }
+    }
+}
+
+fn send_all(url: &str, messages: &Receiver<Message>, ends: &AtomicBool) {
+    let agent = Agent::config_builder()
+        .proxy(None)
+        .max_redirects(0)
+        .timeout_global(Some(TIME_MAX))
+        .build()
+        .new_agent();
+    while let Ok(message) = messages.recv() {
+        let mut pause = PAUSE_FIRST;
+        for attempt in 1..=ATTEMPTS {
+            if ends.load(Ordering::Relaxed) {
+                return;
+            }
+            let request = agent.post(url).header("Content-Type", "application/json");
+            match request.send(message.text.as_bytes()) {
+                Ok(_) => break,
+                Err(error) if attempt == ATTEMPTS => {
+                    let about = &message.about;
+                    tracing::warn!(about, url, %error, "cannot deliver to the webhook");
+                }
+                Err(_) => std::thread::sleep(pause),
+            }
+            pause *= 2;
+        }
+    }
+}
+
+fn text(unix_s: u64, change: &StreamChange) -> String {
+    let (state, alarm) = match &change.change {
+        Change::Raised(alarm) => ("raised", alarm),
+        Change::Cleared(alarm) => ("cleared", alarm),
+    };
+    let Alarm {
+        kind,
+        since_unix_s,
+        worst,
+        ..
+    } = *alarm;
+    json!({
+        "stream": &*change.name,
+        "alarm": kind.name(),
+        "state": state,
+        "unix_s": unix_s,
+        "since_unix_s": since_unix_s,
+        // JSON has no number for silence.
+        "worst": worst.is_finite().then_some(worst),
+        "unit": kind.unit(),
+    })
+    .to_string()
+}
+
+/// A failing network switch raises an alarm for each stream.
+const MESSAGES_MAX: usize = 8192;
+const TIME_MAX: Duration = Duration::from_secs(5);
+const ATTEMPTS: u32 = 3;
+const PAUSE_FIRST: Duration = Duration::from_millis(500);
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::super::alarm::AlarmKind;
+    use super::*;
+
+    /// The end of the process, or a new URL, does not wait for attempts at a dead URL.
+    #[test]
+    fn the_end_waits_for_one_attempt_at_most() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+        let url = format!("http://{}/", listener.local_addr().expect("bound"));
+        let webhook = Webhook::start(&url).expect("a thread");
+        let alarm = Alarm {
+            kind: AlarmKind::Loss,
+            since_unix_s: 0,
+            worst: 2.0,
+            is_acknowledged: false,
+        };
+        for _ in 0..3 {
+            let change = Change::Raised(alarm);
+            let name = "news".into();
+            webhook.send(0, &StreamChange { name, change });
+        }
+        // The connection is closed without a reply: the attempt fails.
+        drop(listener.accept().expect("a first attempt"));
+        let attempts = std::thread::spawn(move || {
+            listener
+                .incoming()
+                .take_while(Result::is_ok)
+                .take(8)
+                .inspect(drop_at_once)
+                .count()
+        });
+        drop(webhook);
+        // Nine attempts would have been made.
+        assert!(!attempts.is_finished());
+    }
+
+    fn drop_at_once(attempt: &std::io::Result<std::net::TcpStream>) {
+        let attempt = attempt.as_ref().expect("only those that are");
+        let _ = attempt.shutdown(std::net::Shutdown::Both);
+    }
+}

@@ -1,0 +1,321 @@
+//! Datagrams of peers on a real link: those that use rings, and those that use sockets. Each test creates two separate networks
+//! with a link between them, which needs root (`sudo -E cargo test -p threadbare-xdp`).
+#![allow(clippy::unwrap_used)]
+
+use std::net::{SocketAddr, UdpSocket};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::common::link::{DEADLINE, DEVICE, HERE, HERE_V6, Link, THERE, THERE_V6, ip};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use threadbare_runtime::clock_now_ns;
+use threadbare_xdp::{Lane, Mode, OpenError, PAYLOAD_BYTES_MAX, Received, Settings, Xdp};
+
+fn open(mode: Mode) -> Xdp {
+    Xdp::open(&Settings {
+        mode,
+        frames: 512,
+        ..Settings::new(vec![DEVICE.to_owned()])
+    })
+    .unwrap()
+}
+
+/// Opens the socket of a port, in addition to its ring.
+fn port(ip: &str) -> UdpSocket {
+    let socket = UdpSocket::bind((ip, 0)).unwrap();
+    socket.set_read_timeout(Some(DEADLINE)).unwrap();
+    socket
+}
+
+fn next(lane: &mut Lane) -> (Received, Vec<u8>) {
+    let (mut room, mut malformed) = ([0; 2048], 0);
+    loop {
+        if let Some(received) = lane.receive(&mut room, &mut malformed) {
+            lane.release();
+            return (received, room[..received.len].to_vec());
+        }
+        assert_eq!(malformed, 0);
+        let mut ready: Vec<_> = lane
+            .descriptors()
+            .map(|descriptor| PollFd::new(descriptor, PollFlags::POLLIN))
+            .collect();
+        let limit = PollTimeout::try_from(DEADLINE).unwrap();
+        assert!(poll(&mut ready, limit).unwrap() > 0, "nothing comes");
+    }
+}
+
+fn modes() -> [Mode; 2] {
+    [Mode::Generic, Mode::Native]
+}
+
+/// RFC 768 at both ends: the peer's stock socket verifies it.
+#[test]
+fn datagrams_come_by_the_ring_and_go_back_by_it() {
+    let Some(link) = Link::new() else { return };
+    for mode in modes() {
+        let xdp = open(mode);
+        let mut lane = xdp.lane().unwrap();
+        for (here, there) in [(HERE, THERE), (HERE_V6, THERE_V6)] {
+            let (socket, peer) = (port(here), link.peer(there));
+            let local = socket.local_addr().unwrap();
+            assert!(lane.enroll(local, 77).unwrap());
+            for len in [0, 1, 12, 172, 1400] {
+                let sent: Vec<u8> = (0..len).map(|i| i as u8).collect();
+                let before_ns = clock_now_ns();
+                peer.send_to(&sent, local).unwrap();
+                let (received, bytes) = next(&mut lane);
+                assert_eq!(bytes, sent, "{mode} {here}");
+                assert_eq!((received.key, received.datagram_len), (77, len));
+                assert_eq!(received.from, peer.local_addr().unwrap());
+                assert!((before_ns..=clock_now_ns()).contains(&received.received_ns));
+                let answer: Vec<u8> = sent.iter().rev().copied().collect();
+                assert!(lane.send(&received.way, local, received.from, 0xb8, &answer));
+                lane.flush();
+                let mut room = [0; 2048];
+                let (got, from) = peer.recv_from(&mut room).unwrap();
+                assert_eq!((&room[..got], from), (&answer[..], local));
+            }
+            socket.set_nonblocking(true).unwrap();
+            assert!(
+                socket.recv(&mut [0; 16]).is_err(),
+                "nothing came by the socket"
+            );
+            lane.withdraw(local);
+        }
+    }
+}
+
+/// A switch that does not know a machine's port sends its frames to all ports; a wrong neighbour entry has the same effect.
+#[test]
+fn frames_for_another_machine_are_not_taken() {
+    let Some(link) = Link::new() else { return };
+    let (socket, peer) = (port(HERE), link.peer(THERE));
+    let local = socket.local_addr().unwrap();
+    let there = peer.local_addr().unwrap();
+    let mut room = [0; 16];
+    // The peer learns the device's first address, and then the device has another one.
+    peer.send_to(b"first", local).unwrap();
+    socket.recv(&mut room).unwrap();
+    ip(&format!("link set {DEVICE} address 02:00:00:00:00:99"));
+    let xdp = open(Mode::Generic);
+    let mut lane = xdp.lane().unwrap();
+    assert!(lane.enroll(local, 1).unwrap());
+    peer.send_to(b"for another", local).unwrap();
+    // It resolves the peer's address, and so announces its new one.
+    socket.send_to(b"ask", there).unwrap();
+    peer.recv(&mut room).unwrap();
+    peer.send_to(b"for this one", local).unwrap();
+    assert_eq!(next(&mut lane).1, b"for this one");
+}
+
+#[test]
+fn unmatched_frames_reach_the_sockets() {
+    let Some(link) = Link::new() else { return };
+    let xdp = open(Mode::Generic);
+    let mut lane = xdp.lane().unwrap();
+    let (socket, other, peer) = (port(HERE), port(HERE), link.peer(THERE));
+    let local = socket.local_addr().unwrap();
+    assert!(lane.enroll(local, 1).unwrap());
+    let mut room = [0; 4096];
+    // Another port.
+    peer.send_to(b"other", other.local_addr().unwrap()).unwrap();
+    assert_eq!(other.recv(&mut room).unwrap(), 5);
+    // Fragments: the link's packets have 1500 bytes.
+    peer.send_to(&[7; 3000], local).unwrap();
+    assert_eq!(socket.recv(&mut room).unwrap(), 3000);
+    // Sent from this machine itself, which is not a link.
+    other.send_to(b"own", local).unwrap();
+    assert_eq!(socket.recv(&mut room).unwrap(), 3);
+    // A port that is not enrolled any more.
+    lane.withdraw(local);
+    peer.send_to(b"late", local).unwrap();
+    assert_eq!(socket.recv(&mut room).unwrap(), 4);
+    assert_eq!(lane.receive(&mut room, &mut 0), None);
+}
+
+#[test]
+fn datagram_that_a_ring_cannot_send_is_reported() {
+    let Some(link) = Link::new() else { return };
+    let xdp = open(Mode::Generic);
+    let mut lane = xdp.lane().unwrap();
+    let (socket, peer) = (port(HERE), link.peer(THERE));
+    let local = socket.local_addr().unwrap();
+    assert!(!lane.enroll("0.0.0.0:5004".parse().unwrap(), 1).unwrap());
+    assert!(!lane.enroll("127.0.0.1:5004".parse().unwrap(), 1).unwrap());
+    assert!(lane.enroll(local, 1).unwrap());
+    peer.send_to(b"x", local).unwrap();
+    let (received, _) = next(&mut lane);
+    let mut send = |to: SocketAddr, bytes: &[u8]| lane.send(&received.way, local, to, 0, bytes);
+    assert!(
+        !send(received.from, &[0; 1500]),
+        "longer than a packet of the link"
+    );
+    assert!(!send(received.from, &[0; PAYLOAD_BYTES_MAX + 1]));
+    assert!(
+        !send("[2001:db8::1]:9".parse().unwrap(), b"x"),
+        "another family"
+    );
+    assert!(send(received.from, &[0; 1400]));
+}
+
+/// A port's flood uses its share of the ring, and the rest goes to its own socket: others lose nothing.
+#[test]
+fn a_flood_of_one_port_leaves_the_ring_to_others() {
+    let Some(link) = Link::new() else { return };
+    let xdp = open(Mode::Generic);
+    let mut lane = xdp.lane().unwrap();
+    let (flooded, quiet) = (port(HERE), port(HERE));
+    for (key, socket) in [(1, &flooded), (2, &quiet)] {
+        assert!(lane.enroll(socket.local_addr().unwrap(), key).unwrap());
+    }
+    let (attacker, peer) = (link.peer(THERE), link.peer(THERE));
+    // More than the ring has frames, in a moment, without any reads.
+    let begin = Instant::now();
+    for _ in 0..1000 {
+        attacker
+            .send_to(b"flood", flooded.local_addr().unwrap())
+            .unwrap();
+    }
+    peer.send_to(b"speech", quiet.local_addr().unwrap())
+        .unwrap();
+    let took = begin.elapsed();
+    let (mut room, mut of_flood, mut of_peer) = ([0; 64], 0, 0);
+    while let Some(received) = lane.receive(&mut room, &mut 0) {
+        match received.key {
+            1 => of_flood += 1,
+            _ => of_peer += 1,
+        }
+    }
+    // A window of 16.8 ms has 128.
+    let windows = took.as_nanos() / (1 << 24) + 2;
+    assert!(of_flood <= 128 * windows, "{of_flood} in {took:?}");
+    if windows == 2 {
+        assert_eq!(of_peer, 1, "the ring of 512 had room");
+        assert_eq!(
+            flooded.recv(&mut room).unwrap(),
+            5,
+            "the rest waits in the socket"
+        );
+    }
+}
+
+#[test]
+fn ring_resumes_after_it_was_full() {
+    let Some(link) = Link::new() else { return };
+    let xdp = open(Mode::Generic);
+    let mut lane = xdp.lane().unwrap();
+    // Each gets less in total than its share of a window.
+    let sockets: Vec<_> = (0..160).map(|_| port(HERE)).collect();
+    for socket in &sockets {
+        assert!(lane.enroll(socket.local_addr().unwrap(), 1).unwrap());
+    }
+    let peer = link.peer(THERE);
+    for round in 0..20 {
+        // 1600 for two queues' rings of 512 each.
+        for socket in sockets.iter().cycle().take(1600) {
+            peer.send_to(b"much", socket.local_addr().unwrap()).unwrap();
+        }
+        let (mut room, mut came) = ([0; 64], 0);
+        while let Some(received) = lane.receive(&mut room, &mut 0) {
+            came += 1;
+            assert!(lane.send(
+                &received.way,
+                sockets[0].local_addr().unwrap(),
+                received.from,
+                0,
+                b"ack"
+            ));
+            lane.flush();
+        }
+        lane.release();
+        assert!((512..=1600).contains(&came), "{came} in round {round}");
+    }
+    assert!(
+        lane.drops() > 0,
+        "datagrams that did not fit the ring are counted"
+    );
+    let mut room = [0; 64];
+    for _ in 0..20 * 1024 {
+        assert_eq!(peer.recv(&mut room).unwrap(), 3);
+        // The peer's own buffer holds fewer than all of them.
+        peer.set_read_timeout(Some(Duration::from_millis(1)))
+            .unwrap();
+        if peer.peek(&mut room).is_err() {
+            break;
+        }
+    }
+}
+
+/// Two threads, each with the ports that it enrolled; a third starts after one has ended.
+#[test]
+fn lanes_have_their_own_ports() {
+    let Some(link) = Link::new() else { return };
+    let xdp = open(Mode::Generic);
+    let (peer, mut room) = (link.peer(THERE), [0; 64]);
+    let mut first = xdp.lane().unwrap();
+    for round in 0..100 {
+        let mut second = xdp.lane().unwrap();
+        let (one, two) = (port(HERE), port(HERE));
+        assert!(first.enroll(one.local_addr().unwrap(), 10).unwrap());
+        assert!(second.enroll(two.local_addr().unwrap(), 20).unwrap());
+        peer.send_to(b"one", one.local_addr().unwrap()).unwrap();
+        peer.send_to(b"two", two.local_addr().unwrap()).unwrap();
+        assert_eq!(next(&mut first).0.key, 10, "round {round}");
+        assert_eq!(next(&mut second).0.key, 20, "round {round}");
+        // Unread frames are returned with the lane, otherwise the ring would run out of frames.
+        for _ in 0..16 {
+            peer.send_to(b"unread", two.local_addr().unwrap()).unwrap();
+        }
+        drop(second);
+        // Without a lane, the socket receives them.
+        peer.send_to(b"socket", two.local_addr().unwrap()).unwrap();
+        assert_eq!(two.recv(&mut room).unwrap(), 6);
+        first.withdraw(one.local_addr().unwrap());
+        first.withdraw(two.local_addr().unwrap());
+    }
+    let lanes: Vec<_> = (0..31).map(|_| xdp.lane().unwrap()).collect();
+    assert!(matches!(xdp.lane(), Err(OpenError::Lanes)));
+    drop(lanes);
+    assert!(xdp.lane().is_ok());
+}
+
+#[test]
+fn a_device_that_cannot_be_had_is_named() {
+    let Some(_link) = Link::new() else { return };
+    let refused = |name: &str, frames| {
+        let devices = vec![name.to_owned()];
+        let settings = Settings {
+            frames,
+            ..Settings::new(devices)
+        };
+        Xdp::open(&settings).unwrap_err().to_string()
+    };
+    assert!(refused("eth77", 256).contains("network device 'eth77' not found"));
+    let mut others = vec!["lo"];
+    if std::path::Path::new("/dev/net/tun").exists() {
+        ip("tuntap add tb-tunnel mode tun");
+        others.push("tb-tunnel");
+    }
+    for other in others {
+        let said = refused(other, 256);
+        assert!(
+            said.contains(other) && said.contains("not an Ethernet device"),
+            "{said}"
+        );
+    }
+    assert!(refused(DEVICE, 100).contains("100 frames; must be a power of two from 64"));
+    let first = open(Mode::Generic);
+    let busy = refused(DEVICE, 256);
+    assert!(
+        busy.contains(DEVICE) && busy.contains("another XDP program"),
+        "{busy}"
+    );
+    drop(first);
+    // Nothing of it remains.
+    let shown = Command::new("ip")
+        .args(["link", "show", DEVICE])
+        .output()
+        .unwrap();
+    assert!(!String::from_utf8_lossy(&shown.stdout).contains("xdp"));
+    drop(open(Mode::Generic));
+}
