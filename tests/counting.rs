@@ -1,4 +1,4 @@
-//! For tests of what allocates nothing: include it with `#[path]`, and the program counts what each thread allocates.
+//! Counts what each thread allocates, for tests of code that must not allocate: include this file with `#[path]`.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -10,15 +10,15 @@ thread_local! {
     static FREED_BYTES: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: passes everything on to the system's allocator; the counter is a plain thread-local without a destructor, so
-// that it can be reached at any time and allocates nothing itself.
+// SAFETY: forwards everything to the system's allocator. The counter is a plain thread-local without a destructor, so
+// it is always accessible and allocates nothing itself.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATED.with(|allocated| {
             let (times, bytes) = allocated.get();
             allocated.set((times + 1, bytes + layout.size() as u64));
         });
-        // SAFETY: the caller's promise about `layout` is the one that is asked for here.
+        // SAFETY: the caller's promise about `layout` is also the required one.
         unsafe { System.alloc(layout) }
     }
 
@@ -32,18 +32,18 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// How often this thread has allocated so far.
+/// Number of this thread's allocations so far.
 pub(crate) fn allocations() -> u64 {
     ALLOCATED.get().0
 }
 
-/// How many bytes altogether, those given back included.
+/// Bytes that this thread has allocated so far, with those that were freed.
 #[allow(dead_code, reason = "some count allocations alone")]
 pub(crate) fn allocated_bytes() -> u64 {
     ALLOCATED.get().1
 }
 
-/// How many bytes this thread holds: allocated and not given back.
+/// Bytes that this thread holds: allocated and not freed.
 #[allow(dead_code, reason = "some count allocations alone")]
 pub(crate) fn held_bytes() -> u64 {
     ALLOCATED.get().1 - FREED_BYTES.get()

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# `make install-ebur128` puts what libebur128 would put, programs build with it, and `make uninstall-ebur128` takes it away.
+# `make install-ebur128` installs the same files as libebur128, programs build with it, and `make uninstall-ebur128` removes it.
 . "$(dirname "$0")/common.bash"
 
 use_build
-# `make install-ebur128` takes an optimised build; what is tested here is the same for the one that is there.
+# `make install-ebur128` uses an optimised build; this test uses the existing one.
 mkdir "$work/target"
 ln -s "$target_dir" "$work/target/release"
 root=$work/root
@@ -19,7 +19,7 @@ found=$(cd "$root" && find . ! -type d | sort | tr '\n' ' ')
 wanted='./include/ebur128.h ./lib/libebur128.a ./lib/libebur128.so ./lib/libebur128.so.1 ./lib/libebur128.so.1.2.6 ./lib/pkgconfig/libebur128.pc '
 [ "$found" = "$wanted" ] || die "installed: $found"
 
-# In C with all warnings, and in C++, with what pkg-config says.
+# In C with all warnings, and in C++, with the flags from pkg-config.
 export PKG_CONFIG_PATH=$root/lib/pkgconfig
 [ "$(pkg-config --modversion libebur128)" = 1.2.6 ] || die 'pkg-config has another version'
 read -ra flags < <(pkg-config --cflags libebur128)
@@ -34,12 +34,12 @@ LD_LIBRARY_PATH=$root/lib "$work/shared" null >"$work/shared.txt"
 "$work/static" null >"$work/static.txt"
 cmp -s "$work/shared.txt" "$work/static.txt" || die 'the shared and the static library differ'
 
-# No more symbols than the 23 functions, so that nothing of ours gets in a program's way.
+# Only the 23 functions are exported, so that no other symbol conflicts with a program's.
 symbols=$(nm -D --defined-only "$root/lib/libebur128.so" | awk '{print $3}')
 [ "$(grep -c '^ebur128_' <<<"$symbols")" -eq 23 ] || die "functions: $symbols"
 [ "$(wc -l <<<"$symbols")" -eq 23 ] || die "other symbols: $symbols"
 
-# The program that measures what it costs still runs; what it finds is not judged here.
+# The benchmark program still runs; its results are not checked here.
 cc -O2 "${flags[@]}" bench/loudness/cost.c -o "$work/cost" "${libraries[@]}" -lm
 LD_LIBRARY_PATH=$root/lib "$work/cost" 1 >"$work/cost.txt"
 [ "$(grep -c ' [0-9]*\.[0-9]*$' "$work/cost.txt")" -eq 8 ] || die "cost: $(cat "$work/cost.txt")"

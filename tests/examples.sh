@@ -1,24 +1,32 @@
 #!/usr/bin/env bash
-# The programs in examples/ that an application begins with. Each checks itself.
+# The programs in examples/ for application developers. Each checks itself.
 . "$(dirname "$0")/common.bash"
 
 use_build
 export GST_PLUGIN_PATH=$target_dir
 seconds_max=300
 
-# The system's, which has the system's packages.
+# The system's Python, which has the system's packages.
 timeout "$seconds_max" /usr/bin/python3 examples/many-streams.py --streams 500 --seconds 1 ||
     die "examples/many-streams.py: status $?"
 
-"${CARGO:-cargo}" build -q --workspace --example app
 timeout "$seconds_max" "$target_dir/examples/app" 300 1 || die "crates/gst/examples/app.rs: status $?"
+
+# docs/writing-an-element.md, in a folder outside of the workspace. The lock file saves the download of other versions.
+mkdir -p "$work/elements/src"
+ln -s "$PWD" "$work/threadbare"
+cp examples/elements/src/*.rs "$work/elements/src/"
+awk '/^```/ { inside = /^```toml$/; next } inside' docs/writing-an-element.md >"$work/elements/Cargo.toml"
+cp Cargo.lock "$work/elements/"
+(cd "$work/elements" && CARGO_TARGET_DIR=$target_dir/../outside "${CARGO:-cargo}" check -q --offline) ||
+    die 'docs/writing-an-element.md: what it says does not compile'
 
 # In C, as its Makefile builds it.
 CFLAGS=-Werror make --no-print-directory -s -C examples/c
 timeout "$seconds_max" examples/c/many-calls 100 20 || die "examples/c/many-calls: status $?"
 rm examples/c/many-calls
 
-# RTP in and out, with senders and listeners that are not ours.
+# RTP in and out; senders and receivers are independent programs.
 streams=3
 /usr/bin/python3 examples/rtp-levels.py --listen 127.0.0.1:0 --to 127.0.0.1:"$(free_port)" --streams 1 --seconds 0.1 >"$work/log" 2>&1 ||
     die "examples/rtp-levels.py: status $?: $(cat "$work/log")"
@@ -27,7 +35,7 @@ timeout "$seconds_max" /usr/bin/python3 examples/rtp-levels.py --listen 127.0.0.
     >"$work/levels" 2>&1 &
 levels=$!
 started+=("$levels")
-# $1: a pattern; $2: how often it must be there.
+# $1: a pattern; $2: the number of its occurrences.
 wait_for() {
     local end=$((SECONDS + seconds_max))
     until [ "$(grep -c "$1" "$work/levels")" -ge "$2" ]; do
@@ -38,20 +46,20 @@ wait_for() {
 wait_for 'listens on port' "$streams"
 for number in $(seq 0 $((streams - 1))); do
     port=$(sed -n "s/^stream-$number listens on port //p" "$work/levels")
-    # A sine of amplitude 1/8, which is 21.1 dB below a full-scale square: that is what `level` compares with.
+    # A sine of amplitude 1/8 is 21.1 dB below a full-scale square, the reference of `level`.
     ffmpeg -nostdin -v error -re -f lavfi -i "sine=frequency=$((500 + 100 * number)):sample_rate=8000" -c:a pcm_mulaw -f rtp \
         "rtp://127.0.0.1:$port?pkt_size=172" >/dev/null 2>&1 &
     started+=("$!")
     timeout "$seconds_max" gst-launch-1.0 -q udpsrc address=127.0.0.1 port=$((to + 2 * number)) num-buffers=50 \
         caps=application/x-rtp,media=audio,payload=8,clock-rate=8000,encoding-name=PCMA ! rtppcmadepay ! fakesink ||
-        die "stream $number does not come out: $(cat "$work/levels")"
+        die "stream $number has no output: $(cat "$work/levels")"
     wait_for "^stream-$number: -21\.[0-9] dBFS" 1
 done
-# A sender of RTP reports within 5 s or so (RFC 3550, section 6.2): as one to this port.
+# An RTP sender reports within about 5 s (RFC 3550, section 6.2); one report goes to this port.
 timeout "$seconds_max" gst-launch-1.0 -q udpsrc address=127.0.0.1 port=$((to + 1)) num-buffers=1 caps=application/x-rtcp ! fakesink ||
-    die 'no RTCP comes out'
+    die 'no RTCP in the output'
 kill -INT "$levels"
 wait "$levels" || die "examples/rtp-levels.py: status $?: $(cat "$work/levels")"
 [ "$(grep -c '^stream-[0-9]: [1-9][0-9]* pushed, 0 lost, 0 late, [1-9][0-9]* RTCP packets sent$' "$work/levels")" -ge 1 ] ||
-    die "not what was expected: $(cat "$work/levels")"
+    die "unexpected output: $(cat "$work/levels")"
 say 'ok'

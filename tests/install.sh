@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# `make install` puts the plugin where GStreamer finds it, and `make uninstall` leaves nothing behind.
+# `make install` installs the plugin where GStreamer finds it, and `make uninstall` leaves nothing behind.
 . "$(dirname "$0")/common.bash"
 
 use_build
-# `make install` takes an optimised build; what is tested here is the same for the one that is there.
+# `make install` uses an optimised build; this test uses the existing one.
 mkdir "$work/target"
 ln -s "$target_dir" "$work/target/release"
 
 files_below() { (cd "$1" && find . ! -type d | sort); }
 
-# $1: what it is; then make's variables.
+# $1: a description, followed by make's variables.
 check() {
     local what=$1 root=$work/root
     shift
@@ -28,7 +28,7 @@ check() {
     for element in "${elements[@]}"; do
         GST_PLUGIN_SYSTEM_PATH='' GST_PLUGIN_PATH=$(dirname "$plugin") gst-inspect-1.0 "$element" >"$work/log" 2>&1 ||
             die "$what: gst-inspect-1.0 $element: $(cat "$work/log")"
-        grep -q "Filename *$plugin\$" "$work/log" || die "$what: $element is another file's"
+        grep -q "Filename *$plugin\$" "$work/log" || die "$what: $element belongs to another file"
     done
     "$binary" --version >/dev/null || die "$what: the binary does not start"
     make_it uninstall "$@"
@@ -37,7 +37,7 @@ check() {
     say "$what: ok"
 }
 
-# Manual pages and completions, as docs/install.md has them.
+# Manual pages and completions, as in docs/install.md.
 mkdir "$work/home"
 awk '/^## / { here = $0 == "## From source" } /^```/ { pasted = here && $0 == "```sh"; next } pasted' docs/install.md >"$work/pasted"
 (cd "$work" && HOME=$work/home PATH=$target_dir:$PATH bash -e pasted) || die 'docs/install.md: the manual pages'

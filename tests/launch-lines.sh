@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The gst-launch-1.0 lines of the documentation, and some more, run as they stand but for their ports.
+# Runs the documented gst-launch-1.0 lines and some more, unchanged except for the ports.
 . "$(dirname "$0")/common.bash"
 
 use_build
@@ -7,9 +7,9 @@ export GST_PLUGIN_PATH=$target_dir
 seconds_max=60
 tone='audiotestsrc is-live=true num-buffers=100 samplesperbuffer=160 ! audio/x-raw,rate=8000,channels=1'
 
-# The documented lines, one each, without the backslashes that continue them.
+# The documented lines, one per line, without the continuing backslashes.
 documented_lines() {
-    # The pages in docs/start, and docs/gateway.md, are run as a whole by tests/start.sh.
+    # tests/start.sh runs the pages in docs/start and docs/gateway.md as a whole.
     find README.md docs -name '*.md' ! -path 'docs/start/*' ! -path docs/gateway.md -print0 | xargs -0 awk '
         FNR == 1 { fenced = 0; more = 0 }
         /^ *```/ { fenced = !fenced; next }
@@ -20,25 +20,26 @@ documented_lines() {
         }'
 }
 
-# Runs the words of a line (as a shell would: the lines have been written for one).
-launch() { timeout "$seconds_max" bash -c "exec $1"; }
+# Runs the words of a line as a shell does, in a folder for its files; the lines are written for a shell.
+mkdir "$work/here"
+launch() { (cd "$work/here" && timeout "$seconds_max" bash -c "exec $1"); }
 
 # A line that ends by itself.
 run_to_end() {
     local begin=$SECONDS status=0
     launch "$1" >"$work/log" 2>&1 || status=$?
-    [ "$status" -eq 0 ] || die "status $status behind $((SECONDS - begin)) s: $1"$'\n'"$(cat "$work/log")"$'\n'"$(tail -n 20 "$work"/*.log)"
+    [ "$status" -eq 0 ] || die "status $status after $((SECONDS - begin)) s: $1"$'\n'"$(cat "$work/log")"$'\n'"$(tail -n 20 "$work"/*.log)"
     say "ok: $1"
 }
 
-# A line that receives and sends on for ever: fed until 20 packets have come out of it, then interrupted,
-# which must end it well.
+# A line that receives and forwards for ever: it gets packets until it has sent 20, and is then interrupted, which must end it in
+# an orderly way.
 run_between() {
     local line=$1 port_in=$2 port_out=$3 receiver running status=0
     launch "gst-launch-1.0 -q udpsrc address=127.0.0.1 port=$port_out num-buffers=20 ! fakesink" >"$work/received" 2>&1 &
     receiver=$!
     started+=("$receiver")
-    # Job control, as otherwise an asynchronous process ignores interrupts.
+    # Without job control, an asynchronous process ignores interrupts.
     set -m
     bash -c "exec ${line/gst-launch-1.0 /gst-launch-1.0 -e }" >"$work/log" 2>&1 &
     running=$!
@@ -48,7 +49,7 @@ run_between() {
         kill -0 "$running" 2>/dev/null || die "ended early: $line"$'\n'"$(cat "$work/log")"
         launch "gst-launch-1.0 -q $tone ! mulawenc ! rtppcmupay ssrc=1 ! udpsink host=127.0.0.1 port=$port_in" >/dev/null
     done
-    wait "$receiver" || die "nothing came out of: $line"$'\n'"$(cat "$work/log" "$work/received")"
+    wait "$receiver" || die "no output from: $line"$'\n'"$(cat "$work/log" "$work/received")"
     kill -INT "$running"
     timeout "$seconds_max" tail --pid="$running" -f /dev/null || die "does not end when interrupted: $line"
     wait "$running" || status=$?
@@ -56,7 +57,7 @@ run_between() {
     say "ok: $line"
 }
 
-# The server that lines fetch from, with what they fetch. Answers ranges no more than Python's does.
+# The server for lines that fetch a file. Like Python's server, it does not support ranges.
 web_port=''
 serve_files() {
     [ -z "$web_port" ] || return 0
@@ -71,7 +72,7 @@ serve_files() {
     done
 }
 
-# The S3 server that lines write to and read from, which setup has installed. It ends with its standard input.
+# The S3 server for lines that write and read there; setup has installed it. It ends with its standard input.
 store_port=''
 serve_objects() {
     [ -z "$store_port" ] || return 0
@@ -84,14 +85,14 @@ serve_objects() {
         sleep 0.1
     done
     store_port=$(grep -oP '"port": \K\d+' "$work/store.out")
-    # It loads most of itself with the first request.
+    # It loads most of its code at the first request.
     curl -s -o /dev/null --max-time "$seconds_max" "http://127.0.0.1:$store_port/" || die "the S3 server does not answer: $(cat "$work/store.log")"
     export AWS_ACCESS_KEY_ID=key AWS_SECRET_ACCESS_KEY=secret
 }
 
 run() {
     local line=$1 port_in='' port_out='' in out tcp
-    # The first port that it listens at, the first that it sends to.
+    # The first port on which it listens, and the first to which it sends.
     in=$(grep -oP '(udp|rtp)src [^!]*?\bport=\K\d+' <<<"$line" | head -1) || true
     out=$(grep -oP '(udp|rtp)sink [^!]*?\b(port=|clients=[^ ]*:)\K\d+' <<<"$line" | head -1) || true
     # Both ends of a connection are in the line.
@@ -116,7 +117,7 @@ run() {
     fi
     case "$in,$out" in
         ?*,?*) run_between "$line" "$port_in" "$port_out" ;;
-        ?*,) die "it has no end and sends nothing that would tell that it works: $line" ;;
+        ?*,) die "it neither ends nor sends packets that would show that it works: $line" ;;
         *) run_to_end "$line" ;;
     esac
 }
@@ -124,8 +125,8 @@ run() {
 mapfile -t lines < <(documented_lines)
 [ "${#lines[@]}" -gt 0 ] || die 'no gst-launch-1.0 line in README.md or docs'
 for line in "${lines[@]}"; do
-    # -q would hide the messages that -m is there for.
-    ! grep -q ' -q .*-m \| -m .*-q ' <<<"$line" || die "-q hides what -m shows: $line"
+    # -q would hide the messages that -m prints.
+    ! grep -q ' -q .*-m \| -m .*-q ' <<<"$line" || die "-q hides the output of -m: $line"
     run "$line"
 done
 # The plugin under its own name, with all of its elements.

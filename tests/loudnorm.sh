@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# `audioloudnorm` and ffmpeg's `loudnorm` on the same programmes, judged by ffmpeg's meter. Prints the table of docs/loudness.md.
+# Compares `audioloudnorm` and ffmpeg's `loudnorm` on the same programmes with ffmpeg's meter. Prints the table of
+# docs/loudness.md.
 . "$(dirname "$0")/common.bash"
 
 use_build
 export GST_PLUGIN_PATH=$target_dir
 target=-23 peak=-2
-# What is promised: how far from the target, LU; how fast the gain may change, dB in 100 ms; after how long one level is at
-# the target, s. The meter reads tenths.
+# The documented limits: distance from the target, LU; change of the gain, dB in 100 ms; time until a constant level is at the
+# target, s. The meter reads tenths.
 distance_max=1.0 step_max=3.5 settled_max=15
-# With this no normaliser reaches the target below the limit: ffmpeg's is 3.6 LU away.
+# With this programme no normaliser reaches the target below the limit: ffmpeg's misses it by 3.6 LU.
 hard='clicks over a quiet tone' hard_distance_max=5.0
 seconds_max=60
 
-"${CARGO:-cargo}" build -q --workspace --example programmes
 programmes=$target_dir/examples/programmes
 
 # Integrated loudness and true peak of a file.
@@ -26,7 +26,7 @@ measure() {
         die "ffmpeg measured nothing in $1"
 }
 
-# In how many frames a file decodes.
+# The number of frames in the decoded file.
 frames() {
     ffmpeg -nostdin -v error -i "$1" -map 0:a -c:a pcm_s16le -f framecrc - | awk -F, '
         !/^#/ { frames += $4 } END { if (!frames) exit 1; print frames }' || die "ffmpeg finds no audio in $1"
@@ -40,12 +40,12 @@ ours() {
 }
 
 loudnorm() {
-    # It works at 192 kHz and leaves it to others to go back.
+    # It works at 192 kHz, and its output must be converted back.
     timeout "$seconds_max" ffmpeg -nostdin -v error -y -i "$1" \
         -af "loudnorm=I=$target:TP=$peak:LRA=7" -ar "$3" -c:a pcm_f32le "$2"
 }
 
-# Distance from the target, by how much the limit is exceeded (0 if it is not), largest step, time until settled.
+# Distance from the target, excess over the limit (0 if there is none), largest step, time until settled.
 judge() {
     local loudness top step settled
     read -r loudness top < <(measure "$2")
@@ -72,7 +72,7 @@ while IFS='|' read -r number rate _ from programme; do
     most=$distance_max
     [ "$programme" != "$hard" ] || most=$hard_distance_max
     holds "$distance <= $most && -$most <= $distance" || complain "$programme: $distance LU from the target"
-    # There the limiter changes the gain, as fast as it has to.
+    # There the limiter changes the gain as fast as necessary.
     [ "$programme" = "$hard" ] || holds "$step <= $step_max" || complain "$programme: the gain changes by $step dB in 100 ms"
     if [ "$from" != -1 ]; then
         [ "$settled" != - ] && holds "$settled <= $settled_max" || complain "$programme: at its level after $settled s"
@@ -83,7 +83,7 @@ while IFS='|' read -r number rate _ from programme; do
         read -r _ top < <(measure "$work/short.wav")
         holds "$top <= $peak" || complain "$programme, S16LE: a true peak of $top dBTP"
     fi
-    # No frame more or less, whatever the header of the file takes.
+    # The number of frames is exact, whatever the file's header gives.
     before=$(frames "$wav") after=$(frames "$work/ours.wav")
     [ "$before" = "$after" ] || complain "$programme: $after frames instead of $before"
 done <"$work/list"

@@ -1,21 +1,15 @@
 #!/usr/bin/env bash
-# The page in a real Chromium, with 1000 streams and some calls: page/check.py says what must be seen. Needs root, or user namespaces.
+# Tests the page in a real Chromium, with 1000 streams and some calls: page/check.py has the expectations. Needs root, or user
+# namespaces.
 #
 #   PICTURES=DIR tests/page.sh    keeps the screenshots
-#   STREAMS=3000 tests/page.sh    how smooth the wall is with more streams, and no more
+#   STREAMS=3000 tests/page.sh    only tests how smooth the wall is with more streams
 . "$(dirname "$0")/common.bash"
 
-# A network and processes of its own: ports are fixed, but not for this machine, and all ends with the script.
-if [ -z "${PAGE_NAMESPACE:-}" ]; then
-    use_build
-    options=(--net --pid --fork --kill-child --mount-proc)
-    [ "$(id -u)" -eq 0 ] || options+=(--map-root-user)
-    PAGE_NAMESPACE=yes unshare "${options[@]}" bash "$0"
-    exit
-fi
+use_build
+enter_namespace
 
 here=$PWD/tests/page
-ip link set lo up
 pictures=${PICTURES:-$work/pictures}
 mkdir -p "$pictures"
 

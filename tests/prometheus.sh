@@ -1,18 +1,11 @@
 #!/usr/bin/env bash
-# What people watch with: a real Prometheus reads 1000 streams, takes the alert rules, and knows each metric that a panel of the dashboard asks for. Needs root, or
+# A real Prometheus reads 1000 streams, accepts the alert rules, and knows each metric of the dashboard's panels. Needs root, or
 # user namespaces.
 . "$(dirname "$0")/common.bash"
 
-# A network and processes of its own: ports are fixed, but not for this machine, and all ends with the script.
-if [ -z "${PROMETHEUS_NAMESPACE:-}" ]; then
-    use_build
-    options=(--net --pid --fork --kill-child --mount-proc)
-    [ "$(id -u)" -eq 0 ] || options+=(--map-root-user)
-    PROMETHEUS_NAMESPACE=yes unshare "${options[@]}" bash "$0"
-    exit
-fi
+use_build
+enter_namespace
 
-ip link set lo up
 (cd packaging/prometheus && promtool check rules threadbare.rules.yml && promtool test rules threadbare.rules.test.yml) >"$work/rules.log" 2>&1 ||
     { cat "$work/rules.log" >&2; die "the alert rules are wrong"; }
 

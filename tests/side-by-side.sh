@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What docs/beside-gst-plugins-rs.md says of two plugins with an element of the same name, tried with a small second plugin.
+# Tests the statements of docs/beside-gst-plugins-rs.md about two plugins with an element of the same name, with a small second
+# plugin.
 . "$(dirname "$0")/common.bash"
 
 use_build
@@ -25,13 +26,13 @@ END
 read -ra flags < <(pkg-config --cflags --libs gstreamer-1.0)
 cc -shared -fPIC -o "$work/theirs/libgstthreadshare.so" "$work/other.c" "${flags[@]}"
 
-# $1: which of the two it must be; then the environment.
+# $1: the expected plugin, followed by the environment.
 expect() {
     local wanted=$1 found
     shift
     rm -f "$GST_REGISTRY"
     found=$(env "$@" gst-inspect-1.0 ts-queue | sed -n 's/^ *Filename *//p')
-    [ "$(dirname "$found")" = "$work/$wanted" ] || die "$*: ts-queue is that of $found, not of $wanted"
+    [ "$(dirname "$found")" = "$work/$wanted" ] || die "$*: ts-queue comes from $found, not from $wanted"
     say "ok: $*: $wanted"
 }
 
@@ -40,10 +41,10 @@ expect ours GST_PLUGIN_PATH="$work/theirs:$work/ours"
 expect theirs GST_PLUGIN_PATH="$work/ours:$work/theirs"
 expect theirs GST_PLUGIN_PATH="$work/ours" "$system_before:$work/theirs"
 expect ours GST_PLUGIN_PATH= "$system_before:$work/theirs:$work/ours"
-# The rank changes nothing.
+# The rank has no influence.
 expect ours GST_PLUGIN_PATH="$work/theirs:$work/ours" GST_PLUGIN_FEATURE_RANK=ts-queue:NONE
 rm -f "$GST_REGISTRY"
-# A name that another plugin has taken is missing from ours.
+# A name that another plugin has registered is missing from ours.
 listed=$(GST_PLUGIN_PATH="$work/ours:$work/theirs" gst-inspect-1.0 threadbare)
 ! grep -q '^  ts-queue:' <<<"$listed" || die "ts-queue is listed as ours: $listed"
 grep -q '^  ts-udpsrc:' <<<"$listed" || die "ts-udpsrc is not listed: $listed"

@@ -1,36 +1,31 @@
 #!/usr/bin/env bash
-# The relay behind Kamailio, with programs that nobody here wrote: sipp and baresip call each other, Kamailio's rtpengine module
-# steers the relay, dumpcap sees every packet. sip/check.py says what must be on the wire. Needs root, or user namespaces.
+# The relay behind Kamailio, with independent programs: sipp and baresip call each other, Kamailio's rtpengine module controls the
+# relay, and dumpcap captures every packet. sip/check.py has the expectations for the packets. Needs root, or user namespaces.
 #
-#   RELAY=rtpengine tests/sip.sh    the same with Debian's relay: are the calls themselves right?
+#   RELAY=rtpengine tests/sip.sh    the same with Debian's relay, to check the calls themselves
 . "$(dirname "$0")/common.bash"
 
 relay=${RELAY:-threadbare}
 
-# A network and processes of its own: ports are fixed, but not for this machine, and all ends with the script.
-if [ -z "${SIP_NAMESPACE:-}" ]; then
-    [ "$relay" != threadbare ] || use_build
-    options=(--net --pid --fork --kill-child --mount-proc)
-    [ "$(id -u)" -eq 0 ] || options+=(--map-root-user)
-    SIP_NAMESPACE=yes unshare "${options[@]}" bash "$0"
-    exit
-fi
+[ "$relay" != threadbare ] || use_build
+enter_namespace
 
 here=$PWD/tests/sip
+export PYTHONDONTWRITEBYTECODE=1
 proxy=127.0.0.1:5060
 caller=127.0.1.1
 callee=127.0.2.1
 ng_port=2223
-# Enough for short calls whose ports rest for a while, and below those that the kernel gives to any socket.
+# Enough for short calls whose ports stay unused for a while, and below the kernel's automatic ports.
 ports_min=20000 ports_max=29999
-# Only for what hangs: everything here waits for an event.
+# Only ends a test that hangs: all waits end with an event.
 seconds_max=60
-# Of 600 calls that have ended. Each takes 20 KiB and more while it is up; the rest is what is kept for a while (replies, ports that
-# rest) and pages of the allocator.
+# Memory after 600 calls have ended. Each takes 20 KiB or more while it is running; the rest is kept for a while (replies, unused
+# ports), or is the allocator's.
 grown_kib_max=3072
-# Where the package has them, by architecture.
+# The folder differs by architecture.
 baresip_modules=$(dirname "$(dpkg -L baresip-core | grep '/g711\.so$')")
-# A call without media ends after so many seconds.
+# A call without media ends after this many seconds.
 timeout_s=3
 logs=$work/logs
 mkdir "$logs"
@@ -39,7 +34,7 @@ show_logs() {
     local status=$?
     if [ "$status" -ne 0 ]; then
         tail -n 25 "$logs"/* >&2
-        # Again: what sipp did not expect is what is looked for, and only the end of a long output may be left.
+        # Printed again, because sipp's unexpected message matters, and only the end of a long output may be left.
         for file in "$logs"/errors-*; do head -n 40 "$file" >&2 || true; done
         say "failed with ${reason:-status $status}; see above for each program's log" >&2
         [ -z "${KEEP:-}" ] || cp -r "$work" "$KEEP"
@@ -65,12 +60,12 @@ gone_or() {
     ! kill -0 "$pid" || "$@"
 }
 
-# wait_for_program PID WHAT COMMAND...: the same, but not for a program that has ended.
+# wait_for_program PID WHAT COMMAND...: the same, but fails if the program has ended.
 wait_for_program() {
     local pid=$1 what=$2
     shift 2
     wait_for "$what" gone_or "$pid" "$@"
-    kill -0 "$pid" 2>/dev/null || die "not there: $what"
+    kill -0 "$pid" 2>/dev/null || die "the program has ended: $what"
 }
 
 # listens ADDRESS PORT
@@ -81,7 +76,7 @@ ng() { python3 "$here/ng.py" "$ng_port" "$@"; }
 start_relay() {
     case $relay in
         rtpengine)
-            # One thread: with more, it changes the order of packets.
+            # One thread, because several threads change the order of packets.
             rtpengine --config-file=none --table=-1 --foreground --log-stderr --log-level=5 --interface=127.0.0.1 \
                 --listen-ng=127.0.0.1:$ng_port --port-min=$ports_min --port-max=$ports_max --timeout=$timeout_s --num-threads=1 \
                 --silent-timeout=60 >"$logs/relay" 2>&1 &
@@ -99,8 +94,8 @@ start_relay() {
 
 start_proxy() {
     sed "s/@NG@/127.0.0.1:$ng_port/" "$here/kamailio.cfg" >"$work/kamailio.cfg"
-    # -DD: in the foreground. It keeps each transaction for seconds, and the more there are of them the slower the machine is: 32 MiB
-    # of shared memory ran out.
+    # -DD: in the foreground. It keeps each transaction for seconds, and the slower the machine, the more there are: 32 MiB of
+    # shared memory ran out.
     kamailio -DD -E -m 256 -Y "$work" -f "$work/kamailio.cfg" >"$logs/kamailio" 2>&1 &
     started+=($!)
     wait_for_program $! 'a proxy that listens' listens 127.0.0.1 5060
@@ -113,7 +108,7 @@ start_capture() {
     wait_for_program "$capture_pid" 'a capture that runs' marked begin
 }
 
-# Sends a word to a port where nobody listens, and looks whether the file has it.
+# Sends a word to a closed port, and checks whether the file has it.
 marked() {
     echo "mark: $1" >/dev/udp/127.0.0.1/9 || true
     grep -qa "mark: $1" "$work/calls.pcap"
@@ -126,14 +121,14 @@ stop_capture() {
     grep -q '/0 (pcap:0/dumpcap:0' "$logs/dumpcap" || die "dumpcap lost packets: $(cat "$logs/dumpcap")"
 }
 
-# What sipp plays: a tone for each side, in folders by codec, and the same in two halves.
+# sipp's audio: a tone for each side, in folders by codec, and the same in two halves.
 make_speech() {
     local folder side hz codec pt
     for folder in caller/500/mulaw/0 callee/1250/mulaw/0 callee-alaw/1250/alaw/8; do
         IFS=/ read -r side hz codec pt <<<"$folder"
         mkdir "$work/$side"
         ffmpeg -nostdin -v error -f lavfi -i "sine=frequency=$hz:duration=3" -ar 8000 -ac 1 -f "$codec" "$work/$side/speech"
-        # An SSRC of its own, as each source has.
+        # A separate SSRC for each source.
         python3 "$here/speech.py" "$work/$side/speech" "$pt" "$hz" "$work/$side/speech.pcap"
         python3 "$here/speech.py" "$work/$side/speech" "$pt" "$hz" "$work/$side/speech-1.pcap" 0 50
         python3 "$here/speech.py" "$work/$side/speech" "$pt" "$hz" "$work/$side/speech-2.pcap" 50 50
@@ -145,7 +140,7 @@ hold_ports() {
     mkfifo "$work/hold-$1-$2"
     python3 "$here/ports.py" "$1" "$2" 4 "$3" <"$work/hold-$1-$2" >"$logs/ports-$1-$2" 2>&1 &
     started+=($!)
-    # Open as long as this script runs.
+    # Open until this script ends.
     exec {holding}>"$work/hold-$1-$2"
     wait_for "ports $2 and on" grep -q ready "$logs/ports-$1-$2"
 }
@@ -155,14 +150,14 @@ become_sipp() {
     local scenario=$1 folder=$2 address=$3 media_port=$4
     shift 4
     cd "$work/$folder"
-    # It binds the port of -mp itself, for all calls; the scenarios use those behind it.
+    # It binds the port of -mp for all calls; the scenarios use the ports after it.
     exec sipp -sf "$here/$scenario.xml" -i "$address" -p 5060 -mi "$address" -mp $((media_port - 4)) -nostdin -trace_err \
         -error_file "$logs/errors-$scenario-$media_port" -timeout $seconds_max -timeout_error "$@" \
         >"$logs/sipp-$scenario-$media_port" 2>&1
 }
 
-# calls USER CALLS RATE MEDIA_PORT CALLER CALLEE [CALLEE_FOLDER]: sipp calls sipp, both must be content. At most 50 calls at
-# once: on a slow machine the calls come slower, and do not pile up.
+# calls USER CALLS RATE MEDIA_PORT CALLER CALLEE [CALLEE_FOLDER]: sipp calls sipp, and both must succeed. At most 50 calls at
+# once: on a slow machine the calls start more slowly, and do not pile up.
 calls() {
     local user=$1 calls=$2 rate=$3 port=$4 from=$5 to=$6 folder=${7:-callee} codec=(0 PCMU)
     [ "$folder" != callee-alaw ] || codec=(8 PCMA)
@@ -172,7 +167,7 @@ calls() {
     (become_sipp "$from" caller $caller "$port" -m "$calls" -r "$rate" -l 50 -s "$user" -key callee $callee:5060 $proxy) ||
         die "$user: the caller failed"
     if [ "$user" = lost ]; then
-        # Nobody tells it that the call is over.
+        # It is not informed that the call is over.
         { kill -KILL "$callee_pid"; wait "$callee_pid"; } 2>/dev/null || true
     else
         wait "$callee_pid" || die "$user: the callee failed"
@@ -180,7 +175,7 @@ calls() {
     say "$user: $calls calls"
 }
 
-# start_phone NAME INTERFACE ADDRESS TONE_HZ ACCOUNT_PARAMETERS ARGUMENTS...: leaves its process in phone_pid.
+# start_phone NAME INTERFACE ADDRESS TONE_HZ ACCOUNT_PARAMETERS ARGUMENTS...: puts its process in phone_pid.
 start_phone() {
     local name=$1 interface=$2 address=$3 hz=$4 parameters=$5 folder=$work/$1
     shift 5
@@ -202,33 +197,35 @@ end_phone() {
     wait "$1" || die "a phone failed: status $?"
 }
 
-# heard NAME SECONDS: has the phone written down so much of 16 bits at 8 kHz?
+# heard NAME SECONDS: whether the phone has recorded that much audio of 16 bits at 8 kHz.
 heard() {
     local file
     file=$(echo "$work/$1"/dump-*-dec.wav)
     [ "$(stat -c %s "$file")" -gt $((44 + $2 * 16000)) ]
 }
 
-# expect_tone NAME HZ: what the phone has heard.
+# expect_tone NAME HZ: checks the phone's received tone.
 expect_tone() {
     local file
     file=$(echo "$work/$1"/dump-*-dec.wav)
-    python3 "$here/tone.py" "$file" "$2" || die "$1: not the tone of $2 Hz in what it heard"
+    python3 "$here/tone.py" "$file" "$2" || die "$1: the recording has no tone of $2 Hz"
 }
 
-# Are so many calls up, and has each a second of audio from both sides?
+# Whether this many calls are running, each with a second of audio from both sides.
 all_talk() {
-    ng list | python3 -c '
-import json, subprocess, sys
-calls = json.load(sys.stdin)["calls"]
+    # One process for all queries: on a busy machine, the calls would end before a process for each has started.
+    python3 -c '
+import sys
+sys.path.insert(0, sys.argv[1])
+from ng import ask
+calls = ask(sys.argv[2], "list")["calls"]
 def heard(call):
-    reply = json.loads(subprocess.check_output([sys.executable, sys.argv[1], sys.argv[2], "query", "call-id=" + call]))
-    tags = reply["tags"].values()
+    tags = ask(sys.argv[2], "query", "call-id=" + call)["tags"].values()
     return min(tag["medias"][0]["streams"][0]["stats"]["packets"] for tag in tags)
-sys.exit(len(calls) != int(sys.argv[3]) or min(map(heard, calls)) < 50)' "$here/ng.py" "$ng_port" "$1"
+sys.exit(len(calls) != int(sys.argv[3]) or min(map(heard, calls)) < 50)' "$here" "$ng_port" "$1"
 }
 
-# The relay is killed in the middle of calls and started again: the calls go on, and their BYE reaches it.
+# The relay is killed during calls and restarted: the calls continue, and their BYE reaches it.
 calls_over_restart() {
     local callers
     calls restart 5 20 9700 caller callee &
@@ -237,11 +234,11 @@ calls_over_restart() {
     kill -KILL "$relay_pid"
     { wait "$relay_pid"; } 2>/dev/null || true
     start_relay
-    grep -q 'calls were brought back.* calls=5' "$logs/relay" || die 'the calls were not brought back'
+    grep -q 'calls restored.* calls=5' "$logs/relay" || die 'the calls were not restored'
     wait "$callers" || die 'restart: a call has failed'
 }
 
-# sipp, which knows no SRTP, calls a phone that takes nothing else.
+# sipp, which does not support SRTP, calls a phone that accepts only SRTP.
 call_srtp() {
     local pid
     start_phone srtp v1 192.0.2.2 1250 'answermode=auto;mediaenc=srtp-mand'
@@ -268,7 +265,7 @@ call_tone() {
     say 'tone: 1 call'
 }
 
-# No call, by `list` and by `statistics`, and no port of the relay's range that anybody reaches: those that rest are connected to themselves.
+# No call, by `list` and `statistics`, and no reachable port in the relay's range: unused ports are connected to themselves.
 nothing_left() {
     ng list | python3 -c 'import json, sys; sys.exit(json.load(sys.stdin)["calls"] != [])' || return 1
     ng statistics | python3 -c '
@@ -283,7 +280,7 @@ no_port_is_open() {
 
 resident_kib() { awk '/^VmRSS:/ { print $2 }' "/proc/$relay_pid/status"; }
 
-# The first calls fill what is kept for a while; further ones leave nothing behind.
+# The first calls fill the caches; later ones leave nothing behind.
 calls_leave_no_memory() {
     local before grown
     calls short 1000 200 50000 caller-short callee-short
@@ -296,8 +293,7 @@ calls_leave_no_memory() {
     [ "$grown" -le $grown_kib_max ] || die "the relay has grown by $grown KiB, at most $grown_kib_max are expected"
 }
 
-ip link set lo up
-# Phones do not like the loopback interface. What they send does not leave it, as all addresses are this machine's.
+# Phones refuse the loopback interface. Their packets stay on it all the same, because all addresses are this machine's.
 ip link add v0 type veth peer name v1
 ip address add 192.0.2.1/24 dev v0
 ip address add 192.0.2.2/24 dev v1
@@ -329,7 +325,7 @@ fi
 wait_for 'the end of calls without BYE' nothing_left
 
 stop_capture
-python3 "$here/check.py" "$work/calls.pcap" "$relay" || die 'not what was expected on the wire'
+python3 "$here/check.py" "$work/calls.pcap" "$relay" || die 'unexpected packets in the capture'
 calls_leave_no_memory
 wait_for 'the end of ports that no call wants' no_port_is_open
 say 'ok'

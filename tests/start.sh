@@ -1,9 +1,15 @@
 #!/usr/bin/env bash
-# The pages for newcomers, pasted word by word into one shell each, but for their ports. Blocks marked `console` install or go on
-# for ever, and are left out.
+# Runs the pages for newcomers, pasted word for word into one shell each, except for the ports. Blocks marked `console`, which
+# install something or run for ever, are left out.
 . "$(dirname "$0")/common.bash"
 
 use_build
+enter_namespace
+ip link add v0 type veth peer name v1
+ip address add 192.0.2.1/24 dev v0
+ip link set v0 up
+ip link set v1 up
+
 export GST_PLUGIN_PATH=$target_dir PATH=$target_dir:$PATH
 export XDG_RUNTIME_DIR=$work/run
 mkdir "$XDG_RUNTIME_DIR"
@@ -20,17 +26,17 @@ paste_page() {
     local page=$1 folder
     folder=$work/$(basename "$page" .md)
     mkdir "$folder"
-    # The pages are read in the source tree; what they write goes elsewhere.
+    # The pages are read in the source tree, but their output goes elsewhere.
     ln -s "$top/examples" "$folder/examples"
     blocks "$page" "$(free_port)" "$(free_port)" >"$folder/pasted"
     [ -s "$folder/pasted" ] || die "$page: nothing to paste"
-    # Standard input is open, as in a terminal: what reads it waits for ever.
+    # Standard input stays open, as in a terminal: a program that reads it waits for ever.
     (cd "$folder" && timeout "$seconds_max" bash -e pasted <"$work/keyboard" >output 2>&1) ||
         die "$page: status $?"$'\n'"$(cat "$folder/output")"
     say "ok: $page"
 }
 
-# What must be in the output of a page.
+# Texts that the output of a page must contain.
 expect() { grep -q -- "$2" "$work/$1/output" || die "$1: no '$2' in"$'\n'"$(cat "$work/$1/output")"; }
 
 mkfifo "$work/keyboard"
@@ -41,6 +47,11 @@ expect telephony 'fine. 1 streams'
 expect telephony 'out.wav'
 expect telephony 'slices of 20 ms'
 expect telephony 'stream="\?line"\?'
+paste_page docs/start/sip.md
+expect sip 'PCMU/8000'
+expect sip 'calls restored.* calls=1'
+# Over the restart, too.
+python3 tests/sip/tone.py "$(echo "$work"/sip/bob/dump-*-dec.wav)" 500 || die 'sip: bob has not heard a tone of 500 Hz'
 paste_page docs/start/broadcast.md
 expect broadcast 'good.wav'
 expect broadcast 'ebur128-level'

@@ -1,4 +1,4 @@
-"""Writes down each RTP packet that is sent to the listener. capture.py FILE
+"""Records each RTP packet to the listener in a file. capture.py FILE
 
 A record: time (ns), last byte of the sender's address, stream, SSRC, number, timestamp.
 """

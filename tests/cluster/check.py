@@ -1,7 +1,7 @@
-"""Three etcd, three gateways, faults, and what listeners heard. check.py PROGRAM FOLDER STREAMS [SCENE...]
+"""Three etcd, three gateways, faults, and the effects on listeners. check.py PROGRAM FOLDER STREAMS [SCENE...]
 
-No time is asserted but generous ones: figures are printed. What is asserted: no stream has two senders at a time, all are carried in the end, nothing is
-lost of what is handed over.
+It prints times, and checks only generous limits. It checks that no stream has two senders at a time, that all are carried in the
+end, and that a hand-over loses nothing.
 """
 
 import base64
@@ -21,7 +21,7 @@ from capture import RECORD
 from network import address, inside
 from proxy import PORT, Party, Proxy, place
 
-# Only for what hangs.
+# Only ends a test that hangs.
 SECONDS_MAX = 120
 NODES = ["n1", "n2", "n3"]
 STORES = ["e1", "e2", "e3"]
@@ -45,7 +45,7 @@ def start_store(name):
     peers = ",".join(f"{one}=http://{address(one)}:2380" for one in STORES)
     client = f"http://{address(name)}:2379"
     peer = f"http://{address(name)}:2380"
-    # A leader's death is to be over before the nodes' leases are.
+    # A new leader must be elected before the nodes' leases end.
     start(name, inside(
         name, "etcd", "--name", name, "--data-dir", f"{folder}/{name}", "--initial-cluster", peers,
         "--listen-client-urls", client, "--advertise-client-urls", client,
@@ -58,7 +58,7 @@ def start_node(name):
 
 
 def write_config(name, plain=""):
-    """`plain`: more of the streams of that name."""
+    """`plain`: more streams of the kind of that name."""
     isolation = "take" if name == "n3" else "refuse"
     endpoints = ", ".join(f'"http://{address(one)}:2379"' for one in STORES)
     half = streams // 2
@@ -80,7 +80,7 @@ allow = ["{network.BRIDGE}"]
 address = "{address(name)}"
 [defaults]
 codec = "pcmu"
-# Passed on as they are.
+# Forwarded unchanged.
 [[stream]]
 name = "plain"
 {plain}
@@ -141,7 +141,7 @@ def keys(prefix):
 
 
 def owners():
-    """Who carries each stream; nothing, if that is not settled."""
+    """The carrier of each stream; nothing while that is not settled."""
     claims, nodes = keys("/threadbare/claims/"), keys("/threadbare/nodes/")
     if not claims or not nodes or len(claims) != streams:
         return None
@@ -153,21 +153,21 @@ def owners():
 
 
 def shared_by(*nodes):
-    """Settled, and each of these has some, and nobody else has any."""
+    """All is settled, each of these nodes has some streams, and no other node has any."""
     def look():
         found = owners()
         if found and set(found.values()) == set(nodes) and all_heard_now():
             return found
         return None
     found = wait_for(f"streams are carried by {', '.join(nodes)}", look)
-    # Who has just claimed a stream has sent nothing of it yet.
+    # A node that has just claimed a stream has not sent anything of it yet.
     settled = time.time_ns()
     wait_for("all are heard", lambda: heard_since(settled))
     return found
 
 
 class Heard:
-    """What was captured."""
+    """The captured packets."""
 
     def __init__(self):
         self.file = open(f"{folder}/heard", "rb")
@@ -202,7 +202,7 @@ def heard_from(name):
 
 
 def silences(begin):
-    """The longest silence of each stream since then, ms. It begins with the last packet before."""
+    """The longest silence of each stream since then, ms, counted from the last packet before."""
     heard.read()
     found = []
     for packets in heard.streams:
@@ -225,7 +225,7 @@ def of_node(found, *nodes):
 
 
 def check_senders():
-    """Each owner has sent in one piece: as many pieces as there were owners, at most."""
+    """Each owner has sent in one piece: there are at most as many pieces as owners."""
     heard.read()
     claims = wait_for("the claims", lambda: keys("/threadbare/claims/"))
     second = 0
@@ -241,16 +241,16 @@ def check_senders():
 
 
 def lapses():
-    """How often a node could not reach etcd in time."""
+    """Number of times that a node could not reach etcd in time."""
     count = 0
     for node in NODES:
         with open(f"{folder}/{node}.log", errors="replace") as file:
-            count += file.read().count("etcd has not confirmed in time")
+            count += file.read().count("etcd did not confirm in time")
     return count
 
 
 def check_whole(begin, scene, lapses_before, faults=0):
-    """Nothing is lost, or sent twice, of streams that change their nodes."""
+    """Streams that change their nodes lose nothing, and send nothing twice."""
     lost = twice = moved = 0
     gaps = []
     for stream, packets in enumerate(heard.since(begin)):
@@ -267,11 +267,11 @@ def check_whole(begin, scene, lapses_before, faults=0):
     gap = f"{statistics.median(gaps):.0f} ms (median), {max(gaps):.0f} ms (longest)" if gaps else "none"
     say(f"{scene}: {moved} streams moved, {lost} packets lost, {twice} out of order; from the last packet of a node to the first of the next: {gap}")
     if lost or twice:
-        # A machine with too much other work: a lease has ended, as it has to. That is no hand-over.
+        # The machine had too much other work: a lease ended as it must, which is not a hand-over.
         if (lapsed := lapses()) > lapses_before + faults:
             say(f"{scene}: {lapsed - lapses_before} leases ended meanwhile: not judged")
         else:
-            fail("what is handed over is to be whole")
+            fail("a hand-over lost or repeated packets")
     return moved
 
 
@@ -315,12 +315,12 @@ def scene_kill():
 
 
 def scene_machine():
-    """No kernel is left to say that the process has ended."""
+    """The kernel dies too, so it cannot report the end of the process."""
     dies("machine dead", is_machine=True)
 
 
 def scene_two():
-    """One node is left, and has everything."""
+    """One node is left, and carries everything."""
     before = shared_by(*NODES)
     begin = time.time_ns()
     for one in [kill("n1"), kill("n2")]:
@@ -339,7 +339,7 @@ def scene_freeze():
     processes["n1"].send_signal(signal.SIGSTOP)
     shared_by(*others("n1"))
     told("frozen", begin, of_node(before, "n1"))
-    # Its sockets fill meanwhile.
+    # Its sockets fill up meanwhile.
     time.sleep(max(0, 10 - (time.time_ns() - begin) / 1e9))
     processes["n1"].send_signal(signal.SIGCONT)
     come_back("frozen", lapsed)
@@ -423,7 +423,7 @@ def scene_operator():
         fail(f"cluster status: {lines[:8]}")
     told = metrics("n1")
     if "threadbare_cluster_live 1" not in told or "threadbare_cluster_nodes 3" not in told:
-        fail("/metrics says nothing of the cluster")
+        fail("/metrics has nothing about the cluster")
 
 
 def scene_store():
@@ -436,7 +436,7 @@ def scene_store():
     for what, name in [("a follower", follower), ("the leader", leader)]:
         begin = time.time_ns()
         kill(name).wait()
-        # Another member has each node's renewals.
+        # The other members have each node's renewals too.
         wait_for("etcd goes on", lambda: keys("/threadbare/nodes/"))
         time.sleep(2)
         shared_by(*NODES)
@@ -469,7 +469,7 @@ def declare_plain(isolation):
 
 
 def scene_isolation():
-    """`on-isolation = "continue"`: without etcd, these streams go on where they are, and with it again, they have the same owner."""
+    """`on-isolation = "continue"`: without etcd, these streams stay where they are; with it again, they keep their owner."""
     shared_by(*NODES)
     declare_plain("continue")
     before, epochs = shared_by(*NODES), {name: one["epoch"] for name, one in keys("/threadbare/claims/").items()}
@@ -485,25 +485,25 @@ def scene_isolation():
     wait_for("streams go on for 3 s more", go_on)
     rest = [packets for stream, packets in enumerate(heard.since(alone)) if stream not in plain]
     if any(rest):
-        fail(f"{sum(map(len, rest))} packets of streams that are to stop")
+        fail(f"{sum(map(len, rest))} packets of streams that must stop")
     for name in STORES[:2]:
         start_store(name)
     after = shared_by(*NODES)
     now = {name: one["epoch"] for name, one in keys("/threadbare/claims/").items()}
     if after != before or now != epochs:
-        fail("streams have other owners when etcd is back")
+        fail("streams have other owners after etcd came back")
     odd = 0
     for stream, packets in enumerate(heard.since(begin)):
         if stream in plain:
             odd += sum(a[1:3] != b[1:3] or (b[3] - a[3]) % 65536 != 1 for a, b in zip(packets, packets[1:]))
     if odd:
-        fail(f"streams that go on without etcd: {odd} packets are not the next one of the same sender")
+        fail(f"streams that continue without etcd: {odd} packets do not follow the previous one of the same sender")
     told("without etcd, and with it again: continue", begin, {name_of(stream) for stream in plain})
     told("the others", begin, {name_of(stream) for stream in range(streams) if stream not in plain})
     check_senders()
     declare_plain("stop")
     if lapses() <= lapsed:
-        fail("no lease has ended: nothing is shown")
+        fail("no lease has ended, so the test proves nothing")
 
 
 def scene_compaction():
@@ -516,7 +516,7 @@ def scene_compaction():
 
 
 def http(node, method, path, body=None, port=8080):
-    """Status and body of the answer of a node's HTTP."""
+    """Status and body of a node's HTTP response."""
     ask = """
 import sys, urllib.error, urllib.request
 request = urllib.request.Request(sys.argv[2], method=sys.argv[1], data=sys.argv[3].encode() or None)
@@ -536,7 +536,7 @@ print(answer.status, answer.read().decode())
 
 
 class Calls:
-    """Calls that are up: who has each, and its parties."""
+    """Running calls: the node of each, and its parties."""
 
     def __init__(self):
         self.proxy = Proxy()
@@ -580,7 +580,7 @@ def call_keys():
 
 
 def latencies(calls):
-    """Of requests to the node that has the call, and to others, ms."""
+    """Times of requests to the node that has the call, and to others, ms."""
     here, elsewhere = [], []
     for call, (owner, *_) in list(calls.up.items()) * 5:
         for node in NODES:
@@ -595,7 +595,7 @@ def latencies(calls):
 
 def scene_calls():
     shared_by(*NODES)
-    # Room is told with the next renewal.
+    # The next renewal publishes the room.
     wait_for("all nodes take calls", lambda: all(one.get("room", 0) > 0 for one in status("n1")["nodes"]))
     calls = Calls()
     for number in range(100):
@@ -603,7 +603,7 @@ def scene_calls():
     counts = [len(calls.of(node)) for node in NODES]
     say(f"100 calls, made and answered at any node, are at {counts}")
     if min(counts) == 0:
-        fail("a node has none")
+        fail("a node has no call")
     for call in calls.up:
         calls.talk(call)
     versions = etcdctl("get", "--prefix", "/threadbare-calls/", "-w", "json")
@@ -612,12 +612,12 @@ def scene_calls():
         fail(f"{len(writes)} keys of calls, written {max(writes)} times")
     latencies(calls)
     if "threadbare_cluster_calls " not in (told := metrics("n1")) or "threadbare_cluster_requests_passed_total 0" in told:
-        fail("/metrics says nothing of the calls")
+        fail("/metrics has nothing about the calls")
     scene_calls_twice(calls)
     scene_calls_http(calls)
     scene_calls_ways(calls)
     scene_calls_everywhere(calls)
-    # A node dies: the others' calls go on, and who calls again is served.
+    # A node dies: the other nodes' calls continue, and parties that call again are served.
     kill("n2").wait()
     lost, left = calls.of("n2"), calls.of("n1", "n3")
     for call in left[:10]:
@@ -626,7 +626,7 @@ def scene_calls():
     for call in left:
         calls.done(random.choice(["n1", "n3"]), "query", call)
     for call in lost[:5]:
-        if "there is no such call" not in (reply := calls.proxy.ask("n1", "query", call)[0]).get("error-reason", ""):
+        if "no such call" not in (reply := calls.proxy.ask("n1", "query", call)[0]).get("error-reason", ""):
             fail(f"a call that ended with its node: {reply}")
         calls.make(call, "n3", "n1")
         calls.talk(call)
@@ -641,7 +641,7 @@ def scene_calls():
     wait_for("keys of ended calls are deleted", lambda: not call_keys())
     for node in NODES:
         if http(node, "GET", "/v1/calls") != (200, {"calls": []}):
-            fail(f"calls are left at {node}")
+            fail(f"calls remain at {node}")
 
 
 def quoted(call):
@@ -649,7 +649,7 @@ def quoted(call):
 
 
 def scene_calls_twice(calls):
-    """A proxy that asks two nodes for one thing, at once or one after the other, gets one reply."""
+    """A proxy that sends one request to two nodes, at once or one after the other, gets one reply."""
     for number in range(40):
         nodes = random.sample(NODES, 2)
         offer = calls.proxy.message("offer", f"twice {number}", from_tag="a", sdp=Party().sdp())
@@ -661,10 +661,10 @@ def scene_calls_twice(calls):
     contested = 0
     for node in NODES:
         with open(f"{folder}/{node}.log", errors="replace") as file:
-            contested += file.read().count("another node has the call: it ends here")
+            contested += file.read().count("another node owns the call: it ends here")
     say(f"40 offers to two nodes at once: one reply each; {contested} were made by both at first")
     if contested == 0:
-        fail("no two nodes have made a call at once: nothing is shown")
+        fail("no two nodes made a call at once, so the test proves nothing")
 
 
 def scene_calls_http(calls):
@@ -714,7 +714,7 @@ def scene_calls_ways(calls):
 
 
 def scene_calls_everywhere(calls):
-    """Lists, events and audio of all nodes, at any."""
+    """Any node serves the lists, events and audio of all nodes."""
     for node in NODES:
         found, path = {}, "/v1/calls?limit=60&cluster=1"
         while path:
@@ -738,7 +738,7 @@ def scene_calls_everywhere(calls):
                 lines = [line[5:] for line in file if line.startswith("data:") and line.endswith("}\n")]
             heard_of = {one["node"] for one in map(json.loads, lines) if one["id"].startswith("event ")}
         if number > 500:
-            fail(f"events of {heard_of} alone")
+            fail(f"only events of {heard_of}")
     kill("events").wait()
     call = calls.of("n2")[0]
     url = f"http://127.0.0.1:8080/v1/calls/{quoted(call)}/listen"
@@ -752,7 +752,7 @@ def scene_calls_everywhere(calls):
 
 
 def wall(node):
-    """What the page at a node is told of all nodes, some seconds of it: by node, by kind."""
+    """Some seconds of the data about all nodes for the page of one node: by node, by kind."""
     command = inside(node, "curl", "-sN", "--max-time", "4", "http://127.0.0.1:8080/v1/wall?cluster=1")
     found, kind = {}, None
     for line in subprocess.run(command, capture_output=True, text=True).stdout.splitlines():
@@ -765,7 +765,7 @@ def wall(node):
 
 
 def scene_wall():
-    """The page shows the streams of all nodes, and what it asks of one is answered by its node."""
+    """The page shows the streams of all nodes, and requests about a stream are answered by its node."""
     def shows_all(node):
         found = wall(node)
         names = {of: sorted(one["name"] for one in told.get("streams", [{"streams": []}])[-1]["streams"]) for of, told in found.items()}
@@ -785,7 +785,7 @@ def scene_wall():
     elsewhere = http("n1", "GET", f"/v1/streams/{stream}")[0]
     nobody = http("n1", "GET", f"/v1/streams/{stream}?node=n9")[0]
     if (history, elsewhere, nobody) != ([200] * 3, 404, 503) or reset not in (204, 409):
-        fail(f"{stream} of {owner}: {history}, {reset}, at a node that has it not {elsewhere}, of no node {nobody}")
+        fail(f"{stream} of {owner}: {history}, {reset}, at another node {elsewhere}, of an unknown node {nobody}")
     url = f"http://127.0.0.1:8080/v1/streams/{stream}/listen?node={owner}"
     def is_heard():
         sound = subprocess.run(inside("n1", "curl", "-sN", "--max-time", "2", url), capture_output=True).stdout
@@ -796,7 +796,7 @@ def scene_wall():
 
 
 def scene_calls_alone(calls):
-    """Without etcd, calls go on; new ones are made where the file says so."""
+    """Without etcd, calls continue; new ones are accepted if the configuration allows it."""
     for name in STORES[:2]:
         kill(name).wait()
     wait_for("nodes have seen it", lambda: not any(status(node)["is_live"] for node in NODES))
@@ -831,7 +831,7 @@ def certify(name, *extensions):
 
 
 def scene_login():
-    """An etcd that asks for certificates and for a user."""
+    """An etcd that requires certificates and a user."""
     url, peer = f"https://{address('e1')}:2479", f"http://{address('e1')}:2480"
     certify("server", f"subjectAltName=IP:{address('e1')}")
     certify("client", "extendedKeyUsage=clientAuth")
@@ -897,12 +897,12 @@ def scene_takeover():
 
 
 def cluster_cpu(node):
-    """Of the thread that is in the cluster, s."""
+    """CPU time of the cluster's thread, s."""
     for task in glob.glob(f"/proc/{processes[node].pid}/task/*"):
         with open(f"{task}/comm") as comm, open(f"{task}/schedstat") as stat:
             if comm.read().strip() == "cluster":
                 return int(stat.read().split()[0]) / 1e9
-    return fail(f"{node} has no thread of its cluster")
+    return fail(f"{node} has no cluster thread")
 
 
 def revision():
@@ -910,14 +910,14 @@ def revision():
 
 
 def measure_load():
-    """What the cluster costs a node whose streams stay where they are, and etcd. Nothing is sent to the streams."""
+    """The cluster's cost for etcd and for a node whose streams do not move. The streams get no packets."""
     for left in [NODES, NODES[:1]]:
         for node in NODES:
             if node not in left and node in processes:
                 kill(node).wait()
         found = wait_for(f"{', '.join(left)} have all", lambda: (all_at := owners()) and set(all_at.values()) == set(left) and all_at)
         counts = [list(found.values()).count(node) for node in left]
-        # What they had to do for that is done.
+        # The nodes have finished the work that this caused.
         time.sleep(5)
         begin, before, first = time.monotonic(), [cluster_cpu(node) for node in left], revision()
         time.sleep(20)
@@ -941,7 +941,7 @@ SCENES = {
     "store": scene_store,
     "isolation": scene_isolation,
     "compaction": scene_compaction,
-    # The last: its nodes are others, without the streams.
+    # The last scene uses other nodes, without the streams.
     "takeover": scene_takeover,
 }
 

@@ -1,12 +1,12 @@
-"""Networks of the test: a bridge, and a namespace behind it for each etcd and each gateway."""
+"""Networks of the test: a bridge, with a namespace for each etcd and each gateway."""
 
 import subprocess
 
 BRIDGE = "10.77.0.254"
 BRIDGE_6 = "fd77::fe"
-# Nobody has it: what is sent there is seen on the bridge.
+# An address without a host: packets to it are visible on the bridge.
 LISTENER = "10.77.0.99"
-# Of the bridge: else it changes with each port.
+# The bridge's address; otherwise it changes with each port.
 MAC = "02:00:00:00:77:01"
 GROUP = "239.77.0.1"
 
@@ -16,12 +16,12 @@ def ip(*words):
 
 
 def inside(name, *words):
-    """A command in a namespace; `ip` becomes the command."""
+    """A command in a namespace; the process of `ip` becomes the command."""
     return ["ip", "netns", "exec", name, *words]
 
 
 def address(name):
-    """e1 to e3 are etcd's, n1 to n3 the gateways'."""
+    """e1 to e3 belong to etcd, n1 to n3 to the gateways."""
     return f"10.77.0.{ {'e': 10, 'n': 20}[name[0]] + int(name[1:])}"
 
 
@@ -45,7 +45,7 @@ def build(names):
 
 
 def mac(name):
-    """Of a node's device."""
+    """Address of a node's device."""
     shown = subprocess.run(["ip", "-n", name, "-o", "link", "show", "dev", "eth0"], capture_output=True, text=True, check=True).stdout.split()
     return shown[shown.index("link/ether") + 1]
 
@@ -59,7 +59,7 @@ def plug(name):
 
 
 def cut(name, other):
-    """What `name` sends to `other` is lost."""
+    """Drops all packets from `name` to `other`."""
     ip("-n", name, "route", "add", "blackhole", f"{address(other)}/32")
 
 

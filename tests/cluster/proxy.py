@@ -1,4 +1,4 @@
-"""Speaks the ng protocol to gateways, as SIP proxies do, and RTP, as their parties do."""
+"""Uses the ng protocol of gateways, as SIP proxies do, and RTP, as their parties do."""
 
 import json
 import select
@@ -20,20 +20,20 @@ class Proxy:
         self.number = 0
 
     def message(self, command, call, **more):
-        """A request with a cookie of its own."""
+        """Sends a request with a new cookie."""
         self.number += 1
         keys = {"command": command, "call-id": call} | {key.replace("_", "-"): value for key, value in more.items()}
         return f"{self.number} {json.dumps(keys)}".encode()
 
     def ask_all(self, nodes, message):
-        """The replies to one message that is sent to several nodes at once, as they are."""
+        """The raw replies to one message that is sent to several nodes at once."""
         for node in nodes:
             self.socket.sendto(message, (address(node), PORT))
         self.socket.settimeout(SECONDS_MAX)
         return [self.socket.recv(65536) for _ in nodes]
 
     def ask(self, node, command, call, **more):
-        """The reply, and after how many ms."""
+        """The reply, and its time in ms."""
         message = self.message(command, call, **more)
         cookie = message.decode().split(" ", 1)[0]
         begin = time.perf_counter()
@@ -49,7 +49,7 @@ class Proxy:
 
 
 class Party:
-    """Has an SDP, and hears what is sent to it."""
+    """A party with an SDP, which receives packets."""
 
     def __init__(self):
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -69,14 +69,14 @@ class Party:
         self.number += 1
 
     def hear(self, count):
-        """Waits for so much of what the other party says. RTCP of a neighbour's port, and what is made for a late packet, is something else."""
+        """Waits for so much of the other party's audio. RTCP of a neighbour's port and replacements for late packets do not count."""
         while count > 0:
             if self.socket.recv(2048)[12:] == SOUND:
                 count -= 1
 
 
 def place(sdp):
-    """Where a party is to send its RTP."""
+    """The RTP address for a party."""
     host = port = None
     for line in sdp.splitlines():
         if line.startswith("c="):

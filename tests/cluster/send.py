@@ -1,4 +1,4 @@
-"""Sends the streams: a packet of 20 ms of each, to one port of the group each. send.py STREAMS"""
+"""Sends the streams: a packet of 20 ms for each, to separate ports of the group. send.py STREAMS"""
 
 import socket
 import struct

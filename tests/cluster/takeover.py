@@ -1,4 +1,4 @@
-"""Calls that go on at another node: scene `takeover` of check.py, whose names are in `main`."""
+"""Calls that move to another node: scene `takeover` of check.py, whose parts are listed in `main`."""
 
 import bisect
 import json
@@ -16,11 +16,11 @@ import network
 from network import address
 from proxy import PORT, Party, Proxy, place
 
-# Calls whose parties talk all the time, of each node; beside them, calls that are only up.
+# Calls of each node whose parties send all the time, in addition to calls without media.
 TALKING, QUIET = 8, 25
-# Linux; Python has no name for it.
+# A Linux constant that Python does not name.
 SO_TIMESTAMPNS = 35
-# Of a node: one that takes the calls of another has more.
+# Limit of a node, which has more calls after it takes over those of another.
 SESSIONS_MAX = 60
 
 
@@ -58,27 +58,27 @@ address = "{service_6(name)}"
 
 
 def ulaw(code):
-    """What a code of G.711 stands for, of 32768 (ITU-T G.711, table 2)."""
+    """The value of a G.711 code, of 32768 (ITU-T G.711, table 2)."""
     code = ~code & 0xFF
     level = (((code & 0x0F) << 3) + 0x84 << (code >> 4 & 7)) - 0x84
     return -level if code & 0x80 else level
 
 
 def alaw(code):
-    """The same of A-law (table 1)."""
+    """The same for A-law (table 1)."""
     code ^= 0x55
     level, segment = (code & 0x0F) << 4, code >> 4 & 7
     level = level + 8 if segment == 0 else level + 0x108 << segment - 1
     return level if code & 0x80 else -level
 
 
-# What a packet says: one level, all of it. The next packet says the next one.
+# A packet has one level throughout, and the next packet has the next level.
 WORDS = [0x80 + 4 * n for n in range(24)]
 LEVELS = [ulaw(word) for word in WORDS]
 
 
 def word_in(sound, payload_type):
-    """Which of the words, and `None` where it is none: it was made up for what did not come."""
+    """The level of a packet; `None`: none of them, because the packet replaces a lost one."""
     if len(set(sound)) != 1:
         return None
     level = ulaw(sound[0]) if payload_type == 0 else alaw(sound[0])
@@ -90,11 +90,11 @@ AS_ALAW = {word: min(range(256), key=lambda code: abs(alaw(code) - ulaw(word))) 
 
 
 class Talk(threading.Thread):
-    """Has parties send 50 packets a second, and notes what they hear: when, SSRC, number, timestamp, and which word."""
+    """Lets parties send 50 packets a second, and notes what they receive: time, SSRC, number, timestamp, level."""
 
     def __init__(self):
         super().__init__(daemon=True)
-        # What each party has heard, and when it said each of its packets.
+        # The levels that each party received, and the send time of each of its packets.
         self.parties, self.heard, self.said = [], [], []
         self.selector = selectors.DefaultSelector()
         self.ends = False
@@ -102,7 +102,7 @@ class Talk(threading.Thread):
 
     def add(self, party, to):
         party.socket.setblocking(False)
-        # The kernel's time: this thread has other things to do when a packet comes.
+        # The kernel's time, because this thread may be busy when a packet arrives.
         party.socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         with self.lock:
             self.selector.register(party.socket, selectors.EVENT_READ, len(self.parties))
@@ -118,7 +118,7 @@ class Talk(threading.Thread):
                 for (party, to), said in zip(self.parties, self.said):
                     word = WORDS[party.number % len(WORDS)]
                     said.append(time.time_ns())
-                    # Of who speaks A-law, the level is as good as the same.
+                    # From a party with A-law, the level is almost the same.
                     party.say(to, bytes([word if party.payload_type == 0 else AS_ALAW[word]]) * 160)
             due += 0.02
             while (left := due - time.monotonic()) > 0:
@@ -132,19 +132,19 @@ class Talk(threading.Thread):
             return
         seconds, nanoseconds = struct.unpack("qq", when)
         at = seconds * 10**9 + nanoseconds
-        # Of the payload types in use; RTCP has others.
+        # Only payload types in use; RTCP has others.
         if len(data) >= 12 and data[1] & 0x7F in (0, 8):
             seq, stamp, ssrc = struct.unpack("!HII", data[2:12])
             word = word_in(data[12:], data[1] & 0x7F)
             self.heard[key.data].append((at, ssrc, seq, stamp, word))
 
     def delays(self, party, other):
-        """When a party heard what the other one says, and how long after it was said, ns."""
+        """When a party received the other one's packet, and how long after it was sent, ns."""
         said, delays = self.said[other], []
         for at, _, _, _, word in self.heard[party]:
             if word is None:
                 continue
-            # The latest packet with this word, of half a second.
+            # The latest packet with this level within half a second.
             last = bisect.bisect_right(said, at) - 1
             number = last - (last - word) % len(WORDS)
             if number >= 0:
@@ -152,14 +152,14 @@ class Talk(threading.Thread):
         return delays
 
     def since(self, party, begin):
-        """With the last packet before."""
+        """The packets, with the last one before."""
         packets = self.heard[party]
         first = max((i for i, one in enumerate(packets) if one[0] < begin), default=0)
         return packets[first:]
 
 
 class Asker(threading.Thread):
-    """Asks nodes for calls that are on their way all the time. Each answer is of the node that has the call."""
+    """Sends requests about moving calls to nodes all the time. The node that has the call must answer each."""
 
     def __init__(self, nodes, calls):
         super().__init__(daemon=True)
@@ -182,13 +182,13 @@ class Asker(threading.Thread):
         self.ends = True
         self.join()
         if self.asked < len(self.calls):
-            main.fail(f"{self.asked} requests for {len(self.calls)} calls on their way: nothing is shown")
+            main.fail(f"{self.asked} requests for {len(self.calls)} moving calls, so the test proves nothing")
         if self.wrong:
-            main.fail(f"of {self.asked} requests for calls on their way, {len(self.wrong)} got a wrong reply: {self.wrong[:3]}")
+            main.fail(f"of {self.asked} requests for moving calls, {len(self.wrong)} got a wrong reply: {self.wrong[:3]}")
 
 
 class Sniffer(threading.Thread):
-    """Counts what a node sends from an address."""
+    """Counts packets that a node sends from an address."""
 
     def __init__(self, node, source):
         super().__init__(daemon=True)
@@ -204,7 +204,7 @@ class Sniffer(threading.Thread):
                 frame, (_, _, kind, *_) = self.socket.recvfrom(2048)
             except TimeoutError:
                 continue
-            # From the node, not to it: what the bridge forwards goes out.
+            # From the node, not to it: the bridge forwards it outwards.
             if kind != socket.PACKET_OUTGOING and frame[23] == 17 and frame[26:30] == self.source:
                 self.count += 1
 
@@ -215,7 +215,7 @@ class Sniffer(threading.Thread):
 
 
 class Advertisements(threading.Thread):
-    """Notes who says of an address that it is theirs now, to all nodes and unasked (RFC 4861, section 7.2.6)."""
+    """Notes unsolicited announcements of an address to all nodes (RFC 4861, section 7.2.6)."""
 
     def __init__(self, target):
         super().__init__(daemon=True)
@@ -232,7 +232,7 @@ class Advertisements(threading.Thread):
                 frame = self.socket.recv(2048)
             except TimeoutError:
                 continue
-            # ICMPv6 to all nodes: an advertisement of the target with the override flag, and the link-layer address behind it.
+            # ICMPv6 to all nodes: an advertisement of the target with the override flag, followed by the link-layer address.
             is_one = len(frame) >= 86 and frame[20] == 58 and frame[38:54] == self.all_nodes and frame[54] == 136
             if is_one and frame[62:78] == self.target and frame[58] & 0x20 and frame[78:80] == b"\x02\x01":
                 self.said.append(frame[80:86].hex(":"))
@@ -244,14 +244,14 @@ class Advertisements(threading.Thread):
 
 class Scene:
     def __init__(self, main):
-        # The parties' thread is not to wait long for this one.
+        # The parties' thread must not wait long for this one.
         sys.setswitchinterval(0.0005)
         self.main = main
         self.calls = main.Calls()
         self.talk = Talk()
-        # By call: which of its parties are listened to.
+        # For each call, the parties whose packets are checked.
         self.talking = {}
-        # By hand-over: packets of each party that nobody heard.
+        # For each hand-over, the lost packets of each party.
         self.unheard = {}
 
     def carriers(self):
@@ -267,7 +267,7 @@ class Scene:
         return found
 
     def carried(self, **wanted):
-        """Services are where they are to be, and their addresses are there, and nowhere else."""
+        """Each service is at its expected node, and its addresses are only there."""
         def look():
             found = self.carriers()
             if not found:
@@ -302,11 +302,11 @@ class Scene:
         return call
 
     def make_secure(self, number):
-        """Two calls in a row with SRTP between them: nothing is heard behind it unless both go on with its keys and indices."""
+        """Two calls in a row with SRTP between them: audio arrives after them only if both continue with their keys and indices."""
         nodes = self.main.NODES
         first, second = f"takeover srtp {number} a", f"takeover srtp {number} b"
         a, b = Party(), Party()
-        # Mostly at two nodes: what goes from one to the other has addresses at both ends that move.
+        # Mostly on two nodes: media between them have moving addresses at both ends.
         at, then = nodes[number % 3], nodes[(number + 1) % 3]
         between = self.calls.done(at, "offer", first, from_tag="a", sdp=a.sdp(), transport_protocol="RTP/SAVP")
         if "a=crypto:" not in between["sdp"]:
@@ -344,7 +344,7 @@ class Scene:
         self.all_heard()
 
     def all_heard(self):
-        """All parties hear something of now, and for so long that the other nodes have copies of where that is."""
+        """All parties receive current audio, long enough for the other nodes to have copies of its position."""
         begin = time.time_ns()
         late = begin + 2500000000
         heard = self.talk.heard
@@ -356,23 +356,23 @@ class Scene:
         return asker
 
     def parties_of(self, *nodes):
-        """Those of these nodes with whom they hear, and whether another one of the nodes is between them."""
+        """The parties at these nodes, their peers, and whether another of the nodes is between them."""
         pairs = [(call, *self.talking[call]) for call in self.calls.of(*nodes) if call in self.talking]
         return [(*pair, "srtp" in call) for call, a, b in pairs for pair in [(a, b), (b, a)]]
 
     def told(self, what, begin, node):
-        """What the parties of a node's calls heard of it."""
+        """Effects on the parties of a node's calls."""
         gaps, lost, others, back, unheard, most, later = [], 0, 0, 0, [], 0, []
         for party, other, is_between in self.parties_of(node):
             delays = self.talk.delays(party, other)
-            # The buffer of the second of two calls in a row has its own mind.
+            # The jitter buffer of the second of two calls in a row may differ.
             if not is_between:
                 before = max(delay for at, delay in delays if begin - 2 * 10**9 < at < begin)
                 later.append(max((delay - before for at, delay in delays if at >= begin), default=0) / 1e6)
             packets = self.talk.since(party, begin)
             words = [one[4] for one in packets if one[4] is not None]
             steps = [(b - a) % len(WORDS) for a, b in zip(words, words[1:])]
-            # While both nodes have the address, the kernel of the first drops what the next one sends to calls there.
+            # While both nodes have the address, the first node's kernel drops packets that the next one sends to calls there.
             if not is_between:
                 unheard.append(sum(step - 1 for step in steps if step > 0))
             gaps.append(max(((b[0] - a[0]) / 1e6 for a, b in zip(packets, packets[1:])), default=0))
@@ -390,12 +390,12 @@ class Scene:
         return most, others, back, unheard
 
     def check_all(self):
-        """Each call is known at each node, and nothing of it was made anew."""
+        """Each node knows each call, and none was created again."""
         for number, call in enumerate(self.calls.up):
             self.calls.done(self.main.NODES[number % 3], "query", call)
 
     def dies(self):
-        """kill -9: another node goes on with the calls, by the copies of their streams."""
+        """kill -9: another node continues the calls from the copies of their streams."""
         main = self.main
         asker = self.ask("n1", "n3", of="n2")
         begin = time.time_ns()
@@ -405,7 +405,7 @@ class Scene:
         asker.end(main)
         _, others, back, _ = self.told("kill -9", begin, "n2")
         if others or back:
-            main.fail("streams of a node that died are to go on with their SSRCs, and numbers that were not used")
+            main.fail("streams of a node that died must continue with their SSRCs and unused numbers")
         main.say(f"kill -9: the calls of n2 are at {found['service:n2']}")
         main.wait_for("the kernel has taken the address off", lambda: not has_address("n2", service("n2")))
         for call in self.calls.up:
@@ -415,7 +415,7 @@ class Scene:
         _, a, *_ = self.calls.up[call]
         again = self.calls.done("n3", "offer", call, from_tag="a", to_tag="b", sdp=a.sdp())
         if place(again["sdp"])[0] != service("n2"):
-            main.fail(f"a re-INVITE of a call that went on elsewhere: {again}")
+            main.fail(f"a re-INVITE of a call that moved: {again}")
         self.is_over_its_limit(found["service:n2"])
         asker = self.ask("n1", "n3", of="n2")
         begin = time.time_ns()
@@ -426,19 +426,19 @@ class Scene:
         self.handed_over("n2 is back", begin, "n2")
 
     def is_over_its_limit(self, node):
-        """All calls of a service go on, whatever `max-sessions` is: new ones are made elsewhere."""
+        """All calls of a service continue, whatever `max-sessions` is: new ones are made at other nodes."""
         main = self.main
         room = lambda: next(one["room"] for one in main.status("n1")["nodes"] if one["node"] == node)
         main.wait_for("a node with more calls than it may have has no room", lambda: room() == 0)
         if len(self.calls.of(node, "n2")) <= SESSIONS_MAX:
-            main.fail("no node has more calls than it may have: nothing is shown")
+            main.fail("no node exceeds its limit, so the test proves nothing")
         offer = self.calls.done(node, "offer", "one more", from_tag="a", sdp=Party().sdp())
         if place(offer["sdp"])[0] in (service(node), service("n2")):
-            main.fail(f"a new call is at {node}, which has more than it may have")
+            main.fail(f"a new call is at {node}, which exceeds its limit")
         self.calls.done(node, "delete", "one more", from_tag="a", delete_delay=0)
 
     def cannot_reach(self):
-        """The next node is out of reach of the first, and reads from etcd what it was not told. The addresses are at one of them all the same."""
+        """The next node cannot reach the first one, and reads the missing state from etcd. The addresses are still at one node only."""
         main = self.main
         for pair in [("n1", "n2"), ("n2", "n1")]:
             network.cut(*pair)
@@ -459,21 +459,21 @@ class Scene:
     def handed_over(self, what, begin, node):
         most, others, back, unheard = self.told(what, begin, node)
         if others or back:
-            self.main.fail("what is handed over goes on with its SSRCs and numbers")
-        # Two seconds, whatever else the machine has to do: the kernel drops what it takes for its own.
+            self.main.fail("calls that move must keep their SSRCs and numbers")
+        # For two seconds under any load: the kernel drops packets from an address that it takes for its own.
         if most > 100:
-            self.main.fail(f"a party has not heard {most} packets in a row or two")
+            self.main.fail(f"a party missed {most} packets in one or two rows")
         self.unheard[what] = unheard
 
     def freezes(self):
-        """SIGSTOP for 10 s: when it goes on, it sends nothing."""
+        """SIGSTOP for 10 s: when it wakes, it sends nothing."""
         main = self.main
         begin = time.time_ns()
         main.processes["n1"].send_signal(signal.SIGSTOP)
         found = self.carried(n1=["n2", "n3"])
         self.all_heard()
         self.told("frozen", begin, "n1")
-        # It is not to come back yet.
+        # It must not come back yet.
         main.operator(found["service:n1"], "move", "service:n1", found["service:n1"])
         time.sleep(max(0, 10 - (time.time_ns() - begin) / 1e9))
         sniffer = Sniffer("n1", service("n1"))
@@ -482,7 +482,7 @@ class Scene:
         main.wait_for("n1 is in again", lambda: main.status("n1")["is_live"])
         time.sleep(1)
         if sent := sniffer.end():
-            main.fail(f"a node that was frozen has sent {sent} packets of calls that others have")
+            main.fail(f"a node that was frozen has sent {sent} packets of calls that moved")
         if has_address("n1", service("n1")):
             main.fail("a node that was frozen has its address back")
         main.say("frozen: 0 packets when it went on")
@@ -511,7 +511,7 @@ class Scene:
         self.main.wait_for("a neighbour has learned it", lambda: neighbour_of("n3") == now)
         advertised.end()
         if set(advertised.said) != {now}:
-            self.main.fail(f"of {service_6('n3')}, others have said that it is theirs: {advertised.said}")
+            self.main.fail(f"others have announced {service_6('n3')}: {advertised.said}")
         self.all_heard()
         self.handed_over("SIGTERM", begin, "n3")
         self.main.start_node("n3")
@@ -519,7 +519,7 @@ class Scene:
         self.all_heard()
 
     def is_alone(self):
-        """Without etcd, its address might be another node's: the calls rest, and go on with etcd."""
+        """Without etcd, another node might have its address: the calls pause, and continue with etcd."""
         main = self.main
         begin = time.time_ns()
         for name in main.STORES[:2]:
@@ -556,13 +556,13 @@ class Scene:
         main.kill("n3", signal.SIGTERM).wait(main.SECONDS_MAX)
         self.carried(n3=["n1", "n2"])
         self.takes_none()
-        # A node that is gone for good: its service goes when it is declared no more.
+        # A node that is gone for good: its service ends when it is no longer declared.
         main.kill("n3", signal.SIGTERM).wait(main.SECONDS_MAX)
         main.etcdctl("del", "/threadbare/streams/service:n3")
         main.wait_for("nobody has its address", lambda: not any(has_address(node, service("n3")) for node in main.NODES))
 
     def takes_none(self):
-        """A node without a key for calls: no service is moved there, and its own stays where it is."""
+        """A node without a key for calls: no service moves to it, and its own stays."""
         main = self.main
         path = f"{main.folder}/n3.toml"
         with open(path) as file:
@@ -585,13 +585,13 @@ def has_address(node, wanted):
 
 
 def neighbour_of(name):
-    """The device that has a node's address of IPv6, for who asks at the bridge."""
+    """The device with a node's IPv6 address, as neighbours on the bridge see it."""
     shown = subprocess.run(["ip", "-6", "neigh", "show", service_6(name), "dev", "br0"], capture_output=True, text=True).stdout.split()
     return shown[shown.index("lladdr") + 1] if "lladdr" in shown else None
 
 
 def written(main):
-    """How often each call's keys were written."""
+    """Number of writes of each call's keys."""
     found = {}
     for prefix in ["/threadbare-calls/", "/threadbare-states/"]:
         kvs = json.loads(main.etcdctl("get", "--prefix", prefix, "-w", "json").stdout).get("kvs", [])
@@ -606,7 +606,7 @@ def run(main):
     scene.dies()
     scene.freezes()
     scene.stops()
-    # Nothing of what is said meanwhile is lost: in one of the hand-overs at least, as a machine with other work may be too late for some.
+    # No audio of that time is lost in at least one of the hand-overs; a busy machine may be too late for some.
     unheard = {what: sum(counts) for what, counts in scene.unheard.items()}
     if min(unheard.values()) > 0:
         main.fail(f"hand-overs have lost packets: {unheard}")

@@ -1,4 +1,4 @@
-"""Asks a gateway by the ng protocol on a connection: ways.py tcp|post|websocket HOST PORT MESSAGE. Prints the reply."""
+"""Sends an ng request on a connection, and prints the reply: ways.py tcp|post|websocket HOST PORT MESSAGE."""
 
 import base64
 import os

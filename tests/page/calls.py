@@ -1,4 +1,4 @@
-"""What somebody sees and hears of calls in a browser."""
+"""Checks the display and the audio of calls in a browser."""
 
 import json
 import math
@@ -20,7 +20,7 @@ PEAK = 8000
 
 
 class Talk(threading.Thread):
-    """A says a tone and B nothing, in each call."""
+    """In each call, A sends a tone and B sends nothing."""
 
     def __init__(self):
         super().__init__(daemon=True)
@@ -31,7 +31,7 @@ class Talk(threading.Thread):
             for one in pair:
                 one.bind(("127.0.0.1", 0))
         self.calls = [make(f"call-{n}@sip.example", pair) for n, pair in enumerate(self.sockets)]
-        # Of this call, every fifth packet of A is lost.
+        # In this call, every fifth packet of A is lost.
         self.lossy = 2
 
     def run(self):
@@ -76,7 +76,7 @@ def check(page):
     until("the one that loses packets at the top, with its loss", lambda: re.search(rf"^{bad} .* (1\d|2\d)\.\d %", rows(page)[0]))
     picture(page, "calls")
 
-    # The filter, which finds parties too; then the first one, by keys alone.
+    # The filter, which also finds parties; then the first call, by keys alone.
     filter_ = page.find_element(By.ID, "filter")
     filter_.send_keys(address(talk.sockets[1][1]))
     until("the call of this party alone", lambda: [row.split()[0] for row in rows(page)] == [talk.calls[1]["id"]])
@@ -96,7 +96,7 @@ def check(page):
     listens(page)
     picture(page, "call")
 
-    # Hold, by somebody else; the recording, here.
+    # Another client puts the call on hold; the page starts the recording.
     until("A talks", lambda: re.search(r"^state talks talks$", sides.text, re.M))
     act(talk.calls[talk.lossy], "hold")
     until("both are on hold", lambda: re.search(r"^state on hold on hold$", sides.text, re.M))
@@ -109,7 +109,7 @@ def check(page):
     button.click()
     until("it is not recorded any more", lambda: "recorded" not in state.text and button.text == "Record")
 
-    # One press asks, the second one ends it.
+    # The first press asks, and the second one ends it.
     button = page.find_element(By.ID, "call-end")
     button.click()
     assert button.text == "End it: sure?" and len(json.loads(get("/v1/calls"))["calls"]) == CALLS
@@ -128,7 +128,7 @@ def act(call, action):
 
 
 def listens(page):
-    """The button; what is played is A's tone in one ear, which is half of it in the middle."""
+    """The button; A's tone is played to one ear, which is half of it in the middle."""
     button = page.find_element(By.ID, "call-listen")
     time_played = lambda: run(page, "return threadbare.callPanel.player.context?.currentTime ?? 0")
     button.click()

@@ -1,5 +1,5 @@
-"""What somebody sees of 1000 streams in a browser: each has a tile, values move and are those of /v1/streams and /metrics, what goes wrong comes to the
-top. Prints frames and loads for people; asserts none of them."""
+"""Checks 1000 streams in a browser: each has a tile, values change and agree with /v1/streams and /metrics, and streams with
+faults move to the top. Prints frame rates and CPU loads, but does not check them."""
 
 import json
 import math
@@ -22,7 +22,7 @@ from common import URL, answers, get, mu_law, picture, run, until
 WHOLE = 1000
 STREAMS = int(os.environ.get("STREAMS", WHOLE))
 PORT = 20000
-# As many packets a second as Python sends.
+# The number of packets a second that Python can send.
 PACKET_MS = 60 * STREAMS // WHOLE
 SAMPLES = 8 * PACKET_MS
 SILENT, LOSSY = 123, 777
@@ -81,7 +81,7 @@ def main():
 
 
 def tile(page, n):
-    """What the wall shows of a stream: state, momentary loudness, true peak, short-term loudness, loss."""
+    """The wall's readings of a stream: state, momentary loudness, true peak, short-term loudness, loss."""
     return run(page, "const t = threadbare.wall.tiles; return t && ['state', 'momentary', 'peak', 'short', 'loss'].map((one) => t[one][arguments[0]])", n)
 
 
@@ -90,7 +90,7 @@ def first(page):
 
 
 def differing(page):
-    """Streams whose short-term loudness is not the same in the page, for programs, in metrics, and by definition."""
+    """Streams whose short-term loudness differs between the page, the API, the metrics, and the definition."""
     streams = {one["name"]: one for one in json.loads(get("/v1/streams"))["streams"]}
     assert len(streams) == STREAMS
     metrics = get("/metrics")
@@ -108,28 +108,28 @@ def differing(page):
 
 
 def listens(page, panel, body):
-    """The key and the button; what is played is the tone that is sent."""
+    """The key and the button; the sent tone is played."""
     button = panel.find_element(By.ID, "listen")
     is_on = lambda: run(page, "return threadbare.panel.player.isOn")
     time_played = lambda: run(page, "return threadbare.panel.player.context?.currentTime ?? 0")
     button.click()
     until("it plays", lambda: time_played() > 1 and button.text == "Listening")
     since = time_played()
-    # Losses are concealed, not louder.
+    # Losses are concealed, but not louder.
     due = 2000 * (1 + LOSSY % 16 % 8) / 32768
     until("the level of the tone", lambda: abs(run(page, "return threadbare.panel.player.peak()") - due) < 0.1 * due)
     until("it goes on", lambda: time_played() > since + 1)
     assert run(page, "return threadbare.panel.player.context.sampleRate") == 8000
     button.click()
     assert not is_on() and button.text == "Listen"
-    # By key; it stops when the panel is closed.
+    # With a key; it stops when the panel is closed.
     run(page, "document.activeElement.blur()")
     body.send_keys("l")
     until("it plays again", lambda: time_played() > 0.5)
 
 
 def look(page):
-    """Of other numbers of streams, how smooth it is: machines differ in how many they receive and show without a loss."""
+    """How smooth the wall is with other numbers of streams. Machines differ in how many they can receive and show without a loss."""
     page.get(URL)
     until("tiles of all streams", lambda: run(page, "return threadbare.wall.tiles && threadbare.wall.streams.length") == STREAMS)
     until("most are heard", lambda: run(page, "return threadbare.wall.tiles.state.filter((one) => one === 2).length") > 0.9 * STREAMS)
@@ -141,7 +141,7 @@ def check(page, sender):
     page.get(URL)
     until("tiles of all streams", lambda: run(page, "return threadbare.wall.tiles && threadbare.wall.streams.length") == STREAMS)
     until("everybody is heard", lambda: page.find_element(By.ID, "counts").text == f"{STREAMS} heard")
-    # Once 3 s of the tones are heard, which do not change, all see the same.
+    # After 3 s of the constant tones, all readings are equal.
     until("the same values everywhere", lambda: not differing(page))
 
     # Values move, and the page draws them.
@@ -151,22 +151,22 @@ def check(page, sender):
     assert run(page, "return threadbare.wall.drawn") > drawn + 10
     picture(page, "wall")
 
-    # What goes wrong comes to the top.
+    # Streams with faults move to the top.
     sender.lossy.add(LOSSY)
     until("the stream that loses packets at the top", lambda: first(page) == LOSSY)
-    # One packet of five.
+    # Every fifth packet.
     until("its losses", lambda: 150 < tile(page, LOSSY)[4] < 250)
     sender.silent.add(SILENT)
     until("the stream that is silent at the top", lambda: first(page) == SILENT)
     assert tile(page, SILENT)[0] == 1
-    # Both are alarms, by the defaults; the silent one's is known of.
+    # Both are alarms by default; the silent stream's alarm is acknowledged.
     until("both are counted", lambda: page.find_element(By.ID, "counts").text == f"⚠ 2 alarms · 1 waiting · {STREAMS - 1} heard")
     raised = {(one["stream"], one["alarm"]) for one in json.loads(get("/v1/alarms"))["alarms"]}
     names = [run(page, "return threadbare.wall.streams[arguments[0]].name", n) for n in (SILENT, LOSSY)]
     assert raised == {(names[0], "no-packets"), (names[1], "loss")}, raised
     assert f'threadbare_stream_alarm{{stream="{names[1]}",alarm="loss"}} 1' in get("/metrics")
 
-    # Keys: the second tile, opened.
+    # Keys: opens the second tile.
     body = page.find_element(By.TAG_NAME, "body")
     body.send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ENTER)
     panel = page.find_element(By.ID, "stream")
@@ -210,13 +210,13 @@ def check(page, sender):
 
     smooth.measure(page)
 
-    # Nothing comes from elsewhere, and nothing went wrong in the page.
+    # The page loads nothing from elsewhere, and has no errors.
     for entry in page.get_log("performance"):
         message = json.loads(entry["message"])["message"]
         if message["method"] == "Network.requestWillBeSent":
             url = message["params"]["request"]["url"]
             assert url.startswith((URL, "data:", "chrome:", "about:")), url
-    # The call that ended while it was shown is not there any more.
+    # The call that ended while it was shown is gone.
     due = lambda text: "favicon" in text or "/v1/calls/" in text and "404" in text
     wrong = [entry for entry in page.get_log("browser") if entry["level"] == "SEVERE" and not due(entry["message"])]
     assert not wrong, wrong

@@ -1,4 +1,4 @@
-"""What the parts of the page's test share."""
+"""Common parts of the page's tests."""
 
 import pathlib
 import sys
@@ -6,13 +6,13 @@ import time
 import urllib.request
 
 URL = "http://127.0.0.1:8080"
-# Only for what hangs.
+# Only ends a test that hangs.
 LIMIT_S = 90
 pictures = pathlib.Path(sys.argv[1])
 
 
 def mu_law(sample):
-    """G.711, of 16 bits."""
+    """Encodes G.711 from 16 bits."""
     sign = 0x80 if sample < 0 else 0
     level = min(abs(sample), 32635) + 132
     exponent = level.bit_length() - 8

@@ -1,4 +1,4 @@
-"""The wall of a cluster: what /v1/wall tells of another node, put into a page that has one."""
+"""The wall of a cluster: data from another node's /v1/wall, put into a page with one node."""
 
 import base64
 import struct
@@ -16,7 +16,7 @@ def tell(page, name, **data):
 
 
 def columns(*streams):
-    """As /openapi.json has them: state, alarms, then momentary, peak, short-term, loss."""
+    """The format in /openapi.json: state, alarms, then momentary, peak, short-term, loss."""
     states, alarms, *levels = zip(*streams)
     packed = bytes(states) + bytes(alarms) + b"".join(struct.pack(f"<{len(streams)}h", *level) for level in levels)
     return base64.b64encode(packed).decode()
@@ -28,7 +28,7 @@ def check(page, own):
     tell(page, "streams", generation=7, streams=[{"name": "far 1"}, {"name": "far 2", "target_lufs": -23}])
     assert run(page, "return threadbare.wall.streams.length") == own + 2
     assert not run(page, "return arguments[0].hidden", option)
-    # Another generation's values are of other streams.
+    # Values of another generation belong to other streams.
     tell(page, "tiles", generation=6, columns=columns((0, 0, 0, 0, 0, 0), (0, 0, 0, 0, 0, 0)))
     assert run(page, "return threadbare.wall.tiles.state[arguments[0]]", own) == 1
     tell(page, "tiles", generation=7, columns=columns((2, 0, -180, -60, -200, 0), (2, 0x10, -300, -90, -310, 50)))

@@ -1,4 +1,4 @@
-"""How smooth the wall is, for people: while values come, and while it scrolls as well. Printed, and not asserted: it is about the machine, too."""
+"""How smooth the wall is while values change, and while it also scrolls. Only printed, because it depends on the machine."""
 
 from common import run
 

@@ -1,11 +1,11 @@
-"""The page at 200 %: a window of half the size in CSS pixels, with twice the pixels in each. Nothing is cut off, and nothing lies on something else."""
+"""The page at 200 %: a window with half the CSS pixels, twice as dense. Nothing may be cut off or overlap."""
 
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from common import picture, run, until
 
-# Controls and texts that are seen in part only, or beside the window; controls that lie on each other.
+# Controls and texts that are partly hidden or outside the window, and overlapping controls.
 LAYOUT = """
 const wrong = [];
 const root = document.documentElement;
@@ -40,7 +40,8 @@ controls.forEach(([one, a], n) => controls.slice(n + 1).forEach(([other, b]) => 
 return [...new Set(wrong)];
 """
 
-# The texts of the tiles in sight, as they are drawn: each within its tile, none on another one. They have all kinds of alarms, which somebody knows of.
+# The texts of the visible tiles: each must be within its tile and not overlap another. The tiles have all kinds of alarms,
+# acknowledged ones too.
 TILES = """
 const { wall } = threadbare;
 const texts = [];
@@ -86,11 +87,11 @@ def order(page, name):
 
 
 def check(page, stream):
-    """`stream` has most losses, an alarm, and that acknowledged: its tile has most to tell."""
+    """`stream` has the most losses and an acknowledged alarm, so its tile has the most text."""
     body = page.find_element(By.TAG_NAME, "body")
     try:
         body.send_keys("w")
-        # Tiles that are as narrow as they get; then those of a window of 1600 by 1000.
+        # The narrowest tiles; then those of a window of 1600 by 1000.
         resize(page, 694)
         until("narrow tiles", lambda: run(page, "const w = threadbare.wall; return w.tileWidth < 10.2 * w.rem && w.tiles && w.columns === 4"))
         texts, wrong = run(page, TILES)

@@ -1,4 +1,4 @@
-"""Asks Prometheus for what the dashboard shows and the alert rules say, while 1000 streams wait for senders."""
+"""Checks the queries of the dashboard and the alert rules in Prometheus, while 1000 streams wait for senders."""
 
 import json
 import re
@@ -10,7 +10,7 @@ import urllib.request
 PROMETHEUS = "http://127.0.0.1:9090/api/v1/"
 GATEWAY = "http://127.0.0.1:8080"
 STREAMS = 1000
-# Only for what hangs.
+# Only ends a test that hangs.
 LIMIT_S = 90
 
 
@@ -41,7 +41,7 @@ def value(expression):
 
 
 def ask_for_calls():
-    """So that counters of requests have values."""
+    """Gives values to the counters of requests."""
     request = urllib.request.Request(GATEWAY + "/ng", data=b'1 {"command": "list"}', headers={"Content-Type": "application/x-rtpengine-ng"})
     urllib.request.urlopen(request, timeout=10).close()
 
@@ -59,7 +59,7 @@ def main():
     other = {one["labels"]["alertname"] for one in ask("alerts")["alerts"]} - {"ThreadbareStreamDown", "ThreadbareThreadLate"}
     assert not other, other
 
-    # Each expression is one, and asks for metrics that there are; some have values only of what happens.
+    # Each expression is valid and uses existing metrics; some have values only after certain events.
     known = {entry for entry in ask("label/__name__/values")}
     described = set(ask("metadata"))
     asked = 0

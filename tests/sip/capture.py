@@ -1,10 +1,10 @@
-"""Packets of UDP in pcap files: what the others of this folder read and write."""
+"""UDP packets in pcap files, for the other programs of this folder."""
 
 import socket
 import struct
 from collections import namedtuple
 
-# Seconds, (address, port) of both ends, the datagram.
+# Time in seconds, (address, port) of both ends, the datagram.
 Packet = namedtuple("Packet", "time source target data")
 Rtp = namedtuple("Rtp", "payload_type sequence timestamp ssrc payload")
 
@@ -15,14 +15,14 @@ MAGIC = 0xA1B2C3D4
 
 
 def read(path):
-    """All UDP datagrams over IPv4 of a file as dumpcap and this module write it: little endian, microseconds, Ethernet."""
+    """All UDP datagrams over IPv4 in a file of dumpcap or this module: little endian, microseconds, Ethernet."""
     with open(path, "rb") as file:
         data = file.read()
     magic, _, _, _, _, _, link = FILE_HEADER.unpack_from(data)
     if magic != MAGIC or link != ETHERNET:
         raise ValueError(f"{path}: magic {magic:#x}, link type {link}; expected {MAGIC:#x} and {ETHERNET}")
     at = FILE_HEADER.size
-    # A file that is still written may end within a record.
+    # A file that is still being written may end within a record.
     while at + RECORD_HEADER.size <= len(data):
         seconds, micros, length, _ = RECORD_HEADER.unpack_from(data, at)
         at += RECORD_HEADER.size
@@ -42,7 +42,7 @@ def udp_packet(time, ip):
 
 
 def write(path, datagrams):
-    """A file of (seconds, datagram), for a player that puts in its own addresses."""
+    """Writes a file of (seconds, datagram), for a player that sets its own addresses."""
     with open(path, "wb") as file:
         file.write(FILE_HEADER.pack(MAGIC, 2, 4, 0, 0, 65535, ETHERNET))
         for time, data in datagrams:

@@ -1,9 +1,9 @@
-"""Judges a capture of all calls of tests/sip.sh: who sent what to whom, by the SDPs on the wire.
+"""Checks a capture of all calls of tests/sip.sh: the media between the addresses in the captured SDPs.
 
     check.py CAPTURE RELAY
 
-Knows no program's log and no relay's counter: a packet counts when it was captured between the ports that SDPs named. Prints a
-line for each kind of call; ends with status 1 if anything is not as expected.
+It uses no log or counter: a packet counts if it was captured between the ports in the SDPs. Prints a line for each kind of call;
+ends with status 1 if anything is not as expected.
 """
 
 import base64
@@ -19,11 +19,11 @@ import capture
 PROXY = ("127.0.0.1", 5060)
 RELAY_ADDRESS = "127.0.0.1"
 CALLER_ADDRESSES = ("127.0.1.1", "192.0.2.1")
-# Phones bind their ports to all addresses. On one machine, what they send to the relay comes from the relay's own address, and the
-# relay answers there: a phone is known by its port.
+# Phones bind their ports to all addresses. On one machine, their packets to the relay come from the relay's own address, and the
+# relay answers there. So the port identifies a phone.
 PHONES = ("192.0.2.1", "192.0.2.2")
 
-# What tests/sip.sh calls, by the user that is called. `packets`: how many each side sends; None: as long as the call lasts.
+# The calls of tests/sip.sh, by the called user. `packets`: how many each side sends; None: until the call ends.
 # `caller_hz`, `callee_hz`: the tone that the side sends.
 Kind = namedtuple("Kind", "calls packets caller_hz callee_hz")
 KINDS = {
@@ -36,14 +36,14 @@ KINDS = {
     "tone": Kind(1, None, 700, 1250),
     "restart": Kind(5, 150, 500, 1250),
 }
-# While the relay starts again, packets are lost: a second of them at most.
+# While the relay restarts, packets are lost: at most a second of them.
 RESTART_LOST_MAX = 50
 # A receiver takes a larger step for another stream (RFC 3550, A.1: MAX_DROPOUT).
 RESTART_STEP_MAX = 3000
-# Of a call that lasts as long as it lasts: two seconds at least, and of what was sent in its last moment some is lost.
+# In a call without a fixed length: at least two seconds, of which the last packets may be lost.
 LASTING_PACKETS_MIN = 100
 LASTING_LOST_MAX = 15
-# A relay may make a sender's sudden end softer.
+# A relay may soften a sender's sudden end.
 TAIL_PACKETS_MAX = 10
 # A tone is measured by its zero crossings.
 TONE_ERROR_MAX = 0.02
@@ -52,7 +52,7 @@ LAWS = {0: "mulaw", 8: "alaw"}
 
 
 class Sdp:
-    """What the check reads of a description with one m-line."""
+    """The relevant parts of a description with one m-line."""
 
     def __init__(self, text):
         self.address = find(r"^c=IN IP4 (\S+)", text)
@@ -68,7 +68,7 @@ class Sdp:
 
 
 class Call:
-    """The descriptions of a call, by who wrote them and who was to read them, in order, without repetitions."""
+    """The descriptions of a call, by author and reader, in order, without repetitions."""
 
     def __init__(self, user):
         self.user = user
@@ -118,7 +118,7 @@ def sip_calls(packets):
 
 
 def law_table(law):
-    """What each of the 256 codes of a law decodes to, as ffmpeg has it."""
+    """The values of a law's 256 codes, decoded by ffmpeg."""
     command = ["ffmpeg", "-v", "error", "-f", law, "-ar", "8000", "-ac", "1", "-i", "-", "-f", "s16le", "-"]
     samples = subprocess.run(command, input=bytes(range(256)), stdout=subprocess.PIPE, check=True).stdout
     return [int.from_bytes(samples[at : at + 2], "little", signed=True) for at in range(0, 512, 2)]
@@ -128,7 +128,7 @@ TABLES = {payload_type: law_table(law) for payload_type, law in LAWS.items()}
 
 
 def frequency_hz(audio, payload_type):
-    """Of a tone in G.711 at 8 kHz, by its changes of sign."""
+    """The frequency of a tone in G.711 at 8 kHz, by its changes of sign."""
     table = TABLES[payload_type]
     positive = [table[code] > 0 for code in audio]
     crossings = sum(one != other for one, other in zip(positive, positive[1:]))
@@ -136,7 +136,7 @@ def frequency_hz(audio, payload_type):
 
 
 class Judge:
-    """Collects what is wrong."""
+    """Collects faults."""
 
     def __init__(self, path):
         self.path = path
@@ -178,7 +178,7 @@ class Judge:
             self.complain(call, f"replies {sorted(set(call.replies))}, expected 200 for CANCEL and 487 for INVITE")
 
     def judge_relay_sdps(self, call, side):
-        """Media goes through the relay, on one port as long as the call lasts, also when it is held."""
+        """Media go through the relay, on one port during the whole call, even on hold."""
         endpoints = {sdp.endpoint for sdp in call.sdps[side, "relay"]}
         if len(endpoints) != 1:
             self.complain(call, f"the {side} was told {len(endpoints)} endpoints, expected one")
@@ -186,7 +186,7 @@ class Judge:
             self.complain(call, f"the {side} was told {endpoints}, expected address {RELAY_ADDRESS}")
 
     def judge_hold(self, call):
-        # RFC 3264, 8.4: sendonly is answered with recvonly; both pass the proxy as they are.
+        # RFC 3264, 8.4: sendonly is answered with recvonly; the proxy forwards both unchanged.
         for side, expected in (("callee", "sendonly"), ("caller", "recvonly")):
             heard = [sdp.direction for sdp in call.sdps[side, "relay"]]
             if heard != ["sendrecv", expected, "sendrecv"]:
@@ -212,7 +212,7 @@ class Judge:
             audio = self.decrypted(call, way, source, "own", "relay")
         if call.last(target, "own").protocol == "RTP/SAVP":
             heard = self.decrypted(call, way, target, "relay", "own")
-        # The same codec on both sides: nothing is to touch the codes.
+        # With the same codec on both sides, the codes must not change.
         same_codec = call.last(source, "own").payload_types[0] == payload_type
         if same_codec and call.user not in ("tone", "restart") and not heard.startswith(audio[: len(heard)]):
             self.complain(call, f"{way}: other audio than was sent")
@@ -232,7 +232,7 @@ class Judge:
             self.complain(call, f"{way}: {got} packets of {sent} arrived")
 
     def judge_numbers(self, call, way, got):
-        """One source, and neither a hole nor a repetition in its numbers (RFC 3550, 5.1)."""
+        """One source, without gaps or repetitions in its numbers (RFC 3550, 5.1)."""
         if len({packet.ssrc for packet in got}) > 1:
             self.complain(call, f"{way}: more than one SSRC")
         steps = {(b.sequence - a.sequence) % 65536 for a, b in zip(got, got[1:])}
@@ -242,7 +242,7 @@ class Judge:
             self.complain(call, f"{way}: sequence numbers in steps of {steps}")
 
     def decrypted(self, call, way, side, author, reader):
-        """The audio of a flow of SRTP, by GStreamer's libsrtp with the key that the sender's SDP has (RFC 4568, 6.1)."""
+        """The audio of an SRTP flow, decrypted by GStreamer's libsrtp with the key in the sender's SDP (RFC 4568, 6.1)."""
         keys = dict(call.last(side, author).crypto)
         source, target = call.last(side, author), call.last(side, reader)
         packets = self.flow(source, target)
@@ -254,7 +254,7 @@ class Judge:
         caps = f"application/x-srtp,media=audio,clock-rate=8000,encoding-name=PCMU,payload=0,ssrc=(uint){packets[0].ssrc}"
         caps += f",srtp-key=(buffer){key}" + "".join(f",{part}-{one}" for part in ("srtp", "srtcp") for one in cipher)
         with tempfile.TemporaryDirectory() as folder:
-            # A file for each packet, as multifilesrc makes a buffer of a file.
+            # A file for each packet, because multifilesrc makes a buffer from each file.
             datagrams = [data for data in self.flows[source.endpoint, target.endpoint] if capture.rtp(data)]
             for number, datagram in enumerate(datagrams):
                 Path(folder, f"{number:05}").write_bytes(datagram)
@@ -270,7 +270,7 @@ class Judge:
 def main(path, relay):
     judge = Judge(path)
     if relay != "threadbare":
-        # It is not killed.
+        # It must not be killed.
         del KINDS["restart"]
     found = Counter(call.user for call in judge.calls)
     for call in judge.calls:

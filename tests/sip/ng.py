@@ -1,4 +1,4 @@
-"""Asks a relay by the ng protocol, and prints the reply as JSON.
+"""Sends an ng request to a relay, and prints the reply as JSON.
 
     ng.py PORT COMMAND [KEY=TEXT]...
 """
@@ -10,7 +10,7 @@ import sys
 
 
 def encode(value):
-    """Bencode of a dictionary of words."""
+    """Bencode of a dictionary of texts."""
     if isinstance(value, dict):
         return b"d" + b"".join(encode(key) + encode(one) for key, one in value.items()) + b"e"
     data = value.encode()
@@ -18,7 +18,7 @@ def encode(value):
 
 
 def decode(data, at=0):
-    """One value of bencode, and where it ends."""
+    """One bencode value, and its end."""
     kind = data[at : at + 1]
     if kind == b"i":
         end = data.index(b"e", at)
@@ -34,7 +34,8 @@ def decode(data, at=0):
     return data[colon + 1 : end].decode(errors="replace"), end
 
 
-def main(port, command, *more):
+def ask(port, command, *more):
+    """The reply of the relay at a port of this machine."""
     link = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     link.connect(("127.0.0.1", int(port)))
     link.settimeout(1)
@@ -48,9 +49,9 @@ def main(port, command, *more):
         except OSError:
             continue
         if reply.startswith(cookie + b" "):
-            print(json.dumps(decode(reply, len(cookie) + 1)[0]))
-            return
+            return decode(reply, len(cookie) + 1)[0]
     sys.exit(f"ng.py: no reply to {command} on port {port}")
 
 
-main(*sys.argv[1:])
+if __name__ == "__main__":
+    print(json.dumps(ask(*sys.argv[1:])))

@@ -1,5 +1,5 @@
-"""Holds UDP ports open and reads nothing, until its standard input ends: sipp sends RTP without a socket that receives, and a
-relay would be told "port unreachable". What arrives is counted on the wire.
+"""Holds UDP ports open and reads nothing, until its standard input ends: sipp sends RTP without a receiving socket, and a
+relay would get the error "port unreachable". Arriving packets are counted in the capture.
 
     ports.py ADDRESS FIRST STEP COUNT
 """
@@ -12,7 +12,7 @@ held = []
 for number in range(count):
     for rtcp in 0, 1:
         one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        # What comes is dropped there, soon.
+        # Incoming packets are soon dropped there.
         one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
         one.bind((address, first + number * step + rtcp))
         held.append(one)

@@ -1,4 +1,4 @@
-"""A file of G.711 bytes as RTP in a pcap file, for sipp to play.
+"""Writes a file of G.711 bytes as RTP to a pcap file, which sipp plays.
 
     speech.py G711 PAYLOAD_TYPE SSRC PCAP [FIRST_PACKET [PACKETS]]
 """
@@ -8,7 +8,7 @@ import sys
 
 import capture
 
-# G.711 has 8 bits at 8 kHz; 20 ms a packet is the usual (RFC 3551, 4.2).
+# G.711 has 8 bits at 8 kHz; packets of 20 ms are the default (RFC 3551, 4.2).
 PACKET_BYTES = 160
 PACKET_SECONDS = 0.02
 

@@ -1,4 +1,4 @@
-"""Is it a tone of so many Hz, that a phone wrote down? By its zero crossings, without the first and the last half second.
+"""Checks that a phone recorded a tone of this frequency, by its zero crossings without the first and the last half second.
 
     tone.py WAV HZ
 """
