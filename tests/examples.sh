@@ -31,7 +31,7 @@ streams=3
 /usr/bin/python3 examples/rtp-levels.py --listen 127.0.0.1:0 --to 127.0.0.1:"$(free_port)" --streams 1 --seconds 0.1 >"$work/log" 2>&1 ||
     die "examples/rtp-levels.py: status $?: $(cat "$work/log")"
 to=$(free_port)
-timeout "$seconds_max" /usr/bin/python3 examples/rtp-levels.py --listen 127.0.0.1:0 --to "127.0.0.1:$to" --streams "$streams" \
+timeout --foreground "$seconds_max" /usr/bin/python3 examples/rtp-levels.py --listen 127.0.0.1:0 --to "127.0.0.1:$to" --streams "$streams" \
     >"$work/levels" 2>&1 &
 levels=$!
 started+=("$levels")

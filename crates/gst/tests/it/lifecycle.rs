@@ -587,7 +587,7 @@ fn an_element_that_asks_for_another_slice_posts_a_warning() {
             let element = gst::parse::launch(&line).unwrap();
             let bus = gst::Bus::new();
             element.set_bus(Some(&bus));
-            element.set_state(gst::State::Ready).unwrap();
+            element.set_state(gst::State::Paused).unwrap();
             (element, bus)
         });
         let warned = |bus: &gst::Bus| bus.pop_filtered(&[gst::MessageType::Warning]);
