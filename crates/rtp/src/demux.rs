@@ -19,9 +19,10 @@ use crate::rng::SplitMix;
 pub const ROUTES_MAX: usize = 65_536;
 /// Maximum number of remembered flows. With fewer flows than this, each is looked up once.
 pub const FLOWS_MAX: usize = 65_536;
-/// An entry is moved to the front of its list at most this often: the list's neighbours are cold memory.
+/// Minimum time between two moves of an entry to the front of its list. A move touches the entry's neighbours, which are cold
+/// memory.
 const USED_GRAIN_NS: u64 = 1_000_000_000;
-/// No entry.
+/// Index that stands for no entry.
 const NONE: u32 = u32::MAX;
 
 const BY_SSRC: u8 = 1;
@@ -58,7 +59,7 @@ pub struct Filter {
 pub struct Learning {
     /// Packets of one SSRC from one address, each less than `idle_ns` after the previous one, that earn a route.
     pub packets: u32,
-    /// Maximum number of unknown senders on probation. A flood of them evicts its own.
+    /// Maximum number of unknown senders on probation. A flood of them evicts only unknown senders.
     pub strangers_max: usize,
     /// Maximum number of learned routes.
     pub routes_max: usize,
@@ -158,8 +159,8 @@ impl Hash for Key {
     }
 }
 
-/// Keyed hashing of a few words: each pair is folded in by a 64x64 -> 128 bit multiplication, a secret mixed into both
-/// factors.
+/// Keyed hashing of a few words: each pair of words is folded in by a 64x64 -> 128 bit multiplication, with a secret mixed into
+/// both factors.
 #[derive(Debug, Clone)]
 struct Keyed([u64; 2]);
 
@@ -261,7 +262,7 @@ pub struct Demux<R> {
 }
 
 impl<R: Copy> Demux<R> {
-    /// An empty table. `seed` keys the hash: use a different one for each table, unknown to senders.
+    /// Creates an empty table. `seed` keys the hash: use a different one for each table, unknown to senders.
     #[must_use]
     pub fn new(learning: Option<Learning>, seed: u64) -> Demux<R> {
         let mut rng = SplitMix(seed);
@@ -298,7 +299,7 @@ impl<R: Copy> Demux<R> {
             if let Kind::Static(_) = self.entries[at as usize].kind {
                 return Err(DemuxError::Duplicate);
             }
-            // A flow, an unknown sender or a learned route of the same description makes room.
+            // The new route replaces a flow, an unknown sender or a learned route with the same key.
             self.retire(at);
         }
         if self.static_routes >= ROUTES_MAX {
@@ -426,7 +427,8 @@ impl<R: Copy> Demux<R> {
             owner,
         };
         if let Some(&at) = self.index.get(&flow) {
-            // The filters' answer before they changed. An unknown sender's place is taken by its new route.
+            // An answer that was remembered before the filters changed is updated. An unknown sender's entry gives way to its
+            // new route.
             if let Kind::Flow { .. } = self.entries[at as usize].kind {
                 self.entries[at as usize].kind = kind;
                 self.touch(now_ns, at);

@@ -28,7 +28,7 @@ pub enum Receipt {
     Validated,
     /// In sequence, after a tolerable gap, reordered or a duplicate.
     Valid,
-    /// The second of two packets in a row at another place: the sender restarted. Statistics start again.
+    /// The second of two consecutive packets far from the previous sequence: the sender restarted. Statistics start again.
     Resync,
     /// Far from the sequence. Dropped, unless the next packet follows it.
     OutOfRange,
@@ -168,8 +168,8 @@ impl Reception {
         self.time = time;
     }
 
-    /// Changes the clock rate of the timestamps. The jitter stays: in nanoseconds, it needs no conversion (the trouble that RFC
-    /// 7160 describes).
+    /// Changes the clock rate of the timestamps. The jitter stays: in nanoseconds, it needs none of the conversion that RFC
+    /// 7160 describes.
     pub fn set_clock_rate(&mut self, clock_rate_hz: u32) {
         let clock_rate_hz = clock_rate_hz.max(1);
         if clock_rate_hz != self.clock_rate_hz {
@@ -195,7 +195,7 @@ impl Reception {
     /// of number.
     #[must_use]
     pub fn highest_reported(&self) -> u32 {
-        // An `ExtSeq` begins one cycle up, a report's count at 0.
+        // The cycles of an `ExtSeq` begin at 1, those of a report at 0.
         (self.highest.0.wrapping_sub(1 << 16)) as u32
     }
 
@@ -283,7 +283,8 @@ impl Reception {
     }
 }
 
-/// Multiplied and shifted instead of divided, once per packet: 2^31 units at most are off by half a nanosecond.
+/// Nanoseconds per timestamp unit, as a fixed-point number with 32 fractional bits. It replaces a division per packet with a
+/// multiplication and a shift. Even 2^31 units are off by half a nanosecond at most.
 fn ns_per_unit_q32(clock_rate_hz: u32) -> u64 {
     (NS_PER_S << 32).div_euclid(u64::from(clock_rate_hz))
 }
@@ -366,7 +367,7 @@ mod tests {
         );
     }
 
-    /// A peer reports the number of the last packet instead.
+    /// Another implementation reports the number of the last packet instead of the maximum.
     #[test]
     fn the_highest_number_is_a_maximum() {
         let mut reception = valid();
@@ -404,7 +405,7 @@ mod tests {
         assert_eq!(calm_ns, Some(0));
     }
 
-    /// A peer cuts the time of arrival to 32 bits of microseconds, which wrap after 71 minutes and 35 seconds.
+    /// Another implementation cuts the time of arrival to 32 bits of microseconds, which wrap after 71 minutes and 35 seconds.
     #[test]
     fn jitter_survives_hours() {
         let mut reception = Reception::new(RATE_HZ);

@@ -88,7 +88,7 @@ fn detect(pcm: &[f32], to: Format) -> Vec<(u8, u64)> {
 
 /// One party speaks and the other is silent; both receive the digits.
 #[test]
-fn keys_are_events_in_the_stream_for_a_side_that_takes_them() {
+fn digits_are_events_in_the_stream_for_a_side_that_accepts_events() {
     for to in listeners() {
         for speaks in [true, false] {
             let name = format!("{to} {speaks}");
@@ -156,7 +156,7 @@ fn keys_are_events_in_the_stream_for_a_side_that_takes_them() {
 }
 
 #[test]
-fn keys_are_tones_for_a_side_without_events() {
+fn digits_are_tones_for_a_side_without_events() {
     for to in listeners() {
         for speaks in [true, false] {
             let name = format!("{to} {speaks}");
@@ -220,7 +220,7 @@ fn long_digit_is_sent_in_segments() {
 }
 
 #[test]
-fn keys_wait_for_the_partys_own_and_are_bounded_and_checked() {
+fn inserted_digits_wait_for_the_partys_own_and_are_bounded_and_checked() {
     let both = |audio| with_keys(audio, 101, 8000);
     let mut bed = Bed::new(&both(pcmu()), &both(pcmu()), DirectionConfig::default());
     bed.tone(pcmu(), 20, 100, |_| false);
@@ -335,8 +335,8 @@ fn blocked_digits_are_reported_and_not_heard() {
     }
 }
 
-/// A DTMF digit in the audio of a party without telephone events. Packets of G.722 that pass have the bytes that were sent; those
-/// of a second encoder differ.
+/// A DTMF digit in the audio of a party without telephone events. Forwarded packets of G.722 keep the bytes that were sent;
+/// packets that are re-encoded differ.
 #[test]
 fn equal_codecs_are_reencoded_for_inband_digits() {
     let both = format(Encoding::G722, 16_000, 1);
@@ -403,7 +403,7 @@ fn digits_pass_while_audio_is_muted_or_held() {
         // ITU-T G.711: the codes of A-law for the smallest values, even bits inverted.
         assert!(codes.all(|code| matches!(code, 0x55 | 0xd5)), "{mode:?}");
         assert_one_stream(&bed, "kept back");
-        // A held party gets none.
+        // A held party gets no digits.
         bed.call.set_held(Side::B, true);
         bed.heard.clear();
         bed.speak(101, &[8, 10, 1, 0x90]);
@@ -455,13 +455,13 @@ fn detected_tones_are_blocked() {
             assert_eq!(told.count(), 2, "{to}");
             let pcm = bed.decoded_with_silence(to);
             let heard: u64 = detect(&pcm, to).iter().map(|(_, ms)| ms).sum();
-            // 200 ms: the 40 ms before the digit is detected, and a packet.
+            // 200 ms of tone. If it is blocked, B hears the 40 ms before the digit is detected, and a packet.
             if blocks {
                 assert!(heard <= 60, "{to}: {heard} ms")
             } else {
                 assert!(heard >= 180, "{to}: {heard} ms")
             }
-            // No longer.
+            // With detection switched off, no digit is reported.
             bed.events.clear();
             bed.call.set_detect_keys(Side::A, false);
             speak_key(&mut bed, pcmu(), 5);
@@ -503,7 +503,7 @@ fn the_packet_time_changes_live() {
             bed.call.set_packet_ns(Side::A, packet_ns).unwrap();
             let before = bed.heard.len();
             bed.tone(pcmu(), 20, 400, |_| false);
-            // Gathered audio leaves once; then all packets have the new length.
+            // The audio gathered so far leaves in one packet; after that, all packets have the new length.
             let new = &bed.heard[before + 2..];
             let unit = i64::from(to.clock_rate_hz) / 1000;
             assert!(new.len() >= 6, "{to} {ms}: {}", new.len());
@@ -564,7 +564,7 @@ fn changed_codec_continues_the_stream() {
     }
 }
 
-/// The same for the party that speaks.
+/// A re-INVITE: the party that speaks takes other codecs from now on.
 #[test]
 fn changed_codec_of_the_speaker_continues_the_stream() {
     for first in speakers() {
@@ -623,7 +623,7 @@ fn clip_continues_in_another_codec() {
 
 /// Hold for minutes, then resume: in the meantime only reports are sent, and no audio is produced.
 #[test]
-fn a_held_party_gets_reports_alone_and_is_one_stream_when_it_is_back() {
+fn held_party_gets_only_reports_and_resumes_in_one_stream() {
     for to in listeners() {
         for speaks in [true, false] {
             let name = format!("{to} {speaks}");
@@ -704,7 +704,7 @@ fn nothing_is_sent_to_0_0_0_0() {
 /// A sender may stop its timestamps during a pause. A digit inserted during or after the pause replaces the audio for the length
 /// of the digit, not for the length of the pause.
 #[test]
-fn a_key_after_a_pause_replaces_no_more_than_itself() {
+fn digit_after_a_pause_replaces_only_audio_of_its_own_length() {
     for to in listeners() {
         for (pause_ms, pauses_between) in [(0, false), (300, false), (3000, false), (3000, true)] {
             let name = format!("{to} {pause_ms} ms, again {pauses_between}");

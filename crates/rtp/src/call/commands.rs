@@ -10,7 +10,7 @@ use crate::leg::Carries;
 /// A DTMF digit to send to a party, as if the other party had pressed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DtmfDigit {
-    /// Which one.
+    /// The digit.
     pub key: Key,
     /// Length of the digit, ns: [`DTMF_NS_MIN`] to [`DTMF_NS_MAX`].
     pub duration_ns: u64,
@@ -93,7 +93,8 @@ impl Call {
         self.directions[input].block_keys(blocks);
     }
 
-    /// Whether this party's telephone events reach the other one even while its audio does not ([`Mode::Mute`](super::Mode),
+    /// Sets whether this party's telephone events reach the other party even while its audio does not
+    /// ([`Mode::Mute`](super::Mode),
     /// `Hold`).
     pub fn pass_keys(&mut self, side: Side, passes: bool) {
         let input = self.input(side);
@@ -144,11 +145,12 @@ impl Call {
     }
 }
 
-/// Receivers may miss shorter ones: ITU-T Q.24 has them detect digits, and pauses between digits, from 40 ms on.
+/// Minimum length of a digit and of a pause, ns. Receivers may miss shorter ones: ITU-T Q.24 has them detect both from 40 ms
+/// on.
 pub const DTMF_NS_MIN: u64 = 40_000_000;
-/// Longer than any digit that a person presses.
+/// Maximum length of a digit and of a pause, ns: longer than a person presses a digit.
 pub const DTMF_NS_MAX: u64 = 5_000_000_000;
-/// Queued digits: more than a card number with everything dialled before and after it.
+/// Maximum number of queued digits: more than a card number with everything dialled before and after it.
 pub const DTMF_DIGITS_MAX: usize = 64;
-/// Six bits (RFC 4733, section 2.3.3).
+/// Maximum of the level, a field of six bits (RFC 4733, section 2.3.3).
 const VOLUME_MAX: u8 = 63;

@@ -35,7 +35,7 @@ impl History {
 #[derive(Debug, Default)]
 pub(super) struct Concealers {
     all: Vec<Concealer>,
-    /// Replaced next.
+    /// Index of the entry that is replaced next.
     oldest: usize,
 }
 
@@ -81,10 +81,10 @@ impl Concealer {
         room.clear();
         let frame_bytes = self.from.payload_bytes(1).unwrap_or(1).max(1);
         let odd = history.0.len() % frame_bytes;
-        // These codes were forwarded, so they can be decoded; what cannot be decoded is not repeated.
+        // These codes were forwarded, so they should decode. Codes that do not decode are not used for concealment.
         let _ = self.decoder.decode(&history.0[odd..], room);
         if self.to.encoding == Encoding::G722 {
-            // The far side's decoder has adapted to the audio that it has got.
+            // The far side's decoder has adapted to the audio that it has received.
             self.encoded.clear();
             let _ = self.encoder.encode_any(room, &mut self.encoded);
         }
@@ -99,5 +99,6 @@ impl Concealer {
 const HISTORY_BYTES: usize = 400;
 /// The history is trimmed at this length: one move of memory for several packets.
 const HISTORY_BYTES_MAX: usize = 1_200;
-/// Pairs of formats, G.711's first of all, that lines of a thread convert or repack. Beyond that, the oldest pair is replaced.
+/// Maximum number of format pairs that lines of a thread convert or repack, mostly of G.711. Beyond it, the oldest pair is
+/// replaced.
 const CONCEALERS_MAX: usize = 8;

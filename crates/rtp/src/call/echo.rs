@@ -19,7 +19,7 @@ use crate::leg::{Leg, Verdict};
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Echo {
     pub(super) is_on: bool,
-    /// The next poll switches to this.
+    /// State that the next poll switches to.
     is_wanted: bool,
 }
 
@@ -112,7 +112,7 @@ impl Call {
         let direction = &mut self.directions[side.other() as usize];
         direction.note_latency(leg.latency_ns());
         while let Some(media) = leg.poll_media(media_ns, may_lose) {
-            // Owned: the leg that holds the media is the one that sends.
+            // Copied, because the leg that holds the media also sends.
             let mut described = None;
             let media = line::copy(media, &mut scratch.payload, &mut described);
             let mut out = to_party(now_ns, side, leg, &mut scratch.packet, send);

@@ -352,7 +352,7 @@ fn digits_play_before_the_echo() {
 }
 
 #[test]
-fn keys_and_taps_stay_those_of_the_party_that_speaks() {
+fn digits_and_taps_belong_to_the_party_that_speaks() {
     let pcmu = narrow(Encoding::Pcmu);
     let mut bed = Bed::new([pcmu; 2], DirectionConfig::default());
     bed.call.tap(Side::A, true);

@@ -290,7 +290,7 @@ fn to(at_ms: u64, from: usize, to: usize) -> (u64, Switch) {
 
 /// From the main sender to a second sender with another codec, to a tone, and all the way back.
 #[test]
-fn the_far_end_hears_the_best_that_is_there_in_one_stream() {
+fn far_end_hears_the_best_available_input_in_one_stream() {
     let outs = [
         (format(PCMU, 8000, 1), 0),
         (format(Encoding::Pcma, 8000, 1), 0),
@@ -309,7 +309,7 @@ fn the_far_end_hears_the_best_that_is_there_in_one_stream() {
         bed.run(2000, &mut [&mut main, &mut other]);
         bed.run(2000, &mut [&mut other]);
         bed.run(2000, &mut []);
-        // Sent but lost; or the sender's clock stopped.
+        // In one half of the cases the packets are sent but lost; in the other, the sender's clock stops.
         if number % 2 == 0 {
             other.outage(2000);
             main.outage(6000);
@@ -376,9 +376,10 @@ fn a_stream_that_never_starts_is_a_tone_until_it_does() {
     );
 }
 
-/// The other sender is silent and is the last fallback: the line waits for it, and the main sender replaces it at once.
+/// The last fallback is a sender that is silent. The line stays with it until the main sender, which replaces it at once, is
+/// back.
 #[test]
-fn all_are_silent() {
+fn main_sender_replaces_a_silent_last_fallback_at_once() {
     let pcmu = format(PCMU, 8000, 1);
     let other_leg = FallbackInput::Leg(Box::new(open(Side::A, pcmu)));
     let mut bed = Bed::new(pcmu, pcmu, 0, vec![fallback(other_leg)]);
@@ -444,7 +445,7 @@ fn tone_is_sent_once_the_sender_is_known() {
     }
     assert_eq!(line.stats().source.no_destination, 0);
     assert!(heard.iter().all(|(ms, to)| *ms >= 2000 && *to == from));
-    // From the arrival of the first packet on, the tone continues at its pace.
+    // The tone starts when the first packet arrives, and continues at its normal pace.
     assert!((190..=260).contains(&heard.len()), "{}", heard.len());
 }
 

@@ -2,7 +2,8 @@
 //! state is here; the code that uses it is in [`line_hold`](super::line_hold).
 //!
 //! The next process prepares: its line is *held*. A held line hears its senders and drops its output [`HOLD_NS`] after it was
-//! due. The previous process stops between two packets and passes on a [`LineState`] with the last packet that it sent. The held
+//! due. The previous process stops between two packets and passes on a [`LineState`], which names the last packet that it sent.
+//! The held
 //! line continues after that packet, with the numbers and timestamps that follow.
 
 use super::time_map::{Anchor, TimeState};
@@ -12,7 +13,7 @@ use crate::leg::{Delivery, Media, SentState};
 /// The state of a line that has stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LineState {
-    /// Our stream.
+    /// Our outgoing stream.
     pub sent: SentState,
     /// Its timestamps; `None` if nothing was sent or packets pass verbatim.
     pub time: Option<TimeState>,
@@ -31,7 +32,7 @@ pub struct Passed {
     pub anchor: Option<Anchor>,
 }
 
-/// A line that sends nothing. Boxed, because most lines are never held.
+/// State of a line that receives without sending. Boxed, because most lines are never held.
 #[derive(Debug)]
 pub(super) enum Hold {
     On,
@@ -86,5 +87,6 @@ fn number(packet: &[u8]) -> SeqNum {
     }
 }
 
-/// Longer than the previous process needs to report to the next one through a busy store on another machine.
+/// Time for which a held line keeps packets, ns: longer than the previous process needs to report to the next one through a
+/// busy store on another machine.
 pub const HOLD_NS: u64 = 500_000_000;

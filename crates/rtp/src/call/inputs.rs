@@ -22,7 +22,7 @@ pub struct Fallback {
 pub enum FallbackInput {
     /// Another sender, on its own ports.
     Leg(Box<LegConfig>),
-    /// Made here.
+    /// A sound, generated here.
     Sound(Sound),
 }
 
@@ -30,7 +30,7 @@ pub enum FallbackInput {
 #[derive(Debug)]
 pub(super) struct Inputs {
     choice: Fallbacks,
-    /// Starts with input 1.
+    /// The fallbacks: the first one is input 1.
     backups: Vec<Backup>,
     /// Changes of the active input, for the owner.
     switches: VecDeque<Switch>,

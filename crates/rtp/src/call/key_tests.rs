@@ -411,7 +411,7 @@ fn digits_are_detected_only_without_negotiated_events() {
 #[test]
 fn a_key_ends_when_its_sender_falls_silent() {
     let pcmu = format(Encoding::Pcmu, 8000, 1);
-    // By events, to a side with and without them; and in audio.
+    // The digits arrive as events, for a side with and for one without events, and in the audio.
     for (to_has_events, in_audio) in [(true, false), (false, false), (true, true)] {
         let name = format!("events at B: {to_has_events}, in the audio: {in_audio}");
         let direction = DirectionConfig {
@@ -476,7 +476,7 @@ fn digits_are_detected_again_without_negotiated_events() {
     bed.play_key(&mut encoder, 6, 100, &[]);
     bed.silence(pcmu, 200);
     assert_eq!(bed.keys_told().len(), 2);
-    // After events are agreed on again, they are not.
+    // Once events are agreed on again, digits in the audio are no longer detected.
     bed.events.clear();
     bed.call.set_payloads(Side::A, map(&with), map(&with));
     bed.play_key(&mut encoder, 7, 100, &[]);

@@ -57,14 +57,14 @@ impl KeyPayload {
 pub(super) struct Key {
     /// The party's timestamp: the same in all packets of a segment.
     pub(super) own_time: RtpTime,
-    /// Its clock rate.
+    /// The party's clock rate.
     pub(super) own_hz: u32,
     /// Lengths of the earlier segments and of all segments as far as known, in the party's units.
     pub(super) before: u64,
     pub(super) units: u64,
     /// The far side's timestamp, once the first packet was sent to it.
     pub(super) time: Option<RtpTime>,
-    /// Its end on the time line of the incoming audio, as far as known.
+    /// The digit's end on the time line of the incoming audio, as far as known.
     pub(super) until: RtpTime,
     pub(super) event: u8,
     pub(super) is_ended: bool,
@@ -94,7 +94,7 @@ impl Key {
             && own_time == self.own_time.plus(told as u32)
     }
 
-    /// Its length so far.
+    /// The digit's length so far, ns.
     pub(super) fn ns(&self) -> u64 {
         (u128::from(self.units) * u128::from(NS_PER_S) / u128::from(self.own_hz)) as u64
     }

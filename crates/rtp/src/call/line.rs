@@ -47,7 +47,7 @@ pub struct LineStats {
 /// A datagram that a line sends. All leave from the line's ports.
 #[derive(Debug, Clone, Copy)]
 pub struct LineDatagram<'a> {
-    /// The ports that it leaves from: 0 are those of the line, then those of the fallback legs.
+    /// Ports that it leaves from: 0 for those of the line, 1 and more for those of the fallback legs.
     pub leg: u8,
     /// RTP or RTCP port.
     pub channel: Channel,
@@ -212,13 +212,13 @@ impl Line {
         Some(verdict)
     }
 
-    /// Whether either party multiplexes: the line has one pair of ports.
+    /// Whether either party multiplexes RTP and RTCP. The line has one pair of ports, so both are treated alike.
     fn is_mux(&self) -> bool {
         self.source.is_mux() || self.target.as_ref().is_some_and(Leg::is_mux)
     }
 
-    /// Whether these reports are the target's: those of both parties arrive on one port. The sender's SSRC decides, or the source
-    /// address.
+    /// Whether these reports come from the target. Reports of both parties arrive on one port; the sender's SSRC tells them
+    /// apart, or else the source address.
     fn is_from_target(&self, from: SocketAddr, bytes: &[u8]) -> bool {
         let Some(target) = &self.target else {
             return false;
@@ -618,7 +618,7 @@ impl Line {
         self.target.as_mut().unwrap_or(&mut self.source)
     }
 
-    /// The leg that sends: the target's, or the source's if that is the target or there is none.
+    /// The leg that sends. Without a leg for the target, that is the source's leg.
     #[must_use]
     pub fn hears(&self) -> &Leg {
         self.target.as_ref().unwrap_or(&self.source)

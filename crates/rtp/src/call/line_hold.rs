@@ -44,7 +44,7 @@ impl Line {
         }
     }
 
-    /// A poll of a line that is held, or whose hold ends. Returns `true` if a sending poll must follow.
+    /// Polls a line that is held, or whose hold ends. Returns `true` if a sending poll must follow.
     #[cold]
     pub(super) fn poll_held(&mut self, now_ns: u64, may_lose: bool, scratch: &mut Scratch) -> bool {
         if matches!(self.hold.as_deref(), Some(Hold::On)) {

@@ -358,7 +358,7 @@ fn handed_over(line: impl Fn(u8) -> Bed, late_ms: u64) -> (Vec<Vec<u8>>, Vec<Vec
         }
         second.wait_ms(20);
         if number >= 90 {
-            // It was removed.
+            // The first process has removed its line.
             first.line = line(1).line;
         }
     }
@@ -440,7 +440,7 @@ fn held_line_without_state_resumes_with_due_packets() {
     assert!((9..=11).contains(&bed.rtp_ms.len()), "{:?}", bed.rtp_ms);
 }
 
-/// Otherwise its timers would cause a poll in each slice.
+/// Timers of a held line would cause a poll in each slice.
 #[test]
 fn a_held_line_sleeps_between_packets() {
     let mut bed = Bed::new(at_deadline(&[pcmu()]), Target::Other(target(&[pcma()])));

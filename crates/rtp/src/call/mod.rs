@@ -144,7 +144,7 @@ pub struct CallConfig {
 /// Why a call was not created.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum CallError {
-    /// The sound of a fallback.
+    /// The sound of a fallback cannot be played.
     #[error(transparent)]
     Sound(#[from] PlayError),
     /// A leg's settings are invalid.
@@ -243,7 +243,7 @@ pub struct Call {
     echo: Echo,
 }
 
-/// Passes a party's report to the leg that sends the audio it is about.
+/// Passes a party's report to the leg whose audio it is about.
 #[cold]
 fn note_report(at_ns: u64, of: &Leg, far: &mut Leg) {
     if let Some(report) = of.report_of_peer(at_ns) {
@@ -277,8 +277,8 @@ impl Call {
         })
     }
 
-    /// Sends media up to this much before it is due. With half of the interval between the owner's polls, it is on time on
-    /// average.
+    /// Sends media up to this much before it is due. If this is half of the interval between the owner's polls, media is on
+    /// time on average.
     pub fn set_ahead_ns(&mut self, ahead_ns: u64) {
         self.ahead_ns = ahead_ns;
         for leg in &mut self.legs {
@@ -548,8 +548,8 @@ impl Call {
 
 /// Changes or measures audio between decoding and encoding.
 pub trait Filter: Send + std::fmt::Debug {
-    /// Takes whole frames of interleaved samples and leaves the processed ones. It may delay frames, but returns as many as it
-    /// got in the long run.
+    /// Replaces whole frames of interleaved samples in `pcm` with processed ones. It may delay frames, but in the long run it
+    /// returns as many as it got.
     fn process(&mut self, format: Format, pcm: &mut Vec<f32>);
 
     /// Appends the delayed frames at the end of the stream.
@@ -561,13 +561,13 @@ pub trait Filter: Send + std::fmt::Debug {
 /// Why a clip cannot be played.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum PlayError {
-    /// It has no samples, or an incomplete frame.
+    /// The clip has no samples, or its last frame is incomplete.
     #[error("a clip of {0} samples: must be a whole number of frames, at least one")]
     Length(usize),
     /// The party accepts no audio that can be encoded.
     #[error("this party accepts no audio that can be encoded")]
     NoFormat,
-    /// Its rate or number of channels is not supported.
+    /// The clip's rate or number of channels is not supported.
     #[error("{rate_hz} Hz, {channels} channels: not supported")]
     Format {
         /// Its rate.
@@ -581,5 +581,5 @@ pub enum PlayError {
 pub const TAIL_NS_MAX: u64 = 200_000_000;
 /// Maximum audio queued in a tap.
 pub const TAP_NS_MAX: u64 = 1_000_000_000;
-/// RTCP packets of a session this small fit an Ethernet frame.
+/// Maximum size of an RTCP packet, bytes: packets of a session this small fit an Ethernet frame.
 const RTCP_BYTES_MAX: usize = 1500;

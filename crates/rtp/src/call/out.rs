@@ -47,7 +47,7 @@ impl Made {
         self.ends.len() - self.taken
     }
 
-    /// Takes the next one.
+    /// Takes the next packet.
     pub(super) fn next(&mut self) -> Option<&[u8]> {
         let end = *self.ends.get(self.taken)?;
         let start = match self.taken {
@@ -60,8 +60,9 @@ impl Made {
 }
 
 impl Scratch {
-    /// Sets the budget for optional work: concealment of losses. A unit costs about [`SPARE_UNIT_NS`]. At first it is unlimited.
-    /// Set one if the thread is short of time: losses beyond it are left to the far side, as gaps in the numbers.
+    /// Sets the budget for optional work, the concealment of losses. A unit costs about [`SPARE_UNIT_NS`]. At first the budget
+    /// is unlimited. If the thread is short of time, set one: losses beyond it are left to the far side, as gaps in the
+    /// numbers.
     pub fn set_spare(&mut self, units: u32) {
         self.work.spare = units;
     }
@@ -72,7 +73,7 @@ impl Scratch {
         self.made.len()
     }
 
-    /// The rest of that budget.
+    /// The budget that is left for optional work.
     #[must_use]
     pub fn spare(&self) -> u32 {
         self.work.spare
@@ -100,7 +101,7 @@ impl Work {
     }
 }
 
-/// Audio on its way from one codec to the other.
+/// Working memory for audio on its way from one codec to the other.
 #[derive(Debug)]
 pub(super) struct Work {
     pub(super) decoded: Vec<f32>,
@@ -109,13 +110,13 @@ pub(super) struct Work {
     spare: u32,
 }
 
-/// The owner of the sequence numbers.
+/// Assigns the sequence numbers of the packets: a leg, or a [`Writer`] without one.
 pub(super) enum Sending<'a> {
     Leg(&'a mut Leg),
     Writer(&'a mut Writer),
 }
 
-/// Numbers packets for another sender.
+/// Numbers packets that another sender will send.
 #[derive(Debug)]
 pub(super) struct Writer {
     /// Payload types that the far side accepts.
@@ -133,7 +134,8 @@ impl Sending<'_> {
         }
     }
 
-    /// Destination of the packet; `None`: none. `seq` replaces the next number.
+    /// Writes the packet's header. Returns its destination; `None`: there is none, and nothing is written. `seq` replaces the
+    /// next number.
     #[inline]
     fn packetize(
         &mut self,

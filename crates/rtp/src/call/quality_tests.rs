@@ -67,7 +67,7 @@ fn losses_on_both_ways_add_up() {
 }
 
 #[test]
-fn score_end_to_end_is_that_of_the_relay_without_reports() {
+fn without_reports_the_end_to_end_score_is_that_of_the_relay() {
     let stats = call(Some(10), 26, 0);
     assert_eq!(stats.legs[0].end_to_end, stats.legs[0].quality);
 }

@@ -352,8 +352,8 @@ fn every_pair_of_formats_keeps_frequency_level_and_time() {
     }
 }
 
-/// Losses neither shift nor stretch the audio: a twentieth of the packets, one at a time. The same if time is too short to
-/// conceal them: then the far side sees a gap in the numbers for each.
+/// Losses neither shift nor stretch the audio. A twentieth of the packets is lost, one at a time. The same holds if time is too
+/// short to conceal them: then the far side sees a gap in the numbers for each.
 #[test]
 fn losses_cost_no_time_and_add_none() {
     for from in formats() {
@@ -400,7 +400,7 @@ fn losses_cost_no_time_and_add_none() {
     }
 }
 
-/// Losses are concealed up to the budget, by definition of the unit; later ones only with a new budget.
+/// Losses are concealed until the budget is used up: one unit for each, by definition. Later losses need a new budget.
 #[test]
 fn concealment_is_bounded_by_the_elapsed_time() {
     let (pcmu, pcma) = (
@@ -418,7 +418,7 @@ fn concealment_is_bounded_by_the_elapsed_time() {
     }
 }
 
-/// Facts: "PCMU in, PCMU out at another packet time must be byte-exact".
+/// The requirement: "PCMU in, PCMU out at another packet time must be byte-exact".
 #[test]
 fn another_packet_time_changes_no_byte() {
     let pcmu = format(Encoding::Pcmu, 8000, 1);
@@ -454,7 +454,7 @@ fn another_packet_time_changes_no_byte() {
     }
 }
 
-/// A tiny packet after a gap, repeated. The output is bounded by the input plus a tail, in packets and in bytes.
+/// The sender repeats a tiny packet after a gap. The output is bounded by the input plus a tail, in packets and in bytes.
 #[test]
 fn gaps_do_not_amplify() {
     let pcmu = format(Encoding::Pcmu, 8000, 1);
@@ -542,7 +542,7 @@ fn keys_get_the_far_sides_number_and_rate() {
             assert_eq!(key.marker, index == 0, "{to}");
             assert_eq!(key.time, keys[0].time);
         }
-        // At the end of the audio, within the codecs' delay.
+        // The event begins at the end of the audio, within the codecs' delay.
         let off_ms = keys[0].time.distance_from(began) * 1000 / i64::from(to_hz);
         assert!((-20..=20).contains(&off_ms), "{from} to {to}: {off_ms} ms");
         assert_eq!(

@@ -2,8 +2,10 @@
 
 use crate::id::{NS_PER_S, RtpTime};
 
-/// Outgoing timestamps keep the distances of the incoming ones, at the outgoing clock rate. If the incoming ones restart, the
-/// outgoing ones continue after a pause as long as that between the play times.
+/// Mapping from incoming to outgoing timestamps.
+///
+/// Outgoing timestamps keep the distances of the incoming ones, at the outgoing clock rate. If the incoming timestamps restart,
+/// the outgoing ones continue after a pause. The pause is as long as the one between the play times.
 ///
 /// The anchor moves with the stream in whole seconds, so that rounding does not add up.
 #[derive(Debug)]
@@ -17,9 +19,9 @@ pub(super) struct TimeMap {
     end: RtpTime,
     end_play_ns: u64,
     has_sent: bool,
-    /// Audio after a restart is not played earlier.
+    /// Earliest play time of audio after a restart.
     begin_play_ns: u64,
-    /// Shift added: the clock of a silent sender may have stopped.
+    /// Shift added to play times, because the clock of a silent sender may have stopped.
     shift_ns: u64,
 }
 
@@ -154,7 +156,7 @@ pub struct Anchor {
 }
 
 impl TimeMap {
-    /// `None` if the next timestamps are detached from the previous ones.
+    /// The mapping; `None` if the next timestamps are detached from the previous ones.
     pub(super) fn take_anchor(&self) -> Option<Anchor> {
         self.is_anchored.then_some(Anchor {
             from: self.from,
@@ -171,7 +173,7 @@ impl TimeMap {
         (self.is_anchored, self.shift_ns) = (true, 0);
     }
 
-    /// `None` if nothing was sent yet.
+    /// The position of the outgoing timestamps; `None` if nothing was sent yet.
     pub(super) fn snapshot(&self, now_ns: u64) -> Option<TimeState> {
         self.has_sent.then(|| TimeState {
             end: self.end,
@@ -197,7 +199,7 @@ impl TimeMap {
     }
 }
 
-/// Longer pauses are ambiguous: an hour at 90 kHz is far from half the range of timestamps.
+/// Maximum pause that timestamps count. Longer ones are ambiguous: an hour at 90 kHz is far from half the range of timestamps.
 const PAUSE_NS_MAX: u64 = 3600 * NS_PER_S;
 
 #[cfg(test)]

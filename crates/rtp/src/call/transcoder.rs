@@ -15,7 +15,7 @@ use crate::packet::Packet;
 pub struct TranscoderConfig {
     /// Payload types of the input.
     pub from: Arc<PayloadMap>,
-    /// Treats payload types missing in `from` as its audio.
+    /// Treats payload types that are missing in `from` as the audio of `from`.
     pub is_any_audio: bool,
     /// Payload types of the output, the preferred audio first.
     pub to: Arc<PayloadMap>,

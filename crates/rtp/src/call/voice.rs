@@ -11,7 +11,7 @@ use crate::leg::Payload;
 pub(super) struct Voice {
     pub(super) payload: Payload,
     pub(super) format: Format,
-    /// Packet time of the settings that it was created for, ns.
+    /// Packet time that the settings asked for when this was created, ns.
     pub(super) asked_ns: u64,
     encoder: Encoder,
     /// Frames per packet.
@@ -25,7 +25,7 @@ pub(super) struct Voice {
 }
 
 impl Voice {
-    /// Uses packets of `packet_ns`; 0: 20 ms.
+    /// Creates an encoder for packets of `packet_ns`; 0: 20 ms.
     pub(super) fn new(
         payload: Payload,
         format: Format,
@@ -161,7 +161,7 @@ fn packet_frames(format: Format, packet_ns: u64) -> usize {
 
 /// RFC 3551, section 4.2: "The default packetization interval SHOULD have a duration of 20 ms".
 pub(super) const PACKET_NS_DEFAULT: u64 = 20_000_000;
-/// Longest first; each encoding allows some of them.
+/// Usual packet times, the longest first; each encoding allows some of them.
 const PACKET_NS_USUAL: [u64; 9] = [
     60_000_000, 40_000_000, 20_000_000, 10_000_000, 5_000_000, 4_000_000, 1_000_000, 250_000,
     125_000,

@@ -33,7 +33,7 @@ impl Demux<u32> {
         found
     }
 
-    /// Lists, index and counters are about the same entries.
+    /// Asserts that lists, index and counters describe the same entries.
     fn assert_sound(&self) {
         let used = self.entries.len() - self.free.len();
         assert_eq!(self.index.len(), used);
@@ -54,7 +54,7 @@ impl Demux<u32> {
 }
 
 #[test]
-fn the_filter_that_says_most_wins() {
+fn the_most_specific_filter_wins() {
     let mut demux = Demux::new(None, 1);
     let filters = [
         filter(None, None, None),
@@ -107,7 +107,7 @@ fn strangers_get_a_route_after_some_packets() {
     assert_eq!(demux.find(0, 4, 7, 0), Lookup::Probation); // from elsewhere
     assert_eq!(demux.find(0, 2, 7, 0), Lookup::Probation);
     assert_eq!(demux.find(0, 2, 7, 0), Lookup::Stranger);
-    assert_eq!(demux.find(0, 2, 7, 0), Lookup::Probation); // said once
+    assert_eq!(demux.find(0, 2, 7, 0), Lookup::Probation); // reported once
     assert_eq!(demux.learn(0, address(2), Ssrc(7), 5), Ok(()));
     // Also with other payload types, such as events in addition to speech, but not with a type that has a route.
     for payload_type in [0, 101, 0, 101] {

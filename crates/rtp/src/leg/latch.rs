@@ -479,7 +479,7 @@ pub(super) fn is_none(address: SocketAddr) -> bool {
     address.ip().is_unspecified() || address.port() == 0
 }
 
-/// Without signalling, the socket's first packets are as good as any.
+/// Time from which packets count. Without a signalled address it is 0: the socket's first packets count like any others.
 fn since(now_ns: u64, config: &AdmissionConfig) -> u64 {
     match config.learn {
         Learn::Once(_) if config.peer.is_some() => now_ns,
@@ -507,5 +507,5 @@ const LEARNING_NS: u64 = 3_000_000_000;
 const CANDIDATES_MAX: usize = 8;
 /// Distance within which packets overtake each other.
 const NEAR_PACKETS: i32 = 4;
-/// A candidate's packets are queued once the party may have stopped: longer than jitter could suggest.
+/// Silence of the party after which a candidate's packets are queued: longer than jitter would explain.
 const HOLD_SILENCE_NS: u64 = 100_000_000;

@@ -19,7 +19,7 @@ const PARTY: &str = "192.0.2.1:5000";
 const STRANGER: &str = "198.51.100.66:7000";
 /// The party's address seen through a NAT.
 const NAT: &str = "203.0.113.9:40000";
-/// The party's address behind it, RFC 1918.
+/// The party's private address behind the NAT (RFC 1918).
 const PRIVATE: &str = "10.0.0.7:5000";
 
 fn at(address: &str) -> SocketAddr {

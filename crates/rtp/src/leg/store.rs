@@ -21,7 +21,7 @@ pub trait Keep: fmt::Debug {
     }
 }
 
-/// A place with a payload.
+/// Handle of a stored payload: its place and length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stored {
     place: u16,
@@ -79,7 +79,7 @@ impl Store {
         }
     }
 
-    /// `None`: no place is left, or the payload is longer than any packet.
+    /// Stores a payload. `None`: no place is left, or the payload is longer than any packet.
     #[inline]
     pub(super) fn insert(&mut self, payload: &[u8]) -> Option<Stored> {
         if payload.len() > self.place_bytes {
@@ -103,7 +103,7 @@ impl Store {
         &self.bytes[start..start + usize::from(stored.len)]
     }
 
-    /// Must be called once for each inserted payload.
+    /// Frees the place of a payload. Must be called once for each inserted payload.
     #[inline]
     pub(super) fn remove(&mut self, stored: Stored) {
         self.free.push(stored.place);

@@ -111,7 +111,7 @@ fn a_clean_link_has_the_best_score_of_its_delay() {
     let quality = link.legs[1].stats().quality.expect("a record");
     let score = quality.mos.expect("samples");
     assert!(score.samples >= 8, "{score:?}");
-    // Before the first round trip is known, only the jitter buffer's delay.
+    // Before the first round trip is known, the delay is only the jitter buffer's.
     let latency_ms = link.legs[1].latency_ns() as f64 / 1e6;
     let with_trip = mos(rating(30.0 + latency_ms, 0.0));
     assert!((score.lowest.value - with_trip).abs() < 0.01, "{score:?}");
@@ -179,7 +179,7 @@ fn losses_are_in_the_score_and_in_the_peers_extended_report() {
 }
 
 #[test]
-fn without_being_asked_none_is_sent() {
+fn extended_reports_are_sent_only_if_requested() {
     let mut link = Link::new();
     link.legs[1].send_extended_reports(false);
     link.run(1000, |_| false);

@@ -299,7 +299,7 @@ const DUPLICATES: u8 = 0x40;
 const JITTER: u8 = 0x20;
 /// Unavailable value of R, MOS and the levels.
 const UNAVAILABLE: u8 = 127;
-/// Bytes of an extended report with both: header and sender before them.
+/// Bytes of an extended report with both blocks, after its header and sender.
 pub(super) const XR_BYTES: usize = 8 + SUMMARY_BYTES + METRICS_BYTES;
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use super::{BYE_LINGER_NS, Event, LOWER_LAYERS_BYTES, Phase, RTCP_ADDRESS_SILENC
 const UNITS_PER_S: u64 = 65_536;
 /// Largest negative round trip accepted, as both clocks round: 1 ms, in 65536ths of a second.
 const RTT_SLACK_UNITS: i32 = 66;
-/// A longer round trip is a mistake: half a minute, in 65536ths of a second.
+/// Longest plausible round trip: half a minute, in 65536ths of a second.
 const RTT_UNITS_MAX: i32 = 30 * 65_536;
 
 impl Session {

@@ -106,7 +106,7 @@ pub struct SessionStats {
     pub evictions: u64,
     /// Events that were not drained in time.
     pub events_dropped: u64,
-    /// Feedback requests without room or too late.
+    /// Feedback requests dropped because the queue was full or it was too late.
     pub feedback_dropped: u64,
     /// Feedback that was sent.
     pub feedback_sent: FeedbackCounts,
@@ -152,7 +152,7 @@ pub struct SourceStats<'a> {
 }
 
 impl Session {
-    /// Our side. Cheap; allocates nothing.
+    /// Counters of our side. Cheap; allocates nothing.
     #[must_use]
     pub fn stats(&self) -> SessionStats {
         let counts = &self.counts;

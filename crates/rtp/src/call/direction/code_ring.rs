@@ -64,7 +64,7 @@ impl CodeRing {
         [older, &self.bytes[self.end - own..self.end]]
     }
 
-    /// Address for the next codes.
+    /// Address at which the next codes will be written, for prefetching.
     pub(super) fn next_address(&self, history: usize) -> usize {
         let at = if self.is_over(history) { 0 } else { self.end };
         self.bytes.as_ptr() as usize + at
@@ -80,7 +80,7 @@ mod tests {
     const HISTORY: usize = 8;
 
     proptest! {
-        /// Behaves like a list of all codes, in little memory.
+        /// The ring behaves like a list of all codes but needs little memory.
         #[test]
         fn ring_equals_a_list_of_all_codes(
             steps in prop::collection::vec((1_usize..12, 0_u8..6), 1..200)

@@ -1,6 +1,7 @@
 //! Generates comfort noise (RFC 3389) for the far side when a party pauses by its codec's own means (DTX).
 //!
-//! It describes the background before the pause, which an Opus encoder sends for some hundred milliseconds before it pauses.
+//! The noise resembles the background before the pause. An Opus encoder sends this background for some hundred milliseconds
+//! before it pauses.
 
 use super::{Direction, Route};
 use crate::call::Mode;
@@ -105,9 +106,9 @@ fn comfort_noise_of(route: &mut Route) -> Option<&mut ComfortNoise> {
     }
 }
 
-/// Shorter than the 200 ms of background that Opus sends before a pause.
+/// Length of the audio that is analysed: shorter than the 200 ms of background that Opus sends before a pause.
 const BACKGROUND_NS: u64 = 100_000_000;
-/// The order that ITU-T G.711, appendix II, uses.
+/// Order of the model of the noise, as in ITU-T G.711, appendix II.
 const ORDER: usize = 10;
 /// An Opus frame of two bytes or less has no audio: "the packet does not need to be transmitted (DTX)" (libopus, `opus_encode`).
 const PAUSE_BYTES_MAX: usize = 2;

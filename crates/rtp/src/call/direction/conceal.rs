@@ -1,7 +1,7 @@
 //! Conceals losses in codes that are converted by table or repacked.
 //!
-//! Forwarded codes are not decoded. A loss needs samples: those before it, which the history has as codes, the concealment, and
-//! the next packet, which is joined to it.
+//! Forwarded codes are not decoded. Concealing a loss, however, needs samples: the codes before the loss are decoded from the
+//! history, the concealment continues them, and the start of the next packet is joined to it.
 
 use super::codes::write_codes;
 use super::{Direction, Loss, Route};
@@ -25,7 +25,7 @@ impl Direction {
             Route::Pass { to, .. } | Route::Repack { to, .. } => to,
             Route::Reencode(_) | Route::Nowhere => return,
         };
-        // Up to the start of the next packet, and not over audio that was sent already, such as a digit's tone.
+        // Conceal only up to the start of the next packet, and never over audio that was sent already, such as a digit's tone.
         let rate_hz = to.clock_rate_hz;
         let lost = self.map.map(loss.time, loss.play_ns, rate_hz, rate_hz);
         let time = self.map.not_before_end(lost);
@@ -54,7 +54,7 @@ impl Direction {
         if self.bytes.is_empty() {
             (self.bytes_time, self.bytes_play_ns) = (time, loss.play_ns);
         }
-        // `encode_any` accepts lengths that no packet may have; each frame has its bytes here.
+        // `encode_any` also accepts lengths that are not allowed for a packet. In these codecs, each frame has its own bytes.
         let _ = concealer.encoder.encode_any(decoded, &mut self.bytes);
         self.budget_ns -= made_ns;
         self.stats.concealed_ns += made_ns;
@@ -185,5 +185,5 @@ fn unit_bytes_of(to: &Payload) -> usize {
     }
 }
 
-/// See [`Direction::loss_units`].
+/// Cost of concealing an Opus loss: see [`Direction::loss_units`].
 const OPUS_UNITS: u32 = 20;

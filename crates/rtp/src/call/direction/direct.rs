@@ -12,7 +12,7 @@ use crate::leg::{Carries, Payload, PayloadMap};
 /// Mapping from incoming to outgoing numbers.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Numbering {
-    /// The first incoming number with this distance.
+    /// The first incoming number with the current `offset`.
     first: SeqNum,
     /// The highest incoming number so far.
     highest: SeqNum,

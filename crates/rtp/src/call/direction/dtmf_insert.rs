@@ -19,9 +19,10 @@ pub(super) struct DtmfQueue {
     current: Option<SendingDigit>,
     /// Earliest start of the next digit.
     next_ns: u64,
-    /// The party's packets are passed again from this play time on,
+    /// Play time from which on the party's packets are forwarded again.
     until_ns: u64,
-    /// and from this time on with any play time: a sender whose timestamps stop in a pause is far behind afterwards.
+    /// Time from which on they are forwarded whatever their play time: a sender whose timestamps stopped during a pause stays
+    /// behind.
     until_now_ns: u64,
 }
 
@@ -96,7 +97,7 @@ impl Direction {
         dtmf_queue.is_some_and(|dtmf_queue| dtmf_queue.current.is_some())
     }
 
-    /// Time of the next work for a digit. A digit queued behind the party's own one waits for the party's packets.
+    /// Time of the next work for a digit. While the party itself presses a digit, queued ones wait for the party's packets.
     pub(in crate::call) fn next_dtmf(&self) -> Option<u64> {
         let dtmf_queue = self.dtmf_queue.as_ref()?;
         match dtmf_queue.current {
@@ -134,7 +135,7 @@ impl Direction {
 
     #[cold]
     fn poll_due_dtmf(&mut self, now_ns: u64, work: &mut Work, out: &mut Out<'_>) {
-        // A late digit starts late, so that each digit is sent; one takes at least two turns.
+        // A late digit starts late, so that each digit is sent. A digit takes at least two rounds of this loop.
         while self.next_dtmf().is_some_and(|due_ns| due_ns <= now_ns) {
             let current = self
                 .dtmf_queue
@@ -150,7 +151,7 @@ impl Direction {
         }
     }
 
-    /// Returns `None` if the far side cannot get it.
+    /// Starts the next queued digit. Returns `None` if the far side cannot get it.
     fn begin_digit(
         &mut self,
         now_ns: u64,
@@ -178,7 +179,7 @@ impl Direction {
             Route::Nowhere => audio.clock_rate_hz,
             _ => self.routed_rate(out).unwrap_or(audio.clock_rate_hz),
         };
-        // On the party's time line, as if the digit had arrived in a packet after the last one.
+        // Placed on the party's time line as if the digit had arrived in a packet after the last one.
         let play_ns = start_ns.saturating_add(self.lead_ns);
         let play_ns = play_ns.max(self.map.end_play_ns());
         let time = self.map.at(play_ns, audio_hz);
@@ -207,7 +208,7 @@ impl Direction {
         })
     }
 
-    /// Continues it; returns `None` after its end.
+    /// Continues the digit; returns `None` after its end.
     fn continue_digit(
         &mut self,
         mut sending: SendingDigit,
@@ -233,7 +234,7 @@ impl Direction {
                     .min(sending.end_ns());
             }
             Kind::Tone { made_ns } => {
-                // Less than a packet ahead of time; the fade is generated at the digit's end.
+                // The tone is generated less than a packet ahead of time, and its fade at the digit's end.
                 let whole_ns = sending.digit.duration_ns - FADE_NS;
                 let wanted_ns = (passed_ns / PACKET_NS_DEFAULT + 1) * PACKET_NS_DEFAULT;
                 let wanted_ns = wanted_ns.min(whole_ns);
@@ -271,7 +272,7 @@ impl Direction {
         }
     }
 
-    /// Notes how much of a digit was sent to the far side. The next audio continues there, with any timestamps.
+    /// Notes how much of a digit was sent to the far side. The next audio continues there, whatever its timestamps are.
     fn note_digit(&mut self, sending: &SendingDigit, sent_ns: u64) {
         if let Kind::Event { time, .. } = sending.kind {
             let units = u128::from(sent_ns) * u128::from(self.map.rate_hz());

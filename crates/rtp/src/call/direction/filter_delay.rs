@@ -238,11 +238,12 @@ impl Direction {
     }
 }
 
-/// Packets arrive in slices: a delay below this is only the wait for a slice.
+/// Minimum delay after which a packet counts as missing. Packets arrive in slices, so a shorter delay is only the wait for a
+/// slice.
 const LATE_NS: u64 = 40_000_000;
 /// Maximum number of talkspurts and pauses in the filter; 20 a second cannot be real ones.
 const STRETCHES_MAX: usize = 256;
-/// After this much silence, a filter will not return the rest: normalisers hold 3 s.
+/// Maximum silence fed to a filter: after it, the filter will not return the rest. Normalisers hold 3 s.
 const FILLED_NS_MAX: u64 = 12 * NS_PER_S;
 /// Minimum step in which a pause is filled; otherwise a packet's length.
 const PAUSE_STEP_NS_MIN: u64 = 10_000_000;

@@ -17,7 +17,7 @@ use crate::tone::{self, DtmfDetector};
 pub(super) struct InbandDtmf {
     /// Detector for this sample rate, created with the first packet.
     detector: Option<(u32, DtmfDetector)>,
-    /// Used if the audio is not decoded for the far side.
+    /// Decoder for audio that is not decoded for the far side.
     decoder: Option<Decoder>,
     mono: Vec<f32>,
     events: Vec<tone::KeyEvent>,
@@ -28,7 +28,7 @@ pub(super) struct InbandDtmf {
 
 #[derive(Debug, Clone, Copy)]
 struct Pressed {
-    /// Its time is set once the far side gets events for it.
+    /// The pressed digit. Its `time` is set once the far side gets events for it.
     key: Key,
     at_frame: u64,
     volume: u8,

@@ -29,8 +29,8 @@ impl Direction {
         // A loss before the next packet does not belong to the old route.
         self.route = Route::Nowhere;
         self.bytes.clear();
-        // In the meantime the far side's decoder gets packets of another encoder, so it could not follow this one's predictions
-        // (Opus).
+        // While another input is active, the far side's decoder gets packets of another encoder. Afterwards it could not follow
+        // the predictions of this one (Opus).
         if self.playing.is_none() && !self.is_sending_digit() {
             self.voice = None;
         }
@@ -49,7 +49,7 @@ impl Direction {
         swap(&mut one.key_events, &mut other.key_events);
         swap(&mut one.inband_dtmf, &mut other.inband_dtmf);
         swap(&mut one.tap, &mut other.tap);
-        // These belong to a party: its own audio pays for concealing its losses.
+        // A party's budget, earned by its own audio, pays for concealing its losses, so it moves with the party.
         swap(&mut one.budget_ns, &mut other.budget_ns);
         swap(&mut one.packet_ns, &mut other.packet_ns);
     }

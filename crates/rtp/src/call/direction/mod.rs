@@ -54,7 +54,8 @@ pub struct DirectionStats {
     pub lost: u64,
     /// Concealed audio, ns.
     pub concealed_ns: u64,
-    /// Lost packets left to the far side to conceal for lack of time ([`Scratch::set_spare`](super::Scratch::set_spare)).
+    /// Lost packets that the far side must conceal, because this side had no time
+    /// ([`Scratch::set_spare`](super::Scratch::set_spare)).
     pub left_to_conceal: u64,
     /// Packets of telephone events.
     pub key_packets: u64,
@@ -654,7 +655,7 @@ impl Direction {
         self.mends_all = true;
     }
 
-    /// Continues another direction with its timestamps, counts and budget.
+    /// Takes over the timestamps, counters and budget of the direction that this one replaces.
     pub(super) fn succeed(&mut self, old: Direction) {
         self.map = old.map;
         self.map.restart();
@@ -724,8 +725,8 @@ pub(super) fn units_of(payload: &Payload, bytes: &[u8]) -> u32 {
     }
 }
 
-/// Limits Opus to the other side's rate and channels. Its encoder and decoder do that at less cost than a converter, and its
-/// packets indicate it.
+/// Limits Opus to the other side's rate and channels. The Opus encoder and decoder reduce both at less cost than a converter,
+/// and the packets indicate them.
 fn narrowed(format: Format, other: Format) -> Format {
     if format.encoding != Encoding::Opus {
         return format;

@@ -33,7 +33,7 @@ enum Source {
         pcm: Arc<[f32]>,
         /// Index of the next sample to play.
         at: usize,
-        /// 0: endless.
+        /// Remaining plays; 0: endless.
         times_left: u32,
         /// Remaining samples of all plays.
         samples_left: u64,

@@ -14,7 +14,7 @@ impl Direction {
     pub(in crate::call) fn set_receiver(&mut self, to: &PayloadMap) {
         let takes = |payload: &Payload| to.iter().any(|taken| taken == payload);
         self.cut_dtmf();
-        // A loss does not choose a route.
+        // A loss that comes before the next packet uses the old route, because only a packet chooses one.
         let goes_on = match &self.route {
             Route::Pass { to, .. } | Route::Repack { to, .. } => takes(to),
             Route::Reencode(_) => self
@@ -50,7 +50,7 @@ impl Direction {
         Ok(())
     }
 
-    /// `sender` are the party's payload types.
+    /// Switches detection of digits in the audio. `sender` holds the party's payload types.
     pub(in crate::call) fn set_detect_keys(&mut self, detects: bool, sender: &PayloadMap) {
         self.config.detect_keys = detects;
         if detects {
@@ -76,7 +76,7 @@ impl Direction {
         self.reroute();
     }
 
-    /// Whether digits pass even if audio does not.
+    /// Sets whether digits pass even if audio does not.
     pub(in crate::call) fn pass_keys(&mut self, passes: bool) {
         self.passes_keys = passes;
     }

@@ -316,10 +316,10 @@ pub(super) fn converter(from: Format, to: Format) -> Option<Converter> {
     .ok()
 }
 
-/// For Opus below 48 kHz. RFC 7587, section 3.1.1, recommends 8 to 12 kbit/s for telephone speech; this is more, because the
-/// speech is encoded twice.
+/// Bit rate of Opus below 48 kHz, bits per sample. RFC 7587, section 3.1.1, recommends 8 to 12 kbit/s for telephone speech;
+/// this is more, because the speech is encoded twice.
 const BITS_PER_SAMPLE: u32 = 3;
-/// Overhead of a packet: without it, short packets would drown a tone in noise.
+/// Additional bits per packet: without them, short packets would drown a tone in noise.
 const BITS_PER_PACKET: u32 = 100;
 /// RFC 6716, section 2.1.4: "Opus can encode frames of 2.5, 5, 10, 20, 40, or 60 ms".
 const PACKET_NS_SHORTEST: u64 = 2_500_000;

@@ -1,7 +1,7 @@
 //! A copy of a party's audio for the owner, as the far side hears it if it is re-encoded.
 //!
-//! Codes of G.711 that were not re-encoded stay codes, and the reader decodes them if needed. Only a loss needs samples. The
-//! decoder then catches up by the last codes, and gets all audio until it has forgotten the concealment.
+//! G.711 codes that were not re-encoded are queued as codes, and the reader decodes them if needed. Only a loss needs samples:
+//! the decoder first gets the last codes. After the loss, it gets all audio until it has forgotten the concealment.
 
 use super::Direction;
 use super::code_ring::CodeRing;
@@ -21,7 +21,7 @@ pub struct Tapped<'a> {
     pub followed_ns: u64,
 }
 
-/// Tapped audio in one of three forms. All channels count, interleaved.
+/// Tapped audio in one of three forms. Lengths count the interleaved samples of all channels.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum TappedAudio<'a> {
     /// One byte per sample: G.711 of the format's law.
@@ -123,7 +123,7 @@ impl Tap {
             if self.decoder.is_none() {
                 self.decoder = Decoder::new(format).ok().map(Box::new);
             }
-            // The decoder for the far side counts it; here it is a hole.
+            // The decoder for the far side counts malformed payloads. Here, they only leave a hole.
             return self.decode(bytes);
         }
         let is_whole = format
@@ -142,7 +142,7 @@ impl Tap {
             self.follows = self.follows.saturating_sub(bytes.len());
             let begin = self.pcm.len();
             if let Some(decoder) = &mut self.decoder {
-                // It is forwarded unchanged, but the decoder must remember it.
+                // The codes are queued unchanged, but the decoder must remember them.
                 let _ = decoder.decode(bytes, &mut self.pcm);
             }
             self.pcm.truncate(begin);
@@ -332,7 +332,7 @@ impl Tap {
 }
 
 impl Direction {
-    /// A tap that is on keeps its decoder.
+    /// Switches the tap on or off. A tap that is on already keeps its decoder.
     #[inline]
     pub(in crate::call) fn tap(&mut self, is_on: bool) {
         if is_on != self.tap.is_some() {
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_stay_codes_but_around_a_loss() {
+    fn codes_stay_codes_except_around_a_loss() {
         let pcmu = format(Encoding::Pcmu, 8000, 1);
         let mut tap = Tap::default();
         let mut kinds = Vec::new();

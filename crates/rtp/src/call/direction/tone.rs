@@ -39,7 +39,8 @@ impl Direction {
         if !self.is_sounding {
             return; // One of the packets that repeat the end.
         }
-        // A packet pays at most for its share of the time, even if it claims more. It also covers lost packets before it.
+        // Each packet pays for the time since the previous one at most, even if it claims more. That time includes lost
+        // packets.
         let passed_ns = out.now_ns.saturating_sub(self.key_paid_ns);
         self.key_paid_ns = out.now_ns;
         let earned_ns = passed_ns.min(KEY_NS_MAX);
@@ -57,7 +58,7 @@ impl Direction {
         }
     }
 
-    /// `None` if the tone is unknown or has no codec.
+    /// Starts the tone of the pressed digit. Returns `None` if the tone is unknown or has no codec.
     fn begin_tone(
         &mut self,
         packet: &MediaPacket<'_>,
@@ -88,7 +89,7 @@ impl Direction {
         let Carries::Audio(format) = to.carries else {
             return None;
         };
-        // Uses the current encoder, at any rate.
+        // Use the current encoder, whatever its rate.
         let known = self.voice.as_ref().filter(|voice| voice.payload == to);
         let format = known.map_or(format, |voice| voice.format);
         self.set_voice(to, format)?;

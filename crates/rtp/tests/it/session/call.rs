@@ -207,7 +207,7 @@ fn run(case: &Case) -> [End; 2] {
         end(0xb, case.back, case.clocks_apart_ns),
     ];
     let mut random = Random(case.seed);
-    // (when, order of sending) decides; the payload is beside it.
+    // Entries are ordered by arrival time, then by order of sending. The index refers to `things`.
     let mut flying: BinaryHeap<Reverse<(u64, u64, usize)>> = BinaryHeap::new();
     let mut things: Vec<Option<Thing>> = Vec::new();
     let mut out = [0; 1500];

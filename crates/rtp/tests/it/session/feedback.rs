@@ -122,7 +122,7 @@ fn regular_reports_are_left_out_when_they_are_to_be_rare() {
 }
 
 #[test]
-fn plain_avp_asks_for_nothing() {
+fn avp_sends_no_feedback_requests() {
     let mut session = Session::new(0, config(1));
     assert!(!session.request_nack(0, Ssrc(7), [SeqNum(5)]));
     assert!(!session.request_pli(0, Ssrc(7)));
