@@ -22,8 +22,8 @@ impl Session {
     /// Allocates nothing, except when a source appears, names itself or gives a reason for leaving.
     ///
     /// # Errors
-    /// Fails if it is not a valid compound, or not a valid packet if reduced size is agreed on. It is counted by its cause and
-    /// has no effect.
+    /// The packet is not a valid compound or, if reduced size is agreed on, not a valid packet. It is counted by its cause and has
+    /// no effect.
     pub fn handle_rtcp(
         &mut self,
         now_ns: u64,
