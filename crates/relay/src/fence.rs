@@ -19,13 +19,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Fence(Arc<AtomicU64>);
 
 impl Fence {
-    /// Open until this time.
+    /// Creates a fence that is open until this time.
     #[must_use]
     pub fn new(until_ns: u64) -> Fence {
         Fence(Arc::new(AtomicU64::new(until_ns.max(CLOSED + 1))))
     }
 
-    /// Open until this time. A closed fence stays closed.
+    /// Keeps the fence open until this time. A closed fence stays closed.
     pub fn extend(&self, until_ns: u64) {
         if self.0.load(Ordering::Relaxed) != CLOSED {
             self.0.store(until_ns.max(CLOSED + 1), Ordering::Relaxed);

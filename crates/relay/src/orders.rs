@@ -181,7 +181,7 @@ pub(crate) enum When {
     AtOnce,
 }
 
-/// Places in a table: free ones first.
+/// Allocates places in a table, freed ones first.
 #[derive(Debug, Default)]
 struct Places {
     free: Vec<u32>,

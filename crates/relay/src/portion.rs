@@ -197,8 +197,8 @@ impl PortionAudio<'_> {
     }
 }
 
-/// The cast saturates. Halves are rounded away from zero; [`round`](f32::round) is a function call on processors without SSE 4.1,
-/// which the builds support. `round` is a call on processors without SSE 4.1, for which programs are built.
+/// Converts a sample to 16 bits. The cast saturates, and halves are rounded away from zero. [`round`](f32::round) is not used,
+/// because it is a function call on processors without SSE 4.1, which the builds support.
 #[inline]
 fn sample_of(sample: f32) -> i16 {
     let scaled = sample * FULL_SCALE;

@@ -11,8 +11,8 @@ use crate::call::{Outbox, Refused};
 use crate::id::PortId;
 use crate::io::DATAGRAM_BYTES_MAX;
 
-/// Datagrams queued for the next turn, in order and unencrypted: each is encrypted once, when it is sent. It keeps its memory:
-/// senders of very short packets need it again and again.
+/// Datagrams queued for the next turn, in order and unencrypted: each is encrypted once, when it is sent. The queue keeps its
+/// memory: senders of very short packets need it again and again.
 #[derive(Debug, Default)]
 pub(crate) struct Unsent {
     items: VecDeque<(PortId, Channel, SocketAddr, u16)>,

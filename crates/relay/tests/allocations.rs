@@ -117,7 +117,7 @@ fn round(parties: &[(UdpSocket, SocketAddr)], number: u16) {
     }
 }
 
-/// One test at a time.
+/// Lets one test run at a time.
 static COUNTED: Mutex<()> = Mutex::new(());
 
 #[test]

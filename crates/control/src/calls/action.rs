@@ -131,7 +131,7 @@ pub struct StreamStats {
 /// Counters of the packets from one party.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SideStats {
-    /// RTP, or datagrams.
+    /// RTP packets, or datagrams of other media.
     pub rtp: Counts,
     /// RTCP.
     pub rtcp: Counts,

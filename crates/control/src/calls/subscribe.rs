@@ -474,7 +474,8 @@ fn sources<'a, P>(call: &'a Live<P>, request: &'a Request) -> Result<Vec<Source<
     meant.ok_or_else(|| no_party("label", shown(label.as_bytes())))
 }
 
-/// "The reply message will contain a sendonly offer SDP in `sdp` which by default will mirror the SDP of the call participant being subscribed to."
+/// The description that the subscriber gets. "The reply message will contain a sendonly offer SDP in `sdp` which by default
+/// will mirror the SDP of the call participant being subscribed to."
 fn description<P>(sources: &[Source<'_, P>]) -> String {
     let mut sdp = String::new();
     for (index, source) in sources.iter().enumerate() {
@@ -523,7 +524,8 @@ fn rtpmap(payload: &Payload) -> Option<String> {
     }
 }
 
-/// "Only one codec for each media section will be listed, and by default this will be the first supported codec from the published media."
+/// The answer to a publication. "Only one codec for each media section will be listed, and by default this will be the first
+/// supported codec from the published media."
 ///
 /// The other party does not exist; the addresses here are placeholders that are replaced later. `None`: no format can be used.
 fn taken(media: &[Offered], options: &Options) -> Option<String> {

@@ -98,8 +98,8 @@ pub fn offer(offered: &[Codec], rules: &Rules) -> Offer {
         || kept
             .iter()
             .any(|codec| rules.accept.has(codec) && is_supported(codec));
-    // "With transcoding active for a call, all unsupported codecs will be removed from the SDP." Codecs that are accepted if they
-    // are refused leave the choice to the other side. So with them, codecs that can only be forwarded stay.
+    // "With transcoding active for a call, all unsupported codecs will be removed from the SDP." Rules that only accept refused
+    // codecs leave the choice to the other side, so codecs that can only be forwarded stay.
     let is_converted = !added.is_empty() || makes_anew.contains(&true) || rules.is_copy;
     let usable = |codec: &&Codec| !is_converted || is_supported(codec);
     let mut outgoing = joined(kept.iter().copied().filter(usable), added);

@@ -41,7 +41,7 @@ enum Ask {
         phone: usize,
         by_branch: bool,
     },
-    /// Found by tags or by branch; at once or later.
+    /// A `delete` that finds the dialog by tags or by branch, at once or later.
     Delete { by_tags: bool, is_late: bool },
     /// All dialogs of the call, at once.
     DeleteAll,

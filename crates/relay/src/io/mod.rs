@@ -164,7 +164,7 @@ struct Target {
     reach: Reach,
 }
 
-/// A packet that waited longer in the kernel was not delayed by the network.
+/// Maximum age of an arrival, ns: a packet that waited longer in the kernel was not delayed by the network.
 const AGE_NS_MAX: u64 = 1_000_000_000;
 /// A placeholder: UDP always has a sender, but a system might report none.
 const NOBODY: SocketAddr =

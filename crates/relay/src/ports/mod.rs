@@ -105,7 +105,8 @@ impl Sockets {
     }
 }
 
-/// Separate ports of one leg. Dropping it returns them to their range, open or closed as the range decides; others are closed.
+/// Separate ports of one leg. Dropping it returns them to their range, open or closed as the range decides; other ports are
+/// closed.
 #[derive(Debug)]
 pub(crate) struct OwnPorts {
     /// `None` only while it is dropped or taken apart.

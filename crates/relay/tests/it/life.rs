@@ -206,7 +206,7 @@ fn a_panic_removes_its_call_and_no_other() {
     until("the panic is reported", || {
         call.state() == CallState::Panicked
     });
-    // At its end, on the thread of the calls.
+    // The call panics when it is dropped, on the thread of the calls.
     drop(engine.create("drop", Vec::new(), Box::new(Trapped(Trap::Drop, false))));
     until("all but one are gone", || engine.calls() == 1);
     a.send_to(b"still here", port).unwrap();

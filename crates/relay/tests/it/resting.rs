@@ -55,7 +55,7 @@ fn is_closed_for_others(port: u16) {
 }
 
 #[test]
-fn the_next_call_has_the_ports_of_the_last_one_and_nothing_of_it() {
+fn next_call_gets_the_ports_but_no_datagrams_of_the_last_one() {
     let engine: Engine<Forwarder> = engine(1, 1);
     let range = range_of(1, Duration::ZERO);
     let party = peer();

@@ -68,7 +68,7 @@ fn an_offer_without_answer_ends() {
     assert_eq!(bench.calls.totals().ended(EndReason::OfferTimeout), 1);
 }
 
-/// Otherwise 44 offers of 16 lines could take all ports of the default range for an hour.
+/// Without this share, 44 offers of 16 lines could take all ports of the default range for an hour.
 #[test]
 fn offers_without_an_answer_have_a_share_and_calls_are_counted_by_their_streams() {
     let settings = Settings {

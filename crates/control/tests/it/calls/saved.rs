@@ -219,7 +219,7 @@ fn a_call_that_was_adopted_has_time_for_its_media() {
     assert_eq!(known, Err(SavedError::Known(CallId::new(b"c"))));
 }
 
-/// The ports are those that are open. A process that takes the call over may open them first.
+/// The saved ports are the open ones. A process that takes the call over may open them first.
 #[test]
 fn saved_call_lists_its_ports() {
     let bench = call();
