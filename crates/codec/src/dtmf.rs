@@ -42,7 +42,7 @@ pub struct Config {
 pub enum Request {
     /// A digit is pressed.
     Start {
-        /// Which one.
+        /// The digit.
         key: Key,
         /// Power level, dBm0 with the sign dropped: 0 to 63.
         volume: u8,
@@ -269,7 +269,7 @@ impl Sender {
     }
 }
 
-/// Six bits.
+/// Maximum volume, a field of six bits.
 const VOLUME_MAX: u8 = 63;
 
 #[cfg(test)]

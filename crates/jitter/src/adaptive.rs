@@ -61,7 +61,7 @@ impl Target {
         }
     }
 
-    /// The packet is the first after a silence: any change is inaudible.
+    /// Applies the wanted latency at once. The packet is the first after a silence, so any change is inaudible.
     pub(crate) fn settle(&mut self) {
         if self.total >= SETTLE_SAMPLES_MIN * self.weight {
             self.target_ns = self.wanted_ns();
@@ -97,19 +97,20 @@ const QUANTILE: f32 = 0.95;
 /// Factor between the weights of consecutive samples: a packet of 10 s ago (at 50/s) counts 1/e.
 const GROWTH: f32 = 1.002;
 
-/// A second of the usual packets: fewer do not show the latency needed.
+/// Minimum number of samples for a change after a silence: a second of the usual packets. Fewer do not show the latency needed.
+/// needed.
 const SETTLE_SAMPLES_MIN: f32 = 50.0;
 
-/// Rescales before sums lose the weight of single samples in 24 bits of mantissa.
+/// Weight at which the histogram is rescaled, before sums lose the weight of single samples in 24 bits of mantissa.
 const WEIGHT_MAX: f32 = 1e4;
 
-/// Finer than a packet, since latency is not in packets here.
+/// Width of a bucket: finer than a packet, because the latency is not counted in packets.
 const BUCKET_NS: i64 = 5_000_000;
 
-/// 640 ms; a packet that queues longer is late.
+/// Number of buckets: 640 ms. A packet that queues longer is late.
 const BUCKETS: usize = 128;
 
-/// A skip that a listener does not notice: a sixth of a syllable's vowel.
+/// Step by which the latency shrinks: a skip that a listener does not notice, a sixth of a syllable's vowel.
 const STEP_NS: i64 = 5_000_000;
 
 const STEP_PERIOD_NS: i64 = NS_PER_S as i64;

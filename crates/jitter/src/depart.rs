@@ -54,7 +54,8 @@ impl<T> JitterBuffer<T> {
         })
     }
 
-    /// Finds the duration of each of `packets` missing before the one sent at `head_send_ns`, and the send time of the first.
+    /// Finds the duration of each of the `packets` packets that are missing before the one sent at `head_send_ns`, and the send
+    /// time of the first.
     ///
     /// Their neighbours' timestamps give both, unless a silence lies between. After a silence, the spacing of the stream gives
     /// the duration, and the marker of the following packet gives the position: "the first packet of a talkspurt [...] SHOULD be
