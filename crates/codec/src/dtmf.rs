@@ -19,7 +19,7 @@ impl Key {
         (number <= Key::LAST).then_some(Key(number))
     }
 
-    /// Its number.
+    /// The digit's number.
     #[must_use]
     pub fn number(self) -> u8 {
         self.0

@@ -92,8 +92,8 @@ impl<T> JitterBuffer<T> {
         (-EARLY_NS_MAX..=LATE_NS_MAX).contains(&behind_ns)
     }
 
-    /// Whether the timestamp advances as the sequence number does, however late or early the packet is. Then the sender or the
-    /// path paused.
+    /// Whether the timestamp advances as the sequence number does, however late or early the packet is. If it does, the sender
+    /// or the path paused.
     fn follows_on(&self, step: i64, send_ns: i64) -> bool {
         let advance_ns = send_ns.saturating_sub(self.highest_send_ns);
         let expected_ns = self.spacing_ns.saturating_mul(step);

@@ -662,7 +662,7 @@ fn a_loss_is_held_back_and_nothing_else_is() {
     );
     assert_eq!(bed.buffer.poll_before_loss(now_ns), None);
     assert!(bed.buffer.is_loss_due(now_ns));
-    // It arrives now.
+    // The missing packet arrives now.
     bed.hand_in(A, 2, 2 * 160, false);
     assert!(!bed.buffer.is_loss_due(now_ns));
     assert_eq!(bed.drain(), ["2", "3"]);

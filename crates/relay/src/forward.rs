@@ -40,7 +40,7 @@ pub struct ForwardSideStats {
     pub to: Option<SocketAddr>,
     /// Destination of its RTCP.
     pub rtcp_to: Option<SocketAddr>,
-    /// Its encryption; `None`: datagrams are sent unchanged.
+    /// Encryption of the party's datagrams; `None`: they are sent unchanged.
     pub protection: Option<ProtectionStats>,
 }
 

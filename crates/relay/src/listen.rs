@@ -224,7 +224,7 @@ impl Listening {
 
     /// Works as [`take`](Self::take), but returns codes unchanged.
     pub fn take_coded(&mut self, mut hear: impl FnMut(&Portion, PortionAudio<'_>)) {
-        // Only the portions queued now, so that the end does not depend on the writer.
+        // Read only the portions that are queued now, so that the end does not depend on the writer.
         let Ok(chunk) = self.ring.read_chunk(self.ring.slots()) else {
             return;
         };

@@ -54,7 +54,7 @@ counters! {
     over_budget,
     /// ICMP errors for sent datagrams.
     icmp_errors,
-    /// Errors of receive calls. Such a socket stays in use.
+    /// Errors of receive calls. The socket stays in use.
     receive_errors,
     /// Datagrams that the system refused to send for reasons other than room.
     send_errors,

@@ -46,11 +46,11 @@ const STRANGER_MASK: u8 = BY_SSRC | BY_ADDRESS;
 /// route takes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Filter {
-    /// Their SSRC.
+    /// SSRC of the packets.
     pub ssrc: Option<Ssrc>,
     /// The sender's address.
     pub from: Option<SocketAddr>,
-    /// Their payload type.
+    /// Payload type of the packets.
     pub payload_type: Option<PayloadType>,
 }
 

@@ -226,7 +226,7 @@ impl Decoder {
     }
 
     /// Recovers `frames` of a lost payload from `next_payload`, the one after it. Appends them and returns true. Then decode
-    /// `next_payload` as usual. Returns false, without appending, if it has no such data: conceal the loss instead.
+    /// `next_payload` as usual. Returns false, without appending, if `next_payload` has no such data: conceal the loss instead.
     pub fn recover(&mut self, next_payload: &[u8], frames: usize, out: &mut Vec<f32>) -> bool {
         match &mut self.kind {
             #[cfg(feature = "opus")]

@@ -52,7 +52,7 @@ pub enum Action<P> {
 /// A single command for a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StreamCommand {
-    /// Play media to a party in place of the other party's. It ends an earlier playback to that party.
+    /// Play media to a party in place of the other party's. This ends an earlier playback to that party.
     Play {
         /// The party that receives it.
         to: Side,

@@ -72,7 +72,7 @@ impl<P> Calls<P> {
     /// The state from which another process can continue a call: as secret as the keys in it. `None`: the call does not
     /// exist.
     ///
-    /// It does not include a running playback.
+    /// The state does not include a running playback.
     #[must_use]
     pub fn export(&self, id: &CallId) -> Option<Vec<u8>> {
         let call = self.calls.get(id)?;

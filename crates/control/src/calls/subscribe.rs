@@ -341,8 +341,8 @@ fn offered(
 }
 
 /// Labels each medium (RFC 4574): "The SRC MUST include the "label" attribute" in its offers to a recording server (RFC 7866,
-/// section 7.1.1). The proxy's metadata refer to the labels. So the reply tells, by tag and by label, which party and `m=` line
-/// each of them is.
+/// section 7.1.1). The proxy's metadata refer to the labels. The reply therefore assigns the labels to the parties and their
+/// `m=` lines.
 fn label<P>(sdp: &mut Sdp, sources: &[Source<'_, P>]) -> [(&'static str, Value); 2] {
     let mut of_tags: Vec<(&[u8], Vec<Value>)> = Vec::new();
     let mut of_labels = Dictionary::new();

@@ -328,7 +328,7 @@ impl Model {
                     keys.push(via);
                 }
                 if twin.is_none() {
-                    // It may find another branch's offer, as documented; this is not tested here.
+                    // The answer may find another branch's offer, as documented; this is not tested here.
                     return true;
                 }
                 let done = self.send(&keys, step.again);

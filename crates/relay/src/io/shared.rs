@@ -362,8 +362,8 @@ impl PacketIo for SharedIo {
     }
 }
 
-/// Finds the leg of an RTCP packet. It has the SSRC of its sender, and comes from the RTP address or the next port (RFC 3550,
-/// section 11).
+/// Finds the leg of an RTCP packet. The packet has the SSRC of its sender, and comes from the RTP address or the next port (RFC
+/// 3550, section 11).
 fn find_rtcp(
     table: &mut Demux<u32>,
     now_ns: u64,

@@ -168,7 +168,7 @@ impl PortRange {
     /// Closes sockets that no call has reused for a while. Call it regularly while the range is used.
     pub fn close_unwanted(&self) {
         let unwanted = lock(&self.0.numbers).take_unwanted(clock_now_ns());
-        // Not under the lock, because it takes time.
+        // Dropped outside the lock, because closing sockets takes time.
         drop(unwanted);
     }
 

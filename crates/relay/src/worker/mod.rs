@@ -251,7 +251,7 @@ impl<C: Call> MediaWorker<C> {
     }
 
     fn remove(&mut self, index: u32, how: CallState) -> Option<Removed<C>> {
-        // Its last datagrams, a BYE perhaps, are staged.
+        // The call's last datagrams, a BYE perhaps, are staged.
         flush_all(&mut self.ios, &self.queue.counters);
         let slot = self.calls.get_mut(index as usize)?.take()?;
         self.timers.remove(index);

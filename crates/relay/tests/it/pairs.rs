@@ -178,7 +178,7 @@ fn ipv4_and_ipv6_parties_reach_an_ipv6_socket_of_all_addresses() {
         .unwrap();
     a.send_to(b"4 to 6", (Ipv4Addr::LOCALHOST, port)).unwrap();
     assert_eq!(next(&b).0, b"4 to 6");
-    // Not ::ffff:127.0.0.1: an address has one form.
+    // The address is not ::ffff:127.0.0.1: an address has one form.
     let from = call.with(|call, _| call.last_from).wait().unwrap();
     assert_eq!(from, Some(of_a));
     call.command(move |call, _| call.send(PortId::rtp(1), of_a, b"to 4"))

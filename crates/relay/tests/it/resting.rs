@@ -72,7 +72,7 @@ fn next_call_gets_the_ports_but_no_datagrams_of_the_last_one() {
         assert_eq!(received, Ok(1), "what another was to get");
         send_in_turn(&call, "127.0.0.1:9".parse().unwrap(), &party);
         if round % 2 == 0 {
-            // It ends in between.
+            // The call ends in between.
             for _ in 0..50 {
                 party.send_to(b"late", local).unwrap();
             }

@@ -46,7 +46,7 @@ fn talk(
     let call = engine
         .create("talk", legs, Forwarder::new(parties[0], parties[1]))
         .expect("a call");
-    // Its ports are enrolled after this has run.
+    // The call's ports are enrolled after this command has run.
     call.with(|_, _| ()).wait().expect("the call is there");
     for _ in 0..2 {
         a.send_to(b"from a", to_a).expect("sent");

@@ -282,7 +282,7 @@ fn state_continues_after_a_restart() {
             let mut b = secure(&mut bed, Side::B, Some(suite));
             let mut heard = speak(&mut bed, Side::A, &mut a, 0..before);
             let (taken_ns, state) = (bed.now_ns, bed.call.snapshot(bed.now_ns));
-            // These are not in the snapshot.
+            // These packets are not in the snapshot.
             heard.extend(speak(&mut bed, Side::A, &mut a, before..before + 20));
             let unsaved_ns = bed.now_ns - taken_ns;
             bed.wait_ms(300);

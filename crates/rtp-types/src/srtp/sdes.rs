@@ -164,7 +164,7 @@ fn parse_key(suite: Suite, keys: &str) -> Result<(MasterKey, Option<u64>), Crypt
     for (at, part) in parts.enumerate() {
         let value = || excerpt(part);
         match part.split_once(':') {
-            // Only as the last part, once.
+            // A key identifier is allowed only once, as the last part.
             Some((number, length)) if mki.is_none() => {
                 let parsed = parse_mki(number, length);
                 mki = Some(parsed.ok_or_else(|| CryptoError::Mki { value: value() })?);

@@ -15,7 +15,7 @@ use crate::leg::{Delivery, Media, SentState};
 pub struct LineState {
     /// Our outgoing stream.
     pub sent: SentState,
-    /// Its timestamps; `None` if nothing was sent or packets pass verbatim.
+    /// Timestamps of the stream; `None` if nothing was sent or packets pass verbatim.
     pub time: Option<TimeState>,
     /// The active sender, and the last of its packets that was forwarded.
     pub passed: Option<Passed>,

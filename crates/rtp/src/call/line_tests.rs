@@ -334,7 +334,7 @@ fn packet(number: u32) -> Vec<u8> {
     bytes
 }
 
-/// Both lines hear the sender; the second one gets the state `late_ms` after the first has stopped.
+/// Hands a line over: both lines hear the sender, and the second one gets the state `late_ms` after the first has stopped.
 fn handed_over(line: impl Fn(u8) -> Bed, late_ms: u64) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let (mut first, mut second) = (line(1), line(2));
     second.line.hold();

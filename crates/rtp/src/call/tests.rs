@@ -929,7 +929,7 @@ fn a_part_of_a_clip_is_played() {
 #[test]
 fn tap_gets_audio_with_concealed_losses() {
     for from in formats() {
-        // As the far side would get it if the audio were re-encoded.
+        // The tap gets the audio as the far side would get it if it were re-encoded.
         let pcmu = format(Encoding::Pcmu, 8000, 1);
         let by_codes = [Encoding::Pcmu, Encoding::Pcma].contains(&from.encoding);
         let as_heard = if by_codes { from } else { pcmu };

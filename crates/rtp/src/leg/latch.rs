@@ -194,7 +194,8 @@ impl Latch {
         (candidate.packets, before)
     }
 
-    /// Whether a packet that does not count is between a candidate's packets. It then keeps its place among them.
+    /// Whether a packet that does not count lies between a candidate's packets. If it does, the packets before and after it
+    /// stay consecutive.
     pub(super) fn keeps_place(&mut self, from: SocketAddr, mark: Mark) -> bool {
         let Some(contest) = &mut self.contest else {
             return false;
@@ -337,8 +338,8 @@ impl Latch {
             .map_or(u64::MAX, |party| at_ns.saturating_sub(party.at_ns))
     }
 
-    /// Whether RTCP from this address may be the party's. It may come from the host that RTP comes from or was signalled for, and
-    /// from the signalled RTCP address. With mux, only from the RTP address.
+    /// Whether RTCP from this address may be the party's. It may come from the host that sends RTP, from the signalled host,
+    /// and from the signalled RTCP address; with mux, only from the RTP address.
     pub(super) fn judge_rtcp(&self, from: SocketAddr, mux: bool) -> Result<(), Refusal> {
         if self.config.learn == Learn::Anyone {
             return Ok(());

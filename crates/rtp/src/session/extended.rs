@@ -26,7 +26,7 @@ pub struct JitterSummary {
     pub min: u32,
     /// The greatest.
     pub max: u32,
-    /// Their mean.
+    /// The mean.
     pub mean: u32,
     /// Standard deviation.
     pub deviation: u32,
@@ -73,9 +73,9 @@ pub struct VoipMetrics {
     pub receiver: u8,
     /// Current delay of the jitter buffer, ms.
     pub jitter_buffer_ms: u16,
-    /// Its greatest delay so far, ms.
+    /// Greatest delay of the jitter buffer so far, ms.
     pub jitter_buffer_max_ms: u16,
-    /// Its maximum delay, ms.
+    /// Maximum delay that the jitter buffer may have, ms.
     pub jitter_buffer_bound_ms: u16,
 }
 

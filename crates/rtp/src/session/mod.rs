@@ -318,9 +318,9 @@ enum Phase {
 ///
 /// **Contract.** After every call of a `handle_*` or `request_*` function and whenever [`next_timeout`] is reached, call
 /// [`poll_transmit`] until it returns `None`, then [`poll_event`] until it returns `None`, then arm the timer with
-/// [`next_timeout`]. After [`handle_rtp`] and [`handle_rtp_sent`], all of that may wait until the timer fires. They never move
-/// it, and of their events only a collision requires a packet. `now_ns` is monotonic and must not go back; a value that does is
-/// survived, but makes for strange intervals.
+/// [`next_timeout`]. After [`handle_rtp`] and [`handle_rtp_sent`], all of that may wait until the timer fires. These two never
+/// move the timer, and of their events only a collision requires a packet. `now_ns` is monotonic and must not go back; if it
+/// does, only the intervals are wrong.
 ///
 /// [`next_timeout`]: Session::next_timeout
 /// [`poll_transmit`]: Session::poll_transmit
@@ -675,8 +675,8 @@ impl Session {
         }
     }
 
-    /// Sets flags of a source and counts it for the new ones. Not for a source that left, nor while we leave: "members
-    /// is NOT incremented when other RTCP packets or RTP packets are received" (RFC 3550, section 6.3.7).
+    /// Sets flags of a source, and counts the source for each new flag. Does nothing for a source that left, or while we leave:
+    /// "members is NOT incremented when other RTCP packets or RTP packets are received" (RFC 3550, section 6.3.7).
     fn count_in(&mut self, place: Place, flags: u8) {
         let source = self.sources.get_mut(place);
         if self.phase != Phase::Active || source.has(flag::LEFT) {

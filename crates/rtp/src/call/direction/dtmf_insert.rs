@@ -31,7 +31,7 @@ pub(super) struct DtmfQueue {
 struct SendingDigit {
     digit: DtmfDigit,
     start_ns: u64,
-    /// Its start on the incoming time line.
+    /// Start of the digit on the incoming time line.
     play_ns: u64,
     /// Time of the next packet or piece of tone.
     due_ns: u64,

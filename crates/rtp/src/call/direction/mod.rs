@@ -113,7 +113,7 @@ pub(super) struct Direction {
     mode: Mode,
     /// The payload type for which `route` was chosen.
     routed: Option<PayloadType>,
-    /// Its format, if it can be decoded.
+    /// Format of that payload type, if it can be decoded.
     from: Option<Format>,
     route: Route,
     map: TimeMap,
