@@ -138,7 +138,7 @@ mod tests {
         let mut target = Target::new(BOUNDS, 40 * MS);
         feed(&mut target, 0, 60, |n| n % 10);
         assert_eq!(target.ns(), 20 * MS as i64);
-        // Every fifth packet waits 120 ms. The quantile reaches that delay after 5 % of the weight.
+        // Every fifth packet waits 120 ms. The quantile reaches that delay once these packets have 5 % of the weight.
         feed(&mut target, 60, 5, |n| if n % 5 == 0 { 120 } else { 3 });
         assert_eq!(target.ns(), 125 * MS as i64);
         let before = target.ns();

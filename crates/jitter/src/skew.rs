@@ -263,7 +263,7 @@ mod tests {
     fn drift_is_followed_for_three_hours() {
         for ppm in [-200, 200] {
             let drift = |n: i64| n * 20 * MS * ppm / 1_000_000;
-            // Every seventh packet is undelayed, the others by up to 30 ms.
+            // Every seventh packet is undelayed, the others are delayed by up to 30 ms.
             let transit = |n: i64| drift(n) + (n % 7) * 5 * MS;
             let worst = worst_error_ns(3 * 3600 * 50, transit, drift);
             assert!(worst < 3 * MS, "{ppm} ppm: {worst} ns");

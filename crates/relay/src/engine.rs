@@ -239,9 +239,9 @@ impl<C: Call> Engine<C> {
         Ok(SharedPort::new(sockets, home, Box::new(close)))
     }
 
-    /// Creates a call with the ports of its legs, on the thread with the fewest calls (among those that are not late). Datagrams
-    /// queued in the ports are its first ones. `label` names it in the log. Can be called on any thread and does not wait for the
-    /// call's thread.
+    /// Creates a call with the ports of its legs, on the thread with the fewest calls (among those that are not late).
+    /// Datagrams queued in the ports are the call's first ones. `label` names the call in the log. Can be called on any thread
+    /// and does not wait for the call's thread.
     ///
     /// # Errors
     /// The legs do not fit together, or a limit is reached. The ports are released.
@@ -313,8 +313,8 @@ impl<C: Call> Engine<C> {
         seats.position(|seat| Arc::ptr_eq(&seat.watch, watch))
     }
 
-    /// The seat with the fewest calls, among those that are not late if possible. `near` is preferred if it has hardly more: it
-    /// has the sockets already.
+    /// The seat with the fewest calls, among those that are not late if possible. `near`, which has the sockets already, is
+    /// preferred if it has hardly more calls.
     fn best_seat(&self, near: Option<usize>) -> usize {
         let key = |seat: &Arc<Seat<C>>| (seat.is_late(), seat.assigned());
         let best = self

@@ -148,7 +148,7 @@ impl SessionListeners {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return,
         };
-        // Listeners added after it was read are found in the next look.
+        // Listeners added after the number was read are found in the next look.
         self.generation = generation;
         self.rings.retain(ListenerRing::is_wanted);
         self.rings.append(&mut waiting);

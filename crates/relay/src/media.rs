@@ -132,7 +132,7 @@ impl MediaCall {
         self
     }
 
-    /// Takes listeners that were added since: in this turn, or in the first one that finds the list unlocked.
+    /// Takes listeners that were added since the last update: in this turn, or in the first one that finds the list unlocked.
     pub fn update_listeners(&mut self) {
         // Queued audio is not for the new listeners.
         self.flush_listeners();
@@ -321,8 +321,8 @@ impl MediaCall {
         &mut self.call
     }
 
-    /// Passes queued audio to the listeners if it is enough, or if no audio follows it: listeners detect silence by a portion's
-    /// time.
+    /// Passes queued audio to the listeners if it is enough for a portion, or if no audio follows it: listeners detect silence
+    /// by a portion's time.
     #[inline]
     fn feed_listeners(&mut self, now_ns: u64) {
         if self.is_to_look || self.listeners.is_wanted() {
@@ -517,5 +517,5 @@ const PACKET_SAMPLES: usize = 160;
 const GATHERED_SAMPLES: usize = 5 * PACKET_SAMPLES;
 /// Maximum time that audio is queued for more.
 const GATHER_NS: u64 = 100_000_000;
-/// Audio after a longer gap is not continuous; slices and network jitter cause shorter ones.
+/// Maximum gap in continuous audio: slices and network jitter cause shorter gaps.
 pub(crate) const PAUSE_NS: u64 = 60_000_000;

@@ -39,8 +39,8 @@ impl MediaSession {
 }
 
 impl MediaSession {
-    /// Stops sending: unplayed and later packets go to `take`, at most
-    /// [`LATE_PACKET_BYTES_MAX`](crate::LATE_PACKET_BYTES_MAX) of them.
+    /// Stops sending: unplayed and later packets go to `take`, at most [`LATE_PACKET_BYTES_MAX`](crate::LATE_PACKET_BYTES_MAX)
+    /// bytes of them.
     pub fn divert(&mut self, now_ns: u64, take: LatePacketHandler) {
         let mut diverted = Diverted::new(take);
         if let MediaSession::Audio(media) = self {

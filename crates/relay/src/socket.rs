@@ -134,7 +134,7 @@ pub(crate) fn reach_of(local: &SocketAddr) -> Reach {
     }
 }
 
-/// The IPv4 address of an address that an IPv6 socket reports as a mapped one.
+/// Converts an IPv4-mapped address, as an IPv6 socket reports it, to the IPv4 address.
 #[inline]
 pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     match address {
@@ -227,7 +227,7 @@ impl Udp {
         Ok(())
     }
 
-    /// Joins the group that it is bound to, if it is a multicast address.
+    /// Joins the multicast group that the socket is bound to, if any.
     pub(crate) fn join(&self) -> Result<(), SocketError> {
         let joined = match self.local.ip() {
             IpAddr::V4(group) if group.is_multicast() => self
@@ -297,7 +297,7 @@ impl Udp {
                 if received_memory(self.fd()) == 0 {
                     return Ok(());
                 }
-                // Any other error belongs to an earlier packet and is cleared by this call.
+                // Any other error belongs to an earlier packet; this call has cleared it.
                 if recv(self.socket.as_raw_fd(), &mut [], flags) == Err(Errno::EAGAIN) {
                     break;
                 }

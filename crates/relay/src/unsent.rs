@@ -84,8 +84,8 @@ impl Unsent {
         to: SocketAddr,
         bytes: &[u8],
     ) -> bool {
-        // At most one turn's worth: a party causes no more datagrams than it sends, plus a bounded tail. Longer ones would be
-        // refused anyway.
+        // At most one turn's worth: a party causes no more datagrams than it sends, plus a bounded tail. Longer datagrams would
+        // be refused anyway.
         let has_room = self.items.len() < UNSENT_MAX && bytes.len() <= DATAGRAM_BYTES_MAX;
         if has_room {
             if self.first > 0 {

@@ -136,7 +136,7 @@ fn demux(bench: &mut Criterion) {
             });
         });
     }
-    // Half of the routes of one kind, half of another: the table remembers flows.
+    // The routes use two kinds of filters, so the table remembers flows.
     let mut demux = Demux::new(None, 1);
     for stream in 0..10_000 {
         let by_ssrc = stream % 2 == 0;

@@ -4,7 +4,7 @@
 //! costs one hash lookup: the filters' answer is remembered per flow. Unknown senders may get their own routes after a few
 //! packets (see [`Learning`]).
 //!
-//! Everything is bounded. At a bound, the least recently used entry goes, in constant time.
+//! Everything is bounded. At a bound, the least recently used entry is removed, in constant time.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, Hasher};
@@ -17,7 +17,7 @@ use crate::rng::SplitMix;
 
 /// Maximum number of static routes: more streams than one machine carries, and a table of 16 MiB.
 pub const ROUTES_MAX: usize = 65_536;
-/// Maximum number of remembered flows. With fewer flows than this, each is looked up once.
+/// Maximum number of remembered flows. With fewer flows than this, the filters are searched only once for each flow.
 pub const FLOWS_MAX: usize = 65_536;
 /// Minimum time between two moves of an entry to the front of its list. A move touches the entry's neighbours, which are cold
 /// memory.
@@ -57,7 +57,8 @@ pub struct Filter {
 /// Whether and how unknown senders get routes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Learning {
-    /// Packets of one SSRC from one address, each less than `idle_ns` after the previous one, that earn a route.
+    /// Number of packets that earn a route. They have one SSRC and one address, and each comes less than `idle_ns` after the
+    /// previous one.
     pub packets: u32,
     /// Maximum number of unknown senders on probation. A flood of them evicts only unknown senders.
     pub strangers_max: usize,

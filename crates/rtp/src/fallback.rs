@@ -6,10 +6,10 @@
 //!      ↑ ←─ healthy for `recover_after` ─┘ ←──── healthy for `recover_after` ─┘
 //! ```
 //!
-//! An input is healthy while its packets arrive: from the first one on, until none has arrived for the time-out of the next
-//! input. An input produced here, such as a tone, is always healthy. When the active input falls silent, the first healthy one
-//! replaces it, or the last one if none is healthy. While the active input is healthy, a better one replaces it after being
-//! healthy for the active one's `recover_after` without a break.
+//! An input is healthy from its first packet on, until no packet has arrived for the time-out of the next input. An input
+//! produced here, such as a tone, is always healthy. When the active input falls silent, the first healthy input replaces it,
+//! or the last input if none is healthy. While the active input is healthy, a better one replaces it as soon as the better one
+//! has been healthy, without a break, for the active one's `recover_after`.
 //!
 //! Pure logic: the owner reports packets of each input and asks which input is to be active.
 

@@ -10,7 +10,7 @@ use crate::session::NACKS_MAX;
 pub const REORDER_NS: u64 = 10_000_000;
 /// Maximum number of requests for the same packet.
 pub const TRIES_MAX: u8 = 3;
-/// Minimum time between two requests for a packet; otherwise it is a round trip.
+/// Minimum time between two requests for a packet; a longer round trip replaces it.
 pub const RETRY_NS_MIN: u64 = 20_000_000;
 
 /// The missing packets of one stream. **Contract.** [`handle`](Missing::handle) every accepted packet, in the order of arrival.
@@ -205,7 +205,7 @@ mod tests {
             missing.not_asked(&seqs);
             tries += 1;
         }
-        // Each 20 ms from the 10th on, as long as it is useful.
+        // A request each 20 ms, from the 10th ms on, as long as the packet is useful.
         assert_eq!((tries, missing.given_up()), (10, 1));
     }
 

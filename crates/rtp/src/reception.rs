@@ -13,8 +13,8 @@ pub const MAX_DROPOUT: u16 = 3000;
 /// A packet this late or later is a jump, not a reordering (RFC 3550, A.1: `MAX_MISORDER`).
 pub const MAX_MISORDER: u16 = 100;
 
-/// Longest difference of two packets' transit times that enters the jitter: 16 of them, as the estimator sums
-/// them up, still fit 64 bits. Two years; only a clock that jumps gets there.
+/// Maximum difference of two packets' transit times that enters the jitter. The estimator sums up 16 of them, which must fit 64
+/// bits. Only a clock that jumps reaches this difference of two years.
 const TRANSIT_DIFFERENCE_NS_MAX: u64 = 1 << 56;
 /// Means "none": the value of `bad_seq` after a good packet.
 const NO_SEQ: u32 = u32::MAX;
@@ -109,7 +109,7 @@ impl Reception {
             self.resyncs = self.resyncs.saturating_add(1);
             receipt = Receipt::Resync;
         }
-        // Otherwise a "duplicate or reordered packet": the highest number stays the maximum.
+        // Otherwise the packet is a "duplicate or reordered packet", and the highest number stays the maximum.
         self.bad_seq = NO_SEQ;
         self.received += 1;
         self.note_timing(now_ns, time);
@@ -378,7 +378,7 @@ mod tests {
             assert_eq!(reception.highest_reported(), highest);
         }
         assert_eq!((highest, reception.lost()), (105, 0));
-        // A late one from before the wrap-around takes no cycle away and adds none.
+        // A late packet from before the wrap-around neither adds nor removes a cycle.
         let mut reception = Reception::new(RATE_HZ);
         for seq in [65_533, 65_534, 0, 65_535, 1] {
             handle(&mut reception, seq);
@@ -483,7 +483,7 @@ mod tests {
             fates in prop::collection::vec((0..10_u8, 0..40_u64, 0..3_000_000_u64), 10..400),
         ) {
             let units = i64::from(rate_hz / 50);
-            // (arrival, number): two at the beginning without a fate, to be valid.
+            // (arrival, number). The first two packets always arrive in order, so that the source is valid.
             let mut arrivals = vec![(0, 0_i64), (20 * MS, 1)];
             for (at, (fate, late, shake_ns)) in fates.iter().enumerate() {
                 let number = at as i64 + 2;

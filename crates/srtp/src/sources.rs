@@ -80,7 +80,7 @@ pub enum RestoreError {
         /// Its index.
         index: u32,
     },
-    /// The source is ahead of the state already. An index that goes back would be used twice.
+    /// The source is already ahead of the state. Going back would use indices twice.
     #[error("SSRC {ssrc}: the state is behind the source, which is at {}", Now(.now))]
     Behind {
         /// The source.

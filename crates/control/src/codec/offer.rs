@@ -25,7 +25,7 @@ pub struct Offer {
     offered: Vec<PayloadType>,
     /// The codecs in order of preference. The offerer's codecs keep their numbers.
     pub outgoing: Vec<Offered>,
-    /// The offerer's codecs that are accepted from it whatever the other side accepts.
+    /// The offerer's codecs that the relay accepts, whatever the other side accepts.
     pub accepted: Vec<Codec>,
     /// The offerer's codecs of which the first is accepted if the other side accepts none of its audio codecs.
     pub fallback: Vec<Codec>,

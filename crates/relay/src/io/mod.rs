@@ -41,7 +41,7 @@ pub(crate) trait PacketIo: Send {
     /// Removes and returns the ports of a leg, to be closed here or on another thread. No more datagrams arrive from them.
     fn detach(&mut self, attached: Attached) -> Option<LegKind>;
 
-    /// Sets the type of service for a leg's ports; ports of many legs keep theirs.
+    /// Sets the type of service for a leg's ports; shared ports keep theirs.
     fn set_tos(&mut self, _attached: &Attached, _tos: u8) -> io::Result<()> {
         Ok(())
     }

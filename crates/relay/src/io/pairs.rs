@@ -1,8 +1,8 @@
 //! Separate sockets for each leg.
 //!
-//! The sockets are in a separate epoll instance, which represents all of them in the shard's. Each run asks the kernel once which
-//! sockets are ready. Each of them is read once, and again in the next run if it is likely to hold more. So a flooded socket
-//! takes turns with the others.
+//! The sockets are in a separate epoll instance, which represents them in the shard's epoll instance. Each run asks the kernel
+//! once which sockets are ready. Each of them is read once, and again in the next run if it is likely to hold more. So a
+//! flooded socket takes turns with the others.
 //!
 //! With [`Rings`], most datagrams bypass the sockets. The sockets then hold the ports and carry all other datagrams.
 
@@ -66,7 +66,7 @@ struct Port {
     call: u32,
     id: PortId,
     reach: Reach,
-    /// Whether it has a ring now, while its socket may hold older datagrams.
+    /// Whether the port has a ring now, while its socket may hold older datagrams.
     is_backlogged: bool,
     load: Load,
     /// Type of service of sent datagrams.
@@ -607,7 +607,7 @@ impl PacketIo for Pairs {
     }
 }
 
-/// Sends one datagram; a second time if the system has only returned the error of an earlier one.
+/// Sends one datagram. Tries a second time if the system has only returned the error of an earlier one.
 #[inline]
 fn send_one(fd: BorrowedFd<'_>, bytes: &[u8], to: &RawAddr) -> io::Result<()> {
     match send_to(fd, bytes, to) {

@@ -548,8 +548,10 @@ const AHEAD: usize = 2;
 /// Cache lines of a call to prefetch. This covers a whole line or call of `threadbare_rtp`, whose legs have scattered hot fields.
 /// Measured: a useless prefetch costs less than a miss.
 const SLOT_LINES_MAX: usize = 72;
-/// A removal closes up to eight sockets, some microseconds each: the clock is read after this many orders.
+/// Number of orders between two readings of the clock: a removal closes up to eight sockets, which takes some microseconds
+/// each.
 const ORDERS_TIMED: u32 = 16;
-/// A run takes a quarter of a slice within these bounds: then commands and other agents get their turn.
+/// Minimum time of a run, ns. A run takes a quarter of a slice within its bounds, so that commands and other agents get their
+/// turn.
 const RUN_NS_MIN: u64 = 1_000_000;
 const RUN_NS_MAX: u64 = 5_000_000;

@@ -82,7 +82,7 @@ fn a_learned_address_is_judged_like_a_signalled_one() {
     assert_eq!(learned(0), service.local_addr().ok());
     let before = engine.stats().forbidden;
     party.send_to(b"d7:command4:liste", b).unwrap();
-    // Earlier packets, of four bytes each, may be counted after it was sent.
+    // Earlier packets, of four bytes each, may be counted after this one was sent.
     until("it is read", || {
         let read = call
             .with(|call, _| call.stats()[1].received[0])

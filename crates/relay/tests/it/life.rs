@@ -111,7 +111,7 @@ fn long_orders_do_not_delay_packets() {
     let (open_first, first) = channel::<()>();
     let (open_second, second) = channel::<()>();
     let (tell, told) = channel();
-    // While the first is blocked, the others gather. Long ones end their runs in between, twice.
+    // While the first order blocks, the others queue up. Long ones end their runs in between, twice.
     call.command(move |_, _| first.recv().unwrap()).unwrap();
     let mut second = Some(second);
     for i in 0..40 {

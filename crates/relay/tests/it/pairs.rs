@@ -381,7 +381,7 @@ fn a_call_that_sends_by_itself_has_its_timers() {
         for number in 0..15u64 {
             assert_eq!(next(&listener).0, number.to_be_bytes());
         }
-        // Never early: by definition of the schedule, this many ticks have taken this long.
+        // A timer is never early: by definition of the schedule, this many ticks take at least this long.
         let (ticks, ahead_ns) = call
             .with(|call, now_ns| (call.ticks, call.next_ns.saturating_sub(now_ns)))
             .wait()

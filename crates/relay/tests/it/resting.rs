@@ -148,7 +148,7 @@ fn sockets_follow_their_call_to_another_thread() {
         call.remove();
     }
     assert_eq!(seen.len(), 2, "some have moved, and others have stayed");
-    // If the other thread has a few calls fewer, they stay, too.
+    // If the other thread has only a few calls fewer, the sockets stay on their thread.
     there.drain(4..).for_each(|(_, call)| drop(call.remove()));
     until("calls have ended", || engine.calls() == 4);
     let threads: Vec<_> = (0..300).map(|_| thread(&begin().1)).collect();

@@ -304,7 +304,7 @@ fn state_continues_after_a_restart() {
                 assert_eq!(open(&mut b, staged).len(), 172, "{suite} {before}");
                 assert_eq!(staged.ssrc(), 0xa1);
             }
-            // A gap for SRTP receivers by RFC 3711, section 3.3.1, and for receivers by RFC 3550, A.1.
+            // The gap is acceptable to SRTP receivers (RFC 3711, section 3.3.1) and to RTP receivers (RFC 3550, A.1).
             let skipped = next[0].seq().wrapping_sub(died.seq());
             assert!((1..3000).contains(&skipped), "{skipped}");
             if before > 0 {

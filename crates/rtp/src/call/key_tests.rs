@@ -306,7 +306,7 @@ fn keys_in_the_audio_become_events() {
         .filter(|from| from.channels == 1 || from.encoding == Encoding::Opus)
     {
         for (to, packet_ns) in to_formats {
-            // With 80 ms, the part next to a lost packet may be too short for a digit.
+            // With a digit of 80 ms, the part next to a lost packet may be too short for a digit.
             for (lost, shortest_ms) in [(&[][..], 80), (&[22], 160)] {
                 let keys = [(5_u8, shortest_ms), (5, 200), (12, 1000), (0, 160)];
                 let name = format!("{from} to {to}, {packet_ns} ns, {lost:?}");

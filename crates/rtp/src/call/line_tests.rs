@@ -153,7 +153,7 @@ fn packets_that_are_not_changed_leave_as_they_came() {
             .collect();
         let said: Vec<_> = said.into_iter().map(|bytes| (listener(), bytes)).collect();
         assert_eq!(heard, said, "{payload_type}");
-        // The listener gets reports about the sender's SSRC, with that SSRC; the sender gets reports from ours.
+        // Reports to the listener have the sender's SSRC, and are about it. Reports to the sender have ours.
         let to_listener = bed.reports_to(next_port(listener()));
         assert!(
             to_listener

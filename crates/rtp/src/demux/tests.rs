@@ -120,7 +120,7 @@ fn strangers_get_a_route_after_some_packets() {
 
 #[test]
 fn idle_routes_expire_and_busy_ones_do_not() {
-    // With a payload type in use, flows are remembered, and their use keeps the route.
+    // If a filter uses the payload type, flows are remembered, and their use keeps the route.
     for with_flows in [false, true] {
         let mut demux = Demux::new(Some(LEARNING), 1);
         if with_flows {

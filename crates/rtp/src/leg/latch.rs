@@ -36,7 +36,7 @@ pub(super) struct Latch {
     is_authenticated: bool,
     /// Time of the last signalling of the address.
     since_ns: u64,
-    /// Time of the party's first packet after that; [`NEVER_NS`]: not yet.
+    /// Time of the party's first packet after `since_ns`; [`NEVER_NS`]: not yet.
     settled_ns: u64,
     /// Whether RTCP came from the signalled address, so that the party is not behind a NAT.
     is_signalled_heard: bool,
@@ -130,7 +130,7 @@ impl Latch {
         }
     }
 
-    /// Whether packets of this address are the party's. Notes the time.
+    /// Whether packets of this address are the party's. If they are, notes the time.
     #[inline]
     pub(super) fn hears(&mut self, at_ns: u64, from: SocketAddr) -> bool {
         match &mut self.party {
@@ -173,7 +173,7 @@ impl Latch {
     }
 
     /// Counts a packet of a candidate: returns the number of consecutive packets and the mark of the previous one. With
-    /// `any_row`, all packets count, also if they are not consecutive.
+    /// `any_row`, all packets count, even if they are not consecutive.
     pub(super) fn count(
         &mut self,
         at_ns: u64,
@@ -498,8 +498,8 @@ const NEVER_NS: u64 = u64::MAX;
 const LONG_AGO_NS: u64 = 0;
 /// RFC 3550, appendix A.1: two packets are enough from the expected sender.
 const SIGNALLED_PACKETS: u32 = MIN_SEQUENTIAL as u32;
-/// The replaced party may send for seconds after an offer or answer. A party behind a NAT that still sends from the same address
-/// is learned again after a second.
+/// Number of packets for an address that an offer or answer has replaced, because its sender may continue for seconds. A party
+/// behind a NAT that still sends from the same address is learned again after a second.
 const LEFT_PACKETS: u32 = 50;
 /// Time for which `delayed` and `heuristic` look for a better address: the same as in rtpengine.
 const LEARNING_NS: u64 = 3_000_000_000;

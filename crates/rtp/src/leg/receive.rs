@@ -157,7 +157,7 @@ pub struct DuePacket<P> {
 }
 
 impl Leg {
-    /// The next media that is due at `now_ns`. `may_lose`: may declare a loss that an unread datagram might prevent.
+    /// The next media that is due at `now_ns`. With `may_lose`, it may declare a loss that an unread datagram might prevent.
     #[inline]
     pub fn poll_media(&mut self, now_ns: u64, may_lose: bool) -> Option<Media<'_>> {
         let due = self.poll_any(now_ns, may_lose)?;
@@ -392,7 +392,7 @@ impl<K: Keep> Leg<K> {
             } = waiting;
             self.packets += 1;
             self.bytes += u64::from(fields.len);
-            // After a restart within the same source, the session has judged it already.
+            // After a restart within the same source, the session has already judged this packet.
             if self.session.current_reception().arrived_ns() < at_ns
                 || !self.session.current_reception().is_valid()
             {

@@ -124,7 +124,7 @@ impl Scene {
         assert!(self.leg.is_consistent(), "a place without a packet");
     }
 
-    /// Each of these sends once, then the far side sends, then 20 ms pass.
+    /// Each of these senders sends a packet, then the far side sends, then 20 ms pass.
     fn tick(&mut self, senders: &mut [&mut Sender]) {
         for sender in senders {
             self.send(sender);
@@ -226,7 +226,7 @@ fn flood_of_strangers_does_not_starve_the_party() {
                     stranger.ssrc += u32::from(new_ssrcs);
                     scene.send(&mut stranger);
                 }
-                // The signalled party starts after the stranger has taken the leg, if it can.
+                // The signalled party starts later. By then the stranger has taken the leg, if it can.
                 if tick >= 25 {
                     scene.tick(&mut [&mut party]);
                 }
@@ -287,7 +287,7 @@ fn stray_packet_does_not_start_the_window() {
     scene.ticks(500, &mut []);
     scene.ticks(300, &mut [&mut party]);
     scene.assert_safe("strict", &party, &stranger, 300 - 4);
-    // With a fixed address, a port of the same NAT is refused, the signalled address is not.
+    // With a fixed address, another port of the same NAT is refused, but the signalled address is not.
     let mut moved = Sender::new("203.0.113.9:41000", b'm');
     scene.ticks(100, &mut [&mut moved]);
     assert_eq!(scene.heard(&moved), [0, 0]);
@@ -467,7 +467,7 @@ fn signalled_address_wins_if_anyone_may_send() {
     assert!(scene.heard(&stranger)[0] >= 97);
 }
 
-/// Two SSRCs between two packets of the party take both places of candidates.
+/// Between two packets of the party, two strange SSRCs take both places of candidates.
 #[test]
 fn changing_ssrcs_do_not_starve_the_party() {
     for is_first in [false, true] {

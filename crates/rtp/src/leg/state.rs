@@ -71,8 +71,8 @@ pub struct SentState {
 }
 
 impl Leg {
-    /// Hands over all received packets that were not played yet, in order, for another process: the arrival time without jitter,
-    /// the sender, and the packet. Nothing stays queued.
+    /// Hands over all received packets that were not played yet, in order, for another process. `give` gets the arrival time
+    /// without jitter, the sender, and the packet. Nothing stays queued.
     pub fn give_up(&mut self, now_ns: u64, mut give: impl FnMut(u64, SocketAddr, &[u8])) {
         let Some((from, ..)) = self.admission.source() else {
             return;

@@ -68,7 +68,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Has room for `places_max` payloads, each of `place_bytes` at first.
+    /// Creates a store with room for `places_max` payloads, each of `place_bytes` at first.
     pub(super) fn new(place_bytes: usize, places_max: u16) -> Store {
         Store {
             bytes: Vec::new(),

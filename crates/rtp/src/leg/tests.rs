@@ -347,7 +347,7 @@ fn restarted_program_is_accepted_after_half_a_second() {
     bed.stream(&mut Sender::new(PEER, 1, b'1'), 100);
     let mut again = Sender::new("192.0.2.1:5044", 2, b'2');
     bed.stream(&mut again, 100);
-    // As documented: half a second, and then the next packet. Kept packets are played as well.
+    // As documented, the program is accepted with its next packet after half a second. Kept packets are played as well.
     let heard = bed.heard("2");
     assert!((100 - 26..=100).contains(&heard), "{heard}");
     assert_eq!(bed.leg.rtp_to(), Some(again.from));
@@ -907,7 +907,7 @@ fn types_64_to_95_are_media_on_a_leg_without_mux() {
     apart.stream(&mut peer, 10);
     apart.wait_ms(100);
     assert_eq!(apart.heard, ["p"; 10]);
-    // 200 in the second byte: a sender report, and a malformed one.
+    // The second byte is 200. With mux, these are a sender report and a malformed one.
     let mut shared = with(true);
     let mut known = Sender::new(PEER, 1, b'k');
     shared.stream(&mut known, 3);

@@ -127,7 +127,7 @@ fn losses_are_in_the_score_and_in_the_peers_extended_report() {
     let mut link = Link::new();
     link.run(1500, |_| false);
     let clean_ns = link.now_ns;
-    // One in twenty, always alone: the 19 packets in between end a possible burst.
+    // One packet in twenty is lost, always alone: the 19 packets in between end a possible burst.
     link.run(1500, |number| number % 20 == 7);
     let quality = link.legs[1].stats().quality.expect("a record");
     let score = quality.mos.expect("samples");
@@ -149,7 +149,7 @@ fn losses_are_in_the_score_and_in_the_peers_extended_report() {
     let extended = link.legs[0].stats().extended.expect("a report");
     let metrics = extended.metrics.expect("metrics");
     assert_eq!(metrics.ssrc, link.legs[0].ssrc());
-    // 75 of 3000 packets, all of them in gaps: 19 packets between two.
+    // 75 of 3000 packets are lost, all of them in gaps, because 19 packets arrive between two losses.
     assert!((5..=7).contains(&metrics.loss_rate), "{metrics:?}");
     assert_eq!(
         (

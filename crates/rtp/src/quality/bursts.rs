@@ -66,7 +66,7 @@ impl Bursts {
         (self.candidate_packets, self.candidate_lost) = (0, 0);
     }
 
-    /// Metrics of all packets so far; a possible burst counts as one.
+    /// Metrics of all packets so far; a possible burst at the end counts as a burst.
     #[must_use]
     pub fn metrics(&self) -> BurstMetrics {
         let mut all = *self;

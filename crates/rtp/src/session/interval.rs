@@ -210,7 +210,8 @@ impl Timing {
         self.interval_ns_min = interval_ns_min;
     }
 
-    /// [`set_minimum_ns`](Self::set_minimum_ns) at `now_ns`; a time that was computed before the first packet is computed again.
+    /// Works as [`set_minimum_ns`](Self::set_minimum_ns). A time that was computed before the first packet is computed again,
+    /// at `now_ns`.
     pub(crate) fn change_minimum_ns(&mut self, now_ns: u64, interval_ns_min: u64) {
         self.interval_ns_min = interval_ns_min;
         if self.initial {

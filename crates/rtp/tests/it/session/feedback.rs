@@ -44,7 +44,7 @@ fn between_two_feedback_goes_at_once_and_then_pauses() {
     let sent = run(&mut session, now_ns);
     assert_eq!(sent.len(), 1);
     assert_eq!(nacked(&sent[0].1), [5, 6, 7, 22, 23, 40]);
-    // The next one waits for the regular packet, which has been put off for it.
+    // The next request waits for the regular packet, which the early one has postponed.
     assert!(
         !session.request_nack(now_ns + MS, Ssrc(7), [SeqNum(50)]),
         "too late to be of use"
