@@ -98,7 +98,6 @@ const QUANTILE: f32 = 0.95;
 const GROWTH: f32 = 1.002;
 
 /// Minimum number of samples for a change after a silence: a second of the usual packets. Fewer do not show the latency needed.
-/// needed.
 const SETTLE_SAMPLES_MIN: f32 = 50.0;
 
 /// Weight at which the histogram is rescaled, before sums lose the weight of single samples in 24 bits of mantissa.

@@ -15,7 +15,7 @@
 //! - Packets are stored in a ring by an index that also continues (`ring`). After a restart, the next index belongs to another
 //!   sequence number, and no held packet is lost.
 //!
-//! A single packet moves none of this by more than one place in the ring. A packet that does not fit waits for a second one.
+//! A single packet changes none of this beyond one place in the ring. A packet that does not fit waits for a second one.
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used)]
 

@@ -66,6 +66,7 @@ pub struct ForwardState {
 
 /// Forwards datagrams between two parties. Leg 0 of its ports is side A's, leg 1 is B's; each received datagram causes at most
 /// one sent datagram.
+///
 /// The contents of datagrams matter only if a side uses SRTP, or if only one side has RTP and RTCP on one port. SRTP must be
 /// RTP with consecutive numbers: a packet that arrives twice is sent once.
 #[derive(Debug)]

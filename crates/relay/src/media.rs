@@ -157,7 +157,7 @@ impl MediaCall {
     }
 
     /// Makes a side SRTP with these keys from `now_ns` on, or plain RTP with `None`. Unchanged keys continue with their state;
-    /// packets of a replaced key are accepted for a while, see [`Protection`]. `rollover` is about the packets that we send.
+    /// packets of a replaced key are accepted for a while, see [`Protection`]. `rollover` applies to the packets that we send.
     pub fn set_keys(&mut self, now_ns: u64, side: Side, keys: Option<Keys>, rollover: Rollover) {
         self.call.set_authenticated(side, keys.is_some());
         set_keys(&mut self.protections[side as usize], now_ns, keys, rollover);

@@ -128,7 +128,7 @@ impl Protection {
         }
     }
 
-    /// Changes the keys from `now_ns` on. An unchanged key continues with its state. `rollover` is about the packets that we
+    /// Changes the keys from `now_ns` on. An unchanged key continues with its state. `rollover` applies to the packets that we
     /// send.
     pub fn set_keys(&mut self, now_ns: u64, keys: Keys, rollover: Rollover) {
         if keys.receive != self.keys.receive {

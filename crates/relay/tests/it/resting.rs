@@ -135,8 +135,8 @@ fn sockets_follow_their_call_to_another_thread() {
     }
     let loaded = thread(&there[0].1);
     let idle = thread(&here[0].1);
-    // The sockets of one thread's last calls, and of one of the other's. Ports are drawn at random: in this many draws, each is
-    // drawn.
+    // The free sockets are now those of all calls of one thread, and of one call of the other thread. Ports are drawn at
+    // random: in this many draws, each port is drawn.
     here.drain(..).for_each(|(_, call)| drop(call.remove()));
     there.pop().unwrap().1.remove();
     let mut seen = BTreeSet::new();

@@ -2,8 +2,7 @@
 //!
 //! Unmeasured values have the defaults of G.107, table 2, with which R is 93.2 without loss and delay. Otherwise, the model is
 //! the simplification of RFC 3611, section 4.7.5: `R = 93.2 - Id - Ie,eff`. Id contains only the delay, and Ie,eff the codec
-//! and the
-//! losses.
+//! and the losses.
 
 mod bursts;
 mod record;
