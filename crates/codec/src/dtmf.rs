@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_are_typed_ahead_are_apart() {
+    fn digits_that_are_typed_ahead_have_gaps() {
         let mut sender = sender(CONFIG);
         for number in [1, 2, 3] {
             sender.request(start(number));
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn no_configuration_hangs_it() {
+    fn no_configuration_causes_an_endless_loop() {
         for (clock_rate, interval_ns) in [(u32::MAX, 1), (0, 40 * MS), (8000, u64::MAX), (1, MS)] {
             let mut sender = sender(Config {
                 clock_rate,

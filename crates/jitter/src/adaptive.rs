@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn it_grows_within_a_few_packets_and_shrinks_by_steps() {
+    fn latency_grows_within_a_few_packets_and_shrinks_by_steps() {
         let mut target = Target::new(BOUNDS, 40 * MS);
         feed(&mut target, 0, 60, |n| n % 10);
         assert_eq!(target.ns(), 20 * MS as i64);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn in_silence_it_settles_at_once() {
+    fn latency_settles_at_once_after_a_silence() {
         let mut target = Target::new(BOUNDS, 200 * MS);
         feed(&mut target, 0, 2, |_| 31);
         assert!(target.ns() > 150 * MS as i64);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stays_within_its_bounds_for_hours() {
+    fn latency_stays_within_its_bounds_for_hours() {
         let mut target = Target::new(BOUNDS, 1000 * MS);
         assert_eq!(target.ns(), 300 * MS as i64);
         feed(&mut target, 0, 7200, |n| (n * 7919) % 5000);

@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_and_indices_end() {
+    fn numbers_of_sources_and_indices_are_limited() {
         let mut sources = Sources::default();
         for number in 0..SOURCES_MAX as u32 {
             sources

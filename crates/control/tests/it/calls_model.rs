@@ -488,7 +488,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn no_port_leaks_and_no_call_meets_another(steps in prop::collection::vec(step(), 1..60)) {
+    fn no_port_leaks_and_calls_do_not_mix(steps in prop::collection::vec(step(), 1..60)) {
         let mut model = Model::new();
         for step in &steps {
             model.step(step);

@@ -366,7 +366,7 @@ impl Call for Ticker {
 }
 
 #[test]
-fn a_call_that_sends_by_itself_has_its_timers() {
+fn timers_of_a_call_without_input_fire() {
     for wait_ms in [0, 5, 20] {
         let engine = engine(wait_ms, -1);
         let listener = peer();

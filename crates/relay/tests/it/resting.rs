@@ -86,7 +86,7 @@ fn next_call_gets_the_ports_but_no_datagrams_of_the_last_one() {
 }
 
 #[test]
-fn a_leg_that_no_call_had_leaves_nothing_either() {
+fn leg_without_a_call_leaves_no_datagrams() {
     let range = range_of(1, Duration::ZERO);
     let (party, engine) = (peer(), engine(1, 1));
     for round in 0..3_u8 {

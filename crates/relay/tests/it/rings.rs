@@ -103,7 +103,7 @@ fn a_fence_that_is_closed_stops_rings() {
 
 /// A datagram for an ended call does not reach the next one with the same ports.
 #[test]
-fn a_port_that_is_given_again_is_another_calls() {
+fn reused_port_delivers_only_to_the_next_call() {
     let Some(link) = Link::new() else { return };
     let engine = engine(-1);
     let range = range(2);

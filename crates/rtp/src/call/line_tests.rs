@@ -224,7 +224,7 @@ fn reports_of_each_party_reach_its_own_leg() {
 }
 
 #[test]
-fn to_the_sender_itself_everything_has_one_ssrc() {
+fn line_back_to_its_sender_uses_one_ssrc() {
     let mut bed = Bed::new(source(&[pcmu()]), Target::Same);
     bed.stream(0, 1000);
     bed.wait_ms(60);

@@ -159,7 +159,7 @@ fn the_least_used_learned_route_makes_room() {
 }
 
 #[test]
-fn a_flood_of_strangers_evicts_its_own() {
+fn flood_of_strangers_evicts_only_strangers() {
     let mut demux = Demux::new(Some(LEARNING), 1);
     demux.add(filter(Some(7), None, None), 1).expect("room");
     demux.learn(0, address(2), Ssrc(8), 2).expect("room");

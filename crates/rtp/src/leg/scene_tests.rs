@@ -238,7 +238,7 @@ fn flood_of_strangers_does_not_starve_the_party() {
 
 /// The kernel stamps packets that arrive between offer and answer; they are read once the call is up.
 #[test]
-fn packets_from_before_the_answer_latch_nothing() {
+fn packets_from_before_the_answer_are_not_learned() {
     for learn in all_ways() {
         let mut scene = Scene::of(PARTY, learn);
         scene.now_ns = 1000 * MS;
@@ -257,7 +257,7 @@ fn packets_from_before_the_answer_latch_nothing() {
 }
 
 #[test]
-fn silence_hands_a_leg_to_no_stranger() {
+fn no_stranger_gets_the_leg_during_silence() {
     for learn in all_ways() {
         for (signalled, from) in [(PARTY, PARTY), (PRIVATE, NAT)] {
             let name = format!("{learn:?} {signalled}");
@@ -506,7 +506,7 @@ fn the_signalled_host_takes_the_leg_from_a_stranger_at_any_time() {
 
 /// A packet of an unknown payload type between a candidate's packets is not a loss.
 #[test]
-fn an_unknown_payload_type_keeps_its_place_at_the_beginning() {
+fn unknown_payload_type_at_the_beginning_is_not_a_loss() {
     for peer in [PARTY, PRIVATE] {
         let mut scene = Scene::of(peer, Learn::Once(Once::default()));
         let mut party = Sender::new(PARTY, b'p');

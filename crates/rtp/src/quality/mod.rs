@@ -99,7 +99,7 @@ mod tests {
 
     /// G.107, annex B, table B.1: limits of R, and the MOS at them.
     #[test]
-    fn the_scores_of_annex_b_come_out() {
+    fn scores_equal_those_of_annex_b() {
         for (r, score) in [
             (90.0, 4.34),
             (80.0, 4.03),

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_group_waits_the_minimum_and_half_of_it_at_first() {
+    fn small_group_reports_at_the_minimum_interval_and_first_at_half_of_it() {
         let mut two = timing(2, 2, true);
         assert_eq!(two.deterministic_ns(), 5 * NS_PER_S);
         two.initial = true;
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reduced_minimum_is_360_over_the_kilobits() {
+    fn reduced_minimum_is_360_s_divided_by_the_kilobits() {
         assert_eq!(reduced_minimum_ns(720_000), NS_PER_S / 2);
         assert_eq!(reduced_minimum_ns(64_000), FIXED_MINIMUM_NS);
         assert_eq!(reduced_minimum_ns(0), FIXED_MINIMUM_NS);

@@ -151,7 +151,7 @@ fn run(
 }
 
 #[test]
-fn each_route_under_way_allocates_nothing() {
+fn each_running_route_allocates_nothing() {
     let opus = format(Encoding::Opus, 48_000);
     let repacked = DirectionConfig {
         packet_ns: 30 * MS,

@@ -260,7 +260,7 @@ fn time_outs_continue() {
 
 /// After a restart of the machine, times before its time 0 become 0.
 #[test]
-fn times_before_the_clock_are_its_beginning() {
+fn times_before_the_start_of_the_clock_become_0() {
     let mut bench = call();
     bench.advance(10 * S);
     ok(bench.ask(&[
@@ -360,7 +360,7 @@ fn examples() -> Vec<Vec<u8>> {
 
 /// `SAVED_CORPUS=FOLDER` writes them as a start corpus for the fuzzer.
 #[test]
-fn examples_are_brought_back() {
+fn saved_examples_are_restored() {
     let folder = std::env::var_os("SAVED_CORPUS").map(std::path::PathBuf::from);
     for (at, bytes) in examples().into_iter().enumerate() {
         saved(&bytes);

@@ -286,7 +286,7 @@ fn opportunistic_keys_are_offered_by_request() {
 }
 
 #[test]
-fn words_that_are_not_done_are_warned_of_once() {
+fn unsupported_words_cause_one_warning() {
     for (key, value, word) in [
         ("flags", "RTCP-mirror", "RTCP-mirror"),
         ("flags", "rtcp mirror", "rtcp-mirror"),

@@ -108,7 +108,7 @@ fn new_member_of_a_large_group_waits_for_its_interval() {
 }
 
 #[test]
-fn when_most_leave_the_timer_comes_forward() {
+fn timer_fires_earlier_after_most_members_leave() {
     let mut session = in_group(0, 999);
     run(&mut session, 60 * S);
     let before_ns = session.next_timeout().expect("a timer") - 60 * S;

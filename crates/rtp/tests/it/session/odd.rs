@@ -175,7 +175,7 @@ fn flood_does_not_evict_validated_members() {
 
 /// Another implementation keeps all that it receives.
 #[test]
-fn a_flood_of_sources_takes_no_memory_and_no_call() {
+fn flood_of_sources_takes_no_memory_and_disturbs_no_call() {
     for by_rtcp in [false, true] {
         let mut session = in_call();
         for round in 0..20_000_u32 {
@@ -328,7 +328,7 @@ fn report(lsr: u32, dlsr: u32) -> Vec<u8> {
 
 /// Another implementation reports twice the true value.
 #[test]
-fn the_round_trip_is_that_of_the_clauses_example() {
+fn round_trip_equals_the_example_of_the_rfc() {
     let now_ns = 10 * S;
     let session_at = |now_ns| {
         let middle = in_call().wall_clock(now_ns).middle();
