@@ -26,7 +26,7 @@ pub enum ComfortError {
 }
 
 impl ComfortNoise {
-    /// White noise, `level` dB below overload; at most 127.
+    /// Creates white noise, `level` dB below overload; at most 127.
     #[must_use]
     pub fn white(level: u8) -> ComfortNoise {
         ComfortNoise {
@@ -138,12 +138,12 @@ fn linear(level: u8) -> f64 {
     10_f64.powf(-f64::from(level) / 20.0)
 }
 
-/// Cosines to the reflection coefficients' sines.
+/// Cosines of the angles whose sines are the reflection coefficients.
 fn kept(noise: &ComfortNoise) -> [f64; ORDER_MAX] {
     noise.reflections.map(|k| (1.0 - k * k).sqrt())
 }
 
-/// Nearly Gaussian, with level 1: the sum of three uniform distributions from -1 to 1.
+/// A random number of a nearly Gaussian distribution with level 1: the sum of three uniform ones from -1 to 1.
 fn unit_noise(random: &mut SplitMix) -> f64 {
     let bits = random.next_u64();
     let part = |shift: u32| ((bits >> shift) & 0x1f_ffff) as f64 / f64::from(1 << 20) - 1.0;
@@ -237,7 +237,7 @@ impl ComfortAnalyser {
 /// Maximum number of coefficients. ITU-T G.711, appendix II, has 10.
 const ORDER_MAX: usize = 16;
 
-/// 7 bits.
+/// Maximum level, a field of 7 bits.
 const LEVEL_MAX: u8 = 0x7f;
 
 /// Section 3.2: k = 258 (N - 127) / 32768, for N from 0 to 254.
@@ -248,11 +248,11 @@ const INDEX_MAX: u8 = 254;
 /// The greatest coefficient that a payload can have.
 const REFLECTION_MAX: f64 = STEP * INDEX_ZERO;
 
-/// Per sample: a time constant of 64 ms at 8 kHz.
+/// Part of the way to the new level in each sample: a time constant of 64 ms at 8 kHz.
 const LEVEL_STEP: f64 = 1.0 / 512.0;
 
 /// The analyser's time constant.
 const MEMORY_S: f64 = 0.25;
 
-/// 40 dB below the noise.
+/// Factor that adds white noise 40 dB below the noise.
 const WHITENING: f64 = 1.0001;

@@ -239,7 +239,7 @@ impl Concealer {
         self.filled_frames = self.filled_frames.saturating_add(1);
     }
 
-    /// 0..=`LEVEL_FULL`.
+    /// Level of the next frame, 0..=`LEVEL_FULL`.
     fn level(&self) -> u32 {
         let full = frames(self.frame_rate_hz, FULL_US) as u32;
         let fade = frames(self.frame_rate_hz, FADE_US) as u32;
@@ -325,10 +325,10 @@ pub const RATE_HZ_MAX: u32 = 192_000;
 /// Mono and stereo.
 pub const CHANNELS_MAX: usize = 2;
 
-/// Voices have a pitch of 66 to 200 Hz, or multiples of that.
+/// Minimum lag: voices have a pitch of 66 to 200 Hz, or multiples of that.
 const LAG_MIN_US: u64 = 5_000;
 
-/// See `LAG_MIN_US`.
+/// Maximum lag: see `LAG_MIN_US`.
 const LAG_MAX_US: u64 = 15_000;
 
 /// Duration of the window to match: more than a period of any voice.
@@ -346,7 +346,7 @@ const JOIN_MAX_US: u64 = 10_000;
 /// Rate of the coarse search, in frames a second; up to twice as many if the rates do not divide.
 const COARSE_RATE_HZ: usize = 8_000;
 
-/// 35 ms at just below twice that.
+/// Maximum number of frames in the coarse search: 35 ms at just below twice that rate.
 const COARSE_FRAMES_MAX: usize = 560;
 
 /// Bits of magnitudes in the coarse search: the products of 320 samples stay below 2^31.

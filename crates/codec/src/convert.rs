@@ -236,8 +236,8 @@ fn gcd(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Length of the filter in frames of the lower rate. With a Blackman window, the transition band around the cutoff is 5.5 times 2
-/// of this part of the Nyquist frequency wide.
+/// Length of the filter in frames of the lower rate. With a Blackman window, the transition band around the cutoff has a width
+/// of 5.5 * 2 / `FILTER_FRAMES` of the Nyquist frequency.
 const FILTER_FRAMES: usize = 72;
 
 /// Middle of the transition band, which is thus from 0.85 to 1 of the Nyquist frequency of the lower rate.

@@ -19,7 +19,7 @@ impl Key {
         (number <= Key::LAST).then_some(Key(number))
     }
 
-    /// Its number.
+    /// The digit's number.
     #[must_use]
     pub fn number(self) -> u8 {
         self.0
@@ -42,7 +42,7 @@ pub struct Config {
 pub enum Request {
     /// A digit is pressed.
     Start {
-        /// Which one.
+        /// The digit.
         key: Key,
         /// Power level, dBm0 with the sign dropped: 0 to 63.
         volume: u8,
@@ -269,7 +269,7 @@ impl Sender {
     }
 }
 
-/// Six bits.
+/// Maximum volume, a field of six bits.
 const VOLUME_MAX: u8 = 63;
 
 #[cfg(test)]
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_are_typed_ahead_are_apart() {
+    fn digits_that_are_typed_ahead_have_gaps() {
         let mut sender = sender(CONFIG);
         for number in [1, 2, 3] {
             sender.request(start(number));
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn no_configuration_hangs_it() {
+    fn no_configuration_causes_an_endless_loop() {
         for (clock_rate, interval_ns) in [(u32::MAX, 1), (0, 40 * MS), (8000, u64::MAX), (1, MS)] {
             let mut sender = sender(Config {
                 clock_rate,

@@ -1,7 +1,7 @@
 //! Control of live calls. It never reads a clock, draws a random number or touches a socket.
 //!
-//! It is for programs between a SIP proxy and media. They pass in requests and the time, and carry out the resulting actions. A
-//! media relay that puts its own address into an offer:
+//! The crate is for programs between a SIP proxy and media. Such a program passes in requests and the time, and carries out the
+//! resulting actions. A media relay that puts its own address into an offer:
 //!
 //! ```
 //! use threadbare_control::ng::{Command, Dictionary, Request};

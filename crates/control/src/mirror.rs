@@ -162,7 +162,7 @@ impl Mirror for MasterKey {
 
     fn load((suite, bytes, mki): Self::Saved) -> Result<MasterKey, &'static str> {
         let key = MasterKey::new(Suite::load(suite)?, &bytes);
-        let key = key.map_err(|_| "a key of another length")?;
+        let key = key.map_err(|_| "a key of a wrong length")?;
         let mki = Mki::new(&mki).ok_or("a key identifier that is too long")?;
         Ok(key.with_mki(mki))
     }
@@ -219,7 +219,7 @@ impl Mirror for Learn {
                     0 => Method::Immediate,
                     1 => Method::Delayed,
                     2 => Method::Heuristic,
-                    _ => return Err("a way of learning that is not known"),
+                    _ => return Err("an unknown way of learning addresses"),
                 },
                 fixed_ms,
             }),
@@ -260,7 +260,7 @@ impl Mirror for Carries {
                 let encoding: Result<Encoding, _> = name.parse();
                 let format =
                     encoding.and_then(|encoding| Format::new(encoding, sample_rate_hz, channels));
-                Carries::Audio(format.map_err(|_| "an audio format that there is not")?)
+                Carries::Audio(format.map_err(|_| "an unknown audio format")?)
             }
             SavedCarries::Opaque(codec) => Carries::Opaque(OpaqueCodec(codec)),
             SavedCarries::TelephoneEvent => Carries::TelephoneEvent,
@@ -374,7 +374,7 @@ mod tests {
             let suite = "AES_CM_128_HMAC_SHA1_80".to_owned();
             MasterKey::load((suite, vec![1; bytes], vec![1; mki]))
         };
-        assert_eq!(key(29, 0), Err("a key of another length"));
+        assert_eq!(key(29, 0), Err("a key of a wrong length"));
         assert_eq!(key(30, 17), Err("a key identifier that is too long"));
         let twice = || (0, SavedCarries::Audio("PCMU".to_owned(), 8000, 1), 8000);
         let map = PayloadMap::load(vec![twice(), twice()]);

@@ -61,7 +61,7 @@ impl Target {
         }
     }
 
-    /// The packet is the first after a silence: any change is inaudible.
+    /// Applies the wanted latency at once. The packet is the first after a silence, so any change is inaudible.
     pub(crate) fn settle(&mut self) {
         if self.total >= SETTLE_SAMPLES_MIN * self.weight {
             self.target_ns = self.wanted_ns();
@@ -97,19 +97,19 @@ const QUANTILE: f32 = 0.95;
 /// Factor between the weights of consecutive samples: a packet of 10 s ago (at 50/s) counts 1/e.
 const GROWTH: f32 = 1.002;
 
-/// A second of the usual packets: fewer do not show the latency needed.
+/// Minimum number of samples for a change after a silence: a second of the usual packets. Fewer do not show the latency needed.
 const SETTLE_SAMPLES_MIN: f32 = 50.0;
 
-/// Rescales before sums lose the weight of single samples in 24 bits of mantissa.
+/// Weight at which the histogram is rescaled, before sums lose the weight of single samples in 24 bits of mantissa.
 const WEIGHT_MAX: f32 = 1e4;
 
-/// Finer than a packet, since latency is not in packets here.
+/// Width of a bucket: finer than a packet, because the latency is not counted in packets.
 const BUCKET_NS: i64 = 5_000_000;
 
-/// 640 ms; a packet that queues longer is late.
+/// Number of buckets: 640 ms. A packet that queues longer is late.
 const BUCKETS: usize = 128;
 
-/// A skip that a listener does not notice: a sixth of a syllable's vowel.
+/// Step by which the latency shrinks: a skip that a listener does not notice, a sixth of a syllable's vowel.
 const STEP_NS: i64 = 5_000_000;
 
 const STEP_PERIOD_NS: i64 = NS_PER_S as i64;
@@ -133,11 +133,11 @@ mod tests {
     }
 
     #[test]
-    fn it_grows_within_a_few_packets_and_shrinks_by_steps() {
+    fn latency_grows_within_a_few_packets_and_shrinks_by_steps() {
         let mut target = Target::new(BOUNDS, 40 * MS);
         feed(&mut target, 0, 60, |n| n % 10);
         assert_eq!(target.ns(), 20 * MS as i64);
-        // Every fifth packet waits 120 ms. The quantile reaches that delay after 5 % of the weight.
+        // Every fifth packet waits 120 ms. The quantile reaches that delay once these packets have 5 % of the weight.
         feed(&mut target, 60, 5, |n| if n % 5 == 0 { 120 } else { 3 });
         assert_eq!(target.ns(), 125 * MS as i64);
         let before = target.ns();
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn in_silence_it_settles_at_once() {
+    fn latency_settles_at_once_after_a_silence() {
         let mut target = Target::new(BOUNDS, 200 * MS);
         feed(&mut target, 0, 2, |_| 31);
         assert!(target.ns() > 150 * MS as i64);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stays_within_its_bounds_for_hours() {
+    fn latency_stays_within_its_bounds_for_hours() {
         let mut target = Target::new(BOUNDS, 1000 * MS);
         assert_eq!(target.ns(), 300 * MS as i64);
         feed(&mut target, 0, 7200, |n| (n * 7919) % 5000);

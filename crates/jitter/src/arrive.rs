@@ -92,8 +92,8 @@ impl<T> JitterBuffer<T> {
         (-EARLY_NS_MAX..=LATE_NS_MAX).contains(&behind_ns)
     }
 
-    /// Whether the timestamp advances as the sequence number does, however late or early the packet is. Then the sender or the
-    /// path paused.
+    /// Whether the timestamp advances as the sequence number does, however late or early the packet is. If it does, the sender
+    /// or the path paused.
     fn follows_on(&self, step: i64, send_ns: i64) -> bool {
         let advance_ns = send_ns.saturating_sub(self.highest_send_ns);
         let expected_ns = self.spacing_ns.saturating_mul(step);
@@ -303,7 +303,7 @@ impl<T> JitterBuffer<T> {
             && (1..=self.dropout_packets()).contains(&step)
             && self.is_plausible(first.at_ns, send_ns);
         if is_gap {
-            // Reserves as many places as are missing: see append.
+            // The step is larger than the ring, so `append` gives the missing packets no places.
             self.append(first, step.max(self.usable() as i64 + 1) as u64, send_ns);
         } else if first.ssrc == self.ssrc {
             self.begin_source(first, Mark::Resync(ResyncCause::Restart));
@@ -315,8 +315,8 @@ impl<T> JitterBuffer<T> {
         self.admit(second);
     }
 
-    /// Numbers and timestamps restart with this packet. Its play time is its arrival, less the offset's lead: the time
-    /// line continues.
+    /// Numbers and timestamps restart with this packet. It is played as if it had arrived with the present offset as its
+    /// transit, so the time line continues.
     fn begin_source(&mut self, incoming: Incoming<T>, mark: Mark) {
         let index = self.highest + 1;
         if index - self.next >= self.ring.size() {
@@ -378,7 +378,8 @@ fn packets_within(span_ms: u32, spacing_ns: i64, fallback: i64) -> i64 {
     }
 }
 
-/// One call may insert two packets: the second one of a source, and the first, which was waiting for it.
+/// Places that stay free between arrivals. One call may insert two packets: the second one of a source, and the first, which
+/// was waiting for it.
 const SPARE_PLACES: u64 = 2;
 
 /// RFC 3550, A.1: MAX_DROPOUT, a minute at 50 packets/s.

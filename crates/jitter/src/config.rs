@@ -20,7 +20,8 @@ pub enum Release {
 pub enum Skew {
     /// Follow the least delayed packets of the last seconds: drift does not add up.
     Window,
-    /// By the first packet, for the whole stream; only the RTP timestamps count. For clocks that are known to agree.
+    /// The first packet determines the mapping for the whole stream. After it, only the RTP timestamps count. For clocks that
+    /// are known to agree.
     None,
 }
 
@@ -132,13 +133,13 @@ pub(crate) fn check_latency(latency_ns: u64) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// With a delay above one minute, audio is not live any more.
+/// Maximum latency: with a delay above one minute, audio is not live any more.
 pub const LATENCY_NS_MAX: u64 = 60 * NS_PER_S;
 
-/// 1.28 s of the usual 20 ms packets; one word of the bitmap.
+/// Minimum capacity: 1.28 s of the usual 20 ms packets, one word of the bitmap.
 pub const CAPACITY_PACKETS_MIN: u16 = 64;
 
-/// Enough for the longest latency with packets of 10 ms, or for 1 s of AES67's shortest packets.
+/// Maximum capacity: enough for the longest latency with packets of 10 ms, or for 1 s of AES67's shortest packets.
 pub const CAPACITY_PACKETS_MAX: u16 = 8192;
 
 /// Capacity for this latency in packets of `packet_ns`, doubled so that a burst fits too.

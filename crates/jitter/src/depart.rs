@@ -54,12 +54,13 @@ impl<T> JitterBuffer<T> {
         })
     }
 
-    /// Finds the duration of each of `packets` missing before the one sent at `head_send_ns`, and the send time of the first.
+    /// Finds the duration of each of the `packets` packets that are missing before the one sent at `head_send_ns`, and the send
+    /// time of the first.
     ///
-    /// Their neighbours' timestamps give both, unless a silence lies between. After a silence, the spacing of the stream gives
-    /// the duration, and the marker of the following packet gives the position: "the first packet of a talkspurt [...] SHOULD be
-    /// distinguished by setting the marker bit" (RFC 3551, section 4.1). With the marker, the missing packets end the previous
-    /// talkspurt. Without it, they begin the present one.
+    /// The timestamps of the neighbouring packets give both values, unless a silence lies between. After a silence, the spacing
+    /// of the stream gives the duration, and the marker of the following packet gives the position: "the first packet of a
+    /// talkspurt [...] SHOULD be distinguished by setting the marker bit" (RFC 3551, section 4.1). With the marker, the missing
+    /// packets end the previous talkspurt. Without it, they begin the present one.
     fn missing(&self, packets: u32, head_send_ns: i64, is_marked: bool) -> Next {
         let span_ns = head_send_ns.saturating_sub(self.last_send_ns).max(0);
         let step_ns = span_ns / (i64::from(packets) + 1);

@@ -15,7 +15,7 @@
 //! - Packets are stored in a ring by an index that also continues (`ring`). After a restart, the next index belongs to another
 //!   sequence number, and no held packet is lost.
 //!
-//! A single packet moves none of this by more than one place in the ring. A packet that does not fit waits for a second one.
+//! A single packet changes none of this beyond one place in the ring. A packet that does not fit waits for a second one.
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used)]
 
@@ -95,10 +95,10 @@ pub struct JitterBuffer<T> {
     ssrc: Ssrc,
     /// Sequence number of the last packet output or declared lost.
     last_seq: SeqNum,
-    /// Must stay second of the pair. A compiler loads both at once, and that load must wait for the store to the other.
+    /// Must stay after `last_seq`. A compiler loads both at once, and that load must wait for the store to the other field.
     highest_seq: SeqNum,
     is_active: bool,
-    /// Whether [`Cold::release_to`] or [`Cold::flush_to`] is ahead.
+    /// Whether [`Cold::release_to`] or [`Cold::flush_to`] is ahead of `next`.
     is_forced: bool,
     /// Whether packets before [`JitterBuffer::floor`] may belong to the present source.
     is_open_below: bool,
@@ -149,7 +149,7 @@ pub struct JitterBuffer<T> {
 #[derive(Debug)]
 struct Cold<T> {
     slices: Slices,
-    /// Large, and mostly absent.
+    /// The adaptive latency. Boxed, because it is large and mostly absent.
     target: Option<Box<Target>>,
     candidate: Option<Incoming<T>>,
     rejects: [Option<(T, DropReason)>; REJECTS_MAX],
@@ -178,7 +178,7 @@ struct Incoming<T> {
 }
 
 impl<T> JitterBuffer<T> {
-    /// An empty buffer.
+    /// Creates an empty buffer.
     ///
     /// # Errors
     /// Fails if a setting is out of range.
@@ -556,13 +556,13 @@ fn local_ns(ns: u64) -> i64 {
     ns.min(i64::MAX as u64 / 2) as i64
 }
 
-/// Leaves room for packets before the first one.
+/// Index of the first packet. It leaves room for packets before it.
 const FIRST_INDEX: u64 = 1 << 20;
 
 /// Maximum number of rejects per call: the packet itself and a candidate.
 const REJECTS_MAX: usize = 2;
 
-/// Times here are signed.
+/// Signed, because times here are signed.
 const NS_PER_MS: i64 = threadbare_base::NS_PER_MS as i64;
 /// Maximum duration of a packet (RFC 3551, section 4.2: receivers should accept 0 to 200 ms).
 const SPACING_NS_MAX: i64 = 200 * NS_PER_MS;

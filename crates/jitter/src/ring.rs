@@ -20,7 +20,7 @@ pub(crate) struct Slot<T> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mark {
     Nothing,
-    /// Missing packets without places in the ring: the count from the sequence numbers.
+    /// Packets are missing before this one and have no places in the ring; the sequence numbers give their count.
     Gap,
     /// Sequence numbers restart.
     Resync(ResyncCause),
@@ -46,7 +46,7 @@ impl<T> Ring<T> {
         }
     }
 
-    /// `capacity` is a power of two, at least 64.
+    /// Creates a ring. `capacity` is a power of two, at least 64.
     pub(crate) fn new(capacity: u16) -> Ring<T> {
         let slots = (0..capacity).map(|_| Slot {
             packet: None,
@@ -179,7 +179,7 @@ impl<T> Ring<T> {
     }
 }
 
-/// 128 places: 2.5 s of the usual packets.
+/// Words of the bitmap for the first 128 places: 2.5 s of the usual packets.
 const WORDS_NEAR: usize = 2;
 const WORDS_FAR: usize = CAPACITY_PACKETS_MAX as usize / 64 - WORDS_NEAR;
 

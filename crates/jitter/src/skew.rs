@@ -50,7 +50,7 @@ struct Slice {
 #[derive(Debug, Clone, Copy)]
 struct Trial {
     end_ns: i64,
-    /// The least transit before it.
+    /// The least transit before the step.
     former_ns: i64,
 }
 
@@ -202,24 +202,24 @@ impl Slices {
     }
 }
 
-/// Short enough that 200 ppm of drift within the window stay below 2 ms. Long enough to contain an undelayed packet even on a
-/// busy path. GStreamer's rtpjitterbuffer uses the last 512 packets, usually 10 s.
+/// Length of the window. It is short enough that 200 ppm of drift stay below 2 ms within it, and long enough to contain an
+/// undelayed packet even on a busy path. GStreamer's rtpjitterbuffer uses the last 512 packets, usually 10 s.
 const WINDOW_NS: i64 = SLICES as i64 * SLICE_NS;
 
 const SLICE_NS: i64 = NS_PER_S as i64;
 
 const SLICES: usize = 8;
 
-/// A stream's first packets set the offset directly; later it changes smoothly.
+/// Time in which a stream's first packets set the offset directly; later it changes smoothly.
 const FILL_NS: i64 = 2 * NS_PER_S as i64;
 
-/// Each packet moves the offset by 1/128 of the way to the least transit: most of it within 2.5 s.
+/// Divisor of the offset's change: each packet moves it by 1/128 of the way to the least transit, most of it within 2.5 s.
 const SLEW: i64 = 128;
 
-/// The same after the path got shorter by a step: most of the way within 0.3 s.
+/// The same divisor after the path got shorter by a step: most of the way within 0.3 s.
 const SLEW_STEP: i64 = 16;
 
-/// A smaller difference of transits may be drift or noise in the estimate.
+/// Minimum difference of transits that counts as a step. A smaller one may be drift or noise in the estimate.
 const STEP_NS: i64 = 10_000_000;
 
 /// Time in which a queue empties; if it takes longer, the path has changed. It is ten packets of 20 ms.
@@ -228,7 +228,7 @@ const PROOF_NS: i64 = 200_000_000;
 /// Maximum drift of two clocks: 1/2000 (500 ppm) of the time. Crystals do not reach half of that.
 const DRIFT_PART: i64 = 2_000;
 
-/// A transit longer by this much is not caused by a queue.
+/// Minimum excess of a transit that shows another path: a queue does not cause that much.
 const OTHER_PATH_NS: i64 = NS_PER_S as i64;
 
 #[cfg(test)]
@@ -263,7 +263,7 @@ mod tests {
     fn drift_is_followed_for_three_hours() {
         for ppm in [-200, 200] {
             let drift = |n: i64| n * 20 * MS * ppm / 1_000_000;
-            // Every seventh packet is undelayed, the others by up to 30 ms.
+            // Every seventh packet is undelayed, the others are delayed by up to 30 ms.
             let transit = |n: i64| drift(n) + (n % 7) * 5 * MS;
             let worst = worst_error_ns(3 * 3600 * 50, transit, drift);
             assert!(worst < 3 * MS, "{ppm} ppm: {worst} ns");

@@ -114,7 +114,7 @@ fn packets_leave_at_their_deadline_in_sending_order() {
 }
 
 #[test]
-fn several_lost_together_are_one_event_at_the_first_ones_deadline() {
+fn consecutive_losses_are_one_event_at_the_first_deadline() {
     let mut bed = Bed::in_order(100);
     bed.stream(10, 3);
     bed.now_ms += 60;
@@ -186,7 +186,7 @@ fn silence_is_not_a_loss() {
 }
 
 #[test]
-fn one_strange_packet_moves_nothing() {
+fn single_implausible_packet_changes_nothing() {
     // Another source, numbers far ahead and far behind, and a future timestamp with the next number.
     for (ssrc, seq, time) in [
         (B, 20, 20 * 160),
@@ -215,7 +215,7 @@ fn one_strange_packet_moves_nothing() {
 }
 
 #[test]
-fn a_second_consecutive_packet_makes_it_a_restart_and_nothing_is_lost() {
+fn second_consecutive_packet_confirms_a_restart_without_loss() {
     for (seq, time) in [
         (30_000, 0),
         (50_000, 1),
@@ -288,7 +288,7 @@ fn another_source_takes_over_with_its_first_packet() {
 }
 
 #[test]
-fn a_new_sources_first_packets_may_come_the_wrong_way_round() {
+fn first_packets_of_a_new_source_may_be_reordered() {
     let mut bed = Bed::in_order(100);
     bed.stream(10, 10);
     bed.arrive(B, 501, 259);
@@ -388,7 +388,7 @@ fn an_event_of_one_timestamp_is_neither_late_nor_jitter() {
 }
 
 #[test]
-fn packets_from_before_the_first_are_in_time_until_that_comes_out() {
+fn packets_before_the_first_are_in_time_until_it_is_output() {
     let mut bed = Bed::at_deadline(60);
     bed.arrive(A, 2, 320);
     bed.arrive(A, 0, 0);
@@ -398,7 +398,7 @@ fn packets_from_before_the_first_are_in_time_until_that_comes_out() {
 }
 
 #[test]
-fn without_places_the_oldest_comes_out_early() {
+fn full_ring_outputs_the_oldest_packet_early() {
     let mut bed = Bed::at_deadline(3_000);
     assert_eq!(bed.stream(0, 62), [""; 0]);
     assert_eq!(bed.stream(62, 2), ["0!", "1"]);
@@ -662,14 +662,14 @@ fn a_loss_is_held_back_and_nothing_else_is() {
     );
     assert_eq!(bed.buffer.poll_before_loss(now_ns), None);
     assert!(bed.buffer.is_loss_due(now_ns));
-    // It arrives now.
+    // The missing packet arrives now.
     bed.hand_in(A, 2, 2 * 160, false);
     assert!(!bed.buffer.is_loss_due(now_ns));
     assert_eq!(bed.drain(), ["2", "3"]);
 }
 
 #[test]
-fn a_loss_for_want_of_places_or_at_the_end_is_not_held_back() {
+fn loss_from_a_full_ring_or_at_the_end_is_not_delayed() {
     let mut bed = Bed::new(Config {
         release: Release::InOrder,
         capacity_packets: 64,

@@ -16,7 +16,7 @@ pub(crate) struct Timeline {
 }
 
 impl Timeline {
-    /// `clock_rate_hz` is not 0.
+    /// Creates a time line. `clock_rate_hz` must not be 0.
     pub(crate) fn new(clock_rate_hz: u32) -> Timeline {
         let ns_per_s = NS_PER_S as u32;
         let is_whole = ns_per_s.is_multiple_of(clock_rate_hz);

@@ -26,7 +26,8 @@ pub trait Call: Send + 'static {
     /// after this time. For the nearest slice, subtract half a slice.
     fn next_timeout(&self) -> Option<u64>;
 
-    /// The call runs soon: [`threadbare_runtime::prefetch`] the memory that it will touch apart from its own fields.
+    /// Called shortly before the call runs: [`threadbare_runtime::prefetch`] the memory that it will touch apart from its own
+    /// fields.
     #[inline]
     fn prefetch(&self) {}
 }
@@ -58,7 +59,7 @@ pub struct Datagram<'a> {
     pub from: SocketAddr,
     /// The kernel's receive time, converted to CLOCK_MONOTONIC, ns. It is never after `now_ns`.
     pub received_ns: u64,
-    /// The datagram, to be changed in place if that helps.
+    /// The datagram; it may be changed in place.
     pub bytes: &'a mut [u8],
 }
 
@@ -70,8 +71,8 @@ pub trait Outbox {
         None
     }
 
-    /// Stages a datagram that `write` writes: it gets room for [`DATAGRAM_BYTES_MAX`](crate::DATAGRAM_BYTES_MAX) bytes and
-    /// returns how many it has used. With 0, nothing is sent. Not called if the datagram is refused.
+    /// Stages a datagram that `write` writes. `write` gets room for [`DATAGRAM_BYTES_MAX`](crate::DATAGRAM_BYTES_MAX) bytes and
+    /// returns how many it has used; with 0, nothing is sent. It is not called if the datagram is refused.
     ///
     /// # Errors
     /// The datagram is not sent; the engine counts the reason.

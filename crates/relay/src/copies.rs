@@ -12,8 +12,8 @@ use crate::unsent::Unsent;
 /// address; the packet, decrypted.
 pub type PacketListener = Box<dyn FnMut(u64, Side, SocketAddr, &[u8]) + Send>;
 
-/// Receivers of copies, and the copies of this turn. They leave unencrypted even if the parties use SRTP, because they stay on
-/// this machine.
+/// Receivers of copies, and the copies of this turn. The copies leave unencrypted even if the parties use SRTP, because they
+/// stay on this machine.
 #[derive(Default)]
 pub(crate) struct Copies {
     to: [Vec<SocketAddr>; 2],

@@ -25,7 +25,7 @@ impl Diverted {
     }
 
     pub(crate) fn give(&mut self, packet: LatePacket) {
-        // A stranger's flood ends here, not in memory.
+        // Bounds the memory that a stranger's flood takes.
         if let Some(left) = self.room_bytes.checked_sub(packet.bytes.len()) {
             self.room_bytes = left;
             (self.take)(packet);
@@ -76,7 +76,7 @@ impl MediaCall {
         }
     }
 
-    /// A datagram that waited, in the clear.
+    /// Handles a queued datagram that is already decrypted.
     pub(crate) fn handle_clear(&mut self, now_ns: u64, packet: &LatePacket) {
         let side = match packet.port.leg {
             0 => Side::A,
@@ -96,5 +96,5 @@ impl MediaCall {
     }
 }
 
-/// Limit for one call: a second of wideband audio, plus the loss of a network path.
+/// Limit for one call: a second of wideband audio, and packets that were delayed while a network path failed.
 pub const LATE_PACKET_BYTES_MAX: usize = 256 << 10;

@@ -169,7 +169,7 @@ struct Seat<C: Call> {
 }
 
 impl<C: Call> Engine<C> {
-    /// An engine without calls.
+    /// Creates an engine without calls.
     ///
     /// # Errors
     /// Threads or descriptors run out, or the system refuses the context's settings.
@@ -239,9 +239,9 @@ impl<C: Call> Engine<C> {
         Ok(SharedPort::new(sockets, home, Box::new(close)))
     }
 
-    /// Creates a call with the ports of its legs, on the thread with the fewest calls (among those that are not late). Datagrams
-    /// queued in the ports are its first ones. `label` names it in the log. Can be called on any thread and does not wait for the
-    /// call's thread.
+    /// Creates a call with the ports of its legs, on the thread with the fewest calls (among those that are not late).
+    /// Datagrams queued in the ports are the call's first ones. `label` names the call in the log. Can be called on any thread
+    /// and does not wait for the call's thread.
     ///
     /// # Errors
     /// The legs do not fit together, or a limit is reached. The ports are released.
@@ -313,8 +313,8 @@ impl<C: Call> Engine<C> {
         seats.position(|seat| Arc::ptr_eq(&seat.watch, watch))
     }
 
-    /// The seat with the fewest calls, among those that are not late if possible. `near` is preferred if it has hardly more: it
-    /// has the sockets already.
+    /// The seat with the fewest calls, among those that are not late if possible. `near`, which has the sockets already, is
+    /// preferred if it has hardly more calls.
     fn best_seat(&self, near: Option<usize>) -> usize {
         let key = |seat: &Arc<Seat<C>>| (seat.is_late(), seat.assigned());
         let best = self
@@ -405,7 +405,7 @@ impl<C: Call> Seat<C> {
             error,
         };
         let queue = OrderQueue::new();
-        // The pairs of sockets.
+        // The packet I/O of separate ports, [`PAIRS`], comes first.
         queue.new_io();
         let lane = xdp.map(Xdp::lane).transpose();
         let lane = lane.map_err(|error| EngineError::Rings {
@@ -449,7 +449,7 @@ impl<C: Call> Seat<C> {
                 let worker = self.worker.clone();
                 gather::wake(move || worker.command(MediaWorker::handle_orders));
             }
-            // A run starts with the orders.
+            // Each run of the media worker starts with the orders.
             Some(When::BySlice) => self.worker.wake(),
             None => {}
         }
@@ -495,7 +495,7 @@ impl<C: Call> CallHandle<C> {
         )
     }
 
-    /// [`command`](Self::command), at once, with a result.
+    /// Runs `f` as [`command`](Self::command) does, but at once, and returns its result.
     pub fn with<R: Send + 'static>(
         &self,
         f: impl FnOnce(&mut C, u64) -> R + Send + 'static,
@@ -544,7 +544,7 @@ impl<C: Call> CallHandle<C> {
         self.life.get()
     }
 
-    /// The thread that carries it.
+    /// The thread that runs the call.
     #[must_use]
     pub fn shard(&self) -> &Shard {
         &self.seat.shard
@@ -589,11 +589,11 @@ impl<C: Call> fmt::Debug for CallHandle<C> {
     }
 }
 
-/// The packet I/O of separate ports for each leg.
+/// Key of the packet I/O for separate ports of each leg.
 const PAIRS: u32 = 0;
 /// Maximum number of calls: more than the ports of one address.
 const CALLS_MAX: u64 = 65_536;
-/// This many more calls do not matter to a thread that runs thousands.
+/// Difference in calls that does not matter to a thread that runs thousands.
 const HARDLY_MORE: u64 = 4;
 /// Negligible lateness: the machine had other work for a moment.
 const LATE_MIN: Duration = Duration::from_millis(20);

@@ -1,8 +1,9 @@
 //! Deadline for sending before another node takes over.
 //!
 //! One word holds the end of a lease on CLOCK_MONOTONIC, which continues while the process is stopped. The socket's thread
-//! compares the clock before each datagram, not once per batch. A process that is frozen within a batch sends no more of it when
-//! it resumes. That costs 30 ns per system call of some microseconds, and only with a fence.
+//! compares the clock before each datagram, not once per batch. A process that is frozen within a batch sends none of its
+//! remaining datagrams when it resumes. The comparison costs 30 ns, compared with some microseconds for the system call, and
+//! only sockets with a fence need it.
 //!
 //! One thread owns the lease, and only that thread writes the word.
 //!
@@ -19,13 +20,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Fence(Arc<AtomicU64>);
 
 impl Fence {
-    /// Open until this time.
+    /// Creates a fence that is open until this time.
     #[must_use]
     pub fn new(until_ns: u64) -> Fence {
         Fence(Arc::new(AtomicU64::new(until_ns.max(CLOSED + 1))))
     }
 
-    /// Open until this time. A closed fence stays closed.
+    /// Keeps the fence open until this time. A closed fence stays closed.
     pub fn extend(&self, until_ns: u64) {
         if self.0.load(Ordering::Relaxed) != CLOSED {
             self.0.store(until_ns.max(CLOSED + 1), Ordering::Relaxed);

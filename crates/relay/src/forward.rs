@@ -40,7 +40,7 @@ pub struct ForwardSideStats {
     pub to: Option<SocketAddr>,
     /// Destination of its RTCP.
     pub rtcp_to: Option<SocketAddr>,
-    /// Its encryption; `None`: datagrams are sent unchanged.
+    /// Encryption of the party's datagrams; `None`: they are sent unchanged.
     pub protection: Option<ProtectionStats>,
 }
 
@@ -64,10 +64,11 @@ pub struct ForwardState {
     pub protections: [Option<ProtectionState>; 2],
 }
 
-/// Forwards datagrams between two parties. Leg 0 of its ports is side A's, leg 1 is B's; each datagram causes at most one.
+/// Forwards datagrams between two parties. Leg 0 of its ports is side A's, leg 1 is B's; each received datagram causes at most
+/// one sent datagram.
 ///
-/// The contents count only if a side uses SRTP, or if only one side has RTP and RTCP on one port. SRTP must be RTP with
-/// consecutive numbers: a packet that arrives twice is sent once.
+/// The contents of datagrams matter only if a side uses SRTP, or if only one side has RTP and RTCP on one port. SRTP must be
+/// RTP with consecutive numbers: a packet that arrives twice is sent once.
 #[derive(Debug)]
 pub struct Forward {
     sides: [ForwardingSide; 2],
@@ -85,7 +86,7 @@ struct ForwardingSide {
 }
 
 impl Forward {
-    /// Passes datagrams between these two.
+    /// Creates a session that passes datagrams between these two sides.
     #[must_use]
     pub fn new(now_ns: u64, sides: [ForwardSide; 2]) -> Forward {
         Forward {

@@ -17,8 +17,8 @@ use crate::io::DATAGRAM_BYTES_MAX;
 
 /// Target `forward`: byte 0 has the settings; then steps follow, each with a kind, a time in ms, a length and the bytes.
 ///
-/// Each datagram causes at most one, with the same bytes, in order. A party that was not signalled and sent fewer than two
-/// datagrams gets nothing, and a held party gets no media.
+/// Each datagram causes at most one outgoing datagram, with the same bytes, in order. A party that was not signalled and sent
+/// fewer than two datagrams gets nothing, and a held party gets no media.
 pub fn forward(data: &[u8]) {
     let Some((&settings, mut data)) = data.split_first() else {
         return;
@@ -146,7 +146,7 @@ impl Bed {
         );
     }
 
-    /// Another process continues.
+    /// Continues the session in another process.
     fn restart(&mut self, settings: u8) {
         self.drain();
         let state = self.forward.snapshot(self.now_ns);
@@ -210,7 +210,7 @@ impl Bed {
             let heard = |address: &SocketAddr| self.heard.get(address).copied().unwrap_or(0);
             let may = match port.kind {
                 PortKind::Rtp => heard(&to) >= 2,
-                // To the port after RTP's, or to the source address on a known host.
+                // RTCP goes to the port after RTP's, or to its source address on a known host.
                 PortKind::Rtcp => self
                     .heard
                     .iter()

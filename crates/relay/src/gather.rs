@@ -53,7 +53,7 @@ type WakeUp = Box<dyn FnOnce()>;
 
 thread_local! {
     static GATHERINGS: Cell<usize> = const { Cell::new(0) };
-    /// At most one for each thread of calls: an inbox is reported once.
+    /// At most one wake-up for each thread of calls, because an inbox asks for one only.
     static PENDING: RefCell<Vec<WakeUp>> = const { RefCell::new(Vec::new()) };
 }
 

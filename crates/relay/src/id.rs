@@ -58,8 +58,8 @@ impl PortKind {
     }
 }
 
-/// Parties of one call: two that talk, and two that get copies.
+/// Maximum number of parties of one call: two that talk, and two that get copies.
 pub const LEGS_MAX: usize = 4;
 
-/// Ports of one call.
+/// Maximum number of ports of one call.
 pub(crate) const CALL_PORTS_MAX: usize = 2 * LEGS_MAX;

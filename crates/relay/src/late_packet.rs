@@ -81,7 +81,7 @@ impl Early {
         }
     }
 
-    /// Takes the next packet that nothing can precede.
+    /// Takes the next packet, if no earlier one can arrive any more.
     pub(crate) fn pop(&mut self, now_ns: u64, mux: [bool; 2]) -> Option<LatePacket> {
         let held = self.held.iter().enumerate();
         let (ahead, at) = held

@@ -50,7 +50,7 @@
 //! 3. *due*: [`Call::poll_transmit`] stages datagrams to send;
 //! 4. *send*: the staged datagrams of the batch.
 //!
-//! Only the packet I/O (`io/`) knows the sockets below: a pair for each leg or one for many.
+//! Only the packet I/O (`io/`) knows the sockets: a pair for each leg, or one for many legs.
 //!
 //! Further reading: [`MediaCall`] is a call of two parties with jitter buffers, codecs and RTCP, so few programs need their own
 //! [`Call`]; [`Forward`] forwards media without parsing it.

@@ -24,7 +24,7 @@ use crate::unsent::{Unsent, with_scratch};
 pub enum LineEvent {
     /// An event of the sending party.
     Leg(LegEvent),
-    /// A key of the party that sends.
+    /// A DTMF digit of the sending party.
     Key(KeyEvent),
     /// Packets of this payload type are dropped: it was not agreed on. Reported once.
     PayloadType(PayloadType),
@@ -79,7 +79,7 @@ pub struct MediaLineStats {
 }
 
 impl MediaLine {
-    /// Carries a line in slices of this length: [`Settings::threads`](crate::Settings::threads).
+    /// Creates the media session of a line, with slices of this length: [`Settings::threads`](crate::Settings::threads).
     #[must_use]
     pub fn new(mut line: Line, slice: Duration) -> MediaLine {
         line.set_ahead_ns(slice.as_nanos() as u64 / 2);
@@ -114,7 +114,8 @@ impl MediaLine {
         Ok(self)
     }
 
-    /// Publishes the line's values on a board, at this pace while something happens. In between, the values stay.
+    /// Publishes the line's values in a snapshot, at this interval, while packets or timers run the line. Otherwise the values
+    /// stay.
     #[must_use]
     pub fn publish_to(mut self, snapshot: SharedSnapshot, pace: Pace) -> MediaLine {
         let listeners = SessionListeners::new(snapshot.listeners().clone());
@@ -241,7 +242,7 @@ impl MediaLine {
         }
     }
 
-    /// Measures the tapped audio once there is this much, and passes it to the listeners.
+    /// Measures the tapped audio once it has `samples_min` samples, and passes it to the listeners.
     fn measure(&mut self, samples_min: usize) {
         if self.line.tapped() < samples_min {
             return;
@@ -262,7 +263,7 @@ impl MediaLine {
         }
     }
 
-    /// Audio from before a pause has its own time: it does not wait for the audio after it.
+    /// Passes on the audio from before a pause with its own time: it does not wait for the audio after the pause.
     #[inline]
     fn end_pause(&mut self, now_ns: u64) {
         if let Some(publishing) = &self.publishing
@@ -292,7 +293,7 @@ impl MediaLine {
     }
 
     fn begin_programme(&mut self) {
-        // The audio before belongs to the last programme.
+        // The audio so far belongs to the previous programme.
         self.measure(1);
         self.with_meter(LineMeter::begin_programme);
     }

@@ -6,8 +6,9 @@
 //! | `SessionListeners`, `ListenerRing` | the media session's thread |
 //! | [`Listening`] | the listener's thread |
 //!
-//! Between the last two is a ring of bytes with one writer and one reader (rtrb), and neither waits. A listener that reads too
-//! late loses audio, without effect on others. Codes of G.711 pass it unchanged, one byte per sample: the listener decodes them.
+//! A `ListenerRing` and its [`Listening`] are the ends of a ring of bytes with one writer and one reader (rtrb); neither waits.
+//! A listener that reads too late loses audio, without effect on others. G.711 codes pass the ring unchanged, one byte per
+//! sample: the listener decodes them.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -52,9 +53,9 @@ struct ListenerRing {
 pub struct Listening {
     ring: Consumer<u8>,
     missed_ns: Arc<AtomicU64>,
-    /// A portion that wraps around the ring's end.
+    /// Working memory for a portion that wraps around the ring's end.
     joined: Vec<u8>,
-    /// Rooms.
+    /// Working memory for decoded samples.
     samples: Vec<i16>,
     decoded: Vec<i16>,
 }
@@ -80,7 +81,7 @@ impl Listeners {
         // Under the lock, so that a thread that sees the number finds the new list.
         self.0.generation.fetch_add(1, Relaxed);
         drop(waiting);
-        // Their memory is freed without it.
+        // The memory of these rings is freed outside the lock.
         drop(gone);
         Listening {
             ring: taken,
@@ -114,7 +115,7 @@ impl SessionListeners {
         self.is_wanted().then(|| self.rings.as_ptr().cast())
     }
 
-    /// Prefetches memory for the next portion, as far as the rings' ends show it.
+    /// Prefetches the ends of the rings, which show where the next portion goes.
     #[inline]
     pub(crate) fn prefetch(&self) {
         for ring_end in &self.rings {
@@ -147,7 +148,7 @@ impl SessionListeners {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return,
         };
-        // Listeners added after it was read are found in the next look.
+        // Listeners added after the number was read are found in the next look.
         self.generation = generation;
         self.rings.retain(ListenerRing::is_wanted);
         self.rings.append(&mut waiting);
@@ -221,9 +222,9 @@ impl Listening {
         self.decoded = decoded;
     }
 
-    /// [`take`](Self::take) with codes unchanged.
+    /// Works as [`take`](Self::take), but returns codes unchanged.
     pub fn take_coded(&mut self, mut hear: impl FnMut(&Portion, PortionAudio<'_>)) {
-        // Only the portions queued now, so that the end does not depend on the writer.
+        // Read only the portions that are queued now, so that the end does not depend on the writer.
         let Ok(chunk) = self.ring.read_chunk(self.ring.slots()) else {
             return;
         };
@@ -459,9 +460,10 @@ mod tests {
         assert_eq!(taken(&mut one), [16_384, 16_384]);
     }
 
-    /// The next listeners free them; otherwise nothing would.
+    /// Rings of listeners that were dropped early are freed when another listener is added or the media session looks for new
+    /// ones.
     #[test]
-    fn listener_that_left_early_leaves_nothing() {
+    fn rings_of_dropped_listeners_are_freed() {
         let listeners = Listeners::default();
         for _ in 0..100 {
             drop(listeners.listen(ROOM));

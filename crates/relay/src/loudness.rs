@@ -56,7 +56,7 @@ impl LineMeter {
         if self.fit(format).is_ok()
             && let Some(meter) = &mut self.meter
         {
-            // Whole frames: a decoder's.
+            // A decoder returns whole frames, so this does not fail.
             let _ = meter.add_interleaved(pcm);
             let peaks = (0..meter.channels()).filter_map(|one| meter.last_true_peak(one).ok());
             self.peak = peaks.fold(self.peak, f64::max);
@@ -116,7 +116,7 @@ impl LineMeter {
     }
 }
 
-/// 140 ms at 8 kHz.
+/// Number of samples to collect before a measurement: 140 ms at 8 kHz.
 pub(crate) const TAPPED_SAMPLES_MIN: usize = 1_120;
 
 /// Adjusts a line to a loudness, with 3 s of delay, and measures the result.
@@ -128,7 +128,7 @@ pub(crate) struct LoudnessTarget {
 }
 
 impl LoudnessTarget {
-    /// Refuses a target that no format could have.
+    /// Creates the state. Fails if no format allows this target.
     pub(crate) fn new(
         target_lufs: f64,
         meter: Arc<Mutex<LineMeter>>,

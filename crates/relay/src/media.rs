@@ -43,8 +43,8 @@ pub struct MediaCall {
     unsent: Unsent,
 }
 
-/// Tapped audio of a side that is passed to the listeners together with the next packets: their rings have left the cache by
-/// then.
+/// Tapped audio of a side that is passed to the listeners together with the next packets, because the listeners' rings leave
+/// the cache between two packets.
 #[derive(Debug, Clone, Copy)]
 struct Unreported {
     samples: usize,
@@ -95,7 +95,7 @@ pub struct MediaCallState {
 }
 
 impl MediaCall {
-    /// Carries a call in slices of this length: [`Settings::threads`](crate::Settings::threads).
+    /// Creates the media session of a call, with slices of this length: [`Settings::threads`](crate::Settings::threads).
     #[must_use]
     pub fn new(mut call: Call, slice: Duration) -> MediaCall {
         call.set_ahead_ns(slice.as_nanos() as u64 / 2);
@@ -132,7 +132,7 @@ impl MediaCall {
         self
     }
 
-    /// New listeners were added: takes them in this turn, or in the first one that finds the list unlocked.
+    /// Takes listeners that were added since the last update: in this turn, or in the first one that finds the list unlocked.
     pub fn update_listeners(&mut self) {
         // Queued audio is not for the new listeners.
         self.flush_listeners();
@@ -157,7 +157,7 @@ impl MediaCall {
     }
 
     /// Makes a side SRTP with these keys from `now_ns` on, or plain RTP with `None`. Unchanged keys continue with their state;
-    /// packets of a replaced key are accepted for a while, see [`Protection`]. `rollover` is about the packets that we send.
+    /// packets of a replaced key are accepted for a while, see [`Protection`]. `rollover` applies to the packets that we send.
     pub fn set_keys(&mut self, now_ns: u64, side: Side, keys: Option<Keys>, rollover: Rollover) {
         self.call.set_authenticated(side, keys.is_some());
         set_keys(&mut self.protections[side as usize], now_ns, keys, rollover);
@@ -214,8 +214,8 @@ impl MediaCall {
         Ok(())
     }
 
-    /// Waits for late packets of the process that saved this state, which arrive until then by
-    /// [`MediaSession::handle_late_packets`](crate::MediaSession::handle_late_packets): packets after a gap wait for them.
+    /// Makes packets after a gap wait, until `until_ns`, for late packets of the process that saved this state. Late packets
+    /// arrive by [`MediaSession::handle_late_packets`](crate::MediaSession::handle_late_packets).
     pub fn wait_for_late_packets(&mut self, until_ns: u64, state: &MediaCallState) {
         let next = |leg: &LegState| Some(leg.source?.2.plus(1).0);
         let next = state.call.legs.each_ref().map(next);
@@ -321,7 +321,8 @@ impl MediaCall {
         &mut self.call
     }
 
-    /// Passes queued audio to the listeners, if it is much or has no successor: they detect silence by its time.
+    /// Passes queued audio to the listeners if it is enough for a portion, or if no audio follows it: listeners detect silence
+    /// by a portion's time.
     #[inline]
     fn feed_listeners(&mut self, now_ns: u64) {
         if self.is_to_look || self.listeners.is_wanted() {
@@ -333,7 +334,7 @@ impl MediaCall {
     fn feed_tapped(&mut self, now_ns: u64) {
         if self.is_to_look {
             for side in Side::BOTH {
-                // The list was not free before.
+                // Audio is queued if the list was locked before.
                 if self.unreported[side as usize].samples > 0 {
                     self.tell(side);
                 }
@@ -482,7 +483,7 @@ pub(crate) fn set_keys(
     }
 }
 
-/// Something of each side's protection.
+/// Applies `of` to each side's protection.
 pub(crate) fn each<T>(
     protections: &[Option<Box<Protection>>; 2],
     of: impl Fn(&Protection) -> T,
@@ -516,5 +517,5 @@ const PACKET_SAMPLES: usize = 160;
 const GATHERED_SAMPLES: usize = 5 * PACKET_SAMPLES;
 /// Maximum time that audio is queued for more.
 const GATHER_NS: u64 = 100_000_000;
-/// Audio after a longer gap is not continuous; slices and network jitter cause shorter ones.
+/// Maximum gap in continuous audio: slices and network jitter cause shorter gaps.
 pub(crate) const PAUSE_NS: u64 = 60_000_000;

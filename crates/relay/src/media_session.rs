@@ -12,7 +12,7 @@ use crate::media::MediaCall;
     reason = "nearly all are audio, whose fields are fetched with the call"
 )]
 pub enum MediaSession {
-    /// Audio that is understood.
+    /// Audio that is parsed.
     Audio(MediaCall),
     /// Datagrams of another kind.
     Forward(Forward),
@@ -21,7 +21,7 @@ pub enum MediaSession {
 }
 
 impl MediaSession {
-    /// The audio, if it is that.
+    /// The audio, if the session carries audio.
     pub fn audio_mut(&mut self) -> Option<&mut MediaCall> {
         match self {
             MediaSession::Audio(call) => Some(call),
@@ -39,8 +39,8 @@ impl MediaSession {
 }
 
 impl MediaSession {
-    /// Stops sending: unplayed and later packets go to `take`, at most
-    /// [`LATE_PACKET_BYTES_MAX`](crate::LATE_PACKET_BYTES_MAX) of them.
+    /// Stops sending: unplayed and later packets go to `take`, at most [`LATE_PACKET_BYTES_MAX`](crate::LATE_PACKET_BYTES_MAX)
+    /// bytes of them.
     pub fn divert(&mut self, now_ns: u64, take: LatePacketHandler) {
         let mut diverted = Diverted::new(take);
         if let MediaSession::Audio(media) = self {

@@ -181,7 +181,7 @@ pub(crate) enum When {
     AtOnce,
 }
 
-/// Places in a table: free ones first.
+/// Allocates places in a table, freed ones first.
 #[derive(Debug, Default)]
 struct Places {
     free: Vec<u32>,
@@ -281,5 +281,5 @@ impl<C> OrderQueue<C> {
     }
 }
 
-/// Packet I/Os of a shard: the keys of one agent's descriptors.
+/// Maximum number of packet I/Os of a shard: the keys of one agent's descriptors.
 pub(crate) const IOS_MAX: u32 = 64;

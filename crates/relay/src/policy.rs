@@ -1,6 +1,6 @@
 //! The policy for destinations, shared by an engine's threads.
 //!
-//! The media worker judges a datagram's destination when a call stages it (`Turn` in `plane`). No other way leads to a socket,
+//! The media worker judges a datagram's destination when a call stages it (`Turn` in `worker/outbox.rs`). No other way leads to a socket,
 //! so the origin of an address does not matter: a description, a learned sender, a saved state. A port usually sends to the same
 //! address. The media worker compares with the last allowed address, a word next to the port's place, and asks the policy only
 //! for another one. IPv6 addresses do not fit that word and are judged each time.
@@ -40,7 +40,7 @@ impl Destinations {
         }))
     }
 
-    /// Another policy, from the next batch of packets on.
+    /// Replaces the policy, from the next batch of packets on.
     pub fn set(&self, policy: Arc<MediaPolicy>) {
         *lock(&self.0.policy) = policy;
         self.0.version.fetch_add(1, Ordering::Release);

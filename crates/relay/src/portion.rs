@@ -7,7 +7,7 @@
 //! | 12 to 15 | from the lowest bit: rate (20 bits), channels (4), encoding (3), side (1), kind (2) |
 //! | from 16 | one byte per code, two per sample, none for silence |
 //!
-//! In the processor's byte order: a ring stays in the process.
+//! Numbers have the processor's byte order, because a ring stays in the process.
 
 use threadbare_base::NS_PER_S;
 use threadbare_rtp::call::{Side, Tapped, TappedAudio};
@@ -46,7 +46,7 @@ enum Kind {
 }
 
 impl Portion {
-    /// Whether samples of both can follow one another in one stream.
+    /// Whether samples of both portions can follow one another in one stream.
     #[must_use]
     pub fn is_like(&self, other: &Portion) -> bool {
         let [own, others] = [self.format, other.format];
@@ -197,8 +197,8 @@ impl PortionAudio<'_> {
     }
 }
 
-/// The cast saturates. Halves are rounded away from zero; [`round`](f32::round) is a function call on processors without SSE 4.1,
-/// which the builds support. `round` is a call on processors without SSE 4.1, for which programs are built.
+/// Converts a sample to 16 bits. The cast saturates, and halves are rounded away from zero. [`round`](f32::round) is not used,
+/// because it is a function call on processors without SSE 4.1, which the builds support.
 #[inline]
 fn sample_of(sample: f32) -> i16 {
     let scaled = sample * FULL_SCALE;

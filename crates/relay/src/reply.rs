@@ -34,7 +34,7 @@ impl<R> Reply<R> {
     /// Blocks until the result arrives.
     ///
     /// # Errors
-    /// The call went before the command ran, or panicked in it.
+    /// The call ended before the command ran, or panicked in it.
     ///
     /// # Panics
     /// If called on the thread of the call's shard, which would wait for itself.

@@ -200,5 +200,5 @@ impl SharedSnapshot {
     }
 }
 
-/// More than a second of stereo Opus, the maximum that a tap returns at once.
+/// Default buffer size: more than a second of stereo Opus, which is the maximum that a tap returns at once.
 const LISTENING_BYTES: usize = 1 << 18;

@@ -84,7 +84,7 @@ pub struct Unreachable {
 /// Whether a socket bound to `local` reaches `destination`; check it when a destination is set.
 ///
 /// # Errors
-/// Checks that a socket can send to the destination: an IPv4 socket cannot send to an IPv6 address, nor the reverse.
+/// The socket cannot send there: an IPv4 socket cannot send to an IPv6 address, nor the reverse.
 pub fn check_destination(local: SocketAddr, destination: SocketAddr) -> Result<(), Unreachable> {
     match reach_of(&local).raw(destination) {
         Some(_) => Ok(()),
@@ -134,7 +134,7 @@ pub(crate) fn reach_of(local: &SocketAddr) -> Reach {
     }
 }
 
-/// The IPv4 address of an address that an IPv6 socket reports as a mapped one.
+/// Converts an IPv4-mapped address, as an IPv6 socket reports it, to the IPv4 address.
 #[inline]
 pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     match address {
@@ -227,7 +227,7 @@ impl Udp {
         Ok(())
     }
 
-    /// Joins the group that it is bound to, if it is a multicast address.
+    /// Joins the multicast group that the socket is bound to, if any.
     pub(crate) fn join(&self) -> Result<(), SocketError> {
         let joined = match self.local.ip() {
             IpAddr::V4(group) if group.is_multicast() => self
@@ -240,7 +240,7 @@ impl Udp {
         joined.map_err(|source| SocketError::Open { address, source })
     }
 
-    /// Packets that are sent have this in their IP header: the type of service, or the traffic class of IPv6.
+    /// Sets the type of service, or the IPv6 traffic class, in the IP header of sent packets.
     pub(crate) fn set_tos(&mut self, tos: u8) -> io::Result<()> {
         if tos != self.tos {
             set_tos(&self.socket, reach_of(&self.local), tos)?;
@@ -249,12 +249,12 @@ impl Udp {
         Ok(())
     }
 
-    /// The socket without its address, to save memory; with the TOS and the count of drops.
+    /// Takes it apart: the socket without its address, to save memory, the TOS, and the count of drops.
     pub(crate) fn into_parts(self) -> (Socket, u8, u32) {
         (self.socket, self.tos, self.drops)
     }
 
-    /// The reverse.
+    /// Reverses [`into_parts`](Self::into_parts).
     pub(crate) fn from_parts(socket: Socket, local: SocketAddr, tos: u8, drops: u32) -> Udp {
         Udp {
             socket,
@@ -278,7 +278,8 @@ impl Udp {
         self.empty()
     }
 
-    /// The reverse: as one that was opened just now. The port stays, as it was bound by number.
+    /// Reverses [`seal`](Self::seal): the socket is like one that was opened just now. It keeps its port, because it was bound
+    /// by number.
     ///
     /// # Errors
     /// The system refuses it.
@@ -296,7 +297,7 @@ impl Udp {
                 if received_memory(self.fd()) == 0 {
                     return Ok(());
                 }
-                // Any other error belongs to an earlier packet and is cleared by this call.
+                // Any other error belongs to an earlier packet; this call has cleared it.
                 if recv(self.socket.as_raw_fd(), &mut [], flags) == Err(Errno::EAGAIN) {
                     break;
                 }
@@ -317,7 +318,7 @@ impl Udp {
     }
 }
 
-/// Packets that are sent have this in their IP header. A socket of IPv6 has one word for each family that it reaches.
+/// Sets the type of service in the IP header of sent packets. An IPv6 socket has one word for each family that it reaches.
 pub(crate) fn set_tos(socket: &Socket, reach: Reach, tos: u8) -> io::Result<()> {
     if reach != Reach::V6 {
         socket.set_tos_v4(tos.into())?;
@@ -330,7 +331,7 @@ pub(crate) fn set_tos(socket: &Socket, reach: Reach, tos: u8) -> io::Result<()> 
 
 /// The default type of service.
 pub const TOS_USUAL: u8 = 0;
-/// Limit: more than a receive buffer holds.
+/// Maximum number of datagrams to drop: more than a receive buffer holds.
 const WAITING_MAX: usize = 1 << 20;
 
 #[cfg(test)]
@@ -357,7 +358,7 @@ mod tests {
 
     /// The kernel reports the same for a sealed and unsealed socket as for a new one.
     #[test]
-    fn a_sealed_socket_is_as_if_it_were_closed_and_an_unsealed_one_as_if_it_were_new() {
+    fn sealed_socket_looks_closed_and_unsealed_socket_looks_new() {
         for ip in ["127.0.0.1", "::1"] {
             let at: IpAddr = ip.parse().unwrap();
             let bind = || {

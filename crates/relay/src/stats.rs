@@ -50,11 +50,11 @@ counters! {
     unmatched,
     /// Datagrams on shared ports that are neither RTP nor RTCP, and frames of rings that the kernel would drop; dropped.
     malformed,
-    /// Datagrams on shared ports above the budget of one call per slice; dropped.
+    /// Datagrams on shared ports above a call's budget for one slice; dropped.
     over_budget,
     /// ICMP errors for sent datagrams.
     icmp_errors,
-    /// Errors of receive calls. Such a socket stays in use.
+    /// Errors of receive calls. The socket stays in use.
     receive_errors,
     /// Datagrams that the system refused to send for reasons other than room.
     send_errors,

@@ -11,8 +11,8 @@ use crate::call::{Outbox, Refused};
 use crate::id::PortId;
 use crate::io::DATAGRAM_BYTES_MAX;
 
-/// Datagrams queued for the next turn, in order and unencrypted: each is encrypted once, when it is sent. It keeps its memory:
-/// senders of very short packets need it again and again.
+/// Datagrams queued for the next turn, in order and unencrypted: each is encrypted once, when it is sent. The queue keeps its
+/// memory: senders of very short packets need it again and again.
 #[derive(Debug, Default)]
 pub(crate) struct Unsent {
     items: VecDeque<(PortId, Channel, SocketAddr, u16)>,
@@ -84,8 +84,8 @@ impl Unsent {
         to: SocketAddr,
         bytes: &[u8],
     ) -> bool {
-        // At most one turn's worth: a party causes no more datagrams than it sends, plus a bounded tail. Longer ones would be
-        // refused anyway.
+        // At most one turn's worth: a party causes no more datagrams than it sends, plus a bounded tail. Longer datagrams would
+        // be refused anyway.
         let has_room = self.items.len() < UNSENT_MAX && bytes.len() <= DATAGRAM_BYTES_MAX;
         if has_room {
             if self.first > 0 {

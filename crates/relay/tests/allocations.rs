@@ -117,7 +117,7 @@ fn round(parties: &[(UdpSocket, SocketAddr)], number: u16) {
     }
 }
 
-/// One test at a time.
+/// Lets one test run at a time.
 static COUNTED: Mutex<()> = Mutex::new(());
 
 #[test]
@@ -374,7 +374,7 @@ fn listeners_cost_no_allocations() {
     }
     let allocated = OWN_ALLOCATIONS.get() - before;
     assert_eq!(allocated, 0);
-    // All except the jitter buffer's contents and an incomplete portion.
+    // All audio except the jitter buffer's contents and an incomplete portion.
     assert!(taken.len() > 400 * 160, "{}", taken.len());
     assert_eq!(takes.missed_ns(), 0);
 }

@@ -333,7 +333,7 @@ impl Format {
         u64::from(units) * u64::from(self.sample_rate_hz) / u64::from(self.clock_rate_hz)
     }
 
-    /// Whether [`Format::new`] accepts it; needed because the fields are public.
+    /// Checks that [`Format::new`] accepts this format; needed because the fields are public.
     ///
     /// # Errors
     /// Fails if it is invalid, with the reason.
@@ -379,7 +379,7 @@ pub const SAMPLE_RATES_HZ: [u32; 13] = [
     192_000,
 ];
 
-/// The number of channels that every AES67 stream must support.
+/// Maximum number of channels: the number that AES67 requires.
 pub const CHANNELS_MAX: u8 = 8;
 
 /// Opus's RTP clock rate (RFC 7587, section 4.1), at any encoded rate.

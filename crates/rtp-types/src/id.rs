@@ -28,8 +28,8 @@ impl SeqNum {
     }
 }
 
-/// Sequence number that has been extended by its wrap-arounds, so that it can be ordered and subtracted. A stream
-/// starts one cycle up, for packets from before its first one.
+/// Sequence number that has been extended by its wrap-arounds, so that it can be ordered and subtracted. A stream starts in
+/// cycle 1, so that packets from before its first one have numbers, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ExtSeq(pub u64);
 

@@ -10,14 +10,14 @@ pub enum Learn {
     /// or by authenticated packets.
     Once(Once),
     /// Like [`Once`](Learn::Once). In addition, another host is accepted when the present one has been silent for this long.
-    /// Another media server takes over, or a stream's source is restarted elsewhere.
+    /// This is for media servers that take over, and for sources that are restarted elsewhere.
     Follow {
         /// The required silence, ms.
         silence_ms: u32,
     },
-    /// Addresses do not count, except that the signalled one wins. The sender with the current SSRC is the peer, and another SSRC
-    /// follows when that one has missed its turn. It is for groups, and for closed networks. Nothing is sent to an address that
-    /// is learned so.
+    /// Addresses do not count, except that the signalled one wins. The sender with the current SSRC is the peer, and another
+    /// SSRC follows once that sender is overdue. This is for groups, and for closed networks. Nothing is sent to an address
+    /// that is learned in this way.
     Anyone,
 }
 
@@ -34,11 +34,12 @@ pub struct Once {
 /// Choice of an address that was not signalled: rtpengine's `endpoint-learning`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Method {
-    /// With the second packet.
+    /// Accepts an address with its second packet.
     Immediate,
-    /// With the fifth packet; another address may follow within three seconds, when the first one falls silent.
+    /// Accepts an address with its fifth packet. Another one may follow within three seconds, when the first one falls silent.
     Delayed,
-    /// With the fifth packet; an address more similar to the signalled one may follow within three seconds.
+    /// Accepts an address with its fifth packet. One that is more similar to the signalled address may follow within three
+    /// seconds.
     #[default]
     Heuristic,
 }

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_that_cannot_be_is_refused() {
+    fn impossible_header_is_refused() {
         let with = |at: usize, byte: u8| {
             let mut data = FULL;
             data[at] = byte;
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_may_be_all_there_is() {
+    fn payload_may_be_only_padding() {
         let mut data = FULL;
         data[31] = 8;
         assert_eq!(Packet::parse(&data).unwrap().payload_range(), 24..24);

@@ -48,7 +48,7 @@ impl Payload {
         }
     }
 
-    /// Key presses.
+    /// Telephone events.
     #[must_use]
     pub fn telephone_event(payload_type: u8, clock_rate_hz: u32) -> Payload {
         Payload {
@@ -69,7 +69,7 @@ impl Payload {
     }
 }
 
-/// A map that cannot be used.
+/// Why a map is refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum PayloadMapError {
     /// No payload type carries audio.
@@ -149,7 +149,8 @@ impl PayloadMap {
         }
     }
 
-    /// [`new`](Self::new) for a side that only receives: several formats may have one number, because one of them is sent.
+    /// [`new`](Self::new) for the payload types that a side accepts: several formats may have one number, because only one of
+    /// them is sent.
     ///
     /// # Errors
     /// See [`PayloadMapError`].
@@ -303,7 +304,7 @@ impl Payload {
 /// RFC 5761, section 4, of RTP and RTCP on one port: "payload types in the range 64-95 MUST NOT be used".
 const RTCP_NUMBERS: std::ops::RangeInclusive<u8> = 64..=95;
 
-/// Maps that are in use somewhere.
+/// The shared maps that are in use.
 static KNOWN: Mutex<Vec<Weak<PayloadMap>>> = Mutex::new(Vec::new());
-/// Looked through for each new one. A gateway has some; more than that are not shared.
+/// Maximum number of shared maps. Each new map is compared with all of them. A gateway has a few; further ones are not shared.
 const KNOWN_MAX: usize = 64;

@@ -15,8 +15,8 @@
 //! | a media port of this relay, from a leg at another address, unless one of them moves between nodes | forbidden |
 //! | any other | allowed |
 //!
-//! Two calls may send to each other at one address: a proxy routed a call through this relay twice. Such a party is a media port.
-//! In a cluster, the two calls may use two of the movable addresses.
+//! Two calls may send to each other at one address, if a proxy routed a call through this relay twice. Each is then the party
+//! of the other. In a cluster, the two calls may use two of the movable addresses.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -83,7 +83,7 @@ impl MediaPolicy {
     /// Decides whether a call's leg at address `leg` may send to `to`. `ports`: local addresses of all ports of the call.
     ///
     /// # Errors
-    /// The destination is forbidden: the first rule that forbids it.
+    /// The first rule that forbids the destination.
     pub fn judge(
         &self,
         leg: IpAddr,

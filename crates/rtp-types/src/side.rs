@@ -10,7 +10,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// Both.
+    /// Both parties, A first.
     pub const BOTH: [Side; 2] = [Side::A, Side::B];
 
     /// The party at the far end.

@@ -1,5 +1,5 @@
-//! Cost of the session and the demultiplexer per packet: with warm caches, and with thousands of them in turn, as on a context
-//! thread.
+//! Measures the cost per packet of the session and the demultiplexer: of one with warm caches, and of thousands used in turn,
+//! as on a context thread.
 #![allow(missing_docs)] // criterion's macros
 
 use std::hint::black_box;
@@ -11,7 +11,8 @@ use threadbare_rtp::id::{PayloadType, RtpTime, SeqNum, Ssrc};
 use threadbare_rtp::session::{Config, RtpHeader, Session};
 
 const STREAMS: u32 = 3000;
-/// Distance from one stream to the next: coprime to their number, and larger than a prefetcher follows.
+/// Step from one stream to the next. It is coprime to their number, so that every stream is visited, and too large for a
+/// prefetcher.
 const STRIDE: u32 = 1223;
 const PACKET_NS: u64 = 20_000_000;
 
@@ -135,7 +136,7 @@ fn demux(bench: &mut Criterion) {
             });
         });
     }
-    // Half of the routes of one kind, half of another: the table remembers flows.
+    // The routes use two kinds of filters, so the table remembers flows.
     let mut demux = Demux::new(None, 1);
     for stream in 0..10_000 {
         let by_ssrc = stream % 2 == 0;

@@ -4,7 +4,7 @@
 //! costs one hash lookup: the filters' answer is remembered per flow. Unknown senders may get their own routes after a few
 //! packets (see [`Learning`]).
 //!
-//! Everything is bounded. At a bound, the least recently used entry goes, in constant time.
+//! Everything is bounded. At a bound, the least recently used entry is removed, in constant time.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, Hasher};
@@ -17,11 +17,12 @@ use crate::rng::SplitMix;
 
 /// Maximum number of static routes: more streams than one machine carries, and a table of 16 MiB.
 pub const ROUTES_MAX: usize = 65_536;
-/// Maximum number of remembered flows. With fewer flows than this, each is looked up once.
+/// Maximum number of remembered flows. With fewer flows than this, the filters are searched only once for each flow.
 pub const FLOWS_MAX: usize = 65_536;
-/// An entry is moved to the front of its list at most this often: the list's neighbours are cold memory.
+/// Minimum time between two moves of an entry to the front of its list. A move touches the entry's neighbours, which are cold
+/// memory.
 const USED_GRAIN_NS: u64 = 1_000_000_000;
-/// No entry.
+/// Index that stands for no entry.
 const NONE: u32 = u32::MAX;
 
 const BY_SSRC: u8 = 1;
@@ -45,20 +46,21 @@ const STRANGER_MASK: u8 = BY_SSRC | BY_ADDRESS;
 /// route takes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Filter {
-    /// Their SSRC.
+    /// SSRC of the packets.
     pub ssrc: Option<Ssrc>,
     /// The sender's address.
     pub from: Option<SocketAddr>,
-    /// Their payload type.
+    /// Payload type of the packets.
     pub payload_type: Option<PayloadType>,
 }
 
 /// Whether and how unknown senders get routes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Learning {
-    /// Packets of one SSRC from one address, each less than `idle_ns` after the previous one, that earn a route.
+    /// Number of packets that earn a route. They have one SSRC and one address, and each comes less than `idle_ns` after the
+    /// previous one.
     pub packets: u32,
-    /// Maximum number of unknown senders on probation. A flood of them evicts its own.
+    /// Maximum number of unknown senders on probation. A flood of them evicts only unknown senders.
     pub strangers_max: usize,
     /// Maximum number of learned routes.
     pub routes_max: usize,
@@ -158,8 +160,8 @@ impl Hash for Key {
     }
 }
 
-/// Keyed hashing of a few words: each pair is folded in by a 64x64 -> 128 bit multiplication, a secret mixed into both
-/// factors.
+/// Keyed hashing of a few words: each pair of words is folded in by a 64x64 -> 128 bit multiplication, with a secret mixed into
+/// both factors.
 #[derive(Debug, Clone)]
 struct Keyed([u64; 2]);
 
@@ -261,7 +263,7 @@ pub struct Demux<R> {
 }
 
 impl<R: Copy> Demux<R> {
-    /// An empty table. `seed` keys the hash: use a different one for each table, unknown to senders.
+    /// Creates an empty table. `seed` keys the hash: use a different one for each table, unknown to senders.
     #[must_use]
     pub fn new(learning: Option<Learning>, seed: u64) -> Demux<R> {
         let mut rng = SplitMix(seed);
@@ -298,7 +300,7 @@ impl<R: Copy> Demux<R> {
             if let Kind::Static(_) = self.entries[at as usize].kind {
                 return Err(DemuxError::Duplicate);
             }
-            // A flow, an unknown sender or a learned route of the same description makes room.
+            // The new route replaces a flow, an unknown sender or a learned route with the same key.
             self.retire(at);
         }
         if self.static_routes >= ROUTES_MAX {
@@ -426,7 +428,8 @@ impl<R: Copy> Demux<R> {
             owner,
         };
         if let Some(&at) = self.index.get(&flow) {
-            // The filters' answer before they changed. An unknown sender's place is taken by its new route.
+            // An answer that was remembered before the filters changed is updated. An unknown sender's entry gives way to its
+            // new route.
             if let Kind::Flow { .. } = self.entries[at as usize].kind {
                 self.entries[at as usize].kind = kind;
                 self.touch(now_ns, at);

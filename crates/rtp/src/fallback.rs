@@ -6,10 +6,10 @@
 //!      ↑ ←─ healthy for `recover_after` ─┘ ←──── healthy for `recover_after` ─┘
 //! ```
 //!
-//! An input is healthy while its packets arrive: from the first one on, until none has arrived for the time-out of the next
-//! input. An input produced here, such as a tone, is always healthy. When the active input falls silent, the first healthy one
-//! replaces it, or the last one if none is healthy. While the active input is healthy, a better one replaces it after being
-//! healthy for the active one's `recover_after` without a break.
+//! An input is healthy from its first packet on, until no packet has arrived for the time-out of the next input. An input
+//! produced here, such as a tone, is always healthy. When the active input falls silent, the first healthy input replaces it,
+//! or the last input if none is healthy. While the active input is healthy, a better one replaces it as soon as the better one
+//! has been healthy, without a break, for the active one's `recover_after`.
 //!
 //! Pure logic: the owner reports packets of each input and asks which input is to be active.
 
@@ -24,7 +24,7 @@ enum Health {
     Constant,
 }
 
-/// Settings of a fallback: of each input but the first.
+/// Settings of a fallback, which is any input but the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FallbackConfig {
     /// Silence of the previous input after which this one replaces it, ns. The last input uses its own time-out for itself, too.
@@ -90,7 +90,7 @@ impl Fallbacks {
         }
     }
 
-    /// Notes a packet of this input. Inputs that are not live are ignored.
+    /// Notes a packet of this input. Constant inputs, which need no packets, are ignored.
     #[inline]
     pub fn handle_heard(&mut self, now_ns: u64, input: usize) {
         self.expire(now_ns, input);
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_never_starts_has_its_time_out() {
+    fn main_input_that_never_starts_times_out() {
         assert_eq!(play(&[tone(500, 2000)], &[], 60_000), [to(500, 0, 1)]);
     }
 
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn the_main_input_is_taken_back_once_it_was_well_for_long_enough() {
+    fn main_input_returns_after_being_healthy_for_long_enough() {
         let heard = [stream(0, 0, 1001), stream(0, 5000, 9000)].concat();
         let changes = play(&[tone(500, 2000)], &heard, 8999);
         assert_eq!(changes, [to(1500, 0, 1), to(7000, 1, 0)]);
@@ -261,12 +261,12 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_fallback_is_passed_over_and_the_last_one_stays_though_silent() {
+    fn silent_fallback_is_skipped_and_the_last_one_stays_even_if_silent() {
         let configs = [live(500, 1000), live(300, 1000), tone(200, 1000)];
         assert_eq!(play(&configs, &[], 60_000), [to(500, 0, 3)]);
         let configs = [live(500, 1000), live(300, 1000)];
         assert_eq!(play(&configs, &[], 60_000), [to(500, 0, 2)]);
-        // Packets then are better than silence, at once; the first fallback lasts for 300 ms after its last packet.
+        // A fallback that sends packets replaces the silent one at once. It stays active until 300 ms after its last packet.
         let heard = stream(1, 10_000, 10_101);
         let changes = play(&configs, &heard, 60_000);
         assert_eq!(changes, [to(500, 0, 2), to(10_000, 2, 1), to(10_400, 1, 2)]);

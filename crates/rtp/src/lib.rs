@@ -1,7 +1,7 @@
 //! Building blocks for RTP audio that never read a clock, draw a random number or touch a socket.
 //!
-//! For programs that handle RTP audio with their own sockets and threads. They pass in packets and the time, and take the output
-//! that is due.
+//! The crate is for programs that handle RTP audio with their own sockets and threads. Such a program passes in packets and the
+//! time, and takes the output that is due.
 //!
 //! A receiver of PCMU. Datagrams arrive out of order, and one is lost:
 //!

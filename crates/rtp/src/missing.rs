@@ -6,11 +6,11 @@
 use crate::id::{SeqNum, Ssrc};
 use crate::session::NACKS_MAX;
 
-/// An overtaken packet has this long to arrive before it is requested.
+/// Time that an overtaken packet has to arrive before it is requested.
 pub const REORDER_NS: u64 = 10_000_000;
 /// Maximum number of requests for the same packet.
 pub const TRIES_MAX: u8 = 3;
-/// Minimum time between two requests for a packet; otherwise it is a round trip.
+/// Minimum time between two requests for a packet; a longer round trip replaces it.
 pub const RETRY_NS_MIN: u64 = 20_000_000;
 
 /// The missing packets of one stream. **Contract.** [`handle`](Missing::handle) every accepted packet, in the order of arrival.
@@ -108,7 +108,7 @@ impl Missing {
         (!due.is_empty()).then_some((ssrc, due))
     }
 
-    /// Does not count the last try of these packets of [`poll`](Missing::poll), because they could not be requested.
+    /// Takes back the last try of these packets, which [`poll`](Missing::poll) returned but which could not be requested.
     pub fn not_asked(&mut self, seqs: &[SeqNum]) {
         for absent in &mut self.packets {
             if seqs.contains(&absent.seq) {
@@ -130,7 +130,7 @@ impl Missing {
     }
 }
 
-/// A step of at least this many numbers in either direction is not a gap of a few packets.
+/// Minimum step of the numbers, in either direction, that is more than a gap of a few packets.
 const STEP_MAX: i32 = NACKS_MAX as i32 + 2;
 
 #[cfg(test)]
@@ -205,7 +205,7 @@ mod tests {
             missing.not_asked(&seqs);
             tries += 1;
         }
-        // Each 20 ms from the 10th on, as long as it is useful.
+        // A request each 20 ms, from the 10th ms on, as long as the packet is useful.
         assert_eq!((tries, missing.given_up()), (10, 1));
     }
 

@@ -13,8 +13,8 @@ pub const MAX_DROPOUT: u16 = 3000;
 /// A packet this late or later is a jump, not a reordering (RFC 3550, A.1: `MAX_MISORDER`).
 pub const MAX_MISORDER: u16 = 100;
 
-/// Longest difference of two packets' transit times that enters the jitter: 16 of them, as the estimator sums
-/// them up, still fit 64 bits. Two years; only a clock that jumps gets there.
+/// Maximum difference of two packets' transit times that enters the jitter. The estimator sums up 16 of them, which must fit 64
+/// bits. Only a clock that jumps reaches this difference of two years.
 const TRANSIT_DIFFERENCE_NS_MAX: u64 = 1 << 56;
 /// Means "none": the value of `bad_seq` after a good packet.
 const NO_SEQ: u32 = u32::MAX;
@@ -28,7 +28,7 @@ pub enum Receipt {
     Validated,
     /// In sequence, after a tolerable gap, reordered or a duplicate.
     Valid,
-    /// The second of two packets in a row at another place: the sender restarted. Statistics start again.
+    /// The second of two consecutive packets far from the previous sequence: the sender restarted. Statistics start again.
     Resync,
     /// Far from the sequence. Dropped, unless the next packet follows it.
     OutOfRange,
@@ -109,7 +109,7 @@ impl Reception {
             self.resyncs = self.resyncs.saturating_add(1);
             receipt = Receipt::Resync;
         }
-        // Otherwise a "duplicate or reordered packet": the highest number stays the maximum.
+        // Otherwise the packet is a "duplicate or reordered packet", and the highest number stays the maximum.
         self.bad_seq = NO_SEQ;
         self.received += 1;
         self.note_timing(now_ns, time);
@@ -168,8 +168,8 @@ impl Reception {
         self.time = time;
     }
 
-    /// Changes the clock rate of the timestamps. The jitter stays: in nanoseconds, it needs no conversion (the trouble that RFC
-    /// 7160 describes).
+    /// Changes the clock rate of the timestamps. The jitter stays: in nanoseconds, it needs none of the conversion that RFC
+    /// 7160 describes.
     pub fn set_clock_rate(&mut self, clock_rate_hz: u32) {
         let clock_rate_hz = clock_rate_hz.max(1);
         if clock_rate_hz != self.clock_rate_hz {
@@ -195,7 +195,7 @@ impl Reception {
     /// of number.
     #[must_use]
     pub fn highest_reported(&self) -> u32 {
-        // An `ExtSeq` begins one cycle up, a report's count at 0.
+        // The cycles of an `ExtSeq` begin at 1, those of a report at 0.
         (self.highest.0.wrapping_sub(1 << 16)) as u32
     }
 
@@ -283,7 +283,8 @@ impl Reception {
     }
 }
 
-/// Multiplied and shifted instead of divided, once per packet: 2^31 units at most are off by half a nanosecond.
+/// Nanoseconds per timestamp unit, as a fixed-point number with 32 fractional bits. It replaces a division per packet with a
+/// multiplication and a shift. Even 2^31 units are off by half a nanosecond at most.
 fn ns_per_unit_q32(clock_rate_hz: u32) -> u64 {
     (NS_PER_S << 32).div_euclid(u64::from(clock_rate_hz))
 }
@@ -366,7 +367,7 @@ mod tests {
         );
     }
 
-    /// A peer reports the number of the last packet instead.
+    /// Another implementation reports the number of the last packet instead of the maximum.
     #[test]
     fn the_highest_number_is_a_maximum() {
         let mut reception = valid();
@@ -377,7 +378,7 @@ mod tests {
             assert_eq!(reception.highest_reported(), highest);
         }
         assert_eq!((highest, reception.lost()), (105, 0));
-        // A late one from before the wrap-around takes no cycle away and adds none.
+        // A late packet from before the wrap-around neither adds nor removes a cycle.
         let mut reception = Reception::new(RATE_HZ);
         for seq in [65_533, 65_534, 0, 65_535, 1] {
             handle(&mut reception, seq);
@@ -404,7 +405,7 @@ mod tests {
         assert_eq!(calm_ns, Some(0));
     }
 
-    /// A peer cuts the time of arrival to 32 bits of microseconds, which wrap after 71 minutes and 35 seconds.
+    /// Another implementation cuts the time of arrival to 32 bits of microseconds, which wrap after 71 minutes and 35 seconds.
     #[test]
     fn jitter_survives_hours() {
         let mut reception = Reception::new(RATE_HZ);
@@ -482,7 +483,7 @@ mod tests {
             fates in prop::collection::vec((0..10_u8, 0..40_u64, 0..3_000_000_u64), 10..400),
         ) {
             let units = i64::from(rate_hz / 50);
-            // (arrival, number): two at the beginning without a fate, to be valid.
+            // (arrival, number). The first two packets always arrive in order, so that the source is valid.
             let mut arrivals = vec![(0, 0_i64), (20 * MS, 1)];
             for (at, (fate, late, shake_ns)) in fates.iter().enumerate() {
                 let number = at as i64 + 2;

@@ -5,7 +5,7 @@ use zeroize::Zeroizing;
 use crate::keystream::AesKey;
 use crate::{MasterKey, Suite};
 
-/// The protocol of keys.
+/// The protocol that keys are for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Rtp,

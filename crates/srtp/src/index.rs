@@ -7,7 +7,7 @@ use threadbare_rtp_types::id::SeqNum;
 pub struct PacketIndex(u64);
 
 impl PacketIndex {
-    /// The packet `seq` after the sequence number has wrapped around `rollover` times.
+    /// The index of packet `seq` after the sequence number has wrapped around `rollover` times.
     #[must_use]
     pub fn new(rollover: u32, seq: SeqNum) -> PacketIndex {
         PacketIndex(u64::from(rollover) << 16 | u64::from(seq.0))

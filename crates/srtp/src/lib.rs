@@ -12,10 +12,10 @@
 //! | AEAD_AES_128_GCM | AES-128, GCM | 16, 16 bytes | RFC 7714 |
 //! | AEAD_AES_256_GCM | AES-256, GCM | 16, 16 bytes | RFC 7714 |
 //!
-//! A [`Protection`] is both of one party, with keys that change while the call runs.
+//! A [`Protection`] combines a sender and a receiver for one party, with keys that change while the call runs.
 //!
-//! One key for each direction, with an identifier ([`Mki`]) or without; no re-keying by a key derivation rate. Memory is
-//! allocated only for a new SSRC. Randomness is a parameter ([`MasterKey::from_random`]).
+//! Each direction has one key, with an identifier ([`Mki`]) or without. Re-keying by a key derivation rate is not supported.
+//! Memory is allocated only for a new SSRC. Randomness is a parameter ([`MasterKey::from_random`]).
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used)]
 

@@ -32,7 +32,7 @@ pub struct ProtectionStats {
     pub replayed: u64,
     /// Received datagrams that are not protected packets.
     pub malformed: u64,
-    /// Received packets of one more SSRC than a key serves.
+    /// Received packets of further SSRCs when the key already serves its maximum number of them.
     pub too_many_sources: u64,
     /// Packets sent.
     pub sent: u64,
@@ -88,10 +88,10 @@ pub enum Rollover {
 
 /// Protects and checks the packets of one party. See [`Sender`] and [`Receiver`].
 ///
-/// When the party changes its key, packets of the old one are still on the way. Its program may continue with the old one until
-/// our answer has arrived. Packets are therefore tried with the new key and then with the old one. This ends [`OLD_KEY_NS`] after
-/// the first packet of the new one, but at the latest after [`OLD_KEY_NS_MAX`]. The first packet of the new key shows whether its
-/// rollover counter continues: both are tried.
+/// When the party changes its key, packets of the old one are still on the way. The party may also continue with the old one
+/// until our answer has arrived. Packets are therefore tried with the new key and then with the old one. This ends
+/// [`OLD_KEY_NS`] after the first packet of the new one, but at the latest after [`OLD_KEY_NS_MAX`]. The first packet of the
+/// new key shows whether its rollover counter continues: both are tried.
 pub struct Protection {
     keys: Keys,
     receiver: Receiver,
@@ -128,7 +128,7 @@ impl Protection {
         }
     }
 
-    /// Changes the keys from `now_ns` on. An unchanged key continues with its state. `rollover` is about the packets that we
+    /// Changes the keys from `now_ns` on. An unchanged key continues with its state. `rollover` applies to the packets that we
     /// send.
     pub fn set_keys(&mut self, now_ns: u64, keys: Keys, rollover: Rollover) {
         if keys.receive != self.keys.receive {
@@ -172,7 +172,7 @@ impl Protection {
         result
     }
 
-    /// The key has changed recently, and `result` is that of the new one.
+    /// Continues [`unprotect`](Self::unprotect) after a recent change of the key. `result` is the result with the new key.
     #[cold]
     fn unprotect_in_change(
         &mut self,
@@ -204,7 +204,7 @@ impl Protection {
                 self.stats.of_old_key += 1;
                 Ok(bytes)
             }
-            // The receiver that knows the packet is more precise than the one that does not.
+            // The old key's receiver knows the packet, so its error is more precise than that of the new key.
             Err(replay @ UnprotectError::Source(_)) => Err(replay),
             Err(_) => Err(error),
         }
@@ -286,8 +286,8 @@ impl Protection {
 }
 
 impl Change {
-    /// Handles the first packet of the new key. The other receiver of that key is dropped: it would accept replays of this one's
-    /// packets.
+    /// Handles the first packet of the new key. The second receiver of the new key is dropped: it would accept replays of
+    /// packets that the first one has received.
     fn settle(&mut self, now_ns: u64) {
         if self.reset.take().is_some() {
             self.until_ns = self.until_ns.min(now_ns.saturating_add(OLD_KEY_NS));
@@ -336,9 +336,10 @@ impl fmt::Debug for Protection {
     }
 }
 
-/// Packets sent before the new key took effect have arrived by then.
+/// Time for which the old key is accepted after the first packet of the new one: earlier packets have arrived by then.
 pub const OLD_KEY_NS: u64 = 2_000_000_000;
-/// By then a party considers our answer lost (RFC 3261, section 17.1.1.2: timer B, 64 T1), and has changed its key or never will.
+/// Maximum time for which the old key is accepted. By then a party considers our answer lost (RFC 3261, section 17.1.1.2: timer
+/// B, 64 T1), and has changed its key or never will.
 pub const OLD_KEY_NS_MAX: u64 = 32_000_000_000;
-/// 48 bits.
+/// Maximum index of RTP: 48 bits.
 const RTP_INDEX_MAX: u64 = (1 << 48) - 1;

@@ -35,9 +35,9 @@ pub enum ProtectError {
 /// A packet with the sequence number of an earlier one is refused, even if it is the same packet: the keystream of an index must
 /// not be used twice (RFC 3711, section 9.1; RFC 7714, section 8.4).
 ///
-/// To continue after a restart, save the key and [`Sender::sources`], and pass them to a new sender with [`Sender::restore`]. It
-/// does not know the packets sent in between. Continue with sequence numbers beyond all that may have left, and increase the
-/// SRTCP index by the number of packets that may have left.
+/// To continue after a restart, save the key and [`Sender::sources`], and pass them to a new sender with [`Sender::restore`].
+/// The new sender does not know the packets sent in between. Continue with sequence numbers beyond all that may have left, and
+/// increase the SRTCP index by the number of packets that may have left.
 pub struct Sender {
     suite: Suite,
     rtp: Box<Transform>,

@@ -23,9 +23,9 @@ pub struct SourceState {
     pub ssrc: Ssrc,
     /// The highest index of its RTP packets, with the rollover counter; `None`: none yet.
     pub rtp: Option<PacketIndex>,
-    /// Bit `n`: the RTP packet `n` before the highest is missing and may still arrive; for the highest itself, it arrived with
-    /// another key. It must be 0 in a state older than the last packet, otherwise packets that have arrived since then would be
-    /// accepted again.
+    /// Bit `n`: the RTP packet `n` before the highest is missing and may still arrive. Bit 0: the highest packet itself arrived
+    /// under another key. The field must be 0 in a state older than the last packet, otherwise packets that have arrived since
+    /// then would be accepted again.
     pub rtp_missing: u128,
     /// The highest index of its RTCP packets, below 2^31; `None`: none yet.
     pub rtcp: Option<u32>,
@@ -80,7 +80,7 @@ pub enum RestoreError {
         /// Its index.
         index: u32,
     },
-    /// The source is ahead of the state already. An index that goes back would be used twice.
+    /// The source is already ahead of the state. Going back would use indices twice.
     #[error("SSRC {ssrc}: the state is behind the source, which is at {}", Now(.now))]
     Behind {
         /// The source.
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_and_indices_end() {
+    fn numbers_of_sources_and_indices_are_limited() {
         let mut sources = Sources::default();
         for number in 0..SOURCES_MAX as u32 {
             sources

@@ -62,7 +62,7 @@ enum Cipher {
 }
 
 impl Transform {
-    /// Allocated on the heap, because moving a key would leave a copy that is never overwritten.
+    /// Derives the session keys. They are on the heap, because moving a key would leave a copy that is never overwritten.
     pub(crate) fn new(master: &MasterKey, protocol: Protocol) -> Box<Transform> {
         let keys = SessionKeys::derive(master, protocol);
         Box::new(Transform::from_session_keys(&keys, protocol, master.mki()))
@@ -95,7 +95,7 @@ impl Transform {
         self.rtp_trailer() + WORD_BYTES
     }
 
-    /// Protects a packet with room for the trailer after it: the buffer ends with both.
+    /// Protects the packet at the start of `buffer`, which ends with room for the trailer.
     pub(crate) fn seal_rtp(&self, buffer: &mut [u8], header: RtpHeader, index: PacketIndex) {
         let (packet, trailer) = buffer.split_at_mut(buffer.len() - self.rtp_trailer());
         match &self.cipher {
@@ -137,7 +137,7 @@ impl Transform {
         }
     }
 
-    /// Protects a packet with room for the trailer after it: the buffer ends with both.
+    /// Protects the packet at the start of `buffer`, which ends with room for the trailer.
     pub(crate) fn seal_rtcp(&self, buffer: &mut [u8], ssrc: Ssrc, word: RtcpWord) {
         let bytes = buffer.len() - self.rtcp_trailer();
         let (clear_bytes, index) = (word.clear_bytes(bytes), u64::from(word.index()));

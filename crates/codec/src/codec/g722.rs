@@ -306,7 +306,7 @@ const RL42: [usize; 16] = [0, 7, 6, 5, 4, 3, 2, 1, 7, 6, 5, 4, 3, 2, 1, 0];
 const WH: [i32; 3] = [0, -214, 798];
 const RH2: [usize; 4] = [2, 1, 2, 1];
 
-/// 2048 times 2 to the power of 0/32 to 31/32: from logarithms to step sizes.
+/// Table from logarithms to step sizes: 2048 times 2 to the power of n/32, for n from 0 to 31.
 const ILB: [i32; 32] = [
     2_048, 2_093, 2_139, 2_186, 2_233, 2_282, 2_332, 2_383, 2_435, 2_489, 2_543, 2_599, 2_656,
     2_714, 2_774, 2_834, 2_896, 2_960, 3_025, 3_091, 3_158, 3_228, 3_298, 3_371, 3_444, 3_520,

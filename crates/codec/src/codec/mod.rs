@@ -100,6 +100,8 @@ enum DecoderKind {
 }
 
 impl Decoder {
+    /// Creates a decoder for payloads of this format.
+    ///
     /// # Errors
     /// Fails if the format is invalid, or was not compiled in.
     pub fn new(format: Format) -> Result<Decoder, CodecError> {
@@ -224,7 +226,7 @@ impl Decoder {
     }
 
     /// Recovers `frames` of a lost payload from `next_payload`, the one after it. Appends them and returns true. Then decode
-    /// `next_payload` as usual. Returns false, without appending, if it has no such data: conceal the loss instead.
+    /// `next_payload` as usual. Returns false, without appending, if `next_payload` has no such data: conceal the loss instead.
     pub fn recover(&mut self, next_payload: &[u8], frames: usize, out: &mut Vec<f32>) -> bool {
         match &mut self.kind {
             #[cfg(feature = "opus")]
@@ -255,18 +257,18 @@ impl Decoder {
 /// Settings of an encoder. Only Opus uses them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EncoderSettings {
-    /// 6000 to 510,000 (RFC 7587, section 6.1); `None` leaves the choice to the library.
+    /// Bit rate, 6000 to 510,000 bits per second (RFC 7587, section 6.1); `None` leaves the choice to the library.
     pub bitrate_bps: Option<u32>,
     /// Upper limit of the bit rate, also if the library chooses it; the same range. A receiver requests it with
     /// `maxaveragebitrate` (RFC 7587, section 6.1).
     pub bitrate_bps_max: Option<u32>,
-    /// 0 to 10: computing effort for quality.
+    /// Computing effort for quality, 0 to 10.
     pub complexity: u8,
     /// Discontinuous transmission: during silence, one packet in 400 ms.
     pub dtx: bool,
     /// In-band FEC: packets of speech contain a coarse copy of the previous one. It takes effect with an expected loss above 0.
     pub fec: bool,
-    /// 0 to 100: the loss for which to prepare.
+    /// Loss for which to prepare, 0 to 100 percent.
     pub expected_loss_percent: u8,
     /// Kind of audio.
     pub purpose: Purpose,
@@ -300,7 +302,7 @@ impl Default for EncoderSettings {
 }
 
 impl EncoderSettings {
-    /// Checks whether an encoder accepts them.
+    /// Checks whether an encoder accepts these settings.
     ///
     /// # Errors
     /// Fails if a setting is out of range.
@@ -366,6 +368,8 @@ enum EncoderKind {
 }
 
 impl Encoder {
+    /// Creates an encoder for samples of this format.
+    ///
     /// # Errors
     /// Fails if the format is invalid or was not compiled in, or if a setting is out of range.
     pub fn new(format: Format, settings: &EncoderSettings) -> Result<Encoder, CodecError> {
@@ -488,5 +492,5 @@ impl Encoder {
     }
 }
 
-/// Six Opus frames of 20 ms of the maximum size, 1275 bytes each (RFC 6716, section 3.2), and their headers.
+/// Maximum payload: six Opus frames of 20 ms of the maximum size, 1275 bytes each (RFC 6716, section 3.2), and their headers.
 const PAYLOAD_BYTES_MAX: u32 = 7_680;

@@ -253,7 +253,8 @@ fn channels(format: Format) -> Channels {
     }
 }
 
-/// Decoded audio exceeds full scale a little. Garbage decodes to values in the thousands, which would keep filters ringing.
+/// Maximum sample value: decoded audio exceeds full scale a little. Garbage decodes to values in the thousands, which would
+/// keep filters ringing.
 const PEAK_MAX: f32 = 4.0;
 
 /// 120 ms, the longest packet, in steps of 2.5 ms.

@@ -1,11 +1,11 @@
 //! Detects DTMF digits in audio.
 //!
-//! Every 4 ms, the last 24 ms are compared with the eight frequencies. These are sums of products under a Hann window, equivalent
-//! to a bank of Goertzel filters. All steps are known in advance. A digit is present while one row and one column, at valid
-//! levels, are nearly all of the power. The movement of their phases gives their frequency errors. Limits are those of ITU-T
-//! Q.24, annex A, for AT&T. Frequencies: accepted within 1.5 %, rejected beyond 3.5 %. Levels: 0 to -25 dBm each, the higher
-//! frequency 4 dB stronger to 8 dB weaker. Durations: 40 ms accepted, 23 ms rejected. Interruptions of 10 ms are ignored, pauses
-//! of 40 ms are not.
+//! Every 4 ms, the last 24 ms are compared with the eight frequencies. The comparison sums products under a Hann window, which
+//! is equivalent to a bank of Goertzel filters. All factors are computed in advance. A digit is present while one row and one
+//! column, at valid levels, are nearly all of the power. The movement of their phases gives their frequency errors. Limits are
+//! those of ITU-T Q.24, annex A, for AT&T. Frequencies: accepted within 1.5 %, rejected beyond 3.5 %. Levels: 0 to -25 dBm
+//! each, the higher frequency 4 dB stronger to 8 dB weaker. Durations: 40 ms accepted, 23 ms rejected. Interruptions of 10 ms
+//! are ignored, pauses of 40 ms are not.
 
 use std::f64::consts::TAU;
 use std::sync::OnceLock;
@@ -19,7 +19,7 @@ use crate::dtmf::Key;
 pub enum KeyEvent {
     /// A digit was pressed. It is reported 35 to 40 ms after its start.
     Down {
-        /// Which one.
+        /// The digit.
         key: Key,
         /// Start, in frames of all audio so far; accurate to about 5 ms.
         at_frame: u64,
@@ -28,7 +28,7 @@ pub enum KeyEvent {
     },
     /// A digit was released. It is reported 35 to 40 ms after its end, or when another one is detected.
     Up {
-        /// Which one.
+        /// The digit.
         key: Key,
         /// End, in frames of all audio so far.
         at_frame: u64,
@@ -65,7 +65,7 @@ struct Run {
     last: [[f64; 2]; 2],
     /// Their rotation since the window before, relative to the true frequencies.
     turn: [[f64; 2]; 2],
-    /// Sums of that over the clear windows.
+    /// Sums of the rotation over the clear windows.
     turned: [[f64; 2]; 2],
 }
 
@@ -73,7 +73,7 @@ struct Run {
 struct Pressed {
     key: Key,
     last_frame: u64,
-    /// Number of windows without it since then.
+    /// Number of windows without the digit since its last one.
     missing: u32,
 }
 
@@ -390,7 +390,7 @@ impl Table {
 struct Thinner {
     factor: usize,
     count: usize,
-    /// Under the falling half of this triangle, and under the rising half of the next.
+    /// Sums of the input, weighted by the falling half of this triangle and by the rising half of the next.
     falling: f32,
     rising: f32,
     risen: f32,
@@ -454,7 +454,7 @@ fn conjugate(a: [f64; 2]) -> [f64; 2] {
 static TABLES: [OnceLock<Table>; SAMPLE_RATES_HZ.len()] =
     [const { OnceLock::new() }; SAMPLE_RATES_HZ.len()];
 
-/// Enough for 1633 Hz and the harmonics that speech would have.
+/// Sample rate after decimation: enough for 1633 Hz and the harmonics that speech would have.
 const RATE_HZ: u32 = 8_000;
 
 /// Time from window to window. A window has a whole number of them.

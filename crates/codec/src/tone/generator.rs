@@ -310,15 +310,15 @@ impl Voice {
     }
 }
 
-/// Call-progress tones have at most four frequencies at once (ITU-T E.180, supplement 2).
+/// Maximum number of simultaneous frequencies: call-progress tones have at most four (ITU-T E.180, supplement 2).
 const FREQUENCIES_MAX: usize = 4;
 
-/// More parts than cadences have, with room for a melody.
+/// Maximum number of parts: more than cadences have, with room for a melody.
 const PARTS_MAX: usize = 8;
 
 const FADE_MS: u32 = 5;
 
-/// The nominal level of such tones (ITU-T E.180).
+/// The nominal level of call-progress tones (ITU-T E.180).
 const LEVEL_DBM0: f64 = -10.0;
 
 const SILENCE: Part = Part {

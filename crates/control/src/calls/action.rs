@@ -52,7 +52,7 @@ pub enum Action<P> {
 /// A single command for a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StreamCommand {
-    /// Play media to a party in place of the other party's. It ends an earlier playback to that party.
+    /// Play media to a party in place of the other party's. This ends an earlier playback to that party.
     Play {
         /// The party that receives it.
         to: Side,
@@ -131,7 +131,7 @@ pub struct StreamStats {
 /// Counters of the packets from one party.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SideStats {
-    /// RTP, or datagrams.
+    /// RTP packets, or datagrams of other media.
     pub rtp: Counts,
     /// RTCP.
     pub rtcp: Counts,

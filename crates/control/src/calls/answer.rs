@@ -340,7 +340,7 @@ fn specified<P>(
 ) -> Option<Box<StreamSpec>> {
     let author = exchange.author;
     let learning = [exchange.options.learning, options.learning];
-    // Settings of a side apply from both descriptions.
+    // Both descriptions may have settings for each side.
     let learn = [
         learning[0].with(learning[1]).learn(true),
         learning[1].with(learning[0]).learn(true),
@@ -454,7 +454,7 @@ fn audio_side(answered: &AnsweredAudio, role: usize, learn: Learn, rules: &Rules
     }
 }
 
-/// "not all codecs support all packetization intervals".
+/// Whether all accepted codecs allow this packet time: "not all codecs support all packetization intervals".
 fn is_possible(packet_ms: u32, takes: &Arc<PayloadMap>) -> bool {
     match takes.audio().carries {
         Carries::Audio(format) => {
@@ -466,7 +466,7 @@ fn is_possible(packet_ms: u32, takes: &Arc<PayloadMap>) -> bool {
     }
 }
 
-/// Payload of an Ethernet datagram, without the headers of IPv6, UDP and RTP and the SRTP tag.
+/// Maximum payload of a datagram on Ethernet, without the headers of IPv6, UDP and RTP and the SRTP tag.
 const PAYLOAD_BYTES_MAX: usize = 1400;
 
 fn bitrate(codec: &Codec, rules: &Rules) -> Option<u32> {

@@ -14,7 +14,7 @@ const DELETE_DELAY_S: std::ops::RangeInclusive<i64> = 0..=86_400;
 
 /// "This list is limited to 32 elements by default."
 const LIST_DEFAULT: i64 = 32;
-/// A longer reply does not fit a datagram.
+/// Maximum number of listed calls: a longer reply does not fit a datagram.
 const LIST_MAX: i64 = 4096;
 
 /// How long a branch may ring: "The timer MUST be larger than 3 minutes" (RFC 3261, section 16.6, timer C).
@@ -179,7 +179,7 @@ impl<P> Dialog<P> {
     }
 }
 
-/// "The default is to reply with a warning only".
+/// The reply about an unknown call or dialog. "The default is to reply with a warning only".
 fn not_found(request: &Request, reason: String) -> Reply {
     if request.has_flag("fatal") {
         return Reply::Error(reason);

@@ -1,8 +1,8 @@
 //! Media before the answer: ringback and announcements for the party that offers.
 //!
-//! The offer tells its author's address and codecs. The stream starts as if the other party had answered with a supported codec
-//! but without an address. So nothing is sent to that party or accepted from it. The answer then changes the stream like any
-//! later answer.
+//! The offer contains its author's address and codecs. The stream starts as if the other party had answered with a supported
+//! codec but without an address. So nothing is sent to that party or accepted from it. The answer then changes the stream like
+//! any later answer.
 
 use std::fmt::Write;
 

@@ -38,7 +38,7 @@ pub(super) enum Failure {
     NoMedia,
     #[error("{0:?} is not supported: expected one of the commands in docs/ng.md")]
     NotDone(&'static str),
-    /// That relay's recording daemon is configured with the destination and the format; the request does not have them.
+    /// In rtpengine, the recording daemon is configured with the destination and the format; the request does not have them.
     #[error(
         "{0:?} is not supported: there is no daemon to forward PCM to: expected \"subscribe request\" for RTP, or \"start recording\" for a file"
     )]

@@ -40,11 +40,11 @@ pub(super) struct Live<P> {
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Taken {
     pub(super) streams: usize,
-    /// Those of unanswered offers.
+    /// Streams of unanswered offers.
     pub(super) unanswered: usize,
 }
 
-/// Limit of a call's dialogs: forks at the proxy, and transfers. Each has ports.
+/// Limit of a call's dialogs, which come from forks at the proxy and from transfers. Each dialog takes ports.
 pub(super) const DIALOGS_MAX: usize = 32;
 /// Limit of ended streams in a record.
 pub(super) const PAST_MAX: usize = 64;

@@ -1,7 +1,7 @@
 //! Converts the codecs that two sides agreed on to the media plane's payload maps.
 //!
-//! The plane forwards a packet if the receiver's map has the same content at the same clock rate. Otherwise it encodes the audio
-//! again in the receiver's first format. So a side's maps have only the codecs that the request's rules allow.
+//! The media plane forwards a packet if the receiver's map has the same content at the same clock rate. Otherwise it encodes
+//! the audio again in the receiver's first format. So a side's maps have only the codecs that the request's rules allow.
 
 use std::sync::Arc;
 

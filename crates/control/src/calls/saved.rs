@@ -64,7 +64,7 @@ impl<P> Calls<P> {
     }
 
     /// The next call that has changed or ended since the last poll. Poll after each `handle_*`, if changes are
-    /// [tracked](Self::track_changes). The time of the last media counts as no change.
+    /// [tracked](Self::track_changes). A new time of the last media is not a change.
     pub fn poll_changed(&mut self) -> Option<CallId> {
         self.changed.as_mut()?.pop_first()
     }
@@ -72,7 +72,7 @@ impl<P> Calls<P> {
     /// The state from which another process can continue a call: as secret as the keys in it. `None`: the call does not
     /// exist.
     ///
-    /// It has no running playback.
+    /// The state does not include a running playback.
     #[must_use]
     pub fn export(&self, id: &CallId) -> Option<Vec<u8>> {
         let call = self.calls.get(id)?;
@@ -279,7 +279,7 @@ impl<P> Live<P> {
         let mut streams = BTreeSet::new();
         for slot in self.slots() {
             if slot.stream.0 > last_stream || !streams.insert(slot.stream) {
-                return Err("a stream has a number of another one");
+                return Err("two streams have the same number");
             }
         }
         let of_offer = |dialog: &Dialog<P>| {
@@ -353,5 +353,5 @@ impl<P> Live<P> {
     }
 }
 
-/// No machine uses as many numbers, and additions to it do not overflow.
+/// Maximum of a saved stream number: no machine uses as many, and additions to it do not overflow.
 const LAST_STREAM_MAX: u64 = 1 << 62;

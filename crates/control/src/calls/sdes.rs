@@ -137,8 +137,8 @@ pub(super) fn offer(
 
 /// Our key for the suite, with the identifier of the answered line: the key in use, or a new one.
 fn own_key(suite: Suite, mki: Mki, before: Option<&SrtpKeys>, random: Random<'_>) -> MasterKey {
-    // Peers take a key with another identifier for another key. So its packets must not start again from zero with the same
-    // bytes.
+    // Peers treat a key with another identifier as another key. The same bytes must not be used under it, because packet
+    // indices would start again from zero.
     let is_same = |keys: &&SrtpKeys| (keys.send.suite(), keys.send.mki()) == (suite, mki);
     if let Some(keys) = before.filter(is_same) {
         return keys.send.clone();

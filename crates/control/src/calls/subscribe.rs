@@ -341,8 +341,8 @@ fn offered(
 }
 
 /// Labels each medium (RFC 4574): "The SRC MUST include the "label" attribute" in its offers to a recording server (RFC 7866,
-/// section 7.1.1). The proxy's metadata refer to the labels. So the reply tells, by tag and by label, which party and `m=` line
-/// each of them is.
+/// section 7.1.1). The proxy's metadata refer to the labels. The reply therefore assigns the labels to the parties and their
+/// `m=` lines.
 fn label<P>(sdp: &mut Sdp, sources: &[Source<'_, P>]) -> [(&'static str, Value); 2] {
     let mut of_tags: Vec<(&[u8], Vec<Value>)> = Vec::new();
     let mut of_labels = Dictionary::new();
@@ -474,7 +474,8 @@ fn sources<'a, P>(call: &'a Live<P>, request: &'a Request) -> Result<Vec<Source<
     meant.ok_or_else(|| no_party("label", shown(label.as_bytes())))
 }
 
-/// "The reply message will contain a sendonly offer SDP in `sdp` which by default will mirror the SDP of the call participant being subscribed to."
+/// The description that the subscriber gets. "The reply message will contain a sendonly offer SDP in `sdp` which by default
+/// will mirror the SDP of the call participant being subscribed to."
 fn description<P>(sources: &[Source<'_, P>]) -> String {
     let mut sdp = String::new();
     for (index, source) in sources.iter().enumerate() {
@@ -523,7 +524,8 @@ fn rtpmap(payload: &Payload) -> Option<String> {
     }
 }
 
-/// "Only one codec for each media section will be listed, and by default this will be the first supported codec from the published media."
+/// The answer to a publication. "Only one codec for each media section will be listed, and by default this will be the first
+/// supported codec from the published media."
 ///
 /// The other party does not exist; the addresses here are placeholders that are replaced later. `None`: no format can be used.
 fn taken(media: &[Offered], options: &Options) -> Option<String> {

@@ -1,7 +1,7 @@
 //! Unusable `m=` lines, and the warnings of a reply.
 //!
-//! RFC 3264, section 6, accepts or rejects each stream separately. So reading an `m=` line gives its treatment, or the reason for
-//! its rejection. A request fails only if no line is left.
+//! By RFC 3264, section 6, each stream is accepted or rejected separately. So reading an `m=` line gives its treatment, or the
+//! reason for its rejection. A request fails only if no line is left.
 
 use std::fmt;
 

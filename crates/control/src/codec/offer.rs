@@ -25,7 +25,7 @@ pub struct Offer {
     offered: Vec<PayloadType>,
     /// The codecs in order of preference. The offerer's codecs keep their numbers.
     pub outgoing: Vec<Offered>,
-    /// The offerer's codecs that are accepted from it whatever the other side accepts.
+    /// The offerer's codecs that the relay accepts, whatever the other side accepts.
     pub accepted: Vec<Codec>,
     /// The offerer's codecs of which the first is accepted if the other side accepts none of its audio codecs.
     pub fallback: Vec<Codec>,
@@ -98,8 +98,8 @@ pub fn offer(offered: &[Codec], rules: &Rules) -> Offer {
         || kept
             .iter()
             .any(|codec| rules.accept.has(codec) && is_supported(codec));
-    // "With transcoding active for a call, all unsupported codecs will be removed from the SDP." Codecs that are accepted if they
-    // are refused leave the choice to the other side. So with them, codecs that can only be forwarded stay.
+    // "With transcoding active for a call, all unsupported codecs will be removed from the SDP." Rules that only accept refused
+    // codecs leave the choice to the other side, so codecs that can only be forwarded stay.
     let is_converted = !added.is_empty() || makes_anew.contains(&true) || rules.is_copy;
     let usable = |codec: &&Codec| !is_converted || is_supported(codec);
     let mut outgoing = joined(kept.iter().copied().filter(usable), added);

@@ -69,7 +69,7 @@ fn handle(table: &mut RequestTable<u8>, bench: &mut Bench, message: &[u8]) {
 
 /// The message of one byte that restarts the process.
 const RESTART: u8 = 255;
-/// Low enough that inputs reach the limit.
+/// Limit of streams, low enough that inputs reach it.
 const SESSIONS_MAX: usize = 8;
-/// Longer inputs find nothing more.
+/// Maximum number of messages: longer inputs find nothing more.
 const MESSAGES_MAX: usize = 64;

@@ -218,7 +218,7 @@ fn attribute_edit(rest: &Value) -> Option<(&str, &str, Value)> {
 fn edit_attributes(out: &mut Dictionary, level: &[u8], commands: Value) {
     let level = String::from_utf8_lossy(level).into_owned();
     let Value::Dictionary(commands) = commands else {
-        // It is not a dictionary; the reader of edits refuses it.
+        // The value is not a dictionary; the reader of edits refuses it.
         return append(nested(out, "sdp-attr", &[&level]), commands);
     };
     for (command, value) in commands {
@@ -264,7 +264,7 @@ fn pair(out: &mut Dictionary, key: Bytes, value: Value) {
             for one in as_list(value) {
                 match one {
                     Value::Bytes(word) => flag(out, &word),
-                    // It is not a flag; the reader of flags refuses it.
+                    // The value is not a flag; the reader of flags refuses it.
                     other => append(out.entry("flags", no_values), Value::List(vec![other])),
                 }
             }
@@ -314,7 +314,7 @@ fn as_list(value: Value) -> Vec<Value> {
 fn append(list: &mut Value, value: Value) {
     match list {
         Value::List(values) => values.extend(as_list(value)),
-        // It is not a list where one is expected: the later value counts.
+        // The value is not a list where one is expected: the later value counts.
         other => *other = Value::List(as_list(value)),
     }
 }

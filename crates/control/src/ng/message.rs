@@ -23,7 +23,7 @@ pub struct Message<'a> {
     pub body: &'a [u8],
 }
 
-/// Longest cookie. Cookies of Kamailio and OpenSIPS have about 20 bytes. It bounds the memory for each message in a
+/// Longest cookie. Cookies of Kamailio and OpenSIPS have about 20 bytes. The limit bounds the memory for each message in a
 /// table.
 pub const COOKIE_BYTES_MAX: usize = 128;
 

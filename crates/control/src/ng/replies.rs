@@ -30,9 +30,9 @@ pub(crate) struct Limits {
 
 impl Limits {
     pub(crate) const USUAL: Limits = Limits {
-        // 3 requests for each of 1000 calls/s, for the time below.
+        // 3 requests for each of 1000 calls/s, for `age_ns`.
         requests: 32_768,
-        // 2 KiB for each of them, the size of a reply with an SDP.
+        // 2 KiB for each of these requests, the size of a reply with an SDP.
         bytes: 64 * 1024 * 1024,
         // Clients repeat a request after 1 s, five times; the network may delay the last one.
         age_ns: 10_000_000_000,
@@ -100,7 +100,7 @@ impl<S: Eq + Hash> Replies<S> {
     /// Forgets a request that is in hand and is not carried out after all. If it comes again it counts as new.
     pub(crate) fn forget(&mut self, key: &Key<S>) {
         let is_in_hand = matches!(self.known.get(key), Some(None));
-        // It is among the latest.
+        // The request is among the latest.
         let place = self.order.iter().rposition(|(_, known)| known == key);
         if let Some(place) = place.filter(|_| is_in_hand) {
             self.order.remove(place);
@@ -207,7 +207,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(500) })]
 
         #[test]
-        fn the_table_does_as_a_plain_list(
+        fn table_behaves_like_a_plain_list(
             limits in limits(),
             steps in prop::collection::vec((0..20u64, 0..2u8, 0..4u8, step()), 1..80),
         ) {

@@ -96,7 +96,7 @@ impl<S: Eq + Hash> RequestTable<S> {
         bytes
     }
 
-    /// The same with a message that another node made for the same request.
+    /// Finishes a request as [`finish`](Self::finish) does, with a reply message that another node has made for it.
     pub fn finish_with(&mut self, ticket: Ticket<S>, message: Vec<u8>) -> Vec<u8> {
         self.replies.finish(&ticket.key, &message);
         message

@@ -41,7 +41,7 @@ enum Ask {
         phone: usize,
         by_branch: bool,
     },
-    /// Found by tags or by branch; at once or later.
+    /// A `delete` that finds the dialog by tags or by branch, at once or later.
     Delete { by_tags: bool, is_late: bool },
     /// All dialogs of the call, at once.
     DeleteAll,
@@ -328,7 +328,7 @@ impl Model {
                     keys.push(via);
                 }
                 if twin.is_none() {
-                    // It may find another branch's offer, as documented; this is not tested here.
+                    // The answer may find another branch's offer, as documented; this is not tested here.
                     return true;
                 }
                 let done = self.send(&keys, step.again);
@@ -488,7 +488,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn no_port_leaks_and_no_call_meets_another(steps in prop::collection::vec(step(), 1..60)) {
+    fn no_port_leaks_and_calls_do_not_mix(steps in prop::collection::vec(step(), 1..60)) {
         let mut model = Model::new();
         for step in &steps {
             model.step(step);

@@ -332,7 +332,7 @@ fn accept_offers_codecs_and_takes_refused_ones() {
 }
 
 #[test]
-fn keys_become_tones_and_tones_keys() {
+fn events_become_tones_and_tones_become_events() {
     // "In the forward direction, DTMF transcoding is enabled by adding the codec telephone-event to the list of codecs offered for
     // transcoding."
     let offer = offered(&[PCMU], "codec-transcode-telephone-event");
@@ -467,7 +467,7 @@ fn an_answer_with_other_numbers_is_understood() {
 /// that it adds unasked (telephone events at Opus's rate), and answers in which it names only the first of several codecs that
 /// the rules allow.
 #[test]
-fn the_usual_relay_says_the_same() {
+fn rtpengine_gives_the_same_answers() {
     /// Offered codecs, flags, codecs offered to the other side, its answer, the resulting answer.
     type Row<'a> = (
         &'a [&'a str],

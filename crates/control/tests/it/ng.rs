@@ -144,7 +144,7 @@ proptest! {
     }
 
     #[test]
-    fn strings_of_flags_are_dealt_with(flags in "[a=\\[\\] -]{0,20}") {
+    fn any_flags_keep_the_fuzzing_invariants(flags in "[a=\\[\\] -]{0,20}") {
         fuzzing::ng(format!("c d7:command5:offer10:rtpp-flags{}:{flags}e", flags.len()).as_bytes());
     }
 }

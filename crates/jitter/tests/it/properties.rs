@@ -307,7 +307,7 @@ let is_fixed = number == 0 && release == Release::InOrder;
     /// The ring never holds more packets than places, and always has a place for the next one. No output comes before the
     /// announced time.
     #[test]
-    fn arbitrary_arrivals_break_nothing(
+    fn arbitrary_arrivals_keep_the_fuzzing_invariants(
         arrivals in prop::collection::vec(
             (0..3_u32, any::<u16>(), any::<u32>(), any::<bool>(), 0..2_000_000_000_u64, 0..4_u8),
             1..300,

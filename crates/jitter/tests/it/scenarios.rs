@@ -389,7 +389,7 @@ fn jitter_decays() {
 /// A defect of another implementation: arrival times were truncated to 32 bits of µs, so that after 71.6 minutes the jitter value
 /// exploded.
 #[test]
-fn nothing_happens_after_71_minutes() {
+fn jitter_does_not_change_after_71_minutes() {
     let scenario = Scenario {
         name: "three hours",
         net: Net {

@@ -11,7 +11,7 @@ use crate::call::Refused;
 /// The longest datagram that is received or sent: more than a path without fragments carries.
 pub const DATAGRAM_BYTES_MAX: usize = 2048;
 
-/// Datagrams in a batch.
+/// Maximum number of datagrams in a batch.
 pub(crate) const BATCH: usize = RECV_BATCH;
 
 /// Distance of two datagrams: an odd number of cache lines, so that their headers do not compete for the same places in the

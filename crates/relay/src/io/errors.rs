@@ -39,5 +39,5 @@ pub(super) fn take_icmp(fd: BorrowedFd<'_>, counters: &Counters) {
     }
 }
 
-/// Maximum per run of a port; the rest makes the socket ready again.
+/// Maximum number of ICMP errors read per run of a port. If more are queued, the socket is ready again.
 const ICMP_ERRORS_MAX: usize = 64;

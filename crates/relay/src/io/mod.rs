@@ -41,7 +41,7 @@ pub(crate) trait PacketIo: Send {
     /// Removes and returns the ports of a leg, to be closed here or on another thread. No more datagrams arrive from them.
     fn detach(&mut self, attached: Attached) -> Option<LegKind>;
 
-    /// Sets the type of service for a leg's ports; ports of many legs keep theirs.
+    /// Sets the type of service for a leg's ports; shared ports keep theirs.
     fn set_tos(&mut self, _attached: &Attached, _tos: u8) -> io::Result<()> {
         Ok(())
     }
@@ -164,7 +164,7 @@ struct Target {
     reach: Reach,
 }
 
-/// A packet that waited longer in the kernel was not delayed by the network.
+/// Maximum age of an arrival, ns: a packet that waited longer in the kernel was not delayed by the network.
 const AGE_NS_MAX: u64 = 1_000_000_000;
 /// A placeholder: UDP always has a sender, but a system might report none.
 const NOBODY: SocketAddr =

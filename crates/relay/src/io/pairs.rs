@@ -1,10 +1,10 @@
 //! Separate sockets for each leg.
 //!
-//! The sockets are in a separate epoll instance, which represents all of them in the shard's. Each run asks the kernel once which
-//! sockets are ready. Each of them is read once, and again in the next run if it is likely to hold more. So a flooded socket
-//! takes turns with the others.
+//! The sockets are in a separate epoll instance, which represents them in the shard's epoll instance. Each run asks the kernel
+//! once which sockets are ready. Each of them is read once, and again in the next run if it is likely to hold more. So a
+//! flooded socket takes turns with the others.
 //!
-//! With [`Rings`], most datagrams bypass the sockets; these hold the ports and carry the rest.
+//! With [`Rings`], most datagrams bypass the sockets. The sockets then hold the ports and carry all other datagrams.
 
 use std::io;
 use std::net::SocketAddr;
@@ -31,7 +31,8 @@ use crate::socket::{Reach, Udp, canonical, set_tos};
 use crate::stats::Counters;
 
 pub(crate) struct Pairs {
-    /// It also has the sockets of ended calls: they are sealed until another call gets them, or closed.
+    /// The epoll instance of the sockets. It also has the sockets of ended calls, which are sealed until another call gets them
+    /// or closed.
     epoll: Arc<Epoll>,
     ports: Vec<Port>,
     free: Vec<u32>,
@@ -43,7 +44,7 @@ pub(crate) struct Pairs {
     again: Vec<u64>,
     next_again: usize,
     again_later: Vec<u64>,
-    /// Whether to ask the kernel in this run.
+    /// Whether to ask the kernel for ready sockets in this run.
     asks: bool,
     arena: Arena,
     arrivals: Vec<Arrival>,
@@ -65,7 +66,7 @@ struct Port {
     call: u32,
     id: PortId,
     reach: Reach,
-    /// Whether it has a ring now, while its socket may hold older datagrams.
+    /// Whether the port has a ring now, while its socket may hold older datagrams.
     is_backlogged: bool,
     load: Load,
     /// Type of service of sent datagrams.
@@ -106,12 +107,12 @@ impl Rest {
 }
 
 impl Pairs {
-    /// `lane`: rings of the ports, in addition to their sockets.
+    /// Creates the packet I/O. `lane`: rings of the ports, in addition to their sockets.
     pub(crate) fn new(is_unthrottled: bool, lane: Option<Lane>) -> io::Result<Pairs> {
         let epoll = Arc::new(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?);
         let rings = lane.map(Rings::new);
         for descriptor in rings.iter().flat_map(Rings::descriptors) {
-            // Read in each run: no port has this key.
+            // The rings are read in each run, so this event needs no port: no port has its key.
             epoll.add(descriptor, EpollEvent::new(EpollFlags::EPOLLIN, RINGS))?;
         }
         Ok(Pairs {
@@ -165,7 +166,7 @@ impl Pairs {
                     drops: 0,
                     fence: None,
                 });
-                // A slice in which all are busy must not allocate.
+                // A slice in which all sockets are busy must not allocate.
                 reserve(&mut self.again, self.ports.len());
                 reserve(&mut self.again_later, self.ports.len());
                 (self.ports.len() - 1) as u32
@@ -194,7 +195,7 @@ impl Pairs {
         port.tos = tos;
         port.drops = drops;
         let socket = port.socket.insert(socket);
-        // Reports are few, and a place in the kernel's table costs two system calls.
+        // Only RTP ports get rings: RTCP is rare, and a place in the kernel's table costs two system calls.
         if let Some(rings) = &mut self.rings
             && id.kind == PortKind::Rtp
         {
@@ -269,7 +270,7 @@ impl Pairs {
                 break;
             };
             let place = received.key as u32 as usize;
-            // It may be for an earlier port in this place.
+            // The datagram may be for an earlier port in this place.
             let Some(port) = self.ports.get(place) else {
                 continue;
             };
@@ -606,7 +607,7 @@ impl PacketIo for Pairs {
     }
 }
 
-/// Sends one datagram; a second time if the system has only returned the error of an earlier one.
+/// Sends one datagram. Tries a second time if the system has only returned the error of an earlier one.
 #[inline]
 fn send_one(fd: BorrowedFd<'_>, bytes: &[u8], to: &RawAddr) -> io::Result<()> {
     match send_to(fd, bytes, to) {
@@ -658,7 +659,7 @@ impl std::fmt::Debug for Pairs {
 
 /// The key of the rings' descriptors.
 const RINGS: u64 = u64::MAX;
-/// Events of one question: a shard's ready sockets in a slice.
+/// Maximum number of events in one answer of the kernel: a shard's ready sockets in a slice.
 const EVENTS: usize = 4096;
 /// Sockets between a prefetch and its use: a receive call is longer than a fetch from memory.
 const PORTS_AHEAD: usize = 2;

@@ -100,7 +100,7 @@ impl Rings {
         self.lane.receive(room, &mut self.malformed)
     }
 
-    /// A datagram of `receive` is the port's: its sender can be answered.
+    /// Notes that a datagram of [`receive`](Self::receive) belongs to the port. Its sender can now be answered by the ring.
     ///
     /// Another path to the same peer is accepted only after the path in use was silent. Otherwise a forged frame could divert the
     /// peer's audio on the link.
@@ -117,13 +117,13 @@ impl Rings {
         }
     }
 
-    /// All read datagrams have been copied.
+    /// Frees the frames of all read datagrams, which have been copied.
     #[inline]
     pub(super) fn release(&mut self) {
         self.lane.release();
     }
 
-    /// Puts a datagram into a ring. `false`: it is the socket's.
+    /// Puts a datagram into a ring. Returns `false` if it must be sent by the socket.
     #[inline]
     pub(super) fn send(&mut self, place: u32, to: SocketAddr, bytes: &[u8], now_ns: u64) -> bool {
         let Some(route) = self.routes.get(place as usize) else {
@@ -181,7 +181,8 @@ fn tos_of(socket: &Socket, reach: Reach) -> io::Result<u8> {
     Ok(tos as u8)
 }
 
-/// Between two questions: a second of slices of 20 ms.
+/// Slices between two questions for drops: a second of slices of 20 ms.
 const SLICES_OF_DROPS: u32 = 50;
-/// Peers that were silent for longer are reached through the kernel, which resolves their link address.
+/// Maximum age of a peer's last datagram for sending by a ring, ns. Other peers are reached through the kernel, which resolves
+/// their link address.
 const FRESH_NS: u64 = 1_000_000_000;

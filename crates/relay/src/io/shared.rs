@@ -39,7 +39,7 @@ pub(crate) struct SharedIo {
     batch: RecvBatch,
     /// Datagrams of the batch whose legs are not determined yet.
     unsorted: usize,
-    /// The batch is of the RTCP socket.
+    /// The batch comes from the RTCP socket.
     is_rtcp: bool,
     arena: Arena,
     arrivals: Vec<Arrival>,
@@ -84,7 +84,7 @@ impl SharedIo {
         }
     }
 
-    /// One receive call.
+    /// Receives a batch with one call.
     fn read(&mut self) -> io::Result<()> {
         let Some(udp) = (match self.reads {
             RTP => Some(&self.sockets.rtp),
@@ -362,7 +362,8 @@ impl PacketIo for SharedIo {
     }
 }
 
-/// RTCP has its sender's SSRC and comes from the RTP address or the next port (RFC 3550, section 11).
+/// Finds the leg of an RTCP packet. The packet has the SSRC of its sender, and comes from the RTP address or the next port (RFC
+/// 3550, section 11).
 fn find_rtcp(
     table: &mut Demux<u32>,
     now_ns: u64,
@@ -400,11 +401,11 @@ struct Malformed;
 const RTP: usize = 0;
 const RTCP: usize = 1;
 const NONE: usize = 2;
-/// Twice the rate of AES67's shortest packet time (0.125 ms).
+/// Datagrams of one leg per ms: twice the rate of AES67's shortest packet time (0.125 ms).
 const BUDGET_PER_MS: u64 = 16;
-/// A context without a wait has slices of varying length.
+/// Minimum budget per slice: a context without a wait has slices of varying length.
 const BUDGET_MIN: u64 = 256;
-/// A second's worth.
+/// Maximum budget per slice: the datagrams of a second.
 const BUDGET_MAX: u64 = 16_000;
 
 impl std::fmt::Debug for SharedIo {

@@ -85,7 +85,7 @@ pub(crate) struct Sockets {
     pub(crate) rtp: Udp,
     /// `None`: RTCP shares the RTP port.
     pub(crate) rtcp: Option<Udp>,
-    /// The epoll instance that has them all, also between two calls. `None`: they were never watched.
+    /// The epoll instance that has all these sockets, also between two calls. `None`: they were never watched.
     pub(crate) watch: Option<Arc<Epoll>>,
 }
 
@@ -105,7 +105,8 @@ impl Sockets {
     }
 }
 
-/// Separate ports of one leg. Dropping it returns them to their range, open or closed as the range decides; others are closed.
+/// Separate ports of one leg. Dropping this returns ports of a range, and the range decides whether they stay open. Other ports
+/// are closed.
 #[derive(Debug)]
 pub(crate) struct OwnPorts {
     /// `None` only while it is dropped or taken apart.

@@ -110,7 +110,7 @@ impl<T> Numbers<T> {
         self.is_busy(1)
     }
 
-    /// Whether calls come and go so fast that many numbers, and `more`, wait for reuse.
+    /// Whether calls come and go so fast that many numbers wait for reuse, `more` of them included.
     fn is_busy(&self, more: usize) -> bool {
         (self.resting.len() + self.rested.len() + more) * BUSY_PART >= self.units()
     }
@@ -228,7 +228,7 @@ impl<T> Numbers<T> {
         self.free.push(unit);
     }
 
-    /// The last free unit moves to the place of this one.
+    /// Removes a unit from the free ones; the last free unit moves to its place.
     fn remove_free(&mut self, unit: u32) {
         let place = std::mem::replace(&mut self.places[unit as usize], TAKEN) as usize;
         self.free.swap_remove(place);
@@ -251,7 +251,7 @@ const BUSY_PART: usize = 4;
 const CHOICE_PART: usize = 16;
 /// One in this many draws adds another number to those that calls reuse.
 const MIX_PART: u64 = 8;
-/// Not free.
+/// Place of a unit that is not free.
 const TAKEN: u32 = u32::MAX;
 
 #[cfg(test)]
@@ -306,7 +306,8 @@ mod tests {
     #[test]
     fn draws_reach_each_pair_and_are_unpredictable() {
         let (pairs, rounds) = (50, 20_000);
-        // As often as any other if nothing is kept; otherwise the most frequent of a small pool.
+        // Without kept values, all pairs are equally frequent. With them, draws come from a smaller pool, so a wider bound is
+        // checked.
         for (kept, is_even) in [(None, true), (Some("sockets"), false)] {
             let mut numbers = Named::new(30_000, 30_099, 2, 0);
             let (mut state, mut counts) = (7, BTreeMap::<u16, u32>::new());
@@ -325,7 +326,7 @@ mod tests {
             let square = |count: &u32| (f64::from(*count) - expected).powi(2) / expected;
             let chi_squared: f64 = counts.values().map(square).sum();
             assert!(!is_even || chi_squared < 85.35, "{chi_squared}");
-            // The likeliest step is 0: one in 50 if all are as likely. Next-fit has one step only.
+            // The most frequent step is 0: one in 50 if all pairs are equally likely. Next-fit would always take the same step.
             let likeliest = f64::from(*steps.values().max().unwrap());
             let allowed = if is_even { 1.2 } else { 6.0 };
             assert!(likeliest < allowed * expected, "{steps:?}");
@@ -404,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_taken_by_name_once_and_only_if_it_is_one() {
+    fn given_number_is_taken_once_and_only_if_valid() {
         let mut numbers = Named::new(10_000, 10_007, 2, 5 * S);
         for other in [9_998, 10_003, 10_008, 0, u16::MAX] {
             assert_eq!(numbers.take_at(other), None, "{other}");

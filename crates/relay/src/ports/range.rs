@@ -132,7 +132,7 @@ impl PortRange {
             let number = taken.number;
             match range.open(taken) {
                 Ok((sockets, counted)) => return Ok(self.leased(sockets, Some((number, counted)))),
-                // Not tried again within the quarantine.
+                // This port is not tried again within the quarantine.
                 Err(error) if error.is_in_use() => {
                     lock(&range.numbers).release(clock_now_ns(), number, None);
                 }
@@ -145,8 +145,8 @@ impl PortRange {
         Err(range.exhausted())
     }
 
-    /// Opens the ports of a leg whose peer knows this number already, from another process before this one, or the reverse. A
-    /// number outside the range is opened all the same.
+    /// Opens the ports of a leg that moves between two processes, so its peer knows this number already. A number outside the
+    /// range is opened all the same.
     ///
     /// # Errors
     /// Fails if the number is in use, or if the system provides no socket.
@@ -168,7 +168,7 @@ impl PortRange {
     /// Closes sockets that no call has reused for a while. Call it regularly while the range is used.
     pub fn close_unwanted(&self) {
         let unwanted = lock(&self.0.numbers).take_unwanted(clock_now_ns());
-        // Not under the lock, because it takes time.
+        // Dropped outside the lock, because closing sockets takes time.
         drop(unwanted);
     }
 
@@ -277,7 +277,7 @@ impl NumberLease {
         };
         let may_rest = OpenSockets::may_rest() && lock(&range.numbers).is_to_keep();
         if !may_rest || sockets.each().any(|udp| udp.seal().is_err()) {
-            // First closed, then free.
+            // The sockets are closed before their number becomes free.
             drop(sockets);
             return;
         }
@@ -305,5 +305,5 @@ pub(crate) fn random() -> u64 {
         .finish()
 }
 
-/// Packets that are later than this are lost ones.
+/// Default quarantine: later packets count as lost.
 const QUARANTINE: Duration = Duration::from_secs(10);

@@ -158,5 +158,5 @@ impl Drop for SharedPlace {
     }
 }
 
-/// A packet of telephony takes some 800 bytes: this is enough for a slice of 20 ms of 10,000 streams.
+/// Default receive buffer: enough for a slice of 20 ms of 10,000 streams, because a packet of telephony takes some 800 bytes.
 const BUFFER_BYTES: usize = 8 << 20;

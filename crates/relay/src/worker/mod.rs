@@ -27,10 +27,11 @@ use crate::orders::{CallRef, CallState, Order, OrderQueue, PortRef, Removed, Slo
 use crate::policy::View;
 use crate::ports::LegKind;
 
-/// By place.
+/// Packet I/Os by place.
 type Ios = Vec<Option<Box<dyn PacketIo>>>;
 
-/// Dropped in this order: a port's number is free when its sockets are closed.
+/// The media worker of a shard. Its fields are dropped in this order: a port's number becomes free after its sockets are
+/// closed.
 pub(crate) struct MediaWorker<C: Call> {
     ios: Ios,
     /// Boxed: a table that grows must not move the calls. Indexed by place.
@@ -43,7 +44,7 @@ pub(crate) struct MediaWorker<C: Call> {
     /// Calls with more to send.
     more: Vec<u32>,
     orders: VecDeque<Order<C>>,
-    /// Itself, for orders left over by a run: like new ones, they interrupt the sleep between slices.
+    /// Handle of this agent, for orders left over by a run: like new ones, they interrupt the sleep between slices.
     myself: Option<AgentHandle<MediaWorker<C>>>,
     /// Whether it has woken itself to continue with the orders.
     is_asked: bool,
@@ -250,7 +251,7 @@ impl<C: Call> MediaWorker<C> {
     }
 
     fn remove(&mut self, index: u32, how: CallState) -> Option<Removed<C>> {
-        // Its last datagrams, a BYE perhaps, are staged.
+        // The call's last datagrams, a BYE perhaps, are staged.
         flush_all(&mut self.ios, &self.queue.counters);
         let slot = self.calls.get_mut(index as usize)?.take()?;
         self.timers.remove(index);
@@ -292,7 +293,7 @@ impl<C: Call> MediaWorker<C> {
             let spare = spare.units();
             let is_full = transmit(slot, ios, counters, policy, spare, now_ns, may_lose);
             let timeout_ns = slot.call.next_timeout();
-            // A loss that is due has another turn in this run, when all sockets have been read.
+            // A due loss waits for another turn in this run, when all sockets have been read.
             let waits = !may_lose && timeout_ns.is_some_and(|timeout_ns| timeout_ns <= now_ns);
             (is_full || waits, timeout_ns)
         }));
@@ -547,8 +548,10 @@ const AHEAD: usize = 2;
 /// Cache lines of a call to prefetch. This covers a whole line or call of `threadbare_rtp`, whose legs have scattered hot fields.
 /// Measured: a useless prefetch costs less than a miss.
 const SLOT_LINES_MAX: usize = 72;
-/// A removal closes up to eight sockets, some microseconds each: the clock is read after this many orders.
+/// Number of orders between two readings of the clock: a removal closes up to eight sockets, which takes some microseconds
+/// each.
 const ORDERS_TIMED: u32 = 16;
-/// A run takes a quarter of a slice within these bounds: then commands and other agents get their turn.
+/// Minimum time of a run, ns. A run takes a quarter of a slice within its bounds, so that commands and other agents get their
+/// turn.
 const RUN_NS_MIN: u64 = 1_000_000;
 const RUN_NS_MAX: u64 = 5_000_000;

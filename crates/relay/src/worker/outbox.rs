@@ -142,7 +142,7 @@ fn addresses(
     legs: &[Option<(u32, Attached)>; LEGS_MAX],
     port: PortId,
 ) -> (IpAddr, [SocketAddr; CALL_PORTS_MAX]) {
-    // No destination is unspecified.
+    // A placeholder: no destination has the unspecified address.
     let mut all = [SocketAddr::from(([0; 4], 0)); CALL_PORTS_MAX];
     for (pair, leg) in all.chunks_mut(2).zip(legs) {
         let locals = leg.iter().flat_map(|(_, attached)| attached.rest.locals());

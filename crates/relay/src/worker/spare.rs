@@ -38,7 +38,8 @@ impl Spare {
 
 /// Number of losses that even a late slice conceals: less than a tenth of a millisecond. A few lines do not make it late.
 const UNITS_MIN: u32 = 16;
-/// Minimum for zero or short slices: the delay that other work of the machine causes occasionally.
+/// Minimum lateness of a late slice, for contexts with zero or short slices: other work of the machine causes such a delay
+/// occasionally.
 const LATE_NS_MIN: u64 = 5_000_000;
 
 #[cfg(test)]

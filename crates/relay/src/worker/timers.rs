@@ -94,7 +94,7 @@ impl Timers {
 
 /// No time.
 const NEVER: u64 = u64::MAX;
-/// Finer than a slice, which rounds once more.
+/// Resolution of the timers: finer than a slice, which rounds once more.
 const TICK_NS: u64 = 250_000;
 
 #[cfg(test)]

@@ -46,7 +46,7 @@ fn each_packet_of_a_side_is_copied_to_each_subscriber() {
         heard += bed.take(B).len();
         assert!(copies(&mut bed, Side::B, &speech(8, 9, number), &two).is_empty());
     }
-    // The other party gets it as before.
+    // The other party gets the packets as before.
     assert!(heard >= 7, "{heard} packets");
     bed.call.set_copies(Side::A, &two[..1]);
     assert_eq!(copies(&mut bed, Side::A, &speech(0, 7, 10), &two).len(), 1);

@@ -17,7 +17,7 @@ const THREADS: usize = 4;
 #[test]
 fn calls_of_four_threads_leave_no_descriptors() {
     let engine: Engine<Forwarder> = engine(20, 2);
-    // So few ports that each call has those of another.
+    // So few ports that each call gets those of an earlier one.
     let ranges = PortRange::new(RangeSettings {
         quarantine: std::time::Duration::ZERO,
         ..RangeSettings::new(LOCALHOST, 20_000, 20_127)

@@ -41,7 +41,7 @@ fn a_call_reaches_parties_but_neither_a_service_nor_its_own_ports() {
         let sent = call.with(move |call, _| call.send(PortId::rtcp(1), to, bytes));
         sent.wait().unwrap();
     };
-    // The second one finds the note of the first.
+    // The second datagram uses the remembered decision about the first.
     for bytes in [b"one", b"two"] {
         send(at_party, bytes);
         assert_eq!(next(&party).0, bytes);
@@ -52,7 +52,7 @@ fn a_call_reaches_parties_but_neither_a_service_nor_its_own_ports() {
     let refused = call.with(|call, _| (call.refused.clone(), call.received));
     assert_eq!(refused.wait().unwrap(), (vec![Refused::Forbidden; 5], 0));
     until("all are counted", || engine.stats().forbidden == 5);
-    // A change counts for a call that runs.
+    // A changed policy applies to running calls.
     destinations.set(policy(&[at_party]));
     send(at_party, b"forbidden");
     until("it is counted", || engine.stats().forbidden == 6);
@@ -82,7 +82,7 @@ fn a_learned_address_is_judged_like_a_signalled_one() {
     assert_eq!(learned(0), service.local_addr().ok());
     let before = engine.stats().forbidden;
     party.send_to(b"d7:command4:liste", b).unwrap();
-    // Earlier packets, of four bytes each, may be counted after it was sent.
+    // Earlier packets, of four bytes each, may be counted after this one was sent.
     until("it is read", || {
         let read = call
             .with(|call, _| call.stats()[1].received[0])

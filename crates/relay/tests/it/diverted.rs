@@ -59,7 +59,7 @@ fn nothing_is_lost_between_two_processes() {
         Some(Suite::AesCm128HmacSha1_80),
         Some(Suite::AeadAes256Gcm),
     ] {
-        // After the first packets: a new sender is not accepted yet, and is accepted from the next packets on.
+        // The call moves after the first packets, because a new sender is not accepted at once.
         for (moved_at, late_ms) in (3..20).flat_map(|at| [(at, 0), (at, 100)]) {
             let all = arrivals(late_ms == 0);
             let (mut stays, mut sender) = bed(suite);
@@ -81,7 +81,7 @@ fn nothing_is_lost_between_two_processes() {
             let (late, direct) = behind.split_at(behind.len().min(2));
             speak(&mut old, &mut sender, 0, late);
             assert_eq!(old.take(B), [], "a party that has left sends nothing");
-            // Another clock.
+            // The new process has another clock.
             let ahead_ms = 5000;
             let begun_ns = old.now_ns + ahead_ms * MS;
             let mut new = Bed::new(begun_ns, session(begun_ns));
@@ -96,7 +96,7 @@ fn nothing_is_lost_between_two_processes() {
             for packet in &mut late_packets {
                 packet.received_ns += ahead_ms * MS;
             }
-            // After those that arrived here directly.
+            // Late packets come after those that arrived here directly.
             let held = late_packets.iter().filter(|packet| packet.is_clear).count();
             let rest = late_packets.split_off(if late_ms > 0 {
                 held

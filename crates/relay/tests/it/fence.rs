@@ -6,7 +6,7 @@ use threadbare_runtime::clock_now_ns;
 
 #[test]
 fn nothing_passes_a_fence_that_is_not_open() {
-    // A slice of an hour: only commands have something sent.
+    // A slice of an hour: only commands cause sending.
     let engine = engine(3_600_000, -1);
     let listener = peer();
     let to = listener.local_addr().unwrap();
@@ -29,21 +29,21 @@ fn nothing_passes_a_fence_that_is_not_open() {
     send(b"open", None);
     assert_eq!(next(&listener).0, b"open");
     send(b"over", Some((fence.clone(), clock_now_ns())));
-    // It leaves at the end of the pass, which may be after the next command.
+    // The datagram leaves at the end of the pass, which may be after the next command.
     until("it is stopped", || engine.stats().fenced == 1);
     send(b"renewed", Some((fence.clone(), u64::MAX)));
     assert_eq!(next(&listener).0, b"renewed");
     send(b"closed", Some((fence.clone(), 0)));
     until("it is stopped", || engine.stats().fenced == 2);
     send(b"never", Some((fence, u64::MAX)));
-    // Next to it, a call without a fence.
+    // A call without a fence on the same thread.
     let others = vec![range(PortUse::Mux).lease().unwrap()];
     let other = engine.create("free", others, Forwarder::default()).unwrap();
     other
         .command(move |call, _| call.send(PortId::rtp(0), to, b"free"))
         .unwrap();
     assert_eq!(next(&listener).0, b"free");
-    // Counted after the last one.
+    // Datagrams are counted after the last one of a batch.
     let counted = || (engine.stats().fenced, engine.stats().packets_sent);
     until("all are counted", || counted() == (3, 3));
 }

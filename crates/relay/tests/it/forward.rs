@@ -87,7 +87,7 @@ fn an_address_is_learned_and_a_stranger_is_sent_nothing() {
         bed.hand_in(A, behind, b"from A");
         bed.now_ns += 20 * MS;
     }
-    // The table of `Gate`: four are not yet believed.
+    // By the table in `latch.rs`, the first four packets are not yet accepted.
     assert_eq!(bed.take(B).len(), 6);
     for _ in 0..100 {
         bed.hand_in(A, stranger, b"from a stranger");
@@ -102,7 +102,7 @@ fn an_address_is_learned_and_a_stranger_is_sent_nothing() {
     assert_eq!(bed.take(A_RTCP)[0].to, next_port(behind));
     let [a, _] = bed.call.stats();
     assert_eq!(a.refused.strangers, 4 + 200);
-    // The party is elsewhere, as signalled.
+    // New signalling gives the party another address.
     let settings = ForwardSide {
         admission: AdmissionConfig {
             peer: Some(stranger),
@@ -320,7 +320,7 @@ fn one_engine_carries_audio_and_forwarded_media() {
     assert!(is_audio.wait().unwrap());
 }
 
-/// RFC 5761, section 4: the numbers 64 to 95 are RTCP's only on one port with it.
+/// RFC 5761, section 4: the numbers 64 to 95 belong to RTCP only if RTP and RTCP share a port.
 #[test]
 fn rtp_with_numbers_of_rtcp_passes_between_srtp_and_rtp_without_mux() {
     let mut bed = bed();

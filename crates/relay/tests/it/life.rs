@@ -111,7 +111,7 @@ fn long_orders_do_not_delay_packets() {
     let (open_first, first) = channel::<()>();
     let (open_second, second) = channel::<()>();
     let (tell, told) = channel();
-    // While the first is blocked, the others gather. Long ones end their runs in between, twice.
+    // While the first order blocks, the others queue up. Long ones end their runs in between, twice.
     call.command(move |_, _| first.recv().unwrap()).unwrap();
     let mut second = Some(second);
     for i in 0..40 {
@@ -206,7 +206,7 @@ fn a_panic_removes_its_call_and_no_other() {
     until("the panic is reported", || {
         call.state() == CallState::Panicked
     });
-    // At its end, on the thread of the calls.
+    // The call panics when it is dropped, on the thread of the calls.
     drop(engine.create("drop", Vec::new(), Box::new(Trapped(Trap::Drop, false))));
     until("all but one are gone", || engine.calls() == 1);
     a.send_to(b"still here", port).unwrap();

@@ -80,7 +80,7 @@ fn new_listener_gets_every_sample_of_both_sides() {
             .collect();
         assert_eq!(samples[side as usize], expected, "{side:?}");
     }
-    // With the last packet.
+    // The portions come with the last packet.
     assert_eq!(times, [begun_ns + 4 * 20 * MS; 2]);
 }
 
@@ -121,7 +121,7 @@ fn audio_before_a_pause_or_change_keeps_its_time() {
         told(&mut bed, &[(begun_ns, said(Side::A, number - 1))]);
         begun_ns = then_ns;
     }
-    // A mute is from then on.
+    // A mute takes effect from that moment on.
     set_mode(&mut bed, Side::A, Mode::Mute);
     told(&mut bed, &[(begun_ns, said(Side::A, 4))]);
     let begun_ns = bed.now_ns;

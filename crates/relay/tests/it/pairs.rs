@@ -178,7 +178,7 @@ fn ipv4_and_ipv6_parties_reach_an_ipv6_socket_of_all_addresses() {
         .unwrap();
     a.send_to(b"4 to 6", (Ipv4Addr::LOCALHOST, port)).unwrap();
     assert_eq!(next(&b).0, b"4 to 6");
-    // Not ::ffff:127.0.0.1: an address has one form.
+    // The address is not ::ffff:127.0.0.1: an address has one form.
     let from = call.with(|call, _| call.last_from).wait().unwrap();
     assert_eq!(from, Some(of_a));
     call.command(move |call, _| call.send(PortId::rtp(1), of_a, b"to 4"))
@@ -366,7 +366,7 @@ impl Call for Ticker {
 }
 
 #[test]
-fn a_call_that_sends_by_itself_has_its_timers() {
+fn timers_of_a_call_without_input_fire() {
     for wait_ms in [0, 5, 20] {
         let engine = engine(wait_ms, -1);
         let listener = peer();
@@ -381,7 +381,7 @@ fn a_call_that_sends_by_itself_has_its_timers() {
         for number in 0..15u64 {
             assert_eq!(next(&listener).0, number.to_be_bytes());
         }
-        // Never early: by definition of the schedule, this many ticks have taken this long.
+        // A timer is never early: by definition of the schedule, this many ticks take at least this long.
         let (ticks, ahead_ns) = call
             .with(|call, now_ns| (call.ticks, call.next_ns.saturating_sub(now_ns)))
             .wait()

@@ -55,7 +55,7 @@ fn is_closed_for_others(port: u16) {
 }
 
 #[test]
-fn the_next_call_has_the_ports_of_the_last_one_and_nothing_of_it() {
+fn next_call_gets_the_ports_but_no_datagrams_of_the_last_one() {
     let engine: Engine<Forwarder> = engine(1, 1);
     let range = range_of(1, Duration::ZERO);
     let party = peer();
@@ -72,7 +72,7 @@ fn the_next_call_has_the_ports_of_the_last_one_and_nothing_of_it() {
         assert_eq!(received, Ok(1), "what another was to get");
         send_in_turn(&call, "127.0.0.1:9".parse().unwrap(), &party);
         if round % 2 == 0 {
-            // It ends in between.
+            // The call ends in between.
             for _ in 0..50 {
                 party.send_to(b"late", local).unwrap();
             }
@@ -86,7 +86,7 @@ fn the_next_call_has_the_ports_of_the_last_one_and_nothing_of_it() {
 }
 
 #[test]
-fn a_leg_that_no_call_had_leaves_nothing_either() {
+fn leg_without_a_call_leaves_no_datagrams() {
     let range = range_of(1, Duration::ZERO);
     let (party, engine) = (peer(), engine(1, 1));
     for round in 0..3_u8 {
@@ -135,8 +135,8 @@ fn sockets_follow_their_call_to_another_thread() {
     }
     let loaded = thread(&there[0].1);
     let idle = thread(&here[0].1);
-    // The sockets of one thread's last calls, and of one of the other's. Ports are drawn at random: in this many draws, each is
-    // drawn.
+    // The free sockets are now those of all calls of one thread, and of one call of the other thread. Ports are drawn at
+    // random: in this many draws, each port is drawn.
     here.drain(..).for_each(|(_, call)| drop(call.remove()));
     there.pop().unwrap().1.remove();
     let mut seen = BTreeSet::new();
@@ -148,7 +148,7 @@ fn sockets_follow_their_call_to_another_thread() {
         call.remove();
     }
     assert_eq!(seen.len(), 2, "some have moved, and others have stayed");
-    // If the other thread has a few calls fewer, they stay, too.
+    // If the other thread has only a few calls fewer, the sockets stay on their thread.
     there.drain(4..).for_each(|(_, call)| drop(call.remove()));
     until("calls have ended", || engine.calls() == 4);
     let threads: Vec<_> = (0..300).map(|_| thread(&begin().1)).collect();

@@ -46,7 +46,7 @@ fn talk(
     let call = engine
         .create("talk", legs, Forwarder::new(parties[0], parties[1]))
         .expect("a call");
-    // Its ports are enrolled after this has run.
+    // The call's ports are enrolled after this command has run.
     call.with(|_, _| ()).wait().expect("the call is there");
     for _ in 0..2 {
         a.send_to(b"from a", to_a).expect("sent");
@@ -103,7 +103,7 @@ fn a_fence_that_is_closed_stops_rings() {
 
 /// A datagram for an ended call does not reach the next one with the same ports.
 #[test]
-fn a_port_that_is_given_again_is_another_calls() {
+fn reused_port_delivers_only_to_the_next_call() {
     let Some(link) = Link::new() else { return };
     let engine = engine(-1);
     let range = range(2);

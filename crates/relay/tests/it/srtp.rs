@@ -282,7 +282,7 @@ fn state_continues_after_a_restart() {
             let mut b = secure(&mut bed, Side::B, Some(suite));
             let mut heard = speak(&mut bed, Side::A, &mut a, 0..before);
             let (taken_ns, state) = (bed.now_ns, bed.call.snapshot(bed.now_ns));
-            // These are not in the snapshot.
+            // These packets are not in the snapshot.
             heard.extend(speak(&mut bed, Side::A, &mut a, before..before + 20));
             let unsaved_ns = bed.now_ns - taken_ns;
             bed.wait_ms(300);
@@ -304,7 +304,7 @@ fn state_continues_after_a_restart() {
                 assert_eq!(open(&mut b, staged).len(), 172, "{suite} {before}");
                 assert_eq!(staged.ssrc(), 0xa1);
             }
-            // A gap for SRTP receivers by RFC 3711, section 3.3.1, and for receivers by RFC 3550, A.1.
+            // The gap is acceptable to SRTP receivers (RFC 3711, section 3.3.1) and to RTP receivers (RFC 3550, A.1).
             let skipped = next[0].seq().wrapping_sub(died.seq());
             assert!((1..3000).contains(&skipped), "{skipped}");
             if before > 0 {

@@ -31,7 +31,7 @@ fn a_tone_goes_through_with_32_bit_tags() {
     tones_go_through(Suite::AesCm128HmacSha1_32);
 }
 
-/// ffmpeg's name of the suite. Under the name of RFC 4568, its SRTCP has a tag of 32 bits, but section 6.2.2 requires 80.
+/// ffmpeg's name of the suite. With the name of RFC 4568, ffmpeg's SRTCP has a tag of 32 bits, but section 6.2.2 requires 80.
 fn name(suite: Suite) -> &'static str {
     match suite {
         Suite::AesCm128HmacSha1_32 => "SRTP_AES128_CM_HMAC_SHA1_32",

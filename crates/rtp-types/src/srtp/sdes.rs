@@ -164,7 +164,7 @@ fn parse_key(suite: Suite, keys: &str) -> Result<(MasterKey, Option<u64>), Crypt
     for (at, part) in parts.enumerate() {
         let value = || excerpt(part);
         match part.split_once(':') {
-            // Only as the last part, once.
+            // A key identifier is allowed only once, as the last part.
             Some((number, length)) if mki.is_none() => {
                 let parsed = parse_mki(number, length);
                 mki = Some(parsed.ok_or_else(|| CryptoError::Mki { value: value() })?);
@@ -257,7 +257,7 @@ impl std::fmt::Display for Names {
     }
 }
 
-/// Padding is written, and optional when reading: RFC 4568, section 6.1, requires to discard it.
+/// Padding is written, and optional when reading: RFC 4568, section 6.1, requires receivers to discard it.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &base64::alphabet::STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
@@ -266,8 +266,8 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 /// Characters of the longest key: four for every three bytes, rounded up.
 const KEY_TEXT_BYTES_MAX: usize = MASTER_KEY_BYTES_MAX.div_ceil(3) * 4;
 
-/// Maximum length of a written value: 10 digits of the tag, 23 characters of the suite, the key, and the lifetime. An identifier
-/// of 39 digits with its length, and separators, are added.
+/// Maximum length of a written value: 10 digits of the tag, 23 characters of the suite, the key, and the lifetime. It also has
+/// an identifier of 39 digits with its length, and separators.
 const VALUE_BYTES_MAX: usize = 10 + 23 + KEY_TEXT_BYTES_MAX + 20 + 39 + 3 + 18;
 
 /// RFC 4568, section 6.1: as many as SRTP allows (RFC 3711, section 9.2).

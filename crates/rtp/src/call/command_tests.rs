@@ -548,7 +548,7 @@ fn changed_codec_continues_the_stream() {
                 );
                 assert!(after.len() >= 18, "{name}: {}", after.len());
                 assert!(after[0].marker, "{name}");
-                // One packet time later, plus the audio gathered for the old codec.
+                // The new codec's audio starts one packet time later, plus the audio gathered for the old codec.
                 let step = after[0].time.distance_from(end);
                 let first_ms = step as f64 * 1000.0 / f64::from(first.clock_rate_hz);
                 let second_ms = step as f64 * 1000.0 / f64::from(second.clock_rate_hz);

@@ -28,7 +28,7 @@ pub enum DtmfError {
     Time {
         /// `duration_ns` or `pause_ns`.
         name: &'static str,
-        /// Its value.
+        /// Value of that field, ns.
         ns: u64,
     },
     /// The level is out of range.

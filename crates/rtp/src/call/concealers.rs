@@ -2,7 +2,7 @@
 
 use crate::codec::{Decoder, Encoder, EncoderSettings, Encoding, Format, Gaps};
 
-/// The last codes, unconverted. Kept for every stream and read only after a loss, so adding to it is only a copy.
+/// The last codes, unconverted. They are kept for every stream and read only after a loss, so adding them is only a copy.
 #[derive(Debug, Default)]
 pub(super) struct History(Vec<u8>);
 
@@ -97,7 +97,7 @@ impl Concealer {
 
 /// Length of the history that concealment uses: 50 ms of G.711, less of wideband audio.
 const HISTORY_BYTES: usize = 400;
-/// The history is trimmed at this length: one move of memory for several packets.
+/// Length at which the history is trimmed, so that several packets cost one move of memory.
 const HISTORY_BYTES_MAX: usize = 1_200;
 /// Maximum number of format pairs that lines of a thread convert or repack, mostly of G.711. Beyond it, the oldest pair is
 /// replaced.

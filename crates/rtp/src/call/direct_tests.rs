@@ -67,7 +67,7 @@ proptest! {
         let mut arrivals = Vec::new();
         for (number, (delay_ms, fate)) in delays.iter().enumerate() {
             let at_ms = number as u64 * 20 + delay_ms * u64::from(*fate < 3);
-            // Some are lost, some are duplicated; the first two start the stream.
+            // Some packets are lost, some are duplicated; the first two start the stream.
             let copies = match fate {
                 _ if number < 2 => 1,
                 8 => 0,

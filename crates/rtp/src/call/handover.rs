@@ -1,10 +1,9 @@
 //! Hands a line over from one process to another that hears the same sender; the outgoing stream continues without a gap. The
 //! state is here; the code that uses it is in [`line_hold`](super::line_hold).
 //!
-//! The next process prepares: its line is *held*. A held line hears its senders and drops its output [`HOLD_NS`] after it was
-//! due. The previous process stops between two packets and passes on a [`LineState`], which names the last packet that it sent.
-//! The held
-//! line continues after that packet, with the numbers and timestamps that follow.
+//! The next process prepares: its line is *held*. A held line hears its senders and drops each output packet [`HOLD_NS`] after
+//! the packet was due. The previous process stops between two packets and passes on a [`LineState`], which names the last
+//! packet that it sent. The held line continues after that packet, with the numbers and timestamps that follow.
 
 use super::time_map::{Anchor, TimeState};
 use crate::id::{SeqNum, Ssrc};
@@ -15,7 +14,7 @@ use crate::leg::{Delivery, Media, SentState};
 pub struct LineState {
     /// Our outgoing stream.
     pub sent: SentState,
-    /// Its timestamps; `None` if nothing was sent or packets pass verbatim.
+    /// Timestamps of the stream; `None` if nothing was sent or packets pass verbatim.
     pub time: Option<TimeState>,
     /// The active sender, and the last of its packets that was forwarded.
     pub passed: Option<Passed>,

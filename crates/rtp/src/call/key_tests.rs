@@ -244,7 +244,7 @@ fn forged_events_make_no_more_tone_than_their_time() {
 
 /// RFC 4733, section 2.5.1.3: at 48 kHz, the duration field holds at most 1.37 s.
 #[test]
-fn a_long_key_is_one_key() {
+fn long_digit_is_one_digit() {
     let pcmu = format(Encoding::Pcmu, 8000, 1);
     let opus = format(Encoding::Opus, 48_000, 1);
     for (from, to) in [(opus, pcmu), (pcmu, opus), (opus, opus)] {
@@ -291,7 +291,7 @@ fn a_long_key_is_one_key() {
 }
 
 #[test]
-fn keys_in_the_audio_become_events() {
+fn digits_in_the_audio_become_events() {
     let pcmu = format(Encoding::Pcmu, 8000, 1);
     let to_formats = [
         (pcmu, 0),
@@ -306,7 +306,7 @@ fn keys_in_the_audio_become_events() {
         .filter(|from| from.channels == 1 || from.encoding == Encoding::Opus)
     {
         for (to, packet_ns) in to_formats {
-            // With 80 ms, the part next to a lost packet may be too short for a digit.
+            // With a digit of 80 ms, the part next to a lost packet may be too short for a digit.
             for (lost, shortest_ms) in [(&[][..], 80), (&[22], 160)] {
                 let keys = [(5_u8, shortest_ms), (5, 200), (12, 1000), (0, 160)];
                 let name = format!("{from} to {to}, {packet_ns} ns, {lost:?}");
@@ -409,7 +409,7 @@ fn digits_are_detected_only_without_negotiated_events() {
 
 /// A sender that stops in the middle of a digit has released it after a timeout; otherwise an owner would wait forever.
 #[test]
-fn a_key_ends_when_its_sender_falls_silent() {
+fn digit_ends_when_its_sender_falls_silent() {
     let pcmu = format(Encoding::Pcmu, 8000, 1);
     // The digits arrive as events, for a side with and for one without events, and in the audio.
     for (to_has_events, in_audio) in [(true, false), (false, false), (true, true)] {

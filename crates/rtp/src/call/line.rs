@@ -44,7 +44,7 @@ pub struct LineStats {
     pub fallbacks: Vec<LegStats>,
 }
 
-/// A datagram that a line sends. All leave from the line's ports.
+/// A datagram that a line sends.
 #[derive(Debug, Clone, Copy)]
 pub struct LineDatagram<'a> {
     /// Ports that it leaves from: 0 for those of the line, 1 and more for those of the fallback legs.

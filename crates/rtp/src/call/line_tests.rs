@@ -153,7 +153,7 @@ fn packets_that_are_not_changed_leave_as_they_came() {
             .collect();
         let said: Vec<_> = said.into_iter().map(|bytes| (listener(), bytes)).collect();
         assert_eq!(heard, said, "{payload_type}");
-        // The listener gets reports about the sender's SSRC, with that SSRC; the sender gets reports from ours.
+        // Reports to the listener have the sender's SSRC, and are about it. Reports to the sender have ours.
         let to_listener = bed.reports_to(next_port(listener()));
         assert!(
             to_listener
@@ -224,7 +224,7 @@ fn reports_of_each_party_reach_its_own_leg() {
 }
 
 #[test]
-fn to_the_sender_itself_everything_has_one_ssrc() {
+fn line_back_to_its_sender_uses_one_ssrc() {
     let mut bed = Bed::new(source(&[pcmu()]), Target::Same);
     bed.stream(0, 1000);
     bed.wait_ms(60);
@@ -334,7 +334,7 @@ fn packet(number: u32) -> Vec<u8> {
     bytes
 }
 
-/// Both lines hear the sender; the second one gets the state `late_ms` after the first has stopped.
+/// Hands a line over: both lines hear the sender, and the second one gets the state `late_ms` after the first has stopped.
 fn handed_over(line: impl Fn(u8) -> Bed, late_ms: u64) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let (mut first, mut second) = (line(1), line(2));
     second.line.hold();

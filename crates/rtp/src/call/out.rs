@@ -110,7 +110,7 @@ pub(super) struct Work {
     spare: u32,
 }
 
-/// Assigns the sequence numbers of the packets: a leg, or a [`Writer`] without one.
+/// What assigns the sequence numbers of packets: a leg, or a [`Writer`] if there is no leg.
 pub(super) enum Sending<'a> {
     Leg(&'a mut Leg),
     Writer(&'a mut Writer),

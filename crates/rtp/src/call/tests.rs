@@ -355,7 +355,7 @@ fn every_pair_of_formats_keeps_frequency_level_and_time() {
 /// Losses neither shift nor stretch the audio. A twentieth of the packets is lost, one at a time. The same holds if time is too
 /// short to conceal them: then the far side sees a gap in the numbers for each.
 #[test]
-fn losses_cost_no_time_and_add_none() {
+fn losses_neither_shorten_nor_lengthen_the_audio() {
     for from in formats() {
         for (to, spare) in formats()
             .into_iter()
@@ -503,7 +503,7 @@ fn gaps_do_not_amplify() {
 }
 
 #[test]
-fn keys_get_the_far_sides_number_and_rate() {
+fn digits_get_the_far_sides_number_and_rate() {
     let pcmu = format(Encoding::Pcmu, 8000, 1);
     let opus = format(Encoding::Opus, 48_000, 2);
     for (from, to) in [(pcmu, pcmu), (pcmu, opus), (opus, pcmu)] {
@@ -929,7 +929,7 @@ fn a_part_of_a_clip_is_played() {
 #[test]
 fn tap_gets_audio_with_concealed_losses() {
     for from in formats() {
-        // As the far side would get it if the audio were re-encoded.
+        // The tap gets the audio as the far side would get it if it were re-encoded.
         let pcmu = format(Encoding::Pcmu, 8000, 1);
         let by_codes = [Encoding::Pcmu, Encoding::Pcma].contains(&from.encoding);
         let as_heard = if by_codes { from } else { pcmu };
@@ -990,7 +990,7 @@ proptest! {
 
     /// Malformed packets cause no panic and no more output than input, on every route.
     #[test]
-    fn any_input_is_survived_without_amplification(
+    fn any_input_causes_neither_panic_nor_amplification(
         from in 0_usize..13,
         to in 0_usize..13,
         packet_ns in prop_oneof![Just(0), Just(10 * MS)],

@@ -255,7 +255,7 @@ mod tests {
         let to = map.map(RtpTime(4_000_000_000), 500 * MS, 8000, 8000);
         assert_eq!(to, RtpTime(1000 + 4000));
         map.note_sent(to, 160, 500 * MS);
-        // After a change of the clock rate, numbers continue in other units.
+        // After a change of the clock rate, timestamps continue in other units.
         map.restart();
         assert_eq!(map.map(RtpTime(3), 520 * MS, 48_000, 48_000), to.plus(160));
     }

@@ -222,7 +222,7 @@ fn gaps_do_not_amplify() {
 }
 
 #[test]
-fn key_presses_and_noise_pass_between_the_audio() {
+fn digits_and_noise_pass_between_the_audio() {
     let mut bed = Bed::new(config(pcmu(), pcma(), 0));
     let event = [5, 0x0a, 0, 160];
     bed.handle(&packet(1, 0, 0, &[0xff; 160]), None);

@@ -33,7 +33,7 @@ impl Demux<u32> {
         found
     }
 
-    /// Lists, index and counters are about the same entries.
+    /// Asserts that lists, index and counters describe the same entries.
     fn assert_sound(&self) {
         let used = self.entries.len() - self.free.len();
         assert_eq!(self.index.len(), used);
@@ -54,7 +54,7 @@ impl Demux<u32> {
 }
 
 #[test]
-fn the_filter_that_says_most_wins() {
+fn the_most_specific_filter_wins() {
     let mut demux = Demux::new(None, 1);
     let filters = [
         filter(None, None, None),
@@ -107,9 +107,9 @@ fn strangers_get_a_route_after_some_packets() {
     assert_eq!(demux.find(0, 4, 7, 0), Lookup::Probation); // from elsewhere
     assert_eq!(demux.find(0, 2, 7, 0), Lookup::Probation);
     assert_eq!(demux.find(0, 2, 7, 0), Lookup::Stranger);
-    assert_eq!(demux.find(0, 2, 7, 0), Lookup::Probation); // said once
+    assert_eq!(demux.find(0, 2, 7, 0), Lookup::Probation); // reported once
     assert_eq!(demux.learn(0, address(2), Ssrc(7), 5), Ok(()));
-    // Also with other payload types, such as events in addition to speech, but not with a type that has a route.
+    // Packets of other payload types count too, such as events in addition to speech. Those of a type that has a route do not.
     for payload_type in [0, 101, 0, 101] {
         assert_eq!(demux.find(0, 2, 7, payload_type), Lookup::Route(5));
     }
@@ -120,7 +120,7 @@ fn strangers_get_a_route_after_some_packets() {
 
 #[test]
 fn idle_routes_expire_and_busy_ones_do_not() {
-    // With a payload type in use, flows are remembered, and their use keeps the route.
+    // If a filter uses the payload type, flows are remembered, and their use keeps the route.
     for with_flows in [false, true] {
         let mut demux = Demux::new(Some(LEARNING), 1);
         if with_flows {
@@ -159,7 +159,7 @@ fn the_least_used_learned_route_makes_room() {
 }
 
 #[test]
-fn a_flood_of_strangers_evicts_its_own() {
+fn flood_of_strangers_evicts_only_strangers() {
     let mut demux = Demux::new(Some(LEARNING), 1);
     demux.add(filter(Some(7), None, None), 1).expect("room");
     demux.learn(0, address(2), Ssrc(8), 2).expect("room");

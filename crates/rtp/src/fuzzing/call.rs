@@ -1,4 +1,4 @@
-//! Targets `leg` and `call`: for any packets of two parties and strangers, each place in a leg belongs to a packet. No more audio
+//! Targets `leg` and `call`: any packets of two parties and strangers. Each place in a leg belongs to a packet. No more audio
 //! leaves than arrived, plus a tail.
 
 use std::net::SocketAddr;
@@ -136,8 +136,8 @@ impl Numbers {
     }
 }
 
-/// The first byte selects the payload types, the second one the rules. Then each step has a sender, the time since the previous
-/// step, and a datagram.
+/// Target `leg`. The first byte selects the payload types, the second one the rules. Then each step has a sender, the time
+/// since the previous step, and a datagram.
 pub fn leg(data: &[u8]) {
     let mut input = Input(data);
     let config = leg_config(Side::A, input.byte(), input.byte());
@@ -183,7 +183,8 @@ fn drain(leg: &mut Leg, now_ns: u64, may_lose: bool) -> u64 {
     packets
 }
 
-/// [`leg`] with two parties: the third byte selects the far side's payload types, the fourth the treatment of A's audio.
+/// Target `call`: [`leg`] with two parties. The third byte selects the far side's payload types, the fourth the treatment of
+/// A's audio.
 pub fn call(data: &[u8]) {
     let mut input = Input(data);
     let from = leg_config(Side::A, input.byte(), input.byte());

@@ -12,6 +12,6 @@ pub fn packet(data: &[u8]) {
     assert!(range.start <= range.end && range.end <= data.len());
     assert_eq!(packet.payload(), &data[range]);
     assert!(packet.payload_type().0 < 128);
-    // With rtcp-mux, only the second octet distinguishes the two.
+    // With rtcp-mux, only the second octet distinguishes RTP and RTCP.
     assert_eq!(is_rtcp(data), (192..=223).contains(&data[1]));
 }

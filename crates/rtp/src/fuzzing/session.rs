@@ -43,7 +43,7 @@ fn config(ssrc: u32, flags: u8) -> Config {
     config
 }
 
-/// The invariants.
+/// Checks the invariants.
 fn check(session: &Session) {
     let stats = session.stats();
     // While leaving, BYEs are counted instead of members.

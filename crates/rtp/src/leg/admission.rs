@@ -1,5 +1,5 @@
-//! Decides once which datagrams belong to a leg, in the order address, SSRC, payload type. The session's reports then check the
-//! sequence number (RFC 3550, appendix A.1).
+//! Decides which datagrams belong to a leg. Each is judged once, by address, then SSRC, then payload type. The session's
+//! reports then check the sequence number (RFC 3550, appendix A.1).
 //!
 //! The [`Latch`] decides on the address. All SSRCs of the party's address are the party's:
 //!
@@ -24,7 +24,7 @@ pub(super) enum Decision {
     Beside,
     /// Possibly the start of the next source: keep the packet.
     Hold,
-    /// This packet and the queued ones of the same source are from the current source from now on.
+    /// The packet's source becomes the current one; its queued packets are accepted, too.
     Begin(Beginning),
     /// The packet does not belong to the leg.
     Refuse(Refusal),
@@ -193,7 +193,7 @@ impl Admission {
         }
         let mark = (header.ssrc, header.seq);
         if kind == Kind::Unknown {
-            // It starts no source; among a candidate's packets it keeps its place.
+            // Such a packet starts no source. Between a candidate's packets, it counts as one of their sequence.
             return if self.latch.keeps_place(from, mark) {
                 Decision::Hold
             } else {
@@ -283,7 +283,8 @@ impl Admission {
             Some(known) if is_near(Some((known.ssrc, known.last)), Some(mark)) => known
                 .packets
                 .saturating_add(u8::from(kind != Kind::Unknown)),
-            // A payload type that was not agreed on starts no source; among a candidate's packets it keeps its place.
+            // A payload type that was not agreed on starts no source. Between a candidate's packets, it counts as one of their
+            // sequence.
             _ if kind == Kind::Unknown => {
                 return Decision::Refuse(Refusal::PayloadType(header.payload_type));
             }
@@ -296,7 +297,7 @@ impl Admission {
         Decision::Hold
     }
 
-    /// The newest comes first; the previous one stays, because a party may start with audio and events at once.
+    /// Stores a candidate as the newest one. The previous one stays, because a party may start with audio and events at once.
     fn note_candidate(&mut self, candidate: Candidate) {
         let [newest, before] = self.candidates;
         let is_newest = newest.ssrc == candidate.ssrc;
@@ -400,7 +401,8 @@ impl Current {
     }
 }
 
-/// Maximum packets that a sender has sent while moving to another address: a minute's (RFC 3550, A.1: MAX_DROPOUT).
+/// Maximum number of packets that a sender may have sent while it moved to another address: a minute's (RFC 3550, A.1:
+/// MAX_DROPOUT).
 const CONTINUES_PACKETS_MAX: u32 = 3000;
 /// RFC 3551, section 4.2: "The default packetization interval SHOULD have a duration of 20 ms".
 const SPACING_NS_DEFAULT: u64 = 20_000_000;

@@ -76,7 +76,7 @@ impl<K: Keep> Leg<K> {
         self.jitter.set_ahead_ns(ahead_ns);
     }
 
-    /// Whether [`poll_due`](Self::poll_due) without losses stops at a loss that an unread packet might prevent.
+    /// Whether [`poll_due`](Self::poll_due) with `may_lose` false stops at a loss that an unread packet might prevent.
     #[inline]
     #[must_use]
     pub fn is_loss_due(&self, now_ns: u64) -> bool {
@@ -144,9 +144,9 @@ impl<K: Keep> Leg<K> {
         self.session.has_sent()
     }
 
-    /// Requests a new picture from a source. It is a full one, independent of the last one (RFC 5104, section 4.3.1), or a loss
-    /// indication is sent (RFC 4585, section 6.3.1). Without `media`, or if it is unknown, the request goes to the current
-    /// source. Returns false if no source is known or the request cannot be sent now.
+    /// Requests a new picture from a source. With `full`, it requests a full picture, independent of the last one (RFC 5104,
+    /// section 4.3.1), otherwise it sends a loss indication (RFC 4585, section 6.3.1). Without `media`, or if it is unknown,
+    /// the request goes to the current source. Returns false if no source is known or the request cannot be sent now.
     pub fn request_picture(&mut self, now_ns: u64, media: Option<Ssrc>, full: bool) -> bool {
         let known = media.filter(|media| self.knows(*media));
         let Some(media) = known.or(self.session.current_ssrc()) else {

@@ -1,7 +1,8 @@
-//! Decides by their address alone which datagrams of a port pair to accept, if their contents are unknown. It is the [`Latch`] of
-//! a leg, without SSRCs and numbers.
+//! Decides by source address alone which datagrams of a port pair to accept, for media whose contents are unknown. The decision
+//! is that of a leg's [`Latch`], without SSRCs and numbers.
 //!
-//! Datagrams are refused until the last one that decides: nothing shows whether they are media.
+//! Datagrams of a new address are refused until it is accepted. They are not queued, because nothing shows whether they are
+//! media.
 
 use std::net::SocketAddr;
 
@@ -9,7 +10,7 @@ use super::latch::{Heard, Latch, Standing};
 use super::{AdmissionConfig, Learn, Refusal, Refusals};
 use crate::session::RTCP_ADDRESS_SILENCE_NS;
 
-/// See the module. It has one party, and at most one address of it for each of its two ports.
+/// Decides which datagrams come from one party. Each of its two ports has at most one address of the party. See the module.
 #[derive(Debug, Clone)]
 pub struct Gate {
     latch: Latch,
@@ -51,7 +52,7 @@ impl Gate {
         match self.latch.consider(at_ns, from, None, false) {
             Standing::Uncounted => Ok(()),
             Standing::Moved { .. } => {
-                // Another host's reports go to that host.
+                // Reports no longer go to an address of the previous host.
                 self.rtcp_from = self
                     .rtcp_from
                     .filter(|heard| heard.address.ip() == from.ip());

@@ -36,7 +36,7 @@ pub(super) struct Latch {
     is_authenticated: bool,
     /// Time of the last signalling of the address.
     since_ns: u64,
-    /// Time of the party's first packet after that; [`NEVER_NS`]: not yet.
+    /// Time of the party's first packet after `since_ns`; [`NEVER_NS`]: not yet.
     settled_ns: u64,
     /// Whether RTCP came from the signalled address, so that the party is not behind a NAT.
     is_signalled_heard: bool,
@@ -130,7 +130,7 @@ impl Latch {
         }
     }
 
-    /// Whether packets of this address are the party's. Notes the time.
+    /// Whether packets of this address are the party's. If they are, notes the time.
     #[inline]
     pub(super) fn hears(&mut self, at_ns: u64, from: SocketAddr) -> bool {
         match &mut self.party {
@@ -173,7 +173,7 @@ impl Latch {
     }
 
     /// Counts a packet of a candidate: returns the number of consecutive packets and the mark of the previous one. With
-    /// `any_row`, all packets count, also if they are not consecutive.
+    /// `any_row`, all packets count, even if they are not consecutive.
     pub(super) fn count(
         &mut self,
         at_ns: u64,
@@ -194,7 +194,8 @@ impl Latch {
         (candidate.packets, before)
     }
 
-    /// Whether a packet that does not count is between a candidate's packets. It then keeps its place among them.
+    /// Whether a packet that does not count lies between a candidate's packets. If it does, the packets before and after it
+    /// stay consecutive.
     pub(super) fn keeps_place(&mut self, from: SocketAddr, mark: Mark) -> bool {
         let Some(contest) = &mut self.contest else {
             return false;
@@ -337,8 +338,8 @@ impl Latch {
             .map_or(u64::MAX, |party| at_ns.saturating_sub(party.at_ns))
     }
 
-    /// Whether RTCP from this address may be the party's. It may come from the host that RTP comes from or was signalled for, and
-    /// from the signalled RTCP address. With mux, only from the RTP address.
+    /// Whether RTCP from this address may be the party's. It may come from the host that sends RTP, from the signalled host,
+    /// and from the signalled RTCP address; with mux, only from the RTP address.
     pub(super) fn judge_rtcp(&self, from: SocketAddr, mux: bool) -> Result<(), Refusal> {
         if self.config.learn == Learn::Anyone {
             return Ok(());
@@ -479,7 +480,7 @@ pub(super) fn is_none(address: SocketAddr) -> bool {
     address.ip().is_unspecified() || address.port() == 0
 }
 
-/// Without signalling, the socket's first packets are as good as any.
+/// Time from which packets count. Without a signalled address it is 0: the socket's first packets count like any others.
 fn since(now_ns: u64, config: &AdmissionConfig) -> u64 {
     match config.learn {
         Learn::Once(_) if config.peer.is_some() => now_ns,
@@ -497,8 +498,8 @@ const NEVER_NS: u64 = u64::MAX;
 const LONG_AGO_NS: u64 = 0;
 /// RFC 3550, appendix A.1: two packets are enough from the expected sender.
 const SIGNALLED_PACKETS: u32 = MIN_SEQUENTIAL as u32;
-/// The replaced party may send for seconds after an offer or answer. A party behind a NAT that still sends from the same address
-/// is learned again after a second.
+/// Number of packets for an address that an offer or answer has replaced, because its sender may continue for seconds. A party
+/// behind a NAT that still sends from the same address is learned again after a second.
 const LEFT_PACKETS: u32 = 50;
 /// Time for which `delayed` and `heuristic` look for a better address: the same as in rtpengine.
 const LEARNING_NS: u64 = 3_000_000_000;
@@ -507,5 +508,5 @@ const LEARNING_NS: u64 = 3_000_000_000;
 const CANDIDATES_MAX: usize = 8;
 /// Distance within which packets overtake each other.
 const NEAR_PACKETS: i32 = 4;
-/// A candidate's packets are queued once the party may have stopped: longer than jitter could suggest.
+/// Silence of the party after which a candidate's packets are queued: longer than jitter would explain.
 const HOLD_SILENCE_NS: u64 = 100_000_000;

@@ -114,7 +114,7 @@ pub struct MediaPacket<'a> {
     pub own_time: RtpTime,
     /// The marker bit.
     pub marker: bool,
-    /// Its send time on the local clock, as [`Output::Packet`] has it.
+    /// Its send time on the local clock: see [`Output::Packet`].
     pub play_ns: u64,
     /// The packet follows a loss, a drop or a restart.
     pub discont: bool,
@@ -232,7 +232,7 @@ pub struct Leg<K: Keep = Store> {
         reason = "few legs ever have some, and a leg is small"
     )]
     beside: Option<Box<VecDeque<Beside<K::Handle>>>>,
-    /// [`poll_media`](Leg::poll_media) returns them.
+    /// Whether [`poll_media`](Leg::poll_media) returns these packets.
     takes_beside: bool,
     /// See [`set_direct_types`](Leg::set_direct_types).
     direct_types: u128,
@@ -333,7 +333,7 @@ impl<K: Keep> Leg<K> {
         reports.clock_rates = ClockRates::new(audio.clock_rate_hz, &[]);
         reports.ntp_at_zero = config.ntp_at_zero;
         reports.profile = config.profile;
-        // The peer and those it replaces; packets of strangers are refused before this.
+        // The table holds the peer and the sources that it replaces. Packets of strangers are refused before they reach it.
         reports.sources_max = SOURCES_MAX;
         Ok(Leg {
             admission: Admission::new(now_ns, config.admission),
@@ -565,7 +565,7 @@ impl<K: Keep> Leg<K> {
 const PADDING_BIT: u8 = 0x20;
 /// A type that no packet has.
 const NO_TYPE: PayloadType = PayloadType(u8::MAX);
-/// 20 ms of G.711 and a header; whole cache lines.
+/// Usual size of a stored packet: 20 ms of G.711 and a header, rounded up to whole cache lines.
 const PACKET_BYTES_USUAL: usize = 192;
 /// Maximum number of sources in the session's table.
 const SOURCES_MAX: usize = 4;

@@ -70,7 +70,7 @@ pub struct Fields {
 }
 
 impl Fields {
-    /// `None` if it is not RTP. RTCP of a port with mux does not belong here: see
+    /// Parses a datagram; `None` if it is not RTP. RTCP of a port with mux does not belong here: see
     /// [`Channel::carried`](crate::packet::Channel::carried).
     #[inline]
     #[must_use]
@@ -157,7 +157,7 @@ pub struct DuePacket<P> {
 }
 
 impl Leg {
-    /// The next media that is due at `now_ns`. `may_lose`: may declare a loss that an unread datagram might prevent.
+    /// The next media that is due at `now_ns`. With `may_lose`, it may declare a loss that an unread datagram might prevent.
     #[inline]
     pub fn poll_media(&mut self, now_ns: u64, may_lose: bool) -> Option<Media<'_>> {
         let due = self.poll_any(now_ns, may_lose)?;
@@ -392,7 +392,7 @@ impl<K: Keep> Leg<K> {
             } = waiting;
             self.packets += 1;
             self.bytes += u64::from(fields.len);
-            // After a restart within the same source, the session has judged it already.
+            // After a restart within the same source, the session has already judged this packet.
             if self.session.current_reception().arrived_ns() < at_ns
                 || !self.session.current_reception().is_valid()
             {
@@ -408,7 +408,8 @@ impl<K: Keep> Leg<K> {
         self.drop_waiting_of(|_| true);
     }
 
-    /// Drops queued packets from the current source's address, and old ones, because it continues.
+    /// Drops queued packets from the current source's address, and old ones. The current source continues, so they start no
+    /// other.
     #[cold]
     fn drop_stale(&mut self, at_ns: u64, from: SocketAddr) {
         let from = self.waiting_from(from);
@@ -491,7 +492,7 @@ impl<K: Keep> Leg<K> {
         }
     }
 
-    /// The next packet in addition to the audio that is due.
+    /// The next due packet that bypasses the jitter buffer.
     #[inline]
     fn poll_beside(&mut self, now_ns: u64) -> Option<Due<K::Handle>> {
         if self.next_beside()? > now_ns {
@@ -522,13 +523,13 @@ impl<K: Keep> Leg<K> {
         })
     }
 
-    /// Time of the next packet in addition to the audio.
+    /// Time of the next packet that bypasses the jitter buffer.
     #[inline]
     pub(super) fn next_beside(&self) -> Option<u64> {
         self.beside.as_ref()?.front().map(|beside| beside.due_ns)
     }
 
-    /// Frees the packets in addition to the audio.
+    /// Frees the packets that bypass the jitter buffer.
     pub(super) fn drop_beside(&mut self) {
         for beside in self.beside.iter_mut().flat_map(|beside| beside.drain(..)) {
             if let Bypass::Packet { packet, .. } = beside.what {
@@ -590,7 +591,8 @@ impl<K: Keep> Leg<K> {
         }
     }
 
-    /// Forwards a packet directly, unless it is a duplicate. Without memory for a copy, it waits for its deadline.
+    /// Forwards a packet directly, unless it is a duplicate. If there is no memory for a copy, the packet waits for its
+    /// deadline.
     fn arrive_directly(&mut self, now_ns: u64, at_ns: u64, fields: Fields, packet: K::Handle) {
         let copy = Some(&packet).filter(|_| self.has_room_beside());
         let copy = copy.and_then(|packet| self.store.copy(packet));
@@ -611,7 +613,7 @@ impl<K: Keep> Leg<K> {
         }
     }
 
-    /// Returns `false` if it is a duplicate.
+    /// Passes a packet to the jitter buffer. Returns `false` if it is a duplicate.
     #[inline]
     fn arrive(
         &mut self,
@@ -745,19 +747,19 @@ impl<K: Keep> Leg<K> {
 }
 
 impl<P> Beside<P> {
-    /// Makes it due now.
+    /// Makes the packet due now.
     pub(super) fn release(&mut self) {
         self.due_ns = 0;
     }
 }
 
-/// Packets of a possible next source: enough to confirm it.
+/// Maximum number of queued packets of one possible next source: enough to confirm it.
 const WAITING_OF_ONE_MAX: usize = session::ADDRESS_PACKETS as usize;
-/// Packets of all possible sources: a stranger does not displace the party's.
+/// Maximum number of queued packets of all possible sources. A stranger's packets thus do not displace the party's.
 pub(super) const WAITING_MAX: usize = 2 * WAITING_OF_ONE_MAX;
-/// A possible next source has sent its next packet by then.
+/// Maximum age of a queued packet, ns: by then, a possible next source has sent its next packet.
 const WAITING_NS_MAX: u64 = NS_PER_S;
-/// Packets from the first queued one to the one that confirms it, with some lost or overtaken.
+/// Maximum distance from the first queued packet to the one that confirms its source, with some packets lost or overtaken.
 const LEADING_PACKETS_MAX: i32 = 32;
-/// Events in addition to the audio: three digits and the repeated ends of each, in one batch.
+/// Maximum number of packets that bypass the jitter buffer: three digits and the repeated ends of each, in one batch.
 pub(super) const BESIDE_MAX: usize = 16;

@@ -10,7 +10,7 @@ use crate::id::PayloadType;
 /// Rules for accepting senders.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdmissionConfig {
-    /// Only senders in these networks; if empty, any sender.
+    /// Networks whose senders are accepted; if empty, any sender is.
     pub sources: Vec<Network>,
     /// The peer's address as signalled. Other addresses are accepted later than this one.
     pub peer: Option<SocketAddr>,
@@ -51,9 +51,9 @@ pub enum Refusal {
     NotAllowed,
     /// It comes from an address other than the peer's.
     Stranger,
-    /// From the peer's address, with another SSRC, while the current source sends.
+    /// It comes from the peer's address, with another SSRC, while the current source sends.
     OtherSource,
-    /// A payload type that was not agreed on.
+    /// Its payload type was not agreed on.
     PayloadType(PayloadType),
     /// Its number is far from its source's sequence, and the next packet did not follow it.
     OutOfRange,

@@ -19,7 +19,7 @@ const PARTY: &str = "192.0.2.1:5000";
 const STRANGER: &str = "198.51.100.66:7000";
 /// The party's address seen through a NAT.
 const NAT: &str = "203.0.113.9:40000";
-/// The party's address behind it, RFC 1918.
+/// The party's private address behind the NAT (RFC 1918).
 const PRIVATE: &str = "10.0.0.7:5000";
 
 fn at(address: &str) -> SocketAddr {
@@ -124,7 +124,7 @@ impl Scene {
         assert!(self.leg.is_consistent(), "a place without a packet");
     }
 
-    /// Each of these sends once, then the far side sends, then 20 ms pass.
+    /// Each of these senders sends a packet, then the far side sends, then 20 ms pass.
     fn tick(&mut self, senders: &mut [&mut Sender]) {
         for sender in senders {
             self.send(sender);
@@ -226,7 +226,7 @@ fn flood_of_strangers_does_not_starve_the_party() {
                     stranger.ssrc += u32::from(new_ssrcs);
                     scene.send(&mut stranger);
                 }
-                // The signalled party starts after the stranger has taken the leg, if it can.
+                // The signalled party starts later. By then the stranger has taken the leg, if it can.
                 if tick >= 25 {
                     scene.tick(&mut [&mut party]);
                 }
@@ -238,7 +238,7 @@ fn flood_of_strangers_does_not_starve_the_party() {
 
 /// The kernel stamps packets that arrive between offer and answer; they are read once the call is up.
 #[test]
-fn packets_from_before_the_answer_latch_nothing() {
+fn packets_from_before_the_answer_are_not_learned() {
     for learn in all_ways() {
         let mut scene = Scene::of(PARTY, learn);
         scene.now_ns = 1000 * MS;
@@ -257,7 +257,7 @@ fn packets_from_before_the_answer_latch_nothing() {
 }
 
 #[test]
-fn silence_hands_a_leg_to_no_stranger() {
+fn no_stranger_gets_the_leg_during_silence() {
     for learn in all_ways() {
         for (signalled, from) in [(PARTY, PARTY), (PRIVATE, NAT)] {
             let name = format!("{learn:?} {signalled}");
@@ -287,7 +287,7 @@ fn stray_packet_does_not_start_the_window() {
     scene.ticks(500, &mut []);
     scene.ticks(300, &mut [&mut party]);
     scene.assert_safe("strict", &party, &stranger, 300 - 4);
-    // With a fixed address, a port of the same NAT is refused, the signalled address is not.
+    // With a fixed address, another port of the same NAT is refused, but the signalled address is not.
     let mut moved = Sender::new("203.0.113.9:41000", b'm');
     scene.ticks(100, &mut [&mut moved]);
     assert_eq!(scene.heard(&moved), [0, 0]);
@@ -467,7 +467,7 @@ fn signalled_address_wins_if_anyone_may_send() {
     assert!(scene.heard(&stranger)[0] >= 97);
 }
 
-/// Two SSRCs between two packets of the party take both places of candidates.
+/// Between two packets of the party, two strange SSRCs take both places of candidates.
 #[test]
 fn changing_ssrcs_do_not_starve_the_party() {
     for is_first in [false, true] {
@@ -506,7 +506,7 @@ fn the_signalled_host_takes_the_leg_from_a_stranger_at_any_time() {
 
 /// A packet of an unknown payload type between a candidate's packets is not a loss.
 #[test]
-fn an_unknown_payload_type_keeps_its_place_at_the_beginning() {
+fn unknown_payload_type_at_the_beginning_is_not_a_loss() {
     for peer in [PARTY, PRIVATE] {
         let mut scene = Scene::of(peer, Learn::Once(Once::default()));
         let mut party = Sender::new(PARTY, b'p');

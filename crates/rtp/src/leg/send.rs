@@ -15,8 +15,8 @@ pub struct Stamp {
     pub time: RtpTime,
     /// The marker bit.
     pub marker: bool,
-    /// How much later than its timestamp the packet is, in timestamp units: a DTMF digit is reported for long under its first
-    /// timestamp.
+    /// Time from the timestamp to the packet, in timestamp units. It matters for DTMF digits: all packets of a long digit have
+    /// its first timestamp.
     pub elapsed: u32,
 }
 
@@ -165,8 +165,8 @@ impl<K: Keep> Leg<K> {
         signalled.filter(|to| !is_none(*to))
     }
 
-    /// Second destination of the reports, if RTP does not go to the address that it comes from: the sender learns how its packets
-    /// arrive.
+    /// Second destination of the reports, if RTP goes to another address than it comes from: there, the sender learns how its
+    /// packets arrive.
     #[must_use]
     pub fn rtcp_to_source(&self) -> Option<SocketAddr> {
         let (source, _) = self.admission.current()?;

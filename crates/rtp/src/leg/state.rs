@@ -19,8 +19,8 @@ pub struct Outage {
 impl Outage {
     /// Number of sequence numbers to skip for packets of `packet_ns`.
     ///
-    /// Twice the packets of that time, for digits and their repeated ends, plus a slice; at most [`SKIPPED_PACKETS_MAX`]. None if
-    /// no packet has left after the snapshot.
+    /// The result is twice the packets of [`unsaved_ns`](Self::unsaved_ns), for digits and their repeated ends, plus a slice;
+    /// at most [`SKIPPED_PACKETS_MAX`]. It is 0 if no packet can have left after the snapshot.
     #[must_use]
     pub fn skipped_packets(&self, packet_ns: u64) -> u16 {
         if self.unsaved_ns == 0 {
@@ -71,8 +71,8 @@ pub struct SentState {
 }
 
 impl Leg {
-    /// Hands over all received packets that were not played yet, in order, for another process: the arrival time without jitter,
-    /// the sender, and the packet. Nothing stays queued.
+    /// Hands over all received packets that were not played yet, in order, for another process. `give` gets the arrival time
+    /// without jitter, the sender, and the packet. Nothing stays queued.
     pub fn give_up(&mut self, now_ns: u64, mut give: impl FnMut(u64, SocketAddr, &[u8])) {
         let Some((from, ..)) = self.admission.source() else {
             return;
@@ -147,5 +147,6 @@ impl<K: Keep> Leg<K> {
 pub const SKIPPED_PACKETS_MAX: u16 = 1 << 14;
 /// Number of packets that leave at once.
 const SLICE_PACKETS: u64 = 16;
-/// Includes early feedback; a party that speaks sends one every few seconds. SRTCP has 2^31 indices.
+/// Maximum rate of RTCP packets, early feedback included; a party that speaks sends one every few seconds. SRTCP has 2^31
+/// indices.
 const RTCP_PER_S: u64 = 100;

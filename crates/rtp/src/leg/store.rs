@@ -21,7 +21,7 @@ pub trait Keep: fmt::Debug {
     }
 }
 
-/// A place with a payload.
+/// Handle of a stored payload: its place and length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stored {
     place: u16,
@@ -68,7 +68,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Has room for `places_max` payloads, each of `place_bytes` at first.
+    /// Creates a store with room for `places_max` payloads, each of `place_bytes` at first.
     pub(super) fn new(place_bytes: usize, places_max: u16) -> Store {
         Store {
             bytes: Vec::new(),
@@ -79,7 +79,7 @@ impl Store {
         }
     }
 
-    /// `None`: no place is left, or the payload is longer than any packet.
+    /// Stores a payload. `None`: no place is left, or the payload is longer than any packet.
     #[inline]
     pub(super) fn insert(&mut self, payload: &[u8]) -> Option<Stored> {
         if payload.len() > self.place_bytes {
@@ -103,7 +103,7 @@ impl Store {
         &self.bytes[start..start + usize::from(stored.len)]
     }
 
-    /// Must be called once for each inserted payload.
+    /// Frees the place of a payload. Must be called once for each inserted payload.
     #[inline]
     pub(super) fn remove(&mut self, stored: Stored) {
         self.free.push(stored.place);

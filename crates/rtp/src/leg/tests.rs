@@ -180,7 +180,7 @@ fn two_packets_in_a_row_are_enough_and_both_are_heard() {
     let mut bed = Bed::new(telephony());
     let mut peer = Sender::new(PEER, 1, b'p');
     assert_eq!(bed.send(&mut peer), Verdict::Held);
-    assert_eq!(bed.leg.rtp_to(), None, "one packet draws nothing");
+    assert_eq!(bed.leg.rtp_to(), None, "one packet sets no destination");
     bed.wait_ms(20);
     assert_eq!(bed.send(&mut peer), Verdict::Media);
     assert_eq!(bed.heard, ["p", "p"]);
@@ -196,7 +196,7 @@ fn two_packets_in_a_row_are_enough_and_both_are_heard() {
 }
 
 #[test]
-fn a_stranger_leaves_no_trace_but_a_count() {
+fn stranger_is_only_counted() {
     let mut bed = Bed::new(telephony());
     let mut peer = Sender::new(PEER, 1, b'p');
     bed.stream(&mut peer, 10);
@@ -236,7 +236,7 @@ fn bye(ssrc: u32) -> Vec<u8> {
 }
 
 #[test]
-fn forged_rtcp_draws_nothing_to_a_stranger() {
+fn forged_rtcp_redirects_nothing_to_a_stranger() {
     for mux in [true, false] {
         let mut bed = Bed::new(LegConfig { mux, ..telephony() });
         let forged = receiver_report(5);
@@ -303,7 +303,8 @@ fn two_senders_at_one_address_do_not_mix() {
         (bed.heard("1"), bed.heard("2"), bed.heard.len()),
         (510, 0, 0)
     );
-    // When the first one stops, the second is accepted, starting with its first packet that no packet of the first one followed.
+    // When the first sender stops, the second one is accepted. Its packets are played from the first one after the first
+    // sender's last packet.
     bed.stream(&mut second, 50);
     assert_eq!(bed.heard("2"), 51);
 }
@@ -346,7 +347,7 @@ fn restarted_program_is_accepted_after_half_a_second() {
     bed.stream(&mut Sender::new(PEER, 1, b'1'), 100);
     let mut again = Sender::new("192.0.2.1:5044", 2, b'2');
     bed.stream(&mut again, 100);
-    // As documented: half a second, and then the next packet. Kept packets are played as well.
+    // As documented, the program is accepted with its next packet after half a second. Kept packets are played as well.
     let heard = bed.heard("2");
     assert!((100 - 26..=100).contains(&heard), "{heard}");
     assert_eq!(bed.leg.rtp_to(), Some(again.from));
@@ -521,7 +522,7 @@ fn a_clean_line_of_44100_hz_has_no_jitter() {
 
 /// RFC 3550, section 8.2.
 #[test]
-fn after_a_collision_everything_bears_the_new_ssrc_but_the_bye() {
+fn after_a_collision_everything_but_the_bye_has_the_new_ssrc() {
     let mut bed = Bed::new(telephony());
     let mut peer = Sender::new(PEER, 1, b'p');
     bed.stream(&mut peer, 10);
@@ -607,7 +608,7 @@ fn reports_keep_one_ssrc_and_end_with_a_bye() {
 
 /// RFC 3550, section 6.4.1: the timestamp "Corresponds to the same time as the NTP timestamp".
 #[test]
-fn a_report_ties_its_timestamp_to_the_present_also_during_a_key_press() {
+fn report_ties_its_timestamp_to_the_present_even_during_a_digit() {
     let mut bed = Bed::new(telephony());
     let mut peer = Sender::new(PEER, 1, b'p');
     let mut header = [0; HEADER_BYTES];
@@ -735,7 +736,7 @@ fn reports_go_to_the_signalled_address() {
     }
     assert_eq!(bed.leg.rtp_to(), Some(behind));
     assert_eq!(bed.leg.rtcp_to(), Some(SocketAddr::new(behind.ip(), 6_001)));
-    // With one port for both, it is that one (RFC 5761).
+    // With one port for both, reports go to the RTP port (RFC 5761).
     let mut bed = Bed::new(LegConfig {
         mux: true,
         ..signalled
@@ -746,7 +747,7 @@ fn reports_go_to_the_signalled_address() {
 
 /// A payloader's SSRC changes, or two payloaders send through one sink; the reports use one of the sent SSRCs.
 #[test]
-fn reports_go_with_the_packets_that_the_owner_numbers() {
+fn reports_use_the_ssrc_of_packets_that_the_owner_numbers() {
     let mut bed = Bed::new(LegConfig {
         destination: Destination::Fixed {
             rtp: address(PEER),
@@ -762,14 +763,14 @@ fn reports_go_with_the_packets_that_the_owner_numbers() {
         }
         bed.leg.ssrc().0
     };
-    // Before any packet, it is the first packet's SSRC.
+    // At first, the reports use the first packet's SSRC.
     assert_eq!(sent(&mut bed, &[7]), 7);
     // A single packet of another SSRC changes nothing; two do, and then the first SSRC is never used again.
     assert_eq!(sent(&mut bed, &[8, 7, 7]), 7);
     assert_eq!(sent(&mut bed, &[8, 8]), 8);
     assert_eq!(sent(&mut bed, &[7, 7, 7, 8]), 8);
     assert_eq!(bed.leg.stats().session.packets_sent, 2);
-    // A collision removes it for good, and the SSRC of the next packet is used.
+    // A collision removes this SSRC for good, and the SSRC of the next packet is used.
     let mut peer = Sender::new(PEER, 8, b'a');
     bed.send(&mut peer);
     bed.send(&mut peer);
@@ -906,7 +907,7 @@ fn types_64_to_95_are_media_on_a_leg_without_mux() {
     apart.stream(&mut peer, 10);
     apart.wait_ms(100);
     assert_eq!(apart.heard, ["p"; 10]);
-    // 200 in the second byte: a sender report, and a malformed one.
+    // The second byte is 200. With mux, these are a sender report and a malformed one.
     let mut shared = with(true);
     let mut known = Sender::new(PEER, 1, b'k');
     shared.stream(&mut known, 3);

@@ -1,5 +1,5 @@
-//! Quality of the peer's audio over the call, and extended reports about it. Computed when reports are due and at losses; packets
-//! in order cost nothing.
+//! Quality of the peer's audio over the call, and extended reports about it. Both are computed only when reports are due and at
+//! losses, so packets in order cost nothing.
 
 use super::{Carries, Keep, Leg};
 use crate::id::{NS_PER_S, SeqNum};
@@ -28,7 +28,7 @@ pub(super) struct Watch {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FarReport {
     at_ns: u64,
-    /// Lost packets, 0 to 1.
+    /// Share of lost packets, 0 to 1.
     share: f64,
     jitter_ms: f64,
     round_trip_ms: Option<f64>,
@@ -75,8 +75,8 @@ impl<K: Keep> Leg<K> {
         self.watch.get_or_insert_default();
     }
 
-    /// Sends extended reports (RFC 3611) with the others, as agreed on with the peer: statistics and VoIP metrics of its stream.
-    /// Records quality, too.
+    /// Sends extended reports (RFC 3611) with the regular ones, as agreed on with the peer: statistics and VoIP metrics of the
+    /// peer's stream. Records quality, too.
     pub fn send_extended_reports(&mut self, sends: bool) {
         self.watch.get_or_insert_default().sends_extended = sends;
     }
@@ -134,7 +134,7 @@ impl<K: Keep> Leg<K> {
         self.watch = Some(watch);
     }
 
-    /// Ie,eff for a share of lost packets in this many runs.
+    /// Effective equipment impairment (Ie,eff) for a share of lost packets in this many runs.
     fn equipment(&self, share: f64, lost: f64, runs: u64) -> f64 {
         // G.107, section 7.5: the mean length of consecutive losses, relative to that of random losses, which is 1 / (1 - share).
         let burst_ratio = lost / runs.max(1) as f64 * (1.0 - share);
@@ -175,7 +175,7 @@ impl<K: Keep> Leg<K> {
         let lost = stats.lost.saturating_sub(before.lost) as f64;
         let all = lost + stats.delivered.saturating_sub(before.delivered) as f64;
         if all == 0.0 {
-            return; // It is silent.
+            return; // The peer is silent.
         }
         let share = lost / all;
         let runs = watch.loss_runs.saturating_sub(before.loss_runs);
@@ -293,7 +293,7 @@ fn ms_of(ns: u64) -> f64 {
     ns as f64 * 1000.0 / NS_PER_S as f64
 }
 
-/// Limited to the range of the field.
+/// Whole ms, limited to the range of the field.
 fn whole_ms(ms: f64) -> u16 {
     ms.round() as u16
 }
@@ -303,9 +303,9 @@ fn in_256ths(share: f64) -> u8 {
     (share * 256.0) as u8
 }
 
-/// Early feedback takes no samples.
+/// Minimum time between two samples: reports of early feedback take none.
 const SAMPLE_NS_MIN: u64 = NS_PER_S;
-/// Three report intervals: an older report does not describe the present.
+/// Maximum age of the far party's report: three report intervals. An older one does not describe the present.
 const FAR_NS_MAX: u64 = 15 * NS_PER_S;
 /// RFC 3611, section 4.7.6: bits of the jitter buffer. The far side's treatment of losses is left unspecified.
 const ADAPTIVE: u8 = 0b11 << 4;

@@ -111,7 +111,7 @@ fn a_clean_link_has_the_best_score_of_its_delay() {
     let quality = link.legs[1].stats().quality.expect("a record");
     let score = quality.mos.expect("samples");
     assert!(score.samples >= 8, "{score:?}");
-    // Before the first round trip is known, only the jitter buffer's delay.
+    // Before the first round trip is known, the delay is only the jitter buffer's.
     let latency_ms = link.legs[1].latency_ns() as f64 / 1e6;
     let with_trip = mos(rating(30.0 + latency_ms, 0.0));
     assert!((score.lowest.value - with_trip).abs() < 0.01, "{score:?}");
@@ -127,7 +127,7 @@ fn losses_are_in_the_score_and_in_the_peers_extended_report() {
     let mut link = Link::new();
     link.run(1500, |_| false);
     let clean_ns = link.now_ns;
-    // One in twenty, always alone: the 19 packets in between end a possible burst.
+    // One packet in twenty is lost, always alone: the 19 packets in between end a possible burst.
     link.run(1500, |number| number % 20 == 7);
     let quality = link.legs[1].stats().quality.expect("a record");
     let score = quality.mos.expect("samples");
@@ -149,7 +149,7 @@ fn losses_are_in_the_score_and_in_the_peers_extended_report() {
     let extended = link.legs[0].stats().extended.expect("a report");
     let metrics = extended.metrics.expect("metrics");
     assert_eq!(metrics.ssrc, link.legs[0].ssrc());
-    // 75 of 3000 packets, all of them in gaps: 19 packets between two.
+    // 75 of 3000 packets are lost, all of them in gaps, because 19 packets arrive between two losses.
     assert!((5..=7).contains(&metrics.loss_rate), "{metrics:?}");
     assert_eq!(
         (
@@ -179,7 +179,7 @@ fn losses_are_in_the_score_and_in_the_peers_extended_report() {
 }
 
 #[test]
-fn without_being_asked_none_is_sent() {
+fn extended_reports_are_sent_only_if_requested() {
     let mut link = Link::new();
     link.legs[1].send_extended_reports(false);
     link.run(1000, |_| false);

@@ -4,7 +4,7 @@
 pub const GMIN: u8 = 16;
 
 /// Separates bursts from gaps, packet by packet. A burst begins and ends with a loss, and has fewer than [`GMIN`] packets in a
-/// row between its losses. A single loss among as many packets belongs to a gap.
+/// row between its losses. A single loss with at least [`GMIN`] packets on both sides belongs to a gap.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Bursts {
     packets: u64,
@@ -66,7 +66,7 @@ impl Bursts {
         (self.candidate_packets, self.candidate_lost) = (0, 0);
     }
 
-    /// Metrics of all packets so far; a possible burst counts as one.
+    /// Metrics of all packets so far; a possible burst at the end counts as a burst.
     #[must_use]
     pub fn metrics(&self) -> BurstMetrics {
         let mut all = *self;

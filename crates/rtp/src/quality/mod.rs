@@ -1,8 +1,8 @@
 //! Sound quality of a call: the E-model (ITU-T G.107) with the values that an RTP receiver knows, and a record over the call.
 //!
-//! Unmeasured values have the defaults of G.107, table 2, with which R is 93.2 without loss and delay. The rest is the
-//! simplification of RFC 3611, section 4.7.5: `R = 93.2 - Id - Ie,eff`. Id contains only the delay, and Ie,eff the codec and the
-//! losses.
+//! Unmeasured values have the defaults of G.107, table 2, with which R is 93.2 without loss and delay. Otherwise, the model is
+//! the simplification of RFC 3611, section 4.7.5: `R = 93.2 - Id - Ie,eff`. Id contains only the delay, and Ie,eff the codec
+//! and the losses.
 
 mod bursts;
 mod record;
@@ -38,7 +38,8 @@ impl Impairment {
     pub const GSM_EFR: Impairment = Impairment { ie: 5.0, bpl: 10.0 };
 
     /// The impairment of a codec by its name in SDP, in upper case. Codecs without a narrowband value in G.113 (wideband ones,
-    /// linear audio, Opus) and unknown ones count as G.711 with concealed losses. They are converted to it here.
+    /// linear audio, Opus) and unknown ones count as G.711 with concealed losses. The quality is then that of G.711, which such
+    /// audio is converted to here.
     #[must_use]
     pub fn of(encoding_name: &str) -> Impairment {
         match encoding_name {
@@ -98,7 +99,7 @@ mod tests {
 
     /// G.107, annex B, table B.1: limits of R, and the MOS at them.
     #[test]
-    fn the_scores_of_annex_b_come_out() {
+    fn scores_equal_those_of_annex_b() {
         for (r, score) in [
             (90.0, 4.34),
             (80.0, 4.03),

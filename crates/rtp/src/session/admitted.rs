@@ -26,7 +26,7 @@ impl Session {
         let source = &mut self.sources.current;
         if source.has(flag::LEFT) {
             if at_ns.saturating_sub(source.left_ns) < BYE_LINGER_NS {
-                return; // The BYE overtook it.
+                return; // The BYE overtook this packet.
             }
             source.flags &= !flag::LEFT;
         }

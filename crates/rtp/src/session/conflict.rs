@@ -13,8 +13,8 @@ pub(crate) struct Conflicts {
 }
 
 impl Conflicts {
-    /// Notes a packet with our SSRC. Returns true if an earlier one came from the same address. We changed our SSRC then, and the
-    /// packet has the new one, so our own packets come back. False for the first: a collision.
+    /// Notes a packet with our SSRC. Returns false for the first packet of an address, which is a collision: we then change our
+    /// SSRC. If packets with the new SSRC come from the same address, they are our own that come back, and this returns true.
     pub(crate) fn note(&mut self, now_ns: u64, from: SocketAddr) -> bool {
         if let Some(known) = self.entries.iter_mut().find(|known| known.0 == from) {
             known.1 = now_ns;

@@ -26,7 +26,7 @@ pub struct JitterSummary {
     pub min: u32,
     /// The greatest.
     pub max: u32,
-    /// Their mean.
+    /// The mean.
     pub mean: u32,
     /// Standard deviation.
     pub deviation: u32,
@@ -73,9 +73,9 @@ pub struct VoipMetrics {
     pub receiver: u8,
     /// Current delay of the jitter buffer, ms.
     pub jitter_buffer_ms: u16,
-    /// Its greatest delay so far, ms.
+    /// Greatest delay of the jitter buffer so far, ms.
     pub jitter_buffer_max_ms: u16,
-    /// Its maximum delay, ms.
+    /// Maximum delay that the jitter buffer may have, ms.
     pub jitter_buffer_bound_ms: u16,
 }
 
@@ -299,7 +299,7 @@ const DUPLICATES: u8 = 0x40;
 const JITTER: u8 = 0x20;
 /// Unavailable value of R, MOS and the levels.
 const UNAVAILABLE: u8 = 127;
-/// Bytes of an extended report with both: header and sender before them.
+/// Bytes of an extended report with both blocks, after its header and sender.
 pub(super) const XR_BYTES: usize = 8 + SUMMARY_BYTES + METRICS_BYTES;
 
 #[cfg(test)]

@@ -6,18 +6,18 @@ use super::interval::Timing;
 use super::stats::FeedbackCounts;
 use super::wire::Writer;
 
-/// Numbers waiting for a request. More missing at once is an outage, and resending does not repair that.
+/// Maximum number of packets waiting for a request. More missing at once is an outage, and resending does not repair that.
 pub const NACKS_MAX: usize = 64;
-/// Sources waiting for a picture request, in each direction.
+/// Maximum number of sources waiting for a picture request, in each direction.
 pub const PLIS_MAX: usize = 4;
-/// Space for all of it in a packet. At worst, each number is a single entry of a separate message; all full intra requests share
-/// one message.
+/// Maximum size of all pending feedback in a packet. At worst, each number is a single entry of a separate message; all full
+/// intra requests share one message.
 pub(crate) const FEEDBACK_BYTES_MAX: usize = NACKS_MAX * 16 + PLIS_MAX * 12 + 12 + PLIS_MAX * 8;
 
-/// Maximum number of sources whose requests are numbered. Beyond this, the oldest is forgotten.
+/// Maximum number of sources whose full intra requests are numbered. Beyond this, the oldest is forgotten.
 const FIR_SOURCES_MAX: usize = 32;
-/// Within this time the same number of a full intra request is a repetition. Later it is a new request of a peer that does not
-/// increment. Too many pictures are the lesser evil, and a round trip is shorter.
+/// Time within which a full intra request with the same number is a repetition; a round trip is shorter. Later, it counts as a
+/// new request of a peer that does not increment the number: too many pictures are the lesser evil.
 const FIR_REPETITION_NS: u64 = NS_PER_S;
 
 /// RFC 4585, section 3.5.2: "T_dither_max = l * T_rr with l=0.5".
@@ -29,7 +29,7 @@ pub(crate) struct Feedback {
     nacks: Vec<(Ssrc, SeqNum)>,
     plis: Vec<Ssrc>,
     firs: Vec<Ssrc>,
-    /// Number of the last request, per source to which we sent one; and per source that sent us one, with the time.
+    /// Number of our last full intra request to each source. `firs_heard` has the last one from each source, with its time.
     fir_numbers: Vec<(Ssrc, u8)>,
     firs_heard: Vec<(Ssrc, u8, u64)>,
     /// "te": time of the early packet.

@@ -13,7 +13,7 @@ use super::{BYE_LINGER_NS, Event, LOWER_LAYERS_BYTES, Phase, RTCP_ADDRESS_SILENC
 const UNITS_PER_S: u64 = 65_536;
 /// Largest negative round trip accepted, as both clocks round: 1 ms, in 65536ths of a second.
 const RTT_SLACK_UNITS: i32 = 66;
-/// A longer round trip is a mistake: half a minute, in 65536ths of a second.
+/// Longest plausible round trip: half a minute, in 65536ths of a second.
 const RTT_UNITS_MAX: i32 = 30 * 65_536;
 
 impl Session {
@@ -22,8 +22,8 @@ impl Session {
     /// Allocates nothing, except when a source appears, names itself or gives a reason for leaving.
     ///
     /// # Errors
-    /// Fails if it is not a valid compound, or not a valid packet if reduced size is agreed on. It is counted by its cause and
-    /// has no effect.
+    /// The packet is not a valid compound or, if reduced size is agreed on, not a valid packet. It is counted by its cause and has
+    /// no effect.
     pub fn handle_rtcp(
         &mut self,
         now_ns: u64,

@@ -39,14 +39,14 @@ pub(crate) struct Timing {
     average_bytes: f64,
     /// "rtcp_bw: the target RTCP bandwidth", in bytes/s.
     bandwidth: f64,
-    /// Smallest interval to send at.
+    /// Minimum interval between packets, ns.
     interval_ns_min: u64,
     rng: SplitMix,
 }
 
 impl Timing {
-    /// RFC 3550, section 6.3.2: a member that joins at `now_ns`. `bandwidth_bps` bits/s are for everybody's RTCP together;
-    /// `first_bytes` is the size that the first packet will probably have.
+    /// RFC 3550, section 6.3.2: creates the state of a member that joins at `now_ns`. `bandwidth_bps` bits/s are for
+    /// everybody's RTCP together; `first_bytes` is the size that the first packet will probably have.
     pub(crate) fn new(
         now_ns: u64,
         bandwidth_bps: u64,
@@ -95,7 +95,7 @@ impl Timing {
             (members - senders, 1.0 - SENDER_SHARE)
         };
         if self.bandwidth <= 0.0 {
-            // Nothing is sent then, but the time-outs still need the timer.
+            // Without bandwidth nothing is sent, but the time-outs still need the timer.
             return interval_ns_min;
         }
         // "n*C"
@@ -118,8 +118,8 @@ impl Timing {
         self.members_prior = self.members;
     }
 
-    /// Timer reconsideration, RFC 3550, section 6.3.6: whether the packet that was scheduled for now must be sent. If not, the
-    /// time for it has moved on.
+    /// Timer reconsideration, RFC 3550, section 6.3.6: whether the packet that was scheduled for now must be sent. If not, it
+    /// is scheduled for a later time.
     pub(crate) fn reconsider(&mut self, now_ns: u64) -> bool {
         if now_ns < self.next_ns {
             return false;
@@ -199,18 +199,19 @@ impl Timing {
         MEMBER_INTERVALS * self.interval(false, INTERVAL_NS_MIN)
     }
 
-    /// RFC 3550, sections 6.3.5 and 6.3.8: a member without RTP for the last two intervals is not a sender any more. It uses the
-    /// fixed minimum, for the same reason.
+    /// RFC 3550, sections 6.3.5 and 6.3.8: a member without RTP for the last two intervals is not a sender any more. Like
+    /// [`member_timeout_ns`](Self::member_timeout_ns), the result is based on the fixed minimum.
     pub(crate) fn sender_timeout_ns(&self) -> u64 {
         2 * self.interval(self.we_sent, INTERVAL_NS_MIN)
     }
 
-    /// Changes the smallest interval to send at, from the next computation on.
+    /// Changes the minimum interval between packets, from the next computation on.
     pub(crate) fn set_minimum_ns(&mut self, interval_ns_min: u64) {
         self.interval_ns_min = interval_ns_min;
     }
 
-    /// [`set_minimum_ns`](Self::set_minimum_ns) at `now_ns`; a time that was computed before the first packet is computed again.
+    /// Works as [`set_minimum_ns`](Self::set_minimum_ns). A time that was computed before the first packet is computed again,
+    /// at `now_ns`.
     pub(crate) fn change_minimum_ns(&mut self, now_ns: u64, interval_ns_min: u64) {
         self.interval_ns_min = interval_ns_min;
         if self.initial {
@@ -244,8 +245,8 @@ pub(crate) fn reduced_minimum_ns(session_bandwidth_bps: u64) -> u64 {
         })
 }
 
-/// With any bandwidth, reports are not needed more often than audio packets, and a timer that fires without pause is a
-/// busy loop.
+/// Minimum interval at any bandwidth. Reports are not needed more often than audio packets, and a timer that fires without
+/// pause is a busy loop.
 pub(crate) const FLOOR_NS: u64 = 20_000_000;
 
 /// The smallest interval without the option to reduce it.
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_group_waits_the_minimum_and_half_of_it_at_first() {
+    fn small_group_reports_at_the_minimum_interval_and_first_at_half_of_it() {
         let mut two = timing(2, 2, true);
         assert_eq!(two.deterministic_ns(), 5 * NS_PER_S);
         two.initial = true;
@@ -281,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn little_bandwidth_is_a_day_and_none_the_minimum() {
+    fn interval_is_a_day_with_little_bandwidth_and_the_minimum_with_none() {
         let mut little = timing(1000, 0, false);
         little.bandwidth = 0.001;
         assert_eq!(little.deterministic_ns(), INTERVAL_NS_MAX as u64);
@@ -290,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reduced_minimum_is_360_over_the_kilobits() {
+    fn reduced_minimum_is_360_s_divided_by_the_kilobits() {
         assert_eq!(reduced_minimum_ns(720_000), NS_PER_S / 2);
         assert_eq!(reduced_minimum_ns(64_000), FIXED_MINIMUM_NS);
         assert_eq!(reduced_minimum_ns(0), FIXED_MINIMUM_NS);

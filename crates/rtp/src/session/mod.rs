@@ -4,8 +4,8 @@
 //! One [`Session`] per RTP session serves both directions. It owns no socket, reads no clock and draws no random numbers: all
 //! input is in [`Config`] and in the parameters.
 //!
-//! Arriving packets use only its first cache lines, and nothing that the timer reads. So a packet never moves the timer, and a
-//! session without a flood wakes about every five seconds.
+//! Arriving packets use only the first cache lines of a session, and nothing that the timer reads. So a packet never moves the
+//! timer, and a session without a flood wakes about every five seconds.
 
 mod admitted;
 mod conflict;
@@ -44,15 +44,15 @@ use source::{Place, Source, Sources, flag};
 pub const ADDRESS_SILENCE_NS: u64 = 500_000_000;
 /// Minimum number of consecutive packets from the new address: a single forged one in a pause must not block a caller.
 pub const ADDRESS_PACKETS: u32 = 5;
-/// The same for RTCP from another host, with a packet every 5 s or so: three times in silence.
+/// Minimum silence of an RTCP address before RTCP from another host is accepted: three of the usual intervals of 5 s.
 pub const RTCP_ADDRESS_SILENCE_NS: u64 = 15_000_000_000;
 /// Another valid source replaces the current one after this much silence: several packets' time.
 const CURRENT_SILENCE_NS: u64 = 100_000_000;
 /// Time for which a source is kept after its BYE. Packets that the BYE overtook must not make it a new member (RFC 3550, section
 /// 6.2.1).
 const BYE_LINGER_NS: u64 = 2_000_000_000;
-/// Events that may wait for [`Session::poll_event`]; a caller that does not drain loses the newest. A packet's worth of
-/// NACKs.
+/// Events that may wait for [`Session::poll_event`]; a caller that does not drain loses the newest. The limit is the NACKs of
+/// one packet.
 const EVENTS_MAX: usize = 128;
 /// Bytes that UDP and IPv4 add to a packet: they count in the average size (RFC 3550, section 6.2).
 const LOWER_LAYERS_BYTES: usize = 28;
@@ -119,7 +119,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// A telephone call: 64 kbit/s of payload and its headers, AVP, a handful of sources.
+    /// Settings for a telephone call: 64 kbit/s of payload and its headers, AVP, a handful of sources.
     #[must_use]
     pub fn call(ssrc: Ssrc, cname: &str, clock_rate_hz: u32, seed: u64) -> Config {
         Config {
@@ -318,9 +318,9 @@ enum Phase {
 ///
 /// **Contract.** After every call of a `handle_*` or `request_*` function and whenever [`next_timeout`] is reached, call
 /// [`poll_transmit`] until it returns `None`, then [`poll_event`] until it returns `None`, then arm the timer with
-/// [`next_timeout`]. After [`handle_rtp`] and [`handle_rtp_sent`], all of that may wait until the timer fires. They never move
-/// it, and of their events only a collision requires a packet. `now_ns` is monotonic and must not go back; a value that does is
-/// survived, but makes for strange intervals.
+/// [`next_timeout`]. After [`handle_rtp`] and [`handle_rtp_sent`], all of that may wait until the timer fires. These two never
+/// move the timer, and of their events only a collision requires a packet. `now_ns` is monotonic and must not go back; if it
+/// does, only the intervals are wrong.
 ///
 /// [`next_timeout`]: Session::next_timeout
 /// [`poll_transmit`]: Session::poll_transmit
@@ -513,9 +513,9 @@ impl Session {
         }
     }
 
-    /// Notes a packet that was sent under `ssrc`, which the caller does not choose. The reports change to another SSRC once two
-    /// consecutive packets have it. They never return to an earlier SSRC, so with two alternating streams they stay with one.
-    /// They also never use an SSRC that was given up in a collision.
+    /// Notes a packet that was sent under `ssrc`, for packets whose SSRC someone else chooses, such as a payloader. The reports
+    /// change to another SSRC once two consecutive packets have it. They never return to an earlier SSRC, so with two
+    /// alternating streams they stay with one. They also never use an SSRC that was given up in a collision.
     #[inline]
     pub fn note_sent(&mut self, now_ns: u64, ssrc: Ssrc, time: RtpTime, payload_bytes: usize) {
         if ssrc == self.ssrc || self.adopt_sent(ssrc) {
@@ -573,8 +573,9 @@ impl Session {
         self.events.pop_front()
     }
 
-    /// Changes the SSRC; the caller's packets have the new one already. The session sends no BYE for the old one. A BYE is for a
-    /// collision (RFC 3550, section 8.2), and listeners would interpret it as the end of the session. They time the old one out.
+    /// Changes the SSRC; the caller's packets have the new one already. The session sends no BYE for the old one, because a BYE
+    /// is for a collision (RFC 3550, section 8.2): listeners would interpret it as the end of the session. For them, the old
+    /// SSRC times out.
     pub fn set_ssrc(&mut self, ssrc: Ssrc) {
         if ssrc == self.ssrc {
             return;
@@ -674,8 +675,8 @@ impl Session {
         }
     }
 
-    /// Sets flags of a source and counts it for the new ones. Not for a source that left, nor while we leave: "members
-    /// is NOT incremented when other RTCP packets or RTP packets are received" (RFC 3550, section 6.3.7).
+    /// Sets flags of a source, and counts the source for each new flag. Does nothing for a source that left, or while we leave:
+    /// "members is NOT incremented when other RTCP packets or RTP packets are received" (RFC 3550, section 6.3.7).
     fn count_in(&mut self, place: Place, flags: u8) {
         let source = self.sources.get_mut(place);
         if self.phase != Phase::Active || source.has(flag::LEFT) {

@@ -8,7 +8,8 @@ use super::source::{Source, flag};
 use super::wire::{self, Block, SenderInfo, Writer};
 use super::{BYE_LINGER_NS, Event, LOWER_LAYERS_BYTES, Phase, Profile, Session};
 
-/// RFC 4585, section 3.5.3: "After the first transmission of a Regular RTCP packet, Tmin MUST be set to 0." Not quite.
+/// RFC 4585, section 3.5.3: "After the first transmission of a Regular RTCP packet, Tmin MUST be set to 0." A small minimum
+/// stays, because the timer would otherwise be a busy loop.
 pub(super) const AVPF_INTERVAL_NS_MIN: u64 = super::interval::FLOOR_NS;
 /// RFC 4585, section 3.5.1: "For a multiparty session, Tmin is initialized to 1.0 seconds." Twice that, as the first
 /// interval is halved.
@@ -80,8 +81,8 @@ impl Session {
         }
     }
 
-    /// Requests packets from `media` again, in the order of their numbers. Returns false, and counts it, if a request is not
-    /// sent. Then the profile does not allow it, the queue is full, or it would arrive too late.
+    /// Requests packets from `media` again, in the order of their numbers. Returns false, and counts the request as dropped, if
+    /// it is not sent: the profile does not allow it, the queue is full, or it would arrive too late.
     pub fn request_nack(
         &mut self,
         now_ns: u64,
@@ -94,15 +95,15 @@ impl Session {
         self.schedule_feedback(now_ns) && has_room
     }
 
-    /// Requests a new picture from `media`, because the received part of the last one cannot be decoded. Returns false, and
-    /// counts it, as [`request_nack`](Session::request_nack) does.
+    /// Requests a new picture from `media`, because the received part of the last one cannot be decoded. Returns false under
+    /// the same conditions as [`request_nack`](Session::request_nack) does.
     pub fn request_pli(&mut self, now_ns: u64, media: Ssrc) -> bool {
         let has_room = self.feedback.add_pli(media);
         self.schedule_feedback(now_ns) && has_room
     }
 
     /// Requests a full picture from `media`, independent of the last one (RFC 5104, section 3.5.1): for a viewer that joins, or
-    /// cannot detect a loss. Returns false, and counts it, as [`request_nack`](Session::request_nack) does.
+    /// cannot detect a loss. Returns false under the same conditions as [`request_nack`](Session::request_nack).
     pub fn request_fir(&mut self, now_ns: u64, media: Ssrc) -> bool {
         let has_room = self.feedback.add_fir(media);
         self.schedule_feedback(now_ns) && has_room
@@ -237,7 +238,8 @@ impl Session {
     fn write_early(&mut self, now_ns: u64, out: &mut [u8]) -> Option<usize> {
         let info = self.timing.we_sent.then(|| self.sender_info(now_ns));
         let mut writer = Writer::new(out);
-        // RFC 4585, section 3.1: a minimal compound has "exactly one RR or SR" and "exactly one SDES". RFC 5506 does without.
+        // RFC 4585, section 3.1: a minimal compound has "exactly one RR or SR" and "exactly one SDES". RFC 5506 requires
+        // neither.
         let is_whole = self.reduced_size
             || (writer.report(self.ssrc, info, std::iter::empty())
                 && writer.cname(self.ssrc, &self.cname));

@@ -23,7 +23,7 @@ pub(crate) mod flag {
     pub(crate) const SENDER: u8 = 8;
     /// It has sent a BYE.
     pub(crate) const LEFT: u8 = 16;
-    /// Only its packets need counting.
+    /// State of a source whose packets only need counting.
     pub(crate) const STEADY: u8 = PRESENT | VALID | MEMBER | SENDER;
 }
 
@@ -123,9 +123,9 @@ impl Source {
             && self.rtp_from == from
     }
 
-    /// Whether RTP from another address shows that the source has moved there. The present address must be silent, and this must
-    /// not be the first packet from the new one. The hot path takes packets from the present address without looking here; their
-    /// time of arrival shows them.
+    /// Whether RTP from another address shows that the source has moved there. The present address must be silent, and this
+    /// must not be the first packet from the new one. The hot path handles packets from the present address without calling
+    /// this; their arrival time shows whether the address is silent.
     pub(crate) fn has_moved(&mut self, now_ns: u64, from: SocketAddr) -> bool {
         let heard_ns = self.reception.arrived_ns();
         let packets = match self.candidate {
@@ -214,10 +214,8 @@ impl Sources {
         current.into_iter().chain(&self.others)
     }
 
-    /// Adds a new source. Returns the evicted one, if any.
-    ///
-    /// Inserts a source. If the list is full, it evicts the source that has been silent longest, preferably one that never passed
-    /// probation or has left. A flood of invented numbers thus evicts only its own.
+    /// Adds a source and returns its place. If the list is full, it evicts and returns the source that has been silent longest,
+    /// preferably one that never passed probation or has left. A flood of invented numbers thus evicts only invented ones.
     pub(crate) fn insert(&mut self, source: Source) -> (Place, Option<Source>) {
         if !self.current.has(flag::PRESENT) {
             self.current = source;

@@ -44,11 +44,11 @@ impl RtcpErrors {
 /// Feedback that we sent, or received about our own stream.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FeedbackCounts {
-    /// Packets requested again (RFC 4585, section 6.2.1), each request.
+    /// Packets requested again (RFC 4585, section 6.2.1); each request counts.
     pub nacks: u64,
     /// Pictures reported lost (RFC 4585, section 6.3.1).
     pub plis: u64,
-    /// Full pictures requested (RFC 5104, section 4.3.1); of received requests, without repetitions.
+    /// Full pictures requested (RFC 5104, section 4.3.1). Repetitions of received requests do not count.
     pub firs: u64,
 }
 
@@ -106,7 +106,7 @@ pub struct SessionStats {
     pub evictions: u64,
     /// Events that were not drained in time.
     pub events_dropped: u64,
-    /// Feedback requests without room or too late.
+    /// Feedback requests dropped because the queue was full or it was too late.
     pub feedback_dropped: u64,
     /// Feedback that was sent.
     pub feedback_sent: FeedbackCounts,
@@ -152,7 +152,7 @@ pub struct SourceStats<'a> {
 }
 
 impl Session {
-    /// Our side. Cheap; allocates nothing.
+    /// Counters of our side. Cheap; allocates nothing.
     #[must_use]
     pub fn stats(&self) -> SessionStats {
         let counts = &self.counts;

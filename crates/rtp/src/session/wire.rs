@@ -1,8 +1,8 @@
 //! RTCP as bytes: checking, reading and writing, in place and without allocation. RFC 3550 section 6, RFC 4585
 //! section 6, RFC 5104 section 4.3.1.
 //!
-//! Reasons not to use the builders and parsers of `rtcp-types` 0.3.0. They collect chunks, blocks and packets in boxes and
-//! vectors, which a hostile packet fills. After a source's description they skip all zeros, even those of the next source's SSRC.
+//! The builders and parsers of `rtcp-types` 0.3.0 are not used. They collect chunks, blocks and packets in boxes and vectors,
+//! which a hostile packet can fill. After a source's description they skip all zeros, even those of the next source's SSRC.
 //! They also write a BYE's padding over its alignment. The tests read this module's output with `rtcp-types`, and the reverse.
 
 use thiserror::Error;
@@ -306,9 +306,9 @@ impl<'a> Iterator for Cnames<'a> {
             self.chunks -= 1;
             let (ssrc, mut items) = self.rest.split_first_chunk::<4>()?;
             let mut cname = None;
-            // RFC 3550, section 6.5: "The list of items in each chunk MUST be terminated by one or more null octets, the
-            // first of which is interpreted as an item type of zero to denote the end of the list." Some leave that out
-            // where the packet ends as well.
+            // RFC 3550, section 6.5: "The list of items in each chunk MUST be terminated by one or more null octets, the first
+            // of which is interpreted as an item type of zero to denote the end of the list." Some senders omit the null octets
+            // at the end of the packet.
             while let Some((&item, after)) = items.split_first() {
                 if item == 0 {
                     items = after;
@@ -533,7 +533,7 @@ pub(crate) fn cut(text: &str) -> &str {
     &text[..text.floor_char_boundary(TEXT_BYTES_MAX)]
 }
 
-/// Compared with `rtcp-types`.
+/// Compares this module with `rtcp-types`.
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -89,7 +89,7 @@ impl Sender {
         }
     }
 
-    /// The packet of this number: a digit for 100 ms of every two seconds, if it has any; `None` if it is lost.
+    /// The packet of this number; `None` if it is lost. With `has_keys`, 100 ms of every two seconds are a digit.
     fn packet(&mut self, number: u64, has_keys: bool, loses: bool) -> Option<&[u8]> {
         let units = self.format.clock_rate_hz / 50;
         let within = number % 100;
@@ -151,7 +151,7 @@ fn run(
 }
 
 #[test]
-fn each_route_under_way_allocates_nothing() {
+fn each_running_route_allocates_nothing() {
     let opus = format(Encoding::Opus, 48_000);
     let repacked = DirectionConfig {
         packet_ns: 30 * MS,

@@ -20,7 +20,7 @@ struct Call {
 }
 
 impl Call {
-    /// 20 ms of it: a packet each way, and any RTCP that is due.
+    /// Runs 20 ms of the call: a packet each way, and any RTCP that is due.
     fn step(&mut self, number: u64) {
         let now_ns = number * PACKET_NS;
         let mut out = [0; 1500];

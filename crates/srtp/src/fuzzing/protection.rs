@@ -32,7 +32,7 @@ pub fn protection(data: &[u8]) {
 struct Pair {
     suite: Suite,
     sides: [Protection; 2],
-    /// Number of the keys: no key returns.
+    /// Number of the present keys. Keys with an earlier number are not used again.
     number: u8,
     /// Sides whose packets of the last key have arrived: before that, a state does not show whether its rollover counters
     /// continue.
@@ -73,7 +73,7 @@ impl Pair {
         assert_eq!(after, (before.0, before.1 + 1));
     }
 
-    /// A packet of this side's.
+    /// Passes a packet of this side to the other one.
     fn carried(&mut self, from: usize, bytes: &[u8]) {
         let mut packet = bytes.to_vec();
         packet.resize(bytes.len() + RTCP_TRAILER_BYTES_MAX, 0);
@@ -101,8 +101,8 @@ impl Pair {
         );
     }
 
-    /// Both sides change their keys. Rollover counters continue: if they restart at zero, a report or another source may arrive
-    /// first, and does not show that.
+    /// Both sides change their keys. Rollover counters continue. A restart at zero cannot be tested: a report or another source
+    /// may arrive first, and does not show the restart.
     fn change_keys(&mut self) {
         let Some(number) = self.number.checked_add(1) else {
             return;
@@ -114,7 +114,7 @@ impl Pair {
         }
     }
 
-    /// Continues in other processes. None of their packets was in flight, or it is accounted for.
+    /// Continues both sides in other processes. `packets` more RTCP packets count as sent.
     fn restart(&mut self, packets: u32) {
         if self.is_settled != [true; 2] {
             return;

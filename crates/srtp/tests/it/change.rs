@@ -68,7 +68,7 @@ fn rollover_counter_of_a_new_key_continues_or_restarts() {
 }
 
 #[test]
-fn the_old_key_ends_some_time_after_the_new_one_was_used_and_at_last_without_that() {
+fn old_key_ends_some_time_after_the_new_one_was_used_or_at_the_maximum_time() {
     for suite in Suite::ALL {
         for uses_new in [false, true] {
             let mut ours = Protection::new(keys(suite, 1));

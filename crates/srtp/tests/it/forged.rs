@@ -74,7 +74,7 @@ fn a_packet_cut_short_anywhere_is_refused() {
 }
 
 #[test]
-fn another_key_another_suite_and_the_other_direction_do_not_fit() {
+fn other_keys_suites_and_directions_are_refused() {
     for suite in Suite::ALL {
         let (_, next) = under_way(suite);
         for other in Suite::ALL {
@@ -108,7 +108,7 @@ fn another_key_another_suite_and_the_other_direction_do_not_fit() {
 
 proptest! {
     #[test]
-    fn no_bytes_panic_or_are_taken(
+    fn forged_bytes_neither_panic_nor_pass(
         suite in prop::sample::select(&Suite::ALL[..]),
         mut packet in prop::collection::vec(any::<u8>(), 0..120),
         likely in prop::bool::weighted(0.9),

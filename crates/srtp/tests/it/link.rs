@@ -13,7 +13,7 @@ enum Fate {
     Arrives,
     /// This many consecutive packets are lost.
     Lost(u16),
-    /// Is overtaken by as many.
+    /// The packet is overtaken by this many.
     Delayed(u16),
     Repeated,
 }
@@ -65,7 +65,7 @@ proptest! {
         let last = wanted.last().copied().expect("the first");
         let mut sent = BTreeMap::new();
         for number in 0..=last {
-            // Some of the lost ones, as many as the sender needs to know its rollover counter.
+            // The sender also protects some of the lost packets, enough to keep its rollover counter right.
             if wanted.contains(&number) || number % 1000 == 0 {
                 let packet = rtp(SSRC, SeqNum(first).plus(number as u16), number);
                 sent.insert(number, (protect_rtp(&mut sender, &packet), packet));

@@ -57,7 +57,7 @@ fn both_sides_continue_after_a_restart() {
 
 /// RFC 3711, section 3.3.2: a missing packet within the window is accepted, and none twice.
 #[test]
-fn a_packet_that_is_late_over_a_restart_is_taken_once() {
+fn packet_delayed_over_a_restart_is_accepted_once() {
     for suite in Suite::ALL {
         let (mut sender, mut receiver) = pair(suite);
         // Over the wrap, and out of order.

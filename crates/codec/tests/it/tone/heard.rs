@@ -44,7 +44,7 @@ impl Press {
 }
 
 #[test]
-fn every_key_is_heard_at_every_rate() {
+fn every_digit_is_detected_at_every_rate() {
     for rate_hz in SAMPLE_RATES_HZ {
         for press in KEYS {
             // For any position of the windows on the tone.
@@ -240,7 +240,7 @@ fn fast_dialling_is_heard_through_g711_and_noise() {
 }
 
 #[test]
-fn a_key_change_without_a_pause_is_two_keys() {
+fn digit_change_without_a_pause_is_two_digits() {
     for (first, second) in KEYS.iter().zip(KEYS.iter().skip(1)) {
         let mut audio = Press::of(*first).audio(8_000, 80);
         audio.truncate(80 + 320);

@@ -311,7 +311,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_stand_once_and_refusals_have_reasons() {
+    fn words_are_unique_and_refusals_have_reasons() {
         for (at, word) in WORDS.iter().enumerate() {
             let again = WORDS[at + 1..]
                 .iter()

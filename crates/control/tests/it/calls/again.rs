@@ -178,7 +178,7 @@ fn audio_becomes_fax() {
     );
     ok(bench.answer(&sdp(BOB, "m=image 5000 udptl t38\n"), &[]));
     assert_eq!(bench.only().ports[0].number, 30_004);
-    // It has no RTCP.
+    // Fax has no RTCP.
     assert_eq!(bench.only().spec.sides[0].rtcp, None);
     assert_eq!(bench.ports.open().len(), 2);
 }

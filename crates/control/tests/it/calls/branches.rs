@@ -47,7 +47,7 @@ fn deleting_one_branch_leaves_the_others_answerable() {
         let mut bench = forked();
         delete(&mut bench, more);
         assert!(bench.streams.is_empty(), "{more:?}");
-        // It may ring as long as an INVITE may: more than three minutes (RFC 3261, section 16.6, timer C).
+        // The other branch may ring as long as an INVITE may: more than three minutes (RFC 3261, section 16.6, timer C).
         bench.advance(179 * S);
         let to_alice = answer_of(&mut bench, "b1", "1");
         assert!(to_alice.contains("m=audio 30000 "), "{more:?}: {to_alice}");

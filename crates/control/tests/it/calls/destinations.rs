@@ -52,7 +52,7 @@ fn forbidden_address_rejects_only_its_line() {
     assert_eq!(of(1), [(None, None), (at("198.51.100.2:5002"), None)]);
 }
 
-/// This causes no warning. A hold does not bring back an address that was forbidden.
+/// A re-offer with a forbidden address replaces the allowed one: nothing is sent to the party from then on.
 #[test]
 fn a_forbidden_address_replaces_the_one_before() {
     let mut bench = bench();

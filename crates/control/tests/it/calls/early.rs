@@ -106,7 +106,7 @@ fn nothing_is_played_before_the_answer_to_a_party_without_an_address() {
 
 /// A forking proxy offers the same party several times. The party hears one ringback, not one for each branch.
 #[test]
-fn of_forked_offers_the_latest_plays() {
+fn latest_of_forked_offers_gets_the_playback() {
     let mut bench = Bench::default();
     for branch in ["x", "y"] {
         ok(bench.offer(&sdp(ALICE, PCMU), &[("via-branch", branch)]));

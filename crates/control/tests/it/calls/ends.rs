@@ -68,7 +68,7 @@ fn an_offer_without_answer_ends() {
     assert_eq!(bench.calls.totals().ended(EndReason::OfferTimeout), 1);
 }
 
-/// Otherwise 44 offers of 16 lines could take all ports of the default range for an hour.
+/// Without this share, 44 offers of 16 lines could take all ports of the default range for an hour.
 #[test]
 fn offers_without_an_answer_have_a_share_and_calls_are_counted_by_their_streams() {
     let settings = Settings {
@@ -89,7 +89,7 @@ fn offers_without_an_answer_have_a_share_and_calls_are_counted_by_their_streams(
         reason.contains("32 streams") && reason.contains("the limit is 20"),
         "{reason}"
     );
-    // An answered offer no longer counts among them.
+    // An answered offer no longer counts among the unanswered ones.
     let answer = sdp(BOB, &BOB_PCMU.repeat(16));
     ok(bench.answer(&answer, &[("call-id", "1")]));
     ok(offer(&mut bench, "3", PCMU));
@@ -98,7 +98,7 @@ fn offers_without_an_answer_have_a_share_and_calls_are_counted_by_their_streams(
     ok(offer(&mut bench, "4", &PCMU.repeat(7)));
     let reason = error(offer(&mut bench, "5", PCMU));
     assert!(reason.contains("max-sessions"), "{reason}");
-    // Both are released.
+    // All calls end by their time-outs and release their ports.
     bench.advance(1000 * S);
     assert_eq!((bench.calls.len(), bench.calls.streams_len()), (0, 0));
     ok(offer(&mut bench, "6", &lines));

@@ -54,7 +54,7 @@ fn held_line_keeps_its_own_connection_address() {
 }
 
 #[test]
-fn hosts_by_name_are_learned() {
+fn party_with_a_host_name_is_learned() {
     // A host name is not resolved: the peer's packets show its address.
     let mut bench = Bench::default();
     let offer = sdp(ALICE, PCMU).replace("c=IN IP4 198.51.100.1", "c=IN IP4 phone.example");
@@ -64,7 +64,7 @@ fn hosts_by_name_are_learned() {
 }
 
 #[test]
-fn a_call_can_be_looked_at() {
+fn view_shows_the_call() {
     let mut bench = call();
     let id = CallId::new(b"c");
     let view = bench.calls.view(&id).unwrap();

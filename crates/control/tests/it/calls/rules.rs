@@ -151,7 +151,7 @@ fn interfaces_and_families_are_chosen_and_remembered() {
         moved.contains("c=IN IP4 10.0.0.7\r\n") && moved.contains("m=audio 30006 "),
         "{moved}"
     );
-    // It applies after the answer, which did not come.
+    // The other interface applies only after an answer, which did not come.
     let again = sdp_of(bench.offer(&sdp(ALICE, PCMU), &[("to-tag", "b")]));
     assert!(
         again.contains("c=IN IP6 2001:db8::7\r\n") && again.contains("m=audio 30002 "),

@@ -219,7 +219,7 @@ fn a_call_that_was_adopted_has_time_for_its_media() {
     assert_eq!(known, Err(SavedError::Known(CallId::new(b"c"))));
 }
 
-/// The ports are those that are open. A process that takes the call over may open them first.
+/// The saved ports are the open ones. A process that takes the call over may open them first.
 #[test]
 fn saved_call_lists_its_ports() {
     let bench = call();
@@ -260,7 +260,7 @@ fn time_outs_continue() {
 
 /// After a restart of the machine, times before its time 0 become 0.
 #[test]
-fn times_before_the_clock_are_its_beginning() {
+fn times_before_the_start_of_the_clock_become_0() {
     let mut bench = call();
     bench.advance(10 * S);
     ok(bench.ask(&[
@@ -360,7 +360,7 @@ fn examples() -> Vec<Vec<u8>> {
 
 /// `SAVED_CORPUS=FOLDER` writes them as a start corpus for the fuzzer.
 #[test]
-fn examples_are_brought_back() {
+fn saved_examples_are_restored() {
     let folder = std::env::var_os("SAVED_CORPUS").map(std::path::PathBuf::from);
     for (at, bytes) in examples().into_iter().enumerate() {
         saved(&bytes);

@@ -190,7 +190,7 @@ fn trickle_offer_without_candidates_is_not_a_hold() {
     ok(bench.answer(&sdp(BOB, BOB_PCMU), &[]));
     let a = &bench.only().spec.sides[0];
     assert!(a.may_receive && a.may_send);
-    // Its packets show its address.
+    // The party's packets show its address.
     assert_eq!((a.rtp, a.rtcp), (None, None));
     // Port 9 without ICE is the old hold.
     let mut bench = Bench::default();
@@ -286,7 +286,7 @@ fn opportunistic_keys_are_offered_by_request() {
 }
 
 #[test]
-fn words_that_are_not_done_are_warned_of_once() {
+fn unsupported_words_cause_one_warning() {
     for (key, value, word) in [
         ("flags", "RTCP-mirror", "RTCP-mirror"),
         ("flags", "rtcp mirror", "rtcp-mirror"),
@@ -351,7 +351,7 @@ fn line_that_the_rules_leave_without_codecs_is_rejected_by_request() {
         media(to_bob),
         ["m=audio 30002 RTP/AVP 0", "m=audio 0 RTP/AVP 8"]
     );
-    // It needs no warning.
+    // A line that is rejected by request needs no warning.
     assert_eq!(warning(&reply), "");
     let only = sdp(ALICE, "m=audio 4002 RTP/AVP 8\n");
     let reason = error(bench.offer(&only, &[flags[0], ("call-id", "d")]));

@@ -68,7 +68,7 @@ pub(crate) fn call(now_ns: u64, mux: bool) -> call::Call {
     call::Call::new(now_ns, config).expect("a call")
 }
 
-/// Different ones for each number.
+/// A key, different for each number.
 pub(crate) fn key(suite: Suite, number: u8) -> MasterKey {
     let random: [u8; MASTER_KEY_BYTES_MAX] =
         std::array::from_fn(|at| number.wrapping_mul(29).wrapping_add(at as u8));
@@ -207,7 +207,7 @@ impl<C: Call> Bed<C> {
         self.poll();
     }
 
-    /// Turns, until nothing more is staged.
+    /// Runs turns until nothing more is staged.
     pub(crate) fn poll(&mut self) {
         loop {
             (self.tray.left, self.tray.is_full) = (self.room, false);

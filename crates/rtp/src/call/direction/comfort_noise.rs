@@ -14,7 +14,7 @@ use crate::leg::{MediaPacket, Payload, PayloadMap};
 /// The recent audio of the far side, and whether comfort noise is active.
 #[derive(Debug)]
 pub(super) struct ComfortNoise {
-    /// One channel of [`BACKGROUND_NS`], a ring whose oldest sample is at `oldest`.
+    /// The last [`BACKGROUND_NS`] of one channel: a ring whose oldest sample is at `oldest`.
     recent: Box<[f32]>,
     oldest: usize,
     analyser: ComfortAnalyser,
@@ -110,5 +110,5 @@ fn comfort_noise_of(route: &mut Route) -> Option<&mut ComfortNoise> {
 const BACKGROUND_NS: u64 = 100_000_000;
 /// Order of the model of the noise, as in ITU-T G.711, appendix II.
 const ORDER: usize = 10;
-/// An Opus frame of two bytes or less has no audio: "the packet does not need to be transmitted (DTX)" (libopus, `opus_encode`).
+/// Maximum size of an Opus frame without audio: "the packet does not need to be transmitted (DTX)" (libopus, `opus_encode`).
 const PAUSE_BYTES_MAX: usize = 2;

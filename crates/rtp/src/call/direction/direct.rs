@@ -46,8 +46,8 @@ impl Direction {
         }
     }
 
-    /// Finds the types that are not converted. Types without agreement count, too: their packets are dropped without a gap in the
-    /// numbers.
+    /// Finds the types that are not converted. Types that were not agreed on count, too: their packets are dropped without a
+    /// gap in the numbers.
     #[cold]
     fn find_direct_types(&self, sends: &PayloadMap, takes: &PayloadMap) -> u128 {
         let has_events = takes.telephone_event(takes.audio().clock_rate_hz).is_some();

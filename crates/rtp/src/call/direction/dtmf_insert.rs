@@ -21,8 +21,8 @@ pub(super) struct DtmfQueue {
     next_ns: u64,
     /// Play time from which on the party's packets are forwarded again.
     until_ns: u64,
-    /// Time from which on they are forwarded whatever their play time: a sender whose timestamps stopped during a pause stays
-    /// behind.
+    /// Time from which on the party's packets are forwarded whatever their play time: a sender whose timestamps stopped during
+    /// a pause stays behind.
     until_now_ns: u64,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct DtmfQueue {
 struct SendingDigit {
     digit: DtmfDigit,
     start_ns: u64,
-    /// Its start on the incoming time line.
+    /// Start of the digit on the incoming time line.
     play_ns: u64,
     /// Time of the next packet or piece of tone.
     due_ns: u64,

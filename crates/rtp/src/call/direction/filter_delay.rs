@@ -103,7 +103,7 @@ impl FilterDelay {
 }
 
 impl Direction {
-    /// Time to fill the pause since the last packet, if the filter holds audio.
+    /// Time at which the pause since the last packet must be filled, if the filter holds audio.
     pub(in crate::call) fn next_pause(&self) -> Option<u64> {
         let late_ns = LATE_NS.max(self.pause_step_ns());
         let due_ns = self.filter_delay.due_ns.saturating_add(late_ns);

@@ -173,5 +173,6 @@ const KEY_EVENTS_MAX: usize = 32;
 /// A digit ends after this time without a packet; three updates would have arrived in it. RFC 4733, section 2.5.2.2, leaves the
 /// time to the receiver.
 pub(super) const KEY_OVER_NS: u64 = 200_000_000;
-/// Two packets of a digit, which usually arrive every 50 ms, may be missing before it ends.
+/// Distance from the known end of a digit at which its tone no longer replaces audio: two packets of a digit, which usually
+/// arrive every 50 ms, may be missing.
 const KEY_SILENCE_NS: u64 = 110_000_000;

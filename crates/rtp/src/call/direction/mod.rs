@@ -113,7 +113,7 @@ pub(super) struct Direction {
     mode: Mode,
     /// The payload type for which `route` was chosen.
     routed: Option<PayloadType>,
-    /// Its format, if it can be decoded.
+    /// Format of that payload type, if it can be decoded.
     from: Option<Format>,
     route: Route,
     map: TimeMap,
@@ -273,7 +273,7 @@ impl Direction {
         }
     }
 
-    /// Passes a packet that the far side has already got to the listeners, in order.
+    /// Passes a packet to the listeners, in order. The far side has already got it.
     #[inline]
     fn hear_sent(&mut self, packet: &MediaPacket<'_>) {
         if self.tap.is_some()
@@ -478,7 +478,7 @@ impl Direction {
         self.stats.lost += u64::from(loss.packets);
         let mut made_ns = loss.duration_ns.min(TAIL_NS_MAX).min(self.budget_ns);
         if made_ns < loss.duration_ns.min(PACKET_NS_MIN) {
-            // A packet for so little audio would let a party cause one packet per gap.
+            // If so little audio made a packet, a party could cause one packet per gap.
             made_ns = 0;
         }
         if loss.is_sent {
@@ -548,7 +548,7 @@ impl Direction {
     fn earn(&mut self, payload: &Payload, bytes: &[u8]) {
         let units = u64::from(units_of(payload, bytes));
         let ns = units * NS_PER_S / u64::from(payload.clock_rate_hz);
-        // A shorter one is a remainder, or intended to cause many packets.
+        // A shorter packet is a remainder, or is meant to cause many packets.
         if ns >= PACKET_NS_MIN {
             self.packet_ns = ns;
         }
@@ -726,7 +726,7 @@ pub(super) fn units_of(payload: &Payload, bytes: &[u8]) -> u32 {
 }
 
 /// Limits Opus to the other side's rate and channels. The Opus encoder and decoder reduce both at less cost than a converter,
-/// and the packets indicate them.
+/// and the packets indicate both.
 fn narrowed(format: Format, other: Format) -> Format {
     if format.encoding != Encoding::Opus {
         return format;

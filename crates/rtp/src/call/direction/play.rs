@@ -159,7 +159,7 @@ impl Direction {
             self.has_play_ended = true;
             self.map.restart();
             self.reroute();
-            // Its encoder may have changed: a loss before the next packet must not use it.
+            // The encoder of this route may have changed, so a loss before the next packet must not use the route.
             if matches!(self.route, Route::Reencode(_)) {
                 self.route = Route::Nowhere;
             }

@@ -1,4 +1,4 @@
-//! Changes the far side's payload types and how they are sent while the call runs.
+//! Changes the far side's payload types, and how audio is sent to it, while the call runs.
 
 use super::inband_dtmf::InbandDtmf;
 use super::{Direction, Route, ns_of_frames};

@@ -323,5 +323,5 @@ const BITS_PER_SAMPLE: u32 = 3;
 const BITS_PER_PACKET: u32 = 100;
 /// RFC 6716, section 2.1.4: "Opus can encode frames of 2.5, 5, 10, 20, 40, or 60 ms".
 const PACKET_NS_SHORTEST: u64 = 2_500_000;
-/// Timestamps that differ by less are continuous: some senders round.
+/// Maximum difference of timestamps that count as continuous, ns: some senders round.
 const SLACK_NS: u64 = 2_000_000;

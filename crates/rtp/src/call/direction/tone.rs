@@ -1,7 +1,7 @@
 //! A digit's tone, for a side without telephone events.
 //!
-//! The packets of an event give its length so far (RFC 4733, section 2.5.1). Each one extends the tone up to there, in place of
-//! the audio.
+//! The packets of an event give its length so far (RFC 4733, section 2.5.1). Each packet extends the tone to that length, in
+//! place of the audio.
 
 use super::{BUDGET_NS_MAX, Direction, Route};
 use crate::call::TAIL_NS_MAX;

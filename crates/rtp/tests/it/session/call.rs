@@ -207,7 +207,7 @@ fn run(case: &Case) -> [End; 2] {
         end(0xb, case.back, case.clocks_apart_ns),
     ];
     let mut random = Random(case.seed);
-    // (when, order of sending) decides; the payload is beside it.
+    // Entries are ordered by arrival time, then by order of sending. The index refers to `things`.
     let mut flying: BinaryHeap<Reverse<(u64, u64, usize)>> = BinaryHeap::new();
     let mut things: Vec<Option<Thing>> = Vec::new();
     let mut out = [0; 1500];
@@ -336,7 +336,7 @@ fn reports_have_the_losses_and_counts() {
     }
 }
 
-/// [0.5, 1.5] times 5 s, divided by e - 3/2; half of that at first. RFC 3550, section 6.3.1.
+/// An interval is 0.5 to 1.5 times 5 s, divided by e - 3/2; the first one is half of that. RFC 3550, section 6.3.1.
 #[test]
 fn intervals_are_random_within_their_bounds() {
     const COMPENSATION: f64 = 1.218_28;

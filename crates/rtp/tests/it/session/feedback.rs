@@ -35,7 +35,7 @@ fn nacked(bytes: &[u8]) -> Vec<u16> {
 }
 
 #[test]
-fn between_two_feedback_goes_at_once_and_then_pauses() {
+fn first_feedback_to_one_peer_is_sent_at_once_and_the_next_waits() {
     let mut session = session_with(0, false);
     run(&mut session, 10 * S);
     let now_ns = session.next_timeout().expect("a timer") - 100 * MS;
@@ -44,7 +44,7 @@ fn between_two_feedback_goes_at_once_and_then_pauses() {
     let sent = run(&mut session, now_ns);
     assert_eq!(sent.len(), 1);
     assert_eq!(nacked(&sent[0].1), [5, 6, 7, 22, 23, 40]);
-    // The next one waits for the regular packet, which has been put off for it.
+    // The next request waits for the regular packet, which the early one has postponed.
     assert!(
         !session.request_nack(now_ns + MS, Ssrc(7), [SeqNum(50)]),
         "too late to be of use"
@@ -108,7 +108,7 @@ fn reduced_size_feedback_stands_alone() {
 }
 
 #[test]
-fn regular_reports_are_left_out_when_they_are_to_be_rare() {
+fn regular_reports_are_omitted_within_their_minimum_interval() {
     let count = |regular_interval_ns| {
         let mut session = session_with(regular_interval_ns, false);
         for number in 2..50 * 300 {
@@ -122,7 +122,7 @@ fn regular_reports_are_left_out_when_they_are_to_be_rare() {
 }
 
 #[test]
-fn plain_avp_asks_for_nothing() {
+fn avp_sends_no_feedback_requests() {
     let mut session = Session::new(0, config(1));
     assert!(!session.request_nack(0, Ssrc(7), [SeqNum(5)]));
     assert!(!session.request_pli(0, Ssrc(7)));
@@ -227,7 +227,7 @@ fn fir_number(bytes: &[u8]) -> u8 {
 }
 
 #[test]
-fn full_intra_requests_are_numbered_and_one_that_waits_is_not_doubled() {
+fn full_intra_requests_are_numbered_and_a_pending_one_is_not_repeated() {
     let mut session = session_with(0, true);
     run(&mut session, 10 * S);
     for number in 0..300_u32 {

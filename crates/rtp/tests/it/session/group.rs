@@ -62,7 +62,7 @@ fn the_group_keeps_to_its_bandwidth() {
     }
     assert!(sessions.iter().all(|session| session.stats().members == 40));
     let rate = bytes_sent as f64 / 3600.0;
-    // Receivers have three quarters of it for themselves.
+    // Receivers have three quarters of the bandwidth for themselves.
     assert!(
         (0.85 * 0.75..1.15 * 0.75).contains(&(rate / BYTES_PER_S)),
         "{rate} bytes/s, {packets}"
@@ -108,7 +108,7 @@ fn new_member_of_a_large_group_waits_for_its_interval() {
 }
 
 #[test]
-fn when_most_leave_the_timer_comes_forward() {
+fn timer_fires_earlier_after_most_members_leave() {
     let mut session = in_group(0, 999);
     run(&mut session, 60 * S);
     let before_ns = session.next_timeout().expect("a timer") - 60 * S;
@@ -183,7 +183,7 @@ fn a_silent_sender_and_then_a_silent_member_time_out() {
         .expect("good");
     assert_eq!((session.stats().members, session.stats().senders), (2, 1));
     events(&mut session);
-    // It continues its reports, but sends no more RTP.
+    // The source continues its reports, but sends no more RTP.
     for at_s in 3..60 {
         if at_s % 4 == 0 {
             session
@@ -203,7 +203,7 @@ fn a_silent_sender_and_then_a_silent_member_time_out() {
         [Event::SourceTimeout { ssrc: Ssrc(7) }]
     );
     assert_eq!((session.stats().members, session.sources().count()), (1, 0));
-    // It returns.
+    // The source returns.
     session.handle_rtp(130 * S, address(9), packet(7, 5000));
     session.handle_rtp(130 * S, address(9), packet(7, 5001));
     assert_eq!((session.stats().members, session.stats().senders), (2, 1));
@@ -235,7 +235,7 @@ fn a_bye_ends_a_source_and_stragglers_do_not_revive_it() {
         );
     }
     assert_eq!((session.stats().members, session.stats().senders), (1, 0));
-    // On hold and back with the same SSRC, as some do.
+    // Some senders go on hold and come back with the same SSRC.
     for number in 600..700 {
         session.handle_rtp(number * 20 * MS, address(9), packet(7, number));
     }

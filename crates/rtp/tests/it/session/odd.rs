@@ -16,7 +16,7 @@ fn in_call() -> Session {
     session
 }
 
-/// A peer's session ignores the new address for ever.
+/// Another implementation ignores the new address for ever.
 #[test]
 fn a_peer_that_moves_is_heard_again() {
     let mut session = in_call();
@@ -50,7 +50,7 @@ fn stranger_with_the_same_ssrc_is_refused_while_the_peer_sends() {
         assert_eq!((own, other), (RtpVerdict::Valid, RtpVerdict::Conflict));
     }
     assert_eq!(session.stats().conflicts, 900);
-    // Nor does its BYE end the source.
+    // The stranger's BYE does not end the source either.
     session
         .handle_rtcp(20 * S, address(10), &compound(7, false))
         .expect("good");
@@ -106,7 +106,7 @@ fn ssrc_collision_changes_our_ssrc_and_sends_a_bye() {
         matches!(parts.last(), Some(Ok(rtcp_types::Packet::Bye(bye))) if bye.ssrcs().eq([1])),
         "{parts:?}"
     );
-    // The other one keeps the number and is a source like any other.
+    // The other sender keeps the SSRC and is a source like any other.
     session.handle_rtp(S + 20 * MS, address(9), packet(1, 78));
     session.handle_rtp(S + 40 * MS, address(9), packet(1, 79));
     assert_eq!(session.current_ssrc(), Some(Ssrc(1)));
@@ -175,7 +175,7 @@ fn flood_does_not_evict_validated_members() {
 
 /// Another implementation keeps all that it receives.
 #[test]
-fn a_flood_of_sources_takes_no_memory_and_no_call() {
+fn flood_of_sources_takes_no_memory_and_disturbs_no_call() {
     for by_rtcp in [false, true] {
         let mut session = in_call();
         for round in 0..20_000_u32 {
@@ -328,7 +328,7 @@ fn report(lsr: u32, dlsr: u32) -> Vec<u8> {
 
 /// Another implementation reports twice the true value.
 #[test]
-fn the_round_trip_is_that_of_the_clauses_example() {
+fn round_trip_equals_the_example_of_the_rfc() {
     let now_ns = 10 * S;
     let session_at = |now_ns| {
         let middle = in_call().wall_clock(now_ns).middle();
@@ -379,7 +379,7 @@ proptest! {
 
     /// For any packets in any order: bounds hold, the timer advances, and other parsers can read the output.
     #[test]
-    fn nothing_breaks_a_session(
+    fn any_packets_leave_a_session_within_its_bounds(
         steps in prop::collection::vec((0..8_u8, 0..6_u32, any::<u16>(), 0..3_000_000_000_u64), 1..300),
         seed in any::<u64>(),
     ) {

@@ -1,0 +1,31 @@
+//! The products of a builder: a meter, a batch of meters, or the parts of a programme.
+
+use crate::batch::Batch;
+use crate::builder::Builder;
+use crate::limits::BuildError;
+use crate::meter::Meter;
+use crate::parts::{self, Part};
+
+impl Builder {
+    /// # Errors
+    /// Rate, channels, mode or window are not within the limits, or memory is short.
+    pub fn build(&self) -> Result<Meter, BuildError> {
+        Meter::new(self.clone())
+    }
+
+    /// Builds a batch of this many streams with these settings. Its windows are exact to 10 ms.
+    ///
+    /// # Errors
+    /// The same as for [`Builder::build`], or if the number of streams is zero or too large.
+    pub fn build_batch(&self, streams: usize) -> Result<Batch, BuildError> {
+        Batch::new(self, streams)
+    }
+
+    /// Splits a programme of this many frames into at most `parts` parts. Each is measured by a separate meter ([`Part::meter`]),
+    /// and [`merge`](crate::merge) combines them. A short programme gives fewer parts: each lasts at least as long as the frames before it that
+    /// it needs, or several seconds.
+    #[must_use]
+    pub fn split(&self, frames: u64, parts: usize) -> Vec<Part> {
+        parts::split(self, frames, parts)
+    }
+}
