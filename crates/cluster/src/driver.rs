@@ -228,10 +228,10 @@ impl Driver {
                 self.member.set_draining(now_ns, true);
                 self.leaving = Some(tell);
             }
-            Input::Errand(errand) => self.begin_errand(errand),
-            Input::AskOthers(passed, tell) => self.ask_others(&passed, tell),
-            Input::AskNode(node, passed, tell) => self.ask_node(&node, &passed, tell),
-            Input::Claim(call, kept) => self.claim(call, kept),
+            Input::Errand(errand) => errands::begin(self, errand),
+            Input::AskOthers(passed, tell) => errands::ask_others(self, &passed, tell),
+            Input::AskNode(node, passed, tell) => errands::ask_node(self, &node, &passed, tell),
+            Input::Claim(call, kept) => errands::claim(self, call, kept),
             Input::Keep(call, kept) => {
                 if let Some((_, state)) = self.seal(&call, Some(kept)) {
                     self.member.keep_call(now_ns, &call, state);
@@ -249,7 +249,7 @@ impl Driver {
             }
             Input::Handed(handed) => self.keep_handed(handed),
             Input::Release(call) => self.member.release_call(now_ns, &call),
-            Input::CallService(call_service) => self.open_call_service(call_service),
+            Input::CallService(call_service) => errands::open_call_service(self, call_service),
             Input::End => {}
         }
     }
@@ -265,9 +265,9 @@ impl Driver {
             Replied::Declaration(is_written) => {
                 self.declared.answered(is_written);
             }
-            Replied::Found(errand, found) => self.go_on_with(errand, found),
-            Replied::Again(errand) => self.begin_errand(errand),
-            Replied::Calls(entries) => self.sweep(&entries),
+            Replied::Found(errand, found) => errands::resume(self, errand, found),
+            Replied::Again(errand) => errands::begin(self, errand),
+            Replied::Calls(entries) => errands::sweep(self, &entries),
             Replied::States(name, epoch, states) => self.handle_states(name, epoch, states),
             Replied::ReadAgain(name, epoch) => self.read_states(name, epoch),
             Replied::Arrived(name, epoch) => self.handle_arrived(&name, epoch),
@@ -338,7 +338,7 @@ impl Driver {
         let others = self.member.nodes().filter(|(name, _)| **name != own);
         self.links
             .follow(others.filter_map(|(_, record)| record.link));
-        self.settle_calls();
+        errands::settle_calls(self);
         self.greet_successors();
         while let Some(action) = self.member.poll_action() {
             self.act(action);
@@ -419,12 +419,12 @@ impl Driver {
                 self.placed.remove(&stream);
                 self.order(Order::Stop(stream.0));
             }
-            Action::CallClaimed { call } => self.tell_claimed(&call, Claimed::Ours),
+            Action::CallClaimed { call } => errands::tell_claimed(self, &call, Claimed::Ours),
             Action::CallTaken { call, owner } => {
                 let by = owner.node.to_string();
-                self.tell_claimed(&call, Claimed::Taken { by });
+                errands::tell_claimed(self, &call, Claimed::Taken { by });
             }
-            Action::CallUnclaimed { call } => self.tell_unclaimed(&call),
+            Action::CallUnclaimed { call } => errands::tell_unclaimed(self, &call),
         }
     }
 

@@ -11,6 +11,7 @@ use super::machine::Machine;
 use super::media::Media;
 use super::problem::{ConfigError, Problems};
 use super::raw::{RawConfig, RawContexts, RawDefaults, RawRestart, RawStream};
+use super::{alarms, cluster, fallback, route, store, tables};
 use super::{
     Config, Contexts, Destination, FallbackSpec, InputSpec, LATCHED, Placement, Restart, Rtcp,
     StreamSpec,
@@ -30,9 +31,12 @@ pub(super) fn check(
     };
     let raw = RawConfig::read(text, &mut checker.problems);
     checker.is_shared = raw.cluster.is_some();
-    checker.store = raw.store.as_ref().and_then(|raw| checker.store(raw));
+    checker.store = raw
+        .store
+        .as_ref()
+        .and_then(|raw| store::check(&mut checker, raw));
     let contexts = checker.contexts(&raw.contexts);
-    let cluster = raw.cluster.as_ref().map(|raw| checker.cluster(raw));
+    let cluster = raw.cluster.as_ref().map(|raw| cluster::check(&mut checker, raw));
     // Keys of a stream may belong to a [cluster] with mistakes.
     let on_isolation = cluster.as_ref().map(|cluster| {
         cluster
@@ -46,18 +50,21 @@ pub(super) fn check(
     for stream in &raw.stream {
         let first = streams.len();
         checker.stream(stream, &raw.defaults, contexts.wait_ms, &mut streams);
-        let placement = checker.placement(stream.get_ref(), on_isolation);
+        let placement = cluster::placement(&mut checker, stream.get_ref(), on_isolation);
         for spec in &mut streams[first..] {
             spec.placement = placement.clone();
         }
     }
-    checker.runs_in_no_circle();
+    route::runs_in_no_circle(&mut checker);
     checker.meters_something(&raw.defaults, &streams);
-    let alarms = checker.alarms(&raw.alarms);
-    let history = checker.kept(raw.history.dir.as_ref(), "dir", "folder");
+    let alarms = alarms::check(&mut checker, &raw.alarms);
+    let history = tables::kept(&mut checker, raw.history.dir.as_ref(), "dir", "folder");
     let moved = cluster.as_ref().map(|one| one.service_addresses.clone());
     let moved = moved.unwrap_or_default();
-    let serving = raw.serving.as_ref().map(|raw| checker.serving(raw, moved));
+    let serving = raw
+        .serving
+        .as_ref()
+        .map(|raw| tables::serving(&mut checker, raw, moved));
     if raw.stream.is_empty() && serving.is_none() && raw.cluster.is_none() {
         let end = text.len();
         checker.problems.add_missing(
@@ -158,7 +165,7 @@ impl Checker<'_> {
             None => Some(Destination::Nobody),
         };
         let first = self.media(raw, defaults, destination.as_ref());
-        let fallbacks = self.fallbacks(raw, defaults, &first, destination.as_ref(), wait_ms);
+        let fallbacks = fallback::check(self, raw, defaults, &first, destination.as_ref(), wait_ms);
         if raw.name.get_ref().is_empty() {
             self.refuse(Some(&raw.name), "name", "a name that is not empty");
         }
@@ -194,14 +201,14 @@ impl Checker<'_> {
         let spec = nth(0);
         self.loudness_needs_audio(raw, defaults, &spec);
         self.recording_needs_audio(raw, defaults, &spec);
-        self.machine_has(&raw.listen, spec.listen);
-        let to = self.address_to(raw, &spec);
+        route::machine_has(self, &raw.listen, spec.listen);
+        let to = route::address_to(self, raw, &spec);
         for index in 0..series.count {
             let spec = nth(index);
-            if !self.can_reach(raw, &spec, to) {
+            if !route::can_reach(self, raw, &spec, to) {
                 return;
             }
-            if !self.is_new(&spec, raw) || !self.fallbacks_are_new(&spec, raw) {
+            if !self.is_new(&spec, raw) || !fallback::are_new(self, &spec, raw) {
                 return;
             }
             streams.push(spec);

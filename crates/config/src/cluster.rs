@@ -173,172 +173,180 @@ pub struct Placement {
     pub on_isolation: OnIsolation,
 }
 
-impl Checker<'_> {
-    pub(super) fn cluster(&mut self, raw: &Spanned<RawCluster>) -> Option<ClusterSpec> {
-        let place = raw.span();
-        let raw = raw.get_ref();
-        let (Some(endpoints), Some(node)) = (&raw.endpoints, &raw.node) else {
-            if !raw.is_partial {
-                self.problems.add_missing(
-                    "[cluster] without `endpoints` or `node`",
-                    "add the addresses of etcd, and the name of this node: endpoints = [\"http://10.0.0.1:2379\"], node = \"relay-1\"",
-                    place,
-                );
-            }
-            return None;
-        };
-        let login = self.pair(
-            (&raw.user, "user"),
-            (&raw.password_file, "password-file"),
-            "etcd knows a user by a password",
-        );
-        let identity = self.pair(
-            (&raw.cert, "cert"),
-            (&raw.key, "key"),
-            "a certificate needs its key",
-        );
-        let path = |file: &Spanned<String>| PathBuf::from(file.get_ref());
-        let labels = raw.labels.as_ref().map(Spanned::get_ref);
-        let spec = ClusterSpec {
-            weight: self.weight(raw),
-            labels: labels
-                .into_iter()
-                .flatten()
-                .map(|label| label.as_str().into())
-                .collect(),
-            listen: self.link_address(raw),
-            login: login.map(|(user, file)| (user, file.into())),
-            ca: raw.ca.as_ref().map(path),
-            identity: identity.map(|(certificate, key)| (certificate.into(), key.into())),
-            on_isolation: self
-                .on_isolation(raw.on_isolation.as_ref())
-                .unwrap_or_default(),
-            key_file: raw.key_file.as_ref().map(path),
-            calls_on_isolation: self.calls_on_isolation(raw.calls_on_isolation.as_ref()),
-            service_addresses: self.service_addresses(raw.service_addresses.as_ref()),
-            service_program: raw.service_program.as_ref().map(path),
-            ..ClusterSpec::new(endpoints.get_ref().clone(), node.get_ref().clone())
-        };
-        for ClusterRefusal {
-            key,
-            value,
-            allowed,
-        } in spec.refused()
-        {
-            let place = match key {
-                "endpoints" => endpoints.span(),
-                "node" => node.span(),
-                key => place_of(raw, key),
-            };
-            self.problems.add(
-                format!("`{key}` cannot be {value:?}"),
-                &format!("allowed for `{key}`: {allowed}"),
-                &[(place, "this value")],
+pub(super) fn check(checker: &mut Checker<'_>, raw: &Spanned<RawCluster>) -> Option<ClusterSpec> {
+    let place = raw.span();
+    let raw = raw.get_ref();
+    let (Some(endpoints), Some(node)) = (&raw.endpoints, &raw.node) else {
+        if !raw.is_partial {
+            checker.problems.add_missing(
+                "[cluster] without `endpoints` or `node`",
+                "add the addresses of etcd, and the name of this node: endpoints = [\"http://10.0.0.1:2379\"], node = \"relay-1\"",
+                place,
             );
         }
-        Some(spec)
-    }
-
-    fn link_address(&mut self, raw: &RawCluster) -> Option<SocketAddr> {
-        let listen = raw.listen.as_ref().map(|listen| listen.get_ref().parse());
-        if let Some(Err(_)) = listen {
-            let allowed = "an address with a port, such as 10.0.0.3:2400";
-            self.refuse(raw.listen.as_ref(), "listen", allowed);
-        }
-        listen.and_then(Result::ok)
-    }
-
-    fn weight(&mut self, raw: &RawCluster) -> f64 {
-        match raw.weight.as_ref().map(Spanned::get_ref) {
-            None => 1.0,
-            Some(toml::Value::Integer(weight)) => *weight as f64,
-            Some(toml::Value::Float(weight)) => *weight,
-            Some(_) => {
-                let allowed = format!("a number from {WEIGHT_MIN} to {WEIGHT_MAX}");
-                self.refuse(raw.weight.as_ref(), "weight", &allowed);
-                1.0
-            }
-        }
-    }
-
-    /// Checks two keys that need each other.
-    fn pair(
-        &mut self,
-        (first, first_key): (&Option<Spanned<String>>, &str),
-        (second, second_key): (&Option<Spanned<String>>, &str),
-        why: &str,
-    ) -> Option<(String, String)> {
-        let (alone, has, needs) = match (first, second) {
-            (Some(first), Some(second)) => {
-                return Some((first.get_ref().clone(), second.get_ref().clone()));
-            }
-            (None, None) => return None,
-            (Some(first), None) => (first, first_key, second_key),
-            (None, Some(second)) => (second, second_key, first_key),
+        return None;
+    };
+    let login = pair(
+        checker,
+        (&raw.user, "user"),
+        (&raw.password_file, "password-file"),
+        "etcd knows a user by a password",
+    );
+    let identity = pair(
+        checker,
+        (&raw.cert, "cert"),
+        (&raw.key, "key"),
+        "a certificate needs its key",
+    );
+    let path = |file: &Spanned<String>| PathBuf::from(file.get_ref());
+    let labels = raw.labels.as_ref().map(Spanned::get_ref);
+    let spec = ClusterSpec {
+        weight: weight(checker, raw),
+        labels: labels
+            .into_iter()
+            .flatten()
+            .map(|label| label.as_str().into())
+            .collect(),
+        listen: link_address(checker, raw),
+        login: login.map(|(user, file)| (user, file.into())),
+        ca: raw.ca.as_ref().map(path),
+        identity: identity.map(|(certificate, key)| (certificate.into(), key.into())),
+        on_isolation: on_isolation(checker, raw.on_isolation.as_ref()).unwrap_or_default(),
+        key_file: raw.key_file.as_ref().map(path),
+        calls_on_isolation: calls_on_isolation(checker, raw.calls_on_isolation.as_ref()),
+        service_addresses: service_addresses(checker, raw.service_addresses.as_ref()),
+        service_program: raw.service_program.as_ref().map(path),
+        ..ClusterSpec::new(endpoints.get_ref().clone(), node.get_ref().clone())
+    };
+    for ClusterRefusal {
+        key,
+        value,
+        allowed,
+    } in spec.refused()
+    {
+        let place = match key {
+            "endpoints" => endpoints.span(),
+            "node" => node.span(),
+            key => place_of(raw, key),
         };
-        self.problems.add(
-            format!("`{has}` without `{needs}`"),
-            &format!("add `{needs}`: {why}"),
-            &[(alone.span(), "this value")],
+        checker.problems.add(
+            format!("`{key}` cannot be {value:?}"),
+            &format!("allowed for `{key}`: {allowed}"),
+            &[(place, "this value")],
         );
-        None
     }
+    Some(spec)
+}
 
-    fn service_addresses(&mut self, raw: Option<&Spanned<Vec<String>>>) -> Vec<ServiceAddress> {
-        let texts = raw.map(Spanned::get_ref).into_iter().flatten();
-        let read: Result<Vec<_>, NoServiceAddress> = texts.map(|text| text.parse()).collect();
-        read.unwrap_or_else(|expected| {
-            let allowed = format!("a list of addresses, each {expected}");
-            self.refuse(raw, "service-addresses", &allowed);
-            Vec::new()
-        })
+fn link_address(checker: &mut Checker<'_>, raw: &RawCluster) -> Option<SocketAddr> {
+    let listen = raw.listen.as_ref().map(|listen| listen.get_ref().parse());
+    if let Some(Err(_)) = listen {
+        let allowed = "an address with a port, such as 10.0.0.3:2400";
+        checker.refuse(raw.listen.as_ref(), "listen", allowed);
     }
+    listen.and_then(Result::ok)
+}
 
-    fn calls_on_isolation(&mut self, raw: Option<&Spanned<String>>) -> CallsOnIsolation {
-        let known = [CallsOnIsolation::Refuse, CallsOnIsolation::Take];
-        let text = raw.map(|text| text.get_ref().as_str());
-        let found = known.into_iter().find(|one| Some(one.name()) == text);
-        if found.is_none() && raw.is_some() {
-            self.refuse(raw, "calls-on-isolation", "\"refuse\" or \"take\"");
-        }
-        found.unwrap_or_default()
-    }
-
-    fn on_isolation(&mut self, raw: Option<&Spanned<String>>) -> Option<OnIsolation> {
-        match raw?.get_ref().as_str() {
-            "stop" => Some(OnIsolation::Stop),
-            "continue" => Some(OnIsolation::Continue),
-            _ => {
-                self.refuse(raw, "on-isolation", "\"stop\" or \"continue\"");
-                None
-            }
+fn weight(checker: &mut Checker<'_>, raw: &RawCluster) -> f64 {
+    match raw.weight.as_ref().map(Spanned::get_ref) {
+        None => 1.0,
+        Some(toml::Value::Integer(weight)) => *weight as f64,
+        Some(toml::Value::Float(weight)) => *weight,
+        Some(_) => {
+            let allowed = format!("a number from {WEIGHT_MIN} to {WEIGHT_MAX}");
+            checker.refuse(raw.weight.as_ref(), "weight", &allowed);
+            1.0
         }
     }
+}
 
-    /// `cluster`: the file's default, if it has one.
-    pub(super) fn placement(&mut self, raw: &RawStream, cluster: Option<OnIsolation>) -> Placement {
-        let labels = [(&raw.prefer, "prefer"), (&raw.avoid, "avoid")].map(|(labels, key)| {
-            let texts = labels.as_ref().map(Spanned::get_ref);
-            let texts = texts.into_iter().flatten();
-            if texts.clone().any(|label| !is_word(label)) {
-                self.refuse(labels.as_ref(), key, &format!("labels, each {WORD}"));
-            }
-            if cluster.is_none() {
-                self.conflict(labels.as_ref(), key, NO_CLUSTER, ADD_CLUSTER);
-            }
-            texts.map(|label| label.as_str().into()).collect()
-        });
-        let on_isolation = self.on_isolation(raw.on_isolation.as_ref());
+/// Checks two keys that need each other.
+fn pair(
+    checker: &mut Checker<'_>,
+    (first, first_key): (&Option<Spanned<String>>, &str),
+    (second, second_key): (&Option<Spanned<String>>, &str),
+    why: &str,
+) -> Option<(String, String)> {
+    let (alone, has, needs) = match (first, second) {
+        (Some(first), Some(second)) => {
+            return Some((first.get_ref().clone(), second.get_ref().clone()));
+        }
+        (None, None) => return None,
+        (Some(first), None) => (first, first_key, second_key),
+        (None, Some(second)) => (second, second_key, first_key),
+    };
+    checker.problems.add(
+        format!("`{has}` without `{needs}`"),
+        &format!("add `{needs}`: {why}"),
+        &[(alone.span(), "this value")],
+    );
+    None
+}
+
+fn service_addresses(
+    checker: &mut Checker<'_>,
+    raw: Option<&Spanned<Vec<String>>>,
+) -> Vec<ServiceAddress> {
+    let texts = raw.map(Spanned::get_ref).into_iter().flatten();
+    let read: Result<Vec<_>, NoServiceAddress> = texts.map(|text| text.parse()).collect();
+    read.unwrap_or_else(|expected| {
+        let allowed = format!("a list of addresses, each {expected}");
+        checker.refuse(raw, "service-addresses", &allowed);
+        Vec::new()
+    })
+}
+
+fn calls_on_isolation(
+    checker: &mut Checker<'_>,
+    raw: Option<&Spanned<String>>,
+) -> CallsOnIsolation {
+    let known = [CallsOnIsolation::Refuse, CallsOnIsolation::Take];
+    let text = raw.map(|text| text.get_ref().as_str());
+    let found = known.into_iter().find(|one| Some(one.name()) == text);
+    if found.is_none() && raw.is_some() {
+        checker.refuse(raw, "calls-on-isolation", "\"refuse\" or \"take\"");
+    }
+    found.unwrap_or_default()
+}
+
+fn on_isolation(checker: &mut Checker<'_>, raw: Option<&Spanned<String>>) -> Option<OnIsolation> {
+    match raw?.get_ref().as_str() {
+        "stop" => Some(OnIsolation::Stop),
+        "continue" => Some(OnIsolation::Continue),
+        _ => {
+            checker.refuse(raw, "on-isolation", "\"stop\" or \"continue\"");
+            None
+        }
+    }
+}
+
+/// `cluster`: the file's default, if it has one.
+pub(super) fn placement(
+    checker: &mut Checker<'_>,
+    raw: &RawStream,
+    cluster: Option<OnIsolation>,
+) -> Placement {
+    let labels = [(&raw.prefer, "prefer"), (&raw.avoid, "avoid")].map(|(labels, key)| {
+        let texts = labels.as_ref().map(Spanned::get_ref);
+        let texts = texts.into_iter().flatten();
+        if texts.clone().any(|label| !is_word(label)) {
+            checker.refuse(labels.as_ref(), key, &format!("labels, each {WORD}"));
+        }
         if cluster.is_none() {
-            let raw = raw.on_isolation.as_ref();
-            self.conflict(raw, "on-isolation", NO_CLUSTER, ADD_CLUSTER);
+            checker.conflict(labels.as_ref(), key, NO_CLUSTER, ADD_CLUSTER);
         }
-        let [prefer, avoid] = labels;
-        Placement {
-            prefer,
-            avoid,
-            on_isolation: on_isolation.or(cluster).unwrap_or_default(),
-        }
+        texts.map(|label| label.as_str().into()).collect()
+    });
+    let on_isolation = on_isolation(checker, raw.on_isolation.as_ref());
+    if cluster.is_none() {
+        let raw = raw.on_isolation.as_ref();
+        checker.conflict(raw, "on-isolation", NO_CLUSTER, ADD_CLUSTER);
+    }
+    let [prefer, avoid] = labels;
+    Placement {
+        prefer,
+        avoid,
+        on_isolation: on_isolation.or(cluster).unwrap_or_default(),
     }
 }
 

@@ -10,200 +10,203 @@ use toml::Spanned;
 use super::checker::{Checker, Use};
 use super::media::Media;
 use super::raw::{RawDefaults, RawFallback, RawStream};
+use super::route;
 use super::{Destination, FallbackSpec, InputSpec, StreamSpec};
 use crate::codec::{ALLOWED_CODECS, CodecIn};
 
-impl Checker<'_> {
-    /// The fallbacks of a stream; of a range, those of its first stream.
-    pub(super) fn fallbacks(
-        &mut self,
-        raw: &RawStream,
-        defaults: &RawDefaults,
-        media: &Media,
-        destination: Option<&Destination>,
-        wait_ms: u32,
-    ) -> Vec<FallbackSpec> {
-        let Some(first) = raw.fallback.first() else {
-            return Vec::new();
-        };
-        let is_partial = raw.is_partial || defaults.is_partial;
-        let place = [(first.span(), "this fallback")];
-        if destination == Some(&Destination::Nobody) {
-            self.problems.add(
-                "`fallback` cannot be combined with a stream without `destination`",
-                "it would not be sent: add a `destination`, or remove the fallback",
-                &place,
-            );
-        } else if (media.codec_in, media.codec_out) == (CodecIn::Auto, None) && !is_partial {
-            self.problems.add(
-                "`fallback` cannot be combined with `codec = \"auto\"` and no `codec-out`",
-                "the output needs one codec for all inputs: set `codec-out`, or `codec`",
-                &place,
-            );
-        }
-        let mut all: Vec<FallbackSpec> = Vec::new();
-        for raw in &raw.fallback {
-            let ends = |before: &FallbackSpec| !matches!(before.input, InputSpec::Rtp { .. });
-            if all.last().is_some_and(ends) {
-                self.problems.add(
-                    "this fallback is never reached",
-                    "the one before it needs no sender, so it never fails: make this the first of the two, or remove it",
-                    &[(raw.span(), "this fallback")],
-                );
-                break;
-            }
-            let Some(input) = self.input(raw, media) else {
-                continue;
-            };
-            let raw = raw.get_ref();
-            let timeout_ms = self.number(raw.timeout.as_ref(), "timeout", TIMEOUT_MS);
-            let recover = self.number(raw.recover_after.as_ref(), "recover-after", RECOVER_MS);
-            let fallback = FallbackSpec {
-                input,
-                timeout_ms: timeout_ms.unwrap_or(TIMEOUT_MS_DEFAULT) as u32,
-                recover_after_ms: recover.unwrap_or(RECOVER_MS_DEFAULT) as u32,
-            };
-            if fallback.timeout_ms < 2 * wait_ms {
-                let with = format!("`wait = {wait_ms}`");
-                let help = "a context sees packets once in a slice: a time-out is at least two slices (`wait` of [contexts])";
-                self.conflict(raw.timeout.as_ref(), "timeout", &with, help);
-            }
-            all.push(fallback);
-        }
-        let is_rtp = |fallback: &&FallbackSpec| matches!(fallback.input, InputSpec::Rtp { .. });
-        if all.iter().filter(is_rtp).count() > SENDERS_MAX {
-            self.problems.add(
-                format!("more than {SENDERS_MAX} fallbacks with `listen`"),
-                &format!("use at most {SENDERS_MAX}, followed by a `tone`, `silence` or a `file`"),
-                &place,
-            );
-        }
-        all
+/// The fallbacks of a stream; of a range, those of its first stream.
+pub(super) fn check(
+    checker: &mut Checker<'_>,
+    raw: &RawStream,
+    defaults: &RawDefaults,
+    media: &Media,
+    destination: Option<&Destination>,
+    wait_ms: u32,
+) -> Vec<FallbackSpec> {
+    let Some(first) = raw.fallback.first() else {
+        return Vec::new();
+    };
+    let is_partial = raw.is_partial || defaults.is_partial;
+    let place = [(first.span(), "this fallback")];
+    if destination == Some(&Destination::Nobody) {
+        checker.problems.add(
+            "`fallback` cannot be combined with a stream without `destination`",
+            "it would not be sent: add a `destination`, or remove the fallback",
+            &place,
+        );
+    } else if (media.codec_in, media.codec_out) == (CodecIn::Auto, None) && !is_partial {
+        checker.problems.add(
+            "`fallback` cannot be combined with `codec = \"auto\"` and no `codec-out`",
+            "the output needs one codec for all inputs: set `codec-out`, or `codec`",
+            &place,
+        );
     }
-
-    /// The input: exactly one of the keys selects it.
-    fn input(&mut self, raw: &Spanned<RawFallback>, media: &Media) -> Option<InputSpec> {
-        let place = raw.span();
+    let mut all: Vec<FallbackSpec> = Vec::new();
+    for raw in &raw.fallback {
+        let ends = |before: &FallbackSpec| !matches!(before.input, InputSpec::Rtp { .. });
+        if all.last().is_some_and(ends) {
+            checker.problems.add(
+                "this fallback is never reached",
+                "the one before it needs no sender, so it never fails: make this the first of the two, or remove it",
+                &[(raw.span(), "this fallback")],
+            );
+            break;
+        }
+        let Some(input) = input(checker, raw, media) else {
+            continue;
+        };
         let raw = raw.get_ref();
-        let inputs: Vec<(&str, Range<usize>)> = [
-            ("listen", raw.listen.as_ref().map(Spanned::span)),
-            ("tone", raw.tone.as_ref().map(Spanned::span)),
-            ("silence", raw.silence.as_ref().map(Spanned::span)),
-            ("file", raw.file.as_ref().map(Spanned::span)),
-        ]
-        .into_iter()
-        .filter_map(|(key, place)| Some((key, place?)))
-        .collect();
-        let [(key, _)] = &inputs[..] else {
-            if !raw.is_partial {
-                let help = "a fallback has one of `listen = \"ADDRESS:PORT\"`, `tone = 440`, `silence = true`, `file = \"x.wav\"`";
-                let message = if inputs.is_empty() {
-                    "a fallback without an input".to_owned()
-                } else {
-                    format!("`{}` and `{}` in one fallback", inputs[0].0, inputs[1].0)
-                };
-                let places: Vec<_> = inputs.into_iter().map(|(_, at)| (at, "this key")).collect();
-                if places.is_empty() {
-                    self.problems
-                        .add(message, help, &[(place, "this fallback")])
-                } else {
-                    self.problems.add(message, help, &places)
-                }
-            }
-            return None;
+        let timeout_ms = checker.number(raw.timeout.as_ref(), "timeout", TIMEOUT_MS);
+        let recover = checker.number(raw.recover_after.as_ref(), "recover-after", RECOVER_MS);
+        let fallback = FallbackSpec {
+            input,
+            timeout_ms: timeout_ms.unwrap_or(TIMEOUT_MS_DEFAULT) as u32,
+            recover_after_ms: recover.unwrap_or(RECOVER_MS_DEFAULT) as u32,
         };
-        if *key != "listen" {
-            let with = format!("`{key}`, which is not RTP");
-            let help = "remove it: only a fallback with `listen` has a codec";
-            self.conflict(raw.codec.as_ref(), "codec", &with, help);
-            let number = raw.payload_type_in.as_ref();
-            self.conflict(number, "payload-type-in", &with, help);
+        if fallback.timeout_ms < 2 * wait_ms {
+            let with = format!("`wait = {wait_ms}`");
+            let help = "a context sees packets once in a slice: a time-out is at least two slices (`wait` of [contexts])";
+            checker.conflict(raw.timeout.as_ref(), "timeout", &with, help);
         }
-        match *key {
-            "listen" => self.rtp_input(raw, media),
-            "tone" => self.tone(raw.tone.as_ref()?),
-            "silence" => {
-                let silence = raw.silence.as_ref()?;
-                if !*silence.get_ref() {
-                    self.refuse(Some(silence), "silence", "true");
-                }
-                Some(InputSpec::Silence)
-            }
-            _ => self.file(raw.file.as_ref()?),
-        }
+        all.push(fallback);
     }
-
-    fn rtp_input(&mut self, raw: &RawFallback, media: &Media) -> Option<InputSpec> {
-        let listen = self.listen(raw.listen.as_ref()?)?;
-        let codec_in = match &raw.codec {
-            None => media.codec_in,
-            Some(name) if name.get_ref().eq_ignore_ascii_case("auto") => CodecIn::Auto,
-            Some(name) => self
-                .codec(name, "codec", &format!("auto, {ALLOWED_CODECS}"))
-                .map_or(CodecIn::Auto, CodecIn::Known),
-        };
-        let named = raw.payload_type_in.as_ref();
-        let payload_type_in = match (named, &raw.codec) {
-            // The same as for the stream's sender.
-            (None, None) => media.payload_type_in,
-            (named, _) => self.payload_type_in(named, codec_in, media.dtmf_payload_type),
-        };
-        Some(InputSpec::Rtp {
-            listen,
-            codec_in,
-            payload_type_in,
-        })
+    let is_rtp = |fallback: &&FallbackSpec| matches!(fallback.input, InputSpec::Rtp { .. });
+    if all.iter().filter(is_rtp).count() > SENDERS_MAX {
+        checker.problems.add(
+            format!("more than {SENDERS_MAX} fallbacks with `listen`"),
+            &format!("use at most {SENDERS_MAX}, followed by a `tone`, `silence` or a `file`"),
+            &place,
+        );
     }
+    all
+}
 
-    fn tone(&mut self, raw: &Spanned<toml::Value>) -> Option<InputSpec> {
-        let text = match raw.get_ref() {
-            toml::Value::Integer(hz) => hz.to_string(),
-            toml::Value::Float(hz) => hz.to_string(),
-            toml::Value::String(text) => text.clone(),
-            _ => String::new(),
-        };
-        match text.parse::<Tone>() {
-            Ok(tone) => Some(InputSpec::Tone(Box::new(tone))),
-            Err(error) => {
-                let allowed = format!(
-                    "a number of hertz from 20 to 3900, or parts with their lengths in ms, such as \"440+480/2000,0/4000\"; {error}"
-                );
-                self.refuse(Some(raw), "tone", &allowed);
-                None
-            }
-        }
-    }
-
-    fn file(&mut self, raw: &Spanned<String>) -> Option<InputSpec> {
-        let path = PathBuf::from(raw.get_ref());
-        if let Some(machine) = self.machine
-            && let Err(reason) = machine.read_audio(&path)
-        {
-            let allowed = format!("a WAV file; {reason}");
-            self.refuse(Some(raw), "file", &allowed);
-        }
-        Some(InputSpec::File(path))
-    }
-
-    /// Refuses fallbacks' ports that another stream has, or addresses that this machine does not have.
-    pub(super) fn fallbacks_are_new(&mut self, spec: &StreamSpec, raw: &RawStream) -> bool {
-        for (fallback, raw) in spec.fallbacks.iter().zip(&raw.fallback) {
-            let (InputSpec::Rtp { listen, .. }, Some(key)) =
-                (&fallback.input, &raw.get_ref().listen)
-            else {
-                continue;
+/// The input: exactly one of the keys selects it.
+fn input(
+    checker: &mut Checker<'_>,
+    raw: &Spanned<RawFallback>,
+    media: &Media,
+) -> Option<InputSpec> {
+    let place = raw.span();
+    let raw = raw.get_ref();
+    let inputs: Vec<(&str, Range<usize>)> = [
+        ("listen", raw.listen.as_ref().map(Spanned::span)),
+        ("tone", raw.tone.as_ref().map(Spanned::span)),
+        ("silence", raw.silence.as_ref().map(Spanned::span)),
+        ("file", raw.file.as_ref().map(Spanned::span)),
+    ]
+    .into_iter()
+    .filter_map(|(key, place)| Some((key, place?)))
+    .collect();
+    let [(key, _)] = &inputs[..] else {
+        if !raw.is_partial {
+            let help = "a fallback has one of `listen = \"ADDRESS:PORT\"`, `tone = 440`, `silence = true`, `file = \"x.wav\"`";
+            let message = if inputs.is_empty() {
+                "a fallback without an input".to_owned()
+            } else {
+                format!("`{}` and `{}` in one fallback", inputs[0].0, inputs[1].0)
             };
-            let (listen, place) = (*listen, key.span());
-            let rtcp = spec.rtcp_port_of(listen);
-            let is_free = self.take_port(spec, listen, Use::Rtp, place.clone())
-                && rtcp.is_none_or(|rtcp| self.take_port(spec, rtcp, Use::Rtcp, place));
-            if !is_free {
-                return false;
+            let places: Vec<_> = inputs.into_iter().map(|(_, at)| (at, "this key")).collect();
+            if places.is_empty() {
+                checker
+                    .problems
+                    .add(message, help, &[(place, "this fallback")])
+            } else {
+                checker.problems.add(message, help, &places)
             }
-            self.machine_has(key, listen);
         }
-        true
+        return None;
+    };
+    if *key != "listen" {
+        let with = format!("`{key}`, which is not RTP");
+        let help = "remove it: only a fallback with `listen` has a codec";
+        checker.conflict(raw.codec.as_ref(), "codec", &with, help);
+        let number = raw.payload_type_in.as_ref();
+        checker.conflict(number, "payload-type-in", &with, help);
     }
+    match *key {
+        "listen" => rtp_input(checker, raw, media),
+        "tone" => tone(checker, raw.tone.as_ref()?),
+        "silence" => {
+            let silence = raw.silence.as_ref()?;
+            if !*silence.get_ref() {
+                checker.refuse(Some(silence), "silence", "true");
+            }
+            Some(InputSpec::Silence)
+        }
+        _ => file(checker, raw.file.as_ref()?),
+    }
+}
+
+fn rtp_input(checker: &mut Checker<'_>, raw: &RawFallback, media: &Media) -> Option<InputSpec> {
+    let listen = checker.listen(raw.listen.as_ref()?)?;
+    let codec_in = match &raw.codec {
+        None => media.codec_in,
+        Some(name) if name.get_ref().eq_ignore_ascii_case("auto") => CodecIn::Auto,
+        Some(name) => checker
+            .codec(name, "codec", &format!("auto, {ALLOWED_CODECS}"))
+            .map_or(CodecIn::Auto, CodecIn::Known),
+    };
+    let named = raw.payload_type_in.as_ref();
+    let payload_type_in = match (named, &raw.codec) {
+        // The same as for the stream's sender.
+        (None, None) => media.payload_type_in,
+        (named, _) => checker.payload_type_in(named, codec_in, media.dtmf_payload_type),
+    };
+    Some(InputSpec::Rtp {
+        listen,
+        codec_in,
+        payload_type_in,
+    })
+}
+
+fn tone(checker: &mut Checker<'_>, raw: &Spanned<toml::Value>) -> Option<InputSpec> {
+    let text = match raw.get_ref() {
+        toml::Value::Integer(hz) => hz.to_string(),
+        toml::Value::Float(hz) => hz.to_string(),
+        toml::Value::String(text) => text.clone(),
+        _ => String::new(),
+    };
+    match text.parse::<Tone>() {
+        Ok(tone) => Some(InputSpec::Tone(Box::new(tone))),
+        Err(error) => {
+            let allowed = format!(
+                "a number of hertz from 20 to 3900, or parts with their lengths in ms, such as \"440+480/2000,0/4000\"; {error}"
+            );
+            checker.refuse(Some(raw), "tone", &allowed);
+            None
+        }
+    }
+}
+
+fn file(checker: &mut Checker<'_>, raw: &Spanned<String>) -> Option<InputSpec> {
+    let path = PathBuf::from(raw.get_ref());
+    if let Some(machine) = checker.machine
+        && let Err(reason) = machine.read_audio(&path)
+    {
+        let allowed = format!("a WAV file; {reason}");
+        checker.refuse(Some(raw), "file", &allowed);
+    }
+    Some(InputSpec::File(path))
+}
+
+/// Refuses fallbacks' ports that another stream has, or addresses that this machine does not have.
+pub(super) fn are_new(checker: &mut Checker<'_>, spec: &StreamSpec, raw: &RawStream) -> bool {
+    for (fallback, raw) in spec.fallbacks.iter().zip(&raw.fallback) {
+        let (InputSpec::Rtp { listen, .. }, Some(key)) = (&fallback.input, &raw.get_ref().listen)
+        else {
+            continue;
+        };
+        let (listen, place) = (*listen, key.span());
+        let rtcp = spec.rtcp_port_of(listen);
+        let is_free = checker.take_port(spec, listen, Use::Rtp, place.clone())
+            && rtcp.is_none_or(|rtcp| checker.take_port(spec, rtcp, Use::Rtcp, place));
+        if !is_free {
+            return false;
+        }
+        route::machine_has(checker, key, listen);
+    }
+    true
 }
 
 impl FallbackSpec {

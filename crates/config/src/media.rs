@@ -8,6 +8,7 @@ use toml::Spanned;
 use super::checker::Checker;
 use super::raw::{RawDefaults, RawStream};
 use super::record::RecordSpec;
+use super::{pipeline, record};
 use super::{ClockSkew, Destination, Jitter, LATCHED, RecordingFormat, Rtcp, StreamSpec};
 use crate::codec::{ALLOWED_CODECS, Codec, CodecIn, DYNAMIC_PAYLOAD_TYPE, PAYLOAD_TYPES};
 
@@ -86,8 +87,8 @@ impl Checker<'_> {
             loudness_target_lufs: self.loudness_target(raw, defaults),
             meter: either!(raw, defaults, meter).is_none_or(|meter| *meter.get_ref()),
             loudness_resets: self.loudness_resets(either!(raw, defaults, loudness_reset)),
-            pipeline: self.pipeline(raw.pipeline.as_ref()),
-            record: self.record(either!(raw, defaults, record)),
+            pipeline: pipeline::check(self, raw.pipeline.as_ref()),
+            record: record::check(self, either!(raw, defaults, record)),
         };
         // A codec has its own rate; an unnamed codec cannot be converted.
         let is_known = codec_in != CodecIn::Auto;
@@ -98,7 +99,7 @@ impl Checker<'_> {
             || destination == Some(&Destination::Latched)
             || !raw.fallback.is_empty()
             || media.pipeline.is_some();
-        self.pipeline_goes_with(raw, defaults, &media, destination);
+        pipeline::goes_with(self, raw, defaults, &media, destination);
         if (is_known || is_changed) && !raw.is_partial && !defaults.is_partial {
             let with = if is_known {
                 "a `codec` other than \"auto\": a codec has its own clock rate"

@@ -537,184 +537,189 @@ impl RecordOn {
     }
 }
 
-impl Checker<'_> {
-    /// `record` of a stream, or of calls. `false` removes the default.
-    pub(super) fn record(&mut self, raw: Option<&Spanned<RawRecord>>) -> Option<RecordSpec> {
-        let raw = raw?;
-        let keys = match raw.get_ref() {
-            RawRecord::Off => return None,
-            RawRecord::Keys(keys) => keys,
-        };
-        let mut known = true;
-        for (key, value) in keys {
-            if !RECORD_KEYS.contains(&key.as_str()) {
-                known = false;
-                let help = format!("the keys here are: {}", RECORD_KEYS.join(", "));
-                let message = format!("`{key}` is not a key of `record`");
-                self.problems
-                    .add(message, &help, &[(value.span(), "its value")]);
-            }
+/// `record` of a stream, or of calls. `false` removes the default.
+pub(super) fn check(
+    checker: &mut Checker<'_>,
+    raw: Option<&Spanned<RawRecord>>,
+) -> Option<RecordSpec> {
+    let raw = raw?;
+    let keys = match raw.get_ref() {
+        RawRecord::Off => return None,
+        RawRecord::Keys(keys) => keys,
+    };
+    let mut known = true;
+    for (key, value) in keys {
+        if !RECORD_KEYS.contains(&key.as_str()) {
+            known = false;
+            let help = format!("the keys here are: {}", RECORD_KEYS.join(", "));
+            let message = format!("`{key}` is not a key of `record`");
+            checker
+                .problems
+                .add(message, &help, &[(value.span(), "its value")]);
         }
-        let find = |key: &str| keys.iter().find(|(name, _)| name == key);
-        let value = |key: &str| find(key).map(|(_, value)| value);
-        let to = value("to");
-        if to.is_none() && known {
-            let help =
-                "add the path, such as to = \"/var/lib/threadbare/recordings/{name}/{time}.wav\"";
-            self.problems
-                .add("`record` without `to`", help, &[(raw.span(), "this value")]);
-        }
-        let template = self.template(to)?;
-        let format = self.record_format(value("format"), &template, to);
-        let tracks = self.word(
-            value("tracks"),
-            "tracks",
-            &[Tracks::Sides, Tracks::Mixed].map(|one| (one.name(), one)),
+    }
+    let find = |key: &str| keys.iter().find(|(name, _)| name == key);
+    let value = |key: &str| find(key).map(|(_, value)| value);
+    let to = value("to");
+    if to.is_none() && known {
+        let help =
+            "add the path, such as to = \"/var/lib/threadbare/recordings/{name}/{time}.wav\"";
+        checker
+            .problems
+            .add("`record` without `to`", help, &[(raw.span(), "this value")]);
+    }
+    let template = template(checker, to)?;
+    let format = record_format(checker, value("format"), &template, to);
+    let tracks = word(
+        checker,
+        value("tracks"),
+        "tracks",
+        &[Tracks::Sides, Tracks::Mixed].map(|one| (one.name(), one)),
+    );
+    let all = RecordOn::ALL.map(|one| (one.name(), one));
+    let on = word(checker, value("on"), "on", &all);
+    if template.is_of_one_side() {
+        let help = "with it, each party has separate files; remove one of the two";
+        checker.conflict(value("tracks"), "tracks", "`{side}` in `to`", help);
+    }
+    if format == RecordingFormat::Pcap && on != RecordOn::Always {
+        let help = "packets are recorded only with `on = \"always\"`; remove `on`, or use another `format`";
+        checker.conflict(value("on"), "on", "`format = \"pcap\"`", help);
+    }
+    let rotate = rotate(checker, value("rotate"));
+    let before_s = around(checker, value("before"), "before", on);
+    let after_s = around(checker, value("after"), "after", on);
+    if let Some(machine) = checker.machine
+        && let Err(reason) = machine.may_write(template.root())
+    {
+        let message = format!(
+            "`to` cannot be {:?}: nothing can be written to {}: {reason}",
+            template.to_string(),
+            template.root().display()
         );
-        let all = RecordOn::ALL.map(|one| (one.name(), one));
-        let on = self.word(value("on"), "on", &all);
-        if template.is_of_one_side() {
-            let help = "with it, each party has separate files; remove one of the two";
-            self.conflict(value("tracks"), "tracks", "`{side}` in `to`", help);
+        let help = "name a folder that the user of the program may write to, or that it may make";
+        let place = to.map_or(raw.span(), Spanned::span);
+        checker
+            .problems
+            .add(message, help, &[(place, "this value")]);
+    }
+    Some(RecordSpec {
+        to: template,
+        format,
+        tracks,
+        rotate,
+        on,
+        before_s,
+        after_s,
+        permissions: permissions(checker, value("permissions")),
+    })
+}
+
+fn permissions(checker: &mut Checker<'_>, raw: Option<&Spanned<Value>>) -> Permissions {
+    let Some(value) = raw else {
+        return Permissions::default();
+    };
+    let parsed = value.get_ref().as_str().and_then(Permissions::parse);
+    parsed.unwrap_or_else(|| {
+        let allowed = "\"0600\", \"0640\" or \"0660\"";
+        checker.refuse(raw, "permissions", allowed);
+        Permissions::default()
+    })
+}
+
+fn template(checker: &mut Checker<'_>, raw: Option<&Spanned<Value>>) -> Option<Template> {
+    let text = raw?.get_ref().as_str();
+    let parse = |text: &str| match (&checker.store, text.starts_with("s3:")) {
+        (_, true) if checker.is_shared => Err(TemplateError::Shared),
+        (Some(store), true) => Template::parse_store(text, store),
+        _ => Template::parse(text),
+    };
+    let parsed = text.ok_or(TemplateError::Name).and_then(parse);
+    match parsed {
+        Ok(template) => Some(template),
+        Err(error) => {
+            checker.refuse(raw, "to", &error.to_string());
+            None
         }
-        if format == RecordingFormat::Pcap && on != RecordOn::Always {
-            let help = "packets are recorded only with `on = \"always\"`; remove `on`, or use another `format`";
-            self.conflict(value("on"), "on", "`format = \"pcap\"`", help);
-        }
-        let rotate = self.rotate(value("rotate"));
-        let before_s = self.around(value("before"), "before", on);
-        let after_s = self.around(value("after"), "after", on);
-        if let Some(machine) = self.machine
-            && let Err(reason) = machine.may_write(template.root())
-        {
-            let message = format!(
-                "`to` cannot be {:?}: nothing can be written to {}: {reason}",
-                template.to_string(),
-                template.root().display()
-            );
-            let help =
-                "name a folder that the user of the program may write to, or that it may make";
-            let place = to.map_or(raw.span(), Spanned::span);
-            self.problems.add(message, help, &[(place, "this value")]);
-        }
-        Some(RecordSpec {
-            to: template,
-            format,
-            tracks,
-            rotate,
-            on,
-            before_s,
-            after_s,
-            permissions: self.permissions(value("permissions")),
+    }
+}
+
+/// The format as written, or by the name's extension.
+fn record_format(
+    checker: &mut Checker<'_>,
+    raw: Option<&Spanned<Value>>,
+    template: &Template,
+    to: Option<&Spanned<Value>>,
+) -> RecordingFormat {
+    let ending = template.ending();
+    let by_name = |format: &RecordingFormat| Some(format.ending()) == ending.as_deref();
+    let of_name = RecordingFormat::ALL.into_iter().find(by_name);
+    let Some(raw) = raw else {
+        return of_name.unwrap_or_default();
+    };
+    let text = raw.get_ref().as_str().unwrap_or_default();
+    let mut all = RecordingFormat::ALL.into_iter();
+    let Some(format) = all.find(|format| format.name() == text) else {
+        let names = RecordingFormat::ALL.map(|format| format!("\"{}\"", format.name()));
+        checker.refuse(Some(raw), "format", &names.join(", "));
+        return RecordingFormat::default();
+    };
+    if of_name.is_some_and(|other| other.ending() != format.ending()) {
+        let shown = to.map_or(String::new(), |to| to.get_ref().to_string());
+        let with = format!("`to = {shown}`");
+        let help = "give the name the extension of the format, or none";
+        checker.conflict(Some(raw), "format", &with, help);
+    }
+    format
+}
+
+fn word<T: Copy>(
+    checker: &mut Checker<'_>,
+    raw: Option<&Spanned<Value>>,
+    key: &str,
+    all: &[(&'static str, T)],
+) -> T {
+    let usual = all[0].1;
+    let Some(value) = raw else {
+        return usual;
+    };
+    let text = value.get_ref().as_str();
+    let found = all.iter().find(|(name, _)| Some(*name) == text);
+    if found.is_none() {
+        let names: Vec<String> = all.iter().map(|(name, _)| format!("\"{name}\"")).collect();
+        checker.refuse(raw, key, &names.join(", "));
+    }
+    found.map_or(usual, |(_, one)| *one)
+}
+
+fn rotate(checker: &mut Checker<'_>, raw: Option<&Spanned<Value>>) -> Rotate {
+    let Some(value) = raw else {
+        return Rotate::default();
+    };
+    let rotate = value.get_ref().as_str().and_then(Rotate::parse);
+    rotate.unwrap_or_else(|| {
+        checker.refuse(raw, "rotate", ROTATE_ALLOWED);
+        Rotate::default()
+    })
+}
+
+/// Seconds around an interruption.
+fn around(checker: &mut Checker<'_>, raw: Option<&Spanned<Value>>, key: &str, on: RecordOn) -> u32 {
+    let Some(value) = raw else {
+        return AROUND_S_USUAL;
+    };
+    if on != RecordOn::Loss {
+        let help = format!("remove `{key}`, or set `on = \"loss\"`");
+        checker.conflict(raw, key, "another `on` than \"loss\"", &help);
+    }
+    let number = value.get_ref().as_integer();
+    let number = number.and_then(|number| u32::try_from(number).ok());
+    number
+        .filter(|seconds| (1..=AROUND_S_MAX).contains(seconds))
+        .unwrap_or_else(|| {
+            checker.refuse(raw, key, &format!("a number from 1 to {AROUND_S_MAX} (s)"));
+            AROUND_S_USUAL
         })
-    }
-
-    fn permissions(&mut self, raw: Option<&Spanned<Value>>) -> Permissions {
-        let Some(value) = raw else {
-            return Permissions::default();
-        };
-        let parsed = value.get_ref().as_str().and_then(Permissions::parse);
-        parsed.unwrap_or_else(|| {
-            let allowed = "\"0600\", \"0640\" or \"0660\"";
-            self.refuse(raw, "permissions", allowed);
-            Permissions::default()
-        })
-    }
-
-    fn template(&mut self, raw: Option<&Spanned<Value>>) -> Option<Template> {
-        let text = raw?.get_ref().as_str();
-        let parse = |text: &str| match (&self.store, text.starts_with("s3:")) {
-            (_, true) if self.is_shared => Err(TemplateError::Shared),
-            (Some(store), true) => Template::parse_store(text, store),
-            _ => Template::parse(text),
-        };
-        let parsed = text.ok_or(TemplateError::Name).and_then(parse);
-        match parsed {
-            Ok(template) => Some(template),
-            Err(error) => {
-                self.refuse(raw, "to", &error.to_string());
-                None
-            }
-        }
-    }
-
-    /// The format as written, or by the name's extension.
-    fn record_format(
-        &mut self,
-        raw: Option<&Spanned<Value>>,
-        template: &Template,
-        to: Option<&Spanned<Value>>,
-    ) -> RecordingFormat {
-        let ending = template.ending();
-        let by_name = |format: &RecordingFormat| Some(format.ending()) == ending.as_deref();
-        let of_name = RecordingFormat::ALL.into_iter().find(by_name);
-        let Some(raw) = raw else {
-            return of_name.unwrap_or_default();
-        };
-        let text = raw.get_ref().as_str().unwrap_or_default();
-        let mut all = RecordingFormat::ALL.into_iter();
-        let Some(format) = all.find(|format| format.name() == text) else {
-            let names = RecordingFormat::ALL.map(|format| format!("\"{}\"", format.name()));
-            self.refuse(Some(raw), "format", &names.join(", "));
-            return RecordingFormat::default();
-        };
-        if of_name.is_some_and(|other| other.ending() != format.ending()) {
-            let shown = to.map_or(String::new(), |to| to.get_ref().to_string());
-            let with = format!("`to = {shown}`");
-            let help = "give the name the extension of the format, or none";
-            self.conflict(Some(raw), "format", &with, help);
-        }
-        format
-    }
-
-    fn word<T: Copy>(
-        &mut self,
-        raw: Option<&Spanned<Value>>,
-        key: &str,
-        all: &[(&'static str, T)],
-    ) -> T {
-        let usual = all[0].1;
-        let Some(value) = raw else {
-            return usual;
-        };
-        let text = value.get_ref().as_str();
-        let found = all.iter().find(|(name, _)| Some(*name) == text);
-        if found.is_none() {
-            let names: Vec<String> = all.iter().map(|(name, _)| format!("\"{name}\"")).collect();
-            self.refuse(raw, key, &names.join(", "));
-        }
-        found.map_or(usual, |(_, one)| *one)
-    }
-
-    fn rotate(&mut self, raw: Option<&Spanned<Value>>) -> Rotate {
-        let Some(value) = raw else {
-            return Rotate::default();
-        };
-        let rotate = value.get_ref().as_str().and_then(Rotate::parse);
-        rotate.unwrap_or_else(|| {
-            self.refuse(raw, "rotate", ROTATE_ALLOWED);
-            Rotate::default()
-        })
-    }
-
-    /// Seconds around an interruption.
-    fn around(&mut self, raw: Option<&Spanned<Value>>, key: &str, on: RecordOn) -> u32 {
-        let Some(value) = raw else {
-            return AROUND_S_USUAL;
-        };
-        if on != RecordOn::Loss {
-            let help = format!("remove `{key}`, or set `on = \"loss\"`");
-            self.conflict(raw, key, "another `on` than \"loss\"", &help);
-        }
-        let number = value.get_ref().as_integer();
-        let number = number.and_then(|number| u32::try_from(number).ok());
-        number
-            .filter(|seconds| (1..=AROUND_S_MAX).contains(seconds))
-            .unwrap_or_else(|| {
-                self.refuse(raw, key, &format!("a number from 1 to {AROUND_S_MAX} (s)"));
-                AROUND_S_USUAL
-            })
-    }
 }
 
 /// Keys of `record`.

@@ -6,37 +6,34 @@ use super::checker::Checker;
 use super::raw::RawS3;
 use super::store_spec::StoreSpec;
 
-impl Checker<'_> {
-    pub(super) fn store(&mut self, raw: &Spanned<RawS3>) -> Option<StoreSpec> {
-        let place = raw.span();
-        let raw = raw.get_ref();
-        let Some(spool) = &raw.spool else {
-            self.problems.add_missing(
-                "[s3] without `spool`",
-                "add the folder in which recordings wait until the store has them: spool = \"/var/lib/threadbare/spool\"",
-                place,
-            );
-            return None;
-        };
-        if !spool.get_ref().starts_with('/') {
-            self.refuse(Some(spool), "spool", "a path that begins with /");
-        }
-        let endpoint = raw.endpoint.as_ref();
-        if let Some(url) = endpoint {
-            // Region and bucket come from the recordings.
-            let checked =
-                threadbare_s3::Endpoint::new(Some(url.get_ref()), "region", "bucket", true);
-            if checked.is_err() {
-                let allowed =
-                    "http:// or https://, a host and a port, such as https://s3.example.net:9000";
-                self.refuse(endpoint, "endpoint", allowed);
-            }
-        }
-        Some(StoreSpec {
-            spool: spool.get_ref().into(),
-            endpoint: endpoint.map(|url| url.get_ref().clone()),
-            path_style: raw.path_style.as_ref().is_some_and(|flag| *flag.get_ref()),
-            ca: raw.ca.as_ref().map(|file| file.get_ref().into()),
-        })
+pub(super) fn check(checker: &mut Checker<'_>, raw: &Spanned<RawS3>) -> Option<StoreSpec> {
+    let place = raw.span();
+    let raw = raw.get_ref();
+    let Some(spool) = &raw.spool else {
+        checker.problems.add_missing(
+            "[s3] without `spool`",
+            "add the folder in which recordings wait until the store has them: spool = \"/var/lib/threadbare/spool\"",
+            place,
+        );
+        return None;
+    };
+    if !spool.get_ref().starts_with('/') {
+        checker.refuse(Some(spool), "spool", "a path that begins with /");
     }
+    let endpoint = raw.endpoint.as_ref();
+    if let Some(url) = endpoint {
+        // Region and bucket come from the recordings.
+        let checked = threadbare_s3::Endpoint::new(Some(url.get_ref()), "region", "bucket", true);
+        if checked.is_err() {
+            let allowed =
+                "http:// or https://, a host and a port, such as https://s3.example.net:9000";
+            checker.refuse(endpoint, "endpoint", allowed);
+        }
+    }
+    Some(StoreSpec {
+        spool: spool.get_ref().into(),
+        endpoint: endpoint.map(|url| url.get_ref().clone()),
+        path_style: raw.path_style.as_ref().is_some_and(|flag| *flag.get_ref()),
+        ca: raw.ca.as_ref().map(|file| file.get_ref().into()),
+    })
 }

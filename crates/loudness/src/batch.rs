@@ -50,21 +50,18 @@ pub struct Batch {
     sums: Vec<f64>,
 }
 
-impl Builder {
-    /// Builds a batch of this many streams with these settings. Its windows are exact to 10 ms.
-    ///
-    /// # Errors
-    /// The same as for [`Builder::build`], or if the number of streams is zero or too large.
-    pub fn build_batch(&self, streams: usize) -> Result<Batch, BuildError> {
-        self.check()?;
-        let channels = self.layout.len();
+impl Batch {
+    /// See [`Builder::build_batch`].
+    pub(crate) fn new(builder: &Builder, streams: usize) -> Result<Batch, BuildError> {
+        builder.check()?;
+        let channels = builder.layout.len();
         let lanes = streams.saturating_mul(channels);
         if !(1..=BATCH_CHANNELS_MAX).contains(&lanes) {
             return Err(BuildError::Streams { streams, channels });
         }
-        let config = self.clone().resolution(Resolution::Block);
+        let config = builder.clone().resolution(Resolution::Block);
         let (gating_blocks, range_blocks) = config.history_blocks();
-        let histories = |mode, blocks| (0..streams).filter_map(move |_| self.history(mode, blocks));
+        let histories = |mode, blocks| (0..streams).filter_map(move |_| builder.history(mode, blocks));
         let weights: Vec<f64> = config.layout.iter().map(|place| place.weight()).collect();
         let all: Vec<f64> = weights.iter().copied().cycle().take(lanes).collect();
         let mut groups: Box<[Group]> = Group::cover(0, lanes).collect();
@@ -84,9 +81,7 @@ impl Builder {
             config,
         })
     }
-}
 
-impl Batch {
     /// Adds the same number of frames to each stream: a slice of interleaved samples for each. For a stream without data, add
     /// silence, or call [`Batch::reset_stream`].
     ///

@@ -46,6 +46,7 @@
 #![warn(clippy::unwrap_used)]
 
 mod batch;
+mod build;
 mod builder;
 mod channel;
 #[doc(hidden)]

@@ -124,14 +124,6 @@ pub struct LoudnessRange {
     pub high_lufs: f64,
 }
 
-impl Builder {
-    /// # Errors
-    /// Rate, channels, mode or window are not within the limits, or memory is short.
-    pub fn build(&self) -> Result<Meter, BuildError> {
-        Meter::new(self.clone())
-    }
-}
-
 impl Meter {
     /// Settings for audio of `rate_hz` frames a second, 16 to 2,822,400, of 1 to 64 channels.
     pub fn builder(rate_hz: u32, channels: usize) -> Builder {

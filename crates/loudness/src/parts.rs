@@ -60,34 +60,29 @@ impl Part {
     }
 }
 
-impl Builder {
-    /// Splits a programme of this many frames into at most `parts` parts. Each is measured by a separate meter ([`Part::meter`]),
-    /// and [`merge`] combines them. A short programme gives fewer parts: each lasts at least as long as the frames before it that
-    /// it needs, or several seconds.
-    #[must_use]
-    pub fn split(&self, frames: u64, parts: usize) -> Vec<Part> {
-        let step_frames = self.step_frames();
-        // The loudness range may use one step out of ten, so parts start with such a step.
-        let grain = step_frames * GRAIN_STEPS;
-        let window_steps = self.window_ms() / 100 + FADE_STEPS;
-        let lead_in = (window_steps * step_frames).next_multiple_of(grain);
-        let length = frames
-            .div_ceil(parts.max(1) as u64)
-            .next_multiple_of(grain)
-            .max(lead_in);
-        let starts = (0..frames.max(1)).step_by(usize::try_from(length).unwrap_or(usize::MAX));
-        let part = |start: u64| {
-            let feed_start = start.saturating_sub(lead_in);
-            let mut builder = self.clone();
-            builder.lead_in_frames = start - feed_start;
-            Part {
-                builder,
-                feed_start,
-                frames: start..(start + length).min(frames),
-            }
-        };
-        starts.map(part).collect()
-    }
+/// See [`Builder::split`].
+pub(crate) fn split(settings: &Builder, frames: u64, parts: usize) -> Vec<Part> {
+    let step_frames = settings.step_frames();
+    // The loudness range may use one step out of ten, so parts start with such a step.
+    let grain = step_frames * GRAIN_STEPS;
+    let window_steps = settings.window_ms() / 100 + FADE_STEPS;
+    let lead_in = (window_steps * step_frames).next_multiple_of(grain);
+    let length = frames
+        .div_ceil(parts.max(1) as u64)
+        .next_multiple_of(grain)
+        .max(lead_in);
+    let starts = (0..frames.max(1)).step_by(usize::try_from(length).unwrap_or(usize::MAX));
+    let part = |start: u64| {
+        let feed_start = start.saturating_sub(lead_in);
+        let mut builder = settings.clone();
+        builder.lead_in_frames = start - feed_start;
+        Part {
+            builder,
+            feed_start,
+            frames: start..(start + length).min(frames),
+        }
+    };
+    starts.map(part).collect()
 }
 
 /// Combines the meters of a programme's parts, in order, into the meter of the whole programme. It reads and continues as if it

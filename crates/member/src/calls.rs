@@ -20,6 +20,7 @@ use std::sync::Arc;
 use crate::keys::{
     CallClaim, CallName, Key, Life, Link, NodeName, NodeRecord, Revision, StreamName, Value,
 };
+use crate::lease;
 use crate::place::mix;
 use crate::store::{Compare, Entry, Operation, Request, RequestId, Transaction, What};
 use crate::{Action, Member};
@@ -370,7 +371,7 @@ impl Member {
         }
         let when = vec![
             Compare::Modified(entry.key.clone(), entry.modified),
-            self.lives()?,
+            lease::lives(self)?,
             self.nodes.as_known(&claim.owner.node),
         ];
         let id = RequestId(self.next_request);
@@ -421,7 +422,7 @@ impl Member {
     }
 
     fn follow_call(&mut self, now_ns: u64, name: CallName) {
-        let (me, lives) = (self.life(), self.lives());
+        let (me, lives) = (self.life(), lease::lives(self));
         let Some(known) = self.ledger.calls.get(&name) else {
             return;
         };

@@ -204,7 +204,7 @@ impl Member {
             room: None,
             actions: VecDeque::new(),
         };
-        member.begin_life();
+        lease::begin_life(&mut member);
         member
     }
 
@@ -262,7 +262,7 @@ impl Member {
             return;
         };
         match &request.what {
-            What::Join | What::Renew => self.renewed(now_ns, &request, &reply),
+            What::Join | What::Renew => lease::renewed(self, now_ns, &request, &reply),
             What::Bury(name) => self.nodes.set_asked(name, false),
             What::Stream(name) => self.answered(name, &request),
             What::Call(name) => self.ledger.answered(name, &request),
@@ -313,7 +313,7 @@ impl Member {
     /// Starts or ends draining: a draining node hands over its streams and takes none.
     pub fn set_draining(&mut self, now_ns: u64, draining: bool) {
         self.draining = draining;
-        self.renew_soon(now_ns);
+        lease::renew_soon(self, now_ns);
         self.go_on(now_ns);
     }
 
@@ -331,7 +331,7 @@ impl Member {
     #[must_use]
     pub fn next_timeout(&self) -> u64 {
         let requests = self.requests.values().map(|request| request.until_ns);
-        let own = self.next_renewal().into_iter().chain(self.ledger.next_ns());
+        let own = lease::next_renewal(self).into_iter().chain(self.ledger.next_ns());
         let next = requests.chain(own).min();
         let deaths = self.nodes.next_ns();
         next.unwrap_or(u64::MAX).min(deaths)
@@ -463,7 +463,7 @@ impl Member {
 
     /// Takes all steps that follow from an input.
     fn go_on(&mut self, now_ns: u64) {
-        self.keep_lease(now_ns);
+        lease::keep_lease(self, now_ns);
         self.bury_dead(now_ns);
         self.ask_again(now_ns);
         self.end_waits(now_ns);
@@ -519,7 +519,7 @@ impl Member {
                 continue;
             };
             match what {
-                What::Join | What::Renew => self.renewal_is_late(now_ns, id),
+                What::Join | What::Renew => lease::renewal_is_late(self, now_ns, id),
                 What::Bury(name) => self.nodes.set_asked(&name, false),
                 What::Stream(name) => {
                     let Transaction { when, then, .. } = transaction;
@@ -539,5 +539,79 @@ impl Member {
     fn draw(&mut self) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         place::mix(self.random)
+    }
+
+    /// A transaction that ends this node's life, so that others take its streams at once. Commit it when nothing is sent any
+    /// more; do not use this member afterwards. `None`: the node has no life.
+    pub fn resignation(&mut self) -> Option<Transaction> {
+        let lives = lease::lives(self)?;
+        let id = RequestId(self.next_request);
+        self.next_request += 1;
+        Some(Transaction {
+            id,
+            when: vec![lives],
+            then: vec![Operation::Delete(lease::own_key(self))],
+        })
+    }
+
+    /// Whether this node may send its streams now.
+    #[must_use]
+    pub fn is_live(&self, now_ns: u64) -> bool {
+        matches!(&self.standing, Standing::In(lease) if !lease.has_lapsed)
+            && now_ns < self.send_until_ns()
+    }
+
+    pub(crate) fn note_node(
+        &mut self,
+        now_ns: u64,
+        name: NodeName,
+        entry: Option<Entry>,
+        at: Revision,
+    ) {
+        let is_own_name = name == self.settings.name;
+        let Some(entry) = entry else {
+            if self.nodes.is_newer_than(&name, at) {
+                return;
+            }
+            self.nodes.forget(&name);
+            if is_own_name {
+                lease::note_own(self, now_ns, None, at);
+            }
+            self.replan(&name);
+            return;
+        };
+        let Value::Node(record) = &entry.value else {
+            return;
+        };
+        if is_own_name {
+            if record.incarnation == self.nodes.own {
+                lease::note_own(self, now_ns, Some(&entry), at)
+            } else {
+                lease::note_own(self, now_ns, None, at)
+            }
+        }
+        if self.nodes.note(now_ns, &name, record.clone(), &entry) {
+            self.replan(&name);
+        }
+    }
+
+    /// Ends the lives of nodes that were silent for too long, so that their streams are free.
+    pub(crate) fn bury_dead(&mut self, now_ns: u64) {
+        if !self.is_synced {
+            return self.nodes.look_later(now_ns);
+        }
+        let is_live = self.is_live(now_ns);
+        let lives = lease::lives(self).filter(|_| is_live);
+        let due = self
+            .nodes
+            .take_due(now_ns, &self.settings.name, lives.is_none());
+        for (name, modified) in due {
+            let key = Key::Node(name.clone());
+            let mut when = vec![Compare::Modified(key.clone(), modified)];
+            when.extend(lives.clone());
+            let what = What::Bury(name.clone());
+            self.commit(now_ns, what, when, vec![Operation::Delete(key)]);
+            self.nodes.set_asked(&name, true);
+        }
     }
 }

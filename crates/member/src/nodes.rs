@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::Member;
-use crate::keys::{Declaration, Incarnation, Key, Life, NodeName, NodeRecord, Revision, Value};
+use crate::keys::{Declaration, Incarnation, Key, Life, NodeName, NodeRecord, Revision};
 use crate::place::{Fit, Point};
-use crate::store::{Compare, Entry, Operation, What};
+use crate::store::{Compare, Entry};
 
 /// The nodes that have a key, with this one.
 #[derive(Debug)]
@@ -112,6 +111,11 @@ impl Nodes {
         record.is_some_and(|record| record.incarnation == life.incarnation)
     }
 
+    /// Whether a node's key was changed after this revision.
+    pub(crate) fn is_newer_than(&self, name: &NodeName, at: Revision) -> bool {
+        self.seen.get(name).is_some_and(|seen| seen.modified > at)
+    }
+
     /// The revision at which a node's key was created; [`Revision::ABSENT`]: it has none.
     fn created(&self, name: &NodeName) -> Revision {
         self.seen
@@ -151,7 +155,7 @@ impl Nodes {
     }
 
     /// Postpones the check, because the view of the other nodes is outdated.
-    fn look_later(&mut self, now_ns: u64) {
+    pub(crate) fn look_later(&mut self, now_ns: u64) {
         if self.due_ns <= now_ns {
             self.due_ns = now_ns + BURY_AGAIN_NS;
         }
@@ -174,7 +178,7 @@ impl Nodes {
     }
 
     /// Notes a node's key. `true`: something other than its beat and its room has changed.
-    fn note(&mut self, now_ns: u64, name: &NodeName, record: NodeRecord, entry: &Entry) -> bool {
+    pub(crate) fn note(&mut self, now_ns: u64, name: &NodeName, record: NodeRecord, entry: &Entry) -> bool {
         let modified = entry.modified;
         let bury_ns = now_ns + self.death_ns;
         self.due_ns = self.due_ns.min(bury_ns);
@@ -216,7 +220,7 @@ impl Nodes {
     }
 
     /// Nodes whose time is over. `is_own`: only those with this node's name.
-    fn take_due(&mut self, now_ns: u64, own: &NodeName, is_own: bool) -> Vec<(NodeName, Revision)> {
+    pub(crate) fn take_due(&mut self, now_ns: u64, own: &NodeName, is_own: bool) -> Vec<(NodeName, Revision)> {
         if now_ns < self.due_ns {
             return Vec::new();
         }
@@ -239,62 +243,5 @@ impl Nodes {
     }
 }
 
-impl Member {
-    pub(crate) fn note_node(
-        &mut self,
-        now_ns: u64,
-        name: NodeName,
-        entry: Option<Entry>,
-        at: Revision,
-    ) {
-        let is_own_name = name == self.settings.name;
-        let Some(entry) = entry else {
-            let is_old = |seen: &Seen| seen.modified > at;
-            if self.nodes.seen.get(&name).is_some_and(is_old) {
-                return;
-            }
-            self.nodes.forget(&name);
-            if is_own_name {
-                self.note_own(now_ns, None, at);
-            }
-            self.replan(&name);
-            return;
-        };
-        let Value::Node(record) = &entry.value else {
-            return;
-        };
-        if is_own_name {
-            if record.incarnation == self.nodes.own {
-                self.note_own(now_ns, Some(&entry), at)
-            } else {
-                self.note_own(now_ns, None, at)
-            }
-        }
-        if self.nodes.note(now_ns, &name, record.clone(), &entry) {
-            self.replan(&name);
-        }
-    }
-
-    /// Ends the lives of nodes that were silent for too long, so that their streams are free.
-    pub(crate) fn bury_dead(&mut self, now_ns: u64) {
-        if !self.is_synced {
-            return self.nodes.look_later(now_ns);
-        }
-        let is_live = self.is_live(now_ns);
-        let lives = self.lives().filter(|_| is_live);
-        let due = self
-            .nodes
-            .take_due(now_ns, &self.settings.name, lives.is_none());
-        for (name, modified) in due {
-            let key = Key::Node(name.clone());
-            let mut when = vec![Compare::Modified(key.clone(), modified)];
-            when.extend(lives.clone());
-            let what = What::Bury(name.clone());
-            self.commit(now_ns, what, when, vec![Operation::Delete(key)]);
-            self.nodes.set_asked(&name, true);
-        }
-    }
-}
-
 /// Delay after a deletion that was refused or not answered.
-const BURY_AGAIN_NS: u64 = 100_000_000;
+pub(crate) const BURY_AGAIN_NS: u64 = 100_000_000;

@@ -22,6 +22,7 @@ use crate::keys::{
     Claim, Declaration, Epoch, Key, Life, NodeName, OnIsolation, Release, Revision, StreamName,
     Value,
 };
+use crate::lease;
 use crate::nodes::Nodes;
 use crate::place::{Fit, Point};
 use crate::store::{Compare, Entry, Operation, Request, RequestId, What};
@@ -565,7 +566,7 @@ impl Member {
 
     /// Commits a change of a claim, on the revisions that this life knows.
     fn change(&mut self, now_ns: u64, name: StreamName, operation: Operation) {
-        let (Some(lives), Some(stream)) = (self.lives(), self.streams.get(&name)) else {
+        let (Some(lives), Some(stream)) = (lease::lives(self), self.streams.get(&name)) else {
             return;
         };
         let modified = match &stream.claim {

@@ -57,7 +57,7 @@ use self::node_requests::NodeRequests;
 use self::orders::Control;
 use self::plays::Plays;
 use self::records::Records;
-use self::service::Service;
+use self::service::{Service, saved_state};
 use self::spec::{Common, Latency};
 use self::store::{Identity, Saved, Store};
 use self::waker::WakeSignal;
@@ -125,7 +125,7 @@ impl Server {
         let threads = service.media.threads();
         service.records = open_records(serving)?;
         if let Some((store, saved)) = store {
-            service.save_in(store, saved);
+            saved_state::restore(&mut service, store, saved);
         }
         let of_cluster = cluster.as_ref().and_then(ClusterView::listens_at);
         let control = service.control();
@@ -320,7 +320,7 @@ fn control_calls(
     };
     let calls = service.calls.len();
     tracing::info!(calls, "stopping");
-    service.leave_all();
+    saved_state::leave_all(service);
     drop(service);
     connections.stop();
     end.cause = cause;

@@ -19,10 +19,10 @@ use threadbare_control::calls::{
 };
 use threadbare_relay::{
     CallHandle, CreateError, Destinations, Engine, EngineError, Forward, ForwardSideStats,
-    LatePacket, LegPorts, Listeners, MediaCall, MediaSession, Reply, Settings, ShardStats,
+    LatePacket, LegPorts, Listeners, Listening, MediaCall, MediaSession, Reply, Settings, ShardStats,
     TOS_USUAL,
 };
-use threadbare_rtp::call::{Call, CallError, DtmfDigit, Side};
+use threadbare_rtp::call::{Call, CallError, Clip, DtmfDigit, Part, Side};
 use threadbare_rtp::codec::CodecError;
 use threadbare_rtp::dtmf::Key;
 use threadbare_rtp::leg::{LegStats, PayloadMapError};
@@ -42,6 +42,7 @@ use super::endings::{EndedCall, Endings};
 use super::events::{News, Reports};
 use super::measured::{Measured, SideCounts};
 use super::metrics::ThreadSnapshot;
+use super::plays::Play;
 use super::quality_history::QualityHistory;
 use super::spec::{self, Common, Latency};
 use super::waker::WakeSignal;
@@ -54,13 +55,15 @@ pub(super) struct MediaWorkers {
     destinations: Destinations,
     slice: Duration,
     common: Common,
-    streams: HashMap<StreamId, Running>,
+    streams: Streams,
     recordings: Recordings,
     endings: Endings,
     /// `None`: streams end with the process.
     saver: Option<StateSaver>,
     reports: Reports,
 }
+
+type Streams = HashMap<StreamId, Running>;
 
 #[derive(Debug)]
 struct Running {
@@ -183,7 +186,7 @@ impl MediaWorkers {
                     saver.end(stream);
                 }
                 let copied = self.streams.get(&stream).and_then(|one| one.spec.copies);
-                self.link(stream, copied, None);
+                copies::link(&mut self.streams, stream, copied, None);
                 if let Some(running) = self.streams.remove(&stream) {
                     self.endings
                         .begin(stream, running.call, running.counted, &running.handle);
@@ -213,7 +216,7 @@ impl MediaWorkers {
         mut spec: Box<StreamSpec>,
         mut ports: [LegPorts; 2],
     ) -> Result<(), StreamError> {
-        self.locate(&mut spec);
+        copies::locate(&self.streams, &mut spec);
         let copied = spec.copies;
         let local = ports.each_ref().map(LegPorts::rtp_address);
         let listeners = Listeners::default();
@@ -244,7 +247,7 @@ impl MediaWorkers {
             copies_to: CopiesTo::default(),
         };
         self.streams.insert(stream, running);
-        self.link(stream, None, copied);
+        copies::link(&mut self.streams, stream, None, copied);
         self.record_by_policy(stream);
         Ok(())
     }
@@ -278,7 +281,7 @@ impl MediaWorkers {
     }
 
     fn update(&mut self, stream: StreamId, mut spec: Box<StreamSpec>) {
-        self.locate(&mut spec);
+        copies::locate(&self.streams, &mut spec);
         let copied = spec.copies;
         let Some(running) = self.streams.get(&stream) else {
             return;
@@ -312,11 +315,13 @@ impl MediaWorkers {
         if told.is_err() {
             tracing::error!(call = %running.call, "the stream is gone");
         }
-        self.link(stream, copied_before, copied);
+        copies::link(&mut self.streams, stream, copied_before, copied);
         if is_other_kind {
             // A new media session has no copies yet.
-            self.tell_copies(stream);
-            self.update_listeners(stream);
+            if let Some(running) = self.streams.get(&stream) {
+                copies::send_list(running);
+                running.update_listeners();
+            }
             self.tell_recording(stream);
         }
         self.take_state(stream);
@@ -351,6 +356,93 @@ impl MediaWorkers {
             // Its file must be loaded first: see the service.
             StreamCommand::Play { .. } => {}
         }
+    }
+
+    /// Registers a play that replaces an earlier one once its samples are loaded. `file`: its name; `None`: the next process
+    /// cannot find it. Returns `None` if the stream is gone.
+    pub(super) fn new_play(
+        &mut self,
+        stream: StreamId,
+        to: Side,
+        file: Option<Arc<str>>,
+        times: u32,
+        part: Part,
+    ) -> Option<Play> {
+        let played = &mut self.streams.get_mut(&stream)?.plays[to as usize];
+        let play = played.begin(stream, to, file, times, part);
+        self.take_state(stream);
+        Some(play)
+    }
+
+    /// Starts a play whose samples are loaded, unless another play has replaced it.
+    pub(super) fn play(&mut self, play: Play, clip: Clip) {
+        let Some(running) = self.running_play(&play) else {
+            return;
+        };
+        running.plays[play.to as usize].start(play.file);
+        let call = running.call.to_string();
+        let clip = Clip {
+            times: play.times,
+            ..clip
+        };
+        let _ = running.handle.command(move |session, now_ns| {
+            if let Some(media) = session.audio_mut() {
+                let played = media.call_mut().play_part(now_ns, play.to, clip, play.part);
+                if let Err(error) = played {
+                    tracing::warn!(call, %error, "cannot play a file");
+                }
+            }
+        });
+        self.take_state(play.stream);
+    }
+
+    /// Drops a play without samples: an earlier one continues.
+    pub(super) fn forget_play(&mut self, play: &Play) {
+        if let Some(running) = self.running_play(play) {
+            running.plays[play.to as usize].forget();
+            self.take_state(play.stream);
+        }
+    }
+
+    /// The stream of a play, unless another play has replaced it.
+    fn running_play(&mut self, play: &Play) -> Option<&mut Running> {
+        let running = self.streams.get_mut(&play.stream)?;
+        running.plays[play.to as usize].is_latest(play).then_some(running)
+    }
+
+    fn stop_play(&mut self, stream: StreamId, to: Side) {
+        let Some(running) = self.streams.get_mut(&stream) else {
+            return;
+        };
+        running.plays[to as usize].stop();
+        let _ = running.handle.command(move |session, _| {
+            if let Some(media) = session.audio_mut() {
+                media.call_mut().stop_play(to);
+            }
+        });
+        self.take_state(stream);
+    }
+
+    /// The state of a running stream.
+    pub(super) fn now(&self, stream: StreamId) -> Option<StreamNow> {
+        self.streams.get(&stream).map(StreamNow::of)
+    }
+
+    /// The last minutes of a running stream.
+    pub(super) fn history(&self, stream: StreamId) -> Option<&QualityHistory> {
+        Some(&self.streams.get(&stream)?.history)
+    }
+
+    /// Listens to both sides of a stream from now on. Returns the rate that fits both, Hz.
+    ///
+    /// # Errors
+    /// The stream cannot be listened to.
+    pub(super) fn listen(&self, stream: StreamId) -> Result<(u32, Listening), Unheard> {
+        let running = self.streams.get(&stream).ok_or(Unheard::NotRunning)?;
+        listeners::check(&running.spec)?;
+        let listening = running.listen();
+        running.update_listeners();
+        Ok(listening)
     }
 
     /// Delivers late packets from the node that carried a stream before.

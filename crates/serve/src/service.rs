@@ -3,7 +3,7 @@
 mod counted;
 mod elsewhere;
 mod homes;
-mod saved_state;
+pub(crate) mod saved_state;
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, UdpSocket};
@@ -24,7 +24,7 @@ use threadbare_rtp::leg::Network;
 use threadbare_runtime::clock_now_ns;
 use tokio::sync::oneshot;
 
-use self::counted::{Answer, Counted, Counting};
+use self::counted::{Answer, Counted, CountingRequests};
 use self::elsewhere::Shared;
 use self::homes::Homes;
 use super::asker::{Asker, PendingReply, ReplyTarget, ReplyTo, Unreplied};
@@ -93,7 +93,7 @@ pub(super) struct Service {
     shared: Option<Shared>,
     homes: Homes,
     /// Replies that wait for counters, in order of arrival.
-    counting: Vec<Counting>,
+    counting: CountingRequests,
 }
 
 impl Service {
@@ -134,7 +134,7 @@ impl Service {
             records: None,
             shared: None,
             homes: Homes::default(),
-            counting: Vec::new(),
+            counting: CountingRequests::default(),
         }
     }
 
@@ -251,11 +251,14 @@ impl Service {
             }
             drop(together);
             self.go_on_with_files();
-            self.go_on_with_counted();
+            let waker = self.wake.waker();
+            for answered in self.counting.take_done(&waker) {
+                self.send(answered);
+            }
             self.tell_news();
             self.keep_time();
             self.count_ended();
-            self.save_states();
+            saved_state::save_changes(self);
             if self.ends_when_empty && self.calls.is_empty() && self.counting.is_empty() {
                 return Ok(());
             }
@@ -407,7 +410,7 @@ impl Service {
         let begun_ns = clock_now_ns();
         let reply = self.answer(request).wait();
         self.carry_out();
-        self.note_changes();
+        saved_state::note_changes(self);
         self.count_reply(request.command(), &reply, begun_ns);
         reply
     }
@@ -415,11 +418,16 @@ impl Service {
     fn handle_request(&mut self, request: &Request, pending: PendingReply) {
         let answer = self.answer(request);
         let wanted = self.carry_out();
-        self.note_changes();
+        saved_state::note_changes(self);
         let reply = match answer {
             Answer::Reply(reply) => reply,
             // Such requests play no file.
-            Answer::Counted(counted) => return self.answer_counted(pending, counted),
+            Answer::Counted(counted) => {
+                if let Some(answered) = self.counting.add(pending, counted) {
+                    self.send(answered);
+                }
+                return;
+            }
         };
         let unanswered = Unanswered { pending, reply };
         match wanted {

@@ -53,257 +53,253 @@ impl Calls {
     }
 }
 
-impl Driver {
-    /// Looks up the owner of a request's call.
-    pub(super) fn begin_errand(&mut self, errand: Errand) {
-        if self.calls.is_none() {
-            return errand.end(Way::Here);
-        }
-        let Some(call) = errand.call.clone() else {
-            return self.place_errand(errand, None);
-        };
-        let (store, replies) = (self.store.clone(), self.replies.clone());
-        tokio::spawn(async move {
-            let found = store.look_up(&Key::Call(call)).await;
-            // The thread is about to end.
-            let _ = replies.send(Replied::Found(errand, found));
-        });
+/// Looks up the owner of a request's call.
+pub(super) fn begin(driver: &mut Driver, errand: Errand) {
+    if driver.calls.is_none() {
+        return errand.end(Way::Here);
     }
+    let Some(call) = errand.call.clone() else {
+        return place(driver, errand, None);
+    };
+    let (store, replies) = (driver.store.clone(), driver.replies.clone());
+    tokio::spawn(async move {
+        let found = store.look_up(&Key::Call(call)).await;
+        // The thread is about to end.
+        let _ = replies.send(Replied::Found(errand, found));
+    });
+}
 
-    /// `found`: the call's key; `None`: etcd does not answer.
-    pub(super) fn go_on_with(&mut self, errand: Errand, found: Option<Option<Entry>>) {
-        let alone = self.calls.as_ref().is_some_and(|calls| calls.goes_on_alone);
-        match found {
-            Some(entry) => self.place_errand(errand, entry.as_ref()),
-            None if alone => errand.end(Way::Here),
-            None => errand.end(Way::Refused(NO_STORE.to_owned())),
+/// `found`: the call's key; `None`: etcd does not answer.
+pub(super) fn resume(driver: &mut Driver, errand: Errand, found: Option<Option<Entry>>) {
+    let alone = driver.calls.as_ref().is_some_and(|calls| calls.goes_on_alone);
+    match found {
+        Some(entry) => place(driver, errand, entry.as_ref()),
+        None if alone => errand.end(Way::Here),
+        None => errand.end(Way::Refused(NO_STORE.to_owned())),
+    }
+}
+
+fn place(driver: &mut Driver, errand: Errand, entry: Option<&Entry>) {
+    let location = match driver.member.locate(entry) {
+        Location::Nowhere if errand.makes => driver.member.roomiest(random_number()),
+        other => Some(other),
+    };
+    match location {
+        Some(Location::Soon) => wait(driver, errand),
+        Some(Location::Here) if driver.is_arriving(entry) => wait(driver, errand),
+        // The answering node says that the call does not exist, or that it accepts no more.
+        None | Some(Location::Here | Location::Nowhere) => errand.end(Way::Here),
+        Some(Location::At(life, None)) => {
+            let reason = format!(
+                "the call is at node {}, which has no [cluster] listen",
+                life.node
+            );
+            errand.end(Way::Refused(reason));
+        }
+        Some(Location::At(life, Some(link))) => {
+            send(driver, errand, entry.is_some(), &life, &link);
         }
     }
+}
 
-    fn place_errand(&mut self, errand: Errand, entry: Option<&Entry>) {
-        let location = match self.member.locate(entry) {
-            Location::Nowhere if errand.makes => self.member.roomiest(random_number()),
-            other => Some(other),
-        };
-        match location {
-            Some(Location::Soon) => self.wait_with(errand),
-            Some(Location::Here) if self.is_arriving(entry) => self.wait_with(errand),
-            // The answering node says that the call does not exist, or that it accepts no more.
-            None | Some(Location::Here | Location::Nowhere) => errand.end(Way::Here),
-            Some(Location::At(life, None)) => {
-                let reason = format!(
-                    "the call is at node {}, which has no [cluster] listen",
-                    life.node
-                );
+/// The call is in transit to a node.
+fn wait(driver: &Driver, mut errand: Errand) {
+    if errand.waits >= WAITS_MAX {
+        return errand.end(Way::Refused(ON_ITS_WAY.to_owned()));
+    }
+    errand.waits += 1;
+    let replies = driver.replies.clone();
+    tokio::spawn(async move {
+        sleep(ARRIVAL).await;
+        let _ = replies.send(Replied::Again(errand));
+    });
+}
+
+/// `is_known`: according to etcd, the call is at that node.
+fn send(driver: &mut Driver, mut errand: Errand, is_known: bool, life: &Life, link: &Link) {
+    let Some(calls) = &mut driver.calls else {
+        return errand.end(Way::Here);
+    };
+    if errand.tries >= TRIES_MAX {
+        let reason = format!("node {}, which has the call, does not answer", life.node);
+        return errand.end(Way::Refused(reason));
+    }
+    errand.tries += 1;
+    driver.passed += 1;
+    // A key that was not deleted does not prove a call: in the end, the node refuses.
+    let call = errand.call.as_ref();
+    let call = call.filter(|_| is_known && errand.tries < TRIES_MAX);
+    let asked = calls.peers.ask_for(link, call, &errand.passed);
+    let replies = driver.replies.clone();
+    let node = life.node.clone();
+    tokio::spawn(async move {
+        let answer = timeout(ANSWER_TIME_MAX, asked).await;
+        let back = answer.ok().and_then(Result::ok);
+        let back = back.and_then(|bytes| postcard::from_bytes(&bytes).ok());
+        match back {
+            Some(Back::Unable(reason)) => {
+                errand.end(Way::Refused(format!("node {node}: {reason}")));
+            }
+            // Moved, or about to be answered: the same message has also arrived there, and its reply is the reply
+            // here.
+            Some(back @ (Back::Moved | Back::InHand)) => {
+                if back == Back::InHand && errand.tries == TRIES_MAX {
+                    return errand.end(Way::Answered(back));
+                }
+                sleep(ARRIVAL).await;
+                let _ = replies.send(Replied::Again(errand));
+            }
+            Some(back) => errand.end(Way::Answered(back)),
+            // Without a cookie, a repetition would carry the request out twice.
+            None if matches!(errand.passed, Passed::Http(_) | Passed::Piece { .. }) => {
+                let reason =
+                    format!("node {node} did not answer: the request may have taken effect");
                 errand.end(Way::Refused(reason));
             }
-            Some(Location::At(life, Some(link))) => {
-                self.send_errand(errand, entry.is_some(), &life, &link);
+            None => {
+                // The node may have just died, and others will notice.
+                sleep(AGAIN).await;
+                let _ = replies.send(Replied::Again(errand));
             }
         }
-    }
+    });
+}
 
-    /// The call is in transit to a node.
-    fn wait_with(&self, mut errand: Errand) {
-        if errand.waits >= WAITS_MAX {
-            return errand.end(Way::Refused(ON_ITS_WAY.to_owned()));
+/// Sends a request to all other nodes.
+pub(super) fn ask_others(driver: &mut Driver,
+    passed: &Passed,
+    tell: oneshot::Sender<Vec<(String, Option<Back>)>>,
+) {
+    let own = driver.member.life().node;
+    let others = driver.member.nodes().filter(|(name, _)| **name != own);
+    let others: Vec<(String, Option<Link>)> = others
+        .map(|(name, record)| (name.to_string(), record.link))
+        .collect();
+    let asked: Vec<_> = others
+        .into_iter()
+        .map(|(name, link)| (name, asked(driver, link, passed)))
+        .collect();
+    tokio::spawn(async move {
+        let mut answers = Vec::new();
+        // All requests were sent at once.
+        for (name, asked) in asked {
+            answers.push((name, answer_of(asked).await));
         }
-        errand.waits += 1;
-        let replies = self.replies.clone();
-        tokio::spawn(async move {
-            sleep(ARRIVAL).await;
-            let _ = replies.send(Replied::Again(errand));
-        });
-    }
+        // The caller may have gone.
+        let _ = tell.send(answers);
+    });
+}
 
-    /// `is_known`: according to etcd, the call is at that node.
-    fn send_errand(&mut self, mut errand: Errand, is_known: bool, life: &Life, link: &Link) {
-        let Some(calls) = &mut self.calls else {
-            return errand.end(Way::Here);
-        };
-        if errand.tries >= TRIES_MAX {
-            let reason = format!("node {}, which has the call, does not answer", life.node);
-            return errand.end(Way::Refused(reason));
+pub(super) fn ask_node(driver: &mut Driver,
+    node: &str,
+    passed: &Passed,
+    tell: oneshot::Sender<Option<Back>>,
+) {
+    let mut nodes = driver.member.nodes();
+    let link = nodes.find(|(name, _)| *name.0 == *node);
+    let link = link.and_then(|(_, record)| record.link);
+    drop(nodes);
+    let asked = asked(driver, link, passed);
+    tokio::spawn(async move {
+        let _ = tell.send(answer_of(asked).await);
+    });
+}
+
+fn asked(driver: &mut Driver, link: Option<Link>, passed: &Passed) -> Option<oneshot::Receiver<Vec<u8>>> {
+    Some(driver.calls.as_mut()?.peers.ask(&link?, passed))
+}
+
+/// Sets the owner of this node's calls.
+pub(super) fn open_call_service(driver: &mut Driver, call_service: Arc<dyn CallService>) {
+    if let Some(calls) = &driver.calls {
+        calls.host.open(call_service);
+    }
+}
+
+pub(super) fn claim(driver: &mut Driver, call: CallName, kept: Option<(String, Opaque)>) {
+    let now_ns = clock_now_ns();
+    let state = driver.seal(&call, kept);
+    let until_ns = now_ns + CLAIM_NS_MAX;
+    driver.member.claim_call(now_ns, call, state, until_ns);
+}
+
+pub(super) fn call_service(driver: &Driver) -> Option<Arc<dyn CallService>> {
+    driver.calls.as_ref()?.host.call_service().cloned()
+}
+
+pub(super) fn tell_claimed(driver: &Driver, call: &CallName, claimed: Claimed) {
+    if let Some(call_service) = call_service(driver) {
+        call_service.claimed(call, claimed);
+    }
+}
+
+pub(super) fn tell_unclaimed(driver: &Driver, call: &CallName) {
+    let alone = driver.calls.as_ref().is_some_and(|calls| calls.goes_on_alone);
+    let claimed = if alone {
+        Claimed::Alone
+    } else {
+        Claimed::Refused
+    };
+    tell_claimed(driver, call, claimed);
+}
+
+/// Updates calls after nodes have come or gone.
+pub(super) fn settle_calls(driver: &mut Driver) {
+    driver.member.set_room(driver.room.get());
+    let Some(calls) = &mut driver.calls else { return };
+    let now = Instant::now();
+    let of_record = |(node, record): (_, &NodeRecord)| (node, record.incarnation);
+    let known = calls
+        .lives
+        .iter()
+        .map(|life| (&life.node, life.incarnation));
+    // Checked at each message of etcd.
+    if !driver.member.nodes().map(of_record).eq(known) {
+        let lives: Vec<Life> = driver.member.lives_of_nodes().collect();
+        let has_died = calls.lives.iter().any(|life| !lives.contains(life));
+        let me = driver.member.life().node;
+        let is_first = lives.first().is_some_and(|life| life.node == me);
+        let carries = driver.services.as_ref().is_some_and(Services::has_any);
+        if has_died && (is_first || carries) {
+            calls.sweep_at.get_or_insert(now + SWEEP_AFTER);
         }
-        errand.tries += 1;
-        self.passed += 1;
-        // A key that was not deleted does not prove a call: in the end, the node refuses.
-        let call = errand.call.as_ref();
-        let call = call.filter(|_| is_known && errand.tries < TRIES_MAX);
-        let asked = calls.peers.ask_for(link, call, &errand.passed);
-        let replies = self.replies.clone();
-        let node = life.node.clone();
-        tokio::spawn(async move {
-            let answer = timeout(ANSWER_TIME_MAX, asked).await;
-            let back = answer.ok().and_then(Result::ok);
-            let back = back.and_then(|bytes| postcard::from_bytes(&bytes).ok());
-            match back {
-                Some(Back::Unable(reason)) => {
-                    errand.end(Way::Refused(format!("node {node}: {reason}")));
-                }
-                // Moved, or about to be answered: the same message has also arrived there, and its reply is the reply
-                // here.
-                Some(back @ (Back::Moved | Back::InHand)) => {
-                    if back == Back::InHand && errand.tries == TRIES_MAX {
-                        return errand.end(Way::Answered(back));
-                    }
-                    sleep(ARRIVAL).await;
-                    let _ = replies.send(Replied::Again(errand));
-                }
-                Some(back) => errand.end(Way::Answered(back)),
-                // Without a cookie, a repetition would carry the request out twice.
-                None if matches!(errand.passed, Passed::Http(_) | Passed::Piece { .. }) => {
-                    let reason =
-                        format!("node {node} did not answer: the request may have taken effect");
-                    errand.end(Way::Refused(reason));
-                }
-                None => {
-                    // The node may have just died, and others will notice.
-                    sleep(AGAIN).await;
-                    let _ = replies.send(Replied::Again(errand));
-                }
-            }
-        });
-    }
-
-    /// Sends a request to all other nodes.
-    pub(super) fn ask_others(
-        &mut self,
-        passed: &Passed,
-        tell: oneshot::Sender<Vec<(String, Option<Back>)>>,
-    ) {
-        let own = self.member.life().node;
-        let others = self.member.nodes().filter(|(name, _)| **name != own);
-        let others: Vec<(String, Option<Link>)> = others
-            .map(|(name, record)| (name.to_string(), record.link))
+        let links: Vec<u64> = driver
+            .member
+            .nodes()
+            .filter_map(|(_, record)| Some(record.link?.process))
             .collect();
-        let asked: Vec<_> = others
-            .into_iter()
-            .map(|(name, link)| (name, self.asked(link, passed)))
-            .collect();
+        calls.peers.keep(|process| links.contains(&process));
+        calls.lives = lives;
+    }
+    if calls.sweep_at.is_some_and(|at| at <= now) && driver.member.is_synced() {
+        calls.sweep_at = None;
+        let (store, replies) = (driver.store.clone(), driver.replies.clone());
         tokio::spawn(async move {
-            let mut answers = Vec::new();
-            // All requests were sent at once.
-            for (name, asked) in asked {
-                answers.push((name, answer_of(asked).await));
-            }
-            // The caller may have gone.
-            let _ = tell.send(answers);
-        });
-    }
-
-    pub(super) fn ask_node(
-        &mut self,
-        node: &str,
-        passed: &Passed,
-        tell: oneshot::Sender<Option<Back>>,
-    ) {
-        let mut nodes = self.member.nodes();
-        let link = nodes.find(|(name, _)| *name.0 == *node);
-        let link = link.and_then(|(_, record)| record.link);
-        drop(nodes);
-        let asked = self.asked(link, passed);
-        tokio::spawn(async move {
-            let _ = tell.send(answer_of(asked).await);
-        });
-    }
-
-    fn asked(&mut self, link: Option<Link>, passed: &Passed) -> Option<oneshot::Receiver<Vec<u8>>> {
-        Some(self.calls.as_mut()?.peers.ask(&link?, passed))
-    }
-
-    /// Sets the owner of this node's calls.
-    pub(super) fn open_call_service(&mut self, call_service: Arc<dyn CallService>) {
-        if let Some(calls) = &self.calls {
-            calls.host.open(call_service);
-        }
-    }
-
-    pub(super) fn claim(&mut self, call: CallName, kept: Option<(String, Opaque)>) {
-        let now_ns = clock_now_ns();
-        let state = self.seal(&call, kept);
-        let until_ns = now_ns + CLAIM_NS_MAX;
-        self.member.claim_call(now_ns, call, state, until_ns);
-    }
-
-    pub(super) fn call_service(&self) -> Option<Arc<dyn CallService>> {
-        self.calls.as_ref()?.host.call_service().cloned()
-    }
-
-    pub(super) fn tell_claimed(&self, call: &CallName, claimed: Claimed) {
-        if let Some(call_service) = self.call_service() {
-            call_service.claimed(call, claimed);
-        }
-    }
-
-    pub(super) fn tell_unclaimed(&self, call: &CallName) {
-        let alone = self.calls.as_ref().is_some_and(|calls| calls.goes_on_alone);
-        let claimed = if alone {
-            Claimed::Alone
-        } else {
-            Claimed::Refused
-        };
-        self.tell_claimed(call, claimed);
-    }
-
-    /// Updates calls after nodes have come or gone.
-    pub(super) fn settle_calls(&mut self) {
-        self.member.set_room(self.room.get());
-        let Some(calls) = &mut self.calls else { return };
-        let now = Instant::now();
-        let of_record = |(node, record): (_, &NodeRecord)| (node, record.incarnation);
-        let known = calls
-            .lives
-            .iter()
-            .map(|life| (&life.node, life.incarnation));
-        // Checked at each message of etcd.
-        if !self.member.nodes().map(of_record).eq(known) {
-            let lives: Vec<Life> = self.member.lives_of_nodes().collect();
-            let has_died = calls.lives.iter().any(|life| !lives.contains(life));
-            let me = self.member.life().node;
-            let is_first = lives.first().is_some_and(|life| life.node == me);
-            let carries = self.services.as_ref().is_some_and(Services::has_any);
-            if has_died && (is_first || carries) {
-                calls.sweep_at.get_or_insert(now + SWEEP_AFTER);
-            }
-            let links: Vec<u64> = self
-                .member
-                .nodes()
-                .filter_map(|(_, record)| Some(record.link?.process))
-                .collect();
-            calls.peers.keep(|process| links.contains(&process));
-            calls.lives = lives;
-        }
-        if calls.sweep_at.is_some_and(|at| at <= now) && self.member.is_synced() {
-            calls.sweep_at = None;
-            let (store, replies) = (self.store.clone(), self.replies.clone());
-            tokio::spawn(async move {
-                if let Some(entries) = store.calls().await {
-                    let _ = replies.send(Replied::Calls(entries));
-                }
-            });
-        }
-    }
-
-    /// Deletes keys of calls whose nodes are dead.
-    pub(super) fn sweep(&mut self, entries: &[Entry]) {
-        if self.awaits_calls() {
-            return;
-        }
-        let dead = entries.iter().filter_map(|entry| self.member.sweep(entry));
-        let dead: Vec<Transaction> = dead.collect();
-        if dead.is_empty() {
-            return;
-        }
-        tracing::info!(calls = dead.len(), "calls ended with their nodes");
-        let store = self.store.clone();
-        tokio::spawn(async move {
-            for one in dead {
-                // If it fails, another node has the call again, or the next search finds it.
-                let _ = store.commit(&one).await;
+            if let Some(entries) = store.calls().await {
+                let _ = replies.send(Replied::Calls(entries));
             }
         });
     }
+}
+
+/// Deletes keys of calls whose nodes are dead.
+pub(super) fn sweep(driver: &mut Driver, entries: &[Entry]) {
+    if driver.awaits_calls() {
+        return;
+    }
+    let dead = entries.iter().filter_map(|entry| driver.member.sweep(entry));
+    let dead: Vec<Transaction> = dead.collect();
+    if dead.is_empty() {
+        return;
+    }
+    tracing::info!(calls = dead.len(), "calls ended with their nodes");
+    let store = driver.store.clone();
+    tokio::spawn(async move {
+        for one in dead {
+            // If it fails, another node has the call again, or the next search finds it.
+            let _ = store.commit(&one).await;
+        }
+    });
 }
 
 async fn answer_of(asked: Option<oneshot::Receiver<Vec<u8>>>) -> Option<Back> {

@@ -9,7 +9,8 @@ use std::task::Waker;
 use slab::Slab;
 
 use super::{
-    Agent, Cx, Descriptor, Interest, Local, Ready, Slot, TimerTarget, WakeAgent, drop_caught,
+    Agent, AgentHandle, Cx, Descriptor, Interest, Local, Ready, Slot, TimerTarget, WakeAgent,
+    drop_caught,
 };
 use crate::ahead::Footprint;
 use crate::sys::{self, clock_now_ns};
@@ -452,6 +453,12 @@ impl Local {
             }
         }
         self.run_agent(token, Ready::Timer);
+    }
+
+    /// Adds an agent to this shard. It does not run until a wake-up.
+    pub fn add_agent<A: Agent>(&self, agent: A) -> AgentHandle<A> {
+        let (token, wake) = self.insert_agent(Box::new(agent));
+        AgentHandle::new(self.shard.clone(), token, wake)
     }
 }
 

@@ -3,30 +3,19 @@
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::{Local, Shard, ShardClosed, current_shard_id};
+use super::{Local, ShardClosed, current_shard_id};
 
-impl Shard {
-    /// Runs `f` on the shard's thread and waits for its result. On the shard's own thread it runs at once. While a shard's thread
-    /// waits for another one it handles its own commands, so that two shards that call each other do not deadlock.
-    pub fn call<R: Send + 'static>(
-        &self,
-        f: impl FnOnce(&Local) -> R + Send + 'static,
-    ) -> Result<R, ShardClosed> {
-        if self.is_current() {
-            return Local::with_current(f).ok_or(ShardClosed);
-        }
-        let slot = Arc::new(Reply {
-            value: Mutex::new(ReplyState::Waiting),
-            done: Condvar::new(),
-        });
-        let sender = ReplySender(slot.clone());
-        self.command(move |local| sender.send(f(local)))?;
-        slot.wait()
-    }
+/// Returns the two ends of a call: for the shard's thread, and for the caller.
+pub(super) fn reply<R>() -> (ReplySender<R>, Arc<Reply<R>>) {
+    let reply = Arc::new(Reply {
+        value: Mutex::new(ReplyState::Waiting),
+        done: Condvar::new(),
+    });
+    (ReplySender(reply.clone()), reply)
 }
 
 /// Receives the result of a call.
-struct Reply<R> {
+pub(super) struct Reply<R> {
     value: Mutex<ReplyState<R>>,
     done: Condvar,
 }
@@ -39,7 +28,7 @@ enum ReplyState<R> {
 }
 
 impl<R> Reply<R> {
-    fn wait(&self) -> Result<R, ShardClosed> {
+    pub(super) fn wait(&self) -> Result<R, ShardClosed> {
         let on_shard = current_shard_id().is_some();
         let mut state = self.value.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -69,10 +58,11 @@ impl<R> Reply<R> {
     }
 }
 
-struct ReplySender<R>(Arc<Reply<R>>);
+/// Sends the result of a call.
+pub(super) struct ReplySender<R>(Arc<Reply<R>>);
 
 impl<R> ReplySender<R> {
-    fn send(self, value: R) {
+    pub(super) fn send(self, value: R) {
         self.set(ReplyState::Done(value));
     }
 

@@ -5,21 +5,8 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::{Agent, Cx, Local, Shard, ShardClosed, WakeAgent};
+use super::{Agent, Cx, Shard, ShardClosed, WakeAgent};
 use crate::token::Token;
-
-impl Local {
-    /// Adds an agent to this shard. It does not run until a wake-up.
-    pub fn add_agent<A: Agent>(&self, agent: A) -> AgentHandle<A> {
-        let (token, wake) = self.insert_agent(Box::new(agent));
-        AgentHandle {
-            shard: self.shard.clone(),
-            token,
-            wake,
-            kind: PhantomData,
-        }
-    }
-}
 
 /// A handle of an agent for any thread. Dropping the handle does not remove the agent.
 pub struct AgentHandle<A> {
@@ -30,6 +17,15 @@ pub struct AgentHandle<A> {
 }
 
 impl<A: Agent> AgentHandle<A> {
+    pub(super) fn new(shard: Shard, token: Token, wake: Arc<WakeAgent>) -> AgentHandle<A> {
+        AgentHandle {
+            shard,
+            token,
+            wake,
+            kind: PhantomData,
+        }
+    }
+
     /// The shard the agent lives on.
     pub fn shard(&self) -> &Shard {
         &self.shard

@@ -43,8 +43,9 @@ use crate::counters::{Counters, CountersSnapshot};
 use crate::cpus::CpuSet;
 use crate::park::Park;
 use crate::queued::Queued;
-use crate::sys::{Epoll, EventFd};
-use crate::token::Token;
+use crate::sync::lock;
+use crate::sys::{self, Epoll, EventFd, clock_now_ns};
+use crate::token::{INTERRUPT, Token};
 use crate::watch::{Blocked, Watch};
 use crate::wheel::{Precision, TimerKey, Wheel};
 
@@ -270,6 +271,56 @@ impl Shard {
             self.0.wait_ns
         }
     }
+
+    /// Runs a future on this shard. Dropping the task cancels it, and so does the end of the shard.
+    ///
+    /// For a task that must not outlive its owner. A task of [`Context::spawn`](crate::Context::spawn) outlives its handle, and
+    /// reports its panic.
+    pub fn spawn<F>(&self, future: F) -> async_task::Task<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        let shard = self.clone();
+        let (runnable, task) = async_task::spawn(spawn::enlisted(future), move |r| shard.schedule(r));
+        runnable.schedule();
+        task
+    }
+
+    /// Runs `f` on the shard's thread and waits for its result. On the shard's own thread it runs at once. While a shard's thread
+    /// waits for another one it handles its own commands, so that two shards that call each other do not deadlock.
+    pub fn call<R: Send + 'static>(
+        &self,
+        f: impl FnOnce(&Local) -> R + Send + 'static,
+    ) -> Result<R, ShardClosed> {
+        if self.is_current() {
+            return Local::with_current(f).ok_or(ShardClosed);
+        }
+        let (sender, reply) = call::reply();
+        self.command(move |local| sender.send(f(local)))?;
+        reply.wait()
+    }
+
+    pub(super) fn take_inbox(&self) -> (Vec<Command>, Vec<Wake>) {
+        let (mut control, mut data) = lock(&self.0.spare).pop().unwrap_or_default();
+        self.0.park.take(&mut control, &mut data);
+        (control, data)
+    }
+
+    /// Returns the emptied vectors of `take_inbox` for reuse.
+    fn recycle_inbox(&self, control: Vec<Command>, data: Vec<Wake>) {
+        lock(&self.0.spare).push((control, data));
+    }
+
+    pub(super) fn take_control(&self) -> Vec<Command> {
+        let mut control = Vec::new();
+        self.0.park.take_control(&mut control);
+        control
+    }
+
+    pub(super) fn drain_interrupt(&self) {
+        self.0.interrupt.drain();
+    }
 }
 
 impl fmt::Debug for Shard {
@@ -410,6 +461,98 @@ impl Local {
     /// Ends the shard after the current pass.
     pub(crate) fn close(&self) {
         self.closing.set(true);
+    }
+
+    /// Runs a future on this shard; it need not be `Send`. Dropping the task cancels it, unlike with
+    /// [`Context::spawn_local`](crate::Context::spawn_local).
+    pub fn spawn_local<F>(&self, future: F) -> async_task::Task<F::Output>
+    where
+        F: Future + 'static,
+        F::Output: 'static,
+    {
+        let shard = self.shard.clone();
+        let (runnable, task) =
+            async_task::spawn_local(spawn::enlisted(future), move |r| shard.schedule(r));
+        runnable.schedule();
+        task
+    }
+
+    /// Makes the calling thread the shard's thread while `body` runs.
+    fn enter(shard: Shard, origin_ns: u64, tick_ns: u64, body: impl FnOnce(&Local)) {
+        let epoll = match Epoll::new() {
+            Ok(epoll) => epoll,
+            Err(error) => {
+                tracing::error!(%error, "no epoll instance for context thread");
+                return;
+            }
+        };
+        if let Err(error) = epoll.add(shard.0.interrupt.raw(), sys::READABLE, INTERRUPT) {
+            tracing::error!(%error, "cannot watch the event descriptor");
+            return;
+        }
+        let local = Rc::new(Local {
+            shard,
+            slots: RefCell::new(Slab::new()),
+            footprints: RefCell::new(Vec::new()),
+            next_generation: Cell::new(1),
+            ready: RefCell::new(VecDeque::new()),
+            commands: RefCell::new(VecDeque::new()),
+            tasks: RefCell::new(Slab::new()),
+            wheel: RefCell::new(Wheel::new(origin_ns, tick_ns)),
+            fired: RefCell::new(Vec::new()),
+            epoll,
+            assumed: RefCell::new(Vec::new()),
+            now_ns: Cell::new(clock_now_ns()),
+            mark_ns: Cell::new(clock_now_ns()),
+            coarse_ns: Cell::new(sys::clock_coarse_ns()),
+            slice: Cell::new(0),
+            must_poll: Cell::new(true),
+            is_drained: Cell::new(false),
+            closing: Cell::new(false),
+        });
+        CURRENT.set(Some(local.clone()));
+        body(&local);
+        local.clear();
+        CURRENT.set(None);
+    }
+
+    /// Ends the shard: drops all remaining residents here, on its own thread.
+    ///
+    /// A task that is not `Send` must not be dropped elsewhere, because async-task aborts the process. A thread that wakes a task
+    /// holds the task until it is in the inbox. So the inbox accepts wake-ups until no task is left. This takes moments: every
+    /// task has been woken, so each is here or held by such a thread. Later tasks have never run. They are `Send` and belong to
+    /// the spawner, which may drop them.
+    fn clear(&self) {
+        let commands = self.shard.close_to_commands();
+        commands.into_iter().for_each(drop_caught);
+        self.commands.take().into_iter().for_each(drop_caught);
+        let wakers = |tasks: &Slab<Waker>| -> Vec<Waker> {
+            tasks.iter().map(|(_, waker)| waker.clone()).collect()
+        };
+        let tasks = wakers(&self.tasks.borrow());
+        tasks.into_iter().for_each(Waker::wake);
+        loop {
+            self.remove_agents();
+            let (_, mut data) = self.shard.take_inbox();
+            data.extend(self.ready.take());
+            if !data.is_empty() {
+                data.into_iter().for_each(drop_caught);
+            } else if self.tasks.borrow().is_empty() {
+                break;
+            } else {
+                self.shard.sleep_until_woken(|| self.await_io(None));
+            }
+        }
+        let (_, data) = self.shard.close_inbox();
+        data.into_iter().for_each(drop_caught);
+        // Agents added by these drops.
+        self.remove_agents();
+        loop {
+            let Some(wake) = self.ready.borrow_mut().pop_front() else {
+                return;
+            };
+            drop_caught(wake);
+        }
     }
 }
 

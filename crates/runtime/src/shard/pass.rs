@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use async_task::Runnable;
 
-use super::{Command, Local, Ready, Shard, TimerTarget, Wake};
+use super::{Command, Local, Ready, TimerTarget, Wake};
 use crate::ahead::AHEAD;
-use crate::sync::lock;
 use crate::sys::{Event, clock_now_ns};
 use crate::token::{INTERRUPT, Token};
 
@@ -249,29 +248,6 @@ impl Local {
             }
         }
         count
-    }
-}
-
-impl Shard {
-    pub(super) fn take_inbox(&self) -> (Vec<Command>, Vec<Wake>) {
-        let (mut control, mut data) = lock(&self.0.spare).pop().unwrap_or_default();
-        self.0.park.take(&mut control, &mut data);
-        (control, data)
-    }
-
-    /// Returns the emptied vectors of `take_inbox` for reuse.
-    fn recycle_inbox(&self, control: Vec<Command>, data: Vec<Wake>) {
-        lock(&self.0.spare).push((control, data));
-    }
-
-    pub(super) fn take_control(&self) -> Vec<Command> {
-        let mut control = Vec::new();
-        self.0.park.take_control(&mut control);
-        control
-    }
-
-    pub(super) fn drain_interrupt(&self) {
-        self.0.interrupt.drain();
     }
 }
 

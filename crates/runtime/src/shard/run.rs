@@ -1,27 +1,20 @@
 //! Thread of a shard: its work, its sleep and its end.
 
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::mem::MaybeUninit;
-use std::rc::Rc;
 use std::sync::{Arc, Mutex, mpsc};
-use std::task::Waker;
 use std::time::Duration;
 use std::{io, thread};
 
-use slab::Slab;
 
 use super::{
-    CURRENT, CURRENT_ID, Command, Local, MissingCpus, NO_SHARD, PRIORITY_MAX, Scheduling, Shard,
-    ShardEnd, Shared, StartError, Wake, drop_caught,
+    CURRENT_ID, Command, Local, MissingCpus, NO_SHARD, PRIORITY_MAX, Scheduling, Shard,
+    ShardEnd, Shared, StartError, Wake,
 };
 use crate::counters::Counters;
 use crate::cpus::CpuSet;
 use crate::park::{Park, SleepKind};
-use crate::sys::{self, Epoll, Event, EventFd, clock_now_ns};
-use crate::token::INTERRUPT;
+use crate::sys::{self, Event, EventFd, clock_now_ns};
 use crate::watch::Watch;
-use crate::wheel::Wheel;
 
 impl Shard {
     /// Starts a shard's thread. `wait` is zero for no throttling.
@@ -63,19 +56,19 @@ impl Shard {
     }
 
     /// Begins the end of the shard. Returns the remaining commands; wake-ups still arrive.
-    fn close_to_commands(&self) -> Vec<Command> {
+    pub(super) fn close_to_commands(&self) -> Vec<Command> {
         self.0.park.close_to_commands()
     }
 
     /// Calls `sleep` unless something has arrived; arrivals interrupt the poller.
-    fn sleep_until_woken<R>(&self, sleep: impl FnOnce() -> R) {
+    pub(super) fn sleep_until_woken<R>(&self, sleep: impl FnOnce() -> R) {
         if self.0.park.prepare(SleepKind::Idle) {
             sleep();
             self.0.park.awake();
         }
     }
 
-    fn close_inbox(&self) -> (Vec<Command>, Vec<Wake>) {
+    pub(super) fn close_inbox(&self) -> (Vec<Command>, Vec<Wake>) {
         self.0.park.close()
     }
 
@@ -140,86 +133,6 @@ impl Scheduling {
             priority @ 1..=PRIORITY_MAX => sys::schedule_first(priority)
                 .map_err(|error| StartError::Priority { priority, error }),
             priority => Err(StartError::PriorityRange(priority)),
-        }
-    }
-}
-
-impl Local {
-    /// Makes the calling thread the shard's thread while `body` runs.
-    fn enter(shard: Shard, origin_ns: u64, tick_ns: u64, body: impl FnOnce(&Local)) {
-        let epoll = match Epoll::new() {
-            Ok(epoll) => epoll,
-            Err(error) => {
-                tracing::error!(%error, "no epoll instance for context thread");
-                return;
-            }
-        };
-        if let Err(error) = epoll.add(shard.0.interrupt.raw(), sys::READABLE, INTERRUPT) {
-            tracing::error!(%error, "cannot watch the event descriptor");
-            return;
-        }
-        let local = Rc::new(Local {
-            shard,
-            slots: RefCell::new(Slab::new()),
-            footprints: RefCell::new(Vec::new()),
-            next_generation: Cell::new(1),
-            ready: RefCell::new(VecDeque::new()),
-            commands: RefCell::new(VecDeque::new()),
-            tasks: RefCell::new(Slab::new()),
-            wheel: RefCell::new(Wheel::new(origin_ns, tick_ns)),
-            fired: RefCell::new(Vec::new()),
-            epoll,
-            assumed: RefCell::new(Vec::new()),
-            now_ns: Cell::new(clock_now_ns()),
-            mark_ns: Cell::new(clock_now_ns()),
-            coarse_ns: Cell::new(sys::clock_coarse_ns()),
-            slice: Cell::new(0),
-            must_poll: Cell::new(true),
-            is_drained: Cell::new(false),
-            closing: Cell::new(false),
-        });
-        CURRENT.set(Some(local.clone()));
-        body(&local);
-        local.clear();
-        CURRENT.set(None);
-    }
-
-    /// Ends the shard: drops all remaining residents here, on its own thread.
-    ///
-    /// A task that is not `Send` must not be dropped elsewhere, because async-task aborts the process. A thread that wakes a task
-    /// holds the task until it is in the inbox. So the inbox accepts wake-ups until no task is left. This takes moments: every
-    /// task has been woken, so each is here or held by such a thread. Later tasks have never run. They are `Send` and belong to
-    /// the spawner, which may drop them.
-    fn clear(&self) {
-        let commands = self.shard.close_to_commands();
-        commands.into_iter().for_each(drop_caught);
-        self.commands.take().into_iter().for_each(drop_caught);
-        let wakers = |tasks: &Slab<Waker>| -> Vec<Waker> {
-            tasks.iter().map(|(_, waker)| waker.clone()).collect()
-        };
-        let tasks = wakers(&self.tasks.borrow());
-        tasks.into_iter().for_each(Waker::wake);
-        loop {
-            self.remove_agents();
-            let (_, mut data) = self.shard.take_inbox();
-            data.extend(self.ready.take());
-            if !data.is_empty() {
-                data.into_iter().for_each(drop_caught);
-            } else if self.tasks.borrow().is_empty() {
-                break;
-            } else {
-                self.shard.sleep_until_woken(|| self.await_io(None));
-            }
-        }
-        let (_, data) = self.shard.close_inbox();
-        data.into_iter().for_each(drop_caught);
-        // Agents added by these drops.
-        self.remove_agents();
-        loop {
-            let Some(wake) = self.ready.borrow_mut().pop_front() else {
-                return;
-            };
-            drop_caught(wake);
         }
     }
 }

@@ -6,59 +6,60 @@ use std::net::SocketAddr;
 use threadbare_control::calls::{Copied, StreamId, StreamSpec};
 use threadbare_rtp::call::Side;
 
-use super::MediaWorkers;
+use super::{Running, Streams};
 
 /// The streams and ports that get copies of each side of a stream.
 pub(super) type CopiesTo = [Vec<(StreamId, SocketAddr)>; 2];
 
-impl MediaWorkers {
-    /// Sets the source address of the copies: the port of the copied stream as others see it, which only the media
-    /// worker knows.
-    pub(super) fn locate(&self, spec: &mut StreamSpec) {
-        if let Some(Copied { stream, side }) = spec.copies
-            && let Some(source) = self.streams.get(&stream)
-        {
-            spec.sides[0].rtp = Some(source.local[side as usize]);
-        }
+/// Sets the source address of the copies: the port of the copied stream as others see it, which only the media worker knows.
+pub(super) fn locate(streams: &Streams, spec: &mut StreamSpec) {
+    if let Some(Copied { stream, side }) = spec.copies
+        && let Some(source) = streams.get(&stream)
+    {
+        spec.sides[0].rtp = Some(source.local[side as usize]);
     }
+}
 
-    /// Makes a stream a copy of `now`, and no longer of `before`.
-    pub(super) fn link(&mut self, stream: StreamId, before: Option<Copied>, now: Option<Copied>) {
-        if before == now {
-            return;
-        }
-        if let Some(before) = before
-            && let Some(source) = self.streams.get_mut(&before.stream)
-        {
-            source.copies_to[before.side as usize].retain(|(one, _)| *one != stream);
-            self.tell_copies(before.stream);
-        }
-        let to = self.streams.get(&stream).map(|running| running.local[0]);
-        if let (Some(now), Some(to)) = (now, to) {
-            match self.streams.get_mut(&now.stream) {
-                Some(source) => source.copies_to[now.side as usize].push((stream, to)),
-                None => tracing::error!(stream = stream.0, "the stream to be copied is gone"),
+/// Makes a stream a copy of `now`, and no longer of `before`.
+pub(super) fn link(
+    streams: &mut Streams,
+    stream: StreamId,
+    before: Option<Copied>,
+    now: Option<Copied>,
+) {
+    if before == now {
+        return;
+    }
+    if let Some(before) = before
+        && let Some(source) = streams.get_mut(&before.stream)
+    {
+        source.copies_to[before.side as usize].retain(|(one, _)| *one != stream);
+        send_list(source);
+    }
+    let to = streams.get(&stream).map(|running| running.local[0]);
+    if let (Some(now), Some(to)) = (now, to) {
+        match streams.get_mut(&now.stream) {
+            Some(source) => {
+                source.copies_to[now.side as usize].push((stream, to));
+                send_list(source);
             }
-            self.tell_copies(now.stream);
+            None => tracing::error!(stream = stream.0, "the stream to be copied is gone"),
         }
     }
+}
 
-    /// Sends a stream's media session the list of its copies.
-    pub(super) fn tell_copies(&self, stream: StreamId) {
-        let Some(running) = self.streams.get(&stream) else {
-            return;
-        };
-        let to = |side: Side| {
-            let all = running.copies_to[side as usize].iter();
-            all.map(|(_, to)| *to).collect::<Vec<SocketAddr>>()
-        };
-        let to = Side::BOTH.map(to);
-        let _ = running.handle.command(move |session, _| {
-            if let Some(media) = session.audio_mut() {
-                for side in Side::BOTH {
-                    media.set_copies(side, &to[side as usize]);
-                }
+/// Sends a stream's media session the list of its copies.
+pub(super) fn send_list(running: &Running) {
+    let to = |side: Side| {
+        let all = running.copies_to[side as usize].iter();
+        all.map(|(_, to)| *to).collect::<Vec<SocketAddr>>()
+    };
+    let to = Side::BOTH.map(to);
+    let _ = running.handle.command(move |session, _| {
+        if let Some(media) = session.audio_mut() {
+            for side in Side::BOTH {
+                media.set_copies(side, &to[side as usize]);
             }
-        });
-    }
+        }
+    });
 }

@@ -1,10 +1,10 @@
 //! Listeners of a stream: recordings and HTTP clients.
 
-use threadbare_control::calls::{StreamId, StreamKind, StreamSpec};
+use threadbare_control::calls::{StreamKind, StreamSpec};
 use threadbare_relay::{HEAD_BYTES, Listening};
 use threadbare_rtp::leg::Carries;
 
-use super::{MediaWorkers, Running};
+use super::Running;
 use crate::spec;
 
 /// Why a stream cannot be listened to.
@@ -31,28 +31,11 @@ impl Running {
         let second = rate_hz as usize * sample_bytes + PACKETS_PER_S * HEAD_BYTES;
         (rate_hz, self.listeners.listen(2 * LATE_S_MAX * second))
     }
-}
 
-impl MediaWorkers {
-    /// Listens to both sides of a stream from now on. Returns the rate that fits both, Hz.
-    ///
-    /// # Errors
-    /// The stream cannot be listened to.
-    pub(crate) fn listen(&self, stream: StreamId) -> Result<(u32, Listening), Unheard> {
-        let running = self.streams.get(&stream).ok_or(Unheard::NotRunning)?;
-        check(&running.spec)?;
-        let listening = running.listen();
-        self.update_listeners(stream);
-        Ok(listening)
-    }
-
-    /// Lets the media session of a stream update its listeners.
-    pub(super) fn update_listeners(&self, stream: StreamId) {
-        let Some(running) = self.streams.get(&stream) else {
-            return;
-        };
+    /// Lets the media session update its listeners.
+    pub(super) fn update_listeners(&self) {
         // If the session is gone, so are its listeners.
-        let _ = running.handle.command(|session, _| {
+        let _ = self.handle.command(|session, _| {
             if let Some(media) = session.audio_mut() {
                 media.update_listeners();
             }
@@ -61,7 +44,7 @@ impl MediaWorkers {
 }
 
 /// Checks that some of it is decoded.
-fn check(spec: &StreamSpec) -> Result<(), Unheard> {
+pub(super) fn check(spec: &StreamSpec) -> Result<(), Unheard> {
     if spec.kind == StreamKind::Packets {
         return Err(Unheard::PassedOn);
     }

@@ -1,10 +1,9 @@
 //! State of a stream that is known without asking its thread.
 
-use threadbare_control::calls::StreamId;
 use threadbare_rtp::call::Side;
 
-use super::MediaWorkers;
-use crate::quality_history::{Point, QualityHistory};
+use super::Running;
+use crate::quality_history::Point;
 use crate::spec;
 
 /// A stream as it is signalled, with its last measurement.
@@ -20,26 +19,20 @@ pub(crate) struct StreamNow {
     pub(crate) last: Option<Point>,
 }
 
-impl MediaWorkers {
+impl StreamNow {
     /// The state of a running stream.
-    pub(crate) fn now(&self, stream: StreamId) -> Option<StreamNow> {
-        let running = self.streams.get(&stream)?;
+    pub(super) fn of(running: &Running) -> StreamNow {
         let of = |side: Side| spec::of(&running.spec, side);
         let is_held = |side: Side| {
             let (own, other) = (of(side), of(side.other()));
             own.is_blocked || !own.may_send || !other.may_receive
         };
-        Some(StreamNow {
+        StreamNow {
             is_recorded: running.recording.is_some(),
             is_decoded: running.is_decoded(),
             is_held: Side::BOTH.map(is_held),
             is_muted: Side::BOTH.map(|side| of(side).is_silenced),
             last: running.history.last().copied(),
-        })
-    }
-
-    /// The last minutes of a running stream.
-    pub(crate) fn history(&self, stream: StreamId) -> Option<&QualityHistory> {
-        Some(&self.streams.get(&stream)?.history)
+        }
     }
 }

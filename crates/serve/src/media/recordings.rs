@@ -236,7 +236,7 @@ impl MediaWorkers {
             ids,
             packet_recorder,
         });
-        self.update_listeners(stream);
+        running.update_listeners();
         self.tell_recording(stream);
     }
 

@@ -18,7 +18,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::plays::Played;
 use super::state::{PlayState, SessionState, StreamState};
-use super::{MediaWorkers, settle};
+use super::{MediaWorkers, copies, settle};
 use crate::spec::{self, FIRST_SEQ_MASK};
 use crate::store::{Before, WriteQueue};
 use threadbare_cluster::StreamCopy;
@@ -39,7 +39,7 @@ pub(super) struct StateSaver {
     /// When media were last received, according to the previous process.
     heard: Vec<(StreamId, Media)>,
     /// Files that it was playing.
-    pub(super) unplayed: Vec<(StreamId, Side, PlayState)>,
+    unplayed: Vec<(StreamId, Side, PlayState)>,
 }
 
 /// Streams that another node continues.
@@ -124,6 +124,12 @@ impl MediaWorkers {
         std::mem::take(&mut saver.heard)
     }
 
+    /// Returns the plays at the end of the previous process. Call it once, after the last call is restored.
+    pub(crate) fn take_unplayed(&mut self) -> Vec<(StreamId, Side, PlayState)> {
+        let saver = self.saver.as_mut();
+        saver.map_or_else(Vec::new, |saver| std::mem::take(&mut saver.unplayed))
+    }
+
     /// Time at which states are saved next.
     pub(crate) fn next_states(&self) -> Option<u64> {
         let saver = self.saver.as_ref()?;
@@ -197,7 +203,7 @@ impl MediaWorkers {
         for &stream in streams {
             self.stop_recording(stream, false);
             let copied = self.streams.get(&stream).and_then(|one| one.spec.copies);
-            self.link(stream, copied, None);
+            copies::link(&mut self.streams, stream, copied, None);
             let (Some(saver), Some(running)) = (&self.saver, self.streams.remove(&stream)) else {
                 continue;
             };

@@ -8,7 +8,6 @@ use std::task::{Context, Poll, Waker};
 use threadbare_control::calls::{Pending, StreamId, StreamStats};
 use threadbare_control::ng::Reply;
 
-use super::Service;
 use crate::asker::PendingReply;
 use crate::plays::Unanswered;
 
@@ -26,7 +25,7 @@ pub(super) struct Counted {
 }
 
 /// A request that waits for its counters.
-pub(super) struct Counting {
+struct Counting {
     pending: PendingReply,
     counted: Counted,
 }
@@ -79,27 +78,33 @@ impl Answer {
     }
 }
 
-impl Service {
-    /// Answers when the counters have arrived.
-    pub(super) fn answer_counted(&mut self, pending: PendingReply, counted: Counted) {
-        if self.counting.len() == COUNTING_MAX {
-            let reply = Answer::Counted(counted).wait();
-            return self.send(Unanswered { pending, reply });
-        }
-        self.counting.push(Counting { pending, counted });
+/// Requests that wait for counters.
+#[derive(Default)]
+pub(super) struct CountingRequests(Vec<Counting>);
+
+impl CountingRequests {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
-    /// Answers the requests whose counters have arrived.
-    pub(super) fn go_on_with_counted(&mut self) {
-        let waker = self.wake.waker();
-        let done = self
-            .counting
-            .extract_if(.., |one| one.counted.poll(&waker))
-            .collect::<Vec<_>>();
-        for Counting { pending, counted } in done {
-            let reply = counted.finish();
-            self.send(Unanswered { pending, reply });
+    /// Adds a request. If too many wait, blocks until its counters have arrived, and returns its reply.
+    pub(super) fn add(&mut self, pending: PendingReply, counted: Counted) -> Option<Unanswered> {
+        if self.0.len() == COUNTING_MAX {
+            let reply = Answer::Counted(counted).wait();
+            return Some(Unanswered { pending, reply });
         }
+        self.0.push(Counting { pending, counted });
+        None
+    }
+
+    /// Takes the requests whose counters have arrived; the waker is registered for the others.
+    pub(super) fn take_done(&mut self, waker: &Waker) -> Vec<Unanswered> {
+        let done = self.0.extract_if(.., |one| one.counted.poll(waker));
+        let answered = done.map(|Counting { pending, counted }| Unanswered {
+            pending,
+            reply: counted.finish(),
+        });
+        answered.collect()
     }
 }
 

@@ -10,7 +10,7 @@ use threadbare_relay::{CallHandle, Fence, LegPorts, MediaSession, PortError};
 use threadbare_runtime::clock_now_ns;
 use tokio::sync::mpsc::unbounded_channel;
 
-use super::Service;
+use super::{Service, saved_state};
 use crate::interfaces::Interfaces;
 use crate::media::{HandedOver, LatePacketSender};
 use crate::store::{Before, Copier};
@@ -255,8 +255,8 @@ impl Service {
         }
         self.calls.handle_timeout(begun_ns);
         self.carry_out();
-        self.play_on();
-        self.save_states();
+        saved_state::play_on(self);
+        saved_state::save_changes(self);
         self.tell_room();
         let gone_on = gone_on.len();
         let ms = clock_now_ns().saturating_sub(begun_ns) / 1_000_000;
