@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::direction::{Direction, DirectionStats, Tapped};
+use super::direction::{Direction, DirectionStats, Tapped, check_sound};
 use super::handover::{Hold, is_passed_on, note_passed};
 use super::inputs::{Active, Fallback, Inputs};
 use super::keys::KeyEvent;
@@ -134,7 +134,7 @@ impl Line {
         let inputs = Inputs::new(now_ns, all)?;
         let hears = self.target.as_ref().unwrap_or(&self.source).takes();
         for sound in inputs.sounds() {
-            Direction::check_sound(sound, hears)?;
+            check_sound(sound, hears)?;
         }
         self.direction.hear_at_output();
         self.inputs = Some(Box::new(inputs));

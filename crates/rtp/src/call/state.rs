@@ -30,7 +30,8 @@ impl Call {
     pub fn snapshot(&self, now_ns: u64) -> CallState {
         CallState {
             legs: [0, 1].map(|side: usize| self.legs[side].snapshot(now_ns)),
-            directions: [0, 1].map(|side: usize| self.directions[side].snapshot(now_ns)),
+            directions: [0, 1]
+                .map(|side: usize| DirectionState::of(&self.directions[side], now_ns)),
         }
     }
 
@@ -47,23 +48,20 @@ impl Call {
             let skipped_packets = outage.skipped_packets(direction.packet_ns);
             let leg = &state.legs[side as usize];
             self.legs[side as usize].restore(now_ns, leg, skipped_packets);
-            self.directions[side.other() as usize].restore(now_ns, direction, outage.elapsed_ns);
+            if let Some(time) = direction.time {
+                let to = &mut self.directions[side.other() as usize];
+                to.restore_time(now_ns, time, outage.elapsed_ns);
+            }
             skipped_packets
         })
     }
 }
 
-impl Direction {
-    fn snapshot(&self, now_ns: u64) -> DirectionState {
+impl DirectionState {
+    fn of(direction: &Direction, now_ns: u64) -> DirectionState {
         DirectionState {
-            time: self.time_state(now_ns),
-            packet_ns: self.sent_packet_ns(),
-        }
-    }
-
-    fn restore(&mut self, now_ns: u64, state: &DirectionState, elapsed_ns: u64) {
-        if let Some(time) = state.time {
-            self.restore_time(now_ns, time, elapsed_ns);
+            time: direction.time_state(now_ns),
+            packet_ns: direction.sent_packet_ns(),
         }
     }
 }

@@ -3,13 +3,10 @@
 //! The noise resembles the background before the pause. An Opus encoder sends this background for some hundred milliseconds
 //! before it pauses.
 
-use super::{Direction, Route};
-use crate::call::Mode;
-use crate::call::out::Out;
 use crate::codec::{Encoding, Format};
 use crate::comfort::ComfortAnalyser;
 use crate::id::NS_PER_S;
-use crate::leg::{MediaPacket, Payload, PayloadMap};
+use crate::leg::PayloadMap;
 
 /// The recent audio of the far side, and whether comfort noise is active.
 #[derive(Debug)]
@@ -19,7 +16,7 @@ pub(super) struct ComfortNoise {
     oldest: usize,
     analyser: ComfortAnalyser,
     channels: usize,
-    is_pausing: bool,
+    pub(super) is_pausing: bool,
 }
 
 impl ComfortNoise {
@@ -53,56 +50,11 @@ impl ComfortNoise {
         }
     }
 
-    fn describe(&mut self, bytes: &mut Vec<u8>) {
+    pub(super) fn describe(&mut self, bytes: &mut Vec<u8>) {
         self.analyser.reset();
         self.analyser.feed(&self.recent[self.oldest..]);
         self.analyser.feed(&self.recent[..self.oldest]);
         self.analyser.noise().write(bytes);
-    }
-}
-
-impl Direction {
-    /// Whether comfort noise replaces this packet for the far side. The first packet of a pause becomes the description, the
-    /// others are omitted.
-    pub(super) fn is_replaced_by_noise(
-        &mut self,
-        payload: &Payload,
-        packet: &MediaPacket<'_>,
-        out: &mut Out<'_>,
-    ) -> bool {
-        let is_pausing = packet.bytes.len() <= PAUSE_BYTES_MAX && self.mode == Mode::Pass;
-        let (Some(comfort_noise), Some(voice)) = (comfort_noise_of(&mut self.route), &self.voice)
-        else {
-            return false;
-        };
-        let was_pausing = std::mem::replace(&mut comfort_noise.is_pausing, is_pausing);
-        if !is_pausing || was_pausing {
-            return is_pausing;
-        }
-        let to_hz = voice.payload.clock_rate_hz;
-        let Some(to) = out.leg.takes().comfort_noise(to_hz).copied() else {
-            comfort_noise.is_pausing = false;
-            return false;
-        };
-        self.flush(out);
-        let time = self
-            .map
-            .map(packet.time, packet.play_ns, payload.clock_rate_hz, to_hz);
-        let time = self.map.not_before_end(time);
-        if let Some(comfort_noise) = comfort_noise_of(&mut self.route) {
-            comfort_noise.describe(out.begin());
-        }
-        out.send(&to, time, false, 0);
-        self.stats.noise_made += 1;
-        self.is_after_pause = true;
-        true
-    }
-}
-
-fn comfort_noise_of(route: &mut Route) -> Option<&mut ComfortNoise> {
-    match route {
-        Route::Reencode(reencode) => reencode.comfort_noise.as_deref_mut(),
-        _ => None,
     }
 }
 
@@ -111,4 +63,4 @@ const BACKGROUND_NS: u64 = 100_000_000;
 /// Order of the model of the noise, as in ITU-T G.711, appendix II.
 const ORDER: usize = 10;
 /// Maximum size of an Opus frame without audio: "the packet does not need to be transmitted (DTX)" (libopus, `opus_encode`).
-const PAUSE_BYTES_MAX: usize = 2;
+pub(super) const PAUSE_BYTES_MAX: usize = 2;

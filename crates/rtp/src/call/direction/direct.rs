@@ -3,15 +3,16 @@
 //! Outgoing numbers keep the distances of the incoming ones, so that a reordered packet fills its own gap. Packets that this side
 //! inserts (DTMF events, comfort noise) shift the later numbers.
 
-use super::Direction;
-use crate::call::Mode;
 use crate::call::out::{Number, Out};
 use crate::id::SeqNum;
-use crate::leg::{Carries, Payload, PayloadMap};
+
+/// Numbering of directly forwarded packets; `None` before the first one.
+#[derive(Debug, Default)]
+pub(super) struct Numbering(Option<Numbers>);
 
 /// Mapping from incoming to outgoing numbers.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Numbering {
+struct Numbers {
     /// The first incoming number with the current `offset`.
     first: SeqNum,
     /// The highest incoming number so far.
@@ -22,60 +23,21 @@ pub(super) struct Numbering {
     next_out: SeqNum,
 }
 
-impl Direction {
-    /// The party's payload types that may be forwarded directly now, a bit for each; 0: none.
-    #[inline]
-    pub(in crate::call) fn direct_types(&mut self, sends: &PayloadMap, takes: &PayloadMap) -> u128 {
-        let is_free = self.config.passes_directly
-            && self.mode() == Mode::Pass
-            && self.playing.is_none()
-            && !self.has_queued_dtmf()
-            && self.inband_dtmf.is_none()
-            && self.filter.is_none()
-            && self.gaps.is_none()
-            && !self.is_sounding
-            && !self.mends_all;
-        if !is_free {
-            return 0;
-        }
-        match self.direct_types {
-            Some(types) => types,
-            None => *self
-                .direct_types
-                .insert(self.find_direct_types(sends, takes)),
-        }
-    }
-
-    /// Finds the types that are not converted. Types that were not agreed on count, too: their packets are dropped without a
-    /// gap in the numbers.
-    #[cold]
-    fn find_direct_types(&self, sends: &PayloadMap, takes: &PayloadMap) -> u128 {
-        let has_events = takes.telephone_event(takes.audio().clock_rate_hz).is_some();
-        let is_passed = |payload: &Payload| match payload.carries {
-            Carries::TelephoneEvent => has_events,
-            Carries::ComfortNoise => true,
-            Carries::Audio(_) | Carries::Opaque(_) => {
-                let is_same = |other: &Payload| {
-                    other.carries == payload.carries && other.clock_rate_hz == payload.clock_rate_hz
-                };
-                takes.iter().any(is_same) && self.config.packet_ns == 0 && !self.config.makes_anew
-            }
-        };
-        let converted = sends.iter().filter(|payload| !is_passed(payload));
-        converted.fold(u128::MAX, |types, payload| {
-            types & !(1 << (payload.payload_type.0 & 0x7f))
-        })
+impl Numbering {
+    /// The next packet starts new numbers.
+    pub(super) fn restart(&mut self) {
+        self.0 = None;
     }
 
     /// Gives the next packet the outgoing number for this incoming one. Returns `false` if that number was used already.
     #[inline]
     pub(super) fn number(&mut self, seq: SeqNum, out: &mut Out<'_>) -> bool {
         let next_out = out.leg.next_seq();
-        let known = self.numbering.filter(|known| {
+        let known = self.0.filter(|known| {
             let step = seq.distance_from(known.highest);
             (-MISORDER_PACKETS_MAX..=DROPOUT_PACKETS_MAX).contains(&step)
         });
-        let mut numbering = known.unwrap_or(Numbering {
+        let mut numbering = known.unwrap_or(Numbers {
             first: seq,
             highest: SeqNum(seq.0.wrapping_sub(1)),
             offset: next_out.0.wrapping_sub(seq.0),
@@ -87,7 +49,7 @@ impl Direction {
             numbering.first = numbering.highest.plus(1);
             numbering.next_out = next_out;
         }
-        self.numbering = Some(numbering);
+        self.0 = Some(numbering);
         let is_late = seq.distance_from(numbering.highest) <= 0;
         if is_late && seq.distance_from(numbering.first) < 0 {
             return false;
@@ -101,9 +63,9 @@ impl Direction {
 
     /// Notes whether the numbered packet was sent. If not, the next packet gets its number.
     #[inline]
-    pub(super) fn note_numbered(&mut self, seq: SeqNum, out: &mut Out<'_>) {
+    pub(super) fn note_sent(&mut self, seq: SeqNum, out: &mut Out<'_>) {
         let unsent = out.number.take();
-        let Some(numbering) = &mut self.numbering else {
+        let Some(numbering) = &mut self.0 else {
             return;
         };
         if seq.distance_from(numbering.highest) <= 0 {

@@ -3,14 +3,15 @@
 //!
 //! A digit is detected 35 to 40 ms after its start (see [`DtmfDetector`]); that much of its tone was forwarded by then.
 
-use super::keys::KEY_OVER_NS;
-use super::{Direction, Loss, Route};
-use crate::call::Mode;
+use super::keys::Keys;
+use super::output::Output;
+use super::{Loss, Stretch};
 use crate::call::keys::{Key, KeyPayload, KeyPhase};
-use crate::call::out::{Out, Work};
+use crate::call::out::Out;
 use crate::codec::{Decoder, Format};
+use crate::dtmf;
 use crate::id::{NS_PER_S, RtpTime};
-use crate::leg::{Carries, Payload};
+use crate::leg::Payload;
 use crate::tone::{self, DtmfDetector};
 
 #[derive(Debug)]
@@ -36,27 +37,6 @@ struct Pressed {
     sent_units: u64,
 }
 
-/// A stretch of audio on the incoming time line.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Stretch {
-    pub(super) time: RtpTime,
-    pub(super) play_ns: u64,
-    pub(super) units: u32,
-    pub(super) rate_hz: u32,
-}
-
-impl Loss<'_> {
-    /// The concealed part of the loss.
-    pub(super) fn stretch(&self, format: Format, frames: usize) -> Stretch {
-        Stretch {
-            time: self.time,
-            play_ns: self.play_ns,
-            units: format.clock_units(frames as u32),
-            rate_hz: format.clock_rate_hz,
-        }
-    }
-}
-
 impl InbandDtmf {
     pub(super) fn new() -> InbandDtmf {
         InbandDtmf {
@@ -79,8 +59,8 @@ impl InbandDtmf {
         Some((key.event, (key.ns() / 1_000_000) as u32))
     }
 
-    fn feed(&mut self, format: Format, audio: &[f32], at: Stretch) {
-        let rate_hz = format.sample_rate_hz;
+    fn feed(&mut self, audio: &[f32], at: Stretch) {
+        let rate_hz = at.format.sample_rate_hz;
         if self
             .detector
             .as_ref()
@@ -99,7 +79,7 @@ impl InbandDtmf {
             self.reset();
         }
         self.next = Some(at.time.plus(at.units));
-        let channels = usize::from(format.channels);
+        let channels = usize::from(at.format.channels);
         let mean = |frame: &[f32]| frame.iter().sum::<f32>() / frame.len() as f32;
         self.mono.clear();
         self.mono.extend(audio.chunks_exact(channels).map(mean));
@@ -115,172 +95,144 @@ impl InbandDtmf {
             detector.reset(&mut self.events);
         }
     }
-}
 
-impl Direction {
-    /// Feeds a packet to the detector. Returns whether the far side gets an event instead.
-    pub(super) fn listen(
-        &mut self,
-        payload: &Payload,
-        bytes: &[u8],
-        at: Stretch,
-        work: &mut Work,
-        out: &mut Out<'_>,
-    ) -> bool {
-        let (Some(inband_dtmf), Carries::Audio(format)) = (&mut self.inband_dtmf, payload.carries)
-        else {
-            return false;
-        };
-        if inband_dtmf.decoder.as_ref().map(Decoder::format) != Some(format) {
-            inband_dtmf.decoder = Decoder::new(format).ok();
-        }
-        work.decoded.clear();
-        let decoder = inband_dtmf.decoder.as_mut();
-        // Malformed payloads are counted by the decoder for the far side.
-        let decoded = decoder.and_then(|decoder| decoder.decode(bytes, &mut work.decoded).ok());
-        decoded.is_some() && self.hear(format, at, work, out)
-    }
-
-    /// [`listen`](Self::listen) for the concealment of a loss.
-    #[cold]
-    pub(super) fn listen_to_loss(
-        &mut self,
-        loss: &Loss<'_>,
-        made_ns: u64,
-        work: &mut Work,
-        out: &mut Out<'_>,
-    ) -> bool {
-        let Some(decoder) = self
-            .inband_dtmf
-            .as_mut()
-            .and_then(|inband_dtmf| inband_dtmf.decoder.as_mut())
-        else {
-            return false;
-        };
-        let format = decoder.format();
-        let frames = (made_ns * u64::from(format.sample_rate_hz) / NS_PER_S) as usize;
-        work.decoded.clear();
-        decoder.conceal(frames, &mut work.decoded);
-        let at = loss.stretch(format, frames);
-        frames > 0 && self.hear(format, at, work, out)
-    }
-
-    /// Whether audio is decoded for the far side, so that the detector needs no decoder.
-    pub(super) fn is_decoding(&self) -> bool {
-        matches!(self.route, Route::Reencode(_))
-            && self.playing.is_none()
-            && self.mode() != Mode::Hold
-    }
-
-    /// Feeds decoded audio to the detector. Returns whether the far side gets an event instead.
+    /// Feeds the decoded audio to the detector. `may_send`: the far side may get events. Returns whether it gets one in place of
+    /// this audio.
     #[cold]
     pub(super) fn hear(
         &mut self,
-        format: Format,
         at: Stretch,
-        work: &Work,
+        may_send: bool,
+        keys: &mut Keys,
+        output: &mut Output,
+        audio: &[f32],
         out: &mut Out<'_>,
     ) -> bool {
-        let Some(inband_dtmf) = &mut self.inband_dtmf else {
-            return false;
-        };
-        self.key_over_ns = out.now_ns + KEY_OVER_NS;
-        inband_dtmf.feed(format, &work.decoded, at);
-        let mut events = std::mem::take(&mut inband_dtmf.events);
+        self.feed(audio, at);
+        let mut events = std::mem::take(&mut self.events);
         for event in events.drain(..) {
             match event {
                 tone::KeyEvent::Down {
                     key,
                     at_frame,
                     volume,
-                } => self.note_down(key.number(), at_frame, volume, at, out),
+                } => self.note_down((key, at_frame, volume), at, may_send, keys, output, out),
                 tone::KeyEvent::Up { at_frame, .. } => {
-                    self.note_up(at_frame, format.sample_rate_hz, out);
+                    self.note_up(at_frame, at.format.sample_rate_hz, keys, output, out);
                 }
             }
         }
-        if let Some(inband_dtmf) = &mut self.inband_dtmf {
-            inband_dtmf.events = events;
-        }
-        self.send_update(at, out)
+        self.events = events;
+        self.send_update(at, keys, output, out)
     }
 
-    fn note_down(&mut self, event: u8, at_frame: u64, volume: u8, at: Stretch, out: &mut Out<'_>) {
-        self.report_key(event, KeyPhase::Pressed);
+    /// Decodes a packet into `decoded` for the detector alone. Returns `false` if it is no audio or malformed.
+    pub(super) fn decode(&mut self, format: Format, bytes: &[u8], decoded: &mut Vec<f32>) -> bool {
+        if self.decoder.as_ref().map(Decoder::format) != Some(format) {
+            self.decoder = Decoder::new(format).ok();
+        }
+        decoded.clear();
+        let decoder = self.decoder.as_mut();
+        // Malformed payloads are counted by the decoder for the far side.
+        decoder.is_some_and(|decoder| decoder.decode(bytes, decoded).is_ok())
+    }
+
+    /// Conceals a loss for the detector alone, with at most `made_ns` of audio in `decoded`.
+    #[cold]
+    pub(super) fn conceal(
+        &mut self,
+        loss: &Loss<'_>,
+        made_ns: u64,
+        decoded: &mut Vec<f32>,
+    ) -> Option<Stretch> {
+        let decoder = self.decoder.as_mut()?;
+        let format = decoder.format();
+        let frames = (made_ns * u64::from(format.sample_rate_hz) / NS_PER_S) as usize;
+        decoded.clear();
+        decoder.conceal(frames, decoded);
+        (frames > 0).then(|| loss.stretch(format, frames))
+    }
+
+    fn note_down(
+        &mut self,
+        (key, at_frame, volume): (dtmf::Key, u64, u8),
+        at: Stretch,
+        may_send: bool,
+        keys: &mut Keys,
+        output: &mut Output,
+        out: &mut Out<'_>,
+    ) {
+        let event = key.number();
+        keys.report(event, KeyPhase::Pressed);
         let mut key = Key::begin(at.time, at.rate_hz, event);
-        let is_told = self.playing.is_none()
-            && self.mode() == Mode::Pass
-            && !self.blocks_keys
-            && self.event_payload(out).is_some();
-        if is_told {
-            self.flush(out);
-            let audio_hz = self.routed_rate(out).unwrap_or(at.rate_hz);
-            let time = self.map.map(at.time, at.play_ns, at.rate_hz, audio_hz);
-            key.time = Some(self.map.not_before_end(time));
+        let is_sent = may_send && !keys.is_blocked && event_payload(out).is_some();
+        if is_sent {
+            output.flush(out);
+            let audio_hz = output.routed_rate(out).unwrap_or(at.rate_hz);
+            let time = output.map.map(at.time, at.play_ns, at.rate_hz, audio_hz);
+            key.time = Some(output.map.not_before_end(time));
         }
-        if let Some(inband_dtmf) = &mut self.inband_dtmf {
-            inband_dtmf.pressed = Some(Pressed {
-                key,
-                at_frame,
-                volume,
-                sent_units: 0,
-            });
-        }
+        self.pressed = Some(Pressed {
+            key,
+            at_frame,
+            volume,
+            sent_units: 0,
+        });
     }
 
-    fn note_up(&mut self, at_frame: u64, rate_hz: u32, out: &mut Out<'_>) {
-        let pressed = self
-            .inband_dtmf
-            .as_mut()
-            .and_then(|inband_dtmf| inband_dtmf.pressed.take());
+    fn note_up(
+        &mut self,
+        at_frame: u64,
+        rate_hz: u32,
+        keys: &mut Keys,
+        output: &mut Output,
+        out: &mut Out<'_>,
+    ) {
         let Some(Pressed {
             mut key,
             at_frame: began,
             volume,
             ..
-        }) = pressed
+        }) = self.pressed.take()
         else {
             return;
         };
         let frames = at_frame.saturating_sub(began);
         let duration_ms = (frames * 1000 / u64::from(rate_hz.max(1))) as u32;
-        self.report_key(key.event, KeyPhase::Released { duration_ms });
+        keys.report(key.event, KeyPhase::Released { duration_ms });
         key.units = key
             .units
             .max(frames * u64::from(key.own_hz) / u64::from(rate_hz.max(1)));
         for _ in 0..ENDS {
-            self.send_event(&key, volume, true, false, out);
+            send_event(&key, volume, (true, false), output, out);
         }
     }
 
     /// Ends the pressed digit here.
-    pub(super) fn release_heard(&mut self, out: &mut Out<'_>) {
-        let Some(inband_dtmf) = &mut self.inband_dtmf else {
-            return;
-        };
-        inband_dtmf.reset();
-        let rate_hz = inband_dtmf.detector.as_ref().map_or(8000, |known| known.0);
-        let last = inband_dtmf.events.drain(..).next_back();
+    pub(super) fn release(&mut self, keys: &mut Keys, output: &mut Output, out: &mut Out<'_>) {
+        self.reset();
+        let rate_hz = self.detector.as_ref().map_or(8000, |known| known.0);
+        let last = self.events.drain(..).next_back();
         if let Some(tone::KeyEvent::Up { at_frame, .. }) = last {
-            self.note_up(at_frame, rate_hz, out);
+            self.note_up(at_frame, rate_hz, keys, output, out);
         }
-        if let Some(inband_dtmf) = &mut self.inband_dtmf {
-            inband_dtmf.pressed = None;
-        }
+        self.pressed = None;
     }
 
     /// Updates the digit's length for the far side. Returns whether the audio must be omitted: an event, or nothing, replaces it.
-    fn send_update(&mut self, at: Stretch, out: &mut Out<'_>) -> bool {
-        let Some(mut pressed) = self
-            .inband_dtmf
-            .as_ref()
-            .and_then(|inband_dtmf| inband_dtmf.pressed)
-        else {
+    fn send_update(
+        &mut self,
+        at: Stretch,
+        keys: &Keys,
+        output: &mut Output,
+        out: &mut Out<'_>,
+    ) -> bool {
+        let Some(pressed) = &mut self.pressed else {
             return false;
         };
         if pressed.key.time.is_none() {
             // No event replaces the tone.
-            return self.blocks_keys;
+            return keys.is_blocked;
         }
         let end = at.time.plus(at.units);
         let units = end.distance_from(pressed.key.own_time).max(0) as u64;
@@ -289,41 +241,37 @@ impl Direction {
         let new_units = pressed.key.units - pressed.sent_units;
         if is_first || new_units * NS_PER_S >= UPDATE_NS * u64::from(pressed.key.own_hz) {
             pressed.sent_units = pressed.key.units;
-            self.send_event(&pressed.key, pressed.volume, false, is_first, out);
-        }
-        if let Some(inband_dtmf) = &mut self.inband_dtmf {
-            inband_dtmf.pressed = Some(pressed);
+            send_event(&pressed.key, pressed.volume, (false, is_first), output, out);
         }
         true
     }
+}
 
-    fn send_event(
-        &mut self,
-        key: &Key,
-        volume: u8,
-        is_end: bool,
-        is_first: bool,
-        out: &mut Out<'_>,
-    ) {
-        let (Some(to), Some(time)) = (self.event_payload(out), key.time) else {
-            return;
-        };
-        let (before, duration) = key.segment(to.clock_rate_hz);
-        let payload = KeyPayload {
-            event: key.event,
-            is_end,
-            volume,
-            duration,
-        };
-        payload.write(out.begin());
-        out.send(&to, time.plus(before), is_first, u32::from(duration));
-        self.is_after_pause = true;
-    }
+fn send_event(
+    key: &Key,
+    volume: u8,
+    (is_end, is_first): (bool, bool),
+    output: &mut Output,
+    out: &mut Out<'_>,
+) {
+    let (Some(to), Some(time)) = (event_payload(out), key.time) else {
+        return;
+    };
+    let (before, duration) = key.segment(to.clock_rate_hz);
+    let payload = KeyPayload {
+        event: key.event,
+        is_end,
+        volume,
+        duration,
+    };
+    payload.write(out.begin());
+    out.send(&to, time.plus(before), is_first, u32::from(duration));
+    output.is_after_pause = true;
+}
 
-    fn event_payload(&self, out: &Out<'_>) -> Option<Payload> {
-        let takes = out.leg.takes();
-        takes.telephone_event(takes.audio().clock_rate_hz).copied()
-    }
+fn event_payload(out: &Out<'_>) -> Option<Payload> {
+    let takes = out.leg.takes();
+    takes.telephone_event(takes.audio().clock_rate_hz).copied()
 }
 
 /// Interval between the packets of an event, as RFC 4733, section 2.5.1.2, recommends.

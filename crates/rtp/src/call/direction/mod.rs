@@ -1,49 +1,50 @@
 //! One direction of a call: from the media of one party to the stream for the other.
 //!
-//! Audio of each payload type has a [`Route`]. [`codes`] forwards codes that both sides share or that a table converts; other
-//! audio is re-encoded ([`Route::Reencode`]). [`keys`], [`play`] and [`tap`] handle DTMF digits, clips and listeners.
+//! A [`Direction`] decides what the far side gets: the party's audio, a digit's event or tone, a clip or nothing. These parts
+//! do the work:
+//!
+//! | part | task |
+//! |---|---|
+//! | [`Output`] | the stream to the far side: route, timestamps, encoder, concealment, filter and tap |
+//! | [`Keys`], [`InbandDtmf`] | digits that the party sends as events or as tones |
+//! | [`DigitTone`] | the tone of a digit, for a side without events |
+//! | [`DtmfQueue`] | digits that the owner inserts |
+//! | [`Player`] | clips and other sounds |
+//! | [`Numbering`] | sequence numbers of packets that skip the jitter buffer |
 
 mod code_ring;
 mod codes;
 mod comfort_noise;
-mod conceal;
+mod digits;
 mod direct;
 mod dtmf_insert;
 mod filter_delay;
 mod inband_dtmf;
-mod input;
 mod keys;
+mod output;
 mod play;
-mod receiver;
 mod reencode;
+mod settings;
 mod tap;
 mod tone;
 
-use std::collections::VecDeque;
-
-use super::concealers::History;
-use super::keys::{Key, KeyEvent};
 use super::out::{Out, Work};
-use super::time_map::{Anchor, TimeMap, TimeState};
-use super::voice::{PACKET_NS_DEFAULT, Voice};
-use super::{CallError, DirectionConfig, Filter, Mode, TAIL_NS_MAX};
-use crate::codec::{Decoder, Encoding, Format, Gaps};
-use crate::id::{NS_PER_S, PayloadType, RtpTime};
+use super::{CallError, DirectionConfig, Mode, Part, PlayError, PlayLeft, Sound, TAIL_NS_MAX};
+use crate::codec::{Encoding, Format};
+use crate::id::{NS_PER_S, RtpTime};
 use crate::leg::{Carries, Delivery, Media, MediaPacket, Payload, PayloadMap};
 use crate::opus;
 
-use codes::{silence_of, table_of, write_codes};
-use comfort_noise::ComfortNoise;
 use direct::Numbering;
 use dtmf_insert::DtmfQueue;
-use filter_delay::FilterDelay;
-use inband_dtmf::{InbandDtmf, Stretch};
-use play::Playing;
-use receiver::check_packet_ns;
-use reencode::{Reencode, converter};
-use tap::Tap;
+use inband_dtmf::InbandDtmf;
+use keys::Keys;
+use output::{Output, PACKET_NS_MIN, Route};
+use play::Player;
+pub(super) use play::check_sound;
+use settings::check_packet_ns;
 pub use tap::{Tapped, TappedAudio};
-use tone::Sounding;
+use tone::DigitTone;
 
 /// Counters of a direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -71,28 +72,6 @@ pub struct DirectionStats {
     pub tap_dropped_ns: u64,
 }
 
-/// Treatment of the audio of one payload type.
-#[derive(Debug)]
-enum Route {
-    /// The far side has no payload type for it.
-    Nowhere,
-    /// Forwarded packet by packet, unchanged or converted by table.
-    Pass {
-        to: Payload,
-        table: Option<&'static [u8; 256]>,
-    },
-    /// Forwarded byte by byte in packets of another length.
-    Repack {
-        to: Payload,
-        table: Option<&'static [u8; 256]>,
-        /// Bytes per packet and per timestamp unit.
-        whole: usize,
-        unit_bytes: usize,
-    },
-    /// Re-encoded.
-    Reencode(Box<Reencode>),
-}
-
 /// Missing packets of a party.
 struct Loss<'a> {
     packets: u32,
@@ -106,70 +85,45 @@ struct Loss<'a> {
     next: &'a [u8],
 }
 
+impl Loss<'_> {
+    /// The concealed part of the loss.
+    fn stretch(&self, format: Format, frames: usize) -> Stretch {
+        Stretch {
+            format,
+            time: self.time,
+            play_ns: self.play_ns,
+            units: format.clock_units(frames as u32),
+            rate_hz: format.clock_rate_hz,
+        }
+    }
+}
+
+/// A stretch of audio on the incoming time line.
+#[derive(Debug, Clone, Copy)]
+struct Stretch {
+    format: Format,
+    time: RtpTime,
+    play_ns: u64,
+    units: u32,
+    rate_hz: u32,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Direction {
-    config: DirectionConfig,
-    mode: Mode,
-    /// The payload type for which `route` was chosen.
-    routed: Option<PayloadType>,
-    /// Format of that payload type, if it can be decoded.
-    from: Option<Format>,
-    route: Route,
-    map: TimeMap,
-    /// The next packet starts a talkspurt.
-    is_after_pause: bool,
-    /// Bytes gathered by a route that repacks.
-    bytes: Vec<u8>,
-    /// Forwarded codes, for concealment.
-    history: History,
-    /// Conceals losses even if codes are forwarded unchanged.
-    mends_all: bool,
-    /// State between a loss and the packet after it.
-    gaps: Option<Gaps>,
-    bytes_time: RtpTime,
-    bytes_play_ns: u64,
-    /// Audio in the last packet.
-    packet_ns: u64,
-    voice: Option<Box<Voice>>,
-    /// Audio that may still be concealed, ns: as much as was received, and a tail.
-    budget_ns: u64,
-    key: Option<Key>,
-    key_events: VecDeque<KeyEvent>,
-    /// Whether a digit is pressed, as far as known.
-    is_pressed: bool,
-    /// Whether its tone replaces the audio.
-    is_sounding: bool,
-    sounding: Option<Box<Sounding>>,
-    /// Time at which the pressed digit ends if no more packets of it arrive.
-    key_over_ns: u64,
-    /// Time at which a digit's packet last paid for its tone.
-    key_paid_ns: u64,
-    playing: Option<Box<Playing>>,
+    output: Output,
+    keys: Keys,
+    tone: DigitTone,
+    /// Detects digits in the audio.
+    inband: Option<Box<InbandDtmf>>,
     dtmf_queue: Option<Box<DtmfQueue>>,
+    player: Player,
+    /// Numbering of directly forwarded packets.
+    numbering: Numbering,
     /// Time between the last packet's release from the jitter buffer and its play time.
     lead_ns: u64,
     /// Latency of the jitter buffer.
     latency_ns: u64,
-    /// See [`Direction::direct_types`]; `None`: not determined yet.
-    direct_types: Option<u128>,
-    /// Numbering of directly forwarded packets.
-    numbering: Option<Numbering>,
-    /// The party's digits are blocked.
-    blocks_keys: bool,
-    /// The party's digits pass in every mode.
-    passes_keys: bool,
-    /// The far side is held: it gets nothing.
-    is_held: bool,
-    has_play_ended: bool,
-    tap: Option<Box<Tap>>,
-    /// Detects digits in the audio.
-    inband_dtmf: Option<Box<InbandDtmf>>,
-    filter: Option<Box<dyn Filter>>,
-    filter_delay: FilterDelay,
-    /// Filter and tap get the outgoing audio, in the far side's format, whatever the input.
-    is_heard_at_output: bool,
-    stats: DirectionStats,
 }
 
 impl Direction {
@@ -177,45 +131,15 @@ impl Direction {
     pub(super) fn new(config: DirectionConfig, to: &PayloadMap) -> Result<Direction, CallError> {
         check_packet_ns(config.packet_ns, to)?;
         Ok(Direction {
-            mode: config.mode,
-            routed: None,
-            from: None,
-            route: Route::Nowhere,
-            map: TimeMap::new(config.first_time),
-            is_after_pause: true,
-            bytes: Vec::new(),
-            history: History::default(),
-            mends_all: false,
-            gaps: None,
-            bytes_time: RtpTime(0),
-            bytes_play_ns: 0,
-            packet_ns: PACKET_NS_DEFAULT,
-            voice: None,
-            budget_ns: TAIL_NS_MAX,
-            key: None,
-            key_events: VecDeque::new(),
-            is_pressed: false,
-            is_sounding: false,
-            sounding: None,
-            key_over_ns: 0,
-            key_paid_ns: 0,
-            playing: None,
+            output: Output::new(config),
+            keys: Keys::default(),
+            tone: DigitTone::default(),
+            inband: config.detect_keys.then(|| Box::new(InbandDtmf::new())),
             dtmf_queue: None,
+            player: Player::default(),
+            numbering: Numbering::default(),
             lead_ns: 0,
             latency_ns: 0,
-            direct_types: None,
-            numbering: None,
-            blocks_keys: false,
-            passes_keys: false,
-            is_held: false,
-            has_play_ended: false,
-            tap: None,
-            inband_dtmf: config.detect_keys.then(|| Box::new(InbandDtmf::new())),
-            filter: None,
-            filter_delay: FilterDelay::default(),
-            is_heard_at_output: false,
-            stats: DirectionStats::default(),
-            config,
         })
     }
 
@@ -225,14 +149,14 @@ impl Direction {
         match media {
             Media::Packet(packet) => match packet.delivery {
                 Delivery::Ordered => {
-                    self.numbering = None;
+                    self.numbering.restart();
                     self.handle_packet(&packet, work, out);
                 }
-                Delivery::Direct(seq) if self.number(seq, out) => {
+                Delivery::Direct(seq) if self.numbering.number(seq, out) => {
                     self.handle_packet(&packet, work, out);
-                    self.note_numbered(seq, out);
+                    self.numbering.note_sent(seq, out);
                 }
-                Delivery::Direct(_) => self.stats.dropped += 1,
+                Delivery::Direct(_) => self.output.stats.dropped += 1,
                 Delivery::Beside => self.handle_packet(&packet, work, out),
                 Delivery::Sent => self.hear_sent(&packet),
             },
@@ -261,7 +185,7 @@ impl Direction {
     #[inline]
     fn handle_packet(&mut self, packet: &MediaPacket<'_>, work: &mut Work, out: &mut Out<'_>) {
         let Some(payload) = packet.payload else {
-            self.stats.dropped += 1;
+            self.output.stats.dropped += 1;
             return;
         };
         match payload.carries {
@@ -276,10 +200,10 @@ impl Direction {
     /// Passes a packet to the listeners, in order. The far side has already got it.
     #[inline]
     fn hear_sent(&mut self, packet: &MediaPacket<'_>) {
-        if self.tap.is_some()
+        if self.output.tap.is_some()
             && let Some(payload) = packet.payload
         {
-            self.note_tapped(payload, packet.bytes);
+            self.output.note_tapped(payload, packet.bytes);
         }
     }
 
@@ -291,60 +215,40 @@ impl Direction {
         work: &mut Work,
         out: &mut Out<'_>,
     ) {
-        self.stats.packets += 1;
-        if self.routed != Some(payload.payload_type) && !self.is_sending_digit() {
-            self.choose(payload, out);
+        self.output.stats.packets += 1;
+        if self.output.routed != Some(payload.payload_type) && !self.is_sending_digit() {
+            self.output.choose(payload, self.player.is_on(), out);
         }
-        self.earn(payload, packet.bytes);
+        self.output.earn(payload, packet.bytes);
         self.lead_ns = packet.play_ns.saturating_sub(out.now_ns);
         let is_inserting_dtmf =
             self.dtmf_queue.is_some() && self.is_inserting_dtmf(packet.play_ns, out.now_ns);
-        let is_quiet = self.playing.is_some() || self.mode() == Mode::Hold || is_inserting_dtmf;
+        let is_quiet = self.player.is_on() || self.output.mode() == Mode::Hold || is_inserting_dtmf;
         let is_heard_later = matches!(packet.delivery, Delivery::Direct(_));
-        if self.tap.is_some()
+        if self.output.tap.is_some()
             && !is_heard_later
-            && (is_quiet || !matches!(self.route, Route::Reencode(_)))
+            && (is_quiet || !matches!(self.output.route, Route::Reencode(_)))
         {
-            self.note_tapped(payload, packet.bytes);
+            self.output.note_tapped(payload, packet.bytes);
         }
-        if self.is_pressed && self.is_sounded_over(payload, packet, work, out) {
+        if self.keys.is_pressed && self.is_sounded_over(payload, packet, work, out) {
             return;
         }
         if is_inserting_dtmf {
-            return self.cut();
+            return self.output.cut();
         }
-        if self.inband_dtmf.is_some() && self.is_heard_as_key(payload, packet, work, out) {
+        if self.inband.is_some() && self.is_heard_as_key(payload, packet, work, out) {
             return;
         }
         if is_quiet {
             return;
         }
-        self.is_after_pause |= packet.marker;
-        match &mut self.route {
-            Route::Pass { to, table } => {
-                let (to, table) = (*to, *table);
-                let units = units_of(payload, packet.bytes);
-                let from_hz = payload.clock_rate_hz;
-                let time = self
-                    .map
-                    .map(packet.time, packet.play_ns, from_hz, to.clock_rate_hz);
-                if self.gaps.is_some() {
-                    self.join(packet.bytes, work, out.begin());
-                } else {
-                    write_codes(packet.bytes, table, self.mode, &to, out.begin());
-                }
-                if table.is_some() || self.mends_all {
-                    self.history.add(packet.bytes);
-                }
-                if out.is_late() {
-                    return out.send(&to, time, false, 0);
-                }
-                out.send(&to, time, std::mem::take(&mut self.is_after_pause), 0);
-                self.map.note_sent(time, units, packet.play_ns);
-            }
-            Route::Repack { .. } => self.repack(payload, packet, work, out),
+        self.output.is_after_pause |= packet.marker;
+        match self.output.route {
+            Route::Pass { .. } => self.output.pass(payload, packet, work, out),
+            Route::Repack { .. } => self.output.repack(payload, packet, work, out),
             Route::Reencode(_) => self.reencode(payload, packet, work, out),
-            Route::Nowhere => self.stats.dropped += 1,
+            Route::Nowhere => self.output.stats.dropped += 1,
         }
     }
 
@@ -357,7 +261,11 @@ impl Direction {
         work: &mut Work,
         out: &mut Out<'_>,
     ) -> bool {
+        let Carries::Audio(format) = payload.carries else {
+            return false;
+        };
         let at = Stretch {
+            format,
             time: packet.time,
             play_ns: packet.play_ns,
             units: units_of(payload, packet.bytes),
@@ -366,306 +274,138 @@ impl Direction {
         !self.is_decoding() && self.listen(payload, packet.bytes, at, work, out)
     }
 
-    /// Sets the party's payload types. Digits are reported once: a party with telephone events has no tone detection.
-    pub(super) fn set_sender(&mut self, payloads: &PayloadMap) {
-        let has_events = payloads
-            .iter()
-            .any(|payload| payload.carries == Carries::TelephoneEvent);
-        match (has_events, &self.inband_dtmf) {
-            (true, _) => self.inband_dtmf = None,
-            (false, None) if self.config.detect_keys => {
-                self.inband_dtmf = Some(Box::new(InbandDtmf::new()))
+    /// Re-encodes a packet, unless comfort noise or a digit's event replaces it.
+    fn reencode(
+        &mut self,
+        payload: &Payload,
+        packet: &MediaPacket<'_>,
+        work: &mut Work,
+        out: &mut Out<'_>,
+    ) {
+        let Some((frames, format)) = self.output.decode(packet, work, out) else {
+            return;
+        };
+        if self.output.is_replaced_by_noise(payload, packet, out) {
+            return self.output.cut();
+        }
+        if self.inband.is_some() {
+            let at = Stretch {
+                format,
+                time: packet.time,
+                play_ns: packet.play_ns,
+                units: format.clock_units(frames as u32),
+                rate_hz: format.clock_rate_hz,
+            };
+            if self.hear(at, work, out) {
+                return self.output.cut();
             }
-            (false, _) => {}
         }
-    }
-
-    /// Chooses the route for this payload type.
-    #[cold]
-    fn choose(&mut self, payload: &Payload, out: &mut Out<'_>) {
-        self.flush(out);
-        self.history.clear();
-        self.gaps = None;
-        self.routed = Some(payload.payload_type);
-        self.from = match payload.carries {
-            Carries::Audio(format) => Some(format),
-            _ => None,
-        };
-        let payloads = out.leg.takes().clone();
-        self.route = self
-            .find_route(payload, &payloads)
-            .unwrap_or(Route::Nowhere);
-        let rate_hz = match &self.route {
-            Route::Pass { to, .. } | Route::Repack { to, .. } => to.clock_rate_hz,
-            Route::Reencode(_) => self
-                .voice
-                .as_ref()
-                .map_or(8000, |voice| voice.payload.clock_rate_hz),
-            Route::Nowhere => return,
-        };
-        out.leg.set_sent_clock_rate(rate_hz);
-    }
-
-    /// Finds a route: unchanged if the far side has the same format, by table if both are G.711, otherwise re-encoded.
-    fn find_route(&mut self, payload: &Payload, payloads: &PayloadMap) -> Option<Route> {
-        let same = payloads.iter().find(|other| {
-            other.carries == payload.carries && other.clock_rate_hz == payload.clock_rate_hz
-        });
-        let Carries::Audio(from) = payload.carries else {
-            let to = *same?;
-            return (self.mode != Mode::Mute).then_some(Route::Pass { to, table: None });
-        };
-        // Opus cannot be cut into packets of another length.
-        let is_cut = self.config.packet_ns > 0 && from.encoding == Encoding::Opus;
-        let is_made_anew = is_cut
-            || self.config.makes_anew
-            || self.filter.is_some()
-            || self.mode == Mode::Mute && silence_of(from.encoding).is_none();
-        if let Some(same) = same.filter(|_| !is_made_anew) {
-            return Some(self.by_codes(*same, from, None));
-        }
-        let to = *payloads.audio();
-        let Carries::Audio(format) = to.carries else {
-            return None;
-        };
-        if let Some(table) = table_of(from, format).filter(|_| !is_made_anew) {
-            return Some(self.by_codes(to, from, Some(table)));
-        }
-        let (from, format) = match self.playing {
-            // The clip being played uses the encoder.
-            Some(_) => (from, format),
-            None => (narrowed(from, format), narrowed(format, from)),
-        };
-        self.set_voice(to, format)?;
-        Some(Route::Reencode(Box::new(Reencode {
-            decoder: Decoder::new(from).ok()?,
-            converter: converter(from, format)?,
-            next: None,
-            // A filter may hold audio back; then pauses are re-encoded, too.
-            comfort_noise: ComfortNoise::between(from, format, payloads)
-                .filter(|_| self.filter.is_none()),
-        })))
-    }
-
-    /// Sends the gathered audio before a pause, another route or the end.
-    fn flush(&mut self, out: &mut Out<'_>) {
-        self.flush_bytes(out);
-        self.flush_voice(out);
-    }
-
-    fn flush_bytes(&mut self, out: &mut Out<'_>) {
-        if let Route::Repack { to, unit_bytes, .. } = self.route
-            && !self.bytes.is_empty()
-        {
-            self.send_bytes(0..self.bytes.len(), &to, unit_bytes, out);
-            self.bytes.clear();
-        }
-    }
-
-    /// [`flush`](Self::flush) for re-encoded audio, unless a filter holds audio that continues it.
-    fn flush_voice(&mut self, out: &mut Out<'_>) {
-        if let Some(voice) = self
-            .voice
-            .as_mut()
-            .filter(|_| !self.filter_delay.has_audio())
-        {
-            voice.flush(&mut self.map, out);
-        }
+        self.output
+            .reencode(payload, packet, (frames, format), work, out);
     }
 
     #[cold]
     fn handle_loss(&mut self, loss: &Loss<'_>, work: &mut Work, out: &mut Out<'_>) {
-        self.stats.lost += u64::from(loss.packets);
-        let mut made_ns = loss.duration_ns.min(TAIL_NS_MAX).min(self.budget_ns);
+        self.output.stats.lost += u64::from(loss.packets);
+        let mut made_ns = loss.duration_ns.min(TAIL_NS_MAX).min(self.output.budget_ns);
         if made_ns < loss.duration_ns.min(PACKET_NS_MIN) {
             // If so little audio made a packet, a party could cause one packet per gap.
             made_ns = 0;
         }
         if loss.is_sent {
-            return self.hear_sent_loss(made_ns, work);
+            return self.output.hear_sent_loss(made_ns, work);
         }
         let is_inserting_dtmf = self.is_inserting_dtmf(loss.play_ns, out.now_ns);
-        let is_quiet = self.playing.is_some() || self.mode() == Mode::Hold || is_inserting_dtmf;
-        let units = self.loss_units(is_quiet);
+        let is_quiet = self.player.is_on() || self.output.mode() == Mode::Hold || is_inserting_dtmf;
+        let units = self.output.loss_units(is_quiet) + u32::from(self.inband.is_some());
         if units > 0 && !work.spend(units) {
-            return self.leave_to_far_side(loss, made_ns, is_quiet, work, out);
+            let is_quiet = is_quiet || self.tone.is_on;
+            return self
+                .output
+                .leave_to_far_side(loss, made_ns, is_quiet, work, out);
         }
-        if is_quiet || !matches!(self.route, Route::Reencode(_)) {
-            self.conceal_tapped(made_ns);
+        if is_quiet || !matches!(self.output.route, Route::Reencode(_)) {
+            self.output.conceal_tapped(made_ns);
         }
-        if self.inband_dtmf.is_some()
+        if self.inband.is_some()
             && !self.is_decoding()
             && self.listen_to_loss(loss, made_ns, work, out)
         {
             return;
         }
-        if is_quiet || self.is_sounding {
+        if is_quiet || self.tone.is_on {
             return;
         }
-        match self.route {
+        match self.output.route {
             Route::Nowhere => {}
             // The far side sees the gap and conceals it.
-            Route::Pass { table: None, .. } if !self.mends_all => out.leg.skip(loss.packets),
+            Route::Pass { table: None, .. } if !self.output.mends_all => out.leg.skip(loss.packets),
             Route::Pass { .. } | Route::Repack { .. } => {
                 // Audio of a digit or clip comes first.
-                self.flush_voice(out);
-                self.conceal(loss, made_ns, work, out);
+                self.output.flush_voice(out);
+                self.output.conceal(loss, made_ns, work, out);
             }
             Route::Reencode(_) => self.fill_in(loss, made_ns, work, out),
         }
     }
 
+    /// Conceals a loss in re-encoded audio with at most `made_ns` of audio.
+    fn fill_in(&mut self, loss: &Loss<'_>, made_ns: u64, work: &mut Work, out: &mut Out<'_>) {
+        let is_heard = self.inband.is_some();
+        let Some(at) = self.output.recover(loss, made_ns, is_heard, work) else {
+            return;
+        };
+        if is_heard && self.hear(at, work, out) {
+            return self.output.cut();
+        }
+        self.output.say_recovered(at, made_ns, work, out);
+    }
+
     /// Ends the stream: sends the audio that a filter or a packet still holds.
     #[cold]
     pub(super) fn finish(&mut self, work: &mut Work, out: &mut Out<'_>) {
-        self.drain_filter(work, out);
-        self.flush(out);
+        self.output.drain_filter(work, out);
+        self.output.flush(out);
     }
 
     /// Handles a restart of the party's numbers and timestamps.
     #[cold]
     fn restart(&mut self, work: &mut Work, out: &mut Out<'_>) {
-        self.end_tone(work, out);
-        self.release_key();
+        self.tone.end(&mut self.output, work, out);
+        self.keys.release();
         self.release_heard(out);
         if !self.is_sending_digit() {
-            self.flush(out);
+            self.output.flush(out);
         }
-        self.map.restart();
-        self.numbering = None;
-        self.history.clear();
-        self.gaps = None;
-        self.is_after_pause = true;
-        self.key = None;
-        if let Route::Reencode(reencode) = &mut self.route {
+        self.output.map.restart();
+        self.numbering.restart();
+        self.output.history.clear();
+        self.output.gaps = None;
+        self.output.is_after_pause = true;
+        self.keys.key = None;
+        if let Route::Reencode(reencode) = &mut self.output.route {
             reencode.next = None;
             reencode.converter.reset();
         }
     }
 
-    /// Credits a packet: concealment may use as much audio as was received.
-    #[inline]
-    fn earn(&mut self, payload: &Payload, bytes: &[u8]) {
-        let units = u64::from(units_of(payload, bytes));
-        let ns = units * NS_PER_S / u64::from(payload.clock_rate_hz);
-        // A shorter packet is a remainder, or is meant to cause many packets.
-        if ns >= PACKET_NS_MIN {
-            self.packet_ns = ns;
-        }
-        self.budget_ns = self.budget_ns.saturating_add(ns).min(BUDGET_NS_MAX);
-    }
-
     /// Forwards comfort noise to a side that accepts it; other sides fill pauses themselves.
     fn handle_noise(&mut self, payload: &Payload, packet: &MediaPacket<'_>, out: &mut Out<'_>) {
-        self.stats.noise_packets += 1;
+        self.output.stats.noise_packets += 1;
         let is_inserting_dtmf = self.is_inserting_dtmf(packet.play_ns, out.now_ns);
-        if self.playing.is_some() || self.mode() != Mode::Pass || is_inserting_dtmf {
+        if self.player.is_on() || self.output.mode() != Mode::Pass || is_inserting_dtmf {
             return;
         }
-        self.flush(out);
-        self.is_after_pause = true;
-        let to_hz = self.routed_rate(out).unwrap_or(payload.clock_rate_hz);
-        let from_hz = self.incoming_rate().unwrap_or(payload.clock_rate_hz);
-        let Some(to) = out.leg.takes().comfort_noise(to_hz).copied() else {
-            self.stats.dropped += 1;
-            return;
-        };
-        let time = self.map.map(packet.time, packet.play_ns, from_hz, to_hz);
-        let bytes = packet.bytes;
-        out.begin().extend_from_slice(bytes);
-        out.send(&to, time, false, 0);
-    }
-
-    /// Clock rate of the outgoing audio, Hz.
-    fn routed_rate(&self, out: &Out<'_>) -> Option<u32> {
-        match &self.route {
-            Route::Pass { to, .. } | Route::Repack { to, .. } => Some(to.clock_rate_hz),
-            Route::Reencode(_) => self.voice.as_ref().map(|voice| voice.payload.clock_rate_hz),
-            Route::Nowhere => Some(out.leg.takes().audio().clock_rate_hz),
-        }
-    }
-
-    /// Clock rate of the incoming audio, Hz; all times are on its time line.
-    fn incoming_rate(&self) -> Option<u32> {
-        match &self.route {
-            Route::Pass { to, .. } | Route::Repack { to, .. } => Some(to.clock_rate_hz),
-            Route::Reencode(reencode) => Some(reencode.decoder.format().clock_rate_hz),
-            Route::Nowhere => None,
-        }
-    }
-
-    pub(super) fn set_filter(&mut self, filter: Box<dyn Filter>) {
-        self.filter = Some(filter);
-        self.reroute();
-    }
-
-    /// Gives filter and tap the outgoing audio, because there are several inputs.
-    pub(super) fn hear_at_output(&mut self) {
-        self.is_heard_at_output = true;
+        self.output.pass_noise(payload, packet, out);
     }
 
     /// Switches to another input.
     #[cold]
     pub(super) fn change_input(&mut self, work: &mut Work, out: &mut Out<'_>) {
-        self.end_play();
+        self.player.end(&mut self.output);
         self.restart(work, out);
-        self.map.restart_at(out.now_ns);
-        self.reroute();
-    }
-
-    /// Sets the delay of the jitter buffer.
-    pub(super) fn note_latency(&mut self, latency_ns: u64) {
-        self.latency_ns = latency_ns;
-    }
-
-    pub(super) fn set_mode(&mut self, mode: Mode) {
-        if mode != self.mode {
-            self.mode = mode;
-            self.reroute();
-        }
-    }
-
-    /// The current treatment of the party's media.
-    #[inline]
-    pub(super) fn mode(&self) -> Mode {
-        if self.is_held { Mode::Hold } else { self.mode }
-    }
-
-    /// Makes the next packet choose the route again.
-    pub(super) fn reroute(&mut self) {
-        self.routed = None;
-        self.direct_types = None;
-        self.is_after_pause = true;
-    }
-
-    /// Address of memory that the next packet touches, for prefetching.
-    pub(super) fn next_address(&self) -> usize {
-        match &self.tap {
-            Some(tap) if self.history.is_empty() => std::ptr::from_ref::<Tap>(tap) as usize,
-            _ => self.history.next_address(),
-        }
-    }
-
-    pub(super) fn stats(&self) -> DirectionStats {
-        self.stats
-    }
-
-    /// Conceals all losses here, leaving none to the far side.
-    pub(super) fn mend_all(&mut self) {
-        self.mends_all = true;
-    }
-
-    /// Takes over the timestamps, counters and budget of the direction that this one replaces.
-    pub(super) fn succeed(&mut self, old: Direction) {
-        self.map = old.map;
-        self.map.restart();
-        self.stats = old.stats;
-        self.budget_ns = old.budget_ns;
-    }
-
-    /// The position of the outgoing timestamps.
-    pub(super) fn time_state(&self, now_ns: u64) -> Option<TimeState> {
-        self.map.snapshot(now_ns)
+        self.output.map.restart_at(out.now_ns);
+        self.output.reroute();
     }
 
     /// Discards everything received so far.
@@ -673,40 +413,130 @@ impl Direction {
         self.restart(work, out);
     }
 
-    /// Mapping from the incoming to the outgoing timestamps.
-    pub(super) fn anchor(&self) -> Option<Anchor> {
-        self.map.take_anchor()
+    /// Sends everything due that needs no packet of the party: ends of digits and pauses, inserted digits and clips.
+    #[inline]
+    pub(super) fn poll_beside(&mut self, media_ns: u64, work: &mut Work, out: &mut Out<'_>) {
+        self.expire_key(work, out);
+        self.output.fill_pause(work, out);
+        self.poll_dtmf(media_ns, work, out);
+        self.play(media_ns, work, out);
     }
 
-    /// Continues where another process has just stopped.
-    pub(super) fn go_on(&mut self, now_ns: u64, time: Option<TimeState>, anchor: Option<Anchor>) {
-        if let Some(time) = time {
-            self.map.restore(now_ns, time, 0);
-            self.is_after_pause = anchor.is_none();
-        }
-        if let Some(anchor) = anchor {
-            self.map.set_anchor(anchor);
-        }
-    }
-
-    /// Continues with the timestamps of another process.
-    pub(super) fn restore_time(&mut self, now_ns: u64, time: TimeState, elapsed_ns: u64) {
-        self.map.restore(now_ns, time, elapsed_ns);
-    }
-
-    /// Packet time of the outgoing audio, ns.
-    pub(super) fn sent_packet_ns(&self) -> u64 {
-        let made_ns = self.voice.as_ref().map(|voice| voice.packet_ns());
-        let made_ns = made_ns.unwrap_or(u64::MAX).min(self.packet_ns);
-        match self.config.packet_ns {
-            0 => made_ns,
-            packet_ns => packet_ns.min(made_ns),
+    /// The party's payload types that may be forwarded directly now, a bit for each; 0: none.
+    #[inline]
+    pub(super) fn direct_types(&mut self, sends: &PayloadMap, takes: &PayloadMap) -> u128 {
+        let output = &self.output;
+        let is_free = output.config.passes_directly
+            && output.mode() == Mode::Pass
+            && !self.player.is_on()
+            && !self.has_queued_dtmf()
+            && self.inband.is_none()
+            && output.filter.is_none()
+            && output.gaps.is_none()
+            && !self.tone.is_on
+            && !output.mends_all;
+        if is_free {
+            self.output.direct_types(sends, takes)
+        } else {
+            0
         }
     }
 
-    /// Play time of the outgoing timestamp `time`.
-    pub(super) fn play_ns(&self, time: RtpTime) -> Option<u64> {
-        self.map.play_ns(time)
+    /// The current treatment of the party's media.
+    #[inline]
+    pub(super) fn mode(&self) -> Mode {
+        self.output.mode()
+    }
+
+    /// Makes the next packet choose the route again.
+    pub(super) fn reroute(&mut self) {
+        self.output.reroute();
+    }
+
+    /// Address of memory that the next packet touches, for prefetching.
+    pub(super) fn next_address(&self) -> usize {
+        self.output.next_address()
+    }
+
+    pub(super) fn stats(&self) -> DirectionStats {
+        self.output.stats
+    }
+
+    /// Starts a sound in place of the party's audio. A pressed digit keeps the encoder until it ends.
+    pub(super) fn begin_play(
+        &mut self,
+        now_ns: u64,
+        sound: Sound,
+        part: Part,
+        payloads: &PayloadMap,
+    ) -> Result<(), PlayError> {
+        let (is_sending, output) = (self.is_sending_digit(), &mut self.output);
+        self.player
+            .begin(now_ns, sound, part, payloads, is_sending, output)?;
+        self.tone.is_on = false;
+        Ok(())
+    }
+
+    pub(super) fn end_play(&mut self) {
+        self.player.end(&mut self.output);
+    }
+
+    pub(super) fn play_left(&self) -> Option<PlayLeft> {
+        self.player.left()
+    }
+
+    pub(super) fn take_play_ended(&mut self) -> bool {
+        self.player.take_ended()
+    }
+
+    pub(super) fn next_play(&self) -> Option<u64> {
+        self.player.next()
+    }
+
+    /// Time of the clip's next packet, if no digit is pressed by then.
+    pub(super) fn next_play_without_dtmf(&self) -> Option<u64> {
+        self.next_play().filter(|_| !self.is_sending_digit())
+    }
+
+    /// Sends the sound's audio that is due.
+    #[inline]
+    pub(super) fn play(&mut self, now_ns: u64, work: &mut Work, out: &mut Out<'_>) {
+        if self.next_play().is_none_or(|next_ns| next_ns > now_ns) || self.is_sending_digit() {
+            return;
+        }
+        self.player.play(now_ns, &mut self.output, work, out);
+    }
+
+    /// Feeds silence to the filter while no packets arrive and it holds audio.
+    #[inline]
+    pub(super) fn fill_pause(&mut self, work: &mut Work, out: &mut Out<'_>) {
+        self.output.fill_pause(work, out);
+    }
+
+    /// Starts or stops the tap. A tap that is on keeps its decoder.
+    #[inline]
+    pub(super) fn tap(&mut self, is_on: bool) {
+        if is_on != self.output.tap.is_some() {
+            self.output.tap = is_on.then(Box::default);
+        }
+    }
+
+    #[inline]
+    pub(super) fn take_tapped(&mut self, hear: impl FnMut(Tapped<'_>)) {
+        self.output.take_tapped(hear);
+    }
+
+    /// Address for the next codes.
+    #[inline]
+    pub(super) fn tapped_address(&self) -> usize {
+        let tap = self.output.tap.as_deref();
+        tap.map_or(0, |tap| tap.next_address())
+    }
+
+    #[inline]
+    pub(super) fn tapped(&self) -> usize {
+        let tap = self.output.tap.as_deref();
+        tap.map_or(0, |tap| tap.waiting())
     }
 }
 
@@ -725,25 +555,6 @@ pub(super) fn units_of(payload: &Payload, bytes: &[u8]) -> u32 {
     }
 }
 
-/// Limits Opus to the other side's rate and channels. The Opus encoder and decoder reduce both at less cost than a converter,
-/// and the packets indicate both.
-fn narrowed(format: Format, other: Format) -> Format {
-    if format.encoding != Encoding::Opus {
-        return format;
-    }
-    let rates = Encoding::Opus.sample_rates_hz().iter().copied();
-    let enough = rates.filter(|rate_hz| *rate_hz >= other.sample_rate_hz);
-    let rate_hz = enough.min().unwrap_or(format.sample_rate_hz);
-    let rate_hz = rate_hz.min(format.sample_rate_hz);
-    let channels = format.channels.min(other.channels);
-    Format::new(Encoding::Opus, rate_hz, channels).unwrap_or(format)
-}
-
 fn ns_of_frames(frames: usize, format: Format) -> u64 {
     frames as u64 * NS_PER_S / u64::from(format.sample_rate_hz)
 }
-
-/// The shortest usual packet time, except for AES67.
-const PACKET_NS_MIN: u64 = 1_000_000;
-/// Largest budget that a stream without losses can save.
-const BUDGET_NS_MAX: u64 = NS_PER_S;

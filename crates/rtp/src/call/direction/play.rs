@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::filter_delay::Begin;
-use super::{BUDGET_NS_MAX, Direction, Route};
+use super::output::{BUDGET_NS_MAX, Output, Route};
 use crate::call::out::{Out, Work};
 use crate::call::voice::PACKET_NS_DEFAULT;
 use crate::call::{Part, PlayError, PlayLeft, Sound};
@@ -14,7 +14,7 @@ use crate::leg::{Carries, PayloadMap};
 use crate::tone::ToneGenerator;
 
 #[derive(Debug)]
-pub(super) struct Playing {
+struct Playing {
     source: Source,
     converter: Converter,
     /// Format after the converter.
@@ -107,27 +107,28 @@ fn source_of(sound: Sound, part: Part, to_rate_hz: u32) -> Result<(Source, u32, 
     Ok((source, clip.rate_hz, clip.channels))
 }
 
-impl Direction {
-    /// Whether a sound can be played.
-    pub(in crate::call) fn check_sound(
-        sound: &Sound,
-        payloads: &PayloadMap,
-    ) -> Result<(), PlayError> {
-        let Carries::Audio(to) = payloads.audio().carries else {
-            return Err(PlayError::NoFormat);
-        };
-        let (_, rate_hz, channels) = source_of(sound.clone(), Part::default(), to.sample_rate_hz)?;
-        Converter::new(rate_hz, channels, to.sample_rate_hz, to.channels)
-            .map_err(|_| PlayError::Format { rate_hz, channels })?;
-        Ok(())
+/// The clip or other sound that a party hears instead of the other one.
+#[derive(Debug, Default)]
+pub(super) struct Player {
+    playing: Option<Box<Playing>>,
+    has_ended: bool,
+}
+
+impl Player {
+    /// Whether a sound is being played.
+    #[inline]
+    pub(super) fn is_on(&self) -> bool {
+        self.playing.is_some()
     }
 
-    pub(in crate::call) fn begin_play(
+    pub(super) fn begin(
         &mut self,
         now_ns: u64,
         sound: Sound,
         part: Part,
-        payloads: &Arc<PayloadMap>,
+        payloads: &PayloadMap,
+        is_sending_digit: bool,
+        output: &mut Output,
     ) -> Result<(), PlayError> {
         let to = *payloads.audio();
         let Carries::Audio(format) = to.carries else {
@@ -137,11 +138,12 @@ impl Direction {
         let converter = Converter::new(rate_hz, channels, format.sample_rate_hz, format.channels)
             .map_err(|_| PlayError::Format { rate_hz, channels })?;
         // A pressed digit keeps the encoder until it ends.
-        if !self.is_sending_digit() {
-            self.set_voice(to, format).ok_or(PlayError::NoFormat)?;
-            self.map.restart();
+        if !is_sending_digit {
+            output
+                .set_voice(to, format, self.is_on())
+                .ok_or(PlayError::NoFormat)?;
+            output.map.restart();
         }
-        self.is_sounding = false;
         self.playing = Some(Box::new(Playing {
             source,
             converter,
@@ -154,19 +156,19 @@ impl Direction {
         Ok(())
     }
 
-    pub(in crate::call) fn end_play(&mut self) {
+    pub(super) fn end(&mut self, output: &mut Output) {
         if self.playing.take().is_some() {
-            self.has_play_ended = true;
-            self.map.restart();
-            self.reroute();
+            self.has_ended = true;
+            output.map.restart();
+            output.reroute();
             // The encoder of this route may have changed, so a loss before the next packet must not use the route.
-            if matches!(self.route, Route::Reencode(_)) {
-                self.route = Route::Nowhere;
+            if matches!(output.route, Route::Reencode(_)) {
+                output.route = Route::Nowhere;
             }
         }
     }
 
-    pub(in crate::call) fn play_left(&self) -> Option<PlayLeft> {
+    pub(super) fn left(&self) -> Option<PlayLeft> {
         let playing = self.playing.as_deref()?;
         let Source::Clip {
             at,
@@ -193,129 +195,129 @@ impl Direction {
         })
     }
 
-    pub(in crate::call) fn take_play_ended(&mut self) -> bool {
-        std::mem::take(&mut self.has_play_ended)
+    pub(super) fn take_ended(&mut self) -> bool {
+        std::mem::take(&mut self.has_ended)
     }
 
-    pub(in crate::call) fn next_play(&self) -> Option<u64> {
+    pub(super) fn next(&self) -> Option<u64> {
         self.playing.as_ref().map(|playing| playing.next_ns)
     }
 
-    /// Time of the clip's next packet, if no digit is pressed by then.
-    pub(in crate::call) fn next_play_without_dtmf(&self) -> Option<u64> {
-        self.next_play().filter(|_| !self.is_sending_digit())
-    }
-
     /// Restarts the clip with its next packet, after other audio or for other payload types of the far side.
-    pub(super) fn resume_play(&mut self, now_ns: u64) {
+    pub(super) fn resume(&mut self, now_ns: u64, output: &mut Output) {
         if let Some(playing) = &mut self.playing {
             playing.next_ns = playing.next_ns.max(now_ns);
             playing.has_begun = false;
-            self.map.restart();
+            output.map.restart();
         }
     }
 
+    /// Sends the sound's audio that is due.
+    #[cold]
+    pub(super) fn play(
+        &mut self,
+        now_ns: u64,
+        output: &mut Output,
+        work: &mut Work,
+        out: &mut Out<'_>,
+    ) {
+        let Some(playing) = &mut self.playing else {
+            return;
+        };
+        if playing.play(now_ns, output, work, out) {
+            output.flush_voice(out);
+            self.end(output);
+        }
+        output.bound_tap();
+    }
+}
+
+impl Playing {
     /// Prepares the encoder and its converter. Returns `None` if the far side accepts no audio that can be encoded.
-    fn ready_play(&mut self, playing: &mut Playing, out: &mut Out<'_>) -> Option<()> {
-        self.flush_bytes(out);
+    fn prepare(&mut self, output: &mut Output, out: &mut Out<'_>) -> Option<()> {
+        output.flush_bytes(out);
         let to = *out.leg.takes().audio();
         let Carries::Audio(format) = to.carries else {
             return None;
         };
-        if !self.is_heard_at_output || self.filter.is_none() {
-            self.flush_voice(out);
+        if !output.is_heard_at_output || output.filter.is_none() {
+            output.flush_voice(out);
         }
-        self.set_voice(to, format)?;
-        if playing.to != format {
-            let (rate_hz, channels) = (playing.rate_hz, playing.channels);
-            playing.converter =
+        // It starts again, so it may change its packet time.
+        output.set_voice(to, format, false)?;
+        if self.to != format {
+            let (rate_hz, channels) = (self.rate_hz, self.channels);
+            self.converter =
                 Converter::new(rate_hz, channels, format.sample_rate_hz, format.channels).ok()?;
-            playing.to = format;
+            self.to = format;
         }
         Some(())
     }
 
-    /// Sends the clip's audio that is due.
-    #[inline]
-    pub(in crate::call) fn play(&mut self, now_ns: u64, work: &mut Work, out: &mut Out<'_>) {
-        if self.next_play().is_none_or(|next_ns| next_ns > now_ns) {
-            return;
-        }
-        if self.is_sending_digit() {
-            return;
-        }
-        self.play_on(now_ns, work, out);
-    }
-
-    #[cold]
-    fn play_on(&mut self, now_ns: u64, work: &mut Work, out: &mut Out<'_>) {
-        let Some(mut playing) = self.playing.take() else {
-            return;
-        };
-        let is_over = self.play_from(&mut playing, now_ns, work, out);
-        self.playing = Some(playing);
-        if is_over {
-            self.flush_voice(out);
-            self.end_play();
-        }
-        self.bound_tap();
-    }
-
     /// Returns whether the clip has ended.
-    fn play_from(
+    fn play(
         &mut self,
-        playing: &mut Playing,
         now_ns: u64,
+        output: &mut Output,
         work: &mut Work,
         out: &mut Out<'_>,
     ) -> bool {
-        let is_filtered = self.is_heard_at_output && self.filter.is_some();
-        if !playing.has_begun && self.ready_play(playing, out).is_none() {
+        let is_filtered = output.is_heard_at_output && output.filter.is_some();
+        if !self.has_begun && self.prepare(output, out).is_none() {
             return true;
         }
-        let Some(voice) = &mut self.voice else {
+        let Some(voice) = &mut output.voice else {
             return true;
         };
         let (format, rate_hz) = (voice.format, voice.payload.clock_rate_hz);
         out.leg.set_sent_clock_rate(rate_hz);
-        if now_ns.saturating_sub(playing.next_ns) > BUDGET_NS_MAX {
-            playing.next_ns = now_ns; // Audio whose time has passed is skipped.
+        if now_ns.saturating_sub(self.next_ns) > BUDGET_NS_MAX {
+            self.next_ns = now_ns; // Audio whose time has passed is skipped.
         }
-        if !std::mem::replace(&mut playing.has_begun, true) {
-            let play_ns = playing.next_ns;
-            let time = self.map.map(RtpTime(0), play_ns, rate_hz, rate_hz);
+        if !std::mem::replace(&mut self.has_begun, true) {
+            let play_ns = self.next_ns;
+            let time = output.map.map(RtpTime(0), play_ns, rate_hz, rate_hz);
             if is_filtered {
-                self.filter_delay.begin(Begin { time, play_ns })
+                output.filter_delay.begin(Begin { time, play_ns })
             } else {
                 voice.begin(time, play_ns)
             }
         }
-        let channels = usize::from(playing.channels.max(1));
+        let channels = usize::from(self.channels.max(1));
         let samples =
-            channels * (PACKET_NS_DEFAULT * u64::from(playing.rate_hz) / NS_PER_S).max(1) as usize;
+            channels * (PACKET_NS_DEFAULT * u64::from(self.rate_hz) / NS_PER_S).max(1) as usize;
         let mut is_over = false;
-        while playing.next_ns <= now_ns && !is_over {
+        while self.next_ns <= now_ns && !is_over {
             work.decoded.clear();
-            is_over = playing.source.next(samples, &mut work.decoded);
+            is_over = self.source.next(samples, &mut work.decoded);
             let frames = work.decoded.len() / channels;
-            playing.next_ns += frames as u64 * NS_PER_S / u64::from(playing.rate_hz);
+            self.next_ns += frames as u64 * NS_PER_S / u64::from(self.rate_hz);
             work.converted.clear();
-            playing
-                .converter
-                .process(&work.decoded, &mut work.converted);
+            self.converter.process(&work.decoded, &mut work.converted);
             if is_filtered {
                 std::mem::swap(&mut work.decoded, &mut work.converted);
-                self.filter_on(format, false, work, out);
+                output.filter_on(format, false, work, out);
                 continue;
             }
-            if let Some(tap) = self.tap.as_mut().filter(|_| self.is_heard_at_output) {
+            if let Some(tap) = output.tap.as_mut().filter(|_| output.is_heard_at_output) {
                 tap.add(format, &work.converted);
             }
-            if let Some(voice) = &mut self.voice {
-                voice.push(&work.converted, &mut self.map, out);
+            if let Some(voice) = &mut output.voice {
+                voice.push(&work.converted, &mut output.map, out);
             }
         }
-        self.expect_next(playing.next_ns);
+        output.expect_next(self.next_ns);
         is_over
     }
+}
+
+/// Checks whether a sound can be played.
+pub(in crate::call) fn check_sound(sound: &Sound, payloads: &PayloadMap) -> Result<(), PlayError> {
+    let Carries::Audio(to) = payloads.audio().carries else {
+        return Err(PlayError::NoFormat);
+    };
+    let (_, rate_hz, channels) = source_of(sound.clone(), Part::default(), to.sample_rate_hz)?;
+    Converter::new(rate_hz, channels, to.sample_rate_hz, to.channels)
+        .map_err(|_| PlayError::Format { rate_hz, channels })?;
+    Ok(())
 }

@@ -1,9 +1,9 @@
-//! Re-encodes audio: decodes, converts and encodes it.
+//! Re-encodes audio: decodes, filters, converts and encodes it.
 
-use super::comfort_noise::ComfortNoise;
-use super::filter_delay::Begin;
-use super::inband_dtmf::Stretch;
-use super::{Direction, Loss, Route, ns_of_frames};
+use super::comfort_noise::{ComfortNoise, PAUSE_BYTES_MAX};
+use super::filter_delay::{Begin, FILLED_NS_MAX, Kind, LATE_NS, PAUSE_STEP_NS_MIN};
+use super::output::{Output, Route};
+use super::{Loss, Stretch, ns_of_frames};
 use crate::call::out::{Out, Work};
 use crate::call::voice::Voice;
 use crate::call::{DirectionConfig, Mode};
@@ -22,12 +22,16 @@ pub(super) struct Reencode {
     pub(super) comfort_noise: Option<Box<ComfortNoise>>,
 }
 
-impl Direction {
-    /// Sets the encoder for the far side, keeping the old one if possible.
-    pub(super) fn set_voice(&mut self, to: Payload, format: Format) -> Option<()> {
+impl Output {
+    /// Sets the encoder for the far side, keeping the old one if possible. `is_playing`: a clip is being played.
+    pub(super) fn set_voice(
+        &mut self,
+        to: Payload,
+        format: Format,
+        is_playing: bool,
+    ) -> Option<()> {
         let asked_ns = self.config.packet_ns;
         // A clip that is being played keeps its packet time.
-        let is_playing = self.playing.is_some();
         let fits = |voice: &Voice| {
             let is_as_asked = voice.asked_ns == asked_ns || is_playing;
             voice.payload == to && voice.format == format && is_as_asked
@@ -67,39 +71,36 @@ impl Direction {
         }
     }
 
-    pub(super) fn reencode(
+    /// Decodes a packet of audio into `work.decoded`. Returns its length in frames, and the format; `None`: it is malformed.
+    pub(super) fn decode(
         &mut self,
-        payload: &Payload,
         packet: &MediaPacket<'_>,
         work: &mut Work,
         out: &mut Out<'_>,
-    ) {
+    ) -> Option<(usize, Format)> {
         if self.filter.is_some() && !self.goes_on(packet.time) {
             self.fill_pause_now(work, out);
         }
         let Route::Reencode(reencode) = &mut self.route else {
-            return;
+            return None;
         };
         work.decoded.clear();
         let Ok(frames) = reencode.decoder.decode(packet.bytes, &mut work.decoded) else {
             self.stats.undecodable += 1;
-            return;
+            return None;
         };
-        let format = reencode.decoder.format();
-        if reencode.comfort_noise.is_some() && self.is_replaced_by_noise(payload, packet, out) {
-            return self.cut();
-        }
-        if self.inband_dtmf.is_some() {
-            let at = Stretch {
-                time: packet.time,
-                play_ns: packet.play_ns,
-                units: format.clock_units(frames as u32),
-                rate_hz: format.clock_rate_hz,
-            };
-            if self.hear(format, at, work, out) {
-                return self.cut();
-            }
-        }
+        Some((frames, reencode.decoder.format()))
+    }
+
+    /// Encodes the audio of a [decoded](Self::decode) packet for the far side.
+    pub(super) fn reencode(
+        &mut self,
+        payload: &Payload,
+        packet: &MediaPacket<'_>,
+        (frames, format): (usize, Format),
+        work: &mut Work,
+        out: &mut Out<'_>,
+    ) {
         let at_output = self.is_filtered_at_output();
         self.expect_next(out.now_ns + ns_of_frames(frames, format));
         let (Route::Reencode(reencode), Some(voice)) = (&mut self.route, &mut self.voice) else {
@@ -242,25 +243,25 @@ impl Direction {
         true
     }
 
-    /// Conceals a loss with at most `made_ns` of audio.
-    pub(super) fn fill_in(
+    /// Conceals a loss with at most `made_ns` of audio in `work.decoded`. After a pause there is nothing to conceal, because the
+    /// next packet starts a new talkspurt; `is_heard`: the audio is needed nevertheless.
+    pub(super) fn recover(
         &mut self,
         loss: &Loss<'_>,
         made_ns: u64,
+        is_heard: bool,
         work: &mut Work,
-        out: &mut Out<'_>,
-    ) {
+    ) -> Option<Stretch> {
         let Route::Reencode(reencode) = &mut self.route else {
-            return;
+            return None;
         };
         let format = reencode.decoder.format();
         let frames = (made_ns * u64::from(format.sample_rate_hz) / NS_PER_S) as usize;
-        // After a pause, the next packet starts a new talkspurt.
-        let next = reencode
+        let goes_on = reencode
             .next
-            .filter(|next| follows(*next, loss.time, format));
-        if frames == 0 || next.is_none() && self.inband_dtmf.is_none() {
-            return;
+            .is_some_and(|next| follows(next, loss.time, format));
+        if frames == 0 || !goes_on && !is_heard {
+            return None;
         }
         work.decoded.clear();
         if loss.packets > 1
@@ -270,17 +271,207 @@ impl Direction {
         {
             reencode.decoder.conceal(frames, &mut work.decoded);
         }
-        if self.inband_dtmf.is_some() && self.hear(format, loss.stretch(format, frames), work, out)
-        {
-            return self.cut();
-        }
-        let (Route::Reencode(reencode), Some(next)) = (&mut self.route, next) else {
+        Some(loss.stretch(format, frames))
+    }
+
+    /// Encodes the audio that [conceals](Self::recover) a loss, unless it comes after a pause.
+    pub(super) fn say_recovered(
+        &mut self,
+        at: Stretch,
+        made_ns: u64,
+        work: &mut Work,
+        out: &mut Out<'_>,
+    ) {
+        let Route::Reencode(reencode) = &mut self.route else {
             return;
         };
-        reencode.next = Some(next.plus(format.clock_units(frames as u32)));
+        let Some(next) = reencode
+            .next
+            .filter(|next| follows(*next, at.time, at.format))
+        else {
+            return;
+        };
+        reencode.next = Some(next.plus(at.units));
         self.budget_ns -= made_ns;
         self.stats.concealed_ns += made_ns;
-        self.say(format, work, out);
+        self.say(at.format, work, out);
+    }
+
+    /// Whether comfort noise replaces this packet for the far side. The first packet of a pause becomes the description, the
+    /// others are omitted.
+    pub(super) fn is_replaced_by_noise(
+        &mut self,
+        payload: &Payload,
+        packet: &MediaPacket<'_>,
+        out: &mut Out<'_>,
+    ) -> bool {
+        let is_pausing = packet.bytes.len() <= PAUSE_BYTES_MAX && self.mode == Mode::Pass;
+        let (Some(comfort_noise), Some(voice)) = (comfort_noise_of(&mut self.route), &self.voice)
+        else {
+            return false;
+        };
+        let was_pausing = std::mem::replace(&mut comfort_noise.is_pausing, is_pausing);
+        if !is_pausing || was_pausing {
+            return is_pausing;
+        }
+        let to_hz = voice.payload.clock_rate_hz;
+        let Some(to) = out.leg.takes().comfort_noise(to_hz).copied() else {
+            comfort_noise.is_pausing = false;
+            return false;
+        };
+        self.flush(out);
+        let time = self
+            .map
+            .map(packet.time, packet.play_ns, payload.clock_rate_hz, to_hz);
+        let time = self.map.not_before_end(time);
+        if let Some(comfort_noise) = comfort_noise_of(&mut self.route) {
+            comfort_noise.describe(out.begin());
+        }
+        out.send(&to, time, false, 0);
+        self.stats.noise_made += 1;
+        self.is_after_pause = true;
+        true
+    }
+
+    /// Time at which the pause since the last packet must be filled, if the filter holds audio.
+    pub(in crate::call) fn next_pause(&self) -> Option<u64> {
+        let late_ns = LATE_NS.max(self.pause_step_ns());
+        let due_ns = self.filter_delay.due_ns.saturating_add(late_ns);
+        (self.filter.is_some() && self.filter_delay.has_audio()).then_some(due_ns)
+    }
+
+    fn pause_step_ns(&self) -> u64 {
+        self.packet_ns.max(PAUSE_STEP_NS_MIN)
+    }
+
+    /// Expects more audio at this time.
+    #[inline]
+    pub(super) fn expect_next(&mut self, due_ns: u64) {
+        self.filter_delay.due_ns = due_ns;
+    }
+
+    /// Feeds silence to the filter while no packets arrive and it holds audio.
+    #[inline]
+    pub(in crate::call) fn fill_pause(&mut self, work: &mut Work, out: &mut Out<'_>) {
+        if self.next_pause().is_some_and(|at_ns| at_ns <= out.now_ns) {
+            self.fill_pause_now(work, out);
+        }
+    }
+
+    /// Fills the part of the pause that has passed.
+    #[cold]
+    pub(super) fn fill_pause_now(&mut self, work: &mut Work, out: &mut Out<'_>) {
+        let step_ns = self.pause_step_ns();
+        while self.filter_delay.due_ns.saturating_add(step_ns) <= out.now_ns
+            && self.filter_delay.has_audio()
+        {
+            self.filter_delay.due_ns += step_ns;
+            self.filter_delay.filled_ns += step_ns;
+            if self.filter_delay.filled_ns > FILLED_NS_MAX {
+                return self.filter_delay.clear();
+            }
+            let Some(format) = self.filter_format() else {
+                return;
+            };
+            let frames = (step_ns * u64::from(format.sample_rate_hz) / NS_PER_S) as usize;
+            work.decoded.clear();
+            work.decoded
+                .resize(frames * usize::from(format.channels), 0.0);
+            self.filter_on(format, true, work, out);
+        }
+    }
+
+    /// Format of the filter: that of the incoming audio, or of the outgoing audio if that has fewer channels or there are several
+    /// inputs.
+    pub(super) fn filter_format(&self) -> Option<Format> {
+        let to = self.voice.as_ref().map(|voice| voice.format)?;
+        match &self.route {
+            _ if self.is_heard_at_output => Some(to),
+            Route::Reencode(reencode) if reencode.decoder.format().channels > to.channels => {
+                Some(to)
+            }
+            Route::Reencode(reencode) => Some(reencode.decoder.format()),
+            _ => None,
+        }
+    }
+
+    /// Whether the filter comes after the converter.
+    pub(super) fn is_filtered_at_output(&self) -> bool {
+        let to = self.voice.as_ref().map_or(0, |voice| voice.format.channels);
+        match &self.route {
+            Route::Reencode(reencode) => {
+                self.is_heard_at_output || reencode.decoder.format().channels > to
+            }
+            _ => true,
+        }
+    }
+
+    /// Passes decoded or converted audio through the filter and processes the filter's output. `format` is the filter's.
+    pub(super) fn filter_on(
+        &mut self,
+        format: Format,
+        is_pause: bool,
+        work: &mut Work,
+        out: &mut Out<'_>,
+    ) {
+        let Some(filter) = &mut self.filter else {
+            return;
+        };
+        let frames = work.decoded.len() / usize::from(format.channels);
+        self.filter_delay.take_in(format, frames, is_pause);
+        filter.process(format, &mut work.decoded);
+        self.say_held(format, work, out);
+    }
+
+    /// Processes the filter's output in `work.decoded` with its original times.
+    pub(super) fn say_held(&mut self, format: Format, work: &mut Work, out: &mut Out<'_>) {
+        let at_output = self.is_filtered_at_output();
+        let Some(voice) = &mut self.voice else { return };
+        let mut converter = match &mut self.route {
+            Route::Reencode(reencode) if !at_output => Some(&mut reencode.converter),
+            _ => None,
+        };
+        let channels = usize::from(format.channels);
+        let mut rest = &work.decoded[..];
+        while rest.len() >= channels {
+            let (frames, kind) = self.filter_delay.give_out(rest.len() / channels);
+            let (pcm, later) = rest.split_at(frames * channels);
+            rest = later;
+            if kind != Kind::Audio(None) {
+                voice.flush(&mut self.map, out);
+                if let Some(converter) = &mut converter {
+                    converter.reset();
+                }
+            }
+            match kind {
+                Kind::Pause => continue,
+                Kind::Audio(None) => {}
+                Kind::Audio(Some(begin)) => {
+                    voice.begin(self.map.not_before_end(begin.time), begin.play_ns);
+                }
+            }
+            work.converted.clear();
+            match &mut converter {
+                None => work.converted.extend_from_slice(pcm),
+                Some(converter) => converter.process(pcm, &mut work.converted),
+            }
+            voice.push(&work.converted, &mut self.map, out);
+            if let Some(tap) = &mut self.tap {
+                if format.channels < voice.format.channels {
+                    tap.add(format, pcm)
+                } else {
+                    tap.add(voice.format, &work.converted)
+                }
+            }
+        }
+        self.bound_tap();
+    }
+}
+
+fn comfort_noise_of(route: &mut Route) -> Option<&mut ComfortNoise> {
+    match route {
+        Route::Reencode(reencode) => reencode.comfort_noise.as_deref_mut(),
+        _ => None,
     }
 }
 

@@ -3,12 +3,10 @@
 //! G.711 codes that were not re-encoded are queued as codes, and the reader decodes them if needed. Only a loss needs samples:
 //! the decoder first gets the last codes. After the loss, it gets all audio until it has forgotten the concealment.
 
-use super::Direction;
 use super::code_ring::CodeRing;
 use crate::call::TAP_NS_MAX;
 use crate::codec::{Decoder, Encoding, Format, decode_linear};
 use crate::id::NS_PER_S;
-use crate::leg::{Carries, Payload};
 
 /// Audio that was tapped.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -117,7 +115,7 @@ impl Tap {
     }
 
     /// Adds a payload that has no other decoder.
-    fn add_payload(&mut self, format: Format, bytes: &[u8]) {
+    pub(super) fn add_payload(&mut self, format: Format, bytes: &[u8]) {
         self.fit(format);
         if !is_coded(format) {
             if self.decoder.is_none() {
@@ -162,7 +160,7 @@ impl Tap {
     }
 
     /// Conceals a loss.
-    fn conceal(&mut self, ns: u64) {
+    pub(super) fn conceal(&mut self, ns: u64) {
         let Some(format) = self.format else { return };
         if is_coded(format) && !self.joins && self.follows == 0 {
             if self.known == 0 {
@@ -197,7 +195,7 @@ impl Tap {
     }
 
     /// Replaces a loss with silence for lack of time to conceal it.
-    fn fall_silent(&mut self, ns: u64) {
+    pub(super) fn fall_silent(&mut self, ns: u64) {
         if let Some(format) = self.format {
             let frames = (ns * u64::from(format.sample_rate_hz) / NS_PER_S) as usize;
             self.note(Kind::Silence, frames * usize::from(format.channels));
@@ -231,14 +229,14 @@ impl Tap {
     }
 
     /// Number of queued samples of all channels.
-    fn waiting(&self) -> usize {
+    pub(super) fn waiting(&self) -> usize {
         let all = self.earlier.iter().chain(&self.last);
         all.map(|one| one.samples).sum()
     }
 
     /// Drops the oldest audio that is not taken in time. Returns its length, ns.
     #[inline]
-    fn bound(&mut self) -> u64 {
+    pub(super) fn bound(&mut self) -> u64 {
         let Some(last) = &self.last else { return 0 };
         let is_short = last.samples as u64 * NS_PER_S <= last.per_s() * TAP_NS_MAX;
         if is_short && self.earlier.is_empty() {
@@ -290,7 +288,7 @@ impl Tap {
         }
     }
 
-    fn take(&mut self, mut hear: impl FnMut(Tapped<'_>)) {
+    pub(super) fn take(&mut self, mut hear: impl FnMut(Tapped<'_>)) {
         let (mut codes, mut pcm) = (self.codes.waiting(), &self.pcm[..]);
         let mut followed_ns = if self.earlier.is_empty() {
             0
@@ -324,68 +322,20 @@ impl Tap {
         self.codes.take_all();
     }
 
-    /// Number of codes that a loss may need.
-    #[inline]
-    fn history(&self) -> usize {
-        self.format.map_or(0, history_samples)
-    }
-}
-
-impl Direction {
-    /// Switches the tap on or off. A tap that is on already keeps its decoder.
-    #[inline]
-    pub(in crate::call) fn tap(&mut self, is_on: bool) {
-        if is_on != self.tap.is_some() {
-            self.tap = is_on.then(Box::default);
-        }
-    }
-
-    pub(super) fn note_tapped(&mut self, payload: &Payload, bytes: &[u8]) {
-        if let (Some(tap), Carries::Audio(format)) = (&mut self.tap, payload.carries) {
-            tap.add_payload(format, bytes);
-            self.bound_tap();
-        }
-    }
-
-    pub(super) fn conceal_tapped(&mut self, ns: u64) {
-        if let Some(tap) = &mut self.tap {
-            tap.conceal(ns);
-            self.bound_tap();
-        }
-    }
-
-    /// Replaces a loss with silence for lack of time to conceal it.
-    pub(super) fn silence_tapped(&mut self, ns: u64) {
-        if let Some(tap) = &mut self.tap {
-            tap.fall_silent(ns);
-            self.bound_tap();
-        }
-    }
-
-    /// Drops the oldest audio that is not taken in time.
-    pub(super) fn bound_tap(&mut self) {
-        if let Some(tap) = &mut self.tap {
-            self.stats.tap_dropped_ns += tap.bound();
-        }
-    }
-
-    #[inline]
-    pub(in crate::call) fn take_tapped(&mut self, hear: impl FnMut(Tapped<'_>)) {
-        if let Some(tap) = self.tap.as_mut().filter(|tap| tap.last.is_some()) {
-            tap.take(hear);
-        }
+    pub(super) fn has_audio(&self) -> bool {
+        self.last.is_some()
     }
 
     /// Address for the next codes.
     #[inline]
-    pub(in crate::call) fn tapped_address(&self) -> usize {
-        let next = |tap: &Tap| tap.codes.next_address(tap.history());
-        self.tap.as_deref().map_or(0, next)
+    pub(super) fn next_address(&self) -> usize {
+        self.codes.next_address(self.history())
     }
 
+    /// Number of codes that a loss may need.
     #[inline]
-    pub(in crate::call) fn tapped(&self) -> usize {
-        self.tap.as_ref().map_or(0, |tap| tap.waiting())
+    fn history(&self) -> usize {
+        self.format.map_or(0, history_samples)
     }
 }
 

@@ -1,19 +1,24 @@
 //! A digit's tone, for a side without telephone events.
 //!
-//! The packets of an event give its length so far (RFC 4733, section 2.5.1). Each packet extends the tone to that length, in
-//! place of the audio.
+//! The packets of an event give its length so far (RFC 4733, section 2.5.1). Each one extends the tone up to there, in place of
+//! the audio.
 
-use super::{BUDGET_NS_MAX, Direction, Route};
-use crate::call::TAIL_NS_MAX;
-use crate::call::keys::KeyPayload;
+use super::output::{Output, Route};
 use crate::call::out::{Out, Work};
-use crate::dtmf;
 use crate::id::{NS_PER_S, RtpTime};
-use crate::leg::{Carries, MediaPacket, Payload};
+use crate::leg::Carries;
 use crate::tone::{Tone, ToneGenerator};
 
+/// The tone of a digit.
+#[derive(Debug, Default)]
+pub(super) struct DigitTone {
+    /// The tone of the party's digit replaces the audio.
+    pub(super) is_on: bool,
+    sounding: Option<Box<Sounding>>,
+}
+
 #[derive(Debug)]
-pub(super) struct Sounding {
+struct Sounding {
     generator: ToneGenerator,
     channels: usize,
     rate_hz: u32,
@@ -21,68 +26,19 @@ pub(super) struct Sounding {
     made_frames: u64,
 }
 
-impl Direction {
-    pub(super) fn sound_key(
-        &mut self,
-        payload: &Payload,
-        packet: &MediaPacket<'_>,
-        told: KeyPayload,
-        work: &mut Work,
-        out: &mut Out<'_>,
-    ) {
-        let Some(key) = self.key else { return };
-        let from_hz = self.incoming_rate().unwrap_or(payload.clock_rate_hz);
-        if key.time.is_none() && self.begin_tone(packet, told, from_hz, out).is_none() {
-            self.stats.dropped += 1;
-            return;
-        }
-        if !self.is_sounding {
-            return; // One of the packets that repeat the end.
-        }
-        // Each packet pays for the time since the previous one at most, even if it claims more. That time includes lost
-        // packets.
-        let passed_ns = out.now_ns.saturating_sub(self.key_paid_ns);
-        self.key_paid_ns = out.now_ns;
-        let earned_ns = passed_ns.min(KEY_NS_MAX);
-        self.budget_ns = self.budget_ns.saturating_add(earned_ns).min(BUDGET_NS_MAX);
-        let Some(sounding) = &mut self.sounding else {
-            return;
-        };
-        // The fade is generated when the digit ends.
-        let wanted_ns = key.ns().saturating_sub(sounding.made_ns + FADE_NS);
-        let ns = wanted_ns.min(KEY_NS_MAX + TAIL_NS_MAX).min(self.budget_ns);
-        self.budget_ns -= ns;
-        self.make_tone(ns, work, out);
-        if told.is_end {
-            self.end_tone(work, out);
-        }
+impl DigitTone {
+    /// Length of the tone so far, ns. `None`: there was no tone yet.
+    pub(super) fn made_ns(&self) -> Option<u64> {
+        Some(self.sounding.as_ref()?.made_ns)
     }
 
-    /// Starts the tone of the pressed digit. Returns `None` if the tone is unknown or has no codec.
-    fn begin_tone(
-        &mut self,
-        packet: &MediaPacket<'_>,
-        told: KeyPayload,
-        from_hz: u32,
-        out: &mut Out<'_>,
-    ) -> Option<()> {
-        let tone = Tone::key(dtmf::Key::new(told.event)?, told.volume, 0);
-        let to_hz = out.leg.takes().audio().clock_rate_hz;
-        self.flush(out);
-        let time = self.map.map(packet.time, packet.play_ns, from_hz, to_hz);
-        let time = self.map.not_before_end(time);
-        self.begin_sounding(tone, time, packet.play_ns, out)?;
-        self.key.as_mut()?.time = Some(time);
-        self.is_sounding = true;
-        Some(())
-    }
-
-    /// Starts a tone at `time`. Returns `None` if the far side has no codec for it.
-    pub(super) fn begin_sounding(
+    /// Starts a tone at a timestamp and play time. `is_playing`: a clip is being played. Returns `None` if the far side has no codec for it.
+    pub(super) fn begin(
         &mut self,
         tone: Tone,
-        time: RtpTime,
-        play_ns: u64,
+        (time, play_ns): (RtpTime, u64),
+        is_playing: bool,
+        output: &mut Output,
         out: &mut Out<'_>,
     ) -> Option<()> {
         let to = *out.leg.takes().audio();
@@ -90,9 +46,9 @@ impl Direction {
             return None;
         };
         // Use the current encoder, whatever its rate.
-        let known = self.voice.as_ref().filter(|voice| voice.payload == to);
+        let known = output.voice.as_ref().filter(|voice| voice.payload == to);
         let format = known.map_or(format, |voice| voice.format);
-        self.set_voice(to, format)?;
+        output.set_voice(to, format, is_playing)?;
         let rate_hz = format.sample_rate_hz;
         let known = self.sounding.take();
         let mut sounding = match known.filter(|known| known.rate_hz == rate_hz) {
@@ -109,13 +65,19 @@ impl Direction {
         sounding.channels = usize::from(format.channels);
         (sounding.made_ns, sounding.made_frames) = (0, 0);
         out.leg.set_sent_clock_rate(to.clock_rate_hz);
-        self.voice.as_mut()?.begin(time, play_ns);
+        output.voice.as_mut()?.begin(time, play_ns);
         self.sounding = Some(sounding);
         Some(())
     }
 
-    pub(super) fn make_tone(&mut self, ns: u64, work: &mut Work, out: &mut Out<'_>) {
-        let (Some(sounding), Some(voice)) = (&mut self.sounding, &mut self.voice) else {
+    pub(super) fn generate(
+        &mut self,
+        ns: u64,
+        output: &mut Output,
+        work: &mut Work,
+        out: &mut Out<'_>,
+    ) {
+        let (Some(sounding), Some(voice)) = (&mut self.sounding, &mut output.voice) else {
             return;
         };
         sounding.made_ns += ns;
@@ -128,32 +90,32 @@ impl Direction {
         let samples = work.decoded.iter();
         let samples = samples.flat_map(|sample| std::iter::repeat_n(*sample, sounding.channels));
         work.converted.extend(samples);
-        voice.push(&work.converted, &mut self.map, out);
+        voice.push(&work.converted, &mut output.map, out);
     }
 
     /// Generates the end of the tone, if any, and sends the rest.
-    pub(super) fn end_tone(&mut self, work: &mut Work, out: &mut Out<'_>) {
-        if std::mem::take(&mut self.is_sounding) {
-            self.finish_tone(work, out);
+    pub(super) fn end(&mut self, output: &mut Output, work: &mut Work, out: &mut Out<'_>) {
+        if std::mem::take(&mut self.is_on) {
+            self.finish(output, work, out);
         }
     }
 
-    pub(super) fn finish_tone(&mut self, work: &mut Work, out: &mut Out<'_>) {
+    pub(super) fn finish(&mut self, output: &mut Output, work: &mut Work, out: &mut Out<'_>) {
         if let Some(sounding) = &mut self.sounding {
             sounding.generator.stop();
         }
-        self.make_tone(FADE_NS, work, out);
-        if let Some(voice) = &mut self.voice {
-            voice.finish(&mut self.map, out);
+        self.generate(FADE_NS, output, work, out);
+        if let Some(voice) = &mut output.voice {
+            voice.finish(&mut output.map, out);
         }
-        self.is_after_pause = true;
-        if !matches!(self.route, Route::Reencode(_)) {
-            self.reroute(); // The audio's clock rate may differ.
+        output.is_after_pause = true;
+        if !matches!(output.route, Route::Reencode(_)) {
+            output.reroute(); // The audio's clock rate may differ.
         }
     }
 }
 
 /// Tone that one packet of an event pays for: a little more than the usual interval of 50 ms.
-const KEY_NS_MAX: u64 = 60_000_000;
+pub(super) const KEY_NS_MAX: u64 = 60_000_000;
 /// The generator's fade.
 pub(super) const FADE_NS: u64 = 5_000_000;
