@@ -617,6 +617,10 @@ impl Driver {
             streams,
         }
     }
+
+    fn call_service(&self) -> Option<Arc<dyn CallService>> {
+        self.calls.as_ref()?.host.call_service().cloned()
+    }
 }
 
 /// Converts a time of CLOCK_MONOTONIC. Nothing is due in the far future.

@@ -11,11 +11,11 @@ use super::machine::Machine;
 use super::media::Media;
 use super::problem::{ConfigError, Problems};
 use super::raw::{RawConfig, RawContexts, RawDefaults, RawRestart, RawStream};
-use super::{alarms, cluster, fallback, route, store, tables};
 use super::{
     Config, Contexts, Destination, FallbackSpec, InputSpec, LATCHED, Placement, Restart, Rtcp,
     StreamSpec,
 };
+use super::{alarms, cluster, fallback, route, store, tables};
 
 pub(super) fn check(
     path: &str,
@@ -36,7 +36,10 @@ pub(super) fn check(
         .as_ref()
         .and_then(|raw| store::check(&mut checker, raw));
     let contexts = checker.contexts(&raw.contexts);
-    let cluster = raw.cluster.as_ref().map(|raw| cluster::check(&mut checker, raw));
+    let cluster = raw
+        .cluster
+        .as_ref()
+        .map(|raw| cluster::check(&mut checker, raw));
     // Keys of a stream may belong to a [cluster] with mistakes.
     let on_isolation = cluster.as_ref().map(|cluster| {
         cluster

@@ -8,8 +8,8 @@ use toml::Spanned;
 use super::checker::Checker;
 use super::raw::{RawDefaults, RawStream};
 use super::record::RecordSpec;
-use super::{pipeline, record};
 use super::{ClockSkew, Destination, Jitter, LATCHED, RecordingFormat, Rtcp, StreamSpec};
+use super::{pipeline, record};
 use crate::codec::{ALLOWED_CODECS, Codec, CodecIn, DYNAMIC_PAYLOAD_TYPE, PAYLOAD_TYPES};
 
 /// The settings that all streams of a range share; ports are those of its first stream.

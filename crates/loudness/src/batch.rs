@@ -61,7 +61,8 @@ impl Batch {
         }
         let config = builder.clone().resolution(Resolution::Block);
         let (gating_blocks, range_blocks) = config.history_blocks();
-        let histories = |mode, blocks| (0..streams).filter_map(move |_| builder.history(mode, blocks));
+        let histories =
+            |mode, blocks| (0..streams).filter_map(move |_| builder.history(mode, blocks));
         let weights: Vec<f64> = config.layout.iter().map(|place| place.weight()).collect();
         let all: Vec<f64> = weights.iter().copied().cycle().take(lanes).collect();
         let mut groups: Box<[Group]> = Group::cover(0, lanes).collect();

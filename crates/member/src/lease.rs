@@ -1,9 +1,7 @@
 //! This node's own key: it shows that the node is alive, and bounds the time in which it may send.
 
 use crate::keys::{Incarnation, Key, NodeRecord, Revision, Value};
-use crate::store::{
-    Compare, Entry, Operation, Outcome, Reply, Request, RequestId, What,
-};
+use crate::store::{Compare, Entry, Operation, Outcome, Reply, Request, RequestId, What};
 use crate::{Action, Member};
 
 /// Whether this life has a key.
@@ -92,7 +90,13 @@ pub(crate) fn keep_lease(member: &mut Member, now_ns: u64) {
                 stop_all(member, false);
             }
             if is_due {
-                write_record(member, now_ns, What::Renew, Compare::Modified(key, modified), beat);
+                write_record(
+                    member,
+                    now_ns,
+                    What::Renew,
+                    Compare::Modified(key, modified),
+                    beat,
+                );
             }
         }
     }

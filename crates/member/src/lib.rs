@@ -331,7 +331,9 @@ impl Member {
     #[must_use]
     pub fn next_timeout(&self) -> u64 {
         let requests = self.requests.values().map(|request| request.until_ns);
-        let own = lease::next_renewal(self).into_iter().chain(self.ledger.next_ns());
+        let own = lease::next_renewal(self)
+            .into_iter()
+            .chain(self.ledger.next_ns());
         let next = requests.chain(own).min();
         let deaths = self.nodes.next_ns();
         next.unwrap_or(u64::MAX).min(deaths)

@@ -178,7 +178,13 @@ impl Nodes {
     }
 
     /// Notes a node's key. `true`: something other than its beat and its room has changed.
-    pub(crate) fn note(&mut self, now_ns: u64, name: &NodeName, record: NodeRecord, entry: &Entry) -> bool {
+    pub(crate) fn note(
+        &mut self,
+        now_ns: u64,
+        name: &NodeName,
+        record: NodeRecord,
+        entry: &Entry,
+    ) -> bool {
         let modified = entry.modified;
         let bury_ns = now_ns + self.death_ns;
         self.due_ns = self.due_ns.min(bury_ns);
@@ -220,7 +226,12 @@ impl Nodes {
     }
 
     /// Nodes whose time is over. `is_own`: only those with this node's name.
-    pub(crate) fn take_due(&mut self, now_ns: u64, own: &NodeName, is_own: bool) -> Vec<(NodeName, Revision)> {
+    pub(crate) fn take_due(
+        &mut self,
+        now_ns: u64,
+        own: &NodeName,
+        is_own: bool,
+    ) -> Vec<(NodeName, Revision)> {
         if now_ns < self.due_ns {
             return Vec::new();
         }

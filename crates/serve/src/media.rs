@@ -19,8 +19,8 @@ use threadbare_control::calls::{
 };
 use threadbare_relay::{
     CallHandle, CreateError, Destinations, Engine, EngineError, Forward, ForwardSideStats,
-    LatePacket, LegPorts, Listeners, Listening, MediaCall, MediaSession, Reply, Settings, ShardStats,
-    TOS_USUAL,
+    LatePacket, LegPorts, Listeners, Listening, MediaCall, MediaSession, Reply, Settings,
+    ShardStats, TOS_USUAL,
 };
 use threadbare_rtp::call::{Call, CallError, Clip, DtmfDigit, Part, Side};
 use threadbare_rtp::codec::CodecError;
@@ -407,7 +407,9 @@ impl MediaWorkers {
     /// The stream of a play, unless another play has replaced it.
     fn running_play(&mut self, play: &Play) -> Option<&mut Running> {
         let running = self.streams.get_mut(&play.stream)?;
-        running.plays[play.to as usize].is_latest(play).then_some(running)
+        running.plays[play.to as usize]
+            .is_latest(play)
+            .then_some(running)
     }
 
     fn stop_play(&mut self, stream: StreamId, to: Side) {

@@ -18,7 +18,7 @@ use threadbare_process::system::random_number;
 
 /// The driver's state for calls; `None` if calls are not shared.
 pub(super) struct Calls {
-    host: Arc<Host>,
+    pub(super) host: Arc<Host>,
     pub(super) peers: Peers,
     /// Whether new calls are made without etcd, too.
     goes_on_alone: bool,
@@ -71,7 +71,10 @@ pub(super) fn begin(driver: &mut Driver, errand: Errand) {
 
 /// `found`: the call's key; `None`: etcd does not answer.
 pub(super) fn resume(driver: &mut Driver, errand: Errand, found: Option<Option<Entry>>) {
-    let alone = driver.calls.as_ref().is_some_and(|calls| calls.goes_on_alone);
+    let alone = driver
+        .calls
+        .as_ref()
+        .is_some_and(|calls| calls.goes_on_alone);
     match found {
         Some(entry) => place(driver, errand, entry.as_ref()),
         None if alone => errand.end(Way::Here),
@@ -166,7 +169,8 @@ fn send(driver: &mut Driver, mut errand: Errand, is_known: bool, life: &Life, li
 }
 
 /// Sends a request to all other nodes.
-pub(super) fn ask_others(driver: &mut Driver,
+pub(super) fn ask_others(
+    driver: &mut Driver,
     passed: &Passed,
     tell: oneshot::Sender<Vec<(String, Option<Back>)>>,
 ) {
@@ -190,7 +194,8 @@ pub(super) fn ask_others(driver: &mut Driver,
     });
 }
 
-pub(super) fn ask_node(driver: &mut Driver,
+pub(super) fn ask_node(
+    driver: &mut Driver,
     node: &str,
     passed: &Passed,
     tell: oneshot::Sender<Option<Back>>,
@@ -205,7 +210,11 @@ pub(super) fn ask_node(driver: &mut Driver,
     });
 }
 
-fn asked(driver: &mut Driver, link: Option<Link>, passed: &Passed) -> Option<oneshot::Receiver<Vec<u8>>> {
+fn asked(
+    driver: &mut Driver,
+    link: Option<Link>,
+    passed: &Passed,
+) -> Option<oneshot::Receiver<Vec<u8>>> {
     Some(driver.calls.as_mut()?.peers.ask(&link?, passed))
 }
 
@@ -223,18 +232,17 @@ pub(super) fn claim(driver: &mut Driver, call: CallName, kept: Option<(String, O
     driver.member.claim_call(now_ns, call, state, until_ns);
 }
 
-pub(super) fn call_service(driver: &Driver) -> Option<Arc<dyn CallService>> {
-    driver.calls.as_ref()?.host.call_service().cloned()
-}
-
 pub(super) fn tell_claimed(driver: &Driver, call: &CallName, claimed: Claimed) {
-    if let Some(call_service) = call_service(driver) {
+    if let Some(call_service) = driver.call_service() {
         call_service.claimed(call, claimed);
     }
 }
 
 pub(super) fn tell_unclaimed(driver: &Driver, call: &CallName) {
-    let alone = driver.calls.as_ref().is_some_and(|calls| calls.goes_on_alone);
+    let alone = driver
+        .calls
+        .as_ref()
+        .is_some_and(|calls| calls.goes_on_alone);
     let claimed = if alone {
         Claimed::Alone
     } else {
@@ -246,7 +254,9 @@ pub(super) fn tell_unclaimed(driver: &Driver, call: &CallName) {
 /// Updates calls after nodes have come or gone.
 pub(super) fn settle_calls(driver: &mut Driver) {
     driver.member.set_room(driver.room.get());
-    let Some(calls) = &mut driver.calls else { return };
+    let Some(calls) = &mut driver.calls else {
+        return;
+    };
     let now = Instant::now();
     let of_record = |(node, record): (_, &NodeRecord)| (node, record.incarnation);
     let known = calls
@@ -287,7 +297,9 @@ pub(super) fn sweep(driver: &mut Driver, entries: &[Entry]) {
     if driver.awaits_calls() {
         return;
     }
-    let dead = entries.iter().filter_map(|entry| driver.member.sweep(entry));
+    let dead = entries
+        .iter()
+        .filter_map(|entry| driver.member.sweep(entry));
     let dead: Vec<Transaction> = dead.collect();
     if dead.is_empty() {
         return;

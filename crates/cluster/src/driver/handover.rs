@@ -66,7 +66,7 @@ impl Driver {
         states: Option<Vec<Entry>>,
         tries: u32,
     ) {
-        if errands::call_service(self).is_none() && tries < CALL_SERVICE_TRIES_MAX {
+        if self.call_service().is_none() && tries < CALL_SERVICE_TRIES_MAX {
             // The node has just started: its call service opens soon.
             let replies = self.replies.clone();
             tokio::spawn(async move {
@@ -78,7 +78,7 @@ impl Driver {
         let declared = self.member.declaration(&name);
         let spec = declared.and_then(|one| serde_json::from_str::<ServiceSpec>(&one.spec).ok());
         let (Some(services), Some(call_service), Some(spec), Some(states)) =
-            (&self.services, errands::call_service(self), spec, states)
+            (&self.services, self.call_service(), spec, states)
         else {
             return self.prepared_service(&name);
         };
@@ -112,7 +112,7 @@ impl Driver {
             }
             // The service was prepared, but does not come.
             None => {
-                if let Some(call_service) = errands::call_service(self) {
+                if let Some(call_service) = self.call_service() {
                     call_service.unprepare(&name.0);
                 }
             }
@@ -161,7 +161,7 @@ impl Driver {
     fn leave_calls(&self, name: &StreamName, most: usize, next: Option<Next>) {
         let (replies, service) = (self.replies.clone(), name.clone());
         let left = move |leaving| drop(replies.send(Replied::Left(service, leaving, next)));
-        match errands::call_service(self) {
+        match self.call_service() {
             Some(call_service) => call_service.leave(&name.0, most, Box::new(left)),
             None => left(Leaving::nothing()),
         }
@@ -231,7 +231,7 @@ impl Driver {
             SendResult::Some(next) => self.leave_calls(&name, CALLS_AT_A_TIME, Some(next)),
             SendResult::All => self.handed_over(&name),
             SendResult::Unanswered => {
-                if let Some(call_service) = errands::call_service(self) {
+                if let Some(call_service) = self.call_service() {
                     call_service.leave(&name.0, usize::MAX, Box::new(drop));
                 }
                 // It would not accept late packets either: then two machines must not have the addresses.
@@ -439,7 +439,7 @@ impl Driver {
     }
 
     fn close_departed(&self, name: &StreamName) {
-        if let Some(call_service) = errands::call_service(self) {
+        if let Some(call_service) = self.call_service() {
             call_service.close(&name.0);
         }
     }
@@ -449,7 +449,7 @@ impl Driver {
         let now_ns = clock_now_ns();
         let datagrams = late_packets.datagrams.into_iter();
         let datagrams = datagrams.map(|(stream, packet)| (stream, packet.arrived(now_ns)));
-        let call_service = errands::call_service(self);
+        let call_service = self.call_service();
         let Some(services) = &mut self.services else {
             return false;
         };

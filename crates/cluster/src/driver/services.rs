@@ -12,7 +12,7 @@ use threadbare_runtime::clock_now_ns;
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
-use super::{Driver, Replied, errands};
+use super::{Driver, Replied};
 use crate::addresses::Addresses;
 use crate::passing::Passed;
 use crate::seal::Seal;
@@ -237,7 +237,7 @@ impl Driver {
         epoch: Epoch,
         states: Option<Vec<Entry>>,
     ) {
-        let call_service = errands::call_service(self);
+        let call_service = self.call_service();
         let Some(services) = &mut self.services else {
             return;
         };
@@ -274,7 +274,7 @@ impl Driver {
         shadows: HashMap<u64, Shadow>,
         is_last: bool,
     ) {
-        let call_service = errands::call_service(self);
+        let call_service = self.call_service();
         let Some(services) = &mut self.services else {
             return;
         };

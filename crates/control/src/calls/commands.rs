@@ -4,6 +4,7 @@ use threadbare_rtp_types::side::Side;
 
 use super::action::{MediaSource, StreamCommand};
 use super::dialog::{Dialog, Mutes, Party};
+use super::early;
 use super::failure::Failure;
 use super::live::Live;
 use super::names::{bounded, optional};
@@ -92,69 +93,70 @@ fn is_all(request: &Request) -> Result<bool, Refusal> {
     Ok(all == Some(true))
 }
 
-impl<P> Calls<P> {
-    /// Carries out a request about a call's media.
-    pub(super) fn handle_media_command(&mut self, request: &Request) -> Result<Outcome, Failure> {
-        let name = bounded("call-id", request.required("call-id")?)?;
-        let id = CallId::new(name);
-        if request.command() == Command::PlayMedia {
-            self.prepare_to_play(&id, request)?;
-        }
-        let call = self.calls.get_mut(&id);
-        let call = call.ok_or_else(|| Failure::NoCall(shown(name)))?;
-        match request.command() {
-            Command::BlockMedia => mute(call, request, |mutes| mutes.is_blocked = true)?,
-            Command::UnblockMedia => mute(call, request, |mutes| mutes.is_blocked = false)?,
-            Command::SilenceMedia => mute(call, request, |mutes| mutes.is_silenced = true)?,
-            Command::UnsilenceMedia => mute(call, request, |mutes| mutes.is_silenced = false)?,
-            Command::BlockDtmf => {
-                let blocks = blocks_keys(request)?;
-                mute(call, request, |mutes| mutes.blocks_keys = blocks)?;
-            }
-            Command::UnblockDtmf => mute(call, request, |mutes| mutes.blocks_keys = false)?,
-            Command::PlayDtmf => {
-                let key = Key::of(request)?;
-                self.actions
-                    .extend(told(call, request, |of| key.command(of))?);
-            }
-            Command::PlayMedia => {
-                let play = Play::of(request)?;
-                self.actions
-                    .extend(told(call, request, |to| play.command(to))?);
-            }
-            Command::StopMedia => {
-                let stop = |to: Side| StreamCommand::StopPlay { to };
-                self.actions.extend(told(call, request, stop)?);
-            }
-            Command::StartRecording | Command::PauseRecording | Command::StopRecording => {
-                self.actions.extend(record(call, request)?);
-            }
-            forwarding @ (Command::StartForwarding | Command::StopForwarding) => {
-                return Err(Failure::NoForwarding(forwarding.name()));
-            }
-            other => return Err(Failure::NotDone(other.name())),
-        }
-        self.actions.extend(call.refresh());
-        self.schedule(&id);
-        Ok(Outcome::Reply(Reply::Ok(Dictionary::new())))
+/// Carries out a request about a call's media.
+pub(super) fn handle_media_command<P>(
+    calls: &mut Calls<P>,
+    request: &Request,
+) -> Result<Outcome, Failure> {
+    let name = bounded("call-id", request.required("call-id")?)?;
+    let id = CallId::new(name);
+    if request.command() == Command::PlayMedia {
+        prepare_to_play(calls, &id, request)?;
     }
+    let call = calls.calls.get_mut(&id);
+    let call = call.ok_or_else(|| Failure::NoCall(shown(name)))?;
+    match request.command() {
+        Command::BlockMedia => mute(call, request, |mutes| mutes.is_blocked = true)?,
+        Command::UnblockMedia => mute(call, request, |mutes| mutes.is_blocked = false)?,
+        Command::SilenceMedia => mute(call, request, |mutes| mutes.is_silenced = true)?,
+        Command::UnsilenceMedia => mute(call, request, |mutes| mutes.is_silenced = false)?,
+        Command::BlockDtmf => {
+            let blocks = blocks_keys(request)?;
+            mute(call, request, |mutes| mutes.blocks_keys = blocks)?;
+        }
+        Command::UnblockDtmf => mute(call, request, |mutes| mutes.blocks_keys = false)?,
+        Command::PlayDtmf => {
+            let key = Key::of(request)?;
+            calls
+                .actions
+                .extend(told(call, request, |of| key.command(of))?);
+        }
+        Command::PlayMedia => {
+            let play = Play::of(request)?;
+            calls
+                .actions
+                .extend(told(call, request, |to| play.command(to))?);
+        }
+        Command::StopMedia => {
+            let stop = |to: Side| StreamCommand::StopPlay { to };
+            calls.actions.extend(told(call, request, stop)?);
+        }
+        Command::StartRecording | Command::PauseRecording | Command::StopRecording => {
+            calls.actions.extend(record(call, request)?);
+        }
+        forwarding @ (Command::StartForwarding | Command::StopForwarding) => {
+            return Err(Failure::NoForwarding(forwarding.name()));
+        }
+        other => return Err(Failure::NotDone(other.name())),
+    }
+    calls.actions.extend(call.refresh());
+    calls.schedule(&id);
+    Ok(Outcome::Reply(Reply::Ok(Dictionary::new())))
 }
 
-impl<P> Calls<P> {
-    /// Starts the early streams if the author of an offer is to hear a playback before the answer.
-    fn prepare_to_play(&mut self, id: &CallId, request: &Request) -> Result<(), Failure> {
-        Play::of(request)?;
-        let Some(call) = self.calls.get(id) else {
-            return Ok(());
-        };
-        if let Chosen::Sides(sides) = choose(call, request)?
-            && told(call, request, |to| StreamCommand::StopPlay { to }).is_err()
-            && let Some(at) = call.find_early(&sides)
-        {
-            self.begin_early(id, at);
-        }
-        Ok(())
+/// Starts the early streams if the author of an offer is to hear a playback before the answer.
+fn prepare_to_play<P>(calls: &mut Calls<P>, id: &CallId, request: &Request) -> Result<(), Failure> {
+    Play::of(request)?;
+    let Some(call) = calls.calls.get(id) else {
+        return Ok(());
+    };
+    if let Chosen::Sides(sides) = choose(call, request)?
+        && told(call, request, |to| StreamCommand::StopPlay { to }).is_err()
+        && let Some(at) = call.find_early(&sides)
+    {
+        early::begin(calls, id, at);
     }
+    Ok(())
 }
 
 /// Blocks or silences media of the call or of some parties, or ends that.
@@ -360,46 +362,6 @@ fn record<P>(call: &mut Live<P>, request: &Request) -> Result<Vec<Action<P>>, Fa
         }
     };
     Ok(call.to_all(&command))
-}
-
-impl<P> Live<P> {
-    /// Creates the command for each stream.
-    pub(super) fn to_all(&self, command: &StreamCommand) -> Vec<Action<P>> {
-        let originals = self.dialogs.iter().filter(|one| !one.is_copy());
-        let streams = originals.flat_map(Dialog::streams);
-        let all = streams.map(|slot| Action::Command {
-            stream: slot.stream,
-            command: command.clone(),
-        });
-        all.collect()
-    }
-
-    /// Updates the streams whose parties' mutes have changed.
-    pub(super) fn refresh(&mut self) -> Vec<Action<P>> {
-        let mutes = self.mutes_of_all();
-        let mut actions = Vec::new();
-        for dialog in &mut self.dialogs {
-            for slot in dialog.slots.iter_mut().flatten() {
-                let Some(spec) = &mut slot.running else {
-                    continue;
-                };
-                let before = spec.clone();
-                mutes.apply(&dialog.parties, dialog.echo, spec);
-                if *spec != before {
-                    let (stream, spec) = (slot.stream, spec.clone());
-                    actions.push(Action::Update { stream, spec });
-                }
-            }
-        }
-        actions
-    }
-
-    pub(super) fn mutes_of_all(&self) -> MutesOfAll {
-        MutesOfAll {
-            mutes: self.mutes,
-            drops_traffic: self.drops_traffic,
-        }
-    }
 }
 
 /// The mutes of all parties of a call.

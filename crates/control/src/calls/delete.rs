@@ -93,90 +93,80 @@ impl<'a> Chosen<'a> {
     }
 }
 
-impl<P> Calls<P> {
-    pub(super) fn handle_delete(
-        &mut self,
-        now_ns: u64,
-        request: &Request,
-    ) -> Result<Outcome, Failure> {
-        let name = bounded("call-id", request.required("call-id")?)?;
-        let chosen = Chosen::of(request)?;
-        let delay_s = request.integer("delete-delay", DELETE_DELAY_S)?;
-        let usual_ns = self.settings.timeouts.delete_delay_ns;
-        let delay_ns = delay_s.map_or(usual_ns, |s| s.unsigned_abs() * 1_000_000_000);
-        let id = CallId::new(name);
-        let found = self.calls.get(&id).map(|call| chosen.find(call));
-        let places = match found {
-            Some(places) if !places.is_empty() => places,
-            found => {
-                let what = match found {
-                    Some(_) => "the call has no such dialog: expected its tags or its branch",
-                    None => "no such call: expected the Call-ID of an offered call",
-                };
-                let reason = format!("call-id {}: {what}", shown(name));
-                return Ok(Outcome::Reply(not_found(request, reason)));
-            }
-        };
-        let pending = self.pending(&id, &places);
-        if let Some(call) = self.calls.get_mut(&id) {
-            for at in chosen.find_left(call, &places) {
-                let due_ns = now_ns.saturating_add(RINGING_NS);
-                call.dialogs[at].delete_at(due_ns);
-            }
+pub(super) fn handle_delete<P>(
+    calls: &mut Calls<P>,
+    now_ns: u64,
+    request: &Request,
+) -> Result<Outcome, Failure> {
+    let name = bounded("call-id", request.required("call-id")?)?;
+    let chosen = Chosen::of(request)?;
+    let delay_s = request.integer("delete-delay", DELETE_DELAY_S)?;
+    let usual_ns = calls.settings.timeouts.delete_delay_ns;
+    let delay_ns = delay_s.map_or(usual_ns, |s| s.unsigned_abs() * 1_000_000_000);
+    let id = CallId::new(name);
+    let found = calls.calls.get(&id).map(|call| chosen.find(call));
+    let places = match found {
+        Some(places) if !places.is_empty() => places,
+        found => {
+            let what = match found {
+                Some(_) => "the call has no such dialog: expected its tags or its branch",
+                None => "no such call: expected the Call-ID of an offered call",
+            };
+            let reason = format!("call-id {}: {what}", shown(name));
+            return Ok(Outcome::Reply(not_found(request, reason)));
         }
-        if delay_ns == 0 {
-            // In reverse order, so that the remaining indices stay valid.
-            for at in places.iter().rev() {
-                self.end_dialog(now_ns, &id, *at, EndReason::Deleted);
-            }
-        } else if let Some(call) = self.calls.get_mut(&id) {
-            for at in &places {
-                call.dialogs[*at].delete_at(now_ns.saturating_add(delay_ns));
-            }
-        }
-        self.schedule(&id);
-        match pending {
-            Some(pending) if !request.has_flag("fast") => Ok(pending.into_outcome()),
-            _ => Ok(Outcome::Reply(Reply::Ok(Dictionary::new()))),
+    };
+    let pending = pending(calls, &id, &places);
+    if let Some(call) = calls.calls.get_mut(&id) {
+        for at in chosen.find_left(call, &places) {
+            let due_ns = now_ns.saturating_add(RINGING_NS);
+            call.dialogs[at].delete_at(due_ns);
         }
     }
-
-    pub(super) fn handle_query(&mut self, request: &Request) -> Result<Outcome, Failure> {
-        let name = bounded("call-id", request.required("call-id")?)?;
-        let chosen = Chosen::of(request)?;
-        let id = CallId::new(name);
-        let places = self.calls.get(&id).map(|call| chosen.find(call));
-        let pending = places.and_then(|places| self.pending(&id, &places));
-        match pending {
-            Some(pending) => Ok(pending.into_outcome()),
-            None => Err(Failure::NoCall(shown(name))),
+    if delay_ns == 0 {
+        // In reverse order, so that the remaining indices stay valid.
+        for at in places.iter().rev() {
+            calls.end_dialog(now_ns, &id, *at, EndReason::Deleted);
+        }
+    } else if let Some(call) = calls.calls.get_mut(&id) {
+        for at in &places {
+            call.dialogs[*at].delete_at(now_ns.saturating_add(delay_ns));
         }
     }
-
-    pub(super) fn handle_list(&mut self, request: &Request) -> Result<Outcome, Failure> {
-        let limit = request
-            .integer("limit", 1..=LIST_MAX)?
-            .unwrap_or(LIST_DEFAULT);
-        let names = self.ids(None).take(usize::try_from(limit).unwrap_or(0));
-        let names = names.map(|id| Value::bytes(&id.0)).collect();
-        let mut keys = Dictionary::new();
-        keys.push("calls", Value::List(names));
-        Ok(Outcome::Reply(Reply::Ok(keys)))
-    }
-
-    fn pending(&self, id: &CallId, places: &[usize]) -> Option<Pending> {
-        let call = self.calls.get(id)?;
-        let zero_ns = self.settings.unix_at_zero_ns;
-        Some(Pending::of(call, |at| places.contains(&at), zero_ns))
+    calls.schedule(&id);
+    match pending {
+        Some(pending) if !request.has_flag("fast") => Ok(pending.into_outcome()),
+        _ => Ok(Outcome::Reply(Reply::Ok(Dictionary::new()))),
     }
 }
 
-impl<P> Dialog<P> {
-    /// Ends the dialog at that time. A second request does not postpone it.
-    fn delete_at(&mut self, due_ns: u64) {
-        let due_ns = self.delete_ns.map_or(due_ns, |before| before.min(due_ns));
-        self.delete_ns = Some(due_ns);
+pub(super) fn handle_query<P>(calls: &mut Calls<P>, request: &Request) -> Result<Outcome, Failure> {
+    let name = bounded("call-id", request.required("call-id")?)?;
+    let chosen = Chosen::of(request)?;
+    let id = CallId::new(name);
+    let places = calls.calls.get(&id).map(|call| chosen.find(call));
+    let pending = places.and_then(|places| pending(calls, &id, &places));
+    match pending {
+        Some(pending) => Ok(pending.into_outcome()),
+        None => Err(Failure::NoCall(shown(name))),
     }
+}
+
+pub(super) fn handle_list<P>(calls: &mut Calls<P>, request: &Request) -> Result<Outcome, Failure> {
+    let limit = request
+        .integer("limit", 1..=LIST_MAX)?
+        .unwrap_or(LIST_DEFAULT);
+    let names = calls.ids(None).take(usize::try_from(limit).unwrap_or(0));
+    let names = names.map(|id| Value::bytes(&id.0)).collect();
+    let mut keys = Dictionary::new();
+    keys.push("calls", Value::List(names));
+    Ok(Outcome::Reply(Reply::Ok(keys)))
+}
+
+fn pending<P>(calls: &Calls<P>, id: &CallId, places: &[usize]) -> Option<Pending> {
+    let call = calls.calls.get(id)?;
+    let zero_ns = calls.settings.unix_at_zero_ns;
+    Some(Pending::of(call, |at| places.contains(&at), zero_ns))
 }
 
 /// The reply about an unknown call or dialog. "The default is to reply with a warning only".

@@ -6,9 +6,12 @@ use threadbare_rtp_types::side::Side;
 use threadbare_rtp_types::srtp::Crypto;
 
 use super::id::StreamId;
+use super::names::Tags;
 use super::options::Options;
 use super::ports::{Family, InterfaceName, PortRequest, PortUse};
+use super::record::EndReason;
 use super::sdes::{Accepted, Own};
+use super::settings::Timeouts;
 use super::spec::{Copied, StreamKind, StreamSpec};
 use super::transport::Transport;
 use crate::codec;
@@ -285,6 +288,109 @@ impl<P> Dialog<P> {
             .iter()
             .flatten()
             .filter(|slot| slot.running.is_some())
+    }
+
+    /// Ends the dialog at that time. A second request does not postpone it.
+    pub(super) fn delete_at(&mut self, due_ns: u64) {
+        let due_ns = self.delete_ns.map_or(due_ns, |before| before.min(due_ns));
+        self.delete_ns = Some(due_ns);
+    }
+
+    /// The first offer, if it has no answer and no stream has started.
+    pub(super) fn unanswered(&self) -> Option<&Exchange<P>> {
+        let offer = self.offer.as_ref()?;
+        let is_new = !self.is_answered && self.streams().next().is_none();
+        is_new.then_some(offer)
+    }
+
+    /// The ports of an `m=` line's stream after the next answer.
+    pub(super) fn slot_to_be(&self, index: usize) -> Option<&Slot<P>> {
+        let offer = self.offer.as_ref();
+        let fresh = offer.and_then(|offer| offer.fresh.get(index)?.as_ref());
+        fresh.or_else(|| self.slots.get(index)?.as_ref())
+    }
+
+    /// All slots: those of streams, and those of the last offer.
+    pub(super) fn all_slots(&self) -> impl Iterator<Item = &Slot<P>> {
+        let fresh = self.offer.iter().flat_map(|offer| &offer.fresh);
+        self.slots.iter().chain(fresh).flatten()
+    }
+
+    pub(super) fn local_addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        let locals = self.all_slots().flat_map(|slot| &slot.local);
+        locals
+            .flat_map(|local| [Some(local.rtp), local.rtcp])
+            .flatten()
+    }
+
+    /// A new dialog.
+    pub(super) fn begun(now_ns: u64, tags: &Tags<'_>, places: [Place; 2]) -> Dialog<P> {
+        let party = |tag: Option<&[u8]>, place: Place| Party {
+            tag: tag.map(Into::into),
+            earlier_tags: Vec::new(),
+            label: None,
+            created_ns: now_ns,
+            place,
+            origin: Origin::default(),
+            mutes: Mutes::default(),
+        };
+        let [a, b] = places;
+        Dialog {
+            branch: tags.branch.map(Into::into),
+            parties: [party(Some(tags.from), a), party(tags.to, b)],
+            slots: Vec::new(),
+            offer: None,
+            is_answered: false,
+            offered_ns: now_ns,
+            delete_ns: None,
+            tos: None,
+            copies: Vec::new(),
+            echo: None,
+            is_publication: false,
+        }
+    }
+
+    /// Applies the options of an offer or answer by `author` outside its SDP.
+    pub(super) fn note(&mut self, author: Side, options: &Options) {
+        // A party that signals is still there.
+        self.delete_ns = None;
+        self.tos = options.tos.after(self.tos);
+        self.echo = options.echo.map(|way| way.sides(author)).or(self.echo);
+        let party = &mut self.parties[author as usize];
+        if let Some(label) = &options.label {
+            party.label = Some(label.clone());
+        }
+        if let Some(blocks) = options.blocks_keys {
+            party.mutes.blocks_keys = blocks;
+        }
+    }
+
+    /// Whether the dialog is a subscription.
+    pub(super) fn is_copy(&self) -> bool {
+        !self.copies.is_empty()
+    }
+
+    /// Completes the specification of an `m=` line's stream that is a copy or a publication.
+    pub(super) fn finish_spec(&self, index: usize, spec: &mut StreamSpec) {
+        if let Some(copied) = self.copies.get(index) {
+            spec.copies = Some(*copied);
+            spec.sides[0].forget_party();
+        }
+        if self.is_publication {
+            spec.sides[1].forget_party();
+        }
+    }
+
+    /// The time at which the dialog ends by a time-out, and the reason.
+    pub(super) fn end(&self, timeouts: &Timeouts) -> Option<(u64, EndReason)> {
+        let deleted = self.delete_ns.map(|due_ns| (due_ns, EndReason::Deleted));
+        let offer_ns = timeouts.offer_ns.filter(|_| !self.is_answered);
+        let unanswered =
+            offer_ns.map(|ns| (self.offered_ns.saturating_add(ns), EndReason::OfferTimeout));
+        deleted
+            .into_iter()
+            .chain(unanswered)
+            .min_by_key(|(due_ns, _)| *due_ns)
     }
 }
 

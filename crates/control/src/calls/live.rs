@@ -1,11 +1,19 @@
 //! A live call: its dialogs, and its time-outs.
 
-use super::action::Recording;
-use super::dialog::{Dialog, Mutes};
-use super::id::CallId;
+use std::collections::BTreeSet;
+
+use threadbare_rtp_types::side::Side;
+
+use super::action::{Action, Recording, StreamCommand};
+use super::commands::MutesOfAll;
+use super::dialog::{Dialog, Mutes, Slot};
+use super::id::{CallId, StreamId};
 use super::names::Tags;
+use super::options::Options;
+use super::ports::{NoPorts, PortSource};
 use super::record::{EndReason, StreamRecord};
 use super::settings::Timeouts;
+use super::spec::{Copied, StreamSpec};
 
 /// A live call.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
@@ -44,6 +52,8 @@ pub(super) struct Taken {
     pub(super) unanswered: usize,
 }
 
+/// Maximum of a saved stream number: no machine uses as many, and additions to it do not overflow.
+pub(super) const LAST_STREAM_MAX: u64 = 1 << 62;
 /// Limit of a call's dialogs, which come from forks at the proxy and from transfers. Each dialog takes ports.
 pub(super) const DIALOGS_MAX: usize = 32;
 /// Limit of ended streams in a record.
@@ -185,6 +195,265 @@ impl<P> Live<P> {
             .or_else(|| offered().next());
         found.map_or(Found::None, |(at, author)| Found::Dialog(at, author))
     }
+
+    /// The latest of these dialogs that has an unanswered offer by this side and no started streams.
+    pub(super) fn find_early(&self, sides: &[(usize, Side)]) -> Option<usize> {
+        let is_early = |(at, side): &&(usize, Side)| {
+            let offer = self.dialogs[*at].unanswered();
+            offer.is_some_and(|offer| offer.author == *side)
+        };
+        let found = sides.iter().rev().find(is_early)?;
+        Some(found.0)
+    }
+
+    /// Applies an offer's or answer's options for the whole call.
+    pub(super) fn note(&mut self, options: &Options) -> Vec<Action<P>> {
+        if options.recording.metadata.is_some() {
+            self.metadata.clone_from(&options.recording.metadata);
+        }
+        if let Some(drops) = options.drops_traffic {
+            self.drops_traffic = drops;
+        }
+        let mut actions = self.refresh();
+        match options.record {
+            Some(true) if self.recording.is_none() => {
+                let recording = Recording {
+                    metadata: self.metadata.clone(),
+                    ..options.recording.clone()
+                };
+                actions.extend(self.to_all(&StreamCommand::StartRecording(recording.clone())));
+                self.recording = Some(recording);
+            }
+            Some(false) if self.recording.take().is_some() => {
+                self.is_paused = false;
+                actions.extend(self.to_all(&StreamCommand::StopRecording { discard: false }));
+            }
+            _ => {}
+        }
+        actions
+    }
+
+    /// The index of this subscriber's subscription.
+    pub(super) fn subscription(&self, tag: &[u8]) -> Option<usize> {
+        let is_it = |one: &Dialog<P>| one.is_copy() && one.parties[1].has_tag(tag);
+        self.dialogs.iter().position(is_it)
+    }
+
+    /// A stream that is not a copy.
+    pub(super) fn original(&self, copied: Copied) -> Option<&StreamSpec> {
+        let originals = self.dialogs.iter().filter(|one| !one.is_copy());
+        let mut slots = originals.flat_map(Dialog::streams);
+        slots
+            .find(|slot| slot.stream == copied.stream)?
+            .running
+            .as_deref()
+    }
+
+    pub(super) fn is_orphan(&self, at: usize) -> bool {
+        let copies = &self.dialogs[at].copies;
+        !copies.is_empty() && copies.iter().all(|one| self.original(*one).is_none())
+    }
+
+    pub(super) fn update_copies(&mut self) -> Vec<Action<P>> {
+        let mut changed = Vec::new();
+        for (at, dialog) in self.dialogs.iter().enumerate() {
+            for (index, copied) in dialog.copies.iter().enumerate() {
+                let slot = dialog.slots.get(index).and_then(Option::as_ref);
+                let spec = slot.and_then(|slot| slot.running.as_deref());
+                let (Some(spec), Some(original)) = (spec, self.original(*copied)) else {
+                    continue;
+                };
+                let sends = &original.sides[copied.side as usize].sends;
+                if spec.sides[0].sends != *sends || spec.copies != Some(*copied) {
+                    changed.push((at, index, *copied, sends.clone()));
+                }
+            }
+        }
+        let mut actions = Vec::new();
+        for (at, index, copied, sends) in changed {
+            let Some(slot) = &mut self.dialogs[at].slots[index] else {
+                continue;
+            };
+            let stream = slot.stream;
+            if let Some(spec) = &mut slot.running {
+                spec.sides[0].sends = sends;
+                spec.copies = Some(copied);
+                let spec = spec.clone();
+                actions.push(Action::Update { stream, spec });
+            }
+        }
+        actions
+    }
+
+    /// Notes that a stream has replaced another one.
+    pub(super) fn replaced(&mut self, before: super::StreamId, now: super::StreamId) {
+        let copies = self.dialogs.iter_mut().flat_map(|one| &mut one.copies);
+        for copied in copies.filter(|copied| copied.stream == before) {
+            copied.stream = now;
+        }
+    }
+
+    /// Creates the command for each stream.
+    pub(super) fn to_all(&self, command: &StreamCommand) -> Vec<Action<P>> {
+        let originals = self.dialogs.iter().filter(|one| !one.is_copy());
+        let streams = originals.flat_map(Dialog::streams);
+        let all = streams.map(|slot| Action::Command {
+            stream: slot.stream,
+            command: command.clone(),
+        });
+        all.collect()
+    }
+
+    /// Updates the streams whose parties' mutes have changed.
+    pub(super) fn refresh(&mut self) -> Vec<Action<P>> {
+        let mutes = self.mutes_of_all();
+        let mut actions = Vec::new();
+        for dialog in &mut self.dialogs {
+            for slot in dialog.slots.iter_mut().flatten() {
+                let Some(spec) = &mut slot.running else {
+                    continue;
+                };
+                let before = spec.clone();
+                mutes.apply(&dialog.parties, dialog.echo, spec);
+                if *spec != before {
+                    let (stream, spec) = (slot.stream, spec.clone());
+                    actions.push(Action::Update { stream, spec });
+                }
+            }
+        }
+        actions
+    }
+
+    pub(super) fn mutes_of_all(&self) -> MutesOfAll {
+        MutesOfAll {
+            mutes: self.mutes,
+            drops_traffic: self.drops_traffic,
+        }
+    }
+
+    /// The slots of running streams, and those that wait for an answer.
+    pub(super) fn slots(&self) -> impl Iterator<Item = &Slot<P>> {
+        self.dialogs.iter().flat_map(|dialog| {
+            let fresh = dialog.offer.iter().flat_map(|offer| &offer.fresh);
+            dialog.slots.iter().chain(fresh).flatten()
+        })
+    }
+
+    pub(super) fn slots_mut(&mut self) -> impl Iterator<Item = &mut Slot<P>> {
+        self.dialogs.iter_mut().flat_map(|dialog| {
+            let fresh = dialog.offer.iter_mut().flat_map(|offer| &mut offer.fresh);
+            dialog.slots.iter_mut().chain(fresh).flatten()
+        })
+    }
+
+    /// Gives all streams new numbers after `last`.
+    pub(super) fn renumber(&mut self, last: &mut u64) -> Vec<(StreamId, StreamId)> {
+        let mut numbers = Vec::new();
+        for slot in self.slots_mut() {
+            *last += 1;
+            numbers.push((slot.stream, StreamId(*last)));
+            slot.stream = StreamId(*last);
+        }
+        let number = |stream: &mut StreamId| {
+            let known = numbers.iter().find(|(before, _)| before == stream);
+            if let Some((_, now)) = known {
+                *stream = *now;
+            }
+        };
+        for dialog in &mut self.dialogs {
+            let copies = dialog.copies.iter_mut();
+            copies.for_each(|copied| number(&mut copied.stream));
+        }
+        let running = self
+            .slots_mut()
+            .filter_map(|slot| slot.running.as_mut()?.copies.as_mut());
+        running.for_each(|copied| number(&mut copied.stream));
+        numbers
+    }
+
+    /// Checks the invariants of the registry. `Err`: the one that does not hold.
+    pub(super) fn check(&self, last_stream: u64) -> Result<(), &'static str> {
+        if last_stream > LAST_STREAM_MAX {
+            return Err("the number of streams is out of range");
+        }
+        if !(1..=DIALOGS_MAX).contains(&self.dialogs.len()) || self.past.len() > PAST_MAX {
+            return Err("the number of dialogs is out of range");
+        }
+        let mut streams = BTreeSet::new();
+        for slot in self.slots() {
+            if slot.stream.0 > last_stream || !streams.insert(slot.stream) {
+                return Err("two streams have the same number");
+            }
+        }
+        let of_offer = |dialog: &Dialog<P>| {
+            let fresh = dialog.offer.iter().flat_map(|offer| &offer.fresh);
+            fresh.flatten().all(|slot| slot.running.is_none())
+        };
+        let is_begun = |dialog: &Dialog<P>| {
+            dialog
+                .slots
+                .iter()
+                .flatten()
+                .all(|slot| slot.running.is_some())
+        };
+        if self
+            .dialogs
+            .iter()
+            .all(|one| of_offer(one) && is_begun(one))
+        {
+            Ok(())
+        } else {
+            Err("a stream runs before its answer, or does not run after it")
+        }
+    }
+
+    /// Converts the times of a clock whose time 0 was at `from_ns` by the wall clock to one whose time 0 was at `to_ns`. Earlier
+    /// times become 0, and past times never become future ones.
+    pub(super) fn set_clock(&mut self, now_ns: u64, from_ns: u64, to_ns: u64) {
+        let due = |at_ns: &mut u64| {
+            let unix_ns = u128::from(*at_ns) + u128::from(from_ns);
+            let at = unix_ns.saturating_sub(u128::from(to_ns));
+            *at_ns = u64::try_from(at).unwrap_or(u64::MAX);
+        };
+        let been = |at_ns: &mut u64| {
+            due(at_ns);
+            *at_ns = (*at_ns).min(now_ns);
+        };
+        been(&mut self.created_ns);
+        been(&mut self.signalled_ns);
+        self.answered_ns.iter_mut().for_each(been);
+        self.heard_ns.iter_mut().for_each(been);
+        for dialog in &mut self.dialogs {
+            been(&mut dialog.offered_ns);
+            dialog.delete_ns.iter_mut().for_each(due);
+            let parties = dialog.parties.iter_mut();
+            parties.for_each(|party| been(&mut party.created_ns));
+        }
+    }
+
+    /// Opens all ports again.
+    pub(super) fn reopen(&mut self, ports: &mut dyn PortSource<P>) -> Result<(), NoPorts> {
+        for slot in self.slots_mut() {
+            let [a, b] = &slot.local;
+            slot.ports = Some([
+                ports.reopen(&a.request, a.rtp, a.rtcp)?,
+                ports.reopen(&b.request, b.rtp, b.rtcp)?,
+            ]);
+        }
+        Ok(())
+    }
+
+    /// Continues a recording in another file: the old file stays as the other process left it, so its name is taken.
+    pub(super) fn record_on(&self) -> Vec<Action<P>> {
+        let recording = self.recording.as_ref().filter(|_| !self.is_paused);
+        let recording = recording.map(|recording| Recording {
+            destination: None,
+            ..recording.clone()
+        });
+        recording.map_or_else(Vec::new, |recording| {
+            self.to_all(&StreamCommand::StartRecording(recording))
+        })
+    }
 }
 
 /// The index of a dialog, and the side that the request's `from-tag` names.
@@ -192,18 +461,4 @@ impl<P> Live<P> {
 pub(super) enum Found {
     None,
     Dialog(usize, threadbare_rtp_types::side::Side),
-}
-
-impl<P> Dialog<P> {
-    /// The time at which the dialog ends by a time-out, and the reason.
-    pub(super) fn end(&self, timeouts: &Timeouts) -> Option<(u64, EndReason)> {
-        let deleted = self.delete_ns.map(|due_ns| (due_ns, EndReason::Deleted));
-        let offer_ns = timeouts.offer_ns.filter(|_| !self.is_answered);
-        let unanswered =
-            offer_ns.map(|ns| (self.offered_ns.saturating_add(ns), EndReason::OfferTimeout));
-        deleted
-            .into_iter()
-            .chain(unanswered)
-            .min_by_key(|(due_ns, _)| *due_ns)
-    }
 }

@@ -283,20 +283,20 @@ impl<P> Calls<P> {
         random: Random<'_>,
     ) -> Result<Outcome, Failure> {
         match request.command() {
-            Command::Offer => self.handle_offer(now_ns, request, ports, random),
-            Command::Answer => self.handle_answer(now_ns, request),
-            Command::Delete => self.handle_delete(now_ns, request),
-            Command::Query => self.handle_query(request),
-            Command::List => self.handle_list(request),
+            Command::Offer => signals::handle_offer(self, now_ns, request, ports, random),
+            Command::Answer => signals::handle_answer(self, now_ns, request),
+            Command::Delete => delete::handle_delete(self, now_ns, request),
+            Command::Query => delete::handle_query(self, request),
+            Command::List => delete::handle_list(self, request),
             Command::Ping => Ok(Outcome::Reply(Reply::Pong)),
-            Command::Statistics => Ok(self.handle_statistics(now_ns)),
+            Command::Statistics => Ok(statistics::handle_statistics(self, now_ns)),
             Command::SubscribeRequest => {
-                self.handle_subscribe_request(now_ns, request, ports, random)
+                subscribe::handle_subscribe_request(self, now_ns, request, ports, random)
             }
-            Command::SubscribeAnswer => self.handle_subscribe_answer(now_ns, request),
-            Command::Unsubscribe => self.handle_unsubscribe(now_ns, request),
-            Command::Publish => self.handle_publish(now_ns, request, ports, random),
-            _ => self.handle_media_command(request),
+            Command::SubscribeAnswer => subscribe::handle_subscribe_answer(self, now_ns, request),
+            Command::Unsubscribe => subscribe::handle_unsubscribe(self, now_ns, request),
+            Command::Publish => subscribe::handle_publish(self, now_ns, request, ports, random),
+            _ => commands::handle_media_command(self, request),
         }
     }
 
@@ -446,6 +446,24 @@ impl<P> Calls<P> {
         Some((&call.id, slot.running.as_deref()?))
     }
 
+    /// Counters since the start.
+    #[must_use]
+    pub fn totals(&self) -> &Totals {
+        &self.totals
+    }
+
+    /// Number of streams, and how many of them are transcoded.
+    #[must_use]
+    pub fn streams(&self) -> [usize; 2] {
+        let slots = self.calls.values().flat_map(|call| &call.dialogs);
+        let specs = slots
+            .flat_map(|one| one.streams())
+            .filter_map(|slot| slot.running.as_deref());
+        specs.fold([0, 0], |[all, made], spec| {
+            [all + 1, made + usize::from(statistics::is_transcoded(spec))]
+        })
+    }
+
     fn schedule(&mut self, id: &CallId) {
         let Some(call) = self.calls.get_mut(id) else {
             return;
@@ -516,6 +534,11 @@ impl<P> Calls<P> {
         if !is_copy {
             self.follow(now_ns, id);
         }
+    }
+
+    /// Updates the copies of a call's streams.
+    fn follow(&mut self, now_ns: u64, id: &CallId) {
+        subscribe::follow(self, now_ns, id);
     }
 
     fn finish(&mut self, now_ns: u64, call: Live<P>, reason: EndReason) {

@@ -12,127 +12,129 @@ use super::id::StreamId;
 use super::warnings::Warnings;
 use super::{CallId, Calls};
 
-impl<P> Calls<P> {
-    /// Completes the specifications of a dialog's streams. Removes forbidden addresses, with a warning for each: nothing is sent
-    /// to them.
-    pub(super) fn finish_specs(&self, id: &CallId, at: usize, prepared: &mut Prepared) {
-        let Some(dialog) = self.calls.get(id).and_then(|call| call.dialogs.get(at)) else {
-            return;
+/// Completes the specifications of a dialog's streams. Removes forbidden addresses, with a warning for each: nothing is sent
+/// to them.
+pub(super) fn finish_specs<P>(calls: &Calls<P>, id: &CallId, at: usize, prepared: &mut Prepared) {
+    let Some(dialog) = calls.calls.get(id).and_then(|call| call.dialogs.get(at)) else {
+        return;
+    };
+    for (index, spec) in prepared.specs.iter_mut().enumerate() {
+        let (Some(spec), Some(slot)) = (spec, dialog.slot_to_be(index)) else {
+            continue;
         };
-        for (index, spec) in prepared.specs.iter_mut().enumerate() {
-            let (Some(spec), Some(slot)) = (spec, dialog.slot_to_be(index)) else {
-                continue;
-            };
-            dialog.finish_spec(index, spec);
-            for side in Side::BOTH {
-                let local = &slot.local[side as usize];
-                let party = &mut spec.sides[side as usize];
-                let judged = self.judge_pair(dialog, slot.stream, local, [party.rtp, party.rtcp]);
-                [party.rtp, party.rtcp] = judged.addresses;
-                judged.warn(index, &mut prepared.warnings);
-            }
+        dialog.finish_spec(index, spec);
+        for side in Side::BOTH {
+            let local = &slot.local[side as usize];
+            let party = &mut spec.sides[side as usize];
+            let judged = judge_pair(calls, dialog, slot.stream, local, [party.rtp, party.rtcp]);
+            [party.rtp, party.rtcp] = judged.addresses;
+            judged.warn(index, &mut prepared.warnings);
         }
     }
+}
 
-    /// Warns about forbidden addresses in the last offer of a dialog.
-    pub(super) fn warn_of_offer(&self, id: &CallId, at: usize, warnings: &mut Warnings) {
-        let Some(dialog) = self.calls.get(id).and_then(|call| call.dialogs.get(at)) else {
-            return;
+/// Warns about forbidden addresses in the last offer of a dialog.
+pub(super) fn warn_of_offer<P>(calls: &Calls<P>, id: &CallId, at: usize, warnings: &mut Warnings) {
+    let Some(dialog) = calls.calls.get(id).and_then(|call| call.dialogs.get(at)) else {
+        return;
+    };
+    let Some(offer) = &dialog.offer else {
+        return;
+    };
+    for (index, offered) in offer.media.iter().enumerate() {
+        let slot = dialog.slot_to_be(index);
+        let Some(slot) = slot.filter(|_| offered.is_carried()) else {
+            continue;
         };
-        let Some(offer) = &dialog.offer else {
-            return;
+        let addresses = [offered.remote.rtp, offered.remote.rtcp];
+        let local = &slot.local[offer.author as usize];
+        let judged = judge_pair(calls, dialog, slot.stream, local, addresses);
+        judged.warn(index, warnings);
+    }
+}
+
+/// Checks a party's addresses for RTP and RTCP. If the first one is forbidden, the second one is removed too.
+fn judge_pair<P>(
+    calls: &Calls<P>,
+    dialog: &Dialog<P>,
+    stream: StreamId,
+    local: &Local,
+    mut addresses: [Option<SocketAddr>; 2],
+) -> Judged {
+    let mut forbidden = None;
+    for place in 0..addresses.len() {
+        if let Some(to) = addresses[place]
+            && let Err(why) = judge(calls, dialog, stream, local, to)
+        {
+            addresses[place..].fill(None);
+            forbidden = Some((["RTP", "RTCP"][place], to, why));
+        }
+    }
+    Judged {
+        addresses,
+        forbidden,
+    }
+}
+
+fn judge<P>(
+    calls: &Calls<P>,
+    dialog: &Dialog<P>,
+    stream: StreamId,
+    local: &Local,
+    to: SocketAddr,
+) -> Result<(), Forbidden> {
+    let Some(policy) = &calls.media_policy else {
+        return Ok(());
+    };
+    let ports = dialog.local_addresses().map(|local| policy.local(local));
+    let leg = policy.local(local.rtp).ip();
+    policy.judge(leg, &ports.collect::<Vec<_>>(), to)?;
+    if leads_back(calls, policy, stream, to) {
+        Err(Forbidden::SameCall)
+    } else {
+        Ok(())
+    }
+}
+
+/// Whether packets of a stream to `to` return to it, through other calls of this relay. If a proxy routes a call through this
+/// relay again, two calls send to each other, but the last one sends to a party.
+fn leads_back<P>(calls: &Calls<P>, policy: &MediaPolicy, stream: StreamId, to: SocketAddr) -> bool {
+    let mut to = policy.local(to);
+    for _ in 0..HOPS_MAX {
+        let Some((slot, side)) = slot_at(calls, policy, to) else {
+            return false;
         };
-        for (index, offered) in offer.media.iter().enumerate() {
-            let slot = dialog.slot_to_be(index);
-            let Some(slot) = slot.filter(|_| offered.is_carried()) else {
-                continue;
-            };
-            let addresses = [offered.remote.rtp, offered.remote.rtcp];
-            let local = &slot.local[offer.author as usize];
-            let judged = self.judge_pair(dialog, slot.stream, local, addresses);
-            judged.warn(index, warnings);
+        if slot.stream == stream {
+            return true;
         }
-    }
-
-    /// Checks a party's addresses for RTP and RTCP. If the first one is forbidden, the second one is removed too.
-    fn judge_pair(
-        &self,
-        dialog: &Dialog<P>,
-        stream: StreamId,
-        local: &Local,
-        mut addresses: [Option<SocketAddr>; 2],
-    ) -> Judged {
-        let mut forbidden = None;
-        for place in 0..addresses.len() {
-            if let Some(to) = addresses[place]
-                && let Err(why) = self.judge(dialog, stream, local, to)
-            {
-                addresses[place..].fill(None);
-                forbidden = Some((["RTP", "RTCP"][place], to, why));
-            }
-        }
-        Judged {
-            addresses,
-            forbidden,
-        }
-    }
-
-    fn judge(
-        &self,
-        dialog: &Dialog<P>,
-        stream: StreamId,
-        local: &Local,
-        to: SocketAddr,
-    ) -> Result<(), Forbidden> {
-        let Some(policy) = &self.media_policy else {
-            return Ok(());
+        let other = slot
+            .running
+            .as_deref()
+            .map(|spec| &spec.sides[side.other() as usize]);
+        let Some(next) = other.and_then(|other| other.rtp) else {
+            return false;
         };
-        let ports = dialog.local_addresses().map(|local| policy.local(local));
-        let leg = policy.local(local.rtp).ip();
-        policy.judge(leg, &ports.collect::<Vec<_>>(), to)?;
-        if self.leads_back(policy, stream, to) {
-            Err(Forbidden::SameCall)
-        } else {
-            Ok(())
-        }
+        to = policy.local(next);
     }
+    true
+}
 
-    /// Whether packets of a stream to `to` return to it, through other calls of this relay. If a proxy routes a call through this
-    /// relay again, two calls send to each other, but the last one sends to a party.
-    fn leads_back(&self, policy: &MediaPolicy, stream: StreamId, to: SocketAddr) -> bool {
-        let mut to = policy.local(to);
-        for _ in 0..HOPS_MAX {
-            let Some((slot, side)) = self.slot_at(policy, to) else {
-                return false;
-            };
-            if slot.stream == stream {
-                return true;
-            }
-            let other = slot
-                .running
-                .as_deref()
-                .map(|spec| &spec.sides[side.other() as usize]);
-            let Some(next) = other.and_then(|other| other.rtp) else {
-                return false;
-            };
-            to = policy.local(next);
-        }
-        true
+/// The stream with a port at this local address.
+fn slot_at<'a, P>(
+    calls: &'a Calls<P>,
+    policy: &MediaPolicy,
+    at: SocketAddr,
+) -> Option<(&'a Slot<P>, Side)> {
+    if !policy.has_media_port(at) {
+        return None;
     }
-
-    /// The stream with a port at this local address.
-    fn slot_at(&self, policy: &MediaPolicy, at: SocketAddr) -> Option<(&Slot<P>, Side)> {
-        if !policy.has_media_port(at) {
-            return None;
-        }
-        let dialogs = self.calls.values().flat_map(|call| &call.dialogs);
-        let slots = dialogs.flat_map(Dialog::all_slots);
-        let mut sides = slots.flat_map(|slot| Side::BOTH.map(|side| (slot, side)));
-        sides.find(|(slot, side)| {
-            let local = &slot.local[*side as usize];
-            policy.local(local.rtp) == at || local.rtcp.map(|rtcp| policy.local(rtcp)) == Some(at)
-        })
-    }
+    let dialogs = calls.calls.values().flat_map(|call| &call.dialogs);
+    let slots = dialogs.flat_map(Dialog::all_slots);
+    let mut sides = slots.flat_map(|slot| Side::BOTH.map(|side| (slot, side)));
+    sides.find(|(slot, side)| {
+        let local = &slot.local[*side as usize];
+        policy.local(local.rtp) == at || local.rtcp.map(|rtcp| policy.local(rtcp)) == Some(at)
+    })
 }
 
 /// A party's allowed addresses, and the forbidden one.
@@ -147,28 +149,6 @@ impl Judged {
         if let Some((what, to, why)) = &self.forbidden {
             warnings.add(index, format_args!("{what} is not sent to {to}: {why}"));
         }
-    }
-}
-
-impl<P> Dialog<P> {
-    /// The ports of an `m=` line's stream after the next answer.
-    fn slot_to_be(&self, index: usize) -> Option<&Slot<P>> {
-        let offer = self.offer.as_ref();
-        let fresh = offer.and_then(|offer| offer.fresh.get(index)?.as_ref());
-        fresh.or_else(|| self.slots.get(index)?.as_ref())
-    }
-
-    /// All slots: those of streams, and those of the last offer.
-    fn all_slots(&self) -> impl Iterator<Item = &Slot<P>> {
-        let fresh = self.offer.iter().flat_map(|offer| &offer.fresh);
-        self.slots.iter().chain(fresh).flatten()
-    }
-
-    fn local_addresses(&self) -> impl Iterator<Item = SocketAddr> {
-        let locals = self.all_slots().flat_map(|slot| &slot.local);
-        locals
-            .flat_map(|local| [Some(local.rtp), local.rtcp])
-            .flatten()
     }
 }
 

@@ -8,6 +8,7 @@ use super::live::{DIALOGS_MAX, Found, Live};
 use super::names::{Names, Tags};
 use super::offer::{self, Resources};
 use super::options::Options;
+use super::reach;
 use super::warnings::Warnings;
 use super::{
     Action, CallId, Calls, Outcome, PortSource, Random, Recording, StreamCommand, StreamSpec,
@@ -20,212 +21,221 @@ use crate::text::shown;
 /// Marks a description as ours, for `loop protect`.
 const LOOP_ATTRIBUTE: &str = "x-threadbare";
 
-impl<P> Calls<P> {
-    pub(super) fn handle_offer(
-        &mut self,
-        now_ns: u64,
-        request: &Request,
-        ports: &mut dyn PortSource<P>,
-        random: Random<'_>,
-    ) -> Result<Outcome, Failure> {
-        let names = Names::of(request)?;
-        let options = Options::of_request(request)?;
-        let sdp = Sdp::parse(request.required("sdp")?)?;
-        if options.loop_protect && self.is_own(&sdp) {
-            return Ok(with_sdp(&sdp, Warnings::default()));
-        }
-        let id = CallId::new(names.call);
-        let found = self.calls.get(&id).map(|call| call.find_offer(&names.tags));
-        match found {
-            None => self.admit()?,
-            Some(Found::None) => {
-                self.admit_offer()?;
-                let found = self.calls.get(&id).map_or(0, |call| call.dialogs.len());
-                if found >= DIALOGS_MAX {
-                    return Err(Failure::TooMany {
-                        what: "dialogs of the call",
-                        found,
-                        allowed: DIALOGS_MAX,
-                    });
-                }
+pub(super) fn handle_offer<P>(
+    calls: &mut Calls<P>,
+    now_ns: u64,
+    request: &Request,
+    ports: &mut dyn PortSource<P>,
+    random: Random<'_>,
+) -> Result<Outcome, Failure> {
+    let names = Names::of(request)?;
+    let options = Options::of_request(request)?;
+    let sdp = Sdp::parse(request.required("sdp")?)?;
+    if options.loop_protect && is_own(calls, &sdp) {
+        return Ok(with_sdp(&sdp, Warnings::default()));
+    }
+    let id = CallId::new(names.call);
+    let found = calls
+        .calls
+        .get(&id)
+        .map(|call| call.find_offer(&names.tags));
+    match found {
+        None => admit(calls)?,
+        Some(Found::None) => {
+            admit_offer(calls)?;
+            let found = calls.calls.get(&id).map_or(0, |call| call.dialogs.len());
+            if found >= DIALOGS_MAX {
+                return Err(Failure::TooMany {
+                    what: "dialogs of the call",
+                    found,
+                    allowed: DIALOGS_MAX,
+                });
             }
-            Some(Found::Dialog(..)) => {}
         }
-        let (at, author) = match found {
-            Some(Found::Dialog(at, author)) => (Some(at), author),
-            _ => (None, Side::A),
-        };
-        let dialog = at.and_then(|at| self.calls.get(&id)?.dialogs.get(at));
-        let mut resources = Resources {
-            ports,
-            random,
-            next_stream: &mut self.next_stream,
-        };
-        let prepared = offer::prepare(&mut resources, dialog, author, &options, sdp)?;
-        let places = prepared.places.clone();
-        self.totals.calls += u64::from(found.is_none());
-        let call = self
-            .calls
-            .entry(id.clone())
-            .or_insert_with(|| Live::new(id.clone(), now_ns));
-        let at = at.unwrap_or_else(|| {
-            call.dialogs
-                .push(Dialog::begun(now_ns, &names.tags, places));
-            call.dialogs.len() - 1
-        });
-        let loop_protect = options.loop_protect;
-        self.actions.extend(call.note(&options));
-        call.dialogs[at].note(author, &options);
-        self.actions.extend(call.refresh());
-        let dialog = &mut call.dialogs[at];
-        let (mut sdp, mut warnings) = prepared.commit(dialog, author, names.tags.branch, options);
-        if !dialog.is_answered {
-            dialog.offered_ns = now_ns;
-        }
-        call.signalled_ns = now_ns;
-        self.warn_of_offer(&id, at, &mut warnings);
-        self.schedule(&id);
-        if loop_protect {
-            sdp.session
-                .set_attribute(LOOP_ATTRIBUTE, &self.settings.instance);
-        }
-        Ok(with_sdp(&sdp, warnings))
+        Some(Found::Dialog(..)) => {}
     }
-
-    pub(super) fn handle_answer(
-        &mut self,
-        now_ns: u64,
-        request: &Request,
-    ) -> Result<Outcome, Failure> {
-        let names = Names::of(request)?;
-        request.required("to-tag")?;
-        let options = Options::of_request(request)?;
-        let sdp = Sdp::parse(request.required("sdp")?)?;
-        if options.loop_protect && self.is_own(&sdp) {
-            return Ok(with_sdp(&sdp, Warnings::default()));
-        }
-        let id = CallId::new(names.call);
-        let call = self.calls.get(&id);
-        let call = call.ok_or_else(|| Failure::NoCall(shown(names.call)))?;
-        let no_offer = || Failure::NoOffer(shown(names.tags.from));
-        let Found::Dialog(at, author) = call.find_answer(&names.tags) else {
-            return Err(no_offer());
-        };
-        let (mut sdp, warnings) =
-            self.finish_answer(now_ns, &id, (at, author), names.tags.to, &options, sdp)?;
-        if options.loop_protect {
-            sdp.session
-                .set_attribute(LOOP_ATTRIBUTE, &self.settings.instance);
-        }
-        Ok(with_sdp(&sdp, warnings))
+    let (at, author) = match found {
+        Some(Found::Dialog(at, author)) => (Some(at), author),
+        _ => (None, Side::A),
+    };
+    let dialog = at.and_then(|at| calls.calls.get(&id)?.dialogs.get(at));
+    let mut resources = Resources {
+        ports,
+        random,
+        next_stream: &mut calls.next_stream,
+    };
+    let prepared = offer::prepare(&mut resources, dialog, author, &options, sdp)?;
+    let places = prepared.places.clone();
+    calls.totals.calls += u64::from(found.is_none());
+    let call = calls
+        .calls
+        .entry(id.clone())
+        .or_insert_with(|| Live::new(id.clone(), now_ns));
+    let at = at.unwrap_or_else(|| {
+        call.dialogs
+            .push(Dialog::begun(now_ns, &names.tags, places));
+        call.dialogs.len() - 1
+    });
+    let loop_protect = options.loop_protect;
+    calls.actions.extend(call.note(&options));
+    call.dialogs[at].note(author, &options);
+    calls.actions.extend(call.refresh());
+    let dialog = &mut call.dialogs[at];
+    let (mut sdp, mut warnings) = prepared.commit(dialog, author, names.tags.branch, options);
+    if !dialog.is_answered {
+        dialog.offered_ns = now_ns;
     }
+    call.signalled_ns = now_ns;
+    reach::warn_of_offer(calls, &id, at, &mut warnings);
+    calls.schedule(&id);
+    if loop_protect {
+        sdp.session
+            .set_attribute(LOOP_ATTRIBUTE, &calls.settings.instance);
+    }
+    Ok(with_sdp(&sdp, warnings))
+}
 
-    /// Carries out the answer to the last offer of this dialog, whose author is `author`. `tag`: the answerer's. Returns the
-    /// description for the author.
-    pub(super) fn finish_answer(
-        &mut self,
-        now_ns: u64,
-        id: &CallId,
-        (at, author): (usize, Side),
-        tag: Option<&[u8]>,
-        options: &Options,
-        sdp: Sdp,
-    ) -> Result<(Sdp, Warnings), Failure> {
-        let no_offer = || Failure::NoOffer(shown(tag.unwrap_or_default()));
-        let dialog = self.calls.get(id).and_then(|call| call.dialogs.get(at));
-        let dialog = dialog.ok_or_else(no_offer)?;
-        let exchange = dialog.offer.as_ref().ok_or_else(no_offer)?;
-        let mut prepared = answer::prepare(dialog, exchange, options, sdp)?;
-        self.finish_specs(id, at, &mut prepared);
-        let (sdp, warnings) = (prepared.sdp, prepared.warnings);
-        let call = self.calls.get_mut(id).ok_or_else(no_offer)?;
-        let mutes = call.mutes_of_all();
-        let dialog = call.dialogs.get_mut(at).ok_or_else(no_offer)?;
-        dialog.parties[author as usize].origin = prepared.origin;
-        let answerer = author.other();
-        if let Some(tag) = tag {
-            dialog.parties[answerer as usize].set_tag(tag);
-        }
-        dialog.note(answerer, options);
-        dialog.is_answered = true;
-        if let Some(exchange) = &mut dialog.offer {
-            exchange.is_answered = true;
-            let places = exchange.places.clone();
-            dialog.move_to(&places);
-        }
-        let changed: Vec<Changed<P>> = prepared
-            .specs
-            .into_iter()
-            .enumerate()
-            .map(|(index, mut spec)| {
-                if let Some(spec) = &mut spec {
-                    mutes.apply(&dialog.parties, dialog.echo, spec);
-                }
-                take_over(dialog, index, spec)
-            })
-            .collect();
-        // A copy is not a party.
-        let records = !call.is_paused && !call.dialogs[at].is_copy();
-        let recording = call.recording.clone().filter(|_| records);
-        for changed in changed {
-            if let Changed::Created {
-                before: Some(before),
-                stream,
-                ..
-            } = &changed
-            {
-                call.replaced(before.stream, *stream);
+pub(super) fn handle_answer<P>(
+    calls: &mut Calls<P>,
+    now_ns: u64,
+    request: &Request,
+) -> Result<Outcome, Failure> {
+    let names = Names::of(request)?;
+    request.required("to-tag")?;
+    let options = Options::of_request(request)?;
+    let sdp = Sdp::parse(request.required("sdp")?)?;
+    if options.loop_protect && is_own(calls, &sdp) {
+        return Ok(with_sdp(&sdp, Warnings::default()));
+    }
+    let id = CallId::new(names.call);
+    let call = calls.calls.get(&id);
+    let call = call.ok_or_else(|| Failure::NoCall(shown(names.call)))?;
+    let no_offer = || Failure::NoOffer(shown(names.tags.from));
+    let Found::Dialog(at, author) = call.find_answer(&names.tags) else {
+        return Err(no_offer());
+    };
+    let (mut sdp, warnings) = finish_answer(
+        calls,
+        now_ns,
+        &id,
+        (at, author),
+        names.tags.to,
+        &options,
+        sdp,
+    )?;
+    if options.loop_protect {
+        sdp.session
+            .set_attribute(LOOP_ATTRIBUTE, &calls.settings.instance);
+    }
+    Ok(with_sdp(&sdp, warnings))
+}
+
+/// Carries out the answer to the last offer of this dialog, whose author is `author`. `tag`: the answerer's. Returns the
+/// description for the author.
+pub(super) fn finish_answer<P>(
+    calls: &mut Calls<P>,
+    now_ns: u64,
+    id: &CallId,
+    (at, author): (usize, Side),
+    tag: Option<&[u8]>,
+    options: &Options,
+    sdp: Sdp,
+) -> Result<(Sdp, Warnings), Failure> {
+    let no_offer = || Failure::NoOffer(shown(tag.unwrap_or_default()));
+    let dialog = calls.calls.get(id).and_then(|call| call.dialogs.get(at));
+    let dialog = dialog.ok_or_else(no_offer)?;
+    let exchange = dialog.offer.as_ref().ok_or_else(no_offer)?;
+    let mut prepared = answer::prepare(dialog, exchange, options, sdp)?;
+    reach::finish_specs(calls, id, at, &mut prepared);
+    let (sdp, warnings) = (prepared.sdp, prepared.warnings);
+    let call = calls.calls.get_mut(id).ok_or_else(no_offer)?;
+    let mutes = call.mutes_of_all();
+    let dialog = call.dialogs.get_mut(at).ok_or_else(no_offer)?;
+    dialog.parties[author as usize].origin = prepared.origin;
+    let answerer = author.other();
+    if let Some(tag) = tag {
+        dialog.parties[answerer as usize].set_tag(tag);
+    }
+    dialog.note(answerer, options);
+    dialog.is_answered = true;
+    if let Some(exchange) = &mut dialog.offer {
+        exchange.is_answered = true;
+        let places = exchange.places.clone();
+        dialog.move_to(&places);
+    }
+    let changed: Vec<Changed<P>> = prepared
+        .specs
+        .into_iter()
+        .enumerate()
+        .map(|(index, mut spec)| {
+            if let Some(spec) = &mut spec {
+                mutes.apply(&dialog.parties, dialog.echo, spec);
             }
-            carry_out(
-                &mut self.actions,
-                &mut self.streams,
-                id,
-                changed,
-                recording.as_ref(),
-            );
+            take_over(dialog, index, spec)
+        })
+        .collect();
+    // A copy is not a party.
+    let records = !call.is_paused && !call.dialogs[at].is_copy();
+    let recording = call.recording.clone().filter(|_| records);
+    for changed in changed {
+        if let Changed::Created {
+            before: Some(before),
+            stream,
+            ..
+        } = &changed
+        {
+            call.replaced(before.stream, *stream);
         }
-        self.actions.extend(call.note(options));
-        call.answered_ns.get_or_insert(now_ns);
-        call.signalled_ns = now_ns;
-        self.follow(now_ns, id);
-        self.schedule(id);
-        Ok((sdp, warnings))
+        carry_out(
+            &mut calls.actions,
+            &mut calls.streams,
+            id,
+            changed,
+            recording.as_ref(),
+        );
     }
+    calls.actions.extend(call.note(options));
+    call.answered_ns.get_or_insert(now_ns);
+    call.signalled_ns = now_ns;
+    calls.follow(now_ns, id);
+    calls.schedule(id);
+    Ok((sdp, warnings))
+}
 
-    /// Whether another call is accepted.
-    pub(super) fn admit(&self) -> Result<(), Failure> {
-        let streams = self.taken.streams;
-        let allowed = self.settings.sessions_max;
-        if streams >= allowed {
-            return Err(Failure::Limit(format!(
-                "{streams} streams of calls are running: the limit is {allowed} (max-sessions)"
-            )));
-        }
-        self.admit_offer()?;
-        if self.is_draining {
-            let reason = "no new calls are accepted: the relay is being drained";
-            return Err(Failure::Limit(reason.to_owned()));
-        }
-        self.load
-            .clone()
-            .map_or(Ok(()), |reason| Err(Failure::Limit(reason)))
+/// Whether another call is accepted.
+pub(super) fn admit<P>(calls: &Calls<P>) -> Result<(), Failure> {
+    let streams = calls.taken.streams;
+    let allowed = calls.settings.sessions_max;
+    if streams >= allowed {
+        return Err(Failure::Limit(format!(
+            "{streams} streams of calls are running: the limit is {allowed} (max-sessions)"
+        )));
     }
+    admit_offer(calls)?;
+    if calls.is_draining {
+        let reason = "no new calls are accepted: the relay is being drained";
+        return Err(Failure::Limit(reason.to_owned()));
+    }
+    calls
+        .load
+        .clone()
+        .map_or(Ok(()), |reason| Err(Failure::Limit(reason)))
+}
 
-    /// Whether ports are left for another offer, which may get no answer.
-    fn admit_offer(&self) -> Result<(), Failure> {
-        let streams = self.taken.unanswered;
-        let allowed = self.settings.unanswered_max;
-        if streams < allowed {
-            return Ok(());
-        }
-        Err(Failure::Limit(format!(
-            "{streams} streams of offers without an answer hold ports: the limit is {allowed}"
-        )))
+/// Whether ports are left for another offer, which may get no answer.
+fn admit_offer<P>(calls: &Calls<P>) -> Result<(), Failure> {
+    let streams = calls.taken.unanswered;
+    let allowed = calls.settings.unanswered_max;
+    if streams < allowed {
+        return Ok(());
     }
+    Err(Failure::Limit(format!(
+        "{streams} streams of offers without an answer hold ports: the limit is {allowed}"
+    )))
+}
 
-    fn is_own(&self, sdp: &Sdp) -> bool {
-        sdp.session.attribute(LOOP_ATTRIBUTE) == Some(self.settings.instance.as_str())
-    }
+fn is_own<P>(calls: &Calls<P>, sdp: &Sdp) -> bool {
+    sdp.session.attribute(LOOP_ATTRIBUTE) == Some(calls.settings.instance.as_str())
 }
 
 fn with_sdp(sdp: &Sdp, warnings: Warnings) -> Outcome {
@@ -233,79 +243,6 @@ fn with_sdp(sdp: &Sdp, warnings: Warnings) -> Outcome {
     keys.push("sdp", sdp.to_bytes());
     warnings.tell(&mut keys);
     Outcome::Reply(Reply::Ok(keys))
-}
-
-impl<P> Live<P> {
-    /// Applies an offer's or answer's options for the whole call.
-    fn note(&mut self, options: &Options) -> Vec<Action<P>> {
-        if options.recording.metadata.is_some() {
-            self.metadata.clone_from(&options.recording.metadata);
-        }
-        if let Some(drops) = options.drops_traffic {
-            self.drops_traffic = drops;
-        }
-        let mut actions = self.refresh();
-        match options.record {
-            Some(true) if self.recording.is_none() => {
-                let recording = Recording {
-                    metadata: self.metadata.clone(),
-                    ..options.recording.clone()
-                };
-                actions.extend(self.to_all(&StreamCommand::StartRecording(recording.clone())));
-                self.recording = Some(recording);
-            }
-            Some(false) if self.recording.take().is_some() => {
-                self.is_paused = false;
-                actions.extend(self.to_all(&StreamCommand::StopRecording { discard: false }));
-            }
-            _ => {}
-        }
-        actions
-    }
-}
-
-impl<P> Dialog<P> {
-    /// A new dialog.
-    pub(super) fn begun(now_ns: u64, tags: &Tags<'_>, places: [Place; 2]) -> Dialog<P> {
-        let party = |tag: Option<&[u8]>, place: Place| Party {
-            tag: tag.map(Into::into),
-            earlier_tags: Vec::new(),
-            label: None,
-            created_ns: now_ns,
-            place,
-            origin: Origin::default(),
-            mutes: super::dialog::Mutes::default(),
-        };
-        let [a, b] = places;
-        Dialog {
-            branch: tags.branch.map(Into::into),
-            parties: [party(Some(tags.from), a), party(tags.to, b)],
-            slots: Vec::new(),
-            offer: None,
-            is_answered: false,
-            offered_ns: now_ns,
-            delete_ns: None,
-            tos: None,
-            copies: Vec::new(),
-            echo: None,
-            is_publication: false,
-        }
-    }
-
-    /// Applies the options of an offer or answer by `author` outside its SDP.
-    fn note(&mut self, author: Side, options: &Options) {
-        // A party that signals is still there.
-        self.delete_ns = None;
-        self.tos = options.tos.after(self.tos);
-        self.echo = options.echo.map(|way| way.sides(author)).or(self.echo);
-        let party = &mut self.parties[author as usize];
-        if let Some(label) = &options.label {
-            party.label = Some(label.clone());
-        }
-        if let Some(blocks) = options.blocks_keys {
-            party.mutes.blocks_keys = blocks;
-        }
-    }
 }
 
 /// A change by an answer.

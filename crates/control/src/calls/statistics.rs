@@ -78,72 +78,52 @@ const COUNTERS: &[(Command, &str)] = &[
     (Command::Statistics, "totalstatistics"),
 ];
 
-impl<P> Calls<P> {
-    /// Counters since the start.
-    #[must_use]
-    pub fn totals(&self) -> &Totals {
-        &self.totals
+pub(super) fn handle_statistics<P>(calls: &Calls<P>, now_ns: u64) -> Outcome {
+    let number = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+    let own = number(calls.len() as u64);
+    let mut current = Dictionary::new();
+    current.push("sessionsown", own);
+    current.push("sessionsforeign", 0);
+    current.push("sessionstotal", own);
+    current.push("transcodedmedia", number(calls.streams()[1] as u64));
+    let totals = &calls.totals;
+    let mut all = Dictionary::new();
+    let uptime_ns = now_ns.saturating_sub(calls.settings.started_ns);
+    all.push("uptime", (uptime_ns / NS_PER_S).to_string());
+    all.push("managedsessions", number(totals.calls));
+    all.push("rejectedsessions", number(totals.refused));
+    for (name, reason) in [
+        ("timeoutsessions", EndReason::MediaTimeout),
+        ("silenttimeoutsessions", EndReason::SilentTimeout),
+        ("finaltimeoutsessions", EndReason::FinalTimeout),
+        ("offertimeoutsessions", EndReason::OfferTimeout),
+        ("regularterminatedsessions", EndReason::Deleted),
+        ("forcedterminatedsessions", EndReason::Operator),
+    ] {
+        all.push(name, number(totals.ended(reason)));
     }
-
-    /// Number of streams, and how many of them are transcoded.
-    #[must_use]
-    pub fn streams(&self) -> [usize; 2] {
-        let slots = self.calls.values().flat_map(|call| &call.dialogs);
-        let specs = slots
-            .flat_map(|one| one.streams())
-            .filter_map(|slot| slot.running.as_deref());
-        specs.fold([0, 0], |[all, made], spec| {
-            [all + 1, made + usize::from(is_transcoded(spec))]
-        })
+    let ended = totals.ended.iter().sum::<u64>().max(1);
+    let average_us = totals.duration_ns / ended / 1000;
+    let average = format!("{}.{:06}", average_us / 1_000_000, average_us % 1_000_000);
+    all.push("avgcallduration", average);
+    let mut control = Dictionary::new();
+    for (command, name) in COUNTERS {
+        let place = Command::NAMES.iter().position(|(_, one)| one == command);
+        let count = place.map_or(0, |place| totals.requests[place]);
+        control.push(*name, number(count));
     }
-
-    pub(super) fn handle_statistics(&self, now_ns: u64) -> Outcome {
-        let number = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
-        let calls = number(self.len() as u64);
-        let mut current = Dictionary::new();
-        current.push("sessionsown", calls);
-        current.push("sessionsforeign", 0);
-        current.push("sessionstotal", calls);
-        current.push("transcodedmedia", number(self.streams()[1] as u64));
-        let totals = &self.totals;
-        let mut all = Dictionary::new();
-        let uptime_ns = now_ns.saturating_sub(self.settings.started_ns);
-        all.push("uptime", (uptime_ns / NS_PER_S).to_string());
-        all.push("managedsessions", number(totals.calls));
-        all.push("rejectedsessions", number(totals.refused));
-        for (name, reason) in [
-            ("timeoutsessions", EndReason::MediaTimeout),
-            ("silenttimeoutsessions", EndReason::SilentTimeout),
-            ("finaltimeoutsessions", EndReason::FinalTimeout),
-            ("offertimeoutsessions", EndReason::OfferTimeout),
-            ("regularterminatedsessions", EndReason::Deleted),
-            ("forcedterminatedsessions", EndReason::Operator),
-        ] {
-            all.push(name, number(totals.ended(reason)));
-        }
-        let ended = totals.ended.iter().sum::<u64>().max(1);
-        let average_us = totals.duration_ns / ended / 1000;
-        let average = format!("{}.{:06}", average_us / 1_000_000, average_us % 1_000_000);
-        all.push("avgcallduration", average);
-        let mut control = Dictionary::new();
-        for (command, name) in COUNTERS {
-            let place = Command::NAMES.iter().position(|(_, one)| one == command);
-            let count = place.map_or(0, |place| totals.requests[place]);
-            control.push(*name, number(count));
-        }
-        control.push("totalerrorcount", number(totals.errors));
-        let mut statistics = Dictionary::new();
-        statistics.push("currentstatistics", current);
-        statistics.push("totalstatistics", all);
-        statistics.push("controlstatistics", control);
-        let mut keys = Dictionary::new();
-        keys.push("statistics", statistics);
-        Outcome::Reply(Reply::Ok(keys))
-    }
+    control.push("totalerrorcount", number(totals.errors));
+    let mut statistics = Dictionary::new();
+    statistics.push("currentstatistics", current);
+    statistics.push("totalstatistics", all);
+    statistics.push("controlstatistics", control);
+    let mut keys = Dictionary::new();
+    keys.push("statistics", statistics);
+    Outcome::Reply(Reply::Ok(keys))
 }
 
 /// Whether a side's preferred audio differs from all formats that the other side sends.
-fn is_transcoded(spec: &StreamSpec) -> bool {
+pub(super) fn is_transcoded(spec: &StreamSpec) -> bool {
     let is_made = |from: usize, to: usize| {
         let (Some(sends), Some(takes)) = (&spec.sides[from].sends, &spec.sides[to].takes) else {
             return false;

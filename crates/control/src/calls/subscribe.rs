@@ -16,6 +16,7 @@ use super::names::{Names, Tags, bounded, optional};
 use super::offer::{self, Resources};
 use super::options::Options;
 use super::ports::PortSource;
+use super::signals;
 use super::spec::{Copied, StreamKind, StreamSpec};
 use super::transport::Transport;
 use super::warnings::{Unusable, Warnings};
@@ -34,273 +35,193 @@ struct Source<'a, P> {
     side: Side,
 }
 
-impl<P> Calls<P> {
-    /// "request subscription (i.e. receiving a copy of the media) to an existing call participant".
-    pub(super) fn handle_subscribe_request(
-        &mut self,
-        now_ns: u64,
-        request: &Request,
-        ports: &mut dyn PortSource<P>,
-        random: Random<'_>,
-    ) -> Result<Outcome, Failure> {
-        let name = bounded("call-id", request.required("call-id")?)?;
-        let id = CallId::new(name);
-        let call = self.calls.get(&id);
-        let call = call.ok_or_else(|| Failure::NoCall(shown(name)))?;
-        let mut options = Options::of_request(request)?;
-        let subscriber = subscriber(request, random)?;
-        let before = call.subscription(&subscriber);
-        if before.is_none() {
-            room_for_dialog(call)?;
-        }
-        let sources = sources(call, request)?;
-        let first = sources.first().ok_or(Failure::NoMedia)?;
-        let [own, others] = options.interfaces;
-        let place = &first.slot.local[first.side as usize].request;
-        options.interfaces = [Some(place.interface.clone()), others.or(own)];
-        options.rules = options.rules.of_copy();
-        let mut sdp = Sdp::parse(description(&sources).as_bytes())?;
-        let is_siprec = request.has_flag("SIPREC") || request.has_flag("siprec");
-        let labels = is_siprec.then(|| label(&mut sdp, &sources));
-        let mut tags: Vec<Vec<u8>> = sources.iter().map(|one| one.tag.to_vec()).collect();
-        tags.dedup();
-        let copied = sources.iter().map(|one| Copied {
-            stream: one.slot.stream,
-            side: one.side,
-        });
-        let copies: Vec<Copied> = copied.collect();
-        let mut resources = Resources {
-            ports,
-            random,
-            next_stream: &mut self.next_stream,
-        };
-        let prepared = offer::prepare(&mut resources, None, Side::A, &options, sdp)?;
-        // A repeated request starts a new subscription.
-        if let Some(before) = before {
-            self.end_dialog(now_ns, &id, before, EndReason::Deleted);
-        }
-        let call = self.calls.get_mut(&id);
-        let call = call.ok_or_else(|| Failure::NoCall(shown(name)))?;
-        let tags_of_both = Tags {
-            from: &[],
-            to: Some(&subscriber),
-            branch: None,
-        };
-        let mut dialog = Dialog::begun(now_ns, &tags_of_both, prepared.places.clone());
-        // Requests about the copied party do not concern its copy.
-        dialog.parties[0].tag = None;
-        dialog.copies = copies;
-        dialog.parties[1].label = request.text("set-label")?.map(str::to_owned);
-        let (sdp, warnings) = prepared.commit(&mut dialog, Side::A, None, options);
-        call.dialogs.push(dialog);
-        call.signalled_ns = now_ns;
-        self.schedule(&id);
-        Ok(offered(&sdp, tags, subscriber, labels, warnings))
+/// "request subscription (i.e. receiving a copy of the media) to an existing call participant".
+pub(super) fn handle_subscribe_request<P>(
+    calls: &mut Calls<P>,
+    now_ns: u64,
+    request: &Request,
+    ports: &mut dyn PortSource<P>,
+    random: Random<'_>,
+) -> Result<Outcome, Failure> {
+    let name = bounded("call-id", request.required("call-id")?)?;
+    let id = CallId::new(name);
+    let call = calls.calls.get(&id);
+    let call = call.ok_or_else(|| Failure::NoCall(shown(name)))?;
+    let mut options = Options::of_request(request)?;
+    let subscriber = subscriber(request, random)?;
+    let before = call.subscription(&subscriber);
+    if before.is_none() {
+        room_for_dialog(call)?;
     }
-
-    /// Handles the subscriber's answer: the copy starts.
-    pub(super) fn handle_subscribe_answer(
-        &mut self,
-        now_ns: u64,
-        request: &Request,
-    ) -> Result<Outcome, Failure> {
-        let (id, at) = self.subscription(request)?;
-        let options = Options::of_request(request)?;
-        let sdp = Sdp::parse(request.required("sdp")?)?;
-        let (_, warnings) = self.finish_answer(now_ns, &id, (at, Side::A), None, &options, sdp)?;
-        let mut keys = Dictionary::new();
-        warnings.tell(&mut keys);
-        Ok(Outcome::Reply(Reply::Ok(keys)))
+    let sources = sources(call, request)?;
+    let first = sources.first().ok_or(Failure::NoMedia)?;
+    let [own, others] = options.interfaces;
+    let place = &first.slot.local[first.side as usize].request;
+    options.interfaces = [Some(place.interface.clone()), others.or(own)];
+    options.rules = options.rules.of_copy();
+    let mut sdp = Sdp::parse(description(&sources).as_bytes())?;
+    let is_siprec = request.has_flag("SIPREC") || request.has_flag("siprec");
+    let labels = is_siprec.then(|| label(&mut sdp, &sources));
+    let mut tags: Vec<Vec<u8>> = sources.iter().map(|one| one.tag.to_vec()).collect();
+    tags.dedup();
+    let copied = sources.iter().map(|one| Copied {
+        stream: one.slot.stream,
+        side: one.side,
+    });
+    let copies: Vec<Copied> = copied.collect();
+    let mut resources = Resources {
+        ports,
+        random,
+        next_stream: &mut calls.next_stream,
+    };
+    let prepared = offer::prepare(&mut resources, None, Side::A, &options, sdp)?;
+    // A repeated request starts a new subscription.
+    if let Some(before) = before {
+        calls.end_dialog(now_ns, &id, before, EndReason::Deleted);
     }
-
-    /// Ends a copy.
-    pub(super) fn handle_unsubscribe(
-        &mut self,
-        now_ns: u64,
-        request: &Request,
-    ) -> Result<Outcome, Failure> {
-        let (id, at) = self.subscription(request)?;
-        self.end_dialog(now_ns, &id, at, EndReason::Deleted);
-        self.schedule(&id);
-        Ok(Outcome::Reply(Reply::Ok(Dictionary::new())))
-    }
-
-    /// Handles a publication: media "described by the SDP is published to rtpengine directly, and other peer can then
-    /// subscribe".
-    pub(super) fn handle_publish(
-        &mut self,
-        now_ns: u64,
-        request: &Request,
-        ports: &mut dyn PortSource<P>,
-        random: Random<'_>,
-    ) -> Result<Outcome, Failure> {
-        let names = Names::of(request)?;
-        let mut options = Options::of_request(request)?;
-        let sdp = Sdp::parse(request.required("sdp")?)?;
-        let id = CallId::new(names.call);
-        let is_publisher =
-            |one: &Dialog<P>| one.is_publication && one.parties[0].has_tag(names.tags.from);
-        let call = self.calls.get(&id);
-        let at = call.and_then(|call| call.dialogs.iter().position(is_publisher));
-        match (call, at) {
-            (None, _) => self.admit()?,
-            (Some(call), None) => room_for_dialog(call)?,
-            (Some(_), Some(_)) => {}
-        }
-        let dialog = at.and_then(|at| call?.dialogs.get(at));
-        // The other side has no party.
-        options.transport = Transport::of("RTP/AVP");
-        options.replace.origin = true;
-        let mut resources = Resources {
-            ports,
-            random,
-            next_stream: &mut self.next_stream,
-        };
-        let prepared = offer::prepare(&mut resources, dialog, Side::A, &options, sdp)?;
-        let reply = taken(&prepared.media, &options).ok_or_else(no_audio)?;
-        let reply = Sdp::parse(reply.as_bytes())?;
-        let places = prepared.places.clone();
-        // A request that cannot be answered leaves no traces.
-        let mut tried = Dialog::begun(now_ns, &names.tags, places.clone());
-        let is_new = call.is_none();
-        let dialog = match at {
-            Some(at) => self
-                .calls
-                .get_mut(&id)
-                .and_then(|call| call.dialogs.get_mut(at)),
-            None => Some(&mut tried),
-        };
-        let Some(dialog) = dialog else {
-            return Err(Failure::NoCall(shown(names.call)));
-        };
-        dialog.is_publication = true;
-        let (_, mut warnings) = prepared.commit(dialog, Side::A, None, options.clone());
-        if let Some(exchange) = &dialog.offer {
-            answer::prepare(dialog, exchange, &options, reply.clone())?;
-        }
-        let at = match at {
-            Some(at) => at,
-            None => {
-                self.totals.calls += u64::from(is_new);
-                let call = self.calls.entry(id.clone());
-                let call = call.or_insert_with(|| Live::new(id.clone(), now_ns));
-                call.dialogs.push(tried);
-                call.dialogs.len() - 1
-            }
-        };
-        let (sdp, more) = self.finish_answer(now_ns, &id, (at, Side::A), None, &options, reply)?;
-        warnings.join(more);
-        let mut keys = Dictionary::new();
-        keys.push("sdp", sdp.to_bytes());
-        warnings.tell(&mut keys);
-        Ok(Outcome::Reply(Reply::Ok(keys)))
-    }
-
-    /// The subscription that a request names.
-    fn subscription(&self, request: &Request) -> Result<(CallId, usize), Failure> {
-        let name = bounded("call-id", request.required("call-id")?)?;
-        let id = CallId::new(name);
-        let call = self.calls.get(&id);
-        let call = call.ok_or_else(|| Failure::NoCall(shown(name)))?;
-        let tag = bounded("to-tag", request.required("to-tag")?)?;
-        let at = call.subscription(tag).ok_or_else(|| Failure::NoParty {
-            key: "to-tag",
-            value: shown(tag),
-        })?;
-        Ok((id, at))
-    }
-
-    /// Updates copies after changes of their originals: other payload types, a replaced stream, or the end.
-    pub(super) fn follow(&mut self, now_ns: u64, id: &CallId) {
-        let Some(call) = self.calls.get_mut(id) else {
-            return;
-        };
-        self.actions.extend(call.update_copies());
-        // In reverse order, so that the remaining indices stay valid.
-        for at in (0..call.dialogs.len()).rev() {
-            if self.calls.get(id).is_some_and(|call| call.is_orphan(at)) {
-                self.end_dialog(now_ns, id, at, EndReason::Deleted);
-            }
-        }
-    }
+    let call = calls.calls.get_mut(&id);
+    let call = call.ok_or_else(|| Failure::NoCall(shown(name)))?;
+    let tags_of_both = Tags {
+        from: &[],
+        to: Some(&subscriber),
+        branch: None,
+    };
+    let mut dialog = Dialog::begun(now_ns, &tags_of_both, prepared.places.clone());
+    // Requests about the copied party do not concern its copy.
+    dialog.parties[0].tag = None;
+    dialog.copies = copies;
+    dialog.parties[1].label = request.text("set-label")?.map(str::to_owned);
+    let (sdp, warnings) = prepared.commit(&mut dialog, Side::A, None, options);
+    call.dialogs.push(dialog);
+    call.signalled_ns = now_ns;
+    calls.schedule(&id);
+    Ok(offered(&sdp, tags, subscriber, labels, warnings))
 }
 
-impl<P> Live<P> {
-    /// The index of this subscriber's subscription.
-    fn subscription(&self, tag: &[u8]) -> Option<usize> {
-        let is_it = |one: &Dialog<P>| one.is_copy() && one.parties[1].has_tag(tag);
-        self.dialogs.iter().position(is_it)
-    }
-
-    /// A stream that is not a copy.
-    fn original(&self, copied: Copied) -> Option<&StreamSpec> {
-        let originals = self.dialogs.iter().filter(|one| !one.is_copy());
-        let mut slots = originals.flat_map(Dialog::streams);
-        slots
-            .find(|slot| slot.stream == copied.stream)?
-            .running
-            .as_deref()
-    }
-
-    fn is_orphan(&self, at: usize) -> bool {
-        let copies = &self.dialogs[at].copies;
-        !copies.is_empty() && copies.iter().all(|one| self.original(*one).is_none())
-    }
-
-    fn update_copies(&mut self) -> Vec<Action<P>> {
-        let mut changed = Vec::new();
-        for (at, dialog) in self.dialogs.iter().enumerate() {
-            for (index, copied) in dialog.copies.iter().enumerate() {
-                let slot = dialog.slots.get(index).and_then(Option::as_ref);
-                let spec = slot.and_then(|slot| slot.running.as_deref());
-                let (Some(spec), Some(original)) = (spec, self.original(*copied)) else {
-                    continue;
-                };
-                let sends = &original.sides[copied.side as usize].sends;
-                if spec.sides[0].sends != *sends || spec.copies != Some(*copied) {
-                    changed.push((at, index, *copied, sends.clone()));
-                }
-            }
-        }
-        let mut actions = Vec::new();
-        for (at, index, copied, sends) in changed {
-            let Some(slot) = &mut self.dialogs[at].slots[index] else {
-                continue;
-            };
-            let stream = slot.stream;
-            if let Some(spec) = &mut slot.running {
-                spec.sides[0].sends = sends;
-                spec.copies = Some(copied);
-                let spec = spec.clone();
-                actions.push(Action::Update { stream, spec });
-            }
-        }
-        actions
-    }
-
-    /// Notes that a stream has replaced another one.
-    pub(super) fn replaced(&mut self, before: super::StreamId, now: super::StreamId) {
-        let copies = self.dialogs.iter_mut().flat_map(|one| &mut one.copies);
-        for copied in copies.filter(|copied| copied.stream == before) {
-            copied.stream = now;
-        }
-    }
+/// Handles the subscriber's answer: the copy starts.
+pub(super) fn handle_subscribe_answer<P>(
+    calls: &mut Calls<P>,
+    now_ns: u64,
+    request: &Request,
+) -> Result<Outcome, Failure> {
+    let (id, at) = subscription(calls, request)?;
+    let options = Options::of_request(request)?;
+    let sdp = Sdp::parse(request.required("sdp")?)?;
+    let (_, warnings) =
+        signals::finish_answer(calls, now_ns, &id, (at, Side::A), None, &options, sdp)?;
+    let mut keys = Dictionary::new();
+    warnings.tell(&mut keys);
+    Ok(Outcome::Reply(Reply::Ok(keys)))
 }
 
-impl<P> Dialog<P> {
-    /// Whether the dialog is a subscription.
-    pub(super) fn is_copy(&self) -> bool {
-        !self.copies.is_empty()
-    }
+/// Ends a copy.
+pub(super) fn handle_unsubscribe<P>(
+    calls: &mut Calls<P>,
+    now_ns: u64,
+    request: &Request,
+) -> Result<Outcome, Failure> {
+    let (id, at) = subscription(calls, request)?;
+    calls.end_dialog(now_ns, &id, at, EndReason::Deleted);
+    calls.schedule(&id);
+    Ok(Outcome::Reply(Reply::Ok(Dictionary::new())))
+}
 
-    /// Completes the specification of an `m=` line's stream that is a copy or a publication.
-    pub(super) fn finish_spec(&self, index: usize, spec: &mut StreamSpec) {
-        if let Some(copied) = self.copies.get(index) {
-            spec.copies = Some(*copied);
-            spec.sides[0].forget_party();
+/// Handles a publication: media "described by the SDP is published to rtpengine directly, and other peer can then
+/// subscribe".
+pub(super) fn handle_publish<P>(
+    calls: &mut Calls<P>,
+    now_ns: u64,
+    request: &Request,
+    ports: &mut dyn PortSource<P>,
+    random: Random<'_>,
+) -> Result<Outcome, Failure> {
+    let names = Names::of(request)?;
+    let mut options = Options::of_request(request)?;
+    let sdp = Sdp::parse(request.required("sdp")?)?;
+    let id = CallId::new(names.call);
+    let is_publisher =
+        |one: &Dialog<P>| one.is_publication && one.parties[0].has_tag(names.tags.from);
+    let call = calls.calls.get(&id);
+    let at = call.and_then(|call| call.dialogs.iter().position(is_publisher));
+    match (call, at) {
+        (None, _) => signals::admit(calls)?,
+        (Some(call), None) => room_for_dialog(call)?,
+        (Some(_), Some(_)) => {}
+    }
+    let dialog = at.and_then(|at| call?.dialogs.get(at));
+    // The other side has no party.
+    options.transport = Transport::of("RTP/AVP");
+    options.replace.origin = true;
+    let mut resources = Resources {
+        ports,
+        random,
+        next_stream: &mut calls.next_stream,
+    };
+    let prepared = offer::prepare(&mut resources, dialog, Side::A, &options, sdp)?;
+    let reply = taken(&prepared.media, &options).ok_or_else(no_audio)?;
+    let reply = Sdp::parse(reply.as_bytes())?;
+    let places = prepared.places.clone();
+    // A request that cannot be answered leaves no traces.
+    let mut tried = Dialog::begun(now_ns, &names.tags, places.clone());
+    let is_new = call.is_none();
+    let dialog = match at {
+        Some(at) => calls
+            .calls
+            .get_mut(&id)
+            .and_then(|call| call.dialogs.get_mut(at)),
+        None => Some(&mut tried),
+    };
+    let Some(dialog) = dialog else {
+        return Err(Failure::NoCall(shown(names.call)));
+    };
+    dialog.is_publication = true;
+    let (_, mut warnings) = prepared.commit(dialog, Side::A, None, options.clone());
+    if let Some(exchange) = &dialog.offer {
+        answer::prepare(dialog, exchange, &options, reply.clone())?;
+    }
+    let at = match at {
+        Some(at) => at,
+        None => {
+            calls.totals.calls += u64::from(is_new);
+            let call = calls.calls.entry(id.clone());
+            let call = call.or_insert_with(|| Live::new(id.clone(), now_ns));
+            call.dialogs.push(tried);
+            call.dialogs.len() - 1
         }
-        if self.is_publication {
-            spec.sides[1].forget_party();
+    };
+    let (sdp, more) =
+        signals::finish_answer(calls, now_ns, &id, (at, Side::A), None, &options, reply)?;
+    warnings.join(more);
+    let mut keys = Dictionary::new();
+    keys.push("sdp", sdp.to_bytes());
+    warnings.tell(&mut keys);
+    Ok(Outcome::Reply(Reply::Ok(keys)))
+}
+
+/// The subscription that a request names.
+fn subscription<P>(calls: &Calls<P>, request: &Request) -> Result<(CallId, usize), Failure> {
+    let name = bounded("call-id", request.required("call-id")?)?;
+    let id = CallId::new(name);
+    let call = calls.calls.get(&id);
+    let call = call.ok_or_else(|| Failure::NoCall(shown(name)))?;
+    let tag = bounded("to-tag", request.required("to-tag")?)?;
+    let at = call.subscription(tag).ok_or_else(|| Failure::NoParty {
+        key: "to-tag",
+        value: shown(tag),
+    })?;
+    Ok((id, at))
+}
+
+/// Updates copies after changes of their originals: other payload types, a replaced stream, or the end.
+pub(super) fn follow<P>(calls: &mut Calls<P>, now_ns: u64, id: &CallId) {
+    let Some(call) = calls.calls.get_mut(id) else {
+        return;
+    };
+    calls.actions.extend(call.update_copies());
+    // In reverse order, so that the remaining indices stay valid.
+    for at in (0..call.dialogs.len()).rev() {
+        if calls.calls.get(id).is_some_and(|call| call.is_orphan(at)) {
+            calls.end_dialog(now_ns, id, at, EndReason::Deleted);
         }
     }
 }

@@ -282,7 +282,8 @@ impl Shard {
         F::Output: Send + 'static,
     {
         let shard = self.clone();
-        let (runnable, task) = async_task::spawn(spawn::enlisted(future), move |r| shard.schedule(r));
+        let (runnable, task) =
+            async_task::spawn(spawn::enlisted(future), move |r| shard.schedule(r));
         runnable.schedule();
         task
     }

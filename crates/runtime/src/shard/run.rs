@@ -5,10 +5,9 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 use std::{io, thread};
 
-
 use super::{
-    CURRENT_ID, Command, Local, MissingCpus, NO_SHARD, PRIORITY_MAX, Scheduling, Shard,
-    ShardEnd, Shared, StartError, Wake,
+    CURRENT_ID, Command, Local, MissingCpus, NO_SHARD, PRIORITY_MAX, Scheduling, Shard, ShardEnd,
+    Shared, StartError, Wake,
 };
 use crate::counters::Counters;
 use crate::cpus::CpuSet;

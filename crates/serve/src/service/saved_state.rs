@@ -14,12 +14,16 @@ use crate::store::{Saved, Store};
 pub(crate) fn restore(service: &mut Service, store: Store, saved: Saved) {
     let now_ns = clock_now_ns();
     let write_queue = store.write_queue().clone();
-    service.media
+    service
+        .media
         .save_states(write_queue.clone(), saved.before, saved.streams);
     let mut restored = Vec::new();
     let mut lost = 0_usize;
     for (id, bytes) in saved.calls {
-        match service.calls.restore(now_ns, &bytes, &mut service.interfaces) {
+        match service
+            .calls
+            .restore(now_ns, &bytes, &mut service.interfaces)
+        {
             Ok(id) => restored.push(id),
             Err(error) => {
                 lost += 1;
