@@ -120,7 +120,7 @@ const RATIOS: [(&str, What, f64, Figure); 5] = [
         |figures| figures.us_per_packet,
     ),
     (
-        "1000 calls, passed on: CPU per packet",
+        "1000 calls, forwarded unchanged: CPU per packet",
         What::Passed1000,
         0.5,
         |figures| figures.us_per_packet,
@@ -132,7 +132,7 @@ const RATIOS: [(&str, What, f64, Figure); 5] = [
         |figures| figures.us_per_packet,
     ),
     (
-        "offer, answer and delete after bursts of as many calls, 32 at a time on one core: CPU per call",
+        "offer, answer and delete in the third burst, 32 at a time on one core: CPU per call",
         What::Flood,
         0.33,
         |figures| figures.us_per_call,
@@ -142,14 +142,14 @@ const RATIOS: [(&str, What, f64, Figure); 5] = [
 /// Maximum values.
 const LIMITS: [(&str, &str, What, f64, Figure); 3] = [
     (
-        "99 % of offers beside 1000 calls, 200 a second: answered within",
+        "99 % of offers, 200 a second during 1000 calls: answered within",
         "ms",
         What::Idle1000,
         5.0,
         |figures| figures.offer_ms_p99,
     ),
     (
-        "packets lost meanwhile",
+        "packets of these calls lost meanwhile",
         "packets",
         What::Idle1000,
         0.0,

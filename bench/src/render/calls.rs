@@ -18,18 +18,15 @@ pub(super) fn calls(measured: Option<&Calls>) -> String {
     for (name, what) in [
         ("500 calls, PCMU to PCMA", What::Transcoded500),
         ("1000 calls, PCMU to PCMA", What::Transcoded1000),
-        ("1000 calls, passed on", What::Passed1000),
+        ("1000 calls, forwarded unchanged", What::Passed1000),
         ("500 calls, SRTP to RTP", What::Srtp500),
     ] {
         text += &line_of_relays(measured, name, what, |figures| figures.us_per_packet);
     }
     text += "\n| CPU, µs per call: offer, answer, delete, on one core | rtpengine | Threadbare, sockets | Threadbare, XDP |\n|---|---|---|---|\n";
     let floods = [
-        (
-            "a process that had as many 11 s ago, and before: per call",
-            What::Flood,
-        ),
-        ("the first of a process: per call", What::FirstFlood),
+        ("third burst of 3500 calls: per call", What::Flood),
+        ("first burst of 3500 calls: per call", What::FirstFlood),
     ];
     for (name, what) in floods {
         text += &line_of_relays(measured, name, what, |figures| figures.us_per_call);
@@ -69,18 +66,12 @@ pub(super) fn recordings(measured: Option<&Calls>) -> String {
         return RECORDINGS_NOT_YET.into();
     };
     let mut text = origin(&measured.head, measured.rounds() as usize);
-    text += "\n| 1000 calls of PCMU, passed on | CPU, µs per packet | packets lost | latest slice, ms |\n|---|---|---|---|\n";
+    text += "\n| 1000 calls of PCMU, forwarded unchanged | CPU, µs per packet | packets lost | greatest lateness of a slice, ms |\n|---|---|---|---|\n";
     let recorded = [
-        (
-            "each to a WAV file of two tracks, codes of G.711",
-            What::Coded1000,
-        ),
-        (
-            "each to a WAV file of two tracks, 16 bits",
-            What::Recorded1000,
-        ),
+        ("recorded to WAV, two tracks of G.711", What::Coded1000),
+        ("recorded to WAV, two tracks of 16 bits", What::Recorded1000),
     ];
-    for (name, what) in [("alone", What::Passed1000)].into_iter().chain(recorded) {
+    for (name, what) in [("not recorded", What::Passed1000)].into_iter().chain(recorded) {
         let column = |figure: fn(&Figures) -> Option<f64>| {
             let spread = measured.spread(what, Kind::Threadbare, figure);
             spread.map_or("–".into(), with)
@@ -91,7 +82,7 @@ pub(super) fn recordings(measured: Option<&Calls>) -> String {
     }
     let _ = write!(
         text,
-        "\n| recorded against alone, in the same round | target | measured |\n|---|---|---|"
+        "\n| recorded against not recorded, in the same round | target | measured |\n|---|---|---|"
     );
     for (name, what) in recorded {
         let ratio = measured.recorded_ratio(what).map_or("–".into(), with);

@@ -323,7 +323,7 @@ fn page(factory: &gst::ElementFactory) -> String {
         })
         .collect();
     if !examples.is_empty() {
-        writeln!(page, "\nAt work in {}.", examples.join(", ")).unwrap();
+        writeln!(page, "\nSee its use in {}.", examples.join(", ")).unwrap();
     }
     add_pads(&mut page, factory);
     add_properties(&mut page, &element);
