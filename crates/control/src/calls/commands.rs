@@ -367,8 +367,8 @@ fn record<P>(call: &mut Live<P>, request: &Request) -> Result<Vec<Action<P>>, Fa
 /// The mutes of all parties of a call.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MutesOfAll {
-    mutes: Mutes,
-    drops_traffic: bool,
+    pub(super) mutes: Mutes,
+    pub(super) drops_traffic: bool,
 }
 
 impl MutesOfAll {

@@ -6,10 +6,8 @@
 
 use std::fmt::Write;
 
-use threadbare_rtp_types::side::Side;
 
-use super::dialog::{Dialog, Exchange, Offered, Plan};
-use super::live::Live;
+use super::dialog::{Exchange, Offered, Plan};
 use super::reach;
 use super::signals::{carry_out, take_over};
 use super::{CallId, Calls, answer};

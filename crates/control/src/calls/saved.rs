@@ -7,15 +7,14 @@
 //!  another node:  leave ─→ no message to the parties      adopt ─→ the same, in addition to its own calls
 //! ```
 
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::dialog::{Dialog, Slot};
+use super::dialog::Slot;
 use super::id::StreamId;
-use super::live::{DIALOGS_MAX, Live, PAST_MAX, Taken};
-use super::{Action, CallId, Calls, NoPorts, PortRequest, PortSource, Recording, StreamCommand};
+use super::live::{Live, Taken};
+use super::{Action, CallId, Calls, NoPorts, PortRequest, PortSource};
 
 /// The reason why a saved call is not restored. The registry stays unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

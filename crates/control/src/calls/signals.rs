@@ -2,10 +2,10 @@
 
 use threadbare_rtp_types::side::Side;
 
-use super::dialog::{Dialog, Origin, Party, Place, Slot};
+use super::dialog::{Dialog, Slot};
 use super::failure::Failure;
 use super::live::{DIALOGS_MAX, Found, Live};
-use super::names::{Names, Tags};
+use super::names::Names;
 use super::offer::{self, Resources};
 use super::options::Options;
 use super::reach;
