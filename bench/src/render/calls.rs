@@ -71,7 +71,10 @@ pub(super) fn recordings(measured: Option<&Calls>) -> String {
         ("recorded to WAV, two tracks of G.711", What::Coded1000),
         ("recorded to WAV, two tracks of 16 bits", What::Recorded1000),
     ];
-    for (name, what) in [("not recorded", What::Passed1000)].into_iter().chain(recorded) {
+    for (name, what) in [("not recorded", What::Passed1000)]
+        .into_iter()
+        .chain(recorded)
+    {
         let column = |figure: fn(&Figures) -> Option<f64>| {
             let spread = measured.spread(what, Kind::Threadbare, figure);
             spread.map_or("–".into(), with)

@@ -52,7 +52,8 @@ pub(super) fn main_loop(measured: Option<&Libraries>) -> String {
     let rounds = rows.iter().map(|row| row.rounds).max().unwrap_or_default();
     let mut text = origin(&measured.head, rounds as usize);
     text += &targets(&measured.main_loop_targets());
-    text += "\n| | compared with | its time, ns | Threadbare, ns | ratio |\n|---|---|---|---|---|\n";
+    text +=
+        "\n| | compared with | its time, ns | Threadbare, ns | ratio |\n|---|---|---|---|---|\n";
     for row in rows {
         let _ = writeln!(
             text,

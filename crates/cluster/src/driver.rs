@@ -29,7 +29,7 @@ use super::declare::Declared;
 use super::etcd::{Seen, Store};
 use super::key::ClusterKey;
 use super::links::{Ended, LinkListener, Links};
-use super::passing::{Claimed, Errand};
+use super::passing::{CallService, Claimed, Errand};
 use super::peers::{Host, Peers};
 use super::resume;
 use super::seal::Seal;

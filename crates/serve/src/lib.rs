@@ -320,7 +320,7 @@ fn control_calls(
     };
     let calls = service.calls.len();
     tracing::info!(calls, "stopping");
-    saved_state::leave_all(service);
+    saved_state::leave_all(&mut service);
     drop(service);
     connections.stop();
     end.cause = cause;

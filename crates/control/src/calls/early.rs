@@ -6,7 +6,6 @@
 
 use std::fmt::Write;
 
-
 use super::dialog::{Exchange, Offered, Plan};
 use super::reach;
 use super::signals::{carry_out, take_over};
