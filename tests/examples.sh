@@ -12,15 +12,6 @@ timeout "$seconds_max" /usr/bin/python3 examples/many-streams.py --streams 500 -
 
 timeout "$seconds_max" "$target_dir/examples/app" 300 1 || die "crates/gst/examples/app.rs: status $?"
 
-# docs/writing-an-element.md, in a folder outside of the workspace. The lock file saves the download of other versions.
-mkdir -p "$work/elements/src"
-ln -s "$PWD" "$work/threadbare"
-cp examples/elements/src/*.rs "$work/elements/src/"
-awk '/^```/ { inside = /^```toml$/; next } inside' docs/writing-an-element.md >"$work/elements/Cargo.toml"
-cp Cargo.lock "$work/elements/"
-(cd "$work/elements" && CARGO_TARGET_DIR=$target_dir/../outside "${CARGO:-cargo}" check -q --offline) ||
-    die 'docs/writing-an-element.md: what it says does not compile'
-
 # In C, as its Makefile builds it.
 CFLAGS=-Werror make --no-print-directory -s -C examples/c
 timeout "$seconds_max" examples/c/many-calls 100 20 || die "examples/c/many-calls: status $?"
