@@ -60,7 +60,7 @@ fn a_live_source_keeps_its_times() {
     let play = Play::playing(&format!("uri={} enable-video=false", main.uri()));
     main.wait("it has started", |log| log.starts == 1);
     play.set_ms(500);
-    // The position of its clock.
+    // This is the position of its clock.
     play.feed(&main, 460);
     play.until("it passes", || play.audio().end_ms() == 480);
     play.feed_until(&main, 700);
@@ -168,7 +168,7 @@ fn buffers_in_flight_from_a_failed_source_are_dropped() {
     ));
     play.feed_until(&main, 200);
     let standby = play.stands_by("audio", 1);
-    // Ahead of its time: it waits inside.
+    // This data is ahead of its time, and waits inside the element.
     for ms in (200..600).step_by(20) {
         main.step(AUDIO, Step::Buffer(AUDIO.buffer(MAIN, ms * MS)));
     }

@@ -463,7 +463,7 @@ fn queries_are_answered_for_the_active_stream_and_latency_for_all() {
 }
 
 #[test]
-fn goes_up_and_down_and_works_each_time() {
+fn works_after_each_restart() {
     let selector = Selector::new("", 1);
     let feed = &selector.inputs[0].feed;
     goes_up_and_down(&selector.rig, || {

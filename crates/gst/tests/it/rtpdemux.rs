@@ -505,7 +505,7 @@ fn the_latency_grows_by_the_wait_of_the_contexts() {
 }
 
 #[test]
-fn goes_up_and_down_and_works_each_time() {
+fn works_after_each_restart() {
     use gst::State::{Null, Paused, Playing, Ready};
     let own = context();
     for contexts in [String::new(), format!("contexts={own} idle-timeout=1000")] {

@@ -330,7 +330,7 @@ fn latency_is_a_slice() {
 }
 
 #[test]
-fn goes_up_and_down_and_works_each_time() {
+fn works_after_each_restart() {
     let rig = Rig::without_stream(
         &format!("ts-rtpdtmfsrc context={}", context()),
         gst::State::Null,

@@ -648,7 +648,7 @@ fn runs_on_the_thread_of_the_branch_or_of_its_own_context() {
 }
 
 #[test]
-fn goes_up_and_down_and_works_each_time() {
+fn works_after_each_restart() {
     use gst::State::{Null, Paused, Playing, Ready};
     let rig = Rig::without_stream(OURS, Null);
     for state in [

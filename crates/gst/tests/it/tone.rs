@@ -502,7 +502,7 @@ fn flush_starts_a_segment_and_data_resumes() {
 }
 
 #[test]
-fn goes_up_and_down_and_works_each_time() {
+fn works_after_each_restart() {
     for line in BOTH {
         let rig = Rig::without_stream(
             &format!("{line} samples-per-buffer=80 context={}", context()),
