@@ -543,7 +543,7 @@ fn with_manual_unblock_a_file_waits_for_the_signal() {
         fallback.uri()
     ));
     main.wait("it is ready", |log| log.buffers[0] == 0 && log.starts == 1);
-    // Live, it needs no signal.
+    // A live source needs no signal.
     play.feed_until(&fallback, 1000);
     assert_eq!(play.audio().last().unwrap().marker, FALLBACK);
     assert_eq!(play.status(), "buffering");
@@ -591,7 +591,7 @@ fn audio_and_video_switch_together() {
     feed(400, true);
     assert_eq!(play.audio().markers(), [MAIN]);
     assert_eq!(play.video().markers(), [MAIN]);
-    // The pictures stall, the sound does not.
+    // The pictures stall, the sound continues.
     feed(1000, false);
     play.until("fallback", || play.video().markers() == [MAIN, FALLBACK]);
     play.until("fallback", || play.audio().markers() == [MAIN, FALLBACK]);
