@@ -17,9 +17,9 @@ mod tcp;
 use threadbare_gst_kit::{element, kit, sink_life, source_life};
 
 /// Registers the elements.
+///
 /// # Errors
 /// Fails if an element cannot be registered.
-/// An element could not be registered.
 pub fn register(plugin: Option<&gst::Plugin>) -> Result<(), gst::glib::BoolError> {
     tcp::register(plugin)?;
     files::register(plugin)?;

@@ -225,7 +225,7 @@ fn header_bounds() {
 }
 
 #[test]
-fn secrets_are_known_by_name() {
+fn secret_headers_are_recognised_by_name() {
     for name in [
         "authorization",
         "cookie",
@@ -242,7 +242,7 @@ fn secrets_are_known_by_name() {
 }
 
 #[test]
-fn a_silent_server_and_a_slow_one() {
+fn silent_and_slow_servers_are_detected() {
     const S: u64 = 1_000_000_000;
     let limits = PaceLimits {
         stall_s: 15,
@@ -291,7 +291,7 @@ fn broken() -> Problem {
 }
 
 #[test]
-fn pauses_double_up_to_the_greatest_and_end_with_the_retries() {
+fn pauses_double_up_to_the_maximum_and_end_with_the_retries() {
     for random in [0, u64::MAX] {
         let mut transfer = Transfer::new(POLICY, Span::default());
         transfer.handle_answer(answer(200, &[("content-length", "10")]));
@@ -344,7 +344,7 @@ fn first_connection_failure_is_not_retried() {
 }
 
 #[test]
-fn a_server_may_ask_to_be_left_alone() {
+fn a_server_may_request_a_pause() {
     let busy = |after: &str| refusal(429, &headers(&[("retry-after", after)])).unwrap();
     let mut transfer = Transfer::new(POLICY, Span::default());
     for (after, expected) in [
