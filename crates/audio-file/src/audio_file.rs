@@ -87,7 +87,7 @@ fn damaged(format: &'static str) -> impl Fn(String) -> FileError {
 /// Reads the headers of a file.
 ///
 /// # Errors
-/// If the format is unknown or the headers are damaged.
+/// Fails if the format is unknown or the headers are damaged.
 pub fn open(mut bytes: Bytes) -> Result<Opened, FileError> {
     let mut magic = [0; 4];
     let has_magic = bytes.read_exact(&mut magic);
@@ -237,7 +237,7 @@ impl Opened {
     /// Decodes all readable samples, for a single playback.
     ///
     /// # Errors
-    /// If there are none or too many.
+    /// Fails if there are none or too many.
     pub fn decode(self) -> Result<Clip, FileError> {
         let mut pcm = Samples::default();
         let channels = self.channels;

@@ -46,7 +46,7 @@ impl Clips {
     /// The samples of a file, for endless repetition. A file is read once.
     ///
     /// # Errors
-    /// If the file is unreadable or too long.
+    /// Fails if the file is unreadable or too long.
     pub fn get(&mut self, path: &Path) -> Result<Clip, ClipError> {
         if let Some(clip) = self.read.get(path) {
             return Ok(clip.clone());

@@ -74,7 +74,7 @@ impl<R: Read + Seek> Wav<R> {
     /// Reads the headers.
     ///
     /// # Errors
-    /// If the file is unreadable, is not a WAV file, or has another coding.
+    /// Fails if the file is unreadable, is not a WAV file, or has another coding.
     pub fn open(mut input: R) -> Result<Wav<R>, WavError> {
         let end = input.seek(SeekFrom::End(0))?;
         input.rewind()?;
@@ -146,7 +146,7 @@ impl<R: Read + Seek> Wav<R> {
     /// Appends up to this many frames to `samples`; full scale is 1. At the end it appends none.
     ///
     /// # Errors
-    /// If the file has become unreadable.
+    /// Fails if the file has become unreadable.
     pub fn read(&mut self, frames: usize, samples: &mut Vec<f64>) -> io::Result<usize> {
         let frame_bytes = self.format.frame_bytes();
         let wanted = (frames as u64 * frame_bytes as u64).min(self.left);

@@ -111,7 +111,7 @@ where
 /// The state changes of a sink element around those of its parent class.
 ///
 /// # Errors
-/// The element cannot reach that state; the application has got the reason.
+/// Fails if the element cannot reach that state; then the application has got the reason.
 pub fn change_state<T: SinkElement>(
     imp: &T,
     transition: gst::StateChange,

@@ -178,7 +178,7 @@ pub fn opening_events(pad: &gst::Pad, caps: Option<&gst::Caps>) -> Vec<gst::Even
 /// The state changes of a source around those of its parent class.
 ///
 /// # Errors
-/// The element cannot reach that state; the application has got the reason.
+/// Fails if the element cannot reach that state; then the application has got the reason.
 pub fn change_state<T: SourceElement>(
     source: &T,
     transition: gst::StateChange,
