@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_last_bin_counts_in_the_last() {
+    fn energies_beyond_the_last_bin_count_in_it() {
         for lufs in [30.0, 90.0] {
             let history = binned(&[lufs]);
             assert!(

@@ -138,7 +138,7 @@ fn baseline_equals_the_best_instructions() {
 }
 
 #[test]
-fn silence_is_so_many_zeros() {
+fn silence_equals_zeros() {
     let builder = Meter::builder(48_000, 3).mode(everything());
     let (mut meter, mut twin) = (builder.build().unwrap(), builder.build().unwrap());
     let audio = noise(48_000 * 3, 13);
