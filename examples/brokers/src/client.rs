@@ -184,7 +184,7 @@ pub(crate) async fn close(
         // The client does not respond, so a close frame would not help.
         Over::Silent => return,
         Over::Left => (close_code::NORMAL, ""),
-        _ if is_stopping => (close_code::AWAY, "the server stops"),
+        _ if is_stopping => (close_code::AWAY, "the server is shutting down"),
         Over::Closed => (CODE_REPLACED, "another connection has taken over"),
         Over::Dropped => (close_code::POLICY, "too slow"),
     };
