@@ -18,7 +18,7 @@ import time
 import gi
 
 gi.require_version("Gst", "1.0")
-# Gio for its sockets.
+# Without this import, the sockets have no methods.
 from gi.repository import Gio, Gst  # noqa: E402, F401
 
 INTERVAL_SECONDS = 0.02
@@ -39,7 +39,7 @@ class Stream:
     """A sending and a receiving pipeline."""
 
     def __init__(self, clock):
-        # PAUSED has a socket; the system has picked its port.
+        # In PAUSED the source has a socket, whose port the system has chosen.
         self.receiver = self.launch(RECEIVER, clock, Gst.State.PAUSED)
         source = self.receiver.get_by_name("in")
         port = source.get_property("used-socket").get_local_address().get_port()
@@ -60,7 +60,7 @@ class Stream:
             pipeline.set_state(Gst.State.PLAYING)
 
     def push(self, buffer):
-        """Sends a packet; False: the stream's queue is full for now."""
+        """Sends a packet. Returns False while the stream's queue is full."""
         return self.source.emit("push-buffer", buffer)
 
     def received(self):
@@ -84,7 +84,7 @@ def thread_count():
 
 
 def feed(streams, seconds):
-    """Gives every stream a packet every 20 ms; returns how many they took."""
+    """Sends a packet to every stream every 20 ms. Returns how many packets the streams accepted."""
     sent = 0
     begin = time.monotonic()
     for slice_number in range(1, max(1, round(seconds / INTERVAL_SECONDS)) + 1):
@@ -126,11 +126,11 @@ def main():
         stream.stop()
 
     print(f"{len(streams)} streams: {sent} packets sent, {received} received, {rate:.0f} a second")
-    print(f"{threads} threads; with one stream it was {threads_of_one}")
+    print(f"{threads} threads; with one stream there were {threads_of_one}")
     for error in errors:
         print(f"error: {error}", file=sys.stderr)
     if errors or sent == 0 or received != sent or threads != threads_of_one:
-        sys.exit("not as it should be")
+        sys.exit("failed: expected all packets, no errors and no extra threads")
 
 
 if __name__ == "__main__":

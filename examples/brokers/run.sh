@@ -46,7 +46,7 @@ wait_for_statistics() {
     done
 }
 
-# The first of three consecutive ports: RabbitMQ needs as many.
+# Prints the first of three consecutive free ports, because RabbitMQ needs three.
 free_port() {
     python3 - <<'PYTHON'
 import random, socket
@@ -94,7 +94,7 @@ wait_for "$work/server" "$ready"
 broker=amqp://127.0.0.1:$port
 [ "$kind" = rabbitmq ] || broker=nats://127.0.0.1:$port
 
-# Three messages at once, and one more an hour.
+# The limit of each client: three messages at once, and one more per hour.
 arguments=(--broker "$broker" --rate 1/h --burst 3)
 echo "\$ $program ${arguments[*]/$port/PORT}"
 "$BINARIES/$program" "${arguments[@]}" >"$work/output" 2>"$work/log" 3>&- &

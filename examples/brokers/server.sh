@@ -14,11 +14,11 @@ kind=$1 port=$2 folder=${3:-} removed=
 started=() reader=
 clean_up() {
     [ -z "$reader" ] || kill "$reader" 2>/dev/null || true
-    # Killed, as by a power cut: the examples are to survive that. Each is the leader of its group.
+    # Kills the servers without notice, as a power cut does: the examples must survive that. Each process leads its process group.
     for pid in "${started[@]}"; do
         kill -KILL -- "-$pid" 2>/dev/null || true
     done
-    # Print no message for each of them.
+    # Hides the shell's message about each killed process.
     { wait; } 2>/dev/null
     [ -z "$removed" ] || rm -rf "$removed"
 }
@@ -32,12 +32,12 @@ run() {
 }
 
 rabbitmq() {
-    # Not the one on PATH, which changes the user and the folder.
+    # Avoids the script on PATH, which changes the user and the folder.
     local server=/usr/lib/rabbitmq/bin/rabbitmq-server
     [ -x "$server" ] || die "no $server: apt-get install rabbitmq-server"
-    # For the Erlang cookie.
+    # RabbitMQ puts the Erlang cookie here.
     export HOME=$folder
-    # Erlang's port mapper, which would otherwise stay when the server is gone.
+    # Starts Erlang's port mapper separately: one that RabbitMQ starts would continue after the end of the server.
     export ERL_EPMD_PORT=$((port + 1)) ERL_EPMD_ADDRESS=127.0.0.1
     run epmd
     export RABBITMQ_NODENAME=example-$port@localhost RABBITMQ_NODE_IP_ADDRESS=127.0.0.1 RABBITMQ_NODE_PORT=$port
@@ -58,7 +58,8 @@ case $kind in
     rabbitmq | nats) "$kind" ;;
     *) die "$kind: expected rabbitmq or nats" ;;
 esac
-# For the end of standard input, or of a server. A background job has no other standard input than one that it is given.
+# Waits for the end of standard input or of a server. A background job reads the script's standard input only through an extra
+# descriptor.
 exec 3<&0
 cat <&3 >/dev/null &
 reader=$!

@@ -30,7 +30,7 @@ typedef struct {
 
 static GstElement *launch(const char *format, ...) G_GNUC_PRINTF(1, 2);
 
-/* Starts a pipeline in PAUSED, which opens its sockets. All share one clock; otherwise each would start a separate clock. */
+/* Starts a pipeline in PAUSED, which opens its sockets. All pipelines share one clock; otherwise each would start its own. */
 static GstElement *launch(const char *format, ...)
 {
     va_list arguments;

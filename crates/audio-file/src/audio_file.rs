@@ -1,7 +1,6 @@
 //! Audio files in memory: WAV, FLAC, Ogg Opus (RFC 7845) and MP3, recognised by their first bytes.
 //!
-//! [`open`] reads only headers, and so quickly tells whether a file is playable; [`Opened::decode`] decodes the
-//! samples.
+//! [`open`] reads only headers, so it quickly shows whether a file is playable. [`Opened::decode`] decodes the samples.
 
 use std::io::{self, Read, Seek, SeekFrom};
 
@@ -38,9 +37,9 @@ struct OggOpus {
     packets: PacketReader<Bytes>,
     /// Serial number of the stream in the Ogg file.
     serial: u32,
-    /// Frames of 48 kHz to skip at the start.
+    /// Number of frames at 48 kHz to skip at the start.
     pre_skip: u64,
-    /// Frames of 48 kHz, with the pre-skip. `None`: the file does not end with a page of the stream.
+    /// Number of frames at 48 kHz, including the pre-skip. `None`: the file does not end with a page of the stream.
     end: Option<u64>,
     gain: f32,
 }
@@ -51,7 +50,7 @@ pub enum FileError {
     /// The file is unreadable.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// No reader recognises it.
+    /// No reader recognises the file.
     #[error("not an audio file of a known format; expected WAV, FLAC, Ogg Opus or MP3")]
     Unknown,
     /// A reader refuses the file.
@@ -87,7 +86,7 @@ fn damaged(format: &'static str) -> impl Fn(String) -> FileError {
 /// Reads the headers of a file.
 ///
 /// # Errors
-/// If the format is unknown or the headers are damaged.
+/// Fails if the format is unknown or the headers are damaged.
 pub fn open(mut bytes: Bytes) -> Result<Opened, FileError> {
     let mut magic = [0; 4];
     let has_magic = bytes.read_exact(&mut magic);
@@ -192,7 +191,7 @@ fn open_opus(mut bytes: Bytes) -> Result<Opened, FileError> {
     opened(Kind::Opus(Box::new(opus)), OPUS_HZ, channels.into())
 }
 
-/// The stream and the position of the last page of an Ogg file. The input is rewound after that.
+/// The stream and the position of the last page of an Ogg file. It rewinds the input.
 fn last_page(bytes: &mut Bytes) -> Result<Option<(u32, u64)>, FileError> {
     let length = bytes.seek(SeekFrom::End(0))?;
     bytes.seek(SeekFrom::Start(length.saturating_sub(PAGE_BYTES_MAX)))?;
@@ -223,7 +222,7 @@ fn open_mp3(mut bytes: Bytes) -> Result<Opened, FileError> {
 }
 
 impl Opened {
-    /// The length of the audio, ms. `None`: the headers do not have it.
+    /// The length of the audio, ms; `None` if the headers do not have it.
     pub fn duration_ms(&self) -> Option<u64> {
         let frames = match &self.kind {
             Kind::Wav(wav) => Some(wav.frames()),
@@ -237,7 +236,7 @@ impl Opened {
     /// Decodes all readable samples, for a single playback.
     ///
     /// # Errors
-    /// If there are none or too many.
+    /// Fails if there are no samples, or too many.
     pub fn decode(self) -> Result<Clip, FileError> {
         let mut pcm = Samples::default();
         let channels = self.channels;
@@ -327,7 +326,7 @@ fn decode_opus(mut opus: OggOpus, channels: u8, pcm: &mut Samples) -> Result<(),
     let mut decoder = Decoder::new(format).map_err(|error| wrong(error.to_string()))?;
     let channels = usize::from(channels);
     let mut decoded = Vec::new();
-    // Counts the pre-skip too, as granule positions do (section 4).
+    // It includes the pre-skip, like granule positions (section 4).
     let mut frames = 0;
     loop {
         let packet = opus.packets.read_packet();
@@ -342,7 +341,7 @@ fn decode_opus(mut opus: OggOpus, channels: u8, pcm: &mut Samples) -> Result<(),
         let made = decoder.decode(&packet.data, &mut decoded).unwrap_or(0) as u64;
         let mut end = frames + made;
         if packet.last_in_stream() {
-            // Section 4.4: the position of the last page tells where the audio ends.
+            // Section 4.4: the position of the last page is the end of the audio.
             end = end.min(packet.absgp_page().max(frames));
         }
         let begin = opus.pre_skip.clamp(frames, end) - frames;
@@ -365,13 +364,13 @@ fn decode_mp3(mut reader: nanomp3::Reader<Bytes>, pcm: &mut Samples) -> Result<(
     }
 }
 
-/// Frames per read.
+/// Number of frames per read.
 const BLOCK_FRAMES: usize = 4096;
-/// Longest Ogg page: a header of 27 bytes, 255 segments and their lengths (RFC 3533, section 6).
+/// Maximum size of an Ogg page: a header of 27 bytes, 255 lengths, and 255 segments (RFC 3533, section 6).
 const PAGE_BYTES_MAX: u64 = 27 + 255 + 255 * 255;
-/// RFC 7845, section 3: positions count frames of 48 kHz.
+/// Rate of positions: they count frames at 48 kHz (RFC 7845, section 3).
 const OPUS_HZ: u32 = 48_000;
 /// Limit for a file in memory, 128 MiB: more than five minutes of 48 kHz stereo, over an hour of 8 kHz mono.
 pub const SAMPLES_MAX: usize = 32 << 20;
-/// Limit of a file's size: every playable WAV file fits, apart from its headers.
+/// Maximum size of a file. Every WAV file with a playable number of samples fits.
 pub const FILE_BYTES_MAX: u64 = 160 << 20;

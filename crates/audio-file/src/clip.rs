@@ -11,7 +11,7 @@ use threadbare_rtp::call::Clip;
 
 use crate::audio_file;
 
-/// The files that were read.
+/// The files read so far, by path.
 #[derive(Debug, Default)]
 pub struct Clips {
     read: HashMap<PathBuf, Clip>,
@@ -46,7 +46,7 @@ impl Clips {
     /// The samples of a file, for endless repetition. A file is read once.
     ///
     /// # Errors
-    /// If the file is unreadable or too long.
+    /// Fails if the file is unreadable or too long.
     pub fn get(&mut self, path: &Path) -> Result<Clip, ClipError> {
         if let Some(clip) = self.read.get(path) {
             return Ok(clip.clone());
@@ -75,9 +75,9 @@ fn read(path: &Path, room: usize) -> Result<Clip, ClipError> {
     Ok(Clip { times: 0, ..clip })
 }
 
-/// 64 MiB: almost six minutes of 48 kHz mono, half an hour of 8 kHz.
+/// Maximum number of samples of a file, 64 MiB: almost six minutes of 48 kHz mono, half an hour of 8 kHz.
 pub const FILE_SAMPLES_MAX: usize = 16 << 20;
-/// 256 MiB.
+/// Maximum number of samples of all files, 256 MiB.
 pub const ALL_SAMPLES_MAX: usize = 4 * FILE_SAMPLES_MAX;
 
 #[cfg(test)]

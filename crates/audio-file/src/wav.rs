@@ -1,8 +1,8 @@
 //! WAV files in their many variants, read forwards: RIFF, RIFX, RF64 and BW64 with PCM, float, A-law or mu-law.
 //!
 //! Many headers are wrong. Programs that write to a pipe leave lengths of 0 or FFFFFFFF. A truncated file has lengths beyond its
-//! end, a pad byte may be missing, and an empty `data` chunk may precede the real one. The reader accepts such files as ffmpeg
-//! and sox do.
+//! end. A pad byte may be missing, and an empty `data` chunk may precede the real one. The reader accepts such files, like ffmpeg
+//! and sox.
 
 use std::io::{self, Read, Seek, SeekFrom};
 
@@ -13,10 +13,10 @@ use threadbare_rtp::codec::{Decoder, Encoding, Format};
 pub struct Wav<R> {
     input: R,
     format: WavFormat,
-    /// Bytes of samples left, in whole frames.
+    /// Number of bytes of samples left, in whole frames.
     left: u64,
     room: Vec<u8>,
-    /// The sample for each code of G.711.
+    /// The sample for each G.711 code.
     table: Vec<f32>,
 }
 
@@ -37,7 +37,7 @@ pub struct WavFormat {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Coding {
-    /// Integers whose most significant bits are used.
+    /// Signed integers; if there are more bits than the format uses, the most significant ones count.
     Integer,
     /// 8 bits; silence is 128.
     Unsigned,
@@ -52,7 +52,7 @@ pub enum WavError {
     /// The file is unreadable.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// It is not a WAV file, or has another coding.
+    /// The file is not a WAV file, or has another coding.
     #[error("not a WAV file with PCM, float, A-law or mu-law")]
     Other,
     /// The file has no audio.
@@ -74,7 +74,7 @@ impl<R: Read + Seek> Wav<R> {
     /// Reads the headers.
     ///
     /// # Errors
-    /// If the file is unreadable, is not a WAV file, or has another coding.
+    /// Fails if the file is unreadable, is not a WAV file, or has another coding.
     pub fn open(mut input: R) -> Result<Wav<R>, WavError> {
         let end = input.seek(SeekFrom::End(0))?;
         input.rewind()?;
@@ -109,7 +109,7 @@ impl<R: Read + Seek> Wav<R> {
                 b"fmt " if format.is_none() => format = Some(chunks.format(&chunk)?),
                 b"data" if format.is_some() && chunk.bytes > 0 => break chunk,
                 b"data" if format.is_some() && !chunks.is_chunk(chunk.at)? => {
-                    // The program never filled in the length: samples follow in place of a chunk.
+                    // The program has never filled in the length, so samples follow instead of another chunk.
                     break Chunk {
                         bytes: end - chunk.at,
                         ..chunk
@@ -143,10 +143,10 @@ impl<R: Read + Seek> Wav<R> {
         self.left / self.format.frame_bytes() as u64
     }
 
-    /// Appends up to this many frames to `samples`; full scale is 1. At the end it appends none.
+    /// Appends up to this many frames to `samples`; full scale is 1. At the end of the file it appends none.
     ///
     /// # Errors
-    /// If the file has become unreadable.
+    /// Fails if the file has become unreadable.
     pub fn read(&mut self, frames: usize, samples: &mut Vec<f64>) -> io::Result<usize> {
         let frame_bytes = self.format.frame_bytes();
         let wanted = (frames as u64 * frame_bytes as u64).min(self.left);
@@ -181,7 +181,7 @@ impl Coding {
         let mut table = Vec::new();
         let decoder = Format::new(encoding, 8_000, 1).ok().map(Decoder::new);
         if let Some(Ok(mut decoder)) = decoder {
-            // Each byte is a sample.
+            // Each byte is one sample.
             let _ = decoder.decode(&codes, &mut table);
         }
         table.resize(codes.len(), 0.0);
@@ -197,7 +197,7 @@ impl WavFormat {
     fn decode(&self, bytes: &[u8], samples: &mut Vec<f64>) {
         let count = usize::from(self.bytes);
         let all = bytes.chunks_exact(count);
-        // Moves the most significant byte to the end, and fills the lowest bytes with zeros.
+        // This moves the most significant byte to the end, and fills the lowest bytes with zeros.
         let widen = |bytes: &[u8]| {
             let mut wide = [0; 8];
             wide[8 - count..].copy_from_slice(bytes);
@@ -218,7 +218,7 @@ impl WavFormat {
                 f64::from(f32::from_le_bytes([a, b, c, d]))
             })),
             Coding::Float => samples.extend(all.map(|one| f64::from_le_bytes(widen(one)))),
-            // These use the table.
+            // These codings use the table.
             Coding::ALaw | Coding::MuLaw => {}
         }
     }
@@ -239,9 +239,9 @@ struct Chunks<R> {
 #[derive(Clone, Copy)]
 struct Chunk {
     id: [u8; 4],
-    /// Start of its content.
+    /// Start of the chunk's content.
     at: u64,
-    /// Length, up to the end of the file.
+    /// Length of the content, at most up to the end of the file.
     bytes: u64,
     is_odd: bool,
 }
@@ -271,7 +271,7 @@ impl<R: Read + Seek> Chunks<R> {
         }))
     }
 
-    /// Continues after this chunk. Chunks begin at even offsets, but not all programs comply.
+    /// Continues after this chunk. Chunks should begin at even offsets, but not all programs comply.
     fn skip(&mut self, chunk: &Chunk) -> io::Result<()> {
         self.at = chunk.at + chunk.bytes;
         if chunk.is_odd && self.at < self.end {
@@ -304,7 +304,7 @@ impl<R: Read + Seek> Chunks<R> {
         Ok((body, len))
     }
 
-    /// Reads the length of the samples, for files beyond 4 GiB (EBU Tech 3306, ITU-R BS.2088).
+    /// Reads the length of the samples from `ds64`, for files beyond 4 GiB (EBU Tech 3306, ITU-R BS.2088).
     fn ds64(&mut self, chunk: &Chunk) -> io::Result<Option<u64>> {
         let (body, len) = self.body::<16>(chunk)?;
         let [.., a, b, c, d, e, f, g, h] = body;
@@ -443,9 +443,9 @@ mod tests {
 
     const HALF: [u8; 4] = [0, 0x40, 0, 0xc0];
 
-    /// ffmpeg 5.1 and sox 14.4.2 read the same samples.
+    /// The expected samples are those that ffmpeg 5.1 and sox 14.4.2 read.
     #[test]
-    fn headers_of_the_wild_are_read() {
+    fn wrong_headers_of_real_files_are_read() {
         let pcm = || format(1, 1, 16, 2);
         let want = [0.5, -0.5];
         let data = || whole(b"data", &HALF);
@@ -537,7 +537,7 @@ mod tests {
         assert_eq!(one(1, 16, 2, &[0, 0x80]), [-1.0]);
         assert_eq!(one(1, 24, 3, &[0, 0, 0x40]), [0.5]);
         assert_eq!(one(1, 20, 3, &[0, 0, 0xc0]), [-0.5]);
-        // 24 bits in a container of 32.
+        // A sample of 24 bits in a container of 32.
         assert_eq!(one(1, 24, 4, &[0, 0, 0, 0x40]), [0.5]);
         assert_eq!(one(1, 32, 4, &[0, 0, 0, 0x80]), [-1.0]);
         assert_eq!(one(3, 32, 4, &0.25_f32.to_le_bytes()), [0.25]);
@@ -547,7 +547,7 @@ mod tests {
         assert!(near(one(7, 8, 1, &[0x80]), 8_031.0 / 8_192.0));
         assert!(near(one(6, 8, 1, &[0xaa]), 4_032.0 / 4_096.0));
         assert_eq!(one(7, 8, 1, &[0xff]), [0.0]);
-        // ADPCM, and impossible formats.
+        // ADPCM and impossible formats are refused.
         let broken = |tag, channels, bits| {
             read(file(&[
                 format(tag, channels, bits, 2),
@@ -584,7 +584,7 @@ mod tests {
     }
 
     proptest! {
-        /// With any bytes, reading ends, and returns no more than the file has.
+        /// With any bytes, reading ends, and returns no more samples than the file has.
         #[test]
         fn any_bytes_are_read_to_an_end(
             chunks in prop::collection::vec(

@@ -25,7 +25,7 @@ proptest! {
         fuzzing::audio_file(&data);
     }
 
-    /// Damages the existing files as a disk does.
+    /// Damages the existing files as a faulty disk would.
     #[test]
     fn damaged_files_keep_the_fuzzing_invariants(
         file: prop::sample::Index, changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),

@@ -1,7 +1,7 @@
 //! The published benchmark of stream demultiplexers, and cases that it omits.
 //!
 //! 100 million messages with a `String`, of 3 ids in turn, come from a stream that is always ready. They go to sinks that push to
-//! a `Vec`, on tokio's current-thread runtime; orders come through flume. Four designs are implemented as published, and compared
+//! a `Vec`, on tokio's current-thread runtime. Orders come through flume. Four designs are implemented as published, and compared
 //! with this crate:
 //!
 //! | design | orders and messages | lost messages |
@@ -46,7 +46,7 @@ impl Payload for String {
     }
 }
 
-/// Nothing is allocated.
+/// A payload that allocates nothing.
 impl Payload for u64 {
     const NAME: &'static str = "u64";
 
@@ -139,7 +139,7 @@ impl<P: Payload> Sink<Message<P>> for VecSink<P> {
 
 type Orders<P> = flume::Receiver<(u32, VecSink<P>)>;
 
-/// An order for each id, and a channel that stays open.
+/// Sends an order for each id. The channel stays open.
 fn orders<P: Payload>(ids: u32) -> (flume::Sender<(u32, VecSink<P>)>, Orders<P>) {
     let (sender, receiver) = flume::unbounded();
     for id in 0..ids {
@@ -204,7 +204,7 @@ async fn by_select_all<P: Payload>(messages: Messages<P>, orders: Orders<P>) {
     }
 }
 
-/// Handles orders only while the input has no message, apart from those at the start.
+/// Handles orders only while the input has no message, except the orders at the start.
 async fn by_hand<P: Payload>(messages: Messages<P>, orders: Orders<P>) {
     let mut messages = messages;
     let mut sinks: HashMap<u32, VecSink<P>> = orders.drain().collect();
@@ -301,7 +301,7 @@ impl Design {
     }
 }
 
-/// ns per message.
+/// Measures a design, in ns per message.
 fn measure<P: Payload>(design: Design, messages: u64, ids: u32) -> f64 {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
@@ -350,14 +350,14 @@ fn cases(messages: u64) -> Vec<Case> {
             });
         }
     };
-    // As published.
+    // The case as published.
     add(
         &[Select, SelectBiased, SelectAll, ByHand, Demultiplexer],
         3,
         true,
         messages,
     );
-    // Nothing allocated.
+    // The same without allocations.
     add(
         &[SelectBiased, ByHand, Demultiplexer, Limited],
         3,

@@ -22,7 +22,8 @@ pub struct Builder<M, S, R, O, H> {
 }
 
 impl<M, S, R: Route<M>, H> Builder<M, S, R, NoOrders<R::Key, S>, H> {
-    /// Delivers messages to the sinks of the keys that `route` finds; `handler` decides about sinks that fail.
+    /// Creates a builder. The demultiplexer delivers messages to the sinks of the keys that `route` finds. `handler` decides
+    /// about sinks that fail.
     pub fn new(route: R, handler: H) -> Self {
         Builder {
             route,
@@ -72,14 +73,14 @@ impl<M, S, R, O, H> Builder<M, S, R, O, H> {
         self
     }
 
-    /// Sets the clock for rate limits: it never goes back, in ns. It is read once for each batch of messages.
+    /// Sets the clock for rate limits, in ns; it must never go back. It is read once for each batch of messages.
     pub fn clock(mut self, clock: impl FnMut() -> u64 + Send + 'static) -> Self {
         self.settings.clock = Some(Box::new(clock));
         self
     }
 
-    /// Limits the time of the sinks after the end of the input: `deadline` is called then, and its future ends their time.
-    /// Without it, the time is unlimited.
+    /// Limits the time that the sinks have after the end of the input. `deadline` is called at that end, and the sinks' time ends
+    /// with its future. Without this limit, the time is unlimited.
     pub fn deadline<F>(mut self, deadline: impl FnOnce() -> F + Send + 'static) -> Self
     where
         F: Future<Output = ()> + Send + 'static,

@@ -1,4 +1,4 @@
-//! Path of a message: input, key, place, sink.
+//! Path of a message: from the input over its key and the places of sinks to a sink.
 //!
 //! | phase | input | ends with |
 //! |---|---|---|
@@ -29,7 +29,7 @@ use crate::table::{Found, Table};
 
 /// Delivers messages from a stream to the sinks of their keys. It is a future: run it as a task, or await it.
 ///
-/// It ends when its input does, or earlier by [`Handle::abort`] or its handler. An order that was ready before the input gave a
+/// It ends when its input ends, or earlier by [`Handle::abort`] or its handler. An order that was ready before the input gave a
 /// message is applied before that message is routed.
 #[must_use = "futures do nothing unless polled"]
 pub struct Demultiplexer<I: Stream, R: Route<I::Item>, O, S, H> {
@@ -61,16 +61,17 @@ pub struct Demultiplexer<I: Stream, R: Route<I::Item>, O, S, H> {
 /// A message on its way.
 enum Undelivered<M> {
     None,
-    /// Its sinks are not known yet, because orders come first.
+    /// The message's sinks are not known yet, because orders come first.
     Unrouted(M),
-    /// For these sinks, the next one last; that one has not taken it. It has already passed the limit of that sink.
+    /// The message waits for these sinks, the last in the list first. That sink has not taken the message, which has already
+    /// passed the sink's limit.
     Blocked(M, Vec<Place>),
 }
 
 /// Whether a batch continues.
 enum Next {
     Go,
-    /// Woken sinks, or the rest of a batch, come first.
+    /// Woken sinks, or the remaining part of a batch, come first.
     Wait,
 }
 
@@ -115,7 +116,7 @@ where
         }
     }
 
-    /// Returns a handle that gives orders to it from any thread, also while it runs.
+    /// Returns a handle that gives orders to the demultiplexer from any thread, also while it runs.
     pub fn handle(&self) -> Handle<R::Key, S> {
         Handle(self.control.clone())
     }
@@ -208,7 +209,7 @@ where
         }
     }
 
-    /// Delivers to one sink, as with nearly all messages.
+    /// Delivers to one sink, the usual case.
     #[inline]
     fn give(&mut self, index: usize, message: I::Item) {
         let Some(slot) = self.slots.get(index) else {
@@ -231,7 +232,8 @@ where
         }
     }
 
-    /// Delivers to several sinks, from the last of the list on. The message may already have passed the limit of that one.
+    /// Delivers to several sinks, the last in the list first. With `is_admitted`, the message has already passed the limit of
+    /// that sink.
     fn give_all(&mut self, message: I::Item, mut places: Vec<Place>, is_admitted: bool) {
         let (mut message, mut is_admitted) = (message, is_admitted);
         while let Some(place) = places.pop() {
@@ -306,7 +308,7 @@ where
 
     fn publish_marked(&mut self) {
         while let Some(index) = self.unpublished.pop() {
-            // Another sink may have the place by now; a removed one has already published its last counts.
+            // Another sink may have the place by now. A removed sink has already published its last counts.
             if let Some(slot) = self.slots.get(index)
                 && std::mem::replace(&mut slot.needs_publish, false)
             {
@@ -369,7 +371,7 @@ where
         }
     }
 
-    /// Moves a held message for this sink, from before its end, to the sink's buffer.
+    /// Moves a held message to the buffer of this sink. The message came before the sink's end.
     fn unhold(&mut self, index: usize) {
         let (message, mut places) =
             match std::mem::replace(&mut self.undelivered, Undelivered::None) {
@@ -412,7 +414,7 @@ where
         self.woken = woken;
     }
 
-    /// Continues with a sink's buffer, flush and end.
+    /// Continues a sink's work: its buffer, flush and end.
     fn advance(&mut self, index: usize) {
         loop {
             let Some(slot) = self.slots.get(index) else {
@@ -702,6 +704,6 @@ impl<I: Stream, R: Route<I::Item>, O, S, H> fmt::Debug for Demultiplexer<I, R, O
 const BATCH: usize = 256;
 /// Maximum number of orders in one poll.
 const ORDERS_MAX: usize = 1024;
-/// Maximum number of sinks that are closing while the input continues. Further ones are dropped at once, so that peers that come
-/// and go without reading cannot accumulate.
+/// Maximum number of sinks that are closing while the input continues. Further ones are dropped at once. Otherwise peers that
+/// come and go without reading would accumulate.
 const CLOSING_MAX: usize = 1024;

@@ -34,7 +34,7 @@ impl<K, S> Control<K, S> {
         }
     }
 
-    /// Returns `Err` if the demultiplexer has ended.
+    /// Sends an order. Returns it as an error if the demultiplexer has ended.
     fn send(&self, order: Order<K, S>) -> Result<(), Order<K, S>> {
         {
             let mut inner = lock(&self.inner);
@@ -79,11 +79,11 @@ impl<K, S> fmt::Debug for Handle<K, S> {
     }
 }
 
-/// The demultiplexer has ended; contains the sink.
+/// The error if the demultiplexer has ended. It contains the sink.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Ended<S>(pub S);
 
-// For any sink type: most have no `Debug` output.
+// It is implemented for any sink type, because most have no `Debug` output.
 impl<S> fmt::Debug for Ended<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ended").finish_non_exhaustive()

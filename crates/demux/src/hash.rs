@@ -1,6 +1,7 @@
 //! A hash for small keys. It takes a few nanoseconds. Its seed prevents chosen keys from colliding.
 //!
-//! Each word is multiplied with the state to 128 bits, whose halves are added without carry, as in the wyhash family.
+//! Each word is multiplied with the state, which gives 128 bits. Their halves are combined without carry, as in the wyhash
+//! family.
 
 use std::hash::{BuildHasher, Hasher};
 
@@ -89,7 +90,8 @@ mod tests {
         Seeded::new(seed).hash_one(key)
     }
 
-    /// A good hash fills the buckets of a table randomly: with n keys in n buckets, 1 - 1/e of the buckets have one.
+    /// A good hash fills the buckets of a table randomly: with n keys in n buckets, a share of 1 - 1/e of the buckets is not
+    /// empty.
     #[test]
     fn keys_in_a_row_spread_over_the_buckets() {
         for (name, step) in [("in a row", 1_u64), ("high bits", 1 << 40), ("even", 2)] {
@@ -104,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seed_and_each_byte_count() {
+    fn the_seed_and_each_byte_change_the_hash() {
         assert_ne!(hash(1, 5_u32), hash(2, 5_u32));
         let texts = ["", "\0", "\0\0", "a", "a\0", "abcdefgh", "abcdefgh\0"];
         let hashes: HashSet<u64> = texts.iter().map(|text| hash(1, text)).collect();

@@ -1,4 +1,4 @@
-//! Delivers the messages of one stream to the sinks of their keys. It loses none silently, and needs no particular runtime.
+//! Delivers the messages of one stream to the sinks of their keys. It loses no message silently, and needs no particular runtime.
 //!
 //! A [`Demultiplexer`] is a future over an input [`Stream`](futures_core::Stream), a function from a message to its key
 //! ([`Route`]), and sinks. Orders add and remove sinks: from a stream ([`Builder::orders`]), or from any thread by a [`Handle`].
@@ -41,7 +41,7 @@
 //! `poll_ready` and `start_send`. Sinks are flushed once for each batch of up to 256 messages, or when the input is pending. They
 //! are polled only after a wake-up, so thousands of idle sinks cost nothing.
 //!
-//! Further reading: [`Builder`] has all settings, [`Handle`] all orders; a program implements [`Route`] and [`Handler`].
+//! Further reading: [`Builder`] has all settings, and [`Handle`] all orders. A program implements [`Route`] and [`Handler`].
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used)]
 

@@ -6,7 +6,7 @@ use crate::sync::{Mutex, lock};
 /// State of a subscription.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Status {
-    /// Its order has not been applied yet.
+    /// The order of the subscription has not been applied yet.
     #[default]
     Ordered,
     /// The sink gets messages.
@@ -17,7 +17,7 @@ pub enum Status {
     Ended,
 }
 
-/// The demultiplexer writes; guards read.
+/// A link: the demultiplexer writes it, guards read it.
 #[derive(Default)]
 pub(crate) struct Link(Mutex<Linked>);
 
@@ -28,7 +28,7 @@ struct Linked {
     statistics: SinkStatistics,
 }
 
-/// Place of a sink. A place is reused with the next number.
+/// Place of a sink. When a place is reused, it gets the next number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) index: usize,

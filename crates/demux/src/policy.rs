@@ -5,22 +5,23 @@ use std::time::Duration;
 /// Treatment of a message for a sink that is not ready and whose buffer is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Policy {
-    /// The message waits, and so do all following ones of the input: no sink gets any until this one takes it (head-of-line
-    /// blocking). For sinks that must get everything and may slow down the input.
+    /// The message waits, and so do all following ones of the input. No sink gets a message until this one takes it (head-of-line
+    /// blocking). This is for sinks that must get everything and may slow down the input.
     #[default]
     Block,
     /// The message is dropped.
     DropNewest,
-    /// The oldest message in the buffer is dropped, and this one takes the last place. Without a buffer, it is the same as
-    /// `DropNewest`.
+    /// The oldest message in the buffer is dropped, and the new one is added. Without a buffer, it is the same as `DropNewest`.
     DropOldest,
-    /// The message is dropped. After this many in a row, without one that the sink took in between, the sink is disconnected.
+    /// The message is dropped. After this many dropped messages in a row, none of which the sink took in between, the sink is
+    /// disconnected.
     DisconnectAfter(u32),
 }
 
 /// Limits the rate of a sink's messages: one per `period` on average, and at most `burst` at once. Further messages are dropped.
 ///
-/// The generic cell rate algorithm as a virtual schedule (ITU-T I.371, annex A): one number for each sink, no timer.
+/// It uses the generic cell rate algorithm as a virtual schedule (ITU-T I.371, annex A), with one number for each sink and no
+/// timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RateLimit {
     period_ns: u64,
@@ -37,7 +38,7 @@ impl RateLimit {
         }
     }
 
-    /// Allows `messages` in each `time`, and as many at once. With 0 messages it allows none.
+    /// Allows `messages` in each `time`, and as many at once. With 0 messages, it allows only the first message.
     pub fn messages_per(messages: u32, time: Duration) -> Self {
         match messages {
             0 => RateLimit::new(Duration::MAX, 1),
@@ -86,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn none_in_a_time_is_one_for_ever() {
+    fn a_limit_of_zero_admits_only_the_first_message() {
         let limit = RateLimit::messages_per(0, Duration::from_secs(1));
         let mut schedule = Schedule::default();
         assert!(schedule.admits(&limit, 0));
@@ -96,7 +97,7 @@ mod tests {
     proptest! {
         /// The bound of the algorithm (I.371): in any time t, at most burst + t / period messages.
         #[test]
-        fn no_window_has_more_than_its_share(
+        fn no_time_has_more_messages_than_the_limit(
             period in 1..50_u64,
             burst in 1..6_u32,
             gaps in prop::collection::vec(0..60_u64, 1..200),

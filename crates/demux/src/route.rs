@@ -4,7 +4,7 @@ use std::hash::Hash;
 
 /// A message that knows its key.
 pub trait Identifiable {
-    /// The key. It is cloned and hashed for each message: an integer, or an `Arc<str>` rather than a `String`.
+    /// Type of the key. It is cloned and hashed for each message, so prefer an integer or an `Arc<str>` to a `String`.
     type Id: Clone + Eq + Hash;
 
     /// The key of this message.
@@ -16,7 +16,7 @@ pub trait Route<M> {
     /// The key: see [`Identifiable::Id`].
     type Key: Clone + Eq + Hash;
 
-    /// Returns the key of `message`; `None` if it has none and is unmatched.
+    /// Returns the key of `message`; `None` if it has no key and so is unmatched.
     fn key(&mut self, message: &M) -> Option<Self::Key>;
 }
 

@@ -11,10 +11,11 @@ use crate::order::{Order, Target};
 /// Treatment of a subscription for a key that already has a sink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Duplicates {
-    /// It takes over the key. Messages buffered for the previous sink are still delivered, and then that sink is closed.
+    /// The new sink takes over the key. Messages buffered for the previous sink are still delivered, and then that sink is
+    /// closed.
     #[default]
     Replace,
-    /// Its sink is dropped: [`crate::Status::Refused`].
+    /// The new sink is dropped: [`crate::Status::Refused`].
     Refuse,
 }
 
@@ -23,7 +24,7 @@ pub enum Duplicates {
 pub enum Verdict {
     /// The sink is dropped with its buffered messages.
     Remove,
-    /// The sink stays; for sinks that continue after an error. The message that failed is lost.
+    /// The sink stays. This is for sinks that continue after an error. The message that failed is lost.
     Keep,
     /// The demultiplexer ends: [`crate::End::Failed`].
     Abort,
@@ -41,7 +42,7 @@ impl<K, E, F: FnMut(&Target<K>, E) -> Verdict> Handler<K, E> for F {
     }
 }
 
-/// Orders from handles only.
+/// No stream of orders: they come from handles only.
 #[derive(Debug)]
 pub struct NoOrders<K, S>(PhantomData<fn() -> (K, S)>);
 
@@ -55,7 +56,7 @@ impl<K, S> Stream for NoOrders<K, S> {
     type Item = Order<K, S>;
 
     fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        // No order ever comes, so a waker is not needed.
+        // No order ever comes, so no waker is needed.
         Poll::Ready(None)
     }
 }
@@ -65,7 +66,7 @@ pub(crate) type Deadline = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Settings that do not depend on the types of input and orders.
 pub(crate) struct Settings<M> {
     pub(crate) duplicates: Duplicates,
-    /// Set if a key may have several sinks.
+    /// How a message is copied, if a key may have several sinks.
     pub(crate) copy: Option<fn(&M) -> M>,
     pub(crate) clock: Option<Box<dyn FnMut() -> u64 + Send>>,
     pub(crate) deadline: Option<Box<dyn FnOnce() -> Deadline + Send>>,

@@ -8,7 +8,7 @@
 //! | `woken`, and `is_woken` of each link | wakers of sinks | the demultiplexer, once per batch |
 //!
 //! Flags change only by read-modify-write operations, so that their changes have one order. A flag is set before the task is
-//! woken. It is cleared before the flagged work is checked, and a later change sets it again.
+//! woken. It is cleared before the work that it stands for is checked. A later change sets it again.
 
 use std::sync::Arc;
 use std::task::{Wake, Waker};
@@ -37,7 +37,7 @@ impl Default for Signals {
 }
 
 impl Signals {
-    /// The task that polls the demultiplexer now.
+    /// Sets the task that polls the demultiplexer now.
     pub(crate) fn set_task(&self, waker: &Waker) {
         let mut task = lock(&self.task);
         if !task.will_wake(waker) {
@@ -58,13 +58,13 @@ impl Signals {
         self.wake_task();
     }
 
-    /// Orders reported by this flag are visible to the caller afterwards.
+    /// Whether orders are ready. The caller then sees the orders that this flag reports.
     #[inline]
     pub(crate) fn have_orders(&self) -> bool {
         self.has_orders.load(Acquire)
     }
 
-    /// Call it before the orders are checked.
+    /// Clears the flag for orders. Call it before the orders are checked.
     pub(crate) fn take_orders(&self) -> bool {
         self.has_orders.swap(false, AcqRel)
     }
@@ -77,7 +77,7 @@ impl Signals {
     }
 }
 
-/// Wakes for orders.
+/// Wakes the demultiplexer for orders.
 pub(crate) struct OrdersWaker(pub(crate) Arc<Signals>);
 
 impl Wake for OrdersWaker {
@@ -90,7 +90,7 @@ impl Wake for OrdersWaker {
     }
 }
 
-/// Wakes for one sink.
+/// Wakes the demultiplexer for one sink.
 pub(crate) struct SinkWaker {
     signals: Arc<Signals>,
     place: usize,
@@ -106,7 +106,7 @@ impl SinkWaker {
         }
     }
 
-    /// Call it before the sink is polled.
+    /// Clears the flag of a wake-up. Call it before the sink is polled.
     pub(crate) fn clear(&self) {
         self.is_woken.swap(false, AcqRel);
     }

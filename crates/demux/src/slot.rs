@@ -17,13 +17,13 @@ use crate::statistics::SinkStatistics;
 pub(crate) enum Offer<M, E> {
     Delivered,
     Waits,
-    /// It is buffered in place of the oldest one, which is dropped.
+    /// The message is buffered, and the oldest one is dropped.
     WaitsForOldest,
     Limited,
     Overflowed,
-    /// It overflowed after too many others.
+    /// The message overflowed, after too many others in a row.
     Disconnect,
-    /// It must wait, and so must all following ones.
+    /// The message must wait, and so must all following ones.
     Blocked(M),
     Failed(E),
 }
@@ -42,7 +42,7 @@ pub(crate) struct Slot<K, M, S> {
     /// Whether the sink has returned `Pending` and has not been woken since.
     is_pending: bool,
     pub(crate) needs_flush: bool,
-    /// Whether its guard must learn of dropped messages.
+    /// Whether the sink's guard must learn of dropped messages.
     pub(crate) needs_publish: bool,
     pub(crate) is_closing: bool,
     /// Whether a guard reads the link.
@@ -119,7 +119,7 @@ impl<K, M, S: Sink<M> + Unpin> Slot<K, M, S> {
         self.offer_admitted(message)
     }
 
-    /// The same for a message that has already passed the limit.
+    /// Does the same for a message that has already passed the limit.
     #[inline]
     pub(crate) fn offer_admitted(&mut self, message: M) -> Offer<M, S::Error> {
         if !self.has_waiting {
@@ -198,7 +198,7 @@ impl<K, M, S: Sink<M> + Unpin> Slot<K, M, S> {
         self.is_pending = false;
     }
 
-    /// Delivers buffered messages while the sink takes them. Returns their number, and the error with which one more was lost.
+    /// Delivers buffered messages while the sink takes them. Returns their number. With an error, one more message was lost.
     pub(crate) fn drain(&mut self) -> (u64, Option<S::Error>) {
         let mut delivered = 0;
         while !self.waiting.is_empty() {
@@ -219,7 +219,7 @@ impl<K, M, S: Sink<M> + Unpin> Slot<K, M, S> {
         (delivered, None)
     }
 
-    /// If it returns `Pending`, the sink's waker is called later.
+    /// Flushes the sink. If the result is `Pending`, the sink's waker is called later.
     pub(crate) fn poll_flush(&mut self) -> Poll<Result<(), S::Error>> {
         let mut cx = Context::from_waker(&self.waker);
         let flushed = Pin::new(&mut self.sink).poll_flush(&mut cx);

@@ -64,7 +64,7 @@ impl<K, M, S: Sink<M> + Unpin> Slots<K, M, S> {
         self.entries.get_mut(index)?.slot.as_mut()
     }
 
-    /// Its place, with the number.
+    /// The place with this index, with its number.
     pub(crate) fn place(&self, index: usize) -> Option<Place> {
         let entry = self.entries.get(index)?;
         entry.slot.as_ref()?;

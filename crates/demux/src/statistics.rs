@@ -1,6 +1,6 @@
 //! Counts of messages by their destination.
 
-/// Counts of messages, each in exactly one of them: `received + copies` is the sum of all others.
+/// Counts of messages. Each message is in exactly one count: `received + copies` is the sum of all other counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Statistics {
     /// Received from the input.
@@ -55,7 +55,7 @@ pub enum End {
     Complete,
     /// The input has ended; some sinks did not take their messages, or did not close, before the deadline.
     Deadline,
-    /// [`crate::Handle::abort`].
+    /// [`crate::Handle::abort`] was called.
     Aborted,
     /// The handler of failed sinks requested it.
     Failed,
@@ -64,7 +64,7 @@ pub enum End {
 /// Result of a demultiplexer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Report {
-    /// Way in which it ended.
+    /// Way in which the demultiplexer ended.
     pub end: End,
     /// Counts of messages. None is waiting any more.
     pub statistics: Statistics,

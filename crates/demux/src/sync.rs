@@ -1,4 +1,4 @@
-//! The primitives that cross threads: std's, or the model checker's.
+//! Types for several threads: those of std, or of the model checker.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic;

@@ -6,7 +6,7 @@ use std::hash::Hash;
 use crate::hash::Seeded;
 use crate::order::Target;
 
-/// Place of a key's only sink, or index of the list with the places of its sinks. It is small, so that thousands stay in the
+/// Place of a key's only sink, or index of a list with the places of several sinks. It is small, so that thousands stay in the
 /// cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Places(u32);
@@ -38,7 +38,7 @@ pub(crate) struct Table<K> {
     /// Lists for keys with several sinks; used only if messages may be copied.
     lists: Vec<Vec<usize>>,
     free: Vec<usize>,
-    /// The last key looked up, if it has one sink: messages with the same key often come together.
+    /// The last key looked up, if it has one sink, because messages with the same key often come together.
     last: Option<(K, usize)>,
 }
 
@@ -53,7 +53,7 @@ impl<K: Clone + Eq + Hash> Table<K> {
         }
     }
 
-    /// Sinks of a message with this key.
+    /// Returns the sinks of a message with this key.
     #[inline]
     pub(crate) fn find(&mut self, key: Option<K>) -> Option<Found<'_>> {
         if let (Some(key), Some((last, place))) = (&key, &self.last)
@@ -151,7 +151,7 @@ mod tests {
     proptest! {
         /// Compares the table with a list of pairs.
         #[test]
-        fn it_equals_a_list_of_pairs(steps in prop::collection::vec((any::<bool>(), 0..4_u8, 0..6_usize), 0..80)) {
+        fn the_table_equals_a_list_of_pairs(steps in prop::collection::vec((any::<bool>(), 0..4_u8, 0..6_usize), 0..80)) {
             let target = |key: u8| match key {
                 0 => Target::Unmatched,
                 key => Target::Key(key),
@@ -177,7 +177,7 @@ mod tests {
                     if expected.is_empty() {
                         expected = of(0);
                     }
-                    // Twice: the second time from the last one.
+                    // The key is looked up twice, the second time in the cache of the last key.
                     for _ in 0..2 {
                         let found = match table.find(Some(key).filter(|key| *key > 0)) {
                             None => Vec::new(),

@@ -1,4 +1,4 @@
-//! Execution of operations, below the service thread.
+//! Backends execute operations. They run on the service thread.
 
 use std::io;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::job::{Done, Job};
 /// The number of an operation, and its result.
 pub(crate) type Finished = (u64, io::Result<Done>);
 
-/// Used only by the service thread.
+/// Executes operations. Only the service thread uses it.
 pub(crate) trait Backend: Send {
     /// Begins an operation. No other operation under way has the same number.
     fn begin(&mut self, token: u64, job: Job);
@@ -16,7 +16,7 @@ pub(crate) trait Backend: Send {
     /// Allows an operation to end without completion. Its result comes in any case.
     fn cancel(&mut self, token: u64);
 
-    /// Whether the next [`wait`](Self::wait) is short in any case, so that the thread need not be woken.
+    /// Whether the next [`wait`](Self::wait) is short in any case. Then the thread need not be woken.
     fn waits_briefly(&self) -> bool {
         false
     }

@@ -1,9 +1,10 @@
 //! Memory that waits for the disk, for all files of a group.
 //!
-//! Each file may keep [`SHARE_BYTES_MIN`], or one write of any size, regardless of the others. Beyond that, a file may hold at
-//! most as much as is still free (dynamic thresholds, as in the shared buffers of switches: Choudhury and Hahne, "Dynamic queue
-//! length thresholds for shared-memory packet switches", 1998). So one stalled file takes at most half of the budget, n of them
-//! n/(n+1), and the rest remains for active files. The sum is limited by the budget and the minimum shares.
+//! Each file may hold [`SHARE_BYTES_MIN`], or one write of any size, regardless of the others. Beyond that, a file may hold at
+//! most as much as is still free. (These are dynamic thresholds, as in the shared buffers of switches: Choudhury and Hahne,
+//! "Dynamic queue length thresholds for shared-memory packet switches", 1998.) So one stalled file takes at most half of the
+//! budget, and n stalled files take n/(n+1). The remaining part is for active files. The budget and the minimum shares limit the
+//! sum.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, Weak};
@@ -16,7 +17,7 @@ use crate::lock;
 /// Minimum share of each file, in bytes.
 pub const SHARE_BYTES_MIN: usize = 16 << 10;
 
-/// The sums. They have no lock and no waker.
+/// The sums of a budget, without a lock.
 #[derive(Debug)]
 struct Shares<W> {
     max: usize,
@@ -81,7 +82,7 @@ type Known = HashMap<String, Weak<Mutex<Shares<Waker>>>>;
 static NAMED: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
 
 impl Budget {
-    /// A budget of `max` bytes.
+    /// Creates a budget of `max` bytes.
     pub fn new(max: usize) -> Self {
         Budget(Arc::new(Mutex::new(Shares {
             max,
@@ -108,7 +109,7 @@ impl Budget {
         lock(&self.0).max
     }
 
-    /// Bytes held.
+    /// Number of bytes that the files hold.
     pub fn used(&self) -> usize {
         lock(&self.0).used
     }
@@ -123,7 +124,7 @@ pub(crate) struct Share {
 
 /// Result of [`Share::take`].
 pub(crate) enum Taken {
-    /// `is_pressed` means that memory is scarce, and held writes should not wait to be combined.
+    /// The bytes are granted. `is_pressed` means that memory is scarce, so that held writes should not wait to be combined.
     Yes {
         is_pressed: bool,
     },
@@ -139,7 +140,7 @@ impl Share {
         Share { budget, file }
     }
 
-    /// Takes `bytes`; if that is refused, `waker` is called when it would be granted.
+    /// Takes `bytes`. If that is refused, `waker` is called when it would be granted.
     pub(crate) fn take(&self, bytes: usize, waker: Option<&Waker>) -> Taken {
         let mut shares = lock(&self.budget.0);
         if shares.take(self.file, bytes) {
@@ -153,7 +154,7 @@ impl Share {
         Taken::No
     }
 
-    /// Returns `bytes` to the budget. Call the wakers without a lock.
+    /// Returns `bytes` to the budget. The caller must call the returned wakers without a lock.
     #[must_use]
     pub(crate) fn release(&self, bytes: usize) -> Vec<Waker> {
         lock(&self.budget.0).release(self.file, bytes)
@@ -212,9 +213,9 @@ mod tests {
     const MAX: usize = 256 << 10;
 
     proptest! {
-        /// The model has a list of writes for each file, and sums them for each decision.
+        /// The model has a list of writes for each file, and sums them up for each decision.
         #[test]
-        fn it_decides_as_a_list_would(steps in prop::collection::vec(step(), 0..200)) {
+        fn shares_decide_like_a_list(steps in prop::collection::vec(step(), 0..200)) {
             let mut shares = shares(5, MAX);
             let mut twin: Vec<Vec<usize>> = vec![Vec::new(); 5];
             let mut waits: Vec<Option<usize>> = vec![None; 5];
@@ -251,12 +252,12 @@ mod tests {
                 }
                 let used: usize = twin.iter().flatten().sum();
                 prop_assert_eq!(shares.used, used);
-                // The limit in the module documentation: each file's minimum share, or its one large write.
+                // This is the limit of the module documentation. Each file has its minimum share, or one large write.
                 prop_assert!(used <= MAX + 5 * SHARE_BYTES_MIN.max(90_000));
             }
         }
 
-        /// Stalled files take all they can and return nothing; another file is written and must continue.
+        /// Stalled files take all they can and return nothing. Another file is written, and must continue.
         #[test]
         fn stalled_files_leave_room_for_the_others(
             stalled in 1..20usize,
@@ -267,7 +268,8 @@ mod tests {
                 shares.take(file % stalled, bytes);
             }
             let free = MAX.saturating_sub(shares.used);
-            // Stalled files together hold at most what was free at the time: n x free + free >= max, apart from one write each.
+            // Stalled files together hold at most what was free at the time. So n x free + free >= max, apart from one write
+            // each.
             let least = (MAX / (stalled + 1)).saturating_sub(20_000 + SHARE_BYTES_MIN);
             prop_assert!(free >= least.saturating_sub(stalled * SHARE_BYTES_MIN), "{free}");
             // Even without free memory, the other file always has its share.

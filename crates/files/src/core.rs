@@ -5,8 +5,8 @@
 //!     `--------- an operation fails, or is given up -----------> Failed: the queue is dropped, the descriptor closed
 //! ```
 //!
-//! Entries are executed in order, one operation at a time, so a file has one order of effects with any backend. Writes are
-//! combined. They leave when they fill a block, when the first has waited for the linger time, or when another entry follows
+//! Entries are executed in order, one operation at a time, so the effects on a file have the same order with any backend. Writes
+//! are combined. They leave when they fill a block, when the first has waited for the linger time, or when another entry follows
 //! them. A position is determined when the operation begins, so that a dropped write leaves no hole.
 //!
 //! The drain contract: after each call that may change something, take replies and memory to be dropped from
@@ -21,9 +21,9 @@ use crate::data::{Data, Piece};
 use crate::failure::Failure;
 use crate::job::{Access, Done, Fd, Job, Stat, Writing};
 
-/// Size of the blocks of small writes; when the budget is exhausted, whole blocks are dropped.
+/// Size of the blocks of small writes. When the budget is exhausted, whole blocks are dropped.
 const SMALL_BLOCK_BYTES: usize = 4 << 10;
-/// Initial capacity of the first block: a packet or two of a slow stream.
+/// Initial capacity of the first block: one or two packets of a slow stream.
 const SMALL_BLOCK_BYTES_MIN: usize = 512;
 /// Maximum number of pieces of one write operation. The system allows 1024 (IOV_MAX).
 const PIECES_MAX: usize = 128;
@@ -35,11 +35,11 @@ pub(crate) struct Plan {
     pub(crate) access: Access,
     pub(crate) with_parents: bool,
     pub(crate) permissions: u32,
-    /// Size at which combined writes leave, and their approximate size.
+    /// Size at which combined writes leave. It is also their approximate size.
     pub(crate) block_bytes: usize,
     /// Maximum time for which a write waits to be combined.
     pub(crate) linger_ns: u64,
-    /// Maximum time until written data are synced.
+    /// Maximum time until written data is synced.
     pub(crate) sync_every_ns: Option<u64>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) enum Step {
         bytes: usize,
     },
     Sync,
-    /// Empties the file, down to where its writer began.
+    /// Empties the file, back to the position where its writer began.
     Restart,
     Close,
     Rename {
@@ -66,7 +66,7 @@ enum Entry<T> {
     Write {
         piece: Piece,
         bytes: usize,
-        /// Whether it must not be dropped to make room.
+        /// Whether the entry must not be dropped to make room.
         is_kept: bool,
     },
     Seek(u64),
@@ -78,7 +78,7 @@ enum Current<T> {
     Open,
     Inspect,
     Write(usize),
-    /// A sync by the clock, without a waiting caller.
+    /// A sync that the clock started, without a waiting caller.
     Sync,
     Close,
     Do(Step, T),
@@ -95,7 +95,7 @@ enum Stage {
 /// Results to be handled without a lock.
 pub(crate) struct Outputs<T> {
     pub(crate) replies: Vec<(T, Result<Done, Failure>)>,
-    /// Only to be dropped, because that may call the owner of the memory.
+    /// Memory to be dropped without a lock, because that may call its owner.
     pub(crate) discarded: Vec<Piece>,
     /// Number of bytes to return to the budget.
     pub(crate) released: usize,
@@ -118,15 +118,15 @@ impl<T> Default for Outputs<T> {
 pub struct Counts {
     /// Bytes written.
     pub written: u64,
-    /// Bytes that wait, or are being written.
+    /// Bytes that wait or are being written.
     pub held: u64,
     /// Bytes dropped to make room, or by a flush.
     pub dropped: u64,
     /// Bytes lost by a failure.
     pub lost: u64,
-    /// Write operations.
+    /// Number of write operations.
     pub writes: u64,
-    /// Syncs.
+    /// Number of syncs.
     pub syncs: u64,
 }
 
@@ -136,10 +136,10 @@ pub(crate) struct FileCore<T> {
     fd: Option<Fd>,
     stat: Stat,
     current: Option<Current<T>>,
-    /// Rest of a short write, and its bytes in the budget.
+    /// Remaining part of a short write, and its bytes in the budget.
     rest: Option<(Writing, usize)>,
     queue: VecDeque<Entry<T>>,
-    /// Number of entries other than writes: they require the writes before them to be done.
+    /// Number of queued entries other than writes. They require that all earlier writes are done.
     orders: usize,
     queued_bytes: usize,
     /// Arrival of the first queued write.
@@ -150,7 +150,7 @@ pub(crate) struct FileCore<T> {
     cursor: u64,
     /// Time of the first write since the last sync.
     dirty_ns: Option<u64>,
-    /// Whether the end of the file is queued, or has been.
+    /// Whether the end of the file is queued or done.
     has_end: bool,
     outputs: Outputs<T>,
     counts: Counts,
@@ -194,7 +194,7 @@ impl<T> FileCore<T> {
         self.has_end
     }
 
-    /// Known after the file has been opened.
+    /// Attributes of the file, known after it has been opened.
     pub(crate) fn stat(&self) -> Option<Stat> {
         matches!(self.stage, Stage::Ready | Stage::Closed).then_some(self.stat)
     }
@@ -244,7 +244,7 @@ impl<T> FileCore<T> {
         });
     }
 
-    /// Later writes go to this position, counted from where the writer began.
+    /// Moves later writes to this position, counted from where the writer began.
     pub(crate) fn handle_seek(&mut self, position: u64) {
         self.orders += 1;
         self.queue.push_back(Entry::Seek(position));
@@ -265,7 +265,7 @@ impl<T> FileCore<T> {
         self.is_hurried = true;
     }
 
-    /// Drops the oldest queued write that may be dropped; returns its bytes.
+    /// Drops the oldest queued write that may be dropped. Returns its number of bytes.
     pub(crate) fn drop_oldest(&mut self) -> Option<usize> {
         let may_go = |entry: &Entry<T>| matches!(entry, Entry::Write { is_kept: false, .. });
         let place = self.queue.iter().position(may_go)?;
@@ -280,7 +280,7 @@ impl<T> FileCore<T> {
         Some(bytes)
     }
 
-    /// Drops all queued writes and seeks: a flush.
+    /// Drops all queued writes and seeks, for a flush.
     pub(crate) fn drop_queued(&mut self) {
         for entry in std::mem::take(&mut self.queue) {
             match entry {
@@ -323,7 +323,7 @@ impl<T> FileCore<T> {
         }
     }
 
-    /// Time at which the file needs a turn without any input.
+    /// Time at which the file needs a turn, even without input.
     pub(crate) fn next_timeout(&self) -> Option<u64> {
         if self.current.is_some() || !matches!(self.stage, Stage::Ready) {
             return None;
@@ -400,7 +400,7 @@ impl<T> FileCore<T> {
         self.queue.pop_front()
     }
 
-    /// Returns `None` if it was done at once.
+    /// Begins an entry. Returns `None` if it was done at once.
     fn begin_step(&mut self) -> Option<Job> {
         let Some(Entry::Do(step, ticket)) = self.pop_order() else {
             return None;
@@ -460,8 +460,8 @@ impl<T> FileCore<T> {
         Some(Job::Write { file, writing })
     }
 
-    /// Takes the writes at the front as one operation. It has at most a block, or one larger piece: the rest can still be dropped
-    /// if the disk stalls.
+    /// Takes the writes at the front as one operation. It has at most a block, or one larger piece, so that the remaining writes
+    /// can still be dropped if the disk stalls.
     fn gather(&mut self, now_ns: u64) -> (Writing, usize) {
         let (mut pieces, mut bytes) = (Vec::new(), 0);
         while pieces.len() < PIECES_MAX
@@ -478,7 +478,7 @@ impl<T> FileCore<T> {
             pieces.push(piece);
         }
         self.queued_bytes -= bytes;
-        // The remaining writes were due too.
+        // The remaining writes were due, too.
         self.is_hurried = true;
         self.settle_gathering(now_ns);
         let at = self.stat.is_regular.then_some(self.cursor);
@@ -490,7 +490,7 @@ impl<T> FileCore<T> {
         (writing, bytes)
     }
 
-    /// Writes have left the queue; the waiting time of those after them starts at `now_ns`.
+    /// Notes that writes have left the queue. The waiting time of the remaining ones starts at `now_ns`.
     fn settle_gathering(&mut self, now_ns: u64) {
         let is_left = self
             .queue
@@ -570,7 +570,7 @@ impl<T> FileCore<T> {
                 self.outputs.discarded.append(&mut writing.pieces);
                 if left > 0 {
                     self.counts.lost += left as u64;
-                    // The system writes nothing and gives no reason.
+                    // The system has written nothing, and given no reason.
                     self.fail("write", &io::Error::from_raw_os_error(libc::EIO));
                 }
             }

@@ -5,9 +5,9 @@ pub type Owned = Box<dyn AsRef<[u8]> + Send + Sync>;
 
 /// Bytes for [`File::poll_write`](crate::File::poll_write).
 pub enum Data<'a> {
-    /// Copied into a block with its neighbours: right for packets, whose memory is needed again.
+    /// Bytes that are copied into a block with their neighbours. This is right for packets, whose memory is needed again.
     Copy(&'a [u8]),
-    /// Kept without a copy.
+    /// Bytes that are kept without a copy.
     Owned(Owned),
 }
 
@@ -22,7 +22,7 @@ impl Data<'_> {
 
 /// Bytes that wait for their operation.
 pub(crate) enum Piece {
-    /// Small writes, gathered.
+    /// Combined small writes.
     Block(Vec<u8>),
     Owned(Owned),
 }

@@ -1,4 +1,4 @@
-//! The service, for its users.
+//! The disk service, as its users see it.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -20,7 +20,7 @@ pub enum Mode {
     /// io_uring if the system allows it, otherwise threads. The environment variable [`MODE_VARIABLE`] takes precedence.
     #[default]
     Auto,
-    /// io_uring, or an error.
+    /// Only io_uring; otherwise the start fails.
     Ring,
     /// A few threads that may block.
     Threads,
@@ -32,7 +32,7 @@ pub const MODE_VARIABLE: &str = "THREADBARE_DISK";
 /// Why the service is not available.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StartError {
-    /// The system does not allow this process io_uring.
+    /// The system does not allow this process to use io_uring.
     #[error(
         "io_uring is not available: {0}; use threads, or allow it (sysctl kernel.io_uring_disabled, seccomp)"
     )]
@@ -45,7 +45,7 @@ pub enum StartError {
     Thread(String),
 }
 
-/// The service. Clones refer to the same service. Its thread ends with the last user of it and of its files.
+/// The service. Clones refer to the same service. Its thread ends when no user and no file is left.
 #[derive(Clone)]
 pub struct Disk {
     service: Arc<Service>,
@@ -79,7 +79,7 @@ impl Disk {
             _ => mode,
         };
         let mut all = lock(&SHARED);
-        // With `Auto`, a running ring is used even if it was requested explicitly.
+        // With `Auto`, a running ring is used even if another user requested it explicitly.
         let asked: &[Mode] = match mode {
             Mode::Auto => &[Mode::Auto, Mode::Ring],
             Mode::Ring => &[Mode::Ring],
@@ -138,7 +138,7 @@ impl Disk {
         self.mode
     }
 
-    /// Opens a file at `path`. It returns at once: [`File::opened`] and all later operations return the result of opening.
+    /// Opens a file at `path`, and returns at once. [`File::opened`] and all later operations return the result of opening.
     pub fn open(&self, path: impl AsRef<Path>, options: Options) -> File {
         File::new(&self.service, path.as_ref(), options)
     }

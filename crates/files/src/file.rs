@@ -17,24 +17,24 @@ use crate::service::{FileShared, Service};
 /// Options for opening and writing a file.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// For reading or writing.
+    /// Access mode, for reading or writing.
     pub access: Access,
     /// Whether missing directories are created.
     pub with_parents: bool,
-    /// Permissions of a new file, before the umask. Each class of users that may read the file may enter its new directory.
+    /// Permissions of a new file, before the umask. Each class of users that may read the file may also enter its new directory.
     pub permissions: u32,
-    /// Size in bytes at which combined small writes leave, and their approximate size.
+    /// Size in bytes at which combined small writes leave. It is also their approximate size.
     pub block_bytes: usize,
-    /// Maximum time for which a write waits to be combined; a crash of the process may lose this much.
+    /// Maximum time for which a write waits to be combined. A crash of the process may lose this much data.
     pub linger: Duration,
-    /// Maximum time until written data are on the disk, as far as the system can tell.
+    /// Maximum time until written data is on the disk, as far as the system can tell.
     pub sync_every: Option<Duration>,
-    /// Budget of waiting writes; `None` for no limit but the user's.
+    /// Budget of waiting writes. `None`: only the user limits them.
     pub budget: Option<Budget>,
 }
 
 impl Options {
-    /// Options for this access, with the defaults: blocks of 64 KiB, a linger of half a second, no sync and no budget.
+    /// Returns options for this access, with the defaults: blocks of 64 KiB, a linger of half a second, no sync and no budget.
     pub fn new(access: Access) -> Self {
         Options {
             access,
@@ -53,7 +53,7 @@ impl Options {
 pub struct Ending {
     /// Whether everything is synced to the disk before the end.
     pub sync: bool,
-    /// Name that the file gets after it is complete; a file of that name is replaced.
+    /// Name that the file gets when it is complete. A file of that name is replaced.
     pub rename_to: Option<PathBuf>,
 }
 
@@ -107,7 +107,7 @@ impl File {
         self.shared.lock().core.failure().cloned()
     }
 
-    /// Its counters.
+    /// Counters of the file.
     pub fn counts(&self) -> Counts {
         self.shared.lock().core.counts()
     }
@@ -138,10 +138,10 @@ impl File {
         })
     }
 
-    /// Appends `bytes` bytes, which `data` supplies, if the budget admits them. Otherwise it is woken when that may have changed.
-    /// Ready means that the service has the data, not that it is written: an error comes with a later call.
+    /// Appends `bytes` bytes, which `data` supplies, if the budget admits them. Otherwise the task is woken when that may have
+    /// changed. Ready means that the service has the data, not that the data is written: an error comes with a later call.
     ///
-    /// With `is_kept`, [`File::drop_oldest`] does not drop them; for example a header.
+    /// With `is_kept`, [`File::drop_oldest`] does not drop these bytes. This is for headers, for example.
     ///
     /// # Errors
     /// Fails if the file has failed, now or earlier.
@@ -200,7 +200,7 @@ impl File {
         }
     }
 
-    /// Acts as [`File::poll_write`], as a future.
+    /// Does the same as [`File::poll_write`], as a future.
     ///
     /// # Errors
     /// Fails if the file has failed.
@@ -213,8 +213,8 @@ impl File {
         .await
     }
 
-    /// Drops the oldest bytes that wait to be written: a block of small writes, or one large write. Returns their number; `None`
-    /// if none may be dropped. Later bytes take their place in the file.
+    /// Drops the oldest bytes that wait to be written: a block of small writes, or one large write. Returns their number, or
+    /// `None` if no bytes may be dropped. Later bytes take their place in the file.
     pub fn drop_oldest(&self) -> Option<usize> {
         let mut state = self.shared.lock();
         let bytes = state.core.drop_oldest();
@@ -222,19 +222,20 @@ impl File {
         bytes
     }
 
-    /// Later writes go to this position, in bytes from where this writer began.
+    /// Moves later writes to this position, in bytes from where this writer began.
     pub fn seek(&self, position: u64) {
         let mut state = self.shared.lock();
         state.core.handle_seek(position);
         self.shared.settle(state);
     }
 
-    /// Completes when everything written so far is on the disk.
+    /// Completes when all data written so far is on the disk.
     pub fn sync(&self) -> Op<()> {
         self.step(Step::Sync, |_| ())
     }
 
-    /// Drops all waiting writes, and removes everything from the file that this writer has written. Later writes begin there.
+    /// Drops all waiting writes, and removes everything that this writer has written from the file. Later writes begin at the
+    /// position where this writer began.
     pub fn restart(&self) -> Op<()> {
         let (op, slot) = Op::new(|_| ());
         let mut state = self.shared.lock();
@@ -244,7 +245,8 @@ impl File {
         op
     }
 
-    /// Reads `bytes` bytes from the position on; fewer at the end of the file. A file without positions returns what it has.
+    /// Reads `bytes` bytes from position `at` on; fewer at the end of the file. A file without positions returns the bytes that
+    /// it has.
     pub fn read(&self, at: u64, bytes: usize) -> Op<Vec<u8>> {
         self.step(Step::Read { at, bytes }, |done| match done {
             Done::Read(bytes) => bytes,
@@ -252,12 +254,12 @@ impl File {
         })
     }
 
-    /// Writes everything, and closes. This is the last operation: nothing can be written after it.
+    /// Writes all data, and closes the file. This is the last operation: nothing can be written after it.
     pub fn close(&self, ending: Ending) -> Op<()> {
         self.end(ending, Some(Step::Close))
     }
 
-    /// Writes everything, and ends the file as [`File::close`] does, but does not close it: more may be written.
+    /// Writes all data, and ends the file as [`File::close`] does, but does not close it. More data may be written.
     pub fn finish(&self, ending: Ending) -> Op<()> {
         self.end(ending, None)
     }
@@ -270,7 +272,7 @@ impl File {
             durable: ending.sync,
         });
         let mut steps: Vec<Step> = [sync, close, rename].into_iter().flatten().collect();
-        // The result of the last step stands for all.
+        // The result of the last step counts for all steps.
         let last = steps.pop().unwrap_or(Step::Opened);
         let mut state = self.shared.lock();
         for step in steps {
@@ -281,7 +283,7 @@ impl File {
         op
     }
 
-    /// Drops all waiting writes, and closes after the operation under way has ended; an operation on a pipe is cancelled.
+    /// Drops all waiting writes, and closes the file after the operation under way. An operation on a pipe is cancelled.
     pub fn give_up(&self) {
         let mut state = self.shared.lock();
         state.core.give_up();

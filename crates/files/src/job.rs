@@ -24,16 +24,16 @@ pub enum Access {
 /// Attributes of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
-    /// Its length.
+    /// Length of the file in bytes.
     pub bytes: u64,
-    /// Whether it has a length and positions: not a pipe, socket, terminal or directory.
+    /// Whether the file has a length and positions. Pipes, sockets, terminals and directories do not.
     pub is_regular: bool,
 }
 
 /// One write operation.
 pub(crate) struct Writing {
     pub(crate) pieces: Vec<Piece>,
-    /// `None` if the file has no positions.
+    /// Position of the write; `None` if the file has no positions.
     pub(crate) at: Option<u64>,
     /// Number of bytes that an earlier operation has written.
     pub(crate) skip: usize,
@@ -95,7 +95,7 @@ pub(crate) enum Job {
     Rename {
         from: Arc<Path>,
         to: Arc<Path>,
-        /// Whether the directory entry is synced to the disk too.
+        /// Whether the directory entry is synced to the disk, too.
         durable: bool,
     },
     Remove {
@@ -113,6 +113,6 @@ pub(crate) enum Done {
     Stat(Stat),
     /// The data to be written, and the number of bytes written.
     Wrote(Writing, usize),
-    /// Shorter than requested if the file ends there.
+    /// Data that was read; shorter than requested if the file ends.
     Read(Vec<u8>),
 }

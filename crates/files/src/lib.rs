@@ -28,11 +28,11 @@
 //! ```
 //!
 //! **Slow disks.** An operation that does not return delays only its own file. The ring's other operations continue, and a stuck
-//! writer thread is replaced by another one, up to a maximum. A [`Budget`] limits the data that wait for the disk; a slow file
-//! cannot take it from the others.
+//! writer thread is replaced by another one, up to a maximum. A [`Budget`] limits the data that waits for the disk. A slow file
+//! cannot take the budget from the others.
 //!
-//! **Crashes.** Written data are with the kernel after at most half a second ([`Options::linger`]), and there survive the
-//! process. With [`Options::sync_every`] they survive a crash of the machine.
+//! **Crashes.** Written data is with the kernel after at most half a second ([`Options::linger`]), where it survives the process.
+//! With [`Options::sync_every`], it survives a crash of the machine.
 
 mod backend;
 mod budget;

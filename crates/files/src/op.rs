@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::job::Done;
 use crate::lock;
 
-/// Receives the result.
+/// Receives the result of an operation.
 #[derive(Default)]
 pub(crate) struct Slot(Mutex<State>);
 
@@ -19,7 +19,7 @@ struct State {
 }
 
 impl Slot {
-    /// Call it without a lock, because it wakes.
+    /// Stores the result. Call it without a lock, because it wakes the waiting task.
     pub(crate) fn complete(&self, result: Result<Done, Failure>) {
         let waker = {
             let mut state = lock(&self.0);
@@ -32,7 +32,7 @@ impl Slot {
     }
 }
 
-/// An operation of the service. It continues if this is dropped; its resources belong to the service.
+/// An operation of the service. Dropping this does not stop the operation, whose resources belong to the service.
 #[must_use = "futures do nothing unless polled"]
 pub struct Op<T> {
     slot: Arc<Slot>,

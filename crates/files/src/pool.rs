@@ -1,7 +1,7 @@
 //! Operations on a few threads that may block, for systems without io_uring.
 //!
-//! A thread that is stuck in an operation for [`STALL`] is replaced by another one if jobs wait, up to [`THREADS_MAX`]. One
-//! stalled disk thus does not delay the files of another. An idle thread ends if the usual number of other threads are idle too.
+//! If jobs wait, a thread that is stuck in an operation for [`STALL`] is replaced by another one, up to [`THREADS_MAX`]. So one
+//! stalled disk does not delay the files of another. An idle thread ends if the usual number of other threads are idle, too.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::DirBuilder;
@@ -35,7 +35,7 @@ pub(crate) struct Pool {
     shared: Arc<Shared>,
     cancels: HashMap<u64, Arc<AtomicBool>>,
     wake: Wake,
-    /// Time since which jobs have waited without any being taken, and the number taken before.
+    /// Time since which jobs wait and none was taken, and the number of jobs taken before.
     waiting_since: Option<(Instant, u64)>,
 }
 
@@ -79,7 +79,7 @@ impl Pool {
         }
     }
 
-    /// Replaces stuck threads. Returns the time until it must be called again, if any.
+    /// Replaces stuck threads. Returns the time until the next call, if one is needed.
     pub(crate) fn relieve(&mut self) -> Option<Duration> {
         let mut state = lock(&self.shared.state);
         // An idle thread that has been notified takes its job soon.
@@ -157,7 +157,7 @@ fn start(shared: &Arc<Shared>) {
     if let Err(error) = thread.spawn(move || work(&shared_of_thread)) {
         let mut state = lock(&shared.state);
         state.threads -= 1;
-        // Other threads do the work; without any, the jobs fail.
+        // If other threads exist, they do the work. Without any, the jobs fail.
         if state.threads == 0 {
             let code = error.raw_os_error().unwrap_or(libc::EAGAIN);
             for (token, job, _) in std::mem::take(&mut state.jobs) {
@@ -206,7 +206,7 @@ fn perform(job: Job, cancel: &AtomicBool) -> io::Result<Done> {
             permissions,
         } => {
             if with_parents && let Some(parent) = path.parent() {
-                // Readers of the file may enter its directory.
+                // A user who may read the file may also enter its directory.
                 let mode = permissions | (permissions & 0o444) >> 2;
                 DirBuilder::new()
                     .recursive(true)
@@ -267,11 +267,11 @@ pub(crate) fn flags_of(access: Access) -> OFlags {
 }
 
 fn open(path: &Path, access: Access, permissions: u32, cancel: &AtomicBool) -> io::Result<OwnedFd> {
-    // No effect on regular files. On pipes it prevents a wait that could not be cancelled.
+    // This has no effect on regular files. On pipes, it prevents a wait that could not be cancelled.
     let flags = flags_of(access) | OFlags::NONBLOCK;
     loop {
         match retried(|| rustix::fs::open(path, flags, Mode::from_raw_mode(permissions))) {
-            // A pipe without a reader so far.
+            // The pipe has no reader yet.
             Err(Errno::NXIO) if !cancel.load(Relaxed) => std::thread::sleep(CANCEL_CHECK),
             Err(Errno::NXIO) => return Err(Errno::CANCELED.into()),
             other => return Ok(other?),
@@ -324,7 +324,7 @@ fn read(file: &OwnedFd, at: Option<u64>, bytes: usize, cancel: &AtomicBool) -> i
             None => retried(|| rustix::io::read(file, &mut *rest))?,
         };
         filled += n;
-        // A pipe returns what it has.
+        // A pipe returns the bytes that it has.
         if n == 0 || at.is_none() {
             break;
         }

@@ -1,8 +1,7 @@
 //! Operations by io_uring: the service thread submits them to the kernel and takes the results, without a separate thread for
 //! each. This is the only `unsafe` code of the crate.
-//!
 //! A [`Flight`] owns all memory that the kernel reads or writes. It is in `flights` from the operation's submission until its
-//! completion is taken out of the ring. Its memory is on the heap, so the slab may move it; a ring that is dropped earlier leaks
+//! completion is taken out of the ring. Its memory is on the heap, so the slab may move it. A ring that is dropped earlier leaks
 //! its flights.
 
 use std::collections::VecDeque;
@@ -28,18 +27,19 @@ const ENTRIES: u32 = 256;
 const KERNEL_THREADS_MAX: [u32; 2] = [8, 8];
 /// Key of the wake-up's completion. Keys of flights are far below.
 const WAKE_KEY: u64 = u64::MAX;
-/// Key of cancel requests, whose own result is irrelevant.
+/// Key of cancel requests. Their own result is irrelevant.
 const CANCEL_KEY: u64 = u64::MAX - 1;
 /// Position that means "no position" to the kernel.
 const NO_POSITION: u64 = u64::MAX;
-/// Number of completions to wait for if several are expected, because each wake-up of this thread costs as much as a small write.
+/// Maximum number of completions to wait for at once. If several are expected, waiting for them saves wake-ups of this thread,
+/// each of which costs as much as a small write.
 const TOGETHER_MAX: usize = 32;
 /// Maximum duration of that wait before other work is checked.
 const GATHER: Duration = Duration::from_millis(1);
 /// Pause after a submission for which the kernel has no memory.
 const REFUSED_PAUSE: Duration = Duration::from_millis(1);
 
-/// Without these operations the ring is not used.
+/// Operations without which the ring is not used.
 const NEEDED: &[u8] = &[
     opcode::AsyncCancel::CODE,
     opcode::Close::CODE,
@@ -113,14 +113,14 @@ struct Slices(Vec<libc::iovec>);
 // kernel follows them.
 unsafe impl Send for Slices {}
 
-/// After a completion.
+/// The next step after a completion.
 enum Outcome {
     Finished(io::Result<Done>),
     Again,
 }
 
 impl Ring {
-    /// Returns `Err` if the kernel does not provide a ring, or lacks a needed operation.
+    /// Creates a ring. Fails if the kernel does not provide one, or lacks a needed operation.
     pub(crate) fn new(wake: Wake) -> io::Result<Self> {
         let ring = IoUring::new(ENTRIES)?;
         let mut probe = Probe::new();
@@ -129,7 +129,7 @@ impl Ring {
         if !has_all || !ring.params().is_feature_ext_arg() || !ring.params().is_feature_nodrop() {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        // Since Linux 5.15; before, the kernel has its own limits.
+        // Linux 5.15 and later can limit these threads. Older kernels have their own limits.
         let mut threads = KERNEL_THREADS_MAX;
         let _ = ring.submitter().register_iowq_max_workers(&mut threads);
         Ok(Ring {
@@ -145,7 +145,7 @@ impl Ring {
         })
     }
 
-    /// Whether the kernel executes it in the ring.
+    /// Whether the kernel can execute the job in the ring.
     fn takes(&self, job: &Job) -> bool {
         match job {
             Job::Truncate { .. } => self.has_truncate,
@@ -291,7 +291,7 @@ impl Backend for Ring {
 impl Drop for Ring {
     fn drop(&mut self) {
         if !self.flights.is_empty() {
-            // The kernel may still use their memory.
+            // The kernel may still use the memory of the flights.
             std::mem::forget(std::mem::take(&mut self.flights));
         }
     }
@@ -306,7 +306,7 @@ fn fd(file: &Fd) -> types::Fd {
 }
 
 impl Work {
-    /// Returns `Err` if the ring does not support the job.
+    /// Converts a job. Returns it as an error if the ring does not support it.
     fn of(job: Job) -> Result<Work, Job> {
         Ok(match job {
             Job::Open {
@@ -484,7 +484,7 @@ impl Work {
     }
 }
 
-/// According to close(2), the descriptor is closed in any case, except if the request was not begun.
+/// The result of a close. According to close(2), the descriptor is closed in any case, unless the request was not begun.
 fn closed(file: OwnedFd, result: i32) -> io::Result<Done> {
     if -result == libc::ECANCELED {
         drop(file);

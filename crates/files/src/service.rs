@@ -6,8 +6,9 @@
 //! | `Shared::inbox` | any thread, under its lock; locked after a file's lock, never before |
 //! | `ServiceThread` | only the service thread |
 //!
-//! A file is listed in the inbox when it needs a turn. It takes turns until an operation is under way, whose end is its next
-//! turn. Later work has a timer, in steps of [`TIMER_STEP_NS`], so that a thousand files wake the thread only ten times a second.
+//! A file is listed in the inbox when it needs a turn. It takes turns until an operation is under way. The end of that operation
+//! causes the next turn. Later work has a timer, in steps of [`TIMER_STEP_NS`], so that a thousand files wake the thread only ten
+//! times a second.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -28,7 +29,7 @@ use crate::lock;
 use crate::op::Slot;
 use crate::wake::Wake;
 
-/// The thread is awake, and checks the inbox before it sleeps.
+/// Value while the thread is awake. It then checks the inbox before it sleeps.
 const AWAKE: u64 = 0;
 /// Step of the timers, so that they fire together.
 const TIMER_STEP_NS: u64 = 100_000_000;
@@ -38,12 +39,12 @@ pub(crate) struct Shared {
     inbox: Mutex<Inbox>,
     wake: Wake,
     begun: Instant,
-    /// Time at which the thread wakes up by itself, or [`AWAKE`]. It is written before the thread locks the inbox for a last
-    /// look, and read after an item was added. In either order, no item is missed.
+    /// Time at which the thread wakes up by itself, or [`AWAKE`]. The thread writes it before it locks the inbox for a last look.
+    /// Other threads read it after they have added an item. In either order, no item is missed.
     wakes_at_ns: AtomicU64,
 }
 
-/// Keeps the service running: the thread ends after the last user has gone and no operation is under way.
+/// Keeps the service running. Its thread ends when no user is left and no operation is under way.
 pub(crate) struct Service(pub(crate) Arc<Shared>);
 
 impl Drop for Service {
@@ -62,8 +63,8 @@ struct Inbox {
     has_ended: bool,
 }
 
-/// Calls and drops of foreign objects. Only the service thread executes them, without a lock. A user may hold a lock that a waker
-/// needs.
+/// Calls and drops of foreign objects. Only the service thread executes them, without a lock, because a user may hold a lock that
+/// a waker needs.
 struct Deferred {
     outputs: Outputs<Arc<Slot>>,
     watcher: Option<Waker>,
@@ -78,7 +79,7 @@ impl Deferred {
             && self.admitted.is_empty()
     }
 
-    /// Catches panics of foreign code.
+    /// Executes the calls and drops, and catches panics of foreign code.
     fn carry_out(self) {
         for piece in self.outputs.discarded {
             guarded(|| drop(piece));
@@ -96,7 +97,7 @@ fn guarded(call: impl FnOnce()) {
     let _ = catch_unwind(AssertUnwindSafe(call));
 }
 
-/// An operation without an open file, with its path for the failure.
+/// An operation without an open file. The path is for the failure.
 pub(crate) struct Loose {
     pub(crate) slot: Arc<Slot>,
     pub(crate) operation: &'static str,
@@ -106,16 +107,16 @@ pub(crate) struct Loose {
 /// State of a file that all threads use.
 pub(crate) struct FileShared {
     state: Mutex<FileState>,
-    /// Set before the first write.
+    /// The file's share of the budget, set before the first write.
     pub(crate) share: OnceLock<Share>,
     shared: Arc<Shared>,
 }
 
 pub(crate) struct FileState {
     pub(crate) core: FileCore<Arc<Slot>>,
-    /// Whether it is in the inbox.
+    /// Whether the file is in the inbox.
     is_listed: bool,
-    /// Time of its earliest timer.
+    /// Time of the file's earliest timer.
     timer_ns: Option<u64>,
     /// Number of the operation under way.
     token: Option<u64>,
@@ -177,7 +178,7 @@ impl FileShared {
         drop(replaced);
     }
 
-    /// After a change by a user: notifies the service if necessary.
+    /// Ends a change by a user: notifies the service if necessary.
     pub(crate) fn settle(self: &Arc<Self>, state: MutexGuard<'_, FileState>) {
         let (deferred, must_wake) = self.conclude(state);
         let must_wake = if deferred.is_empty() {
@@ -230,7 +231,7 @@ impl FileShared {
 }
 
 impl FileState {
-    /// A timer that is not set yet.
+    /// Time of a timer that is not set yet.
     fn later_timer(&mut self) -> Option<u64> {
         let ns = self.core.next_timeout()?;
         let ns = ns.div_ceil(TIMER_STEP_NS).saturating_mul(TIMER_STEP_NS);
@@ -277,7 +278,7 @@ impl ServiceThread {
         loop {
             let has_ended = self.take_inbox();
             self.take_timers();
-            // All files are closed, because each is a user until its end is under way.
+            // All files are closed, because each file is a user until its end is under way.
             if has_ended && self.owners.is_empty() && !self.has_post() {
                 return;
             }
@@ -288,7 +289,7 @@ impl ServiceThread {
                 (self.shared.wakes_at_ns).store(next_ns.unwrap_or(u64::MAX), Relaxed);
             }
             let timeout = next_ns.map(|ns| Duration::from_nanos(ns.saturating_sub(now_ns)));
-            // Items added before the time was published did not ring.
+            // Items that were added before the time was published did not ring.
             let timeout = if self.has_post() {
                 Some(Duration::ZERO)
             } else {

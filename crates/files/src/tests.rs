@@ -17,7 +17,7 @@ use crate::*;
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Some containers forbid io_uring.
+/// Whether io_uring is available, because some containers forbid it.
 fn has_ring() -> bool {
     !matches!(Disk::start(Mode::Ring), Err(StartError::Ring(_)))
 }
@@ -69,7 +69,7 @@ fn file(disk: &Disk, path: &Path) -> File {
     disk.open(path, Options::new(Access::Write))
 }
 
-/// Fills the pipe buffer and more.
+/// Number of bytes that fill a pipe buffer, and more.
 const BIG: usize = 1 << 20;
 
 fn big(byte: u8) -> Data<'static> {
@@ -103,13 +103,13 @@ fn a_file_is_written_read_renamed_and_removed() {
         let mut expected = expected;
         expected[10..15].fill(0xff);
         assert!(std::fs::read(&name).unwrap() == expected);
-        // 582 packets in a few operations.
+        // The 582 packets are written in a few operations.
         assert!(one.counts().writes < 20, "{:?}", one.counts());
         assert_eq!(wait(disk.stat(&name)).unwrap().bytes, 100_000);
 
         let read = disk.open(&name, Options::new(Access::Read));
         assert_eq!(wait(read.opened()).unwrap().bytes, 100_000);
-        // Requested at once, answered in order.
+        // The reads are requested at once, and answered in order.
         let first = read.read(0, 60_000);
         let rest = read.read(60_000, 60_000);
         assert!(wait(first).unwrap() == expected[..60_000]);
@@ -147,9 +147,9 @@ fn restart_in_append_mode_keeps_earlier_bytes() {
     });
 }
 
-/// chmod(1): a file has the requested permissions, and each class that may read it may enter its new directory.
+/// chmod(1): a file has the requested permissions. Each class of users that may read it may enter its new directory.
 #[test]
-fn new_files_and_directories_have_the_permissions_that_were_asked_for() {
+fn new_files_and_directories_have_the_requested_permissions() {
     both(|disk| {
         let folder = tempfile::tempdir().unwrap();
         for (permissions, of_directory) in [(0o600, 0o700), (0o640, 0o750)] {
@@ -194,7 +194,7 @@ fn dropped_file_writes_its_queued_bytes() {
         let one = file(disk, &path);
         let op = one.write(Data::Copy(b"all"));
         wait(op).unwrap();
-        // Dropping a future cancels nothing.
+        // Dropping the future of a sync cancels nothing.
         drop(one.sync());
         drop(one);
         eventually("it is written", || {
@@ -211,7 +211,7 @@ fn errors_name_the_path_and_the_number() {
         let failure = wait(missing.opened()).unwrap_err();
         assert_eq!(failure.errno(), libc::ENOENT);
         assert!(failure.to_string().contains("no/file: cannot open: ENOENT"));
-        // It is known to each later operation.
+        // Each later operation returns the failure.
         let later = wait(missing.write(Data::Copy(b"x"))).unwrap_err();
         assert_eq!(later.errno(), libc::ENOENT);
 
@@ -261,7 +261,7 @@ fn stalled_file_delays_no_other() {
             budget: Some(budget.clone()),
             ..Options::new(Access::Write)
         };
-        // More of them than writer threads.
+        // There are more stalled files than writer threads.
         let stalled: Vec<(File, std::fs::File)> = (0..4)
             .map(|n| {
                 let path = folder.path().join(format!("pipe{n}"));
@@ -272,7 +272,7 @@ fn stalled_file_delays_no_other() {
                 (one, reader)
             })
             .collect();
-        // They take all they can.
+        // The files take all they can.
         let mut cx = Context::from_waker(Waker::noop());
         for (one, _) in &stalled {
             let data = || Data::Owned(Box::new([1; BIG / 16]));
@@ -448,7 +448,7 @@ fn faulty() -> (Disk, Faults, Wake) {
     (disk.unwrap(), faults, wake)
 }
 
-/// Kept bytes stay, and later bytes take the place of the dropped ones.
+/// Kept bytes stay. Later bytes take the place of the dropped ones.
 #[test]
 fn while_the_disk_stalls_the_oldest_can_be_dropped() {
     let (disk, faults, wake) = faulty();
@@ -476,7 +476,7 @@ fn while_the_disk_stalls_the_oldest_can_be_dropped() {
     assert!(write(50, b'k', true));
     assert!(write(BIG, 2, false) && write(BIG, 3, false));
     while write(BIG, 4, false) {}
-    // The header is being written.
+    // The header is being written, so this is the oldest data that may be dropped.
     assert_eq!(one.drop_oldest(), Some(BIG / 2));
     assert_eq!(one.drop_oldest(), Some(BIG));
     assert!(write(BIG, 5, false));
@@ -500,7 +500,7 @@ fn while_the_disk_stalls_the_oldest_can_be_dropped() {
 }
 
 #[test]
-fn an_error_of_the_disk_reaches_its_file_alone() {
+fn an_error_of_the_disk_reaches_only_its_file() {
     let (disk, faults, _wake) = faulty();
     let folder = tempfile::tempdir().unwrap();
     let (bad, good) = (folder.path().join("bad"), folder.path().join("good"));
@@ -527,7 +527,7 @@ fn the_environment_decides_the_mode() {
             Err(error) => error.to_string(),
         };
         assert_eq!(said, expected);
-        // An explicitly requested mode takes effect.
+        // A mode that is requested explicitly takes effect.
         assert_eq!(Disk::shared(Mode::Threads).unwrap().mode(), Mode::Threads);
         return;
     }

@@ -1,4 +1,4 @@
-//! The way to the service thread while it sleeps in the kernel.
+//! Wakes the service thread while it sleeps in the kernel.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -17,11 +17,11 @@ impl Wake {
     }
 
     pub(crate) fn wake(&self) {
-        // Full only if a wake-up of the thread is already pending.
+        // The descriptor is full only if a wake-up of the thread is already pending.
         let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
     }
 
-    /// The service thread is awake.
+    /// Clears the wake-ups, because the service thread is awake.
     pub(crate) fn clear(&self) {
         let _ = rustix::io::read(&*self.0, &mut [0; 8]);
     }

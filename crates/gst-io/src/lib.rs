@@ -19,7 +19,7 @@ use threadbare_gst_kit::{element, kit, sink_life, source_life};
 /// Registers the elements.
 ///
 /// # Errors
-/// An element could not be registered.
+/// Fails if an element cannot be registered.
 pub fn register(plugin: Option<&gst::Plugin>) -> Result<(), gst::glib::BoolError> {
     tcp::register(plugin)?;
     files::register(plugin)?;

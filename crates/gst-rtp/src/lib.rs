@@ -17,7 +17,7 @@ use threadbare_gst_kit::{kit, sink_life, source_life};
 /// Registers the elements.
 ///
 /// # Errors
-/// An element could not be registered.
+/// Fails if an element cannot be registered.
 pub fn register(plugin: Option<&gst::Plugin>) -> Result<(), gst::glib::BoolError> {
     rtp::register(plugin)?;
     tone::register(plugin)?;

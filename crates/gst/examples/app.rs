@@ -41,7 +41,7 @@ enum News {
 }
 
 impl Stream {
-    /// `number` identifies the stream in its reports.
+    /// Creates the pipelines of a stream. `number` identifies it in its reports.
     fn new(number: usize, clock: &gst::Clock, news: &Sender<(usize, News)>) -> Result<Self, Error> {
         // The system picks the port, and the sender gets it.
         let receiver = pipeline(
@@ -84,7 +84,7 @@ impl Stream {
         Ok(())
     }
 
-    /// `false`: the stream has enough for now, or has ended.
+    /// Pushes a payload. Returns `false` if the stream has enough for now, or has ended.
     fn push(&self, payload: &gst::Buffer) -> bool {
         self.source.emit_by_name("push-buffer", &[payload])
     }

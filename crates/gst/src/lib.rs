@@ -1,7 +1,7 @@
 //! GStreamer elements that share threads.
 //!
-//! As a plugin file (`libgstthreadbare.so`), or linked into a program and registered with [`plugin_register_static`]. [`sharing`]
-//! is for your own elements.
+//! They come as a plugin file (`libgstthreadbare.so`), or are linked into a program and registered with
+//! [`plugin_register_static`]. [`sharing`] is for your own elements.
 #![forbid(unsafe_code)]
 #![warn(unreachable_pub)]
 

@@ -28,8 +28,8 @@ fn rename(code: &mut [u8], from: &[u8], to: &[u8]) {
     }
 }
 
-/// Loads the file with other names for its types and elements, which must be unique in a process; the elements are called `tz-`.
-/// Everything else that both copies share under one name stays.
+/// Loads the file with other names for its types and elements, because these must be unique in a process. The elements are called
+/// `tz-`. Everything else that both copies share under one name stays.
 fn load_renamed() {
     let mut code = std::fs::read(plugin_file()).unwrap();
     rename(&mut code, b"Threadbare", b"Threadbarz");
@@ -47,8 +47,8 @@ fn load_renamed() {
     loaded.unwrap();
 }
 
-/// Whether the unchanged file was refused next to the linked-in copy. The renamed one is loaded afterwards, because GStreamer
-/// loads one file of a name.
+/// Whether the unchanged file was refused next to the linked-in copy. The renamed file is loaded afterwards, because GStreamer
+/// loads only one file of a name.
 static IS_REFUSED: LazyLock<bool> = LazyLock::new(|| {
     init();
     let is_refused = gst::Plugin::load_file(plugin_file()).is_err();

@@ -23,7 +23,7 @@ pub struct State {
     mode: c_int,
     channels: c_uint,
     samplerate: c_ulong,
-    /// The result of `Box::into_raw`; programs see an opaque pointer.
+    /// The meter, as returned by `Box::into_raw`. Programs see an opaque pointer.
     meter: *mut Meter,
 }
 
@@ -64,7 +64,7 @@ impl Code {
     }
 }
 
-/// Converts panics to errors.
+/// Calls `work`, and converts a panic to an error.
 fn guarded(work: impl FnOnce() -> Code) -> Code {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or(Code::NoMemory)
 }
@@ -74,8 +74,8 @@ fn guarded(work: impl FnOnce() -> Code) -> Code {
 /// # Safety
 /// `state` is NULL or from [`ebur128_init`], not destroyed, and no other code uses it while the reference lives.
 unsafe fn meter_mut<'a>(state: *mut State) -> Option<&'a mut Meter> {
-    // SAFETY: not NULL inside `as_mut`, and then, by this function's contract, a live and aligned `State` that no other code
-    // uses; its `meter` is what `ebur128_init` put there, which lives as long.
+    // SAFETY: the pointer is not NULL inside `as_mut`. By this function's contract it is then a live and aligned `State` that no
+    // other code uses. `ebur128_init` has set its `meter`, which lives as long.
     unsafe { state.as_mut().map(|state| &mut *state.meter) }
 }
 
@@ -125,7 +125,7 @@ pub extern "C" fn ebur128_init(channels: c_uint, samplerate: c_ulong, mode: c_in
 /// `state` is NULL or points to a pointer that is NULL or from [`ebur128_init`] and not destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ebur128_destroy(state: *mut *mut State) {
-    // SAFETY: not NULL inside `as_mut`, and then by the contract a pointer that may be read and written.
+    // SAFETY: the pointer is not NULL inside `as_mut`, and by the contract it may then be read and written.
     let Some(state) = (unsafe { state.as_mut() }) else {
         return;
     };
@@ -134,8 +134,8 @@ pub unsafe extern "C" fn ebur128_destroy(state: *mut *mut State) {
         return;
     }
     guarded(|| {
-        // SAFETY: by the contract `inner` is from `ebur128_init`, which got it and its `meter` from `Box::into_raw`; it was not
-        // destroyed, so both are still to be freed, and the caller's pointer is NULL by now.
+        // SAFETY: by the contract `inner` is from `ebur128_init`, which got it and its `meter` from `Box::into_raw`. It was not
+        // destroyed, so both are still to be freed. The caller's pointer is NULL by now.
         let (state, meter) = unsafe {
             let state = Box::from_raw(inner);
             let meter = Box::from_raw(state.meter);
@@ -168,7 +168,7 @@ pub unsafe extern "C" fn ebur128_set_channel(
     )
 }
 
-/// The position with this number. Any other number counts as in front: libebur128 does not check.
+/// The position with this number. Any other number is a position in front, because libebur128 does not check the number.
 fn place_of(value: c_int) -> Channel {
     let index = usize::try_from(value).ok();
     let place = index.and_then(|index| PLACES.get(index));
@@ -273,7 +273,7 @@ pub unsafe extern "C" fn ebur128_set_max_history(state: *mut State, history: c_u
     guarded(|| Code::from_change(meter.set_max_history_ms(history)))
 }
 
-/// Whole frames from C.
+/// Adds whole frames from C.
 ///
 /// # Safety
 /// `state` as for [`meter_mut`]; `samples` is NULL, or points to `frames` times the state's channels of them.
@@ -360,14 +360,14 @@ pub unsafe extern "C" fn ebur128_add_frames_double(
 mod tests {
     use super::*;
 
-    /// Unwinding into a C program would be undefined.
+    /// Unwinding into a C program would be undefined behaviour.
     #[test]
     fn a_panic_becomes_a_code() {
         assert_eq!(guarded(|| panic!("on purpose")), Code::NoMemory);
     }
 
     #[test]
-    fn places_have_the_numbers_of_the_header() {
+    fn positions_have_the_numbers_of_the_header() {
         for (number, place) in PLACES.into_iter().enumerate() {
             assert_eq!(place as usize, number);
         }

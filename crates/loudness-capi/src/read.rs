@@ -41,7 +41,7 @@ unsafe fn write(out: *mut f64, read: impl FnOnce() -> Result<f64, ReadError>) ->
     })
 }
 
-/// The same for several states.
+/// Does the same as [`read`] for several states.
 ///
 /// # Safety
 /// `states` is NULL or points to `size` pointers, each as in [`read`]; so is `out`.
@@ -57,8 +57,8 @@ unsafe fn read_multiple(
         // SAFETY: not NULL, so by the contract there are `size` pointers, which no other code changes during the call.
         (false, _) => unsafe { std::slice::from_raw_parts(states, size) },
     };
-    // SAFETY: the pointers that are not NULL are, by the contract, live states that no other code changes, with the meters that
-    // `ebur128_init` gave them.
+    // SAFETY: by the contract, the pointers that are not NULL are live states that no other code changes. Their meters are those
+    // that `ebur128_init` gave them.
     let meters = states
         .iter()
         .filter_map(|state| unsafe { state.as_ref().map(|state| &*state.meter) });

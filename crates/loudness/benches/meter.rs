@@ -64,7 +64,7 @@ fn single(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Live monitoring: each tick, all streams get 20 ms and are read. It keeps up if that takes less than 20 ms.
+/// Live monitoring: in each tick, all streams get 20 ms and are read. The machine keeps up if that takes less than 20 ms.
 fn batch(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("a batch of 2000 stereo streams, 20 ms at 48 kHz");
     group.sample_size(20);

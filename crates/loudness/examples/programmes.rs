@@ -7,7 +7,7 @@
 //!                                    FROM the momentary loudness came to within 1 LU of the target for good (s; - if never)
 //! ```
 //!
-//! Loudness and peaks are left to another meter.
+//! Another meter measures loudness and peaks.
 
 use std::error::Error;
 use std::f64::consts::TAU;
@@ -15,7 +15,7 @@ use std::path::Path;
 
 use threadbare_loudness::Meter;
 
-/// Interleaved.
+/// Interleaved samples.
 struct Audio {
     rate_hz: u32,
     channels: usize,
@@ -55,7 +55,7 @@ impl Noise {
     }
 }
 
-/// Low-passed noise in syllables, words and sentences, with a little of it in the pauses.
+/// Low-passed noise in syllables, words and sentences, with faint noise in the pauses.
 fn speech(level_db: f64) -> impl FnMut(f64) -> Vec<f64> {
     let (mut noise, mut low) = (Noise(7), 0.0);
     move |t| {
@@ -68,7 +68,7 @@ fn speech(level_db: f64) -> impl FnMut(f64) -> Vec<f64> {
     }
 }
 
-/// Name, time from which one level is expected, and the audio.
+/// A programme: its name, the time from which one level is expected, and the audio.
 type Programme = (&'static str, f64, Audio);
 
 fn programmes() -> Vec<Programme> {
@@ -178,7 +178,7 @@ fn peaks() -> Vec<Programme> {
 fn write(path: &Path, audio: &Audio) -> std::io::Result<()> {
     let (channels, rate) = (audio.channels as u32, audio.rate_hz);
     let bytes = audio.samples.len() as u32 * 4;
-    // WAVE_FORMAT_EXTENSIBLE, as more than two channels need it; the sub-format is that of floating-point samples.
+    // More than two channels need WAVE_FORMAT_EXTENSIBLE. The sub-format is that of floating-point samples.
     let mask: u32 = if channels == 6 {
         0x3f
     } else {

@@ -87,7 +87,8 @@ impl Batch {
     /// silence, or call [`Batch::reset_stream`].
     ///
     /// # Errors
-    /// The number of slices is not that of the streams, they differ in length, or the last frame is not whole; nothing was added.
+    /// Fails if the number of slices is not that of the streams, they differ in length, or the last frame is not whole; then
+    /// nothing is added.
     pub fn add_interleaved<T: Sample>(&mut self, inputs: &[&[T]]) -> Result<(), InputError> {
         let source = Streams::new(inputs, self.streams, self.config.layout.len())?;
         with_denormals_flushed(|| {
@@ -160,7 +161,7 @@ impl Batch {
     /// Momentary loudness of a stream, up to the last whole 10 ms; otherwise as [`Meter::momentary`](crate::Meter::momentary).
     ///
     /// # Errors
-    /// The stream does not exist.
+    /// Fails if the stream does not exist.
     pub fn momentary(&self, stream: usize) -> Result<f64, ReadError> {
         self.loudness_of(stream, MOMENTARY_STEPS)
     }
@@ -168,7 +169,7 @@ impl Batch {
     /// Short-term loudness of a stream, up to the last whole 10 ms.
     ///
     /// # Errors
-    /// The stream does not exist, or the mode does not include it.
+    /// Fails if the stream does not exist, or the mode does not include it.
     pub fn short_term(&self, stream: usize) -> Result<f64, ReadError> {
         if !self.config.mode.contains(Mode::SHORT_TERM) {
             return Err(ReadError::NotMeasured(Mode::SHORT_TERM));
@@ -179,7 +180,7 @@ impl Batch {
     /// Integrated loudness of a stream; see [`Meter::integrated`](crate::Meter::integrated).
     ///
     /// # Errors
-    /// The stream does not exist, or the mode does not include it.
+    /// Fails if the stream does not exist, or the mode does not include it.
     pub fn integrated(&self, stream: usize) -> Result<f64, ReadError> {
         self.check_stream(stream)?;
         let history = self.gating.get(stream);
@@ -190,7 +191,7 @@ impl Batch {
     /// Loudness range of a stream; see [`Meter::range`](crate::Meter::range).
     ///
     /// # Errors
-    /// The stream does not exist, or the mode does not include it.
+    /// Fails if the stream does not exist, or the mode does not include it.
     pub fn range(&self, stream: usize) -> Result<LoudnessRange, ReadError> {
         self.check_stream(stream)?;
         let history = self
@@ -203,7 +204,7 @@ impl Batch {
     /// The largest sample of a stream's channel; see [`Meter::sample_peak`](crate::Meter::sample_peak).
     ///
     /// # Errors
-    /// The stream or channel does not exist, or the mode does not include it.
+    /// Fails if the stream or channel does not exist, or the mode does not include it.
     pub fn sample_peak(&self, stream: usize, channel: usize) -> Result<f64, ReadError> {
         self.peaks_of(stream, channel, Mode::SAMPLE_PEAK)
             .map(|peaks| peaks.sample)
@@ -221,7 +222,7 @@ impl Batch {
     /// The largest value of a stream's channel between the samples; see [`Meter::true_peak`](crate::Meter::true_peak).
     ///
     /// # Errors
-    /// The stream or channel does not exist, or the mode does not include it.
+    /// Fails if the stream or channel does not exist, or the mode does not include it.
     pub fn true_peak(&self, stream: usize, channel: usize) -> Result<f64, ReadError> {
         self.peaks_of(stream, channel, Mode::TRUE_PEAK)
             .map(|peaks| peaks.true_peak)
@@ -239,7 +240,7 @@ impl Batch {
     /// Resets a stream, whose place another programme takes.
     ///
     /// # Errors
-    /// The stream does not exist.
+    /// Fails if the stream does not exist.
     pub fn reset_stream(&mut self, stream: usize) -> Result<(), ReadError> {
         self.check_stream(stream)?;
         let channels = self.config.layout.len();

@@ -8,7 +8,7 @@ use crate::parts::{self, Part};
 
 impl Builder {
     /// # Errors
-    /// Rate, channels, mode or window are not within the limits, or memory is short.
+    /// Fails if rate, channels, mode or window are not within the limits, or memory is short.
     pub fn build(&self) -> Result<Meter, BuildError> {
         Meter::new(self.clone())
     }
@@ -22,8 +22,8 @@ impl Builder {
     }
 
     /// Splits a programme of this many frames into at most `parts` parts. Each is measured by a separate meter ([`Part::meter`]),
-    /// and [`merge`](crate::merge) combines them. A short programme gives fewer parts: each lasts at least as long as the frames before it that
-    /// it needs, or several seconds.
+    /// and [`merge`](crate::merge) combines them. A short programme gives fewer parts. Each part lasts several seconds, and at
+    /// least as long as the earlier frames that its meter needs.
     #[must_use]
     pub fn split(&self, frames: u64, parts: usize) -> Vec<Part> {
         parts::split(self, frames, parts)

@@ -75,20 +75,21 @@ impl Builder {
         self
     }
 
-    /// Sets the longest window for [`Meter::window`](crate::Meter::window), in ms: at least 400, with short-term at least 3000.
+    /// Sets the longest window for [`Meter::window`](crate::Meter::window), in ms: at least 400, and at least 3000 with
+    /// short-term loudness.
     pub fn max_window_ms(mut self, window_ms: u64) -> Self {
         self.window_ms = window_ms;
         self
     }
 
-    /// Sets the length of the history for integrated loudness and range, in ms: at least 400, with range at least 3000. Unlimited
-    /// by default. Ignored with [`Mode::HISTOGRAM`].
+    /// Sets the length of the history for integrated loudness and range, in ms: at least 400, and at least 3000 with range. It is
+    /// unlimited by default, and ignored with [`Mode::HISTOGRAM`].
     pub fn max_history_ms(mut self, history_ms: u64) -> Self {
         self.history_ms = history_ms;
         self
     }
 
-    /// Sets how often the loudness range takes a block.
+    /// Sets the interval at which a block enters the loudness range.
     pub fn range_step(mut self, step: RangeStep) -> Self {
         self.range_step = step;
         self
@@ -100,7 +101,7 @@ impl Builder {
         self
     }
 
-    /// Sets whether each channel also has its integrated loudness; see
+    /// Sets whether each channel's integrated loudness is measured, too; see
     /// [`Meter::channel_integrated`](crate::Meter::channel_integrated).
     pub fn per_channel(mut self, is_per_channel: bool) -> Self {
         self.is_per_channel = is_per_channel;
@@ -114,7 +115,7 @@ impl Builder {
         self
     }
 
-    /// Uses only the instructions that every processor of this architecture has, for comparison.
+    /// Uses only the instructions that every processor of this architecture has. This is for comparison.
     #[doc(hidden)]
     pub fn baseline(mut self) -> Self {
         self.level = Level::BASELINE;
@@ -142,7 +143,7 @@ impl Builder {
         Ok(())
     }
 
-    /// 100 ms in frames.
+    /// Number of frames in 100 ms.
     pub(crate) fn step_frames(&self) -> u64 {
         u64::from(self.rate_hz + 5) / 10
     }
@@ -169,7 +170,7 @@ impl Builder {
         self.history_ms.max(least * 100)
     }
 
-    /// Number of kept gating blocks, and of those of the loudness range.
+    /// Maximum numbers of gating blocks, and of blocks of the loudness range.
     pub(crate) fn history_blocks(&self) -> (usize, usize) {
         let range_ms = match self.range_step {
             RangeStep::Tenth => 100,
@@ -191,7 +192,7 @@ impl Builder {
         self.mode.contains(mode).then(make)
     }
 
-    /// `channels` may exceed a meter's: a batch has one window for all its streams.
+    /// Creates a window. `channels` may exceed the limit of a meter, because a batch has one window for all its streams.
     pub(crate) fn window(&self, channels: usize) -> Result<Window, BuildError> {
         let step_frames = self.step_frames();
         let frames = u64::from(self.rate_hz) * self.window_ms() / 1_000;
@@ -214,7 +215,7 @@ impl Builder {
     }
 }
 
-/// EBU Tech 3341, 2.2: 400 ms.
+/// Momentary loudness: 400 ms (EBU Tech 3341, 2.2).
 pub(crate) const MOMENTARY_STEPS: u64 = 4;
-/// EBU Tech 3341, 2.2: 3 s.
+/// Short-term loudness: 3 s (EBU Tech 3341, 2.2).
 pub(crate) const SHORT_TERM_STEPS: u64 = 30;

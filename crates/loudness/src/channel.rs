@@ -1,10 +1,10 @@
 //! Position of a channel's loudspeaker, and its weight.
 
-/// The position of a channel. Loudness counts sound from the sides more than other sound (ITU-R BS.1770, annex 1, table 4), and
-/// low-frequency effects not at all.
+/// The position of a channel. Loudness gives sound from the sides more weight than other sound (ITU-R BS.1770, annex 1, table 4),
+/// and low-frequency effects no weight.
 ///
-/// Beyond the five of 3/2 the names are those of ITU-R BS.2051: layer (M middle, U upper, T top, B bottom), sign and
-/// azimuth in degrees, positive to the left.
+/// Apart from the five positions of 3/2, the names are those of ITU-R BS.2051: layer (M middle, U upper, T top, B bottom), sign
+/// and azimuth in degrees, positive to the left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Channel {
@@ -20,7 +20,7 @@ pub enum Channel {
     LeftSurround = 4,
     /// M-110.
     RightSurround = 5,
-    /// One channel that is played by two loudspeakers, and so counts twice. For mono only.
+    /// One channel that is played by two loudspeakers, and so has twice the energy. For mono only.
     DualMono = 6,
     /// M+SC.
     MpSC = 7,
@@ -75,7 +75,7 @@ pub enum Channel {
 }
 
 impl Channel {
-    /// The factor of this channel's energy in the sum.
+    /// The factor of this channel's energy in the sum over channels.
     #[must_use]
     pub const fn weight(self) -> f64 {
         match self {
@@ -106,14 +106,14 @@ impl Channel {
     }
 }
 
-/// About 1.5 dB (ITU-R BS.1770, annex 1, table 3).
+/// Weight of a side channel, about 1.5 dB (ITU-R BS.1770, annex 1, table 3).
 const SIDE_WEIGHT: f64 = 1.41;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// ITU-R BS.1770, annex 1, table 4: azimuth 60 to 120 degrees in the middle layer, and nothing else.
+    /// ITU-R BS.1770, annex 1, table 4: only azimuths of 60 to 120 degrees in the middle layer have more weight.
     #[test]
     fn sides_count_more() {
         for side in [

@@ -23,7 +23,7 @@ pub fn loudness(data: &[u8]) {
     let pieces = pieces.map(|frames| usize::from(frames) * 4 + 1);
     let cut = in_pieces(&builder.clone().baseline(), &samples, &pieces);
     let planar = planar(&builder, &samples, pieces[0] * 7);
-    // Far below the corner of the shelf, every filter is unstable.
+    // Below this rate, which is far below the corner of the shelf, every filter is unstable.
     let is_comparable = rate_hz >= 4_000;
     let largest = samples
         .iter()
@@ -128,7 +128,7 @@ fn readings(meter: &Meter) -> (Vec<f64>, Vec<f64>) {
 
 /// `largest` is the largest sample.
 fn compare(a: &Meter, b: &Meter, largest: f32) {
-    // With and without fused products, the residue of a loud signal in silence, or of a constant, is rounded differently. So are
+    // The residue of a loud signal in silence, or of a constant, is rounded differently with and without fused products. So are
     // values near denormals.
     let residue = (20.0 * f64::from(largest).log10() - 180.0).max(-650.0);
     let ((sharp, gated), (other_sharp, other_gated)) = (readings(a), readings(b));

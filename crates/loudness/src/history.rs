@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 pub(crate) enum History {
     /// Each energy, the oldest first, and the maximum number.
     Exact { energies: VecDeque<f64>, max: usize },
-    /// Number of blocks in each bin: a bin is full after 13 years of 100 ms steps.
+    /// Number of blocks in each bin. A bin overflows only after 13 years of 100 ms steps.
     Histogram(Box<[u32; BINS]>),
 }
 
@@ -16,31 +16,31 @@ pub(crate) enum History {
 const BINS: usize = 1_000;
 
 /// Initial capacity, unless fewer blocks are kept: ten hours of 100 ms steps. The memory is not touched before it is needed, so
-/// an operating system does not provide it before, either. Only longer measurements with unlimited exact history allocate again
-/// (doubling the capacity).
+/// an operating system does not provide it before, either. Only longer measurements with an unlimited exact history allocate
+/// again (doubling the capacity).
 const RESERVED_BLOCKS: usize = 10 * 60 * 60 * 10;
 
-/// ITU-R BS.1770, annex 1: -70 LUFS.
+/// Absolute gate: -70 LUFS (ITU-R BS.1770, annex 1).
 pub(crate) const ABSOLUTE_GATE_LUFS: f64 = -70.0;
-/// ITU-R BS.1770, annex 1: 10 LU below the mean of the blocks above the absolute gate.
+/// Relative gate of the integrated loudness: 10 LU below the mean of the blocks above the absolute gate (ITU-R BS.1770, annex 1).
 const INTEGRATED_GATE: f64 = 0.1;
-/// EBU Tech 3342, 2: 20 LU below that mean.
+/// Relative gate of the loudness range: 20 LU below that mean (EBU Tech 3342, 2).
 const RANGE_GATE: f64 = 0.01;
-/// EBU Tech 3342, 2: values below the 10th and above the 95th percentile do not count.
+/// Lower percentile of the loudness range. Values below the 10th and above the 95th percentile do not count (EBU Tech 3342, 2).
 const RANGE_LOW: f64 = 0.1;
 const RANGE_HIGH: f64 = 0.95;
 
-/// The loudness, in LUFS, of a mean square that is weighted and summed over channels (ITU-R BS.1770, annex 1, formula 2). Minus
-/// infinity for silence.
+/// The loudness, in LUFS, of a mean square that is weighted and summed over channels (ITU-R BS.1770, annex 1, formula 2). It is
+/// minus infinity for silence.
 pub(crate) fn to_lufs(energy: f64) -> f64 {
     if energy <= 0.0 {
         return f64::NEG_INFINITY;
     }
-    // With the natural logarithm, as in libebur128: the same energy then gives the same bits.
+    // It uses the natural logarithm, as libebur128 does. So the same energy gives the same bits.
     10.0 * (energy.ln() / std::f64::consts::LN_10) + OFFSET_LU
 }
 
-/// Gain of the shelf at 1 kHz: a sine at -23 dBFS must measure -23 LUFS.
+/// Offset that compensates the gain of the shelf at 1 kHz: a sine at -23 dBFS must measure -23 LUFS.
 const OFFSET_LU: f64 = -0.691;
 
 pub(crate) fn to_energy(lufs: f64) -> f64 {
@@ -65,7 +65,7 @@ fn bins() -> &'static Bins {
 }
 
 impl Bins {
-    /// The bin that this energy falls into; those beyond the last one count there.
+    /// The bin that this energy falls into. Energies beyond the last bin count in it.
     fn of(&self, energy: f64) -> usize {
         self.edges
             .partition_point(|edge| *edge <= energy)
@@ -83,7 +83,7 @@ impl Bins {
 }
 
 impl Clone for History {
-    /// Keeps the spare capacity, which a clone of the queue would not have.
+    /// Clones with the spare capacity, which a clone of the queue would not have.
     fn clone(&self) -> History {
         let mut clone = match self {
             History::Exact { max, .. } => History::exact(*max),
@@ -95,9 +95,9 @@ impl Clone for History {
 }
 
 impl History {
-    /// Keeps the newest `max` blocks.
+    /// Creates an exact history of the newest `max` blocks.
     pub(crate) fn exact(max: usize) -> History {
-        // The tables take longer than a block, and need memory: create them now.
+        // Create the tables now, because they need memory and more time than a block has.
         bins();
         let energies = VecDeque::with_capacity(max.min(RESERVED_BLOCKS));
         History::Exact { energies, max }
@@ -135,7 +135,7 @@ impl History {
         }
     }
 
-    /// Limits the history to the newest `max` blocks. A histogram does not know which blocks those are.
+    /// Limits the history to the newest `max` blocks. A histogram stays, because it does not know which blocks are the newest.
     pub(crate) fn truncate(&mut self, max: usize) {
         if let History::Exact {
             energies,
@@ -169,7 +169,7 @@ impl History {
         }
     }
 
-    /// Adds how many are not below `gate`, and their sum, to `total`.
+    /// Adds the number of energies that are not below `gate`, and their sum, to `total`.
     fn add_to(&self, total: Total, gate: f64) -> Total {
         match self {
             History::Exact { energies, .. } => {
@@ -181,8 +181,8 @@ impl History {
     }
 }
 
-/// Number of blocks, and the sum of their energies. Sums continue from history to history, as in libebur128: the same values in
-/// the same order give the same bits.
+/// Number of blocks, and the sum of their energies. The sum continues from one history to the next, as in libebur128: the same
+/// values in the same order give the same bits.
 type Total = (u64, f64);
 
 fn add_counts<C: Copy + Into<u64>>(total: Total, counts: &[C; BINS], from: usize) -> Total {
@@ -214,7 +214,7 @@ pub(crate) fn integrated<'a>(histories: impl Iterator<Item = &'a History> + Clon
 
 /// The two percentiles that bound the loudness range, in LUFS.
 ///
-/// The histories are all exact or all histograms; nothing if they are empty.
+/// The histories are all exact or all histograms. Returns `None` if they are empty.
 pub(crate) fn range<'a>(
     histories: impl Iterator<Item = &'a History> + Clone,
 ) -> Option<(f64, f64)> {
@@ -280,7 +280,7 @@ fn range_of_counts<'a>(histories: impl Iterator<Item = &'a History>) -> Option<(
         })?;
         Some(bins().centers[from + bin])
     };
-    // The gate is 20 LU below the mean, so something is above it.
+    // The gate is 20 LU below the mean, so at least one value is above it.
     Some((at(RANGE_LOW)?, at(RANGE_HIGH)?))
 }
 
@@ -300,7 +300,7 @@ mod tests {
         history
     }
 
-    /// ITU-R BS.1770, annex 1: blocks 10 LU below the mean of the rest do not count.
+    /// ITU-R BS.1770, annex 1: blocks 10 LU below the mean of the others do not count.
     #[test]
     fn quiet_blocks_do_not_count() {
         for make in [exact, binned] {
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_last_bin_counts_in_the_last() {
+    fn energies_beyond_the_last_bin_count_in_it() {
         for lufs in [30.0, 90.0] {
             let history = binned(&[lufs]);
             assert!(

@@ -18,7 +18,7 @@ pub(crate) struct Filters {
     pub(crate) oversampling: Oversampling,
     pub(crate) has_sample_peak: bool,
     pub(crate) has_true_peak: bool,
-    /// Whether a filter restarts once its memory is not a number any more.
+    /// Whether a filter restarts when its memory is not a number any more.
     pub(crate) is_recovering: bool,
 }
 
@@ -29,15 +29,15 @@ pub(crate) struct Scratch {
     narrow: Box<[f32]>,
 }
 
-/// Maximum number of frames in a chunk: with their results they fit the first-level cache.
+/// Maximum number of frames in a chunk. A chunk and its results fit the first-level cache.
 pub(crate) const CHUNK_FRAMES: usize = 512;
 
 /// Length of the longest filter of the true peak, in frames.
 const HISTORY_FRAMES: usize = Oversampling::Twice.history_frames();
 
 impl Scratch {
-    /// Memory for groups of these channels: a mono meter, of which there may be thousands, takes a quarter of the memory of four
-    /// channels.
+    /// Allocates memory for groups of this many channels. A mono meter takes a quarter of the memory of four channels, because
+    /// there may be thousands of such meters.
     pub(crate) fn new(channels: usize) -> Scratch {
         let width = channels.clamp(1, 4).next_power_of_two();
         Scratch {
@@ -59,7 +59,7 @@ pub(crate) fn with_scratch<R>(work: impl FnOnce(&mut Scratch) -> R) -> R {
     result
 }
 
-/// Lanes of a group.
+/// Maximum number of lanes of a group.
 const LANES_MAX: usize = 4;
 
 /// Up to four channels.
@@ -67,13 +67,13 @@ const LANES_MAX: usize = 4;
 pub(crate) struct Group {
     /// Number of lanes of the vectors: 1, 2 or 4.
     width: usize,
-    /// The first of its channels.
+    /// The group's first channel.
     pub(crate) first: usize,
     /// Number of channels; further lanes carry zeros.
     pub(crate) live: usize,
     /// Weights by lane. A channel without weight bypasses the filter, so its samples cannot enter a sum.
     pub(crate) weights: [f64; 4],
-    /// Largest values since [`Group::begin_call`].
+    /// Largest samples since [`Group::begin_call`].
     pub(crate) sample_peaks: [f64; 4],
     pub(crate) true_peaks: [f32; 4],
     state: KState,
@@ -204,8 +204,8 @@ impl Group {
 
     /// Clears filter memory that would fade for minutes and, with `is_recovering`, memory that is not a number.
     ///
-    /// If the processor does not flush denormals, this keeps them out of the filter. Within 10 ms it fades by less than the
-    /// remaining distance to them.
+    /// If the processor does not flush denormals, this keeps them out of the filter: within 10 ms, the memory does not fade from
+    /// this limit down to a denormal.
     pub(crate) fn settle(&mut self, is_recovering: bool) {
         let KState {
             input,
@@ -224,11 +224,11 @@ impl Group {
         }
     }
 
-    /// The largest value of a lane between the samples since the last call started, the samples included.
+    /// The largest value of a lane since the last call started, between the samples or at them.
     pub(crate) fn true_peak(&self, lane: usize) -> f64 {
         f64::from(self.true_peaks[lane]).max(self.sample_peaks[lane])
     }
 }
 
-/// -4000 dB.
+/// Limit below which filter memory is cleared: -4000 dB.
 const FADED: f64 = 1e-200;

@@ -5,10 +5,10 @@
 //! - [`Batch`]: hundreds or thousands of live streams.
 //! - [`Normalizer`]: adjusts one live stream to a target loudness, under a true-peak limit.
 //!
-//! No clock, no threads, no I/O: samples in, readings out. Time is counted in frames (one sample of each channel). Samples are
-//! 16-bit or 32-bit integers, or floats; interleaved, or a slice for each channel.
+//! It has no clock, no threads and no I/O: samples go in, readings come out. Time is counted in frames (one sample of each
+//! channel). Samples are 16-bit or 32-bit integers, or floats. They are interleaved, or a slice for each channel.
 //!
-//! Measures two songs, one by one and as an album, and computes the gains for -23 LUFS:
+//! This example measures two songs, one by one and as an album, and computes the gains for -23 LUFS:
 //!
 //! ```
 //! use threadbare_loudness::{Meter, Mode, integrated_of};

@@ -6,15 +6,15 @@ use crate::mode::Mode;
 
 /// Minimum rate, in Hz.
 pub const RATE_HZ_MIN: u32 = 16;
-/// The highest rate, in Hz: that of DSD64.
+/// Maximum rate, in Hz: that of DSD64.
 pub const RATE_HZ_MAX: u32 = 2_822_400;
-/// The largest number of channels.
+/// Maximum number of channels.
 pub const CHANNELS_MAX: usize = 64;
 
-/// The largest total number of channels of a batch.
+/// Maximum total number of channels of a batch.
 pub const BATCH_CHANNELS_MAX: usize = 1 << 20;
 
-/// No window is longer: an hour at 48 kHz is 1.4 GB of frames.
+/// Maximum length of a window, in ms. An hour at 48 kHz is 1.4 GB of frames.
 pub(crate) const WINDOW_MS_MAX: u64 = 60 * 60 * 1_000;
 
 /// Why a meter was not built.
@@ -30,7 +30,7 @@ pub enum BuildError {
     #[error("mode {0:?} does not include momentary loudness, without which nothing is measured")]
     Mode(Mode),
     /// [`Channel::DualMono`](crate::Channel::DualMono) with other channels.
-    #[error("dual mono is for one channel, not for one of {0}")]
+    #[error("dual mono needs a single channel, not {0} channels")]
     DualMono(usize),
     /// The longest window is too long.
     #[error("a window of {0} ms, must be at most {WINDOW_MS_MAX}")]

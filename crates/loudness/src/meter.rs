@@ -45,10 +45,10 @@ pub struct Meter {
     weights: Vec<f64>,
     gating: Option<History>,
     ranging: Option<History>,
-    /// One per channel, if channels are measured by themselves.
+    /// History of each channel, if channels are measured separately.
     alone: Vec<History>,
     peaks: Vec<Peaks>,
-    /// Start of the programme in the window; no block starts before it.
+    /// Start of the programme, as a frame of the window. No block starts before it.
     begun: u64,
 }
 
@@ -78,7 +78,7 @@ impl Peaks {
 /// Why a reading is not available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ReadError {
-    /// The meter's mode does not include it.
+    /// The meter's mode does not include the measurement.
     #[error("not measured: the mode does not include {0:?}")]
     NotMeasured(Mode),
     /// The channel does not exist.
@@ -98,7 +98,7 @@ pub enum ReadError {
         streams: usize,
     },
     /// [`Channel::DualMono`] with other channels.
-    #[error("dual mono is for one channel, not for one of {0}")]
+    #[error("dual mono needs a single channel, not {0} channels")]
     DualMono(usize),
     /// The window is longer than the meter supports.
     #[error("a window of {window_ms} ms, the meter keeps at most {window_ms_max} ms")]
@@ -120,12 +120,12 @@ pub struct LoudnessRange {
     pub lu: f64,
     /// The 10th percentile of short-term loudness, in LUFS; minus infinity if nothing was above the gates.
     pub low_lufs: f64,
-    /// The 95th percentile.
+    /// The 95th percentile of short-term loudness, in LUFS; minus infinity if nothing was above the gates.
     pub high_lufs: f64,
 }
 
 impl Meter {
-    /// Settings for audio of `rate_hz` frames a second, 16 to 2,822,400, of 1 to 64 channels.
+    /// Returns settings for audio of `rate_hz` frames a second, 16 to 2,822,400, with 1 to 64 channels.
     pub fn builder(rate_hz: u32, channels: usize) -> Builder {
         Builder::new(rate_hz, channels)
     }
@@ -157,7 +157,7 @@ impl Meter {
     /// Adds interleaved samples: whole frames, with one sample of each channel in turn.
     ///
     /// # Errors
-    /// The last frame is not whole; nothing was added.
+    /// Fails if the last frame is not whole; then nothing is added.
     pub fn add_interleaved<T: Sample>(&mut self, samples: &[T]) -> Result<(), InputError> {
         let source = Interleaved::new(samples, self.channels())?;
         self.add(&source, source.frames());
@@ -167,7 +167,7 @@ impl Meter {
     /// Adds planar samples: a slice for each channel.
     ///
     /// # Errors
-    /// The number of slices is not that of the channels, or they differ in length; nothing was added.
+    /// Fails if the number of slices is not that of the channels, or they differ in length; then nothing is added.
     ///
     /// ```
     /// # use threadbare_loudness::Meter;
@@ -182,7 +182,7 @@ impl Meter {
         Ok(())
     }
 
-    /// Adds this many silent frames: a gap in a stream counts like the audio around it.
+    /// Adds this many silent frames. A gap in a stream thus counts like audio.
     pub fn add_silence(&mut self, frames: usize) {
         self.add(&Silence, frames);
     }
@@ -220,8 +220,8 @@ impl Meter {
         }
     }
 
-    /// Handles a further 100 ms. A gating block of 400 ms ends here (ITU-R BS.1770, annex 1: they overlap by 75 %), and maybe a
-    /// block of 3 s for the loudness range.
+    /// Handles the end of a step of 100 ms. A gating block of 400 ms ends with it (ITU-R BS.1770, annex 1: they overlap by 75 %),
+    /// and maybe a block of 3 s for the loudness range.
     fn end_step(&mut self) {
         let (position, step) = (self.window.position(), self.config.step_frames());
         let steps = (position - self.begun) / step;
@@ -246,17 +246,17 @@ impl Meter {
         }
     }
 
-    /// Loudness of the last 400 ms, in LUFS (EBU Tech 3341, 2.2); the time before the first frame counts as silence. Minus
-    /// infinity for silence.
+    /// Loudness of the last 400 ms, in LUFS (EBU Tech 3341, 2.2). The time before the first frame counts as silence. The result
+    /// is minus infinity for silence.
     #[must_use]
     pub fn momentary(&self) -> f64 {
         self.loudness_of(MOMENTARY_STEPS * self.config.step_frames())
     }
 
-    /// Loudness of the last 3 s, in LUFS (EBU Tech 3341, 2.2), else as [`Meter::momentary`].
+    /// Loudness of the last 3 s, in LUFS (EBU Tech 3341, 2.2). Otherwise it is like [`Meter::momentary`].
     ///
     /// # Errors
-    /// The mode does not include it, and no window is that long.
+    /// Fails if the mode does not include it, unless the longest window is that long.
     pub fn short_term(&self) -> Result<f64, ReadError> {
         let frames = SHORT_TERM_STEPS * self.config.step_frames();
         if frames > self.window.frames_max() {
@@ -265,8 +265,8 @@ impl Meter {
         Ok(self.loudness_of(frames))
     }
 
-    /// Loudness of the last `window_ms` ms, in LUFS; otherwise as [`Meter::momentary`]. NaN if the window is shorter than a
-    /// frame.
+    /// Loudness of the last `window_ms` ms, in LUFS. Otherwise it is like [`Meter::momentary`]. The result is NaN if the window
+    /// is shorter than a frame.
     ///
     /// ```
     /// # use threadbare_loudness::{Meter, Mode};
@@ -278,7 +278,7 @@ impl Meter {
     /// ```
     ///
     /// # Errors
-    /// No window is that long; see [`Meter::set_max_window_ms`].
+    /// Fails if the longest window is shorter; see [`Meter::set_max_window_ms`].
     pub fn window(&self, window_ms: u64) -> Result<f64, ReadError> {
         let window_ms_max = self.config.window_ms();
         if window_ms > window_ms_max {
@@ -294,28 +294,29 @@ impl Meter {
         history::to_lufs(self.window.energy(frames, &self.weights) / frames as f64)
     }
 
-    /// Integrated loudness of all so far, in LUFS (ITU-R BS.1770, annex 1). Minus infinity if nothing was above the gates.
+    /// Integrated loudness of all audio so far, in LUFS (ITU-R BS.1770, annex 1). It is minus infinity if nothing was above the
+    /// gates.
     ///
     /// # Errors
-    /// The mode does not include it.
+    /// Fails if the mode does not include it.
     pub fn integrated(&self) -> Result<f64, ReadError> {
         integrated_of([self])
     }
 
-    /// Relative gate of the integrated loudness, in LUFS (ITU-R BS.1770, annex 1). It is 10 LU below the blocks above the
-    /// absolute gate of -70 LUFS, or -70 without such blocks.
+    /// Relative gate of the integrated loudness, in LUFS (ITU-R BS.1770, annex 1). It is 10 LU below the mean of the blocks above
+    /// the absolute gate of -70 LUFS. Without such blocks it is -70.
     ///
     /// # Errors
-    /// The mode does not include integrated loudness.
+    /// Fails if the mode does not include integrated loudness.
     pub fn relative_threshold(&self) -> Result<f64, ReadError> {
         let gate = history::relative_gate([self.gating()?].into_iter());
         Ok(gate.map_or(-70.0, history::to_lufs))
     }
 
-    /// Loudness range of all so far (EBU Tech 3342).
+    /// Loudness range of all audio so far (EBU Tech 3342).
     ///
     /// # Errors
-    /// The mode does not include it.
+    /// Fails if the mode does not include it.
     pub fn range(&self) -> Result<LoudnessRange, ReadError> {
         range_of([self])
     }
@@ -323,13 +324,13 @@ impl Meter {
     /// The largest magnitude of a channel's samples, relative to full scale.
     ///
     /// # Errors
-    /// The mode does not include it, or the channel does not exist.
+    /// Fails if the mode does not include it, or the channel does not exist.
     pub fn sample_peak(&self, channel: usize) -> Result<f64, ReadError> {
         self.peaks_of(channel, Mode::SAMPLE_PEAK)
             .map(|peaks| peaks.sample)
     }
 
-    /// [`sample_peak`](Self::sample_peak) of the samples in the last call.
+    /// The same as [`sample_peak`](Self::sample_peak) for the samples in the last call.
     ///
     /// # Errors
     /// The same as for [`Meter::sample_peak`].
@@ -338,17 +339,17 @@ impl Meter {
             .map(|peaks| peaks.sample_last)
     }
 
-    /// The largest magnitude of a channel's signal, including between the samples, relative to full scale (ITU-R BS.1770, annex
-    /// 2). Oversampled four times below 96 kHz, twice below 192 kHz; above that, it is the sample peak.
+    /// The largest magnitude of a channel's signal, also between the samples, relative to full scale (ITU-R BS.1770, annex 2). It
+    /// is oversampled four times below 96 kHz, and twice below 192 kHz. At higher rates, it is the sample peak.
     ///
     /// # Errors
-    /// The mode does not include it, or the channel does not exist.
+    /// Fails if the mode does not include it, or the channel does not exist.
     pub fn true_peak(&self, channel: usize) -> Result<f64, ReadError> {
         self.peaks_of(channel, Mode::TRUE_PEAK)
             .map(|peaks| peaks.true_peak)
     }
 
-    /// [`true_peak`](Self::true_peak) of the samples in the last call.
+    /// The same as [`true_peak`](Self::true_peak) for the samples in the last call.
     ///
     /// # Errors
     /// The same as for [`Meter::true_peak`].
@@ -360,15 +361,15 @@ impl Meter {
     /// Momentary loudness of one channel as if it were the only one and in front, in LUFS. It ends with the last whole 10 ms.
     ///
     /// # Errors
-    /// The channel does not exist.
+    /// Fails if the channel does not exist.
     pub fn channel_momentary(&self, channel: usize) -> Result<f64, ReadError> {
         self.channel_loudness(channel, MOMENTARY_STEPS)
     }
 
-    /// Short-term loudness of one channel, else as [`Meter::channel_momentary`].
+    /// Short-term loudness of one channel. Otherwise it is like [`Meter::channel_momentary`].
     ///
     /// # Errors
-    /// The channel does not exist, or the mode does not include short-term loudness.
+    /// Fails if the channel does not exist, or the mode does not include short-term loudness.
     pub fn channel_short_term(&self, channel: usize) -> Result<f64, ReadError> {
         self.short_term()?;
         self.channel_loudness(channel, SHORT_TERM_STEPS)
@@ -387,7 +388,7 @@ impl Meter {
     /// ```
     ///
     /// # Errors
-    /// The channel does not exist, or the meter was not built for it: [`Builder::per_channel`], [`Mode::INTEGRATED`].
+    /// Fails if the channel does not exist, or the meter was not built for it: [`Builder::per_channel`], [`Mode::INTEGRATED`].
     pub fn channel_integrated(&self, channel: usize) -> Result<f64, ReadError> {
         self.check_channel(channel)?;
         let history = self.alone.get(channel);
@@ -395,7 +396,7 @@ impl Meter {
         Ok(history::integrated([history].into_iter()))
     }
 
-    /// Resets all measurements; the settings stay.
+    /// Resets all measurements, but not the settings.
     pub fn reset(&mut self) {
         self.restart();
         self.begin_programme();
@@ -432,7 +433,7 @@ impl Meter {
     /// use it at once; a 10 ms sub-block in which a window starts is assumed to have had the same mix throughout.
     ///
     /// # Errors
-    /// The channel does not exist, or it is [`Channel::DualMono`] with others.
+    /// Fails if the channel does not exist, or it is [`Channel::DualMono`] with others.
     pub fn set_channel(&mut self, channel: usize, place: Channel) -> Result<(), ReadError> {
         self.check_channel(channel)?;
         if place == Channel::DualMono && self.channels() > 1 {
@@ -449,7 +450,7 @@ impl Meter {
     /// Returns whether anything changed.
     ///
     /// # Errors
-    /// They are not within the limits; nothing changed.
+    /// Fails if the rate or the number of channels is not within the limits; then nothing changes.
     pub fn set_format(&mut self, rate_hz: u32, channels: usize) -> Result<bool, BuildError> {
         let mut config = self.config.clone();
         config.rate_hz = rate_hz;
@@ -471,8 +472,8 @@ impl Meter {
         Ok(true)
     }
 
-    /// Sets the longest window for [`Meter::window`], in ms: at least 400, with short-term loudness at least 3000. If that is a
-    /// change, the windows restart, and the result is true.
+    /// Sets the longest window for [`Meter::window`], in ms: at least 400, and at least 3000 with short-term loudness. If that is
+    /// a change, the windows restart, and the result is `true`.
     ///
     /// # Errors
     /// Fails if it is longer than an hour, or if memory is short; then nothing changes.
@@ -488,8 +489,8 @@ impl Meter {
         Ok(true)
     }
 
-    /// Sets the length of the history for integrated loudness and range from now on, in ms: at least 400, with range at least
-    /// 3000. Older values are dropped; dropped values do not return. Returns whether that is a change.
+    /// Sets the length of the history for integrated loudness and range from now on, in ms: at least 400, and at least 3000 with
+    /// range. Older values are dropped, and do not return. Returns whether that is a change.
     ///
     /// With [`RangeStep::Second`], the limit counts the blocks of the range as if they did not overlap, as libebur128 does.
     pub fn set_max_history_ms(&mut self, history_ms: u64) -> bool {
@@ -583,7 +584,7 @@ impl Meter {
         Ok(())
     }
 
-    /// The weights follow the layout.
+    /// Computes the channels' weights from the layout.
     fn weigh(&mut self) {
         let weights = self
             .config
@@ -606,8 +607,8 @@ impl Meter {
     }
 }
 
-/// Integrated loudness of several programmes as if they were one, in LUFS: of an album, or of a file measured in parts. Minus
-/// infinity if nothing is above the gates.
+/// Integrated loudness of several programmes as if they were one, in LUFS. It is for an album, or for a file measured in parts.
+/// The result is minus infinity if nothing is above the gates.
 ///
 /// ```
 /// use threadbare_loudness::{Meter, Mode, integrated_of, range_of};
@@ -626,7 +627,7 @@ impl Meter {
 /// ```
 ///
 /// # Errors
-/// The mode of one of the meters does not include it.
+/// Fails if the mode of one of the meters does not include it.
 pub fn integrated_of<'a>(
     meters: impl IntoIterator<Item = &'a Meter, IntoIter: Clone>,
 ) -> Result<f64, ReadError> {
@@ -642,7 +643,7 @@ pub fn integrated_of<'a>(
 /// Loudness range of several programmes as if they were one.
 ///
 /// # Errors
-/// The mode of one of the meters does not include it, or only some have histograms.
+/// Fails if the mode of one of the meters does not include it, or only some have histograms.
 pub fn range_of<'a>(
     meters: impl IntoIterator<Item = &'a Meter, IntoIter: Clone>,
 ) -> Result<LoudnessRange, ReadError> {

@@ -3,16 +3,16 @@
 use std::fmt;
 use std::ops::BitOr;
 
-/// A set of things to measure; combine with `|`.
+/// A set of measurements; combine them with `|`.
 ///
 /// The bits are those of the C interface (`EBUR128_MODE_*`). All modes that measure include [`Mode::MOMENTARY`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Mode(u32);
 
 impl Mode {
-    /// The last 400 ms (EBU Tech 3341, 2.2).
+    /// Loudness of the last 400 ms (EBU Tech 3341, 2.2).
     pub const MOMENTARY: Mode = Mode(1);
-    /// The last 3 s (EBU Tech 3341, 2.2).
+    /// Loudness of the last 3 s (EBU Tech 3341, 2.2).
     pub const SHORT_TERM: Mode = Mode(1 << 1 | Mode::MOMENTARY.0);
     /// The gated loudness of the whole programme (ITU-R BS.1770, annex 1).
     pub const INTEGRATED: Mode = Mode(1 << 2 | Mode::MOMENTARY.0);
@@ -22,8 +22,8 @@ impl Mode {
     pub const SAMPLE_PEAK: Mode = Mode(1 << 4 | Mode::MOMENTARY.0);
     /// The largest value of each channel between the samples (ITU-R BS.1770, annex 2).
     pub const TRUE_PEAK: Mode = Mode(1 << 5 | Mode::SAMPLE_PEAK.0);
-    /// Integrated loudness and range from histograms: fixed memory, and a reading costs the same after a year as after a minute.
-    /// Bins are 0.1 LU wide, so readings are off by some 0.05 LU.
+    /// Takes integrated loudness and range from histograms. Their memory is fixed, and a reading costs the same after a year as
+    /// after a minute. Bins are 0.1 LU wide, so readings are off by some 0.05 LU.
     ///
     /// ```
     /// # use threadbare_loudness::{Meter, Mode};
@@ -34,7 +34,7 @@ impl Mode {
     /// ```
     pub const HISTOGRAM: Mode = Mode(1 << 6);
 
-    /// The mode with these bits; unknown ones mean nothing.
+    /// Returns the mode with these bits. Unknown bits are kept, but mean nothing.
     #[must_use]
     pub const fn from_bits(bits: u32) -> Mode {
         Mode(bits)
@@ -46,7 +46,7 @@ impl Mode {
         self.0
     }
 
-    /// Whether all of `other` is included.
+    /// Whether all measurements of `other` are included.
     #[must_use]
     pub const fn contains(self, other: Mode) -> bool {
         self.0 & other.0 == other.0

@@ -8,8 +8,8 @@ use crate::meter::Meter;
 
 /// A part of a programme, created by [`Builder::split`].
 ///
-/// A part other than the first needs some frames before its start, until its filters and windows have the same contents as with
-/// the whole programme. Its measurements then are the same, except for rounding.
+/// A part other than the first also needs some frames before its start, until its filters and windows have the same contents as
+/// with the whole programme. Its measurements are then the same, except for rounding.
 ///
 /// ```
 /// use threadbare_loudness::{Meter, Mode, merge};
@@ -51,7 +51,7 @@ impl Part {
         self.frames.clone()
     }
 
-    /// The meter for this part alone.
+    /// Builds the meter for this part alone.
     ///
     /// # Errors
     /// The same as for [`Builder::build`].
@@ -63,7 +63,7 @@ impl Part {
 /// See [`Builder::split`].
 pub(crate) fn split(settings: &Builder, frames: u64, parts: usize) -> Vec<Part> {
     let step_frames = settings.step_frames();
-    // The loudness range may use one step out of ten, so parts start with such a step.
+    // The loudness range may use only one step out of ten, so parts start with such a step.
     let grain = step_frames * GRAIN_STEPS;
     let window_steps = settings.window_ms() / 100 + FADE_STEPS;
     let lead_in = (window_steps * step_frames).next_multiple_of(grain);
@@ -85,8 +85,8 @@ pub(crate) fn split(settings: &Builder, frames: u64, parts: usize) -> Vec<Part> 
     starts.map(part).collect()
 }
 
-/// Combines the meters of a programme's parts, in order, into the meter of the whole programme. It reads and continues as if it
-/// had measured all of it. Returns `None` without parts.
+/// Combines the meters of a programme's parts, in order, into the meter of the whole programme. The result reads and continues as
+/// if it had measured the whole programme. Returns `None` without parts.
 ///
 /// The meters must be those of [`Part::meter`], each fed with [`Part::feed`].
 pub fn merge(meters: impl IntoIterator<Item = Meter>) -> Option<Meter> {

@@ -8,11 +8,11 @@ pub trait Sample: Copy + Send + Sync + sealed::Sealed + 'static {
     #[doc(hidden)]
     const STEP: f64;
 
-    /// The value, in steps.
+    /// The value of the sample, in steps.
     #[doc(hidden)]
     fn steps(self) -> f64;
 
-    /// The value nearest to one relative to full scale, clipped at full scale if the type ends there.
+    /// The sample nearest to `value`, which is relative to full scale. The value is clipped at full scale if the type ends there.
     #[doc(hidden)]
     fn rounded(value: f32) -> Self;
 }
@@ -106,9 +106,9 @@ pub enum InputError {
     Uneven {
         /// Index of the plane or stream.
         index: usize,
-        /// Its length.
+        /// Length of that plane or stream.
         frames: usize,
-        /// Length of the first.
+        /// Length of the first one.
         expected: usize,
     },
     /// The number of slices is not that of the streams of a batch.

@@ -5,8 +5,8 @@ use crate::simd::Level;
 
 /// Source of a group's samples.
 pub(crate) trait Source {
-    /// Writes the frames from `at` on of `live` channels from `first` on to `lanes`, scaled to full scale 1.0; lanes beyond
-    /// `live` stay unchanged.
+    /// Writes the frames from `at` on to `lanes`: those of `live` channels from `first` on, scaled to full scale 1.0. Lanes
+    /// beyond `live` stay unchanged.
     fn fill<const G: usize>(
         &self,
         level: Level,
@@ -17,7 +17,7 @@ pub(crate) trait Source {
     );
 }
 
-/// Whole frames of this many channels.
+/// Interleaved samples: whole frames of this many channels.
 pub(crate) struct Interleaved<'a, T> {
     samples: &'a [T],
     channels: usize,
@@ -51,7 +51,7 @@ impl<T: Sample> Source for Interleaved<'_, T> {
     }
 }
 
-/// One slice per channel, all of the same length.
+/// Planar samples: one slice per channel, all of the same length.
 pub(crate) struct Planar<'a, P, T> {
     planes: &'a [P],
     frames: usize,

@@ -1,23 +1,24 @@
-//! Interpolation filter for values that a player's or a meter's filter would find between the samples.
+//! Interpolation filter for the values between the samples, as the filter of a player or of another meter would find them.
 //!
-//! The filter of ITU-R BS.1770, annex 2, has 12 taps a phase and four phases. Converters and other meters have longer filters,
-//! check other positions between two samples, and find up to several tenths of a decibel more in dense material. The limit is
-//! therefore checked with 32 taps up to the end of the band, at eight places per sample.
+//! The filter of ITU-R BS.1770, annex 2, has 12 taps a phase and four phases. Converters and other meters have longer filters and
+//! check other positions between two samples. In dense material, they find up to several tenths of a decibel more. The limit is
+//! therefore checked with 32 taps up to the end of the band, at eight positions per sample.
 
 use std::f64::consts::PI;
 
-/// Number of samples on either side of a gap that count.
+/// Number of samples on either side of a gap that the filter uses.
 pub(crate) const REACH_FRAMES: usize = 16;
 
-/// The coefficients by distance from the gap's ends, the farthest first. Mirrored places are folded. With the sum and the
-/// difference of two samples at the same distance from the gap, one is `even` plus `odd`, the other `even` minus `odd`.
+/// The coefficients by distance from the gap's ends, the farthest first. Positions that mirror each other share them: with the
+/// sum and the difference of two samples at the same distance from the gap, one position is `even` plus `odd`, the other `even`
+/// minus `odd`.
 #[derive(Clone, Debug)]
 pub(crate) struct Taps {
     pub(crate) even: [[f32; 16]; 3],
     pub(crate) odd: [[f32; 16]; 3],
-    /// Half-way.
+    /// Coefficients of the position half-way.
     pub(crate) middle: [f32; 16],
-    /// No place exceeds the samples around it by a larger factor.
+    /// Maximum gain: no position exceeds the samples around it by a larger factor.
     pub(crate) gain_max: f32,
 }
 
@@ -33,13 +34,13 @@ impl Taps {
             even: std::array::from_fn(|place| fold(place, 1.0)),
             odd: std::array::from_fn(|place| fold(place, -1.0)),
             middle: fold(3, 1.0),
-            // With a margin for rounding.
+            // This includes a margin for rounding.
             gain_max: gains.into_iter().fold(0.0, f64::max) as f32 * 1.001,
         }
     }
 }
 
-/// A sinc in a Kaiser window, `at` samples after the 16th of 32.
+/// Coefficients of a position: a sinc in a Kaiser window, `at` samples after the 16th of 32.
 fn place(at: f64) -> [f64; 32] {
     let tap = |tap: usize| {
         let x = at - (tap as f64 - 15.0);

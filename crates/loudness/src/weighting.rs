@@ -4,8 +4,8 @@ use std::f64::consts::PI;
 
 /// The K-weighting of ITU-R BS.1770, annex 1: a shelf for the head, then a high-pass.
 ///
-/// `shelf_b`, `shelf_a` are the shelf's numerator and denominator without its leading 1. The high-pass' numerator is (1, -2, 1),
-/// which tables 1 and 2 of the annex leave unnormalised; `pass_a` is its denominator.
+/// `shelf_b` and `shelf_a` are the shelf's numerator and denominator, without the leading 1 of the denominator. The numerator of
+/// the high-pass is (1, -2, 1), which tables 1 and 2 of the annex leave unnormalised; `pass_a` is its denominator.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct KWeighting {
     pub(crate) shelf_b: [f64; 3],
@@ -14,7 +14,7 @@ pub(crate) struct KWeighting {
 }
 
 impl KWeighting {
-    /// Filters for audio of `rate_hz`.
+    /// Computes the filters for audio of `rate_hz`.
     ///
     /// The annex gives coefficients for 48 kHz only. These are the corresponding analogue filters, by the bilinear transform at
     /// the given rate. Far below 4 kHz the shelf has no meaning, but it can still be computed.
@@ -54,7 +54,7 @@ const PASS_Q: f64 = 0.500_327_037_323_877_3;
 /// Number of values per sample that a true-peak meter checks (ITU-R BS.1770, annex 2: at least 192 kHz in total).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Oversampling {
-    /// From 192 kHz on the samples are close enough.
+    /// None: from 192 kHz on, the samples are close enough.
     None,
     Twice,
     FourTimes,
@@ -86,7 +86,7 @@ impl Oversampling {
         }
     }
 
-    /// Delay of the phase that changes nothing, in frames; the other phases lie around it.
+    /// Delay of the phase that changes nothing, in frames. The other phases lie around it.
     pub(crate) const fn delay_frames(self) -> usize {
         match self {
             Oversampling::None => 0,
@@ -112,10 +112,10 @@ impl Oversampling {
 const TAPS: usize = 49;
 const CENTER: usize = TAPS / 2;
 
-/// The phases in the kernels' form: mirrored ones are folded, so that a filter of 12 taps takes 6 products. Let s be the sum and
-/// d the difference of two samples at the same distance from the middle. Phase 1 is (s, `even`) + (d, `odd`), and phase 3 the
-/// same with a minus: the larger of the two magnitudes is the sum of those of the two products. Phase 2 is symmetric: (s,
-/// `middle`).
+/// The phases in the form for the kernels: mirrored phases are folded, so that a filter of 12 taps takes 6 products. Let s be the
+/// sum and d the difference of two samples at the same distance from the middle. Phase 1 is (s, `even`) + (d, `odd`), and phase 3
+/// is (s, `even`) - (d, `odd`). The larger of their magnitudes is the sum of the magnitudes of the two products. Phase 2 is
+/// symmetric: (s, `middle`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct FoldedPhases {
     pub(crate) even: [f32; 6],
@@ -141,8 +141,8 @@ impl FoldedPhases {
     }
 }
 
-/// Maximum gain of a peak by a phase: the largest sum of a phase's magnitudes (1.864 at four times the rate, 2.307 at twice), and
-/// a margin for rounding.
+/// Maximum gain of a peak by a phase: the largest sum of a phase's magnitudes (1.864 at four times the rate, 2.307 at twice),
+/// with a margin for rounding.
 pub(crate) const fn largest_gain(oversampling: Oversampling) -> f32 {
     match oversampling {
         Oversampling::None => 1.0,
@@ -155,7 +155,7 @@ pub(crate) const fn largest_gain(oversampling: Oversampling) -> f32 {
 mod tests {
     use super::*;
 
-    /// ITU-R BS.1770, annex 1, tables 1 and 2: the coefficients at 48 kHz.
+    /// The coefficients at 48 kHz are in ITU-R BS.1770, annex 1, tables 1 and 2.
     #[test]
     fn at_48_khz_the_coefficients_are_those_of_the_recommendation() {
         let k = KWeighting::new(48_000);

@@ -1,21 +1,21 @@
-//! The energy of a number of last frames, without summing them each time.
+//! The energy of the last frames, for any number of them, without summing them each time.
 //!
 //! A step of 100 ms is cut into sub-blocks of 10 ms. The window stores the energies of each channel per sub-block, and the
-//! weighted sum over channels of each frame. A window that starts within a sub-block takes its part of that one from the frames.
+//! weighted sum over channels of each frame. If a window starts within a sub-block, the frames give the energy of that part.
 
 use crate::limits::BuildError;
 
 /// Exactness of a window's end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Resolution {
-    /// To the frame. It takes 8 bytes per frame of the longest window: 1.2 MB for 3 s at 48 kHz.
+    /// Exact to the frame. It takes 8 bytes per frame of the longest window: 1.2 MB for 3 s at 48 kHz.
     #[default]
     Frame,
-    /// To 10 ms: momentary, short-term and windows end with the last whole sub-block. It takes some KB. Integrated loudness and
-    /// range are the same.
+    /// Exact to 10 ms: momentary loudness, short-term loudness and windows end with the last whole sub-block. It takes some KB.
+    /// Integrated loudness and range are the same.
     Block,
-    /// Resolution of 100 ms, the step between gating blocks. Integrated loudness, range and peaks do not change. It takes a tenth of the
-    /// memory of [`Resolution::Block`], and less time if 10 ms are few frames.
+    /// Exact to 100 ms, the step between gating blocks. Integrated loudness, range and peaks do not change. It takes a tenth of
+    /// the memory of [`Resolution::Block`], and less time if 10 ms are few frames.
     Step,
 }
 
@@ -23,15 +23,15 @@ pub enum Resolution {
 #[derive(Clone, Debug)]
 pub(crate) struct Window {
     channels: usize,
-    /// 100 ms, the step of the gating blocks.
+    /// Number of frames in 100 ms, the step of the gating blocks.
     step_frames: u64,
-    /// The longest window.
+    /// Number of frames of the longest window.
     frames_max: u64,
     /// Number of sub-blocks in a step: 10, or 1 if a sub-block would be less than a frame or is not needed.
     cuts: u64,
     /// Energies of whole sub-blocks: row `n % rows` for sub-block `n`, with a value per channel.
     blocks: Box<[f64]>,
-    /// The energies of the sub-block that is being filled.
+    /// The energies of the sub-block that is being filled, by channel.
     open: Box<[f64]>,
     /// Weighted energies of single frames, a ring; empty if windows need to be exact to a sub-block only.
     frames: Box<[f64]>,
@@ -39,14 +39,15 @@ pub(crate) struct Window {
     position: u64,
     /// Number of whole sub-blocks so far.
     closed: u64,
-    /// End of the open sub-block. This and the next field follow from the above, but divisions in each call would be expensive.
+    /// End of the open sub-block. It follows from the fields above, and so does the next field, but divisions in each call would
+    /// be expensive.
     open_end: u64,
     /// Place of the next frame in the ring.
     ring_at: usize,
 }
 
 impl Window {
-    /// For windows of up to `frames_max` frames.
+    /// Creates the memory for windows of up to `frames_max` frames.
     pub(crate) fn new(
         channels: usize,
         step_frames: u64,
@@ -55,7 +56,7 @@ impl Window {
     ) -> Result<Window, BuildError> {
         let is_cut = resolution != Resolution::Step && step_frames >= CUTS;
         let cuts = if is_cut { CUTS } else { 1 };
-        // One for the sub-block in which a window starts, and one because their lengths differ by a frame.
+        // One row is for the sub-block in which a window starts, and one because the lengths of sub-blocks differ by a frame.
         let rows = frames_max.div_ceil(step_frames / cuts) + 2;
         let frames = match resolution {
             Resolution::Frame => frames_max,
@@ -111,8 +112,8 @@ impl Window {
         self.position + count as u64 == self.open_end
     }
 
-    /// Places for the energies of the next `count` frames. The caller adds to the first slice, which has the channels of the open
-    /// sub-block. It overwrites the second slice, which has the frames and is empty if windows are not exact.
+    /// Slices for the energies of the next `count` frames. The first slice has the channels of the open sub-block; the caller
+    /// adds to it. The second slice has the frames, and is empty if windows are not exact; the caller overwrites it.
     pub(crate) fn next(&mut self, count: usize) -> (&mut [f64], &mut [f64]) {
         let ring = match self.frames.len() {
             0 => &mut [],
@@ -145,7 +146,7 @@ impl Window {
         let start = self.position.saturating_sub(count);
         let first = self.first_from(start);
         if self.frames.is_empty() {
-            // Not exact: the same number of sub-blocks, up to the end of the last whole one.
+            // Windows are not exact: the same number of sub-blocks counts, up to the end of the last whole one.
             let start = self.edge(self.closed).saturating_sub(count);
             return self.rows(self.first_from(start), weights);
         }
@@ -212,7 +213,7 @@ impl Window {
         }
     }
 
-    /// Start of sub-block `block`.
+    /// First frame of sub-block `block`.
     fn edge(&self, block: u64) -> u64 {
         block / self.cuts * self.step_frames + block % self.cuts * self.step_frames / self.cuts
     }
@@ -259,7 +260,7 @@ fn weighted(energies: &[f64], weights: &[f64]) -> f64 {
         .sum()
 }
 
-/// Allocations up to this size are not checked first.
+/// Size up to which allocations are not checked first.
 const UNCHECKED_VALUES: u64 = 8 << 20;
 
 /// Allocates zeros; beyond 64 MB, a lack of memory is an error instead of an abort.
@@ -280,7 +281,7 @@ fn zeroed(count: u64) -> Result<Box<[f64]>, BuildError> {
 mod tests {
     use super::*;
 
-    /// One frame at a time, with an energy that identifies the frame.
+    /// Fills a window frame by frame, with an energy that identifies each frame.
     fn filled(step_frames: u64, frames_max: u64, frames: u64) -> Window {
         let mut window = Window::new(1, step_frames, frames_max, Resolution::Frame).unwrap();
         for frame in 0..frames {

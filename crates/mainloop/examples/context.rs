@@ -1,5 +1,5 @@
-//! The other three examples in one, on a Threadbare context instead of the main context. The calls are the same, on a thread that
-//! thousands of sources may share.
+//! The other three examples in one, on a Threadbare context instead of the main context. The calls are the same, but run on a
+//! thread that thousands of sources may share.
 //!
 //! `cargo run -p threadbare-mainloop --example context -- FILE`, and then Ctrl-C.
 
@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut file = File::open(path)?;
     let context = Context::acquire("example", Settings::default())?;
 
-    // A file in chunks of 64 bytes. Files are always ready for an event loop, so the file is read on a separate thread.
+    // Reads a file in chunks of 64 bytes. Files are always ready for an event loop, so a separate thread reads the file.
     let (sender, mut chunks) = sync_channel::<Vec<u8>>(4);
     let reader = thread::spawn(move || -> std::io::Result<()> {
         loop {
@@ -40,7 +40,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     })??;
     reader.join().map_err(|_| "the reader panicked")??;
 
-    // A label that stays on the context's thread, and a worker that updates it.
+    // A label stays on the context's thread, and a worker updates it.
     let (sender, mut updates) = sync_channel::<u32>(4);
     let worker = thread::spawn(move || (0..=100).step_by(10).all(|n| sender.send(n).is_ok()));
     let shown = context.spawn_from_within(move || {
@@ -56,11 +56,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let shown = block_on(shown)?;
     worker.join().map_err(|_| "the worker panicked")?;
 
-    // Work until a signal. GLib's signal sources need a main context: that of this thread.
+    // Works until a signal. GLib's signal sources need a main context: that of this thread.
     let work = context.spawn(async {
         let mut ticks = interval_stream(Duration::from_millis(100));
         while let Some(tick) = ticks.next().await {
-            println!("working (ticks left out: {})", tick.missed);
+            println!("working (ticks skipped: {})", tick.missed);
         }
     });
     println!("ready after {bytes} bytes and {shown} %");

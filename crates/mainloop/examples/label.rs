@@ -36,7 +36,7 @@ fn main() -> Result<(), threadbare_mainloop::AttachError> {
     })?;
     let worker = thread::spawn(move || {
         for percent in (0..=100).step_by(10) {
-            // Fails after the end of the main loop.
+            // This fails after the end of the main loop.
             if sender.send(percent).is_err() {
                 return;
             }

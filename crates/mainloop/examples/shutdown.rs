@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     drop(work.spawn_local(async {
         let mut ticks = interval_stream(Duration::from_millis(100));
         while let Some(tick) = ticks.next().await {
-            println!("working (ticks left out: {})", tick.missed);
+            println!("working (ticks skipped: {})", tick.missed);
         }
     }));
     context.block_on(async move {
@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("ready");
         let signal = signals.next().await.unwrap_or("no signal");
         println!("{signal}: ending {} task(s)", work.len());
-        // Aborts all remaining tasks.
+        // This aborts all remaining tasks.
         drop(work);
     });
     println!("{} task(s) left", executor.tasks());

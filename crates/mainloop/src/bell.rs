@@ -12,7 +12,7 @@ use rustix::event::{EventfdFlags, eventfd};
 #[derive(Debug)]
 pub(crate) struct Bell {
     event: OwnedFd,
-    /// Whether a foreign thread ran the context, so that a ring was lost.
+    /// Whether the last ring was lost, because a foreign thread ran the context.
     is_unanswered: AtomicBool,
 }
 
@@ -25,20 +25,20 @@ impl Bell {
         })
     }
 
-    /// Rings: the source is dispatched, again and again until the bell is silenced.
+    /// Rings. The source is then dispatched again and again, until the bell is silenced.
     pub(crate) fn ring(&self) {
-        // Fails only when 2^64 - 2 rings are pending, and then the source is ready anyway.
+        // This fails only when 2^64 - 2 rings are pending, and then the source is ready anyway.
         let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
     }
 
-    /// Acknowledges all rings so far. Call it under the lock under which the answer looks for work, so that a ring for later work
+    /// Acknowledges all rings so far. Call it under the lock under which the answer looks for work. A ring for later work then
     /// comes after it.
     pub(crate) fn silence(&self) {
-        // Fails only when no ring is pending.
+        // This fails only when no ring is pending.
         let _ = rustix::io::read(&self.event, &mut [0_u8; 8]);
     }
 
-    /// Whether the last ring was lost on a foreign thread, so that the next one is needed. Returns `true` once.
+    /// Whether the last ring was lost on a foreign thread, so that the next one is needed. It returns `true` once.
     pub(crate) fn was_unanswered(&self) -> bool {
         self.is_unanswered.load(Relaxed) && self.is_unanswered.swap(false, Relaxed)
     }
@@ -51,7 +51,7 @@ impl Bell {
         name: &str,
         mut answer: impl FnMut(&Bell) -> Option<ControlFlow> + Send + 'static,
     ) -> Source {
-        // Lives as long as the source, and so does its descriptor.
+        // This clone lives as long as the source, and so does its descriptor.
         let bell = self.clone();
         let descriptor = bell.event.as_raw_fd();
         let of_log = name.to_owned();

@@ -7,10 +7,10 @@ use glib::{MainContext, Priority};
 
 use crate::AttachError;
 
-/// A value of one thread that other threads may hold, as required of a source's callback.
+/// A value of one thread in a wrapper that other threads may hold, as a source's callback requires.
 ///
-/// If it is dropped on another thread it is leaked, with a log message. It may not be dropped there. It also cannot be sent home
-/// from the drop of a source, which may be the end of its context.
+/// If the wrapper is dropped on another thread, the value is leaked, with a log message. It may not be dropped on that thread. It
+/// also cannot be sent home, because the source may be dropped at the end of its context.
 pub(crate) struct Guarded<T>(Option<ThreadGuard<T>>);
 
 impl<T> Guarded<T> {
@@ -18,7 +18,7 @@ impl<T> Guarded<T> {
         Guarded(Some(ThreadGuard::new(value)))
     }
 
-    /// Returns `None` on any thread but the value's own.
+    /// Returns the value; `None` on any thread but its own.
     pub(crate) fn get_mut(&mut self) -> Option<&mut T> {
         let guard = self.0.as_mut()?;
         guard.is_owner().then(|| guard.get_mut())
@@ -33,7 +33,7 @@ impl<T> Guarded<T> {
         self.0.as_ref().is_none_or(ThreadGuard::is_owner)
     }
 
-    /// Takes the value on its own thread; then the guard stays empty.
+    /// Takes the value on its own thread, which leaves the wrapper empty.
     fn take(&mut self) -> Option<T> {
         let is_home = self.is_home();
         self.0.take_if(|_| is_home).map(ThreadGuard::into_inner)
@@ -53,7 +53,7 @@ impl<T> Drop for Guarded<T> {
 /// A value that belongs to the thread of a main context, and may be sent to any thread.
 ///
 /// It can be used only on its own thread. If it is dropped on another thread, it is sent home, and the context drops it. If the
-/// context does not run any more, the value is leaked, with a log message: no other thread may drop it.
+/// context does not run any more, the value is leaked, with a log message, because no other thread may drop it.
 ///
 /// ```
 /// use std::rc::Rc;
@@ -95,7 +95,7 @@ impl<T: 'static> ContextBound<T> {
         self.value.get_mut()
     }
 
-    /// Returns the value; on any thread but its own, returns `self` as the error.
+    /// Takes the value out. On any thread but its own, returns `self` as the error.
     ///
     /// # Errors
     /// Fails if this is not the value's thread.
@@ -103,7 +103,7 @@ impl<T: 'static> ContextBound<T> {
         self.value.take().ok_or(self)
     }
 
-    /// Calls `f` with the value on its own thread, when the context runs next; also if called on that thread.
+    /// Calls `f` with the value on its own thread, when the context runs next. This is the same if the caller is on that thread.
     pub fn send_home(mut self, f: impl FnOnce(T) + Send + 'static) {
         let value = Guarded(self.value.0.take());
         send_home(&self.context, value, f);
@@ -132,7 +132,7 @@ impl<T: 'static> fmt::Debug for ContextBound<T> {
     }
 }
 
-/// Uses a source, never a direct call: `g_main_context_invoke` would call on this thread if no other runs the context.
+/// It uses a source, never a direct call: `g_main_context_invoke` would call on this thread if no other thread runs the context.
 fn send_home<T: 'static>(
     context: &MainContext,
     value: Guarded<T>,

@@ -1,10 +1,11 @@
 //! GLib's main loop and a tokio runtime in one program.
 //!
-//! tokio gives each of its tasks a budget of operations on tokio's channels, sockets and timers. After that, all of them are
-//! pending until the task has returned to tokio. A main context that runs inside of a tokio task (for example `runtime.block_on`
-//! around `MainLoop::run`) never returns. After 128 messages, every tokio channel on that thread is silent or spins for ever. So
-//! a [`Bridge`] never runs one loop in the other. Each has separate threads. Futures that need both are polled with the runtime
-//! entered and without a budget ([`Bridge::with_tokio`]), or sent to the other side.
+//! tokio gives each of its tasks a budget of operations on tokio's channels, sockets and timers. When it is used up, all of these
+//! are pending until the task has returned to tokio. A main context that runs inside a tokio task (for example `runtime.block_on`
+//! around `MainLoop::run`) never returns. After 128 messages, every tokio channel on that thread is silent or spins for ever.
+//!
+//! So a [`Bridge`] never runs one loop in the other: each has separate threads. Futures that need both are polled with the
+//! runtime entered and without a budget ([`Bridge::with_tokio`]), or are sent to the other side.
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;
@@ -47,8 +48,8 @@ pub struct Bridge {
 }
 
 impl Bridge {
-    /// Connects these two. The program runs both: the context on one thread, the runtime (`multi_thread`, or one that another
-    /// thread drives) on others.
+    /// Connects a context and a runtime. The program runs both: the context on one thread, the runtime (`multi_thread`, or one
+    /// that another thread drives) on others.
     pub fn new(context: &MainContext, tokio: &Handle) -> Self {
         Bridge {
             context: context.clone(),
@@ -93,7 +94,8 @@ impl Bridge {
         let tokio = self.tokio.clone();
         let name = Some("threadbare: a future from tokio");
         let mut parcel = Some((make, stopped, tell));
-        // Uses a source, never a direct call: `g_main_context_invoke` would call on this thread if no other runs the context.
+        // It uses a source, never a direct call: `g_main_context_invoke` would call on this thread if no other thread runs the
+        // context.
         let open = move || {
             if let Some((make, stopped, tell)) = parcel.take() {
                 run_here(tokio.clone(), make, stopped, tell);
@@ -111,7 +113,8 @@ impl Bridge {
     }
 }
 
-/// Runs in a source of the context, which must not keep it: a context that ends drops everything on its way to it.
+/// Runs a future in a source of the context. The source must not keep the context: a context that ends drops everything that is
+/// on its way to it.
 fn run_here<F>(
     tokio: Handle,
     make: impl FnOnce() -> F + 'static,
@@ -128,7 +131,7 @@ fn run_here<F>(
     let task = async move {
         match select(pin!(future), stopped).await {
             Either::Left((outcome, _)) => {
-                // Refused if the receiver has been dropped.
+                // This is refused if the receiver has been dropped.
                 let _ = tell.send(outcome.map_err(JoinError::Panicked));
             }
             Either::Right(_) => {}
@@ -205,7 +208,7 @@ impl<T> Drop for OnTokio<T> {
 #[derive(Debug)]
 pub struct OnContext<T> {
     told: oneshot::Receiver<Result<T, JoinError>>,
-    /// Dropped with this.
+    /// Stops the future on the context when it is dropped.
     _stop: oneshot::Sender<()>,
 }
 

@@ -1,7 +1,8 @@
 //! Many tasks on one source of a main context.
 //!
 //! glib's own `spawn` creates two sources per task, and each turn of a main context checks all its sources. With thousands of
-//! tasks, each wake-up checks all of them. Here the context has one source, and a turn handles only the tasks that were woken.
+//! tasks, each wake-up thus checks all of them. With this executor, the context has one source, and a turn handles only the tasks
+//! that were woken.
 //!
 //! | part | thread |
 //! |---|---|
@@ -60,7 +61,7 @@ impl Executor {
         Self::with_priority(context, Priority::DEFAULT)
     }
 
-    /// The same with another priority of its source.
+    /// Does the same with another priority of the source.
     ///
     /// # Errors
     /// The same as for [`Executor::new`].
@@ -75,7 +76,7 @@ impl Executor {
             tasks: RefCell::new(Slab::new()),
             turn: RefCell::default(),
         });
-        // Weak, because the source must not keep the tasks, which end when the executor is dropped.
+        // The reference is weak, because the source must not keep the tasks, which end when the executor is dropped.
         let mut of_source = Guarded::new(Rc::downgrade(&inner));
         let source = bell.source(priority, "threadbare: executor", move |_| {
             let inner = of_source.get_mut()?.upgrade();
@@ -91,7 +92,7 @@ impl Executor {
         Ok(Executor { inner, source })
     }
 
-    /// Runs a future; it need not be `Send`.
+    /// Runs a future, which need not be `Send`.
     pub fn spawn_local<F>(&self, future: F) -> JoinHandle<F::Output>
     where
         F: Future + 'static,
@@ -224,7 +225,7 @@ struct Turn {
 }
 
 struct Task {
-    /// Empty while it is polled.
+    /// The future, taken out while it is polled.
     future: Option<Pin<Box<dyn Future<Output = ()>>>>,
     wake: Arc<TaskWake>,
 }
@@ -243,7 +244,7 @@ impl Inner {
         handle
     }
 
-    /// `begin` returns whether the task is still wanted.
+    /// Adds a task. `begin` returns whether the task is still wanted.
     fn insert(&self, future: Pin<Box<dyn Future<Output = ()>>>, begin: impl FnOnce(Key) -> bool) {
         let mut tasks = self.tasks.borrow_mut();
         let entry = tasks.vacant_entry();
@@ -273,7 +274,7 @@ impl Inner {
         self.shared.ring(self.shared.ready.wake(key));
     }
 
-    /// Drops a task. If it is being polled, the poll drops it at its end.
+    /// Drops a task. If it is being polled, it is dropped at the end of that poll.
     pub(crate) fn abort(&self, key: Key) {
         let mut tasks = self.tasks.borrow_mut();
         if let Some(task) = tasks.get(key.place as usize)
@@ -306,7 +307,7 @@ impl Inner {
             self.poll(key);
         }
         let mut turn = self.turn.borrow_mut();
-        // Reuses the allocation in the next turn.
+        // This reuses the allocation in the next turn.
         turn.commands = commands;
         let Shared { ready, bell } = &*self.shared;
         ready.rest(!turn.woken.is_empty(), || bell.silence());
@@ -325,7 +326,7 @@ impl Inner {
         wake.flag.begin();
         let waker = Waker::from(wake);
         let mut cx = Context::from_waker(&waker);
-        // A panic of the task itself is stored in its handle; this is for a waker that panics.
+        // The handle stores a panic of the task itself. This catches the panic of a waker.
         let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut cx)));
         let mut tasks = self.tasks.borrow_mut();
         match tasks.get_mut(key.place as usize) {
@@ -381,7 +382,7 @@ impl Abort for Shared {
 struct TaskWake {
     key: Key,
     flag: Flag,
-    /// A waker may outlive the executor.
+    /// A weak reference, because a waker may outlive the executor.
     shared: ArcWeak<Shared>,
 }
 
@@ -399,12 +400,12 @@ impl Wake for TaskWake {
     }
 }
 
-/// Drops a value. A panic must not reach the context, which is in C.
+/// Drops a value. A panic must not reach the context, which is C code.
 pub(crate) fn drop_caught<T>(value: T) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
         tracing::error!("the drop of a task panicked: {}", message(panic.as_ref()));
     }
 }
 
-/// Maximum number of polls in one turn of the context; other sources run before the rest.
+/// Maximum number of polls in one turn of the context. Other sources run before the remaining tasks.
 const POLLS_MAX: usize = 256;

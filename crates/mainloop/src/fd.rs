@@ -10,7 +10,7 @@ use glib::{ControlFlow, IOCondition, MainContext, Priority, Source};
 
 use crate::sync::{Mutex, lock};
 
-/// Completes when `fd` is readable, or cannot become readable: at its end, or with an error.
+/// Completes when `fd` is readable, or cannot become readable any more: at its end, or with an error.
 pub fn readable<F: AsFd>(fd: F) -> Readiness<F> {
     readiness(fd, IOCondition::IN)
 }
@@ -22,8 +22,8 @@ pub fn writable<F: AsFd>(fd: F) -> Readiness<F> {
 
 /// Completes when one of `conditions` is true, and returns all true ones; errors and hang-ups always count.
 ///
-/// The descriptor is watched by the thread-default main context of the first poll, from then on until the future is
-/// dropped. Regular files are always ready: read them with gio.
+/// The thread-default main context of the first poll watches the descriptor, from then on until the future is dropped. Regular
+/// files are always ready: read them with gio.
 ///
 /// ```
 /// use std::io::{Read, Write};
@@ -51,7 +51,7 @@ pub fn readiness<F: AsFd>(fd: F, conditions: IOCondition) -> Readiness<F> {
 pub struct Readiness<F> {
     watch: Option<Watch>,
     conditions: IOCondition,
-    /// Must stay open while it is watched.
+    /// The descriptor, which must stay open while it is watched.
     fd: F,
 }
 
@@ -83,7 +83,7 @@ impl<F> fmt::Debug for Readiness<F> {
     }
 }
 
-/// A source for one readiness.
+/// A source that waits for readiness once.
 struct Watch {
     source: Source,
     seen: Arc<Mutex<Seen>>,
@@ -130,7 +130,7 @@ impl Watch {
         }
         let replaced = seen.waker.replace(cx.waker().clone());
         drop(seen);
-        // Calls foreign code.
+        // This calls foreign code.
         drop(replaced);
         Poll::Pending
     }

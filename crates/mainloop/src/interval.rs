@@ -8,13 +8,13 @@ use std::time::Duration;
 use futures_core::Stream;
 use threadbare_runtime::{MissedTicks, Tick, Ticks, clock_now_ns};
 
-/// Ticks each `period`; missed ticks are skipped and counted ([`MissedTicks::Skip`]).
+/// Returns a stream that ticks each `period`. Missed ticks are skipped and counted ([`MissedTicks::Skip`]).
 pub fn interval_stream(period: Duration) -> Interval {
     interval_stream_with(period, MissedTicks::Skip)
 }
 
-/// Ticks each `period`, first one period after the first poll. `missed` selects the treatment of ticks that become due while the
-/// reader or the main context is busy. The stream does not end.
+/// Returns a stream that ticks each `period`, first one period after the first poll. `missed` selects the treatment of ticks that
+/// become due while the reader or the main context is busy. The stream does not end.
 ///
 /// It is polled by a future of a main context; [`threadbare_runtime::interval_stream_with`] is the same for Threadbare's
 /// contexts. A tick is never early. On an idle context it is up to a millisecond late, the unit of GLib's timers; a shorter
@@ -70,7 +70,7 @@ impl Stream for Interval {
             }
             let timer = this.timer.get_or_insert_with(|| {
                 let left = Duration::from_nanos(ticks.next_ns().saturating_sub(now_ns));
-                // GLib's timers count whole milliseconds, and one that is due early would only be set again.
+                // GLib's timers count whole milliseconds. A timer that fires too early would only have to be set again.
                 Box::pin(glib::timeout_future(left + Duration::from_micros(999)))
             });
             if timer.as_mut().poll(cx).is_pending() {

@@ -54,7 +54,7 @@ impl JoinError {
 }
 
 impl<T> JoinHandle<T> {
-    /// Creates the handle of a task without an executor.
+    /// Creates a handle without a task.
     pub(crate) fn cancelled() -> Self {
         struct Nobody;
         impl Abort for Nobody {
@@ -63,7 +63,8 @@ impl<T> JoinHandle<T> {
         pair(Weak::<Nobody>::new()).2
     }
 
-    /// Ends the task, from any thread: its executor drops it at the next dispatch. A task that has ended stays ended.
+    /// Ends the task, from any thread: its executor drops it at the next dispatch. A task that has already ended keeps its
+    /// result.
     pub fn abort(&self) {
         if let Some(key) = self.join.abort()
             && let Some(executor) = self.executor.upgrade()
@@ -72,12 +73,12 @@ impl<T> JoinHandle<T> {
         }
     }
 
-    /// Returns `None` if the task is still on its way to its executor, or without one.
+    /// Returns the key of the task; `None` if it has not reached its executor yet, or has no executor.
     pub(crate) fn key(&self) -> Option<Key> {
         lock(&self.join.0).key
     }
 
-    /// Whether the result is ready, or will not come any more.
+    /// Whether the result is ready, or will never come.
     pub fn is_finished(&self) -> bool {
         lock(&self.join.0).is_finished
     }
@@ -94,7 +95,7 @@ impl<T> Future for JoinHandle<T> {
         }
         let replaced = state.waker.replace(cx.waker().clone());
         drop(state);
-        // Calls foreign code.
+        // This calls foreign code.
         drop(replaced);
         Poll::Pending
     }
@@ -118,7 +119,7 @@ pub(crate) struct Join<T>(Mutex<State<T>>);
 struct State<T> {
     outcome: Option<Result<T, JoinError>>,
     is_finished: bool,
-    /// Whether it was aborted, before the executor knew the task or after.
+    /// Whether the task was aborted, before or after it reached the executor.
     is_aborted: bool,
     key: Option<Key>,
     waker: Option<Waker>,
@@ -139,7 +140,7 @@ impl<T> Join<T> {
     }
 }
 
-/// Sets the result of a task. If it is dropped before, the task counts as cancelled.
+/// Sets the result of a task. If it is dropped without a result, the task counts as cancelled.
 pub(crate) struct Promise<T>(Arc<Join<T>>);
 
 impl<T> Promise<T> {
@@ -169,7 +170,7 @@ impl<T> Drop for Promise<T> {
 }
 
 pub(crate) fn pair<T>(executor: Weak<dyn Abort>) -> (Promise<T>, Arc<Join<T>>, JoinHandle<T>) {
-    // If the task is bound to one thread, the handle is too, so one thread shares this.
+    // If the task is bound to one thread, so is the handle. Then only that thread has this value.
     #[allow(clippy::arc_with_non_send_sync)]
     let join = Arc::new(Join(Mutex::new(State {
         outcome: None,
@@ -185,7 +186,7 @@ pub(crate) fn pair<T>(executor: Weak<dyn Abort>) -> (Promise<T>, Arc<Join<T>>, J
     (Promise(join.clone()), join, handle)
 }
 
-/// Message of a panic.
+/// Text of a panic.
 pub(crate) fn message(payload: &(dyn Any + Send)) -> &str {
     let text = payload.downcast_ref::<&str>().copied();
     text.or_else(|| payload.downcast_ref::<String>().map(String::as_str))

@@ -1,8 +1,8 @@
 //! Additions to GLib's main context for programs in async Rust. They are channels, thousands of tasks, signals as streams,
 //! readiness of descriptors, intervals, values that stay on their thread, and cooperation with tokio.
 //!
-//! It is for glib 0.22 and does not repeat its functions: `MainContext::spawn` and `block_on`, `timeout_future`, gio's `*_future`
-//! methods and `glib_unix::signal_stream` are glib's own.
+//! It is for glib 0.22 and does not repeat glib's own functions: `MainContext::spawn` and `block_on`, `timeout_future`, gio's
+//! `*_future` methods and `glib_unix::signal_stream`.
 //!
 //! | task | use |
 //! |---|---|
@@ -47,8 +47,8 @@
 //! # Threads
 //!
 //! A closure or future that is not `Send` stays on the thread where it was attached or spawned. That must be the thread that runs
-//! the context. Parts dropped by another thread are sent home. If the home context has ended, they are leaked with a log message,
-//! and never dropped on a foreign thread.
+//! the context. If another thread drops such a part, the part is sent home. If the home context has ended, the part is leaked
+//! with a log message. It is never dropped on a foreign thread.
 //!
 //! A panic of a task is stored in its [`JoinHandle`]. A panic of a closure that a source calls ends the process, as everywhere in
 //! glib: C cannot unwind.

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
-/// Identifies a task: its place, and a number that distinguishes it from earlier tasks there.
+/// Identifies a task: its place, and a number that distinguishes it from earlier tasks in that place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Key {
     pub(crate) place: u32,
@@ -27,11 +27,11 @@ impl Flag {
 
     /// Returns `true` if the caller must put the task into the list.
     pub(crate) fn wake(&self) -> bool {
-        // Release: the next poll sees everything before the wake-up. Acquire as in `begin`.
+        // Release: the next poll sees everything before the wake-up. Acquire: as in `begin`.
         !self.0.swap(true, Ordering::AcqRel)
     }
 
-    /// Called before the task is polled: wake-ups from now on count for the next time.
+    /// Clears the flag before the task is polled. Later wake-ups count for the next poll.
     pub(crate) fn begin(&self) {
         // A swap, not a store: this poll must see a wake-up that found the flag already set.
         self.0.swap(false, Ordering::AcqRel);
@@ -51,7 +51,7 @@ pub(crate) struct Ready<C>(Mutex<State<C>>);
 struct State<C> {
     woken: Vec<Key>,
     commands: Vec<C>,
-    /// Whether the bell was rung, or the executor is working and will check this before it rests.
+    /// Whether the bell was rung, or the executor is working and will check for work before it rests.
     is_rung: bool,
     is_closed: bool,
 }
@@ -75,7 +75,7 @@ impl<C> Ready<C> {
         state.ring()
     }
 
-    /// Returns the command if the executor has ended.
+    /// Adds a command. Returns it if the executor has ended.
     pub(crate) fn command(&self, command: C) -> Result<MustRing, C> {
         let mut state = lock(&self.0);
         if state.is_closed {
@@ -85,7 +85,7 @@ impl<C> Ready<C> {
         Ok(state.ring())
     }
 
-    /// Moves all pending work. No thread rings until `rest`.
+    /// Takes all pending work. No thread rings until `rest`.
     pub(crate) fn take(&self, woken: &mut VecDeque<Key>, commands: &mut Vec<C>) {
         let mut state = lock(&self.0);
         state.is_rung = true;
@@ -93,7 +93,7 @@ impl<C> Ready<C> {
         commands.append(&mut state.commands);
     }
 
-    /// The executor returns to its context. Without work left, it silences its bell.
+    /// Notes that the executor returns to its context. If no work is left, it silences its bell.
     pub(crate) fn rest(&self, has_work: bool, silence: impl FnOnce()) {
         let mut state = lock(&self.0);
         if !has_work && state.woken.is_empty() && state.commands.is_empty() {
@@ -102,7 +102,7 @@ impl<C> Ready<C> {
         }
     }
 
-    /// The executor ends. Returns the commands that came too late.
+    /// Ends the list with the executor. Returns the commands that came too late.
     pub(crate) fn close(&self) -> Vec<C> {
         let mut state = lock(&self.0);
         state.is_closed = true;
@@ -135,7 +135,7 @@ mod loom_tests {
     struct Model {
         ready: Ready<u32>,
         flag: Flag,
-        /// Replaces the bell: set by a ring, cleared by the context's thread when it rests.
+        /// A flag in place of the bell: a ring sets it, and the context's thread clears it when it rests.
         bell: AtomicBool,
         data: AtomicU32,
         seen: AtomicU32,

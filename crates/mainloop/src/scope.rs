@@ -15,8 +15,8 @@ use crate::ready::Key;
 /// A group of tasks of one [`Executor`] that are aborted when it is dropped. It is for tasks that must end with a window, a call
 /// or a connection.
 ///
-/// The drop is exact: when it returns, the futures are dropped. If a task of the group drops the scope, its own future is dropped
-/// at the end of its poll.
+/// When the drop returns, the futures have been dropped. There is one exception: if a task of the group drops the scope, its own
+/// future is dropped at the end of its poll.
 ///
 /// ```
 /// use glib::MainContext;
@@ -37,13 +37,13 @@ pub struct TaskScope {
 
 #[derive(Default)]
 struct Members {
-    /// Tasks, with their keys after the executor has assigned them.
+    /// The tasks. The executor assigns a key to each.
     tasks: Slab<Option<Key>>,
     waiting: Vec<Waker>,
 }
 
 impl TaskScope {
-    /// An empty group.
+    /// Creates an empty group.
     pub fn new(executor: &Executor) -> Self {
         TaskScope {
             executor: Rc::downgrade(executor.inner()),
@@ -51,7 +51,7 @@ impl TaskScope {
         }
     }
 
-    /// Runs a future as one of the group.
+    /// Runs a future as a task of the group.
     pub fn spawn_local<F>(&self, future: F) -> JoinHandle<F::Output>
     where
         F: Future + 'static,
@@ -125,7 +125,7 @@ impl fmt::Debug for TaskScope {
     }
 }
 
-/// Part of a task's future. It leaves the group when the task ends in any way.
+/// Part of a task's future. It leaves the group when the task ends, in any way.
 struct Member {
     members: Rc<RefCell<Members>>,
     place: usize,

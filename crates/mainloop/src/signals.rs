@@ -19,7 +19,7 @@ use crate::sync::{Mutex, lock};
 /// Treatment of an emission when the stream is full. An emission cannot wait, because its emitter waits for the handlers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Overflow {
-    /// The oldest one is dropped: the stream ends with the latest.
+    /// The oldest one is dropped, so that the stream ends with the latest one.
     #[default]
     DropOldest,
     /// The new one is dropped.
@@ -37,7 +37,7 @@ pub enum SignalError {
         /// The requested name.
         signal: String,
     },
-    /// No such property, or it cannot be read.
+    /// The object has no such property, or the property cannot be read.
     #[error("{type_} has no readable property '{property}'")]
     NoProperty {
         /// The object's type.
@@ -57,7 +57,7 @@ pub enum SignalError {
         /// The requested type.
         asked: Type,
     },
-    /// The emitter needs an answer, and it is missing or of another type.
+    /// The emitter needs an answer, but none was given, or one of another type.
     #[error("handlers of signal '{signal}' return {wanted}: choose the value with `returning`")]
     Returns {
         /// The signal.
@@ -65,7 +65,7 @@ pub enum SignalError {
         /// The type of the answer.
         wanted: Type,
     },
-    /// The emitter takes no answer.
+    /// The emitter takes no answer, but one was given.
     #[error("handlers of signal '{signal}' return nothing")]
     ReturnsNothing {
         /// The signal.
@@ -76,8 +76,8 @@ pub enum SignalError {
 /// Returns a stream of the emissions of a signal. `map` converts the signal's arguments; the first is the object itself.
 ///
 /// `signal` may have a detail (`notify::volume`). `map` runs in the emitting thread, for each emission. Up to 64 results wait for
-/// the stream's reader, and then the oldest is dropped ([`SignalStreamBuilder`] for other settings). The stream ends when the
-/// object does.
+/// the stream's reader; after that, the oldest is dropped ([`SignalStreamBuilder`] for other settings). The stream ends with the
+/// object.
 ///
 /// ```
 /// use futures_util::StreamExt;
@@ -147,7 +147,7 @@ impl SignalStreamBuilder {
         self
     }
 
-    /// Sets the treatment of further emissions.
+    /// Sets the treatment of emissions above the capacity.
     pub fn overflow(mut self, overflow: Overflow) -> Self {
         self.overflow = overflow;
         self
@@ -337,7 +337,7 @@ impl<T> Queue<T> {
     }
 }
 
-/// Part of the handler; dropped with it, at the end of the object.
+/// Part of the handler. It is dropped with the handler, at the end of the object.
 struct Feed<T>(Arc<Queue<T>>);
 
 impl<T> Feed<T> {
@@ -358,7 +358,7 @@ impl<T> Feed<T> {
         }
         guard.wake(EMISSIONS);
         drop(guard);
-        // Calls foreign code.
+        // This calls foreign code.
         drop(refused);
     }
 }
@@ -372,5 +372,5 @@ impl<T> Drop for Feed<T> {
 }
 
 const EMISSIONS: Topics = Topics::of(0);
-/// Enough for a burst of user input or of a pipeline's messages.
+/// Default capacity: enough for a burst of user input or of a pipeline's messages.
 const CAPACITY: usize = 64;

@@ -1,8 +1,8 @@
 //! Addresses of the agents' memory, for prefetching before they run.
 //!
-//! With thousands of agents in turn, an agent's memory is out of the cache when its turn comes. Reading the addresses from the
-//! slots would mean waiting for the slots. So this list keeps them together. They are hints, which are prefetched and never
-//! dereferenced.
+//! A thread runs thousands of agents in turn, so an agent's memory has left the cache when it runs again. Its addresses could be
+//! read from its slot, but that would mean waiting for the slot. So this list keeps the addresses of all agents together. They
+//! are hints: they are prefetched, and never dereferenced.
 
 use crate::sys::{CACHE_LINE, prefetch};
 
@@ -12,7 +12,7 @@ pub(crate) struct Footprint {
     slot: usize,
     agent: usize,
     agent_lines: usize,
-    /// Its wake-up, possibly last used by another thread.
+    /// The agent's wake-up, which another thread may have used last.
     wake: usize,
 }
 

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use crate::sys::clock_now_ns;
 
-/// Runs `future` to its end on this thread, which sleeps in between; [`sleep_until`](crate::sleep_until) works inside it. On a
-/// shard's thread this blocks all other residents: await instead.
+/// Runs `future` to its end on this thread, which sleeps while the future is pending. [`sleep_until`](crate::sleep_until) works
+/// inside it. On a shard's thread this blocks all other residents: await instead.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let parker = Arc::new(Parker {
         thread: thread::current(),
@@ -50,7 +50,7 @@ pub(crate) fn is_inside() -> bool {
 }
 
 thread_local! {
-    /// `None` outside of [`block_on`].
+    /// Alarm of the surrounding [`block_on`]; `None` outside of it.
     static ALARM: Cell<Option<u64>> = const { Cell::new(None) };
 }
 

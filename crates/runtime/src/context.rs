@@ -17,7 +17,7 @@ pub struct Settings {
     pub wait: Duration,
     /// -1: exactly one thread; 0: one per CPU core, or per CPU of the affinity; N: N threads.
     pub threads: i32,
-    /// Scheduling of each of its threads.
+    /// Scheduling of each thread.
     pub scheduling: Scheduling,
 }
 
@@ -57,7 +57,7 @@ impl fmt::Display for Settings {
     }
 }
 
-/// A second user requested settings that differ from the first user's, which apply.
+/// The requested settings differ from those of the first user, which apply.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "context '{name}' already runs with {stands}; the requested {asked} are ignored: \
@@ -131,8 +131,8 @@ impl Context {
         self.0.settings
     }
 
-    /// The warning for a user whose settings `asked` differ from the actual ones. Settings that are left at their default
-    /// differ from nothing.
+    /// Returns the warning for a user who requests `asked`, if these settings differ from the actual ones. A setting at its
+    /// default never conflicts.
     pub fn conflict(&self, asked: Settings) -> Option<SettingsConflict> {
         let stands = self.0.settings;
         let (is, wants) = (stands.scheduling, asked.scheduling);
@@ -232,10 +232,10 @@ struct Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         for shard in &self.shards {
-            // Refused only if the thread has already ended.
+            // The command is refused only if the thread has already ended.
             let _ = shard.command(|local| local.close());
         }
-        // A shard's thread cannot wait for itself, and must not block its neighbours while it waits for another.
+        // A shard's thread cannot wait for itself. If it waited for another thread, its other residents would be blocked.
         if current_shard_id().is_some() {
             return;
         }

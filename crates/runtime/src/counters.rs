@@ -30,8 +30,8 @@ pub struct Lateness {
     pub p99_ns: u64,
     /// The maximum, exact.
     pub max_ns: u64,
-    /// Recent lateness of slices, including slices that lasted too long. It is a maximum that fades by an eighth with each slice,
-    /// and does not change without slices.
+    /// Recent lateness of slices, including the delay by a slice that lasted too long. It is a maximum that fades by an eighth
+    /// with each slice, and does not change without slices.
     pub recent_ns: u64,
 }
 
@@ -66,8 +66,8 @@ impl Counters {
         self.lateness_max_ns.raise_to(late_ns);
     }
 
-    /// Counts a slice that began `late_ns` after the end of the wait. Edges are not used here, because a slice that lasts too
-    /// long skips some.
+    /// Counts a slice that began `late_ns` after the end of the wait. That is not the lateness against its edge: after a slice
+    /// that lasts too long, the next edge is a later one.
     pub(crate) fn slice_overdue_by(&self, late_ns: u64) {
         let recent_ns = self.lateness_recent_ns.get();
         let faded_ns = recent_ns - recent_ns / FADES_IN;

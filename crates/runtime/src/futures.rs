@@ -178,7 +178,7 @@ impl<F: Future> Future for Supervised<F> {
 }
 
 impl<F: Future> Drop for Supervised<F> {
-    /// The context ends before the future has.
+    /// Reports the end if the context ends before the future.
     fn drop(&mut self) {
         self.end(None);
     }

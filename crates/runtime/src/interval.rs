@@ -11,8 +11,8 @@ use crate::task::{Sleep, sleep_until, timer_now_ns};
 use crate::ticks::{MissedTicks, Tick, Ticks};
 use crate::wheel::Precision;
 
-/// Completes after `duration`, counted from the first poll; never early. A context with a wait rounds up to the edge of its
-/// slice, one without to a millisecond.
+/// Completes after `duration`, counted from the first poll; never early. A context with a wait rounds the time up to its next
+/// slice edge. A context without a wait rounds it up to a millisecond.
 ///
 /// # Panics
 /// Panics if it is polled outside of a context's thread and of [`block_on`](crate::block_on).
@@ -31,13 +31,13 @@ pub fn timeout_future_seconds(seconds: u32) -> Timeout {
     timeout_future(Duration::from_secs(seconds.into()))
 }
 
-/// Ticks each `period`, first one period after the first poll. It is never early, and never ends. Missed ticks are skipped and
-/// counted, and the grid stays ([`MissedTicks::Skip`]).
+/// Returns a stream of ticks, one per `period`. The first comes one period after the first poll. No tick is early, and the stream
+/// never ends. Missed ticks are skipped and counted, and the grid stays ([`MissedTicks::Skip`]).
 ///
 /// GLib's intervals also do not catch up, but they drift: a period begins when the previous tick was dispatched
 /// ([`MissedTicks::Delay`]). On a context with a wait, that would round each period up to whole slices.
 ///
-/// The schedule follows the exact clock, and a tick comes with the slice, so the average period is exact. A period below 1 ms
+/// Ticks are scheduled by the exact clock and delivered in the next slice, so the average period is exact. A period below 1 ms
 /// counts as 1 ms, the resolution of a context's timers.
 ///
 /// # Panics
@@ -46,7 +46,7 @@ pub fn interval_stream(period: Duration) -> Interval {
     interval_stream_with(period, MissedTicks::Skip)
 }
 
-/// Creates an [`interval_stream`] with a choice of the treatment of missed ticks.
+/// Returns an [`interval_stream`] that treats missed ticks as `missed` says.
 ///
 /// # Panics
 /// The same as for [`interval_stream`].
@@ -98,8 +98,8 @@ impl Stream for Interval {
             Ticks::new(first_ns, this.period_ns, this.missed)
         });
         loop {
-            // On a context, uses the time of the pass. With the clock's time, a task that needs longer than a period for a tick
-            // would block all others.
+            // On a context, uses the time of the pass. With the exact time, a task that needs longer than a period for each tick
+            // would never let others run.
             if let Some(tick) = ticks.take(now_ns("interval_stream")) {
                 this.sleep = None;
                 return Poll::Ready(Some(tick));
@@ -122,7 +122,7 @@ fn sleep_for(duration_ns: u64) -> Sleep {
     )
 }
 
-/// Present time of the timers here.
+/// Present time for the timers of this thread.
 fn now_ns(what: &str) -> u64 {
     timer_now_ns()
         .unwrap_or_else(|| panic!("{what} polled outside of a context's thread and of block_on"))
@@ -132,5 +132,5 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// It also limits the number of ticks in one pass with [`MissedTicks::Burst`].
+/// Minimum period. It also limits the number of ticks in one pass with [`MissedTicks::Burst`].
 const PERIOD_MIN: Duration = Duration::from_millis(1);

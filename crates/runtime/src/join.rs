@@ -10,7 +10,7 @@
 //! | `task` | promise: the task's waker, until the task ends | handle: to abort the task |
 //! | `joiner` | handle: the waker of the awaiting task | promise: at the end |
 //!
-//! One lock protects all of them. It is not held while foreign code runs: wakers are woken and dropped after it.
+//! One lock protects all of them. Foreign code never runs under it: wakers are woken and dropped after the unlock.
 
 use std::any::Any;
 use std::fmt;
@@ -22,7 +22,7 @@ use crate::sync::{Mutex, lock};
 
 /// Handle of a task: await it for the task's result, or abort the task. Dropping the handle detaches the task, which continues.
 ///
-/// A handle does not keep the context in use. The context's last user also ends its tasks, and awaiting them returns
+/// A handle does not keep the context in use. When the context's last user leaves, its tasks end, and awaiting them returns
 /// [`JoinError`] (cancelled).
 ///
 /// The handle is `Send` if the result is:
@@ -44,7 +44,7 @@ impl<T> JoinHandle<T> {
             state.is_aborted = true;
             state.task.take()
         };
-        // Without a waker, the task has not begun or has ended. If it begins, it checks for an abort.
+        // A task without a waker has not begun, or has ended. If it begins later, it checks for an abort.
         if let Some(task) = task {
             task.wake();
         }
@@ -59,7 +59,7 @@ impl<T> JoinHandle<T> {
 impl<T> Future for JoinHandle<T> {
     type Output = Result<T, JoinError>;
 
-    /// If polled again after the result, it returns "cancelled".
+    /// A poll after the result was returned gives "cancelled".
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let joiner = cx.waker().clone();
         let (polled, unused) = {
@@ -105,7 +105,7 @@ enum Reason {
     #[error("the task panicked: {}", .0.message())]
     Panicked(Payload),
     #[error(
-        "block_on was called on a context's thread, which it would hold up: await the future there, or spawn it"
+        "block_on was called on a context's thread, which it would block: await the future there, or spawn it"
     )]
     Refused,
 }
@@ -171,7 +171,7 @@ impl Payload {
         self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its text, if any.
+    /// Text of the panic, if it has one.
     fn message(&self) -> String {
         let payload = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let text = payload.downcast_ref::<&str>().copied();
@@ -186,7 +186,7 @@ impl fmt::Debug for Payload {
     }
 }
 
-/// A promise and its handle.
+/// Creates a promise and its handle.
 pub(crate) fn promise<T>() -> (Promise<T>, JoinHandle<T>) {
     let join = Arc::new(Join {
         state: Mutex::new(State {
@@ -203,7 +203,7 @@ pub(crate) fn promise<T>() -> (Promise<T>, JoinHandle<T>) {
 pub(crate) struct Promise<T>(Arc<Join<T>>);
 
 impl<T> Promise<T> {
-    /// Whether the task was aborted. If not, an abort from now on wakes `task`.
+    /// Whether the task was aborted. If not, a later abort wakes `task`.
     pub(crate) fn is_aborted(&self, task: &Waker) -> bool {
         let mut state = lock(&self.0.state);
         if state.is_aborted {
@@ -214,7 +214,7 @@ impl<T> Promise<T> {
             .as_ref()
             .is_some_and(|known| known.will_wake(task))
         {
-            // The waker is the task's own, not foreign code.
+            // This clones the task's own waker, which is not foreign code.
             state.task = Some(task.clone());
         }
         false
@@ -371,7 +371,7 @@ mod loom_tests {
     }
 
     #[test]
-    fn loom_an_abort_against_the_end_leaves_one_result_and_no_waker() {
+    fn loom_an_abort_during_the_end_leaves_one_result_and_no_waker() {
         loom::model(|| {
             let (promise, handle) = promise();
             let (held, waker) = flag();

@@ -1,4 +1,4 @@
-//! Contexts: one thread each, carrying thousands of sources.
+//! Contexts: named groups of threads, each thread with thousands of sources.
 //!
 //! A [`Context`] has a name, a *wait* and a number of threads. Each of its threads is a [`Shard`]: an epoll reactor, a timer
 //! wheel and a ready queue, all owned by that thread. A shard's residents are [`Agent`]s and tasks. Agents are driven by sockets,
@@ -21,8 +21,8 @@
 //!
 //! A context also runs futures, with the names of GLib's main context: [`spawn`](Context::spawn),
 //! [`spawn_local`](Context::spawn_local), [`spawn_from_within`](Context::spawn_from_within), [`block_on`](Context::block_on),
-//! [`timeout_future`], [`interval_stream`]. Await a [`JoinHandle`] for the task's result. If it is dropped, the task continues.
-//! The context's last user ends all tasks.
+//! [`timeout_future`], [`interval_stream`]. Await a [`JoinHandle`] for the task's result. If the handle is dropped, the task
+//! continues. All tasks end when the context's last user leaves.
 //!
 //! ```
 //! use std::time::Duration;

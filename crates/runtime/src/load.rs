@@ -1,8 +1,8 @@
 //! Estimate of the packets in a socket. It decides how many packets to request, and whether to read again.
 //!
 //! Reading an empty socket costs more than a third of receiving a packet (measured). So a socket of a throttled context is read
-//! again only if another packet is likely to have arrived. That is the case if the last one is older than the shortest recent
-//! time between two packets. A packet that follows sooner waits for the next slice, whose reads then continue because it is old.
+//! again only if another packet is likely to have arrived. That is the case if the last packet is older than the shortest recent
+//! time between two packets. A packet that arrives sooner waits for the next slice. By then it is old, so that slice reads again.
 //!
 //! A socket with a packet in nearly every slice is *regular*: it is read in each slice without asking whether it is ready
 //! ([`Cx::assume_ready`](crate::Cx::assume_ready)). This saves more than the reads of an empty socket cost.
@@ -21,7 +21,7 @@ pub enum Expects {
 /// The traffic of one socket. Times are CLOCK_MONOTONIC, ns.
 #[derive(Debug, Default)]
 pub struct Load {
-    /// Truncated, because it is only compared with its neighbours.
+    /// Number of the last slice with this socket. It is truncated, because it is only compared with the next one.
     slice: u32,
     in_slice: u16,
     expected: u16,
@@ -79,7 +79,7 @@ impl Load {
         self.in_slice = 0;
     }
 
-    /// A slice begins; the last one with this socket was `self.slice`.
+    /// Updates the regularity when `slice` begins. The previous slice with this socket was `self.slice`.
     #[inline]
     fn note_regularity(&mut self, slice: u32) {
         let skipped = slice.wrapping_sub(self.slice).wrapping_sub(1);
@@ -102,7 +102,7 @@ impl Load {
         self.is_regular
     }
 
-    /// The socket held more than expected: it is watched again, and must become regular again.
+    /// Notes that the socket held more packets than expected. It is then watched again, and must become regular again.
     #[inline]
     pub fn has_burst(&mut self) {
         self.is_regular = false;
@@ -115,7 +115,7 @@ impl Load {
         self.in_slice = self.in_slice.saturating_add(packets as u16);
     }
 
-    /// Notes a packet that arrived at `arrival_ns`. Returns what has probably arrived since then.
+    /// Notes a packet that arrived at `arrival_ns`. Returns the packets that have probably arrived since then.
     #[inline]
     pub fn expects(&mut self, now_ns: u64, arrival_ns: u64) -> Expects {
         if now_ns.saturating_sub(arrival_ns) < u64::from(self.shortest_gap(arrival_ns)) {
@@ -142,7 +142,7 @@ impl Load {
         self.gap_ns
     }
 
-    /// Datagrams to request in one call, if a batch is worthwhile.
+    /// Returns the number of datagrams to request in one call, if a batch is worthwhile.
     #[inline]
     pub fn batch(&self) -> Option<usize> {
         if self.always {
@@ -163,11 +163,11 @@ const STREAK_BUSY: u16 = 8;
 /// Number of consecutive slices with a packet that make a socket regular.
 const REGULAR_FROM: u8 = 64;
 /// Number of slices with a packet that one slice without a packet undoes. A read of an empty socket costs more than a third of
-/// receiving a packet, and not asking saves about a tenth (measured).
+/// receiving a packet. Not asking for readiness saves about a tenth (both measured).
 const MISS: u8 = 8;
 /// Number of packets over which a shorter gap is forgotten.
 const GAPS: u32 = 64;
-/// A longer gap is a silence, and not a measure of the traffic.
+/// Maximum gap between packets. A longer one is a silence, and not a measure of the traffic.
 const GAP_NS_MAX: u64 = 100_000_000;
 
 #[cfg(test)]
@@ -272,9 +272,9 @@ mod tests {
     }
 
     proptest! {
-        /// For any traffic, at most about one read in nine is empty, apart from those that end a regular time.
+        /// For any traffic, at most about one read in nine is empty, apart from the reads that end a regular time.
         #[test]
-        fn tries_for_nothing_are_few(runs in prop::collection::vec((0_usize..300, 0_usize..20), 1..30)) {
+        fn empty_reads_are_few(runs in prop::collection::vec((0_usize..300, 0_usize..20), 1..30)) {
             let slices: Vec<bool> = runs
                 .iter()
                 .flat_map(|(with, without)| [vec![true; *with], vec![false; *without]].concat())

@@ -30,7 +30,7 @@ struct Inner<S> {
     state: S,
 }
 
-/// Unordered, searched linearly. Usually it has at most one waiter, whose place is next to the state.
+/// The waiters, unordered and searched linearly. Usually there is at most one, which is stored next to the state.
 #[derive(Default)]
 struct Waiters {
     /// Not empty while `others` has any.
@@ -54,7 +54,7 @@ impl Waiters {
         self.first.iter_mut().chain(&mut self.others)
     }
 
-    /// Removes one waiter with `is_it`, if any.
+    /// Removes one waiter for which `is_it` returns `true`, if any.
     fn take(&mut self, is_it: impl Fn(&Waiter) -> bool) -> Option<Waiter> {
         if self.first.as_ref().is_some_and(&is_it) {
             let next = self.others.pop();
@@ -76,7 +76,7 @@ struct Waiter {
 pub struct Topics(u8);
 
 impl Topics {
-    /// None.
+    /// The empty set.
     pub const NONE: Topics = Topics(0);
     /// Every kind.
     pub const ALL: Topics = Topics(u8::MAX);
@@ -87,7 +87,7 @@ impl Topics {
         Topics(1 << number)
     }
 
-    /// Both sets.
+    /// Union of two sets.
     pub const fn and(self, other: Topics) -> Topics {
         Topics(self.0 | other.0)
     }
@@ -110,7 +110,7 @@ impl BitOr for Topics {
 pub struct Registration(Option<NonZeroU64>);
 
 impl<S> Monitor<S> {
-    /// A state without waiters.
+    /// Creates a monitor for `state`, without waiters.
     pub fn new(state: S) -> Self {
         Monitor {
             inner: Mutex::new(Inner {
@@ -132,7 +132,7 @@ impl<S> Monitor<S> {
         }
     }
 
-    /// Completes when `condition` does. It is evaluated under the lock, at once and after each change of `topics`.
+    /// Completes when `condition` is ready. The condition is evaluated under the lock, at once and after each change of `topics`.
     pub fn until<R, F>(self: &Arc<Self>, topics: Topics, condition: F) -> Until<Self, S, F>
     where
         F: FnMut(&mut Guard<'_, S>) -> Poll<R>,
@@ -140,8 +140,8 @@ impl<S> Monitor<S> {
         until(self.clone(), |monitor| monitor, topics, condition)
     }
 
-    /// Evaluates `condition` once, under the lock. If it is pending, the waiter is registered for `topics`. For waits that are
-    /// part of a larger future; cancel the registration when that ends.
+    /// Evaluates `condition` once, under the lock. If it is pending, the waiter is registered for `topics`. This is for waits
+    /// that are part of a larger future; cancel the registration when that future ends.
     pub fn poll_until<R>(
         &self,
         registration: &mut Registration,
@@ -213,7 +213,7 @@ impl<S> Guard<'_, S> {
         waiters.any(|waiter| waiter.topics.concern(topics))
     }
 
-    /// Wakes `waker` once, at the next change of `topics`, for a waiter without a future, such as an agent.
+    /// Wakes `waker` once, at the next change of `topics`. This is for waiters without a future, such as agents.
     pub fn register(&mut self, registration: &mut Registration, topics: Topics, waker: Waker) {
         let inner = &mut *self.inner;
         if let Some(id) = registration.0
@@ -282,7 +282,7 @@ impl<S: fmt::Debug> fmt::Debug for Monitor<S> {
     }
 }
 
-/// Acts as [`Monitor::until`], for a monitor inside of a shared structure.
+/// Acts as [`Monitor::until`], for a monitor inside a shared structure.
 pub fn until<T, S, R, F>(
     of: Arc<T>,
     monitor: fn(&T) -> &Monitor<S>,
@@ -539,7 +539,7 @@ mod loom_tests {
     const ITEM: Topics = Topics::of(1);
     const ROOM: Topics = Topics::of(2);
 
-    /// A queue of one place.
+    /// A queue with room for one item.
     #[derive(Default)]
     struct Queue {
         item: Option<u8>,
@@ -557,7 +557,7 @@ mod loom_tests {
         }
     }
 
-    /// `false`: stopped.
+    /// Returns `false` if the queue is stopped.
     fn push(queue: &Arc<Monitor<Queue>>, item: u8) -> bool {
         park_until(queue.until(ROOM, |queue| {
             if queue.is_stopped {

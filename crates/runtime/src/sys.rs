@@ -70,7 +70,7 @@ pub fn wall_clock_is_synchronized() -> Option<bool> {
 const READING_NS_MAX: u64 = 1_000;
 const READINGS_MAX: usize = 3;
 
-/// Time of the same clock at the kernel's last tick. It is up to [`coarse_resolution_ns`] late, at an eighth of the cost.
+/// Time of CLOCK_MONOTONIC at the kernel's last tick. It is up to [`coarse_resolution_ns`] late, at an eighth of the cost.
 pub(crate) fn clock_coarse_ns() -> u64 {
     read_clock_ns(libc::CLOCK_MONOTONIC_COARSE)
 }
@@ -171,7 +171,7 @@ impl From<SocketAddr> for RawAddr {
         let mut raw = RawAddr::empty();
         match address {
             SocketAddr::V4(v4) => {
-                // SAFETY: the storage is larger than sockaddr_in and at least as aligned; it is ours.
+                // SAFETY: the storage is larger than sockaddr_in and at least as aligned; only this function has it.
                 let out = unsafe { &mut *(&raw mut raw.storage).cast::<libc::sockaddr_in>() };
                 out.sin_family = libc::AF_INET as libc::sa_family_t;
                 out.sin_port = v4.port().to_be();
@@ -629,8 +629,8 @@ impl Epoll {
             let time = time
                 .as_ref()
                 .map_or(std::ptr::null(), |t| t as *const libc::timespec);
-            // SAFETY: as above; `time` is null or points to a timespec that outlives the call. The raw
-            // system call is used as Debian 12's libc crate target has no wrapper on every libc.
+            // SAFETY: as above; `time` is null or points to a timespec that outlives the call. The raw system call is used
+            // because not every C library has a wrapper.
             unsafe {
                 libc::syscall(
                     libc::SYS_epoll_pwait2,
@@ -666,7 +666,7 @@ impl Epoll {
 /// whole milliseconds.
 static HAS_NO_PWAIT2: AtomicBool = AtomicBool::new(false);
 
-/// Converts to the argument of `epoll_wait`, rounded up; -1 for no limit.
+/// Converts a time-out to the argument of `epoll_wait`, rounded up; -1 for no limit.
 fn millis(timeout: Option<Duration>) -> i32 {
     let rounded = |timeout: Duration| timeout.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128);
     timeout.map_or(-1, |timeout| rounded(timeout) as i32)

@@ -17,8 +17,8 @@ pub fn sleep_until(deadline_ns: u64, precision: Precision) -> Sleep {
     }
 }
 
-/// Present time of a timer polled here, ns of CLOCK_MONOTONIC; on a shard, that of the pass. Returns `None` if timers do not work
-/// here.
+/// Present time for a timer that is polled on this thread, ns of CLOCK_MONOTONIC. On a shard, it is the time of the pass. Returns
+/// `None` if timers do not work here.
 pub(crate) fn timer_now_ns() -> Option<u64> {
     if crate::block::is_inside() {
         return Some(clock_now_ns());

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn late_ticks_come_at_once_move_the_grid_or_are_left_out() {
+    fn late_ticks_are_treated_as_missed_ticks_says() {
         // The table of `MissedTicks`.
         for (missed, expected, next_ns) in [
             (MissedTicks::Burst, &[(10, 0), (20, 0), (30, 0)][..], 40),
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tick_that_is_late_by_less_than_a_period_loses_none_and_keeps_the_grid_but_with_delay() {
+    fn a_tick_late_by_less_than_a_period_moves_the_grid_only_with_delay() {
         for (missed, next_ns) in [
             (MissedTicks::Burst, 20),
             (MissedTicks::Delay, 29),

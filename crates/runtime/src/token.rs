@@ -1,4 +1,4 @@
-//! The name of an agent on its shard, also inside an epoll event.
+//! Tokens: each identifies an agent on its shard, also inside an epoll event.
 
 /// Identifies an agent on its shard. The generation distinguishes it from earlier users of its slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -29,7 +29,7 @@ pub(crate) struct Watch {
     /// Index of the running agent, plus one; 0 if none.
     running: AtomicU64,
     since_ns: AtomicU64,
-    /// Time of the current run that has already been noted for others than the agent.
+    /// Time of the current run that has already been noted as a blockage by others than the agent.
     noted_ns: AtomicU64,
     limit_ns: u64,
     /// Maximum error by which runs seem too long; 0 if they are measured exactly.
@@ -143,7 +143,7 @@ impl Watch {
 
 /// Minimum number of resolutions in the shortest blockage; with fewer, the coarse clock is too coarse.
 const RESOLUTIONS_MIN: u64 = 3;
-/// Limit without slices: the length of a usual slice.
+/// Minimum blockage without slices: the length of a usual slice.
 const UNTHROTTLED_LIMIT_NS: u64 = 20_000_000;
 /// Maximum number of logged blockages, so that a context with constant blockages does not fill the memory.
 const LOG_MAX: usize = 32;

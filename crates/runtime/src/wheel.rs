@@ -249,7 +249,7 @@ const SLOT_BITS: u32 = 6;
 const SLOTS: usize = 1 << SLOT_BITS;
 const SLOT_MASK: u64 = SLOTS as u64 - 1;
 const LEVELS: usize = 6;
-/// A deadline beyond the coarsest level's range fires there (at 1 ms: after 2 years).
+/// A deadline beyond the coarsest level's range fires at the end of that range (at 1 ms: after 2 years).
 const HORIZON_TICKS: u64 =
     (1 << (SLOT_BITS * LEVELS as u32)) - (1 << (SLOT_BITS * (LEVELS as u32 - 1))) - 1;
 

@@ -12,7 +12,7 @@ use threadbare_files::{Access, Disk, File, Op, Options};
 /// Number of bytes per read from a file. With the number of transfers, it limits their memory.
 const READ_BYTES: u64 = 64 << 10;
 
-/// The bytes of a part or of an object. Clones refer to the same bytes: a request may have to be sent again.
+/// The bytes of a part or of an object. Clones refer to the same bytes, because a request may have to be sent again.
 #[derive(Debug, Clone)]
 pub(crate) enum Data {
     Memory(Vec<Bytes>),

@@ -1,7 +1,7 @@
 //! Requests to a store, on two threads for the whole process.
 //!
 //! A [`Store`] is a bucket with its credentials and timeouts. Stores with the same connection settings share connections. Equal
-//! stores share the credentials found in the usual places.
+//! stores also share the credentials found in the usual places.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -29,25 +29,25 @@ use crate::object::Object;
 use crate::place::Endpoint;
 use crate::xml::{self, OpenUpload, StoredPart};
 
-/// Copying from files to sockets takes less than one thread; the second is for TLS.
+/// Number of threads. Copying from files to sockets takes less than one thread; the second is for TLS.
 const THREADS: usize = 2;
-/// Maximum number of blocking threads: look-ups of names, and files of credentials, block theirs.
+/// Maximum number of blocking threads. A look-up of a name or of a file of credentials blocks one.
 const BLOCKING_MAX: usize = 8;
-/// Maximum number of concurrent requests of all uploads: each takes some hundred KiB.
+/// Maximum number of concurrent requests of all uploads. Each takes some hundred KiB.
 const TRANSFERS_MAX: usize = 32;
 /// Maximum number of idle connections for each host.
 const IDLE_MAX: usize = TRANSFERS_MAX;
-/// Finds connections whose other end has disappeared silently.
+/// Interval of TCP keepalives, which detect connections whose other end has vanished.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 /// Maximum size of a response document. 1000 parts or uploads, S3's maximum, take half of it.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
-/// Maximum number of pages of a list. More mean a server that never ends the list.
+/// Maximum number of pages of a list. A server that sends more never ends the list.
 const PAGES_MAX: usize = 100;
 /// Time for which a successful check of a store is valid for other uploads.
 const CHECK_LASTS: Duration = Duration::from_secs(60);
-/// No store assigns such an id.
+/// Id of an upload that does not exist; no store assigns it.
 const NO_UPLOAD: &str = "none";
-/// Body size for which the timeout is meant; larger bodies may take proportionally longer.
+/// Body size for which the timeout is meant. Larger bodies may take proportionally longer.
 const TIMEOUT_BYTES: u64 = 5 << 20;
 
 /// Timeouts of responses in ms; `None` for no limit.
@@ -55,7 +55,7 @@ const TIMEOUT_BYTES: u64 = 5 << 20;
 pub struct Timeouts {
     /// For small requests.
     pub request_ms: Option<u64>,
-    /// For a part, or for a whole small object; per 5 MiB.
+    /// For a part, or for a whole small object, per 5 MiB.
     pub part_ms: Option<u64>,
     /// For the request that completes an upload.
     pub complete_ms: Option<u64>,
@@ -74,11 +74,11 @@ impl Default for Timeouts {
 /// Settings that identify a store.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct StoreSettings {
-    /// Where.
+    /// Where the bucket is.
     pub endpoint: Endpoint,
-    /// Whose.
+    /// Whose rights are used.
     pub credentials: Credentials,
-    /// A file of certificates (PEM) to trust instead of the system's.
+    /// A file of certificates (PEM) to trust, instead of those of the system.
     pub ca_file: Option<PathBuf>,
 }
 
@@ -90,7 +90,7 @@ struct Inner {
     settings: StoreSettings,
     client: Client,
     signs: Signs,
-    /// One check at a time: others wait for its result.
+    /// Allows one check at a time; other callers wait for its result.
     checking: Semaphore,
     checked: Mutex<Option<Instant>>,
     has_signed: AtomicBool,
@@ -120,7 +120,7 @@ pub(crate) fn runtime() -> Result<&'static Runtime, Error> {
         .map_err(|reason| Error::Setting(format!("no threads for S3: {reason}")))
 }
 
-/// Wakes on a thread of the client, because the caller may hold a lock that a waker takes.
+/// Calls wakers on a thread of the client, because the caller may hold a lock that a waker takes.
 pub(crate) fn wake(wakers: Vec<Waker>) {
     if wakers.is_empty() {
         return;
@@ -141,7 +141,7 @@ fn client(ca_file: Option<&Path>) -> Result<Client, Error> {
     if let Some(client) = lock(&ALL).get(&wanted) {
         return Ok(client.clone());
     }
-    // S3 supports only HTTP/1.1. With it, a slow connection also delays no other request.
+    // S3 supports only HTTP/1.1. With it, a slow connection does not delay other requests, either.
     let mut builder = Client::builder()
         .http1_only()
         .redirect(reqwest::redirect::Policy::none())
@@ -209,7 +209,7 @@ impl Download {
 }
 
 impl Store {
-    /// Returns the process's store with these settings. It reads certificate files: do not call it on a thread that must not
+    /// Returns the process's store with these settings. It reads certificate files, so do not call it on a thread that must not
     /// block.
     ///
     /// # Errors
@@ -244,7 +244,7 @@ impl Store {
         &self.0.settings.endpoint
     }
 
-    /// Its settings.
+    /// Settings of the store.
     pub fn settings(&self) -> &StoreSettings {
         &self.0.settings
     }
@@ -259,7 +259,7 @@ impl Store {
                 self.0.has_signed.store(true, Relaxed);
                 Ok(())
             }
-            // Credentials were found before, so only their service is unavailable.
+            // Credentials have been found before, so only the service that gives them is unavailable.
             Err(Error::Credentials(text)) if self.0.has_signed.load(Relaxed) => {
                 Err(Error::Broken(format!("no credentials now: {text}")))
             }
@@ -294,14 +294,14 @@ impl Store {
         Err(refusal_of(response).await)
     }
 
-    /// Checks that objects can be written: credentials, bucket and region are right, and the store answers. It leaves nothing
-    /// behind.
+    /// Checks that objects can be written: that credentials, bucket and region are right, and that the store answers. It leaves
+    /// nothing behind.
     ///
-    /// It aborts an upload that does not exist. This needs credentials, bucket and region, and a permission that each uploader
-    /// needs.
+    /// It aborts an upload that does not exist. This needs credentials, bucket and region, and a permission that every user who
+    /// uploads needs.
     ///
     /// # Errors
-    /// Why not.
+    /// Returns the reason why objects cannot be written.
     pub async fn check(&self, key: &str, timeouts: Timeouts) -> Result<(), Error> {
         let _one = self.0.checking.acquire().await;
         let known = *lock(&self.0.checked);
@@ -310,7 +310,7 @@ impl Store {
         }
         match self.abort(key, NO_UPLOAD, timeouts).await {
             Ok(()) => {}
-            // Only this permission may be missing.
+            // Only the permission to abort may be missing.
             Err(Error::Refused {
                 status: 403, code, ..
             }) if matches!(code.as_str(), "AccessDenied" | "") => {
@@ -425,7 +425,7 @@ impl Store {
     /// Removes an upload and its parts. An upload that does not exist is not an error.
     ///
     /// # Errors
-    /// On failure it may still exist.
+    /// If it fails, the upload may still exist.
     pub async fn abort(&self, key: &str, upload: &str, timeouts: Timeouts) -> Result<(), Error> {
         let request = self.request(Method::DELETE, key, &[("uploadId", upload)]);
         match self.ask(request, timeouts.request_ms).await {
@@ -566,14 +566,14 @@ impl Store {
     /// Removes an object. An object that does not exist is not an error.
     ///
     /// # Errors
-    /// On failure it may still exist.
+    /// If it fails, the object may still exist.
     pub async fn delete(&self, key: &str, timeouts: Timeouts) -> Result<(), Error> {
         let request = self.request(Method::DELETE, key, &[]);
         self.ask(request, timeouts.request_ms).await.map(|_| ())
     }
 }
 
-/// Converts an unsuccessful response to an error with the store's explanation. For separate HTTP clients.
+/// Converts an unsuccessful response to an error with the store's explanation. This is for separate HTTP clients.
 pub async fn refusal_of(response: Response) -> Error {
     let status = response.status().as_u16();
     let seconds = response
@@ -590,8 +590,8 @@ pub async fn refusal_of(response: Response) -> Error {
     }
 }
 
-/// Runs work with a timeout. Any executor may call it: connections and timers belong to the client's threads, and outlive the
-/// caller.
+/// Runs work with a timeout. Any executor may call it, because connections and timers belong to the client's threads, and outlive
+/// the caller.
 async fn within<T>(
     patience: Option<Duration>,
     work: impl Future<Output = Result<T, Error>>,

@@ -14,7 +14,7 @@ use reqwest::{Client, Request};
 
 use crate::error::{Error, causes};
 
-/// The services of machines and containers answer at once or not at all.
+/// Maximum time for finding credentials. The services of machines and containers answer at once or not at all.
 const CREDENTIALS_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum size of a response with credentials.
 const ANSWER_BYTES_MAX: usize = 256 << 10;
@@ -26,7 +26,7 @@ pub enum Credentials {
     /// identity, a program of the profile, ECS, EC2. They are refreshed before they expire.
     #[default]
     Usual,
-    /// These.
+    /// These credentials.
     Given {
         /// Access key.
         key: String,
@@ -47,7 +47,7 @@ impl std::fmt::Debug for Credentials {
 }
 
 impl Credentials {
-    /// Credentials from properties: a key with its secret, or neither.
+    /// Creates credentials from properties: a key with its secret, or neither.
     ///
     /// # Errors
     /// [`Error::Setting`] if only one of them is given.
@@ -168,7 +168,7 @@ impl Signs {
         // Its errors contain places and codes, but no secrets; a test of this crate checks that.
         let signed = self.0.sign(&mut parts, None).await;
         signed.map_err(|error| Error::Credentials(causes(&error)))?;
-        // The iterator yields a name only with its first value; further values are already there.
+        // The iterator yields a name only with its first value. Further values are already in the request.
         for name in parts
             .headers
             .keys()
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn half_of_the_credentials_are_refused() {
+    fn incomplete_credentials_are_refused() {
         for (key, secret, token, expected) in [
             (Some("a"), None, None, "secret-access-key is not set"),
             (None, Some("b"), None, "access-key is not set"),

@@ -53,15 +53,15 @@ pub struct Counts {
 /// A part that is complete.
 pub(crate) struct Part {
     pub(crate) data: Data,
-    /// Bytes of the pool or the spool.
+    /// Bytes held in the pool or the spool.
     pub(crate) held: u64,
-    /// Set while its file is being closed.
+    /// The operation that closes the part's file, until it is done.
     pub(crate) closing: Option<Op<()>>,
 }
 
-/// Where bytes wait.
+/// The place where bytes wait.
 pub(crate) enum Space {
-    /// In a file of the user.
+    /// In a file that belongs to the user.
     Own,
     Pool(Lease),
     Spool(Share),
@@ -83,7 +83,7 @@ pub(crate) struct Journaled {
     pub(crate) disk: Disk,
     pub(crate) path: PathBuf,
     pub(crate) journal: Journal,
-    /// Dropped after the last upload of the run has ended.
+    /// The run of the spool, dropped after its last upload has ended.
     pub(crate) _run: Option<Box<dyn Any + Send + Sync>>,
 }
 
@@ -98,13 +98,13 @@ pub(crate) struct State {
     doomed: Vec<Doomed>,
     journal_is_due: bool,
     dropped: u64,
-    /// Whether its user abandoned it: then nothing of it is kept.
+    /// Whether the user has abandoned the upload. Then nothing of it is kept.
     is_given_up: bool,
-    /// The result after everything, including the files, is done.
+    /// The result, after everything including the files is done.
     end: Option<Result<Stored, Error>>,
 }
 
-/// An upload.
+/// An upload and its task.
 pub(crate) struct Life {
     state: Mutex<State>,
     changed: Notify,
@@ -187,7 +187,7 @@ impl Life {
         result
     }
 
-    /// Reads the state.
+    /// Accesses the state without a notification.
     pub(crate) fn look<T>(&self, look: impl FnOnce(&mut State, Option<&Journaled>) -> T) -> T {
         look(&mut lock(&self.state), self.journaled.as_ref())
     }
@@ -291,7 +291,8 @@ impl Life {
         state.parts.get_mut(&number)?.closing.take()
     }
 
-    /// An upload that does not exist any more may be complete: the response to an earlier request, or the journal, was lost.
+    /// Completes an upload. If the store does not know the upload any more, it may be complete: the response to an earlier
+    /// request, or the journal, was lost.
     async fn complete(&self, upload: &str) -> Result<String, Error> {
         let parts: Vec<(u16, String)> = {
             let state = lock(&self.state);
@@ -345,7 +346,7 @@ impl Life {
         self.changed.notify_one();
     }
 
-    /// Finishes after the last request: only files remain.
+    /// Finishes after the last request: only files are left to handle.
     async fn finish(&self, outcome: Outcome) {
         let (paths, is_kept) = {
             let state = &mut *lock(&self.state);
@@ -396,12 +397,12 @@ impl State {
         }
     }
 
-    /// Counts bytes that were dropped before they were in a part.
+    /// Counts bytes that were dropped before they were part of a part.
     pub(crate) fn count_dropped(&mut self, bytes: u64) {
         self.dropped += bytes;
     }
 
-    /// Removes everything of it, locally and at the store.
+    /// Removes everything of the upload, locally and at the store.
     pub(crate) fn give_up(&mut self) {
         self.is_given_up = true;
     }
@@ -420,8 +421,8 @@ impl State {
             .map(|part| part.data.clone())
     }
 
-    /// Frees everything that the core does not need any more. With a journal, files are removed only after the store has them or
-    /// they were dropped.
+    /// Frees everything that the core does not need any more. With a journal, files are removed only after the store has their
+    /// data, or after the data was dropped.
     #[must_use]
     pub(crate) fn collect_released(&mut self, journaled: Option<&Journaled>) -> Vec<Waker> {
         let mut wakers = Vec::new();
@@ -481,7 +482,7 @@ fn number_of(task: Task) -> Option<u16> {
     }
 }
 
-/// Other processes may already have removed them.
+/// Removes files. Other processes may already have removed them.
 async fn remove(disk: &Disk, files: impl IntoIterator<Item = Doomed>) {
     for Doomed { path, closing } in files {
         if let Some(closing) = closing {

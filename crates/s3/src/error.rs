@@ -2,13 +2,13 @@
 
 use std::fmt::Write as _;
 
-/// Maximum length of a server's text. Longer ones are truncated, because they are logged.
+/// Maximum length of a server's text. Longer texts are truncated, because they are logged.
 const TEXT_CHARS_MAX: usize = 300;
 
 /// Why an operation failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// A setting is not valid. Contains its name, its value, and the allowed values.
+    /// A setting is not valid. The text has its name, its value, and the allowed values.
     #[error("{0}")]
     Setting(String),
     /// Credentials are missing, or cannot be read.
@@ -28,7 +28,7 @@ pub enum Error {
         /// Pause that the store requests, in milliseconds.
         retry_after_ms: Option<u64>,
     },
-    /// The connection failed: refused, no such host, or no trust.
+    /// The connection failed: it was refused, the host does not exist, or it is not trusted.
     #[error("cannot connect: {0}")]
     Connect(String),
     /// The connection broke.
@@ -40,7 +40,7 @@ pub enum Error {
     /// The response is not one of S3.
     #[error("unexpected answer of the store: {0}")]
     Answer(String),
-    /// The spool, or a file to be sent, failed.
+    /// The spool failed, or a file to be sent.
     #[error("{0}")]
     File(String),
     /// The object is longer than S3 allows.

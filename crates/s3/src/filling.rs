@@ -42,7 +42,7 @@ impl Filling {
     }
 }
 
-/// A file to be removed after its pending operation has ended, which might otherwise create it again.
+/// A file to be removed after its pending operation has ended. Otherwise the operation might create the file again.
 pub(crate) struct Doomed {
     pub(crate) path: PathBuf,
     pub(crate) closing: Option<Op<()>>,

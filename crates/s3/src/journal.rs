@@ -13,7 +13,7 @@ use crate::place::Endpoint;
 
 /// Version of the format.
 const VERSION: u32 = 1;
-/// 10,000 parts take less than two MiB.
+/// Maximum size. A journal with 10,000 parts takes less than two MiB.
 const BYTES_MAX: u64 = 8 << 20;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -87,7 +87,7 @@ impl Journal {
     }
 }
 
-/// Replaces the journal atomically, so that a complete one always exists.
+/// Replaces the journal atomically, so that there is always a complete one.
 pub(crate) async fn write(disk: &Disk, path: &Path, bytes: Vec<u8>) -> Result<(), Error> {
     let mut part = path.as_os_str().to_owned();
     part.push(".new");
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_read_as_it_was_written() {
+    fn a_journal_is_read_as_it_was_written() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("j");
         std::fs::write(&path, journal().to_bytes()).unwrap();

@@ -24,11 +24,11 @@
 //! # }
 //! ```
 //!
-//! **Threads.** Two (`ts-s3`) for the whole process, and the disk service of `threadbare-files`. All futures here run on any
-//! executor, except [`Store::sign`], which needs a tokio runtime with I/O and time.
+//! **Threads.** There are two (`ts-s3`) for the whole process, and the disk service of `threadbare-files`. All futures here run
+//! on any executor, except [`Store::sign`], which needs a tokio runtime with I/O and time.
 //!
-//! **Memory.** With a spool: the disk service's budget, and 64 KiB for each of the at most 32 [concurrent requests](Store).
-//! Without a spool: the pool.
+//! **Memory.** With a spool, uploads use the disk service's budget, and 64 KiB for each of the at most 32 [concurrent
+//! requests](Store). Without a spool, they use the pool.
 //!
 //! **Secrets.** Credentials never appear in an error, `Debug` output, a log or a file.
 #![forbid(unsafe_code)]

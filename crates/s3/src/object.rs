@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::Error;
 use crate::place::check_key;
 
-/// "Amazon S3 User Guide", "Working with object metadata": names and values together.
+/// Maximum size of metadata, names and values together ("Amazon S3 User Guide", "Working with object metadata").
 pub const METADATA_BYTES_MAX: usize = 2048;
 
 /// A key, and the headers stored with it.
@@ -45,7 +45,7 @@ impl Object {
     /// Checks the key, and all values that are sent in headers.
     ///
     /// # Errors
-    /// [`Error::Setting`] with the name of the setting, its value, and the allowed values.
+    /// Returns [`Error::Setting`] with the name of the setting, its value, and the allowed values.
     pub fn check(&self) -> Result<(), Error> {
         check_key(&self.key)?;
         self.headers().map(|_| ())
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_becomes_headers() {
+    fn object_properties_become_headers() {
         let object = Object {
             content_type: Some("audio/wav".into()),
             acl: Some("public-read".into()),

@@ -1,5 +1,5 @@
-//! Prepares a destination of uploads without blocking any caller. It reads certificates, opens the spool, resumes the uploads
-//! left there, and checks that the store accepts objects.
+//! Prepares a destination of uploads without blocking the caller. It reads certificates, opens the spool, resumes the uploads
+//! left in the spool, and checks that the store accepts objects.
 
 use std::future::poll_fn;
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ pub struct PlaceSettings {
     pub spool: Option<(PathBuf, u64)>,
     /// Settings for resuming the uploads in the spool.
     pub upload: UploadSettings,
-    /// Key of an object that will be written, with which the store is checked. `None` for no check.
+    /// Key of an object that will be written. The check of the store uses it. `None` for no check.
     pub check: Option<String>,
 }
 
@@ -37,7 +37,7 @@ pub struct Place {
     pub store: Store,
     /// Spool for waiting parts.
     pub spool: Option<Spool>,
-    /// Why the store does not answer now; with a spool, this is not a failure.
+    /// Why the store does not answer now, if it does not. With a spool, this is not a failure.
     pub away: Option<Error>,
 }
 
@@ -47,7 +47,7 @@ struct State {
     wakers: Vec<Waker>,
 }
 
-/// A place that is being prepared. If this is dropped, the preparation continues.
+/// A place that is being prepared. Dropping this does not stop the preparation.
 #[derive(Clone)]
 pub struct Opening(Arc<Mutex<State>>);
 
@@ -104,7 +104,7 @@ async fn ready(settings: PlaceSettings) -> Result<Place, Error> {
         upload,
         check,
     } = settings;
-    // Both read files.
+    // Both steps read files.
     let opened = tokio::task::spawn_blocking(move || {
         let opened = spool
             .map(|(path, bytes_max)| Spool::open(&path, bytes_max))

@@ -5,9 +5,9 @@ use reqwest::Url;
 
 use crate::error::Error;
 
-/// Maximum of S3: "Amazon S3 User Guide", "Naming Amazon S3 objects".
+/// Maximum length of a key ("Amazon S3 User Guide", "Naming Amazon S3 objects").
 pub const KEY_BYTES_MAX: usize = 1024;
-/// The region of the stock elements.
+/// Default region, that of the stock elements.
 pub const REGION_DEFAULT: &str = "us-west-2";
 
 /// Characters that are not escaped in the path of a signed URL: RFC 3986's unreserved characters.
@@ -16,7 +16,7 @@ const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'.')
     .remove(b'_')
     .remove(b'~');
-/// The same, in a path of several parts.
+/// Characters that are not escaped in a path of several parts.
 const PLAIN_PATH: &AsciiSet = &PLAIN.remove(b'/');
 
 /// An object given by a URI: `s3://region/bucket/key`, optionally with `?version=`.
@@ -112,7 +112,7 @@ pub fn check_region(region: &str) -> Result<(), Error> {
     }
 }
 
-/// Checks a bucket, which becomes part of host names and paths. Other stores allow more than Amazon's rules: upper case and `_`.
+/// Checks a bucket, which becomes part of host names and paths. Other stores allow more than Amazon does: upper case and `_`.
 ///
 /// # Errors
 /// [`Error::Setting`].
@@ -131,7 +131,7 @@ pub fn check_bucket(bucket: &str) -> Result<(), Error> {
     }
 }
 
-/// Checks a key that a URL can contain: no part of it is `.` or `..`, which clients and proxies remove.
+/// Checks that a URL can contain the key: no part of the key is `.` or `..`, which clients and proxies remove.
 ///
 /// # Errors
 /// [`Error::Setting`].
@@ -154,14 +154,14 @@ pub fn check_key(key: &str) -> Result<(), Error> {
 /// Destination of the requests for a bucket.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Endpoint {
-    /// Scheme, host and port, and the path before the key: ends with a slash.
+    /// Scheme, host and port, and the path before the key. It ends with a slash.
     base: Url,
     region: String,
     bucket: String,
 }
 
 impl Endpoint {
-    /// Creates the endpoint of a bucket: at `uri`, or at Amazon. With `path_style`, the bucket is in the path instead of the host
+    /// Creates the endpoint of a bucket at `uri`, or at Amazon. With `path_style`, the bucket is in the path instead of the host
     /// name.
     ///
     /// # Errors
@@ -181,7 +181,7 @@ impl Endpoint {
         };
         let text = uri.unwrap_or(&amazon);
         let wrong = |what: &str| {
-            // It may contain a password, which must not be in a message.
+            // The text may contain a password, which must not be in a message.
             let shown = if text.contains('@') {
                 "(not shown)"
             } else {
@@ -205,8 +205,8 @@ impl Endpoint {
             return Err(wrong("? and # are not allowed"));
         }
         let host = base.host_str().unwrap_or_default().to_owned();
-        // An IP address has no subdomains. A certificate for *.host covers one level of subdomains: a bucket with dots needs the
-        // path.
+        // An IP address has no subdomains. A certificate for *.host covers only one level of subdomains, so a bucket with dots
+        // must be in the path.
         let is_name = matches!(base.host(), Some(url::Host::Domain(_)));
         let is_below = !path_style && is_name && !bucket.contains(['.', '_']) && bucket.len() <= 63;
         let mut path = base.path().trim_end_matches('/').to_owned();
@@ -260,7 +260,7 @@ impl Endpoint {
         &self.bucket
     }
 
-    /// The URL of an object, or of the bucket itself for an empty key; `query` as names and values.
+    /// The URL of an object, or of the bucket itself for an empty key. `query` has names and values.
     pub fn url(&self, key: &str, query: &[(&str, &str)]) -> Url {
         let mut url = self.base.clone();
         let path = format!("{}{}", url.path(), utf8_percent_encode(key, PLAIN_PATH));
@@ -282,7 +282,7 @@ impl Endpoint {
         url
     }
 
-    /// For messages.
+    /// The endpoint, for messages.
     pub fn shown(&self) -> String {
         format!(
             "{} (bucket {}, region {})",
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_are_as_the_store_wants_them() {
+    fn urls_have_the_form_that_stores_expect() {
         let url = |uri, bucket, path_style| {
             let endpoint = Endpoint::new(uri, "eu-west-1", bucket, path_style).unwrap();
             endpoint

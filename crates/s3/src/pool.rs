@@ -1,10 +1,11 @@
 //! The memory of all uploads without a spool.
 //!
-//! A part can be sent only when it is full. If half-full parts used up the memory, none could be sent, and none would ever be
-//! freed. So one part's worth is reserved for a *leader*: the upload with the fullest part among those that were refused. The
-//! leader may use all of the memory until its part is full. The next leader follows after that part has been sent.
+//! A part can be sent only when it is full. If half-full parts used up the memory, no part could be sent, and no memory would
+//! ever be freed. So the memory of one part is reserved for a *leader*: the upload with the fullest part among those that were
+//! refused. The leader may use all of the memory until its part is full. The next leader follows after that part has been sent.
 //!
-//! (The banker's algorithm with one reserve: Dijkstra, EWD 108, "Een algorithme ter voorkoming van de dodelijke omarming".)
+//! (This is the banker's algorithm with one reserve: Dijkstra, EWD 108, "Een algorithme ter voorkoming van de dodelijke
+//! omarming".)
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock, Mutex};
@@ -13,14 +14,15 @@ use std::task::Waker;
 use crate::client::wake;
 use crate::lock;
 
-/// Size of a process's pool, unless the first user requests another one. Enough for 25 streams with two parts of 5 MiB each.
+/// Size of a process's pool, unless the first user requests another one. It is enough for 25 streams with two parts of 5 MiB
+/// each.
 pub const POOL_BYTES_DEFAULT: u64 = 256 << 20;
 
 #[derive(Debug)]
 struct Shares<W> {
     max: u64,
     used: u64,
-    /// Size of the largest part of any user.
+    /// Size of the largest part of any user, which is the reserve.
     reserve: u64,
     leader: Option<u64>,
     next: u64,
@@ -30,7 +32,7 @@ struct Shares<W> {
 #[derive(Debug)]
 struct User<W> {
     used: u64,
-    /// Number of bytes in the part being filled, and the waker, if it waits.
+    /// Number of bytes in the part being filled, and the waker, if the user waits.
     waits: Option<(u64, W)>,
 }
 
@@ -60,7 +62,8 @@ impl<W> Shares<W> {
         user
     }
 
-    /// A single part larger than the memory would never be full, so two of the largest always fit.
+    /// Maximum number of bytes. Two of the largest parts always fit, because a single part larger than the memory would never be
+    /// full.
     fn max(&self) -> u64 {
         self.max.max(self.reserve.saturating_mul(2))
     }
@@ -101,7 +104,7 @@ impl<W> Shares<W> {
         is_taken
     }
 
-    /// The user's part is full, or ends now. Returns the wakers to be called.
+    /// Notes that the user's part is full, or ends now. Returns the wakers to be called.
     fn sealed(&mut self, user: u64) -> Vec<W> {
         if self.leader == Some(user) {
             self.leader = None;
@@ -134,7 +137,7 @@ impl<W> Shares<W> {
         self.waiting()
     }
 
-    /// Their parts stay known, so that the fullest becomes the leader.
+    /// Takes the wakers of waiting users. Their parts stay known, so that the fullest becomes the leader.
     fn waiting(&mut self) -> Vec<W>
     where
         W: Sized,
@@ -144,7 +147,7 @@ impl<W> Shares<W> {
             .values_mut()
             .filter_map(|user| user.waits.take())
             .collect();
-        // The fullest asks again first.
+        // The user with the fullest part asks again first.
         waiting.sort_by_key(|(filled, _)| std::cmp::Reverse(*filled));
         waiting.into_iter().map(|(_, waker)| waker).collect()
     }
@@ -181,7 +184,7 @@ impl Pool {
         wake(wakers);
     }
 
-    /// Bytes held.
+    /// Number of bytes that the uploads hold.
     pub fn used(&self) -> u64 {
         lock(&self.0).used
     }
@@ -203,7 +206,7 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// Returns `false` if it was refused; the waker is called when that may have changed.
+    /// Takes memory. Returns `false` if it is refused; the waker is called when that may have changed.
     pub(crate) fn take(&self, bytes: u64, filled: u64, waker: &Waker) -> bool {
         lock(&self.pool.0).take(self.user, bytes, filled, || waker.clone())
     }
@@ -212,7 +215,7 @@ impl Lease {
         self.pool.max()
     }
 
-    /// Returns the wakers to be called, without a lock. This also applies to the other functions.
+    /// Notes that the part is full. The caller must call the returned wakers without a lock, as with the other functions.
     #[must_use]
     pub(crate) fn sealed(&self) -> Vec<Waker> {
         lock(&self.pool.0).sealed(self.user)
@@ -239,7 +242,7 @@ mod tests {
 
     #[test]
     fn half_full_parts_do_not_stop_each_other() {
-        // Two parts of 100 bytes fit; ten streams want one each.
+        // Two parts of 100 bytes fit, and ten streams want one each.
         let mut shares = Shares::new(200);
         let users: Vec<u64> = (0..10).map(|_| shares.join(100)).collect();
         let mut filled = [0u64; 10];
@@ -274,7 +277,7 @@ mod tests {
     }
 
     proptest! {
-        /// The model sums the bytes of each user. Streams fill parts of 50 bytes in pieces; full parts are sent at some time.
+        /// The model sums up the bytes of each user. Streams fill parts of 50 bytes in pieces. Full parts are sent at some time.
         #[test]
         fn the_bound_holds_and_all_parts_are_sent(
             max in 100..300u64,
@@ -306,7 +309,7 @@ mod tests {
             for (index, bytes, sends) in steps {
                 step(index, bytes, sends, &mut filled, &mut flying);
             }
-            // From any state: if all continue and full parts are sent, each user gets a full part.
+            // From any state, each user gets a full part if all continue and full parts are sent.
             let mut wins = [0; 8];
             for _ in 0..200 {
                 for (index, wins) in wins.iter_mut().enumerate() {

@@ -34,7 +34,7 @@ const PARTS_AT_ONCE: usize = 2;
 /// Event of a file.
 #[derive(Debug, Clone)]
 pub enum FileEvent {
-    /// The store has some of it.
+    /// The store has a part of the file.
     Progress {
         /// The file.
         path: PathBuf,
@@ -45,7 +45,7 @@ pub enum FileEvent {
         /// Size of the file in bytes.
         total: u64,
     },
-    /// The store has it, and the file is removed.
+    /// The store has the file, which is removed.
     Stored {
         /// The file.
         path: PathBuf,
@@ -54,14 +54,14 @@ pub enum FileEvent {
         /// The object.
         stored: Stored,
     },
-    /// The store refuses it, or the file cannot be read. It stays, and is sent again by [`FileSender::retry`], or the
-    /// next [`FileSender::start`].
+    /// The store refuses the file, or the file cannot be read. The file stays. [`FileSender::retry`] or the next
+    /// [`FileSender::start`] sends it again.
     Failed {
         /// The file.
         path: PathBuf,
         /// Key of the object.
         key: String,
-        /// Why.
+        /// Why it failed.
         error: Error,
     },
 }
@@ -71,7 +71,8 @@ type Tell = Arc<dyn Fn(&FileEvent) + Send + Sync>;
 /// Settings for sending files.
 #[derive(Clone)]
 pub struct SenderSettings {
-    /// Folder with the records of files to be sent; the files themselves may be anywhere. Only one process at a time may use it.
+    /// Folder with the records of files to be sent. The files themselves may be anywhere. Only one process at a time may use the
+    /// folder.
     pub folder: PathBuf,
     /// Maximum number of files sent at a time.
     pub at_once: usize,
@@ -108,8 +109,8 @@ impl SenderSettings {
     }
 }
 
-/// Sends files. Clones refer to the same sender. If it is dropped, started files continue. The next process sends the files that
-/// were not finished when this process ends.
+/// Sends files. Clones refer to the same sender. If it is dropped, files that are being sent continue. If this process ends
+/// before they are finished, the next process sends them.
 #[derive(Clone)]
 pub struct FileSender(Arc<Inner>);
 
@@ -122,9 +123,9 @@ struct Inner {
     next: AtomicU64,
     /// Journals of files that are being sent or are queued.
     active: Mutex<HashSet<PathBuf>>,
-    /// The files themselves.
+    /// The files of these journals.
     files: Mutex<HashSet<PathBuf>>,
-    /// Held as long as the process, or the sender, lives.
+    /// The lock of the folder, held as long as the process, or the sender, lives.
     _lock: fs::File,
 }
 
@@ -136,7 +137,7 @@ impl std::fmt::Debug for FileSender {
     }
 }
 
-/// A file that is being sent. If this is dropped, sending continues.
+/// A file that is being sent. Dropping this does not stop the sending.
 #[derive(Debug)]
 pub struct Sent(oneshot::Receiver<Result<Stored, Error>>);
 
@@ -160,7 +161,7 @@ struct Job {
 }
 
 impl FileSender {
-    /// Creates the sender, and resumes the files recorded in the folder. Blocks on the disk: do not call it on a context's
+    /// Creates the sender, and resumes the files recorded in the folder. It blocks on the disk, so do not call it on a context's
     /// thread.
     ///
     /// # Errors
@@ -204,7 +205,7 @@ impl FileSender {
         Ok(sender)
     }
 
-    /// Sends failed files again. Returns their number. Blocks on the disk: do not call it on a context's thread.
+    /// Sends failed files again. Returns their number. It blocks on the disk, so do not call it on a context's thread.
     ///
     /// # Errors
     /// Fails if the folder cannot be read.
@@ -233,7 +234,7 @@ impl FileSender {
                     drop(self.begin(journal, path, file, known.len())?);
                     count += 1;
                 }
-                // The file is removed before its record: the store has it.
+                // The file is removed before its record, because the store has it.
                 _ => drop(fs::remove_file(&path)),
             }
         }
@@ -246,7 +247,8 @@ impl FileSender {
         lock(&self.0.files).contains(path)
     }
 
-    /// Sends a complete file. It is removed after the store has it. Accesses the file: do not call it on a context's thread.
+    /// Sends a complete file, and removes it when the store has it. It accesses the file, so do not call it on a context's
+    /// thread.
     ///
     /// # Errors
     /// Fails if the file does not exist, or if the object is invalid.
@@ -331,7 +333,7 @@ async fn transfer(
     path: PathBuf,
     bytes: u64,
 ) -> Result<Stored, Error> {
-    // Recorded before it waits for its turn.
+    // The file is recorded before it waits for its turn.
     journal::write(&inner.disk, &journal_path, journal.to_bytes()).await?;
     let _place = inner.places.acquire().await;
     let sizes = Sizes::new(journal.part_bytes, PART_BYTES_MAX)?;
@@ -372,7 +374,7 @@ async fn transfer(
     std::future::poll_fn(|cx| life.poll_end(cx)).await
 }
 
-/// The parts that the store does not have, and their sizes.
+/// The parts that the store does not have, and the sizes of parts.
 type Parts = (HashMap<u16, Part>, Vec<(u16, u64)>);
 
 fn parts_of(
@@ -413,7 +415,7 @@ fn parts_of(
 fn with_progress(life: Life, on_event: Tell, path: PathBuf, total: u64) -> Life {
     let key = life.object().key.clone();
     life.with_progress(Box::new(move |counts: Counts| {
-        // The end has a separate event.
+        // The end of the file has a separate event.
         if counts.stored < total && counts.stored > 0 {
             on_event(&FileEvent::Progress {
                 path: path.clone(),

@@ -35,14 +35,14 @@ const DISK_BYTES_MAX: usize = 32 << 20;
 /// Maximum number of runs: a folder with more is not a spool.
 const RUNS_MAX: usize = 10_000;
 
-/// A folder. Clones refer to the same spool.
+/// A spool folder. Clones refer to the same spool.
 #[derive(Clone)]
 pub struct Spool(Arc<Folder>);
 
 struct Folder {
     root: PathBuf,
     run: PathBuf,
-    /// The lock ends with the process, in any way.
+    /// The lock of the run. It ends with the process, in any way.
     lock: File,
     disk: Disk,
     budget: Budget,
@@ -90,7 +90,7 @@ pub struct Left {
     run: Arc<LeftRun>,
     pub(crate) path: PathBuf,
     pub(crate) journal: Journal,
-    /// Number, file, bytes.
+    /// Number, file and size in bytes of each part.
     pub(crate) parts: Vec<(u16, PathBuf, u64)>,
 }
 
@@ -108,7 +108,7 @@ impl Left {
         &self.journal.object.key
     }
 
-    /// Bytes in the spool.
+    /// Number of bytes in the spool.
     pub fn bytes(&self) -> u64 {
         self.parts.iter().map(|(_, _, bytes)| bytes).sum()
     }
@@ -119,8 +119,8 @@ impl Left {
 }
 
 impl Spool {
-    /// Returns the process's spool in this folder, with a maximum of `bytes_max`; the first user decides. The first user also
-    /// gets the uploads that other processes have left. Blocks on the disk.
+    /// Returns the process's spool in this folder. The first user decides on the maximum, `bytes_max`. It also gets the uploads
+    /// that other processes have left. This blocks on the disk.
     ///
     /// # Errors
     /// Fails if the folder cannot be used.
@@ -161,7 +161,7 @@ impl Spool {
         Ok((Spool(folder), left))
     }
 
-    /// The folder.
+    /// Path of the folder.
     pub fn path(&self) -> &Path {
         &self.0.root
     }
@@ -211,7 +211,8 @@ impl Share {
         &self.0
     }
 
-    /// Returns the number of bytes that may be written, at most `bytes`. With 0, the waker is called when more may be possible.
+    /// Returns the number of bytes that may be written, at most `bytes`. If it is 0, the waker is called when more may be
+    /// possible.
     pub(crate) fn take(&self, bytes: u64, waker: &Waker) -> u64 {
         let mut room = lock(&self.0.0.state);
         let taken = bytes.min(room.max.saturating_sub(room.used));
@@ -239,7 +240,7 @@ pub(crate) fn part_path(journal: &Path, number: u16, is_complete: bool) -> PathB
     journal.with_extension(format!("{number:05}{end}"))
 }
 
-/// A run always has a held lock: otherwise other processes would consider it left behind.
+/// Creates a run. Its lock is held from the start: otherwise other processes would consider the run to be left behind.
 fn make_run(root: &Path) -> io::Result<(PathBuf, File)> {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -249,7 +250,7 @@ fn make_run(root: &Path) -> io::Result<(PathBuf, File)> {
     let file = File::create_new(&unnamed)?;
     file.lock()?;
     let run = root.join(format!("{RUN}{name}"));
-    // Other users of the machine may not read stored data.
+    // Other users of the machine may not read the stored data.
     DirBuilder::new().mode(0o700).create(&run)?;
     fs::rename(unnamed, run.join(LOCK))?;
     Ok((run, file))
@@ -272,7 +273,7 @@ fn left_in(root: &Path, own: &Path) -> Vec<Left> {
 }
 
 fn left_in_run(run: &Path) -> Vec<Left> {
-    // A run without a lock is just being created.
+    // A run without a lock is only being created.
     let Ok(file) = File::open(run.join(LOCK)) else {
         return Vec::new();
     };
@@ -305,15 +306,15 @@ fn left_in_run(run: &Path) -> Vec<Left> {
                     parts,
                 });
             }
-            // It stays, for inspection.
+            // The journal stays, for inspection.
             Err(error) => tracing::warn!(%error, "cannot read a journal in the spool"),
         }
     }
     left
 }
 
-/// Returns the files that the store does not have: complete parts, and the one that was being filled. A number without a file was
-/// dropped. Parts after an incomplete one came after a gap.
+/// Returns the files that the store does not have: complete parts, and the part that was being filled. A number without a file
+/// was dropped. Parts after an incomplete one came after a gap.
 fn parts_of(path: &Path, journal: &Journal) -> Vec<(u16, PathBuf, u64)> {
     let size = |path: &Path| fs::metadata(path).ok().map(|known| known.len());
     let done: &BTreeMap<_, _> = &journal.done;
@@ -321,7 +322,7 @@ fn parts_of(path: &Path, journal: &Journal) -> Vec<(u16, PathBuf, u64)> {
     for number in 1..=PARTS_MAX {
         let complete = part_path(path, number, true);
         if done.contains_key(&number) {
-            // The journal was written before the removal.
+            // The journal is written before a part is removed.
             let _ = fs::remove_file(complete);
         } else if let Some(bytes) = size(&complete) {
             parts.push((number, complete, bytes));
@@ -403,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bound_holds() {
+    fn the_spool_stays_within_its_maximum() {
         let folder = tempfile::tempdir().unwrap();
         let (spool, _) = Spool::open(folder.path(), 100).unwrap();
         let (one, two) = (spool.share(), spool.share());

@@ -21,15 +21,15 @@ use crate::object::Object;
 use crate::pool::Pool;
 use crate::spool::{Left, Spool, part_path};
 
-/// Blocks of memory: small in the beginning, as many streams are slow.
+/// Initial size of the memory blocks. It is small, because many streams are slow.
 const BLOCK_BYTES_MIN: u64 = 4 << 10;
 const BLOCK_BYTES_MAX: u64 = 256 << 10;
 /// Block size of the disk service for each stream with a spool.
 const SPOOL_BLOCK_BYTES: usize = 8 << 10;
-/// Maximum number of concurrent parts of an upload. More would not be faster, because other uploads are sent too.
+/// Maximum number of concurrent parts of an upload. More would not be faster, because other uploads are sent at the same time.
 const AT_ONCE: usize = 2;
 
-/// Parts in memory grow up to this share of the pool, which also reserves this much for one of them.
+/// Share of the pool up to which parts in memory grow. The pool also reserves this much for one of them.
 const POOL_SHARE: u64 = 8;
 
 /// Action when memory or spool are full.
@@ -38,7 +38,7 @@ pub enum SlowPolicy {
     /// Writes wait.
     #[default]
     HoldUp,
-    /// Drop the oldest waiting part; without one, drop the written data.
+    /// The oldest waiting part is dropped. If there is none, the written data is dropped.
     DropOldest,
     /// The upload fails.
     Fail,
@@ -47,7 +47,7 @@ pub enum SlowPolicy {
 /// Settings of an upload.
 #[derive(Debug, Clone)]
 pub struct UploadSettings {
-    /// Size of the first parts in bytes; later parts of a long stream are larger.
+    /// Size of the first parts in bytes. Later parts of a long stream are larger.
     pub part_bytes: u64,
     /// Retries of requests. With a spool, temporary failures are retried without limit.
     pub retries: Retries,
@@ -79,7 +79,7 @@ impl Default for UploadSettings {
 
 /// A stream that is being uploaded. All functions may be called on any thread, and none blocks on the store or the disk.
 ///
-/// If it is dropped before [`Upload::finish`], it ends as in [`UploadSettings::on_error`]. If it is dropped afterwards, it
+/// If it is dropped before [`Upload::finish`], it ends as [`UploadSettings::on_error`] says. If it is dropped afterwards, it
 /// continues.
 pub struct Upload {
     life: Arc<Life>,
@@ -144,7 +144,7 @@ impl Upload {
 
     /// Resumes an upload that another process has left in the spool.
     ///
-    /// `settings` supplies the credentials; the destination is that of the upload.
+    /// `settings` supplies the credentials. The destination is that of the upload.
     ///
     /// # Errors
     /// [`Error::Setting`].
@@ -202,7 +202,7 @@ impl Upload {
         })
     }
 
-    /// Takes some of the bytes, in order; returns `Ready` with their number, which is not 0 unless `bytes` is empty.
+    /// Takes some of the bytes, in order. Returns `Ready` with their number, which is 0 only if `bytes` is empty.
     ///
     /// # Errors
     /// Fails if the upload has failed, now or earlier.
@@ -269,7 +269,7 @@ impl Upload {
         poll_fn(|cx| self.poll_stored(cx)).await
     }
 
-    /// Error after which no more data are accepted.
+    /// The error after which no more data is accepted.
     pub fn error(&self) -> Option<Error> {
         self.life
             .look(|state, _| match (state.core.outcome(), state.end()) {
@@ -292,8 +292,8 @@ impl Upload {
         }
     }
 
-    /// Ends the upload without more data. [`OnError::Complete`] makes an object of the data so far. Otherwise all local data are
-    /// removed, and `on_error` determines what happens to the parts at the store.
+    /// Ends the upload without more data. With [`OnError::Complete`], the data so far becomes an object. Otherwise all local data
+    /// is removed, and `on_error` decides what happens to the parts at the store.
     pub fn give_up(&self, on_error: OnError) {
         if on_error == OnError::Complete {
             return self.finish();
@@ -309,7 +309,7 @@ impl Upload {
         wake(wakers);
     }
 
-    /// Returns the counts of its bytes.
+    /// Returns the counts of the upload's bytes.
     pub fn counts(&self) -> Counts {
         self.life.counts()
     }
@@ -344,7 +344,7 @@ fn parts_of(left: &Left, disk: &Disk) -> HashMap<u16, Part> {
         .map(|(number, path, bytes)| (*number, part(path, *bytes)))
         .collect();
     if parts.is_empty() && left.journal.done.is_empty() {
-        // The upload has begun without any data: an object of no bytes.
+        // The upload has begun without any data, so the object is empty.
         let data = Data::Memory(Vec::new());
         parts.insert(
             1,
@@ -360,7 +360,7 @@ fn parts_of(left: &Left, disk: &Disk) -> HashMap<u16, Part> {
 
 fn plan(sizes: Sizes, settings: &UploadSettings) -> Plan {
     match settings.spool {
-        // Data that the store does not accept are safe, and not removed for that.
+        // Data that the store refuses is safe on the disk, and is not removed because of the refusal.
         Some(_) => Plan {
             sizes,
             at_once: AT_ONCE,
@@ -441,7 +441,7 @@ impl State {
         }
     }
 
-    /// Reason to accept no more data.
+    /// The reason to accept no more data, if there is one.
     fn refusal(&self) -> Option<Error> {
         match self.core.outcome() {
             Some(Outcome::Failed(error)) => return Some(error.clone()),
@@ -466,7 +466,7 @@ impl State {
         ))
     }
 
-    /// Returns the number of bytes taken; with 0, the waker is called when there may be room.
+    /// Returns the number of bytes taken. If it is 0, the waker is called when there may be room.
     fn try_write(
         &mut self,
         cx: &mut Context<'_>,
@@ -568,7 +568,7 @@ impl State {
             }
             Poll::Ready(Err(failure)) => Err(Error::File(failure.to_string())),
             Poll::Pending => {
-                // The spool had this room before, so others wake its waiters.
+                // The spool had this room before, so waiters are woken elsewhere.
                 drop(share.release(taken));
                 Ok(0)
             }

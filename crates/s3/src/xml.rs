@@ -30,13 +30,13 @@ struct Completed {
 /// A part that the store has.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct StoredPart {
-    /// From 1.
+    /// Number of the part, from 1.
     #[serde(rename = "PartNumber")]
     pub number: u16,
     /// ETag of its content.
     #[serde(rename = "ETag")]
     pub etag: String,
-    /// Bytes.
+    /// Size of the part in bytes.
     #[serde(rename = "Size")]
     pub bytes: u64,
 }
@@ -82,7 +82,7 @@ fn read<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Error> {
     from_str(text).map_err(|error| Error::Answer(shown(&error.to_string())))
 }
 
-/// Returns code and message of a refusal; of any other text, its beginning.
+/// Returns code and message of a refusal. Of any other text, it returns the beginning.
 pub(crate) fn refusal(text: &str) -> (String, String) {
     match read::<Refusal>(text) {
         Ok(refusal) => (shown(&refusal.code), shown(&refusal.message)),
@@ -99,8 +99,8 @@ pub(crate) fn created(text: &str) -> Result<String, Error> {
     }
 }
 
-/// Returns the ETag of a completed upload. The store may begin to answer before it knows the result, so a refusal may have status
-/// 200.
+/// Returns the ETag of a completed upload. The store may begin to answer before it knows the result, so a refusal may come with
+/// status 200.
 pub(crate) fn completed(text: &str) -> Result<String, Error> {
     if let Ok(completed) = read::<Completed>(text)
         && !completed.etag.is_empty()
@@ -130,7 +130,7 @@ pub(crate) fn uploads(text: &str) -> Result<Uploads, Error> {
     read(text)
 }
 
-/// The list that completes an upload.
+/// Returns the document with the list of parts, which completes an upload.
 pub(crate) fn complete<'a>(parts: impl Iterator<Item = (u16, &'a str)>) -> String {
     let mut text =
         String::from("<CompleteMultipartUpload xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">");
@@ -199,7 +199,7 @@ mod tests {
     proptest! {
         /// A server may send anything.
         #[test]
-        fn nothing_panics(text in "[<>/a-zA-Z&;\"= ]{0,80}") {
+        fn no_answer_causes_a_panic(text in "[<>/a-zA-Z&;\"= ]{0,80}") {
             let _ = (created(&text), completed(&text), parts(&text), uploads(&text), refusal(&text));
         }
     }

@@ -1,8 +1,9 @@
 //! One WebSocket: a sink for the demultiplexer, and the task that owns the connection.
 //!
-//! A WebSocket needs more than writes. Closes, pongs and resets are seen only by reading; a peer that disappears without a FIN
-//! must be pinged; and the connection is closed with a code. So a task owns the WebSocket, and the demultiplexer's sink is a
-//! short channel to that task. When the connection ends for any reason, the task drops the subscription.
+//! A WebSocket needs more than writes. Only a read notices a close, a pong or a reset; a peer that disappears without a FIN is
+//! noticed only by pings; and the server must close the connection with a code. So a task owns the WebSocket, and the
+//! demultiplexer's sink is a short channel to that task. When the connection ends for any reason, the task drops the
+//! subscription.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,13 +21,14 @@ use tokio_util::sync::PollSender;
 
 use crate::feed::Message;
 
-/// Messages between the demultiplexer and a connection, which are written and flushed together.
+/// Capacity of the channel from the demultiplexer to a connection's task. The task writes and flushes all waiting messages
+/// together.
 const OUTLET_MESSAGES_MAX: usize = 16;
 
 /// How long a client may take to answer the close frame.
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// The connection has ended.
+/// The error of a sink whose connection has ended.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Gone;
 
@@ -36,7 +38,7 @@ pub(crate) struct Outlet {
     is_closed: Arc<AtomicBool>,
 }
 
-/// The other end.
+/// The receiving end of the same channel, which belongs to the connection's task.
 pub(crate) struct Deliveries {
     receiver: mpsc::Receiver<Bytes>,
     is_closed: Arc<AtomicBool>,
@@ -71,7 +73,7 @@ impl Sink<Message> for Outlet {
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), Gone>> {
-        // The connection's task flushes.
+        // Does nothing: the connection's task flushes.
         Poll::Ready(Ok(()))
     }
 
@@ -79,7 +81,8 @@ impl Sink<Message> for Outlet {
         let has_gone = (self.sender.get_ref()).is_none_or(mpsc::Sender::is_closed);
         self.is_closed.store(true, Ordering::Release);
         self.sender.close();
-        // A connection that ended by itself did not take everything: the report counts the two apart.
+        // A connection that ended by itself did not take all messages. The error makes the report count it as dropped, not as
+        // closed.
         Poll::Ready(if has_gone { Err(Gone) } else { Ok(()) })
     }
 }
@@ -158,7 +161,7 @@ fn frame(payload: Bytes) -> ws::Message {
     }
 }
 
-/// Reads pongs and the close. Clients send nothing else.
+/// Reads pongs and the close frame. Clients send nothing else.
 async fn listen(read: &mut SplitStream<WebSocket>, patience: Duration) -> Over {
     loop {
         match timeout(patience, read.next()).await {
@@ -169,8 +172,8 @@ async fn listen(read: &mut SplitStream<WebSocket>, patience: Duration) -> Over {
     }
 }
 
-/// Sends the reason, and waits for the client's answer (RFC 6455, section 7.1.1: the server closes TCP, after the closing
-/// handshake).
+/// Sends the close frame with the reason, and waits until the client closes its side. RFC 6455, section 7.1.1: after the closing
+/// handshake, the server closes the TCP connection.
 pub(crate) async fn close(
     socket: (SplitSink<WebSocket, ws::Message>, SplitStream<WebSocket>),
     over: Over,
@@ -178,22 +181,22 @@ pub(crate) async fn close(
 ) {
     let (mut write, mut read) = socket;
     let (code, reason) = match over {
-        // The client does not listen.
+        // The client does not respond, so a close frame would not help.
         Over::Silent => return,
         Over::Left => (close_code::NORMAL, ""),
-        _ if is_stopping => (close_code::AWAY, "the server stops"),
+        _ if is_stopping => (close_code::AWAY, "the server is shutting down"),
         Over::Closed => (CODE_REPLACED, "another connection has taken over"),
         Over::Dropped => (close_code::POLICY, "too slow"),
     };
     let reason = Utf8Bytes::from_static(reason);
     let handshake = async {
         let close = ws::Message::Close(Some(CloseFrame { code, reason }));
-        // This fails after the client's own close; further reading then sends the answer.
+        // Sending fails if the client has sent a close frame first. Reading on then sends the answer to that frame.
         let _ = write.send(close).await;
         while let Some(Ok(_)) = read.next().await {}
     };
     let _ = timeout(CLOSE_TIME_MAX, handshake).await;
 }
 
-/// RFC 6455, section 7.4.2: 4000 to 4999 are for private use.
+/// Close code for a replaced connection. RFC 6455, section 7.4.2: 4000 to 4999 are for private use.
 const CODE_REPLACED: u16 = 4000;

@@ -1,4 +1,4 @@
-//! The broker's side: passes messages to the demultiplexer, and reports its progress back.
+//! The broker's side of the demultiplexer: passes messages in, and reports back which ones are accounted for.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -31,11 +31,11 @@ impl Identifiable for Message {
 /// Reports to a broker that a message is *accounted for*: a client's connection has accepted it, it waits in the client's buffer,
 /// or it was dropped and counted. The client may not have read it yet.
 ///
-/// A later report would let pending messages use up the broker's limit on unacknowledged messages (RabbitMQ's prefetch count):
-/// one client that reads nothing would hold up all others.
+/// If the report came only when the client has read the message, waiting messages would use up the broker's limit on
+/// unacknowledged messages (RabbitMQ's prefetch count). Then one client that reads nothing would hold up all other clients.
 #[derive(Debug)]
 pub struct Receipt {
-    /// Gets `number`.
+    /// Receives `number` when the message is accounted for.
     pub accounted: watch::Sender<u64>,
     /// All messages up to this one are accounted for.
     pub number: u64,
@@ -50,20 +50,19 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Waits for room, then puts a message in. Returns `false` if the demultiplexer has ended; the message is then
-    /// dropped.
+    /// Waits for room, then puts a message in. Returns `false`, and drops the message, if the demultiplexer has ended.
     pub async fn put(&self, client: &str, payload: Bytes, receipt: Option<Receipt>) -> bool {
         let client = client.into();
         let sent = self.sender.send((Message { client, payload }, receipt));
         sent.await.is_ok()
     }
 
-    /// Returns when the program is asked to end.
+    /// Returns when the program has been asked to end.
     pub async fn stopped(&self) {
         self.stop.cancelled().await;
     }
 
-    /// The broker's part of `GET /statistics`.
+    /// The state of the connection to the broker, for `GET /statistics`.
     pub fn broker(&self) -> &Arc<Broker> {
         &self.broker
     }
@@ -78,13 +77,13 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// Records that messages come from now on.
+    /// Records that a connection to the broker is ready, so that messages come from now on.
     pub fn connected(&self) {
         self.connections.fetch_add(1, Relaxed);
         self.is_connected.store(true, Relaxed);
     }
 
-    /// Records that no messages come.
+    /// Records that the connection to the broker has ended, so that no messages come.
     pub fn disconnected(&self) {
         self.is_connected.store(false, Relaxed);
     }
@@ -118,7 +117,7 @@ impl Stream for Input {
     type Item = Message;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Message>> {
-        // The demultiplexer asks for a message when it has routed all before.
+        // The demultiplexer asks for a message only when it has routed the previous one. So the previous one is accounted for.
         if let Some(receipt) = self.last.take() {
             receipt.accounted.send_replace(receipt.number);
         }
@@ -130,7 +129,7 @@ impl Stream for Input {
     }
 }
 
-/// Messages between the broker's task and the demultiplexer.
+/// Capacity of the channel from the broker's task to the demultiplexer, in messages.
 pub const FEED_MESSAGES_MAX: usize = 256;
 
 pub(crate) fn feed(broker: Arc<Broker>, stop: CancellationToken) -> (Feed, Input) {
@@ -150,7 +149,7 @@ mod tests {
     use futures_util::{FutureExt, StreamExt};
 
     #[tokio::test]
-    async fn a_receipt_comes_when_the_next_message_is_asked_for() {
+    async fn a_message_is_accounted_for_when_the_next_one_is_requested() {
         let (feed, mut input) = feed(Arc::default(), CancellationToken::new());
         let (accounted, reader) = watch::channel(0);
         for number in 1..=2 {
@@ -169,7 +168,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_full_feed_waits_and_one_without_a_demultiplexer_takes_nothing() {
+    async fn put_waits_while_the_feed_is_full_and_fails_without_a_demultiplexer() {
         let (feed, input) = feed(Arc::default(), CancellationToken::new());
         for _ in 0..FEED_MESSAGES_MAX {
             assert!(feed.put("a", Bytes::new(), None).await);

@@ -105,7 +105,7 @@ fn parse_policy(text: &str) -> Result<Policy, String> {
     }
 }
 
-/// At most a day: a longer time is probably a mistake in the unit.
+/// The longest time that is accepted, a day: a longer time is probably a mistake in the unit.
 const SECONDS_MAX: u64 = 86_400;
 
 fn parse_seconds(text: &str) -> Result<Duration, String> {
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn policies_have_the_names_of_the_help() {
+    fn policies_are_named_as_in_the_help() {
         assert_eq!(parse_policy("block"), Ok(Policy::Block));
         assert_eq!(parse_policy("drop-newest"), Ok(Policy::DropNewest));
         assert_eq!(parse_policy("drop-oldest"), Ok(Policy::DropOldest));

@@ -1,4 +1,4 @@
-//! From the first argument to the report.
+//! Runs a program from its start to its last report.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io::IsTerminal;
@@ -36,11 +36,11 @@ pub fn log_to_stderr() {
         .init();
 }
 
-/// Runs until SIGTERM or SIGINT. `consume` puts the broker's messages into the feed until the feed is stopped. Prints the address
-/// first and the report last.
+/// Runs until SIGTERM or SIGINT, or until `consume` ends. `consume` puts the broker's messages into the feed until the feed is
+/// stopped. The first line of output is the address, and the last line is the report.
 ///
 /// # Errors
-/// The address cannot be listened on; `consume` has failed.
+/// Fails if the program cannot listen on the address, or if `consume` fails.
 pub async fn run<C, F>(options: Options, consume: C) -> Result<()>
 where
     C: FnOnce(Feed) -> F,
@@ -72,12 +72,12 @@ where
         }
         ended = &mut consumer => Some(ended),
     };
-    info!("stops");
+    info!("stopping");
     stop.cancel();
     let report = finish(demultiplexer, &handle, options.deadline).await?;
     tasks.close();
     if timeout(options.deadline, tasks.wait()).await.is_err() {
-        warn!(connections = tasks.len(), "not closed in time");
+        warn!(connections = tasks.len(), "connections not closed in time");
     }
     server.abort();
     println!("{}", serde_json::to_string(&EndReport::from(report))?);
@@ -102,7 +102,7 @@ fn set_up(stream: &TcpStream, buffer: usize) {
         .set_nodelay(true)
         .and_then(|()| SockRef::from(stream).set_send_buffer_size(buffer));
     if let Err(error) = done {
-        warn!(%error, "a connection keeps the system's settings");
+        warn!(%error, "a connection keeps the system's default socket options");
     }
 }
 
@@ -111,13 +111,13 @@ type Running = JoinHandle<Report>;
 
 fn demultiplex(input: Input, deadline: Duration) -> (Handle<Arc<str>, Outlet>, Running) {
     let start = Instant::now();
-    // A closed connection accepts no more messages.
+    // An error means that the connection has ended, so its sink is removed.
     let judge: Judge = |_, Gone| Verdict::Remove;
     let demultiplexer: Demultiplexer<Input, ById, NoOrders<_, Outlet>, Outlet, Judge> =
         Builder::new(ById, judge)
             .clock(move || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX))
             .deadline(move || sleep(deadline))
-            // Clients choose their IDs.
+            // Clients choose their IDs. A random seed prevents them from choosing IDs whose hashes collide.
             .seed(RandomState::new().hash_one(0))
             .build(input);
     (demultiplexer.handle(), tokio::spawn(demultiplexer))
@@ -133,7 +133,8 @@ async fn signalled() -> Result<()> {
     Ok(())
 }
 
-/// The demultiplexer's deadline starts at the end of its input, which a client with the policy `block` may delay.
+/// Waits for the demultiplexer's report, and aborts the demultiplexer if it takes too long. The demultiplexer's own deadline
+/// starts at the end of its input, which a client with the policy `block` may delay.
 async fn finish(
     mut running: Running,
     handle: &Handle<Arc<str>, Outlet>,
@@ -148,14 +149,14 @@ async fn finish(
     }
 }
 
-/// The last line.
+/// The last line of the program's output.
 #[derive(Serialize)]
 struct EndReport {
     end: &'static str,
     messages: Messages,
-    /// Connections that took all their messages.
+    /// Number of connections that took all their messages.
     closed: u64,
-    /// Connections that had ended, or did not take all messages in time.
+    /// Number of connections that ended by themselves, or did not take all their messages in time.
     dropped: u64,
 }
 

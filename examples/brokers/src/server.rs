@@ -20,10 +20,10 @@ use tracing::{debug, info};
 use crate::client::{self, Deliveries, Outlet};
 use crate::feed::Broker;
 
-/// Longer IDs match no routing key: in AMQP 0-9-1 they are short strings of up to 255 bytes.
+/// Maximum length of a client's ID. In AMQP 0-9-1, routing keys have at most 255 bytes, so a longer ID would get no messages.
 const ID_BYTES_MAX: usize = 255;
 
-/// Clients send only control frames.
+/// Maximum size of a client's frame. Clients send only control frames.
 const FRAME_BYTES_MAX: usize = 4096;
 
 type Subscription = Guard<Arc<str>, Outlet>;
@@ -47,7 +47,8 @@ pub(crate) fn router(shared: Shared) -> Router {
         .with_state(shared)
 }
 
-/// The connections, by number: a client's old connection may end after its next one has started.
+/// The connections, by number. The client's ID cannot be the key: a client's old connection may end after its next one has
+/// started.
 pub(crate) struct Clients {
     most: usize,
     connected: Mutex<Connected>,
@@ -68,7 +69,7 @@ impl Clients {
     }
 
     fn lock(&self) -> MutexGuard<'_, Connected> {
-        // Nothing panics in between.
+        // No code panics while it holds this lock, so a poisoned lock cannot occur.
         self.connected
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -105,8 +106,8 @@ impl Drop for Registered {
 }
 
 impl Shared {
-    /// Registers a client. Call this before the answer to the handshake is sent: the client then misses no message
-    /// after it.
+    /// Registers a client. Call this before the answer to the handshake is sent: then the client gets all messages that come
+    /// after that answer.
     fn register(&self, id: &Arc<str>) -> Result<(Registered, Deliveries), &'static str> {
         let mut connected = self.clients.lock();
         if connected.subscriptions.len() >= self.clients.most {
@@ -115,7 +116,7 @@ impl Shared {
         let (outlet, deliveries) = client::outlet();
         let target = Target::Key(id.clone());
         let guard = (self.handle.subscribe(target, outlet, self.service))
-            .map_err(|_| "the server stops\n")?;
+            .map_err(|_| "the server is shutting down\n")?;
         let number = connected.next;
         connected.next += 1;
         connected.subscriptions.insert(number, (id.clone(), guard));
@@ -134,7 +135,8 @@ impl Shared {
         let mut socket = socket.split();
         let over = client::serve(&mut socket, &mut deliveries, self.patience).await;
         info!(client = %id, ?over, "disconnected");
-        // The subscription ends before the closing handshake, which takes a while; messages would wait in vain.
+        // Ends the subscription before the closing handshake, which takes a while. No more messages then wait for this
+        // connection.
         drop((deliveries, registered));
         client::close(socket, over, self.stop.is_cancelled()).await;
     }
@@ -189,15 +191,15 @@ struct Snapshot {
 
 #[derive(Serialize)]
 struct BrokerStatistics {
-    /// Messages come.
+    /// Whether the program can get messages at present.
     connected: bool,
-    /// Number of connections made.
+    /// Number of connections to the broker so far.
     connections: u64,
-    /// Lost in the broker's client library before they were counted.
+    /// Number of messages that the broker's client library dropped before this program could count them.
     dropped: u64,
 }
 
-/// `received` is the sum of all others.
+/// Counts of messages. `received` is the sum of the other counts.
 #[derive(Serialize)]
 pub(crate) struct Messages {
     received: u64,

@@ -17,23 +17,23 @@ async fn each_client_gets_exactly_its_messages() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_limited_client_gets_its_burst_and_the_others_all() {
-    scenarios::a_limited_client_gets_its_burst_and_the_others_all(BROKER).await;
+async fn a_limited_client_gets_only_its_burst_and_the_others_get_everything() {
+    scenarios::a_limited_client_gets_only_its_burst_and_the_others_get_everything(BROKER).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slow_client_loses_its_oldest_and_the_others_nothing() {
-    scenarios::a_slow_client_loses_its_oldest_and_the_others_nothing(BROKER).await;
+async fn a_slow_client_loses_its_oldest_messages_and_the_others_none() {
+    scenarios::a_slow_client_loses_its_oldest_messages_and_the_others_none(BROKER).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_that_disappear_leave_and_the_others_get_everything() {
-    scenarios::clients_that_disappear_leave_and_the_others_get_everything(BROKER).await;
+async fn clients_that_disappear_are_removed_and_the_others_get_everything() {
+    scenarios::clients_that_disappear_are_removed_and_the_others_get_everything(BROKER).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stuck_client_does_not_keep_the_program_from_its_end() {
-    scenarios::a_stuck_client_does_not_keep_the_program_from_its_end(BROKER).await;
+async fn a_stuck_client_does_not_prevent_the_end_of_the_program() {
+    scenarios::a_stuck_client_does_not_prevent_the_end_of_the_program(BROKER).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -54,14 +54,14 @@ async fn a_client_that_connects_again_takes_over() {
     first.until_number(2).await;
     let second = Client::start(program.address, "a").await;
     publisher.publish(&[message(3)]).await;
-    // This program's code for a connection that another one has replaced.
+    // 4000 is this program's close code for a connection that was replaced.
     assert_eq!(first.end().await, (vec![1, 2], Some(4000)));
     program.until_received(3).await;
     program.stop_well().await;
     assert_eq!(second.end().await, (vec![3], Some(1001)));
 }
 
-/// RFC 6455, section 7.4.1: 1008 is for a message, here its reader, that violates a policy.
+/// The close code 1008 means a violated policy (RFC 6455, section 7.4.1).
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_is_too_slow_is_disconnected_if_the_policy_says_so() {
     let server = Server::shared(BROKER);
@@ -74,7 +74,8 @@ async fn a_client_that_is_too_slow_is_disconnected_if_the_policy_says_so() {
         .await;
     let statistics = program.until_received(1000).await;
     let messages = &statistics["messages"];
-    // Ten in a row, and the ten in the buffer; before that perhaps some that came faster than the connection's task.
+    // Ten messages were dropped in a row, and the ten in the buffer with them. Earlier ones may have been dropped while the
+    // connection's task was too slow.
     assert!(messages["overflowed"].as_u64() >= Some(20), "{messages}");
     let (numbers, code) = Client::read(slow).end().await;
     assert_eq!(code, Some(1008));

@@ -16,23 +16,23 @@ async fn each_client_gets_exactly_its_messages() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_limited_client_gets_its_burst_and_the_others_all() {
-    scenarios::a_limited_client_gets_its_burst_and_the_others_all(BROKER).await;
+async fn a_limited_client_gets_only_its_burst_and_the_others_get_everything() {
+    scenarios::a_limited_client_gets_only_its_burst_and_the_others_get_everything(BROKER).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slow_client_loses_its_oldest_and_the_others_nothing() {
-    scenarios::a_slow_client_loses_its_oldest_and_the_others_nothing(BROKER).await;
+async fn a_slow_client_loses_its_oldest_messages_and_the_others_none() {
+    scenarios::a_slow_client_loses_its_oldest_messages_and_the_others_none(BROKER).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_that_disappear_leave_and_the_others_get_everything() {
-    scenarios::clients_that_disappear_leave_and_the_others_get_everything(BROKER).await;
+async fn clients_that_disappear_are_removed_and_the_others_get_everything() {
+    scenarios::clients_that_disappear_are_removed_and_the_others_get_everything(BROKER).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stuck_client_does_not_keep_the_program_from_its_end() {
-    scenarios::a_stuck_client_does_not_keep_the_program_from_its_end(BROKER).await;
+async fn a_stuck_client_does_not_prevent_the_end_of_the_program() {
+    scenarios::a_stuck_client_does_not_prevent_the_end_of_the_program(BROKER).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -40,7 +40,7 @@ async fn clients_stay_connected_while_the_broker_restarts() {
     scenarios::clients_stay_connected_while_the_broker_restarts(BROKER).await;
 }
 
-/// A client that blocks the input keeps messages in flight, so they are not acknowledged when the program ends.
+/// A client that blocks the input holds up messages that are not accounted for. They are not acknowledged when the program ends.
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_that_were_not_accounted_for_stay_in_the_queue() {
     let server = Server::shared(BROKER);
@@ -57,7 +57,7 @@ async fn messages_that_were_not_accounted_for_stay_in_the_queue() {
     let (report, status) = program.stop().await;
     assert!(status.success(), "{status}");
     assert_eq!(report["end"], "aborted");
-    // Ten in the buffer, which were acknowledged, and the next one, which was not.
+    // Eleven messages: ten in the buffer, which were acknowledged, and the next message, which was not.
     assert_eq!(report["messages"]["abandoned"], 11);
     let accounted = report["messages"]["received"].as_u64().unwrap() - 1;
     publisher.until_queued("block", 1000 - accounted).await;

@@ -1,4 +1,4 @@
-//! Tests of a filter that waits: order, cancelled waits, a held source, ordinary threads.
+//! Tests of a filter that waits: order, cancelled waits, a suspended source, ordinary threads.
 #![allow(missing_docs, reason = "a test")]
 
 use std::sync::Once;
@@ -9,7 +9,7 @@ use gst::prelude::*;
 
 /// No test waits for this long unless something hangs.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Nor for this.
+/// A delay that a test never waits for: it cancels the wait.
 const HOUR_MS: u32 = 3_600_000;
 
 fn init() {
@@ -26,7 +26,7 @@ fn init() {
 struct Pipe {
     pipeline: gst::Pipeline,
     seen: Receiver<String>,
-    /// The source has pushed all it had, and the push has returned.
+    /// Gets an item whenever the source has pushed all its buffers and the last push has returned.
     idle: Receiver<()>,
 }
 
@@ -87,7 +87,7 @@ impl Pipe {
         );
     }
 
-    /// Pushes the pipeline's first buffer. It is in the filter's line when this returns.
+    /// Pushes the pipeline's first buffer. The buffer is in the filter's line when this function returns.
     fn push_into_line(&self, bytes: usize, caps: &str) {
         self.idle.recv_timeout(DEADLINE).expect("it plays");
         self.push(bytes, caps);
@@ -149,7 +149,7 @@ fn a_flush_cancels_the_waits() {
 }
 
 #[test]
-fn the_end_of_a_flush_waits_for_nothing_that_came_during_it() {
+fn flush_stop_alone_cancels_the_waits() {
     let pipe = Pipe::fed(HOUR_MS);
     pipe.push_into_line(1, "application/x-one");
     let source = pipe.get("in");
@@ -162,9 +162,9 @@ fn the_end_of_a_flush_waits_for_nothing_that_came_during_it() {
 }
 
 #[test]
-fn a_full_line_holds_the_source_and_stopping_lets_go() {
+fn a_full_line_suspends_the_source() {
     const PUSHED: u64 = 200;
-    /// The filter's bound, plus the one buffer beyond it.
+    /// Number of buffers that the full filter holds: the bound of its line, and one buffer beyond the bound.
     const HELD: u64 = 65;
     let pipe = Pipe::fed(HOUR_MS);
     let source = pipe.get("in");
@@ -178,7 +178,7 @@ fn a_full_line_holds_the_source_and_stopping_lets_go() {
 }
 
 #[test]
-fn a_thread_that_may_wait_waits() {
+fn buffers_of_an_ordinary_thread_pass() {
     let pipe = Pipe::playing(
         "audiotestsrc num-buffers=3 ! ts-exampledelay delay=5 ! fakesink name=out sync=false",
     );
@@ -187,9 +187,9 @@ fn a_thread_that_may_wait_waits() {
     assert_eq!(buffers.count(), 3);
 }
 
-/// The state changes on another thread while the source's thread waits: deactivating the pad ends the wait.
+/// The state changes on another thread while the source's thread waits. Deactivating the pad ends the wait.
 #[test]
-fn a_stop_releases_a_thread_that_waits() {
+fn stopping_releases_a_thread_that_waits() {
     let pipe = Pipe::playing(&format!(
         "audiotestsrc ! ts-exampledelay name=delay delay={HOUR_MS} ! fakesink name=out async=false"
     ));
@@ -205,9 +205,9 @@ fn a_stop_releases_a_thread_that_waits() {
     result.unwrap();
 }
 
-/// A branch of a tee that waits for room is unlinked: the other branch continues.
+/// While a branch of a tee waits for room, it is unlinked. The other branch then continues.
 #[test]
-fn an_unlinked_filter_holds_up_no_source() {
+fn unlinking_a_full_filter_releases_the_source() {
     let pipe = Pipe::playing(&format!(
         "ts-appsrc name=in max-buffers=0 context=delay ! tee name=t \
          t. ! fakesink name=out sync=false async=false \

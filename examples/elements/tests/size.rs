@@ -1,9 +1,9 @@
 //! The examples are for reading, so they stay short.
 #![allow(missing_docs, reason = "a test")]
 
-/// Bound of lines, without blank lines and comments.
+/// Limits the number of lines, without blank lines and comments.
 #[test]
-fn they_are_short() {
+fn the_example_elements_are_short() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
     let mut lines = 0;
     for file in std::fs::read_dir(folder).unwrap() {

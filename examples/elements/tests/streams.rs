@@ -1,4 +1,4 @@
-//! The three elements, a thousand times in one pipeline, on one thread.
+//! Runs the three elements a thousand times in one pipeline, on one thread.
 #![allow(missing_docs, reason = "a test")]
 
 use std::time::{Duration, Instant};
@@ -61,7 +61,7 @@ fn eventually(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-// The only test of its process, whose threads it counts.
+// This is the only test in its process, because it counts the threads of the process.
 #[test]
 fn a_thousand_streams_take_as_many_threads_as_one() {
     init();
@@ -79,16 +79,16 @@ fn a_thousand_streams_take_as_many_threads_as_one() {
         assert_eq!(counted(sink), u64::from(BUFFERS));
     }
 
-    // The latency query has the share of each element.
+    // The latency query contains the latency of each element.
     let mut latency = gst::query::Latency::new();
     assert!(pipeline.query(&mut latency));
     let (is_live, min, max) = latency.result();
     assert!(is_live);
-    // The last part is the sink's processing deadline, which every sink has.
+    // The last 20 ms are the processing deadline, which every sink adds.
     assert_eq!(min, gst::ClockTime::from_mseconds(5 + 30 + 20));
     assert_eq!(max, None);
 
-    // State changes up and down, in the middle of waits.
+    // The state goes down and up while buffers wait.
     for state in [gst::State::Null, gst::State::Playing, gst::State::Ready] {
         let before = counted(&one);
         pipeline.set_state(state).unwrap();

@@ -90,7 +90,7 @@ fn messages_go_to_the_sinks_of_their_keys_in_order() {
 
 #[test]
 fn ready_order_precedes_a_ready_message() {
-    // By a handle, and by a stream.
+    // The order comes by a handle, and by a stream.
     let mut bench = bench();
     let sink = Basket::default();
     bench.task.run();
@@ -119,8 +119,8 @@ fn ready_order_precedes_a_ready_message() {
     assert_eq!(task.report.unwrap().statistics.unmatched, 0);
 }
 
-/// The input gives its message while, in the same poll, an order comes: as from another thread between the check for orders and
-/// the poll.
+/// The input gives a message, and an order comes in the same poll. This is as if another thread sent it between the check for
+/// orders and the poll.
 #[test]
 fn order_during_the_poll_of_the_input_is_not_missed() {
     use futures_util::stream;
@@ -133,7 +133,7 @@ fn order_during_the_poll_of_the_input_is_not_missed() {
         match given {
             1 => {
                 let handle = known.get().unwrap();
-                // Of two orders, the second takes over; earlier subscriptions of the message's key end first.
+                // Of two orders, the second takes over. Earlier subscriptions of the message's key end first.
                 for sink in [Basket::default(), ordered.clone()] {
                     let guard = handle.subscribe(Target::Key(7), sink, DEFAULT).unwrap();
                     guard.detach();
@@ -187,7 +187,7 @@ fn unmatched_messages_have_their_own_sink() {
 }
 
 #[test]
-fn a_second_sink_of_a_key_takes_over_or_is_refused_or_gets_a_copy() {
+fn a_second_sink_of_a_key_replaces_or_is_refused_or_gets_copies() {
     let run = |builder| {
         let mut bench = bench_of(builder);
         let (first, second) = (Basket::default(), Basket::default());
@@ -217,7 +217,7 @@ fn a_second_sink_of_a_key_takes_over_or_is_refused_or_gets_a_copy() {
 }
 
 #[test]
-fn of_several_sinks_one_that_blocks_holds_the_message_for_itself_and_those_after_it() {
+fn a_blocking_sink_holds_the_message_for_itself_and_later_sinks() {
     let mut bench = bench_of(builder(Verdict::Remove).several_per_key());
     let sinks = [Basket::default(), Basket::with_room(1), Basket::default()];
     let mut guards: Vec<_> = sinks
@@ -234,7 +234,7 @@ fn of_several_sinks_one_that_blocks_holds_the_message_for_itself_and_those_after
     for sink in &sinks {
         assert_eq!(sink.numbers(), [1, 2, 3]);
     }
-    // A sink that is removed while it holds up a message.
+    // A sink is removed while it holds up a message.
     sinks[1].inside().room = Some(0);
     bench.put(1, [4]);
     bench.task.run();
@@ -322,7 +322,7 @@ fn a_full_sink_that_blocks_holds_the_input_up() {
     assert_eq!(slow.numbers(), [1, 2]);
 }
 
-/// Operators look while the sink is blocked, and then it does not flush.
+/// Operators look at the counts while the sink is blocked, and then it does not flush.
 #[test]
 fn guard_reports_dropped_messages_at_once() {
     for (policy, buffer) in [
@@ -367,7 +367,7 @@ fn dropping_policies_keep_the_first_or_the_last() {
 }
 
 #[test]
-fn without_a_buffer_the_oldest_is_the_newest() {
+fn without_a_buffer_drop_oldest_acts_as_drop_newest() {
     let mut bench = bench();
     let sink = Basket::with_room(1);
     let _guard = bench.subscribe(1, &sink, with(Policy::DropOldest, 0));
@@ -385,7 +385,7 @@ fn a_sink_that_overflows_too_often_in_a_row_is_disconnected() {
     bench.put(1, [1, 2, 3, 4]);
     bench.task.run();
     assert_eq!(guard.status(), Status::Active, "two have overflowed");
-    // It takes a message in between, so the count restarts.
+    // The sink takes a message in between, so the count restarts.
     sink.make_room(1);
     bench.put(1, [5, 6, 7]);
     bench.task.run();

@@ -111,7 +111,7 @@ impl Sink<Message> for Basket {
     }
 }
 
-/// Input of a stream, controlled by a test.
+/// The input of a stream, controlled by a test.
 pub struct Feed<T>(Arc<Mutex<Fed<T>>>);
 
 struct Fed<T> {
@@ -194,7 +194,7 @@ pub fn find(message: &Message) -> Option<u32> {
     (message.0 < 1000).then_some(message.0)
 }
 
-/// A builder with these rules.
+/// Returns a builder with these rules.
 pub fn builder(verdict: Verdict) -> Builder<Message, Basket, Find, Plain, Judge> {
     Builder::new(find as Find, Box::new(move |_: &Target<u32>, _| verdict))
 }
@@ -224,7 +224,7 @@ where
         }
     }
 
-    /// Polls once, if it was woken.
+    /// Polls once, if the task was woken.
     pub fn step(&mut self) -> bool {
         let wakes = self.wakes.0.load(SeqCst);
         let is_due = std::mem::take(&mut self.is_new) || wakes != self.seen;
@@ -242,7 +242,7 @@ where
         true
     }
 
-    /// Runs until it sleeps.
+    /// Polls until the task sleeps.
     pub fn run(&mut self) {
         while self.step() {}
     }

@@ -48,7 +48,7 @@ struct Known {
     policy: Policy,
     has_broken: bool,
     guard: Option<Guard<u32, Basket>>,
-    /// Number of messages with its key before its order, and before the next order for its key or its end.
+    /// Numbers of messages with the sink's key: before its order, and before the next order for that key or the sink's end.
     from: usize,
     until: Option<usize>,
 }
@@ -128,7 +128,7 @@ proptest! {
                 },
             }
         }
-        // All sinks become fast; the input ends.
+        // All sinks become fast, and the input ends.
         for known in &known {
             known.sink.change(|inside| (inside.room, inside.keeps_flush) = (None, false));
         }

@@ -26,7 +26,7 @@ fn plan(access: Access) -> Plan {
     }
 }
 
-/// Any descriptor; it is not used.
+/// A descriptor of any kind, which is not used.
 fn descriptor() -> OwnedFd {
     std::io::stdin().as_fd().try_clone_to_owned().unwrap()
 }
@@ -94,7 +94,7 @@ enum Step {
     Order(u8),
     DropOldest,
     DropQueued,
-    /// Time passes, and the first operation writes at most this number of bytes.
+    /// Lets time pass. The first operation then writes at most this number of bytes.
     Work(u64, usize),
 }
 
@@ -156,7 +156,7 @@ proptest! {
                             block.extend(bytes);
                         }
                         _ => {
-                            // The capacity marks a block of copies.
+                            // A block of copies is recognised by its capacity.
                             let mut block = match step {
                                 Step::Owned(_) => Vec::new(),
                                 _ => Vec::with_capacity(1 << 20),
@@ -250,12 +250,12 @@ proptest! {
                         };
                         core.handle_done(now_ns, Ok(done));
                     }
-                    // Seeks are executed when nothing is before them.
+                    // A seek is executed when no entry is before it.
                     while let Some(&Twin::Seek(to)) = list.front() {
                         cursor = begin + usize::try_from(to).unwrap();
                         list.pop_front();
                     }
-                    // Nothing waits longer than allowed.
+                    // No data waits longer than allowed.
                     prop_assert!(core.next_timeout().is_none_or(|ns| ns > now_ns));
                     prop_assert!(core.queued_bytes < BLOCK_BYTES);
                 }

@@ -50,14 +50,14 @@ impl InputSelector {
             None => None,
         };
         if self.turns.select(id, false) {
-            // The push may block, so not on the thread that sets the property.
+            // The push may block, so the thread that sets the property must not do it.
             let (turns, src_pad) = (self.turns.clone(), self.src_pad.clone());
             self.obj()
                 .call_async(move |_| tell_of_end(&turns, &src_pad));
         }
     }
 
-    /// Selects the first input that delivers, if none is selected.
+    /// Selects this input, if none is selected: it is the first one that delivers.
     fn select_first(&self, id: u32) {
         if self.turns.state().active_pad().is_none() && self.turns.select(Some(id), true) {
             self.obj().notify("active-pad");
@@ -148,7 +148,7 @@ struct Passing {
     turns: Turns,
     pad: gst::Pad,
     src_pad: gst::Pad,
-    /// Running time of its end.
+    /// Running time of the item's end.
     end_ns: Option<u64>,
     item: Item,
 }
@@ -222,7 +222,7 @@ fn push(
     item.push(src_pad)
 }
 
-/// The new active input may have ended already: then no push there would report it.
+/// Reports the end of the stream if the new active input has ended already: no push there would report it.
 fn tell_of_end(turns: &Turns, src_pad: &gst::Pad) {
     while let Some(pad) = turns.take_eos() {
         announce(&pad, src_pad);
@@ -231,7 +231,7 @@ fn tell_of_end(turns: &Turns, src_pad: &gst::Pad) {
     }
 }
 
-/// Start and end, in its segment.
+/// Start and end of an item, in its segment.
 fn times(item: &Item) -> (Option<gst::ClockTime>, Option<gst::ClockTime>) {
     let of = |buffer: &gst::BufferRef| {
         let begin = buffer.pts().or(buffer.dts());

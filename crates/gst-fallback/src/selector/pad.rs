@@ -16,7 +16,7 @@ glib::wrapper! {
 }
 
 impl SelectorPad {
-    /// Called once, before the pad is used.
+    /// Connects the pad to its element. Called once, before the pad is used.
     pub(super) fn join(&self, turns: Turns, id: u32) {
         let is_first = self.imp().input.set((turns, id)).is_ok();
         debug_assert!(is_first, "joined already");

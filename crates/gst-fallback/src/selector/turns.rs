@@ -49,9 +49,9 @@ pub(super) type Turn = turns::Turn<State>;
 pub(super) struct State {
     inputs: Vec<Input>,
     active: Option<u32>,
-    /// A push downstream is under way.
+    /// Whether a push downstream is under way.
     is_pushing: bool,
-    /// The active input ended before it became active: the end is still to be sent downstream.
+    /// Whether the active input had ended before it became active, so that the end must still be sent downstream.
     owes_eos: bool,
     /// Running time that the output has reached, ns.
     position_ns: Option<u64>,
@@ -82,10 +82,10 @@ struct Input {
     segment: Option<gst::FormattedSegment<gst::ClockTime>>,
     is_eos: bool,
     is_flushing: bool,
-    /// Downstream does not have its sticky events, and its next buffer is discontinuous.
+    /// Whether downstream lacks the input's sticky events, so that its next buffer is discontinuous.
     is_new: bool,
     tickets: Tickets,
-    /// Running time that it has reached, ns.
+    /// Running time that the input has reached, ns.
     position_ns: Option<u64>,
     /// Buffers that passed ahead of time, with their end in running time, ns; they pass again after a switch away and back.
     cached: VecDeque<(u64, gst::Buffer)>,
@@ -94,7 +94,7 @@ struct Input {
 /// The decision on an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Push it, now, and then [`Turns::finish`]. `is_new`: first after a switch.
+    /// Push it, now, and then call [`Turns::finish`]. `is_new`: it is the first after a switch.
     Push {
         is_new: bool,
     },
@@ -117,7 +117,7 @@ impl Turns {
         });
     }
 
-    /// An input's pad was unlinked: its source must not wait any longer.
+    /// Notes that an input's pad was unlinked: its source must not wait any longer.
     pub(super) fn unlink(&self, id: u32) {
         self.change(|state| {
             if let Some(input) = state.input(id) {
@@ -126,7 +126,7 @@ impl Turns {
         });
     }
 
-    /// The clock or the base time has changed.
+    /// Notes a change of the clock or the base time.
     pub(super) fn set_time(&self, time: RunningTime) {
         self.change(|state| state.time = time);
     }
@@ -143,8 +143,8 @@ impl Turns {
         });
     }
 
-    /// Makes an input the active one. With `only_if_none`, only if none is selected. Returns `true` if that changes the active
-    /// input.
+    /// Makes an input the active one. With `only_if_none`, it does so only if none is selected. Returns `true` if the active
+    /// input changes.
     pub(super) fn select(&self, id: Option<u32>, only_if_none: bool) -> bool {
         self.change(|state| {
             let unwanted = only_if_none && state.active.is_some();
@@ -176,7 +176,7 @@ impl Turns {
         });
     }
 
-    /// Returns `true` if it is the active input, so that downstream must flush too.
+    /// Starts or ends a flush of an input. Returns `true` if it is the active input, so that downstream must flush, too.
     pub(super) fn flush(&self, id: u32, is_flushing: bool) -> bool {
         self.change(|state| {
             let is_active = state.active == Some(id);
@@ -312,7 +312,7 @@ impl State {
         input.cached.push_back((end_ns, buffer.clone()));
     }
 
-    /// The kept buffers of an input that passes again, if their time has not come yet.
+    /// Takes the kept buffers of an input that passes again, if their time has not come yet.
     pub(super) fn take_cached(&mut self, id: u32) -> Vec<gst::Buffer> {
         let now_ns = self.now_ns().unwrap_or(0);
         let cached = self
@@ -365,8 +365,8 @@ impl State {
                 .is_none_or(|now_ns| u64::try_from(now_ns).is_ok_and(|now_ns| now_ns >= time_ns));
             return is_due.then_some(Verdict::Drop);
         }
-        // Held until the output has passed its start, so that a switch continues without a gap. If no output moves, holding it is
-        // useless.
+        // The buffer is held until the output has passed its start, so that a switch continues without a gap. If the output does
+        // not advance, holding it is useless.
         let Some(active) = self.active else {
             return Some(Verdict::Drop);
         };

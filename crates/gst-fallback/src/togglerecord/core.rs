@@ -2,10 +2,11 @@
 //! objects.
 //!
 //! All times are running time, ns; the current time is a parameter. The main stream leads: its first keyframe after `record` was
-//! set begins a *recording*. Its position when `record` is reset ends the recording; if the stream has delta units, its next
-//! keyframe does. The part of every stream between these two times passes. So the result does not depend on the order in which
-//! streams arrive, and the main stream waits for no other. One exception: a main stream that is not live may be held. Then other
-//! such streams continue to the end of the held buffer, as part of the recording that has ended.
+//! set begins a *recording*. The recording ends at the main stream's position when `record` is reset. If the stream has delta
+//! units, it ends at the next keyframe. The part of every stream between these two times passes. So the result does not depend on
+//! the order in which streams arrive, and the main stream waits for no other. There is one exception: a main stream that is not
+//! live may be held. Then other streams that are not live continue to the end of the held buffer, as part of the recording that
+//! has ended.
 //!
 //! | state of the main stream | passes |
 //! |---|---|
@@ -16,10 +17,10 @@
 //!
 //! Raw audio is cut to the sample; other buffers pass completely if they start in the recording. Another stream is decided up to
 //! the time at which the main one is decided (the *horizon*), and waits there. If the main stream delivers nothing for
-//! `stall_timeout_ns` while another one waits, it has *stalled*. The others then continue without it and advance the horizon,
-//! until it returns.
+//! `stall_timeout_ns` while another stream waits, the main stream has *stalled*. The other streams then continue without it and
+//! advance the horizon, until it returns.
 //!
-//! After each `handle_*` and [`RecordCore::decide`]: drain [`RecordCore::poll_action`]. Held items are decided again after any
+//! After each `handle_*` and [`RecordCore::decide`], drain [`RecordCore::poll_action`]. Decide again about held items after any
 //! change and at [`RecordCore::next_timeout`].
 
 use std::collections::VecDeque;
@@ -50,7 +51,8 @@ impl Default for Settings {
     }
 }
 
-/// Longer than the pauses of a working stream: the slowest cameras deliver a picture per second.
+/// Default of `stall_timeout_ns`. It is longer than the pauses of a working stream: the slowest cameras deliver a picture per
+/// second.
 pub(super) const STALL_TIMEOUT_NS: u64 = 5_000_000_000;
 
 /// Kind of a stream, which determines how it can be cut.
@@ -81,7 +83,7 @@ pub(super) struct Arrival {
 pub(super) struct Span {
     pub(super) begin_ns: u64,
     pub(super) end_ns: u64,
-    /// Everything before this time has been decided.
+    /// Everything before this time in the span has been decided.
     pub(super) from_ns: u64,
     order_ns: u64,
     media: Media,
@@ -93,7 +95,7 @@ pub(super) struct Span {
 pub(super) enum Verdict {
     Pass(Piece),
     Drop,
-    /// Decide again later.
+    /// The span must be decided again later.
     Hold,
     /// The stream has ended with the main one.
     Ended,
@@ -104,9 +106,9 @@ pub(super) enum Verdict {
 pub(super) struct Piece {
     pub(super) from_ns: u64,
     pub(super) to_ns: u64,
-    /// The first of its stream in this recording.
+    /// Whether it is the first piece of its stream in this recording.
     pub(super) is_first: bool,
-    /// The rest is decided when [`Span::from_ns`] is set to `to_ns`.
+    /// Whether it is the last piece of the span. Otherwise, set [`Span::from_ns`] to `to_ns` and decide again.
     pub(super) is_last: bool,
     /// Offset to add to running times.
     pub(super) shift_ns: i64,
@@ -127,10 +129,10 @@ pub(super) enum Action {
 
 #[derive(Debug, Clone, Copy)]
 struct Recording {
-    /// Number among all recordings; never reused.
+    /// Number of the recording, never reused.
     number: u64,
     start_ns: u64,
-    /// `None`: it continues.
+    /// End of the recording; `None` while it continues.
     stop_ns: Option<u64>,
     shift_ns: i64,
 }
@@ -138,24 +140,24 @@ struct Recording {
 #[derive(Debug)]
 struct Stream {
     id: StreamId,
-    /// Whether its input is live.
+    /// Whether the stream's input is live.
     is_live: bool,
     has_ended: bool,
-    /// Whether it ended with the main stream.
+    /// Whether the stream ended with the main stream.
     is_over: bool,
-    /// Everything before it has been decided. `None`: nothing has arrived.
+    /// Everything of the stream before this time has been decided. `None` before the first arrival.
     position_ns: Option<u64>,
     /// End of the arrived data.
     arrived_ns: u64,
     /// Whether delta units have arrived.
     has_deltas: bool,
-    /// Start of the hold of its next part.
+    /// Time since which the stream's next part has been held.
     held_since_ns: Option<u64>,
-    /// The number of the recording that it is in.
+    /// Number of the recording that the stream is in.
     recording: Option<u64>,
-    /// Whether nothing of that recording has passed.
+    /// Whether no part of that recording has passed.
     is_new: bool,
-    /// A delta unit would have nothing to build on.
+    /// Whether the stream needs a keyframe: a delta unit could not be decoded.
     awaits_keyframe: bool,
 }
 
@@ -184,10 +186,10 @@ impl Stream {
         };
     }
 
-    /// Notes that everything up to a time in this span has been decided.
+    /// Notes that everything in this span up to a time has been decided.
     fn come_to(&mut self, time_ns: u64, span: &Span) {
         let time_ns = match span.media {
-            // A later one may start earlier.
+            // A later buffer may start earlier.
             Media::Coded => span.order_ns,
             Media::Audio | Media::Video => time_ns,
         };
@@ -203,22 +205,22 @@ impl Stream {
 pub(super) struct RecordCore {
     settings: Settings,
     record: bool,
-    /// `record` was reset; the recording continues to the next keyframe.
+    /// Whether `record` was reset while the recording continues to the next keyframe.
     is_stopping: bool,
     streams: Vec<Stream>,
-    /// Sorted; recordings that all streams have passed are removed.
+    /// The recordings, sorted. A recording that all streams have passed is removed.
     recordings: VecDeque<Recording>,
-    /// The last one that has ended.
+    /// The last recording that has ended.
     ended: Option<Recording>,
     /// Number of the next recording.
     number: u64,
     /// Length of all recordings that have ended.
     recorded_ns: u64,
-    /// End of the last recording.
+    /// End of the last recording, in the time of the data.
     stopped_ns: u64,
     /// Total time for which the main stream was held before recordings.
     held_ns: u64,
-    /// Time when that was noticed.
+    /// Current time when the last recording ended.
     stopped_at_ns: u64,
     horizon_ns: u64,
     /// Time when the main stream last delivered, or was released.
@@ -261,13 +263,13 @@ impl Default for RecordCore {
     }
 }
 
-/// Maximum number of recordings by which a stream may be behind; then it loses the oldest one.
+/// Maximum number of recordings by which a stream may be behind. Above it, the stream loses the oldest one.
 const RECORDINGS_MAX: usize = 64;
 
-/// Pause before a keyframe is requested again: often enough for a viewer, without flooding an encoder.
+/// Pause before a keyframe is requested again: short enough for a viewer, and long enough not to flood an encoder.
 const ASK_AGAIN_NS: u64 = 1_000_000_000;
 
-/// A push of the main stream that takes this long may wait for another stream's data, as in muxers.
+/// Duration after which a push of the main stream may be waiting for another stream's data, as in muxers.
 const PUSH_PATIENCE_NS: u64 = 20_000_000;
 
 /// Inputs.
@@ -308,7 +310,7 @@ impl RecordCore {
         self.has_clock = has_clock;
     }
 
-    /// A part of a stream has been pushed.
+    /// Notes that a part of a stream has been pushed.
     pub(super) fn handle_pushed(&mut self, id: StreamId) {
         if id == MAIN {
             self.pushing_since_ns = None;
@@ -324,7 +326,7 @@ impl RecordCore {
 
     pub(super) fn handle_stream_start(&mut self, id: StreamId) {
         if id == MAIN && self.stream(MAIN).is_some_and(|main| main.has_ended) {
-            // Its times may differ.
+            // The times of another stream may differ.
             (self.horizon_ns, self.stopped_ns) = (0, 0);
         }
         if let Some(stream) = self.stream_mut(id) {
@@ -332,7 +334,7 @@ impl RecordCore {
         }
     }
 
-    /// Handles the end of a stream whose earlier data have been decided.
+    /// Notes the end of a stream whose earlier data has been decided.
     pub(super) fn handle_eos(&mut self, now_ns: u64, id: StreamId) {
         self.begin(now_ns);
         if id == MAIN {
@@ -344,7 +346,7 @@ impl RecordCore {
         self.settle();
     }
 
-    /// Handles an unlinked input, whose held data are lost.
+    /// Notes that an input was unlinked. Its held data is lost.
     pub(super) fn handle_unlink(&mut self, now_ns: u64, id: StreamId) {
         self.begin(now_ns);
         if let Some(stream) = self.stream_mut(id) {
@@ -363,7 +365,7 @@ impl RecordCore {
         }
     }
 
-    /// `resets_time`: running time restarts at 0.
+    /// Ends a flush. With `resets_time`, running time restarts at 0.
     pub(super) fn handle_flush_stop(&mut self, now_ns: u64, id: StreamId, resets_time: bool) {
         self.begin(now_ns);
         if let Some(stream) = self.stream_mut(id) {
@@ -505,7 +507,7 @@ impl RecordCore {
         self.number
     }
 
-    /// The stream has ended with the main one.
+    /// Whether the stream has ended with the main one.
     pub(super) fn is_over(&self, id: StreamId) -> bool {
         self.stream(id).is_some_and(|stream| stream.is_over)
     }
@@ -524,7 +526,7 @@ impl RecordCore {
     /// Time at which a stream continues without the main one.
     fn stall_due_ns(&self, stream: &Stream) -> Option<u64> {
         let main = self.stream(MAIN)?;
-        // Not while the main stream is held on purpose and waiting loses nothing.
+        // The main stream does not stall while it is held on purpose and waiting loses nothing.
         let is_at_rest = !self.record && !stream.is_live;
         if main.held_since_ns.is_some() || main.has_ended || is_at_rest {
             return None;
@@ -541,7 +543,7 @@ impl RecordCore {
         Some(since_ns.saturating_add(patience_ns))
     }
 
-    /// Time until which streams are awaited that have not reached the end of a recording.
+    /// Time until which a recording's end waits for streams that have not reached it.
     fn give_up_ns(&self) -> u64 {
         self.stopped_at_ns
             .saturating_add(self.settings.stall_timeout_ns)
@@ -580,7 +582,7 @@ impl RecordCore {
         let output_ns = match (is_live, self.settings.is_live) {
             // The gap collapses.
             (true, false) => self.recorded_ns,
-            // Shifted by the time for which it was held.
+            // The times are shifted by the time for which the main stream was held.
             (false, true) => start_ns.saturating_add(self.held_ns),
             (true, true) | (false, false) => start_ns,
         };
@@ -611,7 +613,7 @@ impl RecordCore {
         (self.stopped_ns, self.stopped_at_ns) = (stop_ns, now_ns);
     }
 
-    /// The main stream is not held any more.
+    /// Notes that the main stream is not held any more.
     fn end_hold(&mut self) {
         let now_ns = self.now_ns;
         let main = self.stream_mut(MAIN);
@@ -619,7 +621,7 @@ impl RecordCore {
         self.held_ns += since_ns.map_or(0, |since_ns| now_ns.saturating_sub(since_ns));
     }
 
-    /// Requests a keyframe: once, and again while none arrives.
+    /// Requests a keyframe once, and again while none arrives.
     fn ask_for_keyframe(&mut self) {
         let now_ns = self.now_ns;
         let is_asked = |ns: u64| now_ns < ns.saturating_add(ASK_AGAIN_NS);
@@ -663,7 +665,7 @@ impl RecordCore {
         }
     }
 
-    /// Recordings that all streams have passed.
+    /// Removes recordings that all streams have passed.
     fn forget(&mut self) {
         let running = self.streams.iter().filter(|stream| !stream.has_ended);
         let passed_ns = running.map(|stream| stream.position_ns.unwrap_or(0)).min();

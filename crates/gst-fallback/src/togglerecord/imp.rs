@@ -32,7 +32,7 @@ pub struct ToggleRecord {
 #[derive(Default)]
 struct Names {
     next_number: u32,
-    /// Ids are not used again.
+    /// The last id given; ids are not used again.
     last_id: StreamId,
 }
 
@@ -106,7 +106,7 @@ impl ToggleRecord {
         turn.pass_in_parts(move |turn, decision| passing.carry_out(turn, decision))
     }
 
-    /// A live input does not pause when it is held.
+    /// Queries whether an input is live. A live input does not pause when it is held.
     fn ask_liveness(&self, id: StreamId) {
         let Some(pad) = self.turns.liveness_to_ask(id) else {
             return;
@@ -146,7 +146,7 @@ impl ToggleRecord {
     }
 
     fn sink_query(&self, id: StreamId, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
-        // It would overtake queued items.
+        // A serialized query would overtake queued items.
         if query.is_serialized() && !self.turns.state().is_idle(id) {
             return false;
         }
@@ -230,10 +230,10 @@ impl ToggleRecord {
             .build()
     }
 
-    /// A stream's pads are in the element.
+    /// Adds a stream whose pads are in the element.
     fn add_stream(&self, id: StreamId, sink: &gst::Pad, src: &gst::Pad) {
         self.turns.add(id, sink.clone(), src.clone());
-        // The handler holds nothing of the element, because the element's state has the pads.
+        // The handler holds no reference to the element, because the element's state has the pads.
         sink.connect_unlinked(move |pad, _| {
             if let Some(element) = pad.parent().and_downcast::<super::ToggleRecord>() {
                 let turns = &element.imp().turns;
@@ -334,7 +334,7 @@ impl ElementImpl for ToggleRecord {
         let (Some(id), Some(src)) = (id, src) else {
             return;
         };
-        // Pushes that wait there return before the pads are deactivated.
+        // Pushes that wait in the stream return before the pads are deactivated.
         self.turns.remove(id);
         for pad in [pad, &src] {
             let _ = pad.set_active(false);
@@ -372,7 +372,7 @@ impl ElementImpl for ToggleRecord {
     }
 }
 
-/// Caps, allocations and scheduling are those of the pad on the other side.
+/// Flags of the pads: caps, allocations and scheduling are those of the pad on the other side.
 const PAD_FLAGS: gst::PadFlags = gst::PadFlags::PROXY_CAPS
     .union(gst::PadFlags::PROXY_ALLOCATION)
     .union(gst::PadFlags::PROXY_SCHEDULING);
@@ -381,8 +381,8 @@ const PAD_FLAGS: gst::PadFlags = gst::PadFlags::PROXY_CAPS
 const UP_TO_READY: glib::ParamFlags =
     glib::ParamFlags::READWRITE.union(gst::PARAM_FLAG_MUTABLE_READY);
 
-/// Shorter than any buffer; a smaller value would be no wait at all.
+/// Minimum stall timeout. It is shorter than any buffer; a smaller value would be no wait at all.
 const STALL_TIMEOUT_NS_MIN: u64 = 1_000_000;
 
-/// Maximum, as for GStreamer's times: all values except the one for none.
+/// Maximum of times. As for GStreamer's times, it is any value except the one for none.
 const TIME_NS_MAX: u64 = u64::MAX - 1;

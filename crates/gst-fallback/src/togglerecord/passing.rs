@@ -21,14 +21,14 @@ pub(super) struct Passing {
 }
 
 impl Passing {
-    /// Returns `Some` if the rest must be decided.
+    /// Carries out a decision. Returns `Some` if a remaining part must be decided.
     pub(super) fn carry_out(
         &self,
         mut turn: Turn,
         decision: Decision,
     ) -> Result<Option<Turn>, gst::FlowError> {
         let id = turn.id();
-        // The decision lets other streams continue while this is being pushed.
+        // The decision lets other streams continue while this part is being pushed.
         self.turns.wake();
         act(&self.turns, &self.element);
         let entry = *turn.entry();
@@ -56,7 +56,7 @@ impl Passing {
             let is_passed = matches!(decision, Decision::Push(_)) || entry.is_in_parts();
             self.turns.count(is_passed);
         }
-        // Before the stream's next item gets its turn.
+        // This comes before the stream's next item gets its turn.
         self.turns.finish(id);
         let rest = has_rest.then_some(turn);
         act(&self.turns, &self.element);
@@ -163,7 +163,7 @@ pub(super) fn arrival(item: &Item, format: &Format) -> Arrival {
     }
 }
 
-/// Cuts out the part of an item. Returns `None` if no frame starts in it.
+/// Cuts the piece out of an item. Returns `None` if no frame starts in it.
 fn cut(item: Item, span: &Span, piece: &Piece, format: &Format) -> Option<Item> {
     let (begin, duration) = match &item {
         Item::Buffer(buffer) => (buffer.pts(), duration_of(buffer, format.audio.as_ref())),
@@ -201,7 +201,7 @@ fn cut(item: Item, span: &Span, piece: &Piece, format: &Format) -> Option<Item> 
     }
 }
 
-/// `to` is set if it ends early.
+/// Cuts a buffer. `to` is set if the piece ends before the buffer.
 fn cut_buffer(
     mut buffer: gst::Buffer,
     format: &Format,
@@ -217,7 +217,7 @@ fn cut_buffer(
         whole.set_duration(duration.map(|duration| duration.saturating_sub(lead)));
         return Some(buffer);
     };
-    // Two adjacent parts share no frame and lose none. No frame is before the part's segment.
+    // Two adjacent pieces share no frame and lose none. No frame is before the piece's segment.
     let rate = audio.rate();
     let end = match to {
         Some(to) => frames_before(to.saturating_sub(begin), rate)?,
@@ -227,7 +227,7 @@ fn cut_buffer(
     let mut part = clip_audio(buffer, audio, first..end)?;
     let ahead = from.saturating_sub(part.pts()?);
     if !ahead.is_zero() {
-        // Rounding error below 2 ns.
+        // Rounding errors are below 2 ns.
         let duration = part.duration();
         let whole = part.make_mut();
         whole.set_pts(from);
@@ -267,7 +267,7 @@ pub(super) fn act(turns: &Turns, element: &ToggleRecord) {
     }
 }
 
-/// Ends the streams that end with the main one and have no running push; the others do so themselves.
+/// Ends the streams that end with the main stream and have no running push. The other streams end themselves.
 pub(super) fn tell_of_ends(turns: &Turns, element: &ToggleRecord) {
     while let Some((src, segment)) = turns.take_end() {
         if let Some((format, shift_ns)) = segment {

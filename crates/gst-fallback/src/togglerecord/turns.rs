@@ -31,15 +31,15 @@ pub(super) struct State {
     lanes: Vec<Lane>,
     /// Value of the property `recording`; it changes after the recorded data has been pushed.
     pub(super) is_recording: bool,
-    /// A thread carries actions out.
+    /// Whether a thread carries actions out.
     is_acting: bool,
     is_stopped: bool,
     time: RunningTime,
-    /// The last running time while it played.
+    /// The last running time while the element played.
     now_ns: u64,
-    /// Numbers formats.
+    /// Number of the last format.
     formats: u64,
-    /// Buffers.
+    /// Number of buffers passed, at least in part.
     pub(super) passed: u64,
     pub(super) dropped: u64,
     pub(super) stalls: u64,
@@ -51,20 +51,20 @@ struct Lane {
     sink: gst::Pad,
     src: gst::Pad,
     format: Arc<Format>,
-    /// Whether its liveness has been queried.
+    /// Whether the liveness of the stream's input is known.
     is_liveness_known: bool,
     is_flushing: bool,
     tickets: Tickets,
-    /// Something recorded is being pushed.
+    /// Whether recorded data is being pushed.
     is_pushing: bool,
     owes_discont: bool,
     /// The format whose segment downstream has, and its shift, ns.
     sent: Option<(u64, i64)>,
-    /// Whether downstream has its end.
+    /// Whether downstream has got the stream's end.
     has_told_end: bool,
 }
 
-/// Data of a stream for computing the time of its buffers and cutting them.
+/// Data of a stream that gives the time of its buffers and is needed to cut them.
 #[derive(Clone, Default)]
 pub(super) struct Format {
     number: u64,
@@ -76,7 +76,7 @@ pub(super) struct Format {
 }
 
 impl Format {
-    /// Cuts need times that pass as fast as running time.
+    /// Kind of the stream's buffers. Cuts need times that pass as fast as running time.
     pub(super) fn media(&self, is_gap: bool) -> Media {
         let is_plain = (self.segment.as_ref()).is_some_and(|segment| segment.rate() == 1.0);
         match is_gap {
@@ -111,11 +111,11 @@ impl Entry {
 /// The decision on an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Decision {
-    /// Push the part, now, and then [`Turns::finish`].
+    /// Push the part, now, and then call [`Turns::finish`].
     Push(Piece),
     PushEvent,
     Drop,
-    /// It waits; before that, actions are executed and others are woken.
+    /// Wait. Before that, execute actions and wake others.
     Act,
     Flushing,
     Ended,
@@ -124,7 +124,7 @@ pub(super) enum Decision {
 /// An action with its contents.
 pub(super) enum Task {
     NotifyRecording,
-    /// Request it from the source of the main stream's sink pad.
+    /// Request a keyframe from the source of the main stream's sink pad.
     RequestKeyframe(gst::Pad),
     TellStalled {
         is_stalled: bool,
@@ -132,7 +132,7 @@ pub(super) enum Task {
     },
 }
 
-/// Sent before a part: its stream's segment, if downstream lacks it, and a mark.
+/// Events and marks before a part: the stream's segment, if downstream lacks it, and a discontinuity.
 #[derive(Default)]
 pub(super) struct Preface {
     pub(super) segment: Option<Moved>,
@@ -179,7 +179,7 @@ impl Turns {
         });
     }
 
-    /// An input's pad was unlinked: its source must not wait any longer.
+    /// Notes that an input's pad was unlinked: its source must not wait any longer.
     pub(super) fn unlink(&self, id: StreamId) {
         self.change(|state, now_ns| {
             if let Some(lane) = state.lane(id) {
@@ -190,7 +190,7 @@ impl Turns {
         });
     }
 
-    /// Restarts, or makes all waiting threads return.
+    /// Restarts the streams, or makes all waiting threads return.
     pub(super) fn reset(&self, is_stopped: bool) {
         self.change(|state, _| {
             state.is_stopped = is_stopped;
@@ -204,9 +204,9 @@ impl Turns {
         });
     }
 
-    /// Sets the time from now on; without a clock, it is stopped.
+    /// Sets the time from now on. Without a clock, time is stopped.
     pub(super) fn set_time(&self, time: RunningTime) {
-        // The present is noted before.
+        // The present time is noted before the change.
         self.change(|state, _| {
             state.core.handle_clock(time.has_clock());
             state.time = time;
@@ -236,7 +236,7 @@ impl Turns {
 
 /// Data.
 impl Turns {
-    /// The sink pad of a stream whose input must still be asked whether it is live.
+    /// Returns the sink pad of a stream, if its input must still be asked whether it is live.
     pub(super) fn liveness_to_ask(&self, id: StreamId) -> Option<gst::Pad> {
         let mut state = self.state();
         let lane = state.lane(id)?;
@@ -260,7 +260,7 @@ impl Turns {
         (self.enter(id, Entry::Data(span)), format)
     }
 
-    /// The preface of a part that is about to be pushed. `is_buffer`: it can be marked.
+    /// Returns the preface of a part that is about to be pushed. `is_buffer`: the part is a buffer, which can be marked.
     pub(super) fn preface(
         &self,
         id: StreamId,
@@ -276,7 +276,7 @@ impl Turns {
         })
     }
 
-    /// Makes held items be decided again.
+    /// Wakes held items, which are decided again.
     pub(super) fn wake(&self) {
         self.change(|state, now_ns| state.core.handle_timeout(now_ns));
     }
@@ -288,7 +288,7 @@ impl Turns {
         state.dropped += u64::from(!is_passed);
     }
 
-    /// No push of a stream is running.
+    /// Notes that no push of a stream is running.
     pub(super) fn finish(&self, id: StreamId) {
         let mut state = self.state();
         if let Some(lane) = state.lane(id) {
@@ -297,7 +297,7 @@ impl Turns {
         state.core.handle_pushed(id);
     }
 
-    /// The next action, unless another thread is at one. Call [`Turns::acted`] afterwards.
+    /// Returns the next action, unless another thread is carrying one out. Call [`Turns::acted`] afterwards.
     pub(super) fn next_task(&self) -> Option<Task> {
         let mut state = self.state();
         if !state.can_act() {
@@ -329,7 +329,8 @@ impl Turns {
         self.state().is_acting = false;
     }
 
-    /// A stream that ends with the main one and has no running push: its source pad, and the segment to send before the end.
+    /// Takes a stream that ends with the main one and has no running push. Returns its source pad, and the segment to send before
+    /// the end.
     pub(super) fn take_end(&self) -> Option<(gst::Pad, Option<Moved>)> {
         let mut state = self.state();
         let State { core, lanes, .. } = &mut **state;
@@ -340,7 +341,7 @@ impl Turns {
         Some((lane.src.clone(), lane.last_segment()))
     }
 
-    /// The end of a stream passes: returns the segment to send before it.
+    /// Notes that the end of a stream passes. Returns the segment to send before it.
     pub(super) fn end(&self, id: StreamId) -> Option<Moved> {
         let mut state = self.state();
         let lane = state.lane(id)?;
@@ -350,9 +351,9 @@ impl Turns {
 }
 
 impl Lane {
-    /// Another stream, or the same from another position.
+    /// Resets for another stream, or for the same one from another position.
     fn reset(&mut self) {
-        // The caps are still those of before.
+        // The caps are still those of the previous stream.
         self.format = Arc::new(Format {
             event: None,
             segment: None,
@@ -382,7 +383,7 @@ impl State {
         self.lanes.iter_mut().find(|lane| lane.id == id)
     }
 
-    /// The source pad of a stream's sink pad, or the reverse.
+    /// Returns the source pad of a stream's sink pad, or the reverse.
     pub(super) fn counterpart(&self, pad: &gst::Pad) -> Option<gst::Pad> {
         self.lanes.iter().find_map(|lane| match pad {
             _ if lane.sink == *pad => Some(lane.src.clone()),
@@ -407,7 +408,7 @@ impl State {
         self.lane(id).is_none_or(|lane| lane.tickets.is_empty())
     }
 
-    /// Running time, 0 before the base time; that of the pause while it does not play.
+    /// Running time, 0 before the base time. While the element does not play, it is the time of the pause.
     pub(super) fn now_ns(&mut self) -> u64 {
         if let Some(now_ns) = self.time.now_ns() {
             self.now_ns = now_ns.max(0).unsigned_abs();
@@ -481,7 +482,7 @@ impl State {
     }
 }
 
-/// No buffer is kept here, and the objects in formats cannot call the element.
+/// The state keeps no buffer, and the objects in formats cannot call the element.
 impl Discards for State {
     type Discarded = ();
 
@@ -517,7 +518,7 @@ impl Inputs for State {
                 }
                 Decision::PushEvent
             }
-            // Pushed before the next data, when its offset is known.
+            // The segment is pushed before the next data, when its offset is known.
             Entry::Segment => Decision::Drop,
             Entry::Eos if self.core.is_over(id) => Decision::Drop,
             Entry::Eos => {
@@ -541,5 +542,5 @@ impl Inputs for State {
     }
 }
 
-/// No clock reaches a time 290 years away; a property may contain it, and a base time is still to be added.
+/// Maximum time. No clock reaches a time 290 years away, but a property may contain it, and a base time is added to it.
 const NEVER_NS: u64 = u64::MAX / 2;

@@ -1,7 +1,7 @@
 //! Files on shared threads: `ts-filesink`, `ts-filesrc`, `ts-splitfilesink`.
 //!
-//! No context's thread touches a disk. The elements pass operations to the process's disk service (`threadbare-files`). They wait
-//! for them as for anything else, in the task of the source that pushed.
+//! No context's thread touches a disk. The elements pass operations to the process's disk service (`threadbare-files`), and wait
+//! for the results in the task of the source that pushed.
 
 pub(crate) mod outbox;
 mod reader;

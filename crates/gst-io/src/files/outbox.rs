@@ -1,6 +1,6 @@
-//! Posts messages to the application from places where calling it is forbidden: under the sink's lock, or on the disk service's
-//! thread. A few pool threads post them, in order for each element, so that a thousand files that end together need no thread
-//! each.
+//! Posts messages to the application from places that must not call the application: under the sink's lock, or on the disk
+//! service's thread. A few pool threads post them, in order for each element. So a thousand files that end together do not need a
+//! thread each.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -22,7 +22,7 @@ thread_local! {
     static IS_POSTING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread posts messages, and so must not wait for that.
+/// Whether this thread posts messages. If so, it must not wait for messages to be posted.
 pub(crate) fn is_posting() -> bool {
     IS_POSTING.with(Cell::get)
 }
@@ -36,7 +36,7 @@ pub(crate) enum Letter {
 /// Queued messages of one element.
 pub(crate) struct Outbox {
     element: glib::WeakRef<gst::Element>,
-    /// Woken when all are posted.
+    /// Woken when all messages are posted.
     waker: Waker,
     shared: Arc<Mutex<Letters>>,
 }
@@ -44,7 +44,7 @@ pub(crate) struct Outbox {
 #[derive(Default)]
 struct Letters {
     waiting: VecDeque<Letter>,
-    /// A thread is posting or about to.
+    /// Whether a thread is posting, or about to.
     is_posting: bool,
 }
 
@@ -94,7 +94,7 @@ impl Outbox {
             waker.wake();
         };
         match &*POSTERS {
-            // If a thread cannot be started, the others do its work.
+            // If a thread cannot be started, the other threads do its work.
             Some(posters) => drop(posters.push(post)),
             None => element.call_async(move |_| post()),
         }
@@ -108,7 +108,7 @@ fn next(shared: &Mutex<Letters>) -> Option<Letter> {
     letter
 }
 
-/// Calls a function of an element when it is woken, while the element exists.
+/// Calls a function of an element when it is woken, as long as the element exists.
 struct Bell<T: glib::object::ObjectType> {
     element: glib::WeakRef<T>,
     ring: fn(&T),
@@ -122,7 +122,7 @@ impl<T: glib::object::ObjectType + Send + Sync> Wake for Bell<T> {
     }
 }
 
-/// Creates a waker that calls `ring` on the thread of the disk service or of a posting; no lock is held then.
+/// Creates a waker that calls `ring` on a thread of the disk service or of the outbox. No lock is held then.
 pub(crate) fn bell<T>(element: &T, ring: fn(&T)) -> Waker
 where
     T: glib::object::ObjectType + Send + Sync,

@@ -14,7 +14,7 @@ use crate::kit::lock;
 use crate::kit::source::{self, Produced, Producer};
 use crate::kit::stats::Single;
 
-/// The segment to read, shared by the threads that seek and the reader.
+/// The part of the file to read. The reader and the threads that seek share it.
 #[derive(Debug)]
 pub(super) struct Section {
     pub(super) segment: gst::FormattedSegment<gst::format::Bytes>,
@@ -43,7 +43,7 @@ impl Section {
     }
 }
 
-/// Written by the context's thread, read by any.
+/// Counters, written by the context's thread and read by any.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) bytes: Single,
@@ -56,7 +56,7 @@ pub struct FileReader {
     /// Number of blocks requested ahead.
     ahead: usize,
     section: Arc<Mutex<Section>>,
-    /// The seek of `next` and `asked`.
+    /// Number of the seek that `next` and `asked` belong to.
     number: u64,
     /// Start of the next block to request, and end of the section.
     next: u64,
@@ -134,7 +134,7 @@ impl FileReader {
         self.counts.bytes.add(len);
         self.counts.buffers.add(1);
         {
-            // Start of a seek that does not flush.
+            // This is the start of a seek that does not flush.
             let mut section = lock(&self.section);
             if section.number == self.number {
                 section

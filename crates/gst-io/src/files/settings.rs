@@ -8,7 +8,7 @@ use threadbare_files::{Access, Budget, Disk, Mode, Options};
 
 use crate::kit::{CAT, PropertyGroup};
 
-/// Action of a sink when the disk is slower than the stream, and `buffer-max-bytes` are queued.
+/// Action of a file sink when `buffer-max-bytes` are queued, because the disk is slower than the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
 #[enum_type(name = "ThreadbareFileSlowPolicy")]
 #[allow(unreachable_pub, reason = "the type of a public property")]
@@ -47,7 +47,7 @@ pub enum SyncPolicy {
 #[enum_type(name = "ThreadbareFileIoMode")]
 #[allow(unreachable_pub, reason = "the type of a public property")]
 pub enum IoMode {
-    /// io_uring where it is allowed.
+    /// io_uring if it is allowed, otherwise threads.
     #[default]
     #[enum_value(
         name = "io_uring where the system allows it, else threads",
@@ -63,7 +63,7 @@ pub enum IoMode {
 }
 
 impl IoMode {
-    /// The process's service with this backend.
+    /// Returns the process's service with this backend.
     pub(super) fn disk(self) -> Result<Disk, gst::ErrorMessage> {
         let mode = match self {
             IoMode::Auto => Mode::Auto,
@@ -87,7 +87,7 @@ pub(super) struct DiskSettings {
     sync_interval_s: u32,
 }
 
-/// The same as in the stock element.
+/// Default of `buffer-size`, the same as in the stock element.
 const BUFFER_BYTES: u32 = 64 << 10;
 const BUFFER_BYTES_MAX: u64 = 64 << 20;
 const SYNC_INTERVAL_S: u32 = 5;
@@ -117,7 +117,7 @@ impl DiskSettings {
         }
     }
 
-    /// The budget of the context of this name.
+    /// Returns the budget of the context of this name.
     pub(super) fn budget(&self, context: &str) -> Budget {
         let max = usize::try_from(self.buffer_bytes_max).unwrap_or(usize::MAX);
         let budget = Budget::named(context, max);
@@ -131,7 +131,7 @@ impl DiskSettings {
         budget
     }
 
-    /// For messages.
+    /// Maximum bytes queued, for messages.
     pub(super) fn buffer_bytes_max(&self) -> u64 {
         self.buffer_bytes_max
     }

@@ -43,7 +43,7 @@ pub(super) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolErr
     gst::Element::register(plugin, "ts-filesink", gst::Rank::NONE, kind)
 }
 
-/// Time for opening a file, after which the element continues without the result.
+/// Maximum time for opening a file. After it, the element continues without the result.
 const OPEN_WAIT: Duration = Duration::from_secs(5);
 /// Suffix of an incomplete file's name.
 const PART: &str = ".part";
@@ -60,16 +60,16 @@ pub struct Writer {
     target: Option<Target>,
     settings: DiskSettings,
     location: PathBuf,
-    /// Context of the budget: the element's own, or the branch's.
+    /// Context of the budget: the element's own, otherwise that of the branch.
     context: String,
     has_budget: bool,
     totals: Arc<Totals>,
     outbox: Outbox,
     waker: Waker,
     has_failed: bool,
-    /// The last buffer did not fit the budget.
+    /// Whether the last buffer did not fit the budget.
     is_full: bool,
-    /// Set after the end of the stream has begun.
+    /// Finishing of the file, once the end of the stream has begun.
     finishing: Option<Op<()>>,
 }
 
@@ -81,7 +81,7 @@ impl Writer {
         self.failed()
     }
 
-    /// The error message comes before the flow error.
+    /// Reports a failure. The error message comes before the flow error.
     fn failed(&mut self) -> Rendered {
         self.is_full = !self.outbox.is_empty();
         if self.is_full {
@@ -91,7 +91,7 @@ impl Writer {
         }
     }
 
-    /// Reports a failure of the file, whether data arrives or not.
+    /// Reports a failure of the file, even if no more data arrives.
     fn notice_failure(&mut self) {
         let failure = self
             .target
@@ -145,7 +145,7 @@ impl Renderer for Writer {
         }
     }
 
-    /// Handles the end: everything is written, synced by policy, and renamed.
+    /// Handles the end of the stream: everything is written, synced by policy, and renamed.
     fn end(&mut self) -> Rendered {
         if self.has_failed {
             return self.failed();
@@ -171,7 +171,7 @@ impl Renderer for Writer {
         }
     }
 
-    /// Like the stock element at the end of a flush, restarts the file.
+    /// Restarts the file at the end of a flush, like the stock element.
     fn flush(&mut self) {
         (self.is_full, self.finishing) = (false, None);
         if let Some(target) = &mut self.target {
@@ -210,7 +210,7 @@ impl Imp {
         lock(&self.settings)
     }
 
-    /// Handles news of the disk service, or of a thread that has posted.
+    /// Handles a wake-up by the disk service, or by a thread that has posted.
     fn rung(&self) {
         self.sink().with_renderer(Writer::notice_failure);
         self.sink().resume();
@@ -295,7 +295,7 @@ impl SinkElement for Imp {
         })
     }
 
-    /// Opens the file and waits for that, so that a wrong path fails here.
+    /// Opens the file and waits for the result, so that a wrong path fails here.
     fn activate(&self) -> Result<(), gst::ErrorMessage> {
         let settings = self.settings().clone();
         let disk_settings = lock(&self.disk).clone();

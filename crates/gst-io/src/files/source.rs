@@ -31,12 +31,12 @@ pub(super) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolErr
     gst::Element::register(plugin, "ts-filesrc", gst::Rank::NONE, kind)
 }
 
-/// The same as in the stock element.
+/// Default of `blocksize`, the same as in the stock element.
 const BLOCK_BYTES: u32 = 4096;
 const BLOCK_BYTES_MAX: u32 = 16 << 20;
 const AHEAD: u32 = 4;
 const AHEAD_MAX: u32 = 64;
-/// A source cannot start without its file.
+/// Maximum time for opening a file. A source cannot start without its file.
 const OPEN_WAIT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone)]
@@ -92,7 +92,7 @@ impl Imp {
         glib::filename_to_uri(path, None).ok()
     }
 
-    /// The segment after a seek. Bytes, forward.
+    /// The segment after a seek in bytes, forward. Returns `None` for any other seek.
     fn after(&self, seek: &gst::event::Seek<gst::EventRef>) -> Option<Section> {
         use gst::format::Bytes;
         let size = self.size()?;
@@ -136,7 +136,7 @@ impl Imp {
             let start = gst::event::FlushStart::builder().seqnum(seqnum);
             self.src_pad.push_event(start.build());
         }
-        // Computed again, because the position may have changed.
+        // The segment is computed again, because the position may have changed.
         let after = self.after(seek);
         let is_done = after.is_some();
         if let Some(after) = after {

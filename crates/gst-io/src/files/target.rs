@@ -10,7 +10,7 @@ use threadbare_runtime::{Precision, block_on, clock_now_ns, current_shard_id, sl
 
 use super::settings::{DiskSettings, SlowPolicy};
 
-/// Buffers up to this size are copied, so that their memory returns to its pool, bytes.
+/// Maximum size of buffers that are copied, bytes. The memory of a copied buffer returns to its pool.
 const COPY_BYTES_MAX: usize = 1024;
 
 /// Counters of an element's data over all of its files.
@@ -21,7 +21,7 @@ pub(super) struct Totals {
     lost: AtomicU64,
     writes: AtomicU64,
     syncs: AtomicU64,
-    /// Buffers that the slow policy dropped.
+    /// Buffers dropped by the slow policy.
     pub(super) dropped_buffers: AtomicU64,
     /// Number of times that the source was blocked.
     pub(super) held_up: AtomicU64,
@@ -41,7 +41,7 @@ impl Totals {
         }
     }
 
-    /// `now` are the counts of files that have not ended.
+    /// Returns the statistics. `now` are the counts of files that have not ended.
     pub(super) fn structure(
         &self,
         name: &str,
@@ -65,16 +65,16 @@ impl Totals {
 /// An open file.
 pub(super) struct Target {
     pub(super) file: File,
-    /// Position of the next byte, relative to where this element started.
+    /// Position of the next byte, relative to the position at which this element started.
     pub(super) position: u64,
     slow: SlowPolicy,
     buffer_bytes_max: u64,
 }
 
-/// The answer of [`Target::write`].
+/// Result of [`Target::write`].
 pub(super) enum Stored {
     Yes,
-    /// The waker is woken when there may be room.
+    /// The buffer was not stored. The waker is woken when there may be room.
     Full,
     Failed(gst::ErrorMessage),
 }
@@ -109,7 +109,7 @@ impl Target {
                 SlowPolicy::DropOldest => {
                     totals.dropped_buffers.fetch_add(1, Relaxed);
                     if self.file.drop_oldest().is_none() {
-                        // All queued data is being written or is a header, so the oldest is this one.
+                        // All queued data is being written or is a header, so the oldest data is this buffer.
                         totals.dropped.fetch_add(bytes as u64, Relaxed);
                         return Stored::Yes;
                     }
@@ -157,7 +157,7 @@ impl Target {
         self.position = 0;
     }
 
-    /// Whether it is not known to be a pipe.
+    /// Whether the file is not known to be a pipe.
     pub(super) fn is_seekable(&self) -> bool {
         self.file.stat().is_none_or(|stat| stat.is_regular)
     }
@@ -181,7 +181,7 @@ impl Target {
         )
     }
 
-    /// Closes the file, and waits for that for a limited time. A pipe without a reader is abandoned.
+    /// Closes the file, and waits for the end for a limited time. A pipe without a reader is abandoned.
     pub(super) fn close(self, ending: Ending) -> (Counts, Option<gst::ErrorMessage>) {
         let is_seekable = self.is_seekable();
         let has_failed = self.file.failure().is_some();
@@ -206,12 +206,12 @@ impl Target {
     }
 }
 
-/// Maximum time for writing the end of a file; the rest is written later.
+/// Maximum time for writing the end of a file at a stop. Later data is written afterwards.
 const CLOSE_WAIT: Duration = Duration::from_secs(10);
-/// The same for a pipe: a reader that reads nothing will not do so later, either.
+/// Maximum time for a pipe: a reader that has read nothing by then will not read later.
 const CLOSE_WAIT_PIPE: Duration = Duration::from_secs(1);
 
-/// Waits on an ordinary thread. Returns `None` after this time.
+/// Waits for an operation on an ordinary thread. Returns `None` if it takes longer than `patience`.
 pub(super) fn await_for<T>(mut op: Op<T>, patience: Duration) -> Option<Result<T, Failure>> {
     let patience_ns = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
     let deadline_ns = clock_now_ns().saturating_add(patience_ns);

@@ -1,7 +1,7 @@
 //! The HTTP clients of the process, and the threads that run them.
 //!
-//! All sources with the same connection settings share a client, and with it connections that are kept alive. All clients share
-//! two threads, for any number of sources. Host names are looked up on further threads, which end later.
+//! All sources with the same connection settings share a client, and with it the connections that are kept alive. All clients
+//! share two threads, for any number of sources. Further threads look up host names; they end later.
 
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -15,28 +15,29 @@ use tokio::runtime::{Builder, Runtime};
 use super::core::{Location, LocationError};
 use crate::kit::lock;
 
-/// Copying from sockets to buffers takes less than a thread for thousands of radio streams; the second thread is for TLS.
+/// Number of threads. Copying from sockets to buffers takes less than one thread for thousands of radio streams; the second
+/// thread is for TLS.
 const THREADS: usize = 2;
-/// A look-up blocks its thread. This many names without an answer block other look-ups.
+/// Maximum number of look-ups at the same time, each of which blocks its thread. Further names wait.
 const LOOKUPS_MAX: usize = 16;
-/// Clients beyond this number replace the oldest ones.
+/// Maximum number of clients. Further ones replace the oldest ones.
 const CLIENTS_MAX: usize = 16;
-/// Idle connections for each host.
+/// Maximum number of idle connections for each host.
 const IDLE_MAX: usize = 32;
-/// Detects connections whose other end has vanished.
+/// Interval of TCP keepalives, which detect connections whose other end has vanished.
 const KEEPALIVE: Duration = Duration::from_secs(60);
-/// Data that a server may send of a stream before it is read.
+/// Maximum amount of data of a stream that a server may send before it is read.
 const STREAM_WINDOW_BYTES: u32 = 256 << 10;
-/// Streams of one host share a connection: paused ones must not take its window from the others (RFC 9113, section 5.2: at most
-/// 2^31-1).
+/// Window of a connection. Streams of one host share a connection, and paused ones must not take its window from the others (RFC
+/// 9113, section 5.2: at most 2^31-1).
 const CONNECTION_WINDOW_BYTES: u32 = i32::MAX as u32;
-/// Above the limit of [`super::core::check_size`], whose message is clearer.
+/// Maximum size of headers. It is above the limit of [`super::core::check_size`], whose message is clearer.
 const HEADERS_BYTES_MAX: u32 = 128 << 10;
 
-/// Settings of connections. Must not be printed: it contains a password.
+/// Settings of connections. It must not be printed, because it contains a password.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub(super) struct Connecting {
-    /// Proxy; if empty, the environment's.
+    /// Proxy; if empty, that of the environment.
     pub(super) proxy: String,
     pub(super) proxy_id: Option<String>,
     pub(super) proxy_pw: Option<String>,
@@ -47,7 +48,7 @@ pub(super) struct Connecting {
 }
 
 impl Connecting {
-    /// Whether no proxy is named, here or in the environment.
+    /// Whether no proxy is named, neither here nor in the environment.
     pub(super) fn is_direct(&self) -> bool {
         let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         self.proxy.is_empty() && !PROXIES.iter().any(is_set)
@@ -57,7 +58,7 @@ impl Connecting {
 /// The variables that the client reads.
 const PROXIES: [&str; 4] = ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"];
 
-/// Why a client was not created. Each names the property.
+/// Why a client was not created. Each message names the property.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ClientError {
     #[error("proxy={0}")]
@@ -68,8 +69,8 @@ pub(super) enum ClientError {
     Build(String),
 }
 
-/// Clients by the settings of their connections, and cookies. The value of the context `gst.reqwest.client`: elements with the
-/// same value share both.
+/// Clients by the settings of their connections, and cookies. This is the value of the context `gst.reqwest.client`: elements
+/// with the same value share clients and cookies.
 #[derive(Clone, Default, glib::Boxed)]
 #[boxed_type(name = "ThreadbareHttpClients")]
 pub(super) struct Clients {
@@ -82,7 +83,7 @@ pub(super) struct Clients {
 pub(super) struct Cookies(Arc<Jar>);
 
 impl Cookies {
-    /// The header for a request.
+    /// The cookies for a request to this URL, as a header.
     pub(super) fn of(&self, url: &Url) -> Option<HeaderValue> {
         self.0.cookies(url)
     }
@@ -98,11 +99,11 @@ impl Cookies {
     }
 }
 
-/// Limit for one server: more than a browser sends to most of them, and less than servers refuse.
+/// Maximum size of one server's cookies: more than a browser sends to most servers, and less than servers refuse.
 const COOKIES_BYTES_MAX: usize = 16 << 10;
 
 impl Clients {
-    /// Connections of all elements without a shared client; the caller keeps the cookies.
+    /// Clients that all elements share unless they have others. The caller keeps the cookies.
     pub(super) fn of_process() -> Clients {
         static ALL: OnceLock<Clients> = OnceLock::new();
         let all = ALL.get_or_init(Clients::default);
@@ -112,7 +113,8 @@ impl Clients {
         }
     }
 
-    /// The client for connections with these settings. It reads certificate files, so do not call it on a context's thread.
+    /// Returns the client for connections with these settings. It reads certificate files, so do not call it on a context's
+    /// thread.
     pub(super) fn client(&self, wanted: &Connecting) -> Result<Client, ClientError> {
         let find = |known: &Vec<(Connecting, Client)>| {
             let found = known.iter().find(|(connecting, _)| connecting == wanted);
@@ -123,11 +125,11 @@ impl Clients {
         }
         let made = make(wanted)?;
         let mut known = lock(&self.made);
-        // Another element may have been faster.
+        // Another element may have created the client in the meantime.
         if let Some(client) = find(&known) {
             return Ok(client);
         }
-        // Its users keep the oldest one for as long as they need it.
+        // The users of the oldest client keep it for as long as they need it.
         let oldest = (known.len() == CLIENTS_MAX).then(|| known.remove(0));
         known.push((wanted.clone(), made.clone()));
         drop(known);

@@ -169,8 +169,8 @@ http_source!(
     "Fetches over HTTP on its own thread, or on that of a shared context"
 );
 
-/// `reqwesthttpsrc` has its usual rank: below the stock source's, which applications get as long as it is installed. The other
-/// one must be selected by name.
+/// Registers the elements. `reqwesthttpsrc` has its usual rank, below that of the stock source, which applications get as long as
+/// it is installed. `ts-httpsrc` must be selected by name.
 pub(crate) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolError> {
     for (name, rank, kind) in [
         (

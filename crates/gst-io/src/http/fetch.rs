@@ -18,7 +18,7 @@ use super::pipe::{Item, Opened, Pipe};
 use super::settings::Plan;
 use super::station;
 
-/// The body of an error response is small.
+/// Maximum time for reading the body of an error response, which is small.
 const REFUSAL_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// A running fetch. Dropping it ends the fetch and closes its connection.
@@ -68,7 +68,7 @@ async fn run(plan: Arc<Plan>, pipe: Pipe, span: Span) {
             Verdict::Again(delay_ns, problem) => {
                 if let Some(problem) = problem {
                     plan.counts.retries.add(1);
-                    // A paused reader gets no further events.
+                    // While the reader is paused, it gets no further events.
                     pipe.room().await;
                     let position = transfer.position();
                     pipe.push(Item::Retry {
@@ -143,7 +143,7 @@ async fn open(plan: &Plan, ask: &Ask) -> Result<(Response, Opened, Answer), Prob
         let mut request = Request::new(Method::GET, hops.now().url().clone());
         *request.headers_mut() = headers(plan, ask, hops.keeps_secrets());
         add_cookies(plan, &mut request);
-        // The request for messages is taken without the signature.
+        // The headers for messages are copied before the signature is added.
         let sent = request.headers().clone();
         let store = plan.store.as_ref().filter(|_| hops.keeps_secrets());
         if let Some(store) = store {
@@ -170,7 +170,7 @@ async fn open(plan: &Plan, ask: &Ask) -> Result<(Response, Opened, Answer), Prob
         }
         if let Some(problem) = refusal(status, response.headers()) {
             return Err(match store {
-                // The response to a range beyond the object's end has the length.
+                // The response to a range beyond the object's end gives the object's length.
                 Some(_) if status != 416 => explained(response).await,
                 _ => problem,
             });
@@ -201,7 +201,7 @@ async fn answered(plan: &Plan, request: Request, sent: &HeaderMap) -> Result<Res
     station::ask(&url, sent).await
 }
 
-/// A store's error response has details in its body.
+/// Reads the details of a store's error response from its body.
 async fn explained(response: Response) -> Problem {
     let refusal = timeout(REFUSAL_TIME_MAX, threadbare_s3::refusal_of(response));
     match refusal.await {
@@ -303,7 +303,7 @@ fn opened(
     }
 }
 
-/// The form that existing applications read: a string for each header, an array for several of the same name.
+/// The headers in the form that existing applications read: a string for each header, an array for several of the same name.
 fn structure_of(name: &str, headers: &HeaderMap) -> gst::Structure {
     let mut structure = gst::Structure::new_empty(name);
     for name in headers.keys() {
@@ -326,7 +326,7 @@ fn structure_of(name: &str, headers: &HeaderMap) -> gst::Structure {
     structure
 }
 
-/// The station's description of itself.
+/// Tags with the station's description of itself.
 fn tags_of(headers: &HeaderMap) -> Option<gst::TagList> {
     let text = |name: &str| {
         let text = text_of(headers.get(name)?).trim().to_owned();
@@ -346,14 +346,14 @@ fn tags_of(headers: &HeaderMap) -> Option<gst::TagList> {
     (tags.n_tags() > 0).then_some(tags)
 }
 
-/// Decodes UTF-8 or Latin-1, as stations send both.
+/// Decodes UTF-8 or Latin-1, because stations send both.
 fn text_of(value: &HeaderValue) -> String {
     let bytes = value.as_bytes();
     let text = match std::str::from_utf8(bytes) {
         Ok(text) => text.to_owned(),
         Err(_) => bytes.iter().copied().map(char::from).collect(),
     };
-    // Obsolete, but accepted by the parser (RFC 9110, section 5.5); strings of GLib cannot contain it.
+    // NUL is obsolete, but the parser accepts it (RFC 9110, section 5.5). Strings of GLib cannot contain it.
     text.replace('\0', " ")
 }
 

@@ -1,8 +1,9 @@
-//! HTTP sources: `ts-httpsrc`, and the same as `reqwesthttpsrc`, which uses its own thread if no context is named.
+//! HTTP sources: `ts-httpsrc` and `reqwesthttpsrc`. The latter is the same element, but uses its own thread if no context is
+//! named.
 //!
 //! - `core`: the decisions of a transfer, without a socket or a clock.
-//! - `client`: the clients of the process and their two threads; `fetch`: a task there for each source.
-//! - `pipe`: the bounded queue from there to a context's thread; `reader`: pushes its contents.
+//! - `client`: the clients of the process and their two threads. `fetch`: a task on these threads for each source.
+//! - `pipe`: the bounded queue from a fetch to a context's thread. `reader`: pushes the queue's contents.
 //! - `settings`, `source`, `elements`: the properties, the common part of both elements, their classes.
 //!
 //! ```text

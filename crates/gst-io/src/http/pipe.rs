@@ -5,7 +5,7 @@
 //! | [`Pipe::room`], [`Pipe::push`] | the fetch |
 //! | [`Pipe::take`] | the reader |
 //!
-//! While it is full, the fetch reads nothing from its connection, and the kernel's window closes.
+//! While the queue is full, the fetch reads nothing from its connection, and the kernel's window closes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(super) enum Item {
         position: u64,
         delay_ns: u64,
     },
-    /// Everything has arrived.
+    /// All data has arrived.
     End,
     Failed {
         problem: Problem,
@@ -46,10 +46,10 @@ pub(super) struct Opened {
     pub(super) is_seekable: bool,
     /// Target of redirections, and whether they are permanent.
     pub(super) redirect: Option<(String, bool)>,
-    /// `http-headers`.
+    /// The property `http-headers`.
     pub(super) headers: gst::Structure,
     pub(super) tags: Option<gst::TagList>,
-    /// The next data does not follow the last.
+    /// Whether the next data does not follow the last data.
     pub(super) is_break: bool,
 }
 
@@ -66,7 +66,8 @@ struct State {
 
 const ITEM: Topics = Topics::of(0);
 const ROOM: Topics = Topics::of(1);
-/// A server that sends byte by byte must not create a queue of entries that are larger than their data.
+/// Maximum number of items. Without it, a server that sends byte by byte would create a queue of entries that are larger than
+/// their data.
 const ITEMS_MAX: usize = 1024;
 
 impl State {
@@ -74,7 +75,7 @@ impl State {
         self.bytes >= self.bytes_max || self.items.len() >= ITEMS_MAX
     }
 
-    /// Whether more room is free than the next read needs: otherwise a fetch would be woken for each item.
+    /// Whether enough room is free to wake a fetch. With a smaller limit, a fetch would be woken for each item.
     fn is_roomy(&self) -> bool {
         self.bytes <= self.bytes_max / 2 && self.items.len() <= ITEMS_MAX / 2
     }
@@ -115,7 +116,7 @@ impl Pipe {
         state.wake(ITEM);
     }
 
-    /// Returns the next item, if any; otherwise wakes `waker` when one arrives.
+    /// Returns the next item, if any. Otherwise wakes `waker` when one arrives.
     pub(super) fn take(&self, waker: impl FnOnce() -> Waker) -> Option<Item> {
         let mut state = self.0.lock();
         let Some(item) = state.items.pop_front() else {

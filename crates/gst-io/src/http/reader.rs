@@ -26,11 +26,11 @@ pub(super) struct Shared {
     pub(super) pipe: Mutex<Option<super::pipe::Pipe>>,
 }
 
-/// Position of the stream, and its target.
+/// Position of the stream, and the seek that led to it.
 pub(super) struct Course {
     /// Segment in bytes, with the reached position.
     pub(super) segment: gst::Segment,
-    /// Number of the seek that created it.
+    /// Number of the seek that created the segment.
     pub(super) seqnum: Option<gst::Seqnum>,
     /// Incremented by each seek, which starts a new fetch.
     pub(super) generation: u64,
@@ -72,7 +72,7 @@ impl Course {
 /// Information from the last response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Known {
-    /// Bytes.
+    /// Size of the resource in bytes.
     pub(super) size: Option<u64>,
     pub(super) is_seekable: bool,
     /// Target of redirections, and whether they are permanent.
@@ -82,9 +82,9 @@ pub(super) struct Known {
 /// Settings for the buffers.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shape {
-    /// 0: as received from the network.
+    /// Size of a buffer; 0: as received from the network.
     pub(super) block_bytes: usize,
-    /// The stream ends after this many.
+    /// Number of buffers after which the stream ends.
     pub(super) buffers_max: Option<u32>,
     pub(super) do_timestamp: bool,
     pub(super) is_live: bool,
@@ -100,13 +100,13 @@ pub struct HttpReader {
     /// Data left after the last buffer, and its position.
     rest: Option<(Bytes, u64)>,
     caps: Option<gst::Caps>,
-    /// The stream has started: later caps are separate events.
+    /// Whether the stream has started, so that later caps are separate events.
     is_open: bool,
     is_discont: bool,
-    /// Downstream flushes: nothing is pushed until it has ended.
+    /// Whether downstream flushes. Until the end of the flush, nothing is pushed.
     is_held: bool,
     has_data: bool,
-    /// Whether everything has been pushed; a flush without a seek leads to the same end again.
+    /// Whether everything has been pushed. A flush without a seek leads to the same end again.
     has_ended: bool,
     buffers: u32,
     time: RunningTime,
@@ -186,7 +186,7 @@ impl HttpReader {
             let message = gst::message::DurationChanged::builder().src(&element);
             let _ = element.post_message(message.build());
         }
-        // A stream that restarts begins with a whole metadata interval; the demultiplexer learns that from new caps.
+        // A stream that restarts begins with a whole metadata interval. New caps tell the demultiplexer.
         let caps = caps_of(&opened.media);
         let begins_anew = opened.is_break && matches!(opened.media, Media::Icy { .. });
         if self.is_open && (caps != self.caps || begins_anew) {
@@ -201,7 +201,7 @@ impl HttpReader {
         self.events.extend(opened.tags.map(gst::event::Tag::new));
     }
 
-    /// The next buffer of the data at hand.
+    /// The next buffer of the available data.
     fn buffer(&mut self, cx: &Cx<'_>, mut bytes: Bytes, position: u64) -> Produced {
         let block = self.shape.block_bytes;
         if block > 0 && bytes.len() > block {
@@ -403,7 +403,7 @@ impl Producer for HttpReader {
     }
 
     fn push_failed(&mut self, error: gst::FlowError) {
-        // Like the stock source, waits for the end of the flush: data pushed before would be lost.
+        // Like the stock source, it waits for the end of the flush: data pushed before that end would be lost.
         self.is_held = error == gst::FlowError::Flushing && !self.shape.is_live;
     }
 

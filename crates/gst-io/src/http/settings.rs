@@ -47,7 +47,7 @@ pub(super) const RETRIES_DEFAULT: i32 = 3;
 pub(super) const RETRY_DELAY_NS_DEFAULT: u64 = 500_000_000;
 pub(super) const RETRY_DELAY_NS_MAX_DEFAULT: u64 = 10_000_000_000;
 pub(super) const RATE_WINDOW_NS_DEFAULT: u64 = 10_000_000_000;
-/// Default size: a second of most videos, 8 s of a radio stream.
+/// Default of the queue's size: a second of most videos, 8 s of a radio stream.
 pub(crate) const BYTES_MAX_DEFAULT: u32 = 128 << 10;
 
 impl Default for Values {
@@ -130,7 +130,7 @@ impl From<SettingsError> for gst::ErrorMessage {
     }
 }
 
-/// Written by the client's and the context's thread, read by any.
+/// Counters, written by the client's and the context's thread and read by any.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) bytes: Count,
@@ -145,7 +145,7 @@ pub(super) struct Counts {
     pub(super) slow: Count,
 }
 
-/// After a seek, the last fetch may still count while the next one does.
+/// A counter. After a seek, the last fetch may still count while the next one counts.
 #[derive(Debug, Default)]
 pub(super) struct Count(AtomicU64);
 
@@ -163,7 +163,7 @@ impl Count {
 pub(super) struct Plan {
     pub(super) client: Client,
     pub(super) location: Location,
-    /// User and password, for the origin of the location only.
+    /// User and password, which are sent only to the origin of the location.
     pub(super) credentials: Option<(String, String)>,
     /// Headers of each request.
     pub(super) headers: HeaderMap,
@@ -173,19 +173,19 @@ pub(super) struct Plan {
     pub(super) pace: PaceLimits,
     pub(super) bytes_max: usize,
     pub(super) counts: Arc<Counts>,
-    /// Signs each request to the location's own origin.
+    /// The store, which signs each request to the location's own origin.
     pub(super) store: Option<Store>,
-    /// Replaces the location in messages.
+    /// Text that replaces the location in messages.
     pub(super) shown: Option<String>,
     /// Whether the connection uses no proxy.
     pub(super) is_direct: bool,
-    /// `None`: cookies are not stored.
+    /// Cookies; `None`: they are not stored.
     pub(super) cookies: Option<Cookies>,
     /// Whether the server was found not to speak HTTP.
     pub(super) is_old_station: AtomicBool,
 }
 
-/// An object in S3, from another element's properties, in place of [`Values`].
+/// An object in S3, described by another element's properties. It replaces [`Values`].
 pub(crate) struct Signed {
     pub(crate) store: Store,
     pub(crate) url: Url,
@@ -225,7 +225,7 @@ impl Signed {
 }
 
 impl Plan {
-    /// For messages.
+    /// The location, for messages.
     pub(super) fn place(&self) -> String {
         self.shown.clone().unwrap_or_else(|| self.location.shown())
     }
@@ -240,7 +240,7 @@ impl Plan {
     }
 }
 
-/// Normalises the property `proxy`: a URL with a scheme and a path; empty: none.
+/// Normalises the property `proxy` to a URL with a scheme and a path; empty: no proxy.
 pub(super) fn proxy_url(given: &str) -> String {
     if given.is_empty() {
         return String::new();
@@ -251,7 +251,7 @@ pub(super) fn proxy_url(given: &str) -> String {
 }
 
 impl Values {
-    /// Checks the values.
+    /// Checks the values and makes the plan.
     pub(super) fn plan(
         &self,
         extra: &ExtraHeaders,

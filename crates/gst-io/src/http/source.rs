@@ -17,7 +17,7 @@ use crate::kit::lock;
 use crate::kit::source::{self, Driver};
 use crate::kit::stats::StatsProperty;
 
-/// Thread of a source without a context's name.
+/// Thread of a source for which no context is named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Alone {
     /// A separate thread, which downstream may block.
@@ -34,16 +34,16 @@ pub(crate) struct HttpSource {
     pub(crate) stats: Mutex<StatsProperty>,
     counts: Arc<Counts>,
     shared: Arc<Shared>,
-    /// Set by the application or by another element.
+    /// Clients set by the application or by another element.
     clients: Mutex<Option<Clients>>,
     pub(crate) src_pad: gst::Pad,
     pub(crate) driver: Driver<HttpReader>,
 }
 
-/// A flush takes microseconds, unless an element of another branch blocks the context's thread. An application that waited for
-/// that might be the one that has to unblock it.
+/// Maximum wait for a flush. A flush takes microseconds, unless an element of another branch blocks the context's thread. In that
+/// case, the waiting application might be the one that has to unblock the thread.
 const FLUSH_TIME_MAX: Duration = Duration::from_secs(1);
-/// Elements with the same value share their connections.
+/// Context whose value has clients. Elements with the same value share their connections.
 const CLIENTS_CONTEXT: &str = "gst.reqwest.client";
 const CLIENTS_FIELD: &str = "client";
 
@@ -94,7 +94,7 @@ impl HttpSource {
         self.start(element, plan, &values)
     }
 
-    /// The same for an object in S3.
+    /// Does the same for an object in S3.
     pub(crate) fn activate_signed(
         &self,
         element: &gst::Element,
@@ -124,7 +124,7 @@ impl HttpSource {
         self.driver.add(element, &self.src_pad, place, reader)
     }
 
-    /// From the start, or from the position of a seek before the start.
+    /// The first course: from the start, or from the position of a seek before the start.
     fn first_course(&self) -> Course {
         let mut course = Course::default();
         if let Some(event) = self.driver.take_early_seek()
@@ -144,7 +144,7 @@ impl HttpSource {
 
     /// The context to run on.
     fn placing(&self, element: &gst::Element) -> ContextSettings {
-        /// Element names are not unique.
+        /// A number is needed, because element names are not unique.
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let context = lock(&self.context).clone();
         if self.alone == Alone::Shared || context.is_named() {
@@ -211,7 +211,7 @@ impl HttpSource {
     /// bytes.
     pub(crate) fn seek(&self, seek: &gst::event::Seek<gst::EventRef>) -> bool {
         let known = lock(&self.shared.known).clone();
-        // Before the first response, seeking is assumed to be possible: the request will show it.
+        // Before the first response, seeking is assumed to be possible. The request will show whether it is.
         if known.as_ref().is_some_and(|known| !known.is_seekable) {
             return false;
         }
@@ -227,7 +227,7 @@ impl HttpSource {
         }
         {
             let mut course = lock(&self.shared.course);
-            // Computed again: the position may have advanced.
+            // The segment is computed again, because the position may have advanced.
             let Some(segment) = after(&course.segment, seek, size) else {
                 return false;
             };
@@ -247,8 +247,8 @@ impl HttpSource {
         true
     }
 
-    /// Ends a seek's flush and waits for that end: until then, the pad refuses another seek. It does not run on a context's
-    /// thread, which must not wait for others.
+    /// Ends a seek's flush and waits until it has ended: before that, the pad refuses another seek. It does not run on a
+    /// context's thread, which must not wait for others.
     fn end_flush(&self, stop: gst::Event) {
         let (tell, told) = sync_channel(1);
         self.driver.end_flush_and_tell(stop, move || {
@@ -259,7 +259,7 @@ impl HttpSource {
         }
     }
 
-    /// The clients of the pipeline, if it has some, else those of the process.
+    /// The clients of the pipeline, if it has some, otherwise those of the process.
     fn clients(&self, element: &gst::Element) -> Clients {
         let given = || lock(&self.clients).clone();
         if let Some(clients) = given() {

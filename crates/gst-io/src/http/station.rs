@@ -1,5 +1,5 @@
-//! Stations that answer `ICY 200 OK` (SHOUTcast's first protocol, which has no standard). This is not HTTP, so the client refuses
-//! it. The request uses HTTP/1.0 on a separate connection, whose end is the stream's.
+//! Stations that answer `ICY 200 OK` (SHOUTcast's first protocol, which has no standard). That is not HTTP, so the client refuses
+//! it. The request uses HTTP/1.0 on a separate connection, and the stream ends with that connection.
 
 use std::io;
 use std::pin::Pin;
@@ -19,7 +19,7 @@ pub(super) fn is_no_http(causes: &str) -> bool {
     causes.contains("invalid HTTP version")
 }
 
-/// Requests `url`, of the scheme `http`. Replies of an HTTP server work, too.
+/// Requests `url`, of the scheme `http`. Replies of an HTTP server are read, too.
 pub(super) async fn ask(url: &Url, headers: &HeaderMap) -> Result<Response, Problem> {
     let unreachable = |error: io::Error| Problem::Connect(error.to_string());
     let broken = |error: io::Error| Problem::Broken(error.to_string());
@@ -130,7 +130,7 @@ fn refused(why: &str) -> Problem {
     Problem::Broken(format!("an answer that is neither HTTP nor ICY: {why}"))
 }
 
-/// The rest of the connection's data.
+/// The remaining data of a connection.
 struct Rest {
     /// Data that arrived with the headers.
     first: Bytes,
@@ -156,13 +156,13 @@ impl http_body::Body for Rest {
         Poll::Ready(match (read, room.filled()) {
             (Err(error), _) => Some(Err(error)),
             (Ok(()), []) => None,
-            // An exact copy: a slice of the buffer would keep all of it.
+            // This is an exact copy: a slice of the buffer would keep all of it.
             (Ok(()), bytes) => Some(Ok(Frame::data(Bytes::copy_from_slice(bytes)))),
         })
     }
 }
 
-/// Half a second of 128 kbit/s.
+/// Size of a read: half a second of 128 kbit/s.
 const READ_BYTES: usize = 8 << 10;
 const HEAD_BYTES_MAX: usize = 64 << 10;
 const HEADERS_MAX: usize = 128;

@@ -6,11 +6,11 @@ use threadbare_s3::{
     Credentials, Endpoint, Error, ObjectUri, REGION_DEFAULT, StoreSettings, Timeouts,
 };
 
-/// Default of the stock elements, ms.
+/// Default of `request-timeout`, ms, the same as in the stock elements.
 pub(super) const REQUEST_TIMEOUT_MS: i64 = 15_000;
-/// The same.
+/// Default of `retry-duration`, ms, the same as in the stock elements.
 pub(super) const RETRY_DURATION_MS: i64 = 75_000;
-/// The same, attempts of a request.
+/// Default number of attempts of a request, the same as in the stock elements.
 pub(super) const ATTEMPTS: u32 = 5;
 
 /// Replacement for a secret: properties are printed, and are in dumps of pipelines.
@@ -23,7 +23,7 @@ pub(super) struct Access {
     pub(super) bucket: Option<String>,
     pub(super) key: Option<String>,
     pub(super) version: Option<String>,
-    /// Error of an invalid `uri`.
+    /// Error of an invalid `uri`, which fails the start.
     uri_error: Option<Error>,
     pub(super) endpoint: Option<String>,
     pub(super) path_style: bool,
@@ -57,7 +57,7 @@ impl Default for Access {
     }
 }
 
-/// A text that is set.
+/// Returns a text that is set and not empty.
 pub(super) fn set(text: Option<&String>) -> Option<&str> {
     text.map(String::as_str).filter(|text| !text.is_empty())
 }
@@ -66,7 +66,7 @@ fn shown(secret: Option<&String>) -> Option<String> {
     set(secret).map(|_| HIDDEN.to_owned())
 }
 
-/// The displayed value is not a value to set.
+/// Returns the secret after a property was set. Setting the replacement text that is shown keeps the known secret.
 fn taken(secret: Option<String>, known: Option<String>) -> Option<String> {
     match secret.as_deref() {
         Some(HIDDEN) => known,
@@ -85,7 +85,7 @@ impl Access {
         Some(uri.to_string())
     }
 
-    /// An invalid URI fails at start; here only `set_uri` can return the error.
+    /// Sets the object's URI. An invalid URI fails at start; here only `set_uri` can return the error.
     pub(super) fn set_uri(&mut self, text: Option<&str>) -> Result<(), Error> {
         let parsed = match text.filter(|text| !text.is_empty()) {
             None => Ok(None),
@@ -128,7 +128,7 @@ impl Access {
         self.access_key = taken(text, self.access_key.take());
     }
 
-    /// Settings of the bucket. Fails if a needed property is not set.
+    /// Returns the settings of the bucket. Fails if a needed property is not set.
     pub(super) fn store(&self) -> Result<StoreSettings, Error> {
         if let Some(error) = &self.uri_error {
             return Err(error.clone());
@@ -169,7 +169,7 @@ pub(super) fn ns(value: i64) -> Option<u64> {
     ms(value).map(|ms| ms.saturating_mul(1_000_000))
 }
 
-/// Timeouts of the same length for all steps.
+/// Returns timeouts of the same length for all steps.
 pub(super) fn timeouts(request_ms: i64) -> Timeouts {
     Timeouts {
         request_ms: ms(request_ms),

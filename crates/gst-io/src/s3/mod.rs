@@ -1,4 +1,4 @@
-//! Objects in S3: `awss3sink` and `awss3src`, and the same with more properties as `ts-s3sink` and `ts-s3src`.
+//! Objects in S3: `awss3sink` and `awss3src`, and the same elements with more properties, `ts-s3sink` and `ts-s3src`.
 //!
 //! No context's thread touches the network or a disk. `threadbare-s3` uploads, on two threads for the whole process; the sources
 //! are those of [`http`](crate::http), with signed requests.

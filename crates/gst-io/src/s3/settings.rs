@@ -21,7 +21,7 @@ use crate::kit::PropertyGroup;
 #[enum_type(name = "ThreadbareS3OnError")]
 #[allow(unreachable_pub, reason = "the type of a public property")]
 pub enum S3OnError {
-    /// Its parts are removed.
+    /// Its parts are removed from the store.
     #[enum_value(name = "Abort the upload", nick = "abort")]
     Abort,
     /// It becomes an object.
@@ -35,13 +35,13 @@ pub enum S3OnError {
 
 pub(super) const UP_TO_READY: glib::ParamFlags =
     glib::ParamFlags::READWRITE.union(gst::PARAM_FLAG_MUTABLE_READY);
-/// Room for a day of 1000 telephone calls.
+/// Default size of the spool: room for a day of 1000 telephone calls.
 pub(super) const SPOOL_BYTES_MAX: u64 = 64 << 30;
-/// Minimum, maximum and default.
+/// Minimum, maximum and default of the part size.
 pub(super) const PART_BYTES: (u64, u64, u64) = (PART_BYTES_MIN, PART_BYTES_MAX, PART_BYTES_DEFAULT);
 pub(super) const BUFFER_BYTES_MAX: u64 = POOL_BYTES_DEFAULT;
 
-/// Values of the properties. It must not be printed.
+/// Values of the properties. It must not be printed, because it contains secrets.
 #[derive(Clone)]
 pub(super) struct Values {
     pub(super) access: Access,
@@ -188,7 +188,7 @@ impl PropertyGroup for Cut {
 /// Keys of objects.
 #[derive(Clone)]
 pub(super) enum Keys {
-    /// This one.
+    /// This key.
     One(String),
     /// Key from a template.
     Template(Template, String),
@@ -219,13 +219,13 @@ pub(super) struct Plan {
     pub(super) limits: Limits,
     pub(super) first_number: u32,
     pub(super) on_error: OnError,
-    /// For messages.
+    /// The bucket, for messages.
     pub(super) bucket: String,
     pub(super) region: String,
 }
 
 impl Values {
-    /// Checks the values. `name` is the element's, for templates; `None`: the key is not a template.
+    /// Checks the values and makes the plan. `name` is the element's name, for templates; `None`: the key is not a template.
     pub(super) fn plan(
         &self,
         metadata: &Metadata,
@@ -263,7 +263,7 @@ impl Values {
             ..Object::new("")
         };
         let first_number = u32::try_from(cut.start_index).unwrap_or(0);
-        // Finds mistakes in a key before anything is written.
+        // This finds mistakes in a key before anything is written.
         let first = Object {
             key: keys.key(first_number)?,
             ..object.clone()

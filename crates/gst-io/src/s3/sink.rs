@@ -16,20 +16,20 @@ use crate::kit::sink::{FileSyncProperties, Sink};
 use crate::kit::stats::StatsProperty;
 use crate::kit::{CAT, lock};
 
-/// Maximum wait for a store's confirmation that it accepts objects; then the element continues without it. Data is queued until
-/// then.
+/// Maximum wait until a store confirms that it accepts objects. After it, the element continues without the confirmation, and
+/// queues data until it arrives.
 const OPEN_WAIT: Duration = Duration::from_secs(30);
-/// Maximum wait for the end of objects at a stop. Unfinished ones continue.
+/// Maximum wait for the end of objects at a stop. Unfinished objects continue.
 const CLOSE_WAIT: Duration = Duration::from_secs(10);
-/// Wait at the end with a spool, which keeps all data.
+/// Maximum wait at the end with a spool, which keeps all data.
 const CLOSE_WAIT_SPOOLED: Duration = Duration::from_secs(1);
 
-/// Source of the keys.
+/// Meaning of the keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KeyKind {
-    /// Literally, as with the stock element.
+    /// The key itself, as with the stock element.
     Plain,
-    /// Templates.
+    /// A template.
     Template,
 }
 
@@ -124,8 +124,8 @@ impl S3Sink {
         Ok(())
     }
 
-    /// Ends the last object, too, according to `on-error`. Waits for its end and reports it, for a limited time, and not on a
-    /// context's thread.
+    /// Ends the last object, too, according to `on-error`. Waits for its end for a limited time, but not on a context's thread,
+    /// and reports it.
     pub(super) fn deactivate(&self, element: &gst::Element, sink: &Sink<Writer>) {
         sink.with_renderer(Writer::break_off);
         if current_shard_id().is_none() {
@@ -167,12 +167,12 @@ impl S3Sink {
         }
     }
 
-    /// An upload, or a thread that has posted, has news.
+    /// Handles a wake-up by an upload, or by a thread that has posted.
     pub(super) fn rung(sink: &Sink<Writer>) {
         sink.with_renderer(Writer::progress);
         sink.tell_renderer_changed();
     }
 }
 
-/// Ignores an error of a property, because its caller cannot receive it; it is reported at the start.
+/// Ignores an error of a property, because its caller cannot receive it. The start reports it.
 pub(super) fn later(_: Result<(), Error>) {}

@@ -9,7 +9,7 @@ use super::access::{Access, error_of, timeouts};
 use crate::http::{Alone, BYTES_MAX_DEFAULT, HttpSource, Signed};
 use crate::kit::lock;
 
-/// Values of the properties. It must not be printed.
+/// Values of the properties. It must not be printed, because it contains secrets.
 #[derive(Clone)]
 pub(super) struct Values {
     pub(super) access: Access,
@@ -71,7 +71,7 @@ impl S3Source {
     }
 }
 
-/// The object, with the key that opens it.
+/// The object, with the credentials that sign its requests.
 fn signed(values: &Values) -> Result<Signed, Error> {
     let access = &values.access;
     let (settings, key) = (access.store()?, access.key()?);

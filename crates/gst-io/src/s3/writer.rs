@@ -18,8 +18,8 @@ use crate::files::split::headers::{Headers, is_plain_header, piece_of};
 use crate::files::split::rotation::{Extent, Limits, Rotation};
 use crate::kit::sink::{Rendered, Renderer};
 
-/// Maximum number of objects that are being completed while the stream continues in the next one. With a spool, they are on the
-/// disk.
+/// Maximum number of objects that are being completed while the stream continues in the next one. With a spool, their data is on
+/// the disk.
 const CLOSING_MAX: usize = 4;
 const CLOSING_MAX_SPOOLED: usize = 64;
 
@@ -44,7 +44,7 @@ impl Totals {
         }
     }
 
-    /// `now` are the counts of incomplete objects.
+    /// Returns the statistics. `now` are the counts of incomplete objects.
     pub(super) fn structure(&self, now: Counts, rendered: u64) -> gst::Structure {
         let sum = |total: &AtomicU64, now: u64| total.load(Relaxed) + now;
         gst::Structure::builder("application/x-ts-s3sink-stats")
@@ -78,16 +78,16 @@ pub struct Writer {
     rotation: Rotation,
     headers: Headers,
     current: Option<Fragment>,
-    /// Bytes of the current buffer or header that the upload has got.
+    /// Number of bytes of the current buffer or header that the upload has got.
     offset: usize,
-    /// Whether the present buffer has been inspected.
+    /// Whether the current buffer has been inspected.
     is_begun: bool,
     closing: VecDeque<Closing>,
     number: u32,
     segment: Option<gst::FormattedSegment<gst::ClockTime>>,
-    /// Bytes of the stream so far; unknown after a flush.
+    /// Number of bytes of the stream so far; unknown after a flush.
     position: Option<u64>,
-    /// The incoming data was written already.
+    /// Whether the incoming data has already been written.
     is_behind: bool,
     has_warned: bool,
     totals: Arc<Totals>,
@@ -126,7 +126,7 @@ impl Writer {
         }
     }
 
-    /// Restarts. The bucket may not be confirmed yet; until then data are queued.
+    /// Restarts. The bucket may not be confirmed yet. Until then, data is queued.
     pub(super) fn start(&mut self, plan: Plan, opening: Opening) {
         self.rotation = Rotation::new(plan.limits);
         self.number = plan.first_number;
@@ -137,7 +137,7 @@ impl Writer {
         (self.has_failed, self.is_full, self.has_ended) = (false, false, false);
     }
 
-    /// Returns the incomplete objects; with a spool, they continue.
+    /// Stops, and returns the incomplete objects. With a spool, they continue.
     pub(super) fn stop(&mut self) -> Vec<Upload> {
         (self.plan, self.opening, self.place) = (None, None, None);
         let left: Vec<Upload> = self
@@ -151,7 +151,7 @@ impl Writer {
         left
     }
 
-    /// The stream is stopped before its end.
+    /// Ends the stream before its regular end.
     pub(super) fn break_off(&mut self) {
         let Some(plan) = &self.plan else { return };
         let is_spooled = self
@@ -159,7 +159,7 @@ impl Writer {
             .as_ref()
             .is_some_and(|place| place.spool.is_some());
         match plan.on_error {
-            // Data in a spool becomes an object, as a file stays a file.
+            // Data in a spool becomes an object, because a file stays a file, too.
             OnError::DoNothing if is_spooled => self.close_current(),
             OnError::Complete => self.close_current(),
             on_error => self.give_up_current(on_error),
@@ -201,7 +201,7 @@ impl Writer {
         })
     }
 
-    /// An upload, or a thread that has posted, has news.
+    /// Handles a wake-up by an upload, or by a thread that has posted.
     pub(super) fn progress(&mut self) {
         let waker = self.waker.clone();
         let cx = &mut Context::from_waker(&waker);
@@ -215,7 +215,7 @@ impl Writer {
             self.totals.add(closing.fragment.upload.counts());
             match result {
                 Ok(stored) => self.announce(&closing, &stored),
-                // On demand.
+                // This upload was given up on request.
                 Err(Error::GivenUp) => {}
                 Err(error) => drop(self.fail(&error)),
             }
@@ -278,7 +278,7 @@ impl Writer {
         self.failed()
     }
 
-    /// The error message comes before the flow error.
+    /// Reports a failure. The error message comes before the flow error.
     fn failed(&mut self) -> Rendered {
         self.is_full = !self.outbox.is_empty();
         if self.is_full {
@@ -295,7 +295,7 @@ impl Writer {
         Rendered::Full
     }
 
-    /// Ends the data of the present object.
+    /// Ends the data of the current object.
     fn close_current(&mut self) {
         let Some(fragment) = self.current.take() else {
             return;
@@ -336,7 +336,7 @@ impl Writer {
             .is_some_and(|plan| plan.limits != Limits::default())
     }
 
-    /// `Pending`: not ready yet.
+    /// Opens the bucket. `Pending`: the store has not answered yet.
     fn reach(&mut self) -> Poll<Result<(), Error>> {
         if self.place.is_some() {
             return Poll::Ready(Ok(()));
@@ -349,7 +349,7 @@ impl Writer {
         ready.map_ok(|place| self.place = Some(place))
     }
 
-    /// Writes the rest of a buffer. Returns `false` if the upload is full; the waker is woken when it has room.
+    /// Writes the remaining part of a buffer. Returns `false` if the upload is full. The waker is woken when it has room.
     fn write(&mut self, buffer: &gst::Buffer) -> Result<bool, Error> {
         let Some(fragment) = &self.current else {
             return Ok(true);
@@ -395,7 +395,7 @@ impl Writer {
             Poll::Ready(Err(error)) => return Some(self.fail(&error)),
             Poll::Ready(Ok(())) => {}
         }
-        // A single object is not changed, because its muxer knows the headers it needs.
+        // The headers of a single object are not changed, because its muxer knows which ones it needs.
         if self.is_cut() && self.headers.is_repeated(buffer) {
             self.count(buffer);
             return Some(Rendered::Done);
@@ -425,7 +425,7 @@ impl Writer {
         None
     }
 
-    /// Handles the start of a segment in bytes. A muxer that seeks back rewrites data that the store has already, such as a
+    /// Handles the start of a segment in bytes. A muxer that seeks back rewrites data that the store already has, such as a
     /// header with the length. This is not supported, because an object is written once.
     fn handle_position(&mut self, start: Option<u64>) {
         let (Some(start), Some(now)) = (start, self.position) else {
@@ -435,7 +435,7 @@ impl Writer {
         };
         self.is_behind = now > 0 && start < now;
         if self.is_behind {
-            self.warn("the muxer goes back to write its header again, which an object in S3 cannot be: that is left out. Expected a stream without an index, such as MPEG-TS, Ogg, or matroskamux streamable=true");
+            self.warn("the muxer goes back to write its header again, but an object in S3 cannot be rewritten: the new header is left out. Expected a stream without an index, such as MPEG-TS, Ogg, or matroskamux streamable=true");
         } else if now > 0 && start > now {
             let text = format!(
                 "the stream jumps from byte {now} to byte {start}; an object in S3 cannot have gaps"
@@ -446,7 +446,7 @@ impl Writer {
         }
     }
 
-    /// Reports that the memory is full of other streams' parts while no part of this one is on its way.
+    /// Reports that this stream waits because parts of other streams fill the memory.
     fn tell_of_others(&mut self) {
         let Some(plan) = self
             .plan
@@ -523,7 +523,7 @@ impl Renderer for Writer {
         }
     }
 
-    /// The object is complete, and its message is posted.
+    /// Handles the end of the stream: the object is complete, and its message is posted.
     fn end(&mut self) -> Rendered {
         if self.has_failed {
             return self.failed();
@@ -555,7 +555,7 @@ impl Renderer for Writer {
         }
     }
 
-    /// The object restarts; with several objects, the data before a flush is one.
+    /// Handles a flush: the object restarts. With several objects, the data before the flush is one.
     fn flush(&mut self) {
         (self.is_full, self.position) = (false, None);
         (self.offset, self.is_begun, self.is_behind) = (0, false, false);

@@ -5,10 +5,10 @@
 //!                       `------ no address answers -------------------> Lost
 //! ```
 //!
-//! The context's thread connects. The pushing thread writes as much as the socket accepts. Then the sink holds the rest, which
-//! blocks its source, until the context's thread finds room again. A lost connection is an error, as with the stock element. It
-//! is re-established only when the element is restarted, because a server that expects a stream from its start would get the
-//! middle of one.
+//! The context's thread connects. The pushing thread writes as much as the socket accepts. The sink holds the remaining data,
+//! which blocks its source, until the context's thread finds room again. A lost connection is an error, as with the stock
+//! element. The sink connects again only when the element is restarted, because a server that expects a stream from its start
+//! would get the middle of one.
 //!
 //! | field | threads |
 //! |---|---|
@@ -51,7 +51,7 @@ pub(super) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolErr
 struct Link {
     stage: Mutex<Stage>,
     bytes: AtomicU64,
-    /// Buffers not written, or only partly, since the connection was lost.
+    /// Number of buffers not written, or only partly, since the connection was lost.
     lost: AtomicU64,
     connections: AtomicU64,
 }
@@ -63,7 +63,7 @@ enum Stage {
     Connecting,
     Open {
         stream: Arc<TcpStream>,
-        /// The socket is full; the context's thread watches for room.
+        /// Whether the socket is full, so that the context's thread watches for room.
         is_full: bool,
         caller: AgentHandle<Caller>,
     },
@@ -89,7 +89,7 @@ impl Link {
                     self.bytes.fetch_add(bytes as u64, Relaxed);
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // Also after an error: the context's thread reads it from the socket and reports it.
+                // The same happens after an error: the context's thread reads it from the socket and reports it.
                 Err(error) => {
                     *is_full = true;
                     let error = (error.kind() != ErrorKind::WouldBlock).then_some(error);
@@ -112,7 +112,7 @@ pub struct Writer {
     begun: Option<Begun>,
 }
 
-/// A buffer that was partly written. The server expects the rest, even after a flush.
+/// A buffer that was partly written. The server expects the remaining part, even after a flush.
 struct Begun {
     buffer: gst::Buffer,
     written: usize,
@@ -120,7 +120,7 @@ struct Begun {
 }
 
 impl Begun {
-    /// The sink drops the buffer after unlocking, but this drops the rest under the lock, so the rest is copied.
+    /// Copies the remaining part. The sink drops the buffer only after unlocking, but this part is dropped under the lock.
     fn outlive_flush(&mut self) {
         self.is_flushed = true;
         if let Ok(copy) = self.buffer.copy_deep() {
@@ -130,11 +130,11 @@ impl Begun {
 }
 
 impl Writer {
-    /// Continues writing. Returns `None` if all of it has been written.
+    /// Continues writing. Returns `None` if the whole buffer has been written.
     fn write(&self, mut begun: Begun) -> Option<Begun> {
         let is_done = match begun.buffer.map_readable() {
             Ok(map) => self.link.write(&map, &mut begun.written),
-            // Unreadable, as in a protected memory.
+            // The memory is unreadable, for example protected.
             Err(_) => true,
         };
         (!is_done).then_some(begun)
@@ -185,14 +185,14 @@ impl Renderer for Writer {
     }
 }
 
-/// Connects, and waits for room.
+/// Connects, then waits for room.
 struct Caller {
     link: Arc<Link>,
     addresses: VecDeque<SocketAddr>,
     connecting: Option<(TcpStream, SocketAddr)>,
     open: Option<(Arc<TcpStream>, SocketAddr)>,
     watched: Option<Interest>,
-    /// The server sends nothing more.
+    /// Whether the server sends nothing more.
     has_ended: bool,
     element: glib::WeakRef<TcpClientSink>,
     itself: OnceLock<AgentHandle<Caller>>,
@@ -204,7 +204,7 @@ impl Caller {
             return;
         }
         self.unwatch(cx);
-        // A descriptor at its end is always readable.
+        // A descriptor at its end is always readable, so it is not watched.
         if interest == Interest::Read && self.has_ended {
             return;
         }
@@ -247,7 +247,7 @@ impl Caller {
         }
     }
 
-    /// A connection is established, or failed.
+    /// Handles a connection that is established, or has failed.
     fn connected(&mut self, cx: &Cx<'_>) {
         self.unwatch(cx);
         let Some((stream, address)) = self.connecting.take() else {
@@ -274,7 +274,7 @@ impl Caller {
         }
     }
 
-    /// The pushing thread has more than the socket accepts, or has found it broken.
+    /// Handles a report of the pushing thread: it has more than the socket accepts, or has found the connection broken.
     fn is_wanted(&mut self, cx: &Cx<'_>, error: Option<std::io::Error>) {
         match error {
             None => self.watch(cx, Interest::Write),
@@ -292,7 +292,7 @@ impl Caller {
             return;
         };
         match (&**stream).read(&mut [0; 512]) {
-            // It sends nothing more but may still receive, as nc does. Writing shows whether it does.
+            // The server sends nothing more but may still receive, as nc does. Writing shows whether it does.
             Ok(0) => {
                 self.has_ended = true;
                 self.unwatch(cx);
@@ -373,7 +373,7 @@ pub struct Imp {
     sink_pad: gst::Pad,
     link: Arc<Link>,
     sink: OnceLock<Sink<Writer>>,
-    /// Includes the place, which keeps the context running.
+    /// The agent that connects, and its place, which keeps the context running.
     caller: Mutex<Option<(AgentHandle<Caller>, Place)>>,
 }
 
@@ -437,7 +437,7 @@ impl SinkElement for Imp {
         Ok(())
     }
 
-    /// The kernel still delivers its data.
+    /// Closes the connection. The kernel still delivers its data.
     fn deactivate(&self) {
         let caller = lock(&self.caller).take();
         if let Some((caller, _)) = &caller {
@@ -445,7 +445,7 @@ impl SinkElement for Imp {
         }
         *lock(&self.link.stage) = Stage::Idle;
         let begun = self.sink().with_renderer(|writer| writer.begun.take());
-        // Not under the sink's lock: the owner of its memory may call the element.
+        // This happens outside of the sink's lock, because the owner of the buffer's memory may call the element.
         drop(begun);
     }
 }

@@ -25,9 +25,9 @@ use crate::kit::time::RunningTime;
 
 /// The origin of the stream.
 pub(crate) enum Origin {
-    /// The first of these that answers.
+    /// The first of these addresses that answers.
     To(VecDeque<SocketAddr>),
-    /// The first caller.
+    /// The first client that connects.
     From(TcpListener),
 }
 
@@ -37,11 +37,11 @@ pub(super) struct Settings {
     pub(super) block_bytes: u32,
     pub(super) timeout_s: u32,
     pub(super) do_timestamp: bool,
-    /// Whether to accept the next caller after the present one.
+    /// Whether to accept the next client after the current one.
     pub(super) keep_listening: bool,
 }
 
-/// Written by the context's thread, read by any.
+/// Counters, written by the context's thread and read by any.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) bytes: Single,
@@ -58,13 +58,13 @@ enum Stage {
 
 pub struct TcpReader {
     stage: Stage,
-    /// Waits for the next client while this one is connected.
+    /// The listener, which waits for the next client while this one is connected.
     listener: Option<TcpListener>,
-    /// The next data is of another client.
+    /// Whether the next data comes from another client.
     is_discont: bool,
-    /// The stage's descriptor is watched.
+    /// Whether the stage's descriptor is watched.
     is_watched: bool,
-    /// The lack of a descriptor for the client was reported.
+    /// Whether the lack of a descriptor for the client was reported.
     has_warned: bool,
     may_act: bool,
     timed_out: bool,
@@ -128,7 +128,7 @@ impl TcpReader {
         Ok(())
     }
 
-    /// Called before the descriptor is closed, or when it is not needed any more.
+    /// Stops watching. Called before the descriptor is closed, or when it is not needed any more.
     fn unwatch(&mut self, cx: &Cx<'_>) {
         if std::mem::take(&mut self.is_watched)
             && let Some((fd, _)) = self.descriptor()
@@ -144,7 +144,7 @@ impl TcpReader {
         self.watch(cx)
     }
 
-    /// The time-out counts from here.
+    /// Restarts the time-out.
     fn expect_something(&self, cx: &Cx<'_>) {
         let timeout_s = u64::from(self.settings.timeout_s);
         let expects = matches!(self.stage, Stage::Connecting(..) | Stage::Open(_));
@@ -170,7 +170,7 @@ impl TcpReader {
         }
     }
 
-    /// A connection is established, or failed.
+    /// Handles a connection that is established, or has failed.
     fn connected(&mut self, cx: &Cx<'_>) -> Result<(), gst::ErrorMessage> {
         self.unwatch(cx);
         let Stage::Connecting(stream, address, others) =
@@ -189,7 +189,7 @@ impl TcpReader {
         }
     }
 
-    /// Accepts a client. The next one waits until this one has gone, or until the element is restarted.
+    /// Accepts a client. The next client waits until this one has gone, or until the element is restarted.
     fn accept(&mut self, cx: &Cx<'_>) -> Result<(), gst::ErrorMessage> {
         let Stage::Waiting(Origin::From(listener)) = &self.stage else {
             return Ok(());
@@ -207,7 +207,7 @@ impl TcpReader {
                 }
                 self.enter(cx, Stage::Open(stream))
             }
-            // The client has gone again.
+            // The client has already gone.
             Ok(_) => Ok(()),
             Err(error) if is_of_caller(&error) => Ok(()),
             Err(error) => {
@@ -221,7 +221,7 @@ impl TcpReader {
         }
     }
 
-    /// Handles the end of the connection; `failed`: it ended with an error. The element ends or fails, or waits for the next
+    /// Handles the end of the connection. `failed`: it ended with an error. The element ends or fails, or waits for the next
     /// client.
     fn ended(&mut self, cx: &Cx<'_>, failed: Option<TcpError>) -> Produced {
         self.close(cx);
@@ -253,7 +253,7 @@ impl TcpReader {
             Ok(bytes) => {
                 self.counts.bytes.add(bytes as u64);
                 self.counts.buffers.add(1);
-                // A full block: there may be more. Otherwise the poller reports more.
+                // After a full block there may be more. Otherwise the poller reports more.
                 self.may_act = bytes == self.settings.block_bytes as usize;
                 self.expect_something(cx);
                 let time = self

@@ -1,8 +1,8 @@
 //! `ts-tcpserversink`: sends arriving data to every connected TCP client.
 //!
-//! A buffer is written to each client at once, as far as its socket accepts it. The rest waits in the client's queue, and the
-//! context's thread continues when there is room. A client that does not keep up is dropped, so that it does not delay the
-//! others.
+//! A buffer is written to each client at once, as far as its socket accepts it. The remaining data waits in the client's queue,
+//! and the context's thread writes it when there is room. A client that does not keep up is dropped, so that it does not delay
+//! the others.
 //!
 //! | field | threads |
 //! |---|---|
@@ -44,7 +44,7 @@ pub(super) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolErr
 struct Clients {
     list: Mutex<Vec<Arc<Client>>>,
     buffers_max: AtomicI32,
-    /// Limit per client; 0 for none.
+    /// Maximum number of queued bytes per client; 0 for no limit.
     bytes_max: AtomicU64,
     /// Maximum number of clients; 0 for no limit.
     clients_max: AtomicU32,
@@ -96,7 +96,7 @@ struct Out {
     queue: VecDeque<gst::Buffer>,
     /// Bytes of the first item already written.
     written: usize,
-    /// Bytes in the queue, those already written included.
+    /// Number of bytes in the queue, including those already written.
     bytes: u64,
 }
 
@@ -106,7 +106,8 @@ impl Out {
         self.queue.push_back(buffer);
     }
 
-    /// Removes the first buffer. It must not be dropped under the lock, because the owner of its memory may call the element.
+    /// Removes the first buffer. The caller must not drop it under the lock, because the owner of its memory may call the
+    /// element.
     fn pop(&mut self) -> Option<gst::Buffer> {
         self.written = 0;
         let buffer = self.queue.pop_front()?;
@@ -165,7 +166,7 @@ impl Client {
         }
     }
 
-    /// Writes the first buffer. `Ok` returns the finished buffer, which the caller drops.
+    /// Writes the first buffer. Returns the buffer if it is finished; the caller drops it.
     fn write_first(&self, clients: &Clients) -> Result<Option<gst::Buffer>, Written> {
         let mut out = lock(&self.out);
         let out = &mut *out;
@@ -202,7 +203,7 @@ impl Client {
     }
 }
 
-/// Waits for room to write, or for the client to close.
+/// Waits for room to write, or until the client closes.
 struct ClientAgent {
     client: Arc<Client>,
     clients: Arc<Clients>,
@@ -226,7 +227,7 @@ impl ClientAgent {
         }
     }
 
-    /// Discards a client's data and watches for its end. Returns `false` if it has gone.
+    /// Discards a client's data and watches for its end. Returns `false` if the client has gone.
     fn listen(&self) -> bool {
         let mut ignored = [0; 512];
         match (&self.client.stream).read(&mut ignored) {
@@ -274,11 +275,11 @@ impl Agent for ClientAgent {
 struct Acceptor {
     listener: TcpListener,
     clients: Arc<Clients>,
-    /// The listener is not watched for a while, for lack of a descriptor for a client, or of memory.
+    /// Whether the listener is not watched for a while, for lack of memory or of a descriptor for a client.
     is_resting: bool,
     /// Whether that was reported.
     has_warned: bool,
-    /// The refusal of excess clients was reported, too.
+    /// Whether the refusal of excess clients was reported, too.
     has_told_of_refusal: bool,
 }
 
@@ -290,7 +291,7 @@ impl Acceptor {
         }
     }
 
-    /// Rests until descriptors or memory may be available again.
+    /// Pauses until descriptors or memory may be available again.
     fn rest(&mut self, cx: &Cx<'_>, what: &str, error: &std::io::Error) {
         self.is_resting = true;
         cx.set_timer(cx.now_ns() + EXHAUSTED_PAUSE_NS, Precision::About);
@@ -300,8 +301,8 @@ impl Acceptor {
         }
     }
 
-    /// Whether one more client is allowed. Closing the connection notifies the client at once; otherwise it would wait in the
-    /// backlog for an unknown time.
+    /// Whether one more client is allowed. If not, its connection is closed, which notifies the client at once. Otherwise the
+    /// client would wait in the backlog for an unknown time.
     fn has_room(&mut self, address: SocketAddr) -> bool {
         let max = self.clients.clients_max.load(Relaxed);
         if max == 0 || lock(&self.clients.list).len() < max as usize {
@@ -364,7 +365,7 @@ impl Agent for Acceptor {
                     self.has_warned = false;
                     self.admit(cx, stream, address);
                 }
-                // No client is waiting, or it has gone again.
+                // No client is waiting, or the client has already gone.
                 Err(error) if is_of_caller(&error) => return,
                 Err(error) => {
                     cx.deregister(self.listener.as_fd());
@@ -414,7 +415,7 @@ pub struct Imp {
     clients: OnceLock<Arc<Clients>>,
     sink: OnceLock<Sink<Distributor>>,
     listener: Mutex<Option<TcpListener>>,
-    /// Includes the place, which keeps the context running.
+    /// The acceptor and its place, which keeps the context running.
     acceptor: Mutex<Option<(AgentHandle<Acceptor>, Place)>>,
 }
 
@@ -457,7 +458,7 @@ impl Imp {
     }
 }
 
-/// Clients need the stream header from the caps before buffers that depend on earlier ones.
+/// The stream header in the caps. Clients need it before buffers that depend on earlier ones.
 fn stream_header(caps: &gst::CapsRef) -> Vec<gst::Buffer> {
     let header = caps
         .structure(0)
@@ -606,13 +607,14 @@ impl ElementImpl for Imp {
 }
 
 const HOST_DEFAULT: &str = "localhost";
-/// Default: ten seconds of telephony.
+/// Default of queued buffers: ten seconds of telephony.
 const BUFFERS_MAX_DEFAULT: i32 = 500;
-/// Ten seconds of video of 25 Mbit/s: clients that do not read must not fill the memory.
+/// Default of queued bytes: ten seconds of video of 25 Mbit/s. Clients that do not read must not fill the memory.
 const BYTES_MAX_DEFAULT: u64 = 32 << 20;
-/// A quarter of the usual limit of descriptors (1024): strangers must not take those of all other elements.
+/// Default of clients: a quarter of the usual limit of descriptors (1024). Strangers must not take the descriptors of all other
+/// elements.
 const CLIENTS_MAX_DEFAULT: u32 = 256;
-/// Maximum number of clients accepted at once, before the neighbours' turn.
+/// Maximum number of clients accepted at once, before other agents run.
 const ACCEPTED_MAX: usize = 16;
 
 #[cfg(test)]

@@ -26,8 +26,8 @@ pub(super) fn resolve(host: &str, port: u16) -> Result<VecDeque<SocketAddr>, Tcp
         })
 }
 
-/// The first address of a host to listen on; for a name with both families, the IPv4 address, which the stock elements connect to
-/// first.
+/// Listens on the first address of a host. For a name with both families, that is the IPv4 address, which the stock elements
+/// connect to first.
 pub(super) fn listen(host: &str, port: u16) -> Result<TcpListener, TcpError> {
     let mut failed = None;
     let mut addresses = resolve(host, port)?;
@@ -55,18 +55,18 @@ pub(super) fn listen(host: &str, port: u16) -> Result<TcpListener, TcpError> {
 pub(super) const PORT_DEFAULT: i32 = 4953;
 const BLOCK_BYTES_DEFAULT: u32 = 4096;
 
-/// The end of the connection that an element is, with the properties that only this end has.
+/// The element's end of the connection, with the properties that only this end has.
 pub(super) trait Role: PropertyGroup + Default {
-    /// Whether it waits for clients instead of connecting.
+    /// Whether the element waits for clients instead of connecting.
     const LISTENS: bool;
 
-    /// Whether it accepts the next client after one has left.
+    /// Whether the element accepts the next client after one has left.
     fn keeps_listening(&self) -> bool {
         false
     }
 }
 
-/// Waits for clients, with the property `keep-listening`, as in `srtsrc`.
+/// The listening end, with the property `keep-listening`, as in `srtsrc`.
 #[derive(Debug, Default)]
 pub(super) struct Server(bool);
 
@@ -102,7 +102,7 @@ impl PropertyGroup for Server {
     }
 }
 
-/// Calls.
+/// The connecting end.
 #[derive(Debug, Default)]
 pub(super) struct Client;
 
@@ -213,7 +213,8 @@ impl<R: Role> TcpSource<R> {
         source::answer_query(pad, element, query, latency, caps)
     }
 
-    /// Connecting elements find the listening ones: all elements of a pipeline are READY before any is PAUSED.
+    /// Opens the listener in READY. All elements of a pipeline are in READY before any is in PAUSED, so connecting elements find
+    /// the listening ones.
     fn open(&self, element: &impl IsA<glib::Object>) -> Result<(), gst::ErrorMessage> {
         if R::LISTENS {
             let values = self.values().clone();

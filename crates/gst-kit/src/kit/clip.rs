@@ -1,4 +1,4 @@
-//! Raw audio cut to the frame.
+//! Clipping of raw audio, exact to the frame.
 
 use std::ops::Range;
 
@@ -25,8 +25,8 @@ pub fn duration_of(
     buffer.duration().or_else(of_frames)
 }
 
-/// The number of frames that start before `time`, counted from a frame at 0. A time that was rounded to the nanosecond, either
-/// way, counts as that of its frame.
+/// The number of frames that start before `time`, counted from a frame at 0. A time that was rounded to the nanosecond, up or
+/// down, counts as the time of its frame.
 pub fn frames_before(time: gst::ClockTime, rate: u32) -> Option<u64> {
     let ns = time.nseconds().saturating_sub(ROUNDING_NS);
     ns.mul_div_ceil(u64::from(rate), gst::ClockTime::SECOND.nseconds())
@@ -35,7 +35,7 @@ pub fn frames_before(time: gst::ClockTime, rate: u32) -> Option<u64> {
 /// Maximum error of the difference of two times that were rounded to the nanosecond.
 const ROUNDING_NS: u64 = 1;
 
-/// Clips a buffer to these frames, with their time. Returns `None` if it has none of them, or has no time.
+/// Clips a buffer to these frames and sets its time. Returns `None` if the buffer has none of them, or has no time.
 pub fn clip_audio(
     buffer: gst::Buffer,
     audio: &gst_audio::AudioInfo,

@@ -7,8 +7,8 @@ use gst::prelude::*;
 /// A state change that a streaming thread has committed.
 ///
 /// A streaming thread must not take the element's state lock: the thread that holds it may wait for the stream to stop.
-/// `gst_element_continue_state` without that lock would call `change_state` while the other thread does. So, like the base class
-/// of the stock sinks, it takes only the object lock, under which the pending state is decided.
+/// `gst_element_continue_state` without that lock would call `change_state` at the same time as that thread. So, like the base
+/// class of the stock sinks, the streaming thread takes only the object lock, under which the pending state is decided.
 pub struct Committed {
     from: gst::ffi::GstState,
     next: gst::ffi::GstState,
@@ -16,8 +16,8 @@ pub struct Committed {
 }
 
 impl Committed {
-    /// Commits the pending change to PAUSED or PLAYING. Returns `None` if no such change is pending; another thread may be taking
-    /// the element down.
+    /// Commits the pending change to PAUSED or PLAYING. Returns `None` if no such change is pending, for example because another
+    /// thread is taking the element down.
     pub fn decide(element: &gst::Element) -> Option<Self> {
         let _locked = element.object_lock();
         let raw: *mut gst::ffi::GstElement = element.as_ptr();

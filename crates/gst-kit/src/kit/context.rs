@@ -143,8 +143,8 @@ impl ContextSettings {
         gst::ClockTime::from_mseconds(u64::from(self.wait_ms))
     }
 
-    /// A place on the context these properties name. Posts a warning message of the element if the context already runs with
-    /// other settings.
+    /// Returns a place on the context that these properties name. Posts a warning message of the element if the context already
+    /// runs with other settings.
     pub fn place(&self, element: &gst::Element) -> Result<Place, gst::ErrorMessage> {
         let asked = Settings {
             wait: Duration::from_millis(self.wait_ms.into()),
@@ -208,7 +208,7 @@ impl Place {
         with_announcement(event, Some(self))
     }
 
-    /// The event without a place, for a branch that does not run there.
+    /// Returns the event without a place, for a branch that does not run on the announced thread.
     pub fn unannounced(event: gst::Event) -> gst::Event {
         with_announcement(event, None)
     }
@@ -260,7 +260,8 @@ fn start_of_stream(event: &gst::EventRef) -> Option<&gst::EventRef> {
     (event.type_() == gst::EventType::StreamStart).then_some(event)
 }
 
-/// Downstream expects STREAM_START, CAPS and SEGMENT without other events in between, so the place has no separate event.
+/// Downstream expects STREAM_START, CAPS and SEGMENT without other events in between. So the place is a field of STREAM_START,
+/// not a separate event.
 fn with_announcement(mut event: gst::Event, place: Option<&Place>) -> gst::Event {
     if start_of_stream(&event).is_none() {
         return event;
@@ -280,5 +281,5 @@ fn with_announcement(mut event: gst::Event, place: Option<&Place>) -> gst::Event
 const CONTEXT_FIELD: &str = "threadbare-context";
 const SHARD_FIELD: &str = "threadbare-shard";
 const THREADS_DEFAULT: i32 = -1;
-/// Maximum, as existing pipelines expect.
+/// Maximum of `context-wait`, as existing pipelines expect.
 pub const WAIT_MS_MAX: u32 = 1000;

@@ -1,7 +1,7 @@
 //! Connects a sink pad, pushed into by any thread, to a source pad on a context's thread.
 //!
-//! Both ends share a [`Queue`]; after it is the element's [`Producer`] on a [`Driver`]. It implements the sink pad, the source
-//! pad's queries and the state changes of an element with a queue inside, for any producer.
+//! Both ends share a [`Queue`]. The element's [`Producer`] empties it, on a [`Driver`]. A [`Crossing`] implements the sink pad,
+//! the source pad's queries and the state changes of an element with a queue inside, for any producer.
 #![allow(missing_docs, reason = "no stable interface")]
 
 use std::sync::Mutex;
@@ -21,9 +21,9 @@ use super::{lock, pad_function};
 pub struct Crossing<P: Producer> {
     end: QueueEnd<Driver<P>>,
     is_bound: AtomicBool,
-    /// Upstream runs on the same thread, so the queue adds no wait.
+    /// Whether upstream runs on the same thread. Then the queue adds no wait.
     shares_thread: AtomicBool,
-    /// While producing is allowed.
+    /// Running time for the task, present while producing is allowed.
     running: Mutex<Option<RunningTime>>,
     make: Box<dyn Fn(&gst::Element) -> P + Send + Sync>,
     passes: Passes,
@@ -102,7 +102,7 @@ impl<P: Producer> Crossing<P> {
         &self.end
     }
 
-    /// Allows the task to produce, as soon as it exists.
+    /// Allows the task to produce; a task that does not exist yet starts when it is added.
     pub fn start(&self, time: RunningTime) {
         *lock(&self.running) = Some(time.clone());
         self.end.reader.start(time);
@@ -129,7 +129,7 @@ impl<P: Producer> Crossing<P> {
         *lock(&self.running) = None;
     }
 
-    /// Places the downstream side on a thread: of the context in the properties, otherwise of the branch's (`branch`), otherwise
+    /// Chooses the thread of the downstream side: of the context in the properties, otherwise of the branch (`branch`), otherwise
     /// of the context "". Each stream's start may come from another thread.
     fn bind(
         &self,
@@ -162,7 +162,7 @@ impl<P: Producer> Crossing<P> {
         let driver = &self.end.reader;
         driver.add(element, &self.end.src_pad, place, producer)?;
         self.is_bound.store(true, Relaxed);
-        // A thread that starts it at this moment sees the driver, or is seen here.
+        // If another thread calls `start` at this moment, either it sees the driver, or this thread sees its time.
         let running = lock(&self.running).clone();
         if let Some(time) = running {
             driver.start(time);
@@ -170,7 +170,7 @@ impl<P: Producer> Crossing<P> {
         Ok(())
     }
 
-    /// `start` is a stream's start, which may announce a place.
+    /// Binds at a stream's start, which may announce a place, and posts an error.
     fn bind_or_report(
         &self,
         element: &gst::Element,
@@ -289,7 +289,7 @@ impl<P: Producer> Crossing<P> {
     }
 }
 
-/// An element that is a [`Crossing`] between its two pads: its pad functions.
+/// Pad functions of an element that is a [`Crossing`] between its two pads.
 pub trait Crosses: ElementImpl
 where
     Self::Type: IsA<gst::Element>,
@@ -309,10 +309,10 @@ where
     }
 }
 
-/// Whether it is live, minimum and maximum.
+/// Answer to a latency query: whether the element is live, minimum and maximum.
 pub type Latency = (bool, gst::ClockTime, Option<gst::ClockTime>);
 
-/// The sink pad of such an element.
+/// Creates the sink pad of such an element.
 pub fn sink_pad<E: Crosses>(template: &gst::PadTemplate) -> gst::Pad
 where
     E::Type: IsA<gst::Element>,
@@ -352,7 +352,7 @@ where
         .build()
 }
 
-/// The source pad of such an element.
+/// Creates the source pad of such an element.
 pub fn src_pad<E: Crosses>(template: &gst::PadTemplate) -> gst::Pad
 where
     E::Type: IsA<gst::Element>,

@@ -12,7 +12,7 @@ use super::{add_latency, add_pads, lock, or_post, pad_function, template};
 /// The element-specific part. All methods except [`InlineElement::stats`] and [`InlineElement::forget`] run on the thread that
 /// pushes or queries.
 pub trait InlineElement: ElementImpl {
-    /// Its pads.
+    /// The element's pads and statistics.
     fn inline(&self) -> &Inline;
 
     /// Checks before the start whether the properties can be satisfied.
@@ -52,11 +52,11 @@ pub trait InlineElement: ElementImpl {
     /// Its property `stats`.
     fn stats(&self) -> gst::Structure;
 
-    /// PAUSED to READY: the next buffer is the first of another stream. No data pass during the call.
+    /// Forgets the stream, from PAUSED to READY: the next buffer is the first of another stream. No data pass during the call.
     fn forget(&self);
 }
 
-/// Its pads and its statistics.
+/// The pads and the statistics of an [`InlineElement`].
 pub struct Inline {
     pub sink_pad: gst::Pad,
     pub src_pad: gst::Pad,
@@ -114,7 +114,7 @@ impl Inline {
     }
 }
 
-/// For `constructed`.
+/// Adds the pads and the statistics; call it in `constructed`.
 pub fn constructed<E: InlineElement>(element: &E)
 where
     E::Type: IsA<gst::Element> + Send + Sync,

@@ -1,4 +1,4 @@
-//! The pads of an element with several inputs, one of which at a time passes to its one output.
+//! The pads of an element with several inputs and one output. One input at a time passes to the output.
 #![allow(missing_docs, reason = "no stable interface")]
 
 use gst::glib::object::IsClass;
@@ -26,7 +26,7 @@ pub trait ManyInputs: ElementImpl<Type: IsA<gst::Element>> {
     fn answer_latency(&self, query: &mut gst::query::Latency);
 }
 
-/// An input.
+/// Creates an input pad.
 pub fn input_pad<E: ManyInputs, P: IsA<gst::Pad> + IsA<gst::glib::Object> + IsClass>(
     templ: &gst::PadTemplate,
     id: u32,
@@ -57,7 +57,7 @@ pub fn input_pad<E: ManyInputs, P: IsA<gst::Pad> + IsA<gst::glib::Object> + IsCl
         .build()
 }
 
-/// The output.
+/// Creates the output pad.
 pub fn output_pad<E: ManyInputs>(templ: &gst::PadTemplate) -> gst::Pad {
     gst::Pad::builder_from_template(templ)
         .event_function(|_, parent, event| {
@@ -91,7 +91,8 @@ fn src_query<E: ManyInputs>(imp: &E, pad: &gst::Pad, query: &mut gst::QueryRef) 
     }
 }
 
-/// Whether an input is live, minimum and maximum: of the live inputs that answer, so that a switch needs no other.
+/// Common latency of the inputs: whether one is live, minimum and maximum. All live inputs that answer count, so that a switch
+/// between inputs needs no other latency.
 pub fn latency_of(pads: &[gst::Pad]) -> (bool, gst::ClockTime, Option<gst::ClockTime>) {
     let mut all = (false, gst::ClockTime::ZERO, gst::ClockTime::NONE);
     for pad in pads {
@@ -108,7 +109,7 @@ pub fn latency_of(pads: &[gst::Pad]) -> (bool, gst::ClockTime, Option<gst::Clock
     all
 }
 
-/// A request for a keyframe, like that of GStreamer's video library without a time and a count.
+/// A request for a keyframe, as GStreamer's video library makes it without a time and a count.
 pub fn force_key_unit() -> gst::Event {
     let details = gst::Structure::builder("GstForceKeyUnit")
         .field("all-headers", true)

@@ -1,10 +1,12 @@
-//! A filter's pending work, passed on later in the order of arrival.
+//! A filter's pending work, done later in the order of arrival.
 //!
-//! A filter that has to wait (for a time, an answer, a device) must not do so in `chain` on a context's thread. It appends the
-//! rest of its work, up to the push, to its line as a future. The source that pushed drives the line ([`super::pending`]), and is
-//! blocked while the line is full. On an ordinary thread, which may wait, `pass` returns when the line is empty. A wait for room
-//! ends when the filter's pad is unlinked: the source's other branches are not affected. So does the work of an ordinary thread,
-//! which belongs to the source; the line keeps the rest for the next push.
+//! A filter that has to wait (for a time, an answer, a device) must not do so in `chain` on a context's thread. It appends its
+//! work, up to the push, to its [`Line`] as a future. The source that pushed drives the line ([`super::pending`]), and is blocked
+//! while the line is full. An ordinary thread may wait, so there `pass` returns when the line is empty.
+//!
+//! When the filter's pad is unlinked, a source's wait for room ends, so that the source's other branches are not affected. An
+//! ordinary thread then stops working, too, because the thread belongs to its source. The line keeps the remaining work for the
+//! next push.
 //!
 //! | field | thread |
 //! |---|---|
@@ -43,7 +45,7 @@ impl Shared {
         self.pad().is_some_and(|pad| !pad.is_linked())
     }
 
-    /// Whether the pad is flushing or inactive. Earlier futures were dropped then.
+    /// Whether the pad is flushing or inactive. In that case, earlier futures have been dropped.
     fn is_flushing(&self) -> bool {
         let flags = self.pad().map(|pad| pad.pad_flags());
         flags.is_some_and(|flags| flags.contains(gst::PadFlags::FLUSHING))
@@ -57,7 +59,7 @@ impl Shared {
 #[derive(Default)]
 struct State {
     works: VecDeque<Wait>,
-    /// The pieces of work are being polled.
+    /// Whether the pieces of work are being polled.
     is_driven: bool,
     /// Downstream's last failure, until the pusher has seen it.
     failed: Option<gst::FlowError>,
@@ -73,8 +75,8 @@ const DRIVE: Topics = Topics::of(0);
 const ROOM: Topics = Topics::of(1);
 
 impl Line {
-    /// Blocks the source above `works_max` pieces of work. Use 0 for one at a time, and more if the next piece may start to wait
-    /// before the previous one ends.
+    /// Creates a line that blocks the source above `works_max` pieces of work. Use 0 for one at a time, and more if the next
+    /// piece may start to wait before the previous one ends.
     pub fn new(works_max: usize) -> Self {
         Line(Arc::new(Shared {
             state: Monitor::new(State::default()),
@@ -124,7 +126,7 @@ impl Line {
         }
         let waits = is_full || drives && !pending::can_defer();
         if waits && self.0.is_unlinked() {
-            // This push was under way, and the number is that of after the news.
+            // The pad was unlinked during this push, but before `unlinks` was read. So no other signal will end the wait.
             self.0.unlink();
         }
         if drives {
@@ -200,11 +202,11 @@ impl Line {
     }
 }
 
-/// Does all pieces of work.
+/// Future that does all pieces of work of a line.
 struct Drive {
     shared: Arc<Shared>,
     is_done: bool,
-    /// An ordinary thread returns after more than this number of unlinks.
+    /// Number of unlinks above which the drive ends; only on an ordinary thread.
     ends_after: Option<u64>,
     registration: Registration,
 }
@@ -268,7 +270,7 @@ impl Future for Drive {
                 Poll::Ready(Ok(())) => self.shared.state.lock().wake(ROOM),
                 Poll::Ready(Err(error)) => {
                     self.give_up();
-                    // A source that drives this does not end by that: its next push sees the error.
+                    // This error does not end a source that drives the line, so the source's next push returns it.
                     if pending::can_defer() && !pending::ends_source(error) {
                         self.shared.state.lock().failed = Some(error);
                     }
@@ -281,7 +283,7 @@ impl Future for Drive {
 }
 
 impl Drop for Drive {
-    /// Dropped early when the source stops or is flushed.
+    /// The future is dropped early when the source stops or is flushed.
     fn drop(&mut self) {
         self.give_up();
         self.shared.state.cancel(&mut self.registration);
@@ -435,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn on_an_ordinary_thread_it_waits_in_place() {
+    fn on_an_ordinary_thread_pass_waits_for_the_work() {
         let (line, bench) = (Line::new(0), Bench::default());
         bench.allow(0);
         line.pass(bench.work(0)).unwrap();

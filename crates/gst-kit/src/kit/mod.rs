@@ -44,10 +44,10 @@ pub static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
     )
 });
 
-/// A name that is unique to this copy of the crate in the process. It is for types that GLib registers by name and whose layout
-/// is this crate's.
+/// Makes a name that is unique to this copy of the crate in the process. It is for types that GLib registers by name, but whose
+/// layout belongs to this crate.
 pub fn name_of_this_copy(name: &str) -> CString {
-    /// Its address is different in each copy.
+    /// The address of this variable is different in each copy.
     static HERE: u8 = 0;
     CString::new(format!("{name}-{:x}", (&raw const HERE) as usize)).expect("no NUL in it")
 }
@@ -167,8 +167,8 @@ pub fn add_timed_pad(element: &impl IsA<gst::Element>, pad: &gst::Pad) {
 
 /// Calls a pad function of the element `parent`; a panic becomes an error message and `fallback`.
 ///
-/// As `catch_panic_pad_function`, without its look-up in the instance's table for each packet: that table is out of the
-/// cache by a stream's next turn.
+/// It acts as `catch_panic_pad_function`, but saves the look-up in the instance's table for each packet. That table has left the
+/// cache by the stream's next packet.
 pub fn pad_function<T, R>(
     parent: Option<&gst::Object>,
     fallback: impl FnOnce() -> R,
@@ -209,7 +209,7 @@ pub fn add_latency(query: &mut gst::QueryRef, own: impl FnOnce() -> gst::ClockTi
     }
 }
 
-/// Emits a signal without a result; cheap without a handler. Returns `false` without a handler.
+/// Emits a signal without a result. Without a handler this is cheap, and returns `false`.
 pub fn emit_if_heard(
     element: &gst::Element,
     signal: gst::glib::subclass::SignalId,
@@ -226,9 +226,9 @@ pub fn emit_if_heard(
 pub trait PropertyGroup {
     /// The specifications.
     fn specs() -> Vec<gst::glib::ParamSpec>;
-    /// Sets one. `false`: not of this group.
+    /// Sets a property. Returns `false` if it is not in this group.
     fn set(&mut self, name: &str, value: &gst::glib::Value) -> bool;
-    /// Reads one. `None`: not of this group.
+    /// Reads a property. Returns `None` if it is not in this group.
     fn get(&self, name: &str) -> Option<gst::glib::Value>;
     /// Values that a setter has removed. They are dropped after the unlock: dropping a sample calls the owner of its memory,
     /// which may read the group.
@@ -242,7 +242,7 @@ pub fn group_specs<T, G: PropertyGroup>(_field: fn(&T) -> &Mutex<G>) -> Vec<gst:
     G::specs()
 }
 
-/// Sets a property. `false`: not of this group.
+/// Sets a property. Returns `false` if it is not in this group.
 pub fn set_of_group(
     group: &Mutex<impl PropertyGroup>,
     spec: &gst::glib::ParamSpec,

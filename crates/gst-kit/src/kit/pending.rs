@@ -7,14 +7,14 @@
 //! | lost | effect on the wait |
 //! |---|---|
 //! | its pad (unlinked, deactivated, flushed) | The wait ends with FLUSHING, or with NOT_LINKED if the pad is further downstream. An ordinary thread returns that from its push. A source continues, for its other branches; if its own path is affected, its next push fails |
-//! | its driver (the source is removed) | The wait is dropped, which cancels it. Another source that has pushed into the same sink continues the work, otherwise the next push |
+//! | its driver (the source is removed) | The wait is dropped, which cancels it. Another source that has pushed into the same sink continues the work. Without such a source, the next push does |
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll};
 
-/// Completes when the element accepts more, or with the error for the pusher.
+/// A future that completes when the element accepts more, or with the error for the pusher.
 pub type Wait = Pin<Box<dyn Future<Output = Result<(), gst::FlowError>> + Send>>;
 
 /// Behaviour of a source while a future is pending.
@@ -49,7 +49,7 @@ pub fn can_defer() -> bool {
     HERE.with(|here| here.source.get() != NO_SOURCE)
 }
 
-/// A number of the source that drives the futures left here; `None` on an ordinary thread.
+/// Number of the source that drives the futures left here; `None` on an ordinary thread.
 pub fn source() -> Option<u64> {
     HERE.with(|here| Some(here.source.get()).filter(|source| *source != NO_SOURCE))
 }
@@ -211,8 +211,8 @@ impl Pending {
     }
 }
 
-/// Whether the error of a wait also ends its source. It does not if a pad was removed, because an element between the two, such
-/// as a tee, may continue without it.
+/// Whether the error of a wait also ends its source. The error of a removed pad does not, because an element before that pad,
+/// such as a tee, may continue without it.
 pub(super) fn ends_source(error: gst::FlowError) -> bool {
     !matches!(error, gst::FlowError::Flushing | gst::FlowError::NotLinked)
 }

@@ -1,6 +1,6 @@
 //! Pooled buffers for received packets, reused without any allocation.
 //!
-//! One [`Pool`] per context thread and size. A buffer returns when its last reference is dropped. Its `dispose` hook (the
+//! Each context thread has one [`Pool`] per size. A buffer returns when its last reference is dropped. Its `dispose` hook (the
 //! mechanism of GstBufferPool) puts it on the free list of its thread, or, from another thread, on a list under a lock. The free
 //! list is last-in first-out, so that the next packet lands in memory that is still in the cache. A GstBufferPool shared by
 //! thousands of sources has neither this order nor a path without atomic counters.
@@ -28,7 +28,7 @@ use threadbare_runtime::{Cx, Shard, ShardEnd, current_shard_id};
 pub struct PoolOwner(Arc<Pool>);
 
 impl PoolOwner {
-    /// A pool for buffers of `capacity` bytes that are filled on `shard`'s thread.
+    /// Creates a pool for buffers of `capacity` bytes that are filled on `shard`'s thread.
     pub fn new(shard: &Shard, capacity: usize) -> Self {
         PoolOwner(Arc::new(Pool {
             shard_id: shard.id(),
@@ -47,7 +47,7 @@ impl PoolOwner {
         self.0.capacity
     }
 
-    /// An empty buffer, for an agent of the pool's shard; an agent of another shard gets a newly allocated one.
+    /// Returns an empty buffer, for an agent of the pool's shard. An agent of another shard gets a newly allocated one.
     pub fn acquire(&self, cx: &Cx<'_>) -> PoolBuffer {
         let pooled = if cx.local().shard().id() == self.0.shard_id {
             // SAFETY: a `Cx` exists on its shard's thread alone (it is not Send): the only one that touches `local` while the
@@ -136,7 +136,7 @@ impl PoolBuffer {
         }
     }
 
-    /// A buffer of exactly the packet's size; this one returns to the pool.
+    /// Copies the packet to a buffer of exactly its size. The pooled buffer returns to the pool.
     fn copy(
         mut self,
         skip: usize,
@@ -175,7 +175,7 @@ impl PoolBuffer {
         unsafe { self.0.meta.as_ref() }
     }
 
-    /// A new buffer, with one memory, our meta, and the hook that returns it.
+    /// Allocates a buffer with one memory, our meta, and the hook that returns it to the pool.
     fn allocate(pool: &Arc<Pool>) -> PoolBuffer {
         // SAFETY: plain construction through the C API, every result checked. The allocator is that of system memory, whatever
         // the application's default: the data of such a memory keeps its address for the memory's life, so the address from its
@@ -227,7 +227,7 @@ impl Drop for PoolBuffer {
 }
 
 impl PoolBuffer {
-    /// Returns it to the pool, unused.
+    /// Returns the buffer to the pool, unused.
     pub fn release(self) {
         let buffer = self.0.buffer.as_ptr();
         std::mem::forget(self);
@@ -236,7 +236,7 @@ impl PoolBuffer {
     }
 }
 
-/// A pointer that GStreamer returns for success.
+/// Checks that a pointer is not null: GStreamer returned it for success.
 fn present<T>(pointer: *mut T) -> *mut T {
     assert!(!pointer.is_null(), "out of memory for a receive buffer");
     pointer
@@ -268,8 +268,8 @@ struct Pool {
 #[derive(Default)]
 struct Local {
     free: Vec<Idle>,
-    /// Increases with each buffer whose memory is still in use on its return, and decreases with the others. Allocating a
-    /// full-size zeroed buffer for each packet would cost more than a copy.
+    /// Score that increases with each buffer whose memory is still in use on its return, and decreases with the others.
+    /// Allocating a full-size zeroed buffer for each packet would cost more than a copy.
     shared_away: u32,
 }
 
@@ -296,7 +296,7 @@ impl Pool {
         local.free.pop().map(PoolBuffer)
     }
 
-    /// A buffer returned without its memory.
+    /// Counts a buffer that returned without its memory.
     fn count_shared_away(&self) {
         if current_shard_id() == Some(self.shard_id) {
             // SAFETY: the shard's own thread; see `take_local`.
@@ -357,7 +357,7 @@ unsafe impl Sync for MetaIds {}
 
 static META: LazyLock<MetaIds> = LazyLock::new(|| {
     let tags: [*const std::os::raw::c_char; 1] = [ptr::null()];
-    // GStreamer's names are the process's; the layout of the meta is this copy's of the crate.
+    // GStreamer's names are global in the process, but each copy of this crate has its own layout of the meta.
     let name = |kind: &str| super::name_of_this_copy(&format!("ThreadbarePoolMeta{kind}"));
     let (api_name, name) = (name("API"), name(""));
     // SAFETY: registration through the C API, which copies the NUL-terminated names, with an empty tag list. No other copy
@@ -411,8 +411,8 @@ unsafe extern "C" fn dispose(object: *mut c::GstMiniObject) -> g::gboolean {
         if meta.is_null() {
             return g::GTRUE;
         }
-        // The single reference of its next life, which `reset` needs for removing metas. No other thread can see the object, so
-        // no atomic operation is needed.
+        // The next user holds this single reference, and `reset` needs it for removing metas. No other thread can see the object,
+        // so no atomic operation is needed.
         (*object).refcount = 1;
         let idle = Idle {
             buffer: NonNull::new_unchecked(buffer),
@@ -540,7 +540,7 @@ unsafe fn set_sender(
 
 /// Packets sent as copies before a pooled buffer is tried again.
 const SHARED_AWAY_RUN: u32 = 64;
-/// Packets leave as copies if one in this many, or more, keeps the memory.
+/// Packets leave as copies if at least one in this many keeps the memory.
 const SHARED_AWAY_RULE: u32 = SHARED_AWAY_RUN + 1;
 /// Idle buffers kept per list: a whole slice of the largest deployment, and a limit after a burst.
 const FREE_MAX: usize = 8192;

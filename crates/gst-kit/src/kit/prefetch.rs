@@ -27,7 +27,7 @@ pub struct ElementMemory {
 }
 
 impl ElementMemory {
-    /// Creates the list for an element before another pushing thread.
+    /// Creates the list for an element behind which another thread pushes.
     pub fn at_end() -> Self {
         ElementMemory {
             is_end: true,
@@ -35,7 +35,7 @@ impl ElementMemory {
         }
     }
 
-    /// Call it during construction, before any other thread has the element.
+    /// Attaches the list to an element. Call it during construction, before any other thread has the element.
     pub fn attach(&self, element: &impl IsA<gst::Element>) {
         // SAFETY: only this copy of the crate uses this quark, so the data always has this type, which is Send and Sync. It is
         // set once, before other threads can know the element, and never replaced.
@@ -58,13 +58,13 @@ impl ElementMemory {
     }
 }
 
-/// An object's place in memory, for [`ElementMemory::set`].
+/// Address and size of a value, for [`ElementMemory::set`].
 pub fn span<T: ?Sized>(value: &T) -> (usize, usize) {
     let address = std::ptr::from_ref(value).cast::<u8>() as usize;
     (address, size_of_val(value))
 }
 
-/// Spans of a value that is longer than one span may be.
+/// Splits a value that is longer than one span may be.
 pub fn spans<T>(value: &T) -> impl Iterator<Item = (usize, usize)> + use<T> {
     let (address, bytes) = span(value);
     let starts = (0..bytes).step_by(SPAN_BYTES_MAX);
@@ -86,7 +86,7 @@ static ELEMENT_MEMORY: LazyLock<glib::Quark> = LazyLock::new(|| {
 
 /// The first objects along a branch, as the cache lines that a buffer touches.
 pub struct BranchMemory {
-    /// Blocks of 16 lines: the block's number, and which of its lines in the lower 16 bits.
+    /// Blocks of 16 lines: the number of the block, and a bit for each of its lines in the lower 16 bits.
     blocks: [u64; BLOCKS_MAX],
     len: usize,
 }
@@ -147,7 +147,7 @@ impl BranchMemory {
         self.add(mutex, MUTEX_BYTES);
     }
 
-    /// Adds the memory of an element of this plugin: the base time is read from it.
+    /// Adds the memory of an element of this plugin: each push reads its base time.
     fn add_own(&mut self, element: &gst::Element) {
         let instance = element.as_ptr() as usize;
         self.add(instance, OBJECT_BYTES);

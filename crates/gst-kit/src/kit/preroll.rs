@@ -30,13 +30,13 @@ pub(super) fn warn_of_blocking_sinks(source: &gst::Element, context: &str) {
         names.join(", ")
     };
     let holding = names(&|sink, feed| feed == Feed::Direct && !is_ours(sink));
-    // Without any of them, the pipeline plays at once.
+    // If no sink has `async`, the pipeline plays at once.
     let awaited = names(&|sink, _| sink.property::<bool>("async"));
     if sinks.len() < 2 || holding.is_empty() || awaited.is_empty() {
         return;
     }
     let reason = format!(
-        "the thread of the context '{context}' is held until the pipeline plays, by {holding}, and the pipeline waits for what that thread brings to {awaited}: \
+        "{holding} blocks the thread of the context '{context}' until the pipeline plays, and the pipeline waits for data from that thread at {awaited}: \
          set async=false on all of them, or put a ts-blocking-adapter before {holding}"
     );
     // The application's thread may be blocked as well, in set_state: it would not see the message.
@@ -44,12 +44,12 @@ pub(super) fn warn_of_blocking_sinks(source: &gst::Element, context: &str) {
     gst::element_warning!(source, gst::CoreError::StateChange, ("{reason}"));
 }
 
-/// Path of an element's data from a context to a sink.
+/// How an element of the context feeds a sink.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Feed {
-    /// The sink may block that element's thread.
+    /// The sink may block the context's thread.
     Direct,
-    /// The sink cannot block that element's thread.
+    /// The sink cannot block the context's thread.
     Queued,
 }
 
@@ -82,11 +82,11 @@ fn feed_of(sink: &gst::Element, context: &str) -> Option<Feed> {
     None
 }
 
-/// The element that its first input is linked to, out of bins and into them.
+/// The element that is linked to the first input of `element`, also across the borders of bins.
 fn upstream(element: &gst::Element) -> Option<gst::Element> {
     let mut pad = element.sink_pads().into_iter().next()?.peer()?;
     for _ in 0..BRANCH_MAX {
-        // The inner side of a bin's pad, its outer side, or an element's pad.
+        // This is the inner side of a bin's pad, its outer side, or an element's pad.
         let parent = pad.parent()?;
         pad = match parent.downcast::<gst::GhostPad>() {
             Ok(ghost) => ghost.peer()?,
@@ -103,6 +103,6 @@ fn upstream(element: &gst::Element) -> Option<gst::Element> {
 const ELEMENTS_MAX: usize = 256;
 /// Maximum number of elements to check in a branch.
 const BRANCH_MAX: usize = 64;
-/// This element never blocks the thread that pushes into it, and pushes on another one. A stock queue blocks it as soon as it is
-/// full.
+/// An adapter never blocks the thread that pushes into it, and pushes on another thread. A stock queue blocks the pushing thread
+/// as soon as it is full.
 const ADAPTER: &str = "ts-blocking-adapter";

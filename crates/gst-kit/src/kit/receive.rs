@@ -1,8 +1,8 @@
 //! Receives datagrams from a socket into pooled buffers, for all elements with a socket.
 //!
-//! One receive call per ready socket and pass, and another one if the socket is likely to hold more (`Load`). A socket with
-//! several packets in one slice is then read in batches, until its traffic drops. A socket with a packet in nearly every slice is
-//! read in each one, without asking the kernel whether it is ready.
+//! A ready socket gets one receive call per pass, and another one if it is likely to hold more (`Load`). A socket with several
+//! packets in one slice is then read in batches, until its traffic drops. A socket with a packet in nearly every slice is read in
+//! each slice, without asking the kernel whether it is ready.
 #![allow(missing_docs, reason = "no stable interface")]
 
 use std::collections::VecDeque;
@@ -24,7 +24,7 @@ pub struct Datagram {
     pub received: Received,
     /// Arrival time, CLOCK_MONOTONIC, ns. Without the kernel's time, it is the time of the read.
     pub arrival_ns: u64,
-    /// Empty if the reader does not need it.
+    /// The sender; empty if the reader does not need it.
     pub from: RawAddr,
 }
 
@@ -57,13 +57,13 @@ pub struct Reader {
     pool: Arc<PoolOwner>,
     load: Load,
     mtu: u32,
-    /// A receive is allowed in this pass.
+    /// Whether a receive is allowed in this pass.
     may_receive: bool,
-    /// The contents of `read` are for the next pass.
+    /// Whether the contents of `read` are for the next pass.
     is_held: bool,
-    /// The socket is tried in each slice.
+    /// Whether the socket is tried in each slice.
     is_assumed: bool,
-    /// The context has the socket, under this key.
+    /// The key under which the context watches the socket, if it does.
     key: Option<u8>,
     wants: Wants,
     clock: Arc<SliceClock>,
@@ -71,13 +71,13 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Reads datagrams of up to `mtu` bytes.
+    /// Creates a reader for datagrams of up to `mtu` bytes.
     pub fn new(shard: &Shard, udp: Udp, mtu: u32, wants: Wants) -> Self {
         let load = Load::new(shard.wait().is_zero());
         Self::with_load(shard, udp, mtu, wants, load)
     }
 
-    /// Reads a socket shared by many streams.
+    /// Creates a reader for a socket shared by many streams.
     pub fn shared(shard: &Shard, udp: Udp, mtu: u32, wants: Wants) -> Self {
         Self::with_load(shard, udp, mtu, wants, Load::shared())
     }
@@ -113,7 +113,7 @@ impl Reader {
         }
     }
 
-    /// Switches to this socket, after the datagrams that were read already.
+    /// Switches to this socket, after the datagrams that were already read.
     pub fn change_socket(&mut self, cx: &Cx<'_>, udp: Udp) -> io::Result<()> {
         if let Some(key) = self.key {
             cx.register(udp.fd(), key, Interest::Read)?;
@@ -150,7 +150,7 @@ impl Reader {
         };
     }
 
-    /// The socket probably holds more than the one read ahead: the kernel will report it in this slice.
+    /// Notes that the socket probably holds more than the datagram read ahead. The kernel will report it in this slice.
     fn expect_more(&mut self, cx: &Cx<'_>) {
         self.load.has_burst();
         if self.is_assumed {
@@ -206,7 +206,7 @@ impl Reader {
         Read::Datagram(datagram)
     }
 
-    /// Reads one more for a separate pass: commands from before its arrival come first, and so do the neighbours.
+    /// Reads one more datagram, for a separate pass. So commands that came before the datagram run first, and so do other agents.
     fn read_ahead(&mut self, cx: &Cx<'_>) {
         let read = self.receive(cx);
         match &read {
@@ -316,7 +316,7 @@ impl Reader {
                 self.may_receive = true;
                 Read::Again
             }
-            // The ICMP error for an earlier datagram of this socket, or a shortage: it never ends a source.
+            // This is the ICMP error for an earlier datagram of this socket, or a shortage of memory. Neither ends a source.
             ErrorKind::ConnectionRefused
             | ErrorKind::ConnectionReset
             | ErrorKind::HostUnreachable

@@ -1,5 +1,5 @@
 //! Resolves host names to addresses. A lookup takes as long as the network needs. So it runs on a separate thread, not on a
-//! context's or that of a property's setter.
+//! context's thread or in a property's setter.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -15,7 +15,8 @@ pub fn numeric(host: &str, port: u16) -> Option<SocketAddr> {
     Some(SocketAddr::new(bare(host).parse::<IpAddr>().ok()?, port))
 }
 
-/// The first address of a host name or literal. It waits for the network: use it in a state change, whose caller expects the
+/// Returns the first address of a host name or literal. It waits for the network: use it in a state change, whose caller expects
+/// the
 /// result.
 pub fn resolve(host: &str, port: u16) -> Result<SocketAddr, SocketError> {
     if let Some(address) = numeric(host, port) {
@@ -104,7 +105,7 @@ impl Resolver {
         self.asked.notify_one();
     }
 
-    /// Fails only if no other thread can answer.
+    /// Starts a thread. Fails only if no other thread can answer.
     fn start_thread(self: &Arc<Self>, questions: &mut Questions) -> std::io::Result<()> {
         let resolver = self.clone();
         let thread = thread::Builder::new().name("ts:resolve".into());
@@ -182,7 +183,7 @@ mod tests {
             };
             resolver.look_up(host, 7, Box::new(done));
         }
-        // Both lookups are under way, and this thread is here.
+        // Both lookups are under way, and this thread was not blocked.
         begun.recv_timeout(DEADLINE).unwrap();
         begun.recv_timeout(DEADLINE).unwrap();
         assert!(told.try_recv().is_err());
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_bounded_and_the_one_too_many_is_refused_by_name() {
+    fn queued_names_are_bounded_and_one_too_many_is_refused_by_name() {
         let (resolver, go, begun) = held();
         let (tell, told) = channel();
         let ask = |host: &str| {

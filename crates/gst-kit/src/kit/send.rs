@@ -115,7 +115,7 @@ pub fn send_to_all<'a>(
         match error.kind() {
             ErrorKind::WouldBlock => break,
             ErrorKind::Interrupted => {}
-            // Once for each destination.
+            // Report it once for each destination, and retry the datagram.
             ErrorKind::ConnectionRefused if told.replace(tried) != Some(tried) => refused(),
             _ => {
                 outcomes[tried] = error.raw_os_error().unwrap_or(libc::EIO);

@@ -1,4 +1,4 @@
-//! UDP sockets: opening, multicast, options; and the socket property group's conversions.
+//! UDP sockets: opening, multicast, options and property conversions.
 #![allow(missing_docs, reason = "no stable interface")]
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -64,7 +64,7 @@ impl From<SocketError> for gst::ErrorMessage {
     }
 }
 
-/// `host`, `host:port`, `[v6]`, `[v6]:port`.
+/// Splits `host`, `host:port`, `[v6]` or `[v6]:port`.
 pub fn split_host_port(text: &str) -> Option<(&str, Option<u16>)> {
     if let Some(rest) = text.strip_prefix('[') {
         let (host, after) = rest.split_once(']')?;
@@ -79,7 +79,7 @@ pub fn split_host_port(text: &str) -> Option<(&str, Option<u16>)> {
     }
 }
 
-/// Formats host and port: the inverse of the parser.
+/// Formats host and port: the inverse of [`split_host_port`].
 pub fn format_host_port(host: &str, port: i32) -> String {
     if host.contains(':') && !host.starts_with('[') {
         format!("[{host}]:{port}")
@@ -88,10 +88,10 @@ pub fn format_host_port(host: &str, port: i32) -> String {
     }
 }
 
-/// A non-blocking UDP socket bound to `address`.
+/// Opens a non-blocking UDP socket bound to `address`.
 pub fn bind(address: SocketAddr, reuse: bool) -> Result<Udp, SocketError> {
     let socket = open(address.is_ipv6())?;
-    // If any free port is requested, Linux may give a port-sharing socket one that another such socket has.
+    // If any free port is requested, Linux may give a socket that shares its port the port of another such socket.
     let any_port = address.port() == 0;
     socket
         .bind(&to_gio(address), reuse && !any_port)
@@ -104,7 +104,7 @@ pub fn bind(address: SocketAddr, reuse: bool) -> Result<Udp, SocketError> {
     Ok(Udp::new(socket))
 }
 
-/// A non-blocking UDP socket to receive a multicast group on.
+/// Opens a non-blocking UDP socket to receive a multicast group on.
 pub fn bind_group(
     group: SocketAddr,
     interfaces: Option<&str>,
@@ -116,7 +116,7 @@ pub fn bind_group(
                 let scope = interface_index(name.trim())?;
                 SocketAddr::V6(SocketAddrV6::new(ip, group.port(), 0, scope))
             }
-            // No interface, or several: the memberships decide.
+            // Without an interface, or with several, the memberships decide.
             _ => SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), group.port()),
         },
         _ => group,
@@ -157,8 +157,8 @@ pub fn to_gio(address: SocketAddr) -> gio::InetSocketAddress {
 #[derive(Debug, Clone)]
 pub struct GivenSocket(gio::Socket);
 
-// SAFETY: different threads use only the socket's state and its close, which GSocket serialises itself, and its descriptor, which
-// is only read; its reference count is atomic.
+// SAFETY: different threads use only the socket's state and its close, which GSocket serialises itself, and read its descriptor;
+// its reference count is atomic.
 unsafe impl Send for GivenSocket {}
 // SAFETY: as above.
 unsafe impl Sync for GivenSocket {}
@@ -173,8 +173,8 @@ impl GivenSocket {
     }
 }
 
-/// A UDP socket for context threads, with a private descriptor. No other code can close it, so the number never becomes that of a
-/// foreign descriptor while it is in use. It closes with the last clone.
+/// A UDP socket for context threads, with a private descriptor. No other code can close it, so its number never becomes that of
+/// another file while it is in use. It closes with the last clone.
 #[derive(Debug, Clone)]
 pub struct Udp {
     raw: i32,
@@ -183,20 +183,20 @@ pub struct Udp {
 
 #[derive(Debug)]
 struct Own {
-    /// Reachable from here only, so that it stays open until it is dropped.
+    /// Only this type has access, so the socket stays open until it is dropped.
     socket: gio::Socket,
-    /// The socket for applications: the same one with another descriptor.
+    /// The socket for applications: the same socket with another descriptor.
     shown: OnceLock<GivenSocket>,
 }
 
-// SAFETY: of the private socket we use, from different threads, its descriptor (an immutable field), socket options
-// and membership (one system call each); its reference count is atomic, and nothing closes it before the last drop.
+// SAFETY: different threads use only the descriptor (an immutable field), socket options and membership (one system call each) of
+// the private socket. Its reference count is atomic, and nothing closes it before the last drop.
 unsafe impl Send for Own {}
 // SAFETY: as above.
 unsafe impl Sync for Own {}
 
 impl Udp {
-    /// A newly opened socket; `socket` has no other owner.
+    /// Wraps a newly opened socket, which has no other owner.
     pub fn new(socket: gio::Socket) -> Self {
         Udp {
             raw: socket.as_raw_fd(),
@@ -207,9 +207,9 @@ impl Udp {
         }
     }
 
-    /// An application's socket with a private descriptor.
+    /// Wraps an application's socket, with a private descriptor.
     pub fn sharing(given: &GivenSocket) -> Result<Self, SocketError> {
-        // Its descriptor may belong to another socket by now.
+        // The descriptor of a closed GSocket may belong to another socket by now.
         if given.0.is_closed() {
             return Err(SocketError::Closed);
         }
@@ -218,7 +218,7 @@ impl Udp {
         Ok(udp)
     }
 
-    /// Whether the other one is a clone of this one.
+    /// Whether `other` is a clone of this socket.
     pub fn is_same(&self, other: &Udp) -> bool {
         Arc::ptr_eq(&self.own, &other.own)
     }
@@ -228,7 +228,7 @@ impl Udp {
         &self.own.socket
     }
 
-    /// The GSocket for applications, always the same one. `None` if descriptors have run out.
+    /// The GSocket for applications, always the same one. Returns `None` if descriptors have run out.
     pub fn shown(&self) -> Option<gio::Socket> {
         let shown = self.own.shown.get().cloned();
         let shown = shown.or_else(|| {
@@ -245,7 +245,7 @@ impl Udp {
         }
     }
 
-    /// The port it is bound to.
+    /// The port that the socket is bound to.
     pub fn port(&self) -> u16 {
         self.socket()
             .local_address()
@@ -268,7 +268,7 @@ impl Udp {
     }
 }
 
-/// The same socket with another descriptor.
+/// Duplicates a socket: the same socket with another descriptor.
 fn duplicate(socket: &gio::Socket) -> Result<gio::Socket, SocketError> {
     let copy = socket.as_fd().try_clone_to_owned();
     let copy = copy.map_err(|source| SocketError::Duplicate { source })?;
@@ -361,7 +361,7 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// `interfaces`: names, separated by commas. `sources`: addresses, each after a `+`.
+    /// Creates a membership. `interfaces`: names, separated by commas. `sources`: addresses, each after a `+`.
     pub fn new(
         group: IpAddr,
         interfaces: Option<&str>,

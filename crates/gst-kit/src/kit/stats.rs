@@ -40,7 +40,7 @@ impl StatsProperty {
         StatsProperty(Box::new(read))
     }
 
-    /// Reads them from the element itself.
+    /// Creates the property of an element, which reads the statistics from the element itself.
     pub fn of<T: IsA<glib::Object> + Send + Sync>(
         element: &T,
         read: impl Fn(&T) -> gst::Structure + Send + Sync + 'static,

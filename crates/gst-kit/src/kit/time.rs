@@ -20,7 +20,7 @@ use super::stats::Single;
 pub struct RunningTime {
     clock: Option<gst::Clock>,
     base: Base,
-    /// The pipeline's clock counts like the context's: no clock call per packet.
+    /// Whether the pipeline's clock counts like the context's. Then no packet needs a clock call.
     is_monotonic: bool,
 }
 
@@ -28,9 +28,9 @@ pub struct RunningTime {
 #[derive(Debug, Clone)]
 enum Base {
     /// The element's base time. A pipeline changes it in PLAYING without notifying the element, for example after a flushing seek
-    /// of another branch. So each use reads it.
+    /// of another branch. So each use reads it again.
     Of(gst::Element),
-    /// A time, ns.
+    /// This time, ns.
     At(u64),
 }
 
@@ -51,13 +51,13 @@ impl Base {
 }
 
 impl RunningTime {
-    /// Running time of an element that starts to play, by its current clock; create it again when the clock changes.
+    /// Creates the running time of an element that starts to play, by its current clock. Create it again when the clock changes.
     pub fn of(element: &impl IsA<gst::Element>) -> Self {
         Self::by(element.upcast_ref(), element.clock())
     }
 
-    /// [`of`](Self::of) with `clock`, for use while the element's clock is being set. An element that does not play has no
-    /// running time yet.
+    /// Does the same as [`of`](Self::of) with `clock`, for use while the element's clock is being set. An element that does not
+    /// play has no running time yet.
     pub fn with_clock(element: &impl IsA<gst::Element>, clock: Option<gst::Clock>) -> Self {
         if element.current_state() == gst::State::Playing {
             Self::by(element.upcast_ref(), clock)
@@ -94,7 +94,7 @@ impl RunningTime {
         ))
     }
 
-    /// [`at`](Self::at) in ns; negative before the base time.
+    /// The same as [`at`](Self::at) in ns; negative before the base time.
     #[inline]
     #[doc(hidden)]
     pub fn signed_at(&self, now_ns: u64) -> Option<i64> {
@@ -103,7 +103,7 @@ impl RunningTime {
         } else {
             self.clock.as_ref()?.time().nseconds()
         };
-        // Both are far below 2^63 ns, which are 292 years.
+        // Both are far below 2^63 ns, which is 292 years.
         Some(clock_ns.wrapping_sub(self.base.ns()).cast_signed())
     }
 
@@ -115,7 +115,7 @@ impl RunningTime {
         self.signed_at(clock_ns)
     }
 
-    /// Completes at this running time, ns; works on a context's thread and in `block_on`. Completes at once without a clock.
+    /// Completes at this running time, ns; at once without a clock. It works on a context's thread and in `block_on`.
     #[doc(hidden)]
     pub fn wait_until(&self, running_ns: u64) -> ClockWait {
         let due_ns = running_ns.saturating_add(self.base.ns());
@@ -163,7 +163,7 @@ pub enum ClockWait {
     Other {
         /// The pipeline's clock.
         clock: gst::Clock,
-        /// The entry in it.
+        /// The entry in the clock.
         id: gst::SingleShotClockId,
         /// Whether the clock knows the waker.
         is_waiting: bool,
@@ -222,7 +222,7 @@ impl Drop for ClockWait {
     }
 }
 
-/// The lead of the wall clock, with which the kernel stamps packets, over the monotonic one. It is read once per slice for all
+/// The lead of the wall clock, with which the kernel stamps packets, over CLOCK_MONOTONIC. It is read once per slice for all
 /// sources of a thread.
 #[derive(Debug, Default)]
 pub struct SliceClock {
@@ -231,12 +231,13 @@ pub struct SliceClock {
 }
 
 impl SliceClock {
-    /// The one of the current thread.
+    /// The slice clock of the current thread.
     pub fn of(shard: &Shard) -> Arc<SliceClock> {
         shard.extension(|_| SliceClock::default())
     }
 
-    /// Converts `wall_ns` of the wall clock to CLOCK_MONOTONIC; within the last second, even if that clock jumped.
+    /// Converts `wall_ns` of the wall clock to CLOCK_MONOTONIC. The result is within the last second, even if the wall clock
+    /// jumped.
     #[inline]
     pub fn monotonic_ns(&self, cx: &Cx<'_>, wall_ns: u64) -> u64 {
         let slice = cx.local().slice();
@@ -251,14 +252,14 @@ impl SliceClock {
     }
 }
 
-/// A packet that waited longer in the kernel was not delayed by the network.
+/// Maximum age of an arrival. A packet that waited longer in the kernel was not delayed by the network.
 const ARRIVAL_AGE_NS_MAX: u64 = 1_000_000_000;
 
 /// The running time of a producer, and its timer at such a time, on any clock.
 #[derive(Debug, Default)]
 pub struct ProducerTimer {
     time: RunningTime,
-    /// For a clock other than the context timers': its time, ns, and the wait.
+    /// For a clock other than that of the context's timers: the time of the wait, ns, and the wait.
     clock_wait: Option<(u64, gst::ClockId)>,
 }
 
@@ -268,13 +269,13 @@ impl ProducerTimer {
         &self.time
     }
 
-    /// Sets the running time; waits on the old clock end.
+    /// Sets the running time. Waits on the old clock end.
     pub fn set_time(&mut self, time: RunningTime) {
         self.cancel_clock_wait();
         self.time = time;
     }
 
-    /// Replaces the earlier deadline. Without a clock it never wakes.
+    /// Sets the timer, replacing the earlier deadline. Without a clock it never wakes.
     pub fn set(&mut self, cx: &Cx<'_>, due_ns: u64, precision: Precision) {
         let clock_ns = due_ns.saturating_add(self.time.base.ns());
         if self.time.is_monotonic {
@@ -297,7 +298,7 @@ impl ProducerTimer {
         self.clock_wait = Some((clock_ns, id.into()));
     }
 
-    /// Cancels it.
+    /// Cancels the timer.
     pub fn clear(&mut self, cx: &Cx<'_>) {
         cx.clear_timer();
         self.cancel_clock_wait();

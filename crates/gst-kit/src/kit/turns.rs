@@ -32,18 +32,18 @@ pub trait Inputs: Discards + Sized + Send + 'static {
     /// The decision for a removed input.
     fn flushing() -> Self::Decision;
 
-    /// Whether an input accepts items: it neither flushes nor is stopped.
+    /// Whether an input accepts items: it is not flushing and not stopped.
     fn is_open(&self, id: u32) -> bool;
 
-    /// Decides about the first of an input's queue; pending: after a change of [`TURN`], or when [`Inputs::clock_wait`] is over,
-    /// again.
+    /// Decides about the first item in an input's queue. If it is pending, the decision is repeated after a change of [`TURN`],
+    /// or when [`Inputs::clock_wait`] is over.
     fn decide(&mut self, id: u32, entry: &Self::Entry) -> Poll<Self::Decision>;
 
     /// The wait of the first, undecided item in an input's queue.
     fn clock_wait(&self, id: u32, entry: &Self::Entry) -> Option<ClockWait>;
 }
 
-/// The change of anything that a decision depends on.
+/// A change of anything that a decision depends on.
 pub const TURN: Topics = Topics::of(0);
 
 /// Items that an input passes or queues, in order.
@@ -90,8 +90,8 @@ impl<S: Discards> Turns<S> {
         Locked::of(&self.0)
     }
 
-    /// Completes with `condition`, which is evaluated under the lock: at once, after each change of `topics`, and when the wait
-    /// of `clock_wait` ends.
+    /// Completes when `condition` is ready. It is evaluated under the lock: at once, after each change of `topics`, and when the
+    /// wait of `clock_wait` ends.
     pub async fn until<R>(
         &self,
         topics: Topics,
@@ -101,7 +101,7 @@ impl<S: Discards> Turns<S> {
         let (mut condition, mut clock) = (pin!(self.0.until(topics, condition)), None);
         poll_fn(|cx| {
             loop {
-                // The changes of the state first: they may end the wait for the clock, or start another.
+                // The condition comes first: a change of the state may end the wait for the clock, or start another wait.
                 if let Poll::Ready(result) = condition.as_mut().poll(cx) {
                     return Poll::Ready(result);
                 }
@@ -131,11 +131,11 @@ impl<S: Inputs> Turns<S> {
     }
 }
 
-/// An item that an input passes. Dropping it lets the next one proceed.
+/// The turn of an item at an input. Dropping it lets the next item proceed.
 pub struct Turn<S: Inputs> {
     turns: Turns<S>,
     id: u32,
-    /// `None`: the input accepts nothing any more.
+    /// `None`: the input accepts no more items.
     ticket: Option<u64>,
     entry: S::Entry,
 }
@@ -153,8 +153,8 @@ impl<S: Inputs> Turn<S> {
         &mut self.entry
     }
 
-    /// Calls `carry_out` when its turn has come: at once, or later in the source that pushed, or after a wait here. `before_wait`
-    /// runs before a wait.
+    /// Calls `carry_out` when the item's turn has come: at once, or later in the source that pushed, or after a wait here.
+    /// `before_wait` runs before a wait.
     ///
     /// # Errors
     /// Errors of `carry_out`; a source that carries it out later gets them later.
@@ -171,7 +171,7 @@ impl<S: Inputs> Turn<S> {
         }
         before_wait();
         if pending::can_defer() {
-            // Futures left by downstream then stay with the same source.
+            // Then, futures left by downstream stay with the same source.
             let later = async move {
                 let decision = self.decision().await;
                 carry_out(self, decision).map(|_| ())
@@ -183,8 +183,8 @@ impl<S: Inputs> Turn<S> {
         carry_out(self, decision)
     }
 
-    /// [`pass`](Self::pass) for items that may pass in parts: `carry_out` returns the turn if the rest must be decided; no other
-    /// item passes it meanwhile.
+    /// Does the same as [`pass`](Self::pass) for items that may pass in parts. `carry_out` returns the turn if the remaining part
+    /// must be decided. No other item passes it in the meantime.
     ///
     /// # Errors
     /// Errors of `carry_out`; a source that carries it out later gets them later.
@@ -217,7 +217,7 @@ impl<S: Inputs> Turn<S> {
         pending::wait(Hold::Source, later).map(|()| gst::FlowSuccess::Ok)
     }
 
-    /// Number of items before it; `None`: it does not wait any longer.
+    /// Number of items before this one; `None` if it does not wait any longer.
     fn place(&self, state: &mut S) -> Option<usize> {
         let (queue, ticket) = (state.queue(self.id)?, self.ticket?);
         queue.waiting.iter().position(|waiting| *waiting == ticket)
@@ -251,7 +251,7 @@ impl<S: Inputs> Drop for Turn<S> {
     }
 }
 
-/// Pushes an input's sticky events downstream, except the end.
+/// Pushes an input's sticky events downstream, except the EOS.
 pub fn announce(pad: &gst::Pad, src_pad: &gst::Pad) {
     let mut events = Vec::new();
     pad.sticky_events_foreach(|event| {

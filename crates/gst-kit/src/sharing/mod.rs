@@ -6,20 +6,20 @@
 //! | forwards data later | a [`Line`] of futures; implements [`FilterElement`] | the upstream thread; the futures: the thread of the source that pushed |
 //! | consumes data | a [`Sink`] with a [`Renderer`]; implements [`SinkElement`] | the upstream thread, or later the thread of the source that pushed; one at a time |
 //!
-//! A *context* is one thread, or a few, that elements name by a property ([`ContextSettings`]); a [`Place`] is one of these
-//! threads, kept running. Code on it must not block. It waits with a timer ([`Cx::set_timer`]), a descriptor ([`Cx::register`]),
-//! or a future that stays with the source that pushed ([`Line`], [`defer`]).
+//! A *context* is one thread, or a few, that elements name by a property ([`ContextSettings`]). A [`Place`] is one of these
+//! threads; it keeps the thread running. Code on such a thread must not block. It waits with a timer ([`Cx::set_timer`]), a
+//! descriptor ([`Cx::register`]), or a future that stays with the source that pushed ([`Line`], [`defer`]).
 //!
 //! State changes, property functions and signals run on any thread of the application. They reach a producer by
 //! [`Driver::with_producer`], a renderer by [`Sink::with_renderer`]; both calls are short.
 //!
 //! Contexts belong to one build of this crate. A program that statically registers these elements and its own has one set of
-//! them. Two plugin files have two sets, in which contexts of the same name are different threads.
+//! contexts. Two plugin files have two sets, in which contexts of the same name are different threads.
 //!
 //! Times are nanoseconds of CLOCK_MONOTONIC ([`clock_now_ns`]) unless they are [`gst::ClockTime`].
 //!
-//! `docs/writing-an-element.md` explains one in detail; `examples/elements` is a source, a filter and a sink to start from. The
-//! macros expect the crate `gstreamer` under the name `gst`.
+//! `docs/writing-an-element.md` explains an element in detail. `examples/elements` has a source, a filter and a sink to start
+//! from. The macros expect the crate `gstreamer` under the name `gst`.
 
 use gst::prelude::*;
 use gst::subclass::prelude::*;
@@ -50,15 +50,15 @@ pub use threadbare_runtime::{
     Cx, Interest, Precision, Ready, Shard, clock_now_ns, current_shard_id,
 };
 
-/// All of this, and the traits for writing an element.
+/// All items of this module, and the traits for writing an element.
 pub mod prelude {
     pub use super::*;
     pub use gst::prelude::*;
     pub use gst::subclass::prelude::*;
 }
 
-/// Completes at `deadline_ns` of [`clock_now_ns`], not before. It works on a context's thread, where others run in the meantime,
-/// and on an ordinary thread that [`wait`]s. Other executors need their own timer.
+/// Completes at `deadline_ns` of [`clock_now_ns`], not before. It works on a context's thread, where other agents run in the
+/// meantime, and on an ordinary thread that [`wait`]s. Other executors need their own timer.
 pub async fn sleep_until(deadline_ns: u64) {
     threadbare_runtime::sleep_until(deadline_ns, Precision::NotBefore).await;
 }
@@ -97,7 +97,7 @@ pub trait FilterElement: ElementImpl {
     /// The output pad.
     fn src_pad(&self) -> &gst::Pad;
 
-    /// Handles a buffer: pass it to [`Line::pass`] with all work on it, up to the push.
+    /// Handles a buffer: passes it to [`Line::pass`] with all work on it, up to the push.
     ///
     /// # Errors
     /// Returns the error for the pusher.
@@ -134,7 +134,7 @@ where
                 },
             )
         })
-        // Deactivating the pad ends waits: its streaming thread may be in one.
+        // Deactivating the pad ends waits, because its streaming thread may be in one.
         .activatemode_function(|_, parent, _, active| {
             if !active {
                 pad_function::<T, _>(parent, || (), |imp| imp.line().clear());
@@ -160,7 +160,7 @@ where
     (sink_pad, src_pad)
 }
 
-/// Makes an element of an implementation, with the parts common to all GStreamer classes.
+/// Defines an element for an implementation, with the parts common to all GStreamer classes.
 ///
 /// ```ignore
 /// gstthreadbare::element! {
@@ -174,8 +174,8 @@ where
 ///
 /// The first line has the type of the element, that of the implementation, the name of the class, and the fields with its pads.
 /// Then follow the contents of `impl ObjectImpl` and `impl ElementImpl`, and the arguments of
-/// [`element_class`](crate::element_class). The implementation has a function `new`, whose argument maps the name of a pad
-/// template to the template.
+/// [`element_class`](crate::element_class). The implementation has a function `new`. Its argument is a function that returns the
+/// pad template of a name.
 #[macro_export]
 macro_rules! element {
     (
@@ -219,7 +219,7 @@ macro_rules! element {
 }
 
 /// Implements `change_state`, `send_event`, `query` and `set_clock` of a [`SinkElement`](crate::sharing::SinkElement) whose pad
-/// is its field `sink_pad`. A method of the implementation can be named; it answers queries of the element first.
+/// is its field `sink_pad`. The macro can name a method of the implementation, which answers queries of the element first.
 #[macro_export]
 macro_rules! sink_life {
     () => {

@@ -1,7 +1,7 @@
 //! Reads the samples of a buffer in any supported type and layout, without copying them if their alignment allows it.
 //!
 //! A [`Format`] has the contents of caps. With it, a mapped buffer is read as [`Frames`]: slices of one of four types,
-//! interleaved or planar. Inconsistent data are refused, without guesses or panics: buffers come from any source.
+//! interleaved or planar. Inconsistent data is refused, without guesses or panics, because buffers come from any source.
 
 use std::ops::Range;
 
@@ -16,14 +16,14 @@ pub struct Format {
     pub rate_hz: u32,
     /// Position of each channel's loudspeaker, one per channel.
     pub layout: Vec<Channel>,
-    /// Their type.
+    /// Type of the samples.
     pub kind: Kind,
-    /// Channel after channel, each for the whole buffer, instead of frame after frame.
+    /// Whether the samples come channel after channel, each for the whole buffer, instead of frame after frame.
     pub is_planar: bool,
 }
 
-/// Caps of the formats that [`Format::of_caps`] accepts, from this rate on. Native byte order: GStreamer's decoders and
-/// converters produce others only on request.
+/// Caps of the formats that [`Format::of_caps`] accepts, with this minimum rate. They have native byte order: GStreamer's
+/// decoders and converters produce others only on request.
 pub(super) fn template_caps(rate_hz_min: u32) -> gst::Caps {
     let formats = [
         gst_audio::AUDIO_FORMAT_F32,
@@ -76,7 +76,7 @@ pub enum Refused {
     /// The caps are not raw audio.
     #[error("not raw audio: {0}")]
     Caps(gst::Caps),
-    /// Samples are of another type than the four, or in another byte order than the machine's.
+    /// The samples have another type than the four, or another byte order than the machine's.
     #[error("samples of type {}", .0.to_str())]
     Type(AudioFormat),
     /// Too many channels.
@@ -93,7 +93,7 @@ pub enum Refused {
     /// The positions of the channels are unknown.
     #[error("planar samples without a GstAudioMeta that gives the offset of each channel")]
     NoMeta,
-    /// The buffer is not of these caps.
+    /// The buffer does not fit these caps.
     #[error("its GstAudioMeta has {meta} channels, its caps have {caps}")]
     MetaChannels {
         /// Channels of the buffer.
@@ -104,13 +104,13 @@ pub enum Refused {
     /// A channel is not in the buffer's memory.
     #[error("channel {channel} is at byte {offset}, {frames} frames long, in {bytes} bytes")]
     Plane {
-        /// Which one.
+        /// Number of the channel.
         channel: usize,
         /// Start of the channel.
         offset: usize,
-        /// Its length.
+        /// Length of the channel.
         frames: usize,
-        /// The length of the buffer.
+        /// Length of the buffer.
         bytes: usize,
     },
     /// The memory cannot be mapped.
@@ -129,7 +129,7 @@ impl Format {
         Format::of(&info)
     }
 
-    /// [`of_caps`](Self::of_caps) of parsed caps.
+    /// Does the same as [`of_caps`](Self::of_caps) for parsed caps.
     ///
     /// # Errors
     /// The same as for [`Format::of_caps`].
@@ -153,11 +153,12 @@ impl Format {
         })
     }
 
-    /// Interleaved samples in double precision, with a bit in `mask` for the position of each channel (WAVEFORMATEXTENSIBLE).
-    /// Without a mask, channels have their usual positions; channels beyond the bits of the mask have none.
+    /// The format of interleaved samples in double precision. `mask` has a bit for the position of each channel
+    /// (WAVEFORMATEXTENSIBLE). Without a mask, channels have their usual positions. Channels beyond the bits of the mask have no
+    /// position.
     ///
     /// # Errors
-    /// The number of channels is zero, or larger than a meter supports.
+    /// Fails if the number of channels is zero, or larger than a meter supports.
     pub fn of_wave(rate_hz: u32, channels: u16, mask: Option<u32>) -> Result<Format, Refused> {
         let count = usize::from(channels);
         if !(1..=CHANNELS_MAX).contains(&count) {
@@ -211,11 +212,11 @@ impl Format {
     /// Number of frames in a buffer, without reading its memory.
     ///
     /// # Errors
-    /// The frames are not whole, or the buffer is planar without the positions of its planes.
+    /// Fails if the last frame is not whole, or if the buffer is planar without the positions of its planes.
     pub fn frames_of(&self, buffer: &gst::BufferRef) -> Result<usize, Refused> {
         if self.needs_meta() {
             let (frames, bytes) = (self.meta(buffer)?.samples(), buffer.size());
-            // A frame count without memory for the frames must not keep a thread busy.
+            // A claimed number of frames without memory for them must not keep a thread busy.
             if frames > bytes / self.kind.bytes() {
                 return Err(Refused::Plane {
                     channel: 0,
@@ -261,7 +262,7 @@ impl Format {
         }))
     }
 
-    /// One channel has the same layout planar and interleaved.
+    /// Whether the buffer needs a GstAudioMeta. One channel has the same layout planar and interleaved.
     fn needs_meta(&self) -> bool {
         self.is_planar && self.channels() > 1
     }
@@ -280,7 +281,7 @@ impl Format {
         Ok(meta)
     }
 
-    /// Returns the number of planes.
+    /// Finds the planes of a buffer, and returns their number.
     fn find_planes<'a>(
         &self,
         bytes: &'a [u8],
@@ -309,7 +310,7 @@ impl Format {
 pub struct Scratch(Vec<u64>);
 
 impl Scratch {
-    /// The planes unchanged if all are aligned for samples of this size, otherwise copies.
+    /// Returns the planes unchanged if all are aligned for samples of this size, otherwise copies.
     fn align<'a>(&'a mut self, planes: &'a mut [&'a [u8]], sample_bytes: usize) -> &'a [&'a [u8]] {
         let is_aligned = |plane: &&[u8]| plane.as_ptr().addr().is_multiple_of(sample_bytes);
         if planes.iter().all(is_aligned) {
@@ -356,7 +357,7 @@ macro_rules! with_typed_frames {
 pub(crate) use with_typed_frames;
 
 impl Frames<'_> {
-    /// Number of frames.
+    /// Returns the number of frames.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
     pub fn len(&self) -> usize {
@@ -366,7 +367,7 @@ impl Frames<'_> {
     /// Adds some of the frames to a meter of as many channels.
     ///
     /// # Errors
-    /// The meter has another number of channels.
+    /// Fails if the meter has another number of channels.
     pub fn measure(&self, meter: &mut Meter, range: Range<usize>) -> Result<(), InputError> {
         with_typed_frames!(self, typed => typed.measure(meter, range))
     }
@@ -399,7 +400,7 @@ impl<'a, T> Planes<'a, T> {
         &self.slices[..self.count]
     }
 
-    /// These frames of each plane.
+    /// Returns these frames of each plane.
     pub(crate) fn sub(&self, range: &Range<usize>) -> Planes<'a, T> {
         let mut slices: [&[T]; CHANNELS_MAX] = [&[]; CHANNELS_MAX];
         for (part, whole) in slices.iter_mut().zip(self.slices()) {
@@ -413,7 +414,7 @@ impl<'a, T> Planes<'a, T> {
 }
 
 impl<'a, T: Sample + Pod> Typed<'a, T> {
-    /// The planes are aligned for `T`; one is interleaved.
+    /// Creates the samples from planes that are aligned for `T`. A single plane is interleaved.
     fn of(planes: &[&'a [u8]], channels: usize, frames: usize) -> Self {
         if let [one] = planes {
             return Typed::Interleaved(bytemuck::cast_slice(&one[..]), channels);
@@ -429,7 +430,7 @@ impl<'a, T: Sample + Pod> Typed<'a, T> {
         })
     }
 
-    /// In frames.
+    /// Length in frames.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
     pub fn len(&self) -> usize {
@@ -449,7 +450,7 @@ impl<'a, T: Sample + Pod> Typed<'a, T> {
     }
 }
 
-/// Positions of the loudspeakers. Channels without a position all count the same, in front.
+/// Positions of the loudspeakers. Channels without a position all have the same weight, that of a front channel.
 fn layout_of(positions: Option<&[Position]>, channels: usize) -> Vec<Channel> {
     let positions = match positions {
         Some(positions) if !positions.contains(&Position::None) => positions,
@@ -484,8 +485,9 @@ const WAVE_PLACES: [Position; 18] = [
     Position::TopRearRight,
 ];
 
-/// ITU-R BS.1770, annex 1, table 4, gives more weight to positions 60 to 120 degrees to the side. The rear pair of 5.1 is at 110
-/// degrees; if a side pair has that position, as in 7.1 (ITU-R BS.2051, system I), it is at 135.
+/// The weight of a position. ITU-R BS.1770, annex 1, table 4, gives more weight to positions 60 to 120 degrees to the side. The
+/// rear pair of 5.1 is at 110 degrees. If there is a side pair at that position, as in 7.1 (ITU-R BS.2051, system I), the rear
+/// pair is at 135.
 fn place_of(position: Position, has_sides: bool) -> Channel {
     match position {
         Position::Mono | Position::FrontCenter => Channel::Center,
@@ -514,7 +516,7 @@ fn place_of(position: Position, has_sides: bool) -> Channel {
         Position::BottomFrontCenter => Channel::Bp000,
         Position::BottomFrontLeft => Channel::Bp045,
         Position::BottomFrontRight => Channel::Bm045,
-        // Low-frequency effects, and places that GStreamer did not know when this was written.
+        // These are low-frequency effects, and positions that GStreamer did not have when this was written.
         _ => Channel::Unused,
     }
 }
@@ -560,7 +562,7 @@ mod tests {
         })
     }
 
-    /// `bytes` in a memory that starts `shift` bytes after an aligned address.
+    /// Puts `bytes` into a memory that starts `shift` bytes after an aligned address.
     fn shifted(bytes: &[u8], shift: usize) -> gst::Buffer {
         let mut room = vec![0u64; bytes.len() / 8 + 2];
         let raw: &mut [u8] = bytemuck::cast_slice_mut(&mut room);

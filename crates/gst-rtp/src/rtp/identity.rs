@@ -52,7 +52,7 @@ pub(super) fn sender_address(buffer: &gst::BufferRef) -> Option<SocketAddr> {
 /// Converts the kernel's address.
 #[inline]
 pub(super) fn address_of(raw: &RawAddr) -> SocketAddr {
-    // A datagram socket always provides the sender; otherwise all senders would be the same stranger.
+    // A datagram socket always provides the sender. Without it, all senders would look the same.
     raw.to_socket_addr()
         .unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0)))
 }

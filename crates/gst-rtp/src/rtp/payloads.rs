@@ -11,8 +11,8 @@ pub(super) fn any() -> Result<Arc<PayloadMap>, PayloadMapError> {
     of(None, PayloadTypes::ALL)
 }
 
-/// Returns the accepted payload types, all with this clock rate. Without one, only the static ones of them are accepted, because
-/// other clock rates are unknown.
+/// Returns the accepted payload types, all with this clock rate. Without a clock rate, only their static ones are accepted,
+/// because the clock rates of others are unknown.
 pub(super) fn of(
     clock_rate_hz: Option<u32>,
     accepted: PayloadTypes,
@@ -34,7 +34,7 @@ fn make(clock_rate_hz: Option<u32>, accepted: PayloadTypes) -> Result<PayloadMap
     }
 }
 
-/// With caps, the user determines how packets are read.
+/// Applies the clock rate of the caps, because with caps, the user decides how packets are read.
 fn of_rate(payload: &Payload, clock_rate_hz: Option<u32>) -> Payload {
     match clock_rate_hz {
         Some(clock_rate_hz) => Payload {
@@ -46,7 +46,7 @@ fn of_rate(payload: &Payload, clock_rate_hz: Option<u32>) -> Payload {
     }
 }
 
-/// A number that no sender has: it is reserved (RFC 3551, table 4).
+/// A payload type that no sender uses: it is reserved (RFC 3551, table 4).
 fn nothing() -> Payload {
     Payload {
         payload_type: PayloadType(1),

@@ -14,9 +14,9 @@ use crate::kit::time::RunningTime;
 pub(super) struct Playout {
     time: RunningTime,
     do_lost: bool,
-    /// The next packet is discontinuous.
+    /// Whether the next packet is discontinuous.
     resync: bool,
-    /// The next packet is not continuous with the last one pushed.
+    /// Whether packets were lost before the next packet.
     is_broken: bool,
     /// Caps set by the user; otherwise those of the payload type are used.
     caps: Option<gst::Caps>,
@@ -62,8 +62,8 @@ impl Playout {
         self.do_lost = do_lost;
     }
 
-    /// The next item to push at `now_ns`, when the context's clock reads `clock_ns`. Returns `None` if nothing is due. `losses`:
-    /// packets may be declared lost.
+    /// Returns the next item to push at `now_ns`, when the context's clock reads `clock_ns`, or `None` if nothing is due.
+    /// `losses`: packets may be declared lost.
     #[inline]
     pub(super) fn next(
         &mut self,
@@ -98,7 +98,7 @@ impl Playout {
         }
     }
 
-    /// A packet with its time, or caps that must precede it.
+    /// Returns a packet with its time, or the caps that must precede it.
     #[inline]
     fn finish(&mut self, due: DuePacket<QueuedBuffer>, clock_ns: u64) -> Produced {
         let mut buffer = due.packet.buffer;
@@ -133,8 +133,9 @@ impl Playout {
         self.is_broken = false;
     }
 
-    /// The first packet's caps come with the stream's opening. Then the sender may change to another static payload type;
-    /// telephone events and comfort noise in between change nothing. Caps from the user take precedence.
+    /// Returns caps if the payload type has changed. The first packet's caps come with the stream's opening. Later the sender may
+    /// change to another static payload type. Telephone events and comfort noise in between change nothing. Caps from the user
+    /// take precedence.
     #[cold]
     fn other_caps(&mut self, payload_type: PayloadType) -> Option<gst::Caps> {
         let is_media = payload_type != COMFORT_NOISE && static_payload(payload_type).is_some();
@@ -145,7 +146,7 @@ impl Playout {
         caps_of(payload_type).filter(|_| was_announced)
     }
 
-    /// The source's caps, narrowed to downstream's.
+    /// The source's caps, restricted to those of downstream.
     pub(super) fn negotiated_caps(&self, pad: &gst::Pad) -> Option<gst::Caps> {
         let own = match &self.caps {
             Some(caps) if !caps.is_any() && !caps.is_empty() => caps.clone(),
@@ -169,7 +170,8 @@ pub(super) fn clock_rate_of(caps: &gst::Caps) -> Option<u32> {
         .filter(|rate| (1..=CLOCK_RATE_HZ_MAX).contains(rate))
 }
 
-/// Like the stock jitter buffer, so that stock depayloaders turn it into gaps, which decoders conceal.
+/// Returns the event for lost packets. It is the stock jitter buffer's, so that stock depayloaders turn it into gaps, which
+/// decoders conceal.
 pub(super) fn lost(
     first: u16,
     packets: u32,

@@ -58,7 +58,7 @@ pub(super) struct Mailbox(Mutex<Mail>);
 #[derive(Default)]
 struct Mail {
     datagrams: Vec<Datagram>,
-    /// The source's agent, while it receives.
+    /// Waker of the source's agent, while the source receives.
     waker: Option<Waker>,
     overflowed: u64,
 }
@@ -75,7 +75,7 @@ pub(super) struct Tenancy {
 pub(super) struct PortStats {
     /// Packets without a source on this port.
     pub(super) unmatched: u64,
-    /// Not RTP.
+    /// Packets that are not RTP.
     pub(super) malformed: u64,
     /// Packets above the capacity of the source's mailbox.
     pub(super) overflowed: u64,
@@ -101,7 +101,7 @@ impl From<PortError> for gst::ErrorMessage {
 }
 
 impl SharedPort {
-    /// A place for a source that receives packets matching `filter`.
+    /// Rents a place for a source that receives packets matching `filter`.
     pub(super) fn rent(
         settings: &SocketSettings,
         filter: Filter,
@@ -142,7 +142,7 @@ impl SharedPort {
         }
         let sockets = Sockets::open(settings, Readers::Port)?;
         let port = Arc::new(SharedPort {
-            // The request for any free port becomes this port, for all sources that name it.
+            // A request for any free port gets this port, and so do all sources that name it.
             settings: SocketSettings {
                 port: sockets.rtp.port(),
                 ..settings.clone()
@@ -180,8 +180,8 @@ impl Tenancy {
         }
     }
 
-    /// Reads the port on the thread of that place, as long as one of its sources runs. If it is already read, returns the current
-    /// place.
+    /// Reads the port on the thread of `place`, as long as one of its sources runs. If another thread already reads it, nothing
+    /// changes.
     pub(super) fn start(&self, place: &Place, mtu: u32) -> Result<(), gst::ErrorMessage> {
         let mut running = lock(&self.port.agent);
         if running.agent.is_none() {
@@ -223,7 +223,7 @@ impl Drop for Tenancy {
 }
 
 impl Mailbox {
-    /// Wakes `waker` for arrivals from now on.
+    /// Sets the waker for later arrivals.
     pub(super) fn open(&self, waker: Waker) {
         lock(&self.0).waker = Some(waker);
     }
@@ -354,7 +354,7 @@ impl Routes {
         let from = address_of(&datagram.from);
         let bytes = &datagram.buffer.data()[..datagram.received.len];
         let route = if is_rtcp(bytes) {
-            // With rtcp-mux, the source handles it.
+            // With rtcp-mux, the source handles the RTCP.
             self.find_rtcp(now_ns, from, bytes)
         } else {
             match Packet::parse(bytes) {
@@ -414,6 +414,6 @@ static PORTS: LazyLock<Mutex<Vec<Weak<SharedPort>>>> = LazyLock::new(Mutex::defa
 
 const RTP: u8 = 0;
 const RTCP: u8 = 1;
-/// Maximum number of packets queued for a source: more than a second of one stream. If it is exceeded, the source's thread is
+/// Maximum number of packets queued for a source: more than a second of one stream. It is exceeded only if the source's thread is
 /// blocked.
 const MAIL_MAX: usize = 128;

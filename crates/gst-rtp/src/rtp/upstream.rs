@@ -1,5 +1,4 @@
-//! Converts a session's requests from peers to events, and events to requests; named and filled as in the stock
-//! elements.
+//! Converts requests of a session's peers to events, and events to requests. Names and fields are those of the stock elements.
 
 use gst::prelude::*;
 use threadbare_rtp::id::{SeqNum, Ssrc};
@@ -8,7 +7,7 @@ use threadbare_runtime::clock_now_ns;
 
 use super::session::RtpSession;
 
-/// Reports network feedback upstream from `pad`, to the elements that make the packets.
+/// Reports network feedback upstream from `pad`, to the elements that produce the packets.
 pub(super) fn tell(pad: &gst::Pad, event: &Event) {
     match *event {
         Event::Collision { old, .. } => {
@@ -48,7 +47,7 @@ fn push(pad: &gst::Pad, structure: gst::structure::Builder) {
 }
 
 /// Sends an event from downstream to the peer as a request. Returns `None` if a peer cannot satisfy the event. `caps` are those
-/// of its stream.
+/// of the event's stream.
 pub(super) fn ask(
     session: &RtpSession,
     caps: Option<&gst::Caps>,
@@ -73,8 +72,8 @@ pub(super) fn ask(
     }
 }
 
-/// Whether to send a full intra request instead of a picture loss indication. The caps must show that the peer accepts it, and
-/// the event must ask for it or the peer accept nothing else.
+/// Whether to send a full intra request instead of a picture loss indication. The caps must show that the peer accepts full
+/// requests. In addition, the event must request one, or the peer must accept nothing else.
 fn asks_in_full(caps: Option<&gst::Caps>, all_headers: bool) -> bool {
     let takes = |field: &str| {
         let structure = caps.and_then(|caps| caps.structure(0));

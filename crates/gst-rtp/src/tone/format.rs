@@ -67,8 +67,8 @@ pub(super) fn fixate(caps: gst::Caps, rate: u32) -> Option<(gst::Caps, Format)> 
     Some((caps, format))
 }
 
-/// Rounds to the nearest whole number (ties to even), for numbers below 2^51: a sum of that size has no room for a fraction. The
-/// oldest supported processor has no instruction for it, and a function call would take most of the time.
+/// Rounds to the nearest whole number (ties to even), for numbers below 2^51. Adding a large number leaves no room for a
+/// fraction. The oldest supported processor has no instruction for rounding, and a function call would take most of the time.
 #[inline]
 fn rounded(x: f64) -> f64 {
     const UNIT_STEPS: f64 = (1u64 << 52) as f64 * 1.5;
@@ -76,7 +76,7 @@ fn rounded(x: f64) -> f64 {
 }
 
 impl Format {
-    /// Bytes of a sample of all channels.
+    /// Size of a sample of all channels, bytes.
     pub(super) fn frame_bytes(&self) -> usize {
         self.channels * self.encoding.bytes()
     }

@@ -1,7 +1,7 @@
 //! Telephone tones: one or two frequencies, switched on and off in time.
 //!
-//! It uses neither GStreamer nor a clock. Phases are counted as whole parts of a second: a frequency in Hz adds itself once per
-//! sample, modulo the sample rate. So no error adds up, however long a tone lasts.
+//! It uses neither GStreamer nor a clock. Phases are counted in whole fractions of a turn: each sample adds the frequency in Hz,
+//! modulo the sample rate. So no error adds up, however long a tone lasts.
 
 use std::f64::consts::TAU;
 
@@ -10,11 +10,11 @@ use std::f64::consts::TAU;
 pub(crate) struct Description {
     /// Frequency in Hz; 0 for none.
     pub(crate) freq_hz: [u32; 2],
-    /// See [`amplitude`].
+    /// Level of each frequency; see [`amplitude`].
     pub(crate) volume_dbm0: [i32; 2],
     /// Durations on, off, on, off. A duration of 0 ms, except the first, ends the cycle.
     pub(crate) cadence_ms: [u32; 4],
-    /// Repeats the cycle; otherwise silence follows.
+    /// Whether the cycle repeats. Otherwise silence follows.
     pub(crate) repeat: bool,
 }
 
@@ -34,12 +34,12 @@ const DBM0_OF_FULL_SCALE: f64 = 3.14;
 pub(crate) struct Generator {
     description: Description,
     rate: u32,
-    /// Fractions of a turn, `rate` to the turn.
+    /// Phase of each frequency, in units of 1/`rate` turns.
     phase: [u32; 2],
     amplitude: [f64; 2],
     /// The parts of the cadence in samples.
     sections: [u64; 4],
-    /// Current part, and the number of its samples so far. `None`: the tone has ended.
+    /// Current part, and the number of its samples so far; `None` if the tone has ended.
     position: Option<(usize, u64)>,
 }
 
@@ -153,10 +153,10 @@ mod tests {
     }
 
     #[test]
-    fn is_the_sum_of_sines_for_as_long_as_it_lasts_in_any_chunks() {
+    fn a_tone_is_the_sum_of_sines_at_any_time_in_any_chunks() {
         for (rate, chunk) in [(8000, 128), (8000, 7), (44_100, 100), (48_000, 1)] {
             let mut generator = Generator::new(DIAL, rate);
-            // Ten minutes in, nothing has added up.
+            // After ten minutes, no error has added up.
             for second in 0..601u64 {
                 let out = samples(
                     &mut generator,
@@ -208,7 +208,7 @@ mod tests {
         let last = out.iter().rposition(|s| *s != 0.0).unwrap();
         assert_eq!(last, 239);
         assert_eq!(generator.position, None);
-        // A new description is a new tone.
+        // A new description starts a new tone.
         generator.set(once);
         assert!(
             samples(&mut generator, 80, 80)
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn no_description_hangs_it() {
+    fn no_description_hangs_the_generator() {
         for cadence_ms in [[0; 4], [1, 0, 0, 0], [0, 5, 5, 5], [u32::MAX; 4]] {
             for rate in [1, 999, 8000, u32::MAX] {
                 let description = Description {

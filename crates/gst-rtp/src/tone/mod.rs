@@ -3,7 +3,7 @@
 //! - `generator`: telephone tones. `wave`: test signals. Neither uses a clock.
 //! - `format`: raw audio, and negotiation with downstream.
 //! - `player`: cuts a signal into buffers, on a context's thread, each at its time.
-//! - `source`: the rest of the common part of both elements.
+//! - `source`: the other common parts of both elements.
 //! - `tonesrc`, `testsrc`: properties.
 
 mod format;

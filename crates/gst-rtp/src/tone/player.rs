@@ -1,4 +1,4 @@
-//! Pushes a signal, buffer by buffer, each when its last sample is over: the half of the audio sources on the context's
+//! Pushes a signal, buffer by buffer, each when its last sample is over. It is the half of the audio sources on the context's
 //! thread.
 
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use crate::kit::source::{self, Produced, Producer};
 use crate::kit::stats::Single;
 use crate::kit::time::{ProducerTimer, RunningTime};
 
-/// Signal to play.
+/// A signal to play.
 pub trait Signal: Send + 'static {
-    /// The sample rate is this from the next sample on.
+    /// Sets the sample rate from the next sample on.
     fn set_rate(&mut self, rate: u32);
-    /// The next samples, 1.0 being full scale.
+    /// Generates the next samples; 1.0 is full scale.
     fn fill(&mut self, out: &mut [f64]);
 }
 
@@ -27,20 +27,20 @@ pub trait Signal: Send + 'static {
 pub struct Cut {
     pub(super) samples_per_buffer: u32,
     pub(super) is_live: bool,
-    /// Added to the timestamps, ns.
+    /// Offset added to the timestamps, ns.
     pub(super) timestamp_offset_ns: i64,
     /// Caps to which the user restricts the pad.
     pub(super) caps: Option<gst::Caps>,
-    /// Rate unless downstream requests another one.
+    /// Default sample rate, unless downstream requests another one.
     pub(super) rate_default: u32,
 }
 
-/// Bytes of the largest buffer: a second of anything that is listened to.
+/// Maximum size of a buffer: a second of any audible format.
 const BUFFER_BYTES_MAX: usize = 16 << 20;
 /// Number of samples generated in one step, on the stack.
 const CHUNK: usize = 128;
 
-/// Written by the context's thread, read by anyone.
+/// Counters, written by the context's thread and read by any.
 #[derive(Debug, Default)]
 pub(super) struct Made {
     pub(super) buffers: Single,
@@ -63,7 +63,7 @@ pub struct Player<S> {
     element: glib::WeakRef<gst::Element>,
 }
 
-/// Times of samples by their number, so that no error adds up.
+/// Times of samples, computed from their number, so that no error adds up.
 #[derive(Debug, Clone, Copy)]
 struct Count {
     /// Running time of sample 0.
@@ -118,7 +118,7 @@ impl<S: Signal> Player<S> {
         self.cut = cut;
     }
 
-    /// Negotiates with downstream. Returns `Ok` with whether the format has changed.
+    /// Negotiates with downstream. Returns whether the format has changed.
     fn negotiate(&mut self) -> Result<bool, gst::ErrorMessage> {
         let Some(decided) = self.cut.decide(&self.pad) else {
             return Err(gst::error_msg!(
@@ -221,7 +221,7 @@ impl<S: Signal> Player<S> {
     }
 }
 
-/// A pool's buffers are rounded up by less than this.
+/// Maximum amount by which a pool rounds up the size of its buffers.
 const POOL_SLACK: usize = 1024;
 
 impl<S: Signal> Producer for Player<S> {

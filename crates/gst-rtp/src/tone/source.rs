@@ -1,4 +1,4 @@
-//! Common part of the audio sources as elements: queries, and start and stop of the thread's part.
+//! Common part of the audio sources as elements: queries, and start and stop of the player.
 
 use std::sync::{Arc, Mutex};
 
@@ -24,14 +24,14 @@ where
 
     fn parts(&self) -> &Parts<Self::Signal>;
     fn cut(&self) -> Cut;
-    /// The signal of the current properties.
+    /// The signal for the current properties.
     fn signal(&self) -> Self::Signal;
     /// Number of buffers until the end.
     fn num_buffers(&self) -> Option<u64> {
         None
     }
 
-    /// The way buffers are cut has changed.
+    /// Applies a change of the way buffers are cut.
     fn recut(&self) {
         let cut = self.cut();
         let driver = &self.parts().driver;
@@ -75,7 +75,7 @@ where
     }
 }
 
-/// Fields of such an element.
+/// Fields of an audio source.
 pub struct Parts<S: Signal> {
     pub(super) src_pad: gst::Pad,
     pub(super) context: Mutex<ContextSettings>,
@@ -109,7 +109,7 @@ impl<S: Signal> Parts<S> {
         }
     }
 
-    /// For `constructed`.
+    /// Adds the pad; call it in `constructed`.
     pub(super) fn add_to(&self, element: &impl IsA<gst::Element>) {
         crate::kit::add_timed_pad(element, &self.src_pad);
     }
@@ -153,7 +153,7 @@ impl Cut {
         }
     }
 
-    /// Downstream's preferred caps within those of `pad` and of the user, as far as supported.
+    /// Downstream's preferred caps that the pad, the user and this element allow.
     pub(super) fn decide(&self, pad: &gst::Pad) -> Option<(gst::Caps, format::Format)> {
         let allowed = source::allowed_caps(pad);
         format::fixate(self.narrowed(allowed), self.rate_default)

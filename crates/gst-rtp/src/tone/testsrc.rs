@@ -39,7 +39,7 @@ impl Default for Settings {
     }
 }
 
-/// Default, as in existing pipelines.
+/// Default frequency, as in existing pipelines.
 const FREQ_HZ_DEFAULT: u32 = 440;
 const VOLUME_DEFAULT: f64 = 0.8;
 const VOLUME_MAX: f64 = 10.0;

@@ -12,7 +12,7 @@ use super::player::{Cut, Signal};
 use super::source::{AudioSource, Parts, audio_source};
 use crate::kit::lock;
 
-/// The properties of the generator that telephone people know, with its ranges and defaults.
+/// The properties of the telephone tone generator of existing pipelines, with its ranges and defaults.
 #[derive(Debug, Clone)]
 struct Settings {
     freq_hz: [i32; 2],
@@ -79,7 +79,7 @@ impl ToneSrc {
         lock(&self.settings)
     }
 
-    /// Changes the tone; the cadence restarts.
+    /// Changes the tone. The cadence restarts.
     fn describe(&self, change: impl FnOnce(&mut Settings)) {
         let description = {
             let mut settings = self.settings();
@@ -95,7 +95,7 @@ impl ToneSrc {
     }
 }
 
-/// The generator, whose rate is known after negotiation.
+/// The generator. Its rate is known after negotiation.
 pub struct Tone {
     description: Description,
     generator: Generator,

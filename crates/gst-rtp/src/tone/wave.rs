@@ -136,7 +136,7 @@ impl Oscillator {
     }
 }
 
-/// A tick each second.
+/// Length of a tick, in periods. A tick comes each second.
 const PERIODS_PER_TICK: f64 = 10.0;
 
 /// Noise of several colours, the same after each restart.
@@ -185,7 +185,7 @@ impl Noise {
         self.rows.iter().sum::<f64>() / (self.rows.len() as f64).sqrt() / 2.0
     }
 
-    /// A random walk that turns round at full scale.
+    /// The next value of a random walk that turns round at full scale.
     fn red(&mut self) -> f64 {
         let next = self.walk + self.uniform() / 16.0;
         self.walk = match next {
@@ -196,7 +196,7 @@ impl Noise {
         self.walk
     }
 
-    /// Inverts a spectrum: falling becomes rising.
+    /// Inverts the spectrum of noise: a falling one rises.
     fn alternate(&mut self) -> f64 {
         self.sign = -self.sign;
         self.sign
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn noise_has_its_colour() {
-        // Power of the difference from sample to sample against the power: 2 for white.
+        // The power of the differences between samples, divided by the power of the samples: 2 for white noise.
         let slope = |wave| {
             let out = made(wave, 80_000);
             let power = |samples: &[f64]| samples.iter().map(|s| s * s).sum::<f64>();

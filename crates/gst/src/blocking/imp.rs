@@ -37,7 +37,7 @@ impl BlockingAdapter {
     }
 
     fn sink_event(&self, pad: &gst::Pad, event: gst::Event) -> bool {
-        // Downstream runs elsewhere.
+        // Downstream runs on another thread.
         let event = Place::unannounced(event);
         let obj = self.obj();
         match event.type_() {
@@ -76,7 +76,7 @@ impl BlockingAdapter {
         })?)
     }
 
-    /// One turn of the task.
+    /// Waits for one item and passes it.
     fn pass_one(&self) {
         let Some(item) = self.end.items.next() else {
             let _ = self.end.src_pad.pause_task();
@@ -131,7 +131,7 @@ impl ObjectSubclass for BlockingAdapter {
                 let failed = || Err(gst::loggable_error!(crate::kit::CAT, "a panic"));
                 pad_function::<BlockingAdapter, _>(parent, failed, |imp| match mode {
                     gst::PadMode::Push => imp.activate(active),
-                    _ => Err(gst::loggable_error!(crate::kit::CAT, "it pushes")),
+                    _ => Err(gst::loggable_error!(crate::kit::CAT, "only push mode is supported")),
                 })
             })
             .query_function(|pad, parent, query| {

@@ -21,7 +21,7 @@ pub struct ClockSync {
     #[property(name = "ts-offset", nick = "Timestamp offset", blurb = "Offset added to the time of each buffer, ns; negative: earlier", type = i64, get = |s: &Self| s.shared.offset_ns.load(Relaxed), set = |s: &Self, v| s.change(|shared| shared.offset_ns.store(v, Relaxed)), default = 0)]
     #[property(name = "sync-to-first", nick = "Sync to first", blurb = "Set ts-offset so that the first buffer after PAUSED or a flush passes at once", type = bool, get = |s: &Self| s.shared.to_first.load(Relaxed), set = |s: &Self, v| s.change(|shared| shared.to_first.store(v, Relaxed)), default = false)]
     shared: Arc<Shared>,
-    /// Always the context of the branch.
+    /// Never changed: the element always runs on the context of the branch.
     context: Mutex<ContextSettings>,
     stats: Mutex<StatsProperty>,
     sink_pad: gst::Pad,
@@ -42,7 +42,7 @@ impl ClockSync {
     fn play(&self, time: Option<RunningTime>) {
         self.shared.is_playing.store(time.is_some(), Relaxed);
         self.crossing.start(time.unwrap_or_default());
-        // The source may have produced data before.
+        // The source may have produced data before this change.
         self.change(|_| ());
     }
 }

@@ -39,7 +39,7 @@ pub struct ClockReader {
     items: Queue,
     shared: Arc<Shared>,
     held: Option<Item>,
-    /// The offset has been set to the first buffer.
+    /// Whether the offset has been taken from the first buffer.
     has_first: bool,
     segment: Option<gst::FormattedSegment<gst::ClockTime>>,
     timer: ProducerTimer,
@@ -108,7 +108,7 @@ impl ClockReader {
 
 enum Wait {
     ForPlaying,
-    /// Running time, ns.
+    /// Until this running time, ns.
     Until(u64),
 }
 

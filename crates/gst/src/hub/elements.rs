@@ -1,4 +1,4 @@
-//! `ts-proxysink`, `ts-proxysrc`, `ts-intersink`, `ts-intersrc`: the classes around the ends.
+//! `ts-proxysink`, `ts-proxysrc`, `ts-intersink`, `ts-intersrc`: the element classes around the ends of a hub.
 
 use gst::glib;
 use gst::prelude::*;

@@ -1,7 +1,7 @@
 //! Named links from one pipeline to others: the inside of proxies and inter pairs.
 //!
-//! A hub has one sink end and one outlet (a proxy) or any number of them (inter). The ends come and go in any order: an outlet
-//! exists while its source element is active, and starts with the sink pad's sticky events. After the outlet is an ordinary
+//! A hub has one sink end and one outlet (a proxy) or any number of outlets (inter). The ends come and go in any order. An outlet
+//! exists while its source element is active, and starts with the sink pad's sticky events. Each outlet has an ordinary
 //! [`Queue`], so that back-pressure reaches the pushing thread without blocking a context.
 //!
 //! | field | thread |
@@ -76,7 +76,7 @@ pub(crate) struct Hub {
 }
 
 struct State {
-    /// The element with this name; cleared with READY.
+    /// The pad of the sink element, while that element is in READY or above.
     sink: Option<glib::WeakRef<gst::Pad>>,
     /// Whether the sink accepts data.
     is_open: bool,
@@ -86,7 +86,7 @@ struct State {
     /// The stream's sticky events, for later sources. The sink pad stores an event only after handling it, too late for
     /// a source that joins in between.
     sticky: Vec<gst::Event>,
-    /// Items of a context thread that waits for an outlet: the output of one input.
+    /// Items whose source waits for an outlet, on a context's thread. They are the output of one input.
     held: VecDeque<Item>,
     /// Number of times that the sink's pad was unlinked.
     unlinks: u64,
@@ -182,9 +182,9 @@ impl Hub {
                 std::mem::take(&mut state.sticky),
             )
         };
-        // Not under the lock: the owner of a buffer's memory may call the sink.
+        // This happens outside of the lock, because the owner of a buffer's memory may call the sink.
         drop(discarded);
-        // Its queue releases a thread that waits for room in a stalled outlet.
+        // Shutting a queue releases a thread that waits for room in a stalled outlet.
         for outlet in self.outlets().iter() {
             outlet.items.shut(!is_open);
         }
@@ -199,14 +199,14 @@ impl Hub {
         self.state().outlets.clone()
     }
 
-    /// A source becomes active. It gets the sticky events first, then the items that waited for a source.
+    /// Adds the outlet of a source that becomes active. It gets the sticky events first, then the items that waited for a source.
     fn add(&self, outlet: Arc<Outlet>) {
         let mut state = self.state();
         outlet.items.open();
         for event in &state.sticky {
             let _ = outlet.items.push_event(event.clone());
         }
-        // The held items, the output of one input, may exceed its limits.
+        // The held items are the output of one input, and may exceed the limits of the outlet.
         for item in std::mem::take(&mut state.held) {
             let _ = match item {
                 Item::Event(event) => outlet.items.push_event(event).map_err(Into::into),
@@ -217,7 +217,7 @@ impl Hub {
         state.wake(OUTLETS);
     }
 
-    /// The sink's pad was unlinked: its pusher must not wait any longer.
+    /// Notes that the sink's pad was unlinked: its pusher must not wait any longer.
     fn unlink(&self) {
         let mut state = self.state();
         state.unlinks += 1;
@@ -244,7 +244,7 @@ impl Hub {
             let outlets = self.outlets();
             match (&*outlets, self.kind) {
                 ([only], Kind::Proxy) => match only.items.push(Some(pad), item) {
-                    // The sink has stopped since then, and its held items are dropped.
+                    // The source has stopped since then, and its queued items are dropped.
                     Err(gst::FlowError::Flushing) if self.is_gone(only) => {
                         self.state().dropped += 1;
                         return Ok(());
@@ -268,7 +268,7 @@ impl Hub {
             for outlet in others {
                 is_taken |= outlet.items.push_or_drop(item.clone()).is_ok();
             }
-            // Not a clone, so that a single listener can write into it.
+            // The last listener gets the item itself, not a clone, so that a single listener can write into it.
             is_taken |= last.items.push_or_drop(item).is_ok();
         }
         if !is_taken {
@@ -286,7 +286,7 @@ impl Hub {
         state.is_open && !state.outlets.iter().any(|o| Arc::ptr_eq(o, outlet))
     }
 
-    /// Waits for a source. Returns `true` if the item is held for it, and the pushing source waits instead.
+    /// Waits for a source. Returns `true` if the item is held for that source. Then the pushing source waits, not this thread.
     fn wait_for_outlet(
         self: &Arc<Self>,
         pad: &gst::Pad,
@@ -306,7 +306,7 @@ impl Hub {
         let unlinks = state.unlinks;
         drop(state);
         if !pad.is_linked() {
-            // This push was under way, and knows the news already.
+            // The pad was unlinked during this push, but before `unlinks` was read. So no other signal will end the wait.
             self.unlink();
         }
         let arrival = until(self.clone(), Hub::monitor, OUTLETS, move |state| {
@@ -329,7 +329,7 @@ impl Hub {
             if event.is_sticky() {
                 state.remember(event);
             } else if !state.held.is_empty() {
-                // After the items that wait for a source.
+                // The event comes after the items that wait for a source.
                 state.held.push_back(Item::Event(event.clone()));
             }
             state.outlets.clone()

@@ -124,7 +124,7 @@ impl SinkEnd {
             (gst::QueryViewMut::AcceptCaps(_), _) => {
                 gst::Pad::query_default(pad, Some(element), query)
             }
-            // Forwarded for a single listener only; an allocation that suits one listener may not suit the next.
+            // The query is forwarded to a single listener only: an allocation that suits one listener may not suit the next.
             (_, [only]) => {
                 let is_reached = !query.is_serialized() || only.reach_turn_of_query();
                 is_reached && only.src_pad.peer_query(query)
@@ -204,7 +204,7 @@ where
     match transition {
         gst::StateChange::NullToReady => or_post(imp, end.join())?,
         gst::StateChange::ReadyToPaused => end.open(true),
-        // Before the pad is deactivated, because that waits for a pusher that waits here.
+        // This comes before the pad is deactivated, because the deactivation waits for a pusher that waits here.
         gst::StateChange::PausedToReady => end.open(false),
         _ => {}
     }

@@ -90,7 +90,7 @@ impl SourceEnd {
         self.outlet.reader.remove();
     }
 
-    /// Sends an upstream event on from the sink.
+    /// Forwards an upstream event to the sink's pipeline.
     pub(super) fn event(&self, event: gst::Event) -> bool {
         self.outlet.notice_upstream(&event);
         // This pipeline's latency differs from the other's.
@@ -172,7 +172,7 @@ impl Producer for StoppingReader {
     }
 
     fn set_time(&mut self, time: RunningTime) {
-        // It plays again, so it was not a stop.
+        // The element plays again, so the push did not fail because of a stop.
         if time.has_clock()
             && let Some(error) = self.doubtful.take()
         {
@@ -199,7 +199,7 @@ impl Producer for StoppingReader {
     }
 
     fn push_failed(&mut self, error: gst::FlowError) {
-        // A sink that is stopped during a push returns EOS.
+        // The failure may come from the stop: for example, a sink that is stopped during a push returns EOS.
         let is_leaving = self.element.upgrade().is_none_or(|element| {
             let (_, current, pending) = element.state(gst::ClockTime::ZERO);
             is_leaving(current, pending)

@@ -1,7 +1,7 @@
 //! The contexts of this process: load, lateness of slices, the elements on them, and the elements that blocked them.
 //!
 //! [`contexts_json`] is for this process, [`serve`] for others (`threadbare inspect contexts`). The tracer
-//! (`GST_TRACERS=ts-contexts`) starts [`serve`] in any GStreamer program. Without the tracer, a block is attributed to the
+//! (`GST_TRACERS=ts-contexts`) starts [`serve`] in any GStreamer program. Without the tracer, a blockage is attributed to the
 //! branch's source; with it, to the element.
 
 mod tracer;
@@ -24,5 +24,5 @@ pub(crate) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolErr
     gst::Tracer::register(plugin, TRACER, tracer::Tracer::static_type())
 }
 
-/// Differs from the plugin's name: otherwise `gst-inspect-1.0 threadbare` would show the tracer.
+/// Name of the tracer. It differs from the plugin's name: otherwise `gst-inspect-1.0 threadbare` would show the tracer.
 const TRACER: &str = "ts-contexts";

@@ -1,7 +1,7 @@
 //! The tracer `ts-contexts`: finds the element of a branch that blocks a context.
 //!
-//! On a context's thread, each push is timed from start to end, less the time of the pushes within it. The rest is the time of
-//! the element that was pushed into. Other threads are not traced.
+//! On a context's thread, each push is timed from start to end, less the time of the pushes within it. The remaining time is that
+//! of the element that received the push. Other threads are not traced.
 
 use std::cell::RefCell;
 
@@ -28,7 +28,8 @@ thread_local! {
     static PUSHES: RefCell<Vec<Push>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A tracer's time stamps count from the start of the process; all other times here are in CLOCK_MONOTONIC.
+/// Notes the start of a push. It reads CLOCK_MONOTONIC, as all other times here, because a tracer's time stamps count from the
+/// start of the process.
 fn begin() {
     if threadbare_runtime::current_shard_id().is_some() {
         PUSHES.with_borrow_mut(|pushes| {

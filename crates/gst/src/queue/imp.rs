@@ -38,7 +38,7 @@ impl Crosses for Queue {
     }
 }
 
-/// In the order of [`crate::kit::queue::Notice`].
+/// The signals, in the order of [`crate::kit::queue::Notice`].
 static SIGNALS: LazyLock<[SignalId; 3]> = LazyLock::new(|| {
     ["overrun", "underrun", "running"].map(|name| {
         SignalId::lookup(name, super::Queue::static_type()).expect("the class has this signal")
@@ -57,7 +57,8 @@ impl ObjectSubclass for Queue {
         // The element does not exist yet; its pad leads to it once a notice is due.
         let pad = src_pad.clone();
         let items = Items::new(move |notice| {
-            // With a steady stream, the queue is empty and running for each buffer, and usually no handler is connected.
+            // This must be cheap: with a steady stream, each buffer finds the queue empty and starts it again. Usually no handler
+            // is connected.
             if let Some(element) = pad.parent_element() {
                 emit_if_heard(&element, SIGNALS[notice as usize], &[]);
             }

@@ -6,11 +6,11 @@ use threadbare_runtime::RawAddr;
 
 use crate::kit::resolve::numeric;
 
-/// The list, in the order of its additions.
+/// The destinations, in the order of their additions.
 ///
 /// The stock element counts how often a destination was added. `send-duplicates` decides whether each addition sends another
-/// packet; each addition needs its own removal. Programs written for thread-sharing sinks without that property add a destination
-/// again and expect it once. So the count applies as soon as the property is set.
+/// packet; each addition needs its own removal. Programs written for thread-sharing sinks without that property may add a
+/// destination twice, and expect each packet once. So additions count only when the property is set.
 #[derive(Debug, Default)]
 pub(super) struct Clients {
     list: Vec<Client>,
@@ -70,7 +70,7 @@ impl Client {
         self.address = Some(address);
     }
 
-    /// A packet was not sent. `reason`: an errno.
+    /// Notes that a packet was not sent; `reason` is an errno.
     #[cold]
     pub(super) fn failed(&mut self, reason: i32) {
         self.errors.count(reason);
@@ -119,8 +119,8 @@ impl Clients {
         }
     }
 
-    /// Removes one addition, or the client if additions are not counted. Returns `None` if the client is unknown. Returns the
-    /// client if it is removed now.
+    /// Removes one addition, or the client if additions are not counted. Returns `None` for an unknown client, `Some(None)` if
+    /// the client stays, and the client if it is removed now.
     pub(super) fn remove(&mut self, host: &str, port: u16) -> Option<Option<Client>> {
         let at = self.list.iter().position(|client| client.is(host, port))?;
         let client = &mut self.list[at];

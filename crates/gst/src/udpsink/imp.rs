@@ -99,7 +99,7 @@ pub struct UdpSink {
     stats: Mutex<StatsProperty>,
     sink_pad: gst::Pad,
     sink: OnceLock<Sink<Sender>>,
-    /// Memberships of one group each.
+    /// Memberships, each of one group.
     memberships: Mutex<Vec<Membership>>,
 }
 
@@ -182,7 +182,7 @@ impl UdpSink {
         added.id
     }
 
-    /// While the element runs.
+    /// Looks up the host of a client, while the element runs.
     fn look_up(&self, host: &str, port: u16, id: u64, origin: Origin) {
         let obj = self.obj().downgrade();
         resolve_later(host, port, move |answer| {
@@ -281,7 +281,7 @@ impl UdpSink {
         for client in self.sender(|sender| sender.clients.unresolved()) {
             let (tell, id) = (tell.clone(), client.id);
             resolve_later(&client.host, client.port, move |answer| {
-                // A start that has failed does not wait for the others.
+                // If the start has failed, the remaining answers have no receiver.
                 let _ = tell.send((id, answer));
             });
         }
@@ -296,7 +296,7 @@ impl UdpSink {
     /// Ensures a socket of the address's family, and membership in its multicast group; not after the close.
     fn open_for(&self, address: SocketAddr) -> Result<(), SocketError> {
         let settings = self.settings().clone();
-        // Held to the end, because only one thread at a time may open or close sockets.
+        // The lock is held to the end, because only one thread at a time may open or close sockets.
         let mut memberships = lock(&self.memberships);
         if !self.sender(|sender| sender.is_open) {
             return Ok(());
@@ -468,7 +468,7 @@ impl SinkElement for UdpSink {
 
     fn close(&self) {
         let settings = self.settings().clone();
-        // An address may be on its way to `open_for`.
+        // A lookup may be about to pass its address to `open_for`.
         let mut memberships = lock(&self.memberships);
         for membership in memberships.drain(..) {
             self.leave(membership);
@@ -542,7 +542,7 @@ fn signals() -> Vec<Signal> {
                 let port = args[2].get::<i32>().ok()?;
                 match u16::try_from(port) {
                     Ok(port) if port > 0 => f(obj.imp(), &host, port),
-                    _ => gst::warning!(CAT, obj = obj, "{host}:{port}: a port is 1 to 65535"),
+                    _ => gst::warning!(CAT, obj = obj, "{host}:{port}: the port must be 1 to 65535"),
                 }
                 None
             })
@@ -628,7 +628,7 @@ mod tests {
     use super::*;
     use gst::prelude::*;
 
-    /// The answer for a name is on its way while the element closes.
+    /// The answer for a name arrives while the element closes.
     #[test]
     fn an_answer_after_the_close_opens_no_socket() {
         gst::init().unwrap();

@@ -20,12 +20,12 @@ pub struct Sender {
     pub(super) bytes_to_serve: u64,
     pub(super) bytes_served: u64,
     pub(super) errors: u64,
-    /// Position to continue at after a full socket: in the part of a list after this many buffers, or in the buffer.
+    /// Position within the buffer or list at which to continue after a full socket. In a list, it counts from `sent_of_list`.
     resume: Position,
     sent_of_list: usize,
-    /// The packet that is retried is in the statistics already.
+    /// Whether a packet that is retried is already in the statistics.
     is_counted: bool,
-    /// Buffers of lists except the first ones: the sink counts a list as one.
+    /// Number of buffers in lists, except the first of each list: the sink counts a list as one buffer.
     pub(super) more_of_lists: u64,
 }
 
@@ -38,14 +38,14 @@ struct Position {
 }
 
 impl Sender {
-    /// Forgets the position within a packet or list: another one follows.
+    /// Forgets the position within a packet or list, because another one follows.
     pub(super) fn forget(&mut self) {
         self.reset();
         self.sent_of_list = 0;
         self.is_counted = false;
     }
 
-    /// The clients have changed: a partly sent packet is sent again.
+    /// Forgets the position within a packet, because the clients have changed. A partly sent packet is sent again.
     pub(super) fn reset(&mut self) {
         self.resume = Position::default();
     }
@@ -63,7 +63,7 @@ impl Sender {
         rendered
     }
 
-    /// Sends the rest of the packet or list.
+    /// Sends the remaining part of the packet or list.
     fn send_rest(&mut self, buffers: &[Option<Pieces<'_>>]) -> Rendered {
         let at = std::mem::take(&mut self.resume);
         // The usual case: one buffer, one client, and nothing to collect.
@@ -92,7 +92,8 @@ impl Sender {
         }
     }
 
-    /// The datagrams from `at` on that go through one socket, up to a batch. Returns how many, and the position after them.
+    /// Collects the datagrams from `at` on that go through one socket, up to a batch. Returns their number, and the position
+    /// after them.
     fn collect(
         &self,
         buffers: &[Option<Pieces<'_>>],
@@ -125,7 +126,8 @@ impl Sender {
         (count, at)
     }
 
-    /// Sends to clients of one address family. Returns to how many: fewer than all if the socket is full.
+    /// Sends to clients of one address family. Returns the number of datagrams sent, which is less than all if the socket is
+    /// full.
     #[inline]
     fn send_run(&mut self, buffers: &[Option<Pieces<'_>>], run: &[Position]) -> usize {
         let pieces = |at: &Position| buffers[at.buffer].unwrap_or(Pieces::One(&[]));

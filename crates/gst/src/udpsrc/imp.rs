@@ -106,7 +106,7 @@ impl UdpSrc {
         answer: Result<SocketAddr, SocketError>,
     ) -> Result<(), SocketError> {
         {
-            // Held to the end: one move at a time, and none after the stop.
+            // The lock is held to the end, so that only one move happens at a time, and none after the stop.
             let mut opened = self.opened();
             let is_latest = self.settings().has_place_of(settings);
             let Some(old) = opened.as_mut().filter(|_| is_latest) else {
@@ -148,7 +148,7 @@ impl UdpSrc {
         }
     }
 
-    /// New caps while it runs are announced before the next packet.
+    /// Sets the caps. While the element runs, new caps are announced before the next packet.
     fn set_caps(&self, caps: Option<gst::Caps>) {
         self.settings().caps = caps.clone();
         self.driver
@@ -209,7 +209,8 @@ fn open(
 }
 
 impl Opened {
-    /// With `is_replaced`, another socket replaces it, so a given one is still in use.
+    /// Leaves the group and closes the socket. With `is_replaced`, a socket given by the application stays open, because it is
+    /// still in use.
     fn close(self, is_replaced: bool) {
         if let Some(membership) = &self.membership {
             membership.leave(self.udp.socket());
@@ -286,7 +287,7 @@ impl SourceElement for UdpSrc {
             self.stats.clone(),
         );
         self.driver.add(element, &self.src_pad, place, receiver)?;
-        // It may have moved since then.
+        // The element may have moved to another socket since then.
         let present = self.opened().as_ref().map(|opened| opened.udp.clone());
         if let Some(present) = present.filter(|present| !present.is_same(&udp)) {
             self.receive_from(present);

@@ -27,7 +27,7 @@ pub struct Receiver {
     skip: u32,
     do_timestamp: bool,
     retrieve_sender: bool,
-    /// Attaches the kernel's receive time to each buffer, in addition to its own time.
+    /// Whether each buffer gets the kernel's receive time, in addition to its own time.
     attaches_timestamp: bool,
     senders: Senders,
     mtu: u32,
@@ -81,7 +81,7 @@ impl Receiver {
         self.stats.packets.add(1);
         self.stats.bytes.add(received.len as u64);
         cx.count_packets(1);
-        // Not before an earlier one: the lead of the wall clock is only measured.
+        // The time is never before that of an earlier packet. It could be, because the lead of the wall clock is only measured.
         let arrival_ns = arrival_ns.max(self.last_packet_ns).min(cx.now_ns());
         self.last_packet_ns = arrival_ns;
         if received.len < self.skip as usize {
@@ -112,7 +112,8 @@ impl Receiver {
         Some(buffer)
     }
 
-    /// Truncation is never silent: it is flagged on the buffer, counted, and reported once for each power of two.
+    /// Reports a truncated packet. Truncation is never silent: it is flagged on the buffer, counted, and reported once for each
+    /// power of two.
     fn truncated(&self, buffer: &mut gst::Buffer, datagram_len: usize) {
         let count = self.stats.truncated.add(1);
         buffer.make_mut().set_flags(gst::BufferFlags::CORRUPTED);
@@ -170,7 +171,7 @@ impl Producer for Receiver {
                 ["cannot watch the socket: {error} (is it used twice in one context?)"]
             )
         })?;
-        // Not after each delay: packets that waited in the kernel keep their times.
+        // Only when playing begins. After other waits, packets that waited in the kernel keep their times.
         if std::mem::take(&mut self.begins_to_play) {
             self.last_packet_ns = cx.now_ns();
         }
@@ -242,8 +243,8 @@ impl Producer for Receiver {
 }
 
 impl Receiver {
-    /// The `caps` property, narrowed to downstream's caps and fixed. For example, RTP caps without a payload type get that of the
-    /// depayloader. Caps that downstream will refuse are sent all the same, because the refusal gives the reason.
+    /// The `caps` property, restricted to downstream's caps and fixated. For example, RTP caps without a payload type get that of
+    /// the depayloader. Caps that downstream will refuse are sent all the same, because the refusal gives the reason.
     fn negotiated_caps(&self, pad: &gst::Pad) -> Option<gst::Caps> {
         let own = self.caps.clone()?;
         if own.is_empty() || own.is_any() {
@@ -296,8 +297,8 @@ impl Senders {
     }
 }
 
-/// Addresses seen by the sources of one context thread. One object for each address, for any number of streams from there, so
-/// that its reference count stays in the cache too.
+/// Addresses seen by the sources of one context thread. There is one object per address, however many streams come from it, so
+/// that its reference count stays in the cache, too.
 #[derive(Default)]
 struct Addresses(Mutex<HashMap<SocketAddr, GioAddress>>);
 
@@ -327,7 +328,7 @@ pub(super) struct Stats {
     truncated: Single,
     too_short: Single,
     socket_errors: Single,
-    /// Packets that the kernel dropped: of the sockets of the past, and the present one.
+    /// Packets that the kernel dropped at earlier sockets, and at the present one.
     kernel_drops: Mutex<KernelDrops>,
 }
 
@@ -376,6 +377,6 @@ fn add_timestamp(buffer: &mut gst::Buffer, timestamp_ns: u64) {
     );
 }
 
-/// Maximum number of addresses that a context thread remembers: all peers of a large gateway. A scan of the Internet clears the
-/// table instead of growing it.
+/// Maximum number of addresses that a context thread remembers: all peers of a large gateway. If there are more, as in a scan of
+/// the Internet, the table is cleared.
 const ADDRESSES_MAX: usize = 8192;

@@ -114,7 +114,7 @@ impl Settings {
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             match pair.split_once('=') {
                 Some(("multicast-source", value)) => self.multicast_source = Some(value.into()),
-                _ => return Err(bad("unknown query; known is multicast-source")),
+                _ => return Err(bad("unknown query: only multicast-source is supported")),
             }
         }
         self.address = if host.is_empty() {

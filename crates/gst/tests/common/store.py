@@ -1,6 +1,6 @@
 """An S3 server (moto) on a free port of the loopback interface, until standard input ends. Prints its address.
 
-With "--tls CERTIFICATE KEY", files of PEM, it speaks TLS; "--ca FILE" says whom its own client is to trust. With "--secured", requests are checked as those of a user that may do everything with S3; prints that user's keys as well.
+With "--tls CERTIFICATE KEY", PEM files, it speaks TLS; "--ca FILE" has the authority that its own client trusts. With "--secured", each request needs the signature of a user with all rights in S3, whose keys are printed as well.
 """
 import functools
 import json
@@ -11,7 +11,7 @@ import requests
 from moto.moto_server import threaded_moto_server
 from moto.server import ThreadedMotoServer
 
-# "--port N": there, once a program waits for it.
+# With "--port N", it is this port, for which a program waits already.
 wanted = int(sys.argv[sys.argv.index("--port") + 1]) if "--port" in sys.argv else 0
 scheme, trusted = "http", None
 if "--tls" in sys.argv:

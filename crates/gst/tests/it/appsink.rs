@@ -111,7 +111,7 @@ fn end_is_reported_at_once_if_configured() {
 }
 
 #[test]
-fn signals_come_with_preroll_and_each_sample_and_may_pull() {
+fn signals_report_preroll_and_samples_and_may_pull() {
     let rig = sink("emit-signals=true", gst::State::Ready);
     let (send, told) = channel();
     for (signal, action) in [
@@ -211,7 +211,7 @@ fn full_sink_blocks_a_foreign_thread_until_a_sample_is_taken() {
 }
 
 #[test]
-fn it_blocks_its_source_and_not_the_context() {
+fn full_sink_blocks_its_source_and_not_the_context() {
     let shared = context();
     let pipe = Pipe::parse(&format!(
         "ts-appsrc name=in context={shared} max-buffers=0 ! ts-appsink name=out sync=false async=false max-buffers=3 \
@@ -239,7 +239,7 @@ fn it_blocks_its_source_and_not_the_context() {
 }
 
 #[test]
-fn the_oldest_are_dropped_if_that_is_asked_for() {
+fn oldest_samples_are_dropped_if_configured() {
     let rig = sink("max-buffers=2 drop=true async=false", gst::State::Playing);
     for i in 0..10 {
         rig.push(numbered(i)).unwrap();
@@ -271,7 +271,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
 }
 
 #[test]
-fn a_task_takes_them_as_a_stream() {
+fn a_task_receives_samples_as_a_stream() {
     let rig = sink("max-buffers=2 async=false", gst::State::Playing);
     let mut stream = SampleStream::of(&rig.element).unwrap();
     assert!(SampleStream::of(&make("fakesink")).is_none());
@@ -296,7 +296,7 @@ fn a_task_takes_them_as_a_stream() {
 }
 
 #[test]
-fn pulling_does_not_hang_when_it_stops() {
+fn a_pull_returns_when_the_element_stops() {
     let rig = sink("async=false", gst::State::Playing);
     let element = rig.element.clone();
     let puller = until_it_waits(move || pull(&element));
@@ -320,7 +320,7 @@ fn flush_drops_untaken_samples() {
 }
 
 #[test]
-fn goes_up_and_down_and_works_each_time() {
+fn works_after_each_restart() {
     let rig = Rig::without_stream("ts-appsink sync=false", gst::State::Null);
     for i in 0..2 {
         for state in [gst::State::Ready, gst::State::Null, gst::State::Ready] {
@@ -338,7 +338,7 @@ fn goes_up_and_down_and_works_each_time() {
 
 /// A new limit of time counts the samples that are already stored.
 #[test]
-fn a_limit_of_time_that_is_set_late_counts_at_once() {
+fn a_new_time_limit_counts_stored_samples() {
     let rig = sink("max-buffers=0 async=false", gst::State::Playing);
     let ten_ms = |n: u32| {
         let mut buffer = timed(n, u64::from(n) * 10 * gst::ClockTime::MSECOND);

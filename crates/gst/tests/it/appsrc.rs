@@ -40,7 +40,7 @@ fn buffers_follow_caps_and_segment_in_order() {
 }
 
 #[test]
-fn takes_nothing_before_it_runs_nor_more_than_enough() {
+fn data_is_refused_before_it_runs_and_when_it_has_enough() {
     let rig = Rig::without_stream(
         &format!("ts-appsrc max-buffers=3 context={}", context()),
         gst::State::Ready,
@@ -65,7 +65,7 @@ fn takes_nothing_before_it_runs_nor_more_than_enough() {
 }
 
 #[test]
-fn asks_when_it_is_empty_and_takes_the_answer_from_within() {
+fn an_empty_source_requests_data_and_takes_it_within_the_signal() {
     let rig = Rig::without_stream(
         &format!("ts-appsrc context={} context-wait=1", context()),
         gst::State::Ready,
@@ -90,7 +90,7 @@ fn asks_when_it_is_empty_and_takes_the_answer_from_within() {
 }
 
 #[test]
-fn a_sample_brings_its_caps_and_a_list_stays_one() {
+fn a_sample_sets_its_caps_and_a_list_stays_a_list() {
     let rig = playing("");
     let caps = |n: i32| {
         gst::Caps::builder("application/x-test")
@@ -181,7 +181,7 @@ fn buffers_without_times_are_stamped_if_configured() {
 }
 
 #[test]
-fn not_live_it_lets_a_sink_preroll() {
+fn a_source_that_is_not_live_lets_a_sink_preroll() {
     let pipe = Pipe::parse(&format!(
         "ts-appsrc name=in is-live=false context={} ! fakesink name=out sync=false",
         context()
@@ -199,7 +199,7 @@ fn not_live_it_lets_a_sink_preroll() {
 }
 
 #[test]
-fn the_latency_is_the_applications_and_a_slice() {
+fn latency_is_the_applications_plus_a_slice() {
     let rig = playing("context-wait=20 min-latency=5000000 max-latency=50000000");
     let mut query = gst::query::Latency::new();
     assert!(rig.drain.peer_query(&mut query));
@@ -270,8 +270,8 @@ fn buffers_after_a_full_pass_leave() {
 const PASS: u32 = 64;
 
 #[test]
-fn an_error_downstream_is_reported_and_refuses_more() {
-    // It always requests more.
+fn after_an_error_downstream_data_is_refused_and_the_error_reported() {
+    // Without a limit, the source always requests more.
     let rig = playing("max-buffers=0");
     *rig.answer.lock().unwrap() = Err(gst::FlowError::NotSupported);
     assert!(give(&rig.element, 0));
@@ -297,7 +297,7 @@ fn flush_empties_the_element_and_data_resumes() {
 }
 
 #[test]
-fn goes_up_and_down_and_works_each_time() {
+fn works_after_each_restart() {
     let rig = Rig::without_stream(
         &format!("ts-appsrc context={}", context()),
         gst::State::Null,

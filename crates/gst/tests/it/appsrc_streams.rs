@@ -116,9 +116,9 @@ fn a_flushing_seek_asks_the_application_and_opens_a_segment_there() {
     }
 }
 
-/// Without a flush, running time continues at the position of the data; a seek that changes only the end continues there
-/// (GStreamer's design, "seeking"). The twin is GstSegment's own arithmetic, at the end of the data pushed; the stock element
-/// hangs in a seek that does not flush.
+/// Without a flush, running time continues at the position of the data. A seek that changes only the end continues at the same
+/// position (GStreamer's design, "seeking"). The twin is GstSegment's own arithmetic, at the end of the data pushed, because the
+/// stock element hangs in a seek that does not flush.
 #[test]
 fn seek_without_a_flush_continues_the_running_time() {
     const SECOND: i64 = 1_000_000_000;
@@ -230,7 +230,7 @@ fn length_and_seekability_are_reported() {
 }
 
 #[test]
-fn samples_bring_their_segments_if_they_are_handled() {
+fn samples_set_their_segments_if_configured() {
     let segment = |start: u64| {
         let mut segment = gst::FormattedSegment::<gst::ClockTime>::new();
         segment.set_start(gst::ClockTime::from_seconds(start));
@@ -253,7 +253,7 @@ fn samples_bring_their_segments_if_they_are_handled() {
 }
 
 #[test]
-fn a_flush_from_downstream_is_the_sources_own() {
+fn appsrc_handles_a_flush_from_downstream_itself() {
     for (Side { rig, .. }, is_stock) in both("").into_iter().zip([true, false]) {
         assert!(give(&rig, 0));
         until(&rig, 0);

@@ -203,7 +203,7 @@ fn short_inputs_come_out_whole() {
         assert_eq!(frames(&all), frames_in);
         assert_contiguous(&all, 0, 48_000);
     }
-    // Also at the target: half a second at about -31 LUFS.
+    // A short input, too, is at the target: half a second at about -31 LUFS.
     let mut stream = Stream::new("", 48_000);
     stream.push_ms(500, 0);
     stream.end();
@@ -214,7 +214,7 @@ fn short_inputs_come_out_whole() {
 }
 
 #[test]
-fn the_latency_is_three_seconds_more() {
+fn latency_grows_by_three_seconds() {
     for (rate, expected_ns) in [
         (48_000, 3_000 * MS),
         (8_000, 3_000 * MS),
@@ -346,7 +346,7 @@ fn missing_audio_becomes_silence() {
 #[test]
 fn a_drifting_clock_is_followed() {
     let mut stream = Stream::new("", 48_000);
-    // 1 ms too much every 20 ms, for 6 s, marked as discontinuous, as some sources do.
+    // For 6 s, each 20 ms have 1 ms too much. The buffers are marked as discontinuous, as by some sources.
     for n in 0..300 {
         let mut buffer = stream.buffer(960, Some(n * 21 * MS));
         buffer
@@ -569,7 +569,7 @@ fn setting_changes_are_applied_gradually() {
     stream.push_ms(4_000, 4_000 * MS);
     stream.end();
     let samples = samples(&stream.out());
-    // The gain after 10 ms: some 0.3 dB, measured at different samples, and 20 in the end.
+    // Each 10 ms, the gain changes by some 0.3 dB (measured at different samples). In the end, it has changed by 20 dB.
     let gain = |ms: usize| {
         let part = &samples[ms * 48..][..480];
         let at = (0..480)

@@ -181,7 +181,7 @@ fn a_pipeline_without_a_clock_prerolls_and_ends() {
 }
 
 #[test]
-fn goes_up_and_down_and_works_each_time() {
+fn works_after_each_restart() {
     let rig = Rig::without_stream("ts-blocking-adapter", gst::State::Null);
     goes_up_and_down(&rig, || {
         rig.feed.set_active(false).unwrap();

@@ -82,7 +82,7 @@ fn a_removed_branch_does_not_end_its_source() {
     }
 }
 
-/// A branch that is unlinked but not stopped blocks no other, either: a paused sink, or an input whose turn has not come.
+/// A branch that is unlinked but not stopped does not block other branches: a paused sink, or an input whose turn has not come.
 #[test]
 fn unlinked_branch_blocks_no_source() {
     for branch in [
@@ -193,7 +193,7 @@ fn a_flushing_seek_in_playing_keeps_the_pace() {
 }
 
 /// A flushing seek of one branch gives the whole pipeline a new base time (GStreamer's design, "seeking"). A live source next to
-/// it stays in PLAYING, and its times count from there, too.
+/// that branch stays in PLAYING, and its times count from the new base time, too.
 #[test]
 fn seek_gives_a_live_source_a_new_base_time() {
     for (source, sink) in [("udpsrc", "udpsink"), ("ts-udpsrc", "ts-udpsink")] {
@@ -448,7 +448,7 @@ fn a_sample_stream_that_is_polled_in_vain_keeps_one_waker() {
 /// Data completes an asynchronous state change just when another thread takes the element down: the state that the second thread
 /// requested stays.
 #[test]
-fn a_preroll_against_a_downward_change_leaves_no_other_state() {
+fn a_preroll_during_a_downward_change_keeps_the_requested_state() {
     let rig = Rig::without_stream("ts-appsink sync=false", gst::State::Ready);
     let (element, down) = (rig.element.downgrade(), Arc::new(Mutex::new(None)));
     let taken = down.clone();
@@ -482,7 +482,7 @@ fn a_preroll_against_a_downward_change_leaves_no_other_state() {
 }
 
 #[test]
-fn a_gap_is_waited_for_like_data() {
+fn sink_waits_for_a_gap_like_for_data() {
     for sink in ["fakesink", "ts-appsink"] {
         let (rig, clock) = on_test_clock(sink);
         rig.to(gst::State::Playing);
@@ -565,7 +565,7 @@ fn throttle_is_reported_upstream_like_the_stock_sink() {
             buffer.make_mut().set_duration(10 * MS);
             let feed = rig.feed.clone();
             let pushed = until_it_waits(move || feed.push(buffer));
-            // It is due. The stock sink waits nevertheless.
+            // The data is due. The stock sink waits nevertheless.
             if clock.peek_id_count() > 0 {
                 clock.process_next_clock_id();
             }
@@ -579,7 +579,7 @@ fn throttle_is_reported_upstream_like_the_stock_sink() {
 }
 
 #[test]
-fn the_latency_has_the_deadline_and_the_delay_as_that_of_the_stock_sink() {
+fn latency_includes_deadline_and_delay_like_the_stock_sinks() {
     let [stock, ours] = ["fakesink", "ts-udpsink"].map(|sink| {
         let pipe = Pipe::parse(&format!(
             "audiotestsrc is-live=true ! {sink} name=sink sync=true processing-deadline=7000000 render-delay=5000000"
@@ -596,7 +596,7 @@ fn the_latency_has_the_deadline_and_the_delay_as_that_of_the_stock_sink() {
 }
 
 #[test]
-fn the_last_sample_is_kept_if_that_is_asked_for() {
+fn last_sample_is_kept_if_configured() {
     let rig = Rig::new(
         "ts-appsink sync=false async=false enable-last-sample=true",
         gst::State::Playing,
@@ -616,7 +616,7 @@ fn the_last_sample_is_kept_if_that_is_asked_for() {
 }
 
 #[test]
-fn the_last_sample_is_there_in_paused_too() {
+fn last_sample_is_available_in_paused() {
     let rig = Rig::without_stream("ts-appsink enable-last-sample=true", gst::State::Ready);
     rig.element.set_state(gst::State::Paused).unwrap();
     rig.open_stream();
@@ -630,7 +630,7 @@ fn the_last_sample_is_there_in_paused_too() {
 }
 
 #[test]
-fn a_step_is_refused_clearly() {
+fn a_step_is_refused_with_a_reason() {
     let rig = Rig::new("ts-appsink sync=false async=false", gst::State::Playing);
     let step = gst::event::Step::new(gst::format::Buffers::from_u64(1), 1.0, true, false);
     assert!(!rig.element.send_event(step));
@@ -642,7 +642,7 @@ fn a_step_is_refused_clearly() {
 
 /// A live source handles a flush from downstream as the stock sources do: no data until the flush ends.
 #[test]
-fn a_flush_from_downstream_is_the_source_s_own() {
+fn live_source_handles_a_flush_from_downstream_itself() {
     let pipe = Pipe::parse(&format!(
         "ts-udpsrc name=src address=127.0.0.1 port=0 context={} ! ts-appsink name=sink sync=false async=false",
         context()
@@ -702,7 +702,7 @@ fn a_branch_that_is_down_for_a_while_does_not_end_its_source() {
     branch.set_locked_state(false);
 }
 
-/// A tone, whose next buffer depends only on time, is not stopped by that either.
+/// A stopped branch does not stop a tone source either, whose next buffer depends only on time.
 #[test]
 fn tone_resumes_after_a_stopped_branch() {
     let pipe = Pipe::parse(&format!(
@@ -721,8 +721,8 @@ fn tone_resumes_after_a_stopped_branch() {
     branch.set_locked_state(false);
 }
 
-/// The source that drove a sink is removed while another one is linked. The sink continues, whether the other one waits for room
-/// or has pushed its last buffer.
+/// The source that drove a sink is removed while another one is linked. The sink continues, whether the other source waits for
+/// room or has pushed its last buffer.
 #[test]
 fn sink_continues_after_its_driving_source_is_removed() {
     for (count, all_held) in [(39, true), (299, false)] {
@@ -740,7 +740,7 @@ fn sink_continues_after_its_driving_source_is_removed() {
         let is_empty = |src: &gst::Element| src.property::<u64>("current-level-buffers") == 0;
         push(&a, 0);
         eventually("it is taken", || is_empty(&a));
-        // The consumer pushes it in the same pass.
+        // The source pushes the item in the same pass, so a call returns after it.
         let place = threadbare_runtime::Context::find(&first).unwrap();
         place.shards()[0].call(|_| ()).unwrap();
         drop(place);

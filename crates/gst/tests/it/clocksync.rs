@@ -43,7 +43,7 @@ fn properties_are_those_of_the_stock_element() {
 }
 
 #[test]
-fn buffers_gaps_and_lists_go_at_their_time() {
+fn buffers_gaps_and_lists_pass_at_their_time() {
     let (rig, clock) = on_clock("ts-offset=5000000");
     for i in 0..3 {
         rig.push(timed(i, u64::from(i + 1) * 10 * MS)).unwrap();
@@ -234,7 +234,7 @@ fn a_wait_does_not_block_the_context_that_pushes() {
 }
 
 #[test]
-fn on_the_system_clock_and_on_none_the_stream_comes_to_its_end() {
+fn stream_ends_on_the_system_clock_and_without_a_clock() {
     for clock in [true, false] {
         let pipe = Pipe::parse(
             "audiotestsrc num-buffers=5 samplesperbuffer=441 ! ts-clocksync ! fakesink name=out sync=false",
@@ -261,7 +261,7 @@ fn caps_may_change_and_errors_reach_the_pusher() {
 }
 
 #[test]
-fn goes_up_and_down_and_works_each_time() {
+fn works_after_each_restart() {
     let rig = Rig::without_stream("ts-clocksync", gst::State::Null);
     goes_up_and_down(&rig, || {
         rig.feed.set_active(false).unwrap();

@@ -8,7 +8,7 @@ fn count(folder: &str) -> usize {
     std::fs::read_dir(folder).unwrap().count()
 }
 
-/// KiB of this process that are in memory.
+/// Resident memory of this process, KiB.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:"));
@@ -32,7 +32,7 @@ fn round(receiver: &std::net::UdpSocket, i: u32) {
         .unwrap();
     // RTCP of another round's session may go to the port after that session's, which may be this one.
     while received(receiver) != packet(i) {}
-    // Some end in the middle of their work.
+    // Some rounds stop the elements in the middle of their work.
     if i.is_multiple_of(4) {
         pipe.0.send_event(gst::event::Eos::new());
     }
@@ -190,7 +190,7 @@ fn record_round(i: u32) {
     let element = pipe.get("r");
     element.set_property("record", true);
     streams.iter().for_each(|seen| drop(next_buffer(seen)));
-    // Some end while they wait for each other.
+    // Some rounds stop while the streams wait for each other.
     if i.is_multiple_of(3) {
         element.set_property("record", false);
         let other = pipe.pad("r", "sink_0");
@@ -274,7 +274,7 @@ fn hub_round(i: u32) {
     }
     match i % 3 {
         0 => assert!(source.emit_by_name::<bool>("end-of-stream", &[])),
-        // Either end first.
+        // Either end stops first.
         1 => server.to(gst::State::Null),
         _ => {}
     }
@@ -352,7 +352,7 @@ fn nothing_is_left_of_three_hundred_pipelines() {
     let mut resident_kib = 0;
     for i in 10..10 + cycles {
         rounds(&receiver, i);
-        // The allocator has its arenas by now.
+        // The allocator has created its arenas by now.
         if i == 110 {
             resident_kib = resident();
         }

@@ -7,7 +7,7 @@ use gst::prelude::*;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Socket, Type};
 
-/// A client connects while no descriptor is left: the thread rests meanwhile, and accepts it once descriptors are free again.
+/// A client connects while no descriptor is left. The thread pauses, and accepts the client once descriptors are free again.
 #[test]
 fn listener_pauses_without_descriptors() {
     for line in [
@@ -47,7 +47,7 @@ fn listener_pauses_without_descriptors() {
         let context = threadbare_runtime::Context::find(&shared).unwrap();
         let wakeups = || context.shards()[0].counters_snapshot().wakeups;
         let passes = wakeups();
-        // Its time-out is the clock of this test: once as permitted, and once more for everything.
+        // The time-out of the other source is the clock of this test: a message comes every 300 ms.
         for _ in 0..2 {
             let types = [gst::MessageType::Element];
             assert!(clock.bus.timed_pop_filtered(DEADLINE_GST, &types).is_some());

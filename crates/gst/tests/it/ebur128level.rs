@@ -110,7 +110,7 @@ fn assert_near(what: &str, ours: f64, theirs: f64, tolerance: f64) {
     );
 }
 
-/// Compares each 100 ms: windows within the precision of three digits, the rest within that of a histogram of 0.1 LU. The range
+/// Compares each 100 ms. Windows must agree within three digits, other readings within 0.1 LU, the step of a histogram. The range
 /// is not compared: ffmpeg counts the first 3 s, in which its window fills.
 fn compare(
     what: &str,
@@ -356,7 +356,7 @@ fn only_enabled_measurements_are_posted() {
         "true-peak",
     ];
     assert_eq!(fields(&posted(&rig)[0]), expected);
-    // From here on every 10 ms, independent of the rest of the 100 ms.
+    // From now on a message is due every 10 ms. The 100 ms steps of the measurement do not matter.
     rig.push(tone(100, gst::ClockTime::SECOND)).unwrap();
     rig.element.set_property("interval", 10_000_000u64);
     rig.push(tone(4_800, gst::ClockTime::SECOND)).unwrap();
@@ -428,7 +428,7 @@ fn only_different_caps_restart_the_measurement() {
 }
 
 #[test]
-fn goes_up_and_down_and_works_each_time() {
+fn works_after_each_restart() {
     let rig = Rig::without_stream("ebur128level", gst::State::Null);
     goes_up_and_down(&rig, || {
         rig.feed.set_active(false).unwrap();

@@ -16,10 +16,10 @@ use gst::prelude::*;
 /// Set by `make element-docs`.
 const WRITE: &str = "THREADBARE_WRITE_ELEMENT_PAGES";
 
-/// An application has to feed them: a program in `examples/`, which also runs, shows them instead of a line.
+/// Elements that an application has to feed. A program in `examples/`, which also runs, shows them instead of a launch line.
 const SHOWN_BY_PROGRAMS: &[&str] = &["ts-appsrc", "ts-appsink"];
 
-/// Elements that no line shows, each with the reason.
+/// Elements that no launch line shows, each with the reason.
 const NOT_SHOWN: &[&str] = &[
     // Silent until an application sends it an event.
     "ts-rtpdtmfsrc",
@@ -156,7 +156,7 @@ fn default(spec: &glib::ParamSpec) -> String {
     if let Ok(text) = value.get::<Option<String>>() {
         return text.map_or("NULL".into(), |text| code(&format!("\"{text}\"")));
     }
-    // GStreamer does not write one that is not there.
+    // GStreamer does not write a structure that is absent.
     if let Ok(None) = value.get::<Option<gst::Structure>>() {
         return "NULL".into();
     }

@@ -60,7 +60,7 @@ fn a_live_source_keeps_its_times() {
     let play = Play::playing(&format!("uri={} enable-video=false", main.uri()));
     main.wait("it has started", |log| log.starts == 1);
     play.set_ms(500);
-    // The position of its clock.
+    // This is the position of its clock.
     play.feed(&main, 460);
     play.until("it passes", || play.audio().end_ms() == 480);
     play.feed_until(&main, 700);
@@ -168,7 +168,7 @@ fn buffers_in_flight_from_a_failed_source_are_dropped() {
     ));
     play.feed_until(&main, 200);
     let standby = play.stands_by("audio", 1);
-    // Ahead of its time: it waits inside.
+    // This data is ahead of its time, and waits inside the element.
     for ms in (200..600).step_by(20) {
         main.step(AUDIO, Step::Buffer(AUDIO.buffer(MAIN, ms * MS)));
     }
@@ -543,7 +543,7 @@ fn with_manual_unblock_a_file_waits_for_the_signal() {
         fallback.uri()
     ));
     main.wait("it is ready", |log| log.buffers[0] == 0 && log.starts == 1);
-    // Live, it needs no signal.
+    // A live source needs no signal.
     play.feed_until(&fallback, 1000);
     assert_eq!(play.audio().last().unwrap().marker, FALLBACK);
     assert_eq!(play.status(), "buffering");
@@ -591,7 +591,7 @@ fn audio_and_video_switch_together() {
     feed(400, true);
     assert_eq!(play.audio().markers(), [MAIN]);
     assert_eq!(play.video().markers(), [MAIN]);
-    // The pictures stall, the sound does not.
+    // The pictures stall, the sound continues.
     feed(1000, false);
     play.until("fallback", || play.video().markers() == [MAIN, FALLBACK]);
     play.until("fallback", || play.audio().markers() == [MAIN, FALLBACK]);

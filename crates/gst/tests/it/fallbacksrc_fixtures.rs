@@ -1,4 +1,4 @@
-//! The failing sources and the failing server that the tests of fallback streams use, by themselves and in `uridecodebin`.
+//! The failing sources and the failing server of the tests of fallback streams, tested alone and in `uridecodebin`.
 
 use crate::common::*;
 use crate::fixtures::faulty::{Fault, Step, Stream};
@@ -63,14 +63,14 @@ fn a_seek_asks_for_a_range() {
 }
 
 #[test]
-fn a_connection_that_drops_ends_the_stream_or_is_taken_up_again() {
+fn dropped_connection_is_resumed_or_ends_the_stream() {
     let samples = ramp(400_000);
     let server = Server::new(wav(RATE, 1, &samples));
     server.script(&[Answer::DropAfter(100_000)]);
-    // The stock source requests the rest by itself.
+    // The stock source requests the missing part by itself.
     assert!(all_samples(&player(&server.uri("a.wav"))) == samples);
     assert!(server.wait_requests(2)[1].range.is_some());
-    // It also fails if that fails.
+    // If that request fails, the stream ends.
     server.script(&[Answer::DropAfter(100_000)]);
     server.always(Answer::Refuse);
     let pipe = player(&server.uri("a.wav"));
@@ -160,7 +160,7 @@ fn the_servers_threads_end_with_it() {
     );
 }
 
-/// A `faultsrc` by itself.
+/// A rig with one `faultsrc`.
 fn alone(fault: &Fault, name: &str, state: gst::State) -> Rig {
     let rig = Rig::without_stream(&format!("faultsrc fault={name}"), state);
     assert_eq!(fault.log().starts, 1);
@@ -182,7 +182,7 @@ fn live_source_follows_its_script() {
     assert!(text(&rig.error()).contains("as told"));
     rig.error();
     rig.event(gst::EventType::Eos);
-    // It is over until the next start.
+    // After an error, the source takes no step until the next start.
     let later = fault.step(AUDIO, Step::Buffer(AUDIO.buffer(1, SECOND)));
     rig.to(gst::State::Ready);
     assert!(later.try_recv().is_err());
@@ -332,7 +332,7 @@ fn decoder(uri: &str) -> gst::Element {
 }
 
 #[test]
-fn sound_and_pictures_come_by_uri_and_as_an_element() {
+fn audio_and_video_play_by_uri_and_as_an_element() {
     let fault = Fault::file("av", SECOND);
     let element = make("faultavsrc");
     element.set_property("fault", "av");

@@ -19,7 +19,7 @@ fn nothing_waits_for_a_source_that_starts_slowly() {
         main.uri(),
         fallback.uri()
     ));
-    // Returns although the source is blocked.
+    // This returns although the source is blocked.
     play.play();
     gate.wait_held();
     play.pipe.to(gst::State::Paused);
@@ -74,7 +74,7 @@ fn retries_back_off() {
         "uri={} retry-delay=1000000000 retry-delay-max=5000000000 enable-video=false",
         main.uri()
     ));
-    // The definition: doubled with each retry up to the limit; of that, a half is by chance.
+    // The definition: the pause doubles with each retry up to the limit, and half of it is random.
     for (number, longest_ms) in [1000, 2000, 4000, 5000, 5000].into_iter().enumerate() {
         let retry = play.told("fallback-retry");
         assert_eq!(retry.get("source"), Ok(0u32));
@@ -119,7 +119,7 @@ fn source_is_abandoned_after_its_retries() {
 }
 
 #[test]
-fn when_nothing_delivers_for_the_retry_timeout_all_is_over() {
+fn the_stream_fails_if_no_source_delivers_for_the_retry_timeout() {
     let [main, fallback] = [live("over", MAIN), live("over-fallback", FALLBACK)];
     let play = Play::playing(&format!(
         "uri={} fallback-uri={} retry-timeout=8000000000 retry-delay=100000000 enable-video=false",
@@ -145,7 +145,7 @@ fn when_nothing_delivers_for_the_retry_timeout_all_is_over() {
 }
 
 #[test]
-fn while_a_fallback_delivers_nothing_is_over() {
+fn the_stream_continues_while_a_fallback_delivers() {
     let main = live("not-over", MAIN);
     main.refuse(1000);
     let fallback = file("not-over-fallback", 600 * SECOND, FALLBACK);
@@ -222,7 +222,7 @@ fn statistics_count_retries_and_are_notified() {
 }
 
 #[test]
-fn settings_that_cannot_be_are_refused_by_name() {
+fn impossible_settings_are_refused_by_name() {
     faulty::init();
     let refused = |line: &str, source: Option<&str>| {
         let play = Play::new(line);
@@ -345,7 +345,7 @@ fn properties_and_pads_are_those_of_existing_pipelines() {
 // ---- states
 
 #[test]
-fn it_goes_up_and_down_in_every_order_with_sources_that_fail_and_are_slow() {
+fn states_change_in_every_order_with_failing_and_slow_sources() {
     use gst::State::{Null, Paused, Playing, Ready};
     let main = live("cycles", MAIN);
     let fallback = file("cycles-fallback", 60 * SECOND, FALLBACK);
@@ -354,7 +354,7 @@ fn it_goes_up_and_down_in_every_order_with_sources_that_fail_and_are_slow() {
         main.uri(),
         fallback.av_uri()
     ));
-    // Every change from every state.
+    // Every change of state, from every state.
     let orders = [
         Ready, Null, Paused, Null, Playing, Null, Ready, Paused, Ready, Playing, Ready, Playing,
         Paused, Playing, Null, Playing, Paused, Ready, Null,
@@ -370,7 +370,7 @@ fn it_goes_up_and_down_in_every_order_with_sources_that_fail_and_are_slow() {
             _ => vec![],
         };
         let opener = std::thread::spawn(move || {
-            // Meanwhile.
+            // This opens the gates during the change.
             for gate in gates {
                 gate.open();
             }
@@ -400,7 +400,7 @@ fn pipeline_pause_is_not_a_stall() {
     let play = Play::begun(&format!("uri={} enable-video=false", main.uri()));
     play.follow_until(1000);
     play.pipe.to(gst::State::Paused);
-    // An hour; running time is stopped.
+    // The clock advances an hour, while running time is stopped.
     play.clock.set_time(play.clock.time() + 3600 * SECOND);
     play.go_on();
     play.play();
@@ -437,7 +437,7 @@ fn a_given_source_element_can_be_used_again() {
         }
     }
     assert_eq!(main.log().made, 1);
-    // In another pipeline.
+    // The element is now in another pipeline.
     let pipe = Pipe(gst::Pipeline::new());
     let sink = make("fakesink");
     pipe.0.add_many([&element, &sink]).unwrap();
@@ -447,7 +447,7 @@ fn a_given_source_element_can_be_used_again() {
 }
 
 #[test]
-fn nothing_is_left_when_it_has_gone() {
+fn a_dropped_element_leaves_nothing_behind() {
     let main = live("leaks", MAIN);
     let fallback = file("leaks-fallback", 60 * SECOND, FALLBACK);
     let element = {
@@ -489,7 +489,8 @@ fn all_parts_of_a_source_stop_with_it() {
             let _ = send.lock().unwrap().send(part.clone());
         });
         pipe.play();
-        // The source has got this far, and its decoder fails about now: each time the change finds it in another place.
+        // The source has started so far, and its decoder fails about now. So each state change finds the decoder in another
+        // state.
         let mut parts = Vec::new();
         let is_last = |part: &gst::Element| part.name().starts_with("typefind");
         while !parts.last().is_some_and(is_last) {
@@ -510,8 +511,8 @@ fn all_parts_of_a_source_stop_with_it() {
 
 // ---- streams of a fallback
 
-/// A fallback with two streams of audio, of `FALLBACK` and `LATER`, next to a main source without data. `answer` maps the streams
-/// of the two ids. Returns which of them passes.
+/// Returns which of two fallback streams passes. The fallback has two streams of audio, of `FALLBACK` and `LATER`, and the main
+/// source has no data. `answer` maps the streams of the two ids.
 fn mapped(
     name: &str,
     answer: impl Fn(gst::Structure, [String; 2]) -> Option<gst::Structure> + Send + Sync + 'static,
@@ -560,7 +561,7 @@ fn mapped(
     last
 }
 
-/// The map with another entry for the audio.
+/// Returns the map with another entry for the audio.
 fn with_audio(mut map: gst::Structure, main: Option<&str>, fallback: &str) -> gst::Structure {
     let bound = gst::Structure::builder("bound-streams")
         .field("main", main)

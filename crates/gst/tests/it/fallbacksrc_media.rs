@@ -8,7 +8,7 @@ use gst::prelude::*;
 
 const RATE: u32 = 8000;
 
-/// Samples that give the number of their frame, modulo 30000.
+/// Samples whose value is the number of their frame, modulo 30000.
 fn ramp(seconds: u32) -> Vec<i16> {
     (0..seconds * RATE).map(|i| (i % 30_000) as i16).collect()
 }
@@ -25,7 +25,7 @@ fn samples(drain: &Drain) -> Vec<i16> {
 // ---- buffering
 
 #[test]
-fn a_server_that_stalls_is_waited_for() {
+fn a_stalled_server_is_awaited() {
     let file = ramp(60);
     let server = Server::new(wav(RATE, 1, &file));
     // 5 s at 16 kB/s.
@@ -46,7 +46,7 @@ fn a_server_that_stalls_is_waited_for() {
     assert_eq!(play.status(), "buffering");
     let percent: u32 = play.statistics().get("buffering-percent").unwrap();
     assert!(percent < 100, "{percent}");
-    // Data released before passes, and no more.
+    // The data released before passes, and no more.
     play.set_ms(play.now_ms() + 100);
     assert_eq!(server.requests().len(), 1);
     server.release();
@@ -68,7 +68,7 @@ fn a_server_that_stalls_is_waited_for() {
 
 // ---- positions
 
-/// Fails at the test's position, as if the connection were lost.
+/// Makes the source fail at the test's position, as if the connection were lost.
 fn fail_source(play: &Play, factory: &str) {
     let elements = play.pipe.0.iterate_recurse().into_iter().flatten();
     let source = elements.into_iter().find(|element| {
@@ -79,7 +79,7 @@ fn fail_source(play: &Play, factory: &str) {
     gst::element_error!(source.unwrap(), gst::ResourceError::Read, ["as told"]);
 }
 
-/// Main, silence and main again. Returns the main source's samples before and after.
+/// Plays the main source, silence and the main source again. Returns the main source's samples before and after.
 fn after_a_failure(play: &Play, server: &Server) -> (Vec<i16>, Vec<i16>) {
     play.until("the first", || play.audio().last().is_some());
     play.follow_within(2000, 200);
@@ -94,7 +94,7 @@ fn after_a_failure(play: &Play, server: &Server) -> (Vec<i16>, Vec<i16>) {
     server.always(Answer::All);
     while play.status() != "running" {
         play.set_ms(play.now_ms() + 20);
-        // The server answers in its own time.
+        // The server answers at any time.
         play.until("it goes on", || play.audio().end_ms() > play.now_ms());
     }
     play.stands_by("audio", 0);
@@ -196,7 +196,7 @@ fn unseekable_source_restarts_from_the_beginning() {
 
 // ---- pictures
 
-/// Grey of this level.
+/// Encodes a picture of this grey level.
 fn picture(encoder: &str, level: u8) -> Vec<u8> {
     let color = u32::from_be_bytes([0xff, level, level, level]);
     made_by(&format!(
@@ -234,7 +234,7 @@ fn picture_follows(name: &str, encoder: &str) {
         .collect();
     assert!(shown.len() >= 9, "{}", shown.len());
     for frame in &shown {
-        // The format that passed before: 25 frames per second, GRAY8.
+        // The frames have the format that passed before: 25 frames per second, GRAY8.
         assert_eq!(frame.end_ms - frame.begin_ms, 40);
         assert!(frame.caps.is_subset(&VIDEO.caps()), "{}", frame.caps);
         let pixels = bytes(&frame.buffer);
@@ -259,7 +259,7 @@ fn a_jpeg_is_shown_as_fallback() {
 // ---- sources and formats
 
 #[test]
-fn a_wave_file_is_the_fallback_and_comes_as_asked() {
+fn a_wave_file_fallback_has_the_requested_format() {
     let main = live("convert", MAIN);
     let server = Server::new(wav(RATE, 1, &vec![8000; 10 * RATE as usize]));
     let play = Play::playing(&format!(
@@ -285,13 +285,13 @@ fn a_wave_file_is_the_fallback_and_comes_as_asked() {
     let last = &all[all.len() - 1];
     let level = i16::from_le_bytes(bytes(&last.buffer)[..2].try_into().unwrap());
     assert!(level.abs_diff(8000) < 100, "{level}");
-    // 32 bytes per ms.
+    // The format has 32 bytes per ms.
     let (end_ms, begin_ms) = (last.end_ms, last.begin_ms);
     assert!((last.buffer.size() as u64).abs_diff((end_ms - begin_ms) * 32) <= 32);
 }
 
 #[test]
-fn video_comes_as_asked() {
+fn video_has_the_requested_format() {
     let main = file("scale", 10 * SECOND, 128);
     let play = Play::playing(&format!(
         "uri={} enable-audio=false \
@@ -467,7 +467,7 @@ fn main_fallback_and_main_again_are_heard() {
     }
 }
 
-/// Red, green, blue in the middle of one of seven bars, above the middle of a frame.
+/// Red, green and blue in the middle of one of seven bars, above the middle of a frame.
 fn color(sample: &gst::Sample, bar: usize) -> [u8; 3] {
     let info = gst_video::VideoInfo::from_caps(sample.caps().unwrap()).unwrap();
     let (width, height) = (info.width() as usize, info.height() as usize);

@@ -25,7 +25,7 @@ fn playing(shared: &str, count: usize) -> Vec<(Play, Fault)> {
 }
 
 #[test]
-fn twenty_have_the_threads_of_one() {
+fn twenty_instances_have_the_threads_of_one() {
     let shared = context();
     // The first one starts GStreamer's own threads.
     drop(playing(&shared, 1));

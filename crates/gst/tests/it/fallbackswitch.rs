@@ -35,7 +35,7 @@ type Latency = (bool, gst::ClockTime, Option<gst::ClockTime>);
 const AUDIO: &str = "audio/x-raw,format=S16LE,rate=8000,channels=1,layout=interleaved";
 const VIDEO: &str = "video/x-raw,format=GRAY8,width=1,height=1,framerate=50/1";
 const CODED: &str = "video/x-test";
-/// Settings beyond the existing element.
+/// Settings that the existing element does not have.
 const OWN: &str = "switch-on-eos=true seamless=true sync=false";
 
 impl Switch {
@@ -714,7 +714,7 @@ fn an_error_of_the_active_source_switches_at_once_until_its_next_buffer() {
 }
 
 #[test]
-fn a_flush_passes_through_and_one_that_stays_is_ended_for_downstream() {
+fn a_flush_passes_and_an_unfinished_one_is_ended_for_downstream() {
     let switch = Switch::new("", 2, AUDIO);
     switch.begin();
     let feed = &switch.inputs[0].feed;
@@ -761,7 +761,7 @@ fn a_flush_passes_through_and_one_that_stays_is_ended_for_downstream() {
 }
 
 #[test]
-fn the_output_ends_with_the_last_stream_or_with_any() {
+fn the_output_ends_with_the_last_stream_or_any_as_configured() {
     for stop_on_eos in [false, true] {
         let switch = Switch::new(&format!("stop-on-eos={stop_on_eos}"), 2, AUDIO);
         switch.begin();
@@ -934,7 +934,7 @@ fn audio_and_video_leave_a_source_together_and_come_back_together() {
 }
 
 #[test]
-fn the_first_choice_is_that_of_both_from_the_start() {
+fn partners_agree_on_the_first_choice_from_the_start() {
     let [audio, video] = [AUDIO, VIDEO].map(|caps| Switch::new("", 2, caps));
     let partner = &video.rig.element;
     audio.rig.element.set_property("partner", partner);
@@ -1102,7 +1102,7 @@ fn a_stop_a_flush_a_release_and_an_unlink_end_a_hold_at_once() {
 }
 
 #[test]
-fn the_time_outs_stand_while_it_is_paused() {
+fn time_outs_stop_during_a_pause() {
     let switch = Switch::new("", 2, AUDIO);
     switch.begin();
     switch.set_ms(500);
@@ -1306,7 +1306,7 @@ fn gaps_keep_an_input_healthy_and_pass() {
 }
 
 #[test]
-fn an_error_downstream_is_the_active_inputs_alone() {
+fn an_error_downstream_reaches_only_the_active_input() {
     let switch = Switch::new("", 2, AUDIO);
     switch.begin();
     *switch.rig.answer.lock().unwrap() = Err(gst::FlowError::NotNegotiated);
@@ -1406,7 +1406,7 @@ fn audio_continues_at_the_last_output_frame() {
 }
 
 #[test]
-fn a_picture_is_whole_or_not_there() {
+fn a_picture_passes_whole_or_not_at_all() {
     // Of the first, a quarter is left; of the second, three quarters.
     let buffers = joint(VIDEO, &[25_000, 35_000, 55_000], false);
     let times = buffers
@@ -1448,7 +1448,7 @@ fn lists_of_the_active_input_stay_whole() {
 }
 
 #[test]
-fn a_running_time_without_a_gap_when_a_live_first_choice_recovers() {
+fn output_has_no_gap_when_a_live_first_choice_recovers() {
     let switch = Switch::new("timeout=100000000", 2, AUDIO);
     switch.begin();
     // The inputs' buffers are not aligned: the first choice has those from 0, 20, ... on, the other those from 13, 33, ... on.
@@ -1614,7 +1614,7 @@ fn a_change_waits_for_the_push_that_is_under_way() {
 }
 
 #[test]
-fn it_goes_up_and_down_and_each_time_the_streams_begin() {
+fn streams_begin_again_after_each_restart() {
     let switch = Switch::new("", 2, AUDIO);
     goes_up_and_down(&switch.rig, || {
         for (i, input) in switch.inputs.iter().enumerate() {

@@ -179,7 +179,7 @@ fn file_and_live_stream_stay_in_step_on_one_thread() {
     }
     let main = pipe.pad("s", "sink_0");
     let dropped = stat(&pipe.get("s"), "dropped");
-    // 20 ms each: about as many as have passed; it would give thousands.
+    // Buffers have 20 ms each, so about as many are dropped as have passed. Otherwise there would be thousands.
     assert!((5..200).contains(&dropped), "{dropped}");
     let source = main.peer().unwrap();
     assert!(source.unlink(&main).is_ok());
@@ -201,7 +201,7 @@ fn file_and_live_stream_stay_in_step_on_one_thread() {
 }
 
 #[test]
-fn packets_of_two_sockets_on_one_thread() {
+fn packets_of_two_sockets_switch_on_one_thread() {
     let context = context();
     let source = |name: &str| {
         format!(
@@ -226,7 +226,7 @@ fn packets_of_two_sockets_on_one_thread() {
     eventually("the other is heard", || {
         is_healthy("sink_1") || !is_healthy("sink_0")
     });
-    // The main one sends no more.
+    // The main socket gets no more packets.
     let mut n = 100;
     let passed = std::cell::Cell::new(None);
     eventually("the other passes", || {
@@ -269,7 +269,8 @@ fn compressed_video_is_whole_for_its_decoder_across_the_switches() {
     });
     is_silent.store(true, Ordering::SeqCst);
     expect_switch(&pipe, 0, 1, "timeout");
-    // Its keyframe was dropped long ago, and the next one is a thousand pictures away: the request produces it.
+    // The keyframe of this stream was dropped long ago, and the next one is a thousand pictures away. So the request produces
+    // this one.
     let is_key = |seen: &Seen| match seen {
         Seen::Buffer(buffer) => !buffer.flags().contains(gst::BufferFlags::DELTA_UNIT),
         Seen::Event(_) => false,
@@ -315,7 +316,7 @@ fn latency_of_a_live_pipeline_is_that_of_the_switch() {
 }
 
 #[test]
-fn a_first_choice_that_is_not_live_and_gives_nothing_holds_nothing_up() {
+fn silent_first_choice_that_is_not_live_blocks_nothing() {
     let pipe = Pipe::parse(&format!(
         "fallbackswitch name=s timeout=100000000 context={} ! fakesink name=out sync=true \
          appsrc caps=audio/x-raw,format=S16LE,rate=8000,channels=1,layout=interleaved format=time ! s. \

@@ -90,7 +90,7 @@ impl Crowd {
         }
     }
 
-    /// Pushes a packet for each input of these every 20 ms, until `condition` holds; returns the switches.
+    /// Pushes a packet for each of these inputs every 20 ms, until `condition` holds; returns the switches.
     fn feed_until(
         &self,
         what: &str,
@@ -121,7 +121,8 @@ impl Crowd {
         switches
     }
 
-    /// Each stream passes packets of this input that are sent from now on; one more could be on its way.
+    /// Feeds until each stream passes packets of input `of` that were sent after this call. One earlier packet may still be on
+    /// its way.
     fn feed_until_all_pass(&self, what: &str, inputs: &[u8], of: u8) -> Vec<Switched> {
         let before: Vec<_> = self.streams.iter().map(|s| s.arrived(of)).collect();
         self.feed_until(what, inputs, |_| {
@@ -130,7 +131,7 @@ impl Crowd {
         })
     }
 
-    /// Exactly one switch of each, and this one.
+    /// Asserts that each pipeline has switched exactly once, and as given.
     fn assert_one_of_each(
         &self,
         mut switches: Vec<Switched>,
@@ -165,7 +166,7 @@ fn two_hundred_switches_on_one_context_go_to_the_fallback_and_back_once() {
     let both = [MAIN, FALLBACK];
     let starts = crowd.feed_until_all_pass("all pass the first choice", &both, MAIN);
     crowd.assert_one_of_each(starts, None, "sink_0", "start");
-    // A worker thread of GLib's pool comes and goes.
+    // A worker thread of GLib's pool may come and go.
     crowd.feed_until("no more threads than of one", &both, |_| {
         threads() <= of_one
     });

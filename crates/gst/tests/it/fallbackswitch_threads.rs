@@ -25,7 +25,7 @@ fn threads_of(switches: usize) -> usize {
 }
 
 #[test]
-fn twenty_have_the_threads_of_one() {
+fn twenty_instances_have_the_threads_of_one() {
     // The first one starts GStreamer's own threads.
     threads_of(1);
     // A worker thread of GLib's pool comes and goes. Once twenty instances have needed a second one, one instance has it, too.

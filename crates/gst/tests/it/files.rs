@@ -20,7 +20,7 @@ fn modes() -> &'static [&'static str] {
     }
 }
 
-/// A pipe's buffer, and more than that.
+/// A pipe's buffer in bytes.
 const PIPE_BYTES: usize = 64 << 10;
 
 fn folder() -> tempfile::TempDir {
@@ -338,7 +338,7 @@ fn a_full_disk_is_an_error_that_names_it() {
     for &mode in modes() {
         let rig = sink_rig(Path::new("/dev/full"), &format!("io-mode={mode}"));
         rig.push(buffer_of(PIPE_BYTES, 1)).unwrap();
-        // Whether more data arrives or not.
+        // The error comes with or without more data.
         let said = text(&rig.error());
         assert!(said.contains("/dev/full: cannot write: ENOSPC"), "{said}");
         let feed = rig.feed.clone();
@@ -378,7 +378,7 @@ fn slow_disk_blocks_its_source() {
         assert!(!pusher.is_finished());
         assert_eq!(stat(&rig.element, "held-up"), 1);
         assert!(stat(&rig.element, "bytes-held") <= 1_000_000);
-        // The reader returns: nothing is lost, and the end follows when all data is written.
+        // A reader appears: nothing is lost, and the end follows when all data is written.
         let reader = std::thread::spawn(move || {
             let mut read = Vec::new();
             pipe.read_to_end(&mut read).unwrap();
@@ -396,7 +396,7 @@ fn slow_disk_blocks_its_source() {
 }
 
 #[test]
-fn a_slow_disk_loses_the_oldest_if_that_is_wanted() {
+fn a_slow_disk_drops_the_oldest_data_if_configured() {
     for &mode in modes() {
         let folder = folder();
         let more = format!("slow-policy=drop-oldest buffer-max-bytes=1000000 io-mode={mode}");
@@ -434,7 +434,7 @@ fn a_slow_disk_loses_the_oldest_if_that_is_wanted() {
 }
 
 #[test]
-fn a_slow_disk_is_an_error_if_that_is_wanted() {
+fn a_slow_disk_is_an_error_if_configured() {
     for &mode in modes() {
         let folder = folder();
         let more = format!("slow-policy=fail buffer-max-bytes=1000000 io-mode={mode}");
@@ -468,7 +468,7 @@ fn blocked_push_ends_with_a_flush_or_stop() {
     }
 }
 
-/// An end that waits for the disk, during which everything stops.
+/// A stop comes while the end of the stream waits for the disk.
 #[test]
 fn blocked_end_of_stream_ends_with_a_stop() {
     let folder = folder();
@@ -506,7 +506,7 @@ fn stalled_stream_blocks_no_other_on_its_context() {
                 "ts-audiotestsrc {source} ! {}",
                 sink(&pipe_path, &format!("{settings} slow-policy={policy}"))
             ));
-            // It may fail before that.
+            // The stream may fail before this change is done.
             let _ = stalled.0.set_state(gst::State::Playing);
             let _pipe = reader.join().unwrap();
             let is_stalled = || match policy {
@@ -533,7 +533,8 @@ fn stalled_stream_blocks_no_other_on_its_context() {
             ));
             assert_eq!(std::fs::metadata(&path).unwrap().len(), 200 * 2 * 10_000);
             if policy != "fail" {
-                // Half of the common budget, and half of a buffer: the rest was free for the other one.
+                // The stalled stream holds half of the common budget and half of a buffer, so the other stream had the remaining
+                // half.
                 let held = stat(&stalled.get("out"), "bytes-held");
                 assert!(held <= 260_000, "{mode} {policy}: {held}");
             }
@@ -605,7 +606,7 @@ fn a_hundred_files_need_no_thread_each() {
     }
 }
 
-/// Runs one of these tests again in a new mount namespace, or returns that this is it.
+/// Runs one of these tests again in a new mount namespace. Returns `true` in that namespace.
 fn in_namespace(test: &str) -> bool {
     const INSIDE: &str = "THREADBARE_TEST_NAMESPACE";
     if std::env::var_os(INSIDE).is_some() {
@@ -714,7 +715,7 @@ fn pattern(count: usize) -> Vec<u8> {
     (0..count).map(|i| (i * 7 + i / 251) as u8).collect()
 }
 
-/// The bytes until the end.
+/// The bytes up to the end of the stream.
 fn read_to_end(rig: &Rig) -> Vec<u8> {
     let mut all = Vec::new();
     loop {
@@ -942,7 +943,7 @@ fn a_source_without_its_file_fails() {
 
 /// As with the other elements that have a URI: applications that ask for a file's URI get the stock element.
 #[test]
-fn a_uri_of_a_file_is_still_the_stock_elements() {
+fn file_uris_still_lead_to_the_stock_element() {
     init();
     let made = |kind| gst::Element::make_from_uri(kind, "file:///tmp/a", None).unwrap();
     for (kind, stock, ours) in [
@@ -978,7 +979,7 @@ fn read_ahead_is_bounded_by_its_setting() {
     pipe.play();
     gate.wait_held();
     let element = pipe.get("in");
-    // One is blocked at the gate, two are in the queue, and one may be on its way.
+    // One buffer is blocked at the gate, two are in the queue, and one may be on its way.
     eventually("the queue is full", || stat(&element, "buffers") >= 3);
     assert!(stat(&element, "buffers") < 8);
     gate.open();
@@ -1058,7 +1059,7 @@ fn stream_is_cut_at_keyframes_and_each_file_is_reported() {
             rig.push(second(number, 2000, number % 2 == 0)).unwrap();
         }
         let told = end_split(&rig);
-        // Three seconds are reached in the middle of the second group of two.
+        // Three seconds have passed in the middle of the second group of two.
         let expected: Vec<Told> = [(0, 0, 4), (1, 4, 8), (2, 8, 10)]
             .into_iter()
             .flat_map(|(n, from, to)| {
@@ -1106,7 +1107,7 @@ fn messages_have_the_names_and_fields_of_splitmuxsinks() {
 
 /// An incomplete file has another name; a stop is an end, too.
 #[test]
-fn a_file_has_its_name_when_it_is_complete() {
+fn a_file_gets_its_name_when_it_is_complete() {
     let folder = folder();
     let location = format!("{}/{{time:%Y}}/%d", folder.path().display());
     let rig = split_rig(&location, "max-size-bytes=1000");
@@ -1128,7 +1129,7 @@ fn a_file_has_its_name_when_it_is_complete() {
             .iter()
             .any(|(kind, name, ..)| kind == "closed" && name == "1")
     );
-    // It starts again, with the first number.
+    // The element starts again, with the first number.
     rig.to(gst::State::Playing);
     rig.open_stream();
     rig.push(second(0, 10, true)).unwrap();
@@ -1301,7 +1302,7 @@ fn each_file_of_a_muxed_stream_plays() {
 fn a_file_that_cannot_be_written_ends_the_stream_with_its_name() {
     for &mode in modes() {
         let rig = split_rig("/proc/no/%d", &format!("io-mode={mode}"));
-        // The error may be known already.
+        // The error may be known before this push.
         let _ = rig.push(second(0, 100, true));
         let said = text(&rig.error());
         assert!(said.contains("/proc/no/0.part: cannot open"), "{said}");
@@ -1321,7 +1322,7 @@ fn seeking_muxer_is_refused() {
         split(&location, "max-size-bytes=10000")
     ));
     let mut seeking = gst::query::Seeking::new(gst::Format::Bytes);
-    // It may fail before that.
+    // The stream may fail before this change is done.
     let _ = pipe.0.set_state(gst::State::Playing);
     let said = text(&pipe.message(&[gst::MessageType::Error, gst::MessageType::Eos]));
     assert!(
@@ -1419,7 +1420,7 @@ fn pipeline_seek_restarts_the_file() {
     assert!(is_done);
     pipe.to(gst::State::Playing);
     pipe.expect(gst::MessageType::Eos);
-    // The BYTES segment starts there, as with the stock elements.
+    // The BYTES segment starts at this position, as with the stock elements.
     let written = std::fs::read(&to).unwrap();
     assert!(written[900_000..] == all[900_000..]);
     assert!(written[..900_000].iter().all(|byte| *byte == 0));
@@ -1442,7 +1443,7 @@ fn blocked_split_stream_can_be_stopped() {
         let pusher =
             until_it_waits(move || (0..).find_map(|_| feed.push(buffer_of(50_000, 1)).err()));
         let _pipe = reader.join().unwrap();
-        // Possibly once more, when the pipe was opened.
+        // A second time is possible, when the pipe was opened.
         assert!(stat(&rig.element, "held-up") >= 1);
         rig.to(gst::State::Null);
         let ended = within("the push", move || pusher.join().unwrap());

@@ -12,7 +12,7 @@ use crate::fixtures::http as files;
 use crate::fixtures::web::{Asked, Reply, Web};
 use gst::prelude::*;
 
-/// No pause worth speaking of before a retry.
+/// Almost no pause before a retry.
 const SOON: &str = "retry-delay=1000000 retry-delay-max=1000000";
 
 fn pattern(count: usize) -> Vec<u8> {
@@ -55,7 +55,7 @@ fn read_from(rig: &Rig, first: u64) -> Vec<u8> {
     }
 }
 
-/// This many bytes, and the rest of the last buffer.
+/// Reads this many bytes. Returns them, with all bytes of the last buffer.
 fn read_some(rig: &Rig, count: usize) -> Vec<u8> {
     let mut all = Vec::new();
     while all.len() < count {
@@ -204,7 +204,7 @@ fn headers_are_reported_like_the_stock_element() {
 
 /// A real server without ranges, with curl as the reference.
 #[test]
-fn from_a_real_server_the_same_bytes_come_as_by_curl_and_the_stock_element() {
+fn a_real_server_gives_the_same_bytes_as_to_curl_and_the_stock_element() {
     let folder = std::env::temp_dir().join(format!("threadbare-http-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let body = pattern(1_234_567);
@@ -247,7 +247,7 @@ fn from_a_real_server_the_same_bytes_come_as_by_curl_and_the_stock_element() {
         drop(pipe);
         assert!(std::fs::read(&path).unwrap() == body, "{element}");
     }
-    // It does not announce ranges: no seeks.
+    // The server does not announce ranges, so seeks are refused.
     let rig = rig(&uri, "");
     read_some(&rig, 1);
     assert!(!seek(&rig, gst::SeekFlags::FLUSH, 10, None));
@@ -257,7 +257,7 @@ fn from_a_real_server_the_same_bytes_come_as_by_curl_and_the_stock_element() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// nginx with these lines for its server, on its own port.
+/// An nginx with these lines for its server, on its own port.
 struct Nginx {
     process: std::process::Child,
     folder: std::path::PathBuf,
@@ -318,7 +318,7 @@ impl Drop for Nginx {
 }
 
 #[test]
-fn from_nginx_whole_files_and_ranges_come_as_by_curl() {
+fn nginx_gives_the_same_files_and_ranges_as_to_curl() {
     let body = pattern(1_500_000);
     let nginx = Nginx::start("nginx", &body, "", "");
     let uri = format!("http://127.0.0.1:{}/file", nginx.port);
@@ -338,7 +338,7 @@ fn from_nginx_whole_files_and_ranges_come_as_by_curl() {
 
 /// Streams of one host share a connection (RFC 9113): those without a reader must not block the others.
 #[test]
-fn over_http_2_streams_that_are_paused_hold_up_no_other() {
+fn paused_http_2_streams_block_no_others() {
     let body = pattern(2_000_000);
     let (_, ca, key) = certificates("h2");
     let chain = ca.with_extension("chain");
@@ -380,12 +380,12 @@ fn over_http_2_streams_that_are_paused_hold_up_no_other() {
 }
 
 #[test]
-fn seeks_go_by_ranges_with_a_begin_and_an_end() {
+fn seeks_request_ranges_with_a_start_and_an_end() {
     let body = pattern(500_000);
     let web = Web::of_file(body.clone());
     let rig = rig(&web.uri("x"), "");
     assert!(read_all(&rig) == body);
-    // Also after the end.
+    // The stream has ended before the first of these seeks.
     let seeks = [
         (100, None),
         (499_999, None),
@@ -443,7 +443,7 @@ fn seeks_go_by_ranges_with_a_begin_and_an_end() {
 fn seeks_in_any_order_with_and_without_flushes_end_with_the_last_one() {
     let body = pattern(2_000_000);
     let sent = body.clone();
-    // Only the last one reaches an end, after which only a flush continues.
+    // Only the last seek reaches an end, after which only a flush continues.
     let web = Web::new(move |asked, reply| {
         if asked.range().is_some_and(|(first, _)| first == 1_999_000) {
             return reply.file(asked, "", &sent);
@@ -497,7 +497,7 @@ fn seeks_in_any_order_with_and_without_flushes_end_with_the_last_one() {
     }
 }
 
-/// As with the stock base class, it continues at its position.
+/// As with the stock base class, the source continues at its position.
 #[test]
 fn end_is_repeated_after_a_flush_without_a_seek() {
     let web = Web::of_file(pattern(10_000));
@@ -575,7 +575,7 @@ fn a_server_that_ignores_ranges_is_read_from_the_beginning_and_skipped() {
     let body = pattern(100_000);
     let sent = body.clone();
     let web = Web::new(move |asked, reply| {
-        // It announces ranges, but sends the whole.
+        // The server announces ranges, but sends the whole body.
         let size = sent.len();
         reply.closes = true;
         reply.raw(format!(
@@ -610,7 +610,7 @@ fn changed_resource_is_not_joined() {
 }
 
 #[test]
-fn a_length_that_is_wrong_is_a_break() {
+fn wrong_length_is_treated_as_a_break() {
     // Longer than the actual body, each time.
     let web = Web::new(|_, reply| {
         reply.closes = true;
@@ -630,14 +630,15 @@ const TAG: &str = "ETag: \"v1\"\r\n";
 /// How a server answers request `asked.number` with parts of the body.
 type Answering = fn(&Asked, &mut Reply<'_>, &[u8]) -> std::io::Result<()>;
 
-/// A head without Content-Length, these bytes, and the end of the connection.
+/// Sends a head without Content-Length and these bytes, and closes the connection.
 fn unframed(reply: &mut Reply<'_>, head: &str, bytes: &[u8]) -> std::io::Result<()> {
     reply.closes = true;
     reply.raw(format!("{head}\r\n\r\n"))?;
     reply.raw(bytes)
 }
 
-/// The answers after a response of 200,000 bytes that breaks at byte 40,000. `None`: the announced end of a body is missing.
+/// Answers to the request after a response of 200,000 bytes that broke at byte 40,000. `None`: the announced end of a body is
+/// missing.
 const RETRIES: &[(&str, Answering)] = &[
     ("no bytes", |asked, reply, body| {
         reply.file_up_to(asked, TAG, body, 0)
@@ -788,7 +789,7 @@ fn fetched_from(element: &str, web: &Web) -> (Vec<u8>, Option<gst::Message>) {
     (got, rig.bus.pop_filtered(&[gst::MessageType::Error]))
 }
 
-/// Describes why this is not the error of a body without its announced end, if it is not.
+/// Describes the failure, unless this is the error of a body without its announced end.
 fn missed(got: &[u8], error: Option<gst::Message>) -> Option<String> {
     let Some(error) = error else {
         return Some(format!("EOS after {} bytes", got.len()));
@@ -797,7 +798,7 @@ fn missed(got: &[u8], error: Option<gst::Message>) -> Option<String> {
         return Some(format!("{} bytes with other contents", got.len()));
     }
     let expected = match text(&error) {
-        // With its words, because port numbers may contain these digits too.
+        // The words are needed, because port numbers may contain these digits, too.
         said if said.contains("404 Not Found") => gst::ResourceError::NotFound,
         _ if got.is_empty() => gst::ResourceError::OpenRead,
         _ => gst::ResourceError::Read,
@@ -868,7 +869,7 @@ fn chunks_without_the_last_one_are_an_error() {
     }
 }
 
-/// Positions of a station count all of its connections, and a length that it announces later is that of one.
+/// Positions of a station count over all of its connections. A length that it announces later is that of one connection.
 #[test]
 fn a_station_whose_later_length_is_cut_is_an_error() {
     init();
@@ -971,7 +972,7 @@ fn slow_server_is_reconnected_for_the_rest() {
     let web = Web::new(move |asked, reply| match asked.number {
         0 => {
             reply.file_up_to(asked, "", &sent, 30_000)?;
-            // Byte by byte, so that it is never silent, until the client has gone.
+            // The bytes come one by one, so that the server is never silent, until the client disconnects.
             for byte in &sent[30_000..] {
                 reply.raw([*byte])?;
                 std::thread::sleep(Duration::from_millis(5));
@@ -1031,7 +1032,7 @@ fn redirections_are_followed_and_reported() {
 }
 
 #[test]
-fn refusals_are_errors_of_their_kinds() {
+fn refusals_are_reported_by_kind() {
     let web = Web::new(|asked, reply| {
         let status = format!("{} As Asked", &asked.path[1..]);
         reply.send(&status, "", b"a page that is no media")
@@ -1052,7 +1053,7 @@ fn refusals_are_errors_of_their_kinds() {
             "{}",
             text(&error)
         );
-        // Downstream gets the end, but none of the page.
+        // Downstream gets the end of the stream, but nothing of the error page.
         assert_eq!(read_all(&rig), b"");
     }
 }
@@ -1290,7 +1291,7 @@ fn log_has_no_credentials() {
         _ => Ok(()),
     });
     let rig = rig_in("http://h/", "", gst::State::Null);
-    // Not in a line, because GStreamer logs it.
+    // The location is not in a launch line, because GStreamer logs such lines.
     let location = format!("http://me:hidden@{}/x", web.address);
     rig.element.set_property("location", location);
     rig.drain.set_active(true).unwrap();
@@ -1298,7 +1299,7 @@ fn log_has_no_credentials() {
     read_all(&rig);
 }
 
-/// The interval, the metadata and icydemux's output: SHOUTcast's protocol has no standard.
+/// A stream with metadata at this interval, for icydemux. SHOUTcast's protocol has no standard.
 fn icy_stream(audio: &[u8], interval: usize, title: &str) -> Vec<u8> {
     let text = format!("StreamTitle='{title}';");
     let blocks = text.len().div_ceil(16);
@@ -1359,7 +1360,7 @@ fn told_as_by_the_stock_element(station: String) {
     }
 }
 
-/// It is known by the first answer, and asked again as one.
+/// The first answer shows that the station is an old one, so later requests do not use HTTP.
 #[test]
 fn icy_station_is_reconnected_after_a_break() {
     let audio = pattern(300_000);
@@ -1388,7 +1389,7 @@ fn icy_station_is_reconnected_after_a_break() {
     }
     assert!(got == expected);
     let element = pipe.get("in");
-    // The first one was asked as a server of HTTP.
+    // The first request was one of HTTP.
     assert_eq!(
         (stat(&element, "reconnected"), stat(&element, "requests")),
         (1, 3)
@@ -1396,7 +1397,7 @@ fn icy_station_is_reconnected_after_a_break() {
 }
 
 #[test]
-fn metadata_is_taken_out_downstream_also_after_a_break_within_it() {
+fn metadata_is_removed_downstream_even_after_a_break_within_it() {
     // The header of an Ogg page, from which icydemux detects the type.
     let mut audio = pattern(20_000);
     audio[..16].copy_from_slice(b"fLaC\0\0\0\x22\x10\0\x10\0\0\0\0\0");
@@ -1406,7 +1407,7 @@ fn metadata_is_taken_out_downstream_also_after_a_break_within_it() {
         let title = format!("Song {}", asked.number);
         let stream = icy_stream(&sent, 1000, &title);
         match asked.number {
-            // In the middle of the third interval, then within metadata.
+            // The first break is in the middle of the third interval, the second one within metadata.
             0 => reply.raw(&stream[..stream.len() / 5 + 7])?,
             1 => reply.raw(&stream[..1005])?,
             _ => {
@@ -1436,7 +1437,8 @@ fn metadata_is_taken_out_downstream_also_after_a_break_within_it() {
         .take_while(|title| title != "Song 2")
         .collect();
     assert!(titles.contains(&"Song 0".to_owned()), "{titles:?}");
-    // A fifth of the stream, an interval, then all of it: no byte of metadata in the audio, and none of the audio lost.
+    // The connections bring a fifth of the stream, one interval, then all of it. No byte of metadata is in the audio, and no byte
+    // of audio is lost.
     let stream = icy_stream(&audio, 1000, "Song 0");
     let first = stream.len() / 5 + 7;
     let per_interval = 1000 + 1 + 32;
@@ -1568,7 +1570,7 @@ fn certificates(
 }
 
 #[test]
-fn https_is_for_servers_that_are_trusted() {
+fn https_accepts_only_trusted_servers() {
     let (config, ca, key) = certificates("https");
     let body = pattern(200_000);
     let sent = body.clone();
@@ -1576,7 +1578,7 @@ fn https_is_for_servers_that_are_trusted() {
         0 => reply.file_up_to(asked, "ETag: \"v\"\r\n", &sent, 100_000),
         _ => reply.file(asked, "ETag: \"v\"\r\n", &sent),
     });
-    // As the stock element takes the file.
+    // The element takes the file like the stock element.
     let rig_with = |more: &str| rig(&web.uri("x"), more);
     assert!(read_all(&rig_with(&format!("ssl-ca-file={}", ca.display()))) == body);
     assert!(read_all(&rig_with("ssl-strict=false")) == body);
@@ -1603,7 +1605,7 @@ fn https_is_for_servers_that_are_trusted() {
 fn fill(reply: &mut Reply<'_>, body: &[u8]) -> std::io::Result<usize> {
     reply.tcp.set_nonblocking(true)?;
     let (mut sent, mut full) = (0, 0);
-    // The kernel's windows move for a while; then they are closed.
+    // The kernel's windows grow for a while; then they are closed.
     while full < 100 && sent < body.len() {
         let mut tcp = reply.tcp;
         match tcp.write(&body[sent..]) {
@@ -1625,7 +1627,7 @@ fn a_pause_stops_reading_from_the_server() {
     let body = Arc::new(pattern(64 << 20));
     for line in [
         "ts-httpsrc name=in is-live=true location={} context={c} ! fakesink name=out sync=false",
-        // Not live: the sink blocks the source.
+        // The source is not live, so the sink blocks it.
         "ts-httpsrc name=in location={} context={c} ! ts-appsink name=out sync=false max-buffers=1",
         "reqwesthttpsrc name=in location={} ! fakesink name=out sync=false",
     ] {
@@ -1644,7 +1646,7 @@ fn a_pause_stops_reading_from_the_server() {
         let pipe = Pipe::parse(&line.replace("{}", &web.uri("x")).replace("{c}", &context()));
         let is_live = line.contains("is-live");
         if is_live {
-            // Its connection exists from PLAYING on.
+            // A live source connects only in PLAYING.
             let blocked = gate(&pipe.pad("out", "sink"));
             pipe.play();
             blocked.wait_held();
@@ -1825,7 +1827,7 @@ fn elements_of_a_pipeline_share_a_client() {
     assert_eq!(have.context().context_type(), "gst.reqwest.client");
     assert!(have.context().is_persistent());
     pipe.expect(gst::MessageType::Eos);
-    // The other one requested it and got it from the pipeline.
+    // The other element requested the client and got it from the pipeline.
     assert!(
         pipe.bus()
             .pop_filtered(&[gst::MessageType::HaveContext])
@@ -1848,7 +1850,7 @@ fn elements_of_a_pipeline_share_a_client() {
 }
 
 #[test]
-fn cookies_of_servers_go_back_to_them_from_the_elements_of_a_pipeline() {
+fn cookies_are_shared_by_the_elements_of_a_pipeline() {
     let web = Web::new(|asked, reply| {
         let cookie = "Set-Cookie: fruit=plum\r\n";
         let set = if asked.number == 0 { cookie } else { "" };
@@ -1869,7 +1871,7 @@ fn cookies_of_servers_go_back_to_them_from_the_elements_of_a_pipeline() {
             Some("mine=1; fruit=plum"),
         ),
         (3, by_name, &[][..], true, None),
-        // Another pipeline's.
+        // A request of an element in another pipeline.
         (4, web.uri("y"), &[][..], false, None),
     ] {
         let rig = rig_in(&uri, "", gst::State::Null);
@@ -1886,7 +1888,7 @@ fn cookies_of_servers_go_back_to_them_from_the_elements_of_a_pipeline() {
 }
 
 #[test]
-fn a_seek_before_the_start_asks_for_no_more() {
+fn a_seek_before_the_start_requests_only_its_range() {
     let body = pattern(10_000);
     let web = Web::of_file(body.clone());
     let rig = rig_in(&web.uri("x"), "", gst::State::Ready);
@@ -1902,7 +1904,7 @@ fn a_seek_before_the_start_asks_for_no_more() {
     assert_eq!(asked.len(), 1);
     assert_eq!(asked[0].range(), Some((123, Some(3999))));
     assert_eq!(asked[0].header("connection"), Some("keep-alive"));
-    // Not after the next start.
+    // The seek does not apply to the next start.
     rig.to(gst::State::Ready);
     rig.drain.set_active(false).unwrap();
     rig.drain.set_active(true).unwrap();
@@ -1910,7 +1912,7 @@ fn a_seek_before_the_start_asks_for_no_more() {
     assert_eq!(web.wait_asked(1).range(), None);
 }
 
-/// A last byte that is too large by one, as well.
+/// In addition, the server's last byte is too large by one.
 #[test]
 fn a_part_with_status_200_is_not_taken_for_the_whole() {
     let body = pattern(10_000);
@@ -1930,7 +1932,7 @@ fn a_part_with_status_200_is_not_taken_for_the_whole() {
 }
 
 #[test]
-fn a_proxy_reads_as_a_url() {
+fn the_proxy_property_is_read_back_as_a_url() {
     init();
     for factory in ["ts-httpsrc", "reqwesthttpsrc"] {
         let element = make(factory);
@@ -2035,7 +2037,7 @@ fn assert_decodes(element: &str, file: Vec<u8>, targets: &[gst::ClockTime]) {
             }
         }
         let at = at.expect("a buffer");
-        // Equal within the length of a buffer.
+        // The times are equal within the length of a buffer.
         assert!(
             at.absdiff(*target) < gst::ClockTime::from_mseconds(300),
             "{at} for {target}"
@@ -2083,8 +2085,8 @@ fn an_uri_still_leads_to_the_stock_element() {
 }
 
 #[test]
-fn nothing_is_left_behind() {
-    if alone("nothing_is_left_behind", &[]).is_some() {
+fn stopped_elements_leave_nothing_behind() {
+    if alone("stopped_elements_leave_nothing_behind", &[]).is_some() {
         return;
     }
     init();
@@ -2137,7 +2139,7 @@ fn nothing_is_left_behind() {
 }
 
 #[test]
-fn the_properties_are_those_in_use() {
+fn properties_match_existing_pipelines() {
     let in_use: &[Row] = &[
         ("location", "gchararray", "NULL", None, true),
         ("is-live", "gboolean", "false", None, true),

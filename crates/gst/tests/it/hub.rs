@@ -338,7 +338,7 @@ fn a_sink_that_stops_in_the_middle_of_a_push_does_not_end_the_stream() {
     outlet.pipe.to(gst::State::Playing);
     inlet.push(0).unwrap();
     gate.wait_held();
-    // As in a pipeline: everything pauses, then the sink goes first.
+    // As in a pipeline, everything pauses, then the sink stops first.
     let _ = source.set_state(gst::State::Paused);
     let stopping = sink.clone();
     let stopper = std::thread::spawn(move || stopping.set_state(gst::State::Ready));
@@ -352,7 +352,7 @@ fn a_sink_that_stops_in_the_middle_of_a_push_does_not_end_the_stream() {
     let info = contexts.iter().find(|info| info.name == context).unwrap();
     info.threads[0].call(|_| ()).unwrap();
     inlet.push(1).unwrap();
-    // It continues to play, so that was the end indeed, and the pusher gets it.
+    // The source still plays, so the stream has really ended, and the pusher gets the result.
     source.set_state(gst::State::Playing).unwrap();
     info.threads[0].call(|_| ()).unwrap();
     assert!(inlet.push(2).is_err());
@@ -504,7 +504,7 @@ fn an_error_downstream_reaches_the_proxys_pusher() {
 fn inter_reaches_all_and_none_blocks_another() {
     let name = context();
     let inlet = Inlet::inter(&name);
-    // Without a listener, it is dropped and counted.
+    // Without a listener, the data is dropped and counted.
     inlet.push(0).unwrap();
     assert_eq!(stat(&inlet.element, "dropped"), 1);
     let outlets: Vec<Outlet> = (0..3).map(|_| Outlet::inter(&name)).collect();
@@ -517,7 +517,7 @@ fn inter_reaches_all_and_none_blocks_another() {
         next_event(&outlet.seen, gst::EventType::Caps);
         outlet.expect(1..4);
     }
-    // One fails, one stops; the third one is not affected.
+    // One listener fails, one stops; the third one is not affected.
     outlets[0]
         .pipe
         .pad("sink", "sink")
@@ -555,7 +555,7 @@ fn leaking_queue_does_not_wait_for_a_stalled_listener() {
 }
 
 #[test]
-fn goes_up_and_down_and_works_each_time() {
+fn works_after_each_restart() {
     for (sink, source, property) in [
         ("ts-proxysink", "ts-proxysrc", "proxy-context"),
         ("ts-intersink", "ts-intersrc", "inter-context"),
@@ -607,7 +607,7 @@ fn the_drop_of_a_buffer_that_waits_for_a_source_may_call_the_sink() {
         eventually("it is taken", || {
             src.property::<u64>("current-level-buffers") == 0
         });
-        // The consumer pushes it in the same pass.
+        // A call returns after the pass in which the consumer pushes the item.
         let place = threadbare_runtime::Context::find(&name).unwrap();
         place.shards()[0].call(|_| ()).unwrap();
         drop(place);

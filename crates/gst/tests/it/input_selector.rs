@@ -183,7 +183,7 @@ fn switch_announces_the_new_stream_without_loss() {
     assert_eq!((n, has_tags, number(&first)), (Some(1), true, 103));
     assert!(first.flags().contains(gst::BufferFlags::DISCONT));
     assert_eq!(number(&selector.rig.buffer()), 104);
-    // Caps of the active one in mid-stream.
+    // Caps of the active stream arrive in mid-stream.
     let caps = gst::Caps::builder("application/x-test")
         .field("n", 9)
         .build();
@@ -257,7 +257,7 @@ fn the_end_is_that_of_the_active_stream() {
 }
 
 #[test]
-fn other_streams_are_held_until_the_output_is_as_far() {
+fn other_streams_wait_until_the_output_reaches_their_time() {
     let selector = Selector::new("", 2);
     let held = selector.inputs[1].push_aside(for_10_ms(100, 50 * MS));
     for i in 0..6 {
@@ -268,7 +268,7 @@ fn other_streams_are_held_until_the_output_is_as_far() {
             .unwrap();
         assert_eq!(number(&selector.rig.buffer()), i);
     }
-    // Now the output is past 50 ms, and it is dropped.
+    // Now the output is past 50 ms, and the held buffer is dropped.
     assert_eq!(held.recv_timeout(DEADLINE), Ok(Ok(gst::FlowSuccess::Ok)));
     let held = selector.inputs[1].push_aside(for_10_ms(101, 70 * MS));
     selector.inputs[0]
@@ -283,14 +283,14 @@ fn other_streams_are_held_until_the_output_is_as_far() {
     });
     assert_eq!(held.recv_timeout(DEADLINE), Ok(Ok(gst::FlowSuccess::Ok)));
     assert_eq!(number(&selector.rig.buffer()), 102);
-    // The end of the active stream blocks no other.
+    // The end of the active stream does not block the other streams.
     selector.inputs[1].feed.push_event(gst::event::Eos::new());
     let dropped = selector.inputs[0].push_aside(for_10_ms(103, 900 * MS));
     assert_eq!(dropped.recv_timeout(DEADLINE), Ok(Ok(gst::FlowSuccess::Ok)));
 }
 
 #[test]
-fn on_shared_threads_a_stream_that_is_held_does_not_hold_the_other() {
+fn held_stream_on_a_shared_thread_blocks_no_others() {
     let name = context();
     let pipe = Pipe::parse(&format!(
         "ts-input-selector name=s ! fakesink name=out async=false sync=false \
@@ -391,7 +391,7 @@ fn stop_and_pad_release_free_held_buffers() {
 }
 
 #[test]
-fn stops_against_a_stuck_push() {
+fn stops_during_a_stuck_push() {
     let selector = Selector::new("", 2);
     let gate = gate(&selector.rig.drain);
     let stuck = selector.inputs[0].push_aside(numbered(0));
@@ -410,8 +410,8 @@ fn stops_against_a_stuck_push() {
 }
 
 #[test]
-fn notifies_may_come_back_into_the_element() {
-    // gst-launch -v reads the property from within its notify; an application switches there.
+fn notify_handlers_may_call_the_element() {
+    // gst-launch -v reads the property from within its notify; an application may switch there.
     let pipe = Pipe::parse(
         "ts-input-selector name=s ! fakesink async=false sync=false audiotestsrc num-buffers=20 ! s. audiotestsrc num-buffers=20 ! s.",
     );
@@ -463,7 +463,7 @@ fn queries_are_answered_for_the_active_stream_and_latency_for_all() {
 }
 
 #[test]
-fn goes_up_and_down_and_works_each_time() {
+fn works_after_each_restart() {
     let selector = Selector::new("", 1);
     let feed = &selector.inputs[0].feed;
     goes_up_and_down(&selector.rig, || {
@@ -492,7 +492,7 @@ fn automatic_choice_is_notified_and_readable() {
     );
     within("a release", move || element.release_request_pad(&first));
     assert_eq!(notified.recv_timeout(DEADLINE), Ok((None, 1)));
-    // The next that gets something is the active one.
+    // The next input that gets data becomes the active one.
     let pushed = selector.inputs[1].push_aside(numbered(1));
     let second = selector.inputs[1].sink.clone();
     assert_eq!(notified.recv_timeout(DEADLINE), Ok((Some(second), 1)));
@@ -500,7 +500,7 @@ fn automatic_choice_is_notified_and_readable() {
     assert_eq!(number(&selector.rig.buffer()), 1);
 }
 
-/// The pads of the stock element, by GObject's introspection.
+/// The pads' properties of the stock element, by GObject's introspection.
 #[test]
 fn the_properties_of_the_pads_are_those_of_the_stock_element() {
     let [stock, ours] = ["input-selector", "ts-input-selector"].map(|factory| {
@@ -648,7 +648,7 @@ fn the_drop_of_a_buffer_may_call_the_element() {
     for (i, end) in ends.into_iter().enumerate() {
         let (selector, clock) = Selector::with_clock("sync-mode=clock cache-buffers=true");
         let (buffer, told) = calling_back(&selector, gst::ClockTime::ZERO);
-        // Passed, and kept for a switch away and back.
+        // This buffer has passed, and is kept for a switch away and back.
         let pushed = selector.inputs[0].push_aside(buffer);
         pushed
             .recv_timeout(DEADLINE)
@@ -658,7 +658,7 @@ fn the_drop_of_a_buffer_may_call_the_element() {
         assert!(told.try_recv().is_err(), "{i}: it is kept");
         end(&selector, &clock);
         assert_eq!(told.recv_timeout(DEADLINE), Ok(()), "{i}");
-        // A buffer that waits for its time.
+        // This buffer waits for its time.
         let (selector, _clock) = Selector::with_clock("sync-mode=clock");
         let (buffer, told) = calling_back(&selector, 10 * gst::ClockTime::SECOND);
         let feed = selector.inputs[1].feed.clone();

@@ -25,7 +25,7 @@ fn slow_branch(name: &str) -> Pipe {
     pipe
 }
 
-/// The elements that blocked the context for the length of the sleep, oldest first. Shorter delays are the machine's.
+/// The elements that blocked the context for the length of the sleep, oldest first. Shorter delays come from the machine.
 fn blockers(name: &str) -> Vec<String> {
     let context = context_of(&inspect::contexts_json(), name).expect("the context runs");
     let blocked = context["threads"][0]["blocked"].as_array().unwrap().clone();
@@ -39,7 +39,7 @@ fn element_that_blocks_a_context_is_named() {
     let began = std::time::Instant::now();
     let name = context();
     let pipe = slow_branch(&name);
-    // The branch is always known.
+    // The source of the branch is always known.
     let source = format!("{}/fast-{name}", pipe.0.name());
     eventually("it is noted", || blockers(&name).contains(&source));
     let all = inspect::contexts_json();
@@ -48,19 +48,19 @@ fn element_that_blocks_a_context_is_named() {
     let elements = seen["threads"][0]["elements"].as_array().unwrap();
     assert!(elements.iter().any(|e| *e == source.as_str()), "{seen}");
 
-    // With the tracer, the element is known too.
+    // With the tracer, the blocking element is known, too.
     let kind = gst::glib::Type::from_name("ThreadbareTracer").unwrap();
     let _tracer = gst::glib::Object::with_type(kind);
     let name = context();
     let pipe = slow_branch(&name);
     let sleepy = format!("{}/sleepy-{name}", pipe.0.name());
     eventually("the element is noted", || blockers(&name).contains(&sleepy));
-    // With the second one, everything about the first has been recorded: each once, and no other.
+    // When the second blockage is recorded, everything about the first one has been recorded. Each is there once, and no other.
     let source = pipe.get(&format!("fast-{name}"));
     assert!(source.emit_by_name::<bool>("push-buffer", &[&numbered(1)]));
     eventually("the second is noted", || blockers(&name).len() >= 2);
     assert_eq!(blockers(&name), [&*sleepy, &*sleepy]);
-    // Nothing began before this test.
+    // No blockage began before this test.
     let context = context_of(&inspect::contexts_json(), &name).unwrap();
     for blocked in context["threads"][0]["blocked"].as_array().unwrap() {
         let ago_ms = u128::from(blocked["ago_ms"].as_u64().unwrap());
@@ -76,7 +76,7 @@ fn element_that_blocks_a_context_is_named() {
     assert!(context_of(&told, &name).is_some(), "{text}");
 }
 
-/// Agents on a context have names that people know: pipeline and element, not a Rust type.
+/// Agents on a context have names that users know: pipeline and element, not a Rust type.
 #[test]
 fn users_of_a_context_are_named_by_pipeline_and_element() {
     let name = context();

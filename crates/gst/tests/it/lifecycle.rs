@@ -242,7 +242,7 @@ fn common_behaviour_equals_the_stock_elements() {
 }
 
 #[test]
-fn signals_and_actions_are_there() {
+fn signals_and_actions_exist() {
     for (factory, signals) in [
         ("ts-queue", &["overrun", "underrun", "running"][..]),
         (
@@ -292,7 +292,7 @@ fn types_are_our_own_and_metadata_is_complete() {
 }
 
 #[test]
-fn lines_that_exist_run_unchanged() {
+fn existing_pipelines_run_unchanged() {
     let sink = socket();
     let port = sink.local_addr().unwrap().port();
     for line in [
@@ -313,7 +313,7 @@ fn lines_that_exist_run_unchanged() {
 }
 
 #[test]
-fn every_element_goes_up_and_down_twice() {
+fn every_element_starts_and_stops_twice() {
     use gst::State::{Null, Paused, Playing, Ready};
     for line in [
         "ts-udpsrc address=127.0.0.1 port=0",
@@ -337,7 +337,7 @@ fn every_element_goes_up_and_down_twice() {
         "fallbacksrc uri=file:///no-such-file context=updown",
         "ts-blocking-adapter",
     ] {
-        // Alone, with nothing linked.
+        // The element is alone, with nothing linked.
         let rig = Rig::without_stream(line, Null);
         for state in [
             Ready, Null, Ready, Playing, Null, Ready, Null, Ready, Playing, Null,
@@ -348,7 +348,7 @@ fn every_element_goes_up_and_down_twice() {
             rig.to(state);
         }
     }
-    // Also in a pipeline with data, each time.
+    // The same in a pipeline with data, each time.
     let receiver = socket();
     let pipe = Pipe::parse(&format!(
         "ts-udpsrc name=src address=127.0.0.1 port=0 context={} ! ts-queue ! ts-queue context={} ! ts-udpsink clients={}",
@@ -422,7 +422,7 @@ fn stuck_lines() -> [String; 3] {
 }
 
 #[test]
-fn stops_against_a_stuck_push() {
+fn stops_during_a_stuck_push() {
     for line in stuck_lines() {
         let (pipe, ..) = stuck(&line);
         set_state(&pipe.0, gst::State::Null);
@@ -448,7 +448,7 @@ fn element_pauses_and_resumes_with_a_stuck_push() {
 }
 
 #[test]
-fn an_error_is_left_downward_without_a_hang_and_works_again() {
+fn after_an_error_elements_stop_and_work_again() {
     let receiver = socket();
     let taken = socket();
     let pipe = Pipe::parse(&format!(
@@ -468,7 +468,7 @@ fn an_error_is_left_downward_without_a_hang_and_works_again() {
         .send_to(&packet(1), target(&pipe.get("src")))
         .unwrap();
     assert_eq!(received(&receiver), packet(1));
-    // An error while it runs.
+    // An error occurs while the element runs.
     let queue_src = pipe
         .0
         .iterate_elements()
@@ -493,7 +493,7 @@ fn an_error_is_left_downward_without_a_hang_and_works_again() {
 }
 
 #[test]
-fn property_notifies_may_come_back_into_the_element() {
+fn property_notify_handlers_may_call_the_element() {
     // gst-launch -v reads a property from within its notify.
     let pipe = Pipe::parse(&format!(
         "ts-udpsrc name=src address=127.0.0.1 port=0 context={} ! ts-queue name=q ! ts-udpsink name=sink async=false",
@@ -525,7 +525,7 @@ fn property_notifies_may_come_back_into_the_element() {
 
 #[test]
 fn elements_may_be_started_and_stopped_from_a_context_thread() {
-    // As applications do in pad-added: without a panic or a hang.
+    // Applications do so in pad-added. It must not panic or hang.
     for same in [true, false] {
         let name = context();
         let other = if same { name.clone() } else { context() };
@@ -573,7 +573,7 @@ fn the_context_ends_with_its_last_user() {
 
 /// The first element that starts decides the settings of a context. An application that reads the bus learns that others differ.
 #[test]
-fn an_element_that_asks_for_another_slice_posts_a_warning() {
+fn an_element_with_a_conflicting_wait_posts_a_warning() {
     init();
     for (first, second, warns) in [
         ("context-wait=20", "context-wait=20", false),

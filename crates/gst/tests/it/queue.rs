@@ -67,7 +67,7 @@ fn events_do_not_count_against_limits() {
     rig.push(numbered(1)).unwrap();
     rig.push(numbered(2)).unwrap();
     assert_eq!(rig.level(), 2);
-    // Now it is full, and they still do not wait.
+    // Now the queue is full, and events still do not wait.
     let feed = rig.feed.clone();
     within("an event into a full queue", move || {
         let structure = gst::Structure::new_empty("x");
@@ -255,7 +255,7 @@ fn overrun_and_underrun_are_signalled() {
             .filter(|seen| **seen == name)
             .count()
     };
-    // It may have been empty for a moment before the last one came.
+    // The queue may have been empty for a moment before the last buffer came.
     eventually("underrun", || count("underrun") == count("running") + 1);
     seen.lock().unwrap().clear();
     rig.push(numbered(4)).unwrap();
@@ -320,7 +320,7 @@ fn a_query_that_waits_is_released_by_flush_and_stop() {
 
 #[test]
 fn queries_from_a_context_thread_are_forwarded() {
-    // On the queue's own thread (unnamed: the branch's) and from another context's.
+    // The query comes on the queue's own thread (an unnamed context is the branch's), and on another context's thread.
     for named in [false, true] {
         let own = if named {
             format!("context={}", context())
@@ -444,7 +444,7 @@ fn an_error_downstream_reaches_the_pusher() {
             result.is_err()
         });
         assert_eq!(result, Err(error));
-        // Up and down again: forgotten.
+        // After a stop and a start, the error is forgotten.
         rig.to(gst::State::Ready);
         *rig.answer.lock().unwrap() = Ok(gst::FlowSuccess::Ok);
         rig.to(gst::State::Playing);
@@ -467,7 +467,7 @@ fn an_error_that_no_pusher_will_see_is_reported_by_the_queue() {
         } else {
             gate.open();
             rig.buffer();
-            // Taken from the queue: it has noted the answer before it handles a query.
+            // The buffer has been taken from the queue. The queue notes the answer to it before it handles a query.
             let feed = rig.feed.clone();
             within("a query after an error", move || {
                 feed.peer_query(&mut gst::query::Drain::new())
@@ -495,7 +495,7 @@ fn buffer_lists_pass_whole_and_count() {
 }
 
 #[test]
-fn only_an_own_context_adds_its_wait_to_the_latency() {
+fn only_a_separate_context_adds_its_wait_to_the_latency() {
     for (queue, expected_ms) in [("", 20), ("context=latency-b context-wait=30", 50)] {
         let pipe = Pipe::parse(&format!(
             "ts-udpsrc name=src address=127.0.0.1 port=0 context=latency-{expected_ms} context-wait=20 ! ts-queue name=q {queue} ! fakesink name=sink sync=false async=false"
@@ -564,7 +564,7 @@ fn backed_up(queue: &str) -> (Pipe, Gate, std::sync::mpsc::Receiver<Seen>) {
 #[test]
 fn a_source_awaits_room_and_nothing_is_lost_or_reordered() {
     let (pipe, gate, seen) = backed_up("");
-    // The packets that the source read at once are queued, not more: it waits, and the kernel keeps the rest.
+    // Only the packets that the source read at once are queued: it waits, and the kernel keeps the later ones.
     assert!(pipe.get("q").property::<u32>("current-level-buffers") < 100);
     assert!(stat(&pipe.get("src"), "packets-received") < 150);
     gate.open();
@@ -596,7 +596,7 @@ fn a_source_that_awaits_room_stops_and_pauses_at_once() {
     drop(pipe);
     let (pipe, gate, _) = backed_up("");
     let src = pipe.get("src");
-    // The source alone: the queue's thread is held by the test.
+    // Only the source is stopped: the queue's thread is held by the test.
     src.set_locked_state(true);
     set_state(&src, gst::State::Null);
     gate.open();

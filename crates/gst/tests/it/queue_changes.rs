@@ -94,7 +94,7 @@ fn relinked_proxy_continues() {
         assert_eq!(number(&next_buffer(&seen)), 0);
         let (src, sink) = (outlet.pad("in", "src"), outlet.pad("sink", "sink"));
         src.unlink(&sink).unwrap();
-        // Popped, and lost at the unlinked pad.
+        // This buffer leaves the queue, and is lost at the unlinked pad.
         give(&feeder, 1);
         let passed = || stat(&outlet.get("in"), "buffers-passed");
         eventually("the source has pushed", || passed() == 2);
@@ -128,7 +128,7 @@ fn the_end_of_a_flush_waits_for_no_push() {
         rig.push(numbered(2)).unwrap();
         rig.event(gst::EventType::FlushStart);
         gate.open();
-        // In this order, and nothing else from before.
+        // The items arrive in this order, and nothing else from before the flush.
         let mut order = Vec::new();
         while order.last() != Some(&"2".to_owned()) {
             order.push(match rig.seen.recv_timeout(DEADLINE).unwrap() {
@@ -204,7 +204,7 @@ fn a_full_queue_that_is_removed_from_a_tee_leaves_the_other_branch_playing() {
     let sink = pipe.pad("q", "sink");
     sink.peer().unwrap().unlink(&sink).unwrap();
     let (queue, stuck) = (pipe.get("q"), pipe.get("stuck"));
-    // Out of the pipeline first, so that the pipeline's own states do not concern them.
+    // The elements are removed first, so that the pipeline's own state changes do not affect them.
     pipe.0.remove_many([&queue, &stuck]).unwrap();
     let stop = std::thread::spawn(move || {
         stuck.set_state(gst::State::Null).unwrap();
@@ -220,7 +220,7 @@ fn a_full_queue_that_is_removed_from_a_tee_leaves_the_other_branch_playing() {
     pipe.assert_no_error();
 }
 
-/// Downstream of the removed branch stays blocked: neither room nor a stop follows.
+/// Downstream of the removed branch stays blocked, so neither room nor a stop ends the wait.
 #[test]
 fn a_source_waits_for_no_branch_that_was_unlinked() {
     let other = context();
@@ -244,7 +244,7 @@ fn a_source_waits_for_no_branch_that_was_unlinked() {
             gate.wait_held();
             fill(&pipe, &seen);
         } else {
-            // It waits from the first buffer on.
+            // The source waits from the first buffer on.
             assert_eq!(number(&next_buffer(&seen)), 100);
             (0..10).for_each(|number| give(&pipe, number));
         }
@@ -339,7 +339,7 @@ fn a_proxys_error_during_the_change_to_playing_is_not_lost() {
         let source = make("ts-proxysrc");
         source.set_property("proxy-context", &name);
         source.set_property("context", "proxy-error");
-        // Stopped by the pipeline, however the test ends.
+        // The pipeline stops the elements, however the test ends.
         let pipe = Pipe(gst::Pipeline::new());
         pipe.0.add(&source).unwrap();
         let refuses = gst::Pad::builder(gst::PadDirection::Sink)
@@ -350,11 +350,11 @@ fn a_proxys_error_during_the_change_to_playing_is_not_lost() {
         source.set_state(gst::State::Paused).unwrap();
         rig.push(numbered(0)).unwrap();
         source.set_state(gst::State::Playing).unwrap();
-        // One at a time: the error does not occur again.
+        // One buffer at a time, because the error does not occur again.
         let passed = || stat(&source, "buffers-passed");
         eventually("the push downstream", || passed() == 1);
         let feed = rig.feed.clone();
-        // The reader has returned from its push, one way or the other, before it answers.
+        // The reader answers after its push has returned, with or without an error.
         let drained = within("a drain", move || {
             feed.peer_query(&mut gst::query::Drain::new())
         });

@@ -9,8 +9,8 @@ use crate::common::*;
 use gst::prelude::*;
 use rtcp_types::{Compound, Packet};
 
-/// A bandwidth at which reports leave every 0.2 s or so (RFC 3550, section 6.2: 360 divided by kbit/s, in seconds). Not more
-/// often: a member that is silent for five intervals is forgotten, and this machine may be busy for a while.
+/// A bandwidth at which reports leave every 0.2 s or so (RFC 3550, section 6.2: 360 divided by kbit/s, in seconds). With more
+/// frequent reports, a busy machine could stay silent for five intervals, and the member would be forgotten.
 const OFTEN: &str = "bandwidth=1800000 reduced-minimum=true";
 
 fn rtp(ssrc: u32, number: u32) -> gst::Buffer {
@@ -217,7 +217,7 @@ fn two_managers_exchange_sent_and_lost_counts() {
     // RFC 3550, section 6.6: a leaving member sends a BYE.
     assert!(feed.push_event(gst::event::Eos::new()));
     eventually("BYE", || said_a.lock().unwrap().bye);
-    // No more data arrives, so the other one leaves as well.
+    // No more data arrives, so the other manager leaves as well.
     eventually("BYE from the receiver", || said_b.lock().unwrap().bye);
     for element in [a, b] {
         set_state(&*element, gst::State::Null);
@@ -245,7 +245,7 @@ fn stock_session_interoperates() {
         });
     pipe.play();
     let (stock, ours) = (pipe.get("s"), pipe.get("m"));
-    // Back by hand: a bin does not like loops.
+    // The loop is linked by hand, because a bin does not accept loops.
     let back = feed(&request(&stock, "recv_rtcp_sink"), "application/x-rtcp");
     let (drain, reports) = drain(&request(&ours, "send_rtcp_src_0"));
     drain.add_probe(gst::PadProbeType::BUFFER, move |_, info| {
@@ -329,7 +329,7 @@ fn pads_are_named_for_their_session_and_go_with_it() {
         request(&manager, "recv_rtp_sink_%u").name(),
         "recv_rtp_sink_1"
     );
-    // One that starts and stops while it plays.
+    // This session starts and stops while the element plays.
     let rtcp = request(&manager, "send_rtcp_src_0");
     let (_drain, seen) = drain(&rtcp);
     assert!(Compound::parse(&bytes(&next_buffer(&seen))).is_ok());
@@ -383,7 +383,7 @@ fn packets_refused_by_the_session_are_dropped() {
         let buffer = next_buffer(&heard);
         assert_eq!((sequence(&buffer), bytes(&buffer)[11]), (number, 8));
     }
-    // The stock session's event, with which payloaders choose another SSRC.
+    // The stock session sends this event, which makes payloaders choose another SSRC.
     let expected = ("GstRTPCollision".to_owned(), Some(7));
     assert_eq!(collisions.recv_timeout(DEADLINE), Ok(expected));
     for bytes in [vec![], vec![0x80], vec![0xff; 40], vec![0; 2000]] {
@@ -453,7 +453,7 @@ fn reports_continue_after_a_rejected_one() {
     let manager = manager(&format!("context={}", context()));
     let rtcp = request(&manager, "send_rtcp_src_0");
     let (drain, seen) = drain(&rtcp);
-    // An element that is started later than this one, and others.
+    // These are the answers of elements that start later than this one, and of others.
     let answers = Mutex::new(vec![Eos, Error, NotLinked, Flushing]);
     let refused = Arc::new(AtomicU32::new(0));
     let of_probe = refused.clone();
@@ -472,7 +472,7 @@ fn reports_continue_after_a_rejected_one() {
 }
 
 #[test]
-fn goes_up_and_down_and_stops_while_a_report_is_stuck() {
+fn restarts_and_stops_while_a_report_is_stuck() {
     use gst::State::{Null, Paused, Playing, Ready};
     let element = manager("");
     for state in [

@@ -86,7 +86,7 @@ fn packets_come_out_in_order_once_with_caps_and_times() {
     for number in 1..=6 {
         let buffer = next_buffer(&seen);
         assert_eq!(bytes(&buffer), rtp(7, 0, number));
-        // With the intervals at which they were sent, independent of their arrival.
+        // Timestamps have the intervals at which packets were sent, independent of their arrival.
         assert_eq!(buffer.pts().unwrap() - last, 20 * gst::ClockTime::MSECOND);
         last = buffer.pts().unwrap();
     }
@@ -190,7 +190,7 @@ fn more_than_the_buffer_holds_may_wait_in_the_socket() {
     assert_eq!(counted(&pipe.get("src"), "num-lost"), 1);
 }
 
-/// An invalid packet in the socket that happens to fit leaves few places in the jitter buffer, even if that holds little.
+/// An invalid packet in the socket that happens to fit leaves few places in the jitter buffer, even if the buffer holds little.
 #[test]
 fn a_gap_as_long_as_the_buffer_is_not_looked_for_in_the_socket() {
     let (pipe, seen, gate, peer) = held_at_the_first(&context());
@@ -206,7 +206,7 @@ fn a_gap_as_long_as_the_buffer_is_not_looked_for_in_the_socket() {
 }
 
 #[test]
-fn a_flood_with_gaps_gives_the_others_their_turn() {
+fn a_flood_with_gaps_does_not_starve_other_sources() {
     const PACKETS: u32 = 200;
     let context = context();
     let (other, seen, other_target) = playing_on(&context, "latency=0");
@@ -227,7 +227,7 @@ fn a_flood_with_gaps_gives_the_others_their_turn() {
                 gst::PadProbeReturn::Ok
             }
         });
-    // All with one timestamp, so that all losses are due at once.
+    // All packets have one timestamp, so that all losses are due at once.
     for number in (2..2 * PACKETS).step_by(2) {
         let mut packet = rtp(7, 0, number);
         packet[4..8].fill(0);
@@ -236,7 +236,7 @@ fn a_flood_with_gaps_gives_the_others_their_turn() {
     sender.send_to(&rtp(8, 0, 2), other_target).unwrap();
     gate.open();
     next_buffer(&seen);
-    // On the thread of both, at the first packet of the other.
+    // This is the thread of both sources, at the first packet of the other.
     let read = read_before.recv_timeout(DEADLINE).unwrap();
     assert!(read < u64::from(PACKETS) / 2, "{read}");
     eventually("the rest comes", || {
@@ -245,7 +245,7 @@ fn a_flood_with_gaps_gives_the_others_their_turn() {
 }
 
 #[test]
-fn a_dynamic_payload_type_needs_caps_and_is_said_to() {
+fn a_dynamic_payload_type_without_caps_is_reported() {
     let (pipe, seen, target) = playing("");
     let sender = socket();
     sender.send_to(&rtp(7, 97, 0), target).unwrap();
@@ -265,9 +265,9 @@ fn a_dynamic_payload_type_needs_caps_and_is_said_to() {
     assert_eq!(counted(&pipe.get("src"), "unknown-payload-type"), 1);
 }
 
-/// They keep their place in the order, so no loss is detected there.
+/// Such packets keep their place in the order, so no loss is detected there.
 #[test]
-fn other_payload_types_are_dropped_and_counted_and_said_once() {
+fn other_payload_types_are_dropped_counted_and_reported_once() {
     let (pipe, seen, target) = playing("payload-types=0,8 latency=0 clock-skew=none");
     let sender = socket();
     let types = [3, 0, 9, 0, 18, 0, 96, 8];
@@ -291,7 +291,7 @@ fn other_payload_types_are_dropped_and_counted_and_said_once() {
     assert!(another.is_none(), "{another:?}");
 }
 
-/// "Received" are RTP packets.
+/// The statistic "received" counts RTP packets.
 #[test]
 fn garbage_does_not_count_as_received() {
     let (pipe, seen, target) = playing("latency=0 clock-skew=none mtu=500");
@@ -366,7 +366,7 @@ fn stranger_is_refused_and_a_moved_peer_accepted() {
         peer.send_to(&rtp(7, 0, number), target).unwrap();
     }
     (0..3).for_each(|_| drop(next_buffer(&seen)));
-    // With the peer's SSRC, and with its own.
+    // The stranger sends with the peer's SSRC, and with its own.
     for number in 3..8 {
         stranger.send_to(&rtp(7, 0, number), target).unwrap();
         stranger.send_to(&rtp(8, 0, number), target).unwrap();
@@ -388,7 +388,7 @@ fn stranger_is_refused_and_a_moved_peer_accepted() {
 }
 
 #[test]
-fn without_latching_everybody_is_heard() {
+fn without_latching_any_sender_is_accepted() {
     let (_pipe, seen, target) = playing("latch=false latency=0");
     let (one, other) = (socket(), socket());
     for number in 0..3 {
@@ -551,7 +551,8 @@ fn a_collision_changes_the_ssrc_that_is_sent() {
     let ours = ours.unwrap();
     let mut changed = None;
     eventually("it has taken another SSRC", || {
-        // As with every change of source, several consecutive packets without others: a single forged packet changes nothing.
+        // As with every change of source, several packets without others in between are needed. A single forged packet changes
+        // nothing.
         for _ in 0..4 {
             answer(ours);
         }
@@ -613,7 +614,7 @@ fn a_second_source_of_a_session_is_refused() {
 }
 
 #[test]
-fn a_shared_port_gives_each_source_its_own() {
+fn a_shared_port_gives_each_source_its_own_packets() {
     const SOURCES: u32 = 20;
     let first = Pipe::parse(&format!(
         "ts-rtpsrc name=src address=127.0.0.1 port=0 ssrc=1000 context={} latency=0 ! fakesink name=sink sync=false async=false",
@@ -626,7 +627,7 @@ fn a_shared_port_gives_each_source_its_own() {
     let mut pipes = vec![first];
     let (name, before) = (context(), descriptors());
     for i in 1..SOURCES {
-        // Also on threads other than the one that reads the port.
+        // The same on threads other than the one that reads the port.
         let pipe = Pipe::parse(&format!(
             "ts-rtpsrc name=src address=127.0.0.1 port={} ssrc={} context={name}{} latency=0 ! fakesink name=sink sync=false async=false",
             target.port(),
@@ -654,7 +655,7 @@ fn a_shared_port_gives_each_source_its_own() {
         }
     }
     assert_eq!(counted(&pipes[3].get("src"), "port-unmatched"), 10);
-    // Removing one does not affect the others.
+    // Removing one source does not affect the others.
     drop(pipes.remove(0));
     sender.send_to(&rtp(1001, 0, 10), target).unwrap();
     eventually("the others go on", || {
@@ -683,7 +684,7 @@ fn sources_on_one_port_with_the_same_filter_are_refused() {
 }
 
 #[test]
-fn every_element_goes_up_and_down_twice() {
+fn every_element_starts_and_stops_twice() {
     use gst::State::{Null, Paused, Playing, Ready};
     for line in [
         "ts-rtpsrc address=127.0.0.1 port=0",
@@ -704,7 +705,7 @@ fn every_element_goes_up_and_down_twice() {
             });
         }
     }
-    // Also with data, each time: a session starts and stops as a whole.
+    // The same with data, each time: a session starts and stops as a whole.
     let (pipe, _) = answering("");
     for _ in 0..2 {
         pipe.to(Null);
@@ -728,7 +729,7 @@ fn every_element_goes_up_and_down_twice() {
 }
 
 #[test]
-fn a_session_stops_against_a_stuck_push() {
+fn a_session_stops_during_a_stuck_push() {
     let pipe = Pipe::parse(&format!(
         "ts-rtpsrc name=src address=127.0.0.1 port=0 latency=0 context={} ! identity name=last ! fakesink async=false",
         context()
@@ -760,7 +761,7 @@ fn occupied_port_is_an_error_until_it_is_free() {
         assert!(source.set_state(gst::State::Ready).is_err());
     }
     drop(taken);
-    // The RTCP port still is.
+    // The RTCP port is still occupied.
     assert!(source.set_state(gst::State::Ready).is_err());
     drop(taken_rtcp);
     source.set_state(gst::State::Ready).unwrap();
@@ -779,7 +780,7 @@ fn the_uri_is_host_and_port() {
 }
 
 #[test]
-fn latency_is_that_of_the_buffer_and_a_slice_and_changes_live() {
+fn latency_is_jitter_buffer_plus_slice_and_changes_live() {
     let pipe = Pipe::parse(&format!(
         "ts-rtpsrc name=src address=127.0.0.1 port=0 context={} context-wait=20 latency=60 ! fakesink sync=false",
         context()
@@ -829,7 +830,7 @@ fn the_converter_gives_the_bytes_of_the_stock_chain() {
     assert_eq!(ours.len(), 10);
     for (ours, stock) in ours.iter().zip(&stock) {
         assert_eq!(ours[12..], stock[12..]);
-        // Version and payload type; the marker shows the start of speech in both.
+        // These are version and payload type; the marker shows the start of speech in both.
         assert_eq!(ours[..2], stock[..2]);
     }
     for pair in ours.windows(2) {
@@ -965,7 +966,7 @@ fn a_session_has_one_ssrc_from_its_first_report_on() {
     assert_eq!(ssrc(&received(&rtp_to)), first[0]);
     push(1);
     assert_eq!(ssrc(&received(&rtp_to)), first[0]);
-    // The report after the RTP, and the end.
+    // This is the report after the RTP, before the end.
     assert_eq!(reports(&received(&rtcp_to)), (first.clone(), false));
     pipe.to(gst::State::Null);
     assert_eq!(reports(&received(&rtcp_to)), (first, true));
@@ -1005,7 +1006,7 @@ fn a_sink_alone_reports_with_the_ssrc_of_its_packets() {
 }
 
 #[test]
-fn an_encoding_that_is_not_known_is_refused() {
+fn an_unknown_encoding_name_is_refused() {
     let pipe = Pipe::parse("fakesrc ! ts-rtpg711 name=g711 encoding-name=G729 ! fakesink");
     assert!(pipe.0.set_state(gst::State::Ready).is_err());
     let said = text(&pipe.message(&[gst::MessageType::Error]));
@@ -1015,7 +1016,7 @@ fn an_encoding_that_is_not_known_is_refused() {
     );
 }
 
-/// An IPv6 socket that also accepts IPv4 reaches it, too (RFC 4038, section 4.2).
+/// A socket for IPv6 that also accepts IPv4 gets the packets, too (RFC 4038, section 4.2).
 #[test]
 fn a_socket_for_both_families_sends_to_both() {
     for host in ["127.0.0.1", "::1"] {
@@ -1170,7 +1171,7 @@ fn a_sink_alone_with_rtcp_mux_hears_its_peer() {
     pipe.play();
     let mut room = [0; 1500];
     let (_, from) = peer.recv_from(&mut room).expect("nothing was sent");
-    // A receiver report about that source (RFC 3550, section 6.4.2), followed by an SDES.
+    // A receiver report about our stream (RFC 3550, section 6.4.2), followed by an SDES.
     let mut report = vec![0x81, 201, 0, 7];
     report.extend(9_u32.to_be_bytes());
     report.extend(77_u32.to_be_bytes());
@@ -1236,7 +1237,7 @@ fn sender_gets_reports_although_its_audio_goes_elsewhere() {
 /// RFC 3550, section 6.4.1: the timestamp of a report is that of its send time, at the clock rate of the caps.
 #[test]
 fn a_reports_timestamp_counts_at_the_rate_of_the_caps() {
-    // On its own context, the sink joins before it has caps; on its branch's, after.
+    // On its own context, the sink joins before it has caps; on its branch's context, after.
     within("both", || {
         std::thread::scope(|both| {
             for placed in [format!("context={}", context()), String::new()] {
@@ -1263,7 +1264,7 @@ fn timestamp_counts_at_the_rate_of_the_caps(placed: &str) {
     let sent = std::time::Instant::now();
     let word = |bytes: &[u8], at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap());
     let report = next_rtcp(&rtcp_to);
-    // The packet's timestamp was 0, and its moment is known to a slice and the noise of the machine.
+    // The packet's timestamp was 0, and its time is known to a slice and the noise of the machine.
     let counted_s = f64::from(word(&report, 16)) / f64::from(RATE_HZ);
     let passed_s = sent.elapsed().as_secs_f64();
     assert!(

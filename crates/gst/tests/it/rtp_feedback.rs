@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use crate::common::*;
 use gst::prelude::*;
 
-/// The peer's.
+/// SSRC of the peer.
 const SSRC: u32 = 7;
 
 fn rtp(number: u16) -> Vec<u8> {
@@ -170,7 +170,7 @@ fn lost_picture_is_requested_in_the_peers_form() {
     ] {
         let line = format!("rtp-profile=avpf rtcp-reduced-size={reduced}");
         let call = Call::new(&line, caps, &[0, 1, 2]);
-        // When it leaves, the peer's address is known.
+        // The peer's address is known when this packet leaves.
         call.next();
         assert!(call.force_key_unit(all_headers));
         let packet = call.feedback(PSFB);
@@ -210,11 +210,11 @@ fn a_decoder_that_asks_for_each_frame_does_not_flood_the_network() {
 }
 
 #[test]
-fn without_the_profile_nothing_is_asked_for() {
+fn without_the_profile_nothing_is_requested() {
     let call = Call::new("", "", &[0, 1, 2]);
     call.next();
     assert!(!call.force_key_unit(true));
-    // Reports only.
+    // Only reports are sent.
     let packet = received(&call.peer.1);
     assert!(parts(&packet).all(|part| !matches!(part[1], RTPFB | PSFB)));
     let source = call.pipe.get("src");
@@ -223,13 +223,13 @@ fn without_the_profile_nothing_is_asked_for() {
 }
 
 #[test]
-fn lost_packets_are_asked_for_and_take_their_place() {
+fn lost_packets_are_requested_and_fill_their_gap() {
     let call = Call::new(
         "rtp-profile=avpf rtcp-reduced-size=true do-retransmission=true latency=60000 clock-skew=none",
         "",
         &[0, 1, 2, 4, 5, 7, 8],
     );
-    // In one packet, unless this machine was busy while they were sent.
+    // All requests are in one packet, unless this machine was busy while the packets were sent.
     let mut asked = BTreeSet::new();
     while asked.len() < 2 {
         let packet = call.feedback(RTPFB);
@@ -260,14 +260,14 @@ fn lost_packets_are_asked_for_and_take_their_place() {
 }
 
 #[test]
-fn asking_again_without_the_profile_is_warned_about() {
+fn retransmission_without_the_profile_causes_a_warning() {
     let call = Call::new("do-retransmission=true", "", &[0, 1]);
     let warning = text(&call.pipe.expect(gst::MessageType::Warning));
     assert!(warning.contains("needs rtp-profile=avpf"), "{warning}");
 }
 
 #[test]
-fn either_element_of_a_session_may_say_the_profile() {
+fn either_element_of_a_session_may_set_the_profile() {
     let name = context();
     let peer = socket();
     let port = |socket: &UdpSocket| socket.local_addr().unwrap().port();
@@ -339,7 +339,7 @@ fn feedback_of_a_peer_goes_upstream_and_is_counted() {
     let fir = [&ours[..], &[9, 0, 0, 0]].concat();
     ask([0x84, PSFB, 0, 4], [0; 4], &fir);
     assert_eq!(next(), key_unit);
-    // The same again, about foreign packets and about ours.
+    // The same requests again, about foreign packets and about ours.
     ask([0x84, PSFB, 0, 4], [0; 4], &fir);
     ask([0x81, RTPFB, 0, 3], [1; 4], &[0, 5, 0, 0]);
     ask([0x81, RTPFB, 0, 3], ours, &[0xff, 0xff, 0, 0b10]);
@@ -355,7 +355,7 @@ fn feedback_of_a_peer_goes_upstream_and_is_counted() {
 
 /// Both directions lose every tenth packet.
 #[test]
-fn a_stock_rtpbin_and_we_ask_each_other() {
+fn feedback_works_both_ways_with_a_stock_rtpbin() {
     let ours = Pipe::parse(&format!(
         "ts-rtpsrc name=src address=127.0.0.1 port=0 context={name} context-wait=20 session={name} latency=500 \
          rtp-profile=avpf do-retransmission=true \
@@ -412,7 +412,7 @@ fn a_stock_rtpbin_and_we_ask_each_other() {
     eventually("sound comes through", || {
         buffers.load(Ordering::Relaxed) > 10
     });
-    // Both depend on how often feedback may be sent: a request at a bad moment is not sent, so repeat it.
+    // Feedback is not sent at all times, so a request at a bad moment is not sent. Repeat it.
     let key_unit = || gst::event::CustomUpstream::new(gst::Structure::new_empty("GstForceKeyUnit"));
     let all_of = |seen: &Receiver<(String, u32, Option<u32>)>| {
         seen.try_iter().map(|(name, ..)| name).collect::<Vec<_>>()

@@ -175,7 +175,7 @@ fn stock_rtpbin_interoperates_over_a_lossy_network() {
     };
     let (before, after) = (count("before"), count("after"));
     stock.play();
-    // The stock session's own view: what our report blocks said.
+    // The stock session's view: the contents of our report blocks.
     let session = stock
         .get("bin")
         .emit_by_name::<gst::glib::Object>("get-internal-session", &[&0_u32]);
@@ -201,7 +201,8 @@ fn stock_rtpbin_interoperates_over_a_lossy_network() {
             seqs.iter()
                 .position(|seq| u32::from(*seq) == highest & 0xffff)
         };
-        // From the first two consecutive packets on, which make the source valid (RFC 3550, A.1): an earlier loss is not counted.
+        // Packets count from the first two consecutive ones on, which make the source valid (RFC 3550, A.1). An earlier loss is
+        // not counted.
         let valid = after
             .windows(2)
             .position(|pair| pair[1] == pair[0].wrapping_add(1))?;
@@ -220,13 +221,13 @@ fn stock_rtpbin_interoperates_over_a_lossy_network() {
     for (lost, highest) in &seen {
         assert_eq!(Some(*lost), ledger(*highest), "{seen:?}");
     }
-    // The other direction: reports of the stock session about our packets, all of them received.
+    // In the other direction, the stock session reports about our packets, all of which arrived.
     let source = ours.get("src");
     let stats = || format!("{:?}", source.property::<gst::Structure>("stats"));
     eventually("we have a report of the stock session", || {
         stats().contains("rb-packets-lost")
     });
-    // The stock session counts the packet before the one that proves a source, which it expected less: minus one.
+    // The stock session counts the packet before the one that proves a source, but does not expect it: minus one.
     let none_lost = ["rb-packets-lost=(gint64)0", "rb-packets-lost=(gint64)-1"];
     assert!(
         none_lost.iter().any(|text| stats().contains(text)),

@@ -68,7 +68,7 @@ fn documented_defaults_equal_those_of_a_new_element() {
     for (factory, ..) in TABLES {
         let element = make(factory);
         for spec in &*element.list_properties() {
-            // Of the latter, GStreamer cannot compare two NULLs.
+            // GStreamer cannot compare two `last-sample` that are NULL.
             let is_skipped = ["stats", "last-sample"].contains(&spec.name());
             if spec.owner_type().name().starts_with("GstObject") || is_skipped {
                 continue;

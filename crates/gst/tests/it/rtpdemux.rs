@@ -185,7 +185,7 @@ fn fifty_streams_over_two_contexts_get_their_packets_in_order() {
 }
 
 #[test]
-fn a_number_of_contexts_is_as_good_as_their_names() {
+fn contexts_may_be_given_by_number_or_name() {
     let bench = Bench::new("name=numbered contexts=3");
     let mut threads = HashSet::new();
     for stream in 1..=6 {
@@ -200,7 +200,7 @@ fn a_number_of_contexts_is_as_good_as_their_names() {
 }
 
 #[test]
-fn without_contexts_the_pusher_pushes() {
+fn without_contexts_the_upstream_thread_pushes() {
     for contexts in ["", "contexts=0"] {
         let bench = Bench::new(contexts);
         bench.push(rtp(7, 0, 0));
@@ -299,7 +299,7 @@ fn silent_stream_ends_and_its_pad_is_removed() {
         };
         round();
         assert_eq!(stat(&bench.rig.element, "expired"), 1);
-        // It may return.
+        // The stream may return.
         eventually("its place is free", || {
             stat(&bench.rig.element, "streams") == 0
         });
@@ -308,7 +308,7 @@ fn silent_stream_ends_and_its_pad_is_removed() {
 }
 
 #[test]
-fn a_failing_branch_is_not_the_others_business() {
+fn a_failing_branch_does_not_affect_others() {
     let own = context();
     for contexts in [String::new(), format!("contexts={own}")] {
         let bench = Bench::new(&contexts);
@@ -374,7 +374,7 @@ fn streams_are_separated_by_payload_type() {
 }
 
 #[test]
-fn events_reach_every_stream_in_their_place() {
+fn events_reach_every_stream_in_order() {
     let own = context();
     for contexts in [String::new(), format!("contexts={own}")] {
         let bench = Bench::new(&format!("probation=1 {contexts}"));
@@ -440,7 +440,7 @@ fn downstream_elements_follow_the_context() {
         socket().send_to(&packet, target(&pipe.get("src"))).unwrap();
         let thread = threads.recv_timeout(DEADLINE).expect("nothing came");
         assert_eq!(thread, Some(format!("ts:{expected}")));
-        // No other announcement was made in between.
+        // No other context was announced in between.
         let mut announced = Vec::new();
         pipe.pad("q", "sink").sticky_events_foreach(|event| {
             let structure = event.structure();
@@ -505,7 +505,7 @@ fn the_latency_grows_by_the_wait_of_the_contexts() {
 }
 
 #[test]
-fn goes_up_and_down_and_works_each_time() {
+fn works_after_each_restart() {
     use gst::State::{Null, Paused, Playing, Ready};
     let own = context();
     for contexts in [String::new(), format!("contexts={own} idle-timeout=1000")] {
@@ -539,7 +539,7 @@ fn stops_while_a_branch_is_stuck_and_its_pusher_waits() {
     let gate = gate(&bench.rig.element.static_pad("src_7").unwrap());
     bench.push(rtp(7, 0, 1));
     gate.wait_held();
-    // Until it is stopped: an ordinary thread waits for room without limit.
+    // The push waits until the element is stopped: an ordinary thread waits for room without limit.
     let feed = bench.rig.feed.clone();
     let pusher = until_it_waits(move || {
         let mut numbers = (0..1000).cycle();

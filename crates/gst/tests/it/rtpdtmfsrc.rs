@@ -109,7 +109,7 @@ fn properties_are_those_of_existing_pipelines() {
 }
 
 #[test]
-fn a_key_becomes_the_packets_of_one_event_at_their_times() {
+fn a_digit_becomes_the_packets_of_one_event_at_their_times() {
     let (rig, clock) =
         on_clock("ssrc=7 timestamp-offset=1000 seqnum-offset=65534 pt=101 packet-redundancy=3");
     clock.set_time(500 * MS);
@@ -117,7 +117,7 @@ fn a_key_becomes_the_packets_of_one_event_at_their_times() {
     assert!(rig.drain.push_event(release()));
     let buffers = event(&rig, &clock);
     let packets: Vec<Packet> = buffers.iter().map(|buffer| packet_in(buffer)).collect();
-    // Three times the first, six between, the first of the last three.
+    // These are the first packet three times, six between, and the first of the last three.
     assert_eq!(packets.len(), 10);
     for (i, packet) in packets.iter().enumerate() {
         let step = i.saturating_sub(2) as u64;
@@ -154,7 +154,7 @@ fn a_key_becomes_the_packets_of_one_event_at_their_times() {
 }
 
 #[test]
-fn the_next_key_waits_for_the_gap() {
+fn the_next_digit_waits_for_the_gap() {
     let (rig, clock) = on_clock("");
     for key in [1, 2] {
         assert!(rig.drain.push_event(press(key)));
@@ -202,7 +202,7 @@ fn invalid_digit_is_refused() {
 }
 
 #[test]
-fn a_clock_rate_of_nothing_is_refused() {
+fn a_clock_rate_of_zero_is_refused() {
     let element = make("ts-rtpdtmfsrc");
     element.set_property("clock-rate", 0u32);
     assert!(element.set_state(gst::State::Playing).is_err());
@@ -225,7 +225,7 @@ fn downstream_chooses_payload_type_rate_and_interval() {
         (110, 9, 320)
     );
     assert_eq!(first.duration(), Some(20 * MS));
-    // While it lasts, another payload type.
+    // Another payload type comes while the event lasts.
     let caps: gst::Caps = "application/x-rtp,payload=111".parse().unwrap();
     pipe.get("filter").set_property("caps", &caps);
     next_event(&seen, gst::EventType::Caps);
@@ -234,7 +234,7 @@ fn downstream_chooses_payload_type_rate_and_interval() {
 }
 
 #[test]
-fn stock_elements_hear_the_keys() {
+fn stock_elements_detect_the_digits() {
     let pipe = Pipe::parse(&format!(
         "ts-rtpdtmfsrc name=src context={} context-wait=5 packet-redundancy=3 ! rtpdtmfdepay ! audio/x-raw,rate=8000 ! dtmfdetect ! fakesink async=false sync=false",
         context()
@@ -330,7 +330,7 @@ fn latency_is_a_slice() {
 }
 
 #[test]
-fn goes_up_and_down_and_works_each_time() {
+fn works_after_each_restart() {
     let rig = Rig::without_stream(
         &format!("ts-rtpdtmfsrc context={}", context()),
         gst::State::Null,

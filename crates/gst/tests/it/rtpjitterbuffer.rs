@@ -151,7 +151,8 @@ struct Outcome {
     lost: Vec<u16>,
     num_pushed: u64,
     num_lost: u64,
-    /// A packet that arrives again after it has left is a duplicate here and late there.
+    /// Number of late and duplicate packets. A packet that arrives again after it has left is a duplicate for one element, late
+    /// for the other.
     num_useless: u64,
 }
 
@@ -163,7 +164,7 @@ const BLOCKS: u16 = 4;
 fn run(factory: &str, seed: u64) -> Outcome {
     let bench = Bench::new(&format!("{factory} latency=200 do-lost=true mode=none"));
     let mut random = Random(seed);
-    // With this mode the stock element takes the stream to begin at running time 0.
+    // With this mode, the stock element assumes that the stream begins at running time 0.
     let mut start = gst::ClockTime::ZERO;
     for block in 0..BLOCKS {
         let mut arrivals = Vec::new();
@@ -424,9 +425,9 @@ fn packet_in_time_fills_its_gap_before_later_events() {
 }
 
 #[test]
-fn the_end_of_the_stream_brings_everything_out() {
+fn end_of_the_stream_releases_all_packets() {
     let bench = Bench::new(&format!("{OURS} do-lost=true"));
-    // Nothing has left yet: the first packets wait for those before them.
+    // No packet has left yet: the first ones wait for those before them.
     bench.push(5, START);
     bench.push(7, 40 * MS);
     assert!(bench.rig.feed.push_event(gst::event::Eos::new()));
@@ -436,7 +437,7 @@ fn the_end_of_the_stream_brings_everything_out() {
 }
 
 #[test]
-fn a_candidate_for_a_new_source_does_not_hold_the_end_up() {
+fn a_candidate_for_a_new_source_does_not_delay_the_end() {
     let bench = Bench::new(&format!("{OURS} faststart-min-packets=1"));
     bench.push(0, START);
     bench.push(30_000, 20 * MS);
@@ -483,7 +484,7 @@ fn flush_drops_queued_packets_and_the_stream_restarts() {
     bench.push(10, 1000 * MS);
     bench.push(11, 1020 * MS);
     assert_eq!(bench.until(11), ["0", "10", "11"]);
-    // Packets that were on their way before the flush are still valid.
+    // Packets that were on their way before the flush still pass.
     let src = bench.rig.element.static_pad("src").unwrap();
     assert_eq!(src.current_caps(), Some(caps));
     assert_eq!(stat(&bench.rig.element, "num-lost"), 0);
@@ -522,7 +523,7 @@ fn asks_for_the_clock_rate_once_for_each_payload_type() {
             .push(arriving(packet, 20 * MS * u64::from(seq)))
             .unwrap();
     };
-    // 97 is unknown before anything else is known, and an event in between afterwards (RFC 4733).
+    // 97 is unknown before any other type is known. Later, it is an event in between (RFC 4733).
     for (at, payload_type) in [97, 96, 96, 97, 96, 97].into_iter().enumerate() {
         push(payload_type, at as u16);
     }
@@ -547,12 +548,12 @@ fn error_after_a_loss_reaches_the_pusher() {
     bench.push(0, START);
     bench.push(2, 40 * MS);
     assert_eq!(bench.until(0), ["0"]);
-    // By then the push of packet 0 has returned, and is not the one that fails.
+    // By now the push of packet 0 has returned, so it is not the push that fails.
     bench.eventually("the loss is waited for", || {
         bench.clock.peek_id_count() == 1
     });
     *bench.rig.answer.lock().unwrap() = Err(gst::FlowError::NotNegotiated);
-    // No push of upstream's is under way when this one fails.
+    // Upstream has no push under way when the push downstream fails.
     bench.clock.set_time(300 * MS);
     bench.wait_settled(3);
     bench.until(2);
@@ -566,7 +567,7 @@ fn error_after_a_loss_reaches_the_pusher() {
 }
 
 #[test]
-fn without_a_clock_nothing_is_waited_for() {
+fn without_a_clock_it_waits_for_nothing() {
     let rig = Rig::without_stream(&format!("{OURS} do-lost=true"), gst::State::Playing);
     assert!(rig.feed.push_event(gst::event::StreamStart::new("s")));
     let caps = gst::Caps::builder("application/x-rtp").field("clock-rate", 8000i32);
@@ -648,7 +649,7 @@ fn runs_on_the_thread_of_the_branch_or_of_its_own_context() {
 }
 
 #[test]
-fn goes_up_and_down_and_works_each_time() {
+fn works_after_each_restart() {
     use gst::State::{Null, Paused, Playing, Ready};
     let rig = Rig::without_stream(OURS, Null);
     for state in [
@@ -696,7 +697,7 @@ fn stops_while_a_packet_is_waited_for_and_while_a_push_is_stuck() {
     let gate = gate(&bench.rig.element.static_pad("src").unwrap());
     bench.push(0, START);
     gate.wait_held();
-    // Until it is stopped: an ordinary thread waits for room without limit.
+    // The push waits until the element is stopped: an ordinary thread waits for room without limit.
     let feed = bench.rig.feed.clone();
     let pusher = until_it_waits(move || {
         let mut packets = (1..=u16::MAX).cycle();

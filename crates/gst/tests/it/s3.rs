@@ -39,7 +39,7 @@ fn push(rig: &Rig, bytes: &[u8], chunk: usize) {
     }
 }
 
-/// The end of the stream. Fails on an error.
+/// Ends the stream. Fails on an error.
 fn end(rig: &Rig) {
     let feed = rig.feed.clone();
     within("the end", move || feed.push_event(gst::event::Eos::new()));
@@ -301,7 +301,7 @@ fn no_secret_is_in_a_log_or_a_dump() {
 
 #[test]
 fn requests_that_fail_are_sent_again() {
-    // The first ones of each kind of request fail, each in another way.
+    // The first requests of each kind fail, each in another way.
     let mut counts = std::collections::HashMap::new();
     let proxy = Proxy::new(move |passing| {
         let kind = (passing.method.clone(), passing.is_part());
@@ -337,7 +337,7 @@ const DENIED: Fate = Fate::Answer(
 );
 
 #[test]
-fn a_failure_ends_as_on_error_says() {
+fn on_error_decides_the_end_after_a_failure() {
     for (policy, open, has_object) in [
         ("abort", 0, false),
         ("complete", 0, true),
@@ -382,7 +382,7 @@ fn a_failure_ends_as_on_error_says() {
 }
 
 #[test]
-fn a_stop_before_the_end_is_as_on_error_says() {
+fn on_error_decides_the_end_after_an_early_stop() {
     for (policy, open, has_object) in [
         ("abort", 0, false),
         ("complete", 0, true),
@@ -404,7 +404,7 @@ fn a_stop_before_the_end_is_as_on_error_says() {
         if has_object {
             assert!(object(&key).unwrap() == bytes, "all received data");
         }
-        // The element is as good as new.
+        // The element can be used again.
         rig.to(gst::State::Playing);
         rig.open_stream();
         push(&rig, b"again", 5);
@@ -437,7 +437,7 @@ fn a_pause_and_another_source_change_nothing() {
     let pushed = rig.push_aside(gst::Buffer::from_slice(b"two ".to_vec()));
     rig.to(gst::State::Playing);
     pushed.recv_timeout(DEADLINE).expect("it goes on").unwrap();
-    // Another branch replaces it while it plays.
+    // Another branch replaces the source while it plays.
     let sink = rig.element.static_pad("sink").unwrap();
     rig.feed.unlink(&sink).unwrap();
     let other = gst::Pad::builder(gst::PadDirection::Src).build();
@@ -806,7 +806,7 @@ fn spool_keeps_data_while_the_store_is_unreachable() {
 }
 
 #[test]
-fn a_stop_leaves_the_rest_to_the_spool() {
+fn a_stop_leaves_unsent_data_to_the_spool() {
     let folder = tempfile::tempdir().unwrap();
     let proxy = Proxy::new(|_| AWAY);
     let rig = rig(&sink(
@@ -902,7 +902,7 @@ fn rig_error<T: Send + 'static>(rig: &Rig, pushing: impl FnOnce() -> T + Send + 
     text(&error)
 }
 
-/// Runs a test's other half in a separate process, until it is killed. Returns `None` in that process.
+/// Runs the other half of a test in a separate process, which the test kills. Returns `None` in that process.
 fn other_process(test: &str, environment: &[(&str, String)]) -> Option<std::process::Child> {
     const MARK: &str = "THREADBARE_S3_OTHER";
     if std::env::var_os(MARK).is_some() {
@@ -1174,7 +1174,7 @@ fn files_are_sent_by_the_next_process() {
 }
 
 #[test]
-fn the_properties_are_those_in_use() {
+fn properties_match_existing_pipelines() {
     const MS: Option<(&str, &str)> = Some(("-1", "9223372036854775807"));
     let access: &[Row] = &[
         ("uri", "gchararray", "NULL", None, true),
@@ -1247,14 +1247,14 @@ fn the_properties_are_those_in_use() {
 }
 
 #[test]
-fn nothing_is_left_behind() {
+fn stopped_elements_leave_nothing_behind() {
     const MARK: &str = "THREADBARE_S3_ALONE";
     if std::env::var_os(MARK).is_none() {
         let mut command = std::process::Command::new(std::env::current_exe().unwrap());
         let output = command
             .args([
                 "--exact",
-                &test_name(module_path!(), "nothing_is_left_behind"),
+                &test_name(module_path!(), "stopped_elements_leave_nothing_behind"),
                 "--nocapture",
             ])
             .env(MARK, "1")
@@ -1322,7 +1322,7 @@ fn nothing_is_left_behind() {
     let names =
         threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("comm")).ok());
     let count = names.filter(|name| name.trim() == "ts-s3").count();
-    // Two threads, and those that read files and look up names, which end later.
+    // Two threads remain, and those that read files and look up names, which end later.
     assert!(
         (2..=10).contains(&count),
         "{count}, however many elements there were"
@@ -1501,7 +1501,7 @@ fn full_memory_follows_the_slow_policy() {
 
 /// The journal has an upload that another process has completed.
 #[test]
-fn an_upload_that_is_complete_already_is_found_so() {
+fn a_completed_upload_is_recognised_as_complete() {
     let folder = tempfile::tempdir().unwrap();
     // The answer of the last request is lost, again and again, until the process ends.
     let proxy = Proxy::new(|passing| match passing.method.as_str() {
@@ -1514,7 +1514,7 @@ fn an_upload_that_is_complete_already_is_found_so() {
         ("URI", proxy.uri()),
     ];
     let Some(mut child) = other_process(
-        "an_upload_that_is_complete_already_is_found_so",
+        "a_completed_upload_is_recognised_as_complete",
         &environment,
     ) else {
         let more = format!("spool={}", of_environment("SPOOL"));
@@ -1630,7 +1630,7 @@ fn refused_file_is_uploaded_on_request() {
     assert_eq!(sender.retry(), Ok(0));
 }
 
-/// In a separate process, because the memory is shared by all sinks.
+/// It runs in a separate process, because all sinks share the memory.
 #[test]
 fn stream_waiting_for_shared_memory_is_reported() {
     let Some(mut child) = other_process("stream_waiting_for_shared_memory_is_reported", &[]) else {
@@ -1646,7 +1646,7 @@ fn stream_waiting_for_shared_memory_is_reported() {
             .collect();
         let bytes = noise(4 * MIB, 60);
         push(&rigs[0], &bytes, 100_000);
-        // More than the share without the reserve: it leads.
+        // The stream holds more than its share without the reserve, so it leads.
         push(&rigs[1], &bytes, 100_000);
         let (feed, sent) = (rigs[2].feed.clone(), bytes.clone());
         let pushed = std::thread::spawn(move || {

@@ -35,7 +35,7 @@ const ELEMENTS: &[&str] = &[
 ];
 
 #[test]
-fn the_elements_are_all_that_have_a_context() {
+fn the_list_has_all_elements_with_a_context() {
     init();
     let registry = gst::Registry::get();
     let features = registry.features_by_plugin("threadbare");
@@ -131,7 +131,7 @@ fn name_the_sinks(is_live: bool, state: gst::State) {
         let line = format!("{source} ! {} {source} ! {}", sinks[0], sinks[1]);
         let pipeline = gst::parse::launch(&line).unwrap();
         let bus = pipeline.bus().unwrap();
-        // It may be blocked, too, until the sinks release the thread.
+        // This change may block, too, until the sinks release the thread.
         let starts = std::thread::spawn({
             let pipeline = pipeline.clone();
             move || pipeline.set_state(state)

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use crate::common::*;
 use gst::prelude::*;
 
-/// A stock sink and ours, for the end of the same pipeline. `UDP`, `TCP` and `FILE` stand for ports and a file of the test.
+/// Pairs of a stock sink and ours, for the end of the same pipeline. `UDP`, `TCP` and `FILE` stand for ports and a file of the
+/// test.
 const SINKS: [(&str, &str); 6] = [
     ("udpsink port=UDP", "ts-udpsink port=UDP"),
     ("appsink", "ts-appsink max-buffers=0"),
@@ -106,7 +107,7 @@ fn at_rest(line: &Line, clock: &gst_check::TestClock) -> usize {
 /// A sink's behaviour at seeks in PLAYING.
 #[derive(Debug, PartialEq)]
 struct Course {
-    /// Packets until the sink waits after a seek, and after 30 more waits.
+    /// Number of packets until the sink waits after a seek, and after 30 more waits.
     arrived: Vec<(usize, usize)>,
     /// Whether the seeks made the sink lose its state.
     loses_state: Vec<bool>,
@@ -177,7 +178,7 @@ fn seek_without_preroll_continues_like_the_stock_sink() {
         let unprerolled = |sink: &str| format!("{} async=false", sink.replace("async=true", ""));
         let (stock, sink) = (unprerolled(stock), unprerolled(sink));
         let (expected, course) = (seek_in_playing(&stock), seek_in_playing(&sink));
-        // The half second before the seek, at ten milliseconds a packet.
+        // These are the half second before the seek, at ten milliseconds a packet.
         assert!(expected.arrived[0].0 > 50, "{expected:?}");
         assert_eq!(course, expected, "{sink}");
     }

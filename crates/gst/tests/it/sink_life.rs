@@ -122,7 +122,7 @@ fn the_position_without_a_clock_is_that_of_the_last_data() {
             segment.set_start(start * S);
             segment.set_time(time * S);
             assert!(rig.feed.push_event(gst::event::Segment::new(&segment)));
-            // Between two segments, too.
+            // The position is known between two segments, too.
             if time == 40 {
                 seen.push(position());
             }
@@ -176,7 +176,7 @@ fn position_in_paused_is_the_stopped_clocks() {
         let mut seen = Vec::new();
         let mut look = || seen.push(element.query_position::<gst::ClockTime>());
         look();
-        // Within the first buffer, at its end and behind that.
+        // Within the first buffer, at its end and after its end.
         for (play_s, ids) in [(1, 2), (4, 1), (1, 1)] {
             pipe.to(gst::State::Playing);
             for _ in 0..ids {
@@ -222,7 +222,7 @@ fn future_base_time_is_awaited() {
     }
 }
 
-/// A list is one render, and one drop, for quality of service.
+/// A list counts as one render or one drop for quality of service.
 #[test]
 fn a_late_list_counts_as_the_stock_sink_counts_it() {
     let told = |factory: &str, throttle: &str| {
@@ -278,7 +278,7 @@ fn a_late_list_counts_as_the_stock_sink_counts_it() {
 /// Late data is dropped, but one buffer a second is rendered however late, and the application is warned. A buffer is late from
 /// its end on.
 #[test]
-fn of_late_data_one_buffer_a_second_is_rendered_all_the_same() {
+fn one_late_buffer_a_second_is_rendered() {
     let rendered = |sink: &str, (late, step_ms, duration_ms): (gst::ClockTime, u64, u64)| {
         let line = format!("{sink} name=sink sync=true async=false max-lateness=5000000000");
         let rig = Rig::without_stream(&line, gst::State::Ready);
@@ -314,7 +314,7 @@ fn of_late_data_one_buffer_a_second_is_rendered_all_the_same() {
         (late, 300, 300),
         (late, 1000, 0),
         (late, 1001, 1001),
-        // Its end is not that late.
+        // The end of this buffer is not that late.
         (20 * S, 10, 19_000),
         (20 * S, 10, 1000),
     ] {
@@ -429,7 +429,7 @@ fn the_drop_of_a_buffer_may_call_the_element() {
         rig.element.set_base_time(clock.time() - S);
         rig.to(state);
         rig.open_stream();
-        // The buffer that a queue has passed on is held, so that the rest stays inside.
+        // The buffer that a queue has passed on is held, so that later ones stay in the queue.
         let leaks = rig
             .element
             .static_pad("src")
@@ -463,7 +463,7 @@ fn the_drop_of_a_buffer_may_call_the_element() {
         drop(results);
         rig.drain.set_active(false).unwrap();
         rig.to(Null);
-        // With what has arrived behind a queue.
+        // This also drops the buffers that have passed a queue.
         drop((rig, dropped));
         for _ in 0..count {
             let told = told.recv_timeout(DEADLINE);
@@ -479,7 +479,7 @@ fn is_prerolled(rig: &Rig) -> bool {
 
 /// The pipeline counts a sink's changes that wait for data, so it must see the start of each before its end.
 #[test]
-fn quick_pauses_while_data_comes_end_as_asked() {
+fn quick_pauses_during_data_reach_their_state() {
     init();
     for sink in [
         "fakesink sync=false",
@@ -536,7 +536,8 @@ fn end_is_reported_if_the_application_resumes_at_once() {
                 && let Some(is_playing) = goes_on.lock().expect("a lock").take()
             {
                 paused.send(()).expect("somebody waits");
-                // Until the application's thread is in PLAYING, or forever if it waits for this one, as it should.
+                // This waits until the application's thread is in PLAYING, or for 300 ms if that thread waits for this one, as it
+                // should.
                 let _: Result<(), _> = is_playing.recv_timeout(Duration::from_millis(300));
             }
             gst::BusSyncReply::Pass

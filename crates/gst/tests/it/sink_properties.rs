@@ -12,14 +12,14 @@ const HAND_ON: [&str; 2] = ["ts-intersink", "ts-proxysink"];
 /// Sinks with the properties of the stock filesink.
 const FILES: &[&str] = &["ts-filesink", "ts-s3sink", "ts-splitfilesink"];
 
-/// Live sinks: data is sent on arrival, and a pipeline need not wait for it to reach PAUSED.
+/// Live sinks: they send data on arrival, and do not keep a pipeline from reaching PAUSED.
 const LIVE: [&str; 2] = ["ts-rtpsink", "ts-tcpserversink"];
 
-/// Not offered: `blocksize` is for pull mode, which a source on a shared thread does not have; `max-bitrate` would delay
-/// data after its time.
+/// Properties that our sinks do not have. `blocksize` is for pull mode, which a source on a shared thread does not have.
+/// `max-bitrate` would delay data beyond its time.
 const NOT_OFFERED: [&str; 2] = ["blocksize", "max-bitrate"];
 
-/// `stats` belongs to the element here, not to the base class.
+/// Our sinks define `stats` themselves, not in the base class.
 const OF_THE_ELEMENT: &str = "stats";
 
 /// Type, range, flags and default of properties, by name.

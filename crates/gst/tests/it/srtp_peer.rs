@@ -11,11 +11,11 @@ use threadbare_rtp::srtp::{
 };
 
 const SSRC: u32 = 0x0a0b_0c0d;
-/// Over the wrap of the sequence number, with a new rollover counter.
+/// Number of packets. The sequence number wraps, and the rollover counter increases.
 const PACKETS: u16 = 200;
 const FIRST: u16 = 65_400;
 
-/// The suite in the words of the elements: cipher, authentication of RTP, authentication of RTCP.
+/// The suite as the elements name it: cipher, authentication of RTP, authentication of RTCP.
 fn words(suite: Suite) -> (&'static str, &'static str, &'static str) {
     match suite {
         Suite::AesCm128HmacSha1_80 => ("aes-128-icm", "hmac-sha1-80", "hmac-sha1-80"),

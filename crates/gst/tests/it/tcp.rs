@@ -135,7 +135,7 @@ fn a_host_name_is_tried_at_all_its_addresses() {
 }
 
 #[test]
-fn it_connects_again_when_it_is_started_again() {
+fn a_restarted_client_connects_again() {
     let (listener, port) = listener();
     let rig = client(port, "");
     for round in 0..3u8 {
@@ -163,7 +163,7 @@ fn a_pause_loses_nothing() {
 }
 
 #[test]
-fn caps_change_in_mid_stream_and_times_are_set_if_asked_for() {
+fn caps_change_in_mid_stream_and_times_are_set_if_configured() {
     let (listener, port) = listener();
     let pipe = Pipe::parse(&format!(
         "ts-tcpclientsrc name=in port={port} caps=application/x-test do-timestamp=true context={} ! fakesink name=out sync=false async=false",
@@ -199,7 +199,7 @@ fn a_server_source_takes_one_caller_and_ends_with_it() {
     }
 }
 
-/// As in `srtsrc`: the stream continues with the next client, marked as another client's.
+/// As in `srtsrc`, the stream continues with the next client, and a mark shows the change of client.
 #[test]
 fn a_server_source_that_keeps_listening_takes_one_caller_after_the_other() {
     let rig = Rig::without_stream(
@@ -213,7 +213,7 @@ fn a_server_source_that_keeps_listening_takes_one_caller_after_the_other() {
     let call = || TcpStream::connect(("localhost", port as u16)).unwrap();
     for round in 0..3u8 {
         let mut caller = call();
-        // The next one waits in the backlog.
+        // The next client waits in the backlog.
         let mut next = call();
         next.write_all(&[round + 100; 4]).unwrap();
         caller.write_all(&[round; 4]).unwrap();
@@ -226,7 +226,7 @@ fn a_server_source_that_keeps_listening_takes_one_caller_after_the_other() {
                 !is_first
             );
             if data == 1 {
-                // Reset, not closed: reported, but not an end either.
+                // A reset is reported, unlike a close, but does not end the stream either.
                 socket2::SockRef::from(&caller)
                     .set_linger(Some(std::time::Duration::ZERO))
                     .unwrap();
@@ -273,7 +273,7 @@ fn call(rig: &Rig, port: u16) -> TcpStream {
 }
 
 #[test]
-fn a_server_sink_serves_all_that_have_called() {
+fn a_server_sink_serves_all_clients() {
     let (rig, port) = server("");
     let mut first = call(&rig, port);
     rig.push(numbered(1)).unwrap();
@@ -359,7 +359,7 @@ fn a_new_client_begins_with_the_stream_header() {
 }
 
 #[test]
-fn the_stock_elements_are_at_the_other_end() {
+fn stock_tcp_elements_interoperate() {
     let (rig, port) = server("");
     let pipe = Pipe::parse(&format!(
         "tcpclientsrc host=localhost port={port} ! fakesink name=out async=false sync=false"
@@ -431,7 +431,7 @@ fn callers_beyond_the_limit_are_closed_at_once_and_counted() {
         client.read_exact(&mut got).unwrap();
         assert_eq!(got, packet(1));
     }
-    // The limit changes while it plays, and 0 is none.
+    // The limit changes while the element plays; 0 means no limit.
     rig.element.set_property("max-clients", 0u32);
     let _more = [call(&rig, port), call(&rig, port)];
     assert_eq!(rig.element.property::<u32>("num-handles"), 4);
@@ -451,7 +451,7 @@ fn client_with_too_many_queued_bytes_is_dropped() {
     eventually("it is gone", || {
         rig.element.property::<u32>("num-handles") == 0
     });
-    // Small ones are counted by their bytes, too: it keeps up to the limit and no more.
+    // Small buffers are counted by their bytes, too: the queue keeps them up to the limit, and no more.
     let (rig, port) = server("bytes-max=100000 buffers-max=-1");
     let _lazy = call(&rig, port);
     let mut pushed = 0u64;
@@ -533,7 +533,7 @@ fn client_sink_does_not_block_its_context() {
     eventually("a part is sent", || {
         stat(&pipe.get("out"), "bytes-served") > 0
     });
-    // The server does not read, and the neighbour has its turn.
+    // The server does not read. The neighbour runs nevertheless.
     socket()
         .send_to(&packet(1), target(&pipe.get("near")))
         .unwrap();
@@ -586,7 +586,7 @@ fn client_sink_names_an_unreachable_host_and_restarts() {
 fn client_sink_survives_a_silent_server_and_reports_a_closed_one() {
     let (listener, _) = listener();
     let (rig, mut server) = calling(&listener, "");
-    // Like nc with an empty input: it still receives.
+    // The server sends something, like nc with an empty input: it still receives.
     server.write_all(b"ignored").unwrap();
     server.shutdown(std::net::Shutdown::Write).unwrap();
     for number in 1..=3 {
@@ -621,7 +621,7 @@ fn a_lost_connection_is_the_result_of_the_push() {
         // More than the sockets' buffers hold.
         let waits = rig.push_aside(gst::Buffer::from_slice(pattern(20 << 20)));
         server.read_exact(&mut [0; 1]).unwrap();
-        // Unread data: the close is a reset (RFC 2525, section 2.17).
+        // The server has unread data, so the close is a reset (RFC 2525, section 2.17).
         drop(server);
         let result = waits.recv_timeout(DEADLINE).unwrap();
         assert_eq!(result, Err(gst::FlowError::Error), "{sink}");
@@ -654,7 +654,7 @@ fn a_lost_connection_ends_the_source() {
     eventually("the source has ended", || !push(vec![0]));
 }
 
-/// The server counts bytes: a flush must not drop the rest of a buffer whose start was sent.
+/// The server counts bytes: a flush must not drop the remaining part of a buffer whose start was sent.
 #[test]
 fn a_flush_drops_whole_buffers_only() {
     let (listener, _) = listener();
@@ -677,7 +677,7 @@ fn a_flush_drops_whole_buffers_only() {
     last.recv_timeout(DEADLINE).expect("the push ends").unwrap();
 }
 
-/// The rest of a buffer that was started before a flush is not dropped under a lock of the element.
+/// The remaining part of a buffer that was started before a flush is not dropped under a lock of the element.
 #[test]
 fn the_drop_of_a_flushed_buffer_may_call_a_client_sink() {
     for is_read in [true, false] {

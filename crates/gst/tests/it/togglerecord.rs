@@ -67,14 +67,14 @@ fn delta(from_ms: u64, to_ms: u64) -> gst::Buffer {
 }
 
 impl Stream {
-    /// `is_live` is the liveness that its source reports.
+    /// Creates a stream. `is_live` is the liveness that its source reports.
     fn new(element: &gst::Element, is_main: bool, is_live: bool) -> Stream {
         let sink = if is_main {
             element.static_pad("sink").unwrap()
         } else {
             element.request_pad_simple("sink_%u").unwrap()
         };
-        // As applications find it.
+        // Applications find the pad in this way.
         let src = sink.iterate_internal_links().next().unwrap().unwrap();
         let feed = gst::Pad::builder(gst::PadDirection::Src)
             .query_function(move |pad, parent, query| {
@@ -523,7 +523,7 @@ fn any_number_of_streams_start_and_stop_at_the_same_time() {
         }
         for stream in &record.streams {
             let out = stream.out();
-            // Collapsed: 200 ms without a gap, from 0 on.
+            // With collapsed gaps, the output has 200 ms without a gap, from 0 on.
             let mut end = 0;
             for (running, from, to, _) in &out {
                 assert_eq!(*running, end, "{out:?}");
@@ -651,7 +651,7 @@ fn flush_releases_waiting_pushes_and_restarts() {
     assert_eq!(other.out(), [(0, 0, 20, '!'), (10, 10, 30, '!')]);
 }
 
-/// Times by the main stream's source, whose clock is set by hand.
+/// Time is that of the main stream's source, whose clock the test sets.
 #[test]
 fn a_stalled_main_stream_is_reported_and_holds_no_other() {
     let record = Record::new("is-live=true stall-timeout=1000000000", 2, true);
@@ -760,7 +760,7 @@ fn an_unlinked_stream_is_not_waited_for() {
     assert!(record.is_recording());
     other.feed.unlink(&other.sink).unwrap();
     assert!(!record.is_recording());
-    // Its source does not wait either.
+    // The source of that stream does not wait either.
     other.feed.link(&other.sink).unwrap();
     other.open(&audio_caps());
     let waits = other.push_and_wait(buffer(50, 60));
@@ -905,7 +905,7 @@ fn shared_and_own_threads_record_alike() {
             await_recording(&element, true);
             element.set_property("record", false);
             await_recording(&element, false);
-            // Everything has arrived once the end is reported: both are equally long.
+            // All data has arrived once the end is reported: both are equally long.
             for seen in [&main, &other] {
                 while seen.try_recv().is_ok() {}
             }
@@ -959,7 +959,7 @@ fn a_stall_is_noticed_on_a_shared_thread() {
 /// Long and short buffers, without a queue between the threads of a source and a sink. Neither the preroll nor a muxer may cause
 /// a deadlock. A stall timeout does not help.
 #[test]
-fn nothing_waits_in_a_circle_without_queues() {
+fn streams_do_not_deadlock_without_queues() {
     let record = format!(
         "togglerecord name=r record=true stall-timeout={}",
         u64::MAX - 1
@@ -1100,7 +1100,7 @@ fn a_seek_begins_another_recording() {
 
 /// Threads push, and the application sets `record`, reads, flushes and releases, all at the same time.
 #[test]
-fn everything_at_once_comes_to_an_end() {
+fn concurrent_calls_do_not_hang() {
     let record = Record::new("", 3, true);
     let is_over = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let threads: Vec<_> = (record.streams.iter())
@@ -1129,7 +1129,7 @@ fn everything_at_once_comes_to_an_end() {
         }
     }
     is_over.store(true, std::sync::atomic::Ordering::Relaxed);
-    // The streams that wait for the main stream.
+    // This releases the streams that wait for the main stream.
     record.main().end();
     within("the streams", move || {
         threads

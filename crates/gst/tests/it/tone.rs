@@ -19,7 +19,7 @@ fn on_clock(line: &str) -> (Rig, TestClock) {
     rig.element.set_clock(Some(&clock)).unwrap();
     rig.element.set_base_time(gst::ClockTime::ZERO);
     rig.to(gst::State::Playing);
-    // It has read the clock when it starts.
+    // The element has read the clock when it starts to wait.
     drop(clock.wait_for_next_pending_id());
     (rig, clock)
 }
@@ -197,14 +197,14 @@ fn change_while_playing_continues_in_phase() {
     let (rig, clock) = on_clock("ts-tonesrc freq=100 on-time=60000 samples-per-buffer=100");
     run_to(&clock, 1000 * MS);
     let mut heard = samples(&rig, 8000);
-    // Each holds from the next buffer on; buffers may come between two of them.
+    // Each change applies from the next buffer on. Buffers may come between two changes.
     for (property, value) in [("volume", -1), ("freq", 101)] {
         rig.element.set_property(property, value);
         run_to(&clock, clock.time() + 1000 * MS);
         heard.extend(samples(&rig, 8000));
     }
     let steps = heard.windows(2).map(|pair| (pair[1] - pair[0]).abs());
-    // The steepest that 101 Hz can be.
+    // The steepest slope that 101 Hz can have.
     let most = steps.fold(0.0, f64::max);
     assert!(most < 22_827.0 * TAU * 101.0 / 8000.0 * 1.1, "{most}");
     let end = &heard[16_000..];
@@ -312,7 +312,7 @@ fn output_follows_downstream_caps() {
 }
 
 #[test]
-fn caps_that_cannot_be_made_are_an_error() {
+fn impossible_caps_are_an_error() {
     for line in [
         "ts-tonesrc name=src ! fakesink",
         "ts-audiotestsrc samples-per-buffer=2000000000 is-live=false ! fakesink",
@@ -455,7 +455,7 @@ fn latency_is_a_buffer_and_a_slice() {
 }
 
 #[test]
-fn without_a_clock_it_plays_by_that_of_its_context() {
+fn without_a_clock_it_uses_its_contexts_clock() {
     for line in BOTH {
         let pipe = Pipe::parse(&format!(
             "{line} samples-per-buffer=80 context={} ! fakesink name=out async=false",
@@ -466,7 +466,7 @@ fn without_a_clock_it_plays_by_that_of_its_context() {
         pipe.play();
         let first = next_buffer(&seen).pts().unwrap();
         assert!(next_buffer(&seen).pts().unwrap() > first);
-        // Also across a pause.
+        // The same across a pause.
         pipe.to(gst::State::Paused);
         pipe.play();
         next_buffer(&seen);
@@ -487,7 +487,7 @@ fn flush_starts_a_segment_and_data_resumes() {
         rig.event(gst::EventType::Segment);
         let mut now = 500 * MS;
         let buffer = loop {
-            // Its restart cannot be awaited.
+            // The restart of the source cannot be observed.
             now += 500 * MS;
             clock.set_time(now);
             clock.process_next_clock_id();
@@ -502,7 +502,7 @@ fn flush_starts_a_segment_and_data_resumes() {
 }
 
 #[test]
-fn goes_up_and_down_and_works_each_time() {
+fn works_after_each_restart() {
     for line in BOTH {
         let rig = Rig::without_stream(
             &format!("{line} samples-per-buffer=80 context={}", context()),
@@ -515,7 +515,7 @@ fn goes_up_and_down_and_works_each_time() {
 }
 
 #[test]
-fn stops_and_pauses_against_a_stuck_push() {
+fn stops_and_pauses_during_a_stuck_push() {
     for line in BOTH {
         let pipe = Pipe::parse(&format!(
             "{line} context={} ! identity name=last ! fakesink async=false",

@@ -167,7 +167,7 @@ fn clients_are_added_removed_cleared_and_counted() {
         .emit_by_name::<()>("remove", &[&host, &ports[1]]);
     rig.element
         .emit_by_name::<()>("remove", &[&host, &ports[1]]);
-    // Once more than it was added, and a client that never was: no harm.
+    // A client is removed once more than it was added, and one that was never added. Neither does any harm.
     rig.element
         .emit_by_name::<()>("remove", &[&host, &ports[1]]);
     rig.element.emit_by_name::<()>("add", &[&host, &0i32]);
@@ -224,7 +224,7 @@ fn bad_clients_are_refused_with_a_warning_and_the_list_stays() {
 fn one_bad_client_of_three_does_not_stop_the_others() {
     let good = [socket(), socket()];
     let dead = socket().local_addr().unwrap();
-    // Nothing listens at the second; a broadcast needs a permission that this socket lacks.
+    // Nothing listens at the second address; a broadcast needs a permission that this socket lacks.
     for bad in [dead.to_string(), "255.255.255.255:9".to_owned()] {
         let list = format!("{},{bad},{}", clients(&[&good[0]]), clients(&[&good[1]]));
         let rig = Rig::new(
@@ -281,7 +281,7 @@ fn sends_to_ipv6_and_ipv4_clients_alike() {
     rig.push(numbered(1)).unwrap();
     assert_eq!(received(&v4), packet(1));
     assert_eq!(received(&v6), packet(1));
-    // And a late one.
+    // One client is added late.
     let late = bound("::1");
     let port = i32::from(late.local_addr().unwrap().port());
     rig.element.emit_by_name::<()>("add", &[&"::1", &port]);
@@ -292,7 +292,7 @@ fn sends_to_ipv6_and_ipv4_clients_alike() {
 }
 
 #[test]
-fn an_ipv6_client_that_is_added_before_any_state_is_sent_to() {
+fn an_ipv6_client_added_before_ready_gets_packets() {
     let late = bound("::1");
     let rig = Rig::new("ts-udpsink sync=false async=false", gst::State::Paused);
     rig.element.emit_by_name::<()>("clear", &[]);
@@ -446,7 +446,7 @@ fn source_blocked_by_a_paused_sink_is_idle() {
 }
 
 #[test]
-fn more_is_received_while_something_waits_for_the_clock() {
+fn data_is_received_while_earlier_data_waits_for_the_clock() {
     // A stream of more than one packet per slice fell behind when each wait blocked its source.
     let (pipe, receiver, clock, feeder) = on_a_context("");
     for i in 0..40 {
@@ -495,7 +495,7 @@ fn a_wait_on_the_system_clock_is_a_timer_of_the_context() {
             .send_to(&packet(i), target(&pipe.get("src")))
             .unwrap();
         assert_eq!(received(&receiver), packet(i));
-        // Never before; how long after is the machine's business.
+        // It is never sent early. The machine may send it late.
         assert!(begin.elapsed() >= std::time::Duration::from_millis(30));
     }
 }
@@ -569,7 +569,7 @@ fn flush_cancels_the_wait_for_the_clock_at_once() {
 }
 
 #[test]
-fn a_flush_against_a_push_that_just_arrives_cancels_it_too() {
+fn a_flush_also_cancels_a_push_that_arrives_at_the_same_time() {
     let (rig, _receiver, _clock) = with_test_clock("");
     for _ in 0..200 {
         let result = rig.push_aside(timed(1, 10 * S));
@@ -579,7 +579,7 @@ fn a_flush_against_a_push_that_just_arrives_cancels_it_too() {
             feed.push_event(gst::event::FlushStop::new(true));
         });
         rig.open_segment();
-        // It may have arrived after the whole flush: then this one ends it.
+        // The push may have arrived after the whole flush. Then the next flush ends it.
         while result
             .recv_timeout(std::time::Duration::from_millis(20))
             .is_err()
@@ -599,7 +599,7 @@ fn flush_cancels_the_wait_for_the_clock_on_a_context() {
     for _ in 0..3 {
         feeder.send(10_000);
         clock.wait_for_pending_id_count(1);
-        // A pipeline that still changes its state when a sink flushes leaves that sink paused.
+        // A flush leaves a sink paused if the pipeline is still changing its state.
         assert!(pipe.0.state(DEADLINE_GST).0.is_ok());
         assert!(src.send_event(gst::event::FlushStart::new()));
         assert!(src.send_event(gst::event::FlushStop::new(false)));
@@ -777,7 +777,7 @@ fn sinks_of_one_source_wait_independently() {
     assert!(clock.crank());
     assert_eq!(received(&early), packet(1));
     assert_nothing(&late);
-    // The source's task checks all its waits whenever one is over.
+    // The source's task checks all its waits whenever one of them is over.
     eventually("the late one waits", || {
         clock.next_entry_time() == Some(106 * S)
     });
@@ -786,7 +786,7 @@ fn sinks_of_one_source_wait_independently() {
 }
 
 #[test]
-fn a_branch_that_is_cut_takes_nothing_from_a_sibling_that_waits() {
+fn an_unlinked_branch_does_not_affect_a_waiting_sibling() {
     // The source awaits room in one branch and the clock in the other; then the first is unlinked.
     let receiver = socket();
     let pipe = Pipe::parse(&format!(
@@ -848,7 +848,7 @@ fn a_branch_that_is_cut_takes_nothing_from_a_sibling_that_waits() {
 }
 
 #[test]
-fn sends_multicast_through_an_interface_and_back_only_if_asked_to() {
+fn sends_multicast_through_an_interface_and_back_if_configured() {
     let pipe = Pipe::parse(&format!(
         "ts-udpsrc name=src address=239.255.43.31 port=0 multicast-iface=lo context={} ! fakesink name=got async=false sync=false",
         context()
@@ -863,7 +863,7 @@ fn sends_multicast_through_an_interface_and_back_only_if_asked_to() {
             ),
             gst::State::Playing,
         );
-        // Packets sent through this very interface return in any case: the option decides.
+        // Packets sent through this very interface return in any case, so the option is checked.
         for used in ["used-socket", "used-socket-v6"] {
             let socket = rig.element.property::<Option<gio::Socket>>(used).unwrap();
             assert_eq!(socket.is_multicast_loopback(), loops, "{used}");
@@ -912,7 +912,7 @@ fn socket_options_reach_the_kernel_live() {
 }
 
 #[test]
-fn the_uri_handler_takes_and_gives_udp() {
+fn uri_handler_sets_and_returns_udp_uris() {
     let sink = make("ts-udpsink");
     let handler = sink.dynamic_cast_ref::<gst::URIHandler>().unwrap();
     assert_eq!(handler.uri_type(), gst::URIType::Sink);
@@ -945,7 +945,7 @@ fn a_host_that_does_not_resolve_is_refused() {
         let said = text(&pipe.message(&[gst::MessageType::Error]));
         assert!(said.contains("nowhere.invalid"), "{said}");
         assert_nothing(&bystander);
-        // Another one clears the error.
+        // Another host clears the error.
         pipe.to(gst::State::Null);
         pipe.get("sink").set_property("host", "127.0.0.1");
         assert_eq!(
@@ -977,7 +977,7 @@ fn repeated_client_is_counted_like_the_stock_element_or_once() {
         let look = |number: u32| {
             rig.push(numbered(number)).unwrap();
             let listed = sink.property::<String>("clients");
-            // After the packet, one of another kind: then no more follow.
+            // After the packet comes one of another kind, so no more of the first kind follow.
             let own = socket();
             own.send_to(b"end", receiver.local_addr().unwrap()).unwrap();
             let got =
@@ -1042,7 +1042,7 @@ fn names_are_looked_up_at_the_start_and_not_by_the_setter() {
 
 #[test]
 fn name_added_while_playing_is_resolved_or_reported() {
-    // Either family that "localhost" may resolve to first.
+    // "localhost" may resolve to either family first.
     let v4 = socket();
     let port = v4.local_addr().unwrap().port();
     let v6 = UdpSocket::bind(("::1", port)).ok();
@@ -1117,7 +1117,7 @@ fn two_clients_of_one_group_share_a_membership_until_both_are_gone() {
 
 /// send(2): a datagram longer than the protocol allows is EMSGSIZE; IPv4 sockets cannot send to an IPv6 address.
 #[test]
-fn each_client_has_its_own_reasons() {
+fn each_client_counts_its_own_errors() {
     let (rig, good) = sending("sync=false force-ipv4=true");
     let port = i32::from(good.local_addr().unwrap().port());
     rig.element.emit_by_name::<()>("add", &[&"::1", &port]);

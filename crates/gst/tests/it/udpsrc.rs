@@ -83,7 +83,7 @@ fn is_live_and_reports_its_wait_as_latency() {
 
 #[test]
 fn pushes_nothing_while_paused() {
-    // Not into a stock sink: that would block the thread with the current packet.
+    // The sink is not a stock one, which would block the thread with the current packet.
     let receiver = socket();
     let name = context();
     let pipe = Pipe::parse(&format!(
@@ -240,7 +240,7 @@ fn sender_address_is_attached_if_configured() {
 }
 
 #[test]
-fn attaches_the_kernels_time_when_asked_to() {
+fn attaches_the_kernels_time_if_configured() {
     let (_pipe, seen, target) = playing("socket-timestamp=realtime");
     let sender = socket();
     for i in 0..20 {
@@ -254,7 +254,7 @@ fn attaches_the_kernels_time_when_asked_to() {
             .expect("no timestamp");
         assert_eq!(meta.reference().to_string(), "timestamp/x-unix");
         assert!(meta.timestamp() > gst::ClockTime::from_seconds(1_000_000_000));
-        // None remains from the buffer's last use.
+        // No mark remains from the buffer's last use.
         assert_eq!(buffer.iter_meta::<gst::ReferenceTimestampMeta>().count(), 1);
         drop(buffer);
         sender.send_to(&packet(i + 20), target).unwrap();
@@ -262,7 +262,7 @@ fn attaches_the_kernels_time_when_asked_to() {
 }
 
 #[test]
-fn does_not_stamp_when_asked_not_to() {
+fn does_not_stamp_if_configured() {
     let (_pipe, seen, target) = playing("do-timestamp=false");
     socket().send_to(&packet(0), target).unwrap();
     assert_eq!(next_buffer(&seen).pts(), None);
@@ -301,7 +301,7 @@ fn eos_ends_it_once_and_a_flush_lets_it_begin_again() {
     }
     assert!(src.send_event(gst::event::Eos::new()));
     pipe.expect(gst::MessageType::Eos);
-    // Also from the beginning.
+    // The same from the beginning.
     pipe.to(gst::State::Ready);
     pipe.play();
     sender
@@ -402,7 +402,7 @@ fn any_free_ports_are_distinct_and_may_be_shared() {
 }
 
 #[test]
-fn a_host_name_is_an_address() {
+fn a_host_name_is_accepted_as_address() {
     let pipe = Pipe::parse("ts-udpsrc name=src address=localhost port=0 ! fakesink async=false");
     pipe.to(gst::State::Ready);
     assert!(
@@ -449,7 +449,7 @@ fn an_icmp_error_on_receive_is_not_fatal() {
     let seen = watch(&pipe.pad("sink", "sink"));
     pipe.play();
     for _ in 0..3 {
-        // The second one may get the first one's error.
+        // The second packet may get the error of the first one.
         let _ = socket.send(b"x", gio::Cancellable::NONE);
         let before = stat(&src, "socket-errors");
         let _ = socket.send(b"x", gio::Cancellable::NONE);
@@ -482,7 +482,7 @@ fn gio_socket(address: &str) -> gio::Socket {
 }
 
 #[test]
-fn a_given_socket_is_used_and_closed_only_if_asked_to() {
+fn a_given_socket_is_used_and_closed_only_if_configured() {
     for close in [true, false] {
         let socket = gio_socket("127.0.0.1");
         let pipe = Pipe::parse(&format!(
@@ -505,7 +505,7 @@ fn a_given_socket_is_used_and_closed_only_if_asked_to() {
         pipe.to(gst::State::Null);
         assert_eq!(src.property::<Option<gio::Socket>>("used-socket"), None);
         assert_eq!(socket.is_closed(), close);
-        // Again: a socket that is closed is refused, its descriptor may belong to another socket by now.
+        // A socket that is closed is refused, because its descriptor may belong to another socket by now.
         let result = pipe.0.set_state(gst::State::Playing);
         assert_eq!(result.is_err(), close, "{result:?}");
         if close {
@@ -525,10 +525,10 @@ fn a_given_socket_is_used_and_closed_only_if_asked_to() {
 }
 
 #[test]
-fn the_uri_handler_takes_and_gives_udp() {
+fn uri_handler_sets_and_returns_udp_uris() {
     init();
     let src = gst::Element::make_from_uri(gst::URIType::Src, "udp://127.0.0.1:6001", None);
-    // Ours has no rank, so it is never a default.
+    // Our element has no rank, so it is never a default.
     let factory = src.unwrap().factory().unwrap().name();
     assert_ne!(factory, "ts-udpsrc");
     let src = make("ts-udpsrc");
@@ -555,7 +555,7 @@ fn joins_multicast_groups_with_and_without_an_interface() {
                 context()
             ));
             if interface == "multicast-iface=lo,lo" {
-                // Twice the same: refused by the kernel, and left without a panic.
+                // A second membership of the same group is refused by the kernel, and left without a panic.
                 let _ = pipe.0.set_state(gst::State::Playing);
                 pipe.to(gst::State::Null);
                 continue;
@@ -563,7 +563,7 @@ fn joins_multicast_groups_with_and_without_an_interface() {
             let start = pipe.0.set_state(gst::State::Playing);
             if start.is_err() {
                 let error = pipe.message(&[gst::MessageType::Error]);
-                // Without a name it is the routing table's choice, and it may have none.
+                // Without a name, the routing table chooses the interface, and may have none.
                 let no_route = interface.is_empty() && text(&error).contains("No such device");
                 assert!(no_route, "{group} {interface}: {error:?}");
                 continue;
@@ -639,7 +639,7 @@ fn receives_a_group_from_one_source_only() {
 }
 
 #[test]
-fn a_flooded_source_leaves_its_neighbours_their_turn() {
+fn a_flooded_source_does_not_starve_its_neighbours() {
     for wait in [0, 20] {
         let name = context();
         let line: String = (0..20)
@@ -673,7 +673,7 @@ fn a_flooded_source_leaves_its_neighbours_their_turn() {
                 sender.send_to(&packet(round), address).unwrap();
             }
             for (seen, address) in seen.iter().zip(&quiet) {
-                // The kernel may drop what comes during a flood, before any socket; then again.
+                // The kernel may drop packets during a flood, before they reach any socket. Then the test sends again.
                 eventually("a quiet one receives", || {
                     let next = seen.recv_timeout(Duration::from_millis(500));
                     if next.is_err() {
@@ -766,10 +766,10 @@ fn a_throttled_source_starts_and_stops_without_waiting_for_its_slice() {
     assert!(begin.elapsed() < Duration::from_secs(25));
 }
 
-/// Two sources on one socket, each of which closes it at its end. The kernel gives the closed descriptor's number to the next
-/// socket of the process, which the other source must not touch.
+/// Two sources use one socket, and each closes it at its end. The kernel gives the closed descriptor's number to the next socket
+/// of the process, which the other source must not touch.
 #[test]
-fn a_socket_closed_by_one_of_two_users_stays_the_other_ones() {
+fn a_socket_closed_by_one_of_two_users_still_serves_the_other() {
     let shared = gio_socket("127.0.0.1");
     let pipes: Vec<Pipe> = (0..2)
         .map(|_| {
@@ -809,8 +809,8 @@ fn a_socket_closed_by_one_of_two_users_stays_the_other_ones() {
     UdpSocket::bind(there).unwrap();
 }
 
-/// A slice passes on packets together that arrived one after another. The times are those of the kernel. With the slice's,
-/// packets would have equal times, and a jitter buffer downstream would see a slice of jitter.
+/// A slice passes on several packets together that arrived one after another. Their times are those of the kernel. With the
+/// slice's time, packets would have equal times, and a jitter buffer downstream would see a slice of jitter.
 #[test]
 fn times_are_those_of_the_arrival_and_not_of_the_slice() {
     let name = context();
@@ -826,7 +826,7 @@ fn times_are_those_of_the_arrival_and_not_of_the_slice() {
     const PACKETS: u32 = 5;
     for number in 0..PACKETS {
         sender.send_to(&packet(number), to).unwrap();
-        // The kernel measures the length of this.
+        // The kernel measures the length of this sleep.
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     let buffers: Vec<gst::Buffer> = (0..PACKETS).map(|_| next_buffer(&seen)).collect();
@@ -872,7 +872,7 @@ fn packets_that_the_kernel_drops_are_counted() {
     }
     let dropped = stat(&src, "kernel-drops");
     assert!(dropped > 0);
-    // No more packets are in flight: the numbers add up, with each of the last packets arrived or dropped.
+    // No more packets are in flight, so the numbers add up: each of the last packets has arrived or was dropped.
     let received = || stat(&src, "packets-received");
     assert!(received() + dropped >= PACKETS);
     // The count survives the socket.
@@ -894,11 +894,11 @@ fn port_and_address_change_while_it_plays() {
     assert_eq!(second.port(), free);
     sender.send_to(&packet(2), second).unwrap();
     assert_eq!(number(&next_buffer(&seen)), 2);
-    // The old one is free again, once the context has moved.
+    // The old port is free again, once the context has moved.
     eventually("the old socket is closed", || {
         UdpSocket::bind(first).is_ok()
     });
-    // A name is looked up elsewhere.
+    // A name is looked up on another thread.
     src.set_property("address", "localhost");
     src.set_property("address", "127.0.0.2");
     eventually("it moves", || {
@@ -916,7 +916,7 @@ fn port_and_address_change_while_it_plays() {
     sender.send_to(&packet(4), here).unwrap();
     assert_eq!(number(&next_buffer(&seen)), 4);
     src.set_property("address", "127.0.0.1");
-    // Also in PAUSED; the new address is used after the next start.
+    // The same in PAUSED; the new address is used after the next start.
     pipe.to(gst::State::Paused);
     src.set_property("port", 0);
     pipe.play();
@@ -976,7 +976,7 @@ fn a_regular_stream_may_end_burst_pause_and_move() {
         sender.send_to(&packet(sent.get()), to).unwrap();
         sent.set(sent.get() + 1);
     };
-    // Each packet follows when the one before is seen: one a slice.
+    // Each packet is sent when the previous one was seen: one per slice.
     let until_regular = |to: SocketAddr| {
         eventually("it is regular", || {
             send(to);

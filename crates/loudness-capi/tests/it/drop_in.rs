@@ -1,7 +1,7 @@
-//! Programs that know nothing of this library run on it: a C program that calls every function, and `loudgain`.
+//! Programs that do not know this library run with it: a C program that calls every function, and `loudgain`.
 //!
-//! The C program is compiled with Debian's header and with ours, both times linked with Debian's library, and then run with
-//! either library by `LD_LIBRARY_PATH`.
+//! The C program is compiled with Debian's header and with ours, both times linked with Debian's library. It then runs with
+//! either library, as `LD_LIBRARY_PATH` says.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -57,7 +57,7 @@ fn compile(directory: &Path, name: &str, include: Option<&str>) -> PathBuf {
     program
 }
 
-/// "KIND NAME CODE VALUE": equal, or as near as that kind allows.
+/// Whether two lines "KIND NAME CODE VALUE" are equal, or as close as that kind allows.
 fn lines_agree(theirs: &str, ours: &str) -> bool {
     if theirs == ours {
         return true;
@@ -70,7 +70,7 @@ fn lines_agree(theirs: &str, ours: &str) -> bool {
         return false;
     };
     let tolerance = match a.as_bytes().first() {
-        // At 192 kHz the roundings of Debian's filter show; see equality.rs.
+        // At 192 kHz, rounding errors of Debian's filter are visible; see equality.rs.
         Some(b'l') => 1e-8,
         Some(b'p') => 4e-6 * y.abs().max(1.0),
         _ => return false,

@@ -106,13 +106,13 @@ pub fn debian() -> &'static Library {
     LIBRARY.get_or_init(|| Library::load(&debian_path()))
 }
 
-/// This crate's.
+/// This crate's library.
 pub fn ours() -> &'static Library {
     static LIBRARY: OnceLock<Library> = OnceLock::new();
     LIBRARY.get_or_init(|| Library::load(&ours_path()))
 }
 
-/// Samples of the four types.
+/// The four types of samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Type {
     Short,
@@ -167,7 +167,7 @@ impl Meter {
         unsafe { (self.library.set_max_history)(self.state, history_ms) }
     }
 
-    /// Interleaved, full scale 1.0, converted to `kind` first.
+    /// Adds interleaved samples with full scale 1.0, which are converted to `kind` first.
     pub fn add(&mut self, kind: Type, samples: &[f64]) -> c_int {
         let frames = samples.len() / self.channels() as usize;
         let state = self.state;
@@ -231,7 +231,7 @@ impl Meter {
         self.read(|state, out| unsafe { (self.library.relative_threshold)(state, out) })
     }
 
-    /// Sample peak, that of the last call, true peak, that of the last call.
+    /// Sample peak and true peak, each with that of the last call.
     pub fn peaks(&self, channel: u32) -> [Reading; 4] {
         let library = self.library;
         [
@@ -261,7 +261,7 @@ pub fn multiple(library: &Library, meters: &[Option<&Meter>]) -> [Reading; 2] {
     })
 }
 
-/// A function that fails leaves it unchanged.
+/// The initial value, which a failing function leaves unchanged.
 const UNWRITTEN: f64 = 12_345.0;
 
 impl Drop for Meter {
@@ -272,7 +272,7 @@ impl Drop for Meter {
     }
 }
 
-/// The file that the loader took for a library, to be sure that it took two.
+/// The file that the loader used for a library. It shows that two different ones are loaded.
 pub fn file_of(library: &Library) -> String {
     // SAFETY: `Dl_info` is pointers, for which zeros are valid; the address is that of a function.
     unsafe {

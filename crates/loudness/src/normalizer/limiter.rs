@@ -1,25 +1,26 @@
 //! The limiter's envelopes: turns the allowed factor of each cell of half a millisecond into smooth gains.
 //!
-//! First pass: the gain reaches the lowest factor of the next 10 ms before it is needed, and recovers with a time constant of 100
-//! ms. Later peaks count as well, because it is a minimum over all cells ahead. The mean of that over 10 ms, in a Hann window, is
-//! smooth and nowhere above the allowed gain. Second pass: the result is measured once more, because a gain that changes within
-//! the reach of an interpolation filter moves the peaks a little. The excess above the ceiling (hundredths of a decibel) is
-//! removed over 2 ms on either side.
+//! In the first pass, the gain reaches the lowest factor of the next 10 ms before that factor is needed, and recovers with a time
+//! constant of 100 ms. Later peaks count as well, because the gain is a minimum over all cells ahead. The mean of this gain over
+//! 10 ms, in a Hann window, is smooth and nowhere above the allowed gain.
+//!
+//! In the second pass, the result is measured once more, because a gain that changes within the reach of an interpolation filter
+//! moves the peaks a little. The excess above the ceiling (hundredths of a decibel) is removed over 2 ms on either side.
 
 use crate::taps::REACH_FRAMES;
 
 /// Values by cell, in a ring.
 type Ring = [f32; RING];
-/// More cells than the look-ahead has at any rate.
+/// Size of the rings: more cells than the look-ahead has at any rate.
 const RING: usize = 256;
 
 /// The attack, in cells at rates with cells of 0.5 ms.
 const ATTACK_MS: f64 = 10.0;
 const RELEASE_MS: f64 = 100.0;
-/// Frames over which the second pass spreads its reduction: much more than the filter reaches, or its own gain would move the
-/// peaks.
+/// Frames over which the second pass spreads its reduction. They are much more than the filter's reach, because otherwise the
+/// gain of the second pass would move the peaks, too.
 const CHECK_FRAMES: u64 = 96;
-/// A release that is this close to its end has ended.
+/// Gain above which a release has ended.
 const RELEASED: f32 = 0.999_99;
 
 /// The limiter of one stream, with the same gain for all channels.
@@ -39,7 +40,7 @@ pub(super) struct Limiter {
     held: Ring,
     smooth: Ring,
     next_smooth: u64,
-    /// Up to this cell something is below 1.
+    /// The cell up to which at least one factor is below 1.
     busy_end: u64,
     rest: Ring,
     rest_busy_end: u64,
@@ -122,7 +123,7 @@ impl Limiter {
             held = least.min(if released > RELEASED { 1.0 } else { released });
         }
         self.held[slot(cell)] = held;
-        // A recovery may still be running within the window.
+        // A recovery may still continue within the window.
         if is_idle && self.smooth[slot(cell.wrapping_sub(1))] >= 1.0 {
             self.smooth[slot(cell)] = 1.0;
             return;
@@ -159,7 +160,7 @@ impl Limiter {
         };
         let starts = cell.saturating_sub(self.check_cells)..=cell;
         let count = (cell - starts.start() + 1) as f32;
-        // Rounding must not put it below 1 if no reduction is needed.
+        // Rounding must not make the gain less than 1 if no reduction is needed.
         1.0 - starts.map(|start| 1.0 - least_from(start)).sum::<f32>() / count
     }
 }

@@ -11,7 +11,7 @@ use crate::taps::{REACH_FRAMES, Taps};
 /// Up to four channels, a row of lanes for each frame.
 #[derive(Clone, Debug)]
 pub(super) struct Line {
-    /// The first of its channels.
+    /// The first channel of the group.
     pub(super) first: usize,
     /// Number of channels; further lanes carry zeros.
     pub(super) live: usize,
@@ -107,7 +107,7 @@ pub(super) struct Lines {
     pub(super) lines: Box<[Line]>,
     /// Capacity in frames.
     pub(super) frames: u64,
-    /// A stretch in one piece, for the filter.
+    /// Memory for consecutive frames, for the filter.
     stretch: Vec<f32>,
 }
 
@@ -134,7 +134,7 @@ impl Lines {
                 .map(line)
                 .collect::<Result<_, _>>()?,
             frames,
-            // A cell of the highest rate, plus the reach of the filter.
+            // It has room for a cell at the highest rate, plus the reach of the filter.
             stretch: vec![0.0; (2 * REACH_FRAMES + RATE_HZ_MAX as usize / 2_000 + 1) * 4],
         })
     }
@@ -195,7 +195,7 @@ impl Lines {
     }
 }
 
-/// Input of a meter.
+/// A stretch of queued audio, as input of a meter.
 pub(super) struct Stretch<'a> {
     lines: &'a [Line],
     slot: usize,

@@ -3,15 +3,16 @@
 //! - `programme`: how loud the programme is, every 100 ms, and so the gain.
 //! - `limiter`: the envelopes that keep the true peak below its limit; `crate::taps`: how the true peak is measured.
 //! - `line`: the delay, three seconds of it.
-//! - This file: the audio's way through them. The delay lines contain, from the newest to the oldest frame,
+//! - This file: the path of the audio through them. The delay lines contain, from the newest to the oldest frame,
 //!
 //! ```text
 //!   written .. measured .. (2.9 s) .. judged .. shaped .. checked .. finished .. taken
 //! ```
 //!
-//! Audio passes four stages. *Judged* audio was checked for peaks; *shaped* audio has the gains of the programme and of the
-//! limiter's first pass; *checked* audio was checked for peaks again; *finished* audio has the second pass's gain and can be
-//! taken. Each stage works in cells of half a millisecond, whose places depend only on the number of frames. The output is
+//! Audio passes four stages. *Judged* audio was checked for peaks. *Shaped* audio has the gains of the programme and of the
+//! limiter's first pass. *Checked* audio was checked for peaks again. *Finished* audio has the second pass's gain and can be
+//! taken. Each stage works in cells of half a millisecond, whose positions depend only on the number of frames. The output is
+//! identical to the bit, however the audio is divided into calls.
 //! identical to the bit, however the audio is divided into calls.
 
 mod limiter;
@@ -36,26 +37,26 @@ use limiter::Limiter;
 use line::{Line, Lines};
 use programme::Programme;
 
-/// The delay: the look-ahead, in steps of 100 ms.
+/// Length of the delay, which is the look-ahead, in steps of 100 ms.
 const LATENCY_STEPS: u64 = 30;
 /// Maximum number of steps that can be written before output must be taken.
 const ROOM_STEPS: u64 = 2;
-/// At lower rates, the shelf of the K-weighting is outside the band.
+/// Minimum rate. At lower rates, the shelf of the K-weighting is outside the band.
 const RATE_HZ_LEAST: u32 = 4_000;
-/// The peaks of speech and music lie up to 20 dB above their loudness.
+/// Maximum distance of a normal peak above the programme's loudness. The peaks of speech and music are up to 20 dB above it.
 const PEAK_LU_MAX: f64 = 30.0;
-/// For programmes that are not too loud, dB of full scale.
+/// Minimum of the largest normal sample, dB of full scale. It applies to programmes that are not very loud.
 const SOUND_DB_MIN: f64 = 12.0;
-/// Value before the first programme.
+/// Largest normal sample before the first programme, dB of full scale.
 const SOUND_DB_UNKNOWN: f64 = 24.0;
-/// Distance of the limiter from its limit. Other meters check other positions between samples, with other filters. For bursts of
-/// noise that fill the band, that of libswresample finds up to 0.1 dB more.
+/// Margin of the limiter below its limit. Other meters check other positions between samples, with other filters. For bursts of
+/// noise that fill the band, the filter of libswresample finds up to 0.1 dB more.
 const MARGIN_DB: f64 = 0.15;
-/// Distance of its first pass from that, so that little is left for the second.
+/// Further margin of the first pass, so that little is left for the second.
 const FIRST_MARGIN_DB: f64 = 0.02;
 /// Maximum change of the limit per step of 100 ms while playing.
 const CEILING_DB_STEP: f64 = 3.0;
-/// Gains by node, a ring: more than between the newest node and the output.
+/// Number of nodes in the ring of gains: more than between the newest node and the output.
 const NODES: usize = 8;
 
 /// Adjusts one stream of audio to a target loudness, under a limit for its true peak.
@@ -66,9 +67,9 @@ const NODES: usize = 8;
 /// [`NormalizerSettings::max_true_peak_dbtp`], at the rate of the audio.
 ///
 /// `add_*` takes frames, and `take_*` returns them [`Normalizer::latency_frames`] later, unchanged in number. At the end of the
-/// stream, [`Normalizer::drain`] releases the rest. After construction it does not allocate. Samples are stored as `f32`: the
-/// rounding is 150 dB below the sample. Samples more than 30 dB above the programme, and 12 dB above full scale, are clicks and
-/// are clipped there. Samples that are not numbers, or more than 60 dB above full scale, count as silence.
+/// stream, [`Normalizer::drain`] releases the remaining frames. After construction it does not allocate. Samples are stored as
+/// `f32`: the rounding is 150 dB below the sample. Samples more than 30 dB above the programme, and 12 dB above full scale, are
+/// clicks and are clipped at that level. Samples that are not numbers, or more than 60 dB above full scale, count as silence.
 ///
 /// ```
 /// use threadbare_loudness::{Channel, Normalizer, NormalizerSettings};
@@ -113,15 +114,16 @@ pub struct Normalizer {
     programme: Programme,
     limiter: Limiter,
     outgoing: Meter,
-    /// Factors by node, and how many there have been.
+    /// Gain factor of each node, and the number of nodes so far.
     gains: [f64; NODES],
     nodes: u64,
     /// Weighted energy of the step that is being measured.
     step_energy: f64,
-    /// The largest sample of normal sound. Larger ones are clicks and are clipped: they would determine the loudness for seconds.
+    /// The largest sample of normal sound. Larger samples are clicks and are clipped, because they would determine the loudness
+    /// for seconds.
     sound_max: f32,
     ceiling_db: f64,
-    /// Largest samples by cell, before and after the first pass, and the ceiling there.
+    /// Largest samples by cell, before and after the first pass, and the ceiling of each cell.
     peaks: [f32; CELLS],
     shaped_peaks: [f32; CELLS],
     ceilings: [f32; CELLS],
@@ -131,10 +133,10 @@ pub struct Normalizer {
     least_gain: f32,
 }
 
-/// More cells than between the judged and the finished stage.
+/// Number of cells in the rings: more than between the judged and the finished stage.
 const CELLS: usize = 256;
 
-/// Position of each stage: the first two and the last in frames, the others in cells.
+/// Position of each stage. The first two and the last are in frames, the others in cells.
 #[derive(Clone, Copy, Debug, Default)]
 struct Positions {
     written: u64,
@@ -151,7 +153,7 @@ impl Normalizer {
     /// Creates a normaliser for audio of `rate_hz` frames a second, 4000 to 2,822,400, with 1 to 64 channels of these positions.
     ///
     /// # Errors
-    /// Rate, channels or settings are not within the limits, or memory is short.
+    /// Fails if rate, channels or settings are not within the limits, or memory is short.
     pub fn new(
         rate_hz: u32,
         layout: &[Channel],
@@ -235,18 +237,18 @@ impl Normalizer {
     /// Changes the settings. The output follows by at most 3 dB every 100 ms, starting 0.3 s after the current output.
     ///
     /// # Errors
-    /// A value is out of its range; nothing changed.
+    /// Fails if a value is out of its range; then nothing changes.
     pub fn set_settings(&mut self, settings: NormalizerSettings) -> Result<(), NormalizeError> {
         settings.check()?;
         self.settings = settings;
         Ok(())
     }
 
-    /// Adds interleaved samples: whole frames, with one sample of each channel in turn. Returns the number of accepted frames:
-    /// all, if less than 200 ms are waiting to be taken; none after [`Normalizer::drain`].
+    /// Adds interleaved samples: whole frames, with one sample of each channel in turn. Returns the number of accepted frames.
+    /// All are accepted if less than 200 ms wait to be taken; none after [`Normalizer::drain`].
     ///
     /// # Errors
-    /// The last frame is not whole; nothing was added.
+    /// Fails if the last frame is not whole; then nothing is added.
     pub fn add_interleaved<T: Sample>(&mut self, samples: &[T]) -> Result<usize, InputError> {
         let channels = self.channels;
         if !samples.len().is_multiple_of(channels) {
@@ -263,10 +265,10 @@ impl Normalizer {
         ))
     }
 
-    /// Adds planar samples, a slice for each channel, else as [`Normalizer::add_interleaved`].
+    /// Adds planar samples, a slice for each channel. Otherwise it acts like [`Normalizer::add_interleaved`].
     ///
     /// # Errors
-    /// The number of slices is not that of the channels, or they differ in length; nothing was added.
+    /// Fails if the number of slices is not that of the channels, or they differ in length; then nothing is added.
     pub fn add_planar<T: Sample, P: AsRef<[T]>>(
         &mut self,
         planes: &[P],
@@ -293,7 +295,8 @@ impl Normalizer {
         })
     }
 
-    /// `write` gets the place in the lines, the first frame and the number of frames; it returns the largest normal sample.
+    /// Adds frames by `write`. It gets the place in the lines, the first frame and the number of frames, and returns the largest
+    /// normal sample.
     fn add(
         &mut self,
         frames: usize,
@@ -329,7 +332,7 @@ impl Normalizer {
         frames
     }
 
-    /// End of the next measurement: always at the same places, so that sums are rounded the same.
+    /// End of the next unit of measurement. It is always at the same positions, so that sums are rounded in the same way.
     fn unit_end(&self) -> u64 {
         let from = self.at.measured;
         let step_end = (from / self.step_frames + 1) * self.step_frames;
@@ -357,7 +360,7 @@ impl Normalizer {
         if !end.is_multiple_of(self.step_frames) {
             return;
         }
-        // The last step of the stream is as loud as its existing part.
+        // The last step of the stream counts as loud as the part of it that exists.
         let start = end - self.step_frames;
         let frames = self.end.map_or(end, |last| last.clamp(start, end)) - start;
         let energy = if frames == 0 {
@@ -374,7 +377,8 @@ impl Normalizer {
         }
     }
 
-    /// Ends the stream: all queued audio can be taken, and none added before [`Normalizer::reset`] or [`Normalizer::restart`].
+    /// Ends the stream. All queued audio can then be taken, and no audio can be added before [`Normalizer::reset`] or
+    /// [`Normalizer::restart`].
     pub fn drain(&mut self) {
         self.end.get_or_insert(self.at.written);
     }
@@ -413,10 +417,10 @@ impl Normalizer {
         }))
     }
 
-    /// Takes planar samples to a slice for each channel; otherwise as [`Normalizer::take_interleaved`].
+    /// Takes planar samples to a slice for each channel. Otherwise it acts like [`Normalizer::take_interleaved`].
     ///
     /// # Errors
-    /// The number of slices is not that of the channels, or they differ in length; nothing was taken.
+    /// Fails if the number of slices is not that of the channels, or they differ in length; then nothing is taken.
     pub fn take_planar<T: Sample, P: AsMut<[T]>>(
         &mut self,
         planes: &mut [P],
@@ -436,7 +440,7 @@ impl Normalizer {
         }))
     }
 
-    /// `read` gets the place in the lines, the output frame and the number of frames.
+    /// Takes frames by `read`, which gets the place in the lines, the output frame and the number of frames.
     fn take(
         &mut self,
         frames: usize,
@@ -460,7 +464,7 @@ impl Normalizer {
         frames
     }
 
-    /// Sees to it that all before this frame is finished.
+    /// Finishes all audio before this frame.
     fn finish_to(&mut self, frame: u64) {
         let cells = frame.div_ceil(self.limiter.cell_frames);
         if self.end.is_some() {
@@ -475,7 +479,7 @@ impl Normalizer {
         }
     }
 
-    /// The second pass of the limiter, on the next cell.
+    /// Applies the second pass of the limiter to the next cell.
     fn finish(&mut self) {
         let cell = self.at.finished;
         while self.at.checked <= self.limiter.corrected_to(cell + 1) {
@@ -504,7 +508,7 @@ impl Normalizer {
         self.at.checked += 1;
     }
 
-    /// The gain of the programme and the limiter's first pass, on the next cell.
+    /// Applies the gain of the programme and the limiter's first pass to the next cell.
     fn shape(&mut self) {
         let cell = self.at.shaped;
         while self.at.judged <= self.limiter.allowed_to(cell + 1) {
@@ -537,7 +541,8 @@ impl Normalizer {
         self.at.judged += 1;
     }
 
-    /// The largest magnitude in a cell and up to the first sample after it; may be less if it is not above `most`.
+    /// The largest magnitude in a cell and up to the first sample after it. The result may be too small if it is not above
+    /// `most`.
     fn peak_around(&mut self, cell: u64, most: f32, peaks: impl Fn(&Self) -> &[f32; CELLS]) -> f32 {
         let reach = self.limiter.reach_cells;
         let cells = cell.saturating_sub(reach)..=cell + reach;
@@ -574,7 +579,7 @@ impl Normalizer {
             .each(|line: &mut Line| line.ramp(level, slot, frames as usize, from, step));
     }
 
-    /// The gain of the programme at the start of a cell: linear from node to node.
+    /// The gain of the programme at the start of a cell, interpolated linearly between nodes.
     fn gain_before(&self, cell: u64) -> f64 {
         let frame = cell * self.limiter.cell_frames;
         let (node, part) = (frame / self.step_frames, frame % self.step_frames);
@@ -658,7 +663,7 @@ fn check_planes(
     }
 }
 
-/// The factor by which `peak` does not exceed `most`.
+/// The factor, at most 1, that reduces `peak` to `most`.
 fn allowed(most: f32, peak: f32) -> f32 {
     if peak > most { most / peak } else { 1.0 }
 }

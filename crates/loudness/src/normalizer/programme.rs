@@ -16,33 +16,35 @@ use super::NormalizerSettings;
 
 /// Number of steps after a node that its level uses.
 const AHEAD_STEPS: u64 = 18;
-/// Number of steps before it. Together 3 s, the short-term loudness of EBU Tech 3341, 2.2.
+/// Number of steps before a node that its level uses. Together with the steps after it, they last 3 s, like the short-term
+/// loudness of EBU Tech 3341, 2.2.
 const BEHIND_STEPS: u64 = 12;
 /// Number of levels on either side that determine a gain.
 const SMOOTHING_STEPS: u64 = 10;
-/// The gain of a node is known as soon as this many steps after it are.
+/// Number of steps after a node that must be known for its gain.
 pub(super) const GAIN_STEPS: u64 = AHEAD_STEPS + SMOOTHING_STEPS;
 /// Width of the Gaussian window, in steps.
 const SIGMA_STEPS: f64 = 3.5;
 
-/// ITU-R BS.1770, annex 1: blocks of 400 ms.
+/// Length of a block: 400 ms (ITU-R BS.1770, annex 1).
 const BLOCK_STEPS: u64 = 4;
-/// ITU-R BS.1770, annex 1: audio 10 LU below the rest is not programme, but background in its pauses.
+/// Gate for pauses. Audio 10 LU below the other audio is not programme, but background in its pauses (ITU-R BS.1770, annex 1).
 const PAUSE_GATE: f64 = 0.1;
-/// A pause of this length (once the 3 s have no programme any more) may be a programme that has become quieter ...
+/// Length of a pause after which the programme may have become quieter. It counts once the 3 s contain no programme any more.
 const PAUSE_STEPS: u32 = 20;
-/// ... and the gate is lowered by this much every step: 2 LU a second.
+/// Factor by which the gate is then lowered every step: 2 LU a second.
 const PAUSE_SEARCH: f64 = 0.954_992_586_021_436;
 
-/// Minimum number of blocks of programme in the window. With fewer, the level fills the rest: one syllable does not make a level.
+/// Minimum number of blocks of programme in the window. If there are fewer, the current level counts for the missing ones: one
+/// syllable does not make a level.
 const BLOCKS_MIN: u32 = 10;
-/// Share of the distance to the short-term loudness by which the level moves in a step of programme: a time constant of 4 s.
-/// Faster changes stay in the programme, as far as the target range allows.
+/// Share of the distance to the short-term loudness by which the level moves in a step of programme, which gives a time constant
+/// of 4 s. Faster changes remain audible, as far as the target range allows.
 const APPROACH: f64 = 0.025;
-/// A level falls by at most 1 LU per step, so that a quieter programme is raised slowly.
+/// Maximum fall of a level per step, 1 LU, so that a quieter programme is raised slowly.
 const FALL: f64 = 0.794_328_234_724_281_5;
 
-/// Maximum gain at any level: a quieter signal is assumed to be the noise of a room.
+/// Maximum gain. A signal that would need more is assumed to be the noise of a room.
 const GAIN_DB_MAX: f64 = 30.0;
 /// Maximum change of the target per step while playing.
 const CHANGE_DB_STEP: f64 = 3.0;
@@ -66,16 +68,16 @@ pub(super) struct Programme {
     levels: [f64; RING],
     /// Energy of the programme, once known.
     level: Option<f64>,
-    /// Audio above this energy times [`PAUSE_GATE`] counts as programme.
+    /// Energy to which the gate refers: audio above this energy times [`PAUSE_GATE`] counts as programme.
     gate: f64,
     pause_steps: u32,
-    /// The first node with a level, and that level. It counts for all before.
+    /// The first node with a level, and that level, which counts for all earlier nodes.
     first: Option<(u64, f64)>,
     faded: u32,
     kernel: [f64; 2 * SMOOTHING_STEPS as usize + 1],
     target_lufs: f64,
     offset_lu: f64,
-    /// dB by node, without the offset.
+    /// Gain by node in dB, without the offset.
     gains_db: [f64; RING],
 }
 
@@ -102,7 +104,7 @@ impl Programme {
         }
     }
 
-    /// A reset state that keeps the programme's level.
+    /// Returns a reset state that keeps the programme's level.
     pub(super) fn restarted(&self, settings: &NormalizerSettings) -> Programme {
         let fresh = Programme::new(settings);
         Programme {
@@ -116,7 +118,8 @@ impl Programme {
         }
     }
 
-    /// Adds a step of this mean square. Returns the gain factor of the node that it completes, unless that is before the first.
+    /// Adds a step of this mean square. Returns the gain factor of the node that it completes, unless that is before the first
+    /// node.
     pub(super) fn push(&mut self, energy: f64, settings: &NormalizerSettings) -> Option<f64> {
         let is_heard = energy.is_finite() && energy >= to_energy(ABSOLUTE_GATE_LUFS);
         self.energies[slot(self.steps)] = if is_heard { energy } else { 0.0 };
@@ -151,7 +154,7 @@ impl Programme {
     /// The mean square of the programme around `node`, the number of its blocks, and whether it is audible at `node`.
     ///
     /// Applies the gates of ITU-R BS.1770, annex 1, for a whole programme. First the blocks below the gate are excluded, then the
-    /// blocks 10 LU below the mean of the rest.
+    /// blocks 10 LU below the mean of the remaining ones.
     fn short_term(&self, node: u64) -> Option<(f64, u32, bool)> {
         let blocks = || {
             let steps = node.saturating_sub(BEHIND_STEPS)..node + AHEAD_STEPS;
@@ -225,8 +228,8 @@ impl Programme {
     }
 }
 
-/// Computes the next level, with this short-term energy around it. It moves towards the energy if programme is audible, and far
-/// enough that at most half the range lies between the two.
+/// Computes the next level, with this short-term energy around it. If programme is audible, the level moves towards the energy.
+/// It moves at least so far that at most half the range lies between the two.
 fn follow(level: f64, energy: f64, is_now: bool, range_lu: f64) -> f64 {
     let half_range = 10f64.powf(range_lu / 20.0);
     let next = if is_now {

@@ -8,14 +8,15 @@ use crate::limits::{CHANNELS_MAX, RATE_HZ_MAX};
 /// Targets of a [`Normalizer`](super::Normalizer).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NormalizerSettings {
-    /// The loudness of the programme, -70 to -5 LUFS; -24 unless set.
+    /// The loudness of the programme, -70 to -5 LUFS; -24 by default.
     pub loudness_target_lufs: f64,
-    /// Maximum distance of the quietest and the loudest short-term loudness, 1 to 20 LU; 7 by default. Short-term loudness may
-    /// differ from the target by half of it on either side; faster changes than some seconds within it are kept.
+    /// Maximum distance between the quietest and the loudest short-term loudness, 1 to 20 LU; 7 by default. Short-term loudness
+    /// may differ from the target by half of it on either side. Within these limits, changes that are faster than some seconds
+    /// are kept.
     pub loudness_range_target_lu: f64,
     /// Limit of the true peak, -9 to 0 dBTP; -2 by default.
     pub max_true_peak_dbtp: f64,
-    /// Added to the gain, before the limiter, -99 to 99 LU; 0 unless set.
+    /// Offset added to the gain, before the limiter, -99 to 99 LU; 0 by default.
     pub offset_lu: f64,
 }
 
@@ -69,9 +70,9 @@ pub struct NormalizerState {
     pub short_term_in_lufs: f64,
     /// Short-term loudness of the output, LUFS.
     pub short_term_out_lufs: f64,
-    /// Integrated loudness of all that went out, to 0.1 LU, LUFS.
+    /// Integrated loudness of the whole output so far, to 0.1 LU, LUFS.
     pub integrated_out_lufs: f64,
-    /// The largest true peak of all that went out, dBTP.
+    /// The largest true peak of the whole output so far, dBTP.
     pub true_peak_out_dbtp: f64,
 }
 
@@ -85,7 +86,7 @@ pub enum NormalizeError {
     #[error("{0} channels, must be 1 to {CHANNELS_MAX}")]
     Channels(usize),
     /// Dual mono with other channels.
-    #[error("dual mono is for one channel, not for one of {0}")]
+    #[error("dual mono needs a single channel, not {0} channels")]
     DualMono(usize),
     /// No memory for the queued audio.
     #[error("no memory for three seconds of audio")]
@@ -93,13 +94,13 @@ pub enum NormalizeError {
     /// A setting is out of range.
     #[error("{name} of {value}, must be {min} to {max}")]
     Setting {
-        /// Which.
+        /// Name of the setting.
         name: &'static str,
         /// The given value.
         value: f64,
-        /// The least.
+        /// The minimum.
         min: f64,
-        /// The greatest.
+        /// The maximum.
         max: f64,
     },
 }

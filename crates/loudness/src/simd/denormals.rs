@@ -1,15 +1,15 @@
-//! Numbers next to zero count as zero while a meter works.
+//! Treats denormal numbers as zero while a meter works.
 //!
-//! After a signal has ended, the filters' memory fades and would spend most of its life among denormal numbers, which slow
+//! After a signal has ended, the filters' memory fades. It would spend most of that time among denormal numbers, which slow
 //! processors down many times. The processor can be switched to treat them as zero. The switch belongs to the thread, and other
-//! code must find it unchanged. So no guard exists that a caller could keep or forget. A function runs another one and restores
-//! the switch afterwards, even after a panic.
+//! code must find it unchanged. So there is no guard that a caller could keep or forget: a function calls another one and
+//! restores the switch afterwards, even after a panic.
 
 /// Runs `work` with denormal numbers treated as zero, if the architecture supports it: x86-64 and AArch64.
 ///
-/// Meters use it themselves. It is for other filters whose memory fades: denormals slow a processor down many times. No guard can
-/// be kept or forgotten: after `work` the thread's state is restored, even if `work` panics. The compiler may move arithmetic
-/// next to the call inside or outside, so this is for speed, not for exact results.
+/// Meters use this themselves. It is for other filters whose memory fades, because denormals slow a processor down many times.
+/// After `work`, the thread's state is restored, even if `work` panics. The compiler may move arithmetic into or out of `work`,
+/// so this is for speed, not for exact results.
 ///
 /// ```
 /// let mut memory = 1.0f64;
@@ -26,8 +26,8 @@ pub fn with_denormals_flushed<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// The previous value of the register with the switch. It never leaves this module: it is dropped at the end of the function
-/// above, panic or not.
+/// The previous value of the register with the switch. It never leaves this module: the function above drops it at its end, even
+/// after a panic.
 struct Flushed {
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     before: Register,
@@ -62,8 +62,8 @@ impl Drop for Flushed {
     #[inline]
     fn drop(&mut self) {
         if self.before & FLUSH != FLUSH {
-            // Restores all of it, including the exception flags, which the work inside does not use. Keeping them would need
-            // another read of the register, a third of the cost of a call for one frame.
+            // This restores the whole register, including the exception flags, which the work inside does not use. Keeping the
+            // new flags would need another read of the register, a third of the cost of a call for one frame.
             write(self.before);
         }
     }
@@ -126,7 +126,7 @@ mod tests {
     use std::hint::black_box;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    // Inlined, the product might be computed outside the switched section.
+    // If this were inlined, the product might be computed outside the switched section.
     #[inline(never)]
     fn half_of_the_least() -> f64 {
         black_box(f64::MIN_POSITIVE) * black_box(0.5)

@@ -6,7 +6,7 @@ use crate::weighting::{FoldedPhases, Oversampling, largest_gain};
 /// Raises `peaks` to the largest magnitudes of the signal between its samples, and of the samples themselves. Values that are not
 /// numbers are skipped.
 ///
-/// `samples` are whole frames of `G` lanes; the first ones, as many as the filter's history, only lead in.
+/// `samples` are whole frames of `G` lanes. The first ones, as many as the filter's history, are only needed for the later ones.
 #[inline(always)]
 pub(crate) fn raise_peaks<const G: usize, V: Floats>(
     proof: V::Proof,
@@ -47,9 +47,9 @@ trait Filter<V: Floats> {
 
 /// Number of vectors computed at once.
 const VECTORS: usize = 2;
-/// Number of values that are checked first, in case none can reach the peak.
+/// Number of values that are checked together first, because often none can reach the peak.
 const SPAN: usize = 128;
-/// More than a vector of any architecture has.
+/// Array size: more lanes than a vector of any architecture has.
 const LANES_MAX: usize = 8;
 
 #[inline(always)]
@@ -101,7 +101,7 @@ fn cover<const G: usize, V: Floats, F: Filter<V>, R: Filter<Single>>(
     }
 }
 
-/// Whether some output of `samples` may exceed `best`: no, if no sample times the filter's largest gain does.
+/// Whether an output of `samples` may exceed `best`. It cannot if no sample times the filter's largest gain does.
 #[inline(always)]
 fn can_reach<V: Floats>(proof: V::Proof, samples: &[f32], gain: V, best: V) -> bool {
     let mut largest = [V::splat(proof, 0.0); 4];
@@ -112,7 +112,7 @@ fn can_reach<V: Floats>(proof: V::Proof, samples: &[f32], gain: V, best: V) -> b
         *slot = next.larger(*slot);
         at += V::LANES;
     }
-    // The rest, from the end; some values are checked twice.
+    // The remaining values are checked from the end, some of them twice.
     let last = V::load(proof, &samples[samples.len() - V::LANES..]).magnitude();
     let largest = largest
         .into_iter()

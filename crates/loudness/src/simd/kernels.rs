@@ -1,8 +1,8 @@
 //! The inner loops, written once for all processors. They work on arrays with as many values as a vector register. The compiler
 //! generates vector instructions if they are inlined into a function compiled for such a processor.
 //!
-//! `G` is the number of lanes of a group: 1, 2 or 4 channels. `FMA` is whether the processor has fused multiply-add instructions;
-//! without them, using it would cost a call.
+//! `G` is the number of lanes of a group: 1, 2 or 4 channels. `FMA` says whether the processor has fused multiply-add
+//! instructions. Without them, a fused product would be a function call.
 
 use crate::sample::Sample;
 use crate::weighting::KWeighting;
@@ -13,7 +13,7 @@ use crate::weighting::KWeighting;
 pub(crate) struct KState {
     /// The last inputs, the newest first.
     pub(crate) input: [[f64; 4]; 2],
-    /// Between the shelf and the high-pass.
+    /// The last values between the shelf and the high-pass.
     pub(crate) middle: [[f64; 4]; 2],
     /// The last outputs.
     pub(crate) output: [[f64; 4]; 2],
@@ -24,13 +24,13 @@ fn fused<const FMA: bool>(a: f64, b: f64, c: f64) -> f64 {
     if FMA { a.mul_add(b, c) } else { a * b + c }
 }
 
-/// The larger one, and `b` if `a` is not a number, like a `max` instruction.
+/// The larger value, or `b` if `a` is not a number, like a `max` instruction.
 #[inline(always)]
 fn larger(a: f64, b: f64) -> f64 {
     if a > b { a } else { b }
 }
 
-/// The channels from `first` on, of interleaved frames, to the lanes `to`.
+/// Copies the channels from `first` on, of interleaved frames, to the lanes `to`.
 #[inline(always)]
 pub(crate) fn gather<T: Sample, const G: usize>(
     samples: &[T],
@@ -65,7 +65,7 @@ pub(crate) fn gather<T: Sample, const G: usize>(
     }
 }
 
-/// One plane.
+/// Copies one plane to a lane.
 #[inline(always)]
 pub(crate) fn gather_plane<T: Sample, const G: usize>(
     samples: &[T],
@@ -80,7 +80,7 @@ pub(crate) fn gather_plane<T: Sample, const G: usize>(
 /// Raises `peaks` to the largest magnitudes. Values that are not numbers are skipped.
 #[inline(always)]
 pub(crate) fn sample_peaks<const G: usize>(lanes: &[[f64; G]], peaks: &mut [f64; 4]) {
-    // Four rows at once: a single one would wait for its own results.
+    // Four rows are handled at once, because a single one would wait for its own results.
     let mut rows = [take::<4, G, _>(peaks); 4];
     let (fours, rest) = lanes.as_chunks::<4>();
     for four in fours {
@@ -104,9 +104,9 @@ pub(crate) fn sample_peaks<const G: usize>(lanes: &[[f64; G]], peaks: &mut [f64;
 
 /// Replaces each value by the square of its K-weighting, and adds the squares to `energy`, by lane.
 ///
-/// Applies first the shelf, then the high-pass, both in direct form I. Only one product and sum of the recursion lie between two
-/// outputs, so a processor works on several frames and both sections at once. The form also keeps rounding small; one recursion
-/// of fourth order for both would have a thousand times as much.
+/// The shelf comes first, then the high-pass, both in direct form I. Only one product and sum of the recursion lie between two
+/// outputs, so a processor works on several frames and both sections at once. The form also keeps rounding errors small: a single
+/// recursion of fourth order for both would have a thousand times as much.
 #[inline(always)]
 pub(crate) fn weight<const G: usize, const FMA: bool>(
     k: &KWeighting,
@@ -137,7 +137,7 @@ pub(crate) fn weight<const G: usize, const FMA: bool>(
     }
 }
 
-/// One section of a filter, with coefficients for each lane; `a` with its sign inverted.
+/// One section of a filter, with coefficients for each lane. The signs of `a` are inverted.
 struct Section<const W: usize> {
     b: [[f64; W]; 3],
     a: [[f64; W]; 2],
@@ -160,7 +160,7 @@ impl<const W: usize> Section<W> {
         }
     }
 
-    /// The output for this input, with the last two inputs and outputs.
+    /// The output for this input, from the last two inputs and outputs.
     #[inline(always)]
     fn step<const FMA: bool>(
         &self,
@@ -203,7 +203,7 @@ pub(crate) fn sum_lanes<const G: usize, const FMA: bool>(
     }
 }
 
-/// The samples as `f32`, for the interpolation.
+/// Converts the samples to `f32`, for the interpolation.
 #[inline(always)]
 pub(crate) fn narrow(wide: &[f64], narrow: &mut [f32]) {
     for (to, from) in narrow.iter_mut().zip(wide) {

@@ -18,7 +18,7 @@ use crate::sample::Sample;
 use crate::taps::Taps;
 use crate::weighting::{FoldedPhases, KWeighting, Oversampling};
 
-/// The instructions that the inner loops are compiled for. Only [`Level::detect`] creates other values than the baseline, so a
+/// The instructions that the inner loops are compiled for. Only [`Level::detect`] creates values other than the baseline, so a
 /// value proves that the instructions exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Level(Instructions);
@@ -64,7 +64,7 @@ macro_rules! dispatch {
 }
 
 impl Level {
-    /// The best that this processor has.
+    /// The best instructions of this processor.
     pub(crate) fn detect() -> Level {
         #[cfg(target_arch = "x86_64")]
         if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma")

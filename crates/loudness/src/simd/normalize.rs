@@ -1,4 +1,4 @@
-//! The inner loops of the normaliser, written like those in [`super::kernels`] for any vector size.
+//! The inner loops of the normaliser. They are written like those in [`super::kernels`], for any vector size.
 
 use crate::sample::Sample;
 use crate::taps::Taps;
@@ -13,11 +13,11 @@ fn larger(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
 }
 
-/// Samples beyond +60 dB of full scale are damage: neither sounds nor clicks.
+/// Maximum of a sample: +60 dB of full scale. Samples beyond it are damage, neither sounds nor clicks.
 const CLICK_MAX: f32 = 1_000.0;
 
-/// Samples of the channels from `first` on, of interleaved frames, to rows of `G` lanes. Samples beyond `limit` are cut there;
-/// damage becomes silence.
+/// Copies samples of the channels from `first` on, of interleaved frames, to rows of `G` lanes. Samples beyond `limit` are
+/// clipped there; damage becomes silence.
 #[inline(always)]
 pub(crate) fn take_in<T: Sample, const G: usize>(
     samples: &[T],
@@ -41,7 +41,7 @@ pub(crate) fn take_in<T: Sample, const G: usize>(
     }
 }
 
-/// The same from one plane.
+/// Does the same from one plane.
 #[inline(always)]
 pub(crate) fn take_in_plane<T: Sample, const G: usize>(
     samples: &[T],
@@ -56,7 +56,7 @@ pub(crate) fn take_in_plane<T: Sample, const G: usize>(
 
 #[inline(always)]
 fn sound(value: f32, limit: f32) -> f32 {
-    // False for values that are not numbers, too.
+    // The comparison is false for values that are not numbers, too.
     if value.abs() <= CLICK_MAX {
         value.max(-limit).min(limit)
     } else {
@@ -64,7 +64,7 @@ fn sound(value: f32, limit: f32) -> f32 {
     }
 }
 
-/// Rows of `G` lanes to the channels from `first` on of interleaved frames.
+/// Copies rows of `G` lanes to the channels from `first` on of interleaved frames.
 #[inline(always)]
 pub(crate) fn give_out<T: Sample, const G: usize>(
     rows: &[f32],
@@ -87,7 +87,7 @@ pub(crate) fn give_out<T: Sample, const G: usize>(
     }
 }
 
-/// The same to one plane.
+/// Does the same to one plane.
 #[inline(always)]
 pub(crate) fn give_out_plane<T: Sample, const G: usize>(
     rows: &[f32],

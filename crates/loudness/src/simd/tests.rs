@@ -86,7 +86,7 @@ fn the_weighting_is_that_of_the_recommendation() {
     }
 }
 
-/// Filters phase by phase, in `f64`, and keeps only the largest value.
+/// A naive peak: filters phase by phase, in `f64`, and keeps only the largest value.
 fn naive_peak(oversampling: Oversampling, x: &[f64]) -> f64 {
     let history = oversampling.history_frames();
     let phases: Vec<Vec<f64>> = match oversampling {
@@ -145,7 +145,7 @@ fn the_interpolation_finds_the_peak_of_all_phases() {
     }
 }
 
-/// The vectors of other architectures, on this one.
+/// The vectors of other architectures, tested on this one.
 #[test]
 fn plain_arrays_find_the_same_peak() {
     let samples: Vec<f32> = noise(1_000, 7).iter().map(|x| *x as f32).collect();

@@ -7,23 +7,23 @@ pub(super) trait Floats: Copy {
     /// Number of values.
     const LANES: usize;
 
-    /// Needed to create such a vector: proof that the processor has the instructions. Everything else starts from a vector.
+    /// Proof that the processor has the instructions. It is needed to create a vector; everything else starts from a vector.
     type Proof: Copy;
 
-    /// The first [`Floats::LANES`] of `from`.
+    /// Loads the first [`Floats::LANES`] values of `from`.
     fn load(proof: Self::Proof, from: &[f32]) -> Self;
     fn store(self, to: &mut [f32]);
-    /// `value` in each lane.
+    /// Returns a vector with `value` in each lane.
     fn splat(proof: Self::Proof, value: f32) -> Self;
     fn add(self, other: Self) -> Self;
     fn subtract(self, other: Self) -> Self;
     fn multiply(self, other: Self) -> Self;
-    /// `self` times `factor`, plus `sum`.
+    /// Returns `self` times `factor`, plus `sum`.
     fn multiply_add(self, factor: Self, sum: Self) -> Self;
     fn magnitude(self) -> Self;
-    /// The larger one; `other` if `self` is not a number.
+    /// Returns the larger one, lane by lane; `other` if `self` is not a number.
     fn larger(self, other: Self) -> Self;
-    /// Whether no lane exceeds that of `other`.
+    /// Whether no lane exceeds the same lane of `other`.
     fn is_within(self, other: Self) -> bool;
 }
 
@@ -86,7 +86,7 @@ impl Floats for Single {
     }
 }
 
-/// The baseline of any architecture with four values; on AArch64 the compiler generates NEON.
+/// The baseline of any architecture, with four values. On AArch64 the compiler generates NEON.
 #[derive(Clone, Copy)]
 #[cfg_attr(
     target_arch = "x86_64",
@@ -188,7 +188,7 @@ mod x86 {
     #[derive(Clone, Copy)]
     pub(in crate::simd) struct Avx2(__m256);
 
-    /// That this processor has AVX2 and FMA.
+    /// Proof that this processor has AVX2 and FMA.
     #[derive(Clone, Copy)]
     pub(in crate::simd) struct HasAvx2(());
 

@@ -138,7 +138,7 @@ fn baseline_equals_the_best_instructions() {
 }
 
 #[test]
-fn silence_is_so_many_zeros() {
+fn silence_equals_zeros() {
     let builder = Meter::builder(48_000, 3).mode(everything());
     let (mut meter, mut twin) = (builder.build().unwrap(), builder.build().unwrap());
     let audio = noise(48_000 * 3, 13);
@@ -185,15 +185,15 @@ fn a_reset_meter_is_a_new_one() {
     assert_same(&readings(&fresh), &readings(&used), 0.0);
 }
 
-/// Earlier audio, and the part of a step in which it ended, only affect the windows.
+/// Earlier audio, and the part of a step in which it ended, affect only the windows.
 #[test]
 fn new_programme_equals_a_new_meter() {
     let mut programme: Vec<f32> = noise(2 * 48_000 * 40, 2);
     for (n, sample) in programme.iter_mut().enumerate() {
-        // A fifth of the seconds is 14 dB quieter.
+        // Every fifth second is 14 dB quieter.
         *sample *= if n / 96_000 % 5 == 0 { 0.05 } else { 0.25 };
     }
-    // Within a step, the blocks differ: they start up to 100 ms later.
+    // If the programme begins within a step, its blocks start up to 100 ms later, and readings differ more.
     for (mode, odd, tolerance) in [
         (everything(), 0, 0.001),
         (everything() | Mode::HISTOGRAM, 0, 0.2),
@@ -207,7 +207,7 @@ fn new_programme_equals_a_new_meter() {
         assert_eq!(going.integrated().unwrap(), f64::NEG_INFINITY);
         assert_eq!(going.range().unwrap().lu, 0.0);
         assert_eq!(going.true_peak(0).unwrap(), 0.0);
-        // The filters have settled by then, because a new meter starts without their state.
+        // The filters settle in this silence, because a new meter starts without their state.
         going.add_silence(4800);
         going.begin_programme();
         for meter in [&mut going, &mut new] {
@@ -232,7 +232,7 @@ fn longer_window_can_be_requested() {
     assert_eq!(meter.set_max_window_ms(10_000), Ok(false));
     meter.add_interleaved(&noise(48_000 * 12, 7)).unwrap();
     let long = meter.window(10_000).unwrap();
-    // The same energy as ten windows of a second each, measured by another meter.
+    // Another meter measures the same energy as ten windows of a second each.
     let mut other = Meter::builder(48_000, 1)
         .mode(Mode::SHORT_TERM)
         .build()
@@ -291,7 +291,7 @@ fn parts_of_a_file_measure_like_the_whole() {
     }
 }
 
-/// In irregular pieces, and if a step is not a whole number of sub-blocks.
+/// The pieces are irregular, and a step may not be a whole number of sub-blocks.
 #[test]
 fn programme_is_exact_to_100_ms() {
     for (rate_hz, channels) in [(8_000, 1), (8_000, 2), (22_051, 1), (48_000, 6)] {
@@ -376,7 +376,7 @@ fn stream_of_a_batch_restarts_alone() {
     assert_eq!(batch.true_peak(1, 0).unwrap(), 0.0);
     batch.add_interleaved(&[&loud, &quiet, &loud]).unwrap();
     assert!((batch.integrated(0).unwrap() - before).abs() < 0.2);
-    // 20 dB less, and nothing of the silence between counts.
+    // It is 20 dB less, and nothing of the silence between counts.
     assert!((batch.integrated(1).unwrap() - before + 20.0).abs() < 0.001);
     assert!(batch.true_peak(1, 0).unwrap() < 0.1);
     assert_eq!(
@@ -417,7 +417,7 @@ fn channels_are_measured_by_themselves() {
     assert_same(&expected, &found, 1e-10);
 }
 
-/// ITU-R BS.1770 does not cover them; a meter that runs for months must survive them.
+/// ITU-R BS.1770 does not cover bad samples, but a meter that runs for months must survive them.
 #[test]
 fn one_bad_sample_spoils_its_windows_and_no_more() {
     for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {

@@ -36,7 +36,7 @@ fn take_all<T: Sample + Default>(normalizer: &mut Normalizer, piece: usize, to: 
     }
 }
 
-/// Passes all of `input` through it, in pieces with these lengths in turn.
+/// Passes all of `input` through a normaliser, in pieces with these lengths in turn.
 fn through<T: Sample + Default>(
     normalizer: &mut Normalizer,
     input: &[T],
@@ -95,7 +95,7 @@ fn noise(samples: usize, seed: u32, level: f32) -> Vec<f32> {
     (0..samples).map(|_| next()).collect()
 }
 
-/// Noise in syllables and sentences, louder and quieter, with a little noise in the pauses.
+/// Noise in syllables and sentences, louder and quieter, with faint noise in the pauses.
 fn speech(seconds: usize, level_db: f64) -> Vec<f32> {
     let mut last = 0.0f32;
     let carrier = noise(seconds * RATE as usize, 3, 1.0);
@@ -238,7 +238,7 @@ fn speech_comes_to_the_target_and_its_pauses_stay_quiet() {
         let output = normalized(RATE, 2, settings(-23.0, -2.0), &input);
         let found = loudness(RATE, 2, &output);
         assert!((found + 23.0).abs() < 1.0, "{level_db}: {found}");
-        // No breathing: the gain in the pauses is that of the words around them.
+        // There is no breathing: the gain in the pauses is that of the words around them.
         let gains = gains(&input, &output);
         for second in 4..28 {
             let change = gains[second * 100] - gains[second * 100 + 100];
@@ -249,7 +249,7 @@ fn speech_comes_to_the_target_and_its_pauses_stay_quiet() {
 
 #[test]
 fn surrounds_count_more_and_the_subwoofer_not_at_all() {
-    // 5.1 with sound on one channel only, at the same level: a side channel is 1.5 dB louder.
+    // The material is 5.1 with sound on one channel only, at the same level. A side channel counts 1.5 dB louder.
     let levels = [0, 3, 4].map(|channel| {
         let mono = tone(RATE, 1_000.0, -40.0, 5.0);
         let frames = mono.as_chunks::<2>().0.iter();
@@ -458,7 +458,7 @@ fn gain_recovers_without_a_step() {
             pair[1]
         );
     }
-    // Click at 3.125 s: down before it, up for a few 100 ms, and there again.
+    // The click is at 3.125 s. The gain falls before it, rises for a few 100 ms, and is the same as before.
     assert!(gains[311] < calm - 3.0, "{}", gains[311]);
     for n in 314..350 {
         assert!(
@@ -473,16 +473,16 @@ fn gain_recovers_without_a_step() {
 
 #[test]
 fn the_gain_of_the_programme_has_no_steps() {
-    // 15 dB up and down, and up again.
+    // The level changes by 15 dB down and up.
     let parts = [-35.0, -20.0, -35.0, -50.0, -20.0].map(|level| tone(RATE, 1_000.0, level, 20.0));
     let input = parts.concat();
     let output = normalized(RATE, 2, settings(-23.0, -2.0), &input);
     let gains = gains(&input, &output);
     for (n, pair) in gains.windows(2).enumerate() {
-        // 3.5 dB in 100 ms.
+        // At most 3.5 dB in 100 ms.
         assert!((pair[0] - pair[1]).abs() < 0.35, "{n}: {pair:?}");
     }
-    // Four seconds before each part ends, the level is right again, and the loud ones never stand out.
+    // Four seconds before each part ends, the level is right again, and loud parts never stand out.
     for part in 0..5 {
         let second = &output[(part * 20 + 15) * 96_000..][..96_000];
         let found = loudness(RATE, 2, second);
@@ -498,7 +498,7 @@ fn the_gain_of_the_programme_has_no_steps() {
 
 #[test]
 fn the_range_says_how_far_short_term_may_be_from_the_target() {
-    // 6 LU up and down every 4 s: kept within the range.
+    // The level changes by 6 LU every 4 s, which is within the range.
     let parts: Vec<Vec<f32>> = (0..10)
         .map(|n| tone(RATE, 1_000.0, [-26.0, -20.0][n % 2], 4.0))
         .collect();
@@ -541,7 +541,7 @@ fn changes_are_applied_gradually() {
     take_all(&mut normalizer, 4_800, &mut output);
     let gains = gains(&input, &output);
     for (n, pair) in gains.windows(2).enumerate() {
-        // 3 dB in 100 ms, and at most as much again while the limit changes.
+        // At most 3 dB in 100 ms, and as much again while the limit changes.
         assert!((pair[0] - pair[1]).abs() < 0.65, "{n}: {pair:?}");
     }
     // A change at 4 s affects the audio from before 2 s on: the delay is 3 s, and the change starts after 0.3 s.
@@ -610,7 +610,7 @@ fn click_reduces_the_gain_only_briefly() {
                 .map(|(with, without)| (with - without).abs())
                 .fold(0.0, f64::max)
         };
-        // A gain each 10 ms.
+        // There is one gain for each 10 ms.
         let (near, late) = (off(1_600, 1_900), off(1_900, 3_900));
         let before = off(0, 1_480);
         assert!(
@@ -737,7 +737,7 @@ fn a_restart_keeps_the_gain_and_a_reset_does_not() {
     gain_of(&mut normalizer, &first);
     normalizer.restart();
     let kept = normalizer.state().gain_db;
-    // 3 LU louder is within the range: the gain hardly changes.
+    // A rise of 3 LU is within the range, so the gain hardly changes.
     let louder: Vec<f32> = first.iter().map(|value| value * 1.4).collect();
     let restarted = gain_of(&mut normalizer, &louder);
     normalizer.reset();

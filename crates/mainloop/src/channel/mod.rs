@@ -1,7 +1,7 @@
 //! Channels from any thread to a main context.
 //!
-//! Many senders, one receiver, and at most one source. The receiver is attached to a context with a closure, as with glib's own
-//! channel until 0.19, or it is read as a [`Stream`](futures_core::Stream), anywhere.
+//! A channel has many senders, one receiver, and at most one source. The receiver is attached to a context with a closure, as
+//! with glib's own channel until 0.19. Or it is read as a [`Stream`](futures_core::Stream), on any executor.
 //!
 //! | part | thread |
 //! |---|---|
@@ -47,10 +47,10 @@ pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
     (Sender::new(shared.clone()), Receiver::new(shared))
 }
 
-/// Creates a channel with a bound: up to `bound` messages wait for the receiver. Then senders wait, or get an error. A bound of 0
-/// counts as 1.
+/// Creates a channel with a bound: up to `bound` messages wait for the receiver. Above it, senders wait, or get an error. A bound
+/// of 0 counts as 1.
 ///
-/// A receiver takes all waiting messages at once. Messages that it has taken do not count any more, so up to twice `bound`
+/// A receiver takes all waiting messages at once. Messages that it has taken do not count any more. So up to twice `bound`
 /// messages may be in memory.
 pub fn sync_channel<T>(bound: usize) -> (SyncSender<T>, Receiver<T>) {
     let shared = new(bound.max(1));
@@ -58,7 +58,7 @@ pub fn sync_channel<T>(bound: usize) -> (SyncSender<T>, Receiver<T>) {
 }
 
 fn new<T>(bound: usize) -> Arc<Shared<T>> {
-    // If the messages are bound to one thread, sender and receiver are too, so one thread shares this.
+    // If the messages are bound to one thread, so are sender and receiver. Then only that thread has this value.
     #[allow(clippy::arc_with_non_send_sync)]
     Arc::new(Shared {
         state: Mutex::new(State {
@@ -76,7 +76,7 @@ fn new<T>(bound: usize) -> Arc<Shared<T>> {
 
 struct Shared<T> {
     state: Mutex<State<T>>,
-    /// Senders wait here. Only waiting senders lock it, before `state`.
+    /// Senders wait in this monitor. Only waiting senders lock it, before `state`.
     room: Monitor<()>,
 }
 
@@ -86,13 +86,13 @@ struct State<T> {
     senders: usize,
     has_receiver: bool,
     listener: Listener,
-    /// Whether the listener was called, or is working and will check this before it rests.
+    /// Whether the listener has been called, or is working and will check for messages before it rests.
     is_called: bool,
-    /// Senders wait.
+    /// Whether senders wait.
     wants_room: bool,
 }
 
-/// Receiver of a message's wake-up.
+/// Receives the wake-up for a message.
 enum Listener {
     /// The receiver does not wait.
     Nobody,
@@ -107,7 +107,7 @@ impl<T> Shared<T> {
         lock(&self.state)
     }
 
-    /// Wakes senders, which check again for room or for the end of the receiver. For callers that have found `wants_room` and
+    /// Wakes senders, which check again for room or for the end of the receiver. The caller has found `wants_room` set, and has
     /// cleared it.
     fn call_senders(&self) {
         self.room.lock().wake(ROOM);
@@ -144,5 +144,5 @@ impl Listener {
     }
 }
 
-/// Senders wait for room, or for the end of the receiver.
+/// A change for waiting senders: there is room, or the receiver has ended.
 const ROOM: Topics = Topics::of(0);

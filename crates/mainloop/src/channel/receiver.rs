@@ -19,7 +19,7 @@ use crate::bound::{Guarded, check_owner};
 /// The receiving end of a channel: a [`Stream`] that ends when the last sender is dropped, or a source of a main context.
 pub struct Receiver<T> {
     shared: Arc<Shared<T>>,
-    /// Messages taken from the channel, not yet passed on.
+    /// Messages that were taken from the channel, but not passed on yet.
     batch: VecDeque<T>,
 }
 
@@ -44,8 +44,8 @@ impl<T> Receiver<T> {
         std::future::poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await
     }
 
-    /// Calls `receive` with each message on the thread that runs `context` (`None` for the default context), which must be this
-    /// one. It ends when `receive` returns [`ControlFlow::Break`] or the last sender is dropped.
+    /// Calls `receive` with each message. This happens on the thread that runs `context` (`None` for the default context), which
+    /// must be the calling thread. It ends when `receive` returns [`ControlFlow::Break`] or the last sender is dropped.
     ///
     /// # Errors
     /// Fails if another thread runs the context, or if the process has no descriptor left.
@@ -61,7 +61,7 @@ impl<T> Receiver<T> {
         self.attach_with_priority(context, Priority::DEFAULT, receive)
     }
 
-    /// The same with another priority of the source.
+    /// Does the same with another priority of the source.
     ///
     /// # Errors
     /// The same as for [`Receiver::attach`].
@@ -89,7 +89,7 @@ impl<T> Receiver<T> {
         Ok(Attachment::new(source, &context, &bell, Some(home)))
     }
 
-    /// The same from any thread, with a closure that any thread may run.
+    /// Does the same from any thread, with a closure that any thread may run.
     ///
     /// # Errors
     /// Fails if the process has no descriptor left.
@@ -113,7 +113,7 @@ impl<T> Receiver<T> {
         Ok(Attachment::new(source, &context, &bell, None))
     }
 
-    /// From now on senders ring.
+    /// Makes senders ring the bell from now on.
     fn call_by_bell(&self) -> Result<Arc<Bell>, AttachError> {
         let bell = Arc::new(Bell::new()?);
         let mut state = self.shared.lock();
@@ -121,7 +121,7 @@ impl<T> Receiver<T> {
         state.is_called = true;
         let before = std::mem::replace(&mut state.listener, Listener::Bell(bell.clone()));
         drop(state);
-        // Calls foreign code.
+        // This calls foreign code.
         drop(before);
         Ok(bell)
     }
@@ -131,7 +131,7 @@ impl<T> Shared<T> {
     /// Moves all messages into the empty batch. The state stays locked unless senders had to be called.
     fn take(&self, batch: &mut VecDeque<T>) -> MutexGuard<'_, State<T>> {
         let mut state = self.lock();
-        // Swaps two queues: no message is copied or allocated.
+        // This swaps two queues: no message is copied or allocated.
         std::mem::swap(&mut state.queue, batch);
         if batch.is_empty() || !std::mem::take(&mut state.wants_room) {
             return state;
@@ -162,7 +162,7 @@ impl<T> Stream for Receiver<T> {
             let listener = Listener::Task(cx.waker().clone());
             let before = std::mem::replace(&mut state.listener, listener);
             drop(state);
-            // Calls foreign code.
+            // This calls foreign code.
             drop(before);
         }
         Poll::Pending
@@ -189,7 +189,7 @@ impl<T> Drop for Receiver<T> {
         if wants_room {
             self.shared.call_senders();
         }
-        // Calls out.
+        // This calls foreign code.
         drop((listener, unreceived));
     }
 }
@@ -212,7 +212,8 @@ impl<T, F: FnMut(T) -> ControlFlow> Attached<T, F> {
         if batch.is_empty() {
             let mut state = shared.take(batch);
             if batch.is_empty() {
-                // Only now: after messages, another turn looks for more. A continuous sender need not ring for each message.
+                // The flag is cleared only now. After messages, the source looks for more in its next turn, so a continuous
+                // sender need not ring for each message.
                 state.is_called = false;
                 bell.silence();
                 if state.senders == 0 {
@@ -232,7 +233,7 @@ impl<T, F: FnMut(T) -> ControlFlow> Attached<T, F> {
     }
 }
 
-/// A receiver's source on its context. Dropping it leaves the source there, as glib's source ids do.
+/// The source of a receiver on its context. Dropping this value leaves the source there, as with glib's source ids.
 #[derive(Debug)]
 pub struct Attachment {
     source: Source,
@@ -252,8 +253,8 @@ impl Attachment {
         }
     }
 
-    /// Ends the channel: removes the source, with the receiver and its remaining messages. On another thread than the closure's
-    /// own this happens when the context runs next, so that the closure is dropped on its own thread.
+    /// Ends the channel: removes the source, with the receiver and its remaining messages. On any other thread than that of the
+    /// closure, this happens when the context runs next, so that the closure is dropped on its own thread.
     pub fn detach(self) {
         if self.home.is_none_or(|home| home == thread::current().id()) {
             self.source.destroy();
@@ -270,5 +271,5 @@ impl Attachment {
 }
 
 const NAME: &str = "threadbare: channel";
-/// Maximum number of messages that the closure gets in one turn of the context; other sources run before the rest.
+/// Maximum number of messages that the closure gets in one turn of the context. Other sources run before the remaining messages.
 const CALLS_MAX: usize = 256;

@@ -41,7 +41,7 @@ impl<T> SyncSender<T> {
         SyncSender(End(shared))
     }
 
-    /// Sends, and blocks this thread while the channel is full. On the receiver's own thread it may wait for itself, for ever.
+    /// Sends, and blocks this thread while the channel is full. On the receiver's own thread this may deadlock.
     ///
     /// # Errors
     /// Fails if the receiver has been dropped; the error contains the message.
@@ -97,10 +97,10 @@ impl<T> Shared<T> {
         self.try_send_to(self.lock(), message)
     }
 
-    /// Runs inside the monitor of waiting senders.
+    /// Sends, or notes that the sender waits. Call it inside the monitor of waiting senders.
     fn try_send_or_wait(&self, message: T) -> Result<(), TrySendError<T>> {
         let mut state = self.lock();
-        // After making room, the receiver locks this monitor to wake senders, and so waits for this waiter's registration.
+        // The receiver makes room before it locks this monitor to wake senders. So it waits until this waiter is registered.
         state.wants_room = state.has_receiver && state.queue.len() >= state.bound;
         self.try_send_to(state, message)
     }
@@ -171,7 +171,7 @@ impl<T> fmt::Debug for SyncSender<T> {
     }
 }
 
-/// The receiver has been dropped. Contains the message.
+/// The error if the receiver has been dropped. It contains the message.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the receiver of the channel is gone")]
 pub struct SendError<T>(pub T);
@@ -182,7 +182,7 @@ impl<T> fmt::Debug for SendError<T> {
     }
 }
 
-/// The message could not be sent at once. Contains the message.
+/// The error if the message could not be sent at once. It contains the message.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TrySendError<T> {
     /// The channel is full.

@@ -20,7 +20,7 @@ fn runtime() -> Runtime {
         .unwrap()
 }
 
-/// More than any budget.
+/// Number of messages: more than any budget.
 const MESSAGES: usize = 1000;
 
 async fn receive_all(mut receiver: tokio::sync::mpsc::UnboundedReceiver<usize>) -> usize {
@@ -36,7 +36,7 @@ fn full_channel() -> tokio::sync::mpsc::UnboundedReceiver<usize> {
     receiver
 }
 
-/// The problem itself, as long as tokio has it: a main context inside of a tokio task reaches the end of that task's budget.
+/// This shows tokio's problem, as long as it exists: a main context inside a tokio task uses up the budget of that task.
 #[test]
 fn a_main_context_inside_of_a_tokio_task_has_a_budget() {
     let received = Builder::new_current_thread()
@@ -145,7 +145,7 @@ fn a_dropped_future_aborts_the_other_side() {
     let runtime = runtime();
     let context = MainContext::new();
     let bridge = Bridge::new(&context, runtime.handle());
-    // In tokio.
+    // This future runs in tokio.
     let (tell, told) = mpsc::channel();
     let tells = Tells(tell);
     let there = bridge.on_tokio(async move {
@@ -154,7 +154,7 @@ fn a_dropped_future_aborts_the_other_side() {
     });
     drop(there);
     assert_ne!(told.recv().unwrap(), thread::current().id());
-    // On the context, whose thread drops its values.
+    // This future runs on the context, whose thread drops its values.
     let (tell, told) = mpsc::channel();
     let (tell_begun, begun) = mpsc::channel();
     let here = bridge.on_context(move || {
@@ -181,7 +181,7 @@ fn end_of_a_runtime_or_context_ends_its_waiters() {
     let there = bridge.on_tokio(std::future::pending::<()>());
     runtime.shutdown_background();
     assert!(matches!(context.block_on(there), Err(JoinError::Cancelled)));
-    // Items on their way to a context do not keep it.
+    // A future on its way to a context does not keep the context.
     let here = bridge.on_context(|| async {});
     drop((bridge, context));
     assert!(matches!(

@@ -10,7 +10,7 @@ use futures_util::{FutureExt, StreamExt};
 use glib::{ControlFlow, MainContext, Priority};
 use threadbare_mainloop::{AttachError, Receiver, SendError, TrySendError, channel, sync_channel};
 
-/// Runs the context while it has something to do.
+/// Runs the context while it has work.
 fn settle(context: &MainContext) {
     while context.iteration(false) {}
 }
@@ -151,7 +151,7 @@ fn the_last_sender_ends_an_attached_channel() {
 }
 
 #[test]
-fn a_full_channel_says_so_and_takes_more_after_a_batch() {
+fn a_full_channel_is_reported_and_has_room_after_a_batch() {
     let context = MainContext::new();
     let (sender, receiver) = sync_channel(2);
     assert_eq!(sender.try_send(1), Ok(()));
@@ -162,7 +162,7 @@ fn a_full_channel_says_so_and_takes_more_after_a_batch() {
     assert_eq!(sender.try_send(3), Ok(()));
     settle(&context);
     assert_eq!(*got.borrow(), [1, 2, 3]);
-    // Zero counts as one.
+    // A bound of zero counts as one.
     let (sender, _receiver) = sync_channel(0);
     assert_eq!(sender.try_send(1), Ok(()));
     assert_eq!(sender.try_send(2), Err(TrySendError::Full(2)));
@@ -182,7 +182,7 @@ fn blocked_sender_resumes_with_room_or_without_a_receiver() {
         begun.wait();
         if receiver_ends {
             drop(receiver);
-            // Blocked or not yet sending: the result is the same.
+            // The sender is blocked or has not sent yet. The result is the same.
             assert_eq!(thread.join().unwrap(), Err(SendError(2)));
         } else {
             assert_eq!(receiver.try_recv(), Some(1));
@@ -256,7 +256,7 @@ fn flood_does_not_starve_other_sources() {
 }
 
 #[test]
-fn a_closure_that_may_go_anywhere_is_attached_from_anywhere() {
+fn a_send_closure_is_attached_from_any_thread() {
     let context = MainContext::new();
     let (sender, receiver) = channel();
     let (tell, told) = mpsc::channel();
@@ -376,9 +376,9 @@ fn messages_wait_for_their_own_thread_when_another_runs_the_context() {
     assert_eq!(*got.borrow(), [1, 2]);
 }
 
-/// Its `Default` is a new context, not the default one.
+/// `None` is the default context. (The `Default` trait of `MainContext` would create a new one.)
 #[test]
-fn no_context_is_the_default_context() {
+fn attaching_to_none_uses_the_default_context() {
     let (sender, receiver) = channel();
     let got = Rc::new(Cell::new(0));
     let seen = got.clone();

@@ -69,7 +69,7 @@ fn a_task_gives_its_result_to_its_handle() {
 }
 
 #[test]
-fn a_task_whose_handle_is_dropped_runs_on() {
+fn a_task_whose_handle_is_dropped_continues() {
     let (context, executor) = new();
     let done = Rc::new(Cell::new(false));
     let set = done.clone();
@@ -149,7 +149,7 @@ fn a_task_that_panics_when_dropped_does_not_end_the_program() {
 fn abort_ends_a_task_before_while_and_after_it_runs() {
     let (context, executor) = new();
     let (tell, told) = mpsc::channel();
-    // Before its first poll.
+    // Abort before the first poll.
     let polled = Rc::new(Cell::new(false));
     let (set, tells) = (polled.clone(), Tells(tell.clone()));
     let task = executor.spawn_local(async move {
@@ -160,7 +160,7 @@ fn abort_ends_a_task_before_while_and_after_it_runs() {
     assert!(matches!(context.block_on(task), Err(JoinError::Cancelled)));
     assert!(!polled.get());
     assert!(told.try_recv().is_ok());
-    // Sent from another thread while it waits; the future is dropped here.
+    // Abort from another thread while the task waits. The future is dropped on this thread.
     let tells = Tells(tell);
     let task = executor.spawner().spawn(async move {
         let _tells = tells;
@@ -175,7 +175,7 @@ fn abort_ends_a_task_before_while_and_after_it_runs() {
     .unwrap();
     assert!(matches!(context.block_on(task), Err(JoinError::Cancelled)));
     assert_eq!(told.try_recv(), Ok(thread::current().id()));
-    // After its end.
+    // Abort after the end.
     let task = executor.spawn_local(async { 5 });
     settle(&context);
     task.abort();
@@ -229,7 +229,7 @@ fn tasks_spawn_tasks_and_may_be_woken_by_themselves() {
 }
 
 #[test]
-fn a_task_that_never_rests_leaves_turns_to_other_sources() {
+fn a_task_that_never_rests_does_not_starve_other_sources() {
     let (context, executor) = new();
     let spinning = executor.spawn_local(poll_fn(|cx| -> Poll<()> {
         cx.waker().wake_by_ref();
@@ -250,7 +250,7 @@ fn a_task_that_never_rests_leaves_turns_to_other_sources() {
 }
 
 #[test]
-fn the_drop_of_an_executor_drops_its_tasks_here_and_late_calls_do_nothing() {
+fn dropping_an_executor_drops_its_tasks_and_late_calls_do_nothing() {
     let (context, executor) = new();
     let (tell, told) = mpsc::channel();
     let event = Event::default();
@@ -261,7 +261,7 @@ fn the_drop_of_an_executor_drops_its_tasks_here_and_late_calls_do_nothing() {
     });
     settle(&context);
     let (spawner, local) = (executor.spawner(), executor.local_spawner());
-    // Still on its way when the executor ends.
+    // This task is still on its way when the executor ends.
     let late = spawner.spawn(async {});
     drop(executor);
     assert_eq!(told.try_recv(), Ok(thread::current().id()));
@@ -387,7 +387,7 @@ fn a_task_may_drop_its_own_scope() {
     let set = reached.clone();
     let task = scope.borrow().as_ref().unwrap().spawn_local(async move {
         its_own.borrow_mut().take();
-        // Its poll continues to the next await.
+        // The poll of this task continues to the next await.
         set.set(true);
         pending::<()>().await;
     });
@@ -397,7 +397,7 @@ fn a_task_may_drop_its_own_scope() {
 }
 
 #[test]
-fn a_bound_value_is_seen_at_home_only_and_dropped_there() {
+fn a_bound_value_is_visible_and_dropped_only_on_its_thread() {
     let context = MainContext::new();
     let (tell, told) = mpsc::channel();
     let mut bound = ContextBound::new(&context, (Rc::new(1), Tells(tell))).unwrap();
@@ -430,13 +430,13 @@ fn a_bound_value_is_sent_home_with_a_call() {
     .unwrap();
     settle(&context);
     assert_eq!(told.try_recv(), Ok((thread::current().id(), 42)));
-    // On its own thread it can be taken out.
+    // On its own thread, the value can be taken out.
     let bound = ContextBound::new(&context, 5).unwrap();
     assert_eq!(bound.into_inner().unwrap(), 5);
 }
 
 #[test]
-fn a_bound_value_without_a_home_is_leaked_and_not_dropped_elsewhere() {
+fn a_bound_value_without_its_context_is_leaked() {
     let (tell, told) = mpsc::channel();
     let context = MainContext::new();
     let bound = ContextBound::new(&context, Tells(tell)).unwrap();
@@ -475,7 +475,7 @@ fn tasks_wait_for_their_own_thread_when_another_runs_their_context() {
     let foreign = context.clone();
     thread::spawn(move || settle(&foreign)).join().unwrap();
     assert_eq!(polls.load(Ordering::Relaxed), 0);
-    // Back on its own thread, the next wake-up continues it.
+    // When its own thread runs the context again, the next wake-up continues the task.
     drop(executor.spawn_local(async {}));
     settle(&context);
     assert_eq!(polls.load(Ordering::Relaxed), 1);

@@ -1,4 +1,4 @@
-//! GLib's main loop with futures: the tests with C calls. The rest is in `pure.rs`, for Miri.
+//! GLib's main loop with futures: the tests with C calls. The other tests are in `pure.rs`, for Miri.
 
 mod bridge;
 mod channel;

@@ -128,14 +128,14 @@ fn a_dropped_stream_disconnects_its_handler() {
     drop(stream);
     turn(&dial, 2);
     assert_eq!(calls.load(Ordering::Relaxed), 1);
-    // A stream that outlives its object does nothing.
+    // A stream may outlive its object; it then does nothing.
     let stream = signal_stream(&dial, "turned", number).unwrap();
     drop(dial);
     drop(stream);
 }
 
 #[test]
-fn signals_with_answers_get_them() {
+fn signal_handlers_return_the_given_answer() {
     let dial = dial();
     let refused = signal_stream(&dial, "asked", |_| ());
     assert_eq!(
@@ -263,12 +263,12 @@ fn a_dropped_readiness_watches_no_longer() {
         drop(waits);
         theirs.write_all(b"x").unwrap();
     });
-    // Nothing is ready; a leftover watch would be.
+    // Nothing is ready. A leftover watch would be.
     assert!(!context.pending());
 }
 
 #[test]
-fn many_descriptors_are_waited_for_at_once() {
+fn many_descriptors_are_awaited_at_once() {
     let context = MainContext::new();
     let pairs: Vec<_> = (0..100).map(|_| UnixStream::pair().unwrap()).collect();
     let (ours, theirs): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
@@ -302,7 +302,7 @@ fn ticks_keep_their_grid_and_are_never_early() {
 }
 
 #[test]
-fn missed_ticks_come_at_once_or_not_at_all() {
+fn missed_ticks_come_at_once_or_are_skipped() {
     // The reader is certainly late: it waits on the clock for ten periods.
     let period = Duration::from_millis(1);
     let late = || {
@@ -316,7 +316,7 @@ fn missed_ticks_come_at_once_or_not_at_all() {
         assert!(burst.next().now_or_never().is_none());
         late();
         for _ in 0..10 {
-            // At once: a due tick does not wait for the main context.
+            // A due tick does not wait for the main context.
             let tick = burst.next().now_or_never().expect("due").unwrap();
             assert_eq!(tick.missed, 0);
         }

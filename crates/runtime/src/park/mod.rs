@@ -23,7 +23,7 @@ pub(crate) struct Inbox<C, D> {
     refuses: Refuses,
 }
 
-/// Progress of the shard's end.
+/// Items that a shard refuses; its end proceeds through these steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Refuses {
     Nothing,
@@ -213,7 +213,7 @@ mod loom_tests {
         });
     }
 
-    /// A shard that ends refuses commands, and sleeps until the wake-up that it still expects.
+    /// An ending shard refuses commands, and sleeps until the wake-up that it still expects.
     #[test]
     fn loom_an_ending_shard_still_gets_wake_ups() {
         sleeper_against(SleepKind::Idle, |park| {

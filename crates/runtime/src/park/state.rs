@@ -20,7 +20,7 @@ const NOTIFIED: u8 = 3;
 /// The two ways to sleep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SleepKind {
-    /// Until the next slice edge: data wait for the edge, control interrupts.
+    /// Until the next slice edge. Data wait for the edge; control items interrupt the sleep.
     Throttled,
     /// Until any event.
     Idle,

@@ -1,4 +1,4 @@
-//! Agents on their shard: added, run, removed; their descriptors and timers.
+//! Agents of a shard: adding, running and removing them; their descriptors and timers.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -46,22 +46,22 @@ impl Cx<'_> {
             .register(self.token, fd.as_raw_fd(), key, interest)
     }
 
-    /// For a run with [`Ready::Io`]: the agent expects nothing more on its descriptors in this slice. If they have more all the
-    /// same, the next slice reports it. If all agents call this, the kernel is not asked a second time in this slice.
+    /// Notes that the agent expects nothing more on its descriptors in this slice, in a run with [`Ready::Io`]. If they have more
+    /// all the same, the next slice reports it. If all agents call this, the kernel is not asked a second time in this slice.
     #[inline]
     pub fn expect_no_more(&self) {
         self.local.is_drained.set(true);
     }
 
-    /// For any run: the agent expects more on its descriptors, and the kernel is asked again in this slice.
+    /// Notes that the agent expects more on its descriptors, in any run: the kernel is asked again in this slice.
     #[inline]
     pub fn expect_more(&self) {
         self.local.must_poll.set(true);
     }
 
-    /// Calls the agent for `fd` once in each slice from now on, ready or not, instead of watching it. If a descriptor is ready in
-    /// nearly each slice, asking the kernel costs more than trying. Returns `false` if it is watched as before, because the
-    /// context has no wait and its slices are too short.
+    /// Runs the agent for `fd` once in each slice from now on, whether `fd` is ready or not, instead of watching it. If a
+    /// descriptor is ready in nearly each slice, asking the kernel costs more than trying. Returns `false` if `fd` is still
+    /// watched, because the context has no wait and its slices are too short.
     pub fn assume_ready(&self, fd: BorrowedFd<'_>) -> bool {
         self.local.assume_ready(self.token, fd.as_raw_fd())
     }
@@ -69,7 +69,7 @@ impl Cx<'_> {
     /// Watches `fd` again, after [`Cx::assume_ready`].
     ///
     /// # Errors
-    /// Fails if the kernel refuses; then it is tried as before.
+    /// Fails if the kernel refuses. Then `fd` is still tried in each slice.
     pub fn await_ready(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         self.local.await_ready(self.token, fd.as_raw_fd())
     }
@@ -126,7 +126,7 @@ impl Local {
         (token, wake)
     }
 
-    /// A new agent has this slot; `moved` means that all slots have moved in memory.
+    /// Notes the addresses of a new agent in this slot. If `moved`, all slots have moved in memory.
     fn note_footprint(&self, slots: &Slab<Slot>, token: Token, moved: bool) {
         let mut footprints = self.footprints.borrow_mut();
         let index = token.index as usize;
@@ -188,7 +188,7 @@ impl Local {
         }
     }
 
-    /// Runs `f` with the agent, unless it has been removed or is out.
+    /// Runs `f` with the agent, unless it has been removed or is already running.
     fn with_agent(&self, token: Token, f: impl FnOnce(&mut dyn Agent, &mut Cx<'_>)) {
         let Some(mut agent) = self.take_out(token) else {
             return;
@@ -225,7 +225,7 @@ impl Local {
                 slot.agent = Some(agent);
                 if !slot.deferred.is_empty() {
                     let mut commands = self.commands.borrow_mut();
-                    // In front, because later ones for this agent may already be queued.
+                    // They go to the front, because later commands for this agent may already be queued.
                     for command in slot.deferred.drain(..).rev() {
                         commands.push_front(command);
                     }
@@ -238,7 +238,7 @@ impl Local {
         }
     }
 
-    /// Runs a command for an agent, or postpones it while the agent is out. Drops it if the agent has been removed.
+    /// Runs a command for an agent, or postpones it while the agent is out. Drops the command if the agent has been removed.
     pub(super) fn with_agent_later(
         &self,
         token: Token,
@@ -286,7 +286,7 @@ impl Local {
         self.shard.note(Blocked { by, at_ns, for_ns });
     }
 
-    /// Time up to here does not count for the next agent.
+    /// Sets the start of the next agent's run: earlier work does not count for it.
     pub(super) fn mark(&self) {
         self.mark_ns.set(clock_now_ns());
     }
@@ -441,7 +441,7 @@ impl Local {
             slot.timer = None;
             let (deadline_ns, precision) = slot.deadline;
             let mut wheel = self.wheel.borrow_mut();
-            // It was moved to a later time while it was pending. (About may fire half a tick early.)
+            // The timer was moved to a later time while it was pending. (`About` may fire half a tick early.)
             let early_ns = if precision == Precision::About {
                 self.shard.tick_ns() / 2
             } else {

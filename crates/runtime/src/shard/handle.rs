@@ -42,7 +42,7 @@ impl<A: Agent> AgentHandle<A> {
     }
 
     /// Runs `f` with the agent on its shard, at once: a throttled sleep is interrupted. Commands of one thread run in order.
-    /// While the agent is in a call to another shard, they wait for the end of its run. If the agent has been removed, `f` is
+    /// While the agent is in a call to another shard, its commands wait until its run ends. If the agent has been removed, `f` is
     /// dropped.
     pub fn command(&self, f: impl FnOnce(&mut A, &mut Cx<'_>) + Send + 'static) {
         let token = self.token;
@@ -59,9 +59,9 @@ impl<A: Agent> AgentHandle<A> {
         }
     }
 
-    /// Removes the agent from its shard and waits until it is dropped; its descriptors are unregistered before that. If the agent
-    /// itself calls it, directly or indirectly, it returns at once, and the agent is dropped when its run returns. The same
-    /// applies while the agent is in a call to another shard, which might in turn wait for this one.
+    /// Removes the agent from its shard and waits until it is dropped. Its descriptors are unregistered before that. If the agent
+    /// itself calls this, directly or indirectly, the call returns at once, and the agent is dropped when its run returns. The
+    /// same applies while the agent is in a call to another shard, which might in turn be waiting for this one.
     pub fn remove(&self) {
         let token = self.token;
         match self.shard.call(move |local| local.remove_agent(token)) {

@@ -1,8 +1,8 @@
 //! A shard: one thread of a context, with its handle for other threads and its residents.
 //!
-//! The types of a shard depend on each other. A command from another thread works on the shard's own state ([`Local`]). It holds
-//! the agents ([`Agent`]), which run with a view of that state ([`Cx`]). So all of them are in this module. The modules below
-//! implement them; each uses this one and those before it:
+//! The types of a shard depend on each other. A command from another thread works on the shard's own state ([`Local`]). That
+//! state holds the agents ([`Agent`]), which run with a view of it ([`Cx`]). So all these types are in this module. The modules
+//! below implement them; each uses this one and those before it:
 //!
 //! | module | contents |
 //! |---|---|
@@ -66,7 +66,7 @@ pub struct Shard(Arc<Shared>);
 /// Scheduling of a shard's thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Scheduling {
-    /// CPUs that it may use; if empty, all CPUs of the process.
+    /// CPUs that the thread may use; if empty, all CPUs of the process.
     pub affinity: CpuSet,
     /// 1 to [`PRIORITY_MAX`]: real-time priority (SCHED_FIFO), before all ordinary threads of the machine. 0: an ordinary thread.
     pub priority: u8,
@@ -181,8 +181,8 @@ impl Shard {
         self.0.watch.limit_ns()
     }
 
-    /// Notes a blockage within the run of an agent; its time does not count again for the agent. Call it only on the shard's
-    /// thread; times are those of [`clock_now_ns`](crate::clock_now_ns).
+    /// Notes a blockage within the run of an agent. That time is not counted again as a blockage by the agent. Call it only on
+    /// the shard's thread; times are those of [`clock_now_ns`](crate::clock_now_ns).
     pub fn note_blocked(&self, blocked: Blocked) {
         debug_assert!(self.is_current(), "on another thread than the shard's");
         self.0.watch.discount(blocked.for_ns);
@@ -254,8 +254,8 @@ impl Shard {
         match self.0.park.send_data(wake) {
             Ok(true) => self.0.interrupt.notify(),
             Ok(false) => {}
-            // The shard has ended, and so has every task that had begun. The remaining ones have not run and are `Send`, or this
-            // is an agent's wake-up: dropping it cancels the task.
+            // The shard has ended, and so has every task that had begun. So this is an agent's wake-up, or a task that never ran
+            // and is `Send`. Dropping it cancels the task.
             Err(wake) => drop(wake),
         }
     }
@@ -274,8 +274,8 @@ impl Shard {
 
     /// Runs a future on this shard. Dropping the task cancels it, and so does the end of the shard.
     ///
-    /// For a task that must not outlive its owner. A task of [`Context::spawn`](crate::Context::spawn) outlives its handle, and
-    /// reports its panic.
+    /// This is for a task that must not outlive its owner. In contrast, a task of [`Context::spawn`](crate::Context::spawn)
+    /// outlives its handle, and reports its panic.
     pub fn spawn<F>(&self, future: F) -> async_task::Task<F::Output>
     where
         F: Future + Send + 'static,
@@ -400,12 +400,12 @@ pub struct Local {
     /// Events of descriptors that are assumed ready in each slice.
     assumed: RefCell<Vec<u64>>,
     now_ns: Cell<u64>,
-    /// Start of the next agent's run: one clock call between two runs.
+    /// Start of the next agent's run. It is the end of the previous run, so that one clock call serves both.
     mark_ns: Cell<u64>,
     /// The coarse clock after the last run of an agent.
     coarse_ns: Cell<u64>,
     slice: Cell<u64>,
-    /// Whether descriptors may be ready that no pass of this slice has found ready.
+    /// Whether descriptors may be ready that this slice has not handled.
     must_poll: Cell<bool>,
     /// Whether the running agent expects no more in this slice.
     is_drained: Cell<bool>,
@@ -521,7 +521,8 @@ impl Local {
     ///
     /// A task that is not `Send` must not be dropped elsewhere, because async-task aborts the process. A thread that wakes a task
     /// holds the task until it is in the inbox. So the inbox accepts wake-ups until no task is left. This takes moments: every
-    /// task has been woken, so each is here or held by such a thread. Later tasks have never run. They are `Send` and belong to
+    /// task has been woken, so each is here or held by a waking thread. Tasks that arrive after that have never run. They are
+    /// `Send` and belong to the spawner, which may drop them.
     /// the spawner, which may drop them.
     fn clear(&self) {
         let commands = self.shard.close_to_commands();
@@ -590,7 +591,7 @@ struct Descriptor {
     fd: i32,
     key: u8,
     interest: Interest,
-    /// Whether it is tried instead of watched: see [`Cx::assume_ready`].
+    /// Whether the descriptor is tried instead of watched: see [`Cx::assume_ready`].
     is_assumed: bool,
 }
 
@@ -611,8 +612,8 @@ pub trait Agent: Any + Send {
     /// request another with [`Cx::wake_self`].
     fn run(&mut self, cx: &mut Cx<'_>, ready: Ready);
 
-    /// The agent runs soon: [`crate::prefetch`] the further memory that it will use. With thousands of agents in turn, waiting
-    /// for memory is most of the work.
+    /// Called shortly before the agent runs: [`crate::prefetch`] the further memory that it will use. With thousands of agents in
+    /// turn, most of the work is waiting for memory.
     #[inline]
     fn prefetch(&self) {}
 

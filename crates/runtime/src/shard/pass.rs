@@ -12,7 +12,7 @@ use crate::sys::{Event, clock_now_ns};
 use crate::token::{INTERRUPT, Token};
 
 impl Local {
-    // The following steps make up the shard's loop; `shard.rs` calls them.
+    // The following steps make up the shard's loop; `run.rs` calls them.
 
     pub(super) fn read_clock(&self) -> u64 {
         let now = clock_now_ns();
@@ -26,7 +26,7 @@ impl Local {
         self.must_poll.set(true);
     }
 
-    /// Whether descriptors may be ready that no pass of this slice has found ready.
+    /// Whether descriptors may be ready that this slice has not handled.
     pub(super) fn must_poll(&self) -> bool {
         self.must_poll.get()
     }
@@ -59,8 +59,8 @@ impl Local {
         self.run_commands();
     }
 
-    /// Runs the commands from one queue. It also has those fetched during a command that waits for another shard, so that all
-    /// stay in order.
+    /// Runs the commands from one queue. Commands fetched while a command waits for another shard join the same queue, so that
+    /// all stay in order.
     fn run_commands(&self) {
         // Bounded: newly added commands wait for the next pass.
         let count = self.commands.borrow().len();
@@ -104,7 +104,7 @@ impl Local {
             }
             let (token, key) = Token::from_event(event);
             self.run_agent(token, Ready::Io(key));
-            // An agent that is watched again has left its place to another one.
+            // If this agent is watched again, another event has taken its place in the list.
             if self.assumed.borrow().get(next) == Some(&event) {
                 next += 1;
             }
@@ -121,13 +121,13 @@ impl Local {
     ) -> usize {
         let room = events.len();
         let events = self.epoll.wait(events, timeout).unwrap_or_else(|error| {
-            tracing::error!(%error, "epoll");
+            tracing::error!(%error, "epoll_wait failed");
             &[]
         });
         // If the array is full, there may be more events.
         self.must_poll.set(events.len() == room);
         awake();
-        // A command sent before a packet runs before the packet is read, so that after a pause nothing more arrives.
+        // A command that was sent before a packet must run before the packet is read. So nothing arrives after a pause.
         self.take_control();
         if !events.is_empty() {
             self.mark();
@@ -178,8 +178,8 @@ impl Local {
         }
     }
 
-    /// Sleeps until a descriptor is ready, an interrupt or the time-out. It runs nothing. Returns `true` if an agent's descriptor
-    /// is ready.
+    /// Sleeps until a descriptor is ready, an interrupt arrives or the time is out. Runs no agent. Returns `true` if an agent's
+    /// descriptor is ready.
     pub(super) fn await_io(&self, timeout: Option<Duration>) -> bool {
         let mut events = [const { MaybeUninit::uninit() }; 4];
         let events = self.epoll.wait(&mut events, timeout).unwrap_or(&[]);

@@ -92,7 +92,7 @@ impl Shard {
                 .run_throttled(origin_ns);
             }
         });
-        // The thread's creator may have failed before the inbox was handled.
+        // If `enter` failed, the inbox has not been closed yet.
         drop(self.close_inbox());
         CURRENT_ID.set(NO_SHARD);
         self.0.end.come();
@@ -195,7 +195,7 @@ impl Loop<'_> {
             self.counters().busy_ns.add(now - begin);
             let since = now - origin_ns;
             if now >= edge + wait_ns {
-                // Late: the next slice begins now, on the grid.
+                // This slice took too long: the next one begins now, at the last edge of the grid.
                 due = edge + wait_ns;
                 edge = origin_ns + since / wait_ns * wait_ns;
             } else if worked || self.local.has_ready() || self.local.assumes_ready() {
@@ -254,7 +254,7 @@ impl Loop<'_> {
             if !self.local.has_commands() && park.prepare(SleepKind::Throttled) {
                 let interrupt = &self.shard.0.interrupt;
                 if interrupt.sleep(Duration::from_nanos(edge_ns - now)) {
-                    // This includes a late write for an earlier sleep, which would end this one at once, again and again.
+                    // Drains also the late write for an earlier sleep, which would otherwise end this sleep again and again.
                     interrupt.drain();
                 }
                 park.awake();
@@ -285,7 +285,7 @@ impl Loop<'_> {
                 .next_timer_ns()
                 .is_some_and(|at| at <= origin_ns + since)
             {
-                // Timers are due at edges, and this is one.
+                // Timers are due at edges, so the slice begins at the edge that has just passed.
                 return origin_ns + since / wait_ns * wait_ns;
             }
             if assumes_ready || happened && !self.only_control() {

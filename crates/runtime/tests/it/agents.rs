@@ -148,7 +148,7 @@ fn an_agent_removed_by_its_neighbour_is_not_run() {
                             return;
                         }
                         other.remove();
-                        // The lowest free number, which is that of the descriptor just closed.
+                        // The new socket gets the lowest free number, which is that of the descriptor just closed.
                         let heir = Reader {
                             name: 2,
                             socket: Some(udp()),
@@ -196,7 +196,7 @@ fn agents_are_removed_while_their_sockets_are_flooded() {
                 while done.load(Ordering::Relaxed) == 0 {
                     let to = *to.lock().unwrap();
                     if let Some(to) = to {
-                        // Also to a closed socket.
+                        // The socket may already be closed.
                         let _ = sender.send_to(b"x", to);
                     }
                     thread::yield_now();
@@ -404,7 +404,7 @@ fn an_agent_may_add_and_remove_others_in_its_run() {
             children.push(cx.local().add_agent(child));
         }
         children.iter().for_each(AgentHandle::wake);
-        // Every other one is removed before its wake-up is handled.
+        // Every other child is removed before its wake-up is handled.
         let gone = children.iter().step_by(2);
         gone.for_each(AgentHandle::remove);
     });
@@ -444,7 +444,7 @@ fn slices_of_three(wait_ms: u64, expects_more: bool) -> Vec<u64> {
 fn unexpected_readiness_is_handled_in_the_next_slice() {
     let slices = slices_of_three(1, false);
     assert!(slices[0] < slices[1] && slices[1] < slices[2], "{slices:?}");
-    // A slice that no busy machine ends before its time.
+    // A slice of a second: even a busy machine handles all three datagrams before it ends.
     let slices = slices_of_three(1000, true);
     assert_eq!(slices, [slices[0]; 3]);
 }
@@ -543,7 +543,7 @@ fn agents_that_leave_do_not_take_their_neighbours_turns() {
     settle(&shard);
 }
 
-/// Its slices are passes: trying a socket in each would never end.
+/// A slice of such a context is one pass: trying a socket in each pass would be a busy loop.
 #[test]
 fn a_context_without_a_wait_watches() {
     let (_context, shard) = shard(0);

@@ -1,4 +1,5 @@
-//! Thousands of lives leave nothing behind. The test is alone in its process, because it counts the resources of the process.
+//! Thousands of agents, tasks and contexts come and go, and no resources stay behind. The test is alone in its process, because
+//! it counts the resources of the process.
 
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
@@ -47,7 +48,7 @@ fn assert_nothing_grows(what: &str, warm_up: usize, count: usize, mut cycle: imp
         threads() - before.1
     );
     let grown_kib = resident_kib().saturating_sub(before.2);
-    // A leak of the smallest agent in each cycle would be more.
+    // If each cycle leaked even the smallest agent, the growth would be larger.
     assert!(grown_kib < 1024, "{what}: {grown_kib} KiB more");
 }
 
@@ -80,7 +81,7 @@ fn ten_thousand_agents_leave_no_resources() {
             let task = shard.spawn(sleep_until(u64::MAX / 2, Precision::NotBefore));
             drop(task);
             if round % 250 == 249 {
-                // Cancelled ones are dropped at the edge of the slice.
+                // Cancelled tasks are dropped at the edge of the slice.
                 block_on(shard.spawn(async {}));
             }
         });

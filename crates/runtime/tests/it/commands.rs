@@ -190,7 +190,7 @@ fn a_command_for_an_agent_that_is_in_a_call_waits_for_it() {
         let log = log.clone();
         agent.command(move |_, _| log.send(name).unwrap());
     }
-    // Handled while the agent is in its call, and so after the two above were checked.
+    // The shard handles this command while the agent is in its call. So it has already seen and postponed the two above.
     a.command(move |_| other.send(()).unwrap()).unwrap();
     let order = [next(&logged), next(&logged), next(&logged)];
     assert_eq!(order, ["run", "first", "second"]);

@@ -21,7 +21,7 @@ fn settings(wait_ms: u64, threads: i32) -> Settings {
 }
 
 #[test]
-fn same_name_same_threads() {
+fn contexts_of_the_same_name_share_threads() {
     let name = unique_name();
     let first = Context::acquire(&name, settings(0, -1)).unwrap();
     let second = Context::acquire(&name, settings(0, -1)).unwrap();
@@ -35,7 +35,7 @@ fn same_name_same_threads() {
 }
 
 #[test]
-fn the_first_settings_stand_and_the_conflict_names_both() {
+fn the_first_settings_apply_and_the_conflict_names_both() {
     let name = unique_name();
     let first = Context::acquire(&name, settings(20, -1)).unwrap();
     let asked = settings(50, 3);
@@ -56,7 +56,7 @@ fn the_first_settings_stand_and_the_conflict_names_both() {
 }
 
 #[test]
-fn a_setting_that_is_left_at_its_default_differs_from_nothing() {
+fn a_setting_left_at_its_default_never_conflicts() {
     let throttled = context(20, 3);
     assert_eq!(throttled.conflict(settings(0, -1)), None);
     assert_eq!(throttled.conflict(settings(0, 3)), None);
@@ -171,7 +171,7 @@ fn last_user_may_be_dropped_on_the_contexts_thread() {
 }
 
 #[test]
-fn the_last_user_may_go_in_an_agents_run_or_on_another_contexts_thread() {
+fn last_user_may_be_dropped_in_an_agents_run_or_on_another_context() {
     let (context, shard) = shard(0);
     let (_other_context, other) = crate::common::shard(0);
     let tid = Tid::of(&shard);
@@ -209,7 +209,7 @@ fn contexts_in_use_are_listed() {
 }
 
 #[test]
-fn one_value_of_a_type_per_shard() {
+fn extensions_have_one_value_per_type_and_shard() {
     let context = context(0, 2);
     let [a, b] = [&context.shards()[0], &context.shards()[1]];
     let made = AtomicUsize::new(0);
@@ -323,7 +323,7 @@ fn a_contexts_threads_run_on_its_cpus_only() {
 }
 
 #[test]
-fn cpus_that_are_not_there_are_refused_with_those_that_are() {
+fn missing_cpus_are_refused_and_the_allowed_ones_named() {
     let all = allowed_cpus();
     for asked in ["1023".to_owned(), format!("{all},1020-1021")] {
         let refused = Context::acquire(&unique_name(), scheduled(&asked, 0)).unwrap_err();
@@ -371,10 +371,10 @@ fn give_up_priorities() {
     unsafe { libc::setrlimit(libc::RLIMIT_RTPRIO, &none) };
 }
 
-/// In one test, because the limit is that of the process.
+/// One test, because the limit applies to the whole process.
 #[test]
 fn a_priority_is_real_time_or_refused_with_the_remedy() {
-    // If the system allows it: as root, or with a limit of real-time priorities.
+    // The system allows it to root, or with a limit of real-time priorities.
     match Context::acquire(&unique_name(), scheduled("", 7)) {
         Ok(context) => {
             let found = context.next_shard().call(|_| policy()).unwrap();
@@ -410,7 +410,7 @@ fn a_priority_is_real_time_or_refused_with_the_remedy() {
 }
 
 #[test]
-fn other_scheduling_conflicts_and_unset_does_not() {
+fn different_scheduling_conflicts_but_unset_does_not() {
     let cpu = (0..1024).find(|cpu| allowed_cpus().contains(*cpu)).unwrap();
     let stands = scheduled(&cpu.to_string(), 0);
     let context = Context::acquire(&unique_name(), stands).unwrap();

@@ -102,7 +102,7 @@ fn a_dropped_handle_detaches_its_task() {
 }
 
 #[test]
-fn a_local_task_need_not_be_send_and_its_handle_goes_anywhere_with_a_result_that_may() {
+fn a_local_task_need_not_be_send_and_its_handle_is_send_if_the_result_is() {
     let context = context(0, -1);
     let (tell, dropped) = tell();
     let (tx, rx) = channel();
@@ -191,7 +191,7 @@ fn block_on_from_within_a_context_is_refused() {
 }
 
 #[test]
-fn block_on_of_the_thread_may_wait_for_the_context() {
+fn block_on_outside_of_contexts_may_wait_for_one() {
     let context = context(5, -1);
     let of_future = context.clone();
     let sum = block_on(async move {
@@ -285,12 +285,12 @@ fn a_panic_while_a_future_or_its_result_is_dropped_is_contained() {
 }
 
 #[test]
-fn an_abort_before_the_first_poll_is_in_time() {
+fn a_task_aborted_before_its_first_poll_never_runs() {
     let context = context(0, -1);
     let home = home(&context);
     let (of_future, future_dropped) = tell();
     let (of_closure, closure_dropped) = tell();
-    // The context is in this command, so nothing else runs.
+    // The context's thread is busy with this command, so no task begins.
     let (handle, within) = on(&context, move |context| {
         let handle = context.spawn(async move {
             let _tell = of_future;
@@ -416,7 +416,7 @@ fn tasks_in_flight_are_cancelled_with_their_context() {
             .into_iter()
             .map(|handle| thread::spawn(move || block_on(handle)))
             .collect();
-        // Not begun: in time for the end, or too late for a slice.
+        // These tasks have not begun: they may start before the context ends, or never.
         let late = context.spawn(pending::<()>());
         let late_within = context.spawn_from_within(pending::<()>);
         assert_eq!(context.users(), 1, "handles do not count as users");
@@ -585,7 +585,7 @@ fn timeouts_are_never_early_and_count_from_the_first_poll() {
 }
 
 #[test]
-fn timers_panic_without_a_driver() {
+fn timers_panic_outside_of_a_context() {
     let timers: [fn(); 2] = [
         || assert!(poll_once(&mut timeout_future(Duration::ZERO)).is_ready()),
         || assert!(poll_once(&mut interval_stream(Duration::ZERO).next()).is_ready()),
@@ -634,7 +634,7 @@ fn interval_keeps_its_grid_and_counts_skipped_ticks() {
 }
 
 #[test]
-fn an_interval_with_burst_gives_every_tick_and_one_with_delay_moves() {
+fn an_interval_with_burst_gives_every_tick_and_one_with_delay_moves_its_grid() {
     async fn check() {
         const PERIOD: Duration = Duration::from_millis(2);
         let period_ns = PERIOD.as_nanos() as u64;

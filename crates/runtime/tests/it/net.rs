@@ -70,7 +70,7 @@ fn datagram_has_its_senders_address() {
 }
 
 #[test]
-fn addresses_survive_the_way_there_and_back() {
+fn addresses_survive_a_round_trip() {
     for text in [
         "1.2.3.4:5",
         "255.255.255.255:65535",
@@ -114,7 +114,7 @@ fn truncated_datagram_is_reported() {
 }
 
 #[test]
-fn the_kernels_timestamp_comes_when_asked_for() {
+fn kernel_timestamp_is_returned_if_requested() {
     for (a, b) in pairs() {
         let to = a.local_addr().unwrap();
         let (mut buf, mut from) = ([0; 8], RawAddr::empty());
@@ -135,7 +135,7 @@ fn the_kernels_timestamp_comes_when_asked_for() {
 #[test]
 fn the_wall_clocks_lead_is_the_difference_of_the_clocks() {
     let wall_ns = || SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
-    // Limits from the two readings around it, by definition.
+    // By definition, the lead is between the differences measured before and after the call.
     let low_ns = wall_ns() - clock_now_ns();
     let ahead_ns = wall_clock_ahead_ns();
     let high_ns = {
@@ -169,7 +169,7 @@ fn kernel_drops_of_a_full_buffer_are_counted() {
 }
 
 #[test]
-fn batch_is_bounded_by_its_room() {
+fn batch_is_bounded_by_its_capacity_and_its_buffers() {
     for (a, b) in pairs() {
         let to = a.local_addr().unwrap();
         let mut batch = RecvBatch::new(4);

@@ -47,7 +47,7 @@ fn an_idle_context_does_not_wake_up() {
 }
 
 #[test]
-fn agents_that_wait_do_not_wake_it_either() {
+fn waiting_agents_do_not_wake_an_idle_context() {
     const HOUR_NS: u64 = 3_600_000_000_000;
     for wait_ms in [0, 20] {
         let (_context, shard) = shard(wait_ms);
@@ -97,7 +97,7 @@ fn a_thread_that_waits_for_a_context_sleeps() {
     next(&rx);
     next(&rx);
     let cpu = tid.cpu();
-    // Until the answer comes during the sleep of the command.
+    // This covers the wait of `block_on`: the answer comes while the command sleeps.
     thread::sleep(INTERVAL / 2);
     assert!(tid.cpu() - cpu < CPU_MAX, "block_on spins");
     waiter.join().unwrap();
@@ -242,13 +242,13 @@ fn readiness_during_the_sleep_is_handled_at_the_edge() {
                 match left {
                     1.. => cx.wake_self(),
                     0 => tx.send("agent").unwrap(),
-                    // The second command, after its 500 turns.
+                    // A wake-up by the second command, after the agent's 500 runs.
                     _ => {}
                 }
             })
         };
         let mut names = Vec::new();
-        // The context has only these commands: from the idle sleep, then from the throttled one.
+        // Only these commands wake the context: first from the idle sleep, then from the throttled one.
         for _ in 0..2 {
             let tx = tx.clone();
             let agent = agent.clone();
@@ -277,7 +277,7 @@ fn slices_stay_on_their_grid() {
     let agent = add(&shard, move |cx, ready| {
         if ready == Ready::Timer {
             tx.send(clock_now_ns()).unwrap();
-            // Work: if the wait began after it, each slice would be later by this.
+            // This is the work. If the wait began after the work, each slice would be later by this time.
             thread::sleep(Duration::from_millis(7));
         }
         cx.set_timer(cx.now_ns() + 1, Precision::NotBefore);

@@ -114,7 +114,7 @@ fn sleepers_wake_in_order_and_not_before_their_time() {
         assert!(woken.is_sorted(), "{woken:?}");
         assert!(woken.iter().all(|(deadline, at)| at >= deadline));
 
-        // About: up to half a tick early. With a time in the past, it does not sleep at all.
+        // `About` may be up to half a tick early. With a time in the past, it does not sleep at all.
         let tick_ns = 1_000_000 * wait_ms.max(1);
         let deadline_ns = clock_now_ns() + 35_000_000;
         block_on(shard.spawn(sleep_until(deadline_ns, Precision::About)));
@@ -143,14 +143,14 @@ fn many_sleepers_share_wake_ups() {
 }
 
 #[test]
-fn tasks_go_with_their_context_on_its_thread() {
+fn tasks_end_with_their_context_on_its_thread() {
     for wait_ms in [0, 1000] {
         let (context, shard) = shard(wait_ms);
         let home = shard.call(|_| thread::current().id()).unwrap();
         let tid = Tid::of(&shard);
         let wakers = Arc::new(Mutex::new(Vec::new()));
         let (tx, rx) = channel();
-        // Pending when the context ends, and known only to a foreign waker.
+        // These tasks are pending when the context ends, and only a foreign waker refers to them.
         for _ in 0..2 {
             let (tell, wakers) = (Tell(tx.clone()), wakers.clone());
             shard
@@ -239,8 +239,8 @@ fn begin_sleep(shard: &threadbare_runtime::Shard, waker: Waker) -> Pin<Box<Sleep
         .unwrap()
 }
 
-/// The timers of two shards have equal keys. A sleep that began on one and ends on the other does not affect the other's timers.
-/// It may end by a drop or move on by a poll.
+/// The timers of two shards have equal keys. A sleep that began on one shard and moves to the other does not affect the other's
+/// timers. It is dropped there, or polled there.
 #[test]
 fn a_sleep_that_moves_to_another_shard_cancels_no_sleep_there() {
     for moves_on in [false, true] {

@@ -122,7 +122,7 @@ fn a_timer_that_moves_earlier_fires_then_and_not_again() {
 }
 
 #[test]
-fn a_timer_taken_back_does_not_fire() {
+fn an_agents_cancelled_timer_does_not_fire() {
     for wait_ms in [0, 5] {
         let (_context, shard) = shard(wait_ms);
         let (taken_back, never) = timed(&shard);

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The drain contract: after each `handle_*`, call [`Core::poll_task`] until it returns `None`. Then call [`Core::poll_released`]
-//! for parts whose bytes are not needed any more, also until `None`. Call both again at [`Core::next_timeout`]. Answer each task
-//! with one [`Core::handle_done`] or [`Core::handle_failed`].
+//! until it returns `None`; it names the parts whose bytes are not needed any more. Call both again at [`Core::next_timeout`].
+//! Answer each task with one [`Core::handle_done`] or [`Core::handle_failed`].
 
 mod sizes;
 #[cfg(test)]
@@ -23,11 +23,11 @@ use crate::error::Error;
 /// Action for an upload that fails, or that is abandoned before its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub enum OnError {
-    /// Its parts are removed.
+    /// The parts are removed from the store.
     Abort,
-    /// The data so far become an object.
+    /// The data so far becomes an object.
     Complete,
-    /// Its parts stay, and cost money.
+    /// The parts stay at the store, and cost money.
     #[default]
     DoNothing,
 }
@@ -39,14 +39,14 @@ pub struct Retries {
     pub attempts: Option<u32>,
     /// Time after the first attempt from which no further one starts, ns; `None` for no limit.
     pub request_ns: Option<u64>,
-    /// The same for parts and small objects.
+    /// The same time for parts and small objects.
     pub part_ns: Option<u64>,
-    /// The same for the request that completes an upload.
+    /// The same time for the request that completes an upload.
     pub complete_ns: Option<u64>,
-    /// Longest pause before the second attempt, ns. It doubles with each further one. The actual pause is random, at least half
-    /// of it.
+    /// Maximum pause before the second attempt, ns. It doubles with each further attempt. The actual pause is random, at least
+    /// half of the maximum.
     pub delay_ns: u64,
-    /// Longest pause before any attempt, ns.
+    /// Maximum pause before any attempt, ns.
     pub delay_ns_max: u64,
 }
 
@@ -64,7 +64,7 @@ impl Default for Retries {
 }
 
 impl Retries {
-    /// Unlimited attempts, because waiting data are safe on a disk.
+    /// Retries without limit, for data that is safe on a disk.
     pub fn endless() -> Self {
         Retries {
             attempts: None,
@@ -85,7 +85,7 @@ impl Retries {
     }
 }
 
-/// Maximum pause that a store may request, ns: a wrong response must not stop an upload for days.
+/// Maximum pause that a store may request, ns. A wrong response must not stop an upload for days.
 const RETRY_AFTER_NS_MAX: u64 = 120_000_000_000;
 /// Maximum number of attempts to remove an upload that has already failed.
 const ABORT_ATTEMPTS_MAX: u32 = 5;
@@ -104,7 +104,7 @@ pub(crate) struct Plan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Task {
     Create,
-    /// The part 1 as a whole object.
+    /// Send part 1 as a whole object.
     Put,
     Part(u16),
     Complete,
@@ -143,7 +143,7 @@ struct Job {
     task: Task,
     failures: u32,
     first_ns: u64,
-    /// `None` while it is being sent.
+    /// Time of the next attempt; `None` while the request is being sent.
     again_ns: Option<u64>,
 }
 
@@ -151,7 +151,7 @@ struct Job {
 pub(crate) struct Core {
     plan: Plan,
     upload: Option<String>,
-    /// Number of the part that is being filled, and its bytes.
+    /// Number of the part that is being filled, and its number of bytes.
     number: u16,
     filling: u64,
     waiting: VecDeque<(u16, u64)>,
@@ -161,7 +161,7 @@ pub(crate) struct Core {
     flying: BTreeMap<u16, u64>,
     released: Vec<u16>,
     has_ended: bool,
-    /// Why the upload must end without its object.
+    /// The reason why the upload must end without its object.
     stopping: Option<Error>,
     outcome: Option<Outcome>,
     retries: u64,
@@ -188,7 +188,7 @@ impl Core {
         }
     }
 
-    /// Creates the core for complete data of which the store may have some: a whole file, or an upload that an earlier process
+    /// Creates the core for complete data, of which the store may have a part: a whole file, or an upload that an earlier process
     /// has left.
     pub(crate) fn resumed(
         plan: Plan,
@@ -206,7 +206,8 @@ impl Core {
         core
     }
 
-    /// Number of bytes that still fit the part being filled; 0 if the object has its maximum length, or accepts no more.
+    /// Number of bytes that still fit the part being filled. It is 0 if the object has its maximum length, or accepts no more
+    /// data.
     pub(crate) fn room(&self) -> u64 {
         if self.has_ended || self.stopping.is_some() || self.number > PARTS_MAX {
             0
@@ -215,12 +216,12 @@ impl Core {
         }
     }
 
-    /// Number of the part being filled, and its bytes.
+    /// Number of the part being filled, and its number of bytes.
     pub(crate) fn filling(&self) -> (u16, u64) {
         (self.number, self.filling)
     }
 
-    /// Adds bytes to the part being filled, at most [`Core::room`]. Returns the number of the part if it is complete.
+    /// Adds bytes to the part being filled, at most [`Core::room`]. Returns the number of the part if they complete it.
     pub(crate) fn handle_data(&mut self, bytes: u64) -> Option<u16> {
         debug_assert!(bytes <= self.room());
         self.filling += bytes;
@@ -235,29 +236,29 @@ impl Core {
         number
     }
 
-    /// Ends the data. Returns the number of the last part, if this completes one.
+    /// Ends the data. Returns the number of the last part, if this call completes it.
     pub(crate) fn handle_end(&mut self) -> Option<u16> {
         if self.has_ended || self.stopping.is_some() {
             return None;
         }
-        // An empty object is one empty part.
+        // An empty object has one empty part.
         let seals = self.filling > 0 || (self.number == 1 && self.done.is_empty());
         let sealed = seals.then(|| self.seal());
         self.has_ended = true;
         sealed
     }
 
-    /// Whether the data have ended.
+    /// Whether the data has ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.has_ended || self.stopping.is_some()
     }
 
-    /// Why it must end without its object.
+    /// The reason why the upload must end without its object, if it must.
     pub(crate) fn stop_reason(&self) -> Option<&Error> {
         self.stopping.as_ref()
     }
 
-    /// Error if no room is left.
+    /// The error if no room is left.
     pub(crate) fn too_long(&self) -> Error {
         Error::TooLong {
             parts: PARTS_MAX,
@@ -265,12 +266,12 @@ impl Core {
         }
     }
 
-    /// Sets the action if the upload is stopped from now on.
+    /// Sets the action for a stop of the upload from now on.
     pub(crate) fn set_on_error(&mut self, on_error: OnError) {
         self.plan.on_error = on_error;
     }
 
-    /// Ends the upload without more data, for this reason. Waiting parts are not sent.
+    /// Ends the upload without more data, for the reason `error`. Waiting parts are not sent.
     pub(crate) fn handle_stop(&mut self, error: Error) {
         if self.stopping.is_some() || self.outcome.is_some() {
             return;
@@ -366,7 +367,8 @@ impl Core {
         Some(number)
     }
 
-    /// Pending requests finish before parts are removed, otherwise they could create parts afterwards.
+    /// The next request of a stop. Pending requests finish before parts are removed, because otherwise they could create parts
+    /// afterwards.
     fn next_of_stop(&mut self) -> Option<Task> {
         if !self.jobs.is_empty() {
             return None;
@@ -443,7 +445,7 @@ impl Core {
         }
     }
 
-    /// Returns the pause before the request is sent again; `None` if it is not.
+    /// Returns the pause before the request is sent again; `None` if it is not sent again.
     fn delay_ns(&self, index: usize, error: &Error, now_ns: u64, random: u64) -> Option<u64> {
         let job = &self.jobs[index];
         let retries = &self.plan.retries;
@@ -469,7 +471,7 @@ impl Core {
         (!is_late).then_some(pause)
     }
 
-    /// Time of the next task without a further event, ns.
+    /// Time of the next task, unless another event comes first, ns.
     pub(crate) fn next_timeout(&self) -> Option<u64> {
         self.jobs.iter().filter_map(|job| job.again_ns).min()
     }

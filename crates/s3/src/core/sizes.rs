@@ -2,16 +2,16 @@
 
 use crate::error::Error;
 
-/// "Amazon S3 User Guide", "Amazon S3 multipart upload limits": the size of all parts but the last, bytes.
+/// Minimum size of all parts but the last, bytes ("Amazon S3 User Guide", "Amazon S3 multipart upload limits").
 pub const PART_BYTES_MIN: u64 = 5 << 20;
-/// Size of the largest part in bytes; same source.
+/// Maximum size of a part, bytes; from the same source.
 pub const PART_BYTES_MAX: u64 = 5 << 30;
-/// Maximum number of parts of an upload; same source.
+/// Maximum number of parts of an upload; from the same source.
 pub const PARTS_MAX: u16 = 10_000;
-/// Default of the stock elements, in bytes.
+/// Default size of the first parts, the stock elements', bytes.
 pub const PART_BYTES_DEFAULT: u64 = PART_BYTES_MIN;
 
-/// Number of parts after which the next ones are twice as large. Parts of only 5 MiB would end at 49 GiB; this way they reach 5
+/// Number of parts after which the next ones are twice as large. Parts of only 5 MiB would end at 49 GiB; growing parts reach 5
 /// TiB.
 const PARTS_OF_A_SIZE: u16 = 1000;
 
@@ -23,7 +23,7 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Starts with parts of `part_bytes`, later ones larger, up to a total of `bytes_max`.
+    /// Creates sizes that start with `part_bytes` and grow, up to a total of `bytes_max`.
     ///
     /// # Errors
     /// [`Error::Setting`] if it is out of S3's limits.
@@ -67,7 +67,7 @@ impl Sizes {
         self.max
     }
 
-    /// Divides a whole of this many bytes into at least one part; `None` beyond S3's limits.
+    /// Divides this many bytes into at least one part. Returns `None` beyond S3's limits.
     pub fn cut(&self, bytes: u64) -> Option<Vec<(u16, u64)>> {
         let (mut parts, mut left) = (Vec::new(), bytes);
         for number in 1..=PARTS_MAX {
@@ -103,9 +103,9 @@ mod tests {
         }
     }
 
-    /// Within 3 % of 5 TiB, which was S3's maximum object size for long.
+    /// They reach 5 TiB within 3 %, which was S3's maximum object size for a long time.
     #[test]
-    fn the_smallest_parts_reach_far() {
+    fn the_smallest_parts_reach_almost_5_tib() {
         let sizes = Sizes::new(PART_BYTES_MIN, PART_BYTES_MAX).unwrap();
         let reach: u64 = (1..=PARTS_MAX).map(|number| sizes.of(number)).sum();
         assert!(reach > 5 * (1 << 40) * 97 / 100, "{reach}");

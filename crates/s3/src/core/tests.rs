@@ -192,9 +192,9 @@ fn fate() -> impl Strategy<Value = (usize, Fate, u64)> {
 }
 
 proptest! {
-    /// Checks invariants for any pieces and any order of responses. The upload ends, and the object has every byte once and in
-    /// order. The number of concurrent parts stays within its maximum. All memory is released, and the store keeps only what the
-    /// policy allows.
+    /// These invariants hold for any pieces and any order of responses. The upload ends, and the object has every byte once and
+    /// in order. The number of concurrent parts stays within its maximum. All memory is released, and the store keeps only data
+    /// that the policy allows.
     #[test]
     fn every_byte_arrives_once_or_the_policy_holds(
         lengths in prop::collection::vec(1..250usize, 0..20),
@@ -232,7 +232,8 @@ proptest! {
                 prop_assert_eq!(rig.store.object.as_deref(), Some(&bytes[..]));
                 prop_assert!(rig.store.uploads.is_empty());
                 prop_assert!(rig.parts.is_empty(), "left in memory: {:?}", rig.parts.keys());
-                // A small object is one request. An object of exactly one part may have begun an upload before its end was known.
+                // A small object is one request. For an object of exactly one part, an upload may have begun before its end was
+                // known.
                 prop_assert!(rig.store.created == 0 || bytes.len() >= 100);
             }
             Outcome::Failed(error) => {
@@ -374,7 +375,7 @@ fn retries_end_by_number_and_by_time() {
 }
 
 #[test]
-fn a_store_that_wants_to_be_left_alone_is() {
+fn a_store_may_request_a_pause() {
     let mut rig = Rig::new(plan(OnError::Abort, Some(5)));
     rig.feed(&bytes_of(&[101]));
     rig.drain();

@@ -2,8 +2,8 @@
 //!
 //! NATS without JetStream delivers at most once: messages that are published while this program is not connected are lost. The
 //! client library reconnects and subscribes again automatically; WebSocket clients stay connected meanwhile. The library drops
-//! messages that this program does not read in time (only with the policy `block`, or on a machine that is too slow), and the
-//! statistics count them as dropped by the broker.
+//! messages that this program does not read in time, which happens only with the policy `block` or on a machine that is too slow.
+//! The statistics count these messages as dropped by the broker.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -38,7 +38,7 @@ struct Arguments {
 fn parse_url(text: &str) -> Result<ServerAddr, String> {
     let address: ServerAddr = text
         .parse()
-        .map_err(|error| format!("{text} is no URL, as nats://HOST:PORT is: {error}"))?;
+        .map_err(|error| format!("{text} is not a URL such as nats://HOST:PORT: {error}"))?;
     match address.scheme() {
         "nats" => Ok(address),
         scheme => Err(format!(
@@ -68,10 +68,10 @@ async fn main() -> Result<()> {
     brokers::run(options, |feed| consume(arguments, feed)).await
 }
 
-/// For an answer of NATS.
+/// Maximum time for an answer of NATS.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// Bound of the queue of the client library's events.
+/// Capacity of the queue for events of the client library.
 const EVENTS_MAX: usize = 1024;
 
 async fn consume(arguments: Arguments, feed: Feed) -> Result<()> {
@@ -113,7 +113,7 @@ async fn consume(arguments: Arguments, feed: Feed) -> Result<()> {
     };
     match timeout(arguments.options.deadline, rest).await {
         Ok(ended) => ended,
-        // NATS is gone: there is nothing to wait for.
+        // NATS does not answer, so there is nothing to wait for.
         Err(_) => Ok(()),
     }
 }
@@ -121,7 +121,7 @@ async fn consume(arguments: Arguments, feed: Feed) -> Result<()> {
 async fn put(feed: &Feed, prefix: &str, message: async_nats::Message) -> bool {
     match message.subject.strip_prefix(prefix) {
         Some(client) => feed.put(client, message.payload, None).await,
-        // The subscription has no such subjects.
+        // This does not happen: the subscription covers only subjects with this prefix.
         None => true,
     }
 }
@@ -133,15 +133,15 @@ fn note(event: Event, client: &Client, broker: &Arc<Broker>) {
         }
         Event::Disconnected => {
             broker.disconnected();
-            warn!("NATS: disconnected; the library tries again");
+            warn!("NATS: disconnected; the library reconnects");
         }
         Event::SlowConsumer(_) => broker.dropped(),
         other => warn!("NATS: {other}"),
     }
 }
 
-/// Waits until NATS knows the subscription. NATS handles the commands of a connection in order: when a message to ourselves comes
-/// back, the subscription is active.
+/// Waits until NATS knows the subscription. NATS handles the commands of a connection in order: when a message that the client
+/// sends to itself comes back, the subscription is active.
 async fn confirm(client: Client, broker: Arc<Broker>) {
     let echo = async {
         let inbox = client.new_inbox();
@@ -155,7 +155,7 @@ async fn confirm(client: Client, broker: Arc<Broker>) {
             broker.connected();
             info!("NATS: subscribed");
         }
-        // The next connection tries again.
+        // The next `Connected` event repeats this check.
         Ok(Err(error)) => warn!("NATS: {error}"),
         Err(_) => warn!("NATS: no answer within {} s", ANSWER_TIME_MAX.as_secs()),
     }

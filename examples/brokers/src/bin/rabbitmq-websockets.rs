@@ -1,12 +1,12 @@
 //! Messages of RabbitMQ to WebSocket clients: a message with the routing key ID goes to the client that is connected to `/clients/ID`.
 //!
 //! The program declares a topic exchange, and a durable queue that is bound to it. A message is *acknowledged* when the
-//! demultiplexer has accounted for it: the client's connection has accepted it, it waits in the client's buffer, or it was
-//! dropped (no such client, its limit, its full buffer) and counted. The client may not have read it: messages that wait for
-//! clients are lost if this program crashes. Up to that point, RabbitMQ keeps the message and sends it again after a broken
-//! connection, so that clients get each message of a durable queue at least once as far as this program is concerned.
+//! demultiplexer has accounted for it. This means that the client's connection has accepted the message, that the message waits
+//! in the client's buffer, or that it was dropped and counted (no such client, the client's limit, a full buffer). Until then
+//! RabbitMQ keeps the message, and sends it again after a broken connection: this program gets each message of the queue at least
+//! once. Clients may not have read acknowledged messages. If this program crashes, the messages that wait for clients are lost.
 //!
-//! When RabbitMQ is gone, clients stay connected, and the program tries again until it is back.
+//! While RabbitMQ is down, clients stay connected, and the program tries to connect until RabbitMQ is back.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -54,7 +54,7 @@ struct Arguments {
 fn parse_uri(text: &str) -> Result<AMQPUri, String> {
     let uri: AMQPUri = text
         .parse()
-        .map_err(|error| format!("{text} is no AMQP URI, as amqp://HOST:PORT is: {error}"))?;
+        .map_err(|error| format!("{text} is not an AMQP URI such as amqp://HOST:PORT: {error}"))?;
     match uri.scheme {
         AMQPScheme::AMQP => Ok(uri),
         AMQPScheme::AMQPS => Err(format!(
@@ -71,11 +71,12 @@ async fn main() -> Result<()> {
     brokers::run(options, |feed| consume(arguments, feed)).await
 }
 
-/// Time between two attempts to connect: doubled from the first to the last.
+/// Shortest and longest pause before the next attempt to connect. The pause doubles with each attempt.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// Time limit for the first connection, and for the close if the broker does not answer.
+/// Time limit for each answer of RabbitMQ: when a session begins, when it cancels its consumer, and when it closes the
+/// connection.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 
 async fn consume(arguments: Arguments, feed: Feed) -> Result<()> {
@@ -90,14 +91,14 @@ async fn consume(arguments: Arguments, feed: Feed) -> Result<()> {
                 info!(
                     exchange = arguments.exchange,
                     queue = arguments.queue,
-                    "consumes"
+                    "consumes messages"
                 );
                 pause = PAUSE_MIN;
                 feed.broker().connected();
                 let result = session.carry(&feed).await;
                 feed.broker().disconnected();
                 if result.is_ok() {
-                    // The input ends.
+                    // Ends the input of the demultiplexer.
                     drop(feed);
                     return session.end().await;
                 }
@@ -107,7 +108,7 @@ async fn consume(arguments: Arguments, feed: Feed) -> Result<()> {
             Err(_) => Err(anyhow!("no answer within {} s", ANSWER_TIME_MAX.as_secs())),
         };
         if let Err(error) = result {
-            warn!("RabbitMQ: {error:#}; tries again in {pause:?}");
+            warn!("RabbitMQ: {error:#}; connects again in {pause:?}");
         }
         tokio::select! {
             () = feed.stopped() => return Ok(()),
@@ -117,7 +118,7 @@ async fn consume(arguments: Arguments, feed: Feed) -> Result<()> {
     }
 }
 
-/// One connection, from its consumer to its last acknowledgement. Delivery tags are those of its channel.
+/// One connection to RabbitMQ, from the start of the consumer to the last acknowledgement. Delivery tags are those of `channel`.
 struct Session {
     connection: Connection,
     channel: Channel,
@@ -169,7 +170,7 @@ impl Session {
             )
             .await)
             .with_context(|| format!("--binding {binding}: cannot be bound"))?;
-        // No more than the feed has room for: the rest waits at RabbitMQ.
+        // Requests no more messages than the feed has room for. The other messages wait at RabbitMQ.
         let prefetch = u16::try_from(FEED_MESSAGES_MAX)?;
         channel
             .basic_qos(prefetch, BasicQosOptions::default())
@@ -217,10 +218,10 @@ impl Session {
         }
     }
 
-    /// Acknowledges all messages up to the last one that is accounted for, in one frame.
+    /// Acknowledges all messages up to the last one that is accounted for, with a single frame.
     async fn acknowledge(&mut self) -> Result<()> {
         let tag = *self.progress.borrow_and_update();
-        // RabbitMQ closes the channel for a repeated tag, and takes 0 to mean all messages.
+        // RabbitMQ closes the channel if a tag is repeated. It takes the tag 0 to mean all messages.
         if tag > self.acknowledged {
             self.acknowledged = tag;
             let options = BasicAckOptions { multiple: true };
@@ -229,14 +230,14 @@ impl Session {
         Ok(())
     }
 
-    /// Waits until the messages on their way are accounted for. RabbitMQ keeps the rest.
+    /// Stops the consumer, and waits until all messages in the feed are accounted for. RabbitMQ keeps the messages after them.
     async fn end(mut self) -> Result<()> {
         let tag = self.consumer.tag();
         let cancelled = self
             .channel
             .basic_cancel(tag, BasicCancelOptions::default());
         timeout(ANSWER_TIME_MAX, cancelled).await??;
-        // The receipts hold the senders.
+        // Drops this sender. `changed` then fails once the last receipt is dropped, as only receipts still hold senders.
         self.accounted = watch::channel(0).0;
         loop {
             let is_over = self.progress.changed().await.is_err();

@@ -1,4 +1,4 @@
-//! The far end: WebSocket clients that note the numbers they get.
+//! WebSocket clients that record the numbers of the messages they get.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,14 +15,14 @@ use super::in_time;
 
 pub type Socket = WebSocketStream<TcpStream>;
 
-/// Connected, and nothing read yet.
+/// Connects a client, which reads nothing yet.
 pub async fn connect(address: SocketAddr, id: &str) -> Socket {
     try_connect(address, id).await.unwrap()
 }
 
 pub async fn try_connect(address: SocketAddr, id: &str) -> Result<Socket, Error> {
     let socket = TcpSocket::new_v4().unwrap();
-    // With a small buffer, a client that does not read is noticed after little data.
+    // With a small receive buffer, the program notices after little data that this client does not read.
     socket.set_recv_buffer_size(4096).unwrap();
     let stream = socket.connect(address).await.unwrap();
     let url = format!("ws://{address}/clients/{id}");
@@ -30,7 +30,7 @@ pub async fn try_connect(address: SocketAddr, id: &str) -> Result<Socket, Error>
     Ok(socket)
 }
 
-/// Disappears with a reset: no close frame, no FIN.
+/// Ends the connection with a reset: the client sends neither a close frame nor a FIN.
 pub fn reset(socket: Socket) {
     let stream = socket.get_ref();
     SockRef::from(stream)
@@ -58,7 +58,7 @@ impl Client {
                     Ok(Message::Text(text)) => sender.send_modify(|all| all.push(number(&text))),
                     Ok(Message::Close(close)) => code = close.map(|close| close.code.into()),
                     Ok(Message::Ping(_)) => {}
-                    Ok(other) => panic!("not sent by anyone: {other:?}"),
+                    Ok(other) => panic!("unexpected message: {other:?}"),
                     Err(error) => panic!("the connection is broken: {error}"),
                 }
             }
@@ -79,7 +79,7 @@ impl Client {
         self.until(&format!("number {number}"), has).await
     }
 
-    /// The numbers so far.
+    /// The numbers that have come so far.
     pub fn numbers(&self) -> Vec<u64> {
         self.numbers.borrow().clone()
     }
@@ -88,19 +88,19 @@ impl Client {
         !self.task.is_finished()
     }
 
-    /// All numbers, and the code of the close frame.
+    /// Waits for the end of the connection. Returns all numbers, and the code of the close frame.
     pub async fn end(self) -> (Vec<u64>, Option<u16>) {
         let code = in_time("the close", self.task).await.unwrap();
         (self.numbers.borrow().clone(), code)
     }
 }
 
-/// A message of this number, of at least `bytes` bytes.
+/// The text of a message with this number and at least `bytes` bytes.
 pub fn text(number: u64, bytes: usize) -> String {
     format!("{number} {}", "x".repeat(bytes))
 }
 
 fn number(text: &str) -> u64 {
-    let (number, _) = text.split_once(' ').expect("as `text` makes it");
+    let (number, _) = text.split_once(' ').expect("a text as `text` makes it");
     number.parse().unwrap()
 }

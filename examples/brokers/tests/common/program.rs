@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 use super::server::{Kind, Server};
 use super::{POLL_PAUSE, in_time};
 
-/// Killed when it is dropped.
+/// A running program. Dropping it kills the process.
 pub struct Program {
     pub address: SocketAddr,
     child: Child,
@@ -25,7 +25,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts the program with a name for its exchange and queue, or for its subjects. Returns when messages come.
+    /// Starts the program. `name` is its exchange and queue, or its prefix of subjects. Returns when messages can come.
     pub async fn start(server: &Server, name: &str, arguments: &[&str]) -> Program {
         let mut command = match server.address.kind {
             Kind::RabbitMq => {
@@ -70,7 +70,7 @@ impl Program {
         program
     }
 
-    /// Waits until the program is connected to its broker for the `times`th time.
+    /// Waits until the program is connected to its broker, and has connected at least `times` times.
     pub async fn until_connected(&self, times: u64) {
         let is_connected = |statistics: &Value| {
             let broker = &statistics["broker"];
@@ -103,7 +103,7 @@ impl Program {
         }
     }
 
-    /// Waits until this many messages have come from the broker.
+    /// Waits until this many messages have come from the broker. Returns the statistics.
     pub async fn until_received(&self, count: u64) -> Value {
         let wanted = format!("{count} messages");
         let has = |statistics: &Value| statistics["messages"]["received"] == count;
@@ -125,7 +125,7 @@ impl Program {
         report
     }
 
-    /// Sends SIGTERM. Returns the report and the status.
+    /// Sends SIGTERM. Returns the report and the exit status.
     pub async fn stop(&mut self) -> (Value, ExitStatus) {
         let pid = Pid::from_raw(self.child.id().try_into().unwrap());
         kill(pid, Signal::SIGTERM).unwrap();
@@ -150,7 +150,7 @@ impl Drop for Program {
     }
 }
 
-/// Checks that each message is in one counter.
+/// Checks that `received` is the sum of the other seven counters.
 pub fn assert_adds_up(messages: &Value) {
     let counters = messages.as_object().unwrap().iter();
     let (received, others): (Vec<_>, Vec<_>) = counters.partition(|(name, _)| *name == "received");

@@ -1,4 +1,4 @@
-//! Publishes as any other program would.
+//! Publishes messages to a broker, as any other program would.
 
 use async_nats::Client;
 use futures_util::StreamExt;
@@ -22,7 +22,7 @@ pub enum Publisher {
     },
 }
 
-/// AMQP 0-9-1, basic.properties.delivery-mode: kept over a restart of the broker.
+/// AMQP 0-9-1, basic.properties.delivery-mode: such messages survive a restart of the broker.
 const PERSISTENT: u8 = 2;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -85,7 +85,7 @@ impl Publisher {
                     let subject = format!("{prefix}.{id}");
                     client.publish(subject, text.clone().into()).await?;
                 }
-                // NATS handles the commands of a connection in order: the echo comes after all messages.
+                // NATS handles the commands of a connection in order, so the echo comes after all messages.
                 let inbox = client.new_inbox();
                 let mut echo = client.subscribe(inbox.clone()).await?;
                 client.publish(inbox, "".into()).await?;
@@ -95,10 +95,11 @@ impl Publisher {
         Ok(())
     }
 
-    /// Waits until RabbitMQ has this many messages in a queue: it returns unacknowledged ones some time after a connection's end.
+    /// Waits until RabbitMQ has this many messages in a queue. When a connection ends, RabbitMQ takes some time to return the
+    /// unacknowledged messages to the queue.
     pub async fn until_queued(&self, queue: &str, count: u64) {
         let Publisher::RabbitMq { channel, .. } = self else {
-            panic!("NATS keeps none");
+            panic!("NATS has no queues");
         };
         let passive = QueueDeclareOptions {
             passive: true,

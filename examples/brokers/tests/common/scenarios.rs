@@ -1,4 +1,4 @@
-//! The scenarios. At the far end each client checks the numbers that it gets.
+//! The scenarios. Each client checks the numbers of the messages that it gets.
 
 use serde_json::Value;
 use tokio::task::{JoinHandle, block_in_place};
@@ -10,10 +10,10 @@ use super::publisher::Publisher;
 use super::server::{Address, Kind, Server};
 use super::{POLL_PAUSE, in_time};
 
-/// RFC 6455, section 7.4.1: going away, such as a server going down.
+/// Close code of a server that shuts down ("going away"; RFC 6455, section 7.4.1).
 const AWAY: Option<u16> = Some(1001);
 
-/// One message of each number for each client, in turn.
+/// Messages with these numbers for each client: number by number, each to all clients.
 fn rounds(ids: &[String], numbers: std::ops::RangeInclusive<u64>) -> Vec<(String, String)> {
     let each = numbers.flat_map(|number| ids.iter().map(move |id| (id.clone(), text(number, 0))));
     each.collect()
@@ -45,7 +45,7 @@ pub async fn each_client_gets_exactly_its_messages(kind: Kind) {
     program.until_received(5030).await;
     let report = program.stop_well().await;
     if kind == Kind::RabbitMq {
-        // All are acknowledged.
+        // RabbitMQ keeps no message, so all were acknowledged.
         publisher.until_queued("many", 0).await;
     }
     let all: Vec<u64> = (1..=100).collect();
@@ -58,9 +58,9 @@ pub async fn each_client_gets_exactly_its_messages(kind: Kind) {
     assert_eq!(report["messages"]["unmatched"], 30);
 }
 
-pub async fn a_limited_client_gets_its_burst_and_the_others_all(kind: Kind) {
+pub async fn a_limited_client_gets_only_its_burst_and_the_others_get_everything(kind: Kind) {
     let server = Server::shared(kind);
-    // A limit of one per hour, with a burst of ten.
+    // The limit is one message per hour, with a burst of ten.
     let arguments = ["--rate", "1/h", "--burst", "10"];
     let program = Program::start(server, "limited", &arguments).await;
     let publisher = Publisher::start(&server.address, "limited").await;
@@ -68,7 +68,7 @@ pub async fn a_limited_client_gets_its_burst_and_the_others_all(kind: Kind) {
     let others = ids(5);
     let quiet = clients(&program, &others).await;
     let mut messages = rounds(&["busy".into()], 1..=100);
-    // In between.
+    // The messages of the other clients come in the middle.
     messages.splice(50..50, rounds(&others, 1..=10));
     publisher.publish(&messages).await;
     let statistics = program.until_received(150).await;
@@ -86,7 +86,7 @@ pub async fn a_limited_client_gets_its_burst_and_the_others_all(kind: Kind) {
     assert_eq!(report["messages"]["delivered"], 60);
 }
 
-/// Large messages for one slow client, which fill its buffer and connection, mixed with small ones for the others.
+/// Large messages that fill the buffer and the connection of one slow client, mixed with small messages for the other clients.
 pub fn for_a_slow_one(others: &[String], numbers: u64) -> Vec<(String, String)> {
     let mut messages = Vec::new();
     for number in 1..=numbers {
@@ -98,7 +98,7 @@ pub fn for_a_slow_one(others: &[String], numbers: u64) -> Vec<(String, String)> 
     messages
 }
 
-pub async fn a_slow_client_loses_its_oldest_and_the_others_nothing(kind: Kind) {
+pub async fn a_slow_client_loses_its_oldest_messages_and_the_others_none(kind: Kind) {
     let server = Server::shared(kind);
     let arguments = ["--buffer", "200", "--timeout", "3600"];
     let program = Program::start(server, "slow", &arguments).await;
@@ -116,7 +116,7 @@ pub async fn a_slow_client_loses_its_oldest_and_the_others_nothing(kind: Kind) {
         let numbers = client.until_number(200).await;
         assert_eq!(numbers, (1..=200).collect::<Vec<u64>>());
     }
-    // Now it reads the messages of its connection and its buffer.
+    // The slow client now reads the messages in its connection and its buffer.
     let mut slow = Client::read(slow);
     let numbers = slow.until_number(1000).await;
     assert!(numbers.is_sorted_by(|a, b| a < b), "{numbers:?}");
@@ -127,7 +127,7 @@ pub async fn a_slow_client_loses_its_oldest_and_the_others_nothing(kind: Kind) {
     assert_eq!(slow.end().await.1, AWAY);
 }
 
-pub async fn clients_that_disappear_leave_and_the_others_get_everything(kind: Kind) {
+pub async fn clients_that_disappear_are_removed_and_the_others_get_everything(kind: Kind) {
     let server = Server::shared(kind);
     let arguments = ["--timeout", "5", "--buffer", "1000"];
     let program = Program::start(server, "gone", &arguments).await;
@@ -137,7 +137,7 @@ pub async fn clients_that_disappear_leave_and_the_others_get_everything(kind: Ki
     let gone: Vec<String> = ["resets", "stops", "slow"].map(Into::into).to_vec();
     let all = [steady.clone(), gone.clone()].concat();
     let resets = connect(program.address, "resets").await;
-    // They never read: one has little to read and answers no ping, the other one's connection fills up.
+    // These two clients never read. One gets little data, and answers no ping. The connection of the other one fills up.
     let _stops = connect(program.address, "stops").await;
     let _slow = connect(program.address, "slow").await;
     publisher.publish(&rounds(&all, 1..=50)).await;
@@ -164,8 +164,8 @@ pub async fn clients_that_disappear_leave_and_the_others_get_everything(kind: Ki
     );
 }
 
-/// Messages that clients have not taken by the deadline are dropped and counted, and hold up no other client.
-pub async fn a_stuck_client_does_not_keep_the_program_from_its_end(kind: Kind) {
+/// Messages that a client has not taken by the deadline are dropped and counted. They do not hold up other clients.
+pub async fn a_stuck_client_does_not_prevent_the_end_of_the_program(kind: Kind) {
     let server = Server::shared(kind);
     let arguments = ["--buffer", "200", "--timeout", "3600", "--deadline", "1"];
     let mut program = Program::start(server, "stuck", &arguments).await;
@@ -186,8 +186,8 @@ pub async fn a_stuck_client_does_not_keep_the_program_from_its_end(kind: Kind) {
     assert_eq!(other.end().await, ((1..=200).collect(), AWAY));
 }
 
-/// RabbitMQ keeps confirmed messages, and repeats unacknowledged ones: each message arrives at least once, in order apart from
-/// repeats. NATS keeps nothing: only messages published before and after the restart arrive.
+/// RabbitMQ keeps confirmed messages, and repeats unacknowledged ones. So each message arrives at least once, and in order apart
+/// from repeats. NATS keeps nothing, so only messages that are published before or after the restart arrive.
 pub async fn clients_stay_connected_while_the_broker_restarts(kind: Kind) {
     let mut server = Server::own(kind);
     let mut program = Program::start(&server, "restart", &["--buffer", "1000"]).await;
@@ -238,7 +238,7 @@ pub async fn clients_stay_connected_while_the_broker_restarts(kind: Kind) {
     }
 }
 
-/// Publishes each number for each client, in order, and repeats those that were not confirmed.
+/// Publishes each number for each client, in order. Publishes a number again if the broker has not confirmed all its messages.
 async fn publish_until_confirmed(address: Address, ids: Vec<String>, last: u64) -> JoinHandle<()> {
     let mut publisher = Publisher::start(&address, "restart").await;
     tokio::spawn(async move {

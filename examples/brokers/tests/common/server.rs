@@ -34,7 +34,7 @@ impl Kind {
     }
 }
 
-/// The address of a broker, running or not.
+/// The address of a broker, which need not be running.
 #[derive(Debug, Clone, Copy)]
 pub struct Address {
     pub kind: Kind,
@@ -50,7 +50,7 @@ impl Address {
     }
 }
 
-/// Killed when it is dropped.
+/// A running broker. Dropping it kills the broker.
 pub struct Server {
     pub address: Address,
     process: Option<(Child, ChildStdin)>,
@@ -58,8 +58,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// A broker for all tests of a test program that do not kill it. It ends with the test program, when its end of the
-    /// pipe closes.
+    /// A broker for all tests of a test program that do not kill it. When the test program ends, the broker's standard input
+    /// closes, so the broker ends too.
     pub fn shared(kind: Kind) -> &'static Server {
         static SHARED: OnceLock<Server> = OnceLock::new();
         SHARED.get_or_init(|| Server::start(kind, None))
@@ -93,7 +93,7 @@ impl Server {
         let mut child = pipes.spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         let (sender, lines) = mpsc::channel();
-        // Reads later output, too: a full pipe would block the server.
+        // Also reads the output that comes after the start: a full pipe would block the server.
         std::thread::spawn(move || {
             for line in output.lines().map_while(Result::ok) {
                 let _ = sender.send(line);
@@ -112,7 +112,7 @@ impl Server {
         }
     }
 
-    /// Kills it with SIGKILL: it sends nothing to its clients, and writes nothing.
+    /// Kills the broker with SIGKILL: the broker can neither send anything to its clients nor write anything.
     pub fn kill(&mut self) {
         if let Some((mut child, stdin)) = self.process.take() {
             drop(stdin);
@@ -127,8 +127,8 @@ impl Drop for Server {
     }
 }
 
-/// The first of several consecutive free ports, below the range for outgoing connections, so that none of those takes the port
-/// while its server is down.
+/// Finds consecutive free ports, and returns the first one. They are below the range for outgoing connections, so that no such
+/// connection takes a port while its server is down.
 fn free_ports(count: u16) -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     // Test programs that run at the same time start at different ports.

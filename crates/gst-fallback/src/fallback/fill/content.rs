@@ -22,7 +22,7 @@ pub(super) fn silence(info: &gst_audio::AudioInfo) -> Result<gst::Buffer, glib::
 
 /// A black picture.
 pub(super) fn black(info: &VideoInfo) -> Result<gst::Buffer, glib::BoolError> {
-    // In the colour model and range of the target: converting these would tint the picture.
+    // The black has the colour model and range of the target, because converting these would tint the picture.
     let small = VideoInfo::builder(info.format_info().unpack_format(), SMALL, SMALL)
         .fps(info.fps())
         .interlace_mode(info.interlace_mode())
@@ -30,14 +30,14 @@ pub(super) fn black(info: &VideoInfo) -> Result<gst::Buffer, glib::BoolError> {
         .build()?;
     let pixels = gst::Buffer::from_slice(black_pixel(&small).repeat((SMALL * SMALL) as usize));
     let mut config = VideoConverterConfig::new();
-    // Filters round.
+    // Other methods round.
     config.set_resampler_method(gst_video::VideoResamplerMethod::Nearest);
     config.set_chroma_mode(gst_video::VideoChromaMode::None);
     config.set_dither_method(gst_video::VideoDitherMethod::None);
     convert(&pixels, &small, info, config)
 }
 
-/// Lines and columns; scaled up, they are as black.
+/// Lines and columns of the small picture. Scaled up, it is as black.
 const SMALL: u32 = 16;
 
 /// A black pixel of a format with 8 or 16 bits for each of four components, the last one alpha. Values from ITU-T H.273.
@@ -45,7 +45,7 @@ fn black_pixel(info: &VideoInfo) -> Vec<u8> {
     let format = info.format_info();
     let mut pixel = vec![0xff; format.pixel_stride()[0] as usize];
     for component in 0..3 {
-        // Value in 8 bits.
+        // The value of black in 8 bits.
         let value: u16 = match info.colorimetry().range() {
             _ if format.is_yuv() && component > 0 => 128,
             gst_video::VideoColorRange::Range16_235 => 16,
@@ -68,7 +68,7 @@ pub(super) fn still(
     let (Some(caps), Some(pixels)) = (sample.caps(), sample.buffer()) else {
         return Err(glib::bool_error!("a still without a picture or caps"));
     };
-    // The converter does not set these.
+    // The converter does not set these fields.
     let mut caps = caps.to_owned();
     caps.truncate();
     if let Some(structure) = caps.make_mut().structure_mut(0) {
@@ -119,7 +119,7 @@ fn convert(
     Ok(buffer)
 }
 
-/// Four times a frame of 8K with 16 bits for each of four components: caps may ask for more than memory holds.
+/// Maximum size: four times a frame of 8K with 16 bits for each of four components. Caps may ask for more than memory holds.
 const FRAME_BYTES_MAX: usize = 1 << 30;
 
 /// Position of a picture in a frame.
@@ -132,7 +132,7 @@ struct Fit {
 }
 
 impl Fit {
-    /// Returns the largest size that its shape allows.
+    /// Fits a picture into a frame at the largest size that its shape allows.
     fn of([width, height]: [u32; 2], ratio: gst::Fraction, to: &VideoInfo) -> Fit {
         let positive = |n: i32| i128::from(n.max(1));
         // Ratio of width to height, in pixels of the frame.
@@ -144,7 +144,7 @@ impl Fit {
         } else {
             (frame_width, (frame_width * high + wide / 2) / wide)
         };
-        // Bars start and end at whole chroma samples.
+        // Bars must start and end at whole chroma samples.
         let coarsest = |steps: &[u32]| 1i128 << steps.iter().copied().max().unwrap_or(0).min(4);
         let format = to.format_info();
         let place = |fit: i128, frame: i128, step: i128| {

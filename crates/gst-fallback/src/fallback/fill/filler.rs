@@ -49,7 +49,7 @@ pub struct Filler {
 }
 
 impl Filler {
-    /// `wait` is the context's wait, by which buffers may always be late.
+    /// Creates the filler. `wait` is the context's wait, by which buffers may always be late.
     pub(super) fn new(
         element: &gst::Element,
         pad: &gst::Pad,
@@ -73,7 +73,7 @@ impl Filler {
         }
     }
 
-    /// Takes a converted picture, unless the format has changed since.
+    /// Takes a converted picture, unless the format has changed since the conversion began.
     pub(super) fn take(&mut self, painted: Painted) {
         if self
             .format
@@ -101,14 +101,14 @@ impl Filler {
         }
     }
 
-    /// Negotiates with downstream. Returns `Ok` with whether the format has changed.
+    /// Negotiates with downstream. Returns whether the format has changed.
     fn negotiate(&mut self) -> Result<bool, gst::ErrorMessage> {
         let media = self.kind.media();
         let allowed = source::allowed_caps(&self.pad);
         let Some(format) = media.choose(self.wanted.as_ref(), &allowed) else {
             return Err(gst::error_msg!(
                 gst::StreamError::Format,
-                ["downstream takes {allowed}, this makes {}", media.caps()]
+                ["downstream accepts {allowed}, this element makes {}", media.caps()]
             ));
         };
         if self
@@ -160,12 +160,12 @@ fn failed(error: impl std::fmt::Display) -> gst::ErrorMessage {
     gst::error_msg!(gst::ResourceError::Failed, ["{error}"])
 }
 
-/// Times are running times.
+/// A segment in which times are running times.
 fn segment() -> gst::Event {
     gst::event::Segment::new(&gst::FormattedSegment::<gst::ClockTime>::new())
 }
 
-/// The same memory with these times.
+/// Returns a buffer with the same memory and the times of an item.
 fn stamped(content: &gst::Buffer, item: Item) -> gst::Buffer {
     let mut buffer = content.copy();
     let fields = buffer.make_mut();

@@ -1,4 +1,4 @@
-//! Chooses the raw audio or video format of a fill: the wanted one if downstream accepts it, otherwise the nearest.
+//! Chooses the raw audio or video format of a fill: the wanted format if downstream accepts it, otherwise the nearest.
 
 use super::grid::Pace;
 
@@ -26,16 +26,16 @@ const RATE_DEFAULT: i32 = 48_000;
 const CHANNELS_DEFAULT: i32 = 2;
 const WIDTH_DEFAULT: i32 = 1280;
 const HEIGHT_DEFAULT: i32 = 720;
-/// Also used for pictures whose caps have a variable rate.
+/// Default frame rate, also for pictures whose caps have a variable rate.
 const FRAMERATE_DEFAULT: (i32, i32) = (25, 1);
 const AUDIO_BUFFERS_PER_SECOND: u32 = 50;
 
-/// Twice the fastest rate in use: more would take the time of all others on the context.
+/// Maximum rate, twice the fastest rate in use. A higher one would take the time of all others on the context.
 const RATE_MAX: i32 = 1_536_000;
 const FRAMERATE_MAX: i32 = 1000;
-/// Limit: more than any mixer supports.
+/// Maximum number of channels: more than any mixer supports.
 const CHANNELS_MAX: i32 = 1024;
-/// Many channels have shorter buffers.
+/// Maximum size of an audio buffer. With many channels, buffers are shorter.
 const AUDIO_BYTES_MAX: u32 = 4 << 20;
 
 impl Media {
@@ -52,7 +52,7 @@ impl Media {
         }
     }
 
-    /// [`caps`](Self::caps) with the `wanted` ones first.
+    /// Returns [`caps`](Self::caps), with the `wanted` ones first.
     pub(super) fn caps_with(self, wanted: Option<&gst::Caps>) -> gst::Caps {
         let all = self.caps();
         match wanted {
@@ -76,7 +76,7 @@ impl Media {
             return None;
         }
         caps.truncate();
-        // Wanted but unsupported caps are the best guess at the values.
+        // Wanted caps that are not supported still hint at the values.
         let near = wanted.and_then(|wanted| wanted.structure(0));
         let near = near.filter(|near| Some(near.name()) == caps.structure(0).map(|s| s.name()));
         let structure = caps.make_mut().structure_mut(0)?;
@@ -135,7 +135,7 @@ fn fixate_audio(structure: &mut gst::StructureRef, near: Option<&gst::StructureR
         gst_audio::AUDIO_FORMAT_S16.to_str(),
     );
     fixate_text(structure, near, "layout", "interleaved");
-    // More than two channels need positions, or an explicit mask of none.
+    // With more than two channels, caps need positions, or an explicit mask of none.
     if let Ok(channels @ 3..) = structure.get::<i32>("channels")
         && !structure.has_field("channel-mask")
     {
@@ -187,7 +187,7 @@ impl Format {
     }
 }
 
-/// Samples of each channel in a buffer: a whole number, also at rates at which 20 ms is not.
+/// Number of samples of each channel in a buffer. It is a whole number, even at rates at which 20 ms is not.
 pub(super) fn frames_per_buffer(info: &gst_audio::AudioInfo) -> u32 {
     let frames_max = AUDIO_BYTES_MAX / info.bpf().max(1);
     (info.rate() / AUDIO_BUFFERS_PER_SECOND).clamp(1, frames_max.max(1))

@@ -1,11 +1,12 @@
-//! Schedule of a fill's items: an even grid of running time, counted instead of added up. It uses no clock and no GStreamer.
+//! Schedule of a fill's items: an even grid of running time. Times are computed from the number of an item, not added up. It uses
+//! no clock and no GStreamer.
 
-/// Items in a number of seconds.
+/// A number of items in a number of seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Pace {
-    /// Not 0.
+    /// Number of items, not 0.
     pub(super) items: u64,
-    /// Not 0.
+    /// Number of seconds, not 0.
     pub(super) seconds: u64,
 }
 
@@ -59,12 +60,12 @@ pub(super) enum Step {
 pub(super) struct Item {
     pub(super) begin_ns: u64,
     pub(super) end_ns: u64,
-    /// Whether it does not continue the previous item.
+    /// Whether the item does not continue the previous one.
     pub(super) is_discont: bool,
 }
 
-/// An item that is later than this was delayed abnormally. Shorter delays come from a busy machine, or a small queue that waits
-/// for its sink.
+/// Maximum delay of an item that is still made. A longer delay is abnormal; shorter ones come from a busy machine, or from a
+/// small queue that waits for its sink.
 pub(super) const LATE_NS_MAX: u64 = 200_000_000;
 /// Running time that jumps back further than this has restarted.
 const BACK_NS_MAX: u64 = LATE_NS_MAX;
@@ -94,13 +95,13 @@ impl Grid {
         self.is_discont = true;
     }
 
-    /// The next item does not join on to the last one.
+    /// Notes that the next item does not continue the last one.
     pub(super) fn interrupt(&mut self) {
         self.is_discont = true;
     }
 
-    /// The first item is due at once, each other one at its start. Items that were missed by more than `late_ns_max`, or at an
-    /// interruption, are skipped, except the current one.
+    /// Returns the next step. The first item is due at once, each other item at its start. Items that were missed by more than
+    /// `late_ns_max`, or at an interruption, are skipped, except the current one.
     pub(super) fn next(&mut self, now_ns: u64, late_ns_max: u64) -> Step {
         let begun = Place {
             base_ns: now_ns,
@@ -156,7 +157,7 @@ mod tests {
         }
     }
 
-    /// Item by item, at its time; the twin is the definition in whole numbers.
+    /// Checks a pace item by item, each at its time. The twin is the definition in whole numbers.
     fn assert_even(pace: Pace, items: std::ops::Range<u64>) {
         let base_ns = 7 * SECOND + 13;
         let twin = |n: u64| {
@@ -167,7 +168,7 @@ mod tests {
         let mut grid = Grid::new(pace);
         item(&mut grid, base_ns);
         if items.start > 0 {
-            // As if it had been delayed until then.
+            // This looks like a delay until the first item.
             item(&mut grid, twin(items.start));
         }
         for n in items.start + 1..items.end {
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_those_of_the_count_after_hours_too() {
+    fn times_follow_from_the_count_even_after_hours() {
         let cd = Pace {
             items: 44_100,
             seconds: 882,
@@ -247,7 +248,7 @@ mod tests {
         item(&mut grid, 100 * SECOND);
         let after = item(&mut grid, 3);
         assert_eq!((after.begin_ns, after.is_discont), (3, true));
-        // A small step is waited out: times do not overlap.
+        // A small step back is waited for, so that times do not overlap.
         let before = item(&mut grid, after.end_ns);
         assert_eq!(grid.next(3, LATE_NS_MAX), Step::Wait(before.end_ns));
     }

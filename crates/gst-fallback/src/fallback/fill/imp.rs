@@ -108,7 +108,7 @@ impl SourceElement for Fill {
     }
 
     fn answer_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
-        // Its data is available before its time.
+        // Each buffer is available before its time.
         let latency = (true, self.driver.wait(&self.context), None);
         source::answer_query(pad, &*self.obj(), query, latency, || {
             let (kind, wanted) = self.what();

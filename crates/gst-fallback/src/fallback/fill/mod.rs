@@ -27,14 +27,14 @@ glib::wrapper! {
 }
 
 impl Fill {
-    /// Raw audio: silence in buffers of 20 ms. `caps` is the preferred format, such as that of the stream before. Without it, or
-    /// if downstream does not accept it, the nearest to it, or to S16LE, 48 kHz, stereo, is used.
+    /// Raw audio: silence in buffers of 20 ms. `caps` is the preferred format, such as that of the stream before. If downstream
+    /// does not accept it, the nearest format is used. The default is the nearest to S16LE, 48 kHz, stereo.
     pub(crate) fn silence(caps: Option<gst::Caps>) -> Fill {
         Fill::new(Kind::Silence, caps)
     }
 
-    /// Raw video: black. `caps`: as for [`Fill::silence`]; else the nearest to I420, 1280x720, 25 frames a second, square
-    /// pixels.
+    /// Raw video: black. `caps` is as for [`Fill::silence`]; the default is the nearest to I420, 1280x720, 25 frames a second,
+    /// square pixels.
     pub(crate) fn black(caps: Option<gst::Caps>) -> Fill {
         Fill::new(Kind::Picture(Picture::Black), caps)
     }

@@ -1,4 +1,4 @@
-//! Converts pictures on other threads: converting and scaling take long, and a context's thread must not wait.
+//! Converts pictures on other threads: converting and scaling take long, and would block a context's thread.
 
 use std::sync::OnceLock;
 
@@ -21,11 +21,11 @@ pub(super) struct Painted {
     /// The format that it was converted for.
     pub(super) caps: gst::Caps,
     pub(super) result: Result<gst::Buffer, glib::BoolError>,
-    /// The still could not be converted, and this is black.
+    /// Set if the still could not be converted, so that this picture is black.
     pub(super) warning: Option<glib::BoolError>,
 }
 
-/// Calls `done` on another thread.
+/// Converts a picture on another thread, and calls `done` there.
 pub(super) fn paint_later(
     picture: Picture,
     format: Format,
@@ -43,7 +43,7 @@ pub(super) fn paint_later(
     Ok(())
 }
 
-/// Threads of a pool for the whole process, which exist only while there is work.
+/// Maximum number of threads in the pool of the process. They exist only while there is work.
 const PAINTERS_MAX: u32 = 2;
 
 fn paint(picture: &Picture, format: &Format) -> Painted {

@@ -58,7 +58,7 @@ enum Seen {
 /// Blocks pushes while it is closed.
 #[derive(Default)]
 struct Gate {
-    /// Whether it is closed, and whether a push waits.
+    /// Whether the gate is closed, and whether a push waits.
     state: Mutex<(bool, bool)>,
     changed: Condvar,
 }
@@ -314,7 +314,7 @@ fn silence_of_all_formats_and_layouts_is_decoded_to_zero() {
             }
         }
     }
-    // By definition (offset binary), not by the stock decoder.
+    // The value follows from the definition (offset binary), not from the stock decoder.
     let rig = Rig::playing(silence(None), "audio/x-raw,format=U8");
     assert!(bytes(&rig.buffer()).iter().all(|byte| *byte == 0x80));
 }
@@ -333,7 +333,7 @@ fn black_of_all_formats_is_black() {
                 "videoconvert dither=none ! video/x-raw,format=ARGB",
             );
             for pixel in bytes(&buffer).chunks_exact(4) {
-                // The decoder is up to two off; two bits of alpha are decoded to 0xc0 at most.
+                // The decoder is up to two off. Two bits of alpha are decoded to 0xc0 at most.
                 let is_black = pixel[0] >= 0xc0 && pixel[1..].iter().all(|part| *part <= 2);
                 assert!(is_black, "{format} {size}: {pixel:?}");
             }
@@ -341,7 +341,7 @@ fn black_of_all_formats_is_black() {
     }
 }
 
-/// By definition, with the limited and the full range of values (ITU-T H.273).
+/// The values of the definition, with the limited and the full range (ITU-T H.273).
 #[test]
 fn black_has_the_values_of_its_range() {
     for (colorimetry, luma) in [("bt601", 16), ("bt709", 16), ("1:4:0:0", 0)] {
@@ -409,7 +409,7 @@ fn assert_near(found: [u8; 3], expected: [u8; 3], place: &str) {
 #[test]
 fn a_still_fills_the_frame_as_far_as_its_shape_allows() {
     let square = (1, 1);
-    // The place of the picture in the frame, by its shape.
+    // The expected place of the picture in the frame, by its shape.
     for (format, (width, height), ratio, (x, y, shown_width, shown_height)) in [
         ("I420", (320, 180), square, (0, 0, 640, 360)),
         ("I420", (2560, 1440), square, (0, 0, 640, 360)),
@@ -418,7 +418,7 @@ fn a_still_fills_the_frame_as_far_as_its_shape_allows() {
         ("NV12", (1000, 250), square, (0, 100, 640, 160)),
         ("Y41B", (200, 200), square, (140, 0, 360, 360)),
         ("v210", (200, 200), square, (140, 0, 360, 360)),
-        // 4:3 by its pixels.
+        // The shape is 4:3, by the shape of its pixels.
         ("I420", (180, 270), (2, 1), (80, 0, 480, 360)),
     ] {
         let place = format!("{format} of {width}x{height}");
@@ -437,7 +437,7 @@ fn a_still_fills_the_frame_as_far_as_its_shape_allows() {
                 assert_near(pixel(at_x, at_y), expected, &place);
             }
         }
-        // Bars, to their edges.
+        // The bars must be black up to their edges.
         for edge in [0, x.saturating_sub(5)].into_iter().filter(|_| x > 0) {
             assert_near(pixel(edge, 180), [0; 3], &place);
             assert_near(pixel(639 - edge, 180), [0; 3], &place);
@@ -489,7 +489,7 @@ fn invalid_still_is_black_with_a_warning() {
             .buffer(&gst::Buffer::from_slice([1, 2, 3]))
             .caps(&strange)
             .build(),
-        // Too short for its caps.
+        // This buffer is too short for its caps.
         gst::Sample::builder()
             .buffer(&gst::Buffer::from_slice([1, 2, 3]))
             .caps(&quarters(64, 48, (1, 1)).caps_owned().unwrap())
@@ -525,7 +525,7 @@ fn unconstrained_caps_have_the_documented_defaults() {
             "video/x-raw,width=[1,640],height=[1,480],framerate=[30/1,60/1],pixel-aspect-ratio={16/11,10/11}",
             "video/x-raw,format=I420,width=640,height=480,framerate=30/1,pixel-aspect-ratio=10/11",
         ),
-        // Memory that it cannot allocate, and ordinary memory.
+        // These caps have memory that it cannot allocate, next to ordinary memory.
         (
             black,
             "video/x-raw(memory:GLMemory),format=RGBA;video/x-raw,format=NV12",
@@ -567,13 +567,13 @@ fn preferred_caps_are_used_if_accepted_or_the_nearest() {
 }
 
 #[test]
-fn caps_that_it_cannot_make_are_an_error() {
+fn unsupported_caps_are_an_error() {
     for (fill, takes) in [
         (silence(None), "audio/x-opus"),
         (silence(None), ANY_VIDEO),
         (black(None), ANY_AUDIO),
         (black(None), "video/x-raw(memory:GLMemory)"),
-        // Larger than the limit.
+        // This frame is larger than the limit.
         (
             black(None),
             "video/x-raw,format=RGBA,width=100000,height=4000",
@@ -621,7 +621,7 @@ fn pictures_have_the_times_of_the_stock_source() {
 }
 
 #[test]
-fn it_begins_at_the_running_time_of_its_start_and_each_buffer_comes_at_its_begin() {
+fn a_fill_begins_at_the_running_time_of_its_start_and_each_buffer_at_its_own() {
     for (fill, takes, ns) in [
         (silence(None), ANY_AUDIO, 20_000_000),
         (black(None), ANY_VIDEO, 40_000_000),
@@ -642,7 +642,7 @@ fn it_begins_at_the_running_time_of_its_start_and_each_buffer_comes_at_its_begin
 }
 
 #[test]
-fn all_buffers_share_one_memory_and_are_their_owners() {
+fn all_buffers_share_one_memory_and_writers_get_copies() {
     for fill in [
         silence(None),
         black(None),
@@ -725,7 +725,7 @@ fn filler_resumes_after_a_pause_with_a_discontinuity() {
     let after = rig.buffer();
     assert_eq!(after.pts(), Some(20 * MS));
     assert!(after.flags().contains(gst::BufferFlags::DISCONT));
-    // Otherwise missed items are skipped.
+    // After a longer pause, missed items are skipped.
     rig.to(gst::State::Paused);
     rig.clock.set_time(110 * SECOND + 4 * MS);
     rig.to(gst::State::Playing);
@@ -741,7 +741,7 @@ fn restarted_running_time_is_followed() {
     rig.to(gst::State::Playing);
     assert_eq!(rig.buffer().pts(), Some(50 * SECOND));
     drop(rig.clock.wait_for_next_pending_id());
-    // A flushing seek of another branch.
+    // Another branch makes a flushing seek.
     rig.fill.set_base_time(50 * SECOND);
     rig.step();
     let after = rig.buffer();
@@ -835,7 +835,7 @@ fn states_may_change_in_any_order() {
             let first = rig.buffer();
             assert_eq!(first.pts(), Some(second * SECOND), "a new stream");
             assert!(first.flags().contains(gst::BufferFlags::DISCONT));
-            // Also while a picture is being converted.
+            // The same while a picture is being converted.
             for state in [Null, Playing, Ready, Playing, Paused, Null] {
                 rig.to(state);
                 rig.drain.set_active(false).unwrap();
@@ -848,7 +848,7 @@ fn states_may_change_in_any_order() {
 }
 
 #[test]
-fn it_joins_a_pipeline_that_plays_and_leaves_it() {
+fn a_fill_joins_and_leaves_a_playing_pipeline() {
     init();
     let pipeline = gst::Pipeline::new();
     let clock = TestClock::with_start_time(3 * SECOND);
@@ -919,11 +919,11 @@ fn filler_is_live_and_answers_queries() {
 
 /// Alone in its process, so that threads can be counted.
 #[test]
-fn fifty_have_the_thread_of_one() {
+fn fifty_fills_have_the_threads_of_one() {
     init();
     const ALONE: &str = "THREADBARE_COUNT_FILL_THREADS";
     if std::env::var_os(ALONE).is_none() {
-        let name = "fallback::fill::tests::fifty_have_the_thread_of_one";
+        let name = "fallback::fill::tests::fifty_fills_have_the_threads_of_one";
         let mut alone = Command::new(std::env::current_exe().unwrap());
         let status = alone
             .args(["--exact", name])
@@ -958,7 +958,7 @@ fn fifty_have_the_thread_of_one() {
         rigs
     };
     let one = play(1);
-    // Two of the test, one of the context, and those of GLib's thread pool.
+    // Two threads are the test's, one is the context's, and some are those of GLib's thread pool.
     let mut of_one = 0;
     eventually("the painters have left", || {
         of_one = threads();

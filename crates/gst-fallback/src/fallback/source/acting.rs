@@ -10,7 +10,7 @@ use super::core::{Action, Reason, Run, SourceCore, SourceId};
 use super::slot::Slot;
 use super::state::Shared;
 
-/// Handles time-outs from a start of the element, with its number, until it stops.
+/// Handles time-outs from a start of the element, which has this number, until it stops.
 pub(super) async fn watch(shared: Shared, start: u64, element: glib::WeakRef<FallbackSrc>) {
     while shared.timed_out(start).await {
         let Some(element) = element.upgrade() else {
@@ -124,22 +124,4 @@ fn fail(element: &FallbackSrc, reason: Reason) {
             reason.nick()
         ]
     );
-}
-
-impl FallbackSrc {
-    /// Passes an event to the core, and carries out its actions.
-    pub(super) fn tell<R>(&self, tell: impl FnOnce(&mut SourceCore, u64) -> R) -> R {
-        let result = self.shared().change(tell);
-        act(self);
-        result
-    }
-
-    /// Description of the source in a place.
-    pub(super) fn text_of(&self, source: SourceId) -> String {
-        let slots = self.slots();
-        slots
-            .get(source)
-            .map(|slot| slot.text())
-            .unwrap_or_default()
-    }
 }

@@ -1,7 +1,7 @@
 //! Decides which sources run, when one is restarted, and when all are given up. It uses no clock, no lock and no GStreamer.
 //!
-//! All times are running time, ns; the current time is a parameter. After each `handle_*`: drain [`SourceCore::poll_action`], and
-//! call [`SourceCore::handle_timeout`] at [`SourceCore::next_timeout`], which may have moved.
+//! All times are running time, ns; the current time is a parameter. After each `handle_*`, drain [`SourceCore::poll_action`], and
+//! call [`SourceCore::handle_timeout`] at [`SourceCore::next_timeout`], which may have changed.
 //!
 //! The sources are ordered, the main one first. The main source and the first fallback always run, so that the fallback is
 //! available at once. A later fallback runs while no source before it delivers. Each start of a source is a new [`Run`]: events
@@ -21,7 +21,7 @@ use life::{Life, Source};
 /// Settings; times in ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Settings {
-    /// Time without data after which the output does not wait for a source any more.
+    /// Time without data after which the output no longer waits for a source.
     pub(super) timeout_ns: u64,
     /// A source without data for this time is started again.
     pub(super) restart_timeout_ns: u64,
@@ -34,9 +34,9 @@ pub(super) struct Settings {
     pub(super) retries_max: Option<u32>,
     pub(super) restart_on_eos: bool,
     pub(super) immediate_fallback: bool,
-    /// A non-live source starts when the application requests it.
+    /// Whether a source that is not live starts only when the application requests it.
     pub(super) manual_unblock: bool,
-    /// Silence and black are produced while no source delivers.
+    /// Whether silence and black are produced while no source delivers.
     pub(super) has_fill: bool,
 }
 
@@ -114,9 +114,9 @@ pub(super) enum Action {
     Stop(Run),
     /// Release the streams of a ready source.
     Release(Run),
-    /// Holds the streams back; [`SourceCore::handle_ready`] when they are.
+    /// Hold the streams back. The answer is [`SourceCore::handle_ready`] when they are held.
     Hold(Run),
-    /// The source has failed: the output must not wait for it.
+    /// Tell the output that the source has failed, so that it does not wait for it.
     Fail(Run),
     /// Report to the application that the next start, the `number`-th in a row, is in `delay_ns`.
     Retry {
@@ -134,12 +134,12 @@ pub(super) enum Action {
     Fatal {
         reason: Reason,
     },
-    /// The main source has ended, and the output with it: no other may continue it.
+    /// End the output, because the main source has ended: no other source may continue it.
     EndOutput,
     /// Start or stop silence or black.
     Fill(Kind, bool),
     StatusChanged,
-    /// Counters have changed.
+    /// Report that counters have changed.
     Counted,
 }
 
@@ -157,15 +157,15 @@ pub(super) struct SourceCore {
     sources: Vec<Source>,
     outputs: Outputs,
     is_started: bool,
-    /// Time passes.
+    /// Whether time passes.
     is_playing: bool,
     is_unblocked: bool,
-    /// The main source has ended, and nothing is started again.
+    /// Whether the main source has ended, so that nothing is started again.
     has_ended: bool,
     has_given_up: bool,
     /// Start of the clock.
     started_ns: Option<u64>,
-    /// Since when no source delivers.
+    /// Start of the time in which no source delivers.
     outage_ns: Option<u64>,
     status: Status,
     last_number: u32,
@@ -174,7 +174,7 @@ pub(super) struct SourceCore {
     actions: VecDeque<Action>,
 }
 
-/// The element's life.
+/// Life of the element.
 impl SourceCore {
     pub(super) fn handle_settings(&mut self, now_ns: u64, settings: Settings) {
         self.now_ns = now_ns;
@@ -193,7 +193,7 @@ impl SourceCore {
         self.decide();
     }
 
-    /// Stops: the element itself stops all sources, and events of runs so far are ignored.
+    /// Stops. The element itself stops all sources, and events of earlier runs are ignored.
     pub(super) fn handle_stop(&mut self) {
         self.actions.clear();
         for source in &mut self.sources {
@@ -211,7 +211,7 @@ impl SourceCore {
         if is_playing {
             self.started_ns.get_or_insert(now_ns);
             self.outage_ns.get_or_insert(now_ns);
-            // Nothing arrived in the pause.
+            // No data could arrive in the pause.
             for source in &mut self.sources {
                 source.life.hear(now_ns);
             }
@@ -219,7 +219,7 @@ impl SourceCore {
         self.decide();
     }
 
-    /// The application releases the sources.
+    /// Handles the application's request to release the sources.
     pub(super) fn handle_unblock(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
         self.is_unblocked = true;
@@ -235,7 +235,7 @@ impl SourceCore {
 
 /// Events of a run.
 impl SourceCore {
-    /// The source is running. A live source's data has its own times and arrives at any time.
+    /// Notes that the source is running. A live source's data has its own times, and may arrive at any time.
     pub(super) fn handle_started(&mut self, now_ns: u64, run: Run, is_live: bool) {
         if let Some(source) = self.at(now_ns, run) {
             source.is_live = is_live;
@@ -247,12 +247,12 @@ impl SourceCore {
         }
     }
 
-    /// The source could not be started.
+    /// Notes that the source could not be started.
     pub(super) fn handle_start_failed(&mut self, now_ns: u64, run: Run) {
         self.fail(now_ns, run, Reason::StateChange);
     }
 
-    /// Handles that all streams of a run, of these kinds, have arrived and are held at their start.
+    /// Notes that all streams of a run, of these kinds, have arrived and are held at their start.
     pub(super) fn handle_ready(&mut self, now_ns: u64, run: Run, kinds: &[Kind]) {
         if let Some(source) = self.at(now_ns, run) {
             source.life.become_ready();
@@ -265,7 +265,7 @@ impl SourceCore {
         }
     }
 
-    /// Data arrives, live or after the release.
+    /// Notes arriving data, live or after the release.
     pub(super) fn handle_data(&mut self, now_ns: u64, run: Run) {
         let Some(source) = self.at(now_ns, run) else {
             return;
@@ -279,12 +279,13 @@ impl SourceCore {
         self.decide();
     }
 
-    /// The source is a picture that has been stored: it delivers forever, and the source is not needed any more.
+    /// Notes that the source is a picture, which has been stored. The picture is repeated forever, and the source is not needed
+    /// any more.
     pub(super) fn handle_still(&mut self, now_ns: u64, run: Run) {
         if let Some(source) = self.at(now_ns, run) {
             source.has_still = true;
             self.outputs.set_absent(Kind::Audio, run.source, true);
-            // A source whose picture is stored is not needed.
+            // The source of a stored picture is stopped.
             self.decide();
         }
     }
@@ -309,7 +310,7 @@ impl SourceCore {
         self.fail(now_ns, run, Reason::Error);
     }
 
-    /// Handles that all streams of a run have ended.
+    /// Notes that all streams of a run have ended.
     pub(super) fn handle_eos(&mut self, now_ns: u64, run: Run) {
         if self.passes_eos(run.source) {
             let Some(source) = self.at(now_ns, run) else {
@@ -323,7 +324,7 @@ impl SourceCore {
         self.fail(now_ns, run, Reason::Eos);
     }
 
-    /// The source has been stopped. `random` is a uniformly distributed number.
+    /// Notes that the source has been stopped. `random` is a uniformly distributed number.
     pub(super) fn handle_stopped(&mut self, now_ns: u64, run: Run, random: u64) {
         let Some(source) = self.at(now_ns, run) else {
             return;
@@ -332,7 +333,7 @@ impl SourceCore {
             return;
         };
         source.life = Life::Idle;
-        // Data that were on their way at the failure may have arrived since then.
+        // Data that was on its way at the failure may have arrived after it.
         let fails = source.failures > 0 && !source.has_still;
         self.actions.extend(fails.then_some(Action::Fail(run)));
         if let Some(reason) = why {
@@ -342,9 +343,9 @@ impl SourceCore {
     }
 }
 
-/// News of the outputs.
+/// Reports of the outputs.
 impl SourceCore {
-    /// The health of a source's stream, as judged by the output of this kind.
+    /// Notes the health of a source's stream, as judged by the output of this kind.
     pub(super) fn handle_health(
         &mut self,
         now_ns: u64,
@@ -357,14 +358,14 @@ impl SourceCore {
         self.decide();
     }
 
-    /// A stream of the main source has ended, and with it the output of this kind if that was passing it.
+    /// Notes the end of a stream of the main source. If the output of this kind was passing that stream, the output ends, too.
     pub(super) fn handle_stream_end(&mut self, now_ns: u64, kind: Kind) {
         self.now_ns = now_ns;
         self.outputs.end(kind);
         self.decide();
     }
 
-    /// The source that passes now; `None`: silence or black.
+    /// Notes the source that passes now; `None`: silence or black.
     pub(super) fn handle_active(&mut self, now_ns: u64, kind: Kind, active: Option<SourceId>) {
         self.now_ns = now_ns;
         self.outputs.set_active(kind, active);
@@ -373,7 +374,7 @@ impl SourceCore {
 }
 
 impl SourceCore {
-    /// The run's source, if the run is the present one.
+    /// Returns the source of a run, if the run is its current one.
     fn at(&mut self, now_ns: u64, run: Run) -> Option<&mut Source> {
         self.now_ns = now_ns;
         let is_started = self.is_started;
@@ -405,7 +406,7 @@ impl SourceCore {
         }
     }
 
-    /// Restarts the source after a pause. The run is down.
+    /// Restarts the source after a pause. The run has been stopped.
     fn retry(&mut self, run: Run, reason: Reason, random: u64) {
         let source = &mut self.sources[run.source];
         let delay_ns = source.delay_ns(&self.settings, random);
@@ -476,7 +477,7 @@ impl SourceCore {
         self.actions.push_back(Action::EndOutput);
     }
 
-    /// Carries out everything due, after any relevant event.
+    /// Decides everything that is due; called after each relevant event.
     fn decide(&mut self) {
         if self.is_started {
             self.restart_silent();
@@ -518,8 +519,8 @@ impl SourceCore {
         if id <= MAIN + 1 {
             return true;
         }
-        // It continues until another one passes. An earlier source must have delivered for long enough that it is not expected to
-        // fail again at once.
+        // A later source continues until another one passes. An earlier source must have delivered for some time first, so that
+        // it is not expected to fail again at once.
         let before = &self.sources[..id];
         let settings = &self.settings;
         match source.runs() {
@@ -543,7 +544,7 @@ impl SourceCore {
         }
     }
 
-    /// Fails if no source is left, or if nothing arrived for too long.
+    /// Gives up all sources if none can be restarted, or if nothing has arrived for too long.
     fn give_all_up(&mut self) {
         let are_given_up = self.sources.iter().all(|source| source.is_given_up);
         let is_over = self.gives_up_ns().is_some_and(|ns| ns <= self.now_ns);
@@ -590,7 +591,8 @@ impl SourceCore {
         !self.actions.is_empty()
     }
 
-    /// The next time at which something changes without an event. After [`SourceCore::handle_timeout`] at that time, it is later.
+    /// The next time at which something changes without an event. After [`SourceCore::handle_timeout`] at that time, the result
+    /// is later.
     pub(super) fn next_timeout(&self) -> Option<u64> {
         if !self.is_playing {
             return None;
@@ -619,7 +621,7 @@ impl SourceCore {
         self.is_started && source.is_some_and(|source| source.number == run.number && source.runs())
     }
 
-    /// Whether an end of this source's streams ends the output, instead of restarting the source.
+    /// Whether the end of this source's streams ends the output, instead of restarting the source.
     pub(super) fn passes_eos(&self, id: SourceId) -> bool {
         id == MAIN && !self.settings.restart_on_eos
     }

@@ -8,7 +8,7 @@ use gst::prelude::*;
 use gst::subclass::prelude::*;
 
 use super::acting::{act, watch};
-use super::core::{Settings, Status};
+use super::core::{Settings, SourceCore, SourceId, Status};
 use super::options::Options;
 use super::output::{Output, source_of_name};
 use super::running::MAP_STREAMS;
@@ -154,6 +154,36 @@ impl FallbackSrc {
         }
         self.options().fallback_uris = fit;
     }
+
+    /// Passes an event to the core, and carries out its actions.
+    pub(super) fn tell<R>(&self, tell: impl FnOnce(&mut SourceCore, u64) -> R) -> R {
+        let result = self.shared().change(tell);
+        act(self);
+        result
+    }
+
+    /// Description of the source in a place.
+    pub(super) fn text_of(&self, source: SourceId) -> String {
+        let slots = self.slots();
+        slots
+            .get(source)
+            .map(|slot| slot.text())
+            .unwrap_or_default()
+    }
+
+    /// Reports a stream's health to the other streams of the source, so that all of them change together.
+    pub(super) fn note_health(&self, kind: Kind, source: SourceId, is_healthy: bool) {
+        // The end of one stream does not make the others fail.
+        let has_ended = self.shared().state().core.has_output_ended(kind);
+        let others = self.outputs();
+        for other in others
+            .iter()
+            .filter(|other| other.kind != kind && !has_ended)
+        {
+            other.set_partner_health(source, is_healthy);
+        }
+        self.tell(|core, now_ns| core.handle_health(now_ns, kind, source, is_healthy));
+    }
 }
 
 /// Life.
@@ -210,7 +240,7 @@ impl FallbackSrc {
         *lock(&self.slots) = Arc::default();
     }
 
-    /// The sources change their states separately.
+    /// Makes the sources and outputs follow the element's state. They change their states separately.
     fn move_sources(&self) {
         let obj = self.obj();
         for slot in obj.slots().iter() {
@@ -225,7 +255,7 @@ impl FallbackSrc {
 
 /// Messages.
 impl FallbackSrc {
-    /// Consumes the messages of a source, except those that are of interest whatever happens to the source.
+    /// Consumes the messages of a source, except those that concern the application in any case.
     fn handle_source_message(&self, message: &gst::Message, shell: &Shell) -> bool {
         let obj = self.obj();
         let run = obj.slots().iter().find_map(|slot| {
@@ -265,7 +295,7 @@ impl FallbackSrc {
         }
     }
 
-    /// A switch reports pads; the application knows sources.
+    /// Translates a message of a switch: the switch reports pads, but the application knows sources.
     fn handle_switch_message(&self, message: &gst::Message, output: &Output) -> bool {
         let gst::MessageView::Element(details) = message.view() else {
             return false;
@@ -383,7 +413,7 @@ impl ElementImpl for FallbackSrc {
                 self.move_sources();
             }
             gst::StateChange::PlayingToPaused => self.move_sources(),
-            // The switches have let the sources' threads go.
+            // The switches have already released the sources' threads.
             gst::StateChange::PausedToReady => self.stop(),
             gst::StateChange::ReadyToNull => *lock(&self.place) = None,
             _ => {}
@@ -425,7 +455,7 @@ impl BinImpl for FallbackSrc {
     }
 }
 
-/// Maximum, as for GStreamer's times: all values except the one for none.
+/// Maximum of times. As for GStreamer's times, it is any value except the one for none.
 const TIME_NS_MAX: u64 = u64::MAX - 1;
 /// Minimum delay between two tries of a source that fails at once.
 const RETRY_DELAY_NS_MIN: u64 = 10_000_000;

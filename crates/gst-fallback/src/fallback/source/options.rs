@@ -17,7 +17,7 @@ pub(super) struct Options {
     pub(super) min_latency_ns: u64,
     pub(super) min_hold_ns: u64,
     pub(super) recover_after_ns: u64,
-    /// Negative: the source's default.
+    /// Buffered duration; negative: the source's default.
     pub(super) buffer_duration_ns: i64,
     pub(super) has_audio: bool,
     pub(super) has_video: bool,
@@ -27,7 +27,7 @@ pub(super) struct Options {
     /// Caps of the silence while no source delivers; `None`: those that passed before, or downstream's preference.
     pub(super) fill_audio_caps: Option<gst::Caps>,
     pub(super) fill_video_caps: Option<gst::Caps>,
-    /// A restarted file resumes at its last position.
+    /// Whether a restarted file resumes at its last position.
     pub(super) resumes: bool,
 }
 
@@ -73,10 +73,10 @@ impl Origin {
 }
 
 impl Options {
-    /// The sources in their order.
+    /// The sources, in their order.
     ///
     /// # Errors
-    /// The main source is missing, or a place has two sources.
+    /// Fails if the main source is missing, or if a place in the order has two sources.
     pub(super) fn origins(&self) -> Result<Vec<Origin>, gst::ErrorMessage> {
         let main = one_of(("uri", &self.uri), ("source", &self.source))?;
         let Some(main) = main else {
@@ -93,7 +93,7 @@ impl Options {
         Ok([main].into_iter().chain(first).chain(others).collect())
     }
 
-    /// The outputs.
+    /// The kinds of the outputs.
     ///
     /// # Errors
     /// Fails if both kinds are disabled.

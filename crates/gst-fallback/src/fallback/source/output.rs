@@ -22,7 +22,7 @@ impl Kind {
     }
 }
 
-/// Locks: `fillers` is held while a filler changes its state; `pads` is never held across an outgoing call.
+/// An output. `fillers` is locked while a filler changes its state; `pads` is never locked across an outgoing call.
 pub(super) struct Output {
     kind: Kind,
     switch: FallbackSwitch,
@@ -36,9 +36,9 @@ pub(super) struct Output {
 
 #[derive(Default)]
 struct Fillers {
-    /// Silence or black.
+    /// Silence or black, which comes after all sources.
     last: Option<Filler>,
-    /// Sources that were pictures.
+    /// Pictures that replace their sources.
     stills: Vec<Filler>,
     /// Whether no more fillers are started.
     are_over: bool,
@@ -51,7 +51,7 @@ struct Filler {
 }
 
 impl Output {
-    /// Adds it to the element.
+    /// Creates the output and adds it to the element.
     pub(super) fn new(
         element: &FallbackSrc,
         kind: Kind,
@@ -66,14 +66,14 @@ impl Output {
             .property("immediate-fallback", options.core.immediate_fallback)
             .property("min-hold", options.min_hold_ns)
             .property("recover-after", options.recover_after_ns)
-            // Only ends of the output get this far.
+            // Only those ends reach the switch that are to end the output.
             .property("stop-on-eos", true)
             .property("switch-on-eos", true)
             .property("seamless", true)
             .property("sync", false)
             .build();
         copy_context(context, &switch);
-        // A source that restarts has not failed; failures are marked.
+        // A source that restarts is unlinked, but has not failed. Failures are marked.
         switch.keep_unlinked();
         element.add(&switch)?;
         let of_switch = switch.static_pad("src").expect("it has one");
@@ -111,13 +111,13 @@ impl Output {
         &self.switch
     }
 
-    /// Shows it to the application.
+    /// Exposes the output to the application.
     pub(super) fn expose(&self, element: &FallbackSrc) -> Result<(), glib::BoolError> {
         self.ghost.set_active(true)?;
         element.add_pad(&self.ghost)
     }
 
-    /// The switch's pad of a source, with the source's place as its priority.
+    /// Returns the switch's pad for a source. Its priority is the source's place in the order.
     fn pad(&self, element: &FallbackSrc, source: SourceId) -> Option<gst::Pad> {
         if let Some(pad) = &lock(&self.pads)[source] {
             return Some(pad.clone());
@@ -144,7 +144,7 @@ impl Output {
         linked.map(|_| ()).map_err(|_| gst::FlowError::NotLinked)
     }
 
-    /// Releases the pad of a source without a stream of this kind: nothing waits for one.
+    /// Releases the pad of a source that has no stream of this kind, so that nothing waits for one.
     pub(super) fn release(&self, source: SourceId) {
         let pad = lock(&self.pads)[source].take();
         if let Some(pad) = pad {
@@ -159,7 +159,7 @@ impl Output {
         }
     }
 
-    /// Another stream of the source fails, or delivers again.
+    /// Notes that another stream of the source fails, or delivers again.
     pub(super) fn set_partner_health(&self, source: SourceId, is_healthy: bool) {
         let pad = lock(&self.pads)[source].clone();
         if let Some(pad) = pad {
@@ -208,7 +208,7 @@ impl Output {
 
     /// Repeats a picture as this source's stream.
     pub(super) fn show_still(&self, element: &FallbackSrc, source: SourceId, sample: gst::Sample) {
-        // Without a picture before it, it keeps its size.
+        // If no picture passed before it, the picture keeps its size.
         let caps = self.caps_for_fill().or_else(|| sample.caps_owned());
         let fill = Fill::still(sample, caps);
         {
@@ -223,7 +223,7 @@ impl Output {
         self.follow(element);
     }
 
-    /// Caps that passed last, so that downstream need not change.
+    /// Caps of the data that passed last, so that downstream need not change.
     fn caps_for_fill(&self) -> Option<gst::Caps> {
         let passed = || self.switch.static_pad("src")?.current_caps();
         self.fill_caps.clone().or_else(passed)
@@ -253,7 +253,7 @@ impl Output {
         }
     }
 
-    /// Removes it from the element.
+    /// Removes the output from the element.
     pub(super) fn take_down(&self, element: &FallbackSrc) {
         let over = Fillers {
             are_over: true,
@@ -272,7 +272,7 @@ impl Output {
 
 impl Filler {
     fn begin(&self, element: &FallbackSrc) -> Result<(), glib::BoolError> {
-        // The element's own state change may be running and must not interfere.
+        // The filler must not take part in a running state change of the element.
         self.fill.set_locked_state(true);
         element.add(&self.fill)?;
         let src_pad = self.fill.static_pad("src").expect("it has one");
@@ -296,7 +296,7 @@ pub(super) fn source_of_name(name: &str) -> Option<SourceId> {
     name.strip_prefix("sink_")?.parse().ok()
 }
 
-/// An element inside is on the context of the element.
+/// Sets the element's context on an element inside it.
 pub(super) fn copy_context(context: &ContextSettings, element: &impl IsA<gst::Element>) {
     for spec in ContextSettings::specs() {
         if let Some(value) = context.get(spec.name()) {
@@ -320,7 +320,7 @@ fn context_of_fill(
     }
 }
 
-/// The output is live: its position is always the current time.
+/// Exposes a pad of the switch. The output is live, so its position is always the current time.
 fn ghost_pad(
     element: &FallbackSrc,
     kind: Kind,
@@ -345,20 +345,4 @@ fn ghost_pad(
             gst::Pad::query_default(pad, parent, query)
         });
     Ok(builder.with_target(target)?.build())
-}
-
-impl FallbackSrc {
-    /// Reports a stream's health to the other streams of the source, so that all of them change together.
-    fn note_health(&self, kind: Kind, source: SourceId, is_healthy: bool) {
-        // The end of one stream is not a failure of the others.
-        let has_ended = self.shared().state().core.has_output_ended(kind);
-        let others = self.outputs();
-        for other in others
-            .iter()
-            .filter(|other| other.kind != kind && !has_ended)
-        {
-            other.set_partner_health(source, is_healthy);
-        }
-        self.tell(|core, now_ns| core.handle_health(now_ns, kind, source, is_healthy));
-    }
 }

@@ -23,13 +23,13 @@ pub(super) use mapping::MAP_STREAMS;
 pub(super) struct Running {
     pub(super) run: Run,
     shell: Shell,
-    /// Contains everything that the source needs.
+    /// The bin, with everything that the source needs.
     pub(super) bin: gst::Bin,
     source: gst::Element,
     element: glib::WeakRef<FallbackSrc>,
-    /// Never held across a change of state, because the streams' threads lock it.
+    /// The lock is never held across a change of state, because the streams' threads take it.
     streams: Mutex<Streams>,
-    /// Position to resume at, for all held streams; taken by the first reader.
+    /// Position to resume at, for all held streams. The first stream that reads it takes it.
     resume: Mutex<Option<gst::ClockTime>>,
 }
 
@@ -38,7 +38,7 @@ struct Streams {
     list: Vec<Stream>,
     /// Further streams of the same kinds, which pass only if the application selects them.
     extras: Vec<Stream>,
-    /// The application has selected the streams, or need not.
+    /// Whether the application has selected the streams, or need not.
     is_mapped: bool,
     /// Number of elements that may still add streams: the source itself, and decoders after it.
     awaited: u32,
@@ -47,7 +47,7 @@ struct Streams {
     is_told_ready: bool,
     /// Running time of the end of the released data.
     end: Option<gst::ClockTime>,
-    /// A decoder of pictures is at work.
+    /// Whether a decoder of pictures is in use.
     decodes_pictures: bool,
 }
 
@@ -55,20 +55,20 @@ struct Stream {
     kind: Kind,
     pad: gst::Pad,
     block: Option<gst::PadProbeId>,
-    /// The held item.
+    /// The held item, which is the first one.
     first_item: Option<FirstItem>,
-    /// The pad towards the output; `None`: it is a picture.
+    /// The pad towards the output; `None` for a picture.
     end: Option<gst::Pad>,
     is_ended: bool,
 }
 
 /// Content of a source's pad.
 enum Content {
-    /// It passes unchanged.
+    /// A stream that passes unchanged.
     Stream(Kind),
-    /// It must be decoded first.
+    /// A stream that must be decoded first.
     Coded,
-    /// It has no output.
+    /// A stream without an output.
     Other,
 }
 
@@ -90,7 +90,7 @@ impl Running {
     ) -> Result<Arc<Running>, glib::BoolError> {
         let bin = gst::Bin::with_name(&format!("source-{}-{}", run.source, run.number));
         let shell = Shell::new(&format!("shell-{}-{}", run.source, run.number));
-        // A running state change in the bin completes by itself, to the target of the next one.
+        // A state change in the bin that is still running completes by itself, to the target of the next one.
         bin.set_property("async-handling", true);
         shell.add(&bin)?;
         bin.add(&source)?;
@@ -102,7 +102,7 @@ impl Running {
             element: element.downgrade(),
             streams: Mutex::new(Streams {
                 awaited: 1,
-                // The first streams of the main source are the ones.
+                // The main source passes its first streams.
                 is_mapped: run.source == 0 || !mapping::is_wanted(element),
                 ..Streams::default()
             }),
@@ -120,7 +120,7 @@ impl Running {
         Ok(running)
     }
 
-    /// Uses the pads of the element, and those that it adds later.
+    /// Uses the pads of an element, and those that it adds later.
     fn follow(self: &Arc<Self>, of: &gst::Element) {
         let weak = Arc::downgrade(self);
         of.connect_pad_added(move |_, pad| {
@@ -200,14 +200,14 @@ impl Running {
         }
     }
 
-    /// Whether it is the first stream of a kind that has an output.
+    /// Whether a stream of this kind would be the first one, and the kind has an output.
     fn is_new(&self, element: &FallbackSrc, kind: Kind) -> bool {
         let has_output = element.outputs().iter().any(|output| output.kind() == kind);
         let streams = lock(&self.streams);
         has_output && !streams.list.iter().any(|stream| stream.kind == kind)
     }
 
-    /// Whether it is a further stream of a kind that has an output, while the application is still to be asked.
+    /// Whether a stream of this kind would be a further one, and the application is still to be asked.
     fn is_extra(&self, element: &FallbackSrc, kind: Kind) -> bool {
         let has_output = element.outputs().iter().any(|output| output.kind() == kind);
         has_output && !lock(&self.streams).is_mapped
@@ -228,7 +228,7 @@ impl Running {
         self.discard(pad)
     }
 
-    /// Whether it is a picture: decoded as such, and without a frame rate.
+    /// Whether a pad has a picture: decoded as such, and without a frame rate.
     fn is_picture(&self, pad: &gst::Pad) -> bool {
         let caps = pad.current_caps();
         let rate = caps.and_then(|caps| {
@@ -239,7 +239,7 @@ impl Running {
         lock(&self.streams).decodes_pictures && !has_rate
     }
 
-    /// The picture may have any format, because the fill converts it.
+    /// Adds a picture. It may have any format, because the fill converts it.
     fn add_picture(self: &Arc<Self>, pad: &gst::Pad) -> Result<(), glib::BoolError> {
         lock(&self.streams).list.push(Stream {
             kind: Kind::Video,
@@ -412,7 +412,7 @@ impl Running {
             if !is_complete || !(all_wait || streams.is_live) || is_done {
                 return;
             }
-            // A picture in addition to other streams is not one of them.
+            // A picture next to other streams does not pass.
             let to_pass = list.iter().filter(|stream| stream.end.is_some());
             let present: Vec<Kind> = to_pass.map(|stream| stream.kind).collect();
             let still = streams.still();
@@ -461,7 +461,7 @@ impl Running {
                     obj = element,
                     "cannot resume at {position}"
                 );
-                // The held item is its start.
+                // Playback starts with the held item instead.
                 let mut streams = lock(&running.streams);
                 for (stream, first_item) in streams.list.iter_mut().zip(before) {
                     stream.first_item = first_item;
@@ -472,7 +472,7 @@ impl Running {
         });
     }
 
-    /// The source is live: its streams are not held.
+    /// Notes that the source is live, so that its streams are not held.
     pub(super) fn go_live(&self) {
         {
             let mut streams = lock(&self.streams);
@@ -484,11 +484,11 @@ impl Running {
         self.look_whether_ready();
     }
 
-    /// Releases the streams; the held items start at `at`, running time.
+    /// Releases the streams. The held items start at running time `at`.
     pub(super) fn release(&self, at: gst::ClockTime) {
         let mut streams = lock(&self.streams);
         streams.is_released = true;
-        // Not before the data that is still in its queue.
+        // The items start after the data that is still in the run's queue.
         let at = streams.end.map_or(at, |end| end.max(at));
         let begins = streams
             .list
@@ -551,7 +551,7 @@ impl Running {
         });
         {
             let mut streams = lock(&self.streams);
-            // A stream that the application has exchanged for another is dropped.
+            // A stream that the application has exchanged for another one is dropped.
             if !streams.list.iter().any(|stream| stream.pad == *pad) {
                 return;
             }
@@ -572,7 +572,7 @@ impl Running {
                 return gst::PadProbeReturn::Ok;
             };
             match &info.data {
-                // Data still on its way from a failed source would make it healthy again.
+                // Data still on its way from a failed source would make it look healthy again.
                 Some(gst::PadProbeData::Buffer(_) | gst::PadProbeData::BufferList(_))
                     if !running.is_current() =>
                 {
@@ -614,7 +614,7 @@ impl Running {
         }
     }
 
-    /// Drops an end that is not the output's: one that restarts the source, or that follows an error.
+    /// Drops an end that does not end the output: one that restarts the source, or follows an error.
     fn note_end(&self, kind: Kind) -> gst::PadProbeReturn {
         let Some(element) = self.element.upgrade() else {
             return gst::PadProbeReturn::Ok;
@@ -645,7 +645,7 @@ impl Running {
         }
     }
 
-    /// Adds it to the element, with the streams that the source has already.
+    /// Adds the run to the element, with the streams that the source already has.
     pub(super) fn add_to(self: &Arc<Self>, element: &FallbackSrc) -> Result<(), glib::BoolError> {
         element.add(&self.shell)?;
         self.follow(&self.source);
@@ -657,7 +657,7 @@ impl Running {
         element: &FallbackSrc,
         state: gst::State,
     ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
-        // The element's change of state does not get so far.
+        // The shell does not pass on the element's change of state, so this sets the times of the bin.
         self.bin
             .set_base_time(element.base_time().unwrap_or_default());
         self.bin.set_start_time(element.start_time());
@@ -674,7 +674,7 @@ impl Running {
         self.shell == *shell
     }
 
-    /// Removes it from the element. The source can be used again.
+    /// Removes the run from the element. The source can be used again.
     pub(super) fn take_down(&self, element: &FallbackSrc) {
         let ends: Vec<gst::Pad> = {
             let streams = lock(&self.streams);
@@ -713,7 +713,7 @@ impl Streams {
         }
     }
 
-    /// The picture, if the source is one and has no other stream.
+    /// Returns the picture, if the source is a picture without other streams.
     fn still(&self) -> Option<gst::Sample> {
         let [only] = &self.list[..] else { return None };
         let buffer = only.first_item.as_ref()?.buffer.as_ref()?;
@@ -768,5 +768,5 @@ fn running_time(pad: &gst::Pad, pts: gst::ClockTime) -> Option<gst::ClockTime> {
     segment_of(pad)?.to_running_time(pts)
 }
 
-/// Decoded data before the wait for the clock: enough for a decoder that works in bursts.
+/// Maximum duration of decoded data before the wait for the clock. It is enough for a decoder that works in bursts.
 const QUEUE_TIME: gst::ClockTime = gst::ClockTime::from_mseconds(500);

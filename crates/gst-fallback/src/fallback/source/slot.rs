@@ -11,15 +11,15 @@ use super::options::Origin;
 use super::running::Running;
 use crate::kit::lock;
 
-/// Locks: `moving` is held while the source is started or stopped, which may take long; the others are never held across an
-/// outgoing call.
+/// A place in the order. `moving` is locked while the source is started or stopped, which may take long. The other locks are
+/// never held across an outgoing call.
 pub(super) struct Slot {
     origin: Mutex<Origin>,
     moving: Mutex<()>,
     running: Mutex<Option<Arc<Running>>>,
     /// Stream time of the end of the data that passed last.
     position: Mutex<Option<gst::ClockTime>>,
-    /// Running time of its end.
+    /// Running time of the end of that data.
     end: Mutex<Option<gst::ClockTime>>,
     still: Mutex<Option<gst::Sample>>,
 }
@@ -53,7 +53,7 @@ impl Slot {
         *latest = (*latest).max(Some(end));
     }
 
-    /// Earliest start of a run: not before the end of the previous one, which the output may have already.
+    /// Earliest start of a run. It is not before the end of the previous run, whose data the output may already have.
     pub(super) fn begin(&self, now: gst::ClockTime) -> gst::ClockTime {
         lock(&self.end).map_or(now, |end| end.max(now))
     }
@@ -90,15 +90,15 @@ impl Slot {
         self.follow(element);
     }
 
-    /// Changes the source to the element's state, PAUSED or PLAYING; if another thread is changing it, that thread does so
-    /// afterwards.
+    /// Changes the source to the element's state, PAUSED or PLAYING. If another thread is changing the source, that thread does
+    /// so afterwards.
     pub(super) fn follow(&self, element: &FallbackSrc) {
         element.shared().follow(|state| {
             let Ok(_moving) = self.moving.try_lock() else {
                 return false;
             };
             if let Some(running) = self.running() {
-                // The source itself reports a failure.
+                // If the change fails, the source itself reports it.
                 let _ = running.set_state(element, state);
             }
             true
@@ -114,7 +114,7 @@ impl Slot {
         }
     }
 
-    /// Shows the picture that the source was.
+    /// Shows the picture that the source delivered.
     pub(super) fn show_still(&self, element: &FallbackSrc, source: SourceId) {
         let still = lock(&self.still).take();
         if let Some(sample) = still {
@@ -156,7 +156,7 @@ impl Slot {
 }
 
 impl Running {
-    /// Up to PAUSED. `true`: the source is live.
+    /// Starts the source up to PAUSED. Returns `true` if it is live.
     fn begin(self: &Arc<Self>, element: &FallbackSrc) -> Result<bool, glib::BoolError> {
         self.add_to(element)?;
         let changed = self.set_state(element, gst::State::Paused);
@@ -184,7 +184,7 @@ impl FallbackSrc {
         self.tell(|core, now_ns| core.handle_still(now_ns, run));
     }
 
-    /// Notes how far a source's data has come, in running time.
+    /// Notes the end of the data that a source has delivered, in running time.
     pub(super) fn note_end(&self, source: SourceId, end: gst::ClockTime) {
         if let Some(slot) = self.slots().get(source) {
             slot.note_end(end);

@@ -22,20 +22,20 @@ impl Deref for Shared {
     }
 }
 
-/// A change that may be due earlier.
+/// A time-out may be due earlier than the awaited one.
 const CHANGED: Topics = Topics::of(0);
 
 #[derive(Default)]
 pub(super) struct State {
     pub(super) core: SourceCore,
-    /// A thread carries actions out.
+    /// Whether a thread carries actions out.
     is_acting: bool,
     pub(super) is_playing: bool,
     time: RunningTime,
-    /// The last running time while it played.
+    /// The last running time while the element played.
     now_ns: u64,
     watched_ns: Option<u64>,
-    /// Counts starts: the watch of an earlier one ends.
+    /// Number of starts. The watch of an earlier start ends.
     starts: u64,
 }
 
@@ -70,7 +70,7 @@ impl Shared {
         state.wake(Topics::ALL);
     }
 
-    /// `None`: the element's time is stopped.
+    /// Starts the element's time, or stops it (`None`).
     pub(super) fn play(&self, time: Option<RunningTime>) {
         let mut state = self.state();
         let was_playing = state.is_playing;
@@ -101,8 +101,8 @@ impl Shared {
         self.state().now_ns()
     }
 
-    /// Changes something to the element's state, PAUSED or PLAYING, and repeats that if the state changes in the meantime.
-    /// `apply` returns whether it was its turn; if not, the thread whose turn it is gets here afterwards.
+    /// Calls `apply` with the element's state, PAUSED or PLAYING, and again if the state changes in the meantime. `apply` returns
+    /// whether this thread made the change. If not, another thread is making it, and calls this method afterwards.
     pub(super) fn follow(&self, mut apply: impl FnMut(gst::State) -> bool) {
         loop {
             let is_playing = self.state().is_playing;
@@ -121,7 +121,7 @@ impl Shared {
         self.state().core.is_current(run)
     }
 
-    /// The next action, unless another thread is at one. Call [`Shared::acted`] afterwards.
+    /// Returns the next action, unless another thread is carrying one out. Call [`Shared::acted`] afterwards.
     pub(super) fn next_action(&self) -> Option<Action> {
         let mut state = self.state();
         if state.is_acting {
@@ -176,7 +176,7 @@ impl State {
     }
 }
 
-/// It holds no foreign objects.
+/// The state holds no foreign objects.
 impl Discards for State {
     type Discarded = ();
 
@@ -185,5 +185,5 @@ impl Discards for State {
     }
 }
 
-/// No clock reaches a time 290 years away; a property may contain it, and a base time is still to be added.
+/// Maximum time. No clock reaches a time 290 years away, but a property may contain it, and a base time is added to it.
 const NEVER_NS: u64 = u64::MAX / 2;

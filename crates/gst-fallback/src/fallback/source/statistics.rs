@@ -43,7 +43,7 @@ impl PropertyGroup for Statistics {
     }
 }
 
-/// The property `stats`: the same, plus each source.
+/// The property `stats`: the same statistics, and those of each source.
 pub(super) fn all(element: &FallbackSrc) -> gst::Structure {
     let (main, fallback) = counters(element);
     let sources = element.slots();

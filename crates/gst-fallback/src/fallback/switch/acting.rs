@@ -9,7 +9,7 @@ use super::{FallbackSwitch, partner};
 use crate::kit::inputs::force_key_unit;
 use crate::kit::turns::announce;
 
-/// Handles the time-outs of an element from its start, with the number of [`Turns::start`], until it stops.
+/// Handles the time-outs of an element from a start until it stops. [`Turns::start`] returned the number of the start.
 pub(super) async fn watch(turns: Turns, start: u64, element: glib::WeakRef<FallbackSwitch>) {
     while turns.timed_out(start).await {
         let Some(element) = element.upgrade() else {

@@ -3,13 +3,14 @@
 //! All times are running time, ns; the current time is a parameter. After each `handle_*` and [`SwitchCore::decide`]: drain
 //! [`SwitchCore::poll_action`], and call [`SwitchCore::handle_timeout`] at [`SwitchCore::next_timeout`], which may have moved.
 //!
-//! An input is healthy from a timely buffer until `timeout` after the end of that buffer. Its failure changes the active input at
-//! once. So does the failure of its partner (another stream of the same source, in another switch), if there is an input with a
-//! healthy partner. The output then continues at the time of the failure: older data of the new input is stale.
+//! An input is healthy from a timely buffer until `timeout` after the end of that buffer. If the active input fails, another one
+//! becomes active at once. The same happens if its partner fails (another stream of the same source, in another switch) and there
+//! is an input with a healthy partner. The output then continues at the time of the failure: older data of the new input is
+//! stale.
 //!
-//! A change for another reason, away from an input that still delivers, happens at once, too. With [`Settings::is_seamless`] it
-//! is first a *wish*. It becomes a change at a suitable buffer of the wanted input, so that no gap occurs. In a coded stream that
-//! is a keyframe.
+//! A change for another reason, away from an input that still delivers, also happens at once by default. With
+//! [`Settings::is_seamless`] it is first a *wish*. The wish becomes a change at a suitable buffer of the wanted input, so that no
+//! gap occurs. In a coded stream that is a keyframe.
 //!
 //! By default the end of the active input ends the output. The output resumes with another input after the timeout, or with a
 //! better one at once. With [`Settings::switches_on_eos`] the next input continues the output.
@@ -33,20 +34,20 @@ pub(super) struct Settings {
     pub(super) latency_ns: u64,
     /// Whether the start does not wait for a better input.
     pub(super) immediate_fallback: bool,
-    /// `false`: the application chooses.
+    /// Whether the switch chooses the input; otherwise the application does.
     pub(super) auto_switch: bool,
-    /// The end of any input ends the output for good.
+    /// Whether the end of any input ends the output for good.
     pub(super) stop_on_eos: bool,
-    /// The end of the active input changes to another input; the output ends with the last one.
+    /// Whether the end of the active input changes to another input, so that the output ends with the last one.
     pub(super) switches_on_eos: bool,
     /// Whether to switch between delivering inputs only where the new one continues the output. Coded streams are entered only at
     /// keyframes.
     pub(super) is_seamless: bool,
-    /// Passes buffers of the active input when they are due; `false`: at once.
+    /// Whether buffers of the active input pass when they are due, instead of at once.
     pub(super) is_synced: bool,
     pub(super) min_hold_ns: u64,
     pub(super) recover_after_ns: u64,
-    /// Whether an input whose pad is unlinked has failed; `false`: it may be linked again within the timeout.
+    /// Whether an unlinked input fails at once. Otherwise it may be linked again within the timeout.
     pub(super) fails_unlinked: bool,
 }
 
@@ -83,13 +84,13 @@ pub(super) enum Reason {
     Removed,
     /// The pad of the previous input was unlinked.
     Unlinked,
-    /// The one before was flushed, and the flush did not end.
+    /// The previous input was flushed, and the flush did not end.
     Flush,
     /// The partner of the previous input failed.
     Partner,
     /// The input is healthy, and its priority is higher than the previous input's.
     Recovered,
-    /// The application chose it.
+    /// The application chose the input.
     Application,
 }
 
@@ -134,7 +135,7 @@ pub(super) enum Verdict {
         lead_ns: u64,
     },
     Drop,
-    /// The buffer is ahead of its time and may still pass. It must be decided again then, or after a change.
+    /// The buffer is ahead of its time and may still pass. Decide again at that time, or after a change.
     Hold {
         until_ns: u64,
     },
@@ -182,9 +183,9 @@ pub(super) struct SwitchCore {
     now_ns: u64,
     /// End of the output.
     end_ns: Option<u64>,
-    /// The output continues here after a timeout: earlier data of the next input is stale.
+    /// The output continues at this time after a timeout: earlier data of the next input is stale.
     floor_ns: Option<u64>,
-    /// The end was sent downstream. The output may resume: see [`SwitchCore::is_over`].
+    /// Whether the end was sent downstream. The output may resume: see [`SwitchCore::is_over`].
     has_ended: bool,
     actions: VecDeque<Action>,
     switches: [u64; Reason::ALL.len()],
@@ -198,7 +199,7 @@ impl SwitchCore {
         self.choose();
     }
 
-    /// The order of addition is the order among equal priorities.
+    /// Adds an input. Inputs of equal priority keep the order of their addition.
     pub(super) fn handle_add(&mut self, now_ns: u64, id: InputId, priority: u32) {
         self.begin(now_ns);
         self.inputs.push(Input::new(id, priority));
@@ -314,15 +315,15 @@ impl SwitchCore {
         self.end_with_all();
     }
 
-    /// The input's source has reported an error. Data that still arrives counts as before.
+    /// Notes that the input's source has reported an error. Data that still arrives counts as before.
     pub(super) fn handle_error(&mut self, now_ns: u64, id: InputId) {
         self.begin(now_ns);
         self.fail(id, Reason::Error);
         self.choose();
     }
 
-    /// Sets whether the partners of these inputs are healthy. Initially they are. An input with an unhealthy partner is chosen
-    /// after all others.
+    /// Sets whether the partners of these inputs are healthy, which they are at first. An input with an unhealthy partner is
+    /// chosen after all others.
     pub(super) fn handle_partners(&mut self, now_ns: u64, healths: &[(InputId, bool)]) {
         self.begin(now_ns);
         for (id, is_healthy) in healths {
@@ -344,7 +345,7 @@ impl SwitchCore {
         self.choose();
     }
 
-    /// A flush that ends in time is not a failure: seeks flush.
+    /// Notes the start of a flush. A flush that ends in time is not a failure, because seeks flush.
     pub(super) fn handle_flush_start(&mut self, now_ns: u64, id: InputId) {
         self.begin(now_ns);
         if self.active != Some(id) {
@@ -456,7 +457,7 @@ impl SwitchCore {
         }
     }
 
-    /// Whether the output has ended until an input starts again.
+    /// Whether the output has ended, until an input starts again.
     fn is_over(&self) -> bool {
         let has_eos = |input: &Input| input.is_eos;
         self.has_ended && (self.settings.stop_on_eos || self.inputs.iter().all(has_eos))
@@ -503,7 +504,7 @@ impl SwitchCore {
         self.active
     }
 
-    /// Whether buffers of this input may pass now: those of the active one, and of one that is about to become active.
+    /// Whether buffers of this input may pass now: the input is active, or about to become active.
     pub(super) fn may_pass(&self, id: InputId) -> bool {
         self.active == Some(id) || self.wish.is_some_and(|wish| wish.to == id)
     }
@@ -512,7 +513,7 @@ impl SwitchCore {
         self.inputs.iter().find(|input| input.id == id)
     }
 
-    /// Switches so far, and why.
+    /// Number of switches so far, for each reason.
     pub(super) fn switches(&self) -> impl Iterator<Item = (Reason, u64)> + '_ {
         Reason::ALL.into_iter().zip(self.switches)
     }
@@ -533,5 +534,5 @@ impl SwitchCore {
     }
 }
 
-/// Interval of repeated requests for a keyframe: frequent enough for a receiver of video without flooding the source's encoder.
+/// Interval of repeated requests for a keyframe: short enough for a viewer, and long enough not to flood the source's encoder.
 const ASK_AGAIN_NS: u64 = 1_000_000_000;

@@ -193,7 +193,7 @@ impl ManyInputs for FallbackSwitch {
         };
         let turn = self.turns.arrive(id, entry);
         turn.pass(
-            // Carries out the changes that its arrival has caused.
+            // This carries out the changes that the arrival has caused.
             || act(&self.turns, &self.obj()),
             |turn, decision| passing.carry_out(turn, decision),
         )
@@ -255,7 +255,8 @@ impl ManyInputs for FallbackSwitch {
 
 /// Pads.
 impl FallbackSwitch {
-    /// Name and number. A pad that another kind of switch calls by its part is the first or the second one.
+    /// Chooses the name and the number of a pad. If another kind of switch names its pads by their parts, they become the first
+    /// and the second pad.
     fn name_pad(&self, asked: Option<&str>) -> (String, u32, InputId) {
         let mut names = lock(&self.names);
         let (name, number) = match asked {
@@ -285,8 +286,9 @@ impl FallbackSwitch {
         pad.upcast()
     }
 
-    /// Sends the end on another thread: the push may block, so not on the thread that releases a pad. It runs only if an end is
-    /// due. A pad is also released while the element is disposed of, when another thread must not take a reference to it.
+    /// Sends the end on another thread. The push may block, so the thread that releases a pad must not do it. The thread runs
+    /// only if an end is due. A pad is also released while the element is disposed of, when another thread must not take a
+    /// reference to it.
     fn tell_of_end_elsewhere(&self) {
         if !self.turns.owes_eos() {
             return;
@@ -415,7 +417,8 @@ impl ElementImpl for FallbackSwitch {
         }
     }
 
-    /// Inputs may deliver nothing before PLAYING, or nothing at all: a pipeline must not wait until its sinks have data.
+    /// Changes the state. Inputs may deliver nothing before PLAYING, or nothing at all, so a pipeline must not wait until its
+    /// sinks have data.
     fn change_state(
         &self,
         transition: gst::StateChange,

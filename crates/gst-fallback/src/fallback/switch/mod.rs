@@ -1,6 +1,6 @@
-//! `fallbackswitch`: the best of several streams, another one while that fails.
+//! `fallbackswitch`: passes the best of several streams, and another one while that stream fails.
 //!
-//! - `core`: health of the inputs, the choice, and how one input continues the other.
+//! - `core`: health of the inputs, the choice, and how one input continues the output of another.
 //! - `turns`: the pads' streams, holds and time-outs on the pipeline's clock.
 //! - `passing`: pushes, and cuts at a change.
 //! - `acting`: messages, requests for keyframes, the end of the output.
@@ -39,9 +39,9 @@ impl FallbackSwitch {
         self.imp().keep_unlinked();
     }
 
-    /// Sets whether another stream of the same source is healthy, initially `true`. While it is not, the input is not chosen,
-    /// whatever its own health (`is-healthy` of the pad). If it is active, the switch leaves it at once if there is another. For
-    /// callers that connect switches themselves, without the property `partner`.
+    /// Sets whether another stream of the same source is healthy, which it is at first. While it is not, the input is not chosen,
+    /// whatever its own health (`is-healthy` of the pad). If the input is active, the switch leaves it at once if there is
+    /// another. This is for callers that connect switches themselves, without the property `partner`.
     pub(crate) fn set_partner_health(&self, pad: &gst::Pad, is_healthy: bool) {
         self.imp().set_partner_health(pad, is_healthy);
     }

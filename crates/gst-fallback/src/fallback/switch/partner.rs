@@ -1,6 +1,8 @@
-//! Two switches, such as those for the audio and the video of the same sources, leave a source and return to it together.
+//! Partners: two switches, such as those for the audio and the video of the same sources. They leave a source and return to it
+//! together.
 //!
-//! Each holds the other weakly. Inputs with the same number in their names are partners. A stopped switch does not count.
+//! Each switch has a weak reference to the other one. Inputs with the same number in their names are partners. A stopped switch
+//! does not count.
 
 use std::sync::Mutex;
 
@@ -9,15 +11,15 @@ use gst::subclass::prelude::*;
 use super::FallbackSwitch;
 use crate::kit::lock;
 
-/// Guards all pairs, and the order in which healths are reported, so that the last report is the latest. The last reference to an
-/// element is never dropped under it.
+/// Guards all pairs. It also orders the reports of health, so that the last report is the latest. The last reference to an
+/// element is never dropped under this lock.
 static PAIRS: Mutex<()> = Mutex::new(());
 
 pub(super) fn of(element: &FallbackSwitch) -> Option<FallbackSwitch> {
     lock(&element.imp().partner).upgrade()
 }
 
-/// Makes the two switches partners, and ends their earlier partnerships; returns the earlier partners. Returns `None` if they are
+/// Makes the two switches partners and ends their earlier partnerships. Returns the earlier partners, or `None` if the two are
 /// partners already.
 pub(super) fn pair(
     element: &FallbackSwitch,

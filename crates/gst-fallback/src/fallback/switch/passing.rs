@@ -53,7 +53,7 @@ impl Passing {
         let mut item = self.item;
         if push.lead_ns > 0 {
             let (segment, audio) = self.turns.state().stream_of(turn.id());
-            // A stream at another rate has another measure of time.
+            // A stream at another rate has a different time scale.
             if segment.is_some_and(|segment| segment.rate() == 1.0) {
                 let lead = gst::ClockTime::from_nseconds(push.lead_ns);
                 match cut(item, lead, audio.as_ref()) {
@@ -63,7 +63,7 @@ impl Passing {
             }
         }
         if push.is_joint {
-            // Its source has negotiated while another input passed.
+            // The source of this input has negotiated while another input passed.
             self.pad.push_event(gst::event::Reconfigure::new());
             item.mark_discont();
         }
@@ -71,7 +71,7 @@ impl Passing {
     }
 }
 
-/// Its time, in its segment's running time.
+/// Time of the item, as running time of its segment.
 pub(super) fn arrival(
     item: &Item,
     segment: Option<&gst::FormattedSegment<gst::ClockTime>>,
@@ -121,7 +121,7 @@ pub(super) fn arrival(
     }
 }
 
-/// Cuts off the first `lead`: audio to the frame, pictures as a whole. Returns `None` if nothing is left.
+/// Cuts off the first part, `lead`: audio to the frame, pictures as a whole. Returns `None` if nothing is left.
 fn cut(item: Item, lead: gst::ClockTime, audio: Option<&gst_audio::AudioInfo>) -> Option<Item> {
     match item {
         Item::Buffer(buffer) => {
@@ -167,7 +167,7 @@ fn cut_buffer(
         picture.set_duration(duration - lead);
         return Some(buffer);
     };
-    // No frame before the output's end.
+    // No frame that starts before the output's end may stay.
     let frames = frames_before(lead, audio.rate())?;
     let frames_all = frames_in(&buffer, audio);
     clip_audio(buffer, audio, frames..frames_all)

@@ -12,7 +12,7 @@ fn switch(pipeline: &gst::Pipeline, name: &str) -> FallbackSwitch {
     pipeline.by_name(name).unwrap().downcast().unwrap()
 }
 
-/// The health of each pad of `of` is the partner's health for `for_`'s.
+/// Connects the health of the pads of `of` to those of `for_`, as their partners.
 fn wire(of: &FallbackSwitch, for_: &FallbackSwitch) {
     for pad in of.sink_pads() {
         let (name, partner) = (pad.name(), for_.downgrade());

@@ -40,23 +40,23 @@ pub(super) struct State {
     /// Values of the properties; the core's settings also include upstream's latency.
     pub(super) settings: Settings,
     pub(super) min_upstream_ns: u64,
-    /// Maximum of the inputs' last answers.
+    /// Maximum latency in the inputs' last answers.
     upstream_ns: u64,
-    /// A push downstream is under way.
+    /// Whether a push downstream is under way.
     is_pushing: bool,
-    /// A thread carries actions out.
+    /// Whether a thread carries actions out.
     is_acting: bool,
     owes_eos: bool,
-    /// Downstream has got the start of this input's flush, but not its end.
+    /// The input whose flush has started downstream, but not ended there.
     flush_of: Option<InputId>,
     is_stopped: bool,
     is_playing: bool,
     time: RunningTime,
-    /// The last running time while it played.
+    /// The last running time while the element played.
     now_ns: u64,
-    /// The time-out that is awaited, running time.
+    /// Running time of the awaited time-out.
     watched_ns: Option<u64>,
-    /// Counts starts: the watch of an earlier one ends.
+    /// Number of starts. The watch of an earlier start ends.
     starts: u64,
 }
 
@@ -64,20 +64,20 @@ pub(super) struct State {
 pub(super) struct Lane {
     pub(super) id: InputId,
     pub(super) pad: gst::Pad,
-    /// Number in its name. The partner's pad has the same.
+    /// Number in the pad's name. The partner's pad has the same number.
     number: u32,
     segment: Option<gst::FormattedSegment<gst::ClockTime>>,
     audio: Option<gst_audio::AudioInfo>,
     is_flushing: bool,
     tickets: Tickets,
-    /// Running time until which its first item is held, ns.
+    /// Running time until which the input's first item is held, ns.
     held_until_ns: Option<u64>,
     /// Number of buffers and lists that passed.
     pub(super) passed: u64,
     pub(super) dropped: u64,
 }
 
-/// No clock reaches a time 290 years away; a property may contain it, and a base time is still to be added.
+/// Maximum time. No clock reaches a time 290 years away, but a property may contain it, and a base time is added to it.
 const NEVER_NS: u64 = u64::MAX / 2;
 
 /// An item that takes a turn.
@@ -128,7 +128,7 @@ impl Turns {
         result
     }
 
-    /// `number`: the priority at first.
+    /// Adds an input. `number` is its initial priority.
     pub(super) fn add(&self, id: InputId, number: u32, pad: gst::Pad) {
         self.change(|state, now_ns| {
             state.lanes.push(Lane {
@@ -159,7 +159,7 @@ impl Turns {
         });
     }
 
-    /// An input's pad was unlinked: its source must not wait any longer.
+    /// Notes that an input's pad was unlinked: its source must not wait any longer.
     pub(super) fn unlink(&self, id: InputId) {
         self.change(|state, now_ns| {
             if let Some(lane) = state.lane(id) {
@@ -218,7 +218,7 @@ impl Turns {
         state.wake(Topics::ALL);
     }
 
-    /// The element's time is stopped.
+    /// Stops the element's time.
     pub(super) fn pause(&self) {
         let mut state = self.state();
         state.now_ns();
@@ -236,7 +236,7 @@ impl Turns {
         state.wake(Topics::ALL);
     }
 
-    /// Restarts; the previous watch ends.
+    /// Restarts the state. The watch of an earlier start ends.
     pub(super) fn start(&self) -> u64 {
         self.reset(false);
         self.state().starts
@@ -261,7 +261,7 @@ impl Turns {
         state.wake(Topics::ALL);
     }
 
-    /// Returns `true` if downstream must flush too.
+    /// Starts a flush of an input. Returns `true` if downstream must flush, too.
     pub(super) fn begin_flush(&self, id: InputId) -> bool {
         self.change(|state, now_ns| {
             state.core.handle_flush_start(now_ns, id);
@@ -276,7 +276,7 @@ impl Turns {
         })
     }
 
-    /// Returns `true` if downstream's flush ends, too.
+    /// Ends a flush of an input. Returns `true` if downstream's flush ends, too.
     pub(super) fn end_flush(&self, id: InputId) -> bool {
         self.change(|state, now_ns| {
             state.core.handle_flush_stop(now_ns, id);
@@ -287,7 +287,7 @@ impl Turns {
         })
     }
 
-    /// Whether downstream still flushes for another input whose flush does not end; clears that.
+    /// Whether downstream still flushes for another input, whose flush has not ended. Downstream's flush then counts as ended.
     pub(super) fn takes_over_flush(&self, id: InputId) -> bool {
         let mut state = self.state();
         state.flush_of.take_if(|of| *of != id).is_some()
@@ -301,7 +301,7 @@ impl Turns {
         self.enter(id, entry)
     }
 
-    /// Something has been pushed or dropped.
+    /// Notes that an item has been pushed or dropped.
     pub(super) fn finish(&self, turn: Turn, decision: Decision) {
         let is_data = matches!(turn.entry(), Entry::Data(_));
         self.change(|state, _| {
@@ -319,7 +319,7 @@ impl Turns {
         // Dropping the turn lets the next one proceed.
     }
 
-    /// The next action, unless another thread is at one. Call [`Turns::acted`] afterwards.
+    /// Returns the next action, unless another thread is carrying one out. Call [`Turns::acted`] afterwards.
     pub(super) fn next_task(&self) -> Option<Task> {
         let mut state = self.state();
         while !state.is_acting {
@@ -357,8 +357,8 @@ impl Turns {
         self.state().owes_eos
     }
 
-    /// Takes the right to end the output, if that is due, with a pad whose stream may end there. Return it with [`Turns::told`].
-    /// `true`: downstream does not have the stream yet.
+    /// Takes the right to end the output, if that is due, with a pad whose stream may end there. Return the right with
+    /// [`Turns::told`]. The second value is `true` if downstream does not have the stream yet.
     pub(super) fn take_eos(&self) -> Option<(gst::Pad, bool)> {
         let mut state = self.state();
         // Another input may have resumed the output since then, so that the end is not due.
@@ -445,7 +445,7 @@ impl State {
         self.lanes.iter().map(|lane| lane.pad.clone()).collect()
     }
 
-    /// Running time, 0 before the base time; that of the pause while it does not play.
+    /// Running time, 0 before the base time. While the element does not play, it is the time of the pause.
     fn now_ns(&mut self) -> u64 {
         if let Some(now_ns) = self.time.now_ns() {
             self.now_ns = now_ns.max(0).unsigned_abs();
@@ -554,7 +554,7 @@ impl State {
     }
 }
 
-/// It holds no foreign objects.
+/// The state holds no foreign objects.
 impl Discards for State {
     type Discarded = ();
 

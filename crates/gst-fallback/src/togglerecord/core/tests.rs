@@ -13,7 +13,7 @@ struct Bench {
     now_ms: u64,
 }
 
-/// A main stream and two others, all with live inputs or none, and a stall timeout of 1 s.
+/// Creates a main stream and two others, with live inputs or not, and a stall timeout of 1 s.
 fn bench(is_input_live: bool, is_live: bool) -> Bench {
     let mut core = RecordCore::default();
     core.handle_settings(
@@ -63,7 +63,7 @@ fn video(begin_ms: u64, end_ms: u64) -> Arrival {
 #[derive(Debug, PartialEq, Eq)]
 struct Got {
     parts: Vec<(u64, u64, i64)>,
-    /// Decision on the rest.
+    /// Decision on the remaining part.
     rest: Verdict,
 }
 
@@ -72,7 +72,7 @@ impl Bench {
         self.core.handle_arrival(self.now_ms * MS, id, &arrival)
     }
 
-    /// All parts up to a held one.
+    /// Takes all parts up to a held one.
     fn take(&mut self, id: StreamId, span: &mut Span) -> Got {
         let mut parts = Vec::new();
         loop {
@@ -129,7 +129,7 @@ fn a_recording_begins_with_a_keyframe_of_the_main_stream() {
     assert_eq!(bench.feed(MAIN, key(80, 120)), passes(80, 120, 0));
     assert_eq!(bench.actions(), [Action::RecordingChanged]);
     assert_eq!(bench.feed(MAIN, delta(120, 160)), passes(120, 160, 0));
-    // Shown before that keyframe: it depends on missing pictures.
+    // This picture is shown before that keyframe, and depends on missing pictures.
     assert_eq!(bench.feed(MAIN, delta(60, 70)), nothing(Verdict::Drop));
 }
 
@@ -151,17 +151,17 @@ fn other_streams_are_cut_at_the_main_streams_start_and_stop() {
 }
 
 #[test]
-fn a_picture_is_whole() {
+fn a_picture_is_recorded_whole_or_not_at_all() {
     let mut bench = bench(true, true);
     bench.record(true);
     bench.feed(MAIN, audio(25, 65));
     bench.record(false);
     bench.feed(MAIN, audio(65, 200));
     assert_eq!(bench.feed(AUDIO, video(0, 40)), nothing(Verdict::Drop));
-    // Shown at the start.
+    // This picture is shown at the start of the recording.
     assert_eq!(bench.feed(AUDIO, video(20, 30)), passes(25, 30, 0));
     assert_eq!(bench.feed(AUDIO, video(40, 80)), passes(40, 80, 0));
-    // Starts at the end of the recording, except for rounding.
+    // This picture starts at the end of the recording, except for rounding.
     assert_eq!(bench.feed(AUDIO, video(64, 84)), nothing(Verdict::Drop));
 }
 
@@ -177,7 +177,7 @@ fn a_coded_stream_passes_whole_buffers_from_a_keyframe_on() {
     assert_eq!(bench.take(OTHER, &mut next), nothing(Verdict::Hold));
     bench.feed(MAIN, audio(60, 70));
     bench.record(false);
-    // It starts before the end.
+    // This buffer starts before the end.
     assert_eq!(bench.take(OTHER, &mut next), passes(60, 80, 0));
     bench.feed(MAIN, audio(70, 200));
     assert_eq!(bench.feed(OTHER, delta(80, 100)), nothing(Verdict::Drop));
@@ -214,7 +214,7 @@ fn pictures_in_another_order_are_recorded_up_to_the_end() {
 /// The table of inputs and outputs: dropped or held data, and the output's time afterwards.
 #[test]
 fn gaps_are_collapsed_kept_or_held_as_inputs_and_output_are_live() {
-    // Live input: (is-live, shift of the first recording, of the second).
+    // For a live input: (is-live, shift of the first recording, of the second).
     for (is_live, shifts) in [(false, [-20, -60]), (true, [0, 0])] {
         let mut bench = bench(true, is_live);
         assert_eq!(bench.feed(MAIN, audio(0, 20)), nothing(Verdict::Drop));
@@ -241,7 +241,7 @@ fn gaps_are_collapsed_kept_or_held_as_inputs_and_output_are_live() {
     }
 }
 
-/// A source that runs ahead of the clock, or behind it: its times shift only by the time for which it is held.
+/// A source runs ahead of the clock, or behind it. Its times shift only by the time for which it is held.
 #[test]
 fn a_file_that_is_not_held_keeps_its_times() {
     let mut bench = bench(false, true);
@@ -273,7 +273,7 @@ fn other_files_continue_to_the_end_of_the_held_main_buffer() {
     assert_eq!(bench.take(MAIN, &mut main), passes(20, 40, 42));
     assert_eq!(bench.feed(MAIN, audio(40, 60)), passes(40, 60, 42));
     assert_eq!(bench.take(AUDIO, &mut next), passes(40, 60, 42));
-    // Before the first recording, all of them are held.
+    // Before the first recording, all streams are held.
     let mut fresh = super::tests::bench(false, false);
     for id in [MAIN, AUDIO] {
         let mut first = fresh.arrive(id, audio(0, 20));
@@ -293,7 +293,7 @@ fn a_stream_with_delta_units_stops_before_its_next_keyframe() {
     assert_eq!(bench.actions(), [Action::RequestKeyframe]);
     assert_eq!(bench.feed(AUDIO, audio(0, 50)), passes(0, 50, 0));
     assert!(bench.core.is_recording());
-    // Set again, the recording continues.
+    // `record` is set again, so the recording continues.
     bench.record(true);
     assert_eq!(bench.feed(MAIN, key(60, 80)), passes(60, 80, 0));
     bench.record(false);
@@ -315,11 +315,11 @@ fn stop_without_a_keyframe_ends_with_the_stall_timeout() {
     bench.now_ms = 1000;
     assert_eq!(bench.take(AUDIO, &mut across), passes(40, 60, 0));
     assert_eq!(bench.feed(AUDIO, audio(60, 80)), nothing(Verdict::Drop));
-    // It is given up too.
+    // This end is given up, too.
     bench.now_ms = 2000;
     bench.core.handle_timeout(2000 * MS);
     assert!(!bench.core.is_recording());
-    // The main stream is back: none of it is recorded any more.
+    // The main stream is back, but none of it is recorded any more.
     assert_eq!(bench.feed(MAIN, delta(80, 100)), nothing(Verdict::Drop));
 }
 
@@ -367,7 +367,7 @@ fn audio_waits_for_the_end_of_the_main_streams_buffer_unless_that_is_stuck() {
     assert_eq!(bench.take(AUDIO, &mut across), nothing(Verdict::Hold));
     bench.now_ms = 500;
     assert_eq!(bench.take(AUDIO, &mut across), nothing(Verdict::Hold));
-    // A slow push may be a muxer's wait for audio.
+    // A slow push may be the wait of a muxer for audio.
     bench.feed(MAIN, audio(20, 24));
     assert_eq!(bench.take(AUDIO, &mut across), nothing(Verdict::Hold));
     let due_ms = bench.core.next_timeout(AUDIO).unwrap() / MS;
@@ -393,7 +393,7 @@ fn held_data_of_a_file_is_not_lost() {
     assert_eq!(bench.take(MAIN, &mut next), nothing(Verdict::Hold));
     assert_eq!(bench.take(AUDIO, &mut across), passes(40, 60, 0));
     let mut later = bench.arrive(AUDIO, audio(60, 100));
-    // No data is missing, so nothing stalls, however long that takes.
+    // No data is missing, so nothing stalls, however long the pause is.
     bench.now_ms = 1_000_000;
     assert_eq!(bench.take(AUDIO, &mut later), nothing(Verdict::Hold));
     assert_eq!(bench.core.next_timeout(AUDIO), None);
@@ -443,7 +443,7 @@ fn the_end_of_the_main_stream_ends_the_others() {
     assert_eq!(bench.feed(AUDIO, audio(20, 50)), cut);
     assert!(!bench.core.is_recording());
     assert_eq!(bench.feed(AUDIO, audio(50, 60)), nothing(Verdict::Ended));
-    // Another stream of each.
+    // Another stream starts on each pad.
     for id in [MAIN, AUDIO] {
         bench.core.handle_stream_start(id);
     }
@@ -478,11 +478,11 @@ fn stalled_main_stream_is_reported_and_blocks_no_stream() {
     assert_eq!(bench.take(AUDIO, &mut next), passes(40, 60, 0));
     assert_eq!(bench.actions(), [Action::Stalled]);
     assert_eq!(bench.feed(AUDIO, audio(60, 80)), passes(60, 80, 0));
-    // The end is at the others' position; one that is behind reaches it, too.
+    // The recording ends at the others' position. A stream that is behind reaches it, too.
     bench.record(false);
     assert_eq!(bench.feed(OTHER, audio(0, 90)), passes(0, 80, 0));
     assert_eq!(bench.feed(AUDIO, audio(80, 100)), nothing(Verdict::Drop));
-    // It returns late.
+    // The main stream returns late.
     assert_eq!(bench.feed(MAIN, audio(40, 60)), passes(40, 60, 0));
     assert_eq!(bench.actions(), [Action::Resumed]);
     assert_eq!(bench.feed(MAIN, audio(60, 90)), passes(60, 80, 0));
@@ -516,7 +516,7 @@ fn recording_end_is_reported_when_all_streams_reach_it_or_time_out() {
         }
         assert_eq!(bench.actions(), [Action::RecordingChanged]);
         assert_eq!(bench.core.next_timeout(MAIN), None);
-        // Late, and still of the recording.
+        // This data is late, and still belongs to the recording.
         if is_given_up {
             assert_eq!(bench.feed(AUDIO, audio(20, 40)), passes(20, 40, 0));
         }
@@ -540,7 +540,7 @@ fn flush_restarts_the_stream() {
     }
 }
 
-/// A buffer that overlaps the one before, as rounded times make it.
+/// A buffer overlaps the previous one, because its times are rounded.
 #[test]
 fn recording_starts_at_the_end_of_the_last_one() {
     let mut bench = bench(true, false);
@@ -620,7 +620,7 @@ fn item_without_a_time_follows_the_previous_one() {
     assert_eq!(bench.feed(AUDIO, untimed), passes(20, 20, 0));
 }
 
-/// Expected: the maximum number, and everything newer.
+/// Expected: the maximum number of recordings, and everything newer.
 #[test]
 fn lagging_stream_loses_the_oldest_recordings() {
     let mut bench = bench(true, true);

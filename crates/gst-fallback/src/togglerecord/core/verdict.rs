@@ -20,7 +20,7 @@ impl RecordCore {
         if let Some(recording) = current {
             let part = match recording.stop_ns {
                 None if span.is_delta && span.begin_ns < recording.start_ns => {
-                    // Shown before the keyframe, and dependent on earlier data.
+                    // This buffer is shown before the keyframe, and depends on earlier data.
                     return Verdict::Drop;
                 }
                 None => Some((span.from_ns, span.end_ns)),
@@ -71,7 +71,7 @@ impl RecordCore {
                 && !self.is_stalled
                 && self.may_part(id)
             {
-                // Downstream may need it before it accepts more of the main stream.
+                // Downstream may need this part before it accepts more of the main stream.
                 let part = (from_ns, to_ns.min(self.horizon_ns));
                 return self.admit(id, &recording, span, part);
             }
@@ -86,7 +86,7 @@ impl RecordCore {
             }
             self.lead_to(span.end_ns);
             if was_stopping {
-                // The keyframe that should end the recording does not arrive.
+                // The main stream has stalled, so the keyframe that should end the recording does not arrive.
                 self.end_recording();
             }
         }
@@ -112,18 +112,18 @@ impl RecordCore {
         !is_live && !self.record && self.stream(MAIN).is_some_and(is_held)
     }
 
-    /// Whether the main stream has come far enough. `is_in`: a running recording contains the span's start.
+    /// Whether the main stream has advanced far enough for a decision. `is_in`: a running recording contains the span's start.
     fn is_decided(&self, span: &Span, is_in: bool) -> bool {
         let needs_end = match span.media {
             Media::Audio => true,
-            // Another recording may start in the middle.
+            // Another recording may start in the middle of the picture.
             Media::Video => !is_in,
             Media::Coded => false,
         };
         span.point_ns() < self.horizon_ns && !(needs_end && span.end_ns > self.horizon_ns)
     }
 
-    /// `None`: it has stalled, so nothing waits for it.
+    /// Waits for the main stream. Returns `None` if it has stalled, so that nothing waits for it.
     fn wait_for_main(&mut self, id: StreamId) -> Option<Verdict> {
         let (main, stream) = (self.stream(MAIN)?, self.stream(id)?);
         if main.has_ended {
@@ -178,7 +178,7 @@ impl RecordCore {
 }
 
 impl Span {
-    /// The time that decides which recording an uncut span belongs to: a little after its start.
+    /// The time that decides which recording an uncut span belongs to. It is a little after the span's start.
     fn point_ns(&self) -> u64 {
         match self.media {
             Media::Audio => self.begin_ns,
@@ -190,7 +190,7 @@ impl Span {
     }
 }
 
-/// Maximum difference between streams' times of the same moment: file formats round to the millisecond.
+/// Maximum difference between two streams' times of the same moment, because file formats round to the millisecond.
 const ROUNDED_NS_MAX: u64 = 1_000_000;
 
 /// The part of a span, from its `from_ns` on, that is in a recording.
@@ -203,7 +203,7 @@ fn part_in(recording: &Recording, span: &Span) -> Option<(u64, u64)> {
             let to_ns = span.end_ns.min(stop_ns);
             (from_ns < to_ns).then_some((from_ns, to_ns))
         }
-        // The picture shown at the start, if half of its time is left.
+        // The picture that is shown at the start of the recording is part of it if half of its time is left.
         Media::Video if span.begin_ns < recording.start_ns && recording.start_ns < stop_ns => {
             let left_ns = span.end_ns.checked_sub(recording.start_ns)?;
             let is_shown = is_in || left_ns >= (span.end_ns - span.begin_ns).div_ceil(2);

@@ -1,4 +1,4 @@
-//! Fills one file after another. It runs under the sink's lock and waits for no file: the next one is written while the last one
+//! Fills one file after another. It runs under the sink's lock and waits for no file: the next file is written while the last one
 //! is being closed.
 
 use std::collections::VecDeque;
@@ -33,7 +33,7 @@ pub(super) struct Plan {
     /// Maximum number of files; 0 for no limit.
     pub(super) files_max: u32,
     pub(super) first_number: u32,
-    /// Name of the element, for the files' names.
+    /// Name of the element, for the names of its files.
     pub(super) name: String,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Plan {
 struct Fragment {
     number: u32,
     location: PathBuf,
-    /// Set until the file is known to be open.
+    /// Opening of the file, until it is known to be open.
     opening: Option<Op<Stat>>,
     begin_ns: Option<u64>,
 }
@@ -60,13 +60,13 @@ pub struct Cutter {
     current: Option<(Fragment, Target)>,
     headers: Headers,
     closing: VecDeque<Closing>,
-    /// Files that are kept, the oldest first.
+    /// Files that `max-files` keeps, the oldest first.
     kept: VecDeque<PathBuf>,
     number: u32,
     segment: Option<gst::FormattedSegment<gst::ClockTime>>,
-    /// Bytes of the stream so far; unknown after a flush.
+    /// Number of bytes of the stream so far; unknown after a flush.
     position: Option<u64>,
-    /// Context of the budget: the element's own, or the branch's.
+    /// Context of the budget: the element's own, otherwise that of the branch.
     pub(super) context: String,
     budget: Option<Budget>,
     totals: Arc<Totals>,
@@ -107,7 +107,7 @@ impl Cutter {
         }
     }
 
-    /// Begins anew.
+    /// Starts from scratch.
     pub(super) fn start(&mut self, plan: Plan, context: String) {
         self.rotation = Rotation::new(plan.limits);
         self.number = plan.first_number;
@@ -120,7 +120,7 @@ impl Cutter {
         (self.has_failed, self.is_full) = (false, false);
     }
 
-    /// Returns the incomplete files; the service completes them, except a pipe without a reader.
+    /// Stops, and returns the incomplete files. The service completes them, except a pipe without a reader.
     pub(super) fn stop(&mut self) -> Vec<File> {
         (self.plan, self.budget) = (None, None);
         let files: Vec<File> = self.closing.drain(..).map(|closing| closing.file).collect();
@@ -158,7 +158,7 @@ impl Cutter {
             })
     }
 
-    /// Handles news of the disk service, or of a thread that has posted.
+    /// Handles a wake-up by the disk service, or by a thread that has posted.
     pub(super) fn progress(&mut self) {
         let waker = self.waker.clone();
         let cx = &mut Context::from_waker(&waker);
@@ -178,7 +178,7 @@ impl Cutter {
                 Err(failure) => drop(self.fail(error_of(&failure))),
             }
         }
-        // Each file's messages come in order.
+        // The messages of each file come in order.
         if self.closing.is_empty()
             && let Some((fragment, _)) = &mut self.current
             && let Some(message) = opened(fragment, cx, &self.element)
@@ -232,7 +232,7 @@ impl Cutter {
                 return;
             }
             if let Some(oldest) = self.kept.pop_front() {
-                // Another program may have removed it.
+                // Another program may already have removed the file.
                 drop(plan.disk.remove(oldest));
             }
         }
@@ -245,7 +245,7 @@ impl Cutter {
         self.failed()
     }
 
-    /// The error message comes before the flow error.
+    /// Reports a failure. The error message comes before the flow error.
     fn failed(&mut self) -> Rendered {
         self.is_full = !self.outbox.is_empty();
         if self.is_full {
@@ -321,7 +321,7 @@ impl Cutter {
         gst::error_msg!(
             gst::StreamError::Format,
             [
-                "the muxer goes back to write its header again, which a file may be complete without; expected a stream without an index, such as MPEG-TS, Ogg, or matroskamux streamable=true; for others there is splitmuxsink"
+                "the muxer goes back to write its header again, but that file may already be complete; expected a stream without an index, such as MPEG-TS, Ogg, or matroskamux streamable=true; for others use splitmuxsink"
             ]
         )
     }
@@ -358,7 +358,7 @@ fn is_pipe(file: &File) -> bool {
     file.stat().is_some_and(|stat| !stat.is_regular)
 }
 
-/// Handles the opening of a file: returns its message.
+/// Handles the opening of a file. Returns its message.
 fn opened(
     fragment: &mut Fragment,
     cx: &mut Context<'_>,
@@ -369,7 +369,7 @@ fn opened(
         return None;
     };
     fragment.opening = None;
-    // The file reports a failure.
+    // The file itself reports a failure.
     result.ok()?;
     let (element, structure) = message(
         "splitmuxsink-fragment-opened",
@@ -384,7 +384,7 @@ fn opened(
     )
 }
 
-/// Uses the names and types of splitmuxsink's messages.
+/// Creates a message with the names and types of splitmuxsink's messages.
 fn message(
     name: &str,
     fragment: &Fragment,
@@ -469,7 +469,7 @@ impl Renderer for Cutter {
         }
     }
 
-    /// Handles the end: all files are written, and their messages are posted.
+    /// Handles the end of the stream: all files are written, and their messages are posted.
     fn end(&mut self) -> Rendered {
         self.close_current();
         self.progress();
@@ -483,7 +483,7 @@ impl Renderer for Cutter {
         }
     }
 
-    /// The data before a flush is a separate file.
+    /// Handles a flush. The data before it is a separate file.
     fn flush(&mut self) {
         (self.is_full, self.position) = (false, None);
         if !self.has_failed {

@@ -1,10 +1,10 @@
-//! The headers at the start of each of a stream's files: those of the caps.
+//! The headers at the start of each file of a stream. They come from the caps.
 
 use std::collections::VecDeque;
 
 use super::rotation::Piece;
 
-/// Headers that are compared with those of the caps, bytes.
+/// Maximum number of bytes of a file that are compared with the headers of the caps.
 const BEGIN_BYTES_MAX: usize = 64 << 10;
 
 #[derive(Default)]
@@ -13,7 +13,7 @@ pub(crate) struct Headers {
     left: VecDeque<gst::Buffer>,
     /// Headers of the caps, which start each file.
     all: Vec<gst::Buffer>,
-    /// The same, concatenated, and how many of these bytes the stream has repeated.
+    /// The same headers, concatenated, and the number of these bytes that the stream has repeated.
     bytes: Vec<u8>,
     repeated: usize,
     /// Headers that the stream itself put before the current file's data.
@@ -42,8 +42,8 @@ impl Headers {
         self.left.pop_front();
     }
 
-    /// Stores the headers of caps. Returns `true` if they differ from those of the current file, which has data and so must end.
-    /// A muxer may announce its initial headers in the caps after they have passed.
+    /// Stores the headers of caps. Returns `true` if they differ from those of the current file, and the file has data, so that
+    /// it must end. A muxer may announce its initial headers in the caps after they have passed.
     pub(crate) fn handle_caps(
         &mut self,
         caps: &gst::CapsRef,
@@ -59,7 +59,7 @@ impl Headers {
         self.set(headers, has_file, has_data)
     }
 
-    /// Without any.
+    /// Removes all headers.
     pub(crate) fn reset(&mut self) {
         *self = Headers::default();
     }
@@ -89,7 +89,7 @@ impl Headers {
         let Ok(map) = buffer.map_readable() else {
             return false;
         };
-        // It continues where the last one ended, or starts again.
+        // The buffer continues where the last one ended, or the headers start again.
         for begin in [self.repeated, 0] {
             if self.bytes[begin..].starts_with(&map) {
                 self.repeated = begin + map.len();

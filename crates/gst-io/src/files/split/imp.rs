@@ -22,9 +22,9 @@ use crate::kit::sink::{self, FileSyncProperties, Sink, SinkElement};
 use crate::kit::stats::StatsProperty;
 use crate::kit::{CAT, lock};
 
-/// Maximum time for writing the end of all files; the rest is written later.
+/// Maximum time for writing the end of all files at a stop. Later data is written afterwards.
 const CLOSE_WAIT_NS: u64 = 10_000_000_000;
-/// The same for a pipe: a reader that reads nothing will not do so later, either.
+/// Maximum time for a pipe: a reader that has read nothing by then will not read later.
 const CLOSE_WAIT_PIPE_NS: u64 = 1_000_000_000;
 
 #[derive(Debug, Clone, Default)]
@@ -60,7 +60,7 @@ impl Imp {
         lock(&self.settings)
     }
 
-    /// Handles news of the disk service, or of a thread that has posted.
+    /// Handles a wake-up by the disk service, or by a thread that has posted.
     fn rung(&self) {
         self.sink().with_renderer(Cutter::progress);
         self.sink().tell_renderer_changed();
@@ -81,7 +81,7 @@ impl Imp {
         let template =
             Template::parse("location", &location).map_err(|error| wrong(error.to_string()))?;
         let name = self.obj().name().to_string();
-        // Finds mistakes in a name before anything is written.
+        // This finds mistakes in a name before anything is written.
         let first = template.path(0, &name, Timestamp::now());
         first.map_err(|error| wrong(error.to_string()))?;
         let limits = Limits {
@@ -128,7 +128,7 @@ impl SinkElement for Imp {
         Ok(())
     }
 
-    /// Ends the last file, too. Waits for its end and reports it, for a limited time, and not on a context's thread.
+    /// Ends the last file, too. Waits for its end for a limited time, but not on a context's thread, and reports it.
     fn deactivate(&self) {
         let sink = self.sink();
         sink.with_renderer(Cutter::close_current);
@@ -153,7 +153,7 @@ impl SinkElement for Imp {
                 Poll::Pending => patience.as_mut().poll(cx),
             }));
         }
-        // Dropped without the lock.
+        // The files are dropped without the lock.
         let left = sink.with_renderer(Cutter::stop);
         if !left.is_empty() {
             let files = left.len();

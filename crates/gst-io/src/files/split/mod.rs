@@ -1,7 +1,7 @@
 //! `ts-splitfilesink`: a stream cut into files at its keyframes.
 //!
-//! A muxed stream that can be cut there (MPEG-TS, Ogg, streamable Matroska), an encoded one, or a raw one. [`rotation`] decides
-//! where to cut, and [`template`] names the files; [`cutter`] fills them, and [`imp`] is the element.
+//! The stream is a muxed one that can be cut (MPEG-TS, Ogg, streamable Matroska), an encoded one, or a raw one. [`rotation`]
+//! decides where to cut, and [`template`] names the files; [`cutter`] fills them, and [`imp`] is the element.
 
 mod cutter;
 pub(crate) mod headers;

@@ -1,10 +1,10 @@
 //! Decides where a stream is cut into files. It uses no clock, file or buffer: times are running times in nanoseconds.
 //!
 //! A file ends before a keyframe that would exceed one of the limits. A file with groups of pictures may be longer by a group,
-//! whose size is not known in advance. If all buffers are keyframes, as in sound, a file exceeds a limit only by a single buffer
-//! larger than that.
+//! whose size is not known in advance. If all buffers are keyframes, as in sound, a file exceeds a limit only if a single buffer
+//! is larger than the limit.
 
-/// Limits of a file. 0: none.
+/// Limits of a file; 0 for no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Limits {
     pub(crate) time_ns: u64,
@@ -15,9 +15,9 @@ pub(crate) struct Limits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) bytes: u64,
-    /// Start; unknown without timestamps.
+    /// Start of the buffer; unknown without timestamps.
     pub(crate) begin_ns: Option<u64>,
-    /// End; equal to the start if the duration is unknown.
+    /// End of the buffer. It equals the start if the duration is unknown.
     pub(crate) end_ns: Option<u64>,
     pub(crate) is_key: bool,
 }
@@ -28,7 +28,7 @@ pub(crate) struct Extent {
     pub(crate) bytes: u64,
     pub(crate) begin_ns: Option<u64>,
     pub(crate) end_ns: Option<u64>,
-    /// Besides headers.
+    /// Whether it has more than headers.
     has_data: bool,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Extent {
 pub(crate) struct Rotation {
     limits: Limits,
     extent: Extent,
-    /// Whether the file must end at the next keyframe, at any length.
+    /// Whether the file must end at the next keyframe, whatever its length.
     is_due: bool,
 }
 
@@ -103,7 +103,7 @@ mod tests {
         (1..2000u64, 0..100u64, prop::bool::weighted(0.4))
     }
 
-    /// The model keeps each file as a list, and sums all of it for each decision.
+    /// Splits like the rotation. The model keeps each file as a list, and sums all of it for each decision.
     fn split(limits: Limits, header: u64, pieces: &[Piece]) -> Vec<Vec<Piece>> {
         let mut files: Vec<Vec<Piece>> = Vec::new();
         for piece in pieces {
@@ -166,7 +166,7 @@ mod tests {
             prop_assert_eq!(&files, &split(limits, header, &pieces));
             for (n, file) in files.iter().enumerate() {
                 prop_assert!(n == 0 || file[0].is_key);
-                // Without its last group, a file keeps the limit.
+                // Without its last group, a file stays within the limit.
                 let last_key = file.iter().rposition(|piece| piece.is_key).unwrap_or(0);
                 let before: u64 = file[..=last_key].iter().map(|piece| piece.bytes).sum();
                 prop_assert!(bytes == 0 || last_key == 0 || header + before <= bytes);

@@ -1,4 +1,4 @@
-//! Names of files from a template. No clock: the time is a parameter.
+//! Names of files from a template. It has no clock: the time is a parameter.
 //!
 //! | in the template | in the name |
 //! |---|---|
@@ -7,8 +7,8 @@
 //! | `{name}` | the element's name |
 //! | `%%`, `{{`, `}}` | `%`, `{`, `}` |
 //!
-//! A name never leads to another directory than the template's. No part of it is `..`, and the element's name is at most one part
-//! of a path.
+//! A name never leads to another directory than that of the template. No part of it is `..`, and the element's name is at most
+//! one part of a path.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -50,7 +50,7 @@ enum Part {
 /// A parsed template.
 #[derive(Debug, Clone)]
 pub(crate) struct Template {
-    /// The property and its value.
+    /// The property and its value, for messages.
     text: String,
     parts: Vec<Part>,
 }
@@ -125,7 +125,7 @@ impl Template {
                 }
             }
         }
-        // Parts that are harmless individually, such as .{name} with the name `.`.
+        // Parts may be harmless individually, but not together, such as .{name} with the name `.`.
         if leads_outside(Path::new(&path)) {
             return Err(TemplateError::Outside(self.text.clone()));
         }

@@ -1,4 +1,4 @@
-//! URLs: checks which can be fetched, and removes secrets for messages.
+//! URLs: which ones can be fetched, and how they are shown without secrets.
 
 use reqwest::Url;
 
@@ -20,9 +20,10 @@ pub(in crate::http) enum LocationError {
     Long(String, usize),
 }
 
-/// Servers accept 8000 bytes (RFC 9110, section 4.1) and seldom more; signed URLs have up to two thousand.
+/// Maximum length of a URL. Servers accept 8000 bytes (RFC 9110, section 4.1) and seldom more; signed URLs have up to two
+/// thousand.
 pub(super) const URL_BYTES_MAX: usize = 16 << 10;
-/// Shown part of a text that is too long.
+/// Maximum shown part of a text that is too long.
 const SHOWN_CHARS_MAX: usize = 100;
 
 impl Location {
@@ -35,7 +36,7 @@ impl Location {
         }
     }
 
-    /// Resolves a reference, absolute or relative to this URL (RFC 3986, section 5).
+    /// Resolves a reference, which is absolute or relative to this URL (RFC 3986, section 5).
     pub(in crate::http) fn join(&self, reference: &str) -> Result<Self, LocationError> {
         check_length(reference)?;
         match self.url.join(reference) {
@@ -52,14 +53,14 @@ impl Location {
         let user = decoded(url.username());
         let password = url.password().map(decoded).unwrap_or_default();
         let credentials = (!user.is_empty() || !password.is_empty()).then_some((user, password));
-        // It has a host, as each URL of these schemes, and so can be without credentials.
+        // This cannot fail: each URL of these schemes has a host.
         let _ = url.set_username("");
         let _ = url.set_password(None);
         url.set_fragment(None);
         Ok(Location { url, credentials })
     }
 
-    /// Without credentials.
+    /// The URL, without credentials.
     pub(in crate::http) fn url(&self) -> &Url {
         &self.url
     }
@@ -74,7 +75,7 @@ impl Location {
         shown(self.url.as_str())
     }
 
-    /// Whether secrets of one may be sent to the other (RFC 9110, section 15.4: not automatically to another origin).
+    /// Whether secrets of this location may be sent to the other (RFC 9110, section 15.4: not automatically to another origin).
     pub(in crate::http) fn is_same_origin(&self, other: &Location) -> bool {
         self.url.origin() == other.url.origin()
     }
@@ -101,7 +102,7 @@ fn shown(text: &str) -> String {
     format!("{scheme}{}", &rest[..end])
 }
 
-/// Percent-encoded text.
+/// Decodes percent-encoded text.
 fn decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

@@ -2,34 +2,34 @@
 
 use reqwest::header::{CONTENT_TYPE, HeaderMap};
 
-/// Contents of the caps.
+/// The format of a body, for caps.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(in crate::http) enum Media {
     /// Metadata after each interval of this many bytes (SHOUTcast), around a stream of this type.
     Icy {
         /// Bytes of the stream between two pieces of metadata.
         interval: i32,
-        /// The stream's.
+        /// Type of the stream.
         content_type: Option<String>,
     },
-    /// Samples of 16 bits, the high byte first (RFC 2586).
+    /// Samples of 16 bits, with the high byte first (RFC 2586).
     L16 {
-        /// In Hz.
+        /// Sample rate in Hz.
         rate: i32,
-        /// Interleaved.
+        /// Number of channels, interleaved.
         channels: i32,
     },
-    /// Elements downstream find out.
+    /// Unknown: elements downstream find out.
     #[default]
     Unknown,
 }
 
-/// As existing pipelines expect if the type has no rate.
+/// Default rate, which existing pipelines expect if the type has no rate.
 const L16_RATE_DEFAULT: i32 = 44_100;
 const L16_CHANNELS_DEFAULT: i32 = 2;
-/// The limit of GStreamer's audio elements.
+/// Maximum number of channels, that of GStreamer's audio elements.
 const L16_CHANNELS_MAX: i32 = 64;
-/// Longer types are ignored: a type and its parameters have some dozen bytes.
+/// Maximum length of a content type; longer ones are ignored. A type and its parameters have some dozen bytes.
 const CONTENT_TYPE_BYTES_MAX: usize = 256;
 
 impl Media {
@@ -54,7 +54,7 @@ fn number(headers: &HeaderMap, name: &str) -> Option<i32> {
     headers.get(name)?.to_str().ok()?.trim().parse().ok()
 }
 
-/// `audio/L16; rate=48000; channels=1`.
+/// Parses a type such as `audio/L16; rate=48000; channels=1`.
 fn l16(content_type: &str) -> Option<Media> {
     let mut parts = content_type.split(';').map(str::trim);
     if !parts.next()?.eq_ignore_ascii_case("audio/L16") {

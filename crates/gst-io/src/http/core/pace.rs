@@ -1,11 +1,11 @@
 //! Detects a server that is too slow.
 //!
-//! Only the time in which the element waits for the server counts: a blocked downstream is not the server's fault.
+//! Only the time counts in which the element waits for the server: a blocked downstream is not the server's fault.
 
 use super::problem::Problem;
 use threadbare_base::NS_PER_S;
 
-/// Limits. 0: none.
+/// Limits of a server's pace; 0 for no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::http) struct PaceLimits {
     /// Seconds without a byte.
@@ -51,7 +51,7 @@ impl Pace {
         }
     }
 
-    /// Handles a wait of `waited_ns`, in which this many bytes have arrived, possibly none.
+    /// Notes a wait of `waited_ns`, in which this many bytes have arrived, possibly none.
     pub(in crate::http) fn handle(&mut self, waited_ns: u64, bytes: usize) -> Result<(), Problem> {
         self.idle_ns = match bytes {
             0 => self.idle_ns.saturating_add(waited_ns),

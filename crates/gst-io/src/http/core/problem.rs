@@ -4,11 +4,11 @@ use threadbare_s3::Error;
 
 use super::location::LocationError;
 
-/// The limit of browsers. A loop is longer than any.
+/// Maximum number of redirections, the same as in browsers. A loop exceeds any limit.
 pub(super) const REDIRECTS_MAX: usize = 20;
-/// Maximum number of headers; more are an attack, or a mistake.
+/// Maximum number of headers. More are an attack, or a mistake.
 pub(super) const HEADERS_MAX: usize = 100;
-/// Usual servers send and accept 8 to 16 KiB.
+/// Maximum size of headers. Usual servers send and accept 8 to 16 KiB.
 pub(super) const HEADERS_BYTES_MAX: usize = 64 << 10;
 
 /// Why a request or a response failed. No variant contains credentials.
@@ -30,7 +30,7 @@ pub(in crate::http) enum Problem {
     Connect(String),
     #[error("the server is not trusted: {0} (ssl-ca-file, ssl-strict)")]
     Certificate(String),
-    #[error("nothing for {0} s (timeout)")]
+    #[error("no data for {0} s (timeout)")]
     TimedOut(u32),
     #[error("{bytes} bytes in {seconds} s, fewer than minimum-rate={limit} bytes per second")]
     Slow {
@@ -84,7 +84,7 @@ impl Problem {
         }
     }
 
-    /// The kind of error for the application; `has_data`: after data has arrived.
+    /// The kind of error for the application. `has_data`: data has arrived before the error.
     pub(in crate::http) fn kind(&self, has_data: bool) -> gst::ResourceError {
         match self {
             Problem::Status {

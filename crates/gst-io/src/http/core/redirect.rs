@@ -5,7 +5,7 @@ use reqwest::header::{HeaderMap, LOCATION};
 use super::location::Location;
 use super::problem::{Problem, REDIRECTS_MAX};
 
-/// The way of one request over redirections.
+/// The redirections of one request.
 #[derive(Clone)]
 pub(in crate::http) struct Hops {
     first: Location,
@@ -17,9 +17,9 @@ pub(in crate::http) struct Hops {
 /// The effect of a response on the next request.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::http) enum Hop {
-    /// It redirects: send the request to [`Hops::now`].
+    /// The response redirects: send the request to [`Hops::now`].
     On,
-    /// It is the final response.
+    /// This is the final response.
     Here,
 }
 
@@ -64,7 +64,7 @@ impl Hops {
             302 | 303 | 307 => false,
             _ => return Ok(Hop::Here),
         };
-        // Without a target, it is an ordinary response.
+        // Without a target, this is an ordinary response.
         let target = headers.get(LOCATION);
         let Some(target) = target.map(|value| String::from_utf8_lossy(value.as_bytes())) else {
             return Ok(Hop::Here);

@@ -15,13 +15,13 @@ pub(in crate::http) struct Answer {
     /// The body is a part (206), which starts at `first`.
     pub(super) is_part: bool,
     pub(super) first: u64,
-    /// Length of the whole, bytes.
+    /// Length of the whole resource, bytes.
     pub(in crate::http) size: Option<u64>,
     /// Announced end of this body: the position after its last byte.
     pub(super) body_end: Option<u64>,
     /// Whether the server supports ranges; `None`: unknown.
     pub(super) gives_parts: Option<bool>,
-    /// The body marks its end, so that an end can be distinguished from a break.
+    /// Whether the body marks its end, so that an end can be distinguished from a break.
     pub(super) has_end: bool,
     /// Whether it is a station, whose stream has neither a start nor an end.
     pub(super) is_radio: bool,
@@ -32,13 +32,13 @@ pub(in crate::http) struct Answer {
 /// Identity of the resource.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Identity {
-    /// A strong one only: identical bytes (RFC 9110, section 8.8.1).
+    /// The entity tag, if it is a strong one, which proves identical bytes (RFC 9110, section 8.8.1).
     pub(super) etag: Option<String>,
     pub(super) modified: Option<String>,
     pub(super) size: Option<u64>,
 }
 
-/// A longer one is ignored, because it is sent with each retry.
+/// Maximum length of a validator. A longer one is ignored, because it is sent with each retry.
 const VALIDATOR_BYTES_MAX: usize = 256;
 
 /// Checks the limits of a response's headers.
@@ -81,7 +81,8 @@ impl Answer {
     ) -> Result<Self, Problem> {
         let length = text(headers, &CONTENT_LENGTH).and_then(|value| value.trim().parse().ok());
         let range = text(headers, &CONTENT_RANGE).and_then(content_range);
-        // Some servers send parts with status 200. A body with the length of the whole is the whole, whatever its range is.
+        // Some servers send parts with status 200. A body as long as the whole resource is the whole resource, whatever its range
+        // says.
         let is_shorter = |range: &Range| {
             let is_less = |length: u64| range.size.is_none_or(|size| length < size);
             range.first > 0 && length.is_some_and(is_less)
@@ -140,7 +141,7 @@ impl Identity {
         self.etag.is_some() && other.etag.is_some() && self.etag != other.etag
     }
 
-    /// Whether some evidence shows that both have the same bytes, and none shows the opposite.
+    /// Whether at least one sign shows that both have the same bytes, and no sign shows the opposite.
     pub(super) fn is_same(&self, other: &Identity) -> bool {
         let agree = |one: &Option<String>, two: &Option<String>| {
             (one.is_some() && two.is_some()).then(|| one == two)
@@ -149,7 +150,7 @@ impl Identity {
         if sizes == Some(false) {
             return false;
         }
-        // A date alone is not a strong validator; a date with a length is the best that a server without tags offers.
+        // A date alone is not a strong validator. A date with a length is the best that a server without tags offers.
         match agree(&self.etag, &other.etag) {
             Some(agree) => agree,
             None => agree(&self.modified, &other.modified) != Some(false) && sizes == Some(true),
@@ -157,18 +158,18 @@ impl Identity {
     }
 }
 
-/// Position of a part in the whole.
+/// Position of a part in the whole resource.
 struct Range {
     first: u64,
     /// Position after the last byte.
     end: u64,
-    /// Length of the whole.
+    /// Length of the whole resource.
     size: Option<u64>,
-    /// `false`: the last byte has the number after it, as some servers send.
+    /// Whether the range counts its last byte correctly. Some servers send the number after it.
     is_exact: bool,
 }
 
-/// `bytes 100-199/1000` or `bytes 100-199/*` (RFC 9110, section 14.4).
+/// Parses `bytes 100-199/1000` or `bytes 100-199/*` (RFC 9110, section 14.4).
 fn content_range(value: &str) -> Option<Range> {
     let (range, size) = value.trim().strip_prefix("bytes")?.trim().split_once('/')?;
     let (first, last) = range.trim().split_once('-')?;
@@ -188,7 +189,7 @@ fn content_range(value: &str) -> Option<Range> {
     })
 }
 
-/// `bytes */1000`.
+/// Parses `bytes */1000`.
 fn size_of_refused_range(value: &str) -> Option<u64> {
     let (range, size) = value.trim().strip_prefix("bytes")?.trim().split_once('/')?;
     (range.trim() == "*").then(|| size.trim().parse().ok())?
@@ -198,7 +199,8 @@ fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
 }
 
-/// Whether a header's value must be hidden: a known header with credentials, or a name like those that services invent for them.
+/// Whether a header's value must be hidden: it is a known header with credentials, or its name is like those that services use
+/// for credentials.
 pub(in crate::http) fn is_secret(name: &HeaderName) -> bool {
     [AUTHORIZATION, PROXY_AUTHORIZATION, COOKIE, SET_COOKIE].contains(name)
         || ["auth", "token", "key", "secret", "password"]

@@ -74,7 +74,7 @@ fn redirections_lead_on_and_end() {
     );
     assert!(!hops.keeps_secrets(), "another origin");
     assert!(!hops.redirected().unwrap().1, "one is not for ever");
-    // Without a target, and statuses that are not redirections.
+    // These have no target, or a status that is not a redirection.
     for status in [300, 303, 304, 307] {
         assert_eq!(
             hops.handle(status, &headers(&[])),
@@ -225,7 +225,7 @@ fn header_bounds() {
 }
 
 #[test]
-fn secrets_are_known_by_name() {
+fn secret_headers_are_recognised_by_name() {
     for name in [
         "authorization",
         "cookie",
@@ -242,7 +242,7 @@ fn secrets_are_known_by_name() {
 }
 
 #[test]
-fn a_silent_server_and_a_slow_one() {
+fn silent_and_slow_servers_are_detected() {
     const S: u64 = 1_000_000_000;
     let limits = PaceLimits {
         stall_s: 15,
@@ -291,7 +291,7 @@ fn broken() -> Problem {
 }
 
 #[test]
-fn pauses_double_up_to_the_greatest_and_end_with_the_retries() {
+fn pauses_double_up_to_the_maximum_and_end_with_the_retries() {
     for random in [0, u64::MAX] {
         let mut transfer = Transfer::new(POLICY, Span::default());
         transfer.handle_answer(answer(200, &[("content-length", "10")]));
@@ -305,7 +305,7 @@ fn pauses_double_up_to_the_greatest_and_end_with_the_retries() {
             transfer.handle_failure(broken(), random),
             Verdict::Fail(broken())
         );
-        // A byte, and it is forgiven.
+        // A byte arrives, and the failures are forgotten.
         transfer.handle_data(1);
         assert!(matches!(
             transfer.handle_failure(broken(), random),
@@ -344,7 +344,7 @@ fn first_connection_failure_is_not_retried() {
 }
 
 #[test]
-fn a_server_may_ask_to_be_left_alone() {
+fn a_server_may_request_a_pause() {
     let busy = |after: &str| refusal(429, &headers(&[("retry-after", after)])).unwrap();
     let mut transfer = Transfer::new(POLICY, Span::default());
     for (after, expected) in [
@@ -491,17 +491,17 @@ fn live_stream_reconnects_and_continues() {
     radio.handle_answer(answer(200, &station));
     assert!(radio.is_continuous());
     radio.handle_data(40);
-    // Closed by the server, which cannot be distinguished from a break.
+    // The server closes the connection, which cannot be distinguished from a break.
     assert!(matches!(radio.handle_end(0), Verdict::Again(..)));
     assert_eq!(radio.ask(), Ask::default());
     assert_eq!(radio.handle_answer(answer(200, &station)), Verdict::Read);
     let wanted = radio.handle_data(40);
     assert_eq!((wanted.skip, wanted.bytes, wanted.position), (0, 40, 40));
-    // It has ended, and the server has nothing more: an end, not a failure.
+    // The stream has ended, and the server has nothing more. That is an end, not a failure.
     assert!(matches!(radio.handle_end(0), Verdict::Again(..)));
     let gone = refusal(404, &headers(&[])).unwrap();
     assert_eq!(radio.handle_failure(gone.clone(), 0), Verdict::Done);
-    // It has broken.
+    // The connection of the stream breaks.
     let mut radio = Transfer::new(POLICY, Span::default());
     radio.handle_answer(answer(200, &station));
     radio.handle_data(40);
@@ -516,7 +516,7 @@ fn live_stream_reconnects_and_continues() {
     radio.handle_answer(answer(200, &chunked));
     radio.handle_data(40);
     assert_eq!(radio.handle_end(0), Verdict::Done);
-    // Not live, and without a length: its end cannot be distinguished from a break, and counts as one.
+    // This stream is not live and has no length. Its end cannot be distinguished from a break, and counts as one.
     let mut plain = Transfer::new(POLICY, Span::default());
     plain.handle_answer(answer(200, &[]));
     plain.handle_data(40);
@@ -529,10 +529,10 @@ struct Manner {
     ignores_range: bool,
     /// Starts this many bytes before the requested position.
     early: u64,
-    /// Sends at most this many bytes. Then it ends as if no more were requested (a part), or breaks.
+    /// Sends at most this many bytes. Then the response ends as if no more was requested (a part), or breaks.
     most: u64,
     breaks: bool,
-    /// Refuses with this.
+    /// Refuses the request with this status.
     status: Option<u16>,
     pieces: u64,
 }
@@ -559,7 +559,7 @@ fn manner() -> impl Strategy<Value = Manner> {
         )
 }
 
-/// The result of a transfer from a server that has `body`.
+/// Returns the result of a transfer from a server that has `body`.
 fn carried(body: &[u8], span: Span, manners: &[Manner], has_etag: bool) -> (Vec<u8>, Verdict) {
     let mut transfer = Transfer::new(POLICY, span);
     let mut got = Vec::new();
@@ -620,7 +620,7 @@ fn once(
         }
         Some((first, end)) => {
             let first = first.saturating_sub(manner.early);
-            // It may send less of a part than requested.
+            // A server may send less of a part than was requested.
             let end = if manner.breaks {
                 end
             } else {
@@ -662,8 +662,8 @@ fn once(
 }
 
 proptest! {
-    /// The model is the body itself. The result is its wanted part, byte for byte, for any behaviour of the server; it is
-    /// complete unless retries have run out.
+    /// The model is the body itself. The result is the wanted part of the body, byte for byte, for any behaviour of the server.
+    /// It is complete unless retries have run out.
     #[test]
     fn received_bytes_equal_the_resource(
         length in 0..300usize,

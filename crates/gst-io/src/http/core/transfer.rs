@@ -1,4 +1,4 @@
-//! One pass over a resource: requests, the wanted bytes of the responses, and the reaction to a break.
+//! One pass over a resource: requests, the wanted bytes of the responses, and retries after a break.
 //!
 //! ```text
 //!   ask --answer--> reading --data--> reading        Verdict::Done: all wanted bytes have come
@@ -6,8 +6,8 @@
 //!    +---- again ------+ end, failure
 //! ```
 //!
-//! The caller sends the request of [`Transfer::ask`], and reports each response, data, its end, and failures; each report returns
-//! the next step. After [`Verdict::Again`] it waits and sends the next request.
+//! The caller sends the request of [`Transfer::ask`]. It reports each response, data, the end of data, and failures. Each report
+//! returns the next step. After [`Verdict::Again`] the caller waits and sends the next request.
 
 use super::problem::{Problem, Shortfall};
 use super::response::Answer;
@@ -18,10 +18,10 @@ use threadbare_base::NS_PER_S;
 pub(in crate::http) struct Policy {
     /// Retries without a byte of progress; `None`: no limit.
     pub(in crate::http) retries: Option<u32>,
-    /// The longest pause before the first retry; doubled with each further one.
+    /// Maximum pause before the first retry. It doubles with each further one.
     pub(in crate::http) delay_ns: u64,
     pub(in crate::http) delay_ns_max: u64,
-    /// Whether the stream is live: data after a break are another part of it.
+    /// Whether the stream is live, so that data after a break is another part of it.
     pub(in crate::http) is_live: bool,
 }
 
@@ -38,16 +38,16 @@ pub(in crate::http) struct Span {
 pub(in crate::http) struct Ask {
     /// Value of the header `Range`.
     pub(in crate::http) range: Option<String>,
-    /// Value of `If-Range`: a changed resource is sent completely.
+    /// Value of `If-Range`, with which a changed resource is sent completely.
     pub(in crate::http) if_range: Option<String>,
 }
 
 /// The next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::http) enum Verdict {
-    /// Read on.
+    /// Read the next data.
     Read,
-    /// Send the request again after this time. A problem is the reason, if given.
+    /// Send the request again after this time. The problem is the reason, if there is one.
     Again(u64, Option<Problem>),
     Done,
     Fail(Problem),
@@ -56,10 +56,10 @@ pub(in crate::http) enum Verdict {
 /// The wanted part of some data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::http) struct Wanted {
-    /// Bytes before it.
+    /// Number of bytes to skip before the wanted ones.
     pub(in crate::http) skip: usize,
     pub(in crate::http) bytes: usize,
-    /// The position of its first byte.
+    /// Position of the first wanted byte.
     pub(in crate::http) position: u64,
     /// Whether no later bytes are wanted.
     pub(in crate::http) is_last: bool,
@@ -76,9 +76,9 @@ pub(in crate::http) struct Transfer {
     /// The last answer.
     known: Option<Answer>,
     failures: u32,
-    /// Bytes have arrived since the last request.
+    /// Whether bytes have arrived since the last request.
     has_progress: bool,
-    /// A live stream has ended, not broken.
+    /// Whether a live stream has ended, instead of breaking.
     has_ended: bool,
 }
 
@@ -121,7 +121,7 @@ impl Transfer {
         self.known.as_ref().is_some_and(lives)
     }
 
-    /// Length that the server has announced for the resource or, without one, the announced end of the body.
+    /// Length that the server has announced for the resource, otherwise the announced end of the body.
     fn announced_end(&self) -> Option<u64> {
         let known = self.known.as_ref()?;
         known.size.or(known.body_end)
@@ -158,7 +158,7 @@ impl Transfer {
         }
     }
 
-    /// A success arrives.
+    /// Handles a successful response.
     pub(in crate::http) fn handle_answer(&mut self, mut answer: Answer) -> Verdict {
         let at = self.position;
         let has_delivered = self.has_delivered();
@@ -167,13 +167,13 @@ impl Transfer {
         self.skip = match answer.is_part {
             _ if self.is_continuous() => 0,
             true if answer.first > at => return Verdict::Fail(Problem::Range { asked: at }),
-            // Requested with If-Range, a part has the same bytes, even if its total length is not given.
+            // After a request with If-Range, a part has the same bytes, even if the server does not give its total length.
             true if has_delivered && !is_known && !self.is_vouched(&answer) => {
                 return Verdict::Fail(Problem::Changed(at));
             }
             true => at - answer.first,
             false if has_delivered && !is_known => return Verdict::Fail(Problem::Changed(at)),
-            // The server ignores ranges: from the beginning, up to the position.
+            // The server ignores ranges: skip from the beginning up to the position.
             false => at,
         };
         self.keep_announced(&mut answer);
@@ -181,18 +181,18 @@ impl Transfer {
         Verdict::Read
     }
 
-    /// A later response may omit the length. The announced length stays valid; otherwise an early end would count as the end.
+    /// Keeps an announced length if a later response omits it. Otherwise an early end would count as the end.
     fn keep_announced(&self, answer: &mut Answer) {
         let Some(known) = &self.known else {
             return;
         };
         if self.is_continuous() {
-            // Positions count the bytes of all connections; this length counts those of one.
+            // Positions count the bytes of all connections, but this length counts those of one.
             answer.is_radio |= known.is_radio;
             (answer.size, answer.body_end) = (None, None);
             return;
         }
-        // Before the first byte, a body that marks its own end may be another, shorter resource.
+        // Before the first byte has arrived, a body that marks its own end may be another, shorter resource.
         let is_other = answer.has_end || known.identity.has_other_tag(&answer.identity);
         if self.has_delivered() || !is_other {
             answer.size = answer.size.or(known.size);
@@ -234,7 +234,7 @@ impl Transfer {
         }
     }
 
-    /// The body ends as it should. `random`: any number, evenly distributed.
+    /// Handles a regular end of the body. `random`: any number, evenly distributed.
     pub(in crate::http) fn handle_end(&mut self, random: u64) -> Verdict {
         let Some(known) = &self.known else {
             return Verdict::Done;
@@ -264,10 +264,10 @@ impl Transfer {
         Verdict::Done
     }
 
-    /// A request or a response fails. `random`: any number, evenly distributed.
+    /// Handles a failure of a request or a response. `random`: any number, evenly distributed.
     pub(in crate::http) fn handle_failure(&mut self, problem: Problem, random: u64) -> Verdict {
         let problem = match problem {
-            // The reader of a head does not know the request.
+            // The code that read the head does not know the request.
             Problem::Range { .. } => Problem::Range {
                 asked: self.position,
             },
@@ -297,7 +297,7 @@ impl Transfer {
             Some(retries) => !is_first && self.failures < retries,
         };
         if !problem.is_transient() || !may_retry {
-            // The server of a live stream that has ended may have no more data.
+            // A live stream that has ended may have no more data at the server.
             return if self.has_ended {
                 Verdict::Done
             } else {
@@ -309,8 +309,8 @@ impl Transfer {
         Verdict::Again(delay_ns, Some(problem))
     }
 
-    /// Whether a refused range (416) is after the end of the resource. `size` is its length, if the response contains it. A
-    /// shorter length does not replace an announced one.
+    /// Whether a refused range (416) starts after the end of the resource. `size` is the resource's length, if the response
+    /// contains it. A shorter length does not replace an announced one.
     fn is_at_end(&self, size: Option<u64>) -> bool {
         let has_shrunk = self.has_delivered() && size.is_some_and(|size| size < self.position);
         let end = self.announced_end().max(size);
@@ -318,7 +318,8 @@ impl Transfer {
     }
 }
 
-/// Delay before this retry: random, at least half of the maximum, so that sources that failed together do not retry together.
+/// Delay before this retry. It is random, at least half of the maximum, so that sources that failed together do not retry
+/// together.
 fn delay_ns(policy: &Policy, failures: u32, random: u64) -> u64 {
     let doublings = failures.saturating_sub(1).min(DOUBLINGS_MAX);
     let longest = policy.delay_ns.saturating_mul(1 << doublings);
@@ -327,5 +328,5 @@ fn delay_ns(policy: &Policy, failures: u32, random: u64) -> u64 {
     longest - ((u128::from(random) * u128::from(spread)) >> u64::BITS) as u64
 }
 
-/// Maximum number of doublings: no pause becomes that long.
+/// Maximum number of doublings. No pause becomes that long.
 const DOUBLINGS_MAX: u32 = 40;

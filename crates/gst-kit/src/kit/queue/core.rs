@@ -70,7 +70,7 @@ pub struct Limits {
     pub min: Level,
     pub leaky: Leaky,
     pub flush_on_eos: bool,
-    /// No notices.
+    /// Whether no notices are given.
     pub silent: bool,
 }
 
@@ -93,7 +93,7 @@ impl Default for Limits {
 /// The size of an item. The writer has the item's memory in its cache; the reader would have to wait for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Size {
-    /// 0: an event, which ignores limits.
+    /// Number of buffers; 0 for an event, which ignores limits.
     pub buffers: u32,
     pub bytes: u32,
     /// Start and end, running time, ns.
@@ -177,11 +177,11 @@ impl Actions {
 /// The consequence of a failed push downstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
-    /// It was pushed before a flush, or is not the first.
+    /// The failed push began before a flush, or an earlier push has failed already.
     DoesNotCount,
-    /// The next push returns it.
+    /// The next push returns the error.
     Noted,
-    /// No push will follow: the stream has ended.
+    /// No push returns the error, because the stream has ended.
     Unseen,
 }
 
@@ -227,7 +227,7 @@ pub(crate) struct QueueCore<T, E> {
     is_with_reader: bool,
     /// The reader returned to an empty queue, and no data has arrived since.
     is_dry: bool,
-    /// The next data popped, or pushed, follows a gap.
+    /// Whether the next data popped, or pushed, follows a gap.
     gap_at_head: bool,
     gap_at_tail: bool,
     /// Number of waits for an empty queue, during which no threshold holds items back.
@@ -264,7 +264,7 @@ impl<T, E: Copy + PartialEq> Default for QueueCore<T, E> {
     }
 }
 
-/// Life.
+/// Life: start, stop, flushes and failures.
 impl<T, E: Copy + PartialEq> QueueCore<T, E> {
     /// Accepts items, after a restart.
     pub(crate) fn open(&mut self) -> Actions {
@@ -282,7 +282,7 @@ impl<T, E: Copy + PartialEq> QueueCore<T, E> {
         (self.clear(), Actions::waking(Topics::ALL))
     }
 
-    /// The writer's side stops, or starts again: pushes are refused, queued items continue.
+    /// Stops the writer's side, or restarts it. While it is stopped, pushes are refused, and queued items continue.
     pub(crate) fn shut(&mut self, is_shut: bool) -> Actions {
         self.intake = match (self.intake, is_shut) {
             (Intake::Open | Intake::Ended, true) => Intake::Shut,
@@ -314,20 +314,20 @@ impl<T, E: Copy + PartialEq> QueueCore<T, E> {
         Actions::waking(ITEM)
     }
 
-    /// The reader's push from before the flush has returned: returns the newest flush's event, to be pushed before other items.
-    /// Returns `None` without a pending event.
+    /// Notes that the reader's push from before the flush has returned. Returns the event of the newest flush, which the reader
+    /// pushes before other items. Returns `None` without a pending event.
     pub(crate) fn handle_resume(&mut self) -> Option<T> {
         if self.outflow != Outflow::Stale {
             return None;
         }
-        // Only the end of the flush enters an empty queue that flushed; a leak may have moved it ahead.
+        // A flush leaves the queue empty, so the end of the flush is its first item. A leak may have moved that item ahead.
         let ahead = self.events_ahead.pop_front();
         let event = ahead.or_else(|| self.items.pop_front())?;
         self.outflow = Outflow::Flowing;
         Some(event.item)
     }
 
-    /// A push downstream failed.
+    /// Notes a failed push downstream.
     pub(crate) fn handle_failure(&mut self, error: E) -> (Failure, Actions) {
         if self.outflow != Outflow::Flowing {
             return (Failure::DoesNotCount, Actions::default());
@@ -343,7 +343,7 @@ impl<T, E: Copy + PartialEq> QueueCore<T, E> {
         (failure, Actions::waking(ROOM | DRAINED))
     }
 
-    /// The cause of `error` has gone. Returns `true` if items flow again.
+    /// Notes that the cause of the error `mended` has gone. Returns `true` if items flow again.
     pub(crate) fn handle_mended(&mut self, mended: E) -> (bool, Actions) {
         match self.outflow {
             Outflow::Failed { error, .. } if error == mended => {
@@ -387,7 +387,7 @@ impl<T, E: Copy + PartialEq> QueueCore<T, E> {
 
 /// The writer's end.
 impl<T, E: Copy + PartialEq> QueueCore<T, E> {
-    /// Data arrives.
+    /// Handles arriving data.
     #[inline]
     pub(crate) fn handle_push(
         &mut self,
@@ -430,7 +430,7 @@ impl<T, E: Copy + PartialEq> QueueCore<T, E> {
         (taken, actions)
     }
 
-    /// A serialized event arrives. Limits do not delay it.
+    /// Handles an arriving serialized event. Limits do not delay it.
     pub(crate) fn handle_event(&mut self, item: T, kind: EventKind) -> Result<Actions, Refusal<E>> {
         if kind == EventKind::StreamStart && self.intake == Intake::Ended {
             self.intake = Intake::Open;
@@ -458,7 +458,7 @@ impl<T, E: Copy + PartialEq> QueueCore<T, E> {
         })
     }
 
-    /// The writer's pad was unlinked: it must not wait any longer.
+    /// Notes that the writer's pad was unlinked: the writer must not wait any longer.
     pub(crate) fn handle_unlink(&mut self) -> Actions {
         self.unlinks = self.unlinks.wrapping_add(1);
         Actions::waking(ROOM)
@@ -490,7 +490,7 @@ impl<T, E: Copy + PartialEq> QueueCore<T, E> {
         }
     }
 
-    /// Checks a push, whose caller gets errors from now on.
+    /// Checks whether a push is accepted. An error counts as seen from now on.
     #[inline]
     fn ask_for_push(&mut self) -> Result<(), Refusal<E>> {
         let answer = self.ask();
@@ -565,7 +565,7 @@ impl<T, E: Copy + PartialEq> QueueCore<T, E> {
 
 /// The reader's end.
 impl<T, E: Copy + PartialEq> QueueCore<T, E> {
-    /// The reader returns, and takes the next item.
+    /// Notes that the reader has returned, and gives it the next item.
     #[inline]
     pub(crate) fn handle_pop(&mut self) -> (Option<Popped<T>>, Actions) {
         let was_with_reader = std::mem::take(&mut self.is_with_reader);
@@ -665,12 +665,12 @@ impl<T, E: Copy + PartialEq> QueueCore<T, E> {
         Actions::waking(ITEM | ROOM)
     }
 
-    /// Buffers that have left it.
+    /// Number of buffers that have left the queue.
     pub(crate) fn passed(&self) -> u64 {
         self.passed
     }
 
-    /// Buffers dropped for lack of room.
+    /// Number of buffers dropped for lack of room.
     pub(crate) fn leaked(&self) -> u64 {
         self.leaked
     }

@@ -17,7 +17,7 @@ pub struct QueueEnd<R> {
 
 /// The task that pops the items.
 pub trait Reader {
-    /// The event with the reader's own place announced.
+    /// Announces the reader's place in the event.
     fn announce(&self, event: gst::Event) -> gst::Event;
 
     /// Makes the reader push the end of a flush, when its current push has returned. Returns `false` without a reader.
@@ -46,7 +46,7 @@ impl<P: Producer> Reader for Driver<P> {
     }
 }
 
-/// An ordinary thread, which waits in [`Queue::next`] and needs no call.
+/// A reader that is an ordinary thread. It waits in [`Queue::next`] and needs none of these calls.
 pub struct OwnThread;
 
 impl Reader for OwnThread {
@@ -73,8 +73,8 @@ impl<R: Reader> QueueEnd<R> {
         passed
     }
 
-    /// Ends a flush through the queue: the reader pushes the event, when its push from before the flush has returned. The caller
-    /// does not wait for that.
+    /// Ends a flush through the queue: the reader pushes the event, when its push from before the flush has returned. This does
+    /// not wait for the reader.
     pub fn end_flush(&self, event: gst::Event) -> bool {
         self.items.end_flush(event.clone());
         if !self.reader.end_flush(event)
@@ -92,7 +92,7 @@ impl<R: Reader> QueueEnd<R> {
         let Err(refusal) = self.items.push_event(event) else {
             return true;
         };
-        // No push follows the end, so none can return the error.
+        // After the end of the stream no push follows that could return the error.
         if let (gst::EventType::Eos, Failed { error, is_seen }) = (kind, refusal)
             && !is_seen
         {
@@ -101,8 +101,8 @@ impl<R: Reader> QueueEnd<R> {
         false
     }
 
-    /// Notices an upstream event on the source pad, which continues upstream. When pads are linked, downstream asks to
-    /// reconfigure: a queue that failed for lack of a link continues.
+    /// Handles an event that passes the source pad upstream. When pads are linked, downstream asks to reconfigure. A queue that
+    /// failed for lack of a link then continues.
     pub fn notice_upstream(&self, event: &gst::EventRef) {
         if event.type_() == gst::EventType::Reconfigure && self.items.relink() {
             self.reader.restart();
@@ -119,7 +119,7 @@ impl<R: Reader> QueueEnd<R> {
 /// A producer that passes on a queue's items.
 pub struct QueueReader {
     items: Queue,
-    /// Reports errors that no push upstream returns, while present.
+    /// The element that reports errors that no push upstream returns, as long as it exists.
     element: glib::WeakRef<gst::Element>,
 }
 
@@ -172,8 +172,8 @@ impl From<Item> for Produced {
     }
 }
 
-/// Downstream failed: the next push into the queue returns the error. If upstream has ended, no push follows, so the application
-/// gets the error.
+/// Notes a failure downstream: the next push into the queue returns the error. If upstream has ended, no push follows, so the
+/// application gets the error.
 pub fn fail_or_report(items: &Queue, element: &glib::WeakRef<gst::Element>, error: gst::FlowError) {
     if items.fail(error)
         && let Some(element) = element.upgrade()

@@ -22,7 +22,7 @@ impl RunningTime {
         }
     }
 
-    /// Outside of the segment, the time itself.
+    /// Running time of `time` in ns. Outside of the segment, it is `time` itself.
     fn ns(&self, time: gst::ClockTime) -> u64 {
         let segment = self.segment.as_ref();
         segment
@@ -53,7 +53,7 @@ impl Item {
         }
     }
 
-    /// Its size; times as running time.
+    /// Size of the item, with running times.
     pub(super) fn size(&self, running_time: &RunningTime) -> Size {
         let (buffers, bytes) = match self {
             Item::Buffer(buffer) => (1, buffer.size()),
@@ -69,7 +69,7 @@ impl Item {
         }
     }
 
-    /// Start and end.
+    /// Start and end of the item.
     fn span(&self) -> Option<(gst::ClockTime, gst::ClockTime)> {
         let of = |buffer: &gst::BufferRef| {
             let begin = buffer.dts_or_pts()?;

@@ -83,7 +83,7 @@ impl Shared {
         &self.monitor
     }
 
-    /// Unlocks and carries the actions out.
+    /// Unlocks, then carries out the actions.
     #[inline]
     fn finish(&self, mut state: Locked<'_, State>, actions: Actions) {
         state.wake(actions.wake);
@@ -128,18 +128,18 @@ impl Queue {
         Locked::of(&self.0.monitor)
     }
 
-    /// Fields that both ends touch for each item.
+    /// Memory of the fields that both ends touch for each item.
     pub fn span(&self) -> (usize, usize) {
         prefetch::span(&self.0.monitor)
     }
 
-    /// The same, for the reading end.
+    /// Prefetches the fields that both ends touch for each item; for the reading end.
     #[inline]
     pub fn prefetch(&self) {
         prefetch::value(&self.0.monitor);
     }
 
-    /// Changes the life of the queue. Returns the dropped sticky events that are still valid.
+    /// Changes the life of the queue, such as by a stop or a flush. Returns the dropped sticky events that are still valid.
     fn change<I: Iterator<Item = Item>>(
         &self,
         change: impl FnOnce(&mut State) -> (I, Actions),
@@ -173,7 +173,7 @@ impl Queue {
         self.change(|state| state.core.handle_flush_start())
     }
 
-    /// Ends a flush: the queue accepts items again, which the reader gets after its [`Queue::resume`].
+    /// Ends a flush: the queue accepts items again. The reader gets them after its [`Queue::resume`].
     pub fn end_flush(&self, event: gst::Event) {
         self.change(|state| {
             state.running_time = RunningTime::default();
@@ -182,7 +182,8 @@ impl Queue {
         });
     }
 
-    /// The reader's earlier pushes have returned: returns the end of a flush to pass on before other items, if any.
+    /// Notes that the reader's earlier pushes have returned. Returns the end of a flush, if any, which the reader passes on
+    /// before other items.
     pub fn resume(&self) -> Option<gst::Event> {
         match self.lock().core.handle_resume()? {
             Item::Event(event) => Some(event),
@@ -190,7 +191,7 @@ impl Queue {
         }
     }
 
-    /// Downstream failed: the next push returns its result. Returns `true` if no push will follow, because the stream has ended.
+    /// Notes a failure downstream: the next push returns it. Returns `true` if no push will follow, because the stream has ended.
     pub fn fail(&self, error: gst::FlowError) -> bool {
         let mut state = self.lock();
         let (failure, actions) = state.core.handle_failure(error);
@@ -198,7 +199,7 @@ impl Queue {
         failure == Failure::Unseen
     }
 
-    /// Downstream was linked again. `true`: its absence was the failure, and items flow again.
+    /// Notes that downstream was linked again. Returns `true` if the missing link was the failure, and items flow again.
     pub fn relink(&self) -> bool {
         let mut state = self.lock();
         let (flows, actions) = state.core.handle_mended(gst::FlowError::NotLinked);
@@ -223,7 +224,7 @@ impl Queue {
                 Pushed::Taken { exceeds: true, .. } => {
                     let room = self.room(pad);
                     return pending::wait(Hold::Source, async move {
-                        // The next push returns it, and a tee then combines it with its other branches.
+                        // The next push returns this error, so that a tee can combine it with the results of its other branches.
                         room.await.map_err(|error| match error {
                             gst::FlowError::NotLinked => gst::FlowError::Flushing,
                             error => error,
@@ -257,7 +258,7 @@ impl Queue {
         }
     }
 
-    /// Queues the item if there is room. `Ok` has whether the queue is full now.
+    /// Queues the item if there is room. Returns `Ok(true)` if the queue is full now.
     pub fn offer(&self, item: Item) -> Result<bool, Unfit> {
         match self.try_push(item, WhenFull::Return) {
             Pushed::Taken { is_full, .. } => Ok(is_full),
@@ -298,7 +299,7 @@ impl Queue {
         pad.connect_unlinked(move |_, _| items.unlink());
     }
 
-    /// The writer's pad was unlinked: ends waits for room.
+    /// Notes that the writer's pad was unlinked: ends waits for room.
     pub fn unlink(&self) {
         let mut state = self.lock();
         let actions = state.core.handle_unlink();
@@ -312,7 +313,7 @@ impl Queue {
     ) -> impl Future<Output = Result<(), gst::FlowError>> + Send + use<> {
         let ticket = self.lock().core.ticket();
         if pad.is_some_and(|pad| !pad.is_linked()) {
-            // This push was under way, and its ticket is newer than the news.
+            // The pad was unlinked during this push, but before the ticket was read. So no other signal will end the wait.
             self.unlink();
         }
         until(
@@ -349,7 +350,7 @@ impl Queue {
 
 /// The reader's end.
 impl Queue {
-    /// The next item, if any; otherwise wakes `waker` when one may have arrived.
+    /// Returns the next item. Without one, wakes `waker` when an item may have arrived.
     #[inline]
     pub fn pop(&self, waker: impl FnOnce() -> Waker) -> Option<Item> {
         let mut state = self.lock();
@@ -361,9 +362,9 @@ impl Queue {
         popped.map(marked)
     }
 
-    /// The next item, if any, and whether it was the last. Wakes `waker` when another one arrives, if there was none or it was
-    /// the last. For a reader that need not return after pushing the last item: it gives no notices, and no thread may wait until
-    /// all items have left.
+    /// Returns the next item, if any, and whether it was the last. If there was none or it was the last, wakes `waker` when
+    /// another one arrives. This is for a reader that need not return after pushing the last item. Such a reader gives no
+    /// notices, and no thread may wait until all items have left.
     #[inline]
     pub fn take(&self, waker: impl FnOnce() -> Waker) -> Option<(Item, bool)> {
         let mut state = self.lock();
@@ -376,7 +377,8 @@ impl Queue {
         popped.map(|popped| (marked(popped), is_empty))
     }
 
-    /// The next item, or the end of a flush, for a reader that is an ordinary thread. `None`: the queue was stopped.
+    /// Waits for the next item, or the end of a flush, for a reader that is an ordinary thread. Returns `None` if the queue was
+    /// stopped.
     pub fn next(&self) -> Option<Item> {
         let next = block_on(until(self.0.clone(), Shared::monitor, ITEM, |state| {
             if state.core.is_stopped() {

@@ -1,6 +1,6 @@
 //! The life of a sink: the next item, its wait, and the messages to the application. It uses no clock, lock or GObject.
 //!
-//! Two states. [`Life`] follows the state changes of the element and the loss of its state by a flush:
+//! A sink has two states. [`Life`] follows the state changes of the element and the loss of its state by a flush:
 //!
 //! | life | start | play | pause | stop | flush starts | an item arrives |
 //! |---|---|---|---|---|---|---|
@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 
 use crate::kit::locked::Discarded;
 
-/// An item of the stream, in its place.
+/// An item of the stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Item<D, E> {
     /// Rendered at its time.
@@ -32,7 +32,8 @@ pub(super) enum Item<D, E> {
     End,
 }
 
-/// The time of an item, by the segment at its arrival: the next segment may arrive while it waits.
+/// The time of an item. It is computed with the segment at the item's arrival, because the next segment may arrive while the item
+/// waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum When {
     /// Without a timestamp or segment.
@@ -57,9 +58,9 @@ pub(super) struct Timing {
 /// The action for the first item.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next<'a, D, E> {
-    /// Render it. `lateness_ns`: now less its time, if it has one.
+    /// Render it. The number is its lateness in ns, if it has a time.
     Render(&'a D, Option<i64>),
-    /// Drop it: it is late by this, or outside of the segment.
+    /// Drop it: it is this many ns late, or outside of the segment.
     Drop(&'a D, Option<i64>),
     /// Pass it to the renderer.
     Event(&'a E),
@@ -88,7 +89,7 @@ pub(super) struct Actions {
     pub(super) async_done: bool,
     /// Post that the state is lost until data arrives again.
     pub(super) lose_state: bool,
-    /// Post the EOS message again: the application got it before it paused.
+    /// Post the EOS message again: the application got it before the pause.
     pub(super) repeat_eos: bool,
     /// Show the arriving data to the renderer: it is the first in PAUSED.
     pub(super) preroll: bool,
@@ -146,17 +147,17 @@ pub(super) struct SinkCore<D, E> {
     /// The asynchronous change is not announced to the parent yet: its end must not be posted before.
     is_unannounced: bool,
     rendered: u64,
-    /// Removed, and not to be dropped under the lock.
+    /// Removed items, which must not be dropped under the lock.
     discarded: Discarded<Item<D, E>>,
     /// Number of the first item.
     first: u64,
     /// The latest end of the data and gaps so far.
     end_ns: Option<u64>,
-    /// That was of an earlier stream.
+    /// Whether `end_ns` belongs to an earlier stream.
     is_past_end: bool,
-    /// The renderer has started with the first item and waits for room: the item's time has passed.
+    /// Whether the renderer has started with the first item and waits for room: the item's time has passed.
     has_begun: bool,
-    /// Start of the data rendered last, and of the first.
+    /// Start of the data rendered last. Until data is rendered, it is the start of the first data dropped.
     rendered_ns: Option<u64>,
     dropped: u64,
 }
@@ -221,7 +222,8 @@ impl<D, E> SinkCore<D, E> {
         actions
     }
 
-    /// The parent has got the announcement of the asynchronous change. Data that arrived meanwhile ends it.
+    /// Notes that the parent has got the announcement of the asynchronous change. Data that arrived in the meantime ends the
+    /// change.
     pub(super) fn handle_announced(&mut self) -> Actions {
         self.is_unannounced = false;
         let has_data = self
@@ -252,20 +254,20 @@ impl<D, E> SinkCore<D, E> {
         }
     }
 
-    /// A flush ends.
+    /// Ends a flush.
     pub(super) fn handle_flush_stop(&mut self) {
         self.drop_items();
         self.begin_stream();
     }
 
-    /// A stream starts: an earlier end is void.
+    /// Starts a stream: the end of an earlier stream is void.
     pub(super) fn handle_stream_start(&mut self) {
         if self.has_end() {
             self.stream = Stream::Open;
         }
     }
 
-    /// An item arrives.
+    /// Handles an arriving item.
     ///
     /// # Errors
     /// The item is discarded.
@@ -345,15 +347,15 @@ impl<D, E> SinkCore<D, E> {
         }
     }
 
-    /// Whether nothing was rendered for so long that even late data are rendered, as by the stock sinks: the user must see
-    /// something.
+    /// Whether nothing was rendered for so long that even late data is rendered, so that the user sees something. The stock sinks
+    /// do the same.
     fn is_overdue(&self, when: When) -> bool {
         let since_ns = |(begin_ns, last_ns): (u64, u64)| begin_ns.saturating_sub(last_ns);
         let passed_ns = when.begin_ns().zip(self.rendered_ns).map(since_ns);
         passed_ns.is_some_and(|ns| ns > LATE_ONLY_NS_MAX)
     }
 
-    /// Whether the first item, with this lateness, is rendered for that reason only.
+    /// Whether the first item, with this lateness, is rendered only because nothing was rendered for so long.
     pub(super) fn is_rendered_late(&self, timing: &Timing, lateness_ns: Option<i64>) -> bool {
         let (Some(Item::Data(_, when)), Some(late_ns)) = (self.items.front(), lateness_ns) else {
             return false;
@@ -385,7 +387,7 @@ impl<D, E> SinkCore<D, E> {
             Item::Event(_) => {}
             Item::End => {
                 self.is_past_end = true;
-                // Another stream may have started after it.
+                // A later stream may have started, and its end may be queued, too.
                 let is_last = !self.items.iter().any(|held| matches!(held, Item::End));
                 if self.stream == Stream::Ending && is_last {
                     self.stream = Stream::Ended;
@@ -395,8 +397,8 @@ impl<D, E> SinkCore<D, E> {
         self.discarded.add(item);
     }
 
-    /// The renderer has started with the first item and has no room for the rest. From now on only a flush or a stop drops the
-    /// item.
+    /// Notes that the renderer has started with the first item and has no room for the rest. From now on only a flush or a stop
+    /// drops the item.
     pub(super) fn handle_begun(&mut self) {
         self.has_begun = true;
     }
@@ -413,7 +415,7 @@ impl<D, E> SinkCore<D, E> {
         self.discarded.take()
     }
 
-    /// The first item could not be rendered. It counts neither as rendered nor as dropped.
+    /// Removes the first item, which could not be rendered. It counts neither as rendered nor as dropped.
     pub(super) fn give_up(&mut self) {
         if let Some(item) = self.items.pop_front() {
             self.first += 1;
@@ -489,7 +491,7 @@ impl<D, E> SinkCore<D, E> {
         matches!(self.items.front(), Some(Item::End))
     }
 
-    /// Items held.
+    /// Number of items held.
     pub(super) fn len(&self) -> usize {
         self.items.len()
     }
@@ -504,12 +506,12 @@ impl<D, E> SinkCore<D, E> {
         number < self.first
     }
 
-    /// Items that have left.
+    /// Number of items that have left.
     pub(super) fn left(&self) -> u64 {
         self.first
     }
 
-    /// Data rendered, and dropped for being late or outside of the segment.
+    /// Number of data items rendered, and number dropped for being late or outside of the segment.
     pub(super) fn counts(&self) -> (u64, u64) {
         (self.rendered, self.dropped)
     }
@@ -557,14 +559,14 @@ impl When {
 }
 
 impl Timing {
-    /// Current time less that of an item; `None`: without a wait.
+    /// Current time less the time of an item; `None` if the item needs no wait.
     fn lateness_ns(&self, due_ns: Option<u64>, now_ns: Option<i64>) -> Option<i64> {
         let (due_ns, now_ns) = (due_ns.filter(|_| self.sync)?, now_ns?);
         let due_ns = signed(due_ns).saturating_add(self.delay_ns).max(0);
         Some(now_ns.saturating_sub(due_ns))
     }
 
-    /// Data with a duration is late after its end.
+    /// Whether data is too late. Data with a duration is late after its end.
     fn is_too_late(&self, late_ns: i64, when: When) -> bool {
         let span_ns = match when {
             When::At { begin_ns, end_ns } => end_ns - begin_ns,
@@ -583,7 +585,7 @@ impl<D, E> Next<'_, D, E> {
     }
 }
 
-/// The same as in the stock sinks.
+/// Time without a render after which late data is rendered, as in the stock sinks.
 const LATE_ONLY_NS_MAX: u64 = 1_000_000_000;
 
 fn signed(ns: u64) -> i64 {

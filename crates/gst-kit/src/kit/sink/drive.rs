@@ -16,7 +16,7 @@ use crate::kit::time::ClockWait;
 pub(super) enum Advanced {
     /// No items are left.
     Empty,
-    /// They were dropped: the element has stopped, or the stream flushes.
+    /// The items were dropped: the element has stopped, or the stream flushes.
     Gone,
     Failed(gst::FlowError),
     Waits(Obstacle),
@@ -28,7 +28,7 @@ pub(super) enum Obstacle {
     Change,
     /// This running time, ns.
     Clock(u64),
-    /// Room without a notification: to be retried soon.
+    /// A lack of room, without a notification when there is room: retry soon.
     Retry,
 }
 
@@ -56,7 +56,7 @@ impl<R: Renderer> Shared<R> {
         &'a self,
         mut state: Locked<'a, State<R>>,
     ) -> (Advanced, Locked<'a, State<R>>) {
-        // Read once: the wait finds an item that becomes due in the meantime.
+        // The clock is read once. If an item becomes due in the meantime, the wait for it ends at once.
         let mut read_ns = None;
         loop {
             let timing = self.timing(&state);
@@ -137,7 +137,7 @@ impl<R: Renderer> Shared<R> {
         (self.tell(), self.lock())
     }
 
-    /// The first item is rendered.
+    /// Finishes the first item, which was rendered.
     #[inline]
     fn finish_rendered<'a>(
         &'a self,
@@ -185,7 +185,7 @@ impl<R: Renderer> Shared<R> {
         self.lock()
     }
 
-    /// The end of the stream has its turn. `Err`: the stream does not end now.
+    /// Handles the end of the stream, which is the first item. Returns an error if the stream does not end now.
     fn end<'a>(
         &'a self,
         mut state: Locked<'a, State<R>>,
@@ -210,11 +210,11 @@ impl<R: Renderer> Shared<R> {
 /// Handles a sink's held items, each at its time.
 pub(super) struct Drive<R: Renderer> {
     shared: Arc<Shared<R>>,
-    /// Ends when the item of this number has left; `None`: when all have.
+    /// The drive ends when the item of this number has left; `None`: when all items have left.
     number: Option<u64>,
     /// The source that drives it; `None`: an ordinary thread, which waits for its own item only.
     source: Option<u64>,
-    /// Its number while it is the driver.
+    /// Number of this drive while it is the driver.
     id: Option<u64>,
     wait: Option<ClockWait>,
     registration: Registration,
@@ -283,7 +283,7 @@ impl<R: Renderer> Future for Drive<R> {
             }
             let before = state.core.left();
             let (advanced, mut state) = shared.advance(state);
-            // Only then, because a waiter's wake-up may call this future again.
+            // Waiters are woken only now, because a wake-up may call this future again.
             if state.core.left() > before {
                 let has_room = state.core.len() <= WAITING_RESUME;
                 state.wake(if has_room { LEFT | MORE } else { LEFT });
@@ -294,7 +294,7 @@ impl<R: Renderer> Future for Drive<R> {
                 Advanced::Failed(error) => Err(error),
                 Advanced::Waits(_) if this.source.is_none() && this.has_left(&state) => Ok(()),
                 Advanced::Waits(obstacle) => {
-                    // Before the unlock, so that no change is missed.
+                    // Registered before the unlock, so that no change is missed.
                     state.register(&mut this.registration, DRIVE, cx.waker().clone());
                     let mut wait = match obstacle {
                         Obstacle::Change => return Poll::Pending,

@@ -40,13 +40,13 @@ where
     /// PAUSED to READY, before the pad is deactivated: makes all threads that wait in the element return.
     fn release(&self) {}
 
-    /// PAUSED to READY, when no data can arrive; also after a failure of [`SinkElement::activate`].
+    /// PAUSED to READY, when no more data can arrive; also after a failure of [`SinkElement::activate`].
     fn deactivate(&self) {}
 
     /// READY to NULL: closes the resources. Also called after a failure of [`SinkElement::open`].
     fn close(&self) {}
 
-    /// A buffer arrives.
+    /// Handles an arriving buffer.
     ///
     /// # Errors
     /// The flow error for the pusher.
@@ -54,7 +54,7 @@ where
         self.sink().chain(buffer)
     }
 
-    /// A list arrives.
+    /// Handles an arriving list.
     ///
     /// # Errors
     /// See [`SinkElement::handle_buffer`].
@@ -62,16 +62,16 @@ where
         self.sink().chain_list(list)
     }
 
-    /// An event arrives, and its [`Sink`] has not seen it yet.
+    /// Called for an arriving event, before its [`Sink`] sees it.
     fn notice_event(&self, _event: &gst::Event) {}
 
-    /// A query arrives. `false`: use the default answer.
+    /// Answers a query on the pad. Returns `false` for the default answer.
     fn answer_query(&self, _query: &mut gst::QueryRef) -> bool {
         false
     }
 }
 
-/// The pad of a sink element, from its template: buffers, lists and events go to its [`Sink`].
+/// Creates the pad of a sink element from its template: buffers, lists and events go to its [`Sink`].
 pub fn sink_pad<T: SinkElement>(template: &gst::PadTemplate) -> gst::Pad
 where
     T::Type: IsA<gst::Element>,
@@ -111,7 +111,7 @@ where
 /// The state changes of a sink element around those of its parent class.
 ///
 /// # Errors
-/// The element cannot reach that state; the application has got the reason.
+/// Fails if the element cannot reach that state; then the application has got the reason.
 pub fn change_state<T: SinkElement>(
     imp: &T,
     transition: gst::StateChange,
@@ -135,7 +135,7 @@ where
             sink.change(Change::Start { asynchronous }, None);
             is_async = asynchronous;
         }
-        // Before the pads are deactivated, releases all waiting threads.
+        // Releases all waiting threads before the pads are deactivated.
         gst::StateChange::PausedToReady => {
             imp.release();
             let actions = sink.change(Change::Stop, None);
@@ -164,7 +164,7 @@ where
         let actions = sink.change(Change::Play, Some(RunningTime::of(element)));
         sink.0.carry_out(actions);
     }
-    // Data may have arrived in the meantime. The change then ends by its commit, which is still awaited.
+    // Data may have arrived in the meantime. Then the commit ends the change, so the change is still asynchronous.
     Ok(if is_async {
         gst::StateChangeSuccess::Async
     } else {
@@ -172,7 +172,7 @@ where
     })
 }
 
-/// Handles an event that the application sends to a sink. `Err` means that it is for the parent class.
+/// Handles an event that the application sends to a sink. Returns it as an error if it is for the parent class.
 ///
 /// # Errors
 /// The event.
@@ -186,7 +186,7 @@ pub fn send_event<R: Renderer>(
             sink.set_latency(latency.latency());
             Ok(pad.push_event(event))
         }
-        // A sink on a shared thread does not count the amount of a step.
+        // A sink on a shared thread cannot count the amount of a step.
         gst::EventView::Step(_) => {
             if let Some(element) = sink.0.element.upgrade() {
                 gst::element_warning!(
@@ -202,7 +202,7 @@ pub fn send_event<R: Renderer>(
     }
 }
 
-/// A clock was set.
+/// Handles a new clock.
 pub fn set_clock<T: SinkElement>(imp: &T, clock: Option<&gst::Clock>)
 where
     T::Type: IsA<gst::Element>,
@@ -211,7 +211,7 @@ where
     imp.sink().set_time(time);
 }
 
-/// Answers the queries that concern the sink itself. `false`: they are for the parent class.
+/// Answers the queries that concern the sink itself. Returns `false` if the query is for the parent class.
 pub fn answer_element_query<R: Renderer>(
     sink: &Sink<R>,
     pad: &gst::Pad,
@@ -230,7 +230,7 @@ pub fn answer_element_query<R: Renderer>(
                 delay = time(sync.render_delay_ns.load(Relaxed));
                 deadline = time(sync.processing_deadline_ns.load(Relaxed));
             }
-            // Like the stock sinks: upstream has to keep a deadline, so it is subtracted from upstream's maximum.
+            // Like in the stock sinks, the deadline counts only if upstream's maximum has room for it.
             if max.is_some_and(|max| min + deadline > max) {
                 deadline = gst::ClockTime::ZERO;
             }
@@ -248,13 +248,13 @@ pub fn answer_element_query<R: Renderer>(
     }
 }
 
-/// A time that can be added to another.
+/// Converts to a time that can be added to another one.
 fn time(ns: u64) -> gst::ClockTime {
     gst::ClockTime::from_nseconds(ns.min(u64::MAX / 4))
 }
 
 impl<R: Renderer> Sink<R> {
-    /// Stream time: by the clock, which is stopped in PAUSED; without a clock, that of the data rendered last.
+    /// Stream time of the clock, which is stopped in PAUSED. Without a clock, it is that of the data rendered last.
     fn position(&self) -> Option<gst::ClockTime> {
         let state = self.0.lock();
         let timing = self.0.timing(&state);
@@ -275,11 +275,11 @@ impl<R: Renderer> Sink<R> {
             Some((begin, begin))
         };
         let (begin, end) = state.position.span().or_else(of_waiting)?;
-        // The same as in the stock sinks.
+        // The stock sinks do the same.
         Some(if has_ended { end } else { begin })
     }
 
-    /// Running time at the start of the pause, if it used a clock.
+    /// Running time at the start of the pause, if the sink uses a clock.
     fn paused_ns(&self) -> Option<i64> {
         let element = self.0.element.upgrade()?;
         element.clock()?;

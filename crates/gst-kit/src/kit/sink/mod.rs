@@ -2,10 +2,11 @@
 //!
 //! [`core`] decides the next item and its wait; this file carries that out. Path of a buffer: [`Sink::chain`] renders it at once
 //! if it need not wait. Otherwise [`Sink::hold`] queues it after the items already held, and `advance` ([`drive`]) handles due
-//! items. A [`Drive`], one future for all held items, does the rest. On a context's thread, the source that pushed drives it
-//! ([`super::pending`]), so a sink needs no task. An ordinary thread drives it, blocking, until its own item has left. A sink has
-//! one driver; a second source that pushes meanwhile leaves a `Drive`, too, which takes over if the driver vanishes. Without a
-//! driver, the next push becomes it.
+//! items. A [`Drive`], one future for all held items, handles the later ones. On a context's thread, the source that pushed
+//! drives it ([`super::pending`]), so a sink needs no task. An ordinary thread drives it, blocking, until its own item has left.
+//!
+//! A sink has one driver. If a second source pushes in the meantime, it leaves a `Drive`, too, which takes over if the driver
+//! vanishes. Without a driver, the next push becomes the driver.
 //!
 //! | field | thread |
 //! |---|---|
@@ -67,9 +68,9 @@ struct State<R> {
     /// Replaced last samples.
     samples: Discarded<gst::Sample>,
     latency_ns: u64,
-    /// Data may be outside of the segment.
+    /// Whether data may be outside of the segment.
     clips: bool,
-    /// The element has got data for a pause, but not notified the application.
+    /// Whether the element has got data for a pause, but not notified the application.
     has_shown: bool,
     position: Position,
     renderer: R,
@@ -107,13 +108,13 @@ impl<R: Renderer> Discards for State<R> {
 const DRIVE: Topics = Topics::of(0);
 /// The source may continue.
 const MORE: Topics = Topics::of(1);
-/// Items have left, or their driver has.
+/// Items have left, or the driver has.
 const LEFT: Topics = Topics::of(2);
 /// The renderer has rendered, ended or dropped something.
 const RENDERED: Topics = Topics::of(3);
 
 impl<R: Renderer> Sink<R> {
-    /// Creates it for its own element, which must exist: do not call it during construction.
+    /// Creates the sink of an element, which must exist: do not call this during construction.
     pub fn new(element: &gst::Element, renderer: R, sync: SyncProperties) -> Self {
         let pad = element.sink_pads().into_iter().next();
         let sink = Sink(Arc::new(Shared {
@@ -150,8 +151,8 @@ impl<R: Renderer> Sink<R> {
         sink
     }
 
-    /// Sets `after`, which is called without a lock after each render, preroll or end; its error is the result of the push. Set
-    /// it once.
+    /// Sets `after`, which is called without a lock after each render, preroll or end. The result of the push is its error, if
+    /// any. Set it once.
     #[doc(hidden)]
     pub fn tell(&self, after: impl Fn() -> Result<(), gst::FlowError> + Send + Sync + 'static) {
         let is_first = self.0.after.set(Box::new(after)).is_ok();
@@ -177,12 +178,12 @@ impl<R: Renderer> Sink<R> {
         if state.core.len() == 0 {
             state.note_event(&event);
         } else {
-            // Refused only in a flush or after the end, when it concerns no data.
+            // The event is refused only in a flush or after the end, when it concerns no data.
             let _ = state.core.handle_item(Item::Event(event));
         }
     }
 
-    /// Completes when `condition` on the renderer does; evaluated at once and whenever the renderer has changed.
+    /// Completes when `condition` on the renderer is ready. It is evaluated at once, and again whenever the renderer has changed.
     #[doc(hidden)]
     pub fn until<T>(
         &self,
@@ -220,7 +221,7 @@ impl<R: Renderer> Sink<R> {
     ) -> Poll<T> {
         let result = condition(&mut state.renderer);
         if result.is_ready() {
-            // It may have freed room.
+            // The change may have freed room.
             state.wake(DRIVE | MORE);
         }
         result
@@ -241,12 +242,12 @@ impl<R: Renderer> Sink<R> {
         f(&mut state.renderer)
     }
 
-    /// Buffers rendered, and dropped for being late.
+    /// Number of buffers rendered, and number dropped for being late.
     pub fn counts(&self) -> (u64, u64) {
         self.0.lock().core.counts()
     }
 
-    /// A buffer arrives.
+    /// Handles an arriving buffer.
     #[inline]
     pub fn chain(&self, buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {
         let mut state = self.0.lock();
@@ -270,7 +271,7 @@ impl<R: Renderer> Sink<R> {
         self.hold(state, Item::Data(Data::Buffer(buffer), when))
     }
 
-    /// Buffers arrive.
+    /// Handles an arriving list.
     pub fn chain_list(&self, list: gst::BufferList) -> Result<gst::FlowSuccess, gst::FlowError> {
         let state = self.0.lock();
         if state.renderer.takes_lists() {
@@ -284,7 +285,7 @@ impl<R: Renderer> Sink<R> {
         Ok(gst::FlowSuccess::Ok)
     }
 
-    /// An event arrives. `false`: not handled here.
+    /// Handles an arriving event. Returns `false` if the sink does not handle it.
     pub fn event(&self, event: &gst::Event) -> bool {
         match event.view() {
             gst::EventView::Segment(segment) => {
@@ -325,21 +326,21 @@ impl<R: Renderer> Sink<R> {
         true
     }
 
-    /// The pipeline's latency, from a LATENCY event.
+    /// Sets the pipeline's latency, from a LATENCY event.
     pub fn set_latency(&self, latency: gst::ClockTime) {
         let mut state = self.0.lock();
         state.latency_ns = latency.nseconds();
         state.wake(DRIVE);
     }
 
-    /// A clock was set.
+    /// Sets the running time, after a new clock was set.
     pub fn set_time(&self, time: RunningTime) {
         let mut state = self.0.lock();
         state.time = time;
         state.wake(DRIVE);
     }
 
-    /// The parent has got the announcement of an asynchronous change.
+    /// Notes that the parent has got the announcement of an asynchronous change.
     fn announced(&self) -> Actions {
         let mut state = self.0.lock();
         let actions = state.core.handle_announced();
@@ -347,7 +348,7 @@ impl<R: Renderer> Sink<R> {
         actions
     }
 
-    /// A state change of the element. `time`: for PLAYING.
+    /// Handles a state change of the element. `time` is for PLAYING.
     fn change(&self, change: Change, time: Option<RunningTime>) -> Actions {
         let actions = {
             let mut state = self.0.lock();
@@ -448,7 +449,7 @@ impl<R: Renderer> Sink<R> {
             .driver
             .is_some_and(|(_, source)| source != pending::source())
         {
-            // Another source drives, and may vanish: then this one takes over.
+            // Another source drives and may vanish. Then this source takes over.
             let drive = Drive::new(&self.0, Some(number));
             pending::defer(Hold::Nobody, Box::pin(drive));
         }
@@ -456,7 +457,7 @@ impl<R: Renderer> Sink<R> {
         Ok(gst::FlowSuccess::Ok)
     }
 
-    /// After the arrival of an item on a context's thread: makes the source wait if the sink accepts no more.
+    /// Makes the source wait if the sink accepts no more; after the arrival of an item on a context's thread.
     fn hold_up_source(&self, state: Locked<'_, State<R>>) {
         // An item that waits for its time does not block the source, which may have more items due at the same time. A sink that
         // does not play, is full or holds many items accepts no more.
@@ -483,7 +484,7 @@ impl<R: Renderer> Sink<R> {
             },
         );
         pending::defer(Hold::Source, Box::pin(more));
-        // The push may have been running during the unlink.
+        // If the pad was unlinked during this push, no other signal will end the wait.
         if self.0.pad.as_ref().is_some_and(|pad| !pad.is_linked()) {
             self.0.unlink();
         }
@@ -507,7 +508,7 @@ impl<R: Renderer> State<R> {
             return When::Never;
         };
         let end = begin + duration.unwrap_or(gst::ClockTime::ZERO);
-        // Past the end of the segment, the data ends with the segment.
+        // Data that passes the end of the segment ends with the segment.
         let end = segment.to_running_time(end).or_else(|| {
             let stop = segment.stop()?;
             segment.to_running_time(stop)
@@ -524,7 +525,7 @@ impl<R: Renderer> State<R> {
         self.core.is_playing() && self.renderer.has_room()
     }
 
-    /// An event has its turn.
+    /// Notes an event whose turn has come.
     fn note_event(&mut self, event: &gst::Event) {
         if let gst::EventView::Segment(segment) = event.view() {
             self.position.set_segment(segment);
@@ -553,7 +554,7 @@ impl<R: Renderer> State<R> {
         self.note_end();
     }
 
-    /// The first item could not be rendered.
+    /// Removes the first item, which could not be rendered.
     fn give_up(&mut self) {
         self.core.give_up();
         self.note_end();
@@ -603,7 +604,8 @@ impl<R: Renderer> Shared<R> {
         self.keep_last(state, Some(buffer));
     }
 
-    /// Makes data that waits for its time the preroll in a pause. Its driver notifies the application, on the streaming thread.
+    /// Makes data that waits for its time the preroll in a pause. The driver of that data notifies the application, on the
+    /// streaming thread.
     fn show_waiting(&self, state: &mut State<R>) {
         if state.core.is_playing() {
             return;
@@ -619,7 +621,7 @@ impl<R: Renderer> Shared<R> {
         }
     }
 
-    /// The pad was unlinked: its source must not wait any longer.
+    /// Notes that the pad was unlinked: its source must not wait any longer.
     fn unlink(&self) {
         let mut state = self.lock();
         state.unlinks += 1;
@@ -637,11 +639,12 @@ impl<R: Renderer> Shared<R> {
         }
     }
 
-    /// Makes a thread that continues to PLAYING wait until the bin knows that the sink has reached PAUSED. A bin that gets both
-    /// at once may confuse their order, and then forwards no EOS. Base classes of stock sinks hold their preroll lock meanwhile.
+    /// Makes a thread that continues to PLAYING wait until the bin knows that the sink has reached PAUSED. If a bin learns of
+    /// both at once, it may confuse their order, and then forwards no EOS. The base classes of the stock sinks hold their preroll
+    /// lock until then.
     fn wait_told(self: &Arc<Self>) {
         let me = thread::current().id();
-        // An application may continue in the message's handler, and a context's thread must not wait.
+        // An application may continue to PLAYING in the message's handler, and a context's thread must not wait.
         if current_shard_id().is_some() || self.lock().teller == Some(me) {
             return;
         }
@@ -662,7 +665,7 @@ impl<R: Renderer> Shared<R> {
         }
         if actions.commit {
             let mut state = self.lock();
-            // Under the lock, so that the application's next change comes after it.
+            // Commit under the lock, so that the application's next change comes after it.
             let committed = Committed::decide(&element);
             // Without a parent that continues the change, the element itself continues to PLAYING.
             if committed.as_ref().is_some_and(Committed::is_playing) {

@@ -1,11 +1,12 @@
 //! Position of a sink's data, for POSITION queries.
 
-/// The time of the data rendered last, as in the buffer; it is converted on demand.
+/// Position of the data rendered last. The times are those of the buffer, and are converted on demand.
 #[derive(Debug, Default)]
 pub(super) struct Position {
-    /// Start and duration, in the segment.
+    /// Start and duration, within the segment.
     last: Option<(gst::ClockTime, Option<gst::ClockTime>)>,
-    /// Segment of the rendered data; the next one may have arrived. Separate from the fields that each buffer changes.
+    /// Segment of the rendered data; the next segment may have arrived already. It is separate from the fields that each buffer
+    /// changes.
     segment: Option<Box<gst::FormattedSegment<gst::ClockTime>>>,
     /// Start and end of the last data of an earlier segment, in stream time.
     earlier: Option<Box<Span>>,
@@ -21,7 +22,7 @@ impl Position {
         self.segment = event.segment().downcast_ref().cloned().map(Box::new);
     }
 
-    /// Data is rendered, or a gap or late data passed over.
+    /// Notes data that was rendered, or a gap or late data that was skipped.
     #[inline]
     pub(super) fn reach(
         &mut self,
@@ -33,7 +34,7 @@ impl Position {
         }
     }
 
-    /// [`reach`](Self::reach) by running times in ns.
+    /// The same as [`reach`](Self::reach), by running times in ns.
     pub(super) fn reach_running(&mut self, begin_ns: u64, end_ns: u64) {
         let position = |ns| {
             let running = gst::ClockTime::from_nseconds(ns);
@@ -53,7 +54,7 @@ impl Position {
         of_last().or(self.earlier.as_deref().copied())
     }
 
-    /// Start and end in stream time of the part inside of the segment.
+    /// Start and end, in stream time, of the part of the data inside the segment.
     pub(super) fn stream_span(
         &self,
         begin: gst::ClockTime,

@@ -19,7 +19,7 @@ pub(super) struct SyncState {
     pub(super) sync: AtomicBool,
     pub(super) preroll: AtomicBool,
     offset_ns: AtomicI64,
-    /// Negative: none.
+    /// Maximum lateness; negative for no maximum.
     max_lateness_ns: AtomicI64,
     pub(super) render_delay_ns: AtomicU64,
     pub(super) processing_deadline_ns: AtomicU64,
@@ -84,7 +84,7 @@ impl From<LiveSyncProperties> for SyncProperties {
 }
 
 impl SyncState {
-    /// The timing in a pipeline of this latency.
+    /// The timing in a pipeline with this latency.
     #[inline]
     pub(super) fn timing(&self, latency_ns: u64) -> Timing {
         let sync = self.sync.load(Relaxed);
@@ -106,7 +106,7 @@ impl SyncState {
         self.keeps_last.load(Relaxed)
     }
 
-    /// Returns the earlier one, which must not be dropped under a lock.
+    /// Stores the last sample. Returns the earlier one, which must not be dropped under a lock.
     pub(super) fn keep_last(&self, sample: gst::Sample) -> Option<gst::Sample> {
         lock(&self.last).replace(sample)
     }
@@ -205,7 +205,7 @@ impl PropertyGroup for LiveSyncProperties {
     }
 }
 
-/// The specifications with these two defaults.
+/// The specifications, with the defaults of `sync` and `async`.
 fn specs(sync: bool, preroll: bool) -> Vec<glib::ParamSpec> {
     vec![
         flag("sync", "Render each buffer when it is due on the clock", sync),

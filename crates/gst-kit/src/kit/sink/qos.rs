@@ -25,7 +25,7 @@ struct Pass {
 pub(super) struct Report {
     /// Time between two renders, divided by the duration of the data: above 1, upstream is too slow.
     pub(super) proportion: f64,
-    /// Current time less that of the data; for a throttle, the time to skip.
+    /// Lateness of the data: the current time less its time. For a throttle, it is the time to skip.
     pub(super) difference_ns: i64,
     /// Running time of the data.
     pub(super) begin_ns: u64,
@@ -56,7 +56,7 @@ impl Qos {
         let left_out_ns = i64::try_from(throttle_ns).unwrap_or(i64::MAX);
         Report {
             proportion: self.proportion.unwrap_or(1.0),
-            // Like the stock sinks: with each render, so that upstream counts from the last one.
+            // Like in the stock sinks, the throttle is reported with each render, so that upstream counts from the last one.
             difference_ns: if is_throttle { left_out_ns } else { late_ns },
             begin_ns,
             is_throttle,
@@ -66,7 +66,7 @@ impl Qos {
 }
 
 impl<R: Renderer> Shared<R> {
-    /// Returns, with `qos`, the report for upstream about the first item.
+    /// Returns the report for upstream about the first item, if `qos` is set.
     pub(super) fn report(
         &self,
         state: &mut State<R>,
@@ -98,7 +98,7 @@ impl<R: Renderer> Shared<R> {
         pad.push_event(event.timestamp(begin).build());
     }
 
-    /// Warns about data that is rendered although it is too late, because nothing else was for a second.
+    /// Warns that data is rendered although it is too late, because no data in time was rendered for a second.
     pub(super) fn warn_of_lateness(&self, max_ns: u64) {
         if let Some(element) = self.element.upgrade() {
             gst::element_warning!(
@@ -106,13 +106,13 @@ impl<R: Renderer> Shared<R> {
                 gst::CoreError::Clock,
                 ("Data is dropped because it arrives too late."),
                 [
-                    "no buffer has arrived within max-lateness={max_ns} ns for a second: upstream or this computer is too slow, or timestamps are wrong"
+                    "all buffers of the last second were more than max-lateness={max_ns} ns late: upstream or this computer is too slow, or timestamps are wrong"
                 ]
             );
         }
     }
 
-    /// Reports dropped data to the application, with `qos`. `counts`: rendered and dropped.
+    /// Reports dropped data to the application, if `qos` is set. `counts`: rendered and dropped.
     pub(super) fn post_drop(&self, report: Option<Report>, (rendered, dropped): (u64, u64)) {
         let Some(report) = report else { return };
         let running = gst::ClockTime::from_nseconds(report.begin_ns);
@@ -134,7 +134,7 @@ impl<R: Renderer> Shared<R> {
     }
 }
 
-/// Renders that the average follows.
+/// Number of renders that the average covers.
 const AVERAGED: f64 = 8.0;
 
 #[cfg(test)]
@@ -149,7 +149,7 @@ mod tests {
         let (mut late, mut punctual) = (1.0_f64, 0.0_f64);
         for i in 0..50 {
             let begin_ns = i * 10 * MS;
-            // Twice as long for each as its duration.
+            // The time between two renders is twice the duration of the data.
             let report = slow.note(begin_ns, 2 * begin_ns as i64, begin_ns as i64, 0);
             late = report.proportion;
             punctual = on_time.note(begin_ns, begin_ns as i64, 0, 0).proportion;

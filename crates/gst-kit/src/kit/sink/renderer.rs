@@ -5,10 +5,10 @@ pub trait Renderer: Send + 'static {
     /// Renders as much as it can without waiting.
     fn render(&mut self, buffer: &gst::Buffer) -> Rendered;
 
-    /// The first buffer in PAUSED; it will be rendered in PLAYING.
+    /// Shows the first buffer in PAUSED; it will be rendered in PLAYING.
     fn preroll(&mut self, _buffer: &gst::Buffer) {}
 
-    /// Handles an event of [`Sink::queue_event`](super::Sink::queue_event), in its place among the buffers.
+    /// Handles an event of [`Sink::queue_event`](super::Sink::queue_event), in order with the buffers.
     fn event(&mut self, _event: &gst::Event) {}
 
     /// Whether [`Renderer::render_list`] handles whole lists; otherwise their buffers are rendered separately, each at its time.
@@ -21,7 +21,7 @@ pub trait Renderer: Send + 'static {
         Rendered::Done
     }
 
-    /// Called when only the stream's end is left. It may still wait: for PLAYING, or for the end of the last data.
+    /// Called when only the stream's end is left. The end may still wait: for PLAYING, or for the end of the last data.
     fn end_is_next(&mut self) {}
 
     /// Handles the end of the stream. The application is notified when this is done.
@@ -38,7 +38,7 @@ pub trait Renderer: Send + 'static {
         Vec::new()
     }
 
-    /// Called after [`Rendered::Full`].
+    /// Whether there is room; called after [`Rendered::Full`].
     fn has_room(&self) -> bool {
         true
     }
@@ -53,7 +53,7 @@ pub enum Rendered {
     Blocked,
     /// No room: retry the same buffer after [`Sink::resume`](super::Sink::resume).
     Full,
-    /// The buffer is lost: the result of the push. Post the reason as an error message.
+    /// The buffer is lost, and the push returns this error. Post the reason as an error message.
     Failed(gst::FlowError),
 }
 
@@ -71,7 +71,7 @@ impl Data {
         }
     }
 
-    /// Start and duration; for a list, those of its first buffer. Like the stock sinks, it uses the DTS to order the sending.
+    /// Start and duration; for a list, those of its first buffer. Like in the stock sinks, the DTS orders the sending.
     pub(super) fn times(&self) -> (Option<gst::ClockTime>, Option<gst::ClockTime>) {
         let of = |buffer: &gst::BufferRef| (buffer.dts_or_pts(), buffer.duration());
         match self {

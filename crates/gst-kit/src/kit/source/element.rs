@@ -7,8 +7,8 @@ use super::{Driver, Producer};
 use crate::kit::pad_function;
 use crate::kit::time::RunningTime;
 
-/// A source element: its actions on the way up and down, around its [`Driver`]. The thread that changes the element's state calls
-/// these, unless stated otherwise.
+/// A source element: what it does at state changes, around its [`Driver`]. The thread that changes the element's state calls
+/// these methods, unless stated otherwise.
 pub trait SourceElement: ElementImpl
 where
     Self::Type: IsA<gst::Element>,
@@ -30,8 +30,8 @@ where
         Ok(())
     }
 
-    /// READY to PAUSED: finds a [`Place`](crate::sharing::Place) and puts a new producer there, with [`Driver::add`].
-    /// `element` is this one.
+    /// READY to PAUSED: finds a [`Place`](crate::sharing::Place) and puts a new producer there, with [`Driver::add`]. `element`
+    /// is this element.
     ///
     /// # Errors
     /// See [`SourceElement::open`].
@@ -51,16 +51,16 @@ where
         true
     }
 
-    /// Called at the start and end of a flush, on any thread: by the application or from downstream.
+    /// Called at the start and the end of a flush, on any thread. The flush comes from the application or from downstream.
     fn flush(&self, _flushing: bool) {}
 
-    /// Whether [`SourceElement::activate`] starts at the position of a seek that the application sent before: forwards, from a
-    /// byte on.
+    /// Whether [`SourceElement::activate`] starts at the position of a seek that the application sent before. Such a seek goes
+    /// forwards and starts at a byte.
     fn takes_early_seeks(&self) -> bool {
         false
     }
 
-    /// An event from downstream, on any thread. `Err`: the default handles it.
+    /// Handles an event from downstream, on any thread. Returns it as an error to let the default handle it.
     ///
     /// # Errors
     /// The event.
@@ -68,8 +68,8 @@ where
         Err(event)
     }
 
-    /// A query on the source pad, on any thread; see [`answer_query`]. By default, the latency is the wait of the context, and
-    /// any caps are allowed.
+    /// Answers a query on the source pad, on any thread; see [`answer_query`]. By default, the latency is the wait of the
+    /// context, and any caps are allowed.
     fn answer_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
         let place = self.driver().place();
         let wait = place.map_or(gst::ClockTime::ZERO, |place| place.wait());
@@ -78,7 +78,7 @@ where
     }
 }
 
-/// The pad of a source, from its template.
+/// Creates the pad of a source from its template.
 pub fn source_pad<T: SourceElement>(template: &gst::PadTemplate) -> gst::Pad
 where
     T::Type: IsA<gst::Element>,
@@ -112,7 +112,7 @@ where
     true
 }
 
-/// Answers latency, scheduling and caps queries (`None`: any) on a live source's pad; others get the default. Data may have
+/// Answers latency, scheduling and caps queries (`None`: any caps) on a live source's pad; others get the default. Data may have
 /// waited for a whole slice; the latency has no maximum.
 pub fn answer_query(
     pad: &gst::Pad,
@@ -178,7 +178,7 @@ pub fn opening_events(pad: &gst::Pad, caps: Option<&gst::Caps>) -> Vec<gst::Even
 /// The state changes of a source around those of its parent class.
 ///
 /// # Errors
-/// The element cannot reach that state; the application has got the reason.
+/// Fails if the element cannot reach that state; then the application has got the reason.
 pub fn change_state<T: SourceElement>(
     source: &T,
     transition: gst::StateChange,
@@ -224,7 +224,7 @@ where
     result
 }
 
-/// Handles an event that the application sends to a source. `Err` means that it is for the parent class.
+/// Handles an event that the application sends to a source. Returns it as an error if it is for the parent class.
 ///
 /// # Errors
 /// The event.
@@ -242,7 +242,7 @@ where
         return Ok(true);
     }
     match source.driver().handle_event(source.src_pad(), event) {
-        // As if it came from downstream, like a source's other upstream events.
+        // It is handled as if it came from downstream, like a source's other upstream events.
         Err(event) if event.is_upstream() && !event.is_downstream() => {
             Ok(source.src_pad().send_event(event))
         }
@@ -259,7 +259,7 @@ fn is_early_seek(event: &gst::Event) -> bool {
     rate > 0.0 && start.format() == gst::Format::Bytes && !is_from_end
 }
 
-/// A clock was set.
+/// Handles a new clock.
 pub fn set_clock<T: SourceElement>(source: &T, clock: Option<&gst::Clock>)
 where
     T::Type: IsA<gst::Element>,

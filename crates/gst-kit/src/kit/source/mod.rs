@@ -47,10 +47,10 @@ pub trait Producer: Send + 'static {
     /// Starts a pass for this reason.
     fn begin(&mut self, _cx: &mut Cx<'_>, _ready: Ready) {}
 
-    /// The next item to push, if any.
+    /// Produces the next item to push, if any.
     fn produce(&mut self, cx: &mut Cx<'_>) -> Produced;
 
-    /// Items to push before the first one of [`Producer::produce`].
+    /// Returns the items to push before the first one of [`Producer::produce`].
     fn opening(&mut self, _pad: &gst::Pad) -> Vec<gst::Event> {
         Vec::new()
     }
@@ -58,30 +58,31 @@ pub trait Producer: Send + 'static {
     /// See [`Agent::prefetch`].
     fn prefetch(&self) {}
 
-    /// A flush has ended, and the last push from before it has returned: drops older data. Returns the event to push; `None`: the
-    /// event of a later flush replaces it.
+    /// Ends a flush: drops older data. The last push from before the flush has returned. Returns the event to push, or `None` if
+    /// the event of a later flush replaces it.
     fn end_flush(&mut self, event: gst::Event) -> Option<gst::Event> {
         Some(event)
     }
 
-    /// Items to push again after the end of a flush.
+    /// Returns the items to push again after the end of a flush.
     fn reopening(&mut self) -> Vec<gst::Event> {
         Vec::new()
     }
 
-    /// The flow result for the last item's push, if not OK.
+    /// Handles a failed push of the last item.
     fn push_failed(&mut self, _error: gst::FlowError) {}
 
-    /// Whether it continues with the next item when downstream flushes: not for a source that would run on at full speed.
+    /// Whether the producer continues with the next item when downstream flushes. It is `false` for a source that would then run
+    /// at full speed.
     fn outlives_flushing(&self) -> bool {
         true
     }
 
-    /// Whether this element (a source) reports a failed flow, or the upstream elements do, which get it as the result of their
-    /// push (a queue).
+    /// Whether this element reports a failed flow, as a source does. A queue does not: its upstream elements get the failure as
+    /// the result of their push, and report it.
     const REPORTS_FLOW: bool = true;
 
-    /// Whether it continues with the next item after a failed push.
+    /// Whether the element continues with the next item after a failed push.
     const OUTLIVES_FLOW_ERRORS: bool = false;
 }
 
@@ -97,11 +98,11 @@ pub enum Produced {
     Again,
     /// No output now; the producer has arranged its next call.
     Idle,
-    /// It failed.
+    /// The producer failed.
     Failed(gst::ErrorMessage),
 }
 
-/// The element's end of its task.
+/// The element's end of the task.
 pub struct Driver<P: Producer> {
     slot: Mutex<Option<Driven<P>>>,
     /// The segment at the start of a flush from downstream.
@@ -183,14 +184,15 @@ impl<P: Producer> Driver<P> {
         self.command(|agent, cx| agent.pause(cx));
     }
 
-    /// After a flush or an end, produces again, from the start of a stream.
+    /// Produces again, after a flush or an end, from the start of a stream.
     #[doc(hidden)]
     pub fn restart(&self) {
         self.command(|agent, cx| agent.restart(cx));
     }
 
-    /// Starts or ends a flush from downstream. Its end removes the segment from the pad, although nothing was flushed after it,
-    /// and no element upstream sends another one. So the pad pushes the same one again before the next data.
+    /// Starts or ends a flush from downstream. The end of the flush removes the segment from the pad, although nothing was
+    /// flushed after the pad, and no element upstream sends another segment. So the pad pushes the same segment again before the
+    /// next data.
     fn flush_upstream(&self, pad: &gst::Pad, flushing: bool) {
         let segment = pad.sticky_event::<gst::event::Segment>(0);
         let segment = segment.map(gst::Event::from);
@@ -212,8 +214,8 @@ impl<P: Producer> Driver<P> {
         self.command(move |agent, cx| agent.end_flush(cx, event));
     }
 
-    /// [`end_flush`](Self::end_flush) followed by `done`: the pad is then open for another flush, and no data has been pushed
-    /// yet. `done` is not called if the task is removed before.
+    /// Ends a flush like [`end_flush`](Self::end_flush), then calls `done`. The pad is then open for another flush, and no data
+    /// has been pushed yet. `done` is not called if the task is removed before.
     #[doc(hidden)]
     pub fn end_flush_and_tell(&self, event: gst::Event, done: impl FnOnce() + Send + 'static) {
         self.command(move |agent, cx| {
@@ -222,8 +224,7 @@ impl<P: Producer> Driver<P> {
         });
     }
 
-    /// Changes the producer; the resulting event is pushed before the next item, unless the stream has still to be
-    /// opened.
+    /// Changes the producer. The resulting event is pushed before the next item, unless the stream is not open yet.
     pub fn announce(
         &self,
         change: impl FnOnce(&mut P, &gst::Pad) -> Option<gst::Event> + Send + 'static,
@@ -245,7 +246,7 @@ impl<P: Producer> Driver<P> {
         }
     }
 
-    /// Handles an event that the application sends to a source. `Err` means that it is for the parent class.
+    /// Handles an event that the application sends to a source. Returns it as an error if it is for the parent class.
     pub fn handle_event(&self, pad: &gst::Pad, event: gst::Event) -> Result<bool, gst::Event> {
         match event.type_() {
             gst::EventType::FlushStart => Ok(pad.push_event(event)),
@@ -268,7 +269,7 @@ impl<P: Producer> Driver<P> {
         known
     }
 
-    /// Runs `f` with the producer, soon.
+    /// Runs `f` with the producer, soon, on its thread.
     pub fn with_producer(&self, f: impl FnOnce(&mut P, &mut Cx<'_>) + Send + 'static) {
         self.command(move |agent, cx| f(&mut agent.producer, cx));
     }
@@ -287,7 +288,7 @@ impl<P: Producer> Driver<P> {
         self.slot().as_ref().map(|driven| driven.handle.waker())
     }
 
-    /// The longest wait of an item for its slice; before the task runs, by the properties.
+    /// The longest wait of an item for its slice. Before the task runs, it is that of the properties.
     #[doc(hidden)]
     pub fn wait(&self, context: &Mutex<ContextSettings>) -> gst::ClockTime {
         match self.place() {
@@ -322,9 +323,9 @@ enum State {
 pub struct SrcAgent<P> {
     pad: gst::Pad,
     state: State,
-    /// Whether it is started and not paused, in any state of the stream.
+    /// Whether the task is started and not paused, in any state of the stream.
     may_run: bool,
-    /// The producer waits for input (started, not stopped).
+    /// Whether the producer waits for input (started, not stopped).
     waiting: bool,
     opened: bool,
     pending: Pending,
@@ -340,7 +341,7 @@ impl<P: Producer> Agent for SrcAgent<P> {
         if self.state == State::Running {
             self.producer.begin(cx, ready);
         }
-        // Futures from the last push, even from the stream's end, are completed.
+        // Futures from the last push are completed, even if that push was the stream's end.
         let must_ask = !self.pending.is_empty() && (ready == Ready::Woken || self.pending.holds());
         if must_ask && !self.settle(cx) || self.state != State::Running {
             return;
@@ -454,7 +455,7 @@ impl<P: Producer> SrcAgent<P> {
         }
     }
 
-    /// Pushes one item. `true`: continue.
+    /// Pushes one item. Returns `true` to continue.
     #[inline]
     fn step(&mut self, cx: &mut Cx<'_>, produced: Produced) -> bool {
         let pending_before = self.pending.len();
@@ -539,9 +540,9 @@ impl<P: Producer> SrcAgent<P> {
             self.opened = true;
             let events = self.producer.opening(&self.pad);
             self.push_events(cx, events);
-            // After the events, because some elements know their memory only once they have the caps.
+            // This comes after the events, because some elements know their memory only once they have the caps.
             self.branch = BranchMemory::from(&self.pad);
-            // With several threads, the sinks may have one each.
+            // With several threads, each sink may have its own.
             let has_one = self.place.context.shards().len() == 1;
             if let Some(element) = self.element.upgrade().filter(|_| has_one) {
                 warn_of_blocking_sinks(&element, self.place.context_name());
@@ -549,10 +550,10 @@ impl<P: Producer> SrcAgent<P> {
         }
     }
 
-    /// `true`: continue.
+    /// Handles a failed push. Returns `true` to continue.
     fn flow_failed(&mut self, cx: &mut Cx<'_>, error: gst::FlowError) -> bool {
         self.producer.push_failed(error);
-        // A branch that flushes or stops does not end a source: the next input is the next try.
+        // A branch that flushes or stops does not end a source: the source tries again with the next input.
         if error == gst::FlowError::Flushing && P::REPORTS_FLOW {
             return self.producer.outlives_flushing();
         }
@@ -600,5 +601,5 @@ impl<P: Producer> SrcAgent<P> {
     }
 }
 
-/// Maximum number of items that one element may push in one pass before its neighbours' turn.
+/// Maximum number of items that one element may push in one pass before other agents run.
 const BUDGET: usize = 64;

@@ -30,7 +30,8 @@ pub struct EbuR128Level {
     #[property(name = "mode", nick = "Mode", blurb = "Measurements in addition to momentary loudness; a change restarts the measurement", type = LevelMode, get = Self::mode, set = Self::set_mode, default = LevelMode::all(), mutable_playing)]
     #[property(name = "post-messages", nick = "Post messages", blurb = "Post an element message ebur128-level at the end of each interval", type = bool, get = |s: &Self| s.stream().settings.is_posting, set = |s: &Self, v| s.stream().settings.is_posting = v, default = true, mutable_playing)]
     #[property(name = "interval", nick = "Interval", blurb = "Interval between messages, ns of audio", type = u64, get = |s: &Self| s.stream().settings.interval_ns, set = Self::set_interval, default = INTERVAL_NS_DEFAULT, mutable_playing)]
-    /// Locked by the pushing thread, and by those that access properties. It is not held across a push or a message.
+    /// The stream. The pushing thread locks it, and so do threads that access properties. The lock is not held across a push or a
+    /// message.
     stream: Mutex<Stream>,
     inline: Inline,
 }
@@ -40,7 +41,7 @@ struct Stream {
     asked: LevelMode,
     settings: Settings,
     segment: Option<gst::FormattedSegment<gst::ClockTime>>,
-    /// Set by the first caps.
+    /// The measurement, from the first caps on.
     measuring: Option<Measuring>,
 }
 
@@ -109,7 +110,7 @@ impl EbuR128Level {
         }
     }
 
-    /// Returns `None` before the first caps.
+    /// Runs `f` with the measurement. Returns `None` before the first caps.
     fn with_measuring<R>(
         &self,
         pts: Option<gst::ClockTime>,
@@ -139,7 +140,7 @@ impl EbuR128Level {
         for structure in due {
             let obj = self.obj();
             let message = gst::message::Element::builder(structure).src(&*obj).build();
-            // Without a bus, as outside of a pipeline, the message is dropped.
+            // Without a bus, which exists only in a pipeline, the message is dropped.
             let _ = obj.post_message(message);
         }
     }
@@ -156,7 +157,8 @@ impl EbuR128Level {
     }
 }
 
-/// Adds the measurements that the mode depends on: short-term loudness for the range, sample peaks for true peaks.
+/// The meter's mode: the requested measurements and those they depend on. The range needs short-term loudness, true peaks need
+/// sample peaks.
 fn meter_mode(asked: LevelMode) -> Mode {
     [
         (LevelMode::SHORT_TERM, Mode::SHORT_TERM),

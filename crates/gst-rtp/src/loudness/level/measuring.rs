@@ -35,10 +35,10 @@ pub(super) struct Measuring {
     meter: Meter,
 }
 
-/// Intervals of frames.
+/// Intervals between messages, in frames.
 #[derive(Debug, Default)]
 struct Interval {
-    /// Since the measurement began.
+    /// Number of frames since the measurement began.
     frames: u64,
     /// Start of the first interval, in frames.
     origin: u64,
@@ -136,7 +136,7 @@ impl Measuring {
         })
     }
 
-    /// A gap in the stream.
+    /// Adds a gap in the stream.
     pub(super) fn add_gap(&mut self, duration: gst::ClockTime, at: &At<'_>, due: &mut Due) {
         let frames = self.format.frames_in(duration.nseconds());
         self.add_silence(frames, at, due);
@@ -161,15 +161,16 @@ impl Measuring {
     }
 }
 
-/// Silence is below all gates: after the longest window, more of it changes no reading. A GAP event that claims a year must not
-/// keep the thread busy.
+/// Maximum silence that is measured. Silence is below all gates: after the longest window, more of it changes no reading. A GAP
+/// event that claims a year must not keep the thread busy.
 const SILENCE_S_MAX: u64 = 10;
 
 fn meter(format: &Format, settings: &Settings) -> Result<Meter, BuildError> {
     Meter::builder(format.rate_hz, format.channels())
         .layout(&format.layout)
         .mode(settings.mode | Mode::HISTOGRAM)
-        // Some KB instead of 8 bytes for each frame of 3 s; windows end at most 10 ms before the last frame.
+        // With this resolution, the meter takes some KB, instead of 8 bytes for each frame of 3 s. Windows end at most 10 ms
+        // before the last frame.
         .resolution(Resolution::Block)
         .build()
 }
@@ -201,7 +202,7 @@ fn add(
     }
 }
 
-/// The times are those of the last measured frame, `passed` after the start of the current samples.
+/// Creates a message. Its times are those of the last measured frame, `passed` after the start of the current samples.
 fn message(meter: &Meter, at: &At<'_>, passed: gst::ClockTime) -> gst::Structure {
     let timestamp = at.pts.and_then(|pts| pts.checked_add(passed));
     let running = at.segment.and_then(|s| s.to_running_time(timestamp));

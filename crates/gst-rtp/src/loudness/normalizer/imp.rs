@@ -23,11 +23,12 @@ static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
 });
 
 const INTERVAL_NS_DEFAULT: u64 = 1_000_000_000;
-/// The K-weighting is undefined below.
+/// Minimum rate. The K-weighting is undefined below it.
 const RATE_HZ_LEAST: u32 = 4_000;
 /// The normaliser's delay, reported even before caps.
 const LATENCY: gst::ClockTime = gst::ClockTime::from_seconds(3);
-/// A longer gap is not part of the programme: queued audio leaves, and downstream gets the gap unchanged.
+/// Maximum gap that is filled. A longer gap is not part of the programme: queued audio leaves, and downstream gets the gap
+/// unchanged.
 const GAP_MAX: gst::ClockTime = gst::ClockTime::from_seconds(10);
 
 #[derive(Properties)]
@@ -39,7 +40,8 @@ pub struct AudioLoudNorm {
     #[property(name = "offset", nick = "Offset", blurb = "Offset added to the gain before the limiter, LU", type = f64, get = |s: &Self| s.told().offset_lu, set = |s: &Self, v| s.tell(|told| told.offset_lu = v), minimum = -99.0, maximum = 99.0, default = 0.0, mutable_playing, controllable)]
     #[property(name = "post-messages", nick = "Post messages", blurb = "Post an element message audioloudnorm at the end of each interval", type = bool, get = |s: &Self| s.stream().is_posting, set = |s: &Self, v| s.stream().is_posting = v, default = false, mutable_playing)]
     #[property(name = "interval", nick = "Interval", blurb = "Interval between messages, ns of audio", type = u64, get = |s: &Self| s.stream().interval_ns, set = |s: &Self, v| s.stream().interval_ns = v, default = INTERVAL_NS_DEFAULT, mutable_playing)]
-    /// Locked by the pushing thread, and by those that access properties. It is not held across a push or a message.
+    /// The stream. The pushing thread locks it, and so do threads that access properties. The lock is not held across a push or a
+    /// message.
     stream: Mutex<Stream>,
     inline: Inline,
 }
@@ -48,22 +50,22 @@ struct Stream {
     told: NormalizerSettings,
     is_posting: bool,
     interval_ns: u64,
-    /// Output frames at the time of the last message.
+    /// Number of output frames at the last message.
     reported: u64,
     segment: Option<gst::Segment>,
-    /// Set by the first caps.
+    /// The queue, from the first caps on.
     queue: Option<NormalizerQueue>,
 }
 
 impl Stream {
-    /// Latency of the stream, from its caps after they are known.
+    /// Latency of the stream; it is known from the caps on.
     fn latency(&self) -> gst::ClockTime {
         self.queue
             .as_ref()
             .map_or(LATENCY, NormalizerQueue::latency)
     }
 
-    /// The message that is due, if one is.
+    /// Returns the message, if one is due.
     fn report(&mut self) -> Option<gst::Structure> {
         let queue = self.queue.as_mut()?;
         let frames = queue.counts.frames_out;
@@ -192,7 +194,7 @@ impl AudioLoudNorm {
             if let Some(structure) = report {
                 let obj = self.obj();
                 let message = gst::message::Element::builder(structure).src(&*obj).build();
-                // Without a bus, as outside of a pipeline, the message is dropped.
+                // Without a bus, which exists only in a pipeline, the message is dropped.
                 let _ = obj.post_message(message);
             }
             match next {
@@ -211,7 +213,7 @@ impl AudioLoudNorm {
         }
     }
 
-    /// Pushes all queued audio. If downstream refuses it, the rest is dropped.
+    /// Pushes all queued audio. If downstream refuses a buffer, the remaining audio is dropped.
     fn drain(&self, after: After) -> Flow {
         match &mut self.stream().queue {
             Some(queue) => queue.drain(),
@@ -396,7 +398,7 @@ impl InlineElement for AudioLoudNorm {
             Some(queue) if event.is_serialized() => queue.hold(event),
             _ => Some(event),
         };
-        // A queued event leaves after the audio before it.
+        // A queued event leaves after the earlier audio.
         event.is_none_or(|event| gst::Pad::event_default(pad, Some(&*self.obj()), event))
     }
 
@@ -404,7 +406,7 @@ impl InlineElement for AudioLoudNorm {
         match query.type_() {
             // The output uses other buffers.
             gst::QueryType::Allocation => return false,
-            // The answer must refer to the input so far.
+            // The answer must come after the input so far.
             _ if query.is_serialized() => {
                 let _ = self.drain(After::Restart);
             }

@@ -6,10 +6,10 @@ use threadbare_loudness::{CHANNELS_MAX, Normalizer, Sample};
 
 use super::super::frames::{Format, Kind};
 
-/// Takes this many ready frames into a buffer: into `spare`, if that has the right size and no other reference.
+/// Takes this many ready frames into a buffer. It uses `spare`, if that has the right size and no other reference.
 ///
 /// # Errors
-/// Fails if memory is short.
+/// Fails if memory runs out.
 pub(super) fn take(
     normalizer: &mut Normalizer,
     (format, info): (&Format, &AudioInfo),
@@ -38,7 +38,7 @@ pub(super) fn take(
     Ok(buffer)
 }
 
-/// Other metadata of a buffer belongs to its input audio, not to the output.
+/// Whether a buffer can be used for output. Its other metadata would belong to its input audio, not to the output.
 fn is_reusable(buffer: &gst::Buffer, bytes: usize, is_planar: bool) -> bool {
     buffer.size() == bytes
         && buffer.is_writable()
@@ -47,7 +47,8 @@ fn is_reusable(buffer: &gst::Buffer, bytes: usize, is_planar: bool) -> bool {
         && buffer.iter_meta::<gst::Meta>().next().is_none()
 }
 
-/// Returns `false` if the memory is not aligned for these samples; then nothing was taken.
+/// Fills a buffer with ready frames. Returns `false` if its memory is not aligned for these samples; in that case, no frames were
+/// taken.
 fn fill(
     normalizer: &mut Normalizer,
     format: &Format,

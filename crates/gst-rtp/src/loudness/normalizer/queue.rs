@@ -14,9 +14,9 @@ use super::timeline::{Arrival, Timeline};
 
 /// Maximum number of events in three seconds. More are not part of a programme, and the oldest leaves at once.
 const EVENTS_MAX: usize = 256;
-/// Buffers at the end of a stream are as long as the input's, but no shorter than this ...
+/// Minimum length of buffers at the end of a stream. Between the limits, they are as long as the input's.
 const PIECE_MS_MIN: u64 = 10;
-/// ... and no longer.
+/// Maximum length of buffers at the end of a stream.
 const PIECE_MS_MAX: u64 = 100;
 
 /// A buffer of the output.
@@ -51,7 +51,7 @@ impl Feed {
         self.done >= self.frames
     }
 
-    /// The buffer, once it is not needed any more.
+    /// Returns the buffer, once it is not needed any more.
     pub(super) fn spare(self) -> Option<gst::Buffer> {
         match self.sound {
             Sound::Of(buffer) => Some(buffer),
@@ -60,7 +60,7 @@ impl Feed {
     }
 }
 
-/// Counted since the element went to PAUSED.
+/// Counters since the element went to PAUSED.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) frames_in: u64,
@@ -80,7 +80,7 @@ pub(super) struct NormalizerQueue {
     timeline: Timeline,
     /// Events, each with the number of the frame that it precedes.
     events: VecDeque<(u64, gst::Event)>,
-    /// Frames of this run, since the start or the last jump.
+    /// Number of frames in this run, which began at the start or the last jump.
     frames_in: u64,
     frames_out: u64,
     piece_frames: u64,
@@ -180,7 +180,7 @@ impl NormalizerQueue {
         })
     }
 
-    /// Takes as many frames as fit; the rest after all items have been taken.
+    /// Takes as many frames as fit. The remaining frames fit after all items have been taken.
     pub(super) fn add(&mut self, feed: &mut Feed) -> Result<(), Refused> {
         let before = feed.done;
         match &feed.sound {
@@ -202,8 +202,8 @@ impl NormalizerQueue {
         Ok(())
     }
 
-    /// Queues an event after the input so far. It is returned to be pushed at once if nothing is queued; if the queue is full,
-    /// the oldest is returned.
+    /// Queues an event after the input so far. Returns the event, to be pushed at once, if nothing is queued. If the queue is
+    /// full, it returns the oldest event.
     pub(super) fn hold(&mut self, event: gst::Event) -> Option<gst::Event> {
         if self.frames_in == self.frames_out && self.events.is_empty() {
             return Some(event);
@@ -216,7 +216,7 @@ impl NormalizerQueue {
         oldest
     }
 
-    /// The next output. `spare` is a buffer to use for it.
+    /// The next output item. `spare` is a buffer to use for it.
     pub(super) fn next(
         &mut self,
         spare: Option<gst::Buffer>,
@@ -239,7 +239,7 @@ impl NormalizerQueue {
         let end_ns = time_ns.map(|ns| ns + self.format.duration_ns(frames));
         self.frames_out += frames;
         self.counts.frames_out += frames;
-        // The end is the start of the next one, so that rounding loses nothing.
+        // The end is the start of the next buffer, so that rounding loses nothing.
         let next_ns = self.timeline.time_of(&self.format, self.frames_out);
         let duration_ns = match (time_ns, next_ns.filter(|next| Some(*next) >= time_ns)) {
             (Some(time), Some(next)) if Some(next) <= end_ns.map(|end| end + 1) => next - time,
@@ -260,7 +260,7 @@ impl NormalizerQueue {
         self.normalizer.drain();
     }
 
-    /// Restarts after everything has been taken: the next audio is not continuous, but has the same loudness.
+    /// Restarts after everything has been taken. The next audio does not continue the previous one, but has the same loudness.
     pub(super) fn restart(&mut self) {
         self.normalizer.restart();
         self.begin();

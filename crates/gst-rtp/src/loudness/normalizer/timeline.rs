@@ -1,6 +1,7 @@
-//! Times of output frames: those with which they arrived.
+//! Times of output frames: each frame keeps its time of arrival.
 //!
-//! Frames are counted from the start of a run. A mark is set if a time differs from the result of counting from the previous one.
+//! Frames are counted from the start of a run. If a time differs from the result of counting from the previous mark, it becomes a
+//! new mark.
 
 use std::collections::VecDeque;
 
@@ -15,7 +16,7 @@ const MARKS_MAX: usize = 256;
 
 #[derive(Debug)]
 pub(super) struct Timeline {
-    /// Frame, and its time in ns, in order.
+    /// Marks: a frame, and its time in ns, in order.
     marks: VecDeque<(u64, u64)>,
 }
 
@@ -26,7 +27,7 @@ pub(super) enum Arrival {
     Follows,
     /// This many frames are missing.
     Missing(u64),
-    /// It is at another position of the stream.
+    /// The audio is at another position of the stream.
     Elsewhere,
 }
 
@@ -61,14 +62,14 @@ impl Timeline {
         Arrival::Follows
     }
 
-    /// Silence has replaced the audio missing before `frame`: counting restarts there.
+    /// Notes that silence has replaced the audio missing before `frame`. Counting restarts at that frame.
     pub(super) fn set(&mut self, frame: u64, pts_ns: u64) {
         if self.marks.len() < MARKS_MAX {
             self.marks.push_back((frame, pts_ns));
         }
     }
 
-    /// The time of a frame. Earlier frames are not requested any more.
+    /// The time of a frame. Frames before it are not requested any more.
     pub(super) fn time_of(&mut self, format: &Format, frame: u64) -> Option<u64> {
         while self.marks.get(1).is_some_and(|next| next.0 <= frame) {
             self.marks.pop_front();

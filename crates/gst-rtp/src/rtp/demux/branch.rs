@@ -19,7 +19,7 @@ pub(super) type OnEnded = Arc<dyn Fn(&Arc<Branch>) + Send + Sync>;
 pub(super) struct Branch {
     pub(super) pad: gst::Pad,
     pub(super) number: u32,
-    /// `None`: the thread that pushes into the element also pushes here.
+    /// The queue to a context's thread; `None`: the thread that pushes into the element also pushes here.
     crossing: Option<Crossing<BranchReader>>,
     is_closing: AtomicBool,
     is_gone: AtomicBool,
@@ -89,7 +89,7 @@ impl Branch {
         }
     }
 
-    /// Ends the stream after all pushed items. `true`: it has ended; otherwise the end is reported later.
+    /// Ends the stream after all pushed items. Returns `true` if it has ended; otherwise the end is reported later.
     pub(super) fn close(&self) -> bool {
         self.is_closing.store(true, Ordering::Release);
         let is_under_way = self.push_event(gst::event::Eos::new());
@@ -110,8 +110,8 @@ impl Branch {
         }
     }
 
-    /// Returns `true` once: that caller removes the pad from the element. A stream may end on its context's thread while the
-    /// element stops.
+    /// Decides who removes the pad from the element: returns `true` to one caller only. A stream may end on its context's thread
+    /// while the element stops.
     pub(super) fn leave(&self) -> bool {
         !self.is_gone.swap(true, Ordering::AcqRel)
     }
@@ -157,7 +157,7 @@ impl Producer for BranchReader {
     }
 
     fn produce(&mut self, cx: &mut Cx<'_>) -> Produced {
-        // The end has been pushed by now.
+        // The end of the stream has been pushed by now.
         if std::mem::take(&mut self.has_ended) {
             self.tell();
         }
@@ -174,7 +174,7 @@ impl Producer for BranchReader {
 
     fn push_failed(&mut self, error: gst::FlowError) {
         self.reader.push_failed(error);
-        // Its end will not be pushed any more.
+        // The end of the stream will not be pushed any more.
         self.tell();
     }
 }

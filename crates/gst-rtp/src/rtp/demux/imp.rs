@@ -37,13 +37,13 @@ impl Default for Settings {
     }
 }
 
-/// Default maximum: more streams than most ports carry; a pad costs some kilobytes.
+/// Default of the maximum number of streams: more than most ports carry. A pad costs some kilobytes.
 const STREAMS_DEFAULT: u32 = 1024;
 const STREAMS_MAX: u32 = 65_536;
-/// RFC 3550, appendix A.1: MIN_SEQUENTIAL.
+/// Default of the probation, in packets (RFC 3550, appendix A.1: MIN_SEQUENTIAL).
 const PROBATION_DEFAULT: u32 = 2;
 const PROBATION_MAX: u32 = 16;
-/// Maximum number: more cores than any machine has.
+/// Maximum number of contexts: more than the cores of any machine.
 const CONTEXTS_MAX: usize = 256;
 
 impl Settings {
@@ -57,7 +57,7 @@ impl Settings {
         }
     }
 
-    /// A number of contexts, or their names.
+    /// The contexts, given by number or by name.
     fn contexts(&self, element: &str) -> Vec<ContextSettings> {
         let named = |name: String| ContextSettings::named(name, self.context_wait_ms);
         let text = self.contexts.trim();
@@ -86,7 +86,7 @@ pub struct RtpDemux {
     settings: Mutex<Settings>,
     stats: Mutex<StatsProperty>,
     sink_pad: gst::Pad,
-    /// Set in PAUSED and PLAYING. It is not held across a push, a signal or a change of pads.
+    /// The streams, in PAUSED and PLAYING. The lock is not held across a push, a signal or a change of pads.
     running: Mutex<Option<Running>>,
 }
 
@@ -125,7 +125,7 @@ impl Sweeper {
     }
 }
 
-/// Frequent enough for time-outs in seconds.
+/// Interval of the sweeps: short enough for time-outs in seconds.
 const SWEEP_NS: u64 = 500_000_000;
 
 impl RtpDemux {
@@ -178,7 +178,7 @@ impl RtpDemux {
         Ok((handle, place))
     }
 
-    /// Removes all pads. They are inactive.
+    /// Removes all pads, which are inactive.
     fn close(&self) {
         let Some(mut running) = lock(&self.running).take() else {
             return;
@@ -213,9 +213,9 @@ impl RtpDemux {
         }
     }
 
-    /// A stream has finished its end.
+    /// Removes the pad of a stream whose end has been pushed.
     fn ended(&self, branch: &Arc<Branch>) {
-        // The next stream takes its place only after the pad is removed.
+        // The next stream takes the place only after the pad is removed.
         let _ = branch.pad.set_active(false);
         branch.stop();
         if !branch.leave() {
@@ -264,7 +264,7 @@ impl RtpDemux {
         }
     }
 
-    /// An error of one stream does not affect the others: upstream gets only errors that affect all.
+    /// Pushes into a stream. An error of one stream does not affect the others: upstream gets only errors that affect all.
     #[inline]
     fn push(
         &self,
@@ -314,7 +314,7 @@ impl RtpDemux {
         let opened = self.with_streams(|streams| streams.opened(route, &branch, added));
         match opened {
             Some(Ok(held)) => Some((branch, held)),
-            // It was stopped or cleared in the meantime.
+            // The branch was stopped or cleared in the meantime.
             _ => {
                 self.ended(&branch);
                 None
@@ -340,7 +340,7 @@ impl RtpDemux {
         Branch::new(pad, number, is_queued, ended)
     }
 
-    /// The input's events so far, adapted to this stream.
+    /// Events for the start of this stream: the input's events so far, adapted to the stream.
     fn opening(&self, branch: &Branch) -> Vec<gst::Event> {
         let mut events = Vec::new();
         self.sink_pad.sticky_events_foreach(|event| {
@@ -520,7 +520,7 @@ impl ElementImpl for RtpDemux {
     ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
         match transition {
             gst::StateChange::ReadyToPaused => crate::kit::or_post(self, self.open())?,
-            // Before the pads are deactivated, because that waits for a pusher that waits here.
+            // This comes before the pads are deactivated, because the deactivation waits for a pusher that waits here.
             gst::StateChange::PausedToReady => {
                 let branches = self.with_streams(|streams| streams.branches());
                 for branch in branches.unwrap_or_default() {

@@ -32,12 +32,12 @@ pub enum By {
 pub(super) struct Limits {
     pub(super) by: By,
     pub(super) streams_max: usize,
-    /// `None`: a stream may be silent forever.
+    /// Time after which a silent stream ends; `None`: never.
     pub(super) idle_ns: Option<u64>,
     pub(super) probation_packets: u32,
 }
 
-/// A stream's identity: two fields of the table's key, one of them the same for all.
+/// A stream's identity. One of the two fields is the same for all streams, as `by` says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Identity {
     from: SocketAddr,
@@ -46,14 +46,14 @@ pub(super) struct Identity {
 
 struct Route {
     identity: Identity,
-    /// `None`: it waits for a free place for its pad.
+    /// The branch; `None` while the stream waits for a free place for its pad.
     branch: Option<Arc<Branch>>,
 }
 
 /// A packet's destination.
 pub(super) enum Way {
     To(Arc<Branch>),
-    /// A stream without a pad yet.
+    /// To a stream that has no pad yet.
     New(usize),
     Nowhere,
 }
@@ -61,7 +61,7 @@ pub(super) enum Way {
 pub(super) struct Streams {
     table: Demux<usize>,
     routes: Slab<Route>,
-    /// Ended, perhaps with earlier items still to push.
+    /// Branches that are ending, perhaps with earlier items still to push.
     closing: Vec<Arc<Branch>>,
     /// Packets of streams on probation.
     held: VecDeque<(Identity, gst::Buffer)>,
@@ -94,7 +94,7 @@ impl Streams {
         }
     }
 
-    /// A packet's identifying fields.
+    /// Returns the identity in a packet.
     #[inline]
     pub(super) fn identify(&self, buffer: &gst::BufferRef) -> Option<Identity> {
         let map = buffer.map_readable().ok()?;
@@ -115,7 +115,7 @@ impl Streams {
         })
     }
 
-    /// A packet's destination. Streams evicted for it go to [`Streams::take_expired`].
+    /// Returns a packet's destination. Streams evicted for it go to [`Streams::take_expired`].
     #[inline]
     pub(super) fn find(&mut self, now_ns: u64, identity: Identity, buffer: &gst::Buffer) -> Way {
         let Identity { from, ssrc } = identity;
@@ -152,7 +152,7 @@ impl Streams {
         }
     }
 
-    /// Removed streams, to be closed.
+    /// Returns the removed streams, to be closed.
     pub(super) fn take_expired(&mut self) -> Vec<Arc<Branch>> {
         let mut expired = Vec::new();
         while let Some((_, route)) = self.table.poll_expired() {
@@ -180,7 +180,8 @@ impl Streams {
         Some(branch)
     }
 
-    /// The number of a new stream, and the count of streams before it; `None` without a free place for another pad.
+    /// Reserves a place for a stream's pad. Returns the number of the stream, and the count of streams before it; `None` if no
+    /// place is free.
     pub(super) fn reserve(&mut self, route: usize) -> Option<(u32, u32)> {
         let identity = self.routes.get(route)?.identity;
         if self.pads >= self.limits.streams_max {
@@ -190,7 +191,7 @@ impl Streams {
             By::Ssrc | By::PayloadType => identity.ssrc.0,
             By::Sender => self.opened,
         };
-        // The stream returned before its last pad was removed.
+        // The stream has returned before its last pad was removed.
         if self.closing.iter().any(|branch| branch.number == number) {
             return None;
         }
@@ -199,8 +200,8 @@ impl Streams {
         Some((number, self.opened.wrapping_sub(1)))
     }
 
-    /// The new stream's pad exists, if the element accepted it. Returns the queued packets. Returns `Err` if the stream has ended
-    /// in the meantime.
+    /// Notes that the new stream's pad exists, if the element accepted it. Returns the queued packets, or an error if the stream
+    /// has ended in the meantime.
     pub(super) fn opened(
         &mut self,
         route: usize,
@@ -224,7 +225,7 @@ impl Streams {
         Ok(held)
     }
 
-    /// A pad with a place was removed. Returns `false` if it was handled elsewhere.
+    /// Notes that a pad with a place was removed. Returns `false` if another thread has already handled that.
     pub(super) fn closed(&mut self, branch: &Arc<Branch>) -> bool {
         let Some(at) = self.closing.iter().position(|b| Arc::ptr_eq(b, branch)) else {
             return false;
@@ -242,7 +243,7 @@ impl Streams {
             .collect()
     }
 
-    /// Packets of streams on probation predate a flush.
+    /// Drops the packets of streams on probation, because they were sent before the flush.
     pub(super) fn flush(&mut self) {
         self.held.clear();
     }
@@ -258,7 +259,7 @@ impl Streams {
 
 /// Sender address of all packets if senders are not distinguished.
 const NOBODY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
-/// Maximum number of streams on probation; a flood of them evicts its own.
+/// Maximum number of streams on probation. A flood of them evicts only such streams.
 const STRANGERS_MAX: usize = 1024;
 /// Maximum number of packets queued for all streams on probation.
 const HELD_PACKETS_MAX: usize = 64;

@@ -40,10 +40,10 @@ impl Default for Settings {
 
 const CLOCK_RATE_DEFAULT: u32 = 8000;
 const PAYLOAD_TYPE_DEFAULT: u32 = 96;
-/// The stock element's limit, although the last valid type is 127.
+/// Maximum payload type, the stock element's, although the last valid type is 127.
 const PAYLOAD_TYPE_MAX: u32 = 0x80;
 const COPIES_MAX: u32 = 5;
-/// The stock element's quietest volume.
+/// The quietest volume, as in the stock element.
 const VOLUME_MAX: i32 = 36;
 const UNSIGNED_MAX: i64 = u32::MAX as i64;
 
@@ -95,7 +95,7 @@ impl RtpDtmfSrc {
     }
 }
 
-/// The request of a `dtmf-event`, if it is an RTP event of a DTMF digit.
+/// Returns the request in a `dtmf-event`, if it is an RTP event of a DTMF digit.
 fn request_in(structure: &gst::StructureRef) -> Option<Request> {
     let is_key = structure.get::<i32>("type") == Ok(1);
     let is_rtp = structure.get_optional::<i32>("method").ok()?.unwrap_or(1) == 1;

@@ -35,9 +35,9 @@ pub(super) struct Last {
     pub(super) requests: Single,
 }
 
-/// Default of the stock element, unless downstream requests another one.
+/// Default interval, the stock element's, unless downstream requests another one.
 const INTERVAL_MS: u32 = 40;
-/// Maximum interval: longer packets would delay a digit too much.
+/// Maximum interval. Longer packets would delay a digit too much.
 const INTERVAL_MS_MAX: u32 = 1000;
 
 pub struct Keyer {
@@ -80,14 +80,14 @@ impl Keyer {
         cx.wake_self();
     }
 
-    /// Copies of the first and the last packet of an event, from now on.
+    /// Sets the number of copies of the first and the last packet of an event, from now on.
     pub(super) fn set_copies(&mut self, copies: u8) {
         self.stream.copies = copies;
         // Other settings come from the caps.
         self.caps = None;
     }
 
-    /// Queries downstream. Returns `Ok` with whether its requests have changed.
+    /// Queries downstream. Returns whether its requests have changed.
     fn negotiate(&mut self) -> Result<bool, gst::ErrorMessage> {
         let decided = self.decide().ok_or_else(|| {
             gst::error_msg!(
@@ -102,7 +102,7 @@ impl Keyer {
         Ok(!is_same)
     }
 
-    /// Decides payload type, rate, SSRC and packet time, which downstream may request.
+    /// Decides on payload type, rate, SSRC and packet time, which downstream may request.
     fn decide(&mut self) -> Option<(gst::Caps, u32)> {
         let mut caps = source::allowed_caps(&self.pad);
         if caps.is_empty() || caps.is_any() {

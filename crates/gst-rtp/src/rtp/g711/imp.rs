@@ -49,11 +49,11 @@ impl Default for Settings {
     }
 }
 
-/// Depends on the encoding: the static type, or the first dynamic one.
+/// Value for an automatic payload type: the encoding's static type, or the first dynamic one.
 const PAYLOAD_TYPE_AUTO: i32 = -1;
-/// The same as in the stock payloaders.
+/// Value for a random SSRC, the same as in the stock payloaders.
 const SSRC_RANDOM: u32 = u32::MAX;
-/// No number is assigned; this one is common.
+/// Default payload type of telephone events. No number is assigned; this one is common.
 const TELEPHONE_EVENT_DEFAULT: i32 = 101;
 const PTIME_MS_MAX: u32 = 200;
 
@@ -68,9 +68,9 @@ pub struct RtpG711 {
     settings: Mutex<Settings>,
     #[property(name = "meter", nick = "Meter", blurb = "Measure the loudness of the output, for `stats`", type = bool, get = |s: &Self| s.is_measuring.load(Relaxed), set = Self::set_measuring, default = false, mutable_playing)]
     is_measuring: AtomicBool,
-    /// The stream's state: used by the pushing thread, and by `stats`. It is not held across a push.
+    /// The stream's state, for the pushing thread and for `stats`. The lock is not held across a push.
     stream: Mutex<Option<Stream>>,
-    /// Since the first packet, while it is switched on. Locked after `stream`.
+    /// The meter, from the first packet on, while it is switched on. It is locked after `stream`.
     meter: Mutex<Option<LineMeter>>,
     memory: ElementMemory,
     inline: Inline,
@@ -86,13 +86,13 @@ struct Stream {
 #[derive(Debug, Clone)]
 struct Plan {
     config: TranscoderConfig,
-    /// The output.
+    /// The output format.
     to: Payload,
     format: Format,
 }
 
 thread_local! {
-    /// Memory for work in progress, for all streams of a thread.
+    /// Memory for packets in progress, shared by all streams of a thread.
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
@@ -135,7 +135,7 @@ impl RtpG711 {
         self.push_all(made)
     }
 
-    /// The output packets as buffers. Other streams of the thread use the scratch as soon as a buffer is pushed.
+    /// Takes the output packets as buffers. Other streams of the thread use the scratch memory as soon as a buffer is pushed.
     fn take_made(
         &self,
         stream: &mut Stream,
@@ -149,7 +149,7 @@ impl RtpG711 {
         Ok(buffers)
     }
 
-    /// Sends packet by packet.
+    /// Pushes packet by packet.
     fn push_all(&self, buffers: Vec<gst::Buffer>) -> Result<gst::FlowSuccess, gst::FlowError> {
         for buffer in buffers {
             self.inline.src_pad.push(buffer)?;
@@ -157,7 +157,7 @@ impl RtpG711 {
         Ok(gst::FlowSuccess::Ok)
     }
 
-    /// Packets of this total duration are missing.
+    /// Notes that packets of this total duration are missing.
     fn lost(&self, time: Option<gst::ClockTime>, duration: Option<gst::ClockTime>) {
         let Some(duration) = duration else { return };
         let play_ns = time.map(gst::ClockTime::nseconds);
@@ -182,7 +182,7 @@ impl RtpG711 {
                 first_seq: transcoder.next_seq(),
                 ..plan.config.clone()
             };
-            // The same settings as before.
+            // These are the same settings as before.
             *stream = Transcoder::new(config)
                 .ok()
                 .map(|transcoder| Stream { transcoder, plan });
@@ -200,7 +200,7 @@ impl RtpG711 {
                 return false;
             }
         };
-        // The rest of the input in the old format leaves first.
+        // The remaining input in the old format leaves first.
         let _ = self.push_all(rest);
         let mut out = out;
         out.make_mut().set("ssrc", ssrc.0);
@@ -208,7 +208,7 @@ impl RtpG711 {
         self.inline.src_pad.push_event(gst::event::Caps::new(&out))
     }
 
-    /// Switches to a plan. Returns the SSRC, and the rest of the old plan's output.
+    /// Switches to a plan. Returns the SSRC, and the remaining output of the old plan.
     fn follow(&self, plan: Plan) -> Result<(Ssrc, Vec<gst::Buffer>), PlanError> {
         let mut slot = lock(&self.stream);
         let mut rest = Vec::new();
@@ -231,7 +231,7 @@ impl RtpG711 {
         Ok((ssrc, rest))
     }
 
-    /// The conversion of these caps, and the output caps.
+    /// The plan for these caps, and the output caps.
     fn plan(&self, caps: &gst::Caps) -> Result<(Plan, gst::Caps), PlanError> {
         let settings = self.settings().clone();
         let known = caps.structure(0);
@@ -286,7 +286,7 @@ impl RtpG711 {
         Ok((plan, out.build()))
     }
 
-    /// The input encoding if downstream accepts it, otherwise downstream's first.
+    /// The input encoding if downstream accepts it, otherwise the first one that downstream accepts.
     fn preferred(&self, input: &Input) -> Option<Encoding> {
         let accepted = self.inline.src_pad.peer_query_caps(None);
         let takes = |encoding| {
@@ -327,7 +327,7 @@ enum PlanError {
     PacketTime(#[from] CallError),
 }
 
-/// Audio, with telephone events and comfort noise in between.
+/// A payload map of audio, with telephone events and comfort noise in between.
 fn with_others(audio: Payload, keys: Option<u8>) -> Result<Arc<PayloadMap>, PayloadMapError> {
     let rate_hz = audio.clock_rate_hz;
     let keys = keys.map(|number| Payload::telephone_event(number, rate_hz));
@@ -412,7 +412,7 @@ fn encoding_name(encoding: Encoding) -> &'static str {
     }
 }
 
-/// RFC 3551, table 4; L16 of 8000 Hz has none.
+/// The static payload type of an encoding (RFC 3551, table 4). L16 of 8000 Hz has none.
 fn default_payload_type(encoding: Encoding) -> u8 {
     match encoding {
         Encoding::Pcmu => 0,
@@ -505,7 +505,7 @@ impl InlineElement for RtpG711 {
         }
     }
 
-    /// A packet that does not grow is converted in its own buffer.
+    /// Handles a packet. If it does not grow, it is converted in its own buffer.
     fn chain(&self, mut buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {
         let play_ns = buffer.pts().map(gst::ClockTime::nseconds);
         let is_restart = buffer.flags().contains(gst::BufferFlags::RESYNC);
@@ -578,7 +578,7 @@ impl InlineElement for RtpG711 {
     }
 
     fn src_event(&self, pad: &gst::Pad, event: gst::Event) -> bool {
-        // A session that found another sender with this SSRC requests a new one (RFC 3550, section 8.2).
+        // A session that has found another sender with this SSRC requests a new one (RFC 3550, section 8.2).
         if let Some(collision) = event.structure().filter(|s| s.name() == COLLISION)
             && let Ok(ssrc) = collision.get::<u32>("ssrc")
         {

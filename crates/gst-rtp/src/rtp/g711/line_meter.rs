@@ -9,10 +9,10 @@ use threadbare_rtp::{g711, l16};
 
 use crate::loudness::readings::add_readings;
 
-/// The meter of one stream. It takes some tens of KB, for any duration.
+/// The meter of one stream. It takes some tens of KB, however long the stream is.
 ///
-/// With thousands of streams in turn, a meter has left the cache by the next packet, and memory access costs more time than
-/// computation. So samples are collected for some packets and measured together; readings include all of them.
+/// With thousands of streams in turn, a meter's memory has left the cache before its next packet, and memory access costs more
+/// time than computation. So samples are collected from some packets and measured together. Readings include all of them.
 #[derive(Debug)]
 pub(super) struct LineMeter {
     meter: Meter,
@@ -27,7 +27,7 @@ pub(super) struct LineMeter {
 }
 
 impl LineMeter {
-    /// Ensures that `slot` has a meter for packets of this type; another sample rate starts a new one.
+    /// Ensures that `slot` has a meter for packets of this type. Another sample rate starts a new meter.
     pub(super) fn fit(
         slot: &mut Option<LineMeter>,
         format: Format,
@@ -104,5 +104,5 @@ fn to_linear(encoding: Encoding, payload: &[u8], linear: &mut [i16]) -> usize {
     linear.len().min(payload.len())
 }
 
-/// 200 ms at 8000 Hz.
+/// Samples in a batch: 200 ms at 8000 Hz.
 const BATCH_SAMPLES: usize = 1_600;

@@ -19,7 +19,7 @@ use crate::kit::time::RunningTime;
 use crate::kit::{lock, pad_function};
 use crate::rtp::source::ClockSkew;
 
-/// The stock element's numbers and nicks.
+/// Modes, with the stock element's numbers and nicks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
 #[enum_type(name = "ThreadbareRtpJitterBufferMode")]
 #[repr(i32)]
@@ -68,7 +68,7 @@ impl Default for Settings {
     }
 }
 
-/// The stock element's defaults.
+/// Default latency, the stock element's.
 const LATENCY_MS_DEFAULT: u32 = 200;
 const LATENCY_MS_MAX: u32 = (LATENCY_NS_MAX / 1_000_000) as u32;
 const MAX_DROPOUT_MS_DEFAULT: u32 = 60_000;
@@ -124,7 +124,8 @@ impl Settings {
         }
     }
 
-    /// Packets in order wait only for downstream; if packets may be dropped, these are.
+    /// Sets the limits of the input queue. Packets in order wait only for downstream. If packets may be dropped, the queued ones
+    /// are.
     fn limit(&self, items: &Queue) {
         let (leaky, time_ns) = if self.drop_on_latency {
             (Leaky::Downstream, u64::from(self.latency_ms) * 1_000_000)
@@ -160,7 +161,7 @@ pub struct RtpJitterBuffer {
     items: Queue,
     sink_pad: gst::Pad,
     crossing: Crossing<PacketReader>,
-    /// While it is PAUSED or PLAYING.
+    /// The state shared with the reader, in PAUSED and PLAYING.
     shared: Arc<Mutex<Option<Arc<Shared>>>>,
 }
 
@@ -173,7 +174,7 @@ impl RtpJitterBuffer {
         lock(&self.shared).clone()
     }
 
-    /// A setting that also takes effect while playing.
+    /// Changes a setting that also takes effect while playing.
     fn configure(&self, change: impl FnOnce(&mut Settings)) {
         let (settings, latency_changed) = {
             let mut settings = self.settings();
@@ -213,7 +214,7 @@ impl RtpJitterBuffer {
             .chain(self.obj().upcast_ref(), &self.context, &self.sink_pad, item)
     }
 
-    /// A packet without a time arrived now.
+    /// Gives a packet without a time the present time.
     #[cold]
     fn stamp(&self, buffer: &mut gst::Buffer) {
         let segment = self.sink_pad.sticky_event::<gst::event::Segment>(0);
@@ -253,7 +254,7 @@ impl RtpJitterBuffer {
         }
         let own = gst::ClockTime::from_mseconds(self.settings().latency_ms.into());
         let slice = self.crossing.latency(&self.context);
-        // It waits for missing packets by the clock, so it is live; its maximum latency is unlimited.
+        // The element waits for missing packets by the clock, so it is live. Its maximum latency is unlimited.
         latency.set(true, min + own + slice, gst::ClockTime::NONE);
         true
     }
@@ -276,7 +277,7 @@ impl RtpJitterBuffer {
             .field("num-late", stats.late)
             .field("num-duplicates", stats.duplicates)
             .field("avg-jitter", stats.jitter_ns)
-            // No retransmission requests.
+            // The element sends no retransmission requests.
             .field("rtx-count", 0u64)
             .field("rtx-success-count", 0u64)
             .field("rtx-per-packet", 0f64)
@@ -411,7 +412,7 @@ impl ElementImpl for RtpJitterBuffer {
             gst::StateChange::PausedToPlaying => {
                 self.crossing.start(RunningTime::of(&*self.obj()));
             }
-            // It waits by the clock, which requires PLAYING.
+            // The element waits by the clock, which runs only in PLAYING.
             gst::StateChange::ReadyToPaused | gst::StateChange::PlayingToPaused => {
                 return Ok(gst::StateChangeSuccess::NoPreroll);
             }

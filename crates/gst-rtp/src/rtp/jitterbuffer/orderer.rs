@@ -15,16 +15,16 @@ use crate::rtp::playout::lost;
 /// A packet in the jitter buffer.
 struct QueuedBuffer {
     buffer: gst::Buffer,
-    /// Number of packets before it.
+    /// Number of the packet: how many came before it.
     number: u64,
 }
 
 /// An event that waits for all earlier packets.
 struct Waiting {
     event: gst::Event,
-    /// Number of the first packet after it.
+    /// Number of the first packet after the event.
     before: u64,
-    /// Number of earlier packets still queued.
+    /// Number of earlier packets that are still queued.
     left: u32,
 }
 
@@ -33,7 +33,7 @@ struct Waiting {
 pub(super) struct Options {
     pub(super) do_lost: bool,
     pub(super) ts_offset_ns: i64,
-    /// Consecutive packets that start the stream before the latency has passed; 0: disabled.
+    /// Number of consecutive packets that start the stream before the latency has passed; 0: disabled.
     pub(super) faststart_packets: u32,
 }
 
@@ -58,12 +58,12 @@ pub(super) struct Orderer {
     numbered: u64,
     arrival_ns: u64,
     starting: Option<Starting>,
-    /// The next packet is discontinuous.
+    /// Whether the next packet is discontinuous.
     resync: bool,
     unknown: u64,
 }
 
-/// The first packets are held for the latency, because earlier ones may still arrive.
+/// Start of a stream: the first packets are held for the latency, because earlier ones may still arrive.
 #[derive(Debug, Clone, Copy, Default)]
 struct Starting {
     last: Option<SeqNum>,
@@ -95,7 +95,7 @@ impl Orderer {
         })
     }
 
-    /// Changes settings that are mutable at run time.
+    /// Changes settings at run time.
     pub(super) fn configure(&mut self, config: jitter::Config, options: Options) {
         self.options = options;
         self.jitter.set_drop_on_latency(config.drop_on_latency);
@@ -103,7 +103,7 @@ impl Orderer {
             .set_tolerance_ms(config.max_dropout_ms, config.max_misorder_ms);
         let _ = self.jitter.grow(config.capacity_packets);
         if config.latency_ns != self.jitter.config().latency_ns {
-            // Checked by the property's range.
+            // The property's range ensures that this latency is valid.
             let _ = self.jitter.set_latency_ns(config.latency_ns);
         }
     }
@@ -131,8 +131,8 @@ impl Orderer {
             .or(told.map(|(_, rate_hz)| *rate_hz))
     }
 
-    /// Takes the application's answer. Without one, static payload types have their own rate, and packets among those of a known
-    /// rate use that. Returns `false` if the packet cannot be placed.
+    /// Takes the application's answer. Without one, static payload types have their own rate, and packets in a stream of a known
+    /// rate use that rate. Returns `false` if the packet cannot be placed in the order.
     pub(super) fn answer(&mut self, payload_type: PayloadType, caps: Option<&gst::Caps>) -> bool {
         let present = self
             .payload_type
@@ -145,7 +145,7 @@ impl Orderer {
             self.unknown += 1;
             return false;
         };
-        // Requested once for each of the 128 types.
+        // This is requested at most once for each of the 128 types.
         self.told.push((payload_type, rate_hz));
         self.use_rate(payload_type, rate_hz);
         true
@@ -159,13 +159,13 @@ impl Orderer {
         }
     }
 
-    /// The application's caps for payload types have changed.
+    /// Forgets the application's answers, because its caps for payload types have changed.
     pub(super) fn clear_told(&mut self) {
         self.told.clear();
         self.payload_type = None;
     }
 
-    /// Adds a packet, at running time `now_ns` if there is a clock.
+    /// Adds a packet. `now_ns` is the running time, if there is a clock.
     #[inline]
     pub(super) fn handle(&mut self, now_ns: Option<u64>, fields: Fields, buffer: gst::Buffer) {
         let stamped = buffer
@@ -204,7 +204,7 @@ impl Orderer {
         starting.run = if follows { starting.run + 1 } else { 1 };
         starting.last = Some(seq);
         let is_run = (1..=starting.run).contains(&self.options.faststart_packets);
-        // The sender announced its first number.
+        // The sender has announced its first number.
         let base = self.caps.as_ref().and_then(|caps| caps.structure(0));
         let base = base.and_then(|caps| caps.get::<u32>("seqnum-base").ok());
         if is_run || base == Some(u32::from(seq.0)) {
@@ -239,7 +239,8 @@ impl Orderer {
         });
     }
 
-    /// The next item to push at running time `now_ns`; without a clock, any queued item. `losses`: packets may be declared lost.
+    /// Returns the next item to push at running time `now_ns`; without a clock, any queued item. `losses`: packets may be
+    /// declared lost.
     #[inline]
     pub(super) fn poll(&mut self, now_ns: Option<u64>, losses: bool) -> Option<Produced> {
         if let Some(event) = self.due_event() {
@@ -252,7 +253,7 @@ impl Orderer {
 
     fn due_event(&mut self) -> Option<Produced> {
         let first = self.events.front()?;
-        // A packet that may belong to a new source blocks nothing.
+        // A packet that may belong to a new source blocks no event.
         if first.left > 0 && self.jitter.next_timeout().is_some() {
             return None;
         }

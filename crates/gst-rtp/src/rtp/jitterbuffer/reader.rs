@@ -20,10 +20,10 @@ use crate::kit::time::{ProducerTimer, RunningTime};
 
 /// State shared by both sides.
 pub(super) struct Shared {
-    /// Used by the context's thread for each packet, by others for statistics and settings. It is not held across a push or a
-    /// signal.
+    /// The orderer. The context's thread uses it for each packet, other threads for statistics and settings. The lock is not held
+    /// across a push or a signal.
     pub(super) orderer: Mutex<Orderer>,
-    /// Upstream's latency before packets arrive here, ns.
+    /// Latency of upstream, ns.
     pub(super) upstream_ns: AtomicU64,
     pub(super) malformed: AtomicU64,
     has_warned: AtomicBool,
@@ -42,7 +42,7 @@ impl Shared {
 
 pub(super) struct PacketReader {
     items: Queue,
-    /// The rest of a list that is being processed.
+    /// The remaining packets of a list.
     list: std::vec::IntoIter<gst::Buffer>,
     shared: Arc<Shared>,
     src_pad: gst::Pad,
@@ -169,7 +169,7 @@ impl Producer for PacketReader {
                     self.list = list.iter_owned().collect::<Vec<_>>().into_iter();
                 }
                 Some(Item::Event(event)) => lock(&self.shared.orderer).place(event),
-                // All arrived packets have been added.
+                // By now all arrived packets have been added.
                 None => {
                     if let Some(produced) = lock(&self.shared.orderer).poll(due_ns, true) {
                         return produced;

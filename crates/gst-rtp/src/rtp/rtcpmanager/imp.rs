@@ -18,7 +18,7 @@ use crate::kit::time::RunningTime;
 #[derive(Debug, Clone, Default)]
 struct Settings {
     cname: Option<String>,
-    /// Bandwidth; 0 for that of a call.
+    /// Bandwidth; 0 for the bandwidth of a call.
     bandwidth_bps: u64,
     reduced_minimum: bool,
 }
@@ -47,7 +47,7 @@ pub struct RtcpManager {
     settings: Mutex<Settings>,
     context: Mutex<ContextSettings>,
     stats: Mutex<StatsProperty>,
-    /// It is not held across a push or a change of pads.
+    /// The sessions. The lock is not held across a push or a change of pads.
     sessions: Mutex<Sessions>,
 }
 
@@ -80,7 +80,7 @@ impl RtcpManager {
         members.map(|(member, _)| member.clone()).collect()
     }
 
-    /// The session of a new pad: the named one, or the first without such a pad.
+    /// Returns the session of a new pad: the named one, or the first one without such a pad.
     fn assign(&self, role: Role, name: Option<&str>) -> Option<Arc<Member>> {
         let prefix = role.template().trim_end_matches("%u");
         let asked = match name.and_then(|name| name.strip_prefix(prefix)) {
@@ -109,7 +109,7 @@ impl RtcpManager {
         Some(member.clone())
     }
 
-    /// The pad for a session's reports.
+    /// Creates the pad for a session's reports.
     fn report_pad(&self, member: &Member) -> Option<gst::Pad> {
         let name = Role::SendRtcp
             .template()

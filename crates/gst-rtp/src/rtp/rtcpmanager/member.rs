@@ -54,8 +54,8 @@ impl Role {
     }
 }
 
-/// A session of any number of sources, as a conference has: it judges them itself. Its pads refer to it; it refers only to its
-/// report pad.
+/// A session of any number of sources, such as a conference, which decides itself whether a source is valid. Its pads refer to
+/// it. The session itself refers only to its report pad.
 pub(super) struct Member {
     pub(super) id: u32,
     pub(super) reports: Arc<Reports>,
@@ -135,7 +135,7 @@ impl Member {
                             Ok(gst::FlowSuccess::Ok)
                         })
                     })
-                    // Events of the peer's RTCP do not concern the output.
+                    // Events in the stream of the peer's RTCP do not concern the output.
                     .event_function(|_, _, _| true)
                     .build()
             }
@@ -188,7 +188,7 @@ impl Member {
         );
         if is_refused {
             self.refused.fetch_add(1, Ordering::Relaxed);
-            // It may have been a collision, which needs a reply.
+            // The refusal may be due to a collision, which needs a reply.
             self.wake();
         }
         !is_refused
@@ -215,7 +215,7 @@ impl Member {
     fn take_rtcp(&self, buffer: &gst::Buffer) {
         let from = sender_address(buffer).unwrap_or(NOBODY);
         if let Ok(map) = buffer.map_readable() {
-            // A malformed one is counted there.
+            // The session counts malformed packets itself.
             let _ = self
                 .reports
                 .session()
@@ -242,7 +242,7 @@ impl Member {
                     self.reports.session().set_clock_rates(rates);
                 }
             }
-            // A sender is present while it sends, and a receiver while it has something to receive.
+            // A sender is present while it sends, and a receiver while something arrives.
             gst::EventView::Eos(_)
                 if role == Role::SendRtp || !self.sends.load(Ordering::Relaxed) =>
             {
@@ -254,7 +254,7 @@ impl Member {
         }
     }
 
-    /// A pad of this session was removed.
+    /// Notes that a pad of this session was removed.
     pub(super) fn pad_released(&self, role: Role) {
         match role {
             Role::SendRtp => self.sends.store(false, Ordering::Relaxed),

@@ -36,7 +36,7 @@ impl Reporter {
     pub(super) fn leave(&mut self) {
         let now_ns = clock_now_ns();
         self.reports.session().send_bye(now_ns, "");
-        // Futures from downstream are dropped without a wait.
+        // Futures from downstream are dropped without waiting for them.
         let mut left = Pending::default();
         while let Some(buffer) = self.next(now_ns) {
             if scope(&mut left, || self.pad.push(buffer)).is_err() {
@@ -47,8 +47,8 @@ impl Reporter {
 }
 
 impl Producer for Reporter {
-    // A failed report does not stop the media, because the next one replaces it. It does not stop the reports either: downstream
-    // may have started only a moment later.
+    // A failed report does not stop the media, because the next report replaces it. It does not stop later reports either,
+    // because downstream may just not have started yet.
     const REPORTS_FLOW: bool = false;
     const OUTLIVES_FLOW_ERRORS: bool = true;
 
@@ -85,7 +85,7 @@ impl Producer for Reporter {
     }
 
     fn opening(&mut self, pad: &gst::Pad) -> Vec<gst::Event> {
-        // A separate stream from the incoming ones.
+        // Reports are a different stream from the incoming ones.
         let stream_id = format!("{:016x}/{}", seed(), pad.name());
         let start = gst::event::StreamStart::builder(&stream_id)
             .group_id(gst::GroupId::next())

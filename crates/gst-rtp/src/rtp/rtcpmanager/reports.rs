@@ -15,11 +15,11 @@ use crate::rtp::upstream;
 /// Settings for joining a session.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Terms {
-    /// `None`: the process's name.
+    /// Canonical name; `None`: the process's name.
     pub(super) cname: Option<String>,
-    /// Bandwidth of the media, bits/s; `None`: that of a call.
+    /// Bandwidth of the media, bits/s; `None`: the bandwidth of a call.
     pub(super) bandwidth_bps: Option<u64>,
-    /// Sends reports more often if the bandwidth allows it (RFC 3550, section 6.2).
+    /// Whether reports are sent more often if the bandwidth allows it (RFC 3550, section 6.2).
     pub(super) reduced_minimum: bool,
 }
 
@@ -39,7 +39,7 @@ impl Terms {
     }
 }
 
-/// A session like a conference's: it judges its sources itself.
+/// A session like that of a conference, which decides itself whether a source is valid.
 pub(super) struct Reports {
     session: Mutex<Session>,
     /// The input pad of outgoing packets, if any.
@@ -54,7 +54,7 @@ impl Reports {
         }
     }
 
-    /// Computation only, never across a push.
+    /// Locks the session, for computation only; never hold it across a push.
     pub(super) fn session(&self) -> MutexGuard<'_, Session> {
         lock(&self.session)
     }
@@ -82,5 +82,5 @@ impl Reports {
     }
 }
 
-/// The rate of telephone audio, until caps give another.
+/// Initial clock rate: that of telephone audio, until caps give another.
 const CLOCK_RATE_HZ: u32 = 8000;

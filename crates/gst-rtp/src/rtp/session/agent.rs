@@ -64,7 +64,7 @@ impl RtcpAgent {
         cx.clear_timer();
     }
 
-    /// The socket that only this agent reads. With rtcp-mux, the RTP receiver, if any, passes on the RTCP, as does the reader of
+    /// The socket that only this agent reads. With rtcp-mux, the RTP receiver, if any, passes on the RTCP. So does the reader of
     /// a shared port.
     fn rtcp_socket(&self) -> Option<&Udp> {
         let sockets = self.sockets.as_ref()?;
@@ -85,7 +85,7 @@ impl RtcpAgent {
             match recv_timestamped(udp.fd(), &mut bytes, Some(&mut from)) {
                 Ok(received) => {
                     let packet = &bytes[..received.len];
-                    // The delays in reports count from here (RFC 3550, section 6.4.1), not from the start of the slice.
+                    // The delays in reports count from this time (RFC 3550, section 6.4.1), not from the start of the slice.
                     let at_ns = received
                         .timestamp_ns
                         .map_or_else(|| cx.now_ns(), |at_ns| self.clock.monotonic_ns(cx, at_ns));
@@ -96,7 +96,7 @@ impl RtcpAgent {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     return cx.expect_no_more();
                 }
-                // The ICMP answer to an earlier packet, and similar errors.
+                // This is the ICMP answer to an earlier packet, or a similar error.
                 Err(_) => {}
             }
         }
@@ -123,7 +123,7 @@ impl RtcpAgent {
         self.session.tell_events();
     }
 
-    /// The next packet makes up for RTCP that could not be sent.
+    /// Sends a packet. If it cannot be sent, the next report makes up for it.
     fn send(&self, bytes: &[u8], to: SocketAddr) {
         if let Some(sockets) = &self.sockets {
             let udp = sockets.rtcp.as_ref().unwrap_or(&sockets.rtp);
@@ -131,7 +131,7 @@ impl RtcpAgent {
             if send_to(udp.fd(), bytes, &to)
                 .is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused)
             {
-                // That was the ICMP answer to an earlier one.
+                // The error was the ICMP answer to an earlier packet.
                 let _ = send_to(udp.fd(), bytes, &to);
             }
         }
@@ -171,9 +171,9 @@ impl Agent for RtcpAgent {
     }
 }
 
-/// RTCP packets of a session this small fit an Ethernet frame.
+/// Maximum size of an RTCP packet. The packets of so small a session fit an Ethernet frame.
 pub(crate) const PACKET_BYTES_MAX: usize = 1500;
 /// Interval of checks for something to report on: half of RTCP's shortest usual interval (RFC 3550, section 6.2).
 const HELD_NS: u64 = 2_500_000_000;
-/// Packets in one pass, in each direction.
+/// Maximum number of packets in one pass, in each direction.
 const BUDGET: usize = 16;

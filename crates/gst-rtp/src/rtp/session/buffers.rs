@@ -1,14 +1,14 @@
-//! A leg's queued packets are the buffers into which they were received.
+//! The packets of a leg: its queued packets are the buffers into which they were received.
 
 use threadbare_rtp::leg::Keep;
 
 use crate::kit::pool::PoolBuffer;
 
-/// See the module.
+/// The packet types of a leg, for GStreamer buffers.
 #[derive(Debug)]
 pub(crate) struct Buffers;
 
-/// A received packet of `len` bytes; it is moved out if it is queued.
+/// A received packet of `len` bytes. If it is queued, it is moved out.
 pub(crate) struct ArrivingBuffer<'a> {
     pub(crate) place: &'a mut Option<PoolBuffer>,
     pub(crate) len: usize,
@@ -18,7 +18,7 @@ pub(crate) struct ArrivingBuffer<'a> {
 #[derive(Debug)]
 pub(crate) struct QueuedBuffer {
     pub(crate) buffer: gst::Buffer,
-    /// Its memory, worth prefetching: see [`PoolBuffer::addresses`].
+    /// Addresses of the packet's memory, for prefetching: see [`PoolBuffer::addresses`].
     pub(crate) addresses: [usize; 3],
 }
 

@@ -35,12 +35,12 @@ impl RtpProfile {
     }
 }
 
-/// Reports without feedback are as rare as in AVP.
+/// Minimum interval of reports without feedback, as in AVP.
 const REGULAR_INTERVAL_NS: u64 = 5_000_000_000;
-/// A picture requested a second late is still useful.
+/// Maximum delay of feedback. A picture that is requested a second late is still useful.
 const FEEDBACK_DELAY_NS_MAX: u64 = 1_000_000_000;
 
-/// The properties `rtp-profile` and `rtcp-reduced-size`. The session's other element determines unset ones.
+/// The properties `rtp-profile` and `rtcp-reduced-size`. The session's other element decides on unset ones.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct FeedbackSettings {
     profile: Option<RtpProfile>,
@@ -81,7 +81,7 @@ impl PropertyGroup for FeedbackSettings {
 }
 
 impl FeedbackSettings {
-    /// Adds another element's settings. The first setting wins; `Err` describes the difference.
+    /// Adds another element's settings. The first setting applies; the error describes the difference.
     fn agree(&mut self, asked: FeedbackSettings) -> Result<(), String> {
         let mut differs = Vec::new();
         match (self.profile, asked.profile) {
@@ -104,7 +104,7 @@ impl FeedbackSettings {
 }
 
 impl RtpSession {
-    /// Adds the settings of an element. Warns in its name if an earlier element had others.
+    /// Adds the settings of an element. Warns in the name of that element if an earlier one had others.
     pub(crate) fn agree(&self, element: &gst::Element, asked: FeedbackSettings) {
         let agreed = {
             let mut agreed = lock(&self.feedback);
@@ -134,8 +134,8 @@ impl RtpSession {
         self.party().leg.stats().session.rtt_ns
     }
 
-    /// See [`Leg::request_picture`](threadbare_rtp::leg::Leg::request_picture). A viewer downstream refers to the source by our
-    /// SSRC.
+    /// Requests a picture; see [`Leg::request_picture`](threadbare_rtp::leg::Leg::request_picture). A viewer downstream refers to
+    /// the source by our SSRC.
     pub(crate) fn request_picture(&self, media: Option<Ssrc>, full: bool) -> bool {
         let now_ns = clock_now_ns();
         let is_asked = self.has_feedback() && self.party().leg.request_picture(now_ns, media, full);
@@ -143,7 +143,7 @@ impl RtpSession {
         is_asked
     }
 
-    /// Requests packets from a source again. Returns false without a source, or if it is not possible now.
+    /// Requests packets from a source again. Returns `false` if there is no source, or if a request is not possible now.
     pub(crate) fn request_packets(&self, now_ns: u64, media: Ssrc, lost: &[SeqNum]) -> bool {
         let is_asked = self.has_feedback() && self.party().leg.request_packets(now_ns, media, lost);
         self.wake_agent();
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_two_elements_may_say_it_and_the_first_word_holds() {
+    fn either_element_may_set_the_profile_and_the_first_setting_applies() {
         let mut agreed = FeedbackSettings::default();
         assert_eq!(agreed.agree(settings(None, Some(true))), Ok(()));
         assert_eq!(agreed.agree(settings(Some(RtpProfile::Avpf), None)), Ok(()));

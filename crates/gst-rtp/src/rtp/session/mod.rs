@@ -1,8 +1,8 @@
 //! One RTP session on shared threads: the common part of a `ts-rtpsrc` and a `ts-rtpsink`.
 //!
 //! It has a pair of sockets and a [`Leg`], which handles accepted senders, queued packets, the RTCP of both directions and the
-//! destinations. Elements with the same `session` property share one; without a name, each has a separate session. An agent on a
-//! context's thread sends and receives the RTCP ([`agent`]); the elements handle RTP themselves.
+//! destinations. Elements with the same `session` property share one session. An element without a name has a separate one. An
+//! agent on a context's thread sends and receives the RTCP ([`agent`]); the elements handle RTP themselves.
 //!
 //! | field | thread |
 //! |---|---|
@@ -55,7 +55,7 @@ pub(crate) struct RtpSession {
 }
 
 type Listening = dyn Fn(&Event) + Send + Sync;
-/// Receives events until dropped.
+/// Keeps a listener registered, until it is dropped.
 pub(crate) type Listener = Arc<Listening>;
 
 /// The other party, and the settings for joining again after a BYE.
@@ -67,13 +67,13 @@ pub(crate) struct Party {
     /// Whether RTCP is disabled, by the source's properties and by the sink's.
     is_silent: bool,
     is_sink_silent: bool,
-    /// SSRC of an element's property.
+    /// SSRC set by an element's property.
     fixed_ssrc: Option<Ssrc>,
     /// Clock rate of the sink's caps, which may arrive before the session is joined.
     sent_rate_hz: Option<u32>,
     /// Whether the session waits for the SSRC of a sink's packets, which is unknown before the first one.
     awaits_ssrc: bool,
-    /// Our SSRC may still change to the packets': it has not been sent yet.
+    /// Whether our SSRC may still change to that of the packets, because it has not been sent yet.
     ssrc_is_open: bool,
 }
 
@@ -84,7 +84,7 @@ struct Running {
 }
 
 impl RtpSession {
-    /// The session of this name, if elements use it already, or a new one. "": always a new one.
+    /// Returns the session of this name if elements already use it, otherwise a new one. The name "" always gives a new one.
     pub(crate) fn join(name: &str) -> Result<Arc<RtpSession>, gst::ErrorMessage> {
         if name.is_empty() {
             return Ok(Arc::new(RtpSession::new(name)?));
@@ -115,7 +115,7 @@ impl RtpSession {
         &self.name
     }
 
-    /// Sends events to `listener`, on the context's thread. It must hold no reference to an element.
+    /// Calls `listener` with events, on the context's thread. It must hold no reference to an element.
     #[must_use]
     pub(crate) fn listen(&self, listener: impl Fn(&Event) + Send + Sync + 'static) -> Listener {
         let listener: Listener = Arc::new(listener);
@@ -145,7 +145,7 @@ impl RtpSession {
         *lock(&self.sockets) = Some(sockets);
     }
 
-    /// Closes the sockets, if these are the ones.
+    /// Closes the sockets, if these are the current ones.
     pub(crate) fn close(&self, sockets: &Arc<Sockets>) {
         let mut current = lock(&self.sockets);
         if current.as_ref().is_some_and(|c| Arc::ptr_eq(c, sockets)) {
@@ -179,7 +179,7 @@ impl RtpSession {
         party.leg.set_cname(cname);
     }
 
-    /// Sets the outgoing packets' SSRC, if known before the first one: early reports use it, too.
+    /// Sets the SSRC of outgoing packets, if it is known before the first one, so that early reports use it, too.
     pub(crate) fn set_ssrc(&self, ssrc: Ssrc) {
         let mut party = self.party();
         party.fixed_ssrc = Some(ssrc);
@@ -187,7 +187,7 @@ impl RtpSession {
         party.leg.set_ssrc(ssrc);
     }
 
-    /// A sink with an SSRC in its packets has joined: the session uses that SSRC if a packet precedes the first report.
+    /// Notes that a sink whose packets have an SSRC has joined. The session uses that SSRC if a packet precedes the first report.
     pub(crate) fn await_ssrc(&self) {
         let mut party = self.party();
         party.fixed_ssrc = None;
@@ -195,7 +195,7 @@ impl RtpSession {
         party.ssrc_is_open = !party.leg.has_sent();
     }
 
-    /// The SSRC for packets with `ssrc`, from the first one on: an SSRC that the peer has seen, in RTP or RTCP, stays.
+    /// Returns the SSRC for packets with `ssrc`, from the first one on. An SSRC that the peer has seen, in RTP or RTCP, stays.
     #[cold]
     pub(crate) fn settle_ssrc(&self, ssrc: Ssrc) -> Ssrc {
         let mut party = self.party();
@@ -205,15 +205,15 @@ impl RtpSession {
         party.leg.ssrc()
     }
 
-    /// Units per second of the timestamps of sent packets.
+    /// Sets the clock rate of sent packets: the units of their timestamps per second.
     pub(crate) fn set_sent_clock_rate(&self, clock_rate_hz: u32) {
         let mut party = self.party();
         party.sent_rate_hz = Some(clock_rate_hz);
         party.leg.set_sent_clock_rate(clock_rate_hz);
     }
 
-    /// Sends to this address instead of the learned one; `Peer`: to the address that the peer sends from. `rtcp`: applies to
-    /// RTCP, too.
+    /// Sends to this address instead of the learned one. `Peer`: sends to the address that the peer sends from. `rtcp`: applies
+    /// to RTCP, too.
     pub(crate) fn set_destination(&self, destination: Destination, rtcp: bool) {
         let mut party = self.party();
         party.config.destination = destination;
@@ -224,12 +224,12 @@ impl RtpSession {
         self.peer_changed();
     }
 
-    /// Call it after the leg's destination has changed.
+    /// Notes that the leg's destination has changed.
     pub(crate) fn peer_changed(&self) {
         self.peer_version.fetch_add(1, Ordering::Release);
     }
 
-    /// Changes when [`RtpSession::peer`] may have changed.
+    /// A number that changes when [`RtpSession::peer`] may have changed.
     #[inline]
     pub(crate) fn peer_version(&self) -> u32 {
         self.peer_version.load(Ordering::Acquire)
@@ -245,7 +245,7 @@ impl RtpSession {
         self.party().leg.handle_rtcp(at_ns, from, bytes);
     }
 
-    /// [`handle_rtcp`](Self::handle_rtcp) for a packet on the RTP port (RFC 5761).
+    /// Does the same as [`handle_rtcp`](Self::handle_rtcp) for a packet on the RTP port (RFC 5761).
     #[cold]
     pub(crate) fn handle_rtcp_muxed(&self, at_ns: u64, from: SocketAddr, bytes: &[u8]) {
         self.handle_rtcp(at_ns, from, bytes);
@@ -259,7 +259,7 @@ impl RtpSession {
         party.leg.note_sent(now_ns, ssrc, time, payload_bytes);
     }
 
-    /// Runs the agent there while an element uses it. If it is already running, returns its place.
+    /// Runs the agent at a place while an element uses it. If it is already running, returns its place.
     pub(crate) fn start(
         self: &Arc<Self>,
         element: &gst::Element,
@@ -277,7 +277,7 @@ impl RtpSession {
         Ok(())
     }
 
-    /// An element stops using the agent. With the last one, the agent sends a BYE and ends.
+    /// Ends an element's use of the agent. With the last one, the agent sends a BYE and ends.
     pub(crate) fn stop(&self) {
         let agent = {
             let mut running = lock(&self.agent);
@@ -349,7 +349,7 @@ impl Party {
         let payloads = payloads::any()?;
         let config = LegConfig {
             ssrc: Ssrc(glib::random_int()),
-            // Sinks get packets that have their numbers.
+            // Sinks get packets that already have their sequence numbers.
             first_seq: SeqNum(0),
             cname: cname(),
             seed: seed(),
@@ -397,13 +397,13 @@ impl Party {
         self.leg.set_silent(is_silent);
     }
 
-    /// Rules for feedback, as both sides agreed.
+    /// Sets the rules for feedback, as both sides agreed.
     fn set_profile(&mut self, profile: Profile, reduced_size: bool) {
         (self.config.profile, self.reduced_size) = (profile, reduced_size);
         self.leg.set_profile(clock_now_ns(), profile, reduced_size);
     }
 
-    /// The peer sends these payload types from now on.
+    /// Sets the payload types that the peer sends from now on.
     pub(crate) fn set_payloads(&mut self, payloads: Arc<PayloadMap>) {
         self.config.payloads = payloads.clone();
         self.leg.set_payloads(payloads.clone(), payloads);
@@ -415,7 +415,7 @@ impl Party {
         self.leg.set_jitter(&config)
     }
 
-    /// Whether RTCP may be sent yet. While the SSRC is open, a report block is needed first; sending then fixes the
+    /// Whether RTCP may be sent yet. While the SSRC is open, there must be something to report first. Sending then fixes the
     /// SSRC.
     fn may_report(&mut self) -> bool {
         if self.ssrc_is_open && self.leg.source().is_some() {
@@ -429,7 +429,7 @@ fn refused(error: LegError) -> gst::ErrorMessage {
     gst::error_msg!(gst::ResourceError::Settings, ["{error}"])
 }
 
-/// The rate of telephone audio; received payload types have their own.
+/// Initial clock rate: that of telephone audio. Received payload types have their own.
 const CLOCK_RATE_HZ: u32 = 8000;
 /// Bandwidth of a call.
 const BANDWIDTH_BPS: u64 = 80_000;

@@ -14,9 +14,9 @@ pub(crate) struct SocketSettings {
     pub(crate) address: String,
     /// Port number; 0 for any free one.
     pub(crate) port: u16,
-    /// `None`: the port after RTP's (RFC 3550, section 11).
+    /// Port of RTCP; `None`: the port after RTP's (RFC 3550, section 11).
     pub(crate) rtcp_port: Option<u16>,
-    /// RTP and RTCP on one port (RFC 5761).
+    /// Whether RTP and RTCP share one port (RFC 5761).
     pub(crate) mux: bool,
     pub(crate) reuse: bool,
     pub(crate) buffer_bytes: i32,
@@ -27,10 +27,10 @@ pub(crate) struct SocketSettings {
 #[derive(Debug)]
 pub(crate) struct Sockets {
     pub(crate) rtp: Udp,
-    /// `None`: RTCP shares the RTP port.
+    /// The socket of RTCP; `None`: RTCP shares the RTP port.
     pub(crate) rtcp: Option<Udp>,
     pub(crate) readers: Readers,
-    /// Whether it is IPv6. If bound to all addresses, it reaches IPv4 by mapped ones.
+    /// Whether the sockets are IPv6 ones. If bound to all addresses, they reach IPv4 by mapped addresses.
     is_ipv6: bool,
     memberships: Vec<(Udp, Membership)>,
 }
@@ -38,7 +38,7 @@ pub(crate) struct Sockets {
 /// Readers of a session's sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Readers {
-    /// A source the RTP, with rtcp-mux the RTCP in it; the session's agent the rest.
+    /// A source reads the RTP, and with rtcp-mux the RTCP on its port. The session's agent reads the remaining RTCP.
     Source,
     /// The session's agent reads everything; without a source, RTP is ignored.
     Agent,
@@ -78,7 +78,7 @@ impl Sockets {
             }
         };
         socket::set_buffer_size(rtp.socket(), libc::SO_RCVBUF, settings.buffer_bytes);
-        // Each packet has its own arrival time, not its slice's, because jitter is measured in fractions of a slice.
+        // Each packet has its own arrival time, not that of its slice, because jitter is measured in fractions of a slice.
         for udp in std::iter::once(&rtp).chain(&rtcp) {
             socket::set_timestamps(udp.socket());
         }
@@ -128,7 +128,7 @@ fn bind(settings: &SocketSettings, address: SocketAddr) -> Result<Udp, SocketErr
     Ok(udp)
 }
 
-/// Two consecutive free ports, the first of them even (RFC 3550, section 11).
+/// Binds two consecutive free ports, the first of them even (RFC 3550, section 11).
 fn any_pair(
     settings: &SocketSettings,
     address: SocketAddr,
@@ -139,7 +139,7 @@ fn any_pair(
         let rtp = bind(settings, address)?;
         let port = rtp.port();
         if port % 2 == 1 || port == u16::MAX {
-            // Kept open, so that it is not offered again.
+            // The socket is kept open, so that the port is not offered again.
             odd.push(rtp);
             continue;
         }
@@ -156,5 +156,5 @@ fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
     address
 }
 
-/// Every second port is odd, and few are in use.
+/// Maximum number of tries. Every second port is odd, and few are in use.
 const PAIR_ATTEMPTS: usize = 64;

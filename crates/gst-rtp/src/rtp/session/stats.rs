@@ -61,7 +61,7 @@ fn source(source: &SourceStats<'_>) -> gst::Structure {
         None => structure,
     };
     match source.remote {
-        // Its report on our packets.
+        // This is the source's report on our packets.
         Some(remote) => structure
             .field("rb-fraction-lost", u32::from(remote.fraction_lost))
             .field("rb-packets-lost", i64::from(remote.cumulative_lost))

@@ -35,7 +35,7 @@ struct Settings {
     bind_port: i32,
     session: String,
     cname: Option<String>,
-    /// `None`: that of the packets or of the session's reports, whichever is sent first.
+    /// SSRC to use; `None`: that of the packets or of the session's reports, whichever is sent first.
     ssrc: Option<u32>,
     qos_dscp: i32,
 }
@@ -62,7 +62,7 @@ impl Settings {
         u16::try_from(self.port).unwrap_or(0)
     }
 
-    /// Destination for RTP to `rtp`.
+    /// Destination of RTP at address `rtp`, with that of RTCP.
     fn destination(&self, rtp: SocketAddr) -> Destination {
         let rtcp = match u16::try_from(self.rtcp_port) {
             _ if self.rtcp_mux => Some(rtp.port()),
@@ -86,7 +86,7 @@ impl Settings {
 }
 
 const PORT_DEFAULT: i32 = 5004;
-/// The same as in the stock payloaders.
+/// Value for the SSRC of the packets; the same number as in the stock payloaders.
 const SSRC_OF_PACKETS: u32 = u32::MAX;
 
 #[derive(Properties)]
@@ -113,7 +113,7 @@ pub struct RtpSink {
     has_news: Arc<AtomicBool>,
     /// The SSRC that is replaced in packets; [`NO_SSRC`]: any.
     replaced: AtomicU64,
-    /// The session and the packets have the same SSRC.
+    /// Whether the session and the packets have the same SSRC.
     is_settled: AtomicBool,
     memory: ElementMemory,
     sink_pad: gst::Pad,
@@ -124,7 +124,7 @@ pub struct RtpSink {
 /// State from READY on.
 struct Opened {
     session: Arc<RtpSession>,
-    /// Separate sockets, if no source shares the session.
+    /// The sink's own sockets, if no source shares the session.
     sockets: Option<Arc<Sockets>>,
     is_started: bool,
     _listener: Listener,
@@ -155,7 +155,7 @@ impl RtpSink {
             .store(ssrc.map_or(NO_SSRC, u64::from), Ordering::Relaxed);
     }
 
-    /// Called before the first packet: it gets the reports' SSRC, or the session adopts the packet's.
+    /// Called before the first packet. Either the packet gets the SSRC of the reports, or the session adopts that of the packet.
     #[cold]
     fn settle_ssrc(&self, buffer: &gst::BufferRef) {
         self.is_settled.store(true, Ordering::Relaxed);
@@ -174,7 +174,7 @@ impl RtpSink {
         }
     }
 
-    /// A setting that also takes effect while playing. Another thread looks up a name; the latest setting wins.
+    /// Changes a setting that also takes effect while playing. Another thread looks up a name; the latest setting wins.
     fn change_destination(&self, change: impl FnOnce(&mut Settings)) {
         let settings = {
             let mut settings = self.settings();
@@ -205,7 +205,7 @@ impl RtpSink {
         });
     }
 
-    /// Called at the start, which fails if the host has no address.
+    /// Sets the destination at the start, which fails if the host has no address.
     fn set_destination(&self, session: &RtpSession) -> Result<(), SocketError> {
         let settings = self.settings().clone();
         if settings.host.is_empty() {
@@ -234,7 +234,7 @@ impl RtpSink {
         Ok(())
     }
 
-    /// The branch announces its place, or has none.
+    /// Starts the agent at the place that the branch announces, if any.
     fn start_by(&self, announced: Option<Place>) {
         let mut opened = lock(&self.opened);
         if let Some(opened) = opened.as_mut()
@@ -310,7 +310,7 @@ impl SinkElement for RtpSink {
         })
     }
 
-    /// The session's source changes its state after its sink, and finds the session.
+    /// Opens the session. The session's source changes its state after its sink, and then finds the session.
     fn open(&self) -> Result<(), gst::ErrorMessage> {
         lock(&self.context).check()?;
         let settings = self.settings().clone();
@@ -321,7 +321,7 @@ impl SinkElement for RtpSink {
         self.set_destination(&session)?;
         let (sink_pad, ssrc) = (self.sink_pad.downgrade(), self.ssrc.clone());
         let listener = session.listen(move |event| match *event {
-            // Ours to change, if we write it.
+            // We may change the SSRC only if we write it into packets.
             Event::Collision { old, new } if ssrc.load(Ordering::Relaxed) == u64::from(old.0) => {
                 ssrc.store(new.0.into(), Ordering::Relaxed);
             }
@@ -341,7 +341,7 @@ impl SinkElement for RtpSink {
         Ok(())
     }
 
-    /// The session's source, if any, has its sockets by now.
+    /// Activates the sink. By now, the session's source, if any, has its sockets.
     fn activate(&self) -> Result<(), gst::ErrorMessage> {
         let settings = self.settings().clone();
         let mut opened = lock(&self.opened);
@@ -395,7 +395,8 @@ impl SinkElement for RtpSink {
             prefetch::span(&sockets.rtp),
         ];
         self.memory.set(own.into_iter().chain(self.sink().spans()));
-        // The source's place, or a named one. Otherwise the branch's place, whose announcement is on its way.
+        // The agent starts at the source's place, or on a named context. Otherwise it starts at the branch's place, whose
+        // announcement is still to come.
         if session.is_running() || lock(&self.context).is_named() {
             self.start(opened, None)?;
         }

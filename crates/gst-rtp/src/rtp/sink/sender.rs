@@ -19,26 +19,26 @@ pub struct Sender {
     session: Option<Arc<RtpSession>>,
     sockets: Option<Arc<Sockets>>,
     peer: Option<RawAddr>,
-    /// The version of `peer`.
+    /// The version that `peer` was read at.
     peer_version: Option<u32>,
     pub(super) packets: u64,
     pub(super) bytes: u64,
-    /// `peer`, as a string.
+    /// The destination, for messages.
     to: Option<SocketAddr>,
-    /// A send failure to it was noted.
+    /// Whether a send failure to `peer` was noted.
     has_failed: bool,
-    /// Messages for the element to post, and a flag for them.
+    /// The last failure, for the element to post.
     failure: Option<(SocketAddr, std::io::Error)>,
     has_news: Arc<AtomicBool>,
     pub(super) errors: u64,
-    /// Packets without a peer to send to.
+    /// Number of packets without a peer to send to.
     pub(super) unsent: u64,
-    /// Not RTP.
+    /// Number of packets that are not RTP.
     pub(super) malformed: u64,
 }
 
 impl Sender {
-    /// `has_news` is set when a failure can be taken.
+    /// Creates a sender. It sets `has_news` when a failure can be taken.
     pub(super) fn new(has_news: Arc<AtomicBool>) -> Sender {
         Sender {
             has_news,
@@ -52,7 +52,7 @@ impl Sender {
         self.peer_version = None;
     }
 
-    /// The unreachable destination, and the reason.
+    /// Takes the last failure: the unreachable destination, and the reason.
     pub(super) fn take_failure(&mut self) -> Option<(SocketAddr, std::io::Error)> {
         self.failure.take()
     }
@@ -95,10 +95,10 @@ impl Sender {
                 );
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Rendered::Blocked,
-            // No route or too large: not a reason to stop a stream.
+            // There is no route, or the packet is too large. That is not a reason to stop a stream.
             Err(error) => {
                 self.errors += 1;
-                // Reported once for each destination.
+                // A failure is reported once for each destination.
                 if !std::mem::replace(&mut self.has_failed, true) {
                     self.failure = self.to.map(|to| (to, error));
                     self.has_news.store(true, Ordering::Relaxed);
@@ -159,7 +159,7 @@ impl Header {
     }
 }
 
-/// RFC 3550, section 5.1.
+/// Size of the fixed header (RFC 3550, section 5.1).
 const FIXED_BYTES: usize = 12;
 const EXTENSION: u8 = 0x10;
 const PADDING: u8 = 0x20;

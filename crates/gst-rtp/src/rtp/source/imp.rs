@@ -58,12 +58,12 @@ pub struct RtpSrc {
     src_pad: gst::Pad,
     opened: Mutex<Option<Opened>>,
     driver: Driver<Receiver>,
-    /// While it is PAUSED or PLAYING.
+    /// Counters of the receiver, in PAUSED and PLAYING.
     counts: Mutex<Option<Arc<Counts>>>,
     stats: Mutex<StatsProperty>,
 }
 
-/// Settings that take effect while it plays.
+/// Applies settings that take effect while the element plays.
 fn use_settings(session: &RtpSession, settings: &Settings) -> Result<(), LegError> {
     let payloads = settings.payloads()?;
     let mut party = session.party();
@@ -75,7 +75,7 @@ fn use_settings(session: &RtpSession, settings: &Settings) -> Result<(), LegErro
 struct Opened {
     session: Arc<RtpSession>,
     sockets: Arc<Sockets>,
-    /// Set on a shared port.
+    /// The place on a shared port, if the port is shared.
     tenancy: Option<Tenancy>,
 }
 
@@ -100,7 +100,7 @@ impl RtpSrc {
         opened.as_ref().map_or(0, |o| o.sockets.rtp.port().into())
     }
 
-    /// A setting that also takes effect while playing.
+    /// Changes a setting that also takes effect while playing.
     fn configure(&self, change: impl FnOnce(&mut Settings)) {
         let (settings, latency_changed) = {
             let mut settings = self.settings();
@@ -124,7 +124,7 @@ impl RtpSrc {
         }
     }
 
-    /// New caps while it runs are announced before the next packet.
+    /// Sets the caps. While the element runs, new caps are announced before the next packet.
     fn set_caps(&self, caps: Option<gst::Caps>) {
         self.configure(|settings| settings.caps = caps.clone());
         if self.session().is_some() {
@@ -242,7 +242,7 @@ impl SourceElement for RtpSrc {
         &self.src_pad
     }
 
-    /// Requests from downstream, such as a decoder that cannot continue, go to the sender.
+    /// Sends requests from downstream, such as that of a decoder that cannot continue, to the sender.
     fn handle_upstream_event(&self, event: gst::Event) -> Result<bool, gst::Event> {
         let session = lock(&self.opened).as_ref().map(|o| o.session.clone());
         let caps = self.settings().caps.clone();
@@ -256,7 +256,7 @@ impl SourceElement for RtpSrc {
             uri.set_uri(Some(self.settings().uri().as_str()));
             return true;
         }
-        // Due packets may wait for the start of a slice, and unread ones wait in the kernel.
+        // Due packets may wait for the start of a slice, and unread packets wait in the kernel.
         let latency = (true, self.latency(), None);
         source::answer_query(pad, &*self.obj(), query, latency, || {
             let caps = self.settings().caps.clone();

@@ -22,7 +22,7 @@ use crate::rtp::playout::Playout;
 use crate::rtp::port::Mailbox;
 use crate::rtp::session::{ArrivingBuffer, Buffers, RtpSession, Sockets};
 
-/// Written by the context's thread, read by anyone.
+/// Counters, written by the context's thread and read by any.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     /// RTP packets, from any sender.
@@ -38,7 +38,7 @@ pub(super) struct Counts {
     pub(super) socket_errors: Single,
 }
 
-/// Hot fields first: thousands of receivers alternate in the cache.
+/// The receiver. Fields used for each packet come first, because thousands of receivers alternate in the cache.
 #[repr(C)]
 pub struct Receiver {
     input: Input,
@@ -48,15 +48,15 @@ pub struct Receiver {
     ahead: Ahead,
     /// Result of the last poll of the leg, if it is still valid.
     seen: Option<Seen>,
-    /// Half a slice: packets due by then leave now, instead of a whole slice late. The jitter buffer's time is always ahead by
-    /// this.
+    /// Half a slice. Packets due by then leave now, instead of a whole slice late. The jitter buffer's time is always ahead by
+    /// this much.
     ahead_ns: u64,
-    /// A whole slice: packets that the next arrival will output need no timer.
+    /// A whole slice. Packets that the next arrival will release need no timer.
     slack_ns: u64,
     mux: bool,
     /// Whether the socket was emptied in this pass.
     is_drained: bool,
-    /// Searches in the socket for the packet that is missing now.
+    /// Number of searches in the socket for the packet that is missing now.
     looks: u8,
     /// Number of searches in this pass.
     looks_in_pass: u8,
@@ -67,26 +67,26 @@ pub struct Receiver {
     element: glib::WeakRef<gst::Element>,
 }
 
-/// Memory that the next pass touches: the next packet to leave, and the places in the jitter buffer.
+/// Memory that the next pass touches: that of the next packet to leave, and its places in the jitter buffer.
 #[derive(Debug, Clone, Copy, Default)]
 struct Ahead {
     packet: [usize; 3],
     places: [usize; 2],
 }
 
-/// Result of a poll: the leg has no output now.
+/// Result of a poll without output: the leg's state.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
-    /// A packet is missing that the socket may have.
+    /// Whether a packet is missing that the socket may have.
     is_missed: bool,
     /// Time of the next output.
     due_ns: Option<u64>,
-    /// Whether the leg was polled for it.
+    /// Whether the leg was polled for this time.
     is_sure: bool,
 }
 
 impl Seen {
-    /// Arrived packets are read first; then one poll of the leg is enough.
+    /// State before arrived packets are read. They are read first, so that one poll of the leg is enough.
     const LATER: Seen = Seen {
         is_missed: false,
         due_ns: None,
@@ -100,12 +100,12 @@ struct Now {
     clock_ns: u64,
     /// Half a slice later.
     ahead_ns: u64,
-    /// The socket may still have the missing packet.
+    /// Whether the socket may still have the missing packet.
     may_look: bool,
 }
 
 impl Now {
-    /// Returns the output, or else the leg's state for the next look.
+    /// Polls the leg. Returns its output, or its state for the next look.
     #[inline]
     fn look(
         self,
@@ -138,7 +138,7 @@ impl Now {
 pub(super) enum Input {
     /// A separate socket.
     Socket(Reader),
-    /// A place on a shared port: its packets, in order, the next one last.
+    /// A place on a shared port, with its packets in reverse order: the next one is last.
     Mailbox(Arc<Mailbox>, Vec<Datagram>),
 }
 
@@ -221,7 +221,7 @@ impl Receiver {
         &self.counts
     }
 
-    /// A datagram on its way into the leg.
+    /// Passes a datagram to the leg.
     #[inline]
     fn take(&mut self, cx: &Cx<'_>, now: Now, datagram: Datagram) -> Option<Produced> {
         let Datagram {
@@ -285,7 +285,7 @@ impl Receiver {
                 }
             }
             Verdict::Refused(Refusal::PayloadType(payload_type)) => self.refuse(payload_type),
-            // A collision needs an answer.
+            // A collision needs a reply.
             Verdict::Refused(Refusal::OwnSsrc) => self.session.wake_agent(),
             Verdict::Refused(_) | Verdict::Rtcp | Verdict::MalformedRtcp => {}
         }
@@ -335,7 +335,7 @@ impl Receiver {
         gst::element_warning!(element, gst::StreamError::Format, ["{warning}"]);
     }
 
-    /// The stream's settings that the leg has no part in.
+    /// The settings of the stream that do not concern the leg.
     pub(super) fn playout(&mut self) -> &mut Playout {
         &mut self.playout
     }
@@ -378,7 +378,7 @@ impl Producer for Receiver {
         if let Some(missing) = &mut self.missing {
             missing.clear();
         }
-        // Queued packets would be late when it continues.
+        // Queued packets would be too late when the stream continues.
         self.session.party().leg.flush();
         self.playout.flush();
     }
@@ -400,7 +400,7 @@ impl Producer for Receiver {
         let clock_ns = cx.now_ns();
         let ahead_ns = clock_ns.saturating_add(self.ahead_ns);
         loop {
-            // A missing packet may be in the socket, after the last one read.
+            // A missing packet may be in the socket, after the last packet read.
             let now = Now {
                 clock_ns,
                 ahead_ns,
@@ -483,14 +483,14 @@ impl Producer for Receiver {
     }
 }
 
-/// Maximum number of reads for a missing packet: a delayed context finds seconds of packets in the socket.
+/// Maximum number of reads for one missing packet. A delayed context finds seconds of packets in the socket.
 const LOOKS_MAX: u8 = 16;
-/// The same for a whole pass and all missing packets, so that a flood with gaps does not keep other streams waiting. The next
-/// pass continues.
+/// Maximum number of reads for all missing packets in a pass, so that a flood with gaps does not keep other streams waiting. The
+/// next pass continues.
 const LOOKS_IN_PASS_MAX: u8 = 4 * LOOKS_MAX;
-/// Cache lines that a packet touches.
+/// Number of cache lines of the counters that a packet touches.
 const COUNTS_LINES: usize = 1;
-/// The lock, and the leg.
+/// Number of cache lines of the lock and the leg.
 const SESSION_LINES: usize = 1 + Leg::<Buffers>::HOT_BYTES.div_ceil(CACHE_LINE);
-/// Cache lines of a buffer, of its memory with a packet of 20 ms of telephony, and of its meta.
+/// Numbers of cache lines of a buffer, of its memory with a packet of 20 ms of telephony, and of its meta.
 const PACKET_LINES: [usize; 3] = [5, 5, 2];

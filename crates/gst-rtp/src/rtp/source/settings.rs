@@ -36,7 +36,7 @@ pub(super) struct Settings {
     pub(super) adaptive: bool,
     pub(super) latch: bool,
     pub(super) session: String,
-    /// [`SSRC_ANY`]: all.
+    /// SSRC to accept; [`SSRC_ANY`]: any.
     pub(super) ssrc: u32,
     pub(super) from: Option<SocketAddr>,
     pub(super) max_dropout_ms: u32,
@@ -72,17 +72,17 @@ impl Default for Settings {
     }
 }
 
-/// The same as in the stock payloaders.
+/// Value for any SSRC; the same number as in the stock payloaders.
 pub(super) const SSRC_ANY: u32 = u32::MAX;
 pub(super) const PORT_DEFAULT: i32 = 5004;
-/// An Ethernet frame's payload less some tunnel headers.
+/// Default MTU: an Ethernet frame's payload less some tunnel headers.
 pub(super) const MTU_DEFAULT: u32 = 1492;
-/// No UDP datagram is larger (RFC 768).
+/// Maximum MTU. No UDP datagram is larger (RFC 768).
 pub(super) const MTU_MAX: u32 = 65_536;
-/// Two packets of 20 ms.
+/// Default latency: two packets of 20 ms.
 pub(super) const LATENCY_MS_DEFAULT: u32 = 40;
 pub(super) const LATENCY_MS_MAX: u32 = (jitter::LATENCY_NS_MAX / 1_000_000) as u32;
-/// The same as in the stock jitter buffer.
+/// Default of `max-dropout-time`, the same as in the stock jitter buffer.
 pub(super) const MAX_DROPOUT_MS_DEFAULT: u32 = 60_000;
 pub(super) const MAX_MISORDER_MS_DEFAULT: u32 = 2_000;
 
@@ -98,7 +98,7 @@ pub enum ClockSkew {
         nick = "window"
     )]
     Window,
-    /// By the first packet, permanently.
+    /// By the first packet only.
     #[enum_value(
         name = "RTP timestamps only, counted from the first packet",
         nick = "none"
@@ -129,7 +129,7 @@ impl Settings {
         }
     }
 
-    /// For studio audio (AES67: 0.125 ms or more), or for telephony.
+    /// Length of the shortest packets: those of studio audio (AES67: 0.125 ms or more), or of telephony.
     fn shortest_packet_ns(&self) -> u64 {
         let caps = self.caps.as_ref().and_then(|caps| caps.structure(0));
         let encoding = caps.and_then(|caps| caps.get::<&str>("encoding-name").ok());
@@ -145,7 +145,7 @@ impl Settings {
         payloads::of(clock_rate_hz, self.payload_types)
     }
 
-    /// The session's receiving half.
+    /// Settings for the session's receiving half.
     pub(super) fn receiving(&self) -> Result<Receiving, PayloadMapError> {
         Ok(Receiving {
             payloads: self.payloads()?,
@@ -176,7 +176,7 @@ impl Settings {
             address: self.address.clone(),
             port: u16::try_from(self.port).unwrap_or(0),
             rtcp_port: u16::try_from(self.rtcp_port).ok(),
-            // No socket for RTCP; RTCP on the RTP port is recognised and handled, but not answered.
+            // There is no socket for RTCP. RTCP on the RTP port is recognised and handled, but not answered.
             mux: self.rtcp_mux || !self.rtcp,
             reuse: self.reuse,
             buffer_bytes: self.buffer_size,

@@ -122,8 +122,8 @@ fn flow(returned: gst::FlowReturn) -> Result<(), gst::FlowError> {
 
 /// The samples of a `ts-appsink` as they arrive, for an asynchronous task on any executor.
 ///
-/// Bounded by the element's `max-buffers`: a slow task blocks the source. Ends with the stream, or when the element stops. Each
-/// sample goes to one consumer.
+/// It is bounded by the element's `max-buffers`: a slow task blocks the source. It ends with the stream, or when the element
+/// stops. Each sample goes to one consumer.
 #[derive(Debug)]
 pub struct SampleStream {
     sink: glib::WeakRef<super::AppSink>,
@@ -131,7 +131,7 @@ pub struct SampleStream {
 }
 
 impl SampleStream {
-    /// Returns `None` if the element is not a `ts-appsink` of this library.
+    /// Returns the stream of an element, or `None` if the element is not a `ts-appsink` of this library.
     pub fn of(element: &impl IsA<gst::Element>) -> Option<SampleStream> {
         let element = element.upcast_ref::<gst::Element>();
         let sink = element.downcast_ref::<super::AppSink>()?;

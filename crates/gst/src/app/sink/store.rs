@@ -8,7 +8,7 @@ use crate::kit::sink::{Rendered, Renderer};
 /// A bounded store of samples; under the sink's lock.
 pub struct Store {
     samples: VecDeque<gst::Sample>,
-    /// Excludes the time, which is computed when a limit needs it.
+    /// Contents of the store, except the time, which is computed when a limit needs it.
     level: Level,
     pub(super) max: Level,
     preroll: Option<gst::Sample>,
@@ -21,7 +21,7 @@ pub struct Store {
     is_stopped: bool,
     pub(super) dropped: u64,
     pub(super) news: News,
-    /// Removed, and not to be dropped under the lock.
+    /// Removed samples, which must not be dropped under the lock.
     discarded: Vec<gst::Sample>,
 }
 
@@ -97,7 +97,7 @@ impl Store {
         self.is_stopped || (self.is_eos && self.samples.is_empty())
     }
 
-    /// The element stops or starts.
+    /// Stops or restarts the store, with the element.
     pub(super) fn stop(&mut self, is_stopped: bool) {
         self.flush();
         self.is_stopped = is_stopped;
@@ -183,7 +183,7 @@ fn size_of(sample: &gst::SampleRef) -> Level {
     }
 }
 
-/// Start and end, ns.
+/// Start and end of a sample, ns.
 fn span_ns(sample: &gst::SampleRef) -> Option<(u64, u64)> {
     let (first, last) = match (sample.buffer(), sample.buffer_list()) {
         (Some(buffer), _) => (buffer, buffer),

@@ -49,7 +49,7 @@ impl Default for Settings {
     }
 }
 
-/// Default, as existing pipelines expect.
+/// Default of `max-buffers`, as existing pipelines expect.
 const BUFFERS_DEFAULT: u32 = 10;
 
 #[derive(Properties)]
@@ -111,7 +111,8 @@ impl AppSrc {
         self.items.limit(settings.leaky, settings.max);
     }
 
-    /// A change at run time: the application queries again.
+    /// Changes a property of the stream. A running element then posts that its duration has changed, and the application queries
+    /// it again.
     fn set_length(&self, change: impl FnOnce(&mut Stream)) {
         change(&mut self.settings().stream);
         if self.driver.place().is_some() {
@@ -121,7 +122,7 @@ impl AppSrc {
         }
     }
 
-    /// A change at run time: the pipeline queries again.
+    /// Changes a setting of the latency. A running element then asks the pipeline to query it again.
     fn set_latency(&self, change: impl FnOnce(&mut Settings)) {
         change(&mut self.settings());
         if self.driver.place().is_some() {
@@ -130,7 +131,7 @@ impl AppSrc {
         }
     }
 
-    /// `false`: the queue is full, it does not run, or the stream has ended.
+    /// Pushes an item. Returns `false` if the queue is full or does not run, or if the stream has ended.
     fn push(&self, item: Item) -> bool {
         let is_full = match self.items.offer(item) {
             Ok(is_full) => is_full,
@@ -179,7 +180,7 @@ impl AppSrc {
         }
     }
 
-    /// The sample's segment, if segments count and this one differs from the last sample's.
+    /// Pushes the sample's segment, if segments count and this one differs from the last sample's.
     fn push_segment(&self, sample: &gst::Sample) -> bool {
         let (handles, format) = {
             let settings = self.settings();
@@ -237,7 +238,7 @@ impl AppSrc {
             self.src_pad.push_event(start.build());
         }
         self.items.begin_flush();
-        // Computed again: no item is taken from the queue now, so the position is stable.
+        // The segment is computed again: no item is taken from the queue now, so the position is stable.
         let segment = after().and_then(|segment| {
             let offset = u64::try_from(segment.position().value()).ok()?;
             let is_done = self.obj().emit::<bool>(*SEEK_DATA, &[&offset]);
@@ -249,7 +250,7 @@ impl AppSrc {
             *lock(&self.shared.segment) = OwnSegment { segment, seqnum };
         }
         let stop = gst::event::FlushStop::builder(true).seqnum(seqnum).build();
-        // Marks the queue; the flush itself may not be visible downstream.
+        // This marks the flush in the queue. The flush itself may not be visible downstream.
         self.items.end_flush(stop.clone());
         if flushes {
             self.driver.end_flush(stop);
@@ -434,7 +435,7 @@ impl SourceElement for AppSrc {
         if flushing {
             self.items.begin_flush();
         } else {
-            // The queue's mark. The event itself is on its way to the reader.
+            // This marks the flush in the queue. The event itself goes to the reader.
             self.items.end_flush(gst::event::FlushStop::new(true));
         }
     }

@@ -16,9 +16,9 @@ use crate::kit::{emit_if_heard, lock};
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     pub(super) do_timestamp: AtomicBool,
-    /// Enough-data was emitted, and need-data not since.
+    /// Whether enough-data was emitted, and need-data not since then.
     pub(super) has_enough: AtomicBool,
-    /// The application can seek: the segment's position follows the data.
+    /// Whether the application can seek. If so, the segment's position follows the data.
     pub(super) is_seekable: AtomicBool,
     /// The segment of the data, with the position that has been reached.
     pub(super) segment: Mutex<OwnSegment>,
@@ -49,7 +49,7 @@ impl OwnSegment {
         }
     }
 
-    /// The position is at the end of the item now, as in the base class of the stock sources.
+    /// Moves the position to the end of the item, as in the base class of the stock sources.
     fn advance(&mut self, item: &Item) {
         let (last, bytes) = match item {
             Item::Buffer(buffer) => (&**buffer, buffer.size()),
@@ -88,9 +88,9 @@ pub struct AppReader {
     shared: Arc<Shared>,
     time: RunningTime,
     caps: Option<gst::Caps>,
-    /// `need-data` was emitted, and nothing has arrived since.
+    /// Whether `need-data` was emitted, and nothing has arrived since then.
     has_asked: bool,
-    /// The queue was empty after the item taken in this pass, and it wakes this reader.
+    /// Whether the queue was empty after the item taken in this pass. In that case it wakes this reader.
     has_taken_last: bool,
     is_open: bool,
     pad: gst::Pad,
@@ -153,7 +153,7 @@ impl AppReader {
             return Produced::Idle;
         }
         self.shared.has_enough.store(false, Relaxed);
-        // An application that pushes one buffer at a time gets this for each buffer, though most do not connect.
+        // If an application pushes one buffer at a time, this signal is due for each buffer. Most applications do not connect it.
         let element = self.pad.parent_element();
         if element.is_some_and(|it| emit_if_heard(&it, *NEED_DATA, &[&NEED_UNKNOWN])) {
             Produced::Again
@@ -176,7 +176,7 @@ impl AppReader {
 
 impl Producer for AppReader {
     fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), gst::ErrorMessage> {
-        // After a flush from downstream, whose end only this source handles.
+        // The producer restarts after a flush from downstream. No other element handles the end of that flush.
         if self.items.resume().is_some() {
             self.has_asked = false;
         }
@@ -209,7 +209,7 @@ impl Producer for AppReader {
         match item {
             Item::Buffer(buffer) => Produced::Buffer(buffer),
             Item::List(list) => Produced::List(list),
-            // The first sample's caps and segment are the opening's.
+            // The caps and the segment of the first sample belong to the opening events.
             Item::Event(event) => match event.view() {
                 gst::EventView::Caps(caps) if !self.is_open => {
                     self.caps = Some(caps.caps_owned());
@@ -252,7 +252,8 @@ impl Producer for AppReader {
     }
 
     fn push_failed(&mut self, error: gst::FlowError) {
-        // The source reports it itself. A branch that flushes or stops does not end the stream: the next item is the next try.
+        // The source itself reports the error. A branch that flushes or stops does not end the stream: the source tries again
+        // with the next item.
         if error != gst::FlowError::Flushing {
             self.items.fail(error);
         }
@@ -264,5 +265,5 @@ static NEED_DATA: LazyLock<SignalId> = LazyLock::new(|| {
         .expect("the class has this signal")
 });
 
-/// Amount in `need-data`: any.
+/// Amount in `need-data`: any amount.
 const NEED_UNKNOWN: u32 = u32::MAX;

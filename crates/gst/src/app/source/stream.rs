@@ -7,14 +7,14 @@ use gst::glib;
 #[enum_type(name = "ThreadbareAppStreamType")]
 #[allow(unreachable_pub, reason = "the type of a public property")]
 pub enum StreamType {
-    /// It cannot find positions: seeks are refused.
+    /// Not at all: seeks are refused.
     #[default]
     #[enum_value(name = "Cannot seek", nick = "stream")]
     Stream,
-    /// It can, slowly.
+    /// With a slow seek.
     #[enum_value(name = "Seekable", nick = "seekable")]
     Seekable,
-    /// It can, fast.
+    /// With a fast seek.
     #[enum_value(name = "Random access", nick = "random-access")]
     RandomAccess,
 }
@@ -48,7 +48,7 @@ impl Stream {
         segment
     }
 
-    /// Its length in `format`, if known: -1 in the query is "unknown".
+    /// Length of the stream in `format`, if known; -1 in the query means unknown.
     fn length(&self, format: gst::Format) -> Option<gst::GenericFormattedValue> {
         let length = match format {
             gst::Format::Time => i64::try_from(self.duration?.nseconds()).ok()?,
@@ -83,8 +83,8 @@ impl Stream {
         }
     }
 
-    /// The segment after a seek, with its position, if the stream can do it; `current` is the segment before. Without a flush,
-    /// running time continues from that position.
+    /// The segment after a seek, with its position, if the stream supports the seek. `current` is the segment before. Without a
+    /// flush, running time continues from that position.
     pub(super) fn after(
         &self,
         current: &gst::Segment,

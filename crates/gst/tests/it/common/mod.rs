@@ -70,7 +70,7 @@ impl Pipe {
         set_state(&self.0, state);
     }
 
-    /// Lets it play, without waiting for sinks that wait for data.
+    /// Sets PLAYING, without waiting for sinks that wait for data.
     pub fn play(&self) {
         let pipeline = self.0.clone();
         let result = within("change to Playing", move || {
@@ -175,7 +175,7 @@ pub fn until_it_waits<R: Send + 'static>(
     let status = std::path::Path::new("/proc")
         .join(started.recv_timeout(DEADLINE).unwrap())
         .join("status");
-    // Asleep in the same place for some time, not only until another thread releases a lock.
+    // It must be asleep in the same place for some time: otherwise it may only wait until another thread releases a lock.
     let mut asleep = (String::new(), 0);
     eventually("the thread waits", || {
         let Ok(status) = std::fs::read_to_string(&status) else {
@@ -642,7 +642,7 @@ pub fn assert_properties(factory: &str, rows: &[Row]) {
     }
 }
 
-/// That a new element has this property.
+/// Asserts that a new element has this property.
 pub fn assert_row(factory: &str, (name, kind, default, range, writable): &Row) {
     use gst::glib::{self, ParamFlags};
     let element = make(factory);
@@ -673,7 +673,7 @@ pub fn assert_row(factory: &str, (name, kind, default, range, writable): &Row) {
     }
 }
 
-/// A value as GStreamer writes it; nothing is `NULL`, an enum its nick.
+/// A value as GStreamer writes it. A missing value is `NULL`; an enum is its nick.
 fn written(value: &gst::glib::Value) -> String {
     if let Ok(text) = value.get::<Option<String>>() {
         return text.unwrap_or_else(|| "NULL".to_owned());

@@ -6,7 +6,7 @@ mod tones;
 
 use threadbare_loudness::{Builder, Meter, Mode};
 
-/// A meter, and in how many frames it is fed: 10 ms, the longest that Tech 3341 allows between two readings.
+/// A meter, and the number of frames that it is fed at once: 10 ms, the longest time that Tech 3341 allows between two readings.
 pub(crate) struct Bench {
     pub(crate) meter: Meter,
     pub(crate) call_frames: usize,
@@ -29,7 +29,8 @@ fn bench(builder: Builder) -> Bench {
 }
 
 impl Bench {
-    /// Feeds a 1 kHz sine: (level of each channel in dBFS, seconds) after another. Calls `read` after each call.
+    /// Feeds a 1 kHz sine in sections: the level of each channel in dBFS, and the length in seconds. Calls `read` after each
+    /// call.
     pub(crate) fn feed(&mut self, levels: &[(&[f64], f64)], mut read: impl FnMut(&Meter, f64)) {
         let (rate_hz, channels) = (self.meter.rate_hz() as usize, self.meter.channels());
         // Ten periods fill a hundredth of a second at all these rates.
@@ -57,7 +58,7 @@ impl Bench {
         self.meter.add_interleaved(&pending).expect("whole frames");
     }
 
-    /// The same level on the left and on the right, in phase.
+    /// Feeds the same level on the left and on the right, in phase.
     pub(crate) fn feed_stereo(&mut self, levels: &[(f64, f64)], read: impl FnMut(&Meter, f64)) {
         let pairs: Vec<[f64; 2]> = levels.iter().map(|(level, _)| [*level; 2]).collect();
         let levels: Vec<(&[f64], f64)> = pairs

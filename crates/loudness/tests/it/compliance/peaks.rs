@@ -24,7 +24,7 @@ fn true_peak_db(bench: &mut Bench, signal: &[f64]) -> f64 {
     20.0 * peaks[0].log10()
 }
 
-/// Tech 3341: "+0.2/-0.4 dB".
+/// The tolerance is "+0.2/-0.4 dB" (Tech 3341).
 fn assert_peak(found_db: f64, expected_db: f64, what: &str) {
     let is_within = (expected_db - 0.4..=expected_db + 0.2).contains(&found_db);
     assert!(
@@ -91,7 +91,7 @@ fn a_period_that_is_twice_as_loud() {
     });
 }
 
-/// At four times the rate: a sixth of the rate at 0.50, with one period of a quarter of the rate at 1.00 in the middle.
+/// A burst at four times the rate: a sixth of the rate at 0.50, with one period of a quarter of the rate at 1.00 in the middle.
 fn burst(periods: usize) -> Vec<f64> {
     let slow: Vec<f64> = (0..24)
         .map(|n| 0.5 * (TAU * f64::from(n) / 24.0).sin())

@@ -18,7 +18,7 @@ struct Output {
     sources: Vec<Stream>,
     active: Option<SourceId>,
     is_filling: bool,
-    /// Whether it has ended with the main source's stream.
+    /// Whether the output has ended with the main source's stream.
     has_ended: bool,
 }
 
@@ -26,7 +26,7 @@ struct Output {
 #[derive(Debug, Clone, Default)]
 struct Stream {
     is_healthy: bool,
-    /// Whether the source is known to lack it.
+    /// Whether the source is known to have no such stream.
     is_absent: bool,
 }
 
@@ -62,7 +62,7 @@ impl Outputs {
         }
     }
 
-    /// The main source's stream has ended.
+    /// Notes the end of the main source's stream.
     pub(super) fn end(&mut self, kind: Kind) {
         if let Some(output) = self.of(kind) {
             output.has_ended |= output.active == Some(MAIN);
@@ -112,12 +112,12 @@ impl SourceCore {
         if output.active.is_some_and(is_healthy) {
             return false;
         }
-        // It continues until a source passes: a source that delivers again may have to wait for its turn.
+        // The fill continues until a source passes, because a source that delivers again may have to wait for its turn.
         output.is_filling
             || !(0..output.sources.len()).any(|id| is_healthy(id) || self.is_awaited(output, id))
     }
 
-    /// At the start, the output waits for the first data of the sources that are starting.
+    /// Whether the output waits for this source. At the start, it waits for the first data of the sources that are starting.
     fn is_awaited(&self, output: &Output, id: SourceId) -> bool {
         let is_over = self.start_ends_ns().is_some_and(|ns| ns <= self.now_ns);
         let source = &self.sources[id];

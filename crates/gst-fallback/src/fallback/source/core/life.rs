@@ -17,7 +17,7 @@ pub(super) enum Life {
     Idle,
     Starting {
         since_ns: u64,
-        /// Whether all of its streams are held at their start.
+        /// Whether all streams of the source are held at their start.
         is_ready: bool,
     },
     Running {
@@ -25,7 +25,7 @@ pub(super) enum Life {
         last_ns: u64,
     },
     Stopping {
-        /// Set if it must be restarted, with the reason.
+        /// The reason for a restart, if the source must be restarted.
         why: Option<Reason>,
     },
     Waiting {
@@ -60,20 +60,20 @@ impl Life {
 #[derive(Debug, Default)]
 pub(super) struct Source {
     pub(super) life: Life,
-    /// Number of its current run.
+    /// Number of the source's current run.
     pub(super) number: u32,
     pub(super) is_live: bool,
-    /// Fill level of its buffer, if reported.
+    /// Fill level of the source's buffer, in percent, if reported.
     pub(super) percent: Option<u32>,
-    /// Time when its run has started to deliver. Later interruptions do not matter.
+    /// Time when the current run began to deliver. Later interruptions do not matter.
     pub(super) begun_ns: Option<u64>,
     /// Failures in a row.
     pub(super) failures: u32,
     pub(super) last_failure: Reason,
-    /// Whether its picture is stored, so that the source is not needed.
+    /// Whether the source's picture is stored, so that the source is not needed.
     pub(super) has_still: bool,
     pub(super) is_given_up: bool,
-    /// Number of retries since the start.
+    /// Number of retries since the element's start.
     pub(super) retries: u64,
     pub(super) last_reason: Reason,
 }
@@ -95,7 +95,7 @@ impl Source {
         };
     }
 
-    /// `why` is set if it must be restarted.
+    /// Stops the source. `why` is the reason for a restart, if it must be restarted.
     pub(super) fn stop(
         &mut self,
         run: Run,
@@ -108,7 +108,7 @@ impl Source {
         }
     }
 
-    /// Whether it is running.
+    /// Whether the source is running.
     pub(super) fn runs(&self) -> bool {
         matches!(self.life, Life::Starting { .. } | Life::Running { .. })
     }
@@ -124,7 +124,7 @@ impl Source {
     /// Time at which a source that still delivers nothing has failed.
     pub(super) fn silent_until_ns(&self, settings: &Settings) -> Option<u64> {
         let heard_ns = match self.life {
-            // It waits for the application, not the reverse.
+            // A ready source waits for the application, so its silence is not a failure.
             Life::Starting { is_ready: true, .. } if !self.is_filling_up() => return None,
             Life::Starting { since_ns, .. } => since_ns,
             Life::Running { last_ns, .. } => last_ns,
@@ -137,7 +137,7 @@ impl Source {
         self.percent.is_some_and(|percent| percent < FULL_PERCENT)
     }
 
-    /// Time at which it has run for long enough that its earlier failures are forgotten.
+    /// Time at which the source has run for long enough that its earlier failures are forgotten.
     pub(super) fn settles_ns(&self, settings: &Settings) -> Option<u64> {
         match self.life {
             Life::Running { since_ns, .. } => {
@@ -168,7 +168,7 @@ impl Source {
                 || self.fails_ns(settings).is_some_and(|ns| ns <= now_ns))
     }
 
-    /// An end after a while is not a failure: a short, repeated source has no delays.
+    /// Notes the end of a run. An end after a while is not a failure, so that a short, repeated source has no delays.
     pub(super) fn note_failure(&mut self, now_ns: u64, reason: Reason, settings: &Settings) {
         let has_run = |for_ns: u64| {
             let begun_ns = self.begun_ns;
@@ -184,8 +184,8 @@ impl Source {
         self.last_failure = reason;
     }
 
-    /// Delay before the next start: doubled with each failure, up to a limit. The actual delay is random, from half of it to all,
-    /// so that sources that failed together are not retried together.
+    /// Delay before the next start. It doubles with each failure, up to a limit. The actual delay is a random one between half of
+    /// that and all of it, so that sources that failed together are not retried together.
     pub(super) fn delay_ns(&self, settings: &Settings, random: u64) -> u64 {
         let Some(doublings) = self.failures.checked_sub(1) else {
             return 0;
@@ -204,7 +204,7 @@ impl Source {
             _ if self.is_given_up => Status::Stopped,
             Life::Running { .. } => Status::Running,
             Life::Starting { .. } if self.failures == 0 => Status::Buffering,
-            // Once it is ready, the retry has succeeded.
+            // Once the source is ready, the retry has succeeded.
             Life::Starting { is_ready: true, .. } => Status::Buffering,
             Life::Starting { .. } | Life::Waiting { .. } => Status::Retrying,
             Life::Stopping { why: Some(_) } => Status::Retrying,

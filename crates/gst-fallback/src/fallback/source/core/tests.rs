@@ -79,7 +79,7 @@ impl World {
         self.call(|core, now| core.handle_data(now, run));
     }
 
-    /// The source delivers, and the outputs report it.
+    /// Lets the source deliver data, which the outputs report.
     fn deliver(&mut self, source: SourceId) {
         self.ready(source);
         self.data(source);
@@ -108,7 +108,7 @@ impl World {
         self.call(|core, now| core.handle_eos(now, run));
     }
 
-    /// Time passes without data.
+    /// Lets time pass without data.
     fn until(&mut self, end_ms: u64) {
         while let Some(due_ns) = self.core.next_timeout().filter(|ns| *ns <= end_ms * MS) {
             self.now_ns = due_ns;
@@ -117,7 +117,7 @@ impl World {
         self.now_ns = end_ms * MS;
     }
 
-    /// Time passes, with data of this source every 20 ms.
+    /// Lets time pass, with data of this source every 20 ms.
     fn fed_until(&mut self, source: SourceId, end_ms: u64) {
         while self.now_ms() < end_ms {
             self.data(source);
@@ -162,7 +162,7 @@ fn source_is_released_when_all_streams_exist() {
 }
 
 #[test]
-fn with_manual_unblock_the_application_lets_it_go() {
+fn with_manual_unblock_the_application_releases_the_source() {
     let settings = Settings {
         manual_unblock: true,
         ..Settings::default()
@@ -206,7 +206,7 @@ fn live_source_is_released_once_known_to_be_live() {
 }
 
 #[test]
-fn it_begins_with_a_full_buffer_and_stops_with_one_that_has_run_empty() {
+fn a_source_starts_with_a_full_buffer_and_is_held_with_an_empty_one() {
     let mut world = world(1, Settings::default());
     let run = world.run(MAIN);
     world.call(|core, now| core.handle_buffering(now, run, 40));
@@ -265,7 +265,7 @@ fn a_source_that_ends_soon_after_a_hold_has_not_failed() {
         world.eos(MAIN);
         assert!(!world.has_done(&Action::Fail(run)));
         assert_eq!(world.core.counters(MAIN).last_reason, Reason::Eos);
-        // At once, without a delay.
+        // The source restarts at once, without a delay.
         assert_ne!(world.run(MAIN), run);
     }
 }
@@ -282,7 +282,7 @@ fn an_error_fails_the_source_at_once_and_starts_it_again_after_a_pause() {
     assert_eq!(done[..2], [Action::Fail(run), Action::Stop(run)]);
     assert_eq!(world.core.status(), Status::Retrying);
     assert_eq!(world.up[MAIN], None);
-    // Half of the delay, the random minimum.
+    // Half of the delay is the minimum of the random pause.
     world.until(100 + 499);
     assert_eq!(world.up[MAIN], None);
     world.until(100 + 500);
@@ -385,7 +385,7 @@ fn the_end_of_the_main_source_ends_the_output_and_the_others() {
 }
 
 #[test]
-fn asked_to_a_source_that_ends_begins_again_without_a_pause() {
+fn with_restart_on_eos_an_ended_source_restarts_without_a_pause() {
     let settings = Settings {
         restart_on_eos: true,
         ..Settings::default()
@@ -719,7 +719,7 @@ proptest! {
     /// In any case, a source runs at most once (asserted by the world), time-outs make progress, and delays keep their bounds.
     /// Each failure leads to a retry or to giving up, and nothing starts after the end.
     #[test]
-    fn it_keeps_its_promises(settings in settings(), random in any::<u64>(), steps in prop::collection::vec(step(), 0..120)) {
+    fn random_histories_keep_the_promises(settings in settings(), random in any::<u64>(), steps in prop::collection::vec(step(), 0..120)) {
         let mut world = world(3, settings);
         world.random = random;
         let (mut has_ended, mut is_playing) = (false, true);

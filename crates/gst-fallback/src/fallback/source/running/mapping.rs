@@ -34,7 +34,7 @@ impl Offer {
 }
 
 impl Running {
-    /// All streams and the default selection, when all have arrived and wait, and the application must be asked. Returned once.
+    /// Returns all streams and the default selection, once, if the application must be asked. All streams have arrived and wait.
     pub(super) fn streams_to_map(&self) -> Option<(Vec<Offer>, Vec<Offer>)> {
         let mut streams = lock(&self.streams);
         let offer = |stream: &Stream| Offer {
@@ -120,8 +120,7 @@ pub(super) fn is_wanted(element: &FallbackSrc) -> bool {
         .is_some_and(|signal| glib::signal::signal_has_handler_pending(element, signal, None, true))
 }
 
-/// Asks the application. Returns the stream of the fallback for each output that has one; `first` are those that pass by
-/// themselves.
+/// Asks the application. Returns the stream of the fallback for each output that has one. `first` are the default streams.
 fn choose(
     element: &FallbackSrc,
     main: Option<&[Offer]>,
@@ -162,7 +161,7 @@ fn choose(
     kinds.iter().filter_map(chosen).collect()
 }
 
-/// The stream that the answer has for an output, if it has one.
+/// Returns the stream that the answer selects for an output, if any.
 fn chosen(
     asked: &gst::Structure,
     answer: &gst::Structure,

@@ -4,7 +4,7 @@ use super::input::{Health, Input, InputId};
 use super::{ASK_AGAIN_NS, Action, Reason, SwitchCore, Wish};
 
 impl SwitchCore {
-    /// Chooses again after any relevant event.
+    /// Chooses again; called after each relevant event.
     pub(super) fn choose(&mut self) {
         if self.is_over() {
             self.asked = None;
@@ -18,7 +18,8 @@ impl SwitchCore {
         self.ask_for_keyframe();
     }
 
-    /// Before the application's choice, the first input is active; after its release, none.
+    /// Keeps the application's choice. Before that choice, the first input is active; after the release of the active input, none
+    /// is.
     fn keep_choice(&mut self) {
         let by_application = |wish: &Wish| wish.reason == Reason::Application;
         self.wish = self.wish.filter(by_application);
@@ -32,7 +33,7 @@ impl SwitchCore {
             }
             return;
         };
-        // Nothing is left to continue with until the wanted input fits.
+        // The active input delivers nothing until the wanted input fits, so the change happens now.
         if let Some(wish) = self.wish
             && !self.input(active).is_some_and(Input::is_healthy)
         {
@@ -86,21 +87,21 @@ impl SwitchCore {
                 }
                 self.change_to(best_id, why);
             }
-            // The choice of an application that has handed it back.
+            // The application had chosen an input that has not delivered yet, and now lets the switch choose.
             Health::Unheard => self.change_to(best_id, Reason::Recovered),
         }
     }
 
-    /// Data due before this time are stale.
+    /// Makes data due before this time stale.
     fn skip_to(&mut self, due_ns: u64) {
         let begin_ns = due_ns.saturating_sub(self.settings.latency_ns);
         self.floor_ns = self.floor_ns.max(Some(begin_ns));
     }
 
-    /// The first choice among those that are healthy.
+    /// The healthy input with the best rank.
     fn best(&self) -> Option<&Input> {
         let healthy = self.inputs.iter().filter(|input| input.is_healthy());
-        // The first one with the lowest rank.
+        // Among equal ranks, this is the first input.
         healthy.min_by_key(|input| input.rank())
     }
 

@@ -2,7 +2,7 @@
 
 use super::Reason;
 
-/// Never reused.
+/// Number of an input, never reused.
 pub(in super::super) type InputId = u32;
 
 /// Media type of a stream's buffers.
@@ -12,7 +12,7 @@ pub(in super::super) enum Media {
     Audio,
     /// Raw video, which can be cut between pictures.
     Video,
-    /// Any other stream: can be entered at a buffer that is not a delta unit.
+    /// Any other stream. It can be entered at a buffer that is not a delta unit.
     #[default]
     Coded,
 }
@@ -22,14 +22,14 @@ pub(in super::super) enum Media {
 pub(in super::super) struct Arrival {
     pub(in super::super) begin_ns: Option<u64>,
     pub(in super::super) end_ns: Option<u64>,
-    /// Whether it cannot be decoded without earlier data.
+    /// Whether the data cannot be decoded without earlier data.
     pub(in super::super) is_delta: bool,
-    /// Whether it has no data.
+    /// Whether it is a gap, without data.
     pub(in super::super) is_gap: bool,
 }
 
 impl Arrival {
-    /// Whether a coded stream can be entered here.
+    /// Whether a coded stream can be entered at this buffer.
     pub(super) fn is_keyframe(&self) -> bool {
         !self.is_delta && !self.is_gap
     }
@@ -37,11 +37,11 @@ impl Arrival {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Health {
-    /// It has not had a timely buffer yet.
+    /// The input has not had a timely buffer yet.
     Unheard,
     Healthy {
         since_ns: u64,
-        /// Unless a timely buffer arrives before.
+        /// End of the health, unless a timely buffer arrives before.
         until_ns: u64,
     },
     Unhealthy {
@@ -53,11 +53,11 @@ pub(super) enum Health {
 #[derive(Debug)]
 pub(in super::super) struct Input {
     pub(in super::super) id: InputId,
-    /// The lowest number is the first choice.
+    /// Priority; the lowest number is the first choice.
     pub(in super::super) priority: u32,
     pub(super) media: Media,
     pub(super) health: Health,
-    /// Start of its partner's health, ns; `None`: the partner is not healthy.
+    /// Start of the partner's health, ns; `None` while the partner is not healthy.
     pub(super) partner_since_ns: Option<u64>,
     pub(super) is_eos: bool,
     pub(super) is_flushing: bool,
@@ -65,9 +65,9 @@ pub(in super::super) struct Input {
     pub(super) has_deltas: bool,
     /// Whether the next buffer that passes must be a keyframe, because earlier data did not pass.
     pub(super) needs_keyframe: bool,
-    /// Since it became the active one, nothing has passed.
+    /// Whether nothing has passed since the input became the active one.
     pub(super) is_joining: bool,
-    /// Downstream does not know its stream.
+    /// Whether downstream does not know the input's stream yet.
     pub(super) is_unannounced: bool,
 }
 
@@ -92,7 +92,7 @@ impl Input {
         matches!(self.health, Health::Healthy { .. })
     }
 
-    /// The order of choice, the first one first: by priority, those without their partners last.
+    /// Rank of the input; the lowest one is chosen. Inputs without their partners come last, otherwise the priority decides.
     pub(super) fn rank(&self) -> (bool, u32) {
         (self.lacks_partner(), self.priority)
     }
@@ -101,7 +101,7 @@ impl Input {
         self.partner_since_ns.is_none()
     }
 
-    /// Since when it has been healthy, with its partner if that is.
+    /// Start of the input's health. If its partner is healthy, both have been healthy since then.
     pub(super) fn since_ns(&self) -> Option<u64> {
         match self.health {
             Health::Healthy { since_ns, .. } => {
@@ -111,12 +111,12 @@ impl Input {
         }
     }
 
-    /// Whether it can be entered only at a keyframe.
+    /// Whether the input can be entered only at a keyframe.
     pub(super) fn is_coded(&self) -> bool {
         self.media == Media::Coded || self.has_deltas
     }
 
-    /// A timely buffer. `true`: it is healthy only now.
+    /// Notes a timely buffer. Returns `true` if the input becomes healthy by it.
     pub(super) fn hear(&mut self, now_ns: u64, until_ns: u64) -> bool {
         let before = self.health;
         let since_ns = match before {
@@ -127,7 +127,7 @@ impl Input {
         !matches!(before, Health::Healthy { .. })
     }
 
-    /// Extends the health of a healthy input at least until then.
+    /// Extends the health of a healthy input to at least this time.
     pub(super) fn extend_health(&mut self, at_least_ns: u64) {
         if let Health::Healthy { until_ns, .. } = &mut self.health {
             *until_ns = at_least_ns.max(*until_ns);

@@ -1,4 +1,4 @@
-//! Decides on buffers, and how an input continues the output.
+//! Decides on buffers, and on how an input continues the output.
 
 use super::input::{Arrival, InputId, Media};
 use super::{SwitchCore, Verdict};
@@ -40,21 +40,21 @@ impl SwitchCore {
         verdict
     }
 
-    /// A buffer was dropped: later ones cannot be decoded before a keyframe.
+    /// Notes that a buffer was dropped. Later ones cannot be decoded before a keyframe.
     pub(in super::super) fn note_drop(&mut self, id: InputId) {
         if let Some(input) = self.input_mut(id) {
             input.needs_keyframe = true;
         }
     }
 
-    /// Whether downstream still needs the active input's stream events; they then count as sent.
+    /// Whether downstream still needs the active input's stream events. From now on they count as sent.
     pub(in super::super) fn take_unannounced(&mut self, id: InputId) -> bool {
         self.input_mut(id)
             .is_some_and(|input| std::mem::take(&mut input.is_unannounced))
     }
 
-    /// Whether the change to a wanted input can happen at this buffer: a keyframe, and the output has reached it. Before that,
-    /// the other input continues.
+    /// Whether the change to a wanted input can happen at this buffer: it is a keyframe, and the output has reached it. Before
+    /// that, the other input continues.
     fn fits(&self, id: InputId, arrival: &Arrival) -> bool {
         let Some(input) = self.input(id) else {
             return false;
@@ -116,12 +116,13 @@ fn lead_ns(
     }
     let span_ns = end_ns.saturating_sub(begin_ns);
     let is_covered = match media {
-        // Half a picture's time or more is left to show it.
+        // A picture passes if half of its time or more is left to show it.
         Media::Video => lead_ns.saturating_mul(2) > span_ns,
         Media::Audio | Media::Coded => lead_ns >= span_ns,
     };
     (!is_covered).then_some(lead_ns)
 }
 
-/// An output that is further ahead than any queue downstream allows has wrong times: the new input passes completely.
+/// Maximum lead of the output. If it is further ahead than any queue downstream allows, its times are wrong, and the new input
+/// passes completely.
 const LEAD_NS_MAX: u64 = 60_000_000_000;

@@ -61,7 +61,7 @@ impl Bench {
         self.arrive(id, at(self.now_ms, self.now_ms + 20))
     }
 
-    /// Lets the time-outs happen at their time.
+    /// Runs the time-outs up to this time, each at its time.
     fn until(&mut self, now_ms: u64) {
         while let Some(due_ns) = self.core.next_timeout().filter(|ns| *ns <= now_ms * MS) {
             self.core.handle_timeout(due_ns);
@@ -126,7 +126,7 @@ fn the_first_choice_passes_as_long_as_it_delivers() {
 }
 
 #[test]
-fn an_input_that_is_to_be_linked_again_has_its_time() {
+fn an_unlinked_input_that_may_be_linked_again_has_the_timeout() {
     let mut bench = bench(Settings {
         fails_unlinked: false,
         ..own()
@@ -189,7 +189,7 @@ fn early_item_is_held_and_passes_after_a_switch() {
     bench.core.handle_eos(124 * MS, MAIN);
     assert_eq!(bench.switches(), [(Some(MAIN), FALLBACK, Reason::Eos)]);
     assert_eq!(bench.core.decide(124 * MS, FALLBACK, &ahead), whole(true));
-    // Without a change, not after its time.
+    // Without a change, it passes at its time.
     assert_eq!(
         bench.arrive(MAIN, at(200, 220)),
         Verdict::Hold { until_ns: 205 * MS }
@@ -220,7 +220,7 @@ fn partner_streams_leave_and_rejoin_a_source_together() {
     };
     both_until(400);
     bench.core.handle_partners(400 * MS, &[(MAIN, true)]);
-    // Its own health started earlier.
+    // The input's own health started earlier.
     while bench.now_ms < 500 {
         assert!(!passes(bench.feed(MAIN)), "{}", bench.now_ms);
         bench.feed(FALLBACK);
@@ -234,14 +234,14 @@ fn partner_streams_leave_and_rejoin_a_source_together() {
 }
 
 #[test]
-fn an_input_whose_partner_has_failed_is_left_for_another_only() {
+fn an_input_whose_partner_failed_is_left_only_for_another() {
     let mut bench = bench(own());
     assert_eq!(bench.feed(MAIN), whole(true));
     bench.core.handle_partners(0, &[(MAIN, false)]);
     bench.until(20);
     assert_eq!(bench.feed(MAIN), whole(false));
     bench.switches();
-    // Several at once are one change.
+    // Several partners at once cause one change.
     bench.core.handle_buffer(20 * MS, FALLBACK, &at(20, 40));
     assert_eq!(bench.switches(), [(Some(MAIN), FALLBACK, Reason::Partner)]);
     let swapped = [(MAIN, true), (FALLBACK, false)];
@@ -274,12 +274,12 @@ fn the_start_waits_for_the_partner_of_the_first_choice() {
 #[test]
 fn a_reported_error_lasts_until_the_next_timely_buffer() {
     let mut bench = bench(own());
-    // Before its first buffer, too: the start does not wait for it.
+    // An error counts before the first buffer, too: the start does not wait for that input.
     bench.core.handle_error(0, MAIN);
     assert_eq!(bench.feed(FALLBACK), whole(true));
     bench.until(1500);
     bench.feed(FALLBACK);
-    // Later than the timeout.
+    // This buffer arrives later than the timeout.
     bench.arrive(MAIN, at(0, 20));
     assert!(!bench.core.input(MAIN).unwrap().is_healthy());
     bench.until(1520);
@@ -319,7 +319,7 @@ fn each_failure_switches_at_once_and_says_why() {
 }
 
 #[test]
-fn a_flush_is_a_failure_only_if_it_stays() {
+fn a_flush_is_a_failure_only_if_it_does_not_end() {
     let mut bench = bench(own());
     bench.both_until(100);
     bench.switches();
@@ -365,7 +365,7 @@ fn hysteresis_keeps_a_flapping_input_out() {
     });
     bench.both_until(100);
     let mut log = Vec::new();
-    // The main one delivers for 200 ms of each 400, then for good.
+    // The main input delivers for 200 ms of each 400, then for good.
     while bench.now_ms < 4000 {
         let is_up = bench.now_ms % 400 >= 200 || bench.now_ms >= 2000;
         if is_up {
@@ -379,7 +379,7 @@ fn hysteresis_keeps_a_flapping_input_out() {
     assert_eq!(log.len(), 3, "{log:?}");
     assert_eq!(log[0].1, MAIN);
     assert_eq!(log[1].1, FALLBACK);
-    // Up for good since 1800, the last change was at 200: 2200 is due.
+    // It has been healthy since 1800, and the last change was at 200, so 2200 is due.
     assert_eq!(log[2], (2200, MAIN));
 }
 
@@ -514,7 +514,7 @@ fn a_coded_stream_whose_held_keyframe_is_lost_begins_at_the_next_one() {
             latency_ns: 5 * MS,
             ..own()
         });
-        // Held, because the start waits for the first choice.
+        // The keyframe is held, because the start waits for the first choice.
         let held = bench.arrive(FALLBACK, at(0, 20));
         assert_eq!(held, Verdict::Hold { until_ns: 5 * MS });
         lose(&mut bench.core);
@@ -564,7 +564,7 @@ fn the_application_chooses_without_auto_switch() {
     bench.feed(FALLBACK);
     bench.actions();
     assert!(bench.core.handle_selection(10 * MS, FALLBACK));
-    // It continues until the other has data for the end of the output.
+    // The active input continues until the other one has data for the end of the output.
     bench.until(20);
     assert!(passes(bench.feed(MAIN)));
     assert_eq!(
@@ -579,7 +579,7 @@ fn the_application_chooses_without_auto_switch() {
         bench.switches(),
         [(Some(MAIN), FALLBACK, Reason::Application)]
     );
-    // Its failure is the application's matter.
+    // The application decides what to do about the failure.
     bench.until(5000);
     bench.feed(MAIN);
     assert_eq!(bench.core.active(), Some(FALLBACK));
@@ -596,7 +596,7 @@ fn the_application_chooses_without_auto_switch() {
 }
 
 #[test]
-fn the_output_ends_with_the_last_input_or_with_any() {
+fn the_output_ends_with_the_last_input_or_any_as_configured() {
     for stop_on_eos in [false, true] {
         let mut bench = bench(Settings {
             stop_on_eos,
@@ -611,7 +611,7 @@ fn the_output_ends_with_the_last_input_or_with_any() {
         bench.core.handle_eos(120 * MS, FALLBACK);
         let has_ended = bench.actions().contains(&Action::Eos);
         assert_eq!(has_ended, !stop_on_eos);
-        // Other streams on the same pads.
+        // Other streams start on the same pads.
         bench.core.handle_stream_start(FALLBACK);
         bench.core.handle_stream_start(MAIN);
         bench.until(140);
@@ -703,7 +703,8 @@ fn of_inputs_without_their_partners_the_first_choice_passes() {
 
 // ---- the defaults of the existing element
 
-/// The fallback's next buffer is at 1000 ms, when it takes over at 3000 ms. `begin`: the main input delivers at first.
+/// The fallback's next buffer is at 1000 ms, when the fallback takes over at 3000 ms. With `begin`, the main input delivers at
+/// first.
 fn taken_over_late(begin: bool, media: Media, latency_ms: u64) -> Bench {
     let mut bench = bench(Settings {
         timeout_ns: 3000 * MS,
@@ -752,7 +753,7 @@ fn audio_across_a_timeout_is_cut_there() {
         lead_ns: 10 * MS,
     };
     assert_eq!(across, cut);
-    // However long the timeout was.
+    // The result does not depend on the length of the timeout.
     let mut bench = super::tests::bench(Settings {
         timeout_ns: 600_000 * MS,
         ..Settings::default()
@@ -803,7 +804,7 @@ fn a_better_input_replaces_the_active_one_with_its_first_timely_buffer() {
     bench.until(1020);
     bench.arrive(FALLBACK, at(1020, 1040));
     assert_eq!(bench.core.active(), Some(FALLBACK));
-    // Ahead of its time, and no keyframe.
+    // This buffer is ahead of its time, and is not a keyframe.
     let held = Verdict::Hold {
         until_ns: 1500 * MS,
     };
@@ -857,7 +858,7 @@ fn an_ended_output_resumes_with_another_input_after_the_timeout() {
     assert_eq!(bench.switches(), [(Some(MAIN), FALLBACK, Reason::Eos)]);
     assert!(!bench.core.has_ended());
     assert_eq!(bench.feed(FALLBACK), whole(true));
-    // It ends with the last one.
+    // The output ends with the last input.
     bench.core.handle_eos(1120 * MS, FALLBACK);
     assert!(bench.actions().contains(&Action::Eos));
     bench.until(5000);

@@ -9,7 +9,7 @@ use super::*;
 
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    /// After a pause, ms, with a length, ms. `is_delta` is for coded streams.
+    /// A span after a pause, with a length, both in ms. `is_delta` is for coded streams.
     Span {
         pause: u64,
         length: u64,
@@ -24,7 +24,7 @@ enum Step {
 struct Script {
     /// The main stream, then the others.
     streams: Vec<(Media, Vec<Step>)>,
-    /// The stream that takes each turn.
+    /// The stream that gets each turn.
     turns: Vec<usize>,
     is_input_live: bool,
     is_live: bool,
@@ -72,7 +72,7 @@ fn script() -> impl Strategy<Value = Script> {
     )
 }
 
-/// The current time, ms, after this many steps of the main stream: slower than the streams.
+/// The current time, ms, after this many steps of the main stream. It advances more slowly than the streams.
 fn now_ms(steps: usize) -> u64 {
     steps as u64 * 7
 }
@@ -125,7 +125,7 @@ struct World {
     queues: Vec<VecDeque<Step>>,
     ends: Vec<u64>,
     counts: Vec<usize>,
-    /// The item that each stream waits with.
+    /// The held item of each stream.
     held: Vec<Option<Span>>,
     media: Vec<Media>,
     main_steps: usize,
@@ -140,7 +140,7 @@ impl World {
             0,
             Settings {
                 is_live: script.is_live,
-                // Streams arrive in any order: one that comes later than all others has not stalled.
+                // Streams arrive in any order. A stream that comes after all others has not stalled.
                 stall_timeout_ns: u64::MAX,
             },
         );
@@ -176,7 +176,7 @@ impl World {
         self.core.handle_record(self.now_ns(), record);
     }
 
-    /// Returns whether anything happened.
+    /// Gives a stream a turn. Returns whether anything happened.
     fn turn(&mut self, of: usize) -> bool {
         if let Some(span) = self.held[of].take() {
             return self.decide(of, span);
@@ -211,7 +211,7 @@ impl World {
         true
     }
 
-    /// Returns whether anything passed or was dropped.
+    /// Decides on an item. Returns whether anything passed or was dropped.
     fn decide(&mut self, of: usize, mut span: Span) -> bool {
         let mut has_moved = false;
         loop {
@@ -252,7 +252,7 @@ impl World {
                 self.turn(*of);
             }
         }
-        // The rest, the last stream first, until nothing moves.
+        // Afterwards all other items follow, the last stream first, until nothing moves.
         while (0..self.queues.len()).rev().any(|of| self.turn(of)) {}
         assert!(self.held.iter().all(Option::is_none), "held for ever");
         self.passed.sort_unstable();
@@ -291,7 +291,7 @@ impl Twin<'_> {
         let spans = timed(*media, steps);
         let mut steps: VecDeque<Step> = steps.iter().copied().collect();
         let (mut record, mut taken, mut number, mut held) = (false, 0, 0, 0);
-        // Start and shift of the running one.
+        // Start and shift of the running recording.
         let mut open = None;
         let (mut has_deltas, mut is_stopping) = (false, false);
         while let Some(step) = steps.pop_front() {
@@ -318,7 +318,7 @@ impl Twin<'_> {
                 self.recorded.push((start, spans[number - 1].1, shift));
             }
             if !record && open.is_none() && !self.script.is_input_live {
-                // Held until it is set.
+                // The main stream is held until `record` is set.
                 let since = now_ms(taken);
                 taken += usize::from(pull_toggle(&mut steps).is_some());
                 held += now_ms(taken) - since;
@@ -357,7 +357,7 @@ impl Twin<'_> {
         if media == Media::Audio {
             return parts;
         }
-        // The millisecond that its half or first one ends in.
+        // The millisecond in which the buffer's half, or its first millisecond, ends.
         let of_point = self.recording_at(if end - begin > 1 { begin + 1 } else { begin });
         let is_shown = |(start, stop, _): &Recorded| {
             (begin + 1..end).contains(start) && start < stop && 2 * (end - start) >= end - begin
@@ -372,7 +372,7 @@ impl Twin<'_> {
 
     fn follow(&mut self, of: usize) {
         let (media, steps) = &self.script.streams[of];
-        // The recording that the stream was in last.
+        // The last recording that the stream was in.
         let mut last = None;
         for (number, (begin, end, is_delta)) in timed(*media, steps).into_iter().enumerate() {
             for (recording, from, to) in self.parts(*media, begin, end) {
@@ -417,7 +417,7 @@ proptest! {
             world.turn(0);
         }
         if world.held[0].is_some() {
-            // `record` was set: it continues.
+            // `record` was set, so the main stream continues.
             world.turn(0);
         }
         let begun_ns = world.now_ns();
@@ -430,7 +430,7 @@ proptest! {
                     let verdict = world.core.decide(due_ns, of as StreamId, &span);
                     prop_assert!(!matches!(verdict, Verdict::Hold));
                 }
-                // The main stream is held as well, or would be.
+                // Otherwise the main stream is held as well, or would be.
                 None => prop_assert!(!script.is_input_live && !world.core.record()),
             }
         }

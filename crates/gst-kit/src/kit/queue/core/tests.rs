@@ -187,7 +187,7 @@ fn a_writer_waits_until_there_is_room_or_its_pad_is_unlinked() {
     let ticket = core.ticket();
     assert_eq!(core.ask_for_room(ticket), Ok(false));
     assert_eq!(core.handle_unlink().wake, ROOM);
-    // Independent of the queue's later states.
+    // This does not depend on the queue's later states.
     core.handle_failure("broken");
     assert_eq!(core.ask_for_room(ticket), Err(Refusal::Unlinked));
     core.handle_mended("broken");
@@ -197,7 +197,7 @@ fn a_writer_waits_until_there_is_room_or_its_pad_is_unlinked() {
     assert_eq!(core.ask_for_room(ticket), Ok(true));
 }
 
-/// A reader's push may return after the whole flush: its failure belongs to the time before.
+/// A reader's push may return after the whole flush. Its failure then belongs to the time before the flush.
 #[test]
 fn a_push_from_before_a_flush_fails_without_effect() {
     let mut core = in_state(|_| ());

@@ -66,7 +66,8 @@ fn a_gap_and_the_end_complete_a_start_and_an_event_does_not() {
     }
 }
 
-/// Data arrives between a pause and its message: the parent would get the end first, and wait for another one forever.
+/// Data arrives after a pause, but before the pause is announced. If the change ended at once, the parent would get its end
+/// before its announcement, and wait for another end forever.
 #[test]
 fn data_ends_a_change_after_the_parent_is_notified() {
     for item in [Item::Data(1, When::Now), Item::Gap(When::Now), Item::End] {
@@ -76,7 +77,7 @@ fn data_ends_a_change_after_the_parent_is_notified() {
         let actions = core.handle_item(item.clone()).unwrap();
         assert!(!actions.commit && core.is_prerolling());
         assert!(core.handle_announced().commit && !core.is_prerolling());
-        // Nothing arrived in between.
+        // The same without data in between.
         let mut core = prerolling();
         core.handle_change(Change::Play);
         core.handle_change(Change::Pause);
@@ -147,7 +148,7 @@ fn times_are_shifted_and_late_data_is_dropped() {
     };
     core.handle_item(Item::Data(1, at(10, 20))).unwrap();
     assert_eq!(core.next(&timing, Some(50)), Next::Until(110));
-    // It ends 10 after its start.
+    // The data ends 10 after its start.
     assert_eq!(core.next(&timing, Some(125)), Next::Render(&1, Some(15)));
     assert_eq!(core.next(&timing, Some(126)), Next::Drop(&1, Some(16)));
     assert_eq!(core.next(&timing, None), Next::Render(&1, None));
@@ -166,7 +167,7 @@ fn before_the_base_time_all_data_is_early() {
     assert_eq!(core.next(&SYNC, Some(0)), Next::Render(&1, Some(0)));
 }
 
-/// Half of it may already have been sent.
+/// Half of the data may already have been sent.
 #[test]
 fn data_that_waits_for_room_is_not_dropped_for_being_late() {
     let mut core = playing();

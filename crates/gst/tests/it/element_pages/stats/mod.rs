@@ -11,12 +11,12 @@ use crate::common::{Pipe, eventually};
 pub(crate) struct Field {
     name: &'static str,
     type_: &'static str,
-    /// Whether it appears only with data, or with a state.
+    /// Whether the field appears only with data, or in some states.
     is_late: bool,
     meaning: &'static str,
 }
 
-/// By section.
+/// The fields, by section.
 pub(crate) fn fields() -> BTreeMap<&'static str, Vec<Field>> {
     let mut all = BTreeMap::new();
     let mut section = "";

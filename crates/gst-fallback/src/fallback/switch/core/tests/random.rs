@@ -13,12 +13,12 @@ const SPAN_MS: u64 = 20;
 enum Step {
     /// Time passes, ms.
     Wait(u64),
-    /// Delivers the next 20 ms of an input. `late_ms`: how late it arrives.
+    /// Delivers the next 20 ms of an input, `late_ms` after their time.
     Feed {
         of: usize,
         late_ms: u64,
     },
-    /// An input that is ahead of the time.
+    /// Delivers data of an input ahead of its time.
     FeedAhead {
         of: usize,
         ahead_ms: u64,
@@ -27,7 +27,7 @@ enum Step {
     Unlink(usize),
     Error(usize),
     Restart(usize),
-    /// The partner's health.
+    /// Sets the health of an input's partner.
     Partner(usize, bool),
 }
 
@@ -77,13 +77,13 @@ enum Heard {
 #[derive(Default)]
 struct Twin {
     heard: Vec<Heard>,
-    /// Times and contents of the reports about its partner.
+    /// Times of the reports about the input's partner, and whether it is healthy.
     partner: Vec<(u64, bool)>,
     is_eos: bool,
 }
 
 impl Twin {
-    /// Since when it has been healthy.
+    /// Start of the input's current health.
     fn healthy_since(&self, now_ns: u64) -> Option<u64> {
         let mut since = None::<(u64, u64)>;
         for heard in &self.heard {
@@ -101,7 +101,7 @@ impl Twin {
         (now_ns < until_ns).then_some(since_ns)
     }
 
-    /// End of its last or current healthy time.
+    /// End of the input's last or current health.
     fn healthy_until(&self) -> Option<u64> {
         match self.heard.last()? {
             Heard::Timely { until_ns, .. } => Some(*until_ns),
@@ -109,7 +109,7 @@ impl Twin {
         }
     }
 
-    /// Since when its partner has been healthy.
+    /// Start of the current health of the input's partner.
     fn partner_since(&self) -> Option<u64> {
         let backwards = self.partner.iter().rev();
         let of_now: Vec<_> = backwards
@@ -122,7 +122,7 @@ impl Twin {
         }
     }
 
-    /// Since when it has been healthy with its partner.
+    /// Start of the time in which both the input and its partner are healthy.
     fn whole_since(&self, now_ns: u64) -> Option<u64> {
         Some(self.healthy_since(now_ns)?.max(self.partner_since()?))
     }
@@ -140,7 +140,7 @@ struct World {
     /// Input and number of the output's last buffer, and the output's end, ns.
     last: Option<(usize, u32)>,
     end_ns: u64,
-    /// Data time of the last timeout.
+    /// Time of the last timeout, in the time of the data.
     floor_ns: u64,
     switched_ns: Option<u64>,
 }
@@ -178,7 +178,7 @@ impl World {
             }
             Step::FeedAhead { of, ahead_ms } => self.feed(of, self.now_ns + ahead_ms * MS),
             Step::Eos(of) if self.held[of].is_none() => {
-                // The output ends with it, and it stays the active one.
+                // The output ends with the active input, which stays the active one.
                 let ends = !self.settings.switches_on_eos && self.core.active() == Some(of as u32);
                 if !ends {
                     self.twins[of].heard.push(Heard::Failed);
@@ -232,7 +232,7 @@ impl World {
         self.check();
     }
 
-    /// Its next buffer, from its last one's end on or later.
+    /// Delivers the input's next buffer, from the end of its last one on or later.
     fn feed(&mut self, of: usize, begin_ns: u64) {
         if self.held[of].is_some() {
             return;
@@ -291,7 +291,7 @@ impl World {
         }
     }
 
-    /// A due keyframe of the best input, which has been healthy for long enough, must pass.
+    /// Whether this buffer must pass: it is a due keyframe of the best input, which has been healthy for long enough.
     fn has_right(&self, of: usize, arrival: &Arrival) -> bool {
         let since = |of: usize| self.twins[of].whole_since(self.now_ns);
         let is_due = arrival.begin_ns.unwrap() + self.settings.latency_ns <= self.now_ns;
@@ -309,7 +309,7 @@ impl World {
             Some(of as u32),
             "only the active one passes"
         );
-        // Whether a decoder can use it.
+        // The buffer must follow one that the decoder has.
         let follows = self.last.map_or(number == 0, |(last, before)| {
             last == of && before + 1 == number
         });
@@ -328,7 +328,7 @@ impl World {
         self.end_ns = self.end_ns.max(arrival.end_ns.unwrap());
     }
 
-    /// The output has left an input, or has started.
+    /// Notes that the output has left an input, or has started.
     fn note_switch(&mut self, from: Option<u32>, reason: Reason) {
         let Some(from) = from else { return };
         let twin = &mut self.twins[from as usize];
