@@ -125,3 +125,21 @@ fn fail(element: &FallbackSrc, reason: Reason) {
         ]
     );
 }
+
+impl FallbackSrc {
+    /// Passes an event to the core, and carries out its actions.
+    pub(super) fn tell<R>(&self, tell: impl FnOnce(&mut SourceCore, u64) -> R) -> R {
+        let result = self.shared().change(tell);
+        act(self);
+        result
+    }
+
+    /// Description of the source in a place.
+    pub(super) fn text_of(&self, source: SourceId) -> String {
+        let slots = self.slots();
+        slots
+            .get(source)
+            .map(|slot| slot.text())
+            .unwrap_or_default()
+    }
+}

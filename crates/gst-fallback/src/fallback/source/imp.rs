@@ -8,7 +8,7 @@ use gst::prelude::*;
 use gst::subclass::prelude::*;
 
 use super::acting::{act, watch};
-use super::core::{Settings, SourceCore, SourceId, Status};
+use super::core::{Settings, Status};
 use super::options::Options;
 use super::output::{Output, source_of_name};
 use super::running::MAP_STREAMS;
@@ -153,36 +153,6 @@ impl FallbackSrc {
             );
         }
         self.options().fallback_uris = fit;
-    }
-
-    /// Passes an event to the core, and carries out its actions.
-    pub(super) fn tell<R>(&self, tell: impl FnOnce(&mut SourceCore, u64) -> R) -> R {
-        let result = self.shared().change(tell);
-        act(self);
-        result
-    }
-
-    /// Description of the source in a place.
-    pub(super) fn text_of(&self, source: SourceId) -> String {
-        let slots = self.slots();
-        slots
-            .get(source)
-            .map(|slot| slot.text())
-            .unwrap_or_default()
-    }
-
-    /// Reports a stream's health to the other streams of the source, so that all of them change together.
-    pub(super) fn note_health(&self, kind: Kind, source: SourceId, is_healthy: bool) {
-        // The end of one stream does not make the others fail.
-        let has_ended = self.shared().state().core.has_output_ended(kind);
-        let others = self.outputs();
-        for other in others
-            .iter()
-            .filter(|other| other.kind != kind && !has_ended)
-        {
-            other.set_partner_health(source, is_healthy);
-        }
-        self.tell(|core, now_ns| core.handle_health(now_ns, kind, source, is_healthy));
     }
 }
 

@@ -346,3 +346,19 @@ fn ghost_pad(
         });
     Ok(builder.with_target(target)?.build())
 }
+
+impl FallbackSrc {
+    /// Reports a stream's health to the other streams of the source, so that all of them change together.
+    fn note_health(&self, kind: Kind, source: SourceId, is_healthy: bool) {
+        // The end of one stream does not make the others fail.
+        let has_ended = self.shared().state().core.has_output_ended(kind);
+        let others = self.outputs();
+        for other in others
+            .iter()
+            .filter(|other| other.kind != kind && !has_ended)
+        {
+            other.set_partner_health(source, is_healthy);
+        }
+        self.tell(|core, now_ns| core.handle_health(now_ns, kind, source, is_healthy));
+    }
+}
