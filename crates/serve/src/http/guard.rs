@@ -16,7 +16,7 @@ use super::page::is_page;
 use super::problem::Problem;
 use threadbare_process::places::Place;
 
-/// What a request must have to be allowed.
+/// The requirement that a request must meet.
 pub(super) enum Guard {
     /// `Authorization: Bearer` with this token.
     Token(Vec<u8>),

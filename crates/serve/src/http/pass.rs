@@ -25,7 +25,7 @@ use threadbare_process::system::random_number;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PassedOn;
 
-/// What a request is about.
+/// The subject of a request.
 #[derive(Debug, PartialEq, Eq)]
 enum About {
     /// A call to be made.

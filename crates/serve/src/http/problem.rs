@@ -17,7 +17,7 @@ pub(super) struct Problem {
     title: &'static str,
     /// The HTTP status.
     status: u16,
-    /// What is wrong with this request.
+    /// The mistake in this request.
     detail: String,
     /// The parameter, header or member with the error.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -306,7 +306,7 @@ pub(super) async fn delete(
             let detail = format!("{id}: the store refuses to delete it: {error}");
             Err(Problem::new(status_of(&error), detail))
         }
-        // There is no recorder, or it does not know the file.
+        // The recorder does not know the file, or does not run.
         Ok(Deleted::Unknown) | Err(_) => Err(unknown(&id)),
     }
 }

@@ -131,7 +131,7 @@ struct Reader {
     seconds: u64,
     /// Events to be sent next.
     pending: VecDeque<Line>,
-    /// Number of alarm changes at the last `alarms` event; `None`: there was no event yet.
+    /// Number of alarm changes at the last `alarms` event; `None`: no `alarms` event was sent yet.
     alarm_changes: Option<u64>,
 }
 
