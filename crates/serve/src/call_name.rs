@@ -1,6 +1,5 @@
 //! Call-IDs as text in paths, queries and the cluster's keys. A Call-ID may contain any bytes, so it is percent-encoded (RFC
-//! 3986,
-//! section 2.1).
+//! 3986, section 2.1).
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, percent_encode};
 use threadbare_control::calls::CallId;

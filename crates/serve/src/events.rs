@@ -155,8 +155,7 @@ pub(super) struct News {
 }
 
 /// Queue of reports from the media threads to the control thread. If it is full, reports are dropped, because media threads
-/// must
-/// not wait.
+/// must not wait.
 #[derive(Debug)]
 pub(super) struct Reports {
     tell: SyncSender<News>,
@@ -221,8 +220,7 @@ const LISTENERS_MAX: usize = 32;
 /// Maximum number of waiting reports: enough for a slice in which the sources of some hundred calls start.
 const NEWS_MAX: usize = 4096;
 /// Silence after which a party counts as lost. It is longer than pauses in speech, and shorter than a proxy's time-outs. A
-/// sender
-/// that uses comfort noise (RFC 3389) sends a packet every few seconds even in pauses.
+/// sender that uses comfort noise (RFC 3389) sends a packet every few seconds even in pauses.
 const LOST_NS: u64 = 10_000_000_000;
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! Sends endless HTTP replies to other nodes in pieces. Between nodes, each request has exactly one reply, so the other node
-//! requests
-//! piece after piece.
+//! requests piece after piece.
 //!
 //! ```text
 //!  node with the client: GET /v1/events --Piece, reader 7--> this node: reads its own HTTP response up to now

@@ -64,8 +64,7 @@ impl Interfaces {
     }
 
     /// Opens the ports of a call in advance, for [`reopen`](PortSource::reopen). If that fails, `reopen` tries again, and
-    /// reports the
-    /// error.
+    /// reports the error.
     pub(super) fn open_ahead(
         &mut self,
         request: &PortRequest,

@@ -168,8 +168,7 @@ impl Server {
     }
 
     /// Asks the control thread whether it still works and how many calls it has. Does not wait: returns the answer to the
-    /// previous
-    /// question.
+    /// previous question.
     pub fn liveness(&mut self) -> Beat<usize> {
         let calls = |service: &mut Service| service.calls.len();
         self.liveness.look(&self.control, calls)

@@ -58,8 +58,7 @@ macro_rules! counts {
 
         impl SideCounts {
             /// Returns the increase since `before`. If there are fewer packets than before, the stream has restarted, and all
-            /// counts
-            /// are new.
+            /// counts are new.
             pub(super) fn since(&self, before: &SideCounts) -> SideCounts {
                 if self.packets < before.packets {
                     return *self;

@@ -108,8 +108,7 @@ async fn talk(
 }
 
 /// Sends a message to the control thread, and returns the reply. `None`: the message repeats a request, and the reply goes to
-/// the
-/// first one.
+/// the first one.
 async fn exchange(
     control: &Control<Service>,
     peer: SocketAddr,

@@ -76,8 +76,7 @@ impl Records {
     }
 
     /// Queues the CDR of an ended call without waiting. If the queue is full because the disk is too slow, the CDR is lost, and
-    /// an
-    /// error is logged.
+    /// an error is logged.
     pub(super) fn put(&mut self, ended: EndedCall, wall: Wall) {
         self.tell(Message::Ended(Box::new(ended), wall));
     }

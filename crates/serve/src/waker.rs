@@ -51,10 +51,8 @@ impl WakeSignal {
         // This fails only if the signal was not set.
         let _ = rustix::io::read(&self.0.event, &mut [0_u8; 8]);
         // Clear the flag after the read. A ring after this line makes the descriptor readable again. A ring before this line
-        // may
-        // find the flag set, and write nothing; but its work was queued before. The caller sees that work, because this swap
-        // reads
-        // the flag that the ring has written.
+        // may find the flag set, and write nothing; but its work was queued before. The caller sees that work, because this
+        // swap reads the flag that the ring has written.
         self.0.is_rung.swap(false, AcqRel);
     }
 }

@@ -54,8 +54,7 @@ pub(super) struct Recording {
     /// `wav`, `wav-g711`, `mka`, `mka-g711` or `pcap`.
     format: &'static str,
     /// `running`: the file is still growing; `complete`; `cut`: a disk error ended the file; `recovered`: the process that
-    /// wrote it
-    /// was killed.
+    /// wrote it was killed.
     state: &'static str,
     /// Start time, ms since 1970.
     started_unix_ms: u64,
@@ -117,8 +116,7 @@ impl Recording {
 /// List recordings, page by page
 ///
 /// Lists the files of this gateway by start time, including those of earlier processes. At most 100,000 files are listed;
-/// beyond
-/// that, the oldest are left out.
+/// beyond that, the oldest are left out.
 #[utoipa::path(get, path = "/v1/recordings", tag = "recordings", operation_id = "list_recordings", params(
     ("stream" = Option<String>, Query, description = "Only recordings of this stream"),
     ("call" = Option<String>, Query, description = "Only recordings of the call with this Call-ID"),
@@ -177,8 +175,7 @@ fn asked(query: &str) -> Result<Asked, Problem> {
 /// Read a file, or a part of it
 ///
 /// `Range: bytes=FIRST-LAST` selects a part (one range). A growing file is read up to its current end. A file in an object
-/// store
-/// is read from there.
+/// store is read from there.
 #[utoipa::path(get, path = "/v1/recordings/{id}", tag = "recordings", operation_id = "read_recording",
     params(("id" = String, Path, description = "Id in the list")), responses(
     (status = 200, body = [u8], content_type = "application/octet-stream", description = "The file: audio/wav, audio/x-matroska or application/vnd.tcpdump.pcap"),

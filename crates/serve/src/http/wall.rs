@@ -50,12 +50,9 @@ pub(super) struct WallTiles<'a> {
     /// `generation` of the list of streams to which the columns belong.
     generation: u64,
     /// Columns in Base64, little-endian. Each column has a value for each stream. 1. State: a byte (0 stopped, 1 waiting, 2
-    /// heard, 3
-    /// fallback). 2. Unacknowledged alarms: a byte (bits 0 to 5: no-packets, silence, loudness, true-peak, loss, drift; bit 7:
-    /// the
-    /// stream has acknowledged alarms). 3 to 5. Momentary loudness, true peak and short-term loudness: signed 16 bits, in
-    /// tenths of a
-    /// decibel; -32768: no value. 6. Loss of the last 10 s: 16 bits, in thousandths.
+    /// heard, 3 fallback). 2. Unacknowledged alarms: a byte (bits 0 to 5: no-packets, silence, loudness, true-peak, loss,
+    /// drift; bit 7: the stream has acknowledged alarms). 3 to 5. Momentary loudness, true peak and short-term loudness: signed
+    /// 16 bits, in tenths of a decibel; -32768: no value. 6. Loss of the last 10 s: 16 bits, in thousandths.
     columns: &'a str,
 }
 

@@ -1,6 +1,5 @@
 //! Copies for subscribers. Side A of a subscriber's stream is a copy of one side of another stream, the source. The source
-//! sends
-//! the copied packets from its own port to the port of the subscriber's stream, as a party would.
+//! sends the copied packets from its own port to the port of the subscriber's stream, as a party would.
 
 use std::net::SocketAddr;
 

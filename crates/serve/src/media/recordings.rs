@@ -126,8 +126,7 @@ impl MediaWorkers {
     }
 
     /// Runs a closure on each recording of a stream, after the recorder has got all audio so far. Returns whether the stream
-    /// has
-    /// recordings.
+    /// has recordings.
     pub(super) fn each_recording(
         &self,
         stream: StreamId,

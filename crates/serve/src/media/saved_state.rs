@@ -65,8 +65,7 @@ struct Age {
 
 impl MediaWorkers {
     /// Saves the states of all streams in a store from now on. `saved`: states of the previous process. A restored stream has
-    /// the
-    /// same number as before.
+    /// the same number as before.
     pub(crate) fn save_states(
         &mut self,
         write_queue: Arc<WriteQueue>,
@@ -367,8 +366,7 @@ impl Age {
 }
 
 /// Prepares a state so that no sequence number is used twice. Normally, numbers are skipped. If it is unknown how many to skip,
-/// or
-/// they are too many, our stream gets another SSRC, whose numbers are all unused.
+/// or they are too many, our stream gets another SSRC, whose numbers are all unused.
 fn reckon(
     state: &mut MediaCallState,
     age: Age,

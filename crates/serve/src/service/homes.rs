@@ -126,8 +126,7 @@ impl Homes {
 
 impl Service {
     /// Lets this node take over calls of nodes that end, and hand its calls to other nodes. `addresses`: the addresses of this
-    /// node's
-    /// own service. Call this after [`share`](Self::share).
+    /// node's own service. Call this after [`share`](Self::share).
     ///
     /// # Errors
     /// Threads run out.
@@ -365,10 +364,8 @@ impl Service {
     }
 
     /// Whether a stream cannot continue without its state. This is so if packets are encrypted with the numbers of their
-    /// sender: if
-    /// the position is unknown, a number might be used twice under a key (RFC 3711, section 9.1). Other streams continue with
-    /// another
-    /// SSRC.
+    /// sender: if the position is unknown, a number might be used twice under a key (RFC 3711, section 9.1). Other streams
+    /// continue with another SSRC.
     fn needs_copy(&self, stream: StreamId) -> bool {
         let spec = self.calls.stream(stream).map(|(_, spec)| spec);
         spec.is_some_and(|spec| {
@@ -446,4 +443,4 @@ impl Service {
 }
 
 const NO_COPY: &str = "the position of its SRTP streams is unknown, because two nodes have ended";
-const AWAY: &str = "this node does not have its service addresses now ([cluster] service-addresses)";
+const AWAY: &str = "this node's service addresses are elsewhere ([cluster] service-addresses)";

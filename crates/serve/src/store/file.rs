@@ -2,8 +2,7 @@
 //!
 //! Written data survives the process, even after `kill -9`, because it is in the kernel. The file is not synced. Syncing would
 //! wear out the disk, and calls do not survive a power cut anyway. If the file is damaged, the next start renames it and begins
-//! a
-//! new one, because new calls matter more than the saved ones.
+//! a new one, because new calls matter more than the saved ones.
 
 use std::collections::HashMap;
 use std::fs::{File, Permissions};

@@ -19,15 +19,13 @@ use threadbare_recording::Tracks;
 /// Listen to both parties of a call
 ///
 /// Returns an endless WAV file of 16 bits with two channels, starting with the current audio. The party that offered first is
-/// on
-/// the left, as in recordings. Each channel has the audio of one party, as it is sent to the other party. So a muted or held
-/// party is silent, and
-/// files that are played to a party are left out. The rate is the higher rate of both parties' audio. The file starts at once,
-/// is silent while neither party speaks, and ends with the stream. A call may have several streams: several media, or several
-/// dialogs of a forked call. The default is the first one in `streams` that runs and is decoded here; `stream` selects another
-/// one. SRTP with keys in the SDP can be decoded. Media that are forwarded without decoding cannot be listened to. A slow
-/// reader
-/// misses some audio. At most 16 listeners at a time, including those of `/v1/streams/{name}/listen`.
+/// on the left, as in recordings. Each channel has the audio of one party, as it is sent to the other party. So a muted or held
+/// party is silent, and files that are played to a party are left out. The rate is the higher rate of both parties' audio. The
+/// file starts at once, is silent while neither party speaks, and ends with the stream. A call may have several streams:
+/// several media, or several dialogs of a forked call. The default is the first one in `streams` that runs and is decoded here;
+/// `stream` selects another one. SRTP with keys in the SDP can be decoded. Media that are forwarded without decoding cannot be
+/// listened to. A slow reader misses some audio. At most 16 listeners at a time, including those of
+/// `/v1/streams/{name}/listen`.
 #[utoipa::path(get, path = "/v1/calls/{id}/listen", tag = "calls", operation_id = "listen_to_call", params(CallPath,
     ("stream" = Option<u32>, Query, description = "Index in the call's `streams`, from 0")),
     responses((status = 200, body = Wav, content_type = "audio/wav"),

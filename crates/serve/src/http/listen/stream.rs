@@ -17,8 +17,7 @@ use threadbare_recording::Coding;
 /// Listen to a stream
 ///
 /// Returns an endless WAV file of 16 bits, starting with the current audio, with the rate and channels of the decoded audio.
-/// The
-/// reply starts with the first audio. While the stream is silent or does not run, the file contains silence, a second at a
+/// The reply starts with the first audio. While the stream is silent or does not run, the file contains silence, a second at a
 /// time. The file ends when the stream is removed from the configuration, when its settings change, or when the format of its
 /// audio changes. A slow reader misses some audio. At most 16 listeners at a time, including those of `/v1/calls/{id}/listen`.
 #[utoipa::path(get, path = "/v1/streams/{name}/listen", tag = "streams", operation_id = "listen_to_stream", params(("name" = String, Path, description = "Name in the configuration")),
