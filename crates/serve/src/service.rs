@@ -541,7 +541,7 @@ impl Service {
         {
             let call = request.text("call-id").ok().flatten();
             let command = request.command().name();
-            tracing::warn!(call, command, warning, "a request was carried out only partly");
+            tracing::warn!(call, command, warning, "a request was carried out partly");
         }
     }
 

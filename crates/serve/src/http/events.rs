@@ -83,9 +83,8 @@ pub(super) struct AlarmEvent {
 /// Events of calls: `up` (the call's first stream runs), `media` (a party sends from a new source), `lost` (a party has sent
 /// nothing for 10 s and is not on hold), `dtmf` (a party has sent a DTMF digit), `recording` (a file has started, is complete
 /// or was cut off; `state` is as in `/v1/recordings`), `timeout` (a time-out is about to end the call), `down` (the call has
-/// ended). Events of streams:
-/// `alarm` and `alarm-ended`. The data are JSON. A reader that falls behind by 4096 events gets `lagged` with the number of
-/// events that it missed. At most 32 readers at a time.
+/// ended). Events of streams: `alarm` and `alarm-ended`. The data are JSON. A reader that falls behind by 4096 events gets
+/// `lagged` with the number of events that it missed. At most 32 readers at a time.
 #[utoipa::path(get, path = "/v1/events", tag = "calls", params(
     ("cluster" = Option<u32>, Query, minimum = 1, maximum = 1, description = "1: the events of all nodes, each with its `node`")), responses(
     (status = 200, body = EventData, content_type = "text/event-stream"),
