@@ -62,8 +62,7 @@ fn leg(
     Ok(LegConfig {
         ssrc: Ssrc(random() as u32),
         // Start far from the first wrap, so that a receiver that joins late guesses the right rollover counter (RFC 3711,
-        // section
-        // 3.3.1).
+        // section 3.3.1).
         first_seq: SeqNum(random() as u16 & FIRST_SEQ_MASK),
         cname: common.cname.clone(),
         seed: random(),

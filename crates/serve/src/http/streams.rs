@@ -27,8 +27,7 @@ pub(super) struct StreamNow {
     /// Name of the stream in the configuration file.
     name: String,
     /// `heard`: packets of the sender arrive; `fallback`: a fallback is active; `waiting`: no packet has arrived for 3 s;
-    /// `stopped`:
-    /// the stream has failed, and will be restarted.
+    /// `stopped`: the stream has failed, and will be restarted.
     state: &'static str,
     /// Why the stream is `stopped`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -84,8 +83,7 @@ struct StreamLoudness {
     /// True peak of the programme, in the loudest channel.
     true_peak_dbtp: Option<f64>,
     /// Time of the last reset, with which the current programme started (`loudness-reset`, `/loudness/reset`), s since 1970.
-    /// Absent:
-    /// the programme started with the stream.
+    /// Absent: the programme started with the stream.
     #[serde(skip_serializing_if = "Option::is_none")]
     programme_unix_s: Option<u64>,
 }

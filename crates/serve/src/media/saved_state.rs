@@ -1,9 +1,8 @@
 //! Saves and restores the states of streams, so that streams outlive the process.
 //!
 //! A state contains the sequence number of the last sent packet. The process may have sent more packets after it saved the
-//! state.
-//! But no number may be used twice under one key (RFC 3711, section 9.1), and receivers must not see numbers go back. So a
-//! restored stream skips as many numbers as packets can have been sent since the state was saved.
+//! state. But no number may be used twice under one key (RFC 3711, section 9.1), and receivers must not see numbers go back. So
+//! a restored stream skips as many numbers as packets can have been sent since the state was saved.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -194,8 +193,7 @@ impl MediaWorkers {
     }
 
     /// Gives up some streams without a BYE, so that another node can continue them. Packets that still arrive at their ports go
-    /// to
-    /// `give`.
+    /// to `give`.
     pub(crate) fn hand_over(
         &mut self,
         streams: &[StreamId],
