@@ -8,7 +8,7 @@
 //!
 //!  a hand-over:   next: Prepare --> CallService: opens the calls' ports before the addresses exist; claims the service
 //!                 this: HandOver --> CallService: gives up some calls --Handed--> next: continues them; then the others follow
-//! (driver/handover.rs)
+//!                       (driver/handover.rs)
 //!                       late packets to the ports --LatePackets--> next: handles them as if they had arrived at its ports
 //! ```
 

@@ -6,29 +6,21 @@
 //! at most [`Timing::DRIFT_PERCENT`].
 //!
 //! - A node renews its own key ([`Key::Node`]) with a transaction that compares the revision of its last renewal. It may send
-//!   only
-//!   while the last *confirmed* renewal is younger than [`Timing::valid_ns`]. The age is counted from the time at which the
-//! renewal
-//!   was sent. Media threads compare [`Member::send_until_ns`] with their clock before each batch, so that a process that was
-//! frozen
-//!   sends nothing when it wakes.
+//!   only while the last *confirmed* renewal is younger than [`Timing::valid_ns`]. The age is counted from the time at which
+//!   the renewal was sent. Media threads compare [`Member::send_until_ns`] with their clock before each batch, so that a
+//!   process that was frozen sends nothing when it wakes.
 //! - If other nodes see no renewal for that time and a margin, they take the node's streams. First they delete its key, with a
 //!   transaction that compares the last revision that they saw. So either that transaction or the node's next renewal fails. A
-//! claim
-//!   names one life of a node. When that life has no key, the claim is free. Each change of a claim is a transaction that
-//! compares
-//!   the claim's revision and the life of the node that makes the change.
+//!   claim names one life of a node. When that life has no key, the claim is free. Each change of a claim is a transaction that
+//!   compares the claim's revision and the life of the node that makes the change.
 //! - When a stream moves, the gap is so short that a jitter buffer hides it. The owner names the next node, which prepares the
 //!   stream. The next node then becomes the owner of the claim, with the previous owner as its *deputy*. The deputy continues
-//! to
-//!   send under its own lease until it sees the change of the claim. Then it stops, and sends its position (SSRC, numbers,
-//! times) to
-//!   the new owner. So nothing waits for the store between the last packet of one node and the first packet of the other. The
-//!   position is also written to the store, in case the message is lost.
+//!   to send under its own lease until it sees the change of the claim. Then it stops, and sends its position (SSRC, numbers,
+//!   times) to the new owner. So nothing waits for the store between the last packet of one node and the first packet of the
+//!   other. The position is also written to the store, in case the message is lost.
 //! - A call stays where it was made. Its owner claims it, and other nodes forward requests for it to the owner.
 //! - A *service* consists of the addresses of a node's calls, and the calls. It is carried like a stream. A node that takes
-//!   over a
-//!   service reads the states of the calls.
+//!   over a service reads the states of the calls.
 //!
 //! After each call of a `handle_` or `set_` function, drain [`Member::poll_action`] and read [`Member::next_timeout`].
 #![forbid(unsafe_code)]

@@ -1,6 +1,5 @@
-//! Third parties that receive copies of a call's media, such as a recording server or a supervisor. They use `subscribe
-//! request`,
-//! `subscribe answer`, `unsubscribe` and `publish`.
+//! Third parties that receive copies of a call's media, such as a recording server or a supervisor. They use the
+//! commands `subscribe request`, `subscribe answer`, `unsubscribe` and `publish`.
 
 use crate::common::phones::{Party, Relay, hear_each_other, port_of, talk};
 use nix::sys::signal::Signal;
