@@ -43,7 +43,7 @@ mkfifo "$work/keyboard"
 exec 3<>"$work/keyboard"
 
 paste_page docs/start/telephony.md
-expect telephony 'fine. 1 streams'
+expect telephony 'no mistakes. 1 streams'
 expect telephony 'out.wav'
 expect telephony 'slices of 20 ms'
 expect telephony 'stream="\?line"\?'

@@ -1,7 +1,7 @@
-//! Small things that every crate of Threadbare uses and the standard library lacks: a lock without poisoning, and the lengths of
-//! time units.
+//! Small helpers that the crates of Threadbare share and the standard library lacks: a lock without poisoning, and the lengths
+//! of time units.
 //!
-//! Under `--cfg loom`, the mutex is the model checker's.
+//! Under `--cfg loom`, the mutex is that of the model checker loom.
 #![forbid(unsafe_code)]
 
 #[cfg(loom)]
@@ -16,9 +16,9 @@ pub const NS_PER_MS: u64 = 1_000_000;
 /// Nanoseconds in a second.
 pub const NS_PER_S: u64 = 1_000_000_000;
 
-/// Locks, also after a panic of another thread that held the lock.
+/// Locks a mutex, even if another thread panicked while it held the lock.
 ///
-/// For data that are consistent after each statement under the lock.
+/// Use this only for data that are consistent after each statement under the lock.
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex
         .lock()

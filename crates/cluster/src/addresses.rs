@@ -1,8 +1,8 @@
-//! Adds a service's addresses to their devices, and removes them.
+//! Adds the addresses of a service to their devices, and removes them.
 //!
-//! The kernel removes an address by itself if this process has not renewed it for two seconds. So a killed or frozen process does
-//! not leave an address on its machine that another node has. If an operator's program moves the addresses, it is responsible for
-//! that.
+//! The kernel removes an address by itself if this process has not renewed it for two seconds. So if this process is killed or
+//! frozen, the address does not stay on this machine while another node has it. If an operator's program moves the addresses,
+//! the program must ensure this.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,7 +22,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use super::announce::Announcer;
 use threadbare_config::ServiceAddress;
 
-/// Orders, in sequence, to the task that manages the addresses.
+/// Handle to the task that manages the addresses. The task carries out orders one after another.
 #[derive(Debug, Clone)]
 pub(super) struct Addresses(UnboundedSender<Order>);
 
@@ -30,18 +30,18 @@ pub(super) struct Addresses(UnboundedSender<Order>);
 struct Order {
     addresses: Vec<ServiceAddress>,
     is_here: bool,
-    /// Signals completion.
+    /// Notified when the order was carried out.
     tell: oneshot::Sender<()>,
 }
 
 impl Addresses {
-    /// Returns the handle, and the task to run. `program`: moves addresses instead.
+    /// Returns the handle, and the task to run. `program`: a program that moves the addresses instead of the task.
     pub(super) fn new(program: Option<PathBuf>) -> (Addresses, impl Future<Output = ()>) {
         let (orders, ordered) = unbounded_channel();
         (Addresses(orders), keep(ordered, program))
     }
 
-    /// Adds addresses, and keeps them. Failures are logged.
+    /// Adds addresses, and renews them until they are removed. Failures are logged.
     pub(super) fn add(&self, addresses: &[ServiceAddress]) -> oneshot::Receiver<()> {
         self.order(addresses, true)
     }
@@ -54,7 +54,7 @@ impl Addresses {
     fn order(&self, addresses: &[ServiceAddress], is_here: bool) -> oneshot::Receiver<()> {
         let (tell, told) = oneshot::channel();
         let addresses = addresses.to_vec();
-        // The task ends with the runtime.
+        // This fails only if the task has ended together with the runtime.
         let _ = self.0.send(Order {
             addresses,
             is_here,
@@ -64,7 +64,7 @@ impl Addresses {
     }
 }
 
-/// The present addresses, with the number of announcements so far.
+/// The added addresses, each with the number of announcements so far.
 type Here = BTreeMap<ServiceAddress, u32>;
 
 async fn keep(mut ordered: UnboundedReceiver<Order>, program: Option<PathBuf>) {
@@ -85,7 +85,8 @@ async fn keep(mut ordered: UnboundedReceiver<Order>, program: Option<PathBuf>) {
             _ = ticks.tick(), if program.is_none() && !here.is_empty() => {
                 for (address, announced) in &mut here {
                     told(address, "renewed", put(&mut kernel, address).await);
-                    // Repeats the announcement, because some neighbours may have missed it, or heard a stale one since.
+                    // Repeat the announcement, because some neighbours may have missed it, or may have received an old one
+                    // later.
                     if *announced < ANNOUNCED {
                         *announced += 1;
                         let done = announcer.announce(address.address, &address.device);
@@ -122,7 +123,7 @@ async fn carry_out(
             here.remove(&address);
         }
     }
-    // The receiver may be gone.
+    // This fails if the receiver is gone.
     let _ = order.tell.send(());
 }
 
@@ -158,13 +159,13 @@ async fn put(kernel: &mut Option<Handle>, address: &ServiceAddress) -> io::Resul
         .add(index, address.address, address.prefix)
         .replace();
     let mut times = CacheInfo::default();
-    // The address is not used as a source for this machine's other traffic (RFC 4862, section 5.5.4: deprecated).
+    // A deprecated address is not used as source of other traffic of this machine (RFC 4862, section 5.5.4).
     times.ifa_preferred = 0;
     times.ifa_valid = VALID.as_secs() as u32;
     let attributes = &mut request.message_mut().attributes;
     attributes.push(AddressAttribute::CacheInfo(times));
     if address.address.is_ipv6() {
-        // Skips duplicate address detection, which takes too long.
+        // Skip duplicate address detection, which takes too long.
         attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
     }
     request.execute().await.map_err(refused)
@@ -176,7 +177,7 @@ async fn take_off(kernel: &mut Option<Handle>, address: &ServiceAddress) -> io::
     let message = message_of(index, address);
     match handle.address().del(message).execute().await {
         Ok(()) => Ok(()),
-        // The address is already removed.
+        // This is not an error: the address is already removed.
         Err(rtnetlink::Error::NetlinkError(error))
             if error.raw_code() == -(nix::errno::Errno::EADDRNOTAVAIL as i32) =>
         {
@@ -217,10 +218,10 @@ fn refused(error: rtnetlink::Error) -> io::Error {
     }
 }
 
-/// How long the kernel keeps an address without renewal.
+/// Time after which the kernel removes an address that is not renewed.
 const VALID: Duration = Duration::from_secs(2);
 const RENEW: Duration = Duration::from_millis(500);
-/// Announcements in the first seconds.
+/// Number of announcements of a new address, in the first seconds.
 const ANNOUNCED: u32 = 4;
 const PROGRAM_TIME_MAX: Duration = Duration::from_secs(5);
 
@@ -231,7 +232,8 @@ mod tests {
     use super::super::testing::run;
     use super::*;
 
-    /// A program for BGP or a cloud is called in the sequence of the orders; one that fails or is missing stops nothing.
+    /// A program, such as one for BGP or a cloud, is called for each order in sequence. If it fails or is missing, the task
+    /// continues.
     #[test]
     fn a_program_moves_addresses_in_place_of_this_one() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -1,5 +1,5 @@
-//! Announces a new address to a network: gratuitous ARP (RFC 5227, section 3) for IPv4, an unsolicited neighbour advertisement
-//! (RFC 4861, section 7.2.6) for IPv6. Neighbours that know the address learn its new place.
+//! Announces to a network that an address is now at this machine. IPv4 uses gratuitous ARP (RFC 5227, section 3), and IPv6 an
+//! unsolicited neighbour advertisement (RFC 4861, section 7.2.6). Neighbours that know the address update its hardware address.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -8,8 +8,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::{AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, sendto, socket};
 
-/// The socket for announcements, opened at first use and kept. To close one, the kernel waits for all processors for 8 to 30 ms,
-/// which must not happen while calls wait for their address.
+/// Sends announcements. It opens its socket at first use, and does not close it: closing such a socket waits 8 to 30 ms for all
+/// processors, which must not happen while calls wait for their address.
 #[derive(Debug, Default)]
 pub(super) struct Announcer(Option<OwnedFd>);
 
@@ -32,7 +32,7 @@ impl Announcer {
         Ok(())
     }
 
-    /// A socket without a protocol receives nothing.
+    /// Returns the socket. It has no protocol, so it receives nothing.
     fn socket(&mut self) -> io::Result<&OwnedFd> {
         let raw = match self.0.take() {
             Some(raw) => raw,
@@ -55,19 +55,19 @@ fn link_of(device: &str) -> io::Result<LinkAddr> {
     found.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no such device"))
 }
 
-/// An ARP request for its own address (in RFC 826's layout), to all hosts.
+/// Returns an ARP request for the address itself, to all hosts, in the layout of RFC 826.
 fn arp(mac: [u8; 6], address: Ipv4Addr) -> [u8; 42] {
     let mut frame = [0; 42];
     let mut at = Writer(&mut frame, 0);
     at.put(&[0xff; 6]).put(&mac).put(&[0x08, 0x06]);
-    // Ethernet, IPv4, lengths of their addresses, a request.
+    // Ethernet, IPv4, the lengths of their addresses, and the operation: a request.
     at.put(&[0, 1, 0x08, 0, 6, 4, 0, 1]);
     at.put(&mac).put(&address.octets());
     at.put(&[0; 6]).put(&address.octets());
     frame
 }
 
-/// An advertisement to all nodes of the link, with the override flag.
+/// Returns a neighbour advertisement to all nodes of the link, with the override flag.
 fn advertisement(mac: [u8; 6], address: Ipv6Addr) -> [u8; 86] {
     let all_nodes = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
     let mut icmp = [0; 32];
@@ -80,11 +80,11 @@ fn advertisement(mac: [u8; 6], address: Ipv6Addr) -> [u8; 86] {
     icmp[2..4].copy_from_slice(&sum.to_be_bytes());
     let mut frame = [0; 86];
     let mut at = Writer(&mut frame, 0);
-    // RFC 2464, section 7: the group's hardware address.
+    // The hardware address of the multicast group (RFC 2464, section 7).
     at.put(&[0x33, 0x33, 0, 0, 0, 1])
         .put(&mac)
         .put(&[0x86, 0xdd]);
-    // Version 6, 32 bytes of ICMPv6 (58), hop limit 255 as receivers demand.
+    // Version 6, 32 bytes of ICMPv6 (58), and a hop limit of 255, which receivers require.
     at.put(&[0x60, 0, 0, 0, 0, 32, 58, 255]);
     at.put(&address.octets())
         .put(&all_nodes.octets())
@@ -92,7 +92,7 @@ fn advertisement(mac: [u8; 6], address: Ipv6Addr) -> [u8; 86] {
     frame
 }
 
-/// RFC 4443, section 2.3: the checksum of the pseudo-header of RFC 8200, section 8.1, and the message.
+/// Returns the checksum over the pseudo-header (RFC 8200, section 8.1) and the message (RFC 4443, section 2.3).
 fn checksum(from: Ipv6Addr, to: Ipv6Addr, message: &[u8; 32]) -> u16 {
     let words = |bytes: &[u8]| {
         let words = bytes.chunks_exact(2);
@@ -121,7 +121,7 @@ mod tests {
     const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
     #[test]
-    fn an_arp_request_is_for_its_own_address() {
+    fn an_arp_request_asks_for_the_senders_address() {
         let frame = arp(MAC, Ipv4Addr::new(192, 0, 2, 7));
         let due = "ffffffffffff020000000009080600010800060400010200000000\
                    09c0000207000000000000c0000207";

@@ -1,13 +1,13 @@
-//! Messages between two nodes that have the cluster's key: Noise (revision 34), pattern `NNpsk0`, on a connection on which the
-//! accepting node has sent its name.
+//! Encrypted messages between two nodes that have the cluster's key. They use Noise (revision 34) with the pattern `NNpsk0`.
+//! Before the handshake, the accepting node sends its name.
 //!
 //! ```text
 //!  frame:           length of the rest, 2 bytes | ciphertext
 //!  plain:           number of the request, 8 bytes | 1 in the last frame of a message, else 0 | bytes of the message
 //! ```
 //!
-//! Both sides count frames, so that none can be repeated, left out or brought from another connection. The messages of one side
-//! are sent one after another.
+//! Both sides count frames, so an attacker cannot repeat, drop or insert frames, or move them to another connection. Each side
+//! sends its messages one after another.
 
 use std::io;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ pub(super) struct Message {
     pub(super) bytes: Vec<u8>,
 }
 
-/// Handshake of the connecting side; `name`: the name that it received.
+/// Does the handshake of the connecting side. `name`: the name that the other side has sent.
 ///
 /// # Errors
 /// The other side has no key or another one, or the connection fails.
@@ -62,10 +62,10 @@ pub(super) async fn connect(
     split(connection, shake)
 }
 
-/// Handshake of the accepting side, which has sent its `name`.
+/// Does the handshake of the accepting side. `name`: the name that this side has sent.
 ///
 /// # Errors
-/// The other side has another key, sends something else, or nothing in time; or the connection fails or ends.
+/// The other side has another key, sends other data, or sends nothing in time. Or the connection fails or ends.
 pub(super) async fn accept(
     mut connection: TcpStream,
     key: &ClusterKey,
@@ -100,7 +100,7 @@ async fn hear(connection: &mut TcpStream, shake: &mut HandshakeState) -> io::Res
 }
 
 fn split(connection: TcpStream, shake: HandshakeState) -> io::Result<(Receiver, Sender)> {
-    // A request is one small write, and a caller waits for it.
+    // Send at once: a request is one small write, and a caller waits for the reply.
     connection.set_nodelay(true)?;
     let state = Arc::new(shake.into_stateless_transport_mode().map_err(failed)?);
     let (from, to) = connection.into_split();
@@ -120,7 +120,7 @@ fn split(connection: TcpStream, shake: HandshakeState) -> io::Result<(Receiver, 
     Ok((receiver, sender))
 }
 
-/// Reads one frame. The first byte may take any time.
+/// Reads one frame. There is no time limit for the first byte.
 async fn read_frame<R: AsyncRead + Unpin>(
     from: &mut R,
     frame: &mut Vec<u8>,
@@ -144,7 +144,7 @@ impl<R: AsyncRead + Unpin> Receiver<R> {
     /// Reads the next message.
     ///
     /// # Errors
-    /// The connection has ended, or the data is not from the other node, or too long.
+    /// The connection has ended, the data is not from the other node, or the message is too long.
     pub(super) async fn next(&mut self) -> io::Result<Message> {
         let mut message: Option<Message> = None;
         loop {
@@ -179,7 +179,7 @@ impl<W: AsyncWrite + Unpin> Sender<W> {
     /// Sends a message.
     ///
     /// # Errors
-    /// It is too long, the connection has ended, or the other side does not read.
+    /// The message is too long, the connection has ended, or the other side does not read.
     pub(super) async fn send(&mut self, message: &Message) -> io::Result<()> {
         if message.bytes.len() > MESSAGE_BYTES_MAX {
             return Err(odd("a message is too long"));
@@ -217,16 +217,16 @@ fn odd(what: &'static str) -> io::Error {
 }
 
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_SHA256";
-/// An ephemeral key and a tag have 48 bytes.
+/// Maximum size of a handshake message. An ephemeral key and a tag have 48 bytes.
 const SHAKE_BYTES: usize = 256;
-/// The maximum of Noise.
+/// Maximum size of a frame: that of Noise.
 const FRAME_BYTES_MAX: usize = 65_535;
 const TAG_BYTES: usize = 16;
 const HEAD_BYTES: usize = 9;
 const CHUNK_BYTES: usize = FRAME_BYTES_MAX - TAG_BYTES - HEAD_BYTES;
-/// The largest HTTP body, with its envelope.
+/// Maximum size of a message: the largest HTTP body, and some overhead.
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
-/// Time limit from the connection to the proof of the key. A stranger holds a place no longer.
+/// Time limit from the connection to the proof of the key. A stranger cannot occupy a place for longer.
 const SHAKE_TIME_MAX: Duration = Duration::from_secs(5);
 /// Time limit from the first byte of a frame to its last.
 const FRAME_TIME_MAX: Duration = Duration::from_secs(2);
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_all_lengths_come_both_ways_in_order() {
+    fn messages_of_all_lengths_arrive_in_order_both_ways() {
         run(async {
             let ((mut near_in, mut near_out), (mut far_in, mut far_out)) = pair().await;
             let lens = [
@@ -309,7 +309,7 @@ mod tests {
         });
     }
 
-    /// An attacker on the path flips a bit, repeats a frame, or drops one.
+    /// An attacker on the path changes a bit, repeats a frame, or drops one.
     #[test]
     fn changed_repeated_or_missing_frames_are_refused() {
         for fault in 0..3 {
@@ -349,9 +349,9 @@ mod tests {
         }
     }
 
-    /// Any data of a stranger.
+    /// A stranger may send any data.
     #[test]
-    fn noise_of_strangers_ends_their_connection() {
+    fn connections_with_invalid_data_are_closed() {
         run(async {
             for bytes in [
                 &b"GET / HTTP/1.1\r\n\r\n"[..],

@@ -1,4 +1,4 @@
-//! The streams of a node's file, in the store.
+//! Writes declarations of the streams of a node's file to etcd.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use threadbare_config::StreamSpec;
 /// The declarations to be written, and the state of the write.
 #[derive(Debug, Default)]
 pub(super) struct Declared {
-    /// Names in the file, as read last.
+    /// Names of the streams in the file when it was last read.
     names: BTreeSet<StreamName>,
-    /// Declarations to be written; `None` deletes one.
+    /// Declarations to be written; `None` deletes the declaration.
     due: BTreeMap<StreamName, Option<Declaration>>,
     /// Declarations that are being written.
     asked: Option<Vec<(StreamName, Option<Declaration>)>>,
@@ -34,14 +34,15 @@ impl Declared {
         }
     }
 
-    /// Adds a declaration to write, unless a write for this name is due already.
+    /// Adds a declaration to be written, unless a write for this name is due already.
     pub(super) fn add(&mut self, name: &StreamName, declaration: &Declaration) {
         self.due
             .entry(name.clone())
             .or_insert_with(|| Some(declaration.clone()));
     }
 
-    /// Returns the next write that differs from the `known` state; `None` while one is in progress.
+    /// Returns the next write. Skips declarations that equal the `known` state. `None`: nothing is due, or a write is in
+    /// progress.
     pub(super) fn next<'a>(
         &mut self,
         known: impl Fn(&StreamName) -> Option<&'a Declaration>,
@@ -52,7 +53,7 @@ impl Declared {
         self.due.retain(|name, declaration| {
             let known = known(name);
             if let (Some(wanted), Some(known)) = (declaration.as_mut(), known) {
-                // The file does not set this field.
+                // Keep the value of this field, because the file does not set it.
                 wanted.at.clone_from(&known.at);
             }
             known != declaration.as_ref()
@@ -74,17 +75,17 @@ impl Declared {
         let then: Vec<Operation> = now.iter().map(operation).filter(fits).collect();
         self.asked = Some(now);
         Some(Transaction {
-            // No caller waits for this number.
+            // The reply is not matched by its number.
             id: RequestId(u64::MAX),
             when: Vec::new(),
             then,
         })
     }
 
-    /// Handles the result of a write; a failed one is due again.
+    /// Handles the result of a write. A failed write is due again.
     pub(super) fn answered(&mut self, is_written: bool) {
         for (name, what) in self.asked.take().into_iter().flatten() {
-            // The file may have changed meanwhile.
+            // If the file has changed in the meantime, the new declaration is still due.
             if is_written && self.due.get(&name) == Some(&what) {
                 self.due.remove(&name);
             }
@@ -115,13 +116,13 @@ fn fits(operation: &Operation) -> bool {
             key,
             bytes,
             allowed = VALUE_BYTES_MAX,
-            "the declaration of a stream is too long for the cluster: no node carries it"
+            "the declaration of a stream is too long for etcd: no node carries the stream"
         );
     }
     bytes <= VALUE_BYTES_MAX
 }
 
-/// etcd has at most 128 operations in a transaction, and 1.5 MB.
+/// Maximum number of declarations in a transaction. etcd allows 128 operations and 1.5 MB.
 const TOGETHER_MAX: usize = 64;
 
 #[cfg(test)]
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_are_written_until_the_store_has_them() {
+    fn changes_are_written_until_etcd_has_them() {
         let mut declared = Declared::default();
         let (a, b) = (stream("a", "prefer = [\"x\"]"), stream("b", ""));
         declared.set(streams(&format!("{a}{b}")));
@@ -164,13 +165,13 @@ mod tests {
         assert_eq!(written(declared.next(knows)), b_alone);
         declared.answered(true);
         assert!(declared.next(knows).is_none());
-        // Another owner, and b is gone.
+        // The wanted owner changes, and b is removed.
         declared.set(streams(&stream("a", "")));
         let due = ["/threadbare/streams/a"];
         assert_eq!(written(declared.next(knows)), due);
     }
 
-    /// An operator has moved it.
+    /// An operator has moved the stream.
     #[test]
     fn settings_absent_from_the_file_are_kept() {
         let mut declared = Declared::default();

@@ -1,4 +1,4 @@
-//! Owns a [`Member`]: passes time, changes and replies to it, and carries its actions out.
+//! Owns a [`Member`]. Passes the time, changes in etcd and replies to it, and carries out its actions.
 
 mod errands;
 mod handover;
@@ -44,7 +44,7 @@ use threadbare_streams::order::{Answer, Carried, Order};
 pub(super) struct Driver {
     member: Member,
     store: Store,
-    /// Orders for the main thread, with an event for each.
+    /// Orders for the main thread. Each also needs an event.
     orders: Sender<Order>,
     events: Sender<Event>,
     replies: UnboundedSender<Replied>,
@@ -52,39 +52,39 @@ pub(super) struct Driver {
     links: Links,
     declared: Declared,
     totals: Arc<Totals>,
-    /// Fence of all streams carried now, during the current life of the node.
+    /// The fence of all streams that the node carries during its current life.
     fence: Fence,
     is_live: bool,
-    /// Streams that were started or prepared here, with the text of their declaration and their state.
+    /// Streams that were started or prepared here, with the text of their declaration and their stage.
     placed: HashMap<StreamName, (Arc<str>, Carried, Stage)>,
     /// Streams whose declaration has changed.
     changed: VecDeque<StreamName>,
-    /// Notified when this node has nothing left.
+    /// Notified when this node has nothing left that another node could take.
     leaving: Option<oneshot::Sender<()>>,
-    /// `None`: calls are not shared.
+    /// `None`: calls are not shared with other nodes.
     calls: Option<Calls>,
-    /// `None`: calls are not shared.
+    /// `None`: calls are not shared with other nodes.
     services: Option<Services>,
-    /// The task that manages the services' addresses, to be polled.
+    /// The task that manages the services' addresses. The driver polls it.
     keeping: Pin<Box<dyn Future<Output = ()> + Send>>,
-    /// Room for new calls.
+    /// This node's room for new calls.
     room: Arc<Room>,
-    /// Number of requests sent to other nodes.
+    /// Number of requests that were sent to other nodes.
     passed: u64,
 }
 
-/// The driver's environment.
+/// The driver's connections to other parts of the program.
 pub(super) struct Around<'a> {
     pub(super) store: Store,
     pub(super) listener: Option<&'a LinkListener>,
     pub(super) key: Option<ClusterKey>,
-    /// Orders for the main thread, with an event for each.
+    /// Orders for the main thread, and the sender of the event for each.
     pub(super) to_gateway: (Sender<Order>, Sender<Event>),
     pub(super) totals: Arc<Totals>,
     pub(super) room: Arc<Room>,
-    /// `None`: calls are not shared.
+    /// `None`: calls are not shared with other nodes.
     pub(super) calls: Option<(Arc<Host>, Peers)>,
-    /// `None`: calls are not shared.
+    /// `None`: calls are not shared with other nodes.
     pub(super) seal: Option<Seal>,
 }
 
@@ -94,23 +94,24 @@ enum Stage {
     Started,
 }
 
-/// A completed operation.
+/// The result of an operation, or the next step after a pause.
 enum Replied {
     Transaction(RequestId, Option<Outcome>),
     Declaration(bool),
-    /// The owner of a request's call; `None`: unknown.
+    /// A lookup of the owner of a request's call. Outer `None`: unknown; inner `None`: the call has no owner.
     Found(Errand, Option<Option<Entry>>),
-    /// A request to be sent again: its node does not own the call, or did not answer.
+    /// A request to be sent again, because the node does not own the call, or did not answer.
     Again(Errand),
     /// The keys of all calls.
     Calls(Vec<Entry>),
     /// The saved states of a service's calls; `None`: unknown.
     States(StreamName, Epoch, Option<Vec<Entry>>),
-    /// The states must be read again.
+    /// The saved states of a service's calls must be read again.
     ReadAgain(StreamName, Epoch),
     /// The calls of a service are here.
     Arrived(StreamName, Epoch),
-    /// The saved states of a service's calls that may come (`None`: unknown), and the number of tries without a call service.
+    /// The saved states of the calls of a service that may come here; `None`: unknown. Also the number of tries so far, while
+    /// the call service is not open yet.
     Foreseen(StreamName, Option<Vec<Entry>>, u32),
     /// A service is prepared.
     Prepared(StreamName),
@@ -118,19 +119,19 @@ enum Replied {
     Left(StreamName, Leaving, Option<Next>),
     /// The next node's reply to handed-over calls.
     Sent(StreamName, SendResult),
-    /// Its addresses are here.
+    /// The addresses of a service were added.
     Ready(StreamName, Epoch),
-    /// Check whether all handed-over calls have arrived.
+    /// It is time to check whether all handed-over calls of a service have arrived.
     Awaited(StreamName, Epoch),
-    /// Late packets for a service; with the channel for the reply's receiver.
+    /// Late packets of a service that must be sent to the next node, with a channel that gets the receiver of the reply.
     LatePackets(
         StreamName,
         Vec<(u64, LatePacket)>,
         oneshot::Sender<oneshot::Receiver<Vec<u8>>>,
     ),
-    /// Its calls have arrived at the next node.
+    /// The calls of a service have arrived at the next node.
     Followed(StreamName),
-    /// No packets arrive for it here any more.
+    /// No packets arrive here any more for a service that was handed over.
     Departed(StreamName),
 }
 
@@ -207,7 +208,7 @@ impl Driver {
         self.fence.close();
         self.take_addresses_off().await;
         if let Some(resignation) = self.member.resignation() {
-            // Otherwise the others wait until the lease ends.
+            // If this fails, the other nodes wait until the lease ends.
             self.store.commit(&resignation).await;
         }
     }
@@ -216,7 +217,7 @@ impl Driver {
         let now_ns = clock_now_ns();
         match input {
             Input::Declare(streams) => self.declared.set(streams),
-            // The receiver may be gone.
+            // This fails if the receiver is gone.
             Input::Status(tell) => drop(tell.send(self.status())),
             Input::Move { stream, node, tell } => self.move_to(stream, node, tell),
             Input::Drain(is_on, tell) => {
@@ -240,7 +241,7 @@ impl Driver {
             Input::Service(spec) => self.set_own_service(&spec),
             Input::Copies(streams) => self.send_copies(streams),
             Input::Copied(copies) => self.keep_copies(copies),
-            // The receiver may be gone.
+            // This fails if the receiver is gone.
             Input::LatePackets(late_packets, tell) => {
                 let _ = tell.send(self.queue_late_packets(late_packets));
             }
@@ -260,7 +261,7 @@ impl Driver {
                 let reply = Reply { id, outcome };
                 self.member.handle_reply(clock_now_ns(), reply);
             }
-            // The member repeats it in time.
+            // The outcome is unknown. The member repeats the transaction in time.
             Replied::Transaction(_, None) => {}
             Replied::Declaration(is_written) => {
                 self.declared.answered(is_written);
@@ -366,8 +367,8 @@ impl Driver {
         }
     }
 
-    /// Keeps the fence open as long as the lease. Streams that were carried before a lease ended must not be sent under the next
-    /// lease, even if they are not yet stopped.
+    /// Keeps the fence open as long as the lease is valid. Each lease has a new fence: streams from before the end of a lease
+    /// must not be sent under the next lease, even if they are not stopped yet.
     fn keep_fence(&mut self, now_ns: u64) {
         let is_live = self.member.is_live(now_ns);
         if is_live {
@@ -432,18 +433,18 @@ impl Driver {
         let (store, replies) = (self.store.clone(), self.replies.clone());
         tokio::spawn(async move {
             let outcome = store.commit(&transaction).await;
-            // The thread is about to end.
+            // This fails if the thread is about to end.
             let _ = replies.send(Replied::Transaction(transaction.id, outcome));
         });
     }
 
     fn order(&self, order: Order) {
-        // The main thread has ended, and with it all streams.
+        // This fails if the main thread has ended; then all streams have ended, too.
         let _ = self.orders.send(order);
         let _ = self.events.send(Event::Ordered);
     }
 
-    /// Prepares to carry a stream here. `None`: its declaration is unreadable.
+    /// Registers a stream that is to be carried or prepared here. `None`: its declaration is unreadable.
     fn place(&mut self, stream: &StreamName, epoch: Epoch, stage: Stage) -> Option<Carried> {
         let declaration = self.member.declaration(stream)?;
         let text = declaration.spec.clone();
@@ -510,7 +511,7 @@ impl Driver {
         });
     }
 
-    /// Stores the node that an operator wants for a stream.
+    /// Writes the node that an operator wants for a stream to the stream's declaration.
     fn move_to(
         &self,
         stream: String,
@@ -540,7 +541,7 @@ impl Driver {
             ..declaration.clone()
         };
         let transaction = Transaction {
-            // No caller waits for this number.
+            // The reply is not matched by its number.
             id: RequestId(u64::MAX),
             when: self.member.still_declared(&name).into_iter().collect(),
             then: vec![Operation::Put(
@@ -555,7 +556,7 @@ impl Driver {
                 Some(Outcome::Refused { .. }) => Err(NotMoved::Declared(stream)),
                 None => Err(NotMoved::Store),
             };
-            // The receiver may be gone.
+            // This fails if the receiver is gone.
             let _ = tell.send(done);
         });
     }
@@ -570,7 +571,7 @@ impl Driver {
             || services.is_some_and(Services::has_departed);
         let is_done = !is_left || !self.member.nodes().any(takes);
         if is_done && let Some(tell) = self.leaving.take() {
-            // The receiver may be gone.
+            // This fails if the receiver is gone.
             let _ = tell.send(());
         }
     }
@@ -623,13 +624,13 @@ impl Driver {
     }
 }
 
-/// Converts a time of CLOCK_MONOTONIC. Nothing is due in the far future.
+/// Converts a time of CLOCK_MONOTONIC. A time in the far future means that nothing is due.
 fn at(due_ns: u64) -> Instant {
     let wait_ns = due_ns.saturating_sub(clock_now_ns());
     Instant::now() + Duration::from_nanos(wait_ns).min(IDLE)
 }
 
-/// Queued messages of the watch; the rest waits in etcd.
+/// Maximum number of queued messages of the watch. More messages wait in etcd.
 const SEEN_MAX: usize = 64;
 const DECLARE_AGAIN: Duration = Duration::from_millis(500);
 const IDLE: Duration = Duration::from_secs(1);

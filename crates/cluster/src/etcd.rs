@@ -1,8 +1,8 @@
 //! The etcd client: transactions, and a watch for changes.
 //!
-//! It uses one member at a time. If that fails, or does not answer in time, it switches to the next one. A frozen or isolated
-//! member looks like a slow one, and a lease does not wait. Repeating a transaction does no harm, because each compares
-//! revisions.
+//! The client uses one member at a time. If that fails, or does not answer in time, the client switches to the next one. It
+//! does not wait for a slow member, because a frozen or isolated one looks the same, and a lease would end. Repeating a
+//! transaction does no harm, because each transaction compares revisions.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -23,18 +23,18 @@ use tokio::time::{sleep, timeout};
 
 use threadbare_config::ClusterSpec;
 
-/// The store of a cluster. Clones share it.
+/// Client of a cluster's etcd. Clones share it.
 #[derive(Clone)]
 pub(super) struct Store(Arc<Shared>);
 
 struct Shared {
     members: Vec<Member>,
-    /// Index of the current member.
+    /// Index of the member in use.
     current: AtomicUsize,
     options: ConnectOptions,
     answers: AtomicU64,
     failures: AtomicU64,
-    /// The current error; `None`: it answers.
+    /// The current error; `None`: etcd answers.
     wrong: Mutex<Option<String>>,
 }
 
@@ -46,11 +46,11 @@ struct Member {
 /// A message from the watch.
 #[derive(Debug)]
 pub(super) enum Seen {
-    /// The whole store in this state.
+    /// All keys, at this revision.
     Snapshot(Revision, Vec<Entry>),
-    /// Changes, each with the revision that it made.
+    /// Changes, each with its revision.
     Changes(Vec<(Key, Option<Entry>, Revision)>),
-    /// Changes may be missed from now on, until the next snapshot.
+    /// The watch has failed, so changes may be missed until the next snapshot.
     Cut,
 }
 
@@ -75,7 +75,7 @@ impl Store {
             let password = password.trim_end_matches(['\r', '\n']);
             if password.is_empty() {
                 return Err(miette!(
-                    "[cluster] password-file = {}: it is empty",
+                    "[cluster] password-file = {}: the file is empty",
                     file.display()
                 ));
             }
@@ -84,7 +84,7 @@ impl Store {
                 .with_auto_token_refresh(true);
         }
         if spec.endpoints.iter().any(|url| url.starts_with("https://")) {
-            // A build may have two providers, or no default. This fails if one is installed already.
+            // Choose a provider, because a build may have two, and no default. This fails if one is installed already.
             let _ = rustls::crypto::ring::default_provider().install_default();
             let mut tls = TlsOptions::new().with_enabled_roots();
             if let Some(ca) = &spec.ca {
@@ -162,7 +162,7 @@ impl Store {
         })
     }
 
-    /// Reads the current value of a key. `None`: unknown.
+    /// Reads the current value of a key. Outer `None`: reading failed; inner `None`: the key does not exist.
     pub(super) async fn look_up(&self, key: &Key) -> Option<Option<Entry>> {
         let path = key.path();
         for _ in 0..self.0.members.len() {
@@ -204,7 +204,7 @@ impl Store {
         }
     }
 
-    /// Sends all changes, as long as there is a receiver.
+    /// Sends all changes to `seen`, until the receiver is dropped.
     pub(super) async fn watch(self, seen: Sender<Seen>) {
         let mut revision = None;
         loop {
@@ -217,7 +217,7 @@ impl Store {
         }
     }
 
-    /// Watches one member until it fails (`Some`: the error), or the receiver is gone.
+    /// Watches one member until it fails, and returns the error. `None`: the receiver is gone.
     async fn watch_at(
         &self,
         at: usize,
@@ -247,10 +247,10 @@ impl Store {
             .map_err(late)?
             .map_err(failed)?;
         loop {
-            // The watch includes this node's own renewals.
+            // This node's own renewals are among the changes, so a silent watch has failed.
             let message = timeout(WATCH_SILENT_MAX, watch.message()).await;
             let message = message.map_err(late)?.map_err(failed)?;
-            let message = message.ok_or_else(|| Some("it has ended the watch".to_owned()))?;
+            let message = message.ok_or_else(|| Some("it ended the watch".to_owned()))?;
             if message.canceled() {
                 let is_compacted = message.compact_revision() > 0;
                 if is_compacted {
@@ -267,7 +267,8 @@ impl Store {
             self.well();
             let changes = changes_of(message.events());
             if let Some((.., last)) = changes.last() {
-                // Not after it: the rest of this revision may come in another message. Repetitions are ignored.
+                // Resume from this revision, not after it, because a later message may have more of its changes. Repetitions
+                // are ignored.
                 *revision = Some(*last);
                 tell(Seen::Changes(changes)).await?;
             }
@@ -305,7 +306,7 @@ impl Store {
     fn leave(&self, at: usize, reason: &str) {
         self.0.failures.fetch_add(1, Relaxed);
         let next = (at + 1) % self.0.members.len();
-        // Otherwise another request has switched. All run on one thread.
+        // If this differs, another request has already switched. All requests run on one thread.
         if self.current() == at {
             self.0.current.store(next, Relaxed);
         }
@@ -320,7 +321,7 @@ impl Store {
     }
 }
 
-/// Reads all keys with a prefix, in one state of the store, in pages, because a reply has a size limit.
+/// Reads all keys with a prefix, at one revision. Reads them in pages, because a reply has a size limit.
 async fn read_all(client: &mut Client, prefix: &str) -> Result<(Revision, Vec<Entry>), String> {
     let mut entries = Vec::new();
     let mut at = 0;
@@ -361,12 +362,12 @@ fn changes_of(events: &[etcd_client::Event]) -> Vec<(Key, Option<Entry>, Revisio
     events.iter().filter_map(change).collect()
 }
 
-/// Parses a key. Unreadable values become entries that the cluster replaces: a node without activity, a claim without an owner.
-/// An unreadable declaration is skipped.
+/// Parses a key with its value. An unreadable declaration is skipped. Other unreadable values become entries that the cluster
+/// replaces: a node that is not active, or a claim of an owner that does not exist.
 fn entry_of(kv: &KeyValue) -> Option<Entry> {
     let key = Key::of_path(kv.key())?;
     let value = key.read(kv.value()).or_else(|error| {
-        tracing::warn!(%error, "an unreadable key");
+        tracing::warn!(%error, "cannot read a key");
         nothing_of(&key).ok_or(())
     });
     Some(Entry {
@@ -435,14 +436,14 @@ fn txn_of(transaction: &Transaction) -> Result<Txn, String> {
         .or_else(found.collect::<Vec<_>>()))
 }
 
-/// Time limit of a transaction: before the next renewal, so that the repetition goes to another member.
+/// Time limit of a transaction. It ends before the next renewal, so that the next renewal goes to another member.
 const ANSWER_TIME_MAX: Duration = Duration::from_millis(250);
 const CONNECT_TIME_MAX: Duration = Duration::from_millis(500);
-/// Gives up connections to a dead machine: the kernel would try for minutes.
+/// Interval of keep-alives, so that connections to a dead machine fail soon. Without them, the kernel would try for minutes.
 const KEEP_ALIVE: Duration = Duration::from_secs(1);
-/// The time of four renewals of this node.
+/// Maximum silence of the watch: the time of four renewals of this node.
 const WATCH_SILENT_MAX: Duration = Duration::from_secs(1);
 const WATCH_PAUSE: Duration = Duration::from_millis(50);
 const PAGE_TIME_MAX: Duration = Duration::from_secs(5);
-/// Keys in a page: with declarations of 1 KB, well below the 4 MB of a reply.
+/// Number of keys in a page. With declarations of 1 KB, a page is well below the 4 MB of a reply.
 const PAGE_KEYS: i64 = 400;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use miette::{Context, IntoDiagnostic, miette};
 
-/// The key; anyone who has it may send requests for calls to any node.
+/// The key of a cluster. Anyone who has it can send requests for calls to any node.
 #[derive(Clone)]
 pub(super) struct ClusterKey(pub(super) [u8; KEY_BYTES]);
 
@@ -16,10 +16,10 @@ impl fmt::Debug for ClusterKey {
 }
 
 impl ClusterKey {
-    /// Reads a file with a line of hexadecimal digits.
+    /// Reads the key from a file with a line of hexadecimal digits.
     ///
     /// # Errors
-    /// It cannot be read, or has no key.
+    /// The file cannot be read, or contains no key.
     pub(super) fn read(path: &Path) -> miette::Result<ClusterKey> {
         let name = || format!("[cluster] key-file = {}", path.display());
         let text = std::fs::read_to_string(path)
@@ -27,7 +27,7 @@ impl ClusterKey {
             .wrap_err_with(name)?;
         parse(text.trim()).map(ClusterKey).ok_or_else(|| {
             miette!(
-                help = "openssl rand -hex 32 >cluster.key; then copy the file to each node",
+                help = "create a file with openssl rand -hex 32 >cluster.key, and copy it to each node",
                 "{}: expected {} hexadecimal digits",
                 name(),
                 2 * KEY_BYTES

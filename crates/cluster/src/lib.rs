@@ -1,5 +1,5 @@
-//! A cluster of gateways: one node carries each stream, and each call stays at the node that made it. [`threadbare_member`] makes
-//! the decisions; this crate has etcd, the clock, and the connection to the streams.
+//! A cluster of gateways. One node carries each stream, and a call stays at the node that made it, as long as that node lives.
+//! [`threadbare_member`] makes the decisions. This crate connects it to etcd, to the clock, to the streams and to other nodes.
 //!
 //! ```text
 //!  etcd <--transactions, a watch--> `cluster` thread: Member --orders--> main thread (gateway.rs): lines

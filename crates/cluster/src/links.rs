@@ -1,13 +1,13 @@
-//! Connections to the other nodes, which show the end of a process at once, before its lease ends.
+//! Connections to the other nodes, which show at once that a process has ended, before its lease ends.
 //!
-//! Each node listens. A node that connects receives the name of this process. With a key, both sides prove within seconds that
-//! they have it; nothing more is sent on these connections. On others, requests for calls follow (peers.rs). The end of a
-//! connection proves nothing, because a firewall may have cut it. So the node connects again. If the machine then refuses, or
-//! another process of the same boot answers, the previous process has ended. Any other result (no answer, no route) proves
-//! nothing.
+//! Each node listens, and sends the name of its process to each node that connects. If the cluster has a key, both sides then
+//! prove that they have it. Nothing more is sent on these connections; requests for calls use other ones (peers.rs). The end of
+//! a connection proves nothing, because a firewall may have cut it. So the node connects again. If the machine refuses the new
+//! connection, or another process of the same boot answers, the previous process has ended. Any other result, such as no answer
+//! or no route, proves nothing.
 //!
-//! The kernel closes a process's connections when the last of its threads has ended, so it sends nothing after that. A failing
-//! thread closes nothing: the listening socket stays open as long as the process lives.
+//! The kernel closes the connections of a process when its last thread has ended. So when a connection ends, the process no
+//! longer sends media. If only one thread fails, the listening socket stays open, because it belongs to the process.
 
 use std::collections::HashMap;
 use std::io;
@@ -32,7 +32,7 @@ use super::peers::Host;
 use threadbare_process::places::{Limits, Place, Places};
 use threadbare_process::system::random_number;
 
-/// The socket that the other nodes connect to.
+/// The socket to which the other nodes connect.
 #[derive(Debug)]
 pub(super) struct LinkListener {
     listener: std::net::TcpListener,
@@ -44,7 +44,7 @@ impl LinkListener {
     pub(super) fn bind(at: SocketAddr) -> io::Result<LinkListener> {
         let listener = std::net::TcpListener::bind(at)?;
         listener.set_nonblocking(true)?;
-        // Stays open until the process ends.
+        // This copy of the socket stays open until the process ends.
         std::mem::forget(listener.try_clone()?);
         let link = Link {
             address: listener.local_addr()?,
@@ -53,7 +53,7 @@ impl LinkListener {
         Ok(LinkListener { listener, link })
     }
 
-    /// The link for the other nodes.
+    /// Returns the link for the other nodes: the address, and the name of this process.
     pub(super) fn link(&self) -> Link {
         self.link
     }
@@ -78,7 +78,7 @@ impl LinkListener {
                     let task = tokio::spawn(tell_name(peer, name, host.clone(), place.clone()));
                     place.is_of(task.abort_handle());
                 }
-                // Descriptors have run out, or the peer has gone.
+                // Descriptors have run out, or the peer has already gone.
                 Err(_) => sleep(AGAIN).await,
             }
         }
@@ -103,12 +103,12 @@ async fn tell_name(
     }
 }
 
-/// Reports that this process has ended.
+/// The report that a process of another node has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ended(u64);
 
 impl Ended {
-    /// Whether it is the process of this link.
+    /// Whether the ended process is that of this link.
     pub(super) fn is(&self, link: &Link) -> bool {
         self.0 == link.process
     }
@@ -129,7 +129,7 @@ struct Watch {
 }
 
 impl Links {
-    /// Creates it without connections. `key`: proven to the other nodes.
+    /// Creates the list, without connections. `key`: the key that is proven to the other nodes.
     pub(super) fn new(key: Option<ClusterKey>) -> Links {
         let (ends, told) = unbounded_channel();
         Links {
@@ -143,7 +143,7 @@ impl Links {
     /// Returns the receiver of ended processes.
     ///
     /// # Panics
-    /// If it is called twice.
+    /// Panics if it is called twice.
     pub(super) fn take_ends(&mut self) -> UnboundedReceiver<Ended> {
         self.told.take().expect("taken once")
     }
@@ -157,7 +157,7 @@ impl Links {
                 let key = self.key.clone();
                 let task = tokio::spawn(async move {
                     until_process_ends(&link, key.as_ref(), &connected).await;
-                    // The driver is about to end.
+                    // This fails if the driver is about to end.
                     let _ = ends.send(Ended(link.process));
                 });
                 Watch {
@@ -186,9 +186,9 @@ impl Links {
 
 /// The answer at an address.
 enum Answer {
-    /// The process, and its name.
+    /// The process of the link answered. Contains the connection, and the name.
     Process(TcpStream, [u8; NAME_BYTES]),
-    /// Another process on this boot.
+    /// Another process answered. Contains the boot of its machine.
     Another(u128),
     /// The machine at the address refuses the connection.
     Refused,
@@ -197,7 +197,7 @@ enum Answer {
 }
 
 async fn until_process_ends(link: &Link, mut key: Option<&ClusterKey>, is_connected: &AtomicBool) {
-    // The boot of the machine at which the process answered.
+    // The boot of the machine on which the process of the link answered.
     let mut machine = None;
     loop {
         let since = Instant::now();
@@ -206,7 +206,7 @@ async fn until_process_ends(link: &Link, mut key: Option<&ClusterKey>, is_connec
                 machine = Some(boot_of(&name));
                 is_connected.store(true, Relaxed);
                 keep_alive(&connection);
-                // A node without a key ends the connection at the first byte.
+                // If the handshake failed, the node has no key, and ends each connection at the first byte.
                 let has_shaken = stay(connection, key, &name).await;
                 key = key.filter(|_| has_shaken);
                 is_connected.store(false, Relaxed);
@@ -215,7 +215,7 @@ async fn until_process_ends(link: &Link, mut key: Option<&ClusterKey>, is_connec
                 }
             }
             Answer::Refused if machine.is_some() => return,
-            // Otherwise another machine has the address now.
+            // If the boot differs, another machine has the address now, which proves nothing.
             Answer::Another(boot) if machine == Some(boot) => return,
             Answer::Another(_) | Answer::Refused | Answer::Nothing => {}
         }
@@ -241,7 +241,8 @@ async fn connect(link: &Link) -> Answer {
     }
 }
 
-/// Waits until the connection ends. The other side keeps it for long only if the key is proven; returns whether it was.
+/// Waits until the connection ends. If there is a key, first does the handshake, without which the other side closes the
+/// connection soon. Returns whether the handshake succeeded.
 async fn stay(mut connection: TcpStream, key: Option<&ClusterKey>, name: &[u8]) -> bool {
     let Some(key) = key else {
         until_end(&mut connection).await;
@@ -250,14 +251,14 @@ async fn stay(mut connection: TcpStream, key: Option<&ClusterKey>, name: &[u8]) 
     let Ok((mut receiver, _sender)) = channel::connect(connection, key, name).await else {
         return false;
     };
-    // Nothing is sent there, so any result is the end.
+    // Nothing is sent on this connection, so any result means that it is over.
     let _ = receiver.next().await;
     true
 }
 
 /// Waits until the connection ends, or data comes.
 async fn until_end(connection: &mut TcpStream) {
-    // Either way, it is over.
+    // The end, an error and unexpected data all mean that the connection is over.
     let _ = connection.read(&mut [0]).await;
 }
 
@@ -267,11 +268,11 @@ fn keep_alive(connection: &TcpStream) {
         .with_time(KEEP_ALIVE)
         .with_interval(KEEP_ALIVE)
         .with_retries(3);
-    // Without it, the connection ends later.
+    // If this fails, the end of a dead machine's connection is noticed later.
     let _ = SockRef::from(connection).set_tcp_keepalive(&often);
 }
 
-/// Limits for incoming connections: more than the nodes of a cluster, and than the nodes on one machine.
+/// Limits for incoming connections. They are above the number of nodes in a cluster, and of nodes on one machine.
 const LIMITS: Limits = Limits {
     total: 1024,
     per_host: 64,
@@ -333,7 +334,7 @@ mod tests {
 
     /// The process was restarted on the same port.
     #[test]
-    fn another_process_in_its_place_is_an_end() {
+    fn another_process_at_the_address_shows_the_end() {
         run(async {
             let (address, process) = process(name_of(LINK)).await;
             let is_connected = AtomicBool::new(false);
@@ -351,7 +352,7 @@ mod tests {
         });
     }
 
-    /// A process that was never connected, and another machine.
+    /// This covers a process to which there was never a connection, and another machine at the address.
     #[test]
     fn silent_connection_is_not_an_end() {
         run(async {
@@ -365,7 +366,7 @@ mod tests {
                 }
             };
             let (address, process) = process(name_of(LINK)).await;
-            // Another process answers, as with a wrong address.
+            // Another process answers, as with a wrong address. It proves nothing.
             assert!(
                 waits(Link {
                     address,
@@ -375,7 +376,7 @@ mod tests {
             );
             process.abort();
             assert!(process.await.expect_err("aborted").is_cancelled());
-            // No process answers.
+            // No process answers, which proves nothing.
             assert!(
                 waits(Link {
                     address,
@@ -383,7 +384,7 @@ mod tests {
                 })
                 .await
             );
-            // The process answered once; then another machine has the address.
+            // The process has answered once. Then another machine has the address.
             let (address, process) = process_at(address, name_of(LINK)).await;
             let elsewhere = async {
                 wait_until(|| is_connected.load(Relaxed)).await;
@@ -404,8 +405,7 @@ mod tests {
         });
     }
 
-    /// With a key, a silent client loses its place; a client that proves the key keeps it for as long as the connection
-    /// lasts.
+    /// If there is a key, a connection of a silent client is closed, and a client that proves the key keeps its connection.
     #[test]
     fn silent_strangers_time_out_and_nodes_keep_their_connection() {
         let listener = LinkListener::bind("127.0.0.1:0".parse().expect("an address"));
@@ -419,14 +419,14 @@ mod tests {
             let mut links = Links::new(Some(key));
             links.follow([link].into_iter());
             wait_until(|| links.holds(&link)).await;
-            // More than one host may have.
+            // Open more connections than one host may have.
             let mut strangers = Vec::new();
             for _ in 0..2 * LIMITS.per_host {
                 strangers.push(TcpStream::connect(link.address).await.expect("accepted"));
             }
             for stranger in &mut strangers {
                 let mut all = Vec::new();
-                // The name, and then the end: by the limit or by the time.
+                // Each gets the name, and then the end, because of the limit or the time limit.
                 let read = timeout(Duration::from_secs(30), stranger.read_to_end(&mut all));
                 read.await.expect("closed").expect("read");
             }
@@ -448,7 +448,7 @@ mod tests {
             assert!(answers.iter().all(|one| matches!(one, Answer::Process(..))));
             serving.abort();
             assert!(serving.await.expect_err("aborted").is_cancelled());
-            // The kernel accepts, but no name comes: this proves nothing.
+            // The kernel accepts the connection, but no name comes. This proves nothing.
             assert!(matches!(connect(&link).await, Answer::Nothing));
         });
     }

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use threadbare_process::system::boot_id;
 
-/// The name of a process on this machine.
+/// Returns the name of a process on this machine.
 pub(super) fn name_of(process: u64) -> [u8; NAME_BYTES] {
     let halves = [u128::from(process), boot_id().unwrap_or_default()];
     let mut name = [0; NAME_BYTES];
@@ -22,7 +22,7 @@ pub(super) fn name_of(process: u64) -> [u8; NAME_BYTES] {
 /// Reads the other side's name, if it comes soon.
 ///
 /// # Errors
-/// It does not come in time, or the connection fails.
+/// The name does not come in time, or the connection fails.
 pub(super) async fn read_name(connection: &mut TcpStream) -> io::Result<[u8; NAME_BYTES]> {
     let mut name = [0; NAME_BYTES];
     let read = timeout(NAME_TIME_MAX, connection.read_exact(&mut name)).await;
@@ -30,12 +30,12 @@ pub(super) async fn read_name(connection: &mut TcpStream) -> io::Result<[u8; NAM
     Ok(name)
 }
 
-/// Whether it is the name of this process.
+/// Whether a name is that of the process `process`.
 pub(super) fn is_process(name: &[u8; NAME_BYTES], process: u64) -> bool {
     halves_of(name)[0] == u128::from(process)
 }
 
-/// The boot of its machine.
+/// Returns the boot of the machine in a name.
 pub(super) fn boot_of(name: &[u8; NAME_BYTES]) -> u128 {
     halves_of(name)[1]
 }

@@ -19,7 +19,7 @@ use threadbare_config::{ClusterSpec, StreamSpec};
 use threadbare_streams::event::Event;
 use threadbare_streams::gateway::Gateway;
 
-/// A node of a cluster. If it is dropped, it is a failed node, and others take over its streams.
+/// This node of a cluster. If it is dropped, the node counts as failed, and other nodes take over its streams.
 #[derive(Debug)]
 pub struct Cluster {
     view: ClusterView,
@@ -28,11 +28,11 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts the thread, which starts this node's share of the streams, and declares the streams of its file. Does not wait for
-    /// etcd.
+    /// Starts the thread. It declares the streams of the node's file, and starts this node's share of the cluster's streams.
+    /// Does not wait for etcd.
     ///
     /// # Errors
-    /// A file cannot be read, the address to listen on is not this machine's or is taken, or threads run out.
+    /// A file cannot be read, the address to listen on is in use or not that of this machine, or threads run out.
     pub fn start(
         spec: &ClusterSpec,
         streams: &[StreamSpec],
@@ -89,7 +89,7 @@ impl Cluster {
                 std::mem::forget(end);
             })
             .into_diagnostic()
-            .wrap_err("the cluster's thread")?;
+            .wrap_err("cannot start the cluster's thread")?;
         let cluster = Cluster {
             view: ClusterView::new(
                 spec.node.as_str().into(),
@@ -110,12 +110,12 @@ impl Cluster {
         self.view.clone()
     }
 
-    /// Declares the streams of the node's file. Streams that were removed from it are not carried by any node.
+    /// Declares the streams of the node's file. Streams that were removed from the file are no longer carried by any node.
     pub fn declare(&self, streams: &[StreamSpec]) {
         self.view.tell(Input::Declare(streams.to_vec()));
     }
 
-    /// Hands this node's streams over. The reply comes when nothing is left that another node could take.
+    /// Hands over this node's streams. The reply comes when nothing is left that another node could take.
     #[must_use]
     pub fn leave(&self) -> Asked<()> {
         let (tell, told) = oneshot::channel();
@@ -123,8 +123,8 @@ impl Cluster {
         told
     }
 
-    /// Lets others take the rest, because nothing of it is sent any more. Returns whether the thread ended without a
-    /// failure.
+    /// Ends the node. Call this when nothing is sent any more, because other nodes then take over everything that is left.
+    /// Returns whether the thread ended without a failure.
     #[must_use]
     pub fn end(mut self) -> bool {
         self.view.tell(Input::End);
@@ -134,13 +134,13 @@ impl Cluster {
     }
 }
 
-/// Reports a panic to the main thread: the streams will stop, because their lease is not renewed.
+/// Reports a panic of the cluster's thread to the main thread. The streams will stop, because the lease is no longer renewed.
 struct TellsEnd(Sender<Event>);
 
 impl Drop for TellsEnd {
     fn drop(&mut self) {
         let cause = "a panic of the cluster's thread";
-        // The main thread no longer listens if it has stopped this thread.
+        // This fails if the main thread has stopped this thread and no longer listens.
         let _ = self.0.send(Event::Stop { cause });
     }
 }

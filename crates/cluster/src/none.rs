@@ -1,4 +1,4 @@
-//! The cluster in a program that was built without the feature.
+//! Replaces the cluster in a program that was built without the feature.
 
 use miette::miette;
 
@@ -6,7 +6,7 @@ use super::status::{Asked, ClusterView};
 use threadbare_config::{ClusterSpec, StreamSpec};
 use threadbare_streams::gateway::Gateway;
 
-/// Does not exist in this program.
+/// A type without values, because this program has no cluster.
 #[derive(Debug)]
 pub struct Cluster(std::convert::Infallible);
 

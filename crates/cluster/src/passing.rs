@@ -1,4 +1,4 @@
-//! Requests for calls between nodes.
+//! Messages between nodes about calls, and the interface to the owner of a node's calls.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -28,26 +28,26 @@ pub enum Passed {
         /// The request, repeated with each piece.
         request: HttpRequest,
     },
-    /// Copies of stream states, in case the sender ends; not a request.
+    /// Copies of stream states, for the case that the sending node ends; not a request.
     Copies(Copies),
     /// Late packets that arrived at the sender; not a request.
     LatePackets(LatePackets),
-    /// A stream has stopped at the sender at this position; not a request.
+    /// A stream has stopped at the sending node, at this position; not a request.
     Released(Release, Vec<u8>),
-    /// Calls that the sender has given up; not a request.
+    /// Calls that the sending node has given up; not a request.
     Handed(Handed),
 }
 
-/// The sender of an ng message, to which cookies belong.
+/// The sender of an ng message. Cookies of different senders are independent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Origin {
     /// The source address of a datagram.
     Udp(SocketAddr),
-    /// A host, over TCP or HTTP.
+    /// The host of a TCP or HTTP client.
     Host(IpAddr),
 }
 
-/// An HTTP request whose sender is authorised.
+/// An HTTP request whose client was authorised by the node that received it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HttpRequest {
     /// The method, for example `GET`.
@@ -60,12 +60,12 @@ pub struct HttpRequest {
     pub body: Vec<u8>,
 }
 
-/// The reply of the node that owns the call.
+/// The reply of another node.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Back {
     /// The reply to an ng message.
     Ng(Vec<u8>),
-    /// The same message is still being processed: its reply answers this one.
+    /// The same message is still being processed. The reply to it is also the reply to this one.
     InHand,
     /// An HTTP reply.
     Http {
@@ -80,11 +80,11 @@ pub enum Back {
     },
     /// A piece of an endless HTTP reply.
     Piece(Piece),
-    /// Another node owns the call, or is about to.
+    /// Another node owns the call, or is about to own it.
     Moved,
-    /// Copies or late packets were received.
+    /// A message that is not a request was received.
     Kept,
-    /// The same, and nothing should go to the previous node any more.
+    /// Late packets were received, and all calls of the service have arrived. The previous node should get no more packets.
     Arrived,
     /// The node accepts no requests of other nodes, or cannot read this one.
     Unable(String),
@@ -113,7 +113,7 @@ impl Back {
     }
 }
 
-// Bodies have SRTP keys.
+// Bodies are not shown, because they contain SRTP keys.
 impl fmt::Debug for HttpRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.method, self.target)
@@ -157,15 +157,15 @@ pub struct Errand {
     /// Whether the request makes a call that does not exist yet.
     pub(super) makes: bool,
     pub(super) passed: Passed,
-    /// Number of times that it was sent to a node.
+    /// How often the request was sent to a node.
     pub(super) tries: u32,
-    /// Number of times that it has waited for a call in transit.
+    /// How often the request has waited for a call in transit.
     pub(super) waits: u32,
     tell: Box<dyn FnOnce(Way) + Send>,
 }
 
 impl Errand {
-    /// Another thread calls `tell`.
+    /// Creates the request. The cluster's thread calls `tell` with the result.
     pub(super) fn new(
         call: Option<CallName>,
         makes: bool,
@@ -197,7 +197,7 @@ impl fmt::Debug for Errand {
 /// The result of a claim for a call that this node has made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Claimed {
-    /// This node owns it.
+    /// This node owns the call.
     Ours,
     /// Another node owns a call of this name.
     Taken {
@@ -210,15 +210,15 @@ pub enum Claimed {
     Refused,
 }
 
-/// Called with the state of calls that were given up.
+/// A callback that gets the states of calls that were given up.
 pub type Left = Box<dyn FnOnce(Leaving) + Send>;
 
 /// The owner of this node's calls.
 pub trait CallService: Send + Sync + fmt::Debug {
     /// Answers a request that another node has forwarded. Called on the cluster's runtime.
     ///
-    /// `call`: according to etcd, this node owns the call. If it is missing, it is in transit ([`Back::Moved`]), or has just
-    /// ended.
+    /// `call`: the call that this node owns according to etcd. If this node does not have it, the call is in transit, or has
+    /// just ended, and the answer is [`Back::Moved`].
     fn answer(
         &self,
         call: Option<CallName>,
@@ -228,21 +228,21 @@ pub trait CallService: Send + Sync + fmt::Debug {
     /// Reports the result of a call's claim.
     fn claimed(&self, call: &CallName, claimed: Claimed);
 
-    /// Opens the ports of a service's calls in advance. `done` is called when that is finished.
+    /// Opens the ports of a service's calls in advance, and then calls `done`.
     fn prepare(&self, preparing: Preparing, done: Box<dyn FnOnce() + Send>);
 
-    /// Closes them again, because the service does not come.
+    /// Closes the ports that [`prepare`](Self::prepare) opened, because the service does not come.
     fn unprepare(&self, service: &str);
 
-    /// Continues the calls of a service. `done` is called when all possible calls are here.
+    /// Takes over calls of a service, and then calls `done`.
     fn take(&self, taking: Taking, done: Box<dyn FnOnce() + Send>);
 
-    /// Gives up at most `most` calls of a service in their current state, for another node. Their ports stay open.
+    /// Gives up at most `most` calls of a service, and passes their states to `left`. Their ports stay open.
     fn leave(&self, service: &str, most: usize, left: Left);
 
     /// Closes the ports of a service's calls that were given up.
     fn close(&self, service: &str);
 
-    /// Reports new packets in the [`LatePacketBox`](super::LatePacketBox) that came with the calls.
+    /// Reports that there are new packets in the [`LatePacketBox`](super::LatePacketBox) that came with the calls.
     fn deliver(&self);
 }

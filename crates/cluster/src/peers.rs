@@ -1,8 +1,9 @@
-//! Requests for calls, from this node to the owners, and from others to this node.
+//! Requests for calls: from this node to the nodes that own the calls, and from other nodes to this node.
 //!
 //! ```text
-//!  ng, HTTP --Errand--> driver: whose is it? --Peers--> channel ==== channel --Host--> CallService (serve): the control thread
-//!                                                 '------------ the answer ----------------'
+//!  ng, HTTP --Errand--> driver: finds the owner --Peers--> channel ==== channel --Host--> CallService (serve): the control
+//! thread
+//!                                                    '------------ the answer -------------'
 //! ```
 
 use std::collections::HashMap;
@@ -23,14 +24,14 @@ use super::passing::{Back, CallService, Passed};
 use super::status::Input;
 use threadbare_process::places::Place;
 
-/// Connections to nodes that have received requests.
+/// Connections to nodes to which requests were sent.
 #[derive(Debug)]
 pub(super) struct Peers {
     key: ClusterKey,
     to: HashMap<u64, Queuer<Asked>>,
 }
 
-/// A request that waits for its reply; dropped if none comes.
+/// A request that waits for its reply. It is dropped if no reply comes.
 #[derive(Debug)]
 struct Asked {
     bytes: Vec<u8>,
@@ -43,13 +44,13 @@ impl Peers {
         Peers { key, to }
     }
 
-    /// Sends a request to the process of a link. The receiver fails if the connection fails; the request may have been carried
-    /// out.
+    /// Sends a request to the process of a link. If the connection fails, so does the receiver; the request may have been
+    /// carried out.
     pub(super) fn ask(&mut self, link: &Link, passed: &Passed) -> oneshot::Receiver<Vec<u8>> {
         self.ask_for(link, None, passed)
     }
 
-    /// The same for a call that, according to etcd, is at that node.
+    /// Sends a request to the process of a link. `call`: the call that this node owns according to etcd.
     pub(super) fn ask_for(
         &mut self,
         link: &Link,
@@ -64,18 +65,18 @@ impl Peers {
             tokio::spawn(keep_asking(*link, self.key.clone(), asked));
             queue
         });
-        // The queue is full, or the connection has just failed: dropping the request also drops its reply channel.
+        // If the queue is full, or the connection has just failed, the request is dropped, and so the receiver fails.
         let _ = queue.try_send(Asked { bytes, tell });
         told
     }
 
-    /// Closes connections to other processes than these.
+    /// Closes the connections to all processes for which `are_there` is false.
     pub(super) fn keep(&mut self, are_there: impl Fn(u64) -> bool) {
         self.to.retain(|process, _| are_there(*process));
     }
 }
 
-/// Serves requests until the connection fails, or requests cease.
+/// Sends requests on a connection until it fails, or until there are no more requests for a while.
 async fn keep_asking(link: Link, key: ClusterKey, asked: Queue<Asked>) {
     match timeout(CONNECT_TIME_MAX, connect(&link, &key)).await {
         Ok(Ok((receiver, sender))) => {
@@ -91,7 +92,7 @@ async fn keep_asking(link: Link, key: ClusterKey, asked: Queue<Asked>) {
         }
         Ok(Err(error)) => {
             let address = link.address;
-            tracing::warn!(%address, %error, "cannot send requests to a node: does it have another [cluster] key-file?");
+            tracing::warn!(%address, %error, "cannot send requests to a node; does it have another [cluster] key-file?");
         }
         Err(_) => {
             tracing::warn!(address = %link.address, "cannot send requests to a node: it does not answer")
@@ -99,7 +100,7 @@ async fn keep_asking(link: Link, key: ClusterKey, asked: Queue<Asked>) {
     }
 }
 
-/// The callers by number. Shared by the two directions of one task.
+/// The callers that wait for replies, by the number of the request. Both directions of a connection share them.
 type Waiting = Mutex<HashMap<u64, oneshot::Sender<Vec<u8>>>>;
 
 async fn connect(link: &Link, key: &ClusterKey) -> io::Result<(Receiver, Sender)> {
@@ -120,7 +121,7 @@ async fn send_all(
     while let Some(Asked { bytes, tell }) = asked.recv().await {
         {
             let mut waits = waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            // Remove callers that have gone.
+            // Remove entries of callers that have gone.
             waits.retain(|_, tell| !tell.is_closed());
             waits.insert(id, tell);
         }
@@ -138,7 +139,7 @@ async fn hear_all(mut receiver: Receiver, waiting: &Waiting) -> io::Result<()> {
             .unwrap_or_else(PoisonError::into_inner)
             .remove(&id);
         if let Some(tell) = tell {
-            // The caller may have gone.
+            // This fails if the caller has gone.
             let _ = tell.send(bytes);
         }
     }
@@ -148,7 +149,7 @@ async fn hear_all(mut receiver: Receiver, waiting: &Waiting) -> io::Result<()> {
 #[derive(Debug)]
 pub(super) struct Host {
     key: ClusterKey,
-    /// Receives the messages that are not requests.
+    /// Gets the messages that are not requests.
     inputs: UnboundedSender<Input>,
     call_service: OnceLock<Arc<dyn CallService>>,
 }
@@ -163,9 +164,9 @@ impl Host {
         }
     }
 
-    /// Sets the owner of the calls.
+    /// Sets the call service, which owns this node's calls.
     pub(super) fn open(&self, call_service: Arc<dyn CallService>) {
-        // There is one for the life of the process.
+        // There is only one for the life of the process, so a second call does nothing.
         let _ = self.call_service.set(call_service);
     }
 
@@ -173,7 +174,7 @@ impl Host {
         self.call_service.get()
     }
 
-    /// Serves a connected node that has received this process's name, until the connection ends.
+    /// Serves a connection of another node until it ends. The node has already received this process's name.
     pub(super) async fn serve(
         self: Arc<Host>,
         connection: TcpStream,
@@ -202,7 +203,7 @@ impl Host {
                 Ok(message) => message,
                 Err(error) => break Err(error),
             };
-            // The semaphore is never closed.
+            // This cannot fail, because the semaphore is never closed.
             let Ok(place) = places.clone().acquire_owned().await else {
                 break Ok(());
             };
@@ -210,7 +211,7 @@ impl Host {
             tokio::spawn(async move {
                 let back = host.answer(&bytes).await;
                 let bytes = postcard::to_allocvec(&back).unwrap_or_default();
-                // The connection has ended.
+                // This fails if the connection has ended.
                 let _ = answers.send(Message { id, bytes }).await;
                 drop(place);
             });
@@ -226,7 +227,7 @@ impl Host {
         };
         match (passed, self.call_service.get()) {
             (Passed::Copies(copies), _) => {
-                // Its thread is about to end.
+                // This fails if the driver's thread is about to end.
                 let _ = self.inputs.send(Input::Copied(copies));
                 Back::Kept
             }
@@ -260,7 +261,7 @@ async fn send_answers(mut answered: Queue<Message>, mut sender: Sender) {
     }
 }
 
-/// Requests in progress on a connection: more than a node answers in some tens of milliseconds.
+/// Maximum number of requests in progress on a connection: more than a node answers in some tens of milliseconds.
 const IN_HAND_MAX: usize = 512;
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(1);
 
@@ -279,7 +280,7 @@ mod tests {
     use super::*;
     use threadbare_process::places::{Limits, Places};
 
-    /// Replies with the path; a request for "/slow" waits until another one comes.
+    /// Replies with the path. A request for "/slow" is answered only after another request.
     #[derive(Debug, Default)]
     struct Echo(Arc<tokio::sync::Notify>);
 
@@ -327,7 +328,7 @@ mod tests {
 
     const PROCESS: u64 = 9;
 
-    /// A node with this key; without one, it only sends its name.
+    /// Starts a node with this key. Without a key, it only sends its name.
     async fn node(key: Option<[u8; 32]>, call_service: Option<Echo>) -> (Link, JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("bound");
@@ -414,7 +415,7 @@ mod tests {
             let (link, _serving) = node(Some([7; 32]), None).await;
             let back = answer(peers.ask(&link, &get("/", 0))).await;
             assert!(matches!(back, Some(Back::Unable(_))), "{back:?}");
-            // A node with another key; then another process at the address.
+            // Try a node with another key, and then another process at the address.
             let (link, _serving) = node(Some([8; 32]), Some(Echo::default())).await;
             let mut peers = Peers::new(ClusterKey([7; 32]));
             assert!(answer(peers.ask(&link, &get("/", 0))).await.is_none());
@@ -424,9 +425,9 @@ mod tests {
         });
     }
 
-    /// A node without a key sends nothing more, and the caller gives up in time.
+    /// A node without a key sends nothing but its name, so the handshake times out.
     #[test]
-    fn a_node_without_a_key_is_given_up() {
+    fn requests_to_a_node_without_a_key_fail_in_time() {
         run(async {
             let (link, _serving) = node(None, None).await;
             let mut peers = Peers::new(ClusterKey([7; 32]));

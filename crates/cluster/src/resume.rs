@@ -1,11 +1,11 @@
-//! The position at which a stream stopped, as bytes for its claim.
+//! Encodes the position at which a stream stopped, as bytes for the stream's claim.
 
 use serde::{Deserialize, Serialize};
 use threadbare_rtp::call::{Anchor, LineState, Passed, TimeState};
 use threadbare_rtp::id::{RtpTime, SeqNum, Ssrc};
 use threadbare_rtp::leg::SentState;
 
-/// Changes with the format.
+/// Version of the format. Increment it if the format changes.
 const VERSION: u8 = 1;
 
 #[derive(Serialize, Deserialize)]
@@ -15,15 +15,15 @@ struct Saved {
     next_seq: u16,
     packets_sent: u64,
     octets_sent: u64,
-    /// End of the audio, its play time, units per second.
+    /// RTP timestamp at the end of the audio, its play time, and units per second.
     time: Option<(u32, i64, u32)>,
     /// The sender's SSRC and the number of its last forwarded packet.
     passed: Option<(u32, u16)>,
-    /// A timestamp of the sender, ours, and units per second of both.
+    /// A timestamp of the sender, our timestamp for it, and units per second of both.
     anchor: Option<[u32; 4]>,
 }
 
-/// Encodes for [`decode`]; empty if the position is unknown.
+/// Encodes a position for [`decode`]. Returns no bytes if the position is unknown.
 #[must_use]
 pub(super) fn encode(state: Option<&LineState>) -> Vec<u8> {
     let saved = state.map(|state| Saved {
@@ -41,12 +41,12 @@ pub(super) fn encode(state: Option<&LineState>) -> Vec<u8> {
             .and_then(|passed| passed.anchor)
             .map(|anchor| [anchor.from.0, anchor.to.0, anchor.from_hz, anchor.to_hz]),
     });
-    // Plain numbers: encoding cannot fail.
+    // Encoding plain numbers cannot fail.
     let bytes = saved.and_then(|saved| postcard::to_allocvec(&saved).ok());
     bytes.unwrap_or_default()
 }
 
-/// Decodes a position. `None`: unknown, or of a later version.
+/// Decodes a position. `None`: it is unknown, or was encoded by a later version.
 #[must_use]
 pub(super) fn decode(bytes: &[u8]) -> Option<LineState> {
     let saved: Saved = postcard::from_bytes(bytes).ok()?;

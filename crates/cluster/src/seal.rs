@@ -1,6 +1,6 @@
-//! Encrypts the states of calls for the store, because they have SRTP keys: XChaCha20-Poly1305 (draft-irtf-cfrg-xchacha-03), with
-//! a key derived from the cluster's. Nonces are random, for which 24 bytes are enough. A state is bound to its call, so that an
-//! attacker who can write to the store cannot swap states between calls.
+//! Encrypts the states of calls for etcd, because they contain SRTP keys. The cipher is XChaCha20-Poly1305
+//! (draft-irtf-cfrg-xchacha-03), with a key that is derived from the cluster's key. Nonces are random; 24 bytes are enough for
+//! that. A state is bound to its call, so that an attacker who can write to etcd cannot swap the states of calls.
 
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
@@ -28,7 +28,7 @@ impl Seal {
         Seal(XChaCha20Poly1305::new(&hash.finalize()))
     }
 
-    /// Encrypts a call's state for the store.
+    /// Encrypts the state of a call for etcd.
     pub(super) fn seal(&self, service: &StreamName, call: &CallName, state: &[u8]) -> Vec<u8> {
         let mut nonce = [0; NONCE_BYTES];
         random_bytes(&mut nonce);
@@ -37,7 +37,7 @@ impl Seal {
             msg: state,
             aad: place.as_bytes(),
         };
-        // Fails only with 256 GB.
+        // This fails only for 256 GB.
         let sealed = self.0.encrypt(XNonce::from_slice(&nonce), payload);
         [&[VERSION][..], &nonce, &sealed.unwrap_or_default()].concat()
     }
@@ -61,7 +61,7 @@ impl Seal {
     }
 }
 
-/// No other key is derived with this text.
+/// Context of the key derivation. No other key is derived with this text.
 const PURPOSE: &[u8] = b"threadbare: states of calls, version 1\0";
 const VERSION: u8 = 1;
 const NONCE_BYTES: usize = 24;
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_state_opens_in_its_place_and_with_its_key_alone() {
+    fn a_state_is_decrypted_only_for_its_call_and_with_its_key() {
         let seal = Seal::new(&ClusterKey([7; 32]));
         let (service, call) = (StreamName::from("service:a"), CallName::from("c"));
         let sealed = seal.seal(&service, &call, b"inline:secret");

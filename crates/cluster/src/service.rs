@@ -1,13 +1,15 @@
-//! A service: the addresses of a node's calls, with the calls. One node carries it at a time, its own node as long as that lives.
+//! A service: a set of addresses of a node's calls, and the calls that use them. One node carries a service at a time: its own
+//! node, as long as that node lives.
 //!
 //! ```text
-//!  driver: Start --> addresses.rs: adds them to their devices, announces them
-//!             |----> etcd: the states of its calls (seal.rs)  --Taking--> CallService: continues the calls
-//!          Stop --> CallService: leaves the calls
+//!  driver: Start --> addresses.rs: adds the addresses to their devices, announces them
+//!             |----> etcd: the states of the calls (seal.rs)  --Taking--> CallService: continues the calls
+//!          Stop --> CallService: gives up the calls
 //!
-//!  a hand-over:   next: Prepare --> CallService: opens the calls' ports before the addresses exist; it claims the service
-//!                 this: HandOver --> CallService: leaves some calls --Handed--> next: continues them; then the others follow (driver/handover.rs)
-//!                       late packets to the ports --LatePackets--> next: handles them as its own, until it has the addresses
+//!  a hand-over:   next: Prepare --> CallService: opens the calls' ports before the addresses exist; claims the service
+//!                 this: HandOver --> CallService: gives up some calls --Handed--> next: continues them; then the others follow
+//!                       (driver/handover.rs)
+//!                       late packets to the ports --LatePackets--> next: handles them as if they had arrived at its ports
 //! ```
 
 use std::collections::HashMap;
@@ -40,7 +42,7 @@ struct ServiceInterface {
 }
 
 impl ServiceSpec {
-    /// The service of a node with these media interfaces.
+    /// Creates the declaration for a node with these media interfaces.
     #[must_use]
     pub fn new(addresses: Vec<ServiceAddress>, interfaces: &[InterfaceSpec]) -> ServiceSpec {
         let interface = |spec: &InterfaceSpec| ServiceInterface {
@@ -56,7 +58,7 @@ impl ServiceSpec {
         }
     }
 
-    /// The interfaces for the ports of its calls.
+    /// Returns the interfaces at which the calls' ports are opened.
     #[must_use]
     pub fn interfaces(&self) -> Vec<InterfaceSpec> {
         let spec = |interface: &ServiceInterface| InterfaceSpec {
@@ -72,45 +74,45 @@ impl ServiceSpec {
     }
 }
 
-/// The name of a node's service, in the namespace of streams.
+/// Returns the name of a node's service. It cannot be the name of a stream.
 pub(super) fn service_of(node: &str) -> String {
     format!("service:{node}")
 }
 
-/// Calls of a service that this node now carries, some or all.
+/// Some or all calls of a service that this node takes over.
 #[derive(Debug)]
 pub struct Taking {
-    /// Its name.
+    /// Name of the service.
     pub service: String,
-    /// Its interfaces.
+    /// Interfaces of the service.
     pub interfaces: Vec<InterfaceSpec>,
-    /// Fence of all its calls.
+    /// Fence of all calls of the service.
     pub fence: Fence,
-    /// The calls: the process that saved each state, and the state.
+    /// The calls. For each, the process that saved the state, and the state.
     pub calls: Vec<(u64, Opaque)>,
-    /// The last states of these processes' streams.
+    /// The last known states of the streams of these processes.
     pub shadows: HashMap<u64, Shadow>,
-    /// Late packets for them from the previous node.
+    /// Late packets for the calls' streams from the previous node.
     pub late_packets: LatePacketBox,
-    /// Whether these are the first calls.
+    /// Whether these are the first calls of the service.
     pub is_first: bool,
-    /// Whether these are the last calls.
+    /// Whether these are the last calls of the service.
     pub is_last: bool,
 }
 
-/// Late packets that arrived at the node that carried streams before. Clones share them.
+/// Late packets that arrived at the node that carried the streams before. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct LatePacketBox(Arc<Mutex<Boxed>>);
 
 #[derive(Debug, Default)]
 struct Boxed {
-    /// The packets by process, and by the stream's number in it.
+    /// The packets, by process and by the stream's number in that process.
     of: HashMap<(u64, u64), Vec<LatePacket>>,
     bytes: usize,
 }
 
 impl LatePacketBox {
-    /// Adds packets. Packets without room are dropped, and so are old ones.
+    /// Adds packets. Drops old packets, and new ones for which there is no room.
     pub fn put(
         &self,
         now_ns: u64,
@@ -142,7 +144,7 @@ impl LatePacketBox {
         late_packets
     }
 
-    /// Process and number of the streams that have packets.
+    /// Returns process and number of the streams that have packets.
     #[must_use]
     pub fn streams(&self) -> Vec<(u64, u64)> {
         self.lock().of.keys().copied().collect()
@@ -158,7 +160,7 @@ fn size(packet: &LatePacket) -> usize {
 }
 
 impl Leaving {
-    /// Without calls.
+    /// Returns an empty list: the service has no calls.
     #[must_use]
     pub fn nothing() -> Leaving {
         Leaving {
@@ -170,15 +172,15 @@ impl Leaving {
     }
 }
 
-/// The states of a process's streams, by their numbers there.
+/// The states of the streams of a process, by their numbers in that process.
 pub type Shadow = HashMap<u64, StreamCopy>;
 
 /// The state of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamCopy {
-    /// Whether nothing was sent after it.
+    /// Whether the stream has sent nothing after this state.
     pub is_last: bool,
-    /// Time of its arrival or creation, on this machine's monotonic clock.
+    /// Time at which the state arrived or was created, on this machine's monotonic clock.
     pub at_ns: u64,
     /// The state.
     pub state: Opaque,
@@ -187,23 +189,23 @@ pub struct StreamCopy {
 /// A service that this node is about to carry.
 #[derive(Debug)]
 pub struct Preparing {
-    /// Its name.
+    /// Name of the service.
     pub service: String,
-    /// Its interfaces.
+    /// Interfaces of the service.
     pub interfaces: Vec<InterfaceSpec>,
-    /// The current states of its calls.
+    /// The current states of the calls.
     pub calls: Vec<Opaque>,
 }
 
-/// Calls that this node has given up, some or all of a service.
+/// Some or all calls of a service that this node has given up.
 #[derive(Debug)]
 pub struct Leaving {
-    /// The state of each for the next node.
+    /// The state of each call for the next node.
     pub calls: Vec<Opaque>,
-    /// The last state of each of their streams, by number.
+    /// The last state of each stream of these calls, with the number of the stream.
     pub streams: Vec<(u64, Opaque)>,
-    /// Late packets at the ports of the service's calls, with the number of the stream, until
-    /// [`CallService::close`](super::CallService::close). Present with the first calls.
+    /// Receives late packets at the ports of the service's calls, with the number of the stream. It ends with
+    /// [`CallService::close`](super::CallService::close). Present with the first calls that were given up.
     pub late_packets: Option<UnboundedReceiver<(u64, LatePacket)>>,
     /// Whether the service has no more calls.
     pub is_last: bool,
@@ -219,40 +221,40 @@ impl fmt::Debug for Opaque {
     }
 }
 
-/// The states of a process's streams, sent to the next node.
+/// The states of the streams of a process, which are sent to the next node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Copies {
     /// The process to which the numbers belong.
     pub process: u64,
-    /// Whether nothing was sent after them.
+    /// Whether the streams have sent nothing after these states.
     pub is_last: bool,
-    /// `None`: the stream has ended.
+    /// The numbers and states of the streams; `None`: the stream has ended.
     pub streams: Vec<(u64, Option<Opaque>)>,
 }
 
-/// Calls that a node has given up, sent to the owner of their service.
+/// Calls that a node has given up. They are sent to the next owner of their service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Handed {
-    /// The release of the claim: nothing of them is sent any more.
+    /// Identifies the claim. The sending node no longer sends media of these calls.
     pub release: Release,
     /// The process to which the streams' numbers belong.
     pub process: u64,
     /// The calls.
     pub calls: Vec<Opaque>,
-    /// The last state of each of their streams.
+    /// The last state of each stream of these calls.
     pub streams: Vec<(u64, Opaque)>,
-    /// Whether these are the last calls.
+    /// Whether these are the last calls of the service.
     pub is_last: bool,
 }
 
-/// Late packets at the ports of streams that another node continues.
+/// Late packets that arrived at the ports of streams that another node continues.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LatePackets {
-    /// Their service.
+    /// The service of the streams.
     pub service: String,
     /// The process to which the numbers belong.
     pub process: u64,
-    /// Datagrams with the number of their stream.
+    /// Datagrams, each with the number of its stream.
     pub datagrams: Vec<(u64, ForwardedPacket)>,
 }
 
@@ -268,7 +270,7 @@ pub struct ForwardedPacket {
 }
 
 impl ForwardedPacket {
-    /// Converts a packet for sending at `now_ns`.
+    /// Converts a packet that is sent to another node at `now_ns`.
     #[must_use]
     pub fn new(packet: LatePacket, now_ns: u64) -> ForwardedPacket {
         ForwardedPacket {
@@ -281,7 +283,7 @@ impl ForwardedPacket {
         }
     }
 
-    /// Converts a packet that arrived at `now_ns` of this machine's clock.
+    /// Converts a packet that arrived from another node at `now_ns`.
     #[must_use]
     pub fn arrived(self, now_ns: u64) -> LatePacket {
         LatePacket {
@@ -304,11 +306,11 @@ impl fmt::Debug for ForwardedPacket {
     }
 }
 
-/// Bytes of all waiting packets: two seconds of 1000 calls.
+/// Maximum bytes of all waiting packets: two seconds of 1000 calls.
 const LATE_PACKET_BYTES_MAX: usize = 64 << 20;
-/// Overhead in addition to the datagram.
+/// Bytes that are counted for each packet in addition to the datagram.
 const LATE_PACKET_BYTES: usize = 64;
-/// Packets older than this are useless.
+/// Maximum age of a packet: older packets are useless.
 const LATE_PACKET_NS_MAX: u64 = 10_000_000_000;
 
 #[cfg(test)]
@@ -340,7 +342,7 @@ mod tests {
         assert!(late_packets.streams().is_empty() && late_packets.lock().bytes == 0);
         late_packets.put(9, 7, (0..100).map(|stream| (stream, packet(9, 1 << 20))));
         assert!((60..=64).contains(&late_packets.streams().len()));
-        // In transit, a datagram keeps its age.
+        // A datagram keeps its age when it is sent to another node.
         let way = ForwardedPacket::new(packet(1000, 3), 1500);
         assert_eq!(way.arrived(9500), packet(9000, 3));
     }

@@ -1,11 +1,12 @@
-//! Copies of other nodes' stream states, updated once a second, until this node continues the streams or they have ended.
+//! Copies of the stream states of other nodes. They are updated once a second, until this node continues the streams, or the
+//! streams end.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use super::service::{Copies, Shadow, StreamCopy};
 
-/// Copies of other processes, and of services that this node has given up.
+/// The copies from other processes, and those of services that this node has given up.
 #[derive(Debug, Default)]
 pub(super) struct Shadows {
     of: HashMap<u64, ProcessCopies>,
@@ -20,7 +21,7 @@ struct ProcessCopies {
 }
 
 impl Shadows {
-    /// Adds copies. Copies without room are dropped.
+    /// Adds copies. Drops copies for which there is no room.
     pub(super) fn put(&mut self, now_ns: u64, copies: Copies) {
         let known = self.of.entry(copies.process).or_default();
         known.heard_ns = now_ns;
@@ -41,14 +42,14 @@ impl Shadows {
         }
     }
 
-    /// Takes the copies of a process; they can be used once.
+    /// Takes the copies of a process, which can be used only once.
     pub(super) fn take(&mut self, process: u64) -> Shadow {
         let known = self.of.remove(&process).unwrap_or_default();
         self.bytes -= known.shadow.values().map(size).sum::<usize>();
         known.shadow
     }
 
-    /// Drops copies without updates for a long time.
+    /// Drops copies that were not updated for a long time.
     pub(super) fn forget_old(&mut self, now_ns: u64) {
         let is_old = |known: &ProcessCopies| now_ns.saturating_sub(known.heard_ns) > KEPT_NS;
         let old = self.of.iter().filter(|(_, known)| is_old(known));
@@ -63,11 +64,11 @@ fn size(copy: &StreamCopy) -> usize {
     copy.state.0.len() + COPY_BYTES
 }
 
-/// Bytes of all copies: 20,000 calls.
+/// Maximum bytes of all copies: enough for 20,000 calls.
 const BYTES_MAX: usize = 64 << 20;
-/// Overhead of a state in a table.
+/// Bytes that are counted for each copy in addition to the state.
 const COPY_BYTES: usize = 64;
-/// How long copies are kept: by then their calls have continued here or elsewhere, or have ended.
+/// Time for which copies without updates are kept. By then, the calls have continued somewhere, or have ended.
 const KEPT_NS: u64 = Duration::from_secs(120).as_nanos() as u64;
 
 #[cfg(test)]
@@ -86,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_of_each_stream_is_kept_until_it_ends() {
+    fn the_latest_copy_of_each_stream_is_kept_until_it_ends() {
         let mut shadows = Shadows::default();
         shadows.put(1, copies(7, false, &[(1, Some(10)), (2, Some(10))]));
         shadows.put(2, copies(7, false, &[(1, Some(20)), (2, None)]));
@@ -111,7 +112,7 @@ mod tests {
             shadows.put(1, copies(stream, false, &[(stream, Some(1 << 20))]));
         }
         assert!(shadows.bytes <= BYTES_MAX && shadows.bytes > BYTES_MAX - (2 << 20));
-        // An existing one is replaced.
+        // A newer copy of the same stream replaces the existing one.
         shadows.put(2, copies(0, false, &[(0, Some(8))]));
         assert_eq!(shadows.take(0)[&0].state.0.len(), 8);
     }

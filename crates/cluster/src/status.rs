@@ -27,46 +27,46 @@ pub enum Input {
     Declare(Vec<StreamSpec>),
     /// Requests the state of the cluster.
     Status(oneshot::Sender<Status>),
-    /// Moves a stream to a node, or to the best one.
+    /// Moves a stream to a node.
     Move {
         /// The stream.
         stream: String,
-        /// The node.
+        /// The node; `None`: the cluster chooses.
         node: Option<String>,
         /// Receives the result.
         tell: oneshot::Sender<Result<(), NotMoved>>,
     },
-    /// Hands this node's streams over, or accepts streams again.
+    /// Starts or ends a drain, in which this node hands over its streams and accepts none.
     Drain(bool, oneshot::Sender<()>),
-    /// Hands this node's streams over; notifies when nothing is left that another node could take.
+    /// Hands over this node's streams. The sender is notified when nothing is left that another node could take.
     Leave(oneshot::Sender<()>),
     /// A request that another node may have to answer.
     Errand(Errand),
-    /// Sends a request to each other live node; returns the replies.
+    /// Sends a request to all other live nodes, and returns their replies.
     AskOthers(Passed, oneshot::Sender<Vec<(String, Option<Back>)>>),
-    /// Sends a request to a node.
+    /// Sends a request to a node, and returns its reply.
     AskNode(String, Passed, oneshot::Sender<Option<Back>>),
-    /// This node has a call; with its service, and its state for the next node of that service.
+    /// Claims a call of this node. Contains the call's service, and the state for the next node of that service.
     Claim(CallName, Option<(String, Opaque)>),
     /// The state of a call has changed.
     Keep(CallName, (String, Opaque)),
     /// A call of this node has ended.
     Release(CallName),
-    /// Sets the owner of this node's calls.
+    /// Sets the call service, which owns this node's calls.
     CallService(Arc<dyn CallService>),
-    /// The addresses of this node's calls.
+    /// Sets the declaration of this node's own service.
     Service(ServiceSpec),
-    /// The states of this process's streams, to be copied to other nodes; `None`: one has ended.
+    /// Copies states of this process's streams to other nodes; `None`: the stream has ended.
     Copies(Vec<(u64, Option<Opaque>)>),
-    /// The same from another process.
+    /// States that another process has copied to this one.
     Copied(Copies),
-    /// Late packets for streams that the sender has given up. The reply: whether nothing should go to it any more.
+    /// Late packets for streams that another node has given up. The reply: whether that node should get no more packets.
     LatePackets(LatePackets, oneshot::Sender<bool>),
     /// A stream has stopped at another node, at this position.
     Released(Release, Vec<u8>),
     /// Calls that another node has given up.
     Handed(Handed),
-    /// Nothing is sent any more: others may take everything.
+    /// Ends the thread. Nothing is sent any more, so other nodes may take everything.
     End,
 }
 
@@ -94,16 +94,16 @@ impl Room {
 pub struct Status {
     /// Name of this node.
     pub node: String,
-    /// Whether it may carry streams: etcd has confirmed in time that it lives.
+    /// Whether this node may carry streams, because etcd has confirmed in time that it lives.
     pub is_live: bool,
-    /// Whether it sees the changes in etcd.
+    /// Whether this node sees the changes in etcd.
     pub is_synced: bool,
-    /// The current error of etcd; absent: it answers.
+    /// The current error of etcd. Absent: etcd answers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub etcd_error: Option<String>,
-    /// etcd's replies to this node.
+    /// Number of replies from etcd.
     pub etcd_answers: u64,
-    /// Failures and time-outs of requests to etcd.
+    /// Number of failures and time-outs of requests to etcd.
     pub etcd_failures: u64,
     /// The live nodes.
     pub nodes: Vec<NodeStatus>,
@@ -114,34 +114,34 @@ pub struct Status {
 /// A node.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct NodeStatus {
-    /// Its name.
+    /// Name of the node.
     pub node: String,
-    /// Its share of the streams, relative to other nodes.
+    /// The node's share of the streams, relative to other nodes.
     pub weight: f64,
-    /// Its labels.
+    /// The node's labels.
     pub labels: Vec<String>,
-    /// Whether it hands its streams over.
+    /// Whether the node hands over its streams, and accepts none.
     pub draining: bool,
-    /// Its room for more calls, in percent of the limit; absent: it accepts none.
+    /// Room for more calls, in percent of the limit. Absent: the node accepts no calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub room: Option<u8>,
-    /// Streams that it carries.
+    /// Number of streams that the node carries.
     pub streams: usize,
-    /// Whether this node is connected to it, so that the end of its process is seen at once.
+    /// Whether this node has a connection to the node, and so notices at once when the node's process ends.
     pub linked: bool,
 }
 
 /// A stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct StreamStatus {
-    /// Its name.
+    /// Name of the stream.
     pub stream: String,
-    /// Its owner; absent: none.
+    /// The node that carries the stream. Absent: no node does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
     /// Number of owners so far.
     pub epoch: u64,
-    /// The node that will take it over.
+    /// The node that is about to take over the stream.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
@@ -160,19 +160,19 @@ pub struct ClusterView {
 /// Values that can be read without a request. Only the `cluster` thread writes them.
 #[derive(Debug, Default)]
 pub struct Totals {
-    /// Whether the node may carry streams: 0 or 1.
+    /// 1 if this node may carry streams, else 0.
     pub is_live: AtomicU64,
     /// Number of live nodes.
     pub nodes: AtomicU64,
-    /// Streams that are carried here, or prepared.
+    /// Number of streams that are carried or prepared here.
     pub streams: AtomicU64,
     /// Number of this node's calls.
     pub calls: AtomicU64,
-    /// Requests sent to other nodes.
+    /// Number of requests that were sent to other nodes.
     pub passed: AtomicU64,
-    /// Replies of etcd.
+    /// Number of replies from etcd.
     pub answers: AtomicU64,
-    /// Failures and time-outs of etcd.
+    /// Number of failures and time-outs of requests to etcd.
     pub failures: AtomicU64,
 }
 
@@ -182,16 +182,16 @@ pub enum NotMoved {
     /// The cluster has no such stream.
     #[error("the cluster has no stream {0:?}")]
     Stream(String),
-    /// The node does not live.
+    /// There is no live node of this name.
     #[error("the cluster has no node {0:?}")]
     Node(String),
-    /// The node could not carry the calls of a service.
+    /// The node accepts no calls, so it cannot carry a service.
     #[error("node {0:?} takes no calls")]
     Calls(String),
-    /// The stream was declared again meanwhile.
+    /// The declaration of the stream has changed in the meantime.
     #[error("stream {0:?} was just declared again; try again")]
     Declared(String),
-    /// The declaration cannot be stored.
+    /// The declaration cannot be written to etcd.
     #[error("etcd does not answer")]
     Store,
     /// The thread does not answer.
@@ -226,19 +226,19 @@ impl ClusterView {
         }
     }
 
-    /// This node's name.
+    /// Returns the name of this node.
     #[must_use]
     pub fn node(&self) -> &str {
         &self.node
     }
 
-    /// The address that other nodes connect to.
+    /// Returns the address to which other nodes connect.
     #[must_use]
     pub fn listens_at(&self) -> Option<SocketAddr> {
         self.listens_at
     }
 
-    /// Sends a request to each other live node. Returns the reply of each; `None`: it did not answer.
+    /// Sends a request to all other live nodes. Returns the reply of each node; `None`: it did not answer.
     #[must_use]
     pub fn ask_others(&self, passed: Passed) -> Asked<Vec<(String, Option<Back>)>> {
         let (tell, told) = oneshot::channel();
@@ -246,7 +246,7 @@ impl ClusterView {
         told
     }
 
-    /// Sends a request to a node.
+    /// Sends a request to a node. Returns its reply; `None`: it did not answer.
     #[must_use]
     pub fn ask_node(&self, node: &str, passed: Passed) -> Asked<Option<Back>> {
         let (tell, told) = oneshot::channel();
@@ -254,7 +254,7 @@ impl ClusterView {
         told
     }
 
-    /// The name of this node's own service.
+    /// Returns the name of this node's own service.
     #[must_use]
     pub fn own_service(&self) -> String {
         service_of(&self.node)
@@ -266,20 +266,20 @@ impl ClusterView {
         self.room.is_some()
     }
 
-    /// Sets the owner of this node's calls.
+    /// Sets the call service, which owns this node's calls.
     pub fn open_call_service(&self, call_service: Arc<dyn CallService>) {
         self.tell(Input::CallService(call_service));
     }
 
-    /// Sets this node's room for more calls, in percent of the limit. `None`: it accepts none.
+    /// Sets this node's room for more calls, in percent of the limit. `None`: it accepts no calls.
     pub fn set_room(&self, percent: Option<u8>) {
         if let Some(room) = &self.room {
             room.set(percent);
         }
     }
 
-    /// Finds the owner of a request's call, and forwards the request to it. `call`: `None` if it has no name yet; `makes`: the
-    /// request makes the call if it does not exist. The cluster's thread calls `tell`.
+    /// Finds the owner of a request's call, and forwards the request to the owner. `call`: `None` if the call has no name yet.
+    /// `makes`: whether the request makes the call if it does not exist. The cluster's thread calls `tell` with the result.
     pub fn pass(
         &self,
         call: Option<CallName>,
@@ -290,8 +290,8 @@ impl ClusterView {
         self.tell(Input::Errand(Errand::new(call, makes, passed, tell)));
     }
 
-    /// Claims a call of this node; the call service gets the result. `kept`: its service, and its state for the next node of
-    /// that.
+    /// Claims a call of this node. The call service gets the result. `kept`: the call's service, and the state for the next
+    /// node of that service.
     pub fn claim(&self, call: CallName, kept: Option<(String, Opaque)>) {
         self.tell(Input::Claim(call, kept));
     }
@@ -301,12 +301,12 @@ impl ClusterView {
         self.tell(Input::Keep(call, kept));
     }
 
-    /// Copies states of this process's streams to the next nodes; `None`: one has ended.
+    /// Copies states of this process's streams to the nodes that would take them over. `None`: the stream has ended.
     pub fn copy(&self, streams: Vec<(u64, Option<Opaque>)>) {
         self.tell(Input::Copies(streams));
     }
 
-    /// Sets the addresses of this node's calls, with its interfaces.
+    /// Sets the declaration of this node's own service.
     pub fn set_service(&self, spec: ServiceSpec) {
         self.tell(Input::Service(spec));
     }
@@ -316,9 +316,10 @@ impl ClusterView {
         self.tell(Input::Release(call));
     }
 
-    /// Sends an input to the thread. At most as many wait as HTTP has connections, plus a few of the main thread.
+    /// Sends an input to the thread. The queue is bounded by the number of HTTP connections, plus a few inputs of the main
+    /// thread.
     pub fn tell(&self, input: Input) {
-        // If it has ended, the receiver of the reply sees that.
+        // If the thread has ended, the receiver of the reply fails.
         let _ = self.inputs.send(input);
     }
 
@@ -332,7 +333,7 @@ impl ClusterView {
         told.await.map_err(|_| NotAnswered)
     }
 
-    /// Moves a stream to a node, or to the best one.
+    /// Moves a stream to a node. `None`: the cluster chooses the node.
     ///
     /// # Errors
     /// The stream or node does not exist, or etcd does not answer.
@@ -346,7 +347,7 @@ impl ClusterView {
         told.await.map_err(|_| NotAnswered)?
     }
 
-    /// Lets the node hand its streams over, or accept streams again.
+    /// Starts or ends a drain, in which this node hands over its streams and accepts none.
     ///
     /// # Errors
     /// The thread has ended.
@@ -364,22 +365,22 @@ impl Collector for ClusterView {
         let gauges = [
             (
                 "cluster_live",
-                "1: etcd has confirmed in time that this node lives, and it may carry streams",
+                "1 if this node may carry streams, because etcd has confirmed in time that it lives",
                 &totals.is_live,
             ),
             (
                 "cluster_nodes",
-                "Nodes of the cluster that live, as this one sees them",
+                "Live nodes of the cluster, as this node sees them",
                 &totals.nodes,
             ),
             (
                 "cluster_streams",
-                "Streams of the cluster that this node carries, or is about to",
+                "Streams of the cluster that this node carries or has prepared",
                 &totals.streams,
             ),
             (
                 "cluster_calls",
-                "Calls of the cluster that this node has",
+                "Calls of the cluster that this node owns",
                 &totals.calls,
             ),
         ];
@@ -390,7 +391,7 @@ impl Collector for ClusterView {
         let counters = [
             (
                 "cluster_requests_passed",
-                "Requests for calls that this node has sent on to others",
+                "Requests for calls that this node has forwarded to other nodes",
                 &totals.passed,
             ),
             (
@@ -400,7 +401,7 @@ impl Collector for ClusterView {
             ),
             (
                 "cluster_etcd_failures",
-                "Failures and time-outs of etcd's members: another one was asked then",
+                "Failures and time-outs of etcd's members, after which another member was used",
                 &totals.failures,
             ),
         ];

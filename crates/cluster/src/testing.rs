@@ -1,10 +1,10 @@
-//! Code that the tests of this folder share.
+//! Functions that the tests in this folder share.
 
 use std::time::Duration;
 
 use tokio::time::timeout;
 
-/// Runs a test to its end, and fails one that hangs.
+/// Runs a test to its end. A test that hangs fails.
 pub(super) fn run<F: Future>(test: F) -> F::Output {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

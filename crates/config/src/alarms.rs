@@ -11,9 +11,9 @@ use threadbare_watch::{AlarmKind, Rule, Rules};
 /// Settings of alarms.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AlarmSpec {
-    /// Their rules.
+    /// The rules of the kinds of alarms.
     pub rules: Rules,
-    /// URL for changes; `None`: none.
+    /// URL to which changes of alarms are sent; `None`: they are not sent.
     pub webhook: Option<String>,
 }
 
@@ -98,7 +98,7 @@ fn webhook(checker: &mut Checker<'_>, raw: Option<&Spanned<String>>) -> Option<S
     None
 }
 
-/// The thresholds of a kind, with their unit.
+/// Returns the allowed thresholds of a kind, and their unit.
 fn thresholds(kind: AlarmKind) -> (RangeInclusive<f64>, &'static str) {
     match kind {
         AlarmKind::NoPackets => (0.0..=1.0, "0 or 1"),
@@ -110,5 +110,5 @@ fn thresholds(kind: AlarmKind) -> (RangeInclusive<f64>, &'static str) {
     }
 }
 
-/// Limits of an alarm's seconds: as many as are stored.
+/// Allowed values of `hold` and `clear`, in seconds. At most as many seconds as are stored.
 const SECONDS: RangeInclusive<i64> = 1..=300;

@@ -1,4 +1,4 @@
-//! Checks the file as written and returns a [`Config`], or a list of all mistakes.
+//! Checks a parsed file. Returns a [`Config`], or a list of all mistakes.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::{Range, RangeInclusive};
@@ -40,7 +40,7 @@ pub(super) fn check(
         .cluster
         .as_ref()
         .map(|raw| cluster::check(&mut checker, raw));
-    // Keys of a stream may belong to a [cluster] with mistakes.
+    // Even if [cluster] has mistakes, the file has a cluster, so keys of streams about the cluster are not refused.
     let on_isolation = cluster.as_ref().map(|cluster| {
         cluster
             .as_ref()
@@ -89,7 +89,7 @@ pub(super) fn check(
     })
 }
 
-/// A range of streams, expanded from its first.
+/// The number of streams in a range, and the steps between them.
 struct Series {
     count: u16,
     step: u16,
@@ -189,7 +189,7 @@ impl Checker<'_> {
         if self.seen.streams > STREAMS_MAX {
             self.problems.add(
                 format!("more than {STREAMS_MAX} streams"),
-                "one process has no more ports than that",
+                "a process cannot use more ports",
                 &[(place, "with this one")],
             );
             return;
@@ -262,7 +262,7 @@ impl Checker<'_> {
         })
     }
 
-    /// A common mistake in a range of ports: the RTCP port of one stream is the RTP port of the next one.
+    /// Reports a common mistake in a range of ports: the RTCP port of one stream is the RTP port of the next one.
     fn rtcp_in_step(&mut self, raw: &RawStream, media: &Media, series: &Series) -> bool {
         let is_next = matches!(media.rtcp, Rtcp::Ports { listen: None, .. });
         let Some(step) = raw.step.as_ref() else {
@@ -300,7 +300,7 @@ impl Checker<'_> {
                 Some(raw),
                 "destination",
                 "HOST:PORT with a port from 1 to 65535, for example \"192.0.2.7:6000\" or \"[2001:db8::7]:6000\"; \
-                 or \"latched\": back to whoever sends to this stream",
+                 or \"latched\" for the address of the stream's sender",
             );
         }
         parsed
@@ -422,7 +422,7 @@ fn nth(
     }
 }
 
-/// Whether all ports of a range exist, those of RTCP included.
+/// Whether all ports of a range are valid, including those of RTCP.
 fn fits(media: &Media, series: &Series, listen: SocketAddr, destination: &Destination) -> bool {
     let Series {
         count,
@@ -450,7 +450,7 @@ fn fits(media: &Media, series: &Series, listen: SocketAddr, destination: &Destin
     }
 }
 
-/// Whether all ports of a range's fallback exist.
+/// Whether all ports of a fallback are valid in the whole range.
 fn fallback_fits(fallback: &FallbackSpec, media: &Media, series: &Series) -> bool {
     let InputSpec::Rtp { listen, .. } = &fallback.input else {
         return true;
@@ -459,13 +459,13 @@ fn fallback_fits(fallback: &FallbackSpec, media: &Media, series: &Series) -> boo
     last.is_some_and(|last| !matches!(media.rtcp, Rtcp::Ports { .. }) || last < u16::MAX)
 }
 
-/// The last of `count` ports, `step` apart, if it exists.
+/// Returns the last of `count` ports that are `step` apart. `None`: it would be above 65535.
 fn last_port(first: u16, count: u16, step: u16) -> Option<u16> {
     let last = u32::from(first) + u32::from(count.saturating_sub(1)) * u32::from(step);
     u16::try_from(last).ok()
 }
 
-/// Whether a socket on one address prevents another on the other, at the same port. On Linux, `::` includes IPv4.
+/// Whether sockets on these two addresses cannot have the same port. On Linux, `::` includes IPv4.
 fn overlap(a: IpAddr, b: IpAddr) -> bool {
     let everything = |ip: IpAddr| ip.is_ipv6() && ip.is_unspecified();
     a == b
@@ -487,7 +487,7 @@ fn parse_destination(text: &str) -> Option<Destination> {
         None => host,
     };
     let bare_ipv6 = host.contains(':') && !text.starts_with('[');
-    // A comma would end this client in the sink's client list.
+    // A comma is refused, because it separates clients in the list of a sink's clients.
     let odd = host.is_empty() || host.contains(|c: char| c.is_whitespace() || c == ',' || c == '/');
     (!bare_ipv6 && !odd).then(|| Destination::Fixed {
         host: host.to_owned(),
@@ -501,14 +501,14 @@ fn cores() -> u32 {
         .min(*CONTEXTS.end() as u32)
 }
 
-/// A context is a thread; more than this many only compete for the cores.
+/// Allowed number of contexts. A context is a thread, and more threads than this only compete for the cores.
 const CONTEXTS: RangeInclusive<i64> = 1..=256;
 /// The range of `context-wait`, in milliseconds.
 const WAIT_MS: RangeInclusive<i64> = 0..=1000;
 const RESTART_MS: RangeInclusive<i64> = 1..=3_600_000;
 const COUNT: RangeInclusive<i64> = 1..=65535;
 const STEP: RangeInclusive<i64> = 1..=65535;
-/// 0: the whole range is sent to one port, distinguished by SSRC.
+/// Allowed step between destination ports. 0: all streams are sent to one port, which distinguishes them by SSRC.
 const DESTINATION_STEP: RangeInclusive<i64> = 0..=65535;
-/// One per port.
+/// Maximum number of streams: one for each port.
 const STREAMS_MAX: usize = 65535;

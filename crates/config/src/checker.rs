@@ -1,4 +1,4 @@
-//! State of all checks: the problems found so far, and helpers to report them.
+//! The state that all checks share: the problems found so far, and methods to report more.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -13,21 +13,21 @@ use super::store_spec::StoreSpec;
 pub(super) struct Checker<'a> {
     pub(super) problems: Problems,
     pub(super) seen: Seen,
-    /// The machine that will run it, if that is checked, too.
+    /// The machine that will run the configuration. `None`: the check does not depend on a machine.
     pub(super) machine: Option<&'a dyn Machine>,
-    /// The store for recordings to `s3://…`. `None`: none.
+    /// The store for recordings to `s3://…`. `None`: no store is configured.
     pub(super) store: Option<StoreSpec>,
     /// Whether the streams belong to a cluster.
     pub(super) is_shared: bool,
 }
 
-/// Values that must be unique, with the place of their first use.
+/// Values that must be unique, with the places in the file where they were first used.
 #[derive(Default)]
 pub(super) struct Seen {
     pub(super) names: HashMap<String, Range<usize>>,
     pub(super) ports: HashMap<u16, Vec<Taken>>,
     pub(super) streams: usize,
-    /// The routes in the order of the file.
+    /// The routes of the streams, in the order of the file.
     pub(super) routes: Vec<Route>,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Taken {
     pub(super) place: Range<usize>,
 }
 
-/// Source and destination of a stream, for the search for circles.
+/// Source and destination of a stream, used to find circles.
 pub(super) struct Route {
     pub(super) name: String,
     pub(super) listen: SocketAddr,
@@ -69,7 +69,7 @@ impl Checker<'_> {
         None
     }
 
-    /// Reports two settings that exclude each other; `with`: the other one, as written or as a default.
+    /// Reports two settings that exclude each other. `with`: the other setting, as written or as a default.
     pub(super) fn conflict<T: FormatValue>(
         &mut self,
         raw: Option<&Spanned<T>>,

@@ -1,4 +1,4 @@
-//! Checks `[cluster]`, and a stream's keys for it. `threadbare serve --cluster` has the same rules.
+//! Checks `[cluster]`, and the keys of streams about the cluster. `threadbare serve --cluster` has the same rules.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -16,35 +16,36 @@ use super::service::{NoServiceAddress, ServiceAddress};
 pub struct ClusterSpec {
     /// URLs of etcd's members.
     pub endpoints: Vec<String>,
-    /// The node's name: unique, and the same over restarts.
+    /// The node's name. It is unique in the cluster, and stays the same after a restart.
     pub node: String,
-    /// Its share of the streams, relative to other nodes.
+    /// The node's share of the streams, relative to other nodes.
     pub weight: f64,
-    /// Its labels.
+    /// The node's labels, to which streams refer.
     pub labels: Vec<Arc<str>>,
-    /// Address at which other nodes notice the end of its process; `None`: they wait until its lease ends.
+    /// Address to which other nodes connect, so that they notice at once when this process ends. `None`: they wait until its
+    /// lease ends.
     pub listen: Option<SocketAddr>,
-    /// Its user for etcd: a name, and the file of its password.
+    /// The node's user for etcd: a name, and the file with the password.
     pub login: Option<(String, PathBuf)>,
-    /// The CA of etcd's certificates; `None`: the system's CAs.
+    /// File with the CA of etcd's certificates; `None`: the system's CAs.
     pub ca: Option<PathBuf>,
-    /// The node's certificate and its key, in files.
+    /// Files with the node's certificate for etcd, and with its private key.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// Default for streams.
+    /// Default of [`Placement::on_isolation`] for streams.
     pub on_isolation: OnIsolation,
-    /// The key that all nodes share, for calls of the cluster. `None`: calls are not shared.
+    /// File with the key that all nodes share, which protects requests for calls. `None`: calls are not shared.
     pub key_file: Option<PathBuf>,
     /// Handling of new calls while etcd does not answer.
     pub calls_on_isolation: CallsOnIsolation,
-    /// Addresses of this node's calls: when it ends, another node takes them and continues the calls. Empty: calls end with the
-    /// node.
+    /// Addresses of this node's calls. When the node ends, another node takes over the addresses and the calls. Empty: calls
+    /// end with the node.
     pub service_addresses: Vec<ServiceAddress>,
-    /// Program that is called with `add` or `remove`, ADDRESS/PREFIX and DEVICE; `None`: this process manages addresses
-    /// itself.
+    /// Program that adds and removes addresses. It is called with `add` or `remove`, ADDRESS/PREFIX and DEVICE. `None`: this
+    /// process manages addresses itself.
     pub service_program: Option<PathBuf>,
 }
 
-/// A node's handling of new calls, and of requests for other nodes' calls, while etcd does not answer.
+/// How a node handles new calls, and requests for calls of other nodes, while etcd does not answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum CallsOnIsolation {
     /// Refuses them.
@@ -165,9 +166,9 @@ pub struct ClusterRefusal {
 /// A stream's settings in a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
-    /// Nodes with one of these labels come first.
+    /// Nodes with one of these labels are chosen first.
     pub prefer: Vec<Arc<str>>,
-    /// Nodes with one of these labels come last.
+    /// Nodes with one of these labels are chosen last.
     pub avoid: Vec<Arc<str>>,
     /// The node's behaviour while it cannot reach etcd.
     pub on_isolation: OnIsolation,
@@ -260,7 +261,7 @@ fn weight(checker: &mut Checker<'_>, raw: &RawCluster) -> f64 {
     }
 }
 
-/// Checks two keys that need each other.
+/// Checks two keys that must be set together.
 fn pair(
     checker: &mut Checker<'_>,
     (first, first_key): (&Option<Spanned<String>>, &str),
@@ -320,7 +321,7 @@ fn on_isolation(checker: &mut Checker<'_>, raw: Option<&Spanned<String>>) -> Opt
     }
 }
 
-/// `cluster`: the file's default, if it has one.
+/// Checks the settings of a stream in a cluster. `cluster`: the default of the file; `None`: the file has no [cluster].
 pub(super) fn placement(
     checker: &mut Checker<'_>,
     raw: &RawStream,
@@ -350,7 +351,7 @@ pub(super) fn placement(
     }
 }
 
-/// The place of an optional key.
+/// Returns the place of an optional key in the file.
 fn place_of(raw: &RawCluster, key: &str) -> std::ops::Range<usize> {
     let of = |value: &Option<Spanned<String>>| value.as_ref().map(Spanned::span);
     let place = match key {
@@ -388,5 +389,5 @@ const NO_CLUSTER: &str = "a file that has no [cluster]";
 const ADD_CLUSTER: &str = "add [cluster] with endpoints and node, or remove the key";
 const WORD: &str = "1 to 63 letters, digits, `-`, `_` and `.`";
 const WORD_CHARS_MAX: usize = 63;
-/// etcd has up to seven members.
+/// Maximum number of URLs. A cluster of etcd has up to seven members.
 const ENDPOINTS_MAX: usize = 16;

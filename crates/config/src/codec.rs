@@ -1,4 +1,4 @@
-//! The codecs the gateway knows: their names, RTP parameters and payload types.
+//! The codecs that the gateway knows, with their names, RTP parameters and payload types.
 
 use std::fmt;
 use std::str::FromStr;
@@ -33,10 +33,10 @@ pub enum Codec {
     Opus,
 }
 
-/// The codec of a received stream: fixed, or by the payload type of the first packet.
+/// The codec of a received stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodecIn {
-    /// The codec follows from the payload type (RFC 3551).
+    /// The payload type of the first packet determines the codec (RFC 3551).
     Auto,
     /// The codec is configured.
     Known(Codec),
@@ -74,15 +74,15 @@ impl Codec {
         (0..STATIC_PAYLOAD_TYPES).filter_map(Codec::from_static_payload_type)
     }
 
-    /// The payload type to send with: the static one if it exists, else [`DYNAMIC_PAYLOAD_TYPE`].
+    /// Returns the payload type of sent packets: the static one if it exists, else [`DYNAMIC_PAYLOAD_TYPE`].
     pub fn default_payload_type(self) -> u8 {
         (0..STATIC_PAYLOAD_TYPES)
             .find(|n| Codec::from_static_payload_type(*n) == Some(self))
             .unwrap_or(DYNAMIC_PAYLOAD_TYPE)
     }
 
-    /// The usual payload types of this codec without an agreement. G.711 has its static types, which all senders use;
-    /// other codecs come with any dynamic type.
+    /// Returns the payload types of received packets if none is configured. For codecs with a static type, all senders use it.
+    /// For other codecs, senders use any dynamic type.
     pub fn usual_payload_types(self) -> impl Iterator<Item = u8> {
         let dynamic = match self {
             Codec::Pcmu | Codec::Pcma | Codec::G722 => DYNAMIC_PAYLOAD_TYPE..DYNAMIC_PAYLOAD_TYPE,
@@ -93,7 +93,7 @@ impl Codec {
         std::iter::once(self.default_payload_type()).chain(dynamic)
     }
 
-    /// Samples of each channel in a payload, in units of the codec's RTP clock.
+    /// Returns the length of a payload's audio, in units of the codec's RTP clock.
     pub fn audio_samples(self, payload: &[u8]) -> u32 {
         match self {
             Codec::Pcmu | Codec::Pcma | Codec::G722 => payload.len() as u32,
@@ -103,12 +103,12 @@ impl Codec {
         }
     }
 
-    /// Duration of a payload, microseconds.
+    /// Returns the duration of a payload in microseconds.
     pub fn audio_us(self, payload: &[u8]) -> u64 {
         u64::from(self.audio_samples(payload)) * 1_000_000 / u64::from(self.clock_rate_hz())
     }
 
-    /// Its format in packets.
+    /// Returns the codec's format in packets.
     pub fn format(self) -> Format {
         let format = match self {
             Codec::Pcmu => Format::new(Encoding::Pcmu, 8000, 1),
@@ -121,7 +121,7 @@ impl Codec {
         format.expect("a codec is made from a format")
     }
 
-    /// RTP clock rate in Hz: the sample rate except for Opus (RFC 7587, section 4.1: 48000).
+    /// Returns the RTP clock rate in Hz.
     pub fn clock_rate_hz(self) -> u32 {
         match self {
             Codec::Pcmu | Codec::Pcma | Codec::G722 => 8000,
@@ -140,7 +140,7 @@ impl Codec {
         }
     }
 
-    /// Bytes of one packet's payload at `ptime_ms`, if the codec has a fixed rate.
+    /// Returns the payload bytes of a packet of `ptime_ms`, if the codec has a fixed bit rate.
     pub fn payload_bytes(self, ptime_ms: u32) -> Option<u32> {
         match self {
             Codec::Pcmu | Codec::Pcma | Codec::G722 => Some(8 * ptime_ms),

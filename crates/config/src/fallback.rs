@@ -14,7 +14,7 @@ use super::route;
 use super::{Destination, FallbackSpec, InputSpec, StreamSpec};
 use crate::codec::{ALLOWED_CODECS, CodecIn};
 
-/// The fallbacks of a stream; of a range, those of its first stream.
+/// Checks the fallbacks of a stream. For a range, they are those of its first stream.
 pub(super) fn check(
     checker: &mut Checker<'_>,
     raw: &RawStream,
@@ -47,7 +47,7 @@ pub(super) fn check(
         if all.last().is_some_and(ends) {
             checker.problems.add(
                 "this fallback is never reached",
-                "the one before it needs no sender, so it never fails: make this the first of the two, or remove it",
+                "the fallback before it needs no sender, so it never fails: move this one before it, or remove this one",
                 &[(raw.span(), "this fallback")],
             );
             break;
@@ -81,7 +81,7 @@ pub(super) fn check(
     all
 }
 
-/// The input: exactly one of the keys selects it.
+/// Checks the input of a fallback. Exactly one of the keys selects it.
 fn input(
     checker: &mut Checker<'_>,
     raw: &Spanned<RawFallback>,
@@ -149,7 +149,7 @@ fn rtp_input(checker: &mut Checker<'_>, raw: &RawFallback, media: &Media) -> Opt
     };
     let named = raw.payload_type_in.as_ref();
     let payload_type_in = match (named, &raw.codec) {
-        // The same as for the stream's sender.
+        // Without keys, the fallback has the codec and payload type of the stream's own sender.
         (None, None) => media.payload_type_in,
         (named, _) => checker.payload_type_in(named, codec_in, media.dtmf_payload_type),
     };
@@ -190,7 +190,7 @@ fn file(checker: &mut Checker<'_>, raw: &Spanned<String>) -> Option<InputSpec> {
     Some(InputSpec::File(path))
 }
 
-/// Refuses fallbacks' ports that another stream has, or addresses that this machine does not have.
+/// Refuses ports of fallbacks that another stream uses, and addresses that this machine does not have.
 pub(super) fn are_new(checker: &mut Checker<'_>, spec: &StreamSpec, raw: &RawStream) -> bool {
     for (fallback, raw) in spec.fallbacks.iter().zip(&raw.fallback) {
         let (InputSpec::Rtp { listen, .. }, Some(key)) = (&fallback.input, &raw.get_ref().listen)
@@ -210,7 +210,7 @@ pub(super) fn are_new(checker: &mut Checker<'_>, spec: &StreamSpec, raw: &RawStr
 }
 
 impl FallbackSpec {
-    /// The fallback of a stream that is `ahead` ports further in its range.
+    /// Returns the fallback of a later stream in the range, whose ports are higher by `ahead`.
     pub(super) fn ahead(&self, ahead: u16) -> FallbackSpec {
         let mut moved = self.clone();
         if let InputSpec::Rtp { listen, .. } = &mut moved.input {
@@ -220,12 +220,12 @@ impl FallbackSpec {
     }
 }
 
-/// Half a second: RTP senders of telephony pause for longer, but send comfort noise.
+/// Default of `timeout`, ms. Telephony senders may pause for longer, but then send comfort noise.
 const TIMEOUT_MS_DEFAULT: i64 = 500;
 const TIMEOUT_MS: RangeInclusive<i64> = 20..=3_600_000;
 const RECOVER_MS_DEFAULT: i64 = 2000;
 const RECOVER_MS: RangeInclusive<i64> = 0..=3_600_000;
-/// A call of the relay has four legs, and one is for the stream's sender.
+/// Maximum number of fallbacks with a sender: each needs a leg, and so does the stream's own sender.
 const SENDERS_MAX: usize = threadbare_relay::LEGS_MAX - 1;
 
 #[cfg(test)]
@@ -276,7 +276,7 @@ mod tests {
         "[[stream]]\nname = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"127.0.0.1:7000\"\n";
     const PCMU: &str = "codec = \"PCMU\"\n";
 
-    /// The messages about a stream with these keys and fallbacks.
+    /// Returns the messages about a stream with these keys and fallbacks.
     fn said(keys: &str, fallbacks: &[&str]) -> String {
         let fallbacks = fallbacks
             .iter()
@@ -328,7 +328,7 @@ mod tests {
                 &["listen = \"127.0.0.1:6000\""],
                 &["port 6000 is taken"],
             ),
-            // The port of the stream's RTCP.
+            // This is the port of the stream's RTCP.
             (
                 PCMU,
                 &["listen = \"127.0.0.1:6001\""],

@@ -1,7 +1,7 @@
 //! The configuration file, checked completely before any socket is bound.
 //!
-//! [`Config::from_toml`] is the only constructor. It refuses unknown keys, so that a misspelt key never silently means
-//! its default. `[[stream]]` tables with a `count` are ranges and expand to that many [`StreamSpec`]s.
+//! [`Config::from_toml`] is the only constructor. It refuses unknown keys. Otherwise, a misspelt key would silently keep its
+//! default. A `[[stream]]` table with a `count` is a range, and expands to that many [`StreamSpec`]s.
 //!
 //! Part of the gateway `threadbare`; not a public interface.
 #![forbid(unsafe_code)]
@@ -65,13 +65,13 @@ pub struct Config {
     pub streams: Vec<StreamSpec>,
     /// Settings of alarms.
     pub alarms: AlarmSpec,
-    /// Folder for the last day of each stream.
+    /// Folder for the history of the last day of each stream.
     pub history: StateLocation,
     /// The store for recordings to `s3://…`.
     pub store: Option<StoreSpec>,
     /// Settings of the cluster that carries the streams. `None`: this process carries them.
     pub cluster: Option<ClusterSpec>,
-    /// Settings of calls. `None`: there are only streams, or a cluster.
+    /// Settings of calls. `None`: this process carries no calls.
     pub serving: Option<Serving>,
 }
 
@@ -86,7 +86,7 @@ pub struct Contexts {
     pub wait_ms: u32,
 }
 
-/// Times between the restarts of a stream that fails.
+/// Waits before a failed stream is restarted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Restart {
     /// Wait before the first restart; doubles each time.
@@ -95,7 +95,7 @@ pub struct Restart {
     pub max: Duration,
 }
 
-/// One stream: its input, codecs and destination.
+/// A stream: input, codecs, destination and other settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StreamSpec {
     /// Unique in the configuration.
@@ -104,7 +104,7 @@ pub struct StreamSpec {
     pub listen: SocketAddr,
     /// Codec received.
     pub codec_in: CodecIn,
-    /// Payload type of received packets; `None`: the usual ones of the codec.
+    /// Payload type of received packets; `None`: [the usual ones](Codec::usual_payload_types) of the codec.
     pub payload_type_in: Option<u8>,
     /// Codec sent; `None`: as received.
     pub codec_out: Option<Codec>,
@@ -116,11 +116,11 @@ pub struct StreamSpec {
     pub jitter: Jitter,
     /// RTCP, in both directions.
     pub rtcp: Rtcp,
-    /// The name in RTCP; `None`: a random one of the process.
+    /// CNAME in RTCP; `None`: a random one, which all streams of the process share.
     pub cname: Option<String>,
     /// Learn the sender's address from the first packets, and refuse others.
     pub latch: bool,
-    /// Seconds from the first packet in which the address may change; `None`: always.
+    /// Time after the first packet during which the address may change, in seconds; `None`: it may always change.
     pub latch_window_s: Option<u32>,
     /// Only these networks may send; empty: all.
     pub sources: Vec<Network>,
@@ -130,29 +130,28 @@ pub struct StreamSpec {
     pub payload_type: Option<u8>,
     /// SSRC of sent packets; `None`: random.
     pub ssrc: Option<u32>,
-    /// Clock rate of received packets of any payload type; `None`: that of the codec.
+    /// Clock rate of received packets, whatever their payload type; `None`: the clock rate of the codec.
     pub clock_rate_hz: Option<u32>,
     /// Target loudness, LUFS; `None`: the loudness is not changed.
     pub loudness_target_lufs: Option<f64>,
     /// Measure loudness, if the audio is decoded.
     pub meter: bool,
-    /// Times of day at which integrated loudness, range and true peak are reset, by the local clock, in minutes after
-    /// midnight.
+    /// Times of day at which integrated loudness, range and true peak are reset, in minutes after local midnight.
     pub loudness_resets: Vec<u16>,
     /// GStreamer elements between decoding and encoding, as for `gst-launch-1.0`; `None`: none.
     pub pipeline: Option<String>,
     /// Fallbacks while the sender is silent; the first healthy one is used.
     pub fallbacks: Vec<FallbackSpec>,
-    /// Its placement in a cluster.
+    /// Placement of the stream in a cluster.
     pub placement: Placement,
-    /// Settings of its recording; `None`: none.
+    /// Settings for recording the stream; `None`: it is not recorded.
     pub record: Option<RecordSpec>,
 }
 
 /// A fallback of a stream.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FallbackSpec {
-    /// Its input.
+    /// The input.
     pub input: InputSpec,
     /// How long the previous input may be silent.
     pub timeout_ms: u32,
@@ -165,11 +164,11 @@ pub struct FallbackSpec {
 pub enum InputSpec {
     /// Another sender.
     Rtp {
-        /// The local address that receives it. RTCP is as the stream's.
+        /// The local address that receives the sender's RTP. RTCP is handled as for the stream's own sender.
         listen: SocketAddr,
-        /// Its codec.
+        /// The sender's codec.
         codec_in: CodecIn,
-        /// Its payload type; `None`: the usual ones of the codec.
+        /// The sender's payload type; `None`: the usual ones of the codec.
         payload_type_in: Option<u8>,
     },
     /// A tone or a cadence.
@@ -189,16 +188,16 @@ pub struct Jitter {
     pub adaptive: bool,
     /// Drop packets instead of holding more than the latency.
     pub drop_on_latency: bool,
-    /// How the sender's clock is followed.
+    /// How the buffer follows the sender's clock.
     pub clock_skew: ClockSkew,
 }
 
 /// How a jitter buffer follows the sender's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockSkew {
-    /// It follows the least delayed packets of the last seconds.
+    /// It follows the least delayed packets of the last seconds, and so compensates for drift.
     Window,
-    /// It follows the first packet, permanently.
+    /// It follows only the first packet, so the clocks must agree.
     None,
 }
 
@@ -211,9 +210,10 @@ pub enum Rtcp {
     Mux,
     /// On separate ports.
     Ports {
-        /// The receiving port; `None`: one above the RTP.
+        /// The receiving port; `None`: the one above the RTP port.
         listen: Option<u16>,
-        /// The destination port; `None`: one above the RTP, or the origin of the peer's RTCP.
+        /// The destination port; `None`: the one above the RTP port, or for a latched destination, the source of the peer's
+        /// RTCP.
         destination: Option<u16>,
     },
 }
@@ -221,7 +221,7 @@ pub enum Rtcp {
 /// The destination of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// RTP goes to this host.
+    /// RTP is sent to this host.
     Fixed {
         /// A name or an address, IPv6 without brackets.
         host: String,
@@ -240,7 +240,8 @@ impl Config {
         check::check(path, text, None)
     }
 
-    /// The same, and checks that `machine` has the listening addresses and resolves the destination names.
+    /// Reads and checks a configuration. Also checks that `machine` has the listening addresses, and can resolve the
+    /// destination names.
     pub fn from_toml_for(
         path: &str,
         text: &str,
@@ -249,20 +250,20 @@ impl Config {
         check::check(path, text, Some(machine))
     }
 
-    /// The folder of the streams' history; `None`: no history, or no streams.
+    /// Returns the folder of the streams' history. `None`: history is not saved, or there are no streams.
     #[must_use]
     pub fn history_dir(&self) -> Option<PathBuf> {
-        // A cluster may add streams.
+        // A cluster may start streams here that are not in the file.
         let has_streams = !self.streams.is_empty() || self.cluster.is_some();
         has_streams.then(|| self.history.path(HISTORY)).flatten()
     }
 }
 
-/// Its name in systemd's folder.
+/// Name of the history's folder in systemd's folder.
 const HISTORY: &str = "history";
 
 impl Config {
-    /// The folders of recordings.
+    /// Returns the folders of recordings.
     pub fn recording_roots(&self) -> impl Iterator<Item = &Path> {
         let of_streams = self.streams.iter().filter_map(|one| one.record.as_ref());
         let serving = self.serving.as_ref();
@@ -274,7 +275,7 @@ impl Config {
 }
 
 impl Contexts {
-    /// The context of stream number `index`: round-robin.
+    /// Returns the name of the context for stream number `index`. Streams are distributed round-robin.
     pub fn name_for(&self, index: usize) -> String {
         let context = index % self.count.max(1) as usize;
         format!("{}-{context}", self.prefix)
@@ -282,7 +283,7 @@ impl Contexts {
 }
 
 impl StreamSpec {
-    /// The port that receives RTCP, if it is not the RTP's.
+    /// Returns the port that receives RTCP, if it is not the RTP port.
     pub fn rtcp_port(&self) -> Option<u16> {
         match self.rtcp {
             Rtcp::Off | Rtcp::Mux => None,
@@ -290,13 +291,13 @@ impl StreamSpec {
         }
     }
 
-    /// The RTCP address of a fallback that listens here, if it differs from the RTP's.
+    /// Returns the RTCP address of a fallback with the RTP address `listen`, if it differs from that address.
     pub fn rtcp_port_of(&self, listen: SocketAddr) -> Option<SocketAddr> {
         let port = listen.port().checked_add(1)?;
         matches!(self.rtcp, Rtcp::Ports { .. }).then(|| SocketAddr::new(listen.ip(), port))
     }
 
-    /// The name of an input: 0 is the stream's own sender.
+    /// Returns the name of an input. Input 0 is the stream's own sender.
     pub fn input_name(&self, input: usize) -> String {
         let fallback = input.checked_sub(1).and_then(|n| self.fallbacks.get(n));
         fallback.map_or_else(
@@ -305,8 +306,8 @@ impl StreamSpec {
         )
     }
 
-    /// Whether packets are forwarded unchanged, byte for byte. Not for a latched destination: a peer that receives its
-    /// own SSRC takes it for a loop.
+    /// Whether packets are forwarded unchanged, byte for byte. With a latched destination, the SSRC must change: a peer that
+    /// receives its own SSRC detects a loop.
     pub fn is_passthrough(&self) -> bool {
         let same_codec = match (self.codec_in, self.codec_out) {
             (_, None) => true,
@@ -375,7 +376,7 @@ impl fmt::Display for ClockSkew {
     }
 }
 
-/// The text for [`Destination::Latched`].
+/// The value of `destination` for [`Destination::Latched`].
 const LATCHED: &str = "latched";
 
 #[cfg(test)]

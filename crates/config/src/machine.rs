@@ -8,17 +8,18 @@ use rustix::fs::Access;
 
 use threadbare_audio_file::clip::Clips;
 
-/// Configuration checks that depend on the machine.
+/// A machine on which a configuration is to run.
 pub trait Machine {
     /// Whether a socket can be bound to this address.
     fn has_address(&self, ip: IpAddr) -> bool;
-    /// The addresses of a host, or why there are none.
+    /// Returns the addresses of a host, or why there are none.
     fn resolve(&self, host: &str) -> Result<Vec<IpAddr>, String>;
-    /// Whether GStreamer has these elements.
+    /// Checks that GStreamer has the elements of a `pipeline`, and that they make a filter.
     fn check_pipeline(&self, description: &str) -> Result<(), String>;
     /// Reads an audio file; the error says why it cannot be played.
     fn read_audio(&self, path: &Path) -> Result<(), String>;
-    /// Checks that files can be created in a folder, which may be created itself; the error says why not.
+    /// Checks that files can be created in a folder. If the folder is missing, it must be possible to create it. The error says
+    /// why not.
     fn may_write(&self, folder: &Path) -> Result<(), String>;
     /// Whether a network device of this name exists.
     fn has_device(&self, name: &str) -> bool;
@@ -26,7 +27,7 @@ pub trait Machine {
     fn has_folder(&self, path: &Path) -> bool;
 }
 
-/// The machine that this process runs on.
+/// The machine on which this process runs.
 #[derive(Clone, Copy, Debug)]
 pub struct ThisMachine {
     /// Returns why GStreamer cannot run a stream's `pipeline`.

@@ -1,4 +1,4 @@
-//! A stream's media settings, checked: codecs, jitter buffer, RTCP.
+//! Checks the media settings of a stream: codecs, jitter buffer, RTCP.
 
 use std::ops::RangeInclusive;
 
@@ -12,7 +12,7 @@ use super::{ClockSkew, Destination, Jitter, LATCHED, RecordingFormat, Rtcp, Stre
 use super::{pipeline, record};
 use crate::codec::{ALLOWED_CODECS, Codec, CodecIn, DYNAMIC_PAYLOAD_TYPE, PAYLOAD_TYPES};
 
-/// The settings that all streams of a range share; ports are those of its first stream.
+/// The checked media settings of a range of streams. Ports are those of its first stream.
 pub(super) struct Media {
     pub(super) codec_in: CodecIn,
     pub(super) payload_type_in: Option<u8>,
@@ -35,7 +35,7 @@ pub(super) struct Media {
     pub(super) record: Option<RecordSpec>,
 }
 
-/// The value of a stream's key, or that of the defaults.
+/// Returns the value of a stream's key, or if it is absent, that of `[defaults]`.
 macro_rules! either {
     ($stream:expr, $defaults:expr, $key:ident) => {
         $stream.$key.as_ref().or($defaults.$key.as_ref())
@@ -90,7 +90,8 @@ impl Checker<'_> {
             pipeline: pipeline::check(self, raw.pipeline.as_ref()),
             record: record::check(self, either!(raw, defaults, record)),
         };
-        // A codec has its own rate; an unnamed codec cannot be converted.
+        // `clock-rate` is only for a stream that is forwarded unchanged: a codec has its own clock rate, and a stream of an
+        // unknown codec cannot be converted.
         let is_known = codec_in != CodecIn::Auto;
         let is_changed = media.codec_out.is_some()
             || media.ptime_ms.is_some()
@@ -145,14 +146,14 @@ impl Checker<'_> {
         })
     }
 
-    /// A stream that is forwarded unchanged is never decoded: its loudness cannot be changed or measured.
+    /// Refuses loudness settings for a stream that is forwarded unchanged, because it is never decoded.
     pub(super) fn loudness_needs_audio(
         &mut self,
         raw: &RawStream,
         defaults: &RawDefaults,
         spec: &StreamSpec,
     ) {
-        // If a key was left out, it is unknown whether the stream is decoded.
+        // If a key was unreadable, it is unknown whether the stream is decoded.
         if !spec.is_passthrough() || raw.is_partial || defaults.is_partial {
             return;
         }
@@ -179,7 +180,7 @@ impl Checker<'_> {
         self.conflict(raw.loudness_reset.as_ref(), "loudness-reset", &with, &help);
     }
 
-    /// A recording of a stream needs decoded audio.
+    /// Refuses to record a stream that is not decoded.
     pub(super) fn recording_needs_audio(
         &mut self,
         raw: &RawStream,
@@ -206,11 +207,12 @@ impl Checker<'_> {
         }
     }
 
-    /// `meter = true` for all streams: some may lack a meter, but not all.
+    /// Checks `meter = true` in `[defaults]`. Streams without decoding cannot have a meter, but at least one stream must be
+    /// decoded.
     pub(super) fn meters_something(&mut self, defaults: &RawDefaults, streams: &[StreamSpec]) {
         let is_metered = |meter: &&Spanned<bool>| *meter.get_ref();
         let is_idle = !streams.is_empty() && streams.iter().all(StreamSpec::is_passthrough);
-        // A stream with a mistake is not among them, and may be the one that is decoded.
+        // If there are other mistakes, `streams` is incomplete, and a missing stream may be decoded.
         if is_idle && !defaults.is_partial && self.problems.is_empty() {
             self.conflict(
                 defaults.meter.as_ref().filter(is_metered),
@@ -314,7 +316,7 @@ impl Checker<'_> {
         latch
     }
 
-    /// Time in which the sender's address may change.
+    /// Checks `latch-window`.
     fn latch_window(&mut self, raw: &RawStream, defaults: &RawDefaults) -> Option<u32> {
         let window = either!(raw, defaults, latch_window);
         let learns = either!(raw, defaults, latch).is_none_or(|latch| *latch.get_ref());
@@ -326,7 +328,7 @@ impl Checker<'_> {
             .map(|seconds| seconds as u32)
     }
 
-    /// Networks that may send.
+    /// Checks `sources`.
     fn sources(&mut self, raw: Option<&Spanned<Vec<String>>>) -> Vec<Network> {
         let Some(texts) = raw.map(Spanned::get_ref) else {
             return Vec::new();
@@ -366,7 +368,7 @@ impl Checker<'_> {
         value
     }
 
-    /// The received codec's payload type, if it is not the usual one.
+    /// Checks `payload-type-in`.
     pub(super) fn payload_type_in(
         &mut self,
         raw: Option<&Spanned<i64>>,
@@ -463,7 +465,7 @@ impl Checker<'_> {
     }
 }
 
-/// Minutes of a time of day; "06:30" is 390.
+/// Parses a time of day. Returns minutes after midnight: for "06:30", 390.
 fn minute_of_day(text: &str) -> Option<u16> {
     let two_digits = |text: &str, below: u16| {
         let is_plain = text.len() == 2 && text.bytes().all(|one| one.is_ascii_digit());
@@ -474,24 +476,25 @@ fn minute_of_day(text: &str) -> Option<u16> {
     Some(two_digits(hour, 24)? * 60 + two_digits(minute, 60)?)
 }
 
-/// Two packets of 20 ms, and a slice's addition to the network's jitter.
+/// Default latency: two packets of 20 ms, which also covers the jitter that slices add.
 const LATENCY_MS_DEFAULT: i64 = 40;
-/// The jitter buffer has room for 256 packets, usually of 20 ms.
+/// Allowed latency. The jitter buffer has room for 256 packets, usually of 20 ms.
 const LATENCY_MS: RangeInclusive<i64> = 0..=5000;
 const PORT: RangeInclusive<i64> = 1..=65535;
-/// RFC 3550, section 6.5: the length of an item is one byte.
+/// Maximum length of the CNAME. The length of an RTCP item is one byte (RFC 3550, section 6.5).
 const CNAME_BYTES_MAX: usize = 255;
-/// No number is assigned to telephone events; this one is common.
+/// Default payload type of telephone events: none is assigned, but this one is common.
 const DTMF_DEFAULT: i64 = 101;
-/// RFC 3551, section 6, table 5.
+/// Dynamic payload types (RFC 3551, section 6, table 5).
 const DYNAMIC_PAYLOAD_TYPES: RangeInclusive<u8> = DYNAMIC_PAYLOAD_TYPE..=127;
-/// RFC 5761, section 4.
+/// Payload types that RTCP on the same port uses (RFC 5761, section 4).
 const RTCP_CONFLICTS: RangeInclusive<u8> = 64..=95;
 const CLOCK_RATE_HZ: RangeInclusive<i64> = 1..=threadbare_rtp::jitter::CLOCK_RATE_HZ_MAX as i64;
 /// Limits of the target loudness, as in `audioloudnorm`.
 const LOUDNESS_TARGET_LUFS: RangeInclusive<f64> = -70.0..=-5.0;
-/// A call takes less time to be set up.
+/// Allowed `latch-window`. A call is set up in less than the maximum.
 const LATCH_WINDOW_S: RangeInclusive<i64> = 1..=3600;
 const SSRC: RangeInclusive<i64> = 0..=u32::MAX as i64;
-/// The payloaders' default MTU of 1400 less the RTP header; a longer packet would be split.
+/// Maximum payload of a packet: the default MTU of GStreamer's payloaders, 1400, without the RTP header. Larger packets would
+/// be split.
 const PAYLOAD_BYTES_MAX: u32 = 1400 - 12;

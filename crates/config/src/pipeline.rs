@@ -9,7 +9,7 @@ use super::raw::{RawDefaults, RawStream};
 use crate::codec::CodecIn;
 use threadbare_process::{HAS_GSTREAMER, NO_GSTREAMER};
 
-/// The elements between decoding and encoding. If the machine is checked, so is the pipeline, by GStreamer.
+/// Checks `pipeline`. If the configuration is checked for a machine, GStreamer checks the elements.
 pub(super) fn check(checker: &mut Checker<'_>, raw: Option<&Spanned<String>>) -> Option<String> {
     let text = raw?.get_ref();
     let refusal = match checker.machine {
@@ -29,7 +29,7 @@ pub(super) fn check(checker: &mut Checker<'_>, raw: Option<&Spanned<String>>) ->
     Some(text.clone())
 }
 
-/// Refuses a `pipeline` without decoding, or with settings that its elements replace.
+/// Refuses a `pipeline` for a stream that is not decoded, or together with settings that the elements replace.
 pub(super) fn goes_with(
     checker: &mut Checker<'_>,
     raw: &RawStream,
@@ -45,12 +45,12 @@ pub(super) fn goes_with(
         && !raw.is_partial
         && !defaults.is_partial
     {
-        let help = "the elements get audio of the rate and channels that leave: set `codec-out`, or `codec`";
+        let help = "the elements get audio with the sent codec's rate and channels: set `codec-out`, or `codec`";
         let with = "`codec = \"auto\"` and no `codec-out`";
         checker.conflict(key, "pipeline", with, help);
     }
     if media.loudness_target_lufs.is_some() {
-        let help = "set `loudness-target = false`, and have `audioloudnorm loudness-target=-23` in the `pipeline`";
+        let help = "set `loudness-target = false`, and add `audioloudnorm loudness-target=-23` to the `pipeline`";
         checker.conflict(key, "pipeline", "`loudness-target`", help);
     }
 }

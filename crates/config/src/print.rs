@@ -1,4 +1,4 @@
-//! Prints a configuration as understood: with defaults filled in and ranges expanded.
+//! Prints a parsed configuration, with defaults filled in and ranges expanded.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::{
 use threadbare_watch::{AlarmKind, Rules};
 
 impl Config {
-    /// The configuration as TOML. [`Config::from_toml`] turns it into the same configuration.
+    /// Returns the configuration as TOML. [`Config::from_toml`] reads it back to the same configuration.
     pub fn to_toml(&self) -> String {
         let millis = |time: std::time::Duration| Value::from(time.as_millis() as i64);
         let contexts = Table::from_iter([
@@ -55,7 +55,7 @@ impl Config {
 }
 
 impl StreamSpec {
-    /// A file with only this stream, for any node. [`StreamSpec::from_toml`] reads it.
+    /// Returns a file with only this stream, for any node. [`StreamSpec::from_toml`] reads it.
     #[must_use]
     pub fn to_toml(&self) -> String {
         let streams = vec![Value::from(stream(self))];
@@ -65,7 +65,7 @@ impl StreamSpec {
     /// Reads a stream that another node has written.
     ///
     /// # Errors
-    /// It is of a later version, or not a stream.
+    /// The text was written by a later version, or is not a stream.
     pub fn from_toml(name: &str, text: &str) -> Result<StreamSpec, String> {
         let config = Config::from_toml(name, text).map_err(|error| {
             let messages = error.problems.iter().map(|one| one.message.as_str());
@@ -79,7 +79,7 @@ impl StreamSpec {
     }
 }
 
-/// Settings that differ from the defaults.
+/// Returns the settings that differ from the defaults.
 fn alarms(spec: &AlarmSpec) -> Option<(String, Value)> {
     let mut all = Table::new();
     if let Some(webhook) = &spec.webhook {
@@ -107,7 +107,7 @@ fn alarms(spec: &AlarmSpec) -> Option<(String, Value)> {
     (!all.is_empty()).then(|| ("alarms".to_owned(), all.into()))
 }
 
-/// `None` for the default.
+/// Returns the value of a location. `None`: it is the default.
 fn location(location: &StateLocation) -> Option<Value> {
     match location {
         StateLocation::OfSystemd => None,
@@ -192,7 +192,7 @@ fn isolation(on_isolation: OnIsolation) -> Value {
     })
 }
 
-/// The tables of calls.
+/// Returns the tables of calls.
 fn serving(serving: &Serving) -> Vec<(String, Value)> {
     let table = |keys: Vec<(&str, Value)>| {
         let keys = keys.into_iter().map(|(key, value)| (key.to_owned(), value));
@@ -361,7 +361,7 @@ fn stream(spec: &StreamSpec) -> Table {
         ("record", spec.record.as_ref().map(RecordSpec::to_toml)),
         ("fallback", fallbacks(spec)),
         ("loudness-reset", resets(&spec.loudness_resets)),
-        // Without decoding, it may be switched off, but not on.
+        // Omit `meter = true` for a stream that is not decoded, because it would be refused.
         (
             "meter",
             flag(spec.meter).filter(|_| !(spec.meter && spec.is_passthrough())),

@@ -33,7 +33,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// The lines (counted from 1) the problem points at.
+    /// Returns the lines to which the problem points, counted from 1.
     pub fn lines(&self) -> Vec<usize> {
         let text = self.source_code.inner();
         let line = |offset: usize| {
@@ -55,9 +55,9 @@ pub(super) struct Problems {
     path: String,
     text: Arc<str>,
     found: Vec<Problem>,
-    /// Places of unreadable values that were reported: no further problems are added there.
+    /// Places of unreadable values that were already reported. No further problems are added there.
     silenced: HashSet<Range<usize>>,
-    /// The lines that are not TOML, as places.
+    /// Places of lines that are not TOML.
     broken: Vec<Range<usize>>,
 }
 
@@ -72,18 +72,18 @@ impl Problems {
         }
     }
 
-    /// Text that is not TOML. The rest of its line is skipped.
+    /// Adds text that is not TOML. The rest of the line is skipped.
     pub(super) fn add_syntax(&mut self, message: &str, place: Range<usize>) {
         self.add(message, "", &[(place.clone(), "here")]);
         self.broken.push(self.lines_of(&place));
     }
 
-    /// Whether some of the file is not TOML, so that a seemingly missing key may be there.
+    /// Whether a part of the file is not TOML. A key that seems to be missing may be in that part.
     pub(super) fn has_syntax(&self) -> bool {
         !self.broken.is_empty()
     }
 
-    /// A missing required key; `place`: the header of its table.
+    /// Adds a missing required key. `place`: the header of its table.
     pub(super) fn add_missing(
         &mut self,
         message: impl Into<String>,
@@ -95,12 +95,12 @@ impl Problems {
         }
     }
 
-    /// Adds no further problems that first point at `place`.
+    /// Suppresses further problems that first point to `place`.
     pub(super) fn silence(&mut self, place: Range<usize>) {
         self.silenced.insert(place);
     }
 
-    /// A value as written, shortened if long.
+    /// Returns a value as written. A long value is shortened.
     pub(super) fn excerpt(&self, place: Range<usize>) -> String {
         let text = self.text.get(place).unwrap_or_default();
         let mut excerpt: String = text.chars().take(EXCERPT_CHARACTERS_MAX).collect();
@@ -139,7 +139,7 @@ impl Problems {
     }
 
     fn push(&mut self, message: String, help: &str, places: &[(Range<usize>, &str)]) {
-        // Every stream that uses a bad value of [defaults] finds it again.
+        // A bad value of [defaults] is found again for each stream that uses it. Add it only once.
         if self.found.len() >= PROBLEMS_MAX
             || self.found.iter().any(|known| {
                 known.message == message
@@ -180,7 +180,7 @@ impl Problems {
     }
 }
 
-/// More errors than a screenful do not help.
+/// Maximum number of reported problems: more than fit a screen do not help.
 const PROBLEMS_MAX: usize = 16;
-/// Maximum characters of a value in a message; the line itself is shown below.
+/// Maximum number of characters of a value in a message. The whole line is shown below the message.
 const EXCERPT_CHARACTERS_MAX: usize = 40;

@@ -1,7 +1,7 @@
-//! The configuration file as written: every value with its place and the right type, but without further checks.
+//! Parses the configuration file. Each value has the right type and its place in the file, but is not checked further.
 //!
-//! Reading never stops at the first mistake. It notes unknown keys, values of the wrong type and missing keys. The rest of
-//! the file is read and checked as if such a key were absent.
+//! Parsing does not stop at a mistake. It notes unknown keys, values of the wrong type and missing keys. The rest of the file
+//! is parsed and checked as if the wrong key were absent.
 
 use std::ops::Range;
 
@@ -24,7 +24,8 @@ macro_rules! table {
             $(pub(super) $required: Spanned<String>,)*
             $($(#[$key_doc])* pub(super) $key: Option<Spanned<$kind>>,)*
             $($(pub(super) $list: Vec<Spanned<$item>>,)*)?
-            /// A key is missing, because it is unknown or its value unreadable: rules that combine keys do not apply.
+            /// Whether a key was dropped, because its name is unknown or its value is unreadable. Rules that combine keys then
+            /// do not apply.
             #[allow(dead_code, reason = "not every table has rules that combine keys")]
             pub(super) is_partial: bool,
         }
@@ -106,7 +107,7 @@ table!(RawStream {
         listen,
     }
     optional {
-        /// Without it, the stream is only monitored.
+        /// If absent, the stream is only monitored.
         destination: String,
         codec: String,
         codec_out: String,
@@ -232,7 +233,7 @@ table!(#[derive(Default)] RawCalls {
 #[derive(Debug)]
 pub(super) struct RawServing {
     pub(super) ng: RawNg,
-    /// With the place of its table; `None` without one.
+    /// The table `[http]`, with its place.
     pub(super) http: Option<Spanned<RawHttp>>,
     /// The interfaces in the order of the file.
     pub(super) interfaces: Vec<(String, Spanned<RawInterface>)>,
@@ -337,13 +338,13 @@ pub const TABLES: [(&str, &[&str]); 16] = [
     ("[calls]", RawCalls::KEYS),
 ];
 
-/// Keys in addition to the tables in it.
+/// Keys of `[alarms]` in addition to the tables in it.
 const ALARMS: &[&str] = &["webhook"];
 /// Tables of calls in the file.
 const SERVING: [&str; 6] = ["ng", "http", "interfaces", "limits", "timeouts", "calls"];
 
 impl RawConfig {
-    /// Reads all readable text, and notes the rest in `problems`.
+    /// Reads the file as far as it is readable. Adds mistakes to `problems`.
     pub(super) fn read(text: &str, problems: &mut Problems) -> RawConfig {
         let (table, errors) = DeTable::parse_recoverable(text);
         for error in errors {
@@ -388,7 +389,7 @@ impl RawServing {
     }
 }
 
-/// An optional table, with its place.
+/// Reads an optional table, with its place.
 fn read_placed<T>(
     file: &DeTable<'_>,
     key: &str,
@@ -421,7 +422,7 @@ fn read_alarms(file: &DeTable<'_>, problems: &mut Problems) -> RawAlarms {
     RawAlarms { webhook, rules }
 }
 
-/// The tables in `[interfaces]`, in the order of the file: the first one is the default.
+/// Reads the tables in `[interfaces]` in the order of the file. The first one is the default.
 fn read_interfaces(
     file: &DeTable<'_>,
     problems: &mut Problems,
@@ -451,7 +452,7 @@ fn read_interfaces(
     all
 }
 
-/// A list of tables with this header.
+/// Reads a list of tables with this header.
 fn read_all<T>(
     tables: Vec<(&DeTable<'_>, Range<usize>)>,
     title: &str,
@@ -468,7 +469,7 @@ fn read_all<T>(
     all
 }
 
-/// An optional table.
+/// Reads an optional table.
 fn read<T: Default>(
     file: &DeTable<'_>,
     key: &str,
@@ -484,9 +485,9 @@ fn read<T: Default>(
 /// Reads the keys of one table.
 struct Reader<'a, 'p> {
     table: &'a DeTable<'a>,
-    /// Place of its header.
+    /// Place of the table's header.
     place: Range<usize>,
-    /// Its name in messages.
+    /// Name of the table in messages.
     name: &'p str,
     problems: &'p mut Problems,
     is_partial: bool,
@@ -539,7 +540,7 @@ impl<'a, 'p> Reader<'a, 'p> {
         }
     }
 
-    /// A required text. For an unreadable value, an empty one, at a place where no further problem is reported.
+    /// Reads a required text. If the value is unreadable, returns an empty text, and suppresses further problems about it.
     fn required(&mut self, key: &str) -> Spanned<String> {
         if let Some(read) = self.optional(key) {
             return read;
@@ -603,7 +604,7 @@ impl<'a, 'p> Reader<'a, 'p> {
     }
 }
 
-/// A key as written in the file.
+/// Returns a key as it is written in the file.
 fn written(key: &str) -> String {
     key.replace('_', "-")
 }
@@ -616,7 +617,7 @@ fn help_for_unknown(text: &str, known: &[&str]) -> String {
         .map(|(table, _)| *table)
         .collect();
     if !elsewhere.is_empty() {
-        return format!("`{text}` belongs into {}", elsewhere.join(" or "));
+        return format!("`{text}` belongs in the table {}", elsewhere.join(" or "));
     }
     let distance = |key: &String| strsim::damerau_levenshtein(key, &text.to_lowercase());
     let keys: Vec<String> = known.iter().map(|key| written(key)).collect();
@@ -648,7 +649,7 @@ trait FromValue: Sized {
 
     fn from_value(value: &DeValue<'_>) -> Option<Self>;
 
-    /// The right spelling of a value with a clear meaning.
+    /// Advice for a value of the wrong type whose meaning is clear.
     fn hint(_value: &DeValue<'_>) -> &'static str {
         ""
     }
@@ -710,7 +711,7 @@ impl FromValue for Vec<String> {
     }
 }
 
-/// A key with a separate rule for its type.
+/// A key whose type is checked later.
 impl FromValue for toml::Value {
     const ALLOWED: &str = "a number, text in double quotes, true or false";
 
@@ -769,5 +770,5 @@ impl FromValue for RawMedia {
     }
 }
 
-/// Largest spelling distance of a suggestion; beyond it, a guess is a coincidence.
+/// Maximum spelling distance of a suggestion. Beyond it, a similar key is a coincidence.
 const MISSPELT_MAX: usize = 3;

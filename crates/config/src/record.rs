@@ -15,7 +15,7 @@ use super::store_spec::StoreSpec;
 pub struct RecordSpec {
     /// The names of the files.
     pub to: Template,
-    /// Their format.
+    /// The format of the files.
     pub format: RecordingFormat,
     /// Both parties of a call in one track, or a track for each.
     pub tracks: Tracks,
@@ -23,9 +23,9 @@ pub struct RecordSpec {
     pub rotate: Rotate,
     /// When to record.
     pub on: RecordOn,
-    /// With [`RecordOn::Loss`]: seconds kept before an interruption.
+    /// Seconds that are recorded before an interruption, with [`RecordOn::Loss`].
     pub before_s: u32,
-    /// With [`RecordOn::Loss`]: seconds kept after it.
+    /// Seconds that are recorded after an interruption, with [`RecordOn::Loss`].
     pub after_s: u32,
     /// Permissions of the files.
     pub permissions: Permissions,
@@ -36,7 +36,7 @@ pub struct RecordSpec {
 pub struct Permissions(u32);
 
 impl Default for Permissions {
-    /// The owner writes, the group reads.
+    /// Returns the default: the owner may write, and the group may read.
     fn default() -> Permissions {
         Permissions(0o640)
     }
@@ -49,7 +49,8 @@ impl fmt::Display for Permissions {
 }
 
 impl Permissions {
-    /// Parses permissions as for chmod(1), with the owner writing and others without access: `0600`, `0640` or `0660`.
+    /// Parses permissions as for chmod(1). The owner must be able to write, and others must have no access: `0600`, `0640` or
+    /// `0660`.
     fn parse(text: &str) -> Option<Permissions> {
         let bits = u32::from_str_radix(text, 8).ok()?;
         [0o600, 0o640, 0o660]
@@ -57,7 +58,7 @@ impl Permissions {
             .then_some(Permissions(bits))
     }
 
-    /// The bits of chmod(2).
+    /// Returns the bits for chmod(2).
     #[must_use]
     pub fn bits(self) -> u32 {
         self.0
@@ -67,9 +68,9 @@ impl Permissions {
 /// The tracks of the parties in a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tracks {
-    /// One track with both mixed.
+    /// One track with both parties mixed.
     Mixed,
-    /// A channel for each in WAV, a track for each in Matroska; the party that offered comes first.
+    /// A channel for each party in WAV, and a track for each party in Matroska. The party that offered comes first.
     #[default]
     Sides,
 }
@@ -77,25 +78,25 @@ pub enum Tracks {
 /// When to record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RecordOn {
-    /// Everything, silence included.
+    /// Always, even during silence.
     #[default]
     Always,
-    /// Records from the moment when all parties have been heard; for a stream, as long as its sender is heard.
+    /// A call from the moment when all parties have been heard; a stream while its sender is heard.
     Call,
-    /// The seconds around interruptions.
+    /// Some seconds before and after each interruption.
     Loss,
 }
 
 /// When the next file starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rotate {
-    /// Starts a file at whole multiples of this many seconds since 1970 (UTC).
+    /// The next file starts at multiples of this many seconds since 1970 (UTC).
     pub every_s: Option<u64>,
-    /// Before the file exceeds this size.
+    /// The next file starts before the current one exceeds this size.
     pub bytes_max: Option<u64>,
 }
 
-/// A template for file names: a fixed folder, and below it a text with placeholders.
+/// A template for file names. It consists of a fixed folder and a text with placeholders for the path below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
     root: PathBuf,
@@ -103,14 +104,14 @@ pub struct Template {
     bucket: Option<Bucket>,
 }
 
-/// The bucket for a folder's files.
+/// The bucket to which the files of a folder are sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bucket {
     /// The region, for example `eu-west-1`.
     pub region: String,
-    /// Its name.
+    /// The bucket's name.
     pub name: String,
-    /// The store that has it.
+    /// The store that contains the bucket.
     pub store: StoreSpec,
 }
 
@@ -147,10 +148,10 @@ pub struct Names<'a> {
 /// Why a text is not a template.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
-    /// An object store, but none is configured.
+    /// The text names an object store, but none is configured.
     #[error("s3://REGION/BUCKET/NAME only with a table [s3] that has a `spool`")]
     NoStore,
-    /// An object store, for streams that other nodes may carry.
+    /// The text names an object store, but other nodes may carry the stream.
     #[error("a folder: streams of a cluster are not recorded to s3://")]
     Shared,
     /// The bucket or the region is not valid.
@@ -176,7 +177,7 @@ impl Template {
     /// Parses a template.
     ///
     /// # Errors
-    /// It could lead out of its folder, or has unknown placeholders.
+    /// The path could lead out of its folder, or has unknown placeholders.
     pub fn parse(text: &str) -> Result<Template, TemplateError> {
         if text.starts_with("s3:") {
             return Err(TemplateError::NoStore);
@@ -201,10 +202,11 @@ impl Template {
         })
     }
 
-    /// Parses `s3://REGION/BUCKET/NAME`: files wait in a folder of the spool until the store has them, each under its name.
+    /// Parses `s3://REGION/BUCKET/NAME`. Files wait in a folder of the spool until they are in the store, where they have the
+    /// same names.
     ///
     /// # Errors
-    /// As for a folder; or the bucket is not valid.
+    /// As for [`parse`](Self::parse), or the bucket is not valid.
     pub fn parse_store(text: &str, store: &StoreSpec) -> Result<Template, TemplateError> {
         let rest = text.strip_prefix("s3://").ok_or(TemplateError::Bucket)?;
         let mut words = rest.splitn(3, '/');
@@ -230,13 +232,13 @@ impl Template {
         })
     }
 
-    /// The bucket of the files; `None`: they stay in their folder.
+    /// Returns the bucket of the files. `None`: they stay in their folder.
     #[must_use]
     pub fn bucket(&self) -> Option<&Bucket> {
         self.bucket.as_ref()
     }
 
-    /// A fixed name in this folder, without placeholders.
+    /// Creates a template for a fixed name in this folder, without placeholders.
     #[must_use]
     pub fn fixed(root: &Path, name: &str) -> Template {
         Template {
@@ -246,7 +248,7 @@ impl Template {
         }
     }
 
-    /// Default name for recordings.
+    /// Returns the default template for recordings in this folder.
     #[must_use]
     pub fn usual(root: &Path) -> Template {
         let dash = Part::Text("-".to_owned());
@@ -261,13 +263,13 @@ impl Template {
         }
     }
 
-    /// The folder that contains all files.
+    /// Returns the folder that contains all files.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// A file's path below the folder. Text from the network cannot create folders, or leave them.
+    /// Returns the path of a file below the folder. Text from the network can neither create folders nor lead out of them.
     #[must_use]
     pub fn expand(&self, names: Names<'_>, ending: &str) -> PathBuf {
         let mut path = String::new();
@@ -298,13 +300,13 @@ impl Template {
             .collect()
     }
 
-    /// Whether each party of a call has separate files.
+    /// Whether each party of a call has its own files.
     #[must_use]
     pub fn is_of_one_side(&self) -> bool {
         self.parts.contains(&Part::Value(Placeholder::Side))
     }
 
-    /// The extension of the name.
+    /// Returns the extension of the name.
     fn ending(&self) -> Option<String> {
         let Some(Part::Text(last)) = self.parts.last() else {
             return None;
@@ -372,7 +374,7 @@ fn parts(mut rest: &str) -> Result<Vec<Part>, TemplateError> {
     Ok(parts)
 }
 
-/// Makes a part of a file name from any text: without folders, not empty, and without a leading dot.
+/// Converts any text to a part of a file name, which has no folder and no leading dot, and is not empty.
 fn plain(text: &str) -> String {
     let letter = |letter: char| match letter {
         'a'..='z' | 'A'..='Z' | '0'..='9' | '-' | '_' | '@' | '.' | '+' => letter,
@@ -424,7 +426,7 @@ impl Rotate {
 }
 
 impl RecordSpec {
-    /// Default settings of `start recording`.
+    /// Returns the default settings of `start recording`.
     #[must_use]
     pub fn on_demand(to: Template, format: RecordingFormat) -> RecordSpec {
         RecordSpec {
@@ -442,7 +444,7 @@ impl RecordSpec {
     /// Replaces some settings. A name with another extension gets that of the format.
     ///
     /// # Errors
-    /// A word is unknown: its key, the word, and the allowed values.
+    /// A word is unknown. Returns its key, the word, and the allowed values.
     pub fn with(
         mut self,
         words: RecordWords<'_>,
@@ -469,7 +471,7 @@ impl RecordSpec {
         Ok(self)
     }
 
-    /// Converts it to the file's form.
+    /// Converts the settings to the form in the file.
     pub(super) fn to_toml(&self) -> Value {
         let mut table = Table::new();
         let mut set = |key: &str, value: Value| table.insert(key.to_owned(), value);
@@ -537,7 +539,7 @@ impl RecordOn {
     }
 }
 
-/// `record` of a stream, or of calls. `false` removes the default.
+/// Checks `record` of a stream or of calls. `false` removes the default.
 pub(super) fn check(
     checker: &mut Checker<'_>,
     raw: Option<&Spanned<RawRecord>>,
@@ -579,7 +581,7 @@ pub(super) fn check(
     let all = RecordOn::ALL.map(|one| (one.name(), one));
     let on = word(checker, value("on"), "on", &all);
     if template.is_of_one_side() {
-        let help = "with it, each party has separate files; remove one of the two";
+        let help = "with `{side}`, each party has its own files; remove one of the two";
         checker.conflict(value("tracks"), "tracks", "`{side}` in `to`", help);
     }
     if format == RecordingFormat::Pcap && on != RecordOn::Always {
@@ -597,7 +599,7 @@ pub(super) fn check(
             template.to_string(),
             template.root().display()
         );
-        let help = "name a folder that the user of the program may write to, or that it may make";
+        let help = "name a folder to which the user of the program may write or that it may create";
         let place = to.map_or(raw.span(), Spanned::span);
         checker
             .problems
@@ -644,7 +646,7 @@ fn template(checker: &mut Checker<'_>, raw: Option<&Spanned<Value>>) -> Option<T
     }
 }
 
-/// The format as written, or by the name's extension.
+/// Returns the format as written, or that of the name's extension.
 fn record_format(
     checker: &mut Checker<'_>,
     raw: Option<&Spanned<Value>>,
@@ -667,7 +669,7 @@ fn record_format(
     if of_name.is_some_and(|other| other.ending() != format.ending()) {
         let shown = to.map_or(String::new(), |to| to.get_ref().to_string());
         let with = format!("`to = {shown}`");
-        let help = "give the name the extension of the format, or none";
+        let help = "give the name the extension of the format, or no extension";
         checker.conflict(Some(raw), "format", &with, help);
     }
     format
@@ -703,7 +705,7 @@ fn rotate(checker: &mut Checker<'_>, raw: Option<&Spanned<Value>>) -> Rotate {
     })
 }
 
-/// Seconds around an interruption.
+/// Checks the seconds before or after an interruption.
 fn around(checker: &mut Checker<'_>, raw: Option<&Spanned<Value>>, key: &str, on: RecordOn) -> u32 {
     let Some(value) = raw else {
         return AROUND_S_USUAL;
@@ -734,15 +736,15 @@ const RECORD_KEYS: [&str; 8] = [
     "permissions",
 ];
 const PLACEHOLDERS: &str = "name, call, time, date, id and side";
-/// Characters of a name in a file name: file systems allow 255 bytes, with the additions.
+/// Maximum number of characters of a placeholder's value. File systems allow 255 bytes for the whole name.
 const NAME_CHARS_MAX: usize = 100;
 const ROTATE_ALLOWED: &str = "a time from 1s to 366d (s, m, h, d), a size from 64kB to 4GB (kB, MB, GB), or both, such as \"1h\" or \"1h 500MB\"";
-/// A year.
+/// Longest time of a file: a year.
 const ROTATE_S_MAX: u64 = 366 * 86_400;
-/// Smaller files are mostly header; larger ones do not fit a WAV header.
+/// Allowed size of a file. Smaller files would be mostly header, and the length of larger files does not fit a WAV header.
 const ROTATE_BYTES: std::ops::RangeInclusive<u64> = 64_000..=4_000_000_000;
 const AROUND_S_USUAL: u32 = 5;
-/// Memory for each recording: 32 kB a second for two tracks at 8 kHz.
+/// Longest time before and after an interruption. A recording needs memory for it: 32 kB a second for two tracks at 8 kHz.
 const AROUND_S_MAX: u32 = 60;
 
 #[cfg(test)]
@@ -764,7 +766,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_filled_in_below_a_folder_that_is_fixed() {
+    fn placeholders_are_filled_in_below_a_fixed_folder() {
         assert_eq!(
             expanded("/r/{name}/{time}.wav", "news 1").as_deref(),
             Some("news_1/20261125T213600Z.wav")
@@ -792,7 +794,7 @@ mod tests {
     }
 
     #[test]
-    fn times_and_sizes_of_files_are_read() {
+    fn times_and_sizes_of_files_are_parsed() {
         let read = |text| Rotate::parse(text).map(|one| (one.every_s, one.bytes_max));
         assert_eq!(read("1h"), Some((Some(3600), None)));
         assert_eq!(read("500MB"), Some((None, Some(500_000_000))));

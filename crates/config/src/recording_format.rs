@@ -1,6 +1,6 @@
 //! Formats of recordings.
 
-/// How calls are recorded.
+/// Format of a recording.
 #[derive(
     Clone,
     Copy,
@@ -14,21 +14,21 @@
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum RecordingFormat {
-    /// Audio of 16 bits: a channel for each party
+    /// WAV with audio of 16 bits, and a channel for each party
     #[default]
     Wav,
-    /// The same in the codes of G.711, where the audio has 8000 Hz
+    /// The same, but in the codes of G.711 if the audio has 8000 Hz
     WavG711,
-    /// Matroska with audio of 16 bits: a track for each party
+    /// Matroska with audio of 16 bits, and a track for each party
     Mka,
-    /// The same in the codes of G.711, where the audio has 8000 Hz
+    /// The same, but in the codes of G.711 if the audio has 8000 Hz
     MkaG711,
-    /// Packets, as they came from the parties
+    /// Packets as they were received from the parties
     Pcap,
 }
 
 impl RecordingFormat {
-    /// All formats; of those with the same extension, the first is the one that the extension selects.
+    /// All formats. If several have the same extension, the extension selects the first of them.
     pub const ALL: [RecordingFormat; 5] = [
         RecordingFormat::Wav,
         RecordingFormat::WavG711,
@@ -37,7 +37,7 @@ impl RecordingFormat {
         RecordingFormat::Pcap,
     ];
 
-    /// Its name in the configuration.
+    /// Returns the name in the configuration.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -49,7 +49,7 @@ impl RecordingFormat {
         }
     }
 
-    /// Its file extension.
+    /// Returns the file extension.
     #[must_use]
     pub fn ending(self) -> &'static str {
         match self {

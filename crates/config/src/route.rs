@@ -1,4 +1,4 @@
-//! Checks whether a stream's packets can reach their destination: address families, loops, the machine's addresses.
+//! Checks whether a stream's packets can reach their destination: checks address families, loops and the machine's addresses.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -20,7 +20,7 @@ pub(super) fn can_reach(
         return true;
     };
     let to = SocketAddr::new(ip, *port);
-    // The search for circles includes fallbacks.
+    // Only the stream's own address is checked here. The search for circles includes fallbacks.
     if to.port() == spec.listen.port() && arrives(checker, to.ip(), spec.listen.ip()) {
         let allowed = format!(
             "an address other than the stream's own, {}: its packets would loop for ever",
@@ -49,8 +49,8 @@ pub(super) fn can_reach(
     true
 }
 
-/// The address that a stream sends to, if its socket reaches one. Names are resolved only if the machine is checked;
-/// destinations out of reach are refused.
+/// Returns the address to which a stream sends. Names are resolved only if the configuration is checked for a machine. Refuses
+/// destinations that the stream's socket cannot reach.
 pub(super) fn address_to(
     checker: &mut Checker<'_>,
     raw: &RawStream,
@@ -70,7 +70,7 @@ pub(super) fn address_to(
         Ok(all) if all.is_empty() => {
             format!("the name of a host with an address; {host} has none")
         }
-        // The same address as at run time: the first one that the socket reaches.
+        // At run time, too, the first address that the socket can reach is used.
         Ok(all) => match all.into_iter().find(|ip| can_send(listen, *ip)) {
             Some(ip) => return Some(ip),
             None => format!(
@@ -103,7 +103,7 @@ pub(super) fn runs_in_no_circle(checker: &mut Checker<'_>) {
         let port = route.listen.port();
         listeners.entry(port).or_default().push(index);
     }
-    // Each stream feeds at most one other: a walk that meets itself is a circle.
+    // Each stream sends to at most one other stream. A walk along destinations that returns to itself is a circle.
     let mut walks = vec![0; routes.len()];
     for start in 0..routes.len() {
         let (mut at, mut path) = (Some(start), Vec::new());
@@ -153,5 +153,5 @@ fn can_send(from: IpAddr, to: IpAddr) -> bool {
     has_both || from.is_ipv4() == to.is_ipv4()
 }
 
-/// Names of a circle in a message.
+/// Maximum number of streams of a circle that are named in a message.
 const NAMES_MAX: usize = 8;

@@ -1,4 +1,4 @@
-//! Addresses of a node's calls that another node takes over.
+//! Service addresses: addresses of a node's calls, which another node takes over when the node ends.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ pub struct ServiceAddress {
     pub device: String,
 }
 
-/// The text is not a service address.
+/// Error: the text is not a service address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("an address with its prefix length and a network device, such as 10.0.0.10/24@eth0")]
 pub struct NoServiceAddress;
@@ -53,7 +53,7 @@ impl FromStr for ServiceAddress {
     }
 }
 
-/// The kernel's limit (IFNAMSIZ, with a 0 at the end).
+/// Maximum length of a device name: the kernel's limit (IFNAMSIZ, which includes a 0 at the end).
 const DEVICE_BYTES_MAX: usize = 15;
 
 #[cfg(test)]
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_written_as_it_is_read() {
+    fn a_service_address_round_trips() {
         for text in [
             "10.0.0.10/24@eth0",
             "2001:db8::10/64@bond0.7",

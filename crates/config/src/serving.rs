@@ -1,6 +1,6 @@
 //! Settings of calls of SIP proxies and programs: interfaces, limits, time-outs, and access.
 //!
-//! A file's tables and the arguments of `threadbare serve` give the same [`Serving`], with the same rules.
+//! The tables of a file and the arguments of `threadbare serve` both become a [`Serving`], and have the same rules.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -20,7 +20,7 @@ use super::service::ServiceAddress;
 pub struct Serving {
     /// Address for proxies' requests (UDP, the ng protocol).
     pub ng: SocketAddr,
-    /// The same over TCP; `None`: off.
+    /// Address for proxies' requests over TCP; `None`: off.
     pub ng_tcp: Option<SocketAddr>,
     /// Networks that may send requests; empty: all.
     pub allow: Vec<Network>,
@@ -34,8 +34,8 @@ pub struct Serving {
     pub timeouts: Timeouts,
     /// Number of media threads; 0: one for each processor.
     pub threads: u32,
-    /// Delay of the jitter buffers, ms; `None`: [`LATENCY_MS_DEFAULT`](Serving::LATENCY_MS_DEFAULT) for converted audio, and none
-    /// for packets that pass unchanged.
+    /// Delay of the jitter buffers, ms. `None`: [`LATENCY_MS_DEFAULT`](Serving::LATENCY_MS_DEFAULT) for transcoded audio, and
+    /// no delay for packets that pass unchanged.
     pub latency_ms: Option<u32>,
     /// Rules for media destinations, in addition to the fixed ones.
     pub media: MediaRules,
@@ -47,15 +47,15 @@ pub struct Serving {
     pub recording_format: RecordingFormat,
     /// Settings for recording all calls; `None`: only requested recordings.
     pub record: Option<RecordSpec>,
-    /// The place of saved calls.
+    /// Where calls are saved.
     pub state: StateLocation,
     /// File of CDRs; `None`: ended calls are only logged.
     pub records: Option<PathBuf>,
-    /// Addresses of `[cluster]` that calls use, and with which they move. Empty: calls stay.
+    /// Service addresses of `[cluster]`. Calls use them, and move to other nodes with them. Empty: calls do not move.
     pub service_addresses: Vec<ServiceAddress>,
 }
 
-/// Prefixes of parties' addresses: [`MediaPolicy`](threadbare_rtp::policy::MediaPolicy) has the rules.
+/// Networks to which media may or may not be sent. [`MediaPolicy`](threadbare_rtp::policy::MediaPolicy) has the rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MediaRules {
     /// Networks that get no media.
@@ -64,7 +64,7 @@ pub struct MediaRules {
     pub allow: Vec<Network>,
 }
 
-/// The place of data that outlive a restart.
+/// Where data are saved that outlive a restart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum StateLocation {
     /// In systemd's `StateDirectory=`, if it is set.
@@ -77,7 +77,7 @@ pub enum StateLocation {
 }
 
 impl StateLocation {
-    /// The file or folder, if there is one; `name`: its name in systemd's folder.
+    /// Returns the file or folder. `None`: data are not saved. `name`: its name in systemd's folder.
     #[must_use]
     pub fn path(&self, name: &str) -> Option<PathBuf> {
         match self {
@@ -85,7 +85,7 @@ impl StateLocation {
             StateLocation::At(path) => Some(path.clone()),
             StateLocation::OfSystemd => {
                 let folders = std::env::var_os("STATE_DIRECTORY")?;
-                // Systemd may set several.
+                // Systemd may set several folders; use the first one.
                 let folder = std::env::split_paths(&folders).next()?;
                 Some(folder.join(name))
             }
@@ -98,31 +98,31 @@ impl StateLocation {
 pub struct HttpSpec {
     /// Address to listen on.
     pub listen: SocketAddr,
-    /// File with the token that requests must carry; `None`: no token, but the `Host` must be this machine.
+    /// File with the token that requests must carry. `None`: requests need no token, but their `Host` must be this machine.
     pub token_file: Option<PathBuf>,
 }
 
 /// A local address for media.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InterfaceSpec {
-    /// Name for `direction` and `interface` of requests.
+    /// Name to which `direction` and `interface` in requests refer.
     pub name: String,
-    /// Address of its ports.
+    /// Address at which ports are opened.
     pub address: IpAddr,
     /// Address that is advertised to parties.
     pub advertised: IpAddr,
-    /// Its ports.
+    /// The ports.
     pub ports: PortSpan,
 }
 
 /// Limits above which new calls are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Media streams of calls.
+    /// Maximum number of media streams of calls.
     pub max_sessions: u32,
-    /// Lateness of all media threads' slices, ms.
+    /// Maximum lateness of slices, ms. New calls are refused if all media threads are later.
     pub lateness_ms: u32,
-    /// Load of all media threads, percent.
+    /// Maximum load, percent. New calls are refused if all media threads are busier.
     pub cpu_percent: u32,
 }
 
@@ -137,7 +137,7 @@ pub struct Timeouts {
     pub final_s: u32,
     /// An offer without an answer.
     pub offer_s: u32,
-    /// Time from the request to end a call to its end.
+    /// Delay between a request to end a call and the end of the call.
     pub delete_delay_s: u32,
 }
 
@@ -191,7 +191,7 @@ impl Default for Limits {
     }
 }
 
-/// The defaults of rtpengine, except for the offer's.
+/// The defaults are those of rtpengine, except for offers.
 impl Default for Timeouts {
     fn default() -> Self {
         Timeouts {
@@ -226,7 +226,7 @@ pub enum Setting {
 pub struct Refusal {
     /// The setting.
     pub setting: Setting,
-    /// Its value, as an operator writes it.
+    /// The value, as an operator writes it.
     pub value: String,
     /// The reason.
     pub reason: String,
@@ -235,7 +235,7 @@ pub struct Refusal {
 }
 
 impl Serving {
-    /// Settings that are refused on any machine.
+    /// Returns the settings that are refused on any machine.
     #[must_use]
     pub fn refused(&self) -> Vec<Refusal> {
         let mut refused = Vec::new();
@@ -280,8 +280,8 @@ impl Serving {
                 refused.push(Refusal {
                     setting: Setting::Interface(at),
                     value: one.address.to_string(),
-                    reason: "it would not move with the calls: [cluster] service-addresses do not have it".to_owned(),
-                    help: "with service addresses, each interface has one of them",
+                    reason: "it is not one of the [cluster] service-addresses, so it would not move with the calls".to_owned(),
+                    help: "with service addresses, each interface must have one of them",
                 });
             }
         }
@@ -293,12 +293,12 @@ impl Serving {
         moved.any(|moved| moved.address == address)
     }
 
-    /// Settings that this machine does not support.
+    /// Returns the settings that this machine does not support.
     #[must_use]
     pub fn refused_by(&self, machine: &dyn Machine) -> Vec<Refusal> {
         let mut refused = Vec::new();
         for (at, one) in self.interfaces.iter().enumerate() {
-            // It comes with the service.
+            // The machine gets a service address later, when it takes over the service.
             if !machine.has_address(one.address) && !self.is_of_service(one.address) {
                 refused.push(Refusal {
                     setting: Setting::Interface(at),
@@ -338,7 +338,7 @@ impl Serving {
 pub struct PortSpan {
     /// The first port.
     pub first: u16,
-    /// The last one.
+    /// The last port.
     pub last: u16,
 }
 
@@ -351,7 +351,7 @@ impl Default for PortSpan {
     }
 }
 
-/// The text is not a range of ports.
+/// Error: the text is not a range of ports.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}: expected {PORTS_ALLOWED}")]
 pub struct PortSpanError(String);
@@ -375,10 +375,10 @@ impl fmt::Display for PortSpan {
     }
 }
 
-/// The form of a range of ports.
+/// Description of a valid range of ports, for errors.
 pub(super) const PORTS_ALLOWED: &str =
     "FIRST-LAST, from 1 to 65535, with room for a pair of an even port and the next one";
-/// Name of an interface without one.
+/// Name of an interface whose name is not given.
 pub const DEFAULT_NAME: &str = "default";
 /// Default port of the ng protocol, as in the examples of Kamailio's module.
 const NG_PORT: u16 = 2223;

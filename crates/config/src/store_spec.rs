@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// An object store. Credentials come from the usual places, and are not in the configuration.
+/// An object store. Credentials are not in the configuration: they come from the usual places of S3 clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreSpec {
     /// The folder in which files wait until the store has them.
@@ -11,6 +11,6 @@ pub struct StoreSpec {
     pub endpoint: Option<String>,
     /// Whether the bucket is in the path instead of the host name.
     pub path_style: bool,
-    /// The CA of its certificates; `None`: the system's CAs.
+    /// File with the CA of the store's certificates; `None`: the system's CAs.
     pub ca: Option<PathBuf>,
 }

@@ -129,7 +129,7 @@ fn or(
     value.map_or(default, |value| value as u32)
 }
 
-/// Port 0: any free port; the log has its number.
+/// Checks an address to listen on. Port 0 means any free port, whose number is logged.
 fn address(
     checker: &mut Checker<'_>,
     raw: Option<&Spanned<String>>,
@@ -223,7 +223,7 @@ fn recording_format(checker: &mut Checker<'_>, raw: Option<&Spanned<String>>) ->
     })
 }
 
-/// `what`: a file or a folder.
+/// Checks where data are saved. `what`: a file or a folder.
 pub(super) fn kept(
     checker: &mut Checker<'_>,
     raw: Option<&Spanned<toml::Value>>,
@@ -255,7 +255,7 @@ fn timeouts(checker: &mut Checker<'_>, raw: &RawTimeouts) -> Timeouts {
     }
 }
 
-/// An interface has an address, or one of each family.
+/// Checks an interface. It has one address, or one of each family.
 fn interface(
     checker: &mut Checker<'_>,
     name: &str,
@@ -302,7 +302,7 @@ fn interface(
             checker.problems.add(
                 format!("`{told}` without `{own}`"),
                 &help,
-                &[(alone.span(), "advertised, but not received at")],
+                &[(alone.span(), "this address is only advertised")],
             );
         }
         let Some(address) = ip(checker, address.as_ref(), own) else {
@@ -325,7 +325,7 @@ fn interface(
     of_one_family(checker, raw);
 }
 
-/// An address that is advertised to a party must have the family of the socket.
+/// Checks that an advertised address has the family of its local address.
 fn of_one_family(checker: &mut Checker<'_>, raw: &RawInterface) {
     let is_v6 = |key: &Option<Spanned<String>>| {
         let ip = key.as_ref()?.get_ref().parse::<IpAddr>().ok()?;
@@ -368,5 +368,5 @@ const THREADS: RangeInclusive<i64> = 0..=1024;
 const XDP_MODES: &str = "\"auto\", \"generic\", \"native\"";
 const XDP_FRAMES: RangeInclusive<i64> = 64..=65_536;
 const LATENCY_MS: RangeInclusive<i64> = 0..=10_000;
-/// About a month.
+/// Allowed time-outs: up to about a month.
 const SECONDS: RangeInclusive<i64> = 0..=2_678_400;

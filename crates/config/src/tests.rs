@@ -22,7 +22,7 @@ fn assert_refused(text: &str, refused: &Refused) {
         );
     }
     assert_eq!(problem.lines(), refused.lines, "{shown} of\n{text}");
-    // The rendered message has the line itself.
+    // The rendered message contains the line itself.
     let mut rendered = String::new();
     miette::GraphicalReportHandler::new_themed(miette::GraphicalTheme::none())
         .with_width(200)
@@ -64,7 +64,7 @@ fn all_problems_are_found_at_once() {
     assert_eq!(error.problems.len(), 3);
 }
 
-/// Mistakes of all kinds, none of which hides another: the messages in the order of the tables.
+/// A file with mistakes of all kinds gets a message about each of them.
 #[test]
 fn a_typo_hides_no_other_mistake() {
     let text = "[contexts]\nwiat = 20\nwait = \"soon\"\n[restrat]\n\
@@ -73,7 +73,7 @@ fn a_typo_hides_no_other_mistake() {
     let error = Config::from_toml("gateway.toml", text).expect_err("many mistakes");
     let mut messages: Vec<_> = error.problems.iter().map(|p| p.message.as_str()).collect();
     messages.sort_unstable();
-    // No message about `loudness-target`: with `codec-out` it would be right.
+    // There is no message about `loudness-target`, because it would be right with the misspelt `codec-out`.
     let expected = [
         "`codec-uot` is not a key of [[stream]]",
         "`destination` cannot be \"nowhere\"",
@@ -130,7 +130,8 @@ fn the_shortest_configuration_has_the_documented_defaults() {
     assert_eq!(stream.destination.to_string(), "127.0.0.1:6004");
 }
 
-/// The defaults are those of `threadbare serve` without arguments; one table leaves the others at their defaults.
+/// The defaults are those of `threadbare serve` without arguments. If a table is present, absent ones still have their
+/// defaults.
 #[test]
 fn calls_need_one_table_only() {
     let serving = |text: &str| {
@@ -139,7 +140,7 @@ fn calls_need_one_table_only() {
         config.serving.expect("calls")
     };
     assert_eq!(serving("[ng]\n"), Serving::default());
-    // Its comments say that the values are the defaults.
+    // The comments in the example say that its values are the defaults.
     let example = include_str!("../../../examples/calls.toml");
     assert_eq!(serving(example), Serving::default());
     let text = "[interfaces.outside]\naddress = \"10.0.0.1\"\nadvertised = \"203.0.113.7\"\nports = \"20000-20100\"\n\
@@ -153,7 +154,7 @@ fn calls_need_one_table_only() {
             one.name, one.address, one.advertised, one.ports
         )
     };
-    // In the order of the file, not of the names: the first one is the default.
+    // Interfaces have the order of the file, because the first one is the default.
     assert_eq!(told(0), "outside/10.0.0.1!203.0.113.7:20000-20100");
     assert_eq!(told(1), "inside/10.1.0.1!10.1.0.1:30000-40000");
     assert_eq!(told(2), "inside/2001:db8::1!2001:db8::1:30000-40000");
@@ -161,7 +162,7 @@ fn calls_need_one_table_only() {
     assert_eq!(serving.timeouts.media_s, 60);
 }
 
-/// No configuration here has a pipeline.
+/// Returns this machine. The configurations in these tests have no pipeline.
 fn this_machine() -> ThisMachine {
     ThisMachine {
         check_pipeline: |text| Err(text.to_owned()),
@@ -433,7 +434,7 @@ fn a_configuration_survives_being_printed_and_read_again() {
     }
 }
 
-/// A declaration in the store can be read by any node.
+/// Any node can read the declaration of a stream in etcd.
 #[test]
 fn stream_of_another_node_is_read() {
     for text in [EXAMPLE, GOOD_STREAM]
@@ -463,9 +464,9 @@ fn stream_of_another_node_is_read() {
 }
 
 proptest::proptest! {
-    /// A file that was cut, pasted and misspelt always gives a message if it is refused.
+    /// If a file is cut, pasted and misspelt, it is either accepted or refused with a message.
     #[test]
-    fn no_text_is_too_broken_for_a_message(
+    fn any_refused_text_has_a_message(
         cut in 0..EXAMPLE.len(),
         length in 0..200_usize,
         paste in "[\\PC\\n\"=\\[\\]#]{0,20}",
@@ -482,7 +483,7 @@ proptest::proptest! {
     }
 }
 
-/// A machine with 192.0.2.1 and 2001:db8::1 that knows two hosts.
+/// A machine that has the addresses 192.0.2.1 and 2001:db8::1, and can resolve two host names.
 struct Elsewhere;
 
 impl Machine for Elsewhere {
@@ -567,7 +568,7 @@ fn the_machine_is_asked_for_its_addresses_and_for_names() {
     }
 }
 
-/// Unchanged packets, too, leave from the port that receives.
+/// Packets that are forwarded unchanged leave from the receiving port, so the address family must match.
 #[test]
 fn unchanged_packets_keep_the_address_family() {
     let text = "[[stream]]\nname = \"a\"\nlisten = \"0.0.0.0:6000\"\ndestination = \"[2001:db8::7]:7000\"\n";
@@ -591,7 +592,7 @@ fn a_circle_of_streams_is_refused() {
     let a_to_b = stream("a", "0.0.0.0:6000", "127.0.0.1:6100");
     let chain = a_to_b.clone() + &stream("b", "127.0.0.1:6100", "192.0.2.7:6000");
     assert!(Config::from_toml("test", &chain).is_ok());
-    // 192.0.2.1 is this machine's, and 0.0.0.0 is all of its addresses.
+    // The machine has the address 192.0.2.1, and 0.0.0.0 means all of its addresses.
     for (back, needs_machine) in [("127.0.0.1:6000", false), ("192.0.2.1:6000", true)] {
         let back = if needs_machine { "here:6000" } else { back };
         let text = a_to_b.clone()
@@ -607,7 +608,7 @@ fn a_circle_of_streams_is_refused() {
     }
 }
 
-/// A machine with every address, on which "here" is 192.0.2.1.
+/// A machine that has every address, and resolves "here" to 192.0.2.1.
 struct Loopback;
 
 impl Machine for Loopback {

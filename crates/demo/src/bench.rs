@@ -1,7 +1,7 @@
 //! `threadbare bench receive`: compares the cost of receiving with two source elements.
 //!
-//! In each case, one process has only the receivers, so that its CPU time is theirs, and another one has the sender.
-//! The receivers are one pipeline per stream: the source and a `fakesink`, which counts the packets anyway.
+//! In each case, one process runs only the receivers, so that its CPU time is theirs. Another process runs the sender. There is
+//! a pipeline for each stream, with the source and a `fakesink`. The `fakesink` counts the packets.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use threadbare_process::subprocess::{self, Subprocess};
 use threadbare_process::usage::{self, Usage};
 use threadbare_streams::init_gstreamer;
 
-/// Measurements.
+/// The measurements.
 #[derive(Debug, clap::Subcommand)]
 pub enum Bench {
     /// Measure the CPU cost of receiving RTP, with ts-udpsrc and with GStreamer's own udpsrc
@@ -32,7 +32,7 @@ pub struct ReceiveArgs {
     /// Source element; may be repeated [default: udpsrc, ts-udpsrc]
     #[arg(long, value_name = "E")]
     pub element: Vec<String>,
-    /// context-wait in milliseconds
+    /// Slice length of the contexts (property context-wait), in milliseconds
     #[arg(long, default_value_t = 20, value_name = "MS", value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub wait: u32,
     /// Number of contexts
@@ -81,9 +81,9 @@ pub struct Row {
     pub streams: u16,
     /// Threads of the receivers' process.
     pub threads: usize,
-    /// Contexts among the threads; 0 if the element has none.
+    /// Number of contexts; 0 if the element uses none.
     pub contexts: u32,
-    /// Length of a slice in milliseconds; 0 if the element has none.
+    /// Length of a slice in milliseconds; 0 if the element uses no contexts.
     pub wait: u32,
     /// User and system time of the receivers' process; 100 is one core.
     pub cpu_percent: f64,
@@ -185,7 +185,7 @@ impl ReceiveArgs {
                 has_contexts,
             } => (setup_seconds, rss_kib_per_stream, has_contexts),
             FromReceiver::Failed { reason } => bail!("{element}: {reason}"),
-            FromReceiver::Measured { .. } => bail!("the receivers are confused"),
+            FromReceiver::Measured { .. } => bail!("unexpected message from the receivers"),
         };
         receiver.tell(&ToReceiver::Begin)?;
         let sender = Subprocess::<FromSender>::start(&[
@@ -209,7 +209,7 @@ impl ReceiveArgs {
                 threads,
             } => (usage, packets, threads),
             FromReceiver::Failed { reason } => bail!("{element}: {reason}"),
-            FromReceiver::Ready { .. } => bail!("the receivers are confused"),
+            FromReceiver::Ready { .. } => bail!("unexpected message from the receivers"),
         };
         let cpu_us = usage.cpu.as_micros() as f64;
         let seconds = f64::from(self.seconds);
@@ -355,7 +355,7 @@ struct Receiver {
     has_contexts: bool,
 }
 
-/// Packets received by all sinks, when all have arrived or after [`TAIL_MAX`].
+/// Waits until all packets have arrived, at most for [`TAIL_MAX`]. Returns the number of packets that all sinks have received.
 fn wait_for_tail(receivers: &[Receiver], packets_sent: u64) -> u64 {
     let start = Instant::now();
     loop {
@@ -370,7 +370,7 @@ fn wait_for_tail(receivers: &[Receiver], packets_sent: u64) -> u64 {
     }
 }
 
-/// A sink's own counter.
+/// Returns the number of packets that a sink has counted.
 fn rendered(sink: &gst::Element) -> u64 {
     sink.property::<gst::Structure>("stats")
         .get("rendered")
@@ -409,7 +409,7 @@ impl SenderArgs {
     }
 }
 
-/// Longest wait for the last packet after it was sent.
+/// Maximum wait for the last packet after it was sent.
 const TAIL_MAX: Duration = Duration::from_secs(2);
-/// Each poll reads thousands of sinks, in the receivers' CPU time, so polls are rare.
+/// Interval of polls. They are rare, because each reads thousands of sinks, in the receivers' CPU time.
 const TAIL_POLL: Duration = Duration::from_millis(50);

@@ -10,9 +10,8 @@ use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, SocketAddrAny, Socket
 
 use super::tone::{PACKET_SAMPLES, Payload};
 
-/// The send times of the streams: each stream sends every 20 ms, and the streams are spread evenly over these.
-///
-/// Time is a parameter, so that tests and real runs behave the same.
+/// The send times of the streams. Each stream sends every 20 ms, and the streams are spread evenly over the 20 ms. Time is a
+/// parameter, so that tests and real runs behave the same.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     streams: usize,
@@ -25,14 +24,14 @@ pub struct Schedule {
 pub struct Due {
     /// Milliseconds since the start.
     pub tick: u64,
-    /// The number of each stream's packet.
+    /// The number of the packet, which is the same for each of these streams.
     pub packet: u32,
     /// The streams.
     pub streams: std::ops::Range<usize>,
 }
 
 impl Schedule {
-    /// A schedule for a number of streams and seconds.
+    /// Creates a schedule for a number of streams and seconds.
     pub fn new(streams: usize, seconds: u32) -> Schedule {
         Schedule {
             streams,
@@ -41,7 +40,7 @@ impl Schedule {
         }
     }
 
-    /// The next batch due `elapsed` after the start; call until `None`.
+    /// Returns the next batch that is due at `elapsed` after the start. Call this until it returns `None`.
     pub fn poll(&mut self, elapsed: Duration) -> Option<Due> {
         if self.is_over() || elapsed < Duration::from_millis(self.tick) {
             return None;
@@ -62,13 +61,13 @@ impl Schedule {
         self.tick >= self.ticks_end
     }
 
-    /// When to call [`Schedule::poll`] again, counted from the start.
+    /// Returns when to call [`Schedule::poll`] again, counted from the start.
     pub fn next_timeout(&self) -> Duration {
         Duration::from_millis(self.tick)
     }
 }
 
-/// Sends packets of many streams, in batches of one system call.
+/// Sends packets of many streams, in batches with one system call each.
 #[derive(Debug)]
 pub struct Caller {
     /// The sockets; each serves a number of consecutive streams.
@@ -85,7 +84,8 @@ pub struct Caller {
 type Packet = [u8; HEADER_BYTES + PACKET_SAMPLES];
 
 impl Caller {
-    /// Sends stream n, PCMU, to 127.0.0.1, port `first_port` + n * `step`, all from one socket.
+    /// Creates a caller that sends all streams from one socket, in PCMU. Stream n goes to 127.0.0.1, port `first_port` + n *
+    /// `step`.
     pub fn new(streams: usize, first_port: u16, step: u16) -> Result<Caller, Error> {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
         let sockets = vec![socket];
@@ -99,7 +99,8 @@ impl Caller {
         ))
     }
 
-    /// Sends from these sockets, each for a number of consecutive streams, with the payload type of each stream.
+    /// Creates a caller that sends from these sockets. Each socket serves a number of consecutive streams. Each stream has its
+    /// payload type.
     pub(super) fn from_sockets(
         sockets: Vec<UdpSocket>,
         streams_per_socket: usize,
@@ -124,7 +125,7 @@ impl Caller {
         }
     }
 
-    /// Sends the due packets; `payload` returns the next payload of a stream.
+    /// Sends the due packets. `payload` returns the next payload of a stream.
     pub fn send(
         &mut self,
         due: &Due,
@@ -134,7 +135,7 @@ impl Caller {
         self.send_each(packets, |stream, _| payload(stream))
     }
 
-    /// Sends packets, each named by its stream and its number; `payload` returns their contents.
+    /// Sends packets, which are given by stream and number. `payload` returns the contents of a packet.
     pub fn send_each(
         &mut self,
         packets: impl IntoIterator<Item = (usize, u32)>,
@@ -166,7 +167,8 @@ impl Caller {
 
     /// Sends another kind of packet from the socket of a stream.
     pub(super) fn send_other(&self, stream: usize, bytes: &[u8], port: u16) {
-        // The call may return the ICMP answer to an earlier packet; the next packet makes up for a lost one.
+        // Ignore errors: the call may return the ICMP answer to an earlier packet, and a lost packet is made up for by the
+        // next.
         let socket = &self.sockets[stream / self.streams_per_socket];
         let _ = socket.send_to(bytes, (Ipv4Addr::LOCALHOST, port));
     }
@@ -202,19 +204,19 @@ fn send_batch(
     Ok(())
 }
 
-/// Sequence numbers start just below their end, so that even a short run wraps.
+/// Returns a sequence number. Numbers start just below their maximum, so that they wrap even in a short run.
 pub(super) fn sequence_number(stream: usize, number: u32) -> u16 {
     let first = u16::MAX - (stream % 32) as u16;
     first.wrapping_add(number as u16)
 }
 
-/// Timestamps start just below their end too.
+/// Returns a timestamp. Timestamps also start just below their maximum.
 pub(super) fn timestamp(number: u32) -> u32 {
     let first = u32::MAX - 1000;
     first.wrapping_add(number.wrapping_mul(PACKET_SAMPLES as u32))
 }
 
-/// SSRC of a caller.
+/// Returns the SSRC of a caller.
 pub(super) fn ssrc(stream: usize) -> u32 {
     CALLER_SSRC.wrapping_add(stream as u32)
 }
@@ -240,13 +242,13 @@ fn write_packet(
 
 /// The 20 ms of a packet, in ticks of 1 ms.
 const SLOTS: u64 = 20;
-/// RFC 3550, section 5.1.
+/// Length of the RTP header (RFC 3550, section 5.1).
 const HEADER_BYTES: usize = 12;
 /// Static payload type of PCMU (RFC 3551).
 pub(super) const PCMU: u8 = 0;
-/// SSRC of the first caller; any number would do.
+/// SSRC of the first caller. Any number would do.
 const CALLER_SSRC: u32 = 0x0ca1_0000;
-/// Packets per system call; they share a send time.
+/// Maximum number of packets per system call. They have the same send time.
 const BATCH_PACKETS: usize = 64;
 
 #[cfg(test)]

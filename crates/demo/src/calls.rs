@@ -27,7 +27,7 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    /// Starts contexts and calls; `party_ports` are the ports of the parties' sockets.
+    /// Starts contexts and calls. `party_ports`: the ports of the parties' sockets.
     pub(super) fn start(
         args: &DemoArgs,
         ports: Ports,
@@ -57,7 +57,7 @@ impl Calls {
             let label = format!("call-{}", first / 2);
             handles.push(engine.create(label, legs, call).into_diagnostic()?);
         }
-        // The last handle's first slice comes after those of the context's other handles.
+        // The first slice of the last call on a context comes after those of the context's other calls.
         for handle in handles.iter().rev().take(engines.len()) {
             handle.stats().wait().into_diagnostic()?;
         }
@@ -67,7 +67,7 @@ impl Calls {
         })
     }
 
-    /// RTCP packets of the parties that the gateway could not read.
+    /// Returns the number of RTCP packets of the parties that the gateway could not read.
     pub(super) fn rtcp_errors(&self) -> u64 {
         let of_call = |call: &CallHandle<MediaCall>| {
             let stats = call.with(|call, _| call.call().stats()).wait();
@@ -81,7 +81,7 @@ impl Calls {
 impl Drop for Calls {
     fn drop(&mut self) {
         for handle in &self.handles {
-            // A call that is gone needs no end.
+            // This fails if the call is gone; then it needs no end.
             let _ = handle.command(|call, now_ns| call.call_mut().leave(now_ns, ""));
         }
         for handle in self.handles.drain(..) {
@@ -90,7 +90,7 @@ impl Drop for Calls {
     }
 }
 
-/// Creates legs, each for one party.
+/// Creates the legs of the parties.
 struct Maker<'a> {
     ports: Ports,
     party_ports: &'a [u16],
@@ -121,13 +121,13 @@ impl Maker<'_> {
         })
     }
 
-    /// The leg that receives from party number `party` and sends to it.
+    /// Creates the leg that receives from party number `party` and sends to it.
     fn leg(&self, party: usize) -> miette::Result<LegConfig> {
         let port = self.party_ports.get(party / PARTIES_PER_SOCKET);
         let port = port.ok_or_else(|| miette!("party {party} has no socket"))?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, *port));
         Ok(LegConfig {
-            // It sends the other party's stream.
+            // The leg sends the stream of the other party.
             ssrc: Ssrc(FIRST_SSRC + other_party(party) as u32),
             first_seq: SeqNum(u16::MAX - (party % 64) as u16),
             cname: self.cname.clone(),
@@ -172,5 +172,5 @@ impl Maker<'_> {
     }
 }
 
-/// Bandwidth of a call's audio with headers: RTCP takes a twentieth of it (RFC 3550, section 6.2).
+/// Bandwidth of a call's audio with headers. RTCP gets a twentieth of it (RFC 3550, section 6.2).
 const BANDWIDTH_BPS: u64 = 80_000;

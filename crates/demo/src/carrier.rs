@@ -1,4 +1,4 @@
-//! The carrier of the demo's streams: calls on the relay, or pipelines of GStreamer's own elements.
+//! Carries the demo's streams, either as calls on the relay or as pipelines of GStreamer's own elements.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ pub(super) enum Carrier {
     Stock(Box<Gateway>),
 }
 
-/// Cost of starting.
+/// The cost of starting all streams.
 pub(super) struct Started {
     pub(super) resident_kib_before: u64,
     pub(super) setup: Duration,
@@ -80,7 +80,7 @@ impl Carrier {
         )
     }
 
-    /// Waits this long. Returns whether the user wants to stop.
+    /// Waits for this time. Returns whether the user wants to stop.
     pub(super) fn wait(&mut self, time: Duration) -> bool {
         match self {
             #[cfg(feature = "gstreamer")]
@@ -99,7 +99,7 @@ impl Carrier {
         }
     }
 
-    /// The parties' RTCP packets that the gateway could not read.
+    /// Returns the number of RTCP packets of the parties that the gateway could not read.
     pub(super) fn rtcp_errors(&self) -> u64 {
         match self {
             #[cfg(feature = "gstreamer")]

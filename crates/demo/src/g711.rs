@@ -1,10 +1,11 @@
-//! G.711 by its definition: the segments and steps of ITU-T G.711 (11/88), tables 1a and 2a, as arithmetic. The demo
-//! checks the gateway with it, so it shares no code with the gateway's converter.
+//! G.711 by its definition: the segments and steps of ITU-T G.711 (11/88), tables 1a and 2a, as arithmetic. The demo checks the
+//! gateway with this module, so the module shares no code with the gateway's converter.
 
-/// A code without its sign and the inversions of its law: 0 for the interval at zero, 127 for the outermost.
+/// Number of an interval: a code without its sign and without the inversions of its law. 0 is the interval at zero, and 127 the
+/// outermost one.
 type Step = i32;
 
-/// The output of the decoder for a µ-law code, on a scale of 16 bits.
+/// Returns the output of the decoder for a µ-law code, on a scale of 16 bits.
 pub(super) fn ulaw_to_linear(code: u8) -> i32 {
     // Table 2a, note 2: the character signal is the step with its bits inverted; the first bit is 1 for positive values.
     let step = Step::from(!code & 0x7f);
@@ -12,7 +13,7 @@ pub(super) fn ulaw_to_linear(code: u8) -> i32 {
     if code & 0x80 != 0 { value } else { -value }
 }
 
-/// The output of the decoder for an A-law code, on a scale of 16 bits.
+/// Returns the output of the decoder for an A-law code, on a scale of 16 bits.
 pub(super) fn alaw_to_linear(code: u8) -> i32 {
     // Table 1a, note 2: even bits are inverted; the first bit is 1 for positive values.
     let plain = code ^ 0x55;
@@ -20,46 +21,47 @@ pub(super) fn alaw_to_linear(code: u8) -> i32 {
     if plain & 0x80 != 0 { value } else { -value }
 }
 
-/// The µ-law code for a sample of 16 bits.
+/// Returns the µ-law code for a sample of 16 bits.
 pub(super) fn linear_to_ulaw(sample: i32) -> u8 {
     let step = outermost(|step| 4 * ulaw_decision(step) <= sample.abs());
     let sign = if sample < 0 { 0 } else { 0x80 };
     sign | (!(step as u8) & 0x7f)
 }
 
-/// The A-law code for a sample of 16 bits.
+/// Returns the A-law code for a sample of 16 bits.
 pub(super) fn linear_to_alaw(sample: i32) -> u8 {
     let step = outermost(|step| 8 * alaw_decision(step) <= sample.abs());
     let sign = if sample < 0 { 0 } else { 0x80 };
     (sign | step as u8) ^ 0x55
 }
 
-/// The last step that begins at or below the sample.
+/// Returns the last step that begins at or below a sample.
 fn outermost(begins_below: impl Fn(Step) -> bool) -> Step {
     (0..128).rev().find(|step| begins_below(*step)).unwrap_or(0)
 }
 
-/// Segment and place within it: eight segments of sixteen steps.
+/// Returns the segment of a step, and its index in the segment. There are eight segments of sixteen steps.
 fn split(step: Step) -> (i32, i32) {
     (step / 16, step % 16)
 }
 
-/// Table 2a, columns 1 and 3: steps of 2 in the first segment, twice as large in each further one. 33 below, each segment begins
-/// at a power of two.
+/// Returns where a µ-law step begins (table 2a, columns 1 and 3). Steps are 2 in the first segment, and twice as large in each
+/// further one. If 33 is added, each segment begins at a power of two.
 fn ulaw_decision(step: Step) -> i32 {
     let (segment, place) = split(step);
     let below = 2_i32.pow(segment as u32) * (32 + 2 * place) - 33;
-    // The step at zero has the width 1 on each side.
+    // The step at zero has a width of 1 on each side.
     below.max(0)
 }
 
-/// Table 2a, column 8: the middle of the step, and 0 for the one at zero.
+/// Returns the output of a µ-law step (table 2a, column 8): the middle of the step, and 0 for the step at zero.
 fn ulaw_output(step: Step) -> i32 {
     let (segment, place) = split(step);
     2_i32.pow(segment as u32) * (33 + 2 * place) - 33
 }
 
-/// Table 1a, columns 1 and 3: steps of 2 in the first two segments, twice as large in each further one.
+/// Returns where an A-law step begins (table 1a, columns 1 and 3). Steps are 2 in the first two segments, and twice as large in
+/// each further one.
 fn alaw_decision(step: Step) -> i32 {
     match split(step) {
         (0, place) => 2 * place,
@@ -67,7 +69,7 @@ fn alaw_decision(step: Step) -> i32 {
     }
 }
 
-/// Table 1a, column 8: the middle of the step.
+/// Returns the output of an A-law step (table 1a, column 8): the middle of the step.
 fn alaw_output(step: Step) -> i32 {
     match split(step) {
         (0, place) => 2 * place + 1,
@@ -91,7 +93,8 @@ mod tests {
         assert_eq!([0, 1, 16, 127].map(ulaw_output), [0, 2, 33, 8031]);
         assert_eq!([0, 1, 32, 127].map(alaw_output), [1, 3, 66, 4032]);
         assert_eq!([0, 1, 2].map(ulaw_decision), [0, 1, 3]);
-        // Table 2a: the outermost positive value is 1000 0000, zero 1111 1111. Table 1a, with even bits inverted: 1010 1010, 1101 0101.
+        // In table 2a, the outermost positive value is 1000 0000, and zero is 1111 1111. In table 1a, with even bits inverted,
+        // they are 1010 1010 and 1101 0101.
         assert_eq!([32_124, 0, -32_124].map(linear_to_ulaw), [0x80, 0xff, 0x00]);
         assert_eq!([32_256, 1, -1].map(linear_to_alaw), [0xaa, 0xd5, 0x55]);
     }
@@ -100,13 +103,13 @@ mod tests {
     fn a_code_decodes_into_its_own_interval() {
         for code in 0..=255 {
             assert_eq!(linear_to_alaw(alaw_to_linear(code)), code);
-            // µ-law has a negative zero, and 0 is positive.
+            // µ-law has a negative zero, but 0 is encoded as the positive zero.
             let expected = if code == 0x7f { 0xff } else { code };
             assert_eq!(linear_to_ulaw(ulaw_to_linear(code)), expected);
         }
     }
 
-    /// Converts raw audio by ffmpeg.
+    /// Converts raw audio with ffmpeg.
     fn ffmpeg(from: &str, to: &str, input: &[u8]) -> Vec<u8> {
         let mut ffmpeg = Command::new("ffmpeg")
             .args([
@@ -117,7 +120,7 @@ mod tests {
             .stdout(Stdio::piped())
             .spawn()
             .expect("ffmpeg; scripts/setup test installs it");
-        // A few hundred bytes: they fit into the pipe.
+        // This cannot block, because a few hundred bytes fit into the pipe.
         let mut stdin = ffmpeg.stdin.take().expect("piped");
         stdin.write_all(input).expect("ffmpeg reads");
         drop(stdin);
@@ -158,7 +161,7 @@ mod tests {
         assert_eq!(ffmpeg("s16le", "alaw", &alaw), codes);
     }
 
-    /// The demo's check: the A-law code for a µ-law code's value.
+    /// The demo checks that a µ-law code becomes the A-law code of its value.
     #[test]
     fn every_ulaw_code_becomes_the_alaw_code_of_ffmpeg() {
         let codes = all_codes();

@@ -1,14 +1,14 @@
-//! The expected interarrival jitter in the gateway's reports (RFC 3550, A.8), as exactly as the parties can know it.
+//! Bounds for the interarrival jitter in the gateway's reports (RFC 3550, A.8), as narrow as the parties can know them.
 //!
-//! On loopback the kernel stamps a packet within the send call. So the arrival lies between two clock readings, and the
-//! jitter between two bounds. The estimator grows with each difference, so the smallest differences give the smallest
-//! jitter.
+//! On loopback, the kernel stamps a packet within the send call. So the arrival time lies between two clock readings, and the
+//! jitter between two bounds. The jitter grows with each difference of arrival times, so the smallest possible differences give
+//! the lower bound.
 
 use std::ops::RangeInclusive;
 
 use super::tone::PACKET_SAMPLES;
 
-/// One stream's estimator.
+/// The bounds for one stream.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Jitter {
     /// The last packet: earliest and latest arrival, and its time by the timestamp.
@@ -19,7 +19,7 @@ pub(super) struct Jitter {
 }
 
 impl Jitter {
-    /// Adds the next packet in the order of sending; it was sent between these times.
+    /// Adds the next packet, in the order of sending. It was sent between these two times.
     pub(super) fn add(&mut self, packet: u32, before_ns: u64, after_ns: u64) {
         let due_ns = i64::from(packet) * PACKET_NS;
         let (before_ns, after_ns) = (before_ns as i64, after_ns as i64);
@@ -44,7 +44,7 @@ impl Jitter {
         self.most_ns += (most_ns as f64 - self.most_ns) / 16.0;
     }
 
-    /// Allowed jitter in a report after this packet, in units of the timestamp.
+    /// Returns the allowed jitter in a report after this packet, in units of the timestamp.
     pub(super) fn units(&self) -> RangeInclusive<f64> {
         let units = |ns: f64| ns * RATE_HZ / 1e9;
         units(self.least_ns) - SLACK_UNITS..=units(self.most_ns) + SLACK_UNITS
@@ -53,9 +53,9 @@ impl Jitter {
 
 const RATE_HZ: f64 = 8000.0;
 const PACKET_NS: i64 = PACKET_SAMPLES as i64 * 1_000_000_000 / RATE_HZ as i64;
-/// 2 ms. The gateway maps the kernel's time to its own clock once a slice, by two readings. If the thread loses the
-/// processor in between, for example for 16 ms, one packet shifts, which adds two differences of an eighth of that. One more
-/// unit is lost in rounding.
+/// Extra tolerance: 2 ms, and a unit for rounding. Once a slice, the gateway maps the kernel's time to its own clock, with two
+/// clock readings. If the thread loses the processor between them, for example for 16 ms, the time of one packet is shifted.
+/// This changes two differences by 16 ms, and each adds a sixteenth of that to the jitter.
 const SLACK_UNITS: f64 = 17.0;
 
 #[cfg(test)]
@@ -64,7 +64,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// A.8 as it stands in the RFC, in whole units.
+    /// Computes the jitter as in RFC 3550, A.8, in whole units.
     fn estimate(arrivals_ms: &[u64]) -> f64 {
         let mut jitter = 0.0;
         for n in 1..arrivals_ms.len() {
@@ -90,7 +90,8 @@ mod tests {
         assert!(expected > 100.0, "{expected}");
         let units = jitter.units();
         assert!(units.contains(&expected), "{expected}: {units:?}");
-        // The bounds are not much wider: two readings half a millisecond apart are 4 units, and there are two of them.
+        // The bounds are not much wider than necessary: two readings half a millisecond apart are 4 units, and there are two of
+        // them.
         assert!(
             units.end() - units.start() < 8.0 + 2.0 * SLACK_UNITS + 1.0,
             "{units:?}"
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn neither_half_nor_twice_the_jitter_is_believed() {
+    fn neither_half_nor_twice_the_jitter_is_accepted() {
         let mut jitter = Jitter::default();
         for (packet, ms) in arrivals_ms().into_iter().enumerate() {
             jitter.add(packet as u32, ms * MS, ms * MS);

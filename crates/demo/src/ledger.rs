@@ -1,8 +1,9 @@
-//! Accounts for every packet: its stream, number, order, payload and delay.
+//! Accounts for every packet: checks its stream, number, order, payload and delay.
 //!
-//! The gateway numbers and stamps its packets itself. A packet is recognised by its payload (see [`super::tone`]),
-//! which maps the gateway's number to the caller's packet. If the caller's packet was lost or overtaken, the gateway
-//! makes up a payload: then only the number identifies it. This module has no clock and no socket.
+//! The gateway sets the numbers and timestamps of its packets itself. A packet is recognised by its payload (see
+//! [`super::tone`]). This shows which packet of the caller belongs to a number of the gateway. If the caller's packet was lost
+//! or overtaken, the gateway sends a concealed payload; then only the number identifies the packet. This module has no clock
+//! and no socket.
 
 use std::ops::RangeInclusive;
 
@@ -14,31 +15,31 @@ use super::tone::{DISTINCT_PACKETS, PACKET_SAMPLES, Tones};
 /// Counts of all packets so far.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Counters {
-    /// Sent by the parties, including those lost by the network before the gateway.
+    /// Packets sent by the parties, including those that the network has lost before the gateway.
     pub packets_sent: u64,
-    /// Received back, each counted once.
+    /// Packets received back; each is counted once.
     pub packets_received: u64,
-    /// Packets overtaken by a later one of the same stream, and not received since.
+    /// Packets that a later one of the same stream has overtaken, and that were not received since.
     pub passed_over: u64,
-    /// Received after a later packet of the same stream.
+    /// Packets received after a later one of the same stream.
     pub reordered: u64,
-    /// Received with a wrong payload.
+    /// Packets received with a wrong payload.
     pub payload_errors: u64,
-    /// Received with a discontinuous sequence number or timestamp.
+    /// Packets received with a discontinuous sequence number or timestamp.
     pub header_errors: u64,
-    /// Received more than once, or never sent.
+    /// Packets received more than once, or that were never sent.
     pub unexpected: u64,
-    /// Lost on purpose by the network between parties and gateway.
+    /// Packets that the network between parties and gateway has lost on purpose.
     pub network_lost: u64,
-    /// Received with a payload made up by the gateway.
+    /// Packets received with a payload that the gateway has concealed.
     pub concealed: u64,
-    /// Of these, packets that reach the gateway after a later one and too late.
+    /// Those of the concealed packets that reached the gateway after a later one, and too late.
     pub too_late: u64,
-    /// Milliseconds from the send call to the arrival in the other party's socket.
+    /// Median of the milliseconds from the send call to the arrival in the other party's socket.
     pub latency_ms_p50: f64,
-    /// The same, 99th percentile.
+    /// 99th percentile of that delay.
     pub latency_ms_p99: f64,
-    /// The same, maximum.
+    /// Maximum of that delay.
     pub latency_ms_max: f64,
 }
 
@@ -53,23 +54,23 @@ pub(super) struct Ledger {
 
 #[derive(Clone, Debug)]
 struct Stream {
-    /// Packets made by the caller.
+    /// Number of packets that the caller has made.
     spoken: u32,
-    /// One past the latest packet received.
+    /// Number after that of the latest received packet.
     next: u32,
-    /// Bit n: packet `next - 1 - n` was received.
+    /// Bit n: whether packet `next - 1 - n` was received.
     came: u64,
-    /// The gateway's numbers, with the packet of each.
+    /// A number and timestamp of the gateway, with the packet to which they belong.
     anchor: Option<(Stamp, u32)>,
-    /// This packet begins with a transition from made-up audio.
+    /// The packet that begins with a transition from concealed audio.
     mended: Option<u32>,
-    /// Packets sent by the caller, without those lost or held.
+    /// Number of packets that were sent. Lost and held packets do not count.
     sent: u32,
     /// The latest packet sent.
     latest_sent: u32,
-    /// Packets lost by the network.
+    /// Number of packets that the network has lost.
     lost: u32,
-    /// Packet n is at n modulo the length.
+    /// The last packets. Packet n is at index n modulo the length.
     packets: [Spoken; MEMORY_PACKETS],
 }
 
@@ -84,29 +85,29 @@ pub(super) struct Stamp {
 
 #[derive(Clone, Copy, Debug)]
 struct Spoken {
-    /// When it was sent, nanoseconds.
+    /// Time at which it was sent, nanoseconds.
     at_ns: u64,
-    /// Packets of its stream sent before it.
+    /// Number of packets of the stream that were sent before it.
     order: u32,
-    /// Packets of its stream lost up to it.
+    /// Number of packets of the stream that were lost up to it.
     lost: u32,
     state: State,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// The network holds it.
+    /// The network still holds it.
     Held,
     Lost,
     Sent,
-    /// Sent after a later packet.
+    /// It was sent after a later packet.
     SentLate,
 }
 
 impl Ledger {
-    /// A ledger for a number of streams.
+    /// Creates a ledger for a number of streams.
     pub(super) fn new(streams: usize) -> Ledger {
-        // Three digits, up to a minute; the bounds are constants that fit.
+        // Three significant digits, up to a minute. The bounds are constants and valid.
         let latency_us = Histogram::new_with_bounds(1, LATENCY_US_MAX, 3).expect("valid bounds");
         let spoken = Spoken {
             at_ns: 0,
@@ -133,7 +134,7 @@ impl Ledger {
         }
     }
 
-    /// Notes that the caller has made its next packet, before it is sent. Returns its number.
+    /// Records that the caller has made its next packet, which is not sent yet. Returns its number.
     pub(super) fn speak(&mut self, stream: usize) -> u32 {
         let state = &mut self.streams[stream];
         let packet = state.spoken;
@@ -149,7 +150,7 @@ impl Ledger {
         packet
     }
 
-    /// Notes that the network loses the latest packet.
+    /// Records that the network loses the latest packet.
     pub(super) fn lose(&mut self, stream: usize, packet: u32) {
         let state = &mut self.streams[stream];
         state.lost += 1;
@@ -160,7 +161,7 @@ impl Ledger {
         self.counters.network_lost += 1;
     }
 
-    /// The payload of a packet to be sent at `now_ns`.
+    /// Records that a packet is sent at `now_ns`, and returns its payload.
     pub(super) fn send(&mut self, stream: usize, packet: u32, now_ns: u64) -> [u8; PACKET_SAMPLES] {
         let state = &mut self.streams[stream];
         let is_late = packet < state.latest_sent;
@@ -191,7 +192,7 @@ impl Ledger {
         }
     }
 
-    /// The packet with this payload: most likely the one of this number, or the next.
+    /// Finds the packet with this payload. It is most likely the one with this number, or the next one.
     fn recognise(&self, stream: usize, by_number: Option<u32>, payload: &[u8]) -> Option<u32> {
         let state = &self.streams[stream];
         let matches = |packet: &u32| {
@@ -208,7 +209,7 @@ impl Ledger {
         candidates.find(matches)
     }
 
-    /// Handles a packet with an unknown payload: made up, mended, or damaged.
+    /// Handles a packet with an unknown payload: it is concealed, has a transition from concealed audio, or is damaged.
     fn take_unknown(
         &mut self,
         stream: usize,
@@ -218,7 +219,7 @@ impl Ledger {
         arrival_ns: u64,
     ) {
         let state = &self.streams[stream];
-        // Without a known number, the next packet is most likely.
+        // If the number is not known, it is most likely the next packet.
         let packet = by_number.unwrap_or(state.next);
         if packet >= state.spoken {
             self.counters.unexpected += 1;
@@ -230,7 +231,7 @@ impl Ledger {
             _ if is_mended => {}
             State::Sent => self.counters.payload_errors += 1,
             fate => {
-                // A packet that is still held will be too late too.
+                // A packet that the network still holds will also be too late.
                 self.streams[stream].mended = Some(packet + 1);
                 self.counters.concealed += 1;
                 self.counters.too_late += u64::from(fate != State::Lost);
@@ -244,7 +245,7 @@ impl Ledger {
         self.counters.unexpected += 1;
     }
 
-    /// Notes that all packets are sent. Losses at the very end cannot be noticed.
+    /// Records that all packets are sent. Losses at the very end cannot be noticed.
     pub(super) fn finish(&mut self) {
         for state in &mut self.streams {
             while state.spoken > state.next && state.packet(state.spoken - 1).state == State::Lost {
@@ -260,11 +261,11 @@ impl Ledger {
         self.counters.packets_received >= self.counters.packets_sent
     }
 
-    /// Packets of a stream that the gateway had not received when it reported, at `at_ns`, that `highest` was its
-    /// latest. `None`: it cannot have had that packet.
+    /// Returns how many packets of a stream the gateway may not have received when it reported, at `at_ns`, that `highest` was
+    /// the latest one. `None`: it cannot have received that packet.
     ///
-    /// Packets reach the gateway in the order of sending. A packet sent after the highest may have arrived or not,
-    /// unless it was sent after the report.
+    /// Packets reach the gateway in the order of sending. A packet that was sent after the highest one, but before the report,
+    /// may have arrived or not.
     pub(super) fn missing(
         &self,
         stream: usize,
@@ -291,7 +292,7 @@ impl Ledger {
         Some(least..=most)
     }
 
-    /// The current counts.
+    /// Returns the current counts.
     pub(super) fn counters(&self) -> Counters {
         let ms = |us: u64| us as f64 / 1000.0;
         Counters {
@@ -302,7 +303,7 @@ impl Ledger {
         }
     }
 
-    /// Packets with a delay from n to n + 1 ms; the last of [`LATENCY_BINS`] has the rest.
+    /// Returns the number of packets with a delay from n to n + 1 ms. The last of [`LATENCY_BINS`] has all longer delays.
     pub(super) fn packets_by_ms(&self) -> Vec<u64> {
         let mut packets = vec![0; LATENCY_BINS];
         for value in self.latency_us.iter_recorded() {
@@ -332,7 +333,7 @@ impl Ledger {
         }
         let follows = state.follows(stamp, packet);
         self.counters.header_errors += u64::from(!follows);
-        // The next packet is compared with this one, so that one jump counts once.
+        // Compare the next packet with this one, so that a jump counts only once.
         state.anchor = Some((stamp, packet));
         let spoken = state.packet(packet);
         if spoken.is_sent() {
@@ -352,14 +353,14 @@ impl Stream {
         &mut self.packets[packet as usize % MEMORY_PACKETS]
     }
 
-    /// The caller's packet for a number of the gateway, if known.
+    /// Returns the caller's packet for a number of the gateway, if it is known.
     fn packet_of(&self, number: u16) -> Option<u32> {
         let (known, packet) = self.anchor?;
         packet.checked_add_signed(i32::from(number.wrapping_sub(known.number).cast_signed()))
     }
 
-    /// Whether number and timestamp advance as the packet does, by 1 and 160 for each packet. This includes losses,
-    /// because the gateway sends a packet for each lost one.
+    /// Whether number and timestamp advance by 1 and 160 for each packet of the caller. This also applies to lost packets,
+    /// because the gateway sends a packet for each of them.
     fn follows(&self, stamp: Stamp, packet: u32) -> bool {
         let Some((known, known_packet)) = self.anchor else {
             return true;
@@ -377,21 +378,22 @@ impl Spoken {
 }
 
 impl Counters {
-    /// Packets that were neither received nor replaced. The number is final once the other party has stopped waiting.
+    /// Returns the number of packets that were neither received nor replaced. It is final when the other party has stopped
+    /// waiting.
     pub fn lost(&self) -> u64 {
         self.packets_sent.saturating_sub(self.packets_received)
     }
 
-    /// Packets that are wrong in any respect except for loss and order.
+    /// Returns the number of packets that are wrong in any respect other than loss and order.
     pub fn wrong(&self) -> u64 {
         self.payload_errors + self.header_errors + self.unexpected
     }
 }
 
-/// Packets remembered per stream; 1024 of 20 ms are 20 s, more than any packet's delay.
+/// Number of packets that are stored for each stream. 1024 packets of 20 ms are 20 s, which is more than any delay.
 const MEMORY_PACKETS: usize = 1024;
 
-/// A packet that takes longer than a quarter of a second is useless in a call.
+/// Number of bins, in ms. A packet that takes longer than a quarter of a second is useless in a call.
 const LATENCY_BINS: usize = 250;
 
 /// Upper limit of the histogram.
@@ -404,7 +406,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// The gateway's numbering of a packet; both numbers wrap around.
+    /// Returns number and timestamp of a packet of the gateway. Both wrap around.
     fn stamp(packet: u32) -> Stamp {
         Stamp {
             number: 65_500_u16.wrapping_add(packet as u16),
@@ -506,14 +508,14 @@ mod tests {
                 let payload = ledger.tones.expected(0, packet);
                 ledger.receive(0, stamp, &payload, 1);
             }
-            // Forwards and backwards.
+            // There is one jump forwards and one backwards.
             let counters = ledger.counters();
             assert_eq!((counters.header_errors, counters.wrong()), (errors, errors));
         }
     }
 
     #[test]
-    fn every_packet_has_its_place_in_the_histogram() {
+    fn every_packet_is_counted_in_the_histogram() {
         let mut ledger = Ledger::new(1);
         for (packet, ms) in [(0, 0), (1, 7), (2, 7), (3, 40), (4, 249), (5, 9000)] {
             ledger.speak(0);
@@ -532,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spoilt_packet_is_an_error_and_no_loss() {
+    fn a_damaged_packet_is_an_error_and_not_a_loss() {
         let mut ledger = Ledger::new(1);
         for packet in 0..3 {
             ledger.speak(0);
@@ -558,8 +560,8 @@ mod tests {
         assert_eq!(brief(&ledger.counters()), [0, 0, 0, 0, 3]);
     }
 
-    /// Ten packets; 3 and 4 are lost, and 6 is sent after 7. The gateway sends ten, and makes up packets for 3, 4 and
-    /// `late`.
+    /// Sends ten packets, of which 3 and 4 are lost, and 6 is sent after 7. The gateway sends ten packets, and conceals 3, 4
+    /// and `late`.
     fn play_harm(late: Option<u32>, spoil: Option<u32>) -> (Ledger, Counters) {
         let mut ledger = Ledger::new(1);
         for packet in 0..10 {
@@ -581,7 +583,7 @@ mod tests {
             if [Some(3), Some(4), late].contains(&Some(packet)) {
                 payload = [0x55; PACKET_SAMPLES];
             }
-            // The first good packet is a transition.
+            // The first packet after concealed audio has a transition.
             if packet == 5 || late.is_some_and(|late| packet == late + 1) {
                 payload[..MENDED_SAMPLES].fill(0xd5);
             }
@@ -624,7 +626,7 @@ mod tests {
         assert_eq!(missing(5, 100), Some(2..=2));
         // Lost or unsent packets cannot be the highest.
         assert_eq!((missing(4, 100), missing(10, 500)), (None, None));
-        // 6 was sent after 7: it may have arrived or not, unless the report is older.
+        // Packet 6 was sent after 7, so it may have arrived or not, unless the report is older.
         assert_eq!(missing(7, 150), Some(2..=3));
         assert_eq!(missing(7, 141), Some(3..=3));
         assert_eq!(missing(8, 165), Some(2..=2));

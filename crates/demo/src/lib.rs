@@ -1,7 +1,7 @@
 //! `threadbare demo`: runs a thousand streams of five hundred calls, and checks every packet.
 //!
-//! This process is only the gateway, so that its CPU time is the gateway's. The parties of the calls are the same program in
-//! another process (module `peer`):
+//! This process runs only the gateway, so that its CPU time is that of the gateway. The parties of the calls are in another
+//! process of the same program (module `peer`):
 //!
 //! ```text
 //!   this process                                   the other
@@ -16,8 +16,8 @@
 //!     <------------------------------------------    Parted: the results of RTCP
 //! ```
 //!
-//! Party n sends stream n, in PCMU if n is even, else in PCMA. Parties 2k and 2k + 1 belong to a call. Each receives the
-//! other's stream in its own law, from the port that it sends to.
+//! Party n sends stream n, in PCMU if n is even, else in PCMA. Parties 2k and 2k + 1 belong to a call. Each party receives the
+//! stream of the other party in its own law, from the port to which it sends.
 
 #![forbid(unsafe_code)]
 
@@ -65,23 +65,22 @@ use threadbare_process::logging::{self, LogFormat};
 use threadbare_process::subprocess::Subprocess;
 use threadbare_process::usage::{self, Starvation, Usage};
 
-/// The parties.
+/// The process with the parties.
 type Peer = Subprocess<FromPeer>;
 
 /// Carries real calls over loopback, and checks every packet of both directions.
 #[derive(Debug, clap::Args)]
 pub struct DemoArgs {
-    /// Number of one-way streams at once: two for each call; with an odd number, the last call's other party only
-    /// listens
+    /// Number of one-way streams at once, two for each call. If the number is odd, one party of the last call only listens
     #[arg(long, default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=20_000))]
     pub streams: u16,
     /// How long each stream sends
     #[arg(long, default_value_t = 10, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub seconds: u32,
-    /// Number of contexts, that is threads, that carry the streams
+    /// Number of contexts (threads) that carry the streams
     #[arg(long, default_value_t = 1, value_name = "C", value_parser = clap::value_parser!(u32).range(1..=256))]
     pub contexts: u32,
-    /// Length of a slice, ms: everything that has arrived is handled at most once in this time
+    /// Length of a slice, ms. Packets that arrive within this time are handled together
     #[arg(long, default_value_t = 20, value_name = "MS", value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub wait: u32,
     /// Print one line of JSON instead of the summary
@@ -99,7 +98,7 @@ pub struct DemoArgs {
     /// Let the next packet overtake this percentage of the parties' packets
     #[arg(long, default_value_t = 0.0, value_name = "PERCENT", value_parser = percent)]
     pub reorder: f64,
-    /// Seed of loss, delay and reordering: the same number affects the same packets
+    /// Seed of loss, delay and reordering. The same number affects the same packets
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub seed: u64,
     /// Use GStreamer's own udpsrc and udpsink, with a thread per stream, for comparison; without jitter buffer and RTCP
@@ -160,7 +159,7 @@ impl DemoArgs {
             rtcp_offset: ports.rtcp_offset,
             seconds: self.seconds,
             first_ssrc: FIRST_SSRC,
-            // udpsink has a separate socket.
+            // udpsink does not share the source's socket, so it sends from another port.
             is_symmetric: !self.stock,
             harm,
         }))?;
@@ -190,7 +189,7 @@ impl DemoArgs {
         Ok(report)
     }
 
-    /// The results, without those of the RTCP at the end.
+    /// Creates the report, without the RTCP results that come at the end.
     fn report(
         &self,
         standing: &Standing,
@@ -241,12 +240,14 @@ impl DemoArgs {
         }
     }
 
-    /// GStreamer's own jitter buffer would take another two threads per stream.
+    /// Returns the latency of the jitter buffer. With stock elements there is none, because it would need another two threads
+    /// per stream.
     fn latency_ms(&self) -> u32 {
         if self.stock { 0 } else { LATENCY_MS }
     }
 
-    /// RTCP on the ports above the RTP ones, or on the same ports, if there are not enough.
+    /// Finds ports for the gateway. RTCP uses the ports above the RTP ports. If there are not enough ports, it uses the RTP
+    /// ports.
     fn ports(&self) -> miette::Result<Ports> {
         let (step, rtcp_offset) = match self.streams {
             _ if self.stock => (1, None),
@@ -264,7 +265,8 @@ impl DemoArgs {
         })
     }
 
-    /// Runs the gateway until the peer is done. Also returns the largest number of threads, and the parties' time without a CPU.
+    /// Runs the gateway until the peer is done. Returns the peer's results, the largest number of threads, and the parties'
+    /// time without a CPU.
     fn watch(
         &self,
         carrier: &mut Carrier,
@@ -275,7 +277,7 @@ impl DemoArgs {
         let mut threads = usage::threads();
         loop {
             if carrier.wait(POLL) {
-                // The peer stops calling, waits for the tail, and sends its result.
+                // The peer stops sending, waits for the last packets, and sends its result.
                 peer.hang_up();
             }
             match peer.poll()? {
@@ -316,12 +318,12 @@ fn wait_until_ready(peer: &Peer) -> miette::Result<(Vec<u16>, Vec<String>)> {
         FromPeer::Ready { ports, notes } => Ok((ports, notes)),
         FromPeer::Failed { reason } => bail!("the parties failed: {reason}"),
         FromPeer::Progress(_) | FromPeer::Done { .. } | FromPeer::Parted(_) => {
-            bail!("the parties are confused")
+            bail!("unexpected message from the parties")
         }
     }
 }
 
-/// The gateway has stopped: receives the RTCP result.
+/// Receives the RTCP result, after the gateway has stopped.
 fn wait_until_parted(peer: &mut Peer) -> miette::Result<RtcpCounters> {
     // If the user stopped the demo, the peer already knows, and waits by itself.
     let _ = peer.tell(&ToPeer::Stopped);
@@ -334,14 +336,14 @@ fn wait_until_parted(peer: &mut Peer) -> miette::Result<RtcpCounters> {
     }
 }
 
-/// Nanoseconds since the epoch, from the clock of the kernel's receive timestamps.
+/// Returns the time in nanoseconds since the epoch, from the clock that the kernel uses for receive timestamps.
 fn now_ns() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_nanos() as u64)
 }
 
-/// Rounds to three decimals, more than the measurement's accuracy.
+/// Rounds to three decimals, which is finer than the measurement.
 pub fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
@@ -350,9 +352,9 @@ pub fn rounded(value: f64) -> f64 {
 const FIRST_SSRC: u32 = 0x7b00_0000;
 /// Static payload type of PCMA (RFC 3551).
 const PCMA: u8 = 8;
-/// The gateway's own default.
+/// Default latency of the gateway.
 const LATENCY_MS: u32 = 40;
-/// `free_ports` tries twice as many ports.
+/// Maximum number of pairs of ports. `free_ports` finds twice as many ports.
 const PORT_PAIRS_MAX: u16 = 9000;
 /// Polling interval of the peer's messages.
 const POLL: Duration = Duration::from_millis(50);

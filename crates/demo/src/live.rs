@@ -1,4 +1,4 @@
-//! The view while the demo runs, on a terminal.
+//! Shows the progress of the demo on a terminal.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ pub(super) struct Live {
 }
 
 impl Live {
-    /// Appears if standard error is a terminal.
+    /// Creates the view. It is visible only if standard error is a terminal.
     pub(super) fn new(streams: usize, seconds: u32) -> Live {
         let target = if std::io::stderr().is_terminal() {
             ProgressDrawTarget::stderr()
@@ -72,5 +72,5 @@ impl Live {
     }
 }
 
-/// Shorter times make the figures jump.
+/// Interval of updates. With shorter ones, the figures would change too quickly to read.
 const SHOW_EVERY: Duration = Duration::from_millis(400);

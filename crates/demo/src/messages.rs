@@ -13,7 +13,7 @@ use super::rtcp::RtcpCounters;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "to_peer", rename_all = "snake_case")]
 pub(super) enum ToPeer {
-    /// The gateway is ready: call now.
+    /// The gateway is ready, so the parties start to send.
     Start(Call),
     /// The gateway has stopped and sends nothing more.
     Stopped,
@@ -31,7 +31,7 @@ pub(super) struct Call {
     pub(super) seconds: u32,
     /// SSRC of the gateway's packets of stream 0; the others follow.
     pub(super) first_ssrc: u32,
-    /// A party receives the gateway's packets from the port that it sends to.
+    /// Whether a party receives the gateway's packets from the port to which the party sends.
     pub(super) is_symmetric: bool,
     /// The network between parties and gateway.
     pub(super) harm: Harm,
@@ -43,14 +43,15 @@ pub(super) struct Call {
 pub(super) enum FromPeer {
     /// The parties' sockets are bound.
     Ready {
-        /// Ports of sockets, each for [`PARTIES_PER_SOCKET`](super::parties::PARTIES_PER_SOCKET) consecutive parties.
+        /// Ports of the sockets. Each socket serves [`PARTIES_PER_SOCKET`](super::parties::PARTIES_PER_SOCKET) consecutive
+        /// parties.
         ports: Vec<u16>,
         /// A note for the user, if any.
         notes: Vec<String>,
     },
     /// The current counts.
     Progress(Standing),
-    /// All packets are sent, and the wait for them is over.
+    /// All packets were sent, and no more are expected back.
     Done {
         /// The final counts.
         standing: Standing,
@@ -59,7 +60,7 @@ pub(super) enum FromPeer {
         /// Packets with a delay from n to n + 1 ms.
         packets_by_ms: Vec<u64>,
     },
-    /// The gateway has sent its last RTCP, or should have: the final RTCP counts.
+    /// The gateway has sent its last RTCP, or should have sent it. Contains the final RTCP counts.
     Parted(RtcpCounters),
     /// The parties cannot continue.
     Failed {
@@ -76,7 +77,7 @@ pub(super) struct Standing {
 }
 
 impl Call {
-    /// The gateway's port for a party's media.
+    /// Returns the gateway's port for a party's media.
     pub(super) fn port(&self, party: usize) -> u16 {
         let distance = (party as u16).wrapping_mul(self.port_step);
         self.first_port.wrapping_add(distance)
@@ -96,7 +97,7 @@ impl Call {
         port == from
     }
 
-    /// The gateway's port for a party's RTCP.
+    /// Returns the gateway's port for a party's RTCP.
     pub(super) fn rtcp_port(&self, party: usize) -> u16 {
         self.port(party).wrapping_add(self.rtcp_offset.unwrap_or(0))
     }
@@ -108,7 +109,7 @@ mod tests {
 
     /// Party 2, which sends to ports 10,004 and 10,005, receives stream 3.
     #[test]
-    fn only_the_port_that_a_party_sends_to_is_its_own() {
+    fn the_own_port_of_a_party_is_the_one_to_which_it_sends() {
         let call = Call {
             first_port: 10_000,
             port_step: 2,
@@ -127,7 +128,7 @@ mod tests {
             ..call
         };
         assert!(elsewhere.is_from_own_port(3, 1, false));
-        // An unknown SSRC does not cause a failure.
+        // An unknown SSRC does not cause a panic.
         assert!(!call.is_from_own_port(usize::MAX, 1, false));
     }
 }

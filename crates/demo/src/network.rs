@@ -1,4 +1,4 @@
-//! The simulated network between parties and gateway: it loses packets, delays them, and lets later ones overtake.
+//! Simulates the network between parties and gateway. It loses packets, delays them, and lets later packets overtake them.
 //!
 //! The seed alone determines each packet's fate. Time is a parameter, in ticks of 1 ms.
 
@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 /// Settings of the network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Harm {
-    /// Percentage of all packets lost.
+    /// Percentage of packets that are lost.
     pub loss_percent: f64,
     /// Longest random delay of each packet, in milliseconds.
     pub jitter_ms: u32,
-    /// Percentage overtaken by the next packet of their stream.
+    /// Percentage of packets that the next packet of the stream overtakes.
     pub reorder_percent: f64,
-    /// Determines the packets affected.
+    /// Determines which packets are affected.
     pub seed: u64,
 }
 
@@ -22,7 +22,7 @@ pub struct Harm {
 pub(super) enum Fate {
     /// Sent at once.
     Prompt,
-    /// Held; [`Network::release`] returns it.
+    /// Held. [`Network::release`] passes it on later.
     Delayed,
     /// Lost.
     Lost,
@@ -35,15 +35,15 @@ pub(super) struct Parcel {
     pub(super) packet: u32,
 }
 
-/// Carries all streams' packets.
+/// Carries the packets of all streams.
 #[derive(Debug)]
 pub(super) struct Network {
     harm: Harm,
     /// The last packet of each stream.
     last_packet: u32,
-    /// Per stream.
+    /// For each stream, the number of packets lost in a row.
     lost_in_a_row: Vec<u8>,
-    /// Packets held for tick n are at n modulo the length.
+    /// Held packets. Those for tick n are at index n modulo the length.
     wheel: Vec<Vec<Parcel>>,
     /// The next tick to release.
     tick: u64,
@@ -51,7 +51,7 @@ pub(super) struct Network {
 }
 
 impl Network {
-    /// A network for this many streams and packets.
+    /// Creates a network for this many streams, and packets per stream.
     pub(super) fn new(harm: Harm, streams: usize, packets: u32) -> Network {
         Network {
             harm,
@@ -66,8 +66,8 @@ impl Network {
     /// Takes a packet at this tick.
     pub(super) fn carry(&mut self, tick: u64, parcel: Parcel) -> Fate {
         let harm = self.harm;
-        // Both ends of a call stay whole: a receiver cannot notice a loss there, and the statistics begin with the
-        // first packets.
+        // Spare the first and last packets of a call: a receiver cannot notice a loss at the ends, and the statistics begin
+        // with the first packets.
         let is_spared = parcel.packet < SPARED_PACKETS || parcel.packet >= self.last_packet;
         if is_spared || harm.is_none() {
             return Fate::Prompt;
@@ -115,8 +115,8 @@ impl Harm {
     }
 }
 
-/// Random numbers of a packet, by SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
-/// 2014).
+/// Generator of the random numbers for a packet: SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
+/// generators", 2014).
 struct Dice(u64);
 
 impl Dice {
@@ -134,7 +134,7 @@ impl Dice {
         z ^ (z >> 31)
     }
 
-    /// From 0 to below 1.
+    /// Returns a number from 0 to below 1.
     fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
@@ -147,13 +147,14 @@ impl Dice {
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Packets at the start of a call that are not affected.
 const SPARED_PACKETS: u32 = 10;
-/// The gateway conceals 200 ms and treats longer losses as pauses; five packets are 100 ms.
+/// Maximum number of packets lost in a row. Five packets are 100 ms. The gateway conceals up to 200 ms, and treats longer
+/// losses as pauses.
 const LOST_IN_A_ROW_MAX: u8 = 5;
-/// A packet time, and a margin in which the next packet overtakes.
+/// Delay of an overtaken packet: a packet time, and a margin.
 const OVERTAKEN_MS: u64 = 25;
-/// More than any delay: [`JITTER_MS_MAX`] and [`OVERTAKEN_MS`].
+/// Number of ticks: more than the longest delay, which is [`JITTER_MS_MAX`] and [`OVERTAKEN_MS`].
 const WHEEL_TICKS: usize = 512;
-/// Worse networks are useless for speech.
+/// Maximum of the random delay. A worse network is useless for speech.
 pub(super) const JITTER_MS_MAX: i64 = 200;
 
 #[cfg(test)]
@@ -167,7 +168,7 @@ mod tests {
         seed: 7,
     };
 
-    /// The fates of 10,000 packets of one stream, and how long the delayed ones took.
+    /// Returns the fates of 10,000 packets of one stream, and the delays of the delayed ones.
     fn play(harm: Harm) -> (Vec<Fate>, Vec<u64>) {
         let mut network = Network::new(harm, 1, 10_000);
         let (mut fates, mut delays_ms) = (Vec::new(), Vec::new());

@@ -1,4 +1,5 @@
-//! The parties' sockets: many parties per socket, many packets per system call. A party sends and receives on the same socket.
+//! The parties' sockets. Many parties share a socket, and a system call handles many packets. A party sends and receives on the
+//! same socket.
 
 use std::io::{Error, IoSliceMut};
 use std::net::{Ipv4Addr, UdpSocket};
@@ -12,18 +13,18 @@ use nix::sys::socket::{
 
 use super::now_ns;
 
-/// Number of parties that share a socket, in whole calls.
+/// Number of parties that share a socket. Both parties of a call use the same socket.
 ///
-/// It is low because a socket's buffer may be small. The default limit of 208 KiB holds about 500 packets: 100 ms of
-/// this many parties.
+/// The number is low, because a socket's buffer may be small. The default limit of 208 KiB holds about 500 packets, which is
+/// 100 ms of this many parties.
 pub(super) const PARTIES_PER_SOCKET: usize = 100;
 
-/// Number of parties: two for each call. With an odd number of streams, the last party only receives.
+/// Returns the number of parties: two for each call. If the number of streams is odd, the last party only receives.
 pub(super) fn parties_of(streams: usize) -> usize {
     streams.next_multiple_of(2)
 }
 
-/// Party n sends stream n and hears the stream of the other party of its call.
+/// Returns the other party of a party's call. Party n sends stream n, and receives the stream of the other party.
 pub(super) fn other_party(party: usize) -> usize {
     party ^ 1
 }
@@ -51,7 +52,7 @@ impl Parties {
         for _ in 0..parties_count.div_ceil(PARTIES_PER_SOCKET) {
             let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
             socket.set_nonblocking(true)?;
-            // With the privilege, the limit does not apply.
+            // Try this first: for a privileged process, the limit does not apply.
             if setsockopt(&socket, sockopt::RcvBufForce, &BUFFER_BYTES).is_err() {
                 setsockopt(&socket, sockopt::RcvBuf, &BUFFER_BYTES)?;
             }
@@ -64,7 +65,7 @@ impl Parties {
         Ok(parties)
     }
 
-    /// The ports, in the order of the parties.
+    /// Returns the ports of the sockets, in the order of the parties.
     pub(super) fn ports(&self) -> Result<Vec<u16>, Error> {
         self.sockets
             .iter()
@@ -72,12 +73,12 @@ impl Parties {
             .collect()
     }
 
-    /// The sockets, to send from.
+    /// Returns clones of the sockets, for sending.
     pub(super) fn sockets(&self) -> Result<Vec<UdpSocket>, Error> {
         self.sockets.iter().map(UdpSocket::try_clone).collect()
     }
 
-    /// A note for the user about the sockets' buffers.
+    /// Returns a note for the user about the sockets' buffers, if there is one.
     pub(super) fn notes(&self) -> Vec<String> {
         let granted = self.buffer_bytes_least;
         if granted >= BUFFER_BYTES {
@@ -101,7 +102,7 @@ impl Parties {
             ..
         } = self;
         for socket in sockets {
-            // Bounded, so that one socket cannot delay the schedule.
+            // Limit the batches, so that one socket cannot delay the schedule.
             for _ in 0..BATCHES_PER_DRAIN {
                 let received = receive_batch(socket, headers, buffers, &mut take)?;
                 if received < BATCH_PACKETS {
@@ -152,11 +153,12 @@ fn receive_batch(
     Ok(received)
 }
 
-/// Packets per system call.
+/// Maximum number of packets per system call.
 const BATCH_PACKETS: usize = 64;
-/// Per socket; far more than arrives between two drains.
+/// Maximum number of batches per socket and drain: far more than arrives between two drains.
 const BATCHES_PER_DRAIN: usize = 8;
-/// Ours have 172 bytes; longer packets are not ours and may be truncated.
+/// Size of the buffer for a packet. Our packets have 172 bytes; longer ones are not ours, and may be truncated.
 const PACKET_BYTES_MAX: usize = 256;
-/// Holds about a second of [`PARTIES_PER_SOCKET`] parties, in the kernel's count of 832 bytes a packet.
+/// Size of a socket's buffer. It holds about a second of [`PARTIES_PER_SOCKET`] parties; the kernel counts 832 bytes for each
+/// packet.
 const BUFFER_BYTES: usize = 4 << 20;

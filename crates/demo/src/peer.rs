@@ -1,4 +1,4 @@
-//! The demo's other process, with the parties. The demo starts it.
+//! The demo's other process, which runs the parties. The demo starts it.
 
 use std::io::Error;
 use std::process::ExitCode;
@@ -28,7 +28,7 @@ pub struct PeerArgs {
 }
 
 impl PeerArgs {
-    /// Exchanges messages with the parent over standard input and output until the calls are over.
+    /// Runs the parties until the calls are over. Exchanges messages with the parent over standard input and output.
     pub fn execute(&self) -> ExitCode {
         match run(self.streams) {
             Ok(()) => ExitCode::SUCCESS,
@@ -78,7 +78,7 @@ fn run(streams: usize) -> Result<(), Error> {
     }
     peer.ledger.finish();
     peer.wait_for_tail()?;
-    // Any duplicate has arrived by now.
+    // Read once more, because any duplicate has arrived by now.
     peer.listen()?;
     peer.hang_up();
     subprocess::tell_parent(&FromPeer::Done {
@@ -147,7 +147,7 @@ impl Peer {
         }
         self.send(now_ns)?;
         let (call, caller) = (self.call, &self.caller);
-        // A party without a stream also reports: the last one, if the number is odd.
+        // If the number of streams is odd, the last party has no stream, but sends RTCP.
         let is_last = due.streams.end == self.streams && !due.streams.is_empty();
         let silent = usize::from(is_last) * (parties_of(self.streams) - self.streams);
         if let Some(rtcp) = &mut self.rtcp {
@@ -251,7 +251,7 @@ impl Peer {
             };
             let is_over = match order {
                 Ok(ToPeer::Stopped) => true,
-                // The user stopped the demo: the gateway stops now.
+                // The user has stopped the demo, so the gateway stops now.
                 Err(TryRecvError::Disconnected) => start.elapsed() >= TAIL_MAX,
                 Ok(ToPeer::Start(_)) | Err(TryRecvError::Empty) => false,
             };
@@ -284,7 +284,7 @@ impl Peer {
     }
 }
 
-/// Payload types in which a stream is sent and received.
+/// Returns the payload type in which a stream is sent.
 fn spoken(stream: usize) -> u8 {
     [PCMU, PCMA][stream % 2]
 }
@@ -297,10 +297,10 @@ fn is_hung_up(orders: &Receiver<ToPeer>) -> bool {
     matches!(orders.try_recv(), Err(TryRecvError::Disconnected))
 }
 
-/// Interval of the counts sent to the parent.
+/// Interval at which counts are sent to the parent.
 const PROGRESS_EVERY: Duration = Duration::from_millis(500);
-/// Longest wait for the last packet after it was sent, on a badly overloaded machine.
+/// Maximum wait for the last packet after it was sent, for a badly overloaded machine.
 const TAIL_MAX: Duration = Duration::from_secs(15);
-/// After this long without packets, no more will come.
+/// Time without packets after which no more are expected.
 const TAIL_QUIET: Duration = Duration::from_secs(3);
 const TAIL_POLL: Duration = Duration::from_millis(5);

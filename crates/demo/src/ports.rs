@@ -2,13 +2,13 @@
 
 use std::net::{Ipv4Addr, UdpSocket};
 
-/// The first of `count` consecutive ports of 127.0.0.1 that are all free now.
+/// Finds `count` consecutive ports of 127.0.0.1 that are all free now. Returns the first one.
 ///
-/// They are below the kernel's range for automatic ports, so they likely stay free.
+/// The ports are below the kernel's range for automatic ports, so they will probably stay free.
 pub fn free_ports(count: usize) -> Option<u16> {
     let count = u16::try_from(count).ok()?;
     let room = LAST.checked_sub(FIRST)?.checked_sub(count)?;
-    // Two demos at once begin at different ports.
+    // Depend on the process, so that two demos at the same time search from different ports.
     let offset = (std::process::id() as u16).wrapping_mul(977) % (room + 1);
     let starts = (0..=room).map(|n| FIRST + (offset + n) % (room + 1));
     let mut skip_to = None;
@@ -24,7 +24,7 @@ pub fn free_ports(count: usize) -> Option<u16> {
     None
 }
 
-/// The last port of these in use, if any.
+/// Returns the last of these ports that is in use, if there is one.
 fn first_taken(first: u16, count: u16) -> Option<u16> {
     let mut held = Vec::with_capacity(usize::from(count));
     (first..first + count)
@@ -39,7 +39,7 @@ fn first_taken(first: u16, count: u16) -> Option<u16> {
 }
 
 const FIRST: u16 = 10_000;
-/// Linux assigns ports from 32768 (net.ipv4.ip_local_port_range).
+/// The highest usable port. Linux assigns automatic ports from 32768 (net.ipv4.ip_local_port_range).
 const LAST: u16 = 32_767;
 
 #[cfg(test)]
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_without_the_taken_port_is_found() {
+    fn consecutive_ports_without_a_used_one_are_found() {
         let first = free_ports(10).expect("free ports");
         let _taken = UdpSocket::bind((Ipv4Addr::LOCALHOST, first + 4)).expect("was free");
         let other = free_ports(10).expect("free ports");

@@ -21,7 +21,7 @@ pub struct Report {
     pub packets_sent: u64,
     /// Packets received by the other parties.
     pub packets_received: u64,
-    /// The difference of the two.
+    /// Packets sent and not received.
     pub lost: u64,
     /// Packets received after a later one of the same stream.
     pub reordered: u64,
@@ -51,11 +51,12 @@ pub struct Report {
     pub byes: u64,
     /// RTCP packets unreadable for either side, wrong reports, and streams left without a BYE.
     pub rtcp_errors: u64,
-    /// Audio that the gateway made up for lost or late packets, for all streams together.
+    /// Audio that the gateway concealed because packets were lost or late, for all streams together.
     pub concealed_ms: u64,
-    /// Share of the time in which the machine kept the gateway or the parties from running, for the thread that lost most.
+    /// Share of the time in which a thread of the gateway or the parties was ready but had no CPU, for the thread that lost
+    /// most.
     pub starved_percent: f64,
-    /// For the summary only.
+    /// Figures that are only in the summary.
     #[serde(skip)]
     pub details: Details,
 }
@@ -67,7 +68,7 @@ pub struct Details {
     pub harm: Harm,
     /// Latency of the gateway's jitter buffers; 0: it had none.
     pub latency_ms: u32,
-    /// Parties with a report from the gateway.
+    /// Parties that have received a report from the gateway.
     pub rtcp_calls: u64,
     /// Reports sent by the parties.
     pub rtcp_sent: u64,
@@ -75,7 +76,7 @@ pub struct Details {
     pub network_lost: u64,
     /// Packets replaced by the gateway because they came too late.
     pub too_late: u64,
-    /// RTCP packets that one side could not read; they are among the errors.
+    /// RTCP packets that one side could not read. They are included in the errors.
     pub rtcp_unreadable: u64,
 }
 
@@ -101,8 +102,8 @@ impl Report {
         self.details.rtcp_unreadable = rtcp.malformed;
     }
 
-    /// Whether every packet arrived in order and with the right content, and every report was right. A replacement
-    /// counts for a packet that the network lost on purpose.
+    /// Whether every packet arrived in order and with the right content, and every report was right. If the network has lost a
+    /// packet on purpose, its replacement counts.
     pub fn is_clean(&self) -> bool {
         self.packets_received > 0
             && self.lost == 0
@@ -127,7 +128,7 @@ impl Report {
             && self.details.rtcp_unreadable == 0
     }
 
-    /// The result as text.
+    /// Returns the result as text.
     pub fn summary(&self) -> String {
         let verdict = match (self.is_clean(), self.details.harm.is_none()) {
             (false, _) if self.is_excused() => format!(
@@ -185,7 +186,7 @@ impl Report {
             self.latency_ms_max,
             match self.details.latency_ms {
                 0 => String::new(),
-                // Packets may stay for less time, because the buffer counts from the packet with the least delay.
+                // Packets may stay for less time than this, because the buffer counts from the packet with the least delay.
                 ms => format!(";\n{:>12}its jitter buffer is set to {ms} ms", ""),
             },
             self.rss_kib_per_stream,
@@ -204,7 +205,7 @@ impl Report {
         }
     }
 
-    /// Lines on RTCP and on the network's faults, if any.
+    /// Returns lines on RTCP and on the network's faults, if there are any.
     fn more(&self) -> String {
         let details = &self.details;
         let mut lines = String::new();
@@ -237,12 +238,12 @@ impl Report {
     }
 }
 
-/// On an idle machine of two cores, a thread waits for 1 to 3 % of the time.
+/// Share of the time without a CPU above which the machine was too busy. On an idle machine with two cores, it is 1 to 3 %.
 const STARVED_PERCENT: f64 = 10.0;
 /// Duration of the demo's packets.
 const PACKET_MS: u64 = 20;
 
-/// 1234567 as "1,234,567".
+/// Formats 1234567 as "1,234,567".
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -368,9 +369,9 @@ mod tests {
         }
     }
 
-    /// The buffer's setting does not limit the delay from below. A lower figure must not look like a fault.
+    /// The delay may be lower than the setting of the jitter buffer. The summary must not make this look like a fault.
     #[test]
-    fn a_way_shorter_than_the_jitter_buffer_makes_sense() {
+    fn a_delay_below_the_jitter_buffers_setting_is_explained() {
         let mut report = report();
         report.latency_ms_p50 = 30.9;
         report.details.latency_ms = 40;

@@ -1,15 +1,15 @@
-//! Reads the gateway's compound RTCP packets with the crate `rtcp-types`, independently of the gateway's own reader.
+//! Parses the gateway's compound RTCP packets with the crate `rtcp-types`, independently of the gateway's own parser.
 
 use rtcp_types::{Compound, Packet, RtcpParseError};
 
-/// SDES item (RFC 3550, section 12.2).
+/// Type of the SDES item CNAME (RFC 3550, section 12.2).
 const CNAME: u8 = 1;
 
-/// A compound packet.
+/// The contents of a compound packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Said {
     pub(super) ssrc: u32,
-    /// Packets and octets sent, in a sender report.
+    /// Number of packets and octets sent, if there is a sender report.
     pub(super) sent: Option<(u32, u32)>,
     pub(super) blocks: Vec<Block>,
     /// Sources that send BYE.
@@ -26,7 +26,7 @@ pub(super) struct Block {
     pub(super) jitter_units: u32,
     /// The middle 32 bits of the NTP time of the last sender report; 0 without one.
     pub(super) lsr: u32,
-    /// Its age, in 65536ths of a second.
+    /// Age of that sender report, in 65536ths of a second.
     pub(super) dlsr: u32,
 }
 
@@ -45,7 +45,7 @@ impl From<RtcpParseError> for Malformed {
     }
 }
 
-/// Reads a compound packet.
+/// Parses a compound packet.
 pub(super) fn read(bytes: &[u8]) -> Result<Said, Malformed> {
     let mut said = None;
     let mut has_name = false;
@@ -89,7 +89,7 @@ impl Block {
         Block {
             ssrc: block.ssrc(),
             fraction_lost: block.fraction_lost(),
-            // 24 bits, signed.
+            // The field has 24 bits, and is signed.
             cumulative_lost: (block.cumulative_lost() << 8).cast_signed() >> 8,
             highest: block.extended_sequence_number(),
             jitter_units: block.interarrival_jitter(),
@@ -99,7 +99,7 @@ impl Block {
     }
 }
 
-/// The middle 32 bits of the NTP time of a sender report, if the compound packet begins with one.
+/// Returns the middle 32 bits of the NTP time of the sender report, if the compound packet begins with one.
 pub(super) fn sender_report_time(bytes: &[u8]) -> Option<u32> {
     match Compound::parse(bytes).ok()?.next()?.ok()? {
         Packet::Sr(report) => Some((report.ntp_timestamp() >> 16) as u32),

@@ -1,10 +1,10 @@
-//! The parties' side of RTCP. Each party has a session, which reports to the gateway, and checks the gateway's reports
-//! against the packets that it sent and received. The gateway reports to party n under the SSRC of the stream that it sends
-//! to the party: that of the other party of its call.
+//! The parties' side of RTCP. Each party has a session that reports to the gateway. The party also checks the gateway's reports
+//! against the packets that it sent and received. In reports to party n, the gateway uses the SSRC of the stream that it sends
+//! to the party, which is the stream of the other party of the call.
 //!
-//! [`super::reports`] reads the reports with `rtcp-types`, not with the gateway's own code. The gateway's RTP and RTCP
-//! arrive at the same socket, in the order of sending. So a sender report must count exactly the packets before it.
-//! Time is a parameter; this module has no socket.
+//! [`super::reports`] parses the reports with `rtcp-types`, not with the gateway's own code. The gateway's RTP and RTCP arrive
+//! at the same socket, in the order of sending. So a sender report must count exactly the packets before it. Time is a
+//! parameter, and this module has no socket.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -24,11 +24,11 @@ use super::tone::PACKET_SAMPLES;
 /// Counts of RTCP so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RtcpCounters {
-    /// Parties with a report from the gateway.
+    /// Parties that have received a report from the gateway.
     pub calls: u64,
-    /// Reports of the gateway.
+    /// Reports from the gateway.
     pub reports: u64,
-    /// Packets of the gateway that are not compound RTCP.
+    /// Packets from the gateway that are not compound RTCP.
     pub malformed: u64,
     /// Reports that contradict the actual packets.
     pub untrue: u64,
@@ -36,7 +36,7 @@ pub struct RtcpCounters {
     pub sent: u64,
     /// Parties whose stream the gateway ended with BYE.
     pub byes: u64,
-    /// Parties left without BYE; known at the end.
+    /// Parties whose stream has ended without BYE; known only at the end.
     pub byes_missing: u64,
 }
 
@@ -52,18 +52,19 @@ pub(super) struct Rtcp {
 struct Party {
     session: Session,
     gateway: SocketAddr,
-    /// Packets that are not reported to the session yet, and the last one's time.
+    /// Number of sent packets that the session does not know yet; the time of the last one follows.
     unreported: u32,
     last: (u32, u64),
-    /// RTP received from the gateway.
+    /// Number of RTP packets received from the gateway.
     came: u32,
     came_octets: u32,
-    /// The gateway's last report: packets expected and lost.
+    /// Packets expected and lost, from the gateway's last report.
     said: (u32, i32),
     jitter: Jitter,
-    /// Bounds of the jitter after each of the last packets, in the order of sending, by packet.
+    /// The last packets, in the order of sending, each with the bounds of the jitter after it.
     jitters: VecDeque<(u32, RangeInclusive<f32>)>,
-    /// Sender reports of the party: their number; for the last two, the middle bits of the NTP time and the send time.
+    /// Number of sender reports of the party. For the last two, the next field has the middle bits of the NTP time, and the
+    /// send time.
     sender_reports: u32,
     last_sender_reports: VecDeque<(u32, u64)>,
     has_report: bool,
@@ -71,7 +72,7 @@ struct Party {
 }
 
 impl Rtcp {
-    /// Sessions that begin at `now_ns`, nanoseconds since 1970; party n sends to `gateway_port(n)`.
+    /// Creates the sessions. They begin at `now_ns`, nanoseconds since 1970. Party n sends to `gateway_port(n)`.
     pub(super) fn new(
         parties: usize,
         now_ns: u64,
@@ -79,7 +80,7 @@ impl Rtcp {
         gateway_port: impl Fn(usize) -> u16,
     ) -> Rtcp {
         let session = |ssrc: u32, name: &str| {
-            // Any seed works, as long as the calls do not all report at once.
+            // Use different seeds, so that the calls do not all report at once.
             let seed = now_ns ^ u64::from(ssrc) << 32;
             let mut config = Config::call(Ssrc(ssrc), name, 8000, seed);
             config.ntp_at_zero = NtpTime::at_unix_ns(0);
@@ -107,14 +108,14 @@ impl Rtcp {
         }
     }
 
-    /// Notes that a party has sent a packet of its stream.
+    /// Records that a party has made a packet of its stream.
     pub(super) fn note_sent(&mut self, stream: usize, packet: u32, now_ns: u64) {
         let party = &mut self.parties[stream];
         party.unreported += 1;
         party.last = (caller::timestamp(packet), now_ns);
     }
 
-    /// Notes that this packet or a later one was sent between these times.
+    /// Records that a packet was sent between these times.
     pub(super) fn note_on_the_way(
         &mut self,
         stream: usize,
@@ -151,7 +152,7 @@ impl Rtcp {
         };
         let number = self.party_of(said.ssrc);
         let Some(party) = self.parties.get_mut(number) else {
-            // It came before the stream's first packet: the gateway does not know its SSRC yet.
+            // The report came before the stream's first packet, so the gateway does not know the party's SSRC yet.
             return;
         };
         let from = party.gateway;
@@ -160,7 +161,7 @@ impl Rtcp {
             return;
         }
         if said.leaving.contains(&said.ssrc) && !std::mem::replace(&mut party.has_bye, true) {
-            // A party without incoming media gets reports only.
+            // A party without incoming media gets reports, but no stream that could end.
             self.counters.byes += u64::from(party.came > 0);
         }
         self.counters.reports += 1;
@@ -172,7 +173,7 @@ impl Rtcp {
         }
     }
 
-    /// Passes the RTCP due for these streams to `send`, with the stream's number.
+    /// Passes the RTCP that is due for these streams to `send`, with the number of the stream.
     pub(super) fn transmit(
         &mut self,
         streams: std::ops::Range<usize>,
@@ -195,7 +196,7 @@ impl Rtcp {
         }
     }
 
-    /// Ends all calls; their BYEs go to `send`.
+    /// Ends all calls. Passes their BYEs to `send`.
     pub(super) fn leave(&mut self, now_ns: u64, send: impl FnMut(usize, &[u8])) {
         for party in &mut self.parties {
             party.tell_sent();
@@ -204,23 +205,23 @@ impl Rtcp {
         self.transmit(0..self.parties.len(), now_ns, send);
     }
 
-    /// Whether the gateway has sent to a call and not yet sent BYE.
+    /// Whether the gateway has sent media to a party, but not yet a BYE.
     pub(super) fn is_awaiting_bye(&self) -> bool {
         self.parties.iter().any(Party::is_awaiting_bye)
     }
 
-    /// Ends the counts: calls without a BYE by now did not get one.
+    /// Completes the counts: counts the parties that have received no BYE.
     pub(super) fn finish(&mut self) {
         let silent = self.parties.iter().filter(|party| party.is_awaiting_bye());
         self.counters.byes_missing = silent.count() as u64;
     }
 
-    /// The current counts.
+    /// Returns the current counts.
     pub(super) fn counters(&self) -> &RtcpCounters {
         &self.counters
     }
 
-    /// The party that receives this SSRC.
+    /// Returns the party that receives this SSRC.
     fn party_of(&self, gateway_ssrc: u32) -> usize {
         other_party(gateway_ssrc.wrapping_sub(self.first_gateway_ssrc) as usize)
     }
@@ -241,7 +242,7 @@ impl Party {
         }
     }
 
-    /// Remembers a sender report of ours, for the gateway's LSR.
+    /// Stores a sender report of ours, to check the gateway's LSR.
     fn note_sender_report(&mut self, bytes: &[u8], now_ns: u64) {
         let Some(middle) = reports::sender_report_time(bytes) else {
             return;
@@ -251,7 +252,7 @@ impl Party {
         self.last_sender_reports.push_front((middle, now_ns));
     }
 
-    /// Number of wrong values in a packet.
+    /// Returns the number of wrong values in a packet.
     fn untruths(&mut self, stream: usize, said: &Said, at_ns: u64, ledger: &Ledger) -> u64 {
         let sent = said.sent;
         let mut untrue = u64::from(sent.is_some_and(|sent| sent != (self.came, self.came_octets)));
@@ -265,7 +266,7 @@ impl Party {
         untrue
     }
 
-    /// Whether a report's losses agree with the fate of our packets at that time.
+    /// Whether the losses in a report agree with the fate of our packets up to that time.
     fn missed_as_much(
         &mut self,
         stream: usize,
@@ -273,12 +274,12 @@ impl Party {
         at_ns: u64,
         ledger: &Ledger,
     ) -> bool {
-        // RFC 3550, A.1: statistics begin with the second packet in a row, that is, number 1.
+        // Statistics begin with the second packet in a row (RFC 3550, A.1), which is number 1.
         let base = u32::from(caller::sequence_number(stream, 1));
         let expected = block.highest.wrapping_sub(base).wrapping_add(1);
         let lost = block.cumulative_lost;
         let (expected_before, lost_before) = std::mem::replace(&mut self.said, (expected, lost));
-        // A.3: losses since the last report, in 256ths of the packets expected since.
+        // The fraction is the losses since the last report, in 256ths of the packets expected since (A.3).
         let expected_since = i64::from(expected) - i64::from(expected_before);
         let lost_since = (i64::from(lost) - i64::from(lost_before)).max(0);
         let fraction = (lost_since << 8).checked_div(expected_since).unwrap_or(0);
@@ -289,12 +290,12 @@ impl Party {
 
     /// Whether the jitter is possible for the packet that is reported as the highest.
     fn jittered_as_much(&self, block: &Block) -> bool {
-        // The number of packets expected up to the highest is its number: number 0 does not count.
+        // Packet 0 does not count, so the number of expected packets is the number of the highest packet.
         let highest = self.said.0;
         let known = self.jitters.iter();
         let mut later = known.skip_while(|(packet, _)| *packet != highest);
         let reported = block.jitter_units as f32;
-        // Overtaken packets may have arrived since, but none higher.
+        // Overtaken packets may have arrived after the highest one.
         later
             .by_ref()
             .take_while(|(packet, _)| *packet <= highest)
@@ -304,15 +305,15 @@ impl Party {
     /// Whether LSR and DLSR match a sender report of ours (RFC 3550, section 6.4.1).
     fn heard_of_us(&self, block: &Block, at_ns: u64) -> bool {
         if block.lsr == 0 {
-            // The first one may still be in transit.
+            // Our first sender report may still be in transit.
             return block.dlsr == 0 && self.sender_reports <= 1;
         }
-        // The last one may be in transit too.
+        // Our last sender report may be in transit, so the LSR may be that of the one before.
         let mut sent = self.last_sender_reports.iter();
         let Some((_, sent_ns)) = sent.find(|(middle, _)| *middle == block.lsr) else {
             return false;
         };
-        // The rest is the round trip.
+        // Apart from this time, the elapsed time is the round trip.
         let held_ns = u64::from(block.dlsr) * 1_000_000_000 / 65_536;
         let way_ns = (at_ns + DLSR_SLACK_NS).checked_sub(sent_ns + held_ns);
         way_ns.is_some_and(|way_ns| way_ns <= DLSR_SLACK_NS + WAY_NS_MAX)
@@ -320,13 +321,13 @@ impl Party {
 }
 
 impl RtcpCounters {
-    /// All errors.
+    /// Returns the number of all errors.
     pub fn errors(&self) -> u64 {
         self.malformed + self.untrue + self.byes_missing
     }
 }
 
-/// A packet's fields for RTCP.
+/// Returns the fields of a packet that RTCP needs.
 pub(super) fn header_of(rtp: &rtp_types::RtpPacket<'_>) -> RtpHeader {
     RtpHeader {
         ssrc: Ssrc(rtp.ssrc()),
@@ -336,15 +337,15 @@ pub(super) fn header_of(rtp: &rtp_types::RtpPacket<'_>) -> RtpHeader {
     }
 }
 
-/// More than five seconds of packets: a report is never older.
+/// Number of stored bounds: more than five seconds of packets, because a report is never older.
 const JITTERS_MAX: usize = 256;
-/// The gateway reads its clock at the start of a slice. A sender report that arrives during the slice counts as
-/// received at its start. A slice takes at most 20 ms, unless the machine is too busy.
+/// Tolerance of DLSR. The gateway reads its clock at the start of a slice, and a sender report that arrives during the slice
+/// counts as received at that time. A slice takes at most 20 ms, unless the machine is too busy.
 const DLSR_SLACK_NS: u64 = 100_000_000;
-/// Longer than any report is in transit on a badly overloaded machine, but shorter than the interval of two reports, so
-/// that a constant DLSR is noticed.
+/// Maximum time in transit. It is longer than any report takes on a badly overloaded machine, but shorter than the interval of
+/// two reports, so that a constant DLSR is noticed.
 const WAY_NS_MAX: u64 = 2_000_000_000;
-/// Enough for a report on one stream, and a name.
+/// Size of the buffer: enough for a report on one stream, and a name.
 const RTCP_BYTES_MAX: usize = 512;
 
 #[cfg(test)]
@@ -360,21 +361,21 @@ mod tests {
     #[derive(Clone, Copy, Debug, PartialEq)]
     enum Lie {
         None,
-        /// It reports a loss that the network did not cause.
+        /// The gateway reports a loss that the network did not cause.
         Lost,
-        /// It has sent one packet less than it reports.
+        /// The gateway has sent one packet less than it reports.
         Sent,
-        /// A word of its report block, from this byte on, is changed.
+        /// A word of the report block is changed, from this byte on.
         Word(usize, u32),
     }
 
-    /// Bytes of a report block (RFC 3550, section 6.4.1).
+    /// Offsets in a report block (RFC 3550, section 6.4.1).
     const JITTER: usize = 12;
     const LSR: usize = 16;
     const DLSR: usize = 20;
 
-    /// A gateway that receives 2000 packets of stream 0 except for number 100, which the network lost, and sends as
-    /// many. Returns the result of its reports.
+    /// Simulates a gateway that receives 2000 packets of stream 0, except for number 100, which the network has lost. It sends
+    /// as many packets. Returns the result of the checks of its reports.
     fn play(lie: Lie) -> RtcpCounters {
         let mut ledger = Ledger::new(1);
         let mut rtcp = Rtcp::new(1, 0, FIRST_SSRC, |_| 5004);
@@ -382,7 +383,7 @@ mod tests {
         let mut gateway = Session::new(0, config);
         let from = SocketAddr::from(([127, 0, 0, 1], 6000));
         for packet in 0..2000_u32 {
-            // Every fourth packet is 10 ms late: jitter.
+            // Every fourth packet is 10 ms late, which causes jitter.
             let now_ns = u64::from(packet) * S / 50 + u64::from(packet % 4 / 3) * S / 100;
             ledger.speak(0);
             let header = |ssrc, seq| RtpHeader {
@@ -409,7 +410,7 @@ mod tests {
             let mut bytes = [0; 1500];
             while let Some(len) = gateway.poll_transmit(now_ns, &mut bytes) {
                 if let Lie::Word(place, word) = lie {
-                    // After the header of a sender report.
+                    // The report block follows the header of a sender report.
                     let place = 28 + place;
                     bytes[place..place + 4].copy_from_slice(&word.to_be_bytes());
                 }
@@ -423,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn true_reports_are_believed() {
+    fn true_reports_are_accepted() {
         let counters = play(Lie::None);
         assert_eq!((counters.malformed, counters.untrue), (0, 0));
         assert_eq!(counters.calls, 1);
@@ -441,15 +442,15 @@ mod tests {
     }
 
     #[test]
-    fn jitter_and_times_that_are_not_true_are_noticed() {
+    fn false_jitter_and_times_are_noticed() {
         for (place, word) in [
-            // The jitter here is half of 10 ms.
+            // The true jitter is half of 10 ms.
             (JITTER, 0),
             (JITTER, 400),
-            // No sender report, and one that was never sent.
+            // An LSR of no sender report, and one of a report that was never sent.
             (LSR, 0),
             (LSR, 1),
-            // It arrived just now; and before it was sent.
+            // A DLSR of a report that has just arrived, and one of a report that arrived before it was sent.
             (DLSR, 0),
             (DLSR, 60 << 16),
         ] {
@@ -460,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gateway_that_leaves_without_a_word_is_noticed() {
+    fn a_gateway_that_leaves_without_a_bye_is_noticed() {
         for is_polite in [true, false] {
             let ledger = Ledger::new(1);
             let mut rtcp = Rtcp::new(2, 0, FIRST_SSRC, |_| 5004);
@@ -474,7 +475,7 @@ mod tests {
                 payload_type: PayloadType(0),
             };
             rtcp.handle_rtp(S, header, 160);
-            // The callers hang up first.
+            // The parties hang up first.
             rtcp.leave(S, |_, _| {});
             assert!(rtcp.is_awaiting_bye());
             if is_polite {

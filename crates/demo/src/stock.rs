@@ -1,5 +1,5 @@
-//! The same streams through GStreamer's own elements, for comparison: a pipeline for each one-way stream, without jitter buffer
-//! and RTCP.
+//! Carries the same streams with GStreamer's own elements, for comparison. Each one-way stream has a pipeline, without jitter
+//! buffer and RTCP.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use threadbare_config::Config;
 use threadbare_streams::gateway::Gateway;
 use threadbare_streams::pipeline::{self, Elements};
 
-/// The gateway's configuration, as a user would write it, one entry for each stream.
+/// Creates the gateway's configuration, as a user would write it, with an entry for each stream.
 pub(super) fn config(args: &DemoArgs, ports: Ports, party_ports: &[u16]) -> miette::Result<Config> {
     let mut text = "[defaults]\nlatency = 0\nmeter = false\nrtcp = false\n".to_owned();
     for stream in 0..usize::from(args.streams) {
@@ -20,7 +20,7 @@ pub(super) fn config(args: &DemoArgs, ports: Ports, party_ports: &[u16]) -> miet
         let Some(to) = party_ports.get(other_party(stream) / PARTIES_PER_SOCKET) else {
             bail!("party {} has no socket", other_party(stream));
         };
-        // Writing to a String does not fail.
+        // Writing to a String cannot fail.
         let _ = write!(
             text,
             "[[stream]]\nname = \"stream-{stream}\"\nlisten = \"127.0.0.1:{}\"\n\
@@ -32,7 +32,7 @@ pub(super) fn config(args: &DemoArgs, ports: Ports, party_ports: &[u16]) -> miet
     Config::from_toml("the demo's own configuration", &text).map_err(Into::into)
 }
 
-/// Builds one unused pipeline first, so that the memory of the plugins' code does not count as a stream's.
+/// Loads the plugins by building one unused pipeline, so that the memory for their code does not count as that of a stream.
 pub(super) fn load_plugins(config: &Config) -> miette::Result<()> {
     pipeline::load(&config.streams).into_diagnostic()
 }
@@ -44,7 +44,7 @@ pub(super) fn start(args: &DemoArgs, config: Config) -> miette::Result<Gateway> 
     gateway.handle_for(Some(Duration::ZERO));
     if gateway.streams_running() < usize::from(args.streams) {
         bail!(
-            "only {} of {} streams started; the log says why",
+            "only {} of {} streams started; the log shows why",
             gateway.streams_running(),
             args.streams
         );

@@ -1,19 +1,20 @@
-//! The parties' audio: a tone per stream, computed only from the numbers of stream and packet.
+//! The parties' audio: a tone for each stream. A packet's samples depend only on the numbers of stream and packet.
 //!
-//! Streams with even numbers are sent in PCMU and received in PCMA; the others the other way round.
+//! Streams with even numbers are sent in PCMU and received in PCMA. Streams with odd numbers are sent in PCMA and received in
+//! PCMU.
 //!
-//! Both parties compute the same packet independently, so a payload is checked without any memory. The tones are chosen
-//! so that [`DISTINCT_PACKETS`] consecutive packets of a stream all differ. So the payload alone identifies the packet.
+//! Both parties compute the same packet independently, so payloads need not be stored to be checked. The tones are chosen so
+//! that [`DISTINCT_PACKETS`] consecutive packets of a stream all differ. So the payload alone identifies the packet.
 
 use super::g711::{alaw_to_linear, linear_to_alaw, linear_to_ulaw, ulaw_to_linear};
 
 /// Samples and, in G.711, bytes per packet of 20 ms at 8000 Hz.
 pub(super) const PACKET_SAMPLES: usize = 160;
 
-/// Consecutive packets of a stream with different payloads.
+/// Number of consecutive packets of a stream that have different payloads.
 pub(super) const DISTINCT_PACKETS: u32 = 64;
 
-/// After a loss, samples of a good packet that may still contain made-up audio.
+/// Number of samples at the start of the first packet after a loss that may still contain concealed audio.
 pub(super) const MENDED_SAMPLES: usize = 80;
 
 /// One packet's payload.
@@ -24,14 +25,14 @@ pub(super) type Payload = [u8; PACKET_SAMPLES];
 pub(super) struct Tones {
     /// One period of a sine, in µ-law and in A-law.
     spoken: [Box<[u8; PERIOD]>; 2],
-    /// The expected conversion of each: the other law's code for the output of the decoder.
+    /// The period as it must be received: converted to the other law.
     heard: [Box<[u8; PERIOD]>; 2],
-    /// The step of each stream: how far a sample advances in the period, in units of 2^-32.
+    /// For each stream, how far a sample advances in the period, in units of 2^-32.
     steps: Vec<u32>,
 }
 
 impl Tones {
-    /// Tones for this many streams, between 300 and 3300 Hz.
+    /// Creates tones for this many streams, between 300 and 3300 Hz.
     pub(super) fn new(streams: usize) -> Tones {
         let period = |code: &dyn Fn(i32) -> u8| {
             let angle = |n| std::f64::consts::TAU * n as f64 / PERIOD as f64;
@@ -55,12 +56,12 @@ impl Tones {
         }
     }
 
-    /// Packet number `packet` of a stream, as it is sent.
+    /// Returns packet number `packet` of a stream, as it is sent.
     pub(super) fn sent(&self, stream: usize, packet: u32) -> Payload {
         self.payload(&self.spoken[stream % 2], stream, packet)
     }
 
-    /// The same packet as it must arrive.
+    /// Returns the same packet as it must arrive.
     #[cfg(test)]
     pub(super) fn expected(&self, stream: usize, packet: u32) -> Payload {
         self.payload(&self.heard[stream % 2], stream, packet)
@@ -71,7 +72,7 @@ impl Tones {
         payload.len() == PACKET_SAMPLES && self.follows(stream, packet, 0, payload)
     }
 
-    /// The same, without the first [`MENDED_SAMPLES`].
+    /// Whether this is the expected payload apart from the first [`MENDED_SAMPLES`].
     pub(super) fn ends_as_expected(&self, stream: usize, packet: u32, payload: &[u8]) -> bool {
         let end = payload.get(MENDED_SAMPLES..PACKET_SAMPLES);
         end.is_some_and(|end| self.follows(stream, packet, MENDED_SAMPLES as u32, end))
@@ -102,7 +103,7 @@ impl Tones {
     }
 }
 
-/// The step of a tone near `hz` whose phase at the start of [`DISTINCT_PACKETS`] packets always differs.
+/// Returns the step of a tone near `hz` for which [`DISTINCT_PACKETS`] consecutive packets all start at different phases.
 fn distinct_step(hz: f64) -> u32 {
     let cycle = f64::from(u32::MAX) + 1.0;
     let candidates =
@@ -122,15 +123,15 @@ fn distinct_step(hz: f64) -> u32 {
 const RATE_HZ: f64 = 8000.0;
 const LOWEST_HZ: f64 = 300.0;
 const BAND_HZ: f64 = 3000.0;
-/// About -8 dBFS.
+/// Amplitude of the tones: about -8 dBFS.
 const AMPLITUDE: f64 = 13_000.0;
-/// Entries of the table of one period.
+/// Number of entries in the table of one period.
 const PERIOD: usize = 4096;
-/// From a phase of 32 bits to an entry of the table.
+/// Shift that converts a phase of 32 bits to an index in the table.
 const PHASE_SHIFT: u32 = 32 - PERIOD.ilog2();
-/// Two packets this far apart in phase (1/512 of a period) differ in many samples.
+/// Minimum difference of phases: 1/512 of a period. Packets that differ by this much differ in many samples.
 const PHASE_APART: u32 = 1 << 23;
-/// Half of all tones are suitable, so this is never reached.
+/// Maximum number of tones that are tried. Half of all tones are suitable, so this is never reached.
 const CANDIDATES_MAX: u32 = 5000;
 
 #[cfg(test)]
@@ -158,8 +159,8 @@ mod tests {
         assert_eq!(tones.steps.iter().collect::<HashSet<_>>().len(), 3000);
     }
 
-    /// The expectation is the sine itself. Each law differs by at most half a step, and a step is a sixteenth of its
-    /// segment's start.
+    /// The reference is the sine itself. Encoding in each law changes a sample by at most half a step. A step is a sixteenth of
+    /// the start of its segment.
     #[test]
     fn sent_and_expected_samples_are_the_tone() {
         let tones = Tones::new(7);

@@ -34,7 +34,7 @@ pub(crate) struct Cli {
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run the streams and calls of a configuration file until SIGTERM or SIGINT
+    /// Run the streams and calls of a configuration file, until SIGTERM or SIGINT
     #[cfg(feature = "service")]
     Run(Box<RunArgs>),
     /// Relay the media of calls for a SIP proxy, in place of rtpengine, until SIGTERM or SIGINT
@@ -44,14 +44,14 @@ pub(crate) enum Command {
     #[cfg(feature = "service")]
     #[command(subcommand)]
     Calls(RemoteCalls),
-    /// Show the cluster of a running gateway with HTTP, drain its node, and move streams
+    /// Show the cluster of a running gateway with HTTP, drain this gateway's node, and move streams
     #[cfg(feature = "service")]
     #[command(subcommand)]
     Cluster(RemoteCluster),
     /// Show streams and threads of a running gateway with HTTP, in the terminal
     #[cfg(feature = "service")]
     Top(TopArgs),
-    /// Print the events of a running gateway with HTTP, a line of JSON each
+    /// Print the events of a running gateway with HTTP, one line of JSON for each
     #[cfg(feature = "service")]
     Events(EventsArgs),
     /// Carry real RTP streams over loopback, check every packet, and show the cost
@@ -63,16 +63,16 @@ pub(crate) enum Command {
     /// Measure the loudness of files (EBU R128), one by one and together
     #[cfg(feature = "gstreamer")]
     Loudness(LoudnessArgs),
-    /// Measure the cost of receiving: missing in this program, which was built without GStreamer
+    /// Measure the cost of receiving (not in this program, because it was built without GStreamer)
     #[cfg(not(feature = "gstreamer"))]
     Bench(NotBuiltIn),
-    /// Measure the loudness of files: missing in this program, which was built without GStreamer
+    /// Measure the loudness of files (not in this program, because it was built without GStreamer)
     #[cfg(not(feature = "gstreamer"))]
     Loudness(NotBuiltIn),
     /// Show the contexts of a running process
     #[command(subcommand)]
     Inspect(Inspect),
-    /// Check the system for Threadbare's needs
+    /// Check whether the system meets Threadbare's requirements
     #[cfg(feature = "service")]
     Doctor(DoctorArgs),
     /// Write the manual pages to a folder
@@ -94,7 +94,7 @@ pub(crate) enum Command {
     #[cfg(feature = "gstreamer")]
     #[command(hide = true)]
     BenchSender(SenderArgs),
-    /// Loads a plugin for the doctor
+    /// Load a plugin for the doctor
     #[cfg(feature = "gstreamer")]
     #[command(hide = true)]
     DoctorLoad(LoadArgs),
@@ -158,7 +158,7 @@ impl NotBuiltIn {
             "arguments of a command that this program does not have"
         );
         Err(miette::miette!(
-            help = "build it with the feature, which is on by default",
+            help = "build it with this cargo feature, which is on by default",
             "this command needs GStreamer: {}",
             threadbare_process::NO_GSTREAMER
         ))

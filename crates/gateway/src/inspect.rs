@@ -14,20 +14,20 @@ use threadbare_runtime::inspect::socket_path;
 /// Inspects a running process.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Inspect {
-    /// Show load, slice lateness and elements of each context, and the elements that blocked it
+    /// Show the load, slice lateness and elements of each context, and the elements that blocked it
     Contexts(ContextsArgs),
 }
 
 /// A gateway, or any GStreamer program started with GST_TRACERS=ts-contexts.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ContextsArgs {
-    /// Process to inspect; required if several can be
+    /// Process to inspect; required if several processes can be inspected
     #[arg(long)]
     pid: Option<u32>,
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// List the elements, by pipeline and name
+    /// List the elements of each thread, by pipeline and name
     #[arg(long)]
     elements: bool,
 }
@@ -79,7 +79,7 @@ impl ContextsArgs {
         }
         let contexts: Vec<ContextSeen> = serde_json::from_str(&text)
             .into_diagnostic()
-            .wrap_err_with(|| format!("process {pid} gave an unknown answer: {text}"))?;
+            .wrap_err_with(|| format!("process {pid} gave an invalid answer: {text}"))?;
         for context in &contexts {
             print!(
                 "{}",
@@ -111,7 +111,10 @@ fn ask(pid: u32) -> miette::Result<String> {
     Ok(text)
 }
 
-/// The only process that can be queried.
+/// Finds the process that can be queried.
+///
+/// # Errors
+/// No process, or more than one, can be queried.
 fn only_process() -> miette::Result<u32> {
     let path = socket_path(0);
     let folder = path.parent().ok_or_else(|| miette!("no folder"))?;
@@ -130,13 +133,13 @@ fn only_process() -> miette::Result<u32> {
             "no process of yours can be inspected"
         )),
         _ => Err(miette!(
-            help = "say which one: --pid",
+            help = "choose one with --pid",
             "several processes can be inspected: {pids:?}"
         )),
     }
 }
 
-/// The view of a context.
+/// Formats a context for people.
 struct Table<'a> {
     context: &'a ContextSeen,
     elements: bool,
@@ -196,5 +199,5 @@ fn ms(us: u64) -> f64 {
     us as f64 / 1000.0
 }
 
-/// Time-out for a very busy process.
+/// Time-out for the answer; a very busy process needs some time.
 const PATIENCE: Duration = Duration::from_secs(5);

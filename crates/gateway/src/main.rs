@@ -1,6 +1,7 @@
 //! The `threadbare` command: the command line, and the wiring of the crates that do the work.
 //!
-//! Without the cargo feature `service`, it has only `demo` and `inspect`: `make demo` builds that in minutes.
+//! Without the cargo feature `service`, the command has only the subcommands `demo` and `inspect`. `make demo` builds this
+//! program in minutes.
 #![forbid(unsafe_code)]
 
 #[macro_use(print, println)]
@@ -20,7 +21,8 @@ mod run;
 use clap::Parser;
 use mimalloc::MiMalloc;
 
-/// mimalloc: calls are made on one thread and end on others, for which the C library's allocator takes contended locks.
+/// mimalloc. Memory of calls is allocated on one thread and freed on others, for which the C library's allocator takes
+/// contended locks.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 

@@ -1,8 +1,8 @@
-//! Decodes a file to samples: WAV directly, all other formats with any GStreamer decoder.
+//! Decodes a file to samples. WAV is decoded directly, and all other formats with GStreamer's decoders.
 //!
-//! `uridecodebin ! audioconvert ! fakesink`, at full speed. The samples are measured on the decoding thread; this thread only
-//! waits for the end. Video in the file is not decoded. This module also decodes MP3 files that GStreamer refuses because of
-//! their tags.
+//! The pipeline is `uridecodebin ! audioconvert ! fakesink`, and runs at full speed. The samples are measured on the decoding
+//! thread; the calling thread only waits for the end. Video in the file is not decoded. This module also decodes MP3 files that
+//! GStreamer refuses because of their tags.
 
 use std::fs::File;
 use std::io::{BufReader, Seek};
@@ -18,7 +18,7 @@ use super::measure::{Measured, Measurement};
 use super::problem::Problem;
 use threadbare_audio_file::wav::{Wav, WavError};
 
-/// Measures a file. `progress` regularly receives the completed share.
+/// Measures a file. `progress` is called regularly with the completed share.
 pub(super) fn measure(
     path: &Path,
     is_plotted: bool,
@@ -111,7 +111,7 @@ fn measure_any(
     )
 }
 
-/// A pipeline must not be dropped in any other state than NULL.
+/// A running pipeline. It is set to state NULL when it is dropped, which GStreamer requires.
 struct Running(gst::Pipeline);
 
 impl Drop for Running {
@@ -150,7 +150,7 @@ fn pipeline(
     gst::Element::link_many([&convert, &filter, &end]).map_err(|error| failed(&error.message))?;
     let into = convert.static_pad("sink");
     source.connect_pad_added(move |source, pad| {
-        // GStreamer's conversion of more channels fails, and ends the process.
+        // Refuse more channels: GStreamer's conversion of them would fail, and end the process.
         let channels = pad.current_caps().and_then(|caps| {
             let caps = caps.structure(0)?;
             caps.get::<i32>("channels").ok()
@@ -159,12 +159,12 @@ fn pipeline(
             gst::element_error!(
                 source,
                 gst::StreamError::Format,
-                ["{channels} channels, allowed in this format are 1 to {CONVERTED_MAX}"]
+                ["{channels} channels; this format may have 1 to {CONVERTED_MAX}"]
             );
             return;
         }
         if let Some(into) = into.as_ref().filter(|into| !into.is_linked()) {
-            // A stream that does not fit posts an error message.
+            // If this fails, the stream posts an error message.
             let _ = pad.link(into);
         }
     });
@@ -178,7 +178,7 @@ fn failed(message: &str) -> glib::Error {
     glib::Error::new(gst::CoreError::Failed, message)
 }
 
-/// The meter's formats; the conversion to them is lossless.
+/// Returns the formats that the meter accepts. The conversion to them is lossless.
 fn measurable() -> gst::Caps {
     let native = |name: &str| {
         if cfg!(target_endian = "big") {
@@ -213,7 +213,7 @@ fn listen(pad: &gst::Pad, measurement: Arc<Mutex<Measurement>>) {
     });
 }
 
-/// Runs until the end of the file, or until no more data comes.
+/// Runs a pipeline until the end of the file, or until no more data comes.
 fn run(
     path: &Path,
     pipeline: &gst::Pipeline,
@@ -228,7 +228,7 @@ fn run(
     let bus = pipeline
         .bus()
         .ok_or_else(|| Problem::broken(path, "the pipeline has no bus"))?;
-    // The element that fails posts a message with the reason, which is read below.
+    // If an element fails, it posts a message with the reason, which is read below.
     let started = pipeline.set_state(gst::State::Playing);
     let mut missing = None;
     loop {
@@ -265,7 +265,7 @@ fn run(
     }
 }
 
-/// The decoder that `uridecodebin` missed, by its own description, unless it is for pictures.
+/// Returns the description of the decoder that `uridecodebin` could not find. `None`: the decoder is for pictures.
 fn missing_decoder(structure: &gst::StructureRef) -> Option<String> {
     if structure.name() != "missing-plugin" {
         return None;
@@ -278,7 +278,7 @@ fn missing_decoder(structure: &gst::StructureRef) -> Option<String> {
         .map(|caps| caps.name().as_str());
     let is_picture =
         kind.is_some_and(|kind| kind.starts_with("video/") || kind.starts_with("image/"));
-    // Containers with audio have such names too.
+    // Names of containers with audio may also look like those of pictures.
     (!is_picture || name.contains("demuxer")).then_some(name)
 }
 
@@ -288,9 +288,9 @@ fn share(pipeline: &gst::Pipeline) -> Option<f64> {
     Some(position.nseconds() as f64 / duration.nseconds().max(1) as f64)
 }
 
-/// Longest time without output of a decoder: a large file on a slow disk takes less.
+/// Maximum time without output of a decoder. Even a large file on a slow disk takes less.
 const STILL_MAX: Duration = Duration::from_secs(30);
-/// The limit of audioconvert.
+/// Maximum number of channels of audioconvert.
 const CONVERTED_MAX: i32 = 63;
 const FILE_BYTES: usize = 1 << 18;
 const BLOCK_FRAMES: usize = 1 << 14;

@@ -1,11 +1,11 @@
 //! `threadbare loudness`: measures the loudness of files.
 //!
 //! - `decode`: decodes a file to samples, with any GStreamer decoder.
-//! - `measure`: turns samples into readings, and a curve.
-//! - `problem`: reasons why a file cannot be measured, with help.
-//! - `report`: the table, and the JSON.
-//! - `plot`: the curve as a picture.
-//! - `tag`: gains in the tags of the files.
+//! - `measure`: computes readings and a curve from samples.
+//! - `problem`: reasons why a file cannot be measured, with advice.
+//! - `report`: formats the results as a table and as JSON.
+//! - `plot`: draws the curve.
+//! - `tag`: writes gains into the tags of the files.
 //!
 //! Part of the gateway `threadbare`; not a public interface.
 #![forbid(unsafe_code)]
@@ -39,7 +39,7 @@ use self::tag::{Format, Level, Scheme, Tags};
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct LoudnessArgs {
-    /// Audio files in any format that GStreamer can decode; the first audio track counts
+    /// Audio files in any format that GStreamer can decode; the first audio track is measured
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Print JSON instead of a table
@@ -80,7 +80,7 @@ Exit status:
   2  an argument is wrong; nothing was measured
   3  all files were measured, and one is off the target by more than the tolerance";
 
-/// Exit status for measured files that miss the target. Status 2 is clap's.
+/// Exit status if measured files miss the target.
 const OFF_TARGET: u8 = 3;
 /// Exit status for wrong arguments, as in clap.
 const WRONG_ARGUMENT: u8 = 2;
@@ -125,7 +125,8 @@ impl LoudnessArgs {
         })
     }
 
-    /// The tag format of each file, if tags are to be written. If a format has no such tags, nothing is written at all.
+    /// Returns the tag format of each file, if tags are to be written. If the format of any file has no such tags, nothing is
+    /// written at all.
     fn formats(&self) -> Result<Vec<Option<Format>>, Vec<Problem>> {
         let Some(scheme) = self.tag else {
             return Ok(Vec::new());
@@ -143,7 +144,7 @@ impl LoudnessArgs {
         self.album && results.iter().any(Result::is_err)
     }
 
-    /// The loudness of each measured file, by its index.
+    /// Writes the tags of the measured files.
     fn write_tags(
         &self,
         formats: &[Option<Format>],
@@ -243,7 +244,7 @@ fn nth<T>(all: &[T], index: usize) -> Option<(usize, &T)> {
     all.get(index).map(|item| (index, item))
 }
 
-/// The picture's file name for one of several files.
+/// Returns the file name of the picture for one of several files.
 fn plot_path(plot: &Path, index: usize, files: usize) -> PathBuf {
     if files == 1 {
         return plot.to_owned();
@@ -257,7 +258,7 @@ fn plot_path(plot: &Path, index: usize, files: usize) -> PathBuf {
     plot.with_file_name(name)
 }
 
-/// The absolute gate is a programme's lowest loudness; a target above full scale is a mistake.
+/// Parses a target. The lowest loudness of a programme is the absolute gate, and a target above full scale is a mistake.
 fn parse_target(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(lufs) if (-70.0..=0.0).contains(&lufs) => Ok(lufs),
@@ -265,7 +266,7 @@ fn parse_target(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A wider tolerance would accept every audible file.
+/// Parses a tolerance. A wider one than allowed would accept every audible file.
 fn parse_tolerance(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(lu) if (0.0..=30.0).contains(&lu) => Ok(lu),
@@ -273,7 +274,7 @@ fn parse_tolerance(text: &str) -> Result<f64, String> {
     }
 }
 
-/// The picture is an SVG: under another extension, no viewer would open it.
+/// Parses the name of the picture. It must end in `.svg`, because viewers would not open an SVG with another extension.
 fn parse_plot(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
     match path.extension() {

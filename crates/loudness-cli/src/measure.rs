@@ -1,18 +1,18 @@
-//! Turns samples into readings, and a curve.
+//! Computes readings and a curve from samples.
 
 use std::ops::Range;
 
 use gstthreadbare::loudness::frames::{Format, Scratch};
 use threadbare_loudness::{BuildError, InputError, Meter, Mode, ReadError, Resolution, Sample};
 
-/// A file under measurement.
+/// The measurement of a file.
 #[derive(Debug)]
 pub(super) struct Measurement {
     running: Option<Running>,
     scratch: Scratch,
     momentary_max_lufs: f64,
     short_term_max_lufs: f64,
-    /// Peaks of earlier parts with another number of channels.
+    /// Peaks of earlier parts of the file, which had another number of channels.
     peaks: Peaks,
     seconds_before: f64,
     curve: Option<Vec<Point>>,
@@ -24,9 +24,9 @@ pub(super) struct Measurement {
 struct Running {
     format: Format,
     meter: Meter,
-    /// Frames in the current format.
+    /// Number of frames in the current format so far.
     frames: u64,
-    /// Readings in the current format.
+    /// Number of readings in the current format so far.
     polls: u64,
     /// True peak since the last point of the curve.
     recent_true_peak: f64,
@@ -39,7 +39,7 @@ struct Peaks {
     true_peak: f64,
 }
 
-/// A reading, in LUFS; minus infinity for silence.
+/// A point of the curve. Loudness is in LUFS, and minus infinity for silence.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Point {
     pub(super) seconds: f64,
@@ -49,14 +49,14 @@ pub(super) struct Point {
     pub(super) integrated: f64,
     /// True peak of the loudest channel since the previous point; full scale is 1.
     pub(super) true_peak: f64,
-    /// Whether a gating block of BS.1770 ends here: at least 400 ms of audio were measured.
+    /// Whether a gating block of BS.1770 ends here, because at least 400 ms of audio were measured.
     pub(super) ends_block: bool,
 }
 
 /// A measured file.
 #[derive(Debug)]
 pub(super) struct Measured {
-    /// The meter, for measuring several files as one.
+    /// The meter, from which the loudness of several files together is computed.
     pub(super) meter: Meter,
     pub(super) rate_hz: u32,
     pub(super) channels: usize,
@@ -67,7 +67,7 @@ pub(super) struct Measured {
     pub(super) sample_peak: f64,
     /// True peak of the loudest channel; full scale is 1.
     pub(super) true_peak: f64,
-    /// Empty unless requested.
+    /// The curve. It is empty unless it was requested.
     pub(super) curve: Vec<Point>,
 }
 
@@ -85,7 +85,7 @@ impl Measurement {
         }
     }
 
-    /// Sets the caps of the following samples. They may change within a file: integrated loudness and range continue.
+    /// Sets the caps of the following samples. If they change within a file, integrated loudness and range continue.
     pub(super) fn set_caps(&mut self, caps: &gst::CapsRef) {
         match Format::of_caps(caps) {
             Ok(format) => self.set_format(format),
@@ -145,7 +145,7 @@ impl Measurement {
         self.running = Some(running);
     }
 
-    /// Number of frames so far.
+    /// Returns the number of frames so far.
     pub(super) fn frames(&self) -> u64 {
         self.running.as_ref().map_or(0, |running| running.frames)
     }
@@ -189,7 +189,7 @@ impl Measurement {
         if !running.polls.is_multiple_of(POLLS_PER_POINT) {
             return;
         }
-        // Reading it needs a pass over all blocks so far, and its value changes less and less.
+        // Read it less and less often: reading needs a pass over all blocks so far, and the value changes less and less.
         let integrated = match curve.last() {
             Some(last) if !curve.len().is_multiple_of(1 + curve.len() / 1_000) => last.integrated,
             _ => meter.integrated().unwrap_or(f64::NEG_INFINITY),
@@ -201,19 +201,19 @@ impl Measurement {
             short_term,
             integrated,
             true_peak: std::mem::take(&mut running.recent_true_peak),
-            // Half a reading is subtracted, because the sum of two floats may fall short.
+            // Subtract half of the interval of readings, because a sum of floats may be slightly too low.
             ends_block: seconds > BLOCK_S - 0.005,
         });
     }
 
-    /// Adds the peak after the last point to that point: the rest is shorter than a step.
+    /// Adds the peak after the last point to that point, because the remaining audio is too short for another point.
     fn keep_recent_peak(&mut self, running: &Running) {
         if let Some(last) = self.curve.as_mut().and_then(|curve| curve.last_mut()) {
             last.true_peak = last.true_peak.max(running.recent_true_peak);
         }
     }
 
-    /// The result. `None`: the input had no audio.
+    /// Returns the result. `None`: the input had no audio.
     pub(super) fn finish(mut self) -> Result<Option<Measured>, String> {
         if let Some(problem) = self.problem {
             return Err(problem);
@@ -260,33 +260,33 @@ impl Peaks {
     }
 }
 
-/// A peak of the loudest channel.
+/// Returns the peak of the loudest channel.
 fn largest(meter: &Meter, peak: fn(&Meter, usize) -> Result<f64, ReadError>) -> f64 {
     let channels = 0..meter.layout().len();
     channels.fold(0.0, |most, c| f64::max(most, peak(meter, c).unwrap_or(0.0)))
 }
 
-/// A new meter, or the existing one set to another format.
+/// Returns a new meter, or sets the existing one to another format.
 fn meter(before: Option<Meter>, format: &Format) -> Result<Meter, BuildError> {
     let Some(mut meter) = before else {
         return Meter::builder(format.rate_hz, format.channels())
             .layout(&format.layout)
             .mode(Mode::INTEGRATED | Mode::RANGE | Mode::TRUE_PEAK)
-            // This takes only some KB: an album has many meters.
+            // Use the resolution that takes only some KB, because an album has many meters.
             .resolution(Resolution::Block)
             .build();
     };
     meter.set_format(format.rate_hz, format.channels())?;
     for (channel, place) in format.layout.iter().enumerate() {
-        // Each channel has one position, and none is dual mono, so no layout is refused.
+        // This cannot fail: each channel has one position, and none is dual mono.
         let _ = meter.set_channel(channel, *place);
     }
     Ok(meter)
 }
 
-/// EBU Tech 3341's tests for meters place windows on a 10 ms grid.
+/// Number of readings per second. The tests for meters in EBU Tech 3341 have windows on a grid of 10 ms.
 const POLLS_PER_SECOND: u64 = 100;
-/// A point each 100 ms.
+/// Number of readings per point: there is a point each 100 ms.
 const POLLS_PER_POINT: u64 = 10;
 /// Length of a gating block. Another one begins every 100 ms (BS.1770-4, annex 1: an overlap of 75 %), like the points.
 const BLOCK_S: f64 = 0.4;

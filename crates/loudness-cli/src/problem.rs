@@ -1,4 +1,4 @@
-//! Reasons why a file cannot be measured or tagged, with help.
+//! Reasons why a file cannot be measured or tagged, with advice.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -35,16 +35,16 @@ pub(super) enum Problem {
     #[diagnostic(help("the file is unchanged"))]
     Tag { path: PathBuf, reason: String },
     #[error(
-        "no file was tagged: the album is incomplete, as one of its files could not be measured"
+        "no file was tagged: the album is incomplete, because one of its files could not be measured"
     )]
-    #[diagnostic(help("leave that file out, or leave out --album"))]
+    #[diagnostic(help("leave out that file, or leave out --album"))]
     Album,
     #[error("cannot write the picture {}: {error}", path.display())]
     Plot { path: PathBuf, error: io::Error },
 }
 
 impl Problem {
-    /// Checks the file before a decoder is tried, for the file system's error.
+    /// Checks the file before a decoder is tried, to report errors of the file system.
     pub(super) fn of_file(path: &Path) -> Result<(), Problem> {
         let path = path.to_owned();
         let found = std::fs::metadata(&path).and_then(|metadata| {
@@ -73,7 +73,7 @@ impl Problem {
         }
     }
 
-    /// The problem of a failed pipeline; `missing` is the decoder that it lacked.
+    /// Returns the problem of a failed pipeline. `missing`: the decoder that was missing.
     pub(super) fn of_error(
         path: &Path,
         error: &gst::message::Error,
@@ -84,7 +84,7 @@ impl Problem {
             return Problem::NoDecoder { path, what };
         }
         let error = error.error();
-        // The last two: the missing decoder is for pictures.
+        // The last two errors mean that the file has only pictures, whose decoder is missing.
         let has_no_audio = matches!(
             error.kind::<gst::StreamError>(),
             Some(
@@ -100,7 +100,7 @@ impl Problem {
         }
     }
 
-    /// The short form for a table cell.
+    /// Returns the short form for a table cell.
     pub(super) fn word(&self) -> &'static str {
         match self {
             Problem::NoFile { .. } => "no such file",

@@ -1,4 +1,4 @@
-//! The measurements, as a table and as JSON.
+//! Formats the results as a table and as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -48,7 +48,7 @@ enum Outcome {
     },
 }
 
-/// `null` for minus infinity, which is silence.
+/// The readings of a file. Minus infinity, which means silence, becomes `null`.
 #[derive(Debug, Serialize)]
 struct Readings {
     momentary_max_lufs: Option<f64>,
@@ -60,10 +60,10 @@ struct Readings {
     sample_peak_dbfs: Peak,
     true_peak_dbtp: Peak,
     duration_seconds: f64,
-    /// The gain that reaches the target.
+    /// The gain that brings the file to the target.
     #[serde(skip_serializing_if = "Option::is_none")]
     to_target_lu: Option<f64>,
-    /// Only for a single file: the total does not influence the exit status.
+    /// Whether the file is within the tolerance. Absent for the total, which does not influence the exit status.
     #[serde(skip_serializing_if = "Option::is_none")]
     is_within_tolerance: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -90,17 +90,17 @@ fn infinite<S: serde::Serializer>(serializer: S) -> Result<S::Ok, S::Error> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Goal {
     pub(super) target_lufs: Option<f64>,
-    /// Only together with a target.
+    /// The tolerance. It needs a target.
     pub(super) tolerance_lu: Option<f64>,
 }
 
 impl Goal {
-    /// The gain from a file's loudness to the target.
+    /// Returns the gain from a file's loudness to the target.
     fn to_target_lu(self, integrated_lufs: Option<f64>) -> Option<f64> {
         Some(rounded(self.target_lufs? - integrated_lufs?))
     }
 
-    /// Whether that gain is within the tolerance, if there is one. Silence never is.
+    /// Returns whether a gain is within the tolerance. Silence never is. `None`: there is no tolerance.
     fn admits(self, to_target_lu: Option<f64>) -> Option<bool> {
         let tolerance_lu = self.tolerance_lu?;
         Some(to_target_lu.is_some_and(|lu| lu.abs() <= tolerance_lu))
@@ -157,7 +157,7 @@ impl Report {
             .unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}"))
     }
 
-    /// The table: a heading, a line for each file, and a line for all of them.
+    /// Returns the table: a heading, a line for each file, and a line for all files together.
     pub(super) fn to_table(&self) -> String {
         let goal = Goal {
             target_lufs: self.target_lufs,
@@ -185,7 +185,7 @@ impl Report {
     }
 }
 
-/// Number of columns, without the file's name and those for a target.
+/// Number of columns, without the file name and the columns for a target.
 const COLUMNS: usize = 8;
 
 fn heading(goal: Goal) -> Vec<String> {
@@ -257,7 +257,7 @@ impl Readings {
         }
     }
 
-    /// Readings of all files, gated together as one programme.
+    /// Returns the readings of all files, gated together as one programme.
     fn of_all(all: &[&Measured], goal: Goal) -> Option<Readings> {
         let largest = |of: fn(&Measured) -> f64| {
             all.iter()
@@ -318,7 +318,7 @@ impl Readings {
     }
 }
 
-/// Rounds to a thousandth: more digits would exceed the standard's precision.
+/// Rounds to a thousandth, because more digits would exceed the standard's precision.
 fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
@@ -345,7 +345,7 @@ impl Peak {
     }
 }
 
-/// Minutes and seconds, with hours if there are any.
+/// Formats a duration as minutes and seconds, with hours if there are any.
 pub(super) fn clock(seconds: f64) -> String {
     let tenths = (seconds * 10.0).round() as u64;
     let (hours, minutes) = (tenths / 36_000, tenths / 600 % 60);
@@ -361,7 +361,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_read_as_on_a_clock() {
+    fn durations_are_formatted_as_on_a_clock() {
         assert_eq!(clock(0.04), "0:00.0");
         assert_eq!(clock(59.96), "1:00.0");
         assert_eq!(clock(3_725.5), "1:02:05.5");

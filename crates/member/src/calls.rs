@@ -1,5 +1,5 @@
-//! Calls of a cluster: which node owns each call. Nodes do not watch the keys of calls, as they watch those of streams. A node
-//! looks a key up when it needs it, and the owner writes it.
+//! Calls of a cluster: which node owns each call. Nodes watch the keys of streams, but not those of calls. The owner of a call
+//! writes its key, and other nodes look up the key when they need it.
 //!
 //! | this node | key | step |
 //! |---|---|---|
@@ -7,8 +7,8 @@
 //! | has the call | names another live node | that node owns the call: [`Action::CallTaken`] |
 //! | no longer has it | names this node | the key is deleted |
 //!
-//! If other nodes ended a life of this node, its calls are not lost: their media still runs. The next life writes their keys
-//! again, unless another node has taken the call in the meantime.
+//! If other nodes end a life of this node, its calls are not lost, because their media still runs. The next life writes the
+//! calls' keys again, except for calls that another node has taken in the meantime.
 //!
 //! **A service's calls** use its addresses and move with it. The node that carries the service owns its calls, whatever their
 //! keys say, and writes the keys again. Each call has a second key with its state for the next carrier; both keys are written
@@ -37,14 +37,14 @@ pub(crate) struct Ledger {
 
 #[derive(Debug)]
 struct KnownCall {
-    /// Whether this node has the call.
+    /// Whether this node currently has the call.
     is_here: bool,
     saved: Option<SavedState>,
     /// The claim in the call's key, and the store's revision when it was read.
     claim: Option<CallClaim>,
     at: Revision,
     pending: Option<RequestId>,
-    /// Whether [`Action::CallClaimed`] was issued.
+    /// Whether [`Action::CallClaimed`] was already issued.
     is_told: bool,
     until_ns: Option<u64>,
 }
@@ -75,7 +75,7 @@ enum Rightful {
     Others(Life),
 }
 
-/// The place where requests for a call belong.
+/// Where requests for a call must be sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Location {
     /// No live node has the call.
@@ -84,12 +84,12 @@ pub enum Location {
     Here,
     /// Another node has the call. `None`: its address is unknown.
     At(Life, Option<Link>),
-    /// The call moves with its service, which is on its way to a node.
+    /// The call belongs to a service that is moving to another node. Try again soon.
     Soon,
 }
 
 impl KnownCall {
-    /// The next step. `rightful`: the call's owner by its key.
+    /// Returns the next step. `rightful`: the owner of the call according to its key.
     fn step(&self, name: &CallName, me: &Life, rightful: Rightful) -> Step {
         let is_ours = self.claim.as_ref().is_some_and(|claim| claim.owner == *me);
         match (&self.claim, self.is_here, rightful) {
@@ -138,7 +138,7 @@ impl KnownCall {
     }
 }
 
-/// Operations that delete the keys of a call that is over.
+/// Returns the operations that delete the keys of a call that has ended.
 fn delete(name: &CallName, claim: &CallClaim) -> Vec<Operation> {
     let state = claim.service.as_ref();
     let state = state.map(|service| Operation::Delete(Key::State(service.clone(), name.clone())));
@@ -184,7 +184,7 @@ impl Ledger {
         }
     }
 
-    /// Notes the state that the store has. If the call has changed since, the newer state is written next.
+    /// Records the state that is in the store. If the call has changed since, its newer state is written next.
     pub(crate) fn note_state(&mut self, name: CallName, entry: Option<Entry>) {
         let Some(saved) = self
             .calls
@@ -214,8 +214,8 @@ impl Ledger {
 }
 
 impl Member {
-    /// This node has a call: claims its key. `state`: the service that the call belongs to, and what the next carrier of that
-    /// service needs.
+    /// Claims a call that this node has. `state`: the service of the call, and the state that the next carrier of the service
+    /// needs.
     ///
     /// Leads to [`Action::CallClaimed`] or [`Action::CallTaken`]. If the store does not answer by `until_ns`,
     /// [`Action::CallUnclaimed`] comes first.
@@ -247,7 +247,7 @@ impl Member {
         self.go_on(now_ns);
     }
 
-    /// The state of a service's call has changed.
+    /// Records a new state of a service's call.
     pub fn keep_call(&mut self, now_ns: u64, name: &CallName, state: Arc<[u8]>) {
         let known = self.ledger.calls.get_mut(name);
         if let Some(saved) = known.and_then(|known| known.saved.as_mut()) {
@@ -269,7 +269,7 @@ impl Member {
         left.iter().for_each(|name| self.ledger.remove(name));
     }
 
-    /// This node no longer has a call.
+    /// Releases a call that this node no longer has.
     pub fn release_call(&mut self, now_ns: u64, name: &CallName) {
         self.ledger.stop_waiting(name);
         if let Some(known) = self.ledger.calls.get_mut(name) {
@@ -279,19 +279,19 @@ impl Member {
         }
     }
 
-    /// Number of this node's calls, with those whose keys it is about to delete.
+    /// Returns the number of this node's calls, including those whose keys are about to be deleted.
     #[must_use]
     pub fn calls(&self) -> usize {
         self.ledger.calls.len()
     }
 
-    /// Sets how many more calls this node could take, in percent of its limit. The next renewal publishes it. `None`:
-    /// no calls.
+    /// Sets how many more calls this node could take, in percent of its limit. The next renewal publishes the value. `None`:
+    /// the node takes no calls.
     pub fn set_room(&mut self, room: Option<u8>) {
         self.room = room;
     }
 
-    /// Where requests for a call belong, by its key.
+    /// Returns where requests for a call must be sent. `entry`: the key of the call.
     #[must_use]
     pub fn locate(&self, entry: Option<&Entry>) -> Location {
         let claim = match entry.map(|entry| &entry.value) {
@@ -319,15 +319,16 @@ impl Member {
         }
     }
 
-    /// Whether a deputy carries a service for its owner, or has just stopped: the calls are at one of the two.
+    /// Whether a service is moving: a deputy still carries it for its owner, or has just stopped. The calls are at one of the
+    /// two.
     fn is_on_its_way(&self, service: &StreamName) -> bool {
         let deputy = self.deputy(service);
         deputy.is_some_and(|deputy| self.nodes.has(deputy))
     }
 
-    /// The node for a new call: the one with the most room. This node is taken if it has nearly as much, because the request then
-    /// needs no forwarding. Among others with as much room the choice is random. `draw`: a random number. `None`: no node takes
-    /// calls.
+    /// Returns the node for a new call: the node with the most room. If this node has nearly as much room, it is chosen,
+    /// because then the request is not forwarded. The choice among other nodes with nearly as much room is random. `draw`: a
+    /// random number. `None`: no node takes calls.
     #[must_use]
     pub fn roomiest(&self, draw: u64) -> Option<Location> {
         let own = &self.settings.name;
@@ -354,8 +355,9 @@ impl Member {
         Some(Location::At(self.nodes.life(name)?, record.link))
     }
 
-    /// A transaction that deletes the keys of a call whose owner's life has ended. `None`: the call has an owner, or gets one
-    /// soon. Calls of a service are deleted by its carrier, after it has restored all that it can.
+    /// Returns a transaction that deletes the keys of a call whose owner's life has ended. `None`: the call has an owner, or
+    /// gets one soon. Only the carrier of a service deletes keys of the service's calls, after it has restored all calls that
+    /// it can.
     pub fn sweep(&mut self, entry: &Entry) -> Option<Transaction> {
         let (Key::Call(name), Value::Call(claim)) = (&entry.key, &entry.value) else {
             return None;
@@ -464,5 +466,5 @@ impl Member {
     }
 }
 
-/// Percent of room: a smaller difference does not justify forwarding a request.
+/// Difference of room, in percent, that does not justify forwarding a request.
 const NEAR: u8 = 10;

@@ -10,8 +10,8 @@
 //!  /threadbare-states/service:relay-3/a84b4c76e66710  (encrypted)
 //! ```
 //!
-//! All nodes watch the keys below `/threadbare/`. Keys of calls are looked up; the states of a service's calls are read by the
-//! node that takes the service over.
+//! All nodes watch the keys below `/threadbare/`. The keys of calls are looked up when they are needed. The node that takes
+//! over a service reads the states of the service's calls.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -27,11 +27,12 @@ pub struct NodeName(pub Arc<str>);
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct StreamName(pub Arc<str>);
 
-/// A call: its Call-ID in percent-encoding, so that the key is plain text.
+/// Name of a call: the Call-ID in percent-encoding, so that the key is plain text.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CallName(pub Arc<str>);
 
-/// One life of a node: from a join until its key is deleted. The number is random, so that no two lives share it.
+/// Number of a life of a node. A life lasts from a join until the node's key is deleted. The number is random, so that no two
+/// lives have the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Incarnation(pub u64);
 
@@ -42,14 +43,15 @@ pub struct Incarnation(pub u64);
 pub struct Epoch(pub u64);
 
 impl Epoch {
-    /// The next owner's number. After the greatest number the counting stops; that does no other harm.
+    /// Returns the number of the next owner. It stays at the greatest number, which does no harm.
     #[must_use]
     pub fn next(self) -> Epoch {
         Epoch(self.0.saturating_add(1))
     }
 }
 
-/// A state of the whole store, as etcd counts them; for a key: that of its last change. 0: the key does not exist.
+/// A revision of etcd, which counts the states of the whole store. The revision of a key is that of its last change. 0: the key
+/// does not exist.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revision(pub u64);
 
@@ -73,7 +75,7 @@ pub enum Key {
     State(StreamName, CallName),
 }
 
-/// The value of a key; its variant matches the key's.
+/// The value of a key. The variant is that of the key.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
     /// The value of [`Key::Node`].
@@ -88,7 +90,7 @@ pub enum Value {
     State(Arc<[u8]>),
 }
 
-/// A node that is alive. It is written again with each beat.
+/// A node that is alive. The node writes this value again with each renewal.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct NodeRecord {
     /// The node's current life.
@@ -97,13 +99,14 @@ pub struct NodeRecord {
     pub beat: u64,
     /// The node's share of the streams, relative to other nodes. Above 0.
     pub weight: f64,
-    /// The node's place: site, rack, network.
+    /// Labels of the node, such as its site, rack or network.
     #[serde(default)]
     pub labels: Vec<Arc<str>>,
     /// The node hands over its streams and takes none.
     #[serde(default)]
     pub draining: bool,
-    /// Where other nodes see whether the process is alive, and where they send requests for its calls; opaque here.
+    /// The address to which other nodes connect, to see whether the process is alive, and to send requests for its calls.
+    /// Opaque here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<Link>,
     /// How many more calls the node could take, in percent of its limit. `None`: it takes no calls.
@@ -127,7 +130,7 @@ pub enum Kind {
     /// A stream.
     #[default]
     Stream,
-    /// The addresses of a node's calls, with the calls.
+    /// A service: the addresses of a node's calls, and the calls.
     Service,
 }
 
@@ -137,16 +140,16 @@ pub struct Declaration {
     /// Stream or service.
     #[serde(default, skip_serializing_if = "is_stream")]
     pub kind: Kind,
-    /// Nodes with one of these labels come first.
+    /// Nodes with one of these labels are chosen first.
     #[serde(default)]
     pub prefer: Vec<Arc<str>>,
-    /// Nodes with one of these labels come last.
+    /// Nodes with one of these labels are chosen last.
     #[serde(default)]
     pub avoid: Vec<Arc<str>>,
     /// The owner's behaviour when it cannot reach the store.
     #[serde(default)]
     pub on_isolation: OnIsolation,
-    /// The node that an operator has chosen, as long as it takes streams.
+    /// The node that an operator has chosen. It is preferred as long as it takes streams.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<NodeName>,
     /// The media plane's settings for the stream; opaque here.
@@ -154,14 +157,14 @@ pub struct Declaration {
     pub spec: Arc<str>,
 }
 
-/// A node's behaviour with a stream while another node may take it.
+/// Behaviour of an owner that cannot reach the store, so that another node may take over the stream.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnIsolation {
-    /// It stops: there are never two senders.
+    /// The owner stops sending. There are never two senders.
     #[default]
     Stop,
-    /// It keeps sending: there may be two senders, but there is always one.
+    /// The owner keeps sending. There may be two senders, but there is always at least one.
     Continue,
 }
 
@@ -171,10 +174,10 @@ pub struct Claim {
     /// The owner.
     #[serde(flatten)]
     pub owner: Life,
-    /// The owner's number; it rises by one with each owner.
+    /// The owner's number. Each new owner has a number greater by one.
     pub epoch: Epoch,
-    /// The previous owner. It carries the stream until it has told this owner that it has stopped. `None`: no such node
-    /// is left.
+    /// The previous owner, if it still carries the stream. It carries the stream until it has told the owner that it has
+    /// stopped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deputy: Option<Life>,
     /// The node that prepares to be the next owner. It then claims the stream with this owner as its deputy.
@@ -188,7 +191,7 @@ pub struct Claim {
 /// The claim on a call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallClaim {
-    /// The owner when the key was written. The current owner of a service's call is the carrier of the service.
+    /// The owner when the key was written. If the call belongs to a service, the current owner is the carrier of the service.
     #[serde(flatten)]
     pub owner: Life,
     /// The service whose addresses the call uses.
@@ -201,12 +204,12 @@ pub struct CallClaim {
 pub struct Life {
     /// The node's name.
     pub node: NodeName,
-    /// Which of the node's lives it is.
+    /// The number of this life.
     pub incarnation: Incarnation,
 }
 
-/// A deputy's message that it has stopped and that the owner of the claim may send. It goes from node to node, and the claim
-/// shows the same soon after.
+/// A deputy's message that it has stopped, so that the owner of the claim may send. It is sent directly from node to node. Soon
+/// after, the claim in the store shows the same.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Release {
     /// The stream that has stopped.
@@ -219,18 +222,18 @@ pub struct Release {
     pub to: Life,
 }
 
-/// A key or value that is not ours, or comes from a later version.
+/// Error: a key or value is invalid, or was written by a later version.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {reason}")]
 pub struct Unreadable {
     /// The key, as text.
     pub key: String,
-    /// Why it is unreadable.
+    /// Why the key or value is unreadable.
     pub reason: String,
 }
 
 impl Key {
-    /// The path in the store. A name comes last in it, because it may have any character.
+    /// Returns the path in the store. A name is always at the end, because it may contain any characters.
     #[must_use]
     pub fn path(&self) -> String {
         match self {
@@ -242,7 +245,7 @@ impl Key {
         }
     }
 
-    /// The key of a path. `None`: the path is not ours.
+    /// Parses a path. `None`: it is not the path of a key of the cluster.
     #[must_use]
     pub fn of_path(path: &[u8]) -> Option<Key> {
         let path = std::str::from_utf8(path).ok()?;
@@ -295,7 +298,7 @@ impl Key {
 }
 
 impl Value {
-    /// The value's bytes: JSON, or the opaque bytes themselves.
+    /// Returns the bytes of the value: JSON, or the opaque bytes themselves.
     ///
     /// # Errors
     /// If the weight is not a number.
@@ -361,6 +364,6 @@ const CLAIMS: &str = "/threadbare/claims/";
 pub const WEIGHT_MIN: f64 = 0.001;
 /// Greatest weight of a node: a thousand times the default.
 pub const WEIGHT_MAX: f64 = 1000.0;
-/// Longest value. A claim with its resume data and a call's state are shorter; larger data does not belong in the
+/// Maximum length of a value. A claim with its position and the state of a call are shorter. Larger data does not belong in the
 /// store.
 pub const VALUE_BYTES_MAX: usize = 8192;

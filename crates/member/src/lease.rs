@@ -4,10 +4,10 @@ use crate::keys::{Incarnation, Key, NodeRecord, Revision, Value};
 use crate::store::{Compare, Entry, Operation, Outcome, Reply, Request, RequestId, What};
 use crate::{Action, Member};
 
-/// Whether this life has a key.
+/// Whether the current life of this node has a key.
 #[derive(Debug)]
 pub(crate) enum Standing {
-    /// It has no key, and requests one at this time.
+    /// It has no key, and requests one at a certain time.
     Out {
         next_ns: u64,
         asked: Option<RequestId>,
@@ -18,18 +18,18 @@ pub(crate) enum Standing {
 #[derive(Debug)]
 pub(crate) struct Lease {
     pub(crate) created: Revision,
-    /// Revision of the last known renewal.
+    /// Revision of the key after the last known renewal.
     modified: Revision,
     beat: u64,
-    /// When the last confirmed renewal was sent. 0: none is confirmed.
+    /// Time at which the last confirmed renewal was sent. 0: no renewal is confirmed yet.
     pub(crate) confirmed_ns: u64,
     next_ns: u64,
     asked: Option<RequestId>,
-    /// The time to send has run out, and all streams were stopped.
+    /// Whether the lease has run out, and all streams were stopped.
     pub(crate) has_lapsed: bool,
 }
 
-/// The condition of every change of a claim: no other node has ended this life.
+/// Returns the condition for each change of a claim: no other node has ended this life.
 pub(crate) fn lives(member: &Member) -> Option<Compare> {
     match &member.standing {
         Standing::In(lease) => Some(Compare::Created(own_key(member), lease.created)),
@@ -73,7 +73,7 @@ pub(crate) fn keep_lease(member: &mut Member, now_ns: u64) {
         Standing::Out { asked: Some(_), .. } => {}
         Standing::Out { next_ns, .. } if *next_ns > now_ns => {}
         Standing::Out { next_ns, .. } => {
-            // The key of an earlier life was not deleted yet.
+            // The key of an earlier life must be deleted first.
             if member.nodes.is_known(&member.settings.name) {
                 *next_ns = now_ns + member.settings.timing.renew_ns;
                 return;
@@ -114,7 +114,7 @@ fn write_record(member: &mut Member, now_ns: u64, what: What, condition: Compare
     };
     let put = Operation::Put(own_key(member), Value::Node(record));
     let id = member.commit(now_ns, what, vec![condition], vec![put]);
-    // This leaves time for a second request.
+    // Use only a third of the time, which leaves time for a second request.
     let until_ns = now_ns + member.settings.timing.valid_ns / 3;
     if let Some(request) = member.requests.get_mut(&id) {
         request.until_ns = request.until_ns.min(until_ns);
@@ -177,8 +177,8 @@ fn confirm(member: &mut Member, now_ns: u64, request: &Request, at: Revision) {
         }
     };
     if is_back {
-        // While this node could not reach the store it saw nothing of the others either. That does not mean that
-        // they are dead.
+        // While this node could not reach the store, it did not see the renewals of other nodes. So their silence does
+        // not mean that they are dead.
         member.nodes.see_all(now_ns);
         member.look_at_all();
     }
@@ -204,8 +204,8 @@ fn adopt(member: &mut Member, now_ns: u64, created: Revision, modified: Revision
     }
 }
 
-/// Repeats a join or a renewal that was not answered, with the same revision. If the first one took effect, the answer shows
-/// it.
+/// Repeats a join or a renewal that was not answered, with the same revision. If the first one took effect, the answer to the
+/// second shows that.
 pub(crate) fn renewal_is_late(member: &mut Member, now_ns: u64, id: RequestId) {
     match &mut member.standing {
         Standing::Out { next_ns, asked } if *asked == Some(id) => {
@@ -219,7 +219,7 @@ pub(crate) fn renewal_is_late(member: &mut Member, now_ns: u64, id: RequestId) {
     keep_lease(member, now_ns);
 }
 
-/// Notes the store's copy of this node's key. `None`: it was deleted.
+/// Handles the value of this node's key in the store. `None`: the key was deleted.
 pub(crate) fn note_own(member: &mut Member, now_ns: u64, own: Option<&Entry>, at: Revision) {
     let Standing::In(lease) = &mut member.standing else {
         return;
@@ -244,7 +244,7 @@ fn end_life(member: &mut Member, now_ns: u64) {
     begin_life(member);
 }
 
-/// Stops all streams. `is_ended`: also those that ignore the store's absence.
+/// Stops all streams. Streams that continue without the store are stopped only if `is_ended`.
 fn stop_all(member: &mut Member, is_ended: bool) {
     for (name, stream) in &mut member.streams {
         if stream.stop(is_ended) {

@@ -1,24 +1,26 @@
-//! Spreads streams and calls over the nodes of a cluster, by a store that all nodes see (etcd). This is one node's part,
-//! sans-IO.
+//! Spreads streams and calls over the nodes of a cluster, which share a store (etcd). This crate is the state machine of one
+//! node, without I/O.
 //!
 //! Inputs are the time, changes of the store's keys, and answers to transactions. Outputs are transactions, and the streams to
-//! start and stop. A [`Member`] trusts only its own monotonic clock, and assumes that it differs from another node's by at most
-//! [`Timing::DRIFT_PERCENT`]:
+//! start and stop. A [`Member`] trusts only its own monotonic clock. It assumes that the rates of two nodes' clocks differ by
+//! at most [`Timing::DRIFT_PERCENT`].
 //!
-//! - It renews its own key ([`Key::Node`]) by a transaction on the revision that it wrote last. It may send only while the last
-//!   *confirmed* renewal is younger than [`Timing::valid_ns`], counted from when that request was sent. Media threads compare
-//!   [`Member::send_until_ns`] with their clock before each batch, so that a process that was frozen sends nothing when it wakes.
-//! - Other nodes take its streams if they see no new revision for that time and a margin. First they delete its key, by a
-//!   transaction on the revision that they saw last. So either that transaction or the node's next renewal fails. A claim names
-//!   one life of a node; when that life has no key, the claim is free. Each claim is one transaction on the claim's revision and
-//!   the claimer's own life.
-//! - A stream moves with so short a gap that a jitter buffer hides it. The owner names the next node, which prepares. That node
-//!   then makes the claim its own, with the previous owner as its *deputy*. The deputy sends by its own lease until it sees
-//!   that. Then it stops, and sends the new owner its position (SSRC, numbers, times). So nothing waits for the store between the
-//!   last packet here and the first one there. The position is also written to the store, in case the message is lost.
-//! - A call stays where it was made. Its owner claims it, and other nodes forward its requests to the owner.
-//! - A *service* is carried as a stream is: the addresses of a node's calls, with the calls. The node that takes it over reads
-//!   the calls' states.
+//! - A node renews its own key ([`Key::Node`]) with a transaction that compares the revision of its last renewal. It may send
+//!   only while the last *confirmed* renewal is younger than [`Timing::valid_ns`]. The age is counted from the time at which
+//!   the renewal was sent. Media threads compare [`Member::send_until_ns`] with their clock before each batch, so that a
+//!   process that was frozen sends nothing when it wakes.
+//! - If other nodes see no renewal for that time and a margin, they take the node's streams. First they delete its key, with a
+//!   transaction that compares the last revision that they saw. So either that transaction or the node's next renewal fails. A
+//!   claim names one life of a node. When that life has no key, the claim is free. Each change of a claim is a transaction that
+//!   compares the claim's revision and the life of the node that makes the change.
+//! - When a stream moves, the gap is so short that a jitter buffer hides it. The owner names the next node, which prepares the
+//!   stream. The next node then becomes the owner of the claim, with the previous owner as its *deputy*. The deputy continues
+//!   to send under its own lease until it sees the change of the claim. Then it stops, and sends its position (SSRC, numbers,
+//!   times) to the new owner. So nothing waits for the store between the last packet of one node and the first packet of the
+//!   other. The position is also written to the store, in case the message is lost.
+//! - A call stays where it was made. Its owner claims it, and other nodes forward requests for it to the owner.
+//! - A *service* consists of the addresses of a node's calls, and the calls. It is carried like a stream. A node that takes
+//!   over a service reads the states of the calls.
 //!
 //! After each call of a `handle_` or `set_` function, drain [`Member::poll_action`] and read [`Member::next_timeout`].
 #![forbid(unsafe_code)]
@@ -55,9 +57,9 @@ pub struct Settings {
     pub name: NodeName,
     /// The node's share of the streams, relative to other nodes: [`WEIGHT_MIN`] to [`WEIGHT_MAX`].
     pub weight: f64,
-    /// The node's place.
+    /// The node's labels.
     pub labels: Vec<Arc<str>>,
-    /// Where other nodes see whether the process is alive.
+    /// The address to which other nodes connect, to see whether the process is alive.
     pub link: Option<Link>,
     /// The times of the cluster: the same on all nodes.
     pub timing: Timing,
@@ -68,19 +70,19 @@ pub struct Settings {
 pub struct Timing {
     /// Interval of renewals.
     pub renew_ns: u64,
-    /// How long a confirmed renewal allows sending, counted from when it was sent.
+    /// How long a node may send after it sent a renewal that is confirmed.
     pub valid_ns: u64,
-    /// How much longer other nodes wait.
+    /// How much longer other nodes wait before they take a node's streams.
     pub margin_ns: u64,
-    /// How long to wait for an answer.
+    /// How long to wait for an answer of the store.
     pub request_ns: u64,
 }
 
 impl Timing {
-    /// How far two monotonic clocks may run apart.
+    /// Maximum difference between the rates of two nodes' clocks, in percent.
     pub const DRIFT_PERCENT: u64 = 2;
 
-    /// How long a node must be silent before others take its streams.
+    /// Returns how long a node must be silent before other nodes take its streams.
     #[must_use]
     pub fn death_ns(&self) -> u64 {
         self.valid_ns + self.valid_ns * Self::DRIFT_PERCENT / 100 + self.margin_ns
@@ -101,9 +103,9 @@ impl Default for Timing {
 /// An action that the caller must take.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
-    /// Send this to the store, and pass its answer to [`Member::handle_reply`].
+    /// Send the transaction to the store, and pass the answer to [`Member::handle_reply`].
     Commit(Transaction),
-    /// Open the stream's input, and confirm with [`Member::handle_prepared`]: the stream is about to be handed over.
+    /// The stream is about to be handed over to this node. Open its input, and confirm with [`Member::handle_prepared`].
     Prepare {
         /// The stream.
         stream: StreamName,
@@ -116,10 +118,11 @@ pub enum Action {
         stream: StreamName,
         /// This owner's number.
         epoch: Epoch,
-        /// Where the previous owner, or this node, has just stopped it. Empty: unknown.
+        /// The position at which the previous owner, or this node itself, has just stopped the stream. Empty: unknown.
         resume: Vec<u8>,
     },
-    /// Stop the stream now. Then tell the owner ([`Member::release`]), and pass the position to [`Member::handle_handed_over`].
+    /// Stop the stream now. Then send the owner a message ([`Member::release`]), and pass the position to
+    /// [`Member::handle_handed_over`].
     HandOver {
         /// The stream.
         stream: StreamName,
@@ -129,19 +132,19 @@ pub enum Action {
         /// The stream.
         stream: StreamName,
     },
-    /// The store now has this node as the call's owner, after [`Member::claim_call`].
+    /// After [`Member::claim_call`]: the store now has this node as the owner of the call.
     CallClaimed {
         /// The call.
         call: CallName,
     },
-    /// Another node has the call: end it here. It need not be released.
+    /// Another node has the call. End it here; it need not be released.
     CallTaken {
         /// The call.
         call: CallName,
         /// The node that has it.
         owner: Life,
     },
-    /// The store has not answered in time. The request goes on.
+    /// The store has not answered a claim in time. The claim is still tried.
     CallUnclaimed {
         /// The call.
         call: CallName,
@@ -159,13 +162,13 @@ pub struct Member {
     streams: BTreeMap<StreamName, Tracked>,
     /// Streams that have changed.
     dirty: BTreeSet<StreamName>,
-    /// The view is complete, and changes arrive.
+    /// Whether the view of the store is complete, and changes arrive.
     is_synced: bool,
     /// The store's revision of the view.
     revision: Revision,
     requests: BTreeMap<RequestId, Request>,
     next_request: u64,
-    /// Streams on their way to other nodes, and streams that another node would fit better.
+    /// Streams that are being handed over, and streams for which another node would be better.
     moving: BTreeSet<StreamName>,
     wishes: BTreeMap<StreamName, Life>,
     ledger: Ledger,
@@ -175,8 +178,8 @@ pub struct Member {
 }
 
 impl Member {
-    /// Creates a node that joins at `now_ns` with the first answer of the store. `seed`: of the numbers of its lives; no two
-    /// processes may use the same.
+    /// Creates a node. It requests its key at `now_ns`. `seed`: seed for the numbers of its lives; no two processes may use the
+    /// same.
     ///
     /// # Panics
     /// If the weight is not valid ([`is_weight`]).
@@ -208,8 +211,8 @@ impl Member {
         member
     }
 
-    /// Handles a complete view: all keys below [`PREFIX`], read at once. It is needed at the start, and whenever changes may have
-    /// been missed. Keys that are not in it are gone.
+    /// Handles a snapshot: all keys below [`PREFIX`] at one revision. Call this at the start, and whenever changes may have
+    /// been missed. Keys that are not in the snapshot do not exist.
     pub fn handle_snapshot(&mut self, now_ns: u64, revision: Revision, entries: Vec<Entry>) {
         if revision < self.revision {
             return;
@@ -239,7 +242,7 @@ impl Member {
             self.note(now_ns, entry.key.clone(), Some(entry), at);
         }
         (self.is_synced, self.revision) = (true, revision);
-        // This includes streams that are over, about which no change will come any more.
+        // This includes streams that are gone, because no change of them will come any more.
         self.look_at_all();
         self.go_on(now_ns);
     }
@@ -251,7 +254,7 @@ impl Member {
         self.go_on(now_ns);
     }
 
-    /// Changes may be missed from now on, until the next snapshot.
+    /// Handles that the watch has failed. Changes may be missed until the next snapshot.
     pub fn handle_cut(&mut self) {
         self.is_synced = false;
     }
@@ -284,27 +287,27 @@ impl Member {
         self.go_on(now_ns);
     }
 
-    /// The process of this life is known to have ended: its machine refuses connections to it. Then no node waits for its
-    /// lease.
+    /// Handles that the process of a life has certainly ended, because its machine refuses connections to it. Other nodes then
+    /// do not wait for the end of its lease.
     pub fn handle_ended(&mut self, now_ns: u64, life: &Life) {
         self.nodes.expect_dead(now_ns, life);
         self.go_on(now_ns);
     }
 
-    /// The input of a stream has media, after [`Action::Prepare`].
+    /// Handles that the input of a stream has media, after [`Action::Prepare`].
     pub fn handle_prepared(&mut self, now_ns: u64, stream: &StreamName) {
         self.prepared(stream);
         self.go_on(now_ns);
     }
 
-    /// A stream has stopped, after [`Action::HandOver`]. `resume`: its position.
+    /// Handles that a stream has stopped, after [`Action::HandOver`]. `resume`: the position.
     pub fn handle_handed_over(&mut self, now_ns: u64, stream: &StreamName, resume: Vec<u8>) {
         self.stopped(stream, resume);
         self.go_on(now_ns);
     }
 
-    /// A deputy reports that it has stopped. `resume`: its position. The caller must have verified that the message is
-    /// from that node.
+    /// Handles a deputy's message that it has stopped. `resume`: the position. The caller must have verified that the message
+    /// is from that node.
     pub fn handle_released(&mut self, now_ns: u64, release: Release, resume: Vec<u8>) {
         self.released(release, resume);
         self.go_on(now_ns);
@@ -322,12 +325,12 @@ impl Member {
         self.go_on(now_ns);
     }
 
-    /// The next action.
+    /// Returns the next action.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// When to call [`Member::handle_timeout`].
+    /// Returns the time at which to call [`Member::handle_timeout`].
     #[must_use]
     pub fn next_timeout(&self) -> u64 {
         let requests = self.requests.values().map(|request| request.until_ns);
@@ -339,8 +342,8 @@ impl Member {
         next.unwrap_or(u64::MAX).min(deaths)
     }
 
-    /// Until when the media threads may send the started streams, on this node's monotonic clock. Streams with
-    /// [`OnIsolation::Continue`] ignore it.
+    /// Returns the time until which the media threads may send the started streams, on this node's monotonic clock. It does not
+    /// apply to streams with [`OnIsolation::Continue`].
     #[must_use]
     pub fn send_until_ns(&self) -> u64 {
         match &self.standing {
@@ -349,7 +352,7 @@ impl Member {
         }
     }
 
-    /// The node's current life.
+    /// Returns this node's current life.
     #[must_use]
     pub fn life(&self) -> Life {
         Life {
@@ -358,7 +361,7 @@ impl Member {
         }
     }
 
-    /// The streams that this node carries.
+    /// Returns the streams that this node carries.
     pub fn carried(&self) -> impl Iterator<Item = &StreamName> {
         let running = self
             .streams
@@ -367,23 +370,23 @@ impl Member {
         running.map(|(name, _)| name)
     }
 
-    /// Whether streams are on their way to other nodes: their positions are not written yet.
+    /// Whether streams are being handed over to other nodes, so that their positions are not written yet.
     #[must_use]
     pub fn is_handing_over(&self) -> bool {
         !self.moving.is_empty()
     }
 
-    /// The nodes that are known to be alive, with this one.
+    /// Returns the nodes that are known to be alive, including this one.
     pub fn nodes(&self) -> impl Iterator<Item = (&NodeName, &NodeRecord)> {
         self.nodes.all()
     }
 
-    /// The current lives of those nodes.
+    /// Returns the current lives of [`nodes`](Self::nodes).
     pub fn lives_of_nodes(&self) -> impl Iterator<Item = Life> {
         self.nodes.names().filter_map(|name| self.nodes.life(name))
     }
 
-    /// The known owner of a stream.
+    /// Returns the known owner of a stream.
     #[must_use]
     pub fn owner(&self, stream: &StreamName) -> Option<&Life> {
         let claim = self.streams.get(stream)?.claim()?;
@@ -396,7 +399,7 @@ impl Member {
         self.streams.get(stream).is_some_and(Tracked::is_running)
     }
 
-    /// The message that this node, as the deputy of a claim, must send to the owner after it has stopped.
+    /// Returns the message that this node, as the deputy of a claim, must send to the owner after it has stopped.
     #[must_use]
     pub fn release(&self, stream: &StreamName) -> Option<Release> {
         let (claim, me) = (self.streams.get(stream)?.claim()?, self.life());
@@ -408,20 +411,20 @@ impl Member {
         })
     }
 
-    /// The deputy that carries a stream for its owner, until it has told the owner and the store that it has stopped.
+    /// Returns the deputy that still carries a stream for its owner. `None`: the claim has no deputy.
     #[must_use]
     pub fn deputy(&self, stream: &StreamName) -> Option<&Life> {
         self.streams.get(stream)?.claim()?.deputy.as_ref()
     }
 
-    /// The lives that are about to get something from this node.
+    /// Returns the lives of the nodes that are about to take over streams from this node.
     pub fn successors(&self) -> impl Iterator<Item = &Life> {
         let claims = self.moving.iter();
         let claims = claims.filter_map(|stream| self.streams.get(stream)?.claim());
         claims.filter_map(|claim| claim.next.as_ref())
     }
 
-    /// The node that would carry a stream without this one, as far as is known.
+    /// Returns the node that would carry a stream if this node ended, as far as is known.
     #[must_use]
     pub fn heir(&self, stream: &StreamName) -> Option<Life> {
         let own = &self.settings.name;
@@ -429,7 +432,7 @@ impl Member {
         self.nodes.life(&name)
     }
 
-    /// The declared streams, with their declarations and known claims.
+    /// Returns the declared streams, with their declarations and known claims.
     pub fn streams(&self) -> impl Iterator<Item = (&StreamName, &Declaration, Option<&Claim>)> {
         self.streams.iter().filter_map(|(name, stream)| {
             let declaration = stream.declaration()?;
@@ -437,13 +440,13 @@ impl Member {
         })
     }
 
-    /// The declaration of a stream. `None`: it is not declared.
+    /// Returns the declaration of a stream. `None`: the stream is not declared.
     #[must_use]
     pub fn declaration(&self, stream: &StreamName) -> Option<&Declaration> {
         self.streams.get(stream)?.declaration()
     }
 
-    /// The condition for a declaration derived from the current one: no other node has written one meanwhile.
+    /// Returns the condition for replacing the current declaration of a stream: no other node has written one in the meantime.
     #[must_use]
     pub fn still_declared(&self, stream: &StreamName) -> Option<Compare> {
         let known = self.streams.get(stream)?;
@@ -451,7 +454,7 @@ impl Member {
         Some(Compare::Modified(key, known.declared_at()))
     }
 
-    /// Whether the view of the store is complete and changes arrive.
+    /// Whether the view of the store is complete, and changes arrive.
     #[must_use]
     pub fn is_synced(&self) -> bool {
         self.is_synced
@@ -463,7 +466,7 @@ impl Member {
         self.draining
     }
 
-    /// Takes all steps that follow from an input.
+    /// Takes all steps that follow from the last input.
     fn go_on(&mut self, now_ns: u64) {
         lease::keep_lease(self, now_ns);
         self.bury_dead(now_ns);
@@ -472,7 +475,7 @@ impl Member {
         self.follow(now_ns);
     }
 
-    /// Notes the current value of a key.
+    /// Handles the current value of a key.
     fn note(&mut self, now_ns: u64, key: Key, entry: Option<Entry>, at: Revision) {
         match key {
             Key::Node(name) => self.note_node(now_ns, name, entry, at),
@@ -504,8 +507,8 @@ impl Member {
         id
     }
 
-    /// Handles requests that were not answered. They may have taken effect or not. A repeated transaction takes effect at most
-    /// once, because the first one changes the revision.
+    /// Repeats requests that were not answered. They may have taken effect. A repeated transaction takes effect at most once,
+    /// because the first one has changed the revision that it compares.
     fn ask_again(&mut self, now_ns: u64) {
         let late: Vec<RequestId> = self
             .requests
@@ -543,8 +546,8 @@ impl Member {
         place::mix(self.random)
     }
 
-    /// A transaction that ends this node's life, so that others take its streams at once. Commit it when nothing is sent any
-    /// more; do not use this member afterwards. `None`: the node has no life.
+    /// Returns a transaction that ends this node's life, so that other nodes take its streams at once. Commit it when this node
+    /// no longer sends, and do not use this member afterwards. `None`: the node has no key.
     pub fn resignation(&mut self) -> Option<Transaction> {
         let lives = lease::lives(self)?;
         let id = RequestId(self.next_request);
@@ -597,7 +600,7 @@ impl Member {
         }
     }
 
-    /// Ends the lives of nodes that were silent for too long, so that their streams are free.
+    /// Deletes the keys of nodes that were silent for too long, so that their streams are free.
     pub(crate) fn bury_dead(&mut self, now_ns: u64) {
         if !self.is_synced {
             return self.nodes.look_later(now_ns);

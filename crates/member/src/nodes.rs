@@ -1,4 +1,4 @@
-//! The nodes of the cluster, as this one sees them.
+//! The nodes of the cluster, as this node sees them.
 
 use std::collections::BTreeMap;
 
@@ -6,14 +6,14 @@ use crate::keys::{Declaration, Incarnation, Key, Life, NodeName, NodeRecord, Rev
 use crate::place::{Fit, Point};
 use crate::store::{Compare, Entry};
 
-/// The nodes that have a key, with this one.
+/// The nodes that have a key, including this one.
 #[derive(Debug)]
 pub(crate) struct Nodes {
-    /// This node's life.
+    /// The number of this node's life.
     pub(crate) own: Incarnation,
     seen: BTreeMap<NodeName, Seen>,
     death_ns: u64,
-    /// Before this time no node is due.
+    /// No node is due before this time.
     due_ns: u64,
 }
 
@@ -23,11 +23,11 @@ struct Seen {
     record: NodeRecord,
     created: Revision,
     modified: Revision,
-    /// When the node's key is to be deleted, unless the node shows signs of life.
+    /// Time at which the node's key is deleted, unless the node renews it.
     bury_ns: u64,
-    /// Whether that deletion was requested.
+    /// Whether the deletion was requested.
     is_asked: bool,
-    /// The process of this life has ended; later changes of its key were already on their way.
+    /// Whether the process of this life has ended. Changes of its key that arrive later were already in transit.
     has_ended: bool,
 }
 
@@ -53,7 +53,7 @@ impl Nodes {
         Some(&self.seen.get(name)?.record)
     }
 
-    /// How well a node fits a stream.
+    /// Returns how well a node fits a stream.
     pub(crate) fn fit(
         &self,
         stream: Point,
@@ -69,14 +69,14 @@ impl Nodes {
         ))
     }
 
-    /// The best node for a stream.
+    /// Returns the best node for a stream.
     pub(crate) fn best(&self, stream: Point, declaration: &Declaration) -> Option<(NodeName, Fit)> {
         let fits = self.fits(stream, declaration);
         let best = fits.reduce(|best, other| if other.1 > best.1 { other } else { best });
         best.map(|(name, fit)| (name.clone(), fit))
     }
 
-    /// The best node for a stream, leaving this one out.
+    /// Returns the best node for a stream among the nodes other than `name`.
     pub(crate) fn best_without(
         &self,
         node: &NodeName,
@@ -116,19 +116,20 @@ impl Nodes {
         self.seen.get(name).is_some_and(|seen| seen.modified > at)
     }
 
-    /// The revision at which a node's key was created; [`Revision::ABSENT`]: it has none.
+    /// Returns the revision at which a node's key was created; [`Revision::ABSENT`]: the node has no key.
     fn created(&self, name: &NodeName) -> Revision {
         self.seen
             .get(name)
             .map_or(Revision::ABSENT, |seen| seen.created)
     }
 
-    /// The condition that a node's key is the known one, or absent if none is known. If it is refused, the answer has the key.
+    /// Returns the condition that a node's key is the known one, or absent if none is known. If the condition fails, the answer
+    /// has the current key.
     pub(crate) fn as_known(&self, name: &NodeName) -> Compare {
         Compare::Created(Key::Node(name.clone()), self.created(name))
     }
 
-    /// The current life of a node.
+    /// Returns the current life of a node.
     pub(crate) fn life(&self, name: &NodeName) -> Option<Life> {
         let record = self.record(name)?;
         Some(Life {
@@ -145,7 +146,7 @@ impl Nodes {
         self.due_ns
     }
 
-    /// Gives all nodes the whole time again before they count as dead.
+    /// Restarts the time after which silent nodes count as dead, for all nodes.
     pub(crate) fn see_all(&mut self, now_ns: u64) {
         let bury_ns = now_ns + self.death_ns;
         for seen in self.seen.values_mut() {
@@ -170,14 +171,14 @@ impl Nodes {
         }
     }
 
-    /// Notes whether a request to delete a node's key is pending.
+    /// Records whether a request to delete a node's key is pending.
     pub(crate) fn set_asked(&mut self, name: &NodeName, is_asked: bool) {
         if let Some(seen) = self.seen.get_mut(name) {
             seen.is_asked = is_asked;
         }
     }
 
-    /// Notes a node's key. `true`: something other than its beat and its room has changed.
+    /// Handles the value of a node's key. Returns whether anything but the beat and the room has changed.
     pub(crate) fn note(
         &mut self,
         now_ns: u64,
@@ -200,7 +201,7 @@ impl Nodes {
                 }
                 let (beat, room) = (record.beat, record.room);
                 let before = std::mem::replace(&mut seen.record, record);
-                // The amount of room does not influence where streams go; taking calls at all does.
+                // The amount of room does not influence where streams go. But whether the node takes calls at all does.
                 let is_as_before = before.room.is_some() == room.is_some();
                 let before = NodeRecord {
                     beat,
@@ -225,7 +226,7 @@ impl Nodes {
         }
     }
 
-    /// Nodes whose time is over. `is_own`: only those with this node's name.
+    /// Takes the nodes that were silent for too long. `is_own`: takes only a node with this node's name.
     pub(crate) fn take_due(
         &mut self,
         now_ns: u64,
@@ -254,5 +255,5 @@ impl Nodes {
     }
 }
 
-/// Delay after a deletion that was refused or not answered.
+/// Delay before a deletion that was refused or not answered is tried again.
 pub(crate) const BURY_AGAIN_NS: u64 = 100_000_000;

@@ -1,18 +1,18 @@
 //! Chooses the best node for a stream by weighted rendezvous hashing.
 //!
-//! Each node has a score for each stream. The score depends only on their names and the node's weight; the highest one wins. A
-//! node that comes or goes moves only its own streams, and all nodes compute the same.
+//! Each node has a score for each stream. The score depends only on both names and the node's weight. The node with the highest
+//! score wins. When a node comes or goes, only its own streams move. All nodes compute the same scores.
 
 use std::sync::Arc;
 
 use crate::keys::{Declaration, Kind, NodeName, NodeRecord};
 
-/// The hash of a name: the same on all nodes and in all versions.
+/// The hash of a name. It is the same on all nodes and in all versions.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Point(u64);
 
 impl Point {
-    /// FNV-1a.
+    /// Hashes a name (FNV-1a).
     pub(crate) fn of(name: &str) -> Point {
         Point(name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -20,10 +20,10 @@ impl Point {
     }
 }
 
-/// How well a node fits a stream: greater is better.
+/// How well a node fits a stream. Greater is better.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 pub(crate) struct Fit {
-    /// The rank by whether the node takes streams, and by its labels.
+    /// The rank of the node, which counts before the score: see [`tier`].
     tier: i8,
     score: f64,
 }
@@ -41,20 +41,21 @@ impl Fit {
         }
     }
 
-    /// Whether a stream moves from `self` to `other`. It does not for a small difference, which the next change could reverse.
+    /// Whether a stream moves from `self` to `other`. It does not move for a small difference, which the next change could
+    /// reverse.
     pub(crate) fn is_worth_leaving_for(self, other: Fit) -> bool {
         other.tier > self.tier
             || other.tier == self.tier && other.score > self.score * OWNER_PREFERENCE
     }
 }
 
-/// Ranks a node. From worst to best: for a service, a node that takes no calls; a draining node; an avoided one; a neutral one; a
-/// preferred one; the operator's choice.
+/// Returns the rank of a node. The ranks, from worst to best: a node that takes no calls (only for a service); a draining node;
+/// an avoided node; a neutral node; a preferred node; the operator's choice.
 fn tier(declaration: &Declaration, name: &NodeName, record: &NodeRecord) -> i8 {
     let has = |wanted: &[Arc<str>]| wanted.iter().any(|label| record.labels.contains(label));
     let is_wanted = declaration.at.as_ref() == Some(name);
     if declaration.kind == Kind::Service && record.room.is_none() {
-        // This holds at home too: all nodes may have just started.
+        // Even then, the wanted node is better than others, because all nodes may have just started.
         return if is_wanted { -3 } else { -4 };
     }
     if record.draining {
@@ -69,16 +70,17 @@ fn tier(declaration: &Declaration, name: &NodeName, record: &NodeRecord) -> i8 {
     i8::from(has(&declaration.prefer))
 }
 
-/// -w / ln(u), with u uniform in (0, 1) by stream and node: each node has the highest value with a probability equal to its share
-/// of the weight (C. Schindelhauer, G. Schomaker, "Weighted distributed hash tables", SPAA 2005, the logarithmic method).
+/// Returns the score -w / ln(u). The number u depends on stream and node, and is uniform in (0, 1). Each node has the highest
+/// score with a probability equal to its share of the weight (C. Schindelhauer, G. Schomaker, "Weighted distributed hash
+/// tables", SPAA 2005, the logarithmic method).
 fn score(stream: Point, node: Point, weight: f64) -> f64 {
     let bits = mix(stream.0 ^ mix(node.0));
-    // 53 bits, never exactly 0 or 1.
+    // A number of 53 bits, which is never exactly 0 or 1.
     let u = ((bits >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
     -weight / u.ln()
 }
 
-/// Mixes the bits: each input bit changes half of the output bits (the finaliser of SplitMix64).
+/// Mixes the bits of a number, so that each input bit affects half of the output bits (the finaliser of SplitMix64).
 pub(crate) fn mix(mut bits: u64) -> u64 {
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -105,7 +107,7 @@ mod tests {
         }
     }
 
-    /// By the definition of weighted rendezvous hashing, a node's share of the streams is its share of the weight.
+    /// A node's share of the streams is its share of the weight, by the definition of weighted rendezvous hashing.
     #[test]
     fn streams_are_spread_by_weight() {
         let nodes = [("a", 1.0), ("b", 2.0), ("c", 1.0)];
@@ -124,13 +126,13 @@ mod tests {
             let best = (0..3).max_by(|&a, &b| fits[a].partial_cmp(&fits[b]).expect("numbers"));
             counts[best.expect("three")] += 1;
         }
-        // Six standard deviations of a binomial count.
+        // Allow six standard deviations of a binomial count.
         for (count, due) in counts.into_iter().zip([5000.0, 10_000.0, 5000.0]) {
             assert!((f64::from(count) - due).abs() < 450.0, "{counts:?}");
         }
     }
 
-    /// A node that takes no calls could not serve the service's calls.
+    /// A node that takes no calls cannot serve the calls of a service.
     #[test]
     fn service_prefers_its_home_node_that_takes_calls() {
         let service = Declaration {

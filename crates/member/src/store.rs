@@ -1,4 +1,4 @@
-//! Requests to the store and its answers, as those of etcd's KV service.
+//! Requests to the store, and its answers. They correspond to etcd's KV service.
 
 use crate::keys::{CallName, Key, NodeName, Revision, StreamName, Value};
 
@@ -6,11 +6,11 @@ use crate::keys::{CallName, Key, NodeName, Revision, StreamName, Value};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
-/// A transaction: if all of `when` holds, all of `then` is done. Else nothing is done, and the answer has the current
-/// keys of `when`.
+/// A transaction. If all conditions in `when` hold, all operations in `then` are done. Otherwise, nothing is done, and the
+/// answer has the current keys of the conditions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Transaction {
-    /// The number of the answer.
+    /// The number that the answer will have.
     pub id: RequestId,
     /// The conditions.
     pub when: Vec<Compare>,
@@ -23,12 +23,12 @@ pub struct Transaction {
 pub enum Compare {
     /// The key's last change has this revision. [`Revision::ABSENT`]: the key does not exist.
     Modified(Key, Revision),
-    /// The key was created at this revision, and not deleted since. [`Revision::ABSENT`]: the key does not exist.
+    /// The key was created at this revision, and was not deleted since. [`Revision::ABSENT`]: the key does not exist.
     Created(Key, Revision),
 }
 
 impl Compare {
-    /// The key of the condition.
+    /// Returns the key of the condition.
     #[must_use]
     pub fn key(&self) -> &Key {
         match self {
@@ -46,16 +46,16 @@ pub enum Operation {
     Delete(Key),
 }
 
-/// A key as it is in the store.
+/// A key with its value in the store.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
     /// The key.
     pub key: Key,
-    /// Its value, of the same kind.
+    /// The value. Its variant is that of the key.
     pub value: Value,
     /// The revision at which the key was created.
     pub created: Revision,
-    /// The revision of its last change.
+    /// The revision of the key's last change.
     pub modified: Revision,
 }
 
@@ -71,7 +71,7 @@ pub struct Reply {
 /// The result of a transaction.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
-    /// The operations were done; this is the revision that they made.
+    /// The operations were done, and created this revision.
     Committed(Revision),
     /// A condition did not hold.
     Refused {
@@ -102,7 +102,7 @@ pub(crate) enum What {
 }
 
 impl Operation {
-    /// The key after this operation was committed as revision `at`. `when`: the conditions of the same transaction.
+    /// Returns the key after this operation was committed at revision `at`. `when`: the conditions of the same transaction.
     pub(crate) fn applied(self, at: Revision, when: &[Compare]) -> (Key, Option<Entry>) {
         let (key, value) = match self {
             Operation::Delete(key) => return (key, None),

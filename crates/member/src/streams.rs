@@ -5,17 +5,17 @@
 //! | `Idle`, not running | does nothing | `Preparing` when the owner names this node; running when this life owns the claim and it has no deputy |
 //! | `Preparing` | opens the input | `Prepared`; `Idle` when the owner names another node |
 //! | `Prepared` | receives the input | claims the stream, with the owner as its deputy; running when the deputy has stopped or is dead |
-//! | running | carries the stream | `Stopping` when another node has claimed it with this one as its deputy; `Idle` when this node is neither owner nor deputy, or its lease is over |
+//! | running | carries the stream | `Stopping` when another node has claimed it with this node as deputy; `Idle` when this node is neither, or its lease is over |
 //! | `Stopping` | stops, and reports its position | `Stopped` |
 //! | `Stopped` | does nothing | `Idle` when the claim has no deputy any more |
 //!
-//! A claim with a deputy, by which of the two is alive:
+//! The steps for a claim with a deputy depend on which of the two nodes is alive:
 //!
 //! | owner | deputy | step |
 //! |---|---|---|
-//! | alive | alive | the deputy sends; then it stops, tells the owner ([`Release`]), and removes itself from the claim. Only after one of the two the owner sends |
-//! | alive | dead | the owner removes the deputy from the claim, if the deputy's key is gone. Only then it sends |
-//! | dead | alive | the deputy claims the stream again and goes on; no other node may |
+//! | alive | alive | the deputy stops, sends a [`Release`], and removes itself from the claim; the owner sends after the first of these |
+//! | alive | dead | the owner removes the deputy from the claim, if the deputy's key is gone; only then it sends |
+//! | dead | alive | the deputy claims the stream again and continues; no other node may |
 //! | dead | dead | the best node claims the stream |
 
 use crate::keys::{
@@ -35,15 +35,15 @@ pub(crate) struct Tracked {
     declaration: Option<Declaration>,
     declared: Revision,
     claim: Option<Claim>,
-    /// Revision of the claim, or of its observed absence.
+    /// Revision of the claim, or revision at which it was absent.
     claimed: Revision,
-    /// The best live node for it.
+    /// The best live node for the stream.
     best: Option<(NodeName, Fit)>,
     pending: Option<RequestId>,
     is_running: bool,
-    /// The claim whose resume position was used. The position is used only once: later it is outdated.
+    /// The claim whose position was used to resume. A position is used only once, because it becomes outdated.
     resumed: Option<Epoch>,
-    /// The deputy's message, and its position. It may come before the answer to the claim.
+    /// The deputy's message, and the position in it. The message may arrive before the answer to the claim.
     released: Option<(Release, Vec<u8>)>,
     phase: Phase,
 }
@@ -66,7 +66,7 @@ enum Step {
     Stop,
     Prepare,
     HandOver,
-    /// Another node would be better; the stream moves when its turn comes.
+    /// Another node would be better. The stream is handed over when there is room among the moving streams.
     Move(Life),
     Commit(Operation),
 }
@@ -100,7 +100,7 @@ impl Tracked {
         self.declaration.as_ref()
     }
 
-    /// Takes the position for a start by this claim.
+    /// Takes the position from which the stream resumes under the current claim.
     fn take_resume(&mut self) -> Option<(Epoch, Vec<u8>)> {
         let claim = self.claim.as_ref()?;
         self.phase = Phase::Idle;
@@ -114,7 +114,7 @@ impl Tracked {
         Some((claim.epoch, resume))
     }
 
-    /// Whether the deputy of this claim has reported that it has stopped.
+    /// Whether the deputy of this claim has sent the message that it has stopped.
     fn is_released(&self, claim: &Claim) -> bool {
         self.released.as_ref().is_some_and(|(release, _)| {
             release.epoch == claim.epoch
@@ -127,7 +127,7 @@ impl Tracked {
         self.declaration.is_some()
     }
 
-    /// The revision of the declaration.
+    /// Returns the revision of the declaration.
     pub(crate) fn declared_at(&self) -> Revision {
         self.declared
     }
@@ -144,14 +144,14 @@ impl Tracked {
         self.claim.as_ref()
     }
 
-    /// Whether the stream is neither declared nor claimed, and changes up to `told` have arrived. Then no older change can
-    /// follow.
+    /// Whether the stream is neither declared nor claimed, and can be forgotten, because all changes up to revision `told` have
+    /// arrived. Then no older change can follow.
     fn is_over(&self, told: Revision) -> bool {
         let latest = self.declared.max(self.claimed);
         !self.is_declared() && !self.is_claimed() && latest <= told
     }
 
-    /// Stops it. `true`: it was running or preparing.
+    /// Stops the stream. Returns whether it was running or preparing.
     pub(crate) fn stop(&mut self, is_ended: bool) -> bool {
         let continues =
             |declaration: &Declaration| declaration.on_isolation == OnIsolation::Continue;
@@ -162,7 +162,7 @@ impl Tracked {
         if !is_ended {
             return was_running;
         }
-        // The preparation concerned a claim that is gone.
+        // Preparations end, too, because they depend on a claim that is gone.
         let was_preparing = self.is_preparing();
         (self.phase, self.released) = (Phase::Idle, None);
         was_running || was_preparing
@@ -172,7 +172,7 @@ impl Tracked {
         matches!(self.phase, Phase::Preparing | Phase::Prepared)
     }
 
-    /// The next step, from all that is known.
+    /// Returns the next step.
     fn step(&self, name: &StreamName, me: &Life, nodes: &Nodes) -> Step {
         let has_deputy = |claim: &Claim| claim.deputy.as_ref().is_some_and(|life| nodes.has(life));
         match &self.claim {
@@ -209,7 +209,7 @@ impl Tracked {
         }
         match (deputy, &claim.next) {
             (Some(_), _) if has_died => Step::Commit(put(name, without_deputy(claim, Vec::new()))),
-            // The deputy writes that itself.
+            // Wait for the deputy, which removes itself from the claim.
             (Some(_), _) => Step::Rest,
             (None, Some(next)) if nodes.has(next) => Step::Rest,
             (None, Some(_)) => Step::Commit(put(
@@ -223,7 +223,7 @@ impl Tracked {
         }
     }
 
-    /// The next step of a deputy: another node has claimed the stream, and waits for this one to stop.
+    /// Returns the next step of a deputy: another node has claimed the stream, and waits until this node has stopped.
     fn step_of_deputy(&self, name: &StreamName, claim: &Claim, me: &Life, nodes: &Nodes) -> Step {
         match (&self.phase, nodes.has(&claim.owner)) {
             (Phase::Stopping, _) => Step::Rest,
@@ -231,9 +231,9 @@ impl Tracked {
                 Step::Commit(put(name, without_deputy(claim, resume.clone())))
             }
             (_, true) if self.is_running => Step::HandOver,
-            // Nothing is running: the lease ran out meanwhile.
+            // The stream does not run, because the lease has run out in the meantime.
             (_, true) => Step::Commit(put(name, without_deputy(claim, Vec::new()))),
-            // The owner may have sent for a while after this node stopped, so this node's position is outdated.
+            // The owner may have sent after this node stopped, so this node's position is outdated.
             (_, false) => Step::Commit(put(
                 name,
                 Claim {
@@ -247,7 +247,7 @@ impl Tracked {
         }
     }
 
-    /// The next step while the stream runs here: it may fit another node better.
+    /// Returns the next step while the stream runs here. Another node may be better.
     fn step_of_settled(&self, declaration: &Declaration, me: &Life, nodes: &Nodes) -> Step {
         let here = nodes.fit(self.point, declaration, &me.node);
         let (Some(here), Some((best, there))) = (here, &self.best) else {
@@ -259,7 +259,7 @@ impl Tracked {
         nodes.life(best).map_or(Step::Rest, Step::Move)
     }
 
-    /// The next step while another live node has the stream.
+    /// Returns the next step while another live node has the stream.
     fn step_of_other(&self, name: &StreamName, claim: &Claim, me: &Life) -> Step {
         if self.is_running {
             return Step::Stop;
@@ -282,7 +282,7 @@ impl Tracked {
         }
     }
 
-    /// The next step while no live node has the stream.
+    /// Returns the next step while no live node has the stream.
     fn step_of_free(
         &self,
         name: &StreamName,
@@ -316,7 +316,7 @@ impl Tracked {
                 epoch: claim.map_or(Epoch::default(), |claim| claim.epoch).next(),
                 deputy: None,
                 next: None,
-                // The claim's position is that of an earlier owner.
+                // The position in the claim is outdated: it is that of an earlier owner.
                 resume: Vec::new(),
             },
         ))
@@ -369,7 +369,7 @@ impl Member {
         if stream.released.as_ref().is_some_and(is_old) {
             stream.released = None;
         }
-        // This does not depend on the lease.
+        // A stream of another node is stopped even if this node has no lease.
         if !is_ours && !is_deputy && std::mem::take(&mut stream.is_running) {
             self.actions.push_back(Action::Stop {
                 stream: name.clone(),
@@ -438,7 +438,7 @@ impl Member {
 
     pub(crate) fn released(&mut self, release: Release, resume: Vec<u8>) {
         let is_mine = release.to == self.life();
-        // The stream is known here since its preparation.
+        // If the message is for this node, the stream is known here, because it was prepared.
         if let Some(stream) = self.streams.get_mut(&release.stream).filter(|_| is_mine) {
             self.dirty.insert(release.stream.clone());
             stream.released = Some((release, resume));
@@ -512,7 +512,7 @@ impl Member {
                     epoch,
                     resume,
                 });
-                // Another node may fit it better.
+                // Another node may be better for the stream.
                 self.dirty.insert(name.clone());
             }
             Step::Stop => {
@@ -564,7 +564,7 @@ impl Member {
         }
     }
 
-    /// Commits a change of a claim, on the revisions that this life knows.
+    /// Commits a change of a claim. The conditions are the revisions that this node knows.
     fn change(&mut self, now_ns: u64, name: StreamName, operation: Operation) {
         let (Some(lives), Some(stream)) = (lease::lives(self), self.streams.get(&name)) else {
             return;
@@ -574,8 +574,8 @@ impl Member {
             None => Revision::ABSENT,
         };
         let mut when = vec![Compare::Modified(Key::Claim(name.clone()), modified), lives];
-        // The claim may have arrived before the keys of the nodes that it names. Then the transaction is refused, and the answer
-        // has those keys.
+        // Also compare the keys of the nodes that the claim names. If the claim has arrived before these keys, the transaction
+        // is refused, and the answer has the keys.
         let claim = stream.claim.as_ref();
         let named = claim.map(|claim| [Some(&claim.owner), claim.deputy.as_ref()]);
         let others = named.into_iter().flatten().flatten();
@@ -586,7 +586,7 @@ impl Member {
     }
 }
 
-/// The claim without its deputy: the owner may send now, from this position.
+/// Returns the claim without its deputy. The owner may then send, from this position.
 fn without_deputy(claim: &Claim, resume: Vec<u8>) -> Claim {
     Claim {
         deputy: None,
@@ -599,7 +599,7 @@ fn put(name: &StreamName, claim: Claim) -> Operation {
     Operation::Put(Key::Claim(name.clone()), Value::Claim(claim))
 }
 
-/// Limit of pending transactions: as many as the store answers in some tens of milliseconds.
+/// Maximum number of pending transactions: as many as the store answers in some tens of milliseconds.
 const REQUESTS_MAX: usize = 256;
-/// Streams that are handed over at a time. Their listeners' jitter buffers bridge a short gap only.
+/// Maximum number of streams that are handed over at a time. Jitter buffers of their receivers can hide only a short gap.
 const MOVING_MAX: usize = 32;

@@ -1,4 +1,4 @@
-//! This process over months of running: its log and output, resource usage, child processes and signals, and its limits for
+//! Functions that a long-running process needs: log and output, resource usage, child processes, signals, and limits for
 //! connections.
 //!
 //! Part of the gateway `threadbare`; not a public interface.

@@ -1,4 +1,4 @@
-//! Keeps packets from unknown senders from filling the log.
+//! Limits log lines, so that unknown senders cannot fill the log with their packets.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -20,17 +20,17 @@ struct Window {
 /// The decision on a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Write it; this many lines were suppressed before it.
+    /// Write the line.
     Write {
         /// Number of suppressed lines since the last written one.
         suppressed: u64,
     },
-    /// Suppress it.
+    /// Suppress the line.
     Suppress,
 }
 
 impl LineLimit {
-    /// A limit of lines per second.
+    /// Creates a limit of lines per second.
     pub const fn new(lines_per_second: u32) -> LineLimit {
         LineLimit {
             lines_per_second,
@@ -44,7 +44,7 @@ impl LineLimit {
 
     /// Whether a line may be written at `now`.
     pub fn check(&self, now: Instant) -> Verdict {
-        // A panic while the lock is held leaves consistent state.
+        // If a thread panicked while it held the lock, the state is still consistent.
         let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
         let is_over =
             |start: Instant| now.saturating_duration_since(start) >= Duration::from_secs(1);

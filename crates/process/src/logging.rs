@@ -1,4 +1,4 @@
-//! Logs: `tracing` on standard error, as text or JSON, with GStreamer's own log included.
+//! The log of this process: `tracing` on standard error, as text or JSON. GStreamer's own log is included.
 
 mod line;
 mod recent;
@@ -33,7 +33,7 @@ pub fn init(format: LogFormat, default: &str) {
     let filter =
         EnvFilter::try_from_env("THREADBARE_LOG").unwrap_or_else(|_| EnvFilter::new(default));
     let is_terminal = std::io::stderr().is_terminal();
-    // Otherwise it would report errors on standard error, where writing has just failed, and panic.
+    // By default, the library reports failed writes on standard error, where writing has just failed, and panics.
     let log = match format {
         LogFormat::Text => text_layer()
             .with_writer(std::io::stderr)
@@ -51,7 +51,7 @@ pub fn init(format: LogFormat, default: &str) {
         .with(filter)
         .with(log)
         .with(recent::of_process().clone());
-    // Fails only if a log is already set up; that one stays.
+    // This fails only if a log is already set up. That log stays.
     let _ = all.try_init();
 }
 
@@ -62,8 +62,8 @@ where
     fmt::layer().fmt_fields(OneLine).with_target(false)
 }
 
-/// Sends GStreamer's log through ours. GST_DEBUG keeps its meaning; without it, errors are logged. Elements' warnings do not name
-/// the stream there; the gateway logs them as messages, which name it.
+/// Writes GStreamer's log to our log. GST_DEBUG selects the lines, as usual. By default, only errors are logged: warnings of
+/// elements do not name the stream here, and the gateway logs them with the stream's name when elements post them as messages.
 #[cfg(feature = "gstreamer")]
 pub fn bridge_gstreamer() {
     gst::log::remove_default_log_function();
@@ -72,7 +72,7 @@ pub fn bridge_gstreamer() {
             gst::log::set_default_threshold(gst::DebugLevel::Error);
             LineLimit::new(GSTREAMER_LINES_PER_SECOND)
         }
-        // A user who sets GST_DEBUG wants the whole log.
+        // A user who sets GST_DEBUG wants all lines.
         Some(_) => LineLimit::new(u32::MAX),
     };
     gst::log::add_log_function(
@@ -99,7 +99,7 @@ pub fn bridge_gstreamer() {
                 gst::DebugLevel::Error => emit!(tracing::Level::ERROR,),
                 gst::DebugLevel::Warning | gst::DebugLevel::Fixme => emit!(tracing::Level::WARN,),
                 gst::DebugLevel::Info => emit!(tracing::Level::INFO,),
-                // Source positions are for debugging.
+                // Only debug lines have source positions.
                 gst::DebugLevel::Debug => {
                     emit!(tracing::Level::DEBUG, file = file.as_str(), line,)
                 }
@@ -109,6 +109,6 @@ pub fn bridge_gstreamer() {
     );
 }
 
-/// A broken sender makes elements warn about every packet.
+/// Maximum number of lines per second, because a broken sender makes elements warn about every packet.
 #[cfg(feature = "gstreamer")]
 const GSTREAMER_LINES_PER_SECOND: u32 = 20;

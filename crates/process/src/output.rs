@@ -1,4 +1,4 @@
-//! Standard output and standard error whose reader may leave: `threadbare ... | head` ends quietly.
+//! Standard output and standard error whose reader may end early, so that `threadbare ... | head` ends quietly.
 //!
 //! The macros here replace the standard library's macros of the same names in a crate that has
 //! `#[macro_use(print, println, eprintln)] extern crate threadbare_process;`. The originals panic when a write fails.
@@ -30,7 +30,7 @@ pub fn write(text: Arguments<'_>) {
     let written = output.write_fmt(text).and_then(|()| output.flush());
     match written {
         Ok(()) => {}
-        // The reader has closed the pipe.
+        // The reader has closed the pipe, so end quietly.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
         Err(error) => {
             complain(format_args!("cannot write to standard output: {error}"));
@@ -44,7 +44,7 @@ pub fn write_line(text: Arguments<'_>) {
     write(format_args!("{text}\n"));
 }
 
-/// Writes an error message to standard error; a failure there cannot be reported.
+/// Writes an error message to standard error. If that fails, the failure cannot be reported.
 pub fn complain(text: Arguments<'_>) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }

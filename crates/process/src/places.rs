@@ -1,4 +1,5 @@
-//! Limits of TCP connections from unknown hosts, in total and per host, so that no host can lock out another.
+//! Limits of TCP connections from unknown hosts, in total and per host, so that no host can lock out another one. A connection
+//! needs a place.
 //!
 //! ```text
 //!            a request has begun            the request shows the token (key)
@@ -7,8 +8,9 @@
 //!     └──── the request is answered ─┘
 //! ```
 //!
-//! If no place is left, the host with the most connections loses the one that has waited longest. Busy connections keep their
-//! places, and trusted ones do not count for their host. A few extra places are for short requests, such as a monitor's.
+//! If no place is left, the host with the most waiting connections loses the connection that has waited longest. Busy
+//! connections keep their places, and trusted ones do not count for their host. A few extra places are for short requests, such
+//! as those of a monitor.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -63,7 +65,7 @@ enum State {
 }
 
 impl Places {
-    /// Places of which all are free.
+    /// Creates the places, which are all free.
     pub fn new(limits: Limits) -> Places {
         Places(Arc::new(Mutex::new(Book {
             limits,
@@ -72,7 +74,7 @@ impl Places {
         })))
     }
 
-    /// A place for a connection from this address. `None`: all places are taken, and no connection is waiting.
+    /// Returns a place for a connection from this address. `None`: all places are taken, and no connection is waiting.
     pub fn enter(&self, from: IpAddr) -> Option<Place> {
         let mut book = self.book();
         let (id, is_extra, leaves) = book.enter(host_of(from))?;
@@ -96,7 +98,7 @@ impl Place {
         self.change(|taken| taken.task = Some(task));
     }
 
-    /// Marks the start of a request. Until the result is dropped, the connection keeps its place.
+    /// Marks the start of a request. The connection keeps its place until the result is dropped.
     pub fn begin(self: &Arc<Place>) -> Busy {
         self.change(|taken| {
             if taken.state == State::Waiting {
@@ -144,7 +146,7 @@ impl Drop for Busy {
 }
 
 impl Book {
-    /// The number of a new place, whether it is an extra one, and the tasks to abort for it.
+    /// Finds a new place. Returns its number, whether it is an extra one, and the tasks that must be aborted for it.
     fn enter(&mut self, host: IpAddr) -> Option<(u64, bool, Vec<AbortHandle>)> {
         let of_host = |taken: &&Taken| taken.host == host && taken.state != State::Trusted;
         let mut leaves = Vec::new();
@@ -177,7 +179,7 @@ impl Book {
         Some((id, is_extra, leaves))
     }
 
-    /// The host with the most waiting connections, without those in extra places.
+    /// Returns the host with the most waiting connections. Connections in extra places do not count.
     fn most(&self) -> Option<IpAddr> {
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
         let waiting = self.taken.values();
@@ -190,7 +192,7 @@ impl Book {
             .map(|(host, _)| host)
     }
 
-    /// Removes the connection that has waited longest among these.
+    /// Removes the connection that has waited longest among those for which `is_one` is true.
     fn leave(&mut self, is_one: impl Fn(&Taken) -> bool) -> Option<Option<AbortHandle>> {
         let (id, _) = self
             .taken
@@ -201,7 +203,7 @@ impl Book {
     }
 }
 
-/// The host of an address. An IPv6 network of 64 bits counts as one host: its owner has 2^64 addresses.
+/// Returns the host of an address. An IPv6 network of 64 bits counts as one host, because its owner has 2^64 addresses.
 fn host_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
@@ -247,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_under_way_keeps_its_place_and_a_host_of_such_is_refused() {
+    fn busy_connections_keep_their_places_and_new_ones_are_refused() {
         let places = Places::new(LIMITS);
         let busy: Vec<_> = (0..4).map(|_| enter(&places, 1).unwrap()).collect();
         let requests: Vec<Busy> = busy.iter().map(Place::begin).collect();
@@ -268,7 +270,7 @@ mod tests {
                 place
             })
             .collect();
-        // Two more fit into the extra places; the third replaces the first of them.
+        // Two more connections fit into the extra places. The third one replaces the first of them.
         let extra: Vec<_> = (0..3).map(|n| enter(&places, n).unwrap()).collect();
         assert!(extra.iter().all(|place| place.is_extra()));
         let kept: Vec<bool> = extra.iter().map(has).collect();
@@ -287,9 +289,9 @@ mod tests {
     }
 
     proptest! {
-        /// With any behaviour of unknown hosts, the limits hold, and a host below its share gets a place.
+        /// Whatever unknown hosts do, the limits hold, and a host with less than its share gets a place.
         #[test]
-        fn no_hosts_shut_out_another(steps in prop::collection::vec((0_u8..5, 0_u8..4), 1..300)) {
+        fn no_hosts_can_lock_out_another(steps in prop::collection::vec((0_u8..5, 0_u8..4), 1..300)) {
             let places = Places::new(LIMITS);
             let mut all: Vec<(Arc<Place>, Option<Busy>)> = Vec::new();
             for (who, what) in steps {

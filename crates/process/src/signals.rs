@@ -14,7 +14,7 @@ pub enum Signal {
     Report,
 }
 
-/// Calls `handle` for each signal, on a thread that ends when it returns `false`.
+/// Calls `handle` for each signal, on a separate thread. The thread ends when `handle` returns `false`.
 ///
 /// # Errors
 /// If the process cannot listen for signals.

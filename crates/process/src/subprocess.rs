@@ -1,8 +1,8 @@
 //! Runs this program in another process, and exchanges messages with it.
 //!
-//! Measurements need it, because resource usage is known only for a whole process. Messages are JSON, one per line,
-//! over the child's standard input and output. When its standard input closes, the child has lost its parent or must
-//! stop.
+//! Measurements need this, because resource usage is known only for a whole process. Messages are JSON, one per line, over the
+//! child's standard input and output. If its standard input is closed, the child must stop, because the parent wants it or has
+//! ended.
 
 use std::io::{BufRead, BufReader, Error, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -30,7 +30,7 @@ impl<M: DeserializeOwned + Send + 'static> Subprocess<M> {
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // Ctrl-C is for the parent only, which then stops the child.
+            // The child gets its own process group, so that Ctrl-C reaches only the parent, which then stops the child.
             .process_group(0)
             .spawn()
             .into_diagnostic()
@@ -59,14 +59,14 @@ impl<M: DeserializeOwned + Send + 'static> Subprocess<M> {
             .wrap_err("the other process has ended")
     }
 
-    /// The child's next message; waits for it.
+    /// Waits for the child's next message.
     pub fn wait(&self) -> miette::Result<M> {
         self.messages
             .recv()
             .map_err(|_| miette!("the other process ended unexpectedly"))
     }
 
-    /// The child's next message, if one has arrived.
+    /// Returns the child's next message, if one has arrived.
     pub fn poll(&self) -> miette::Result<Option<M>> {
         match self.messages.try_recv() {
             Ok(message) => Ok(Some(message)),
@@ -89,7 +89,7 @@ impl<M> Drop for Subprocess<M> {
     }
 }
 
-/// In the child: the parent's messages. The channel closes when the parent hangs up.
+/// In the child: returns a receiver of the parent's messages. The channel closes when the parent hangs up.
 pub fn orders<M: DeserializeOwned + Send + 'static>() -> Receiver<M> {
     messages(std::io::stdin())
 }

@@ -5,21 +5,21 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use threadbare_runtime::clock_now_ns;
 
-/// The wall clock at time 0 of the monotonic one, ns since 1970.
+/// Returns the wall-clock time at time 0 of the monotonic clock, ns since 1970.
 pub fn unix_at_zero_ns() -> u64 {
     let monotonic_ns = clock_now_ns();
     let wall = SystemTime::now().duration_since(UNIX_EPOCH);
     (wall.unwrap_or_default().as_nanos() as u64).saturating_sub(monotonic_ns)
 }
 
-/// The minute of the day on the local clock, 0 to 1439. `None`: the calendar has no such time.
+/// Returns the minute of the day in local time, 0 to 1439. `None`: the calendar has no such time.
 pub fn local_minute(unix_s: u64) -> Option<u16> {
     let time = jiff::Timestamp::from_second(i64::try_from(unix_s).ok()?).ok()?;
     let local = time.to_zoned_datetime(jiff::tz::TimeZone::system());
     u16::try_from(i32::from(local.hour()) * 60 + i32::from(local.minute())).ok()
 }
 
-/// Identifies this start of the machine, and with it the monotonic clock. `None`: the kernel does not tell.
+/// Returns the identity of this boot of the machine, and so of its monotonic clock. `None`: it cannot be read.
 pub fn boot_id() -> Option<u128> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     u128::from_str_radix(&text.trim().replace('-', ""), 16).ok()
@@ -40,7 +40,8 @@ pub fn random_bytes(room: &mut [u8]) {
     }
 }
 
-/// Eight random bytes, not for keys. A call needs several, so each thread fetches some ahead. None is returned twice.
+/// Returns eight random bytes, which must not be used for keys. A call needs several such numbers, so each thread fetches some
+/// in advance. No number is returned twice.
 pub fn random_number() -> u64 {
     thread_local! {
         static AHEAD: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
@@ -56,5 +57,5 @@ pub fn random_number() -> u64 {
     })
 }
 
-/// The kernel returns this much in one piece (getrandom(2): up to 256 bytes).
+/// Count of numbers that are fetched together: 256 bytes, which the kernel returns in one piece (getrandom(2)).
 const NUMBERS_AHEAD: usize = 32;

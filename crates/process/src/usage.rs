@@ -11,12 +11,12 @@ use nix::sys::time::TimeValLike;
 pub struct Usage {
     /// User and system time.
     pub cpu: Duration,
-    /// Voluntary and involuntary switches.
+    /// Voluntary and involuntary context switches.
     pub context_switches: u64,
 }
 
 impl Usage {
-    /// The current values; zeros if the kernel does not tell.
+    /// Returns the current values. They are 0 if the kernel does not provide them.
     pub fn now() -> Usage {
         let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) else {
             return Usage::default();
@@ -29,7 +29,7 @@ impl Usage {
         }
     }
 
-    /// Resources used since `earlier`.
+    /// Returns the resources used since `earlier`.
     pub fn since(&self, earlier: &Usage) -> Usage {
         Usage {
             cpu: self.cpu.saturating_sub(earlier.cpu),
@@ -43,14 +43,14 @@ impl Usage {
 /// Times in which the machine kept this process from running.
 #[derive(Clone, Debug, Default)]
 pub struct Starvation {
-    /// For each thread, the time in which it was ready but others ran, ns.
+    /// For each thread, the time in which it was ready to run, but had no CPU, ns.
     waited_ns: BTreeMap<String, u64>,
-    /// The time in which the host ran other virtual machines, on an average CPU.
+    /// The time in which the host ran other virtual machines, averaged over all CPUs.
     stolen: Duration,
 }
 
 impl Starvation {
-    /// The current values; zeros if the kernel does not tell (`CONFIG_SCHED_INFO`).
+    /// Returns the current values. They are 0 if the kernel does not provide them (`CONFIG_SCHED_INFO`).
     pub fn now() -> Starvation {
         let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten();
         let waited = threads.flatten().filter_map(|thread| {
@@ -65,7 +65,7 @@ impl Starvation {
         }
     }
 
-    /// The lost time of the thread that lost most since `earlier`.
+    /// Returns the lost time since `earlier`, for the thread that lost most.
     pub fn longest_since(&self, earlier: &Starvation) -> Duration {
         let lost = |(thread, waited_ns): (&String, &u64)| {
             let before = earlier.waited_ns.get(thread).copied().unwrap_or(0);
@@ -76,12 +76,13 @@ impl Starvation {
     }
 }
 
-/// The second number of `/proc/PID/task/TID/schedstat` (Documentation/scheduler/sched-stats of Linux).
+/// Parses the waiting time: the second number of `/proc/PID/task/TID/schedstat` (Documentation/scheduler/sched-stats of Linux).
 fn waited_ns(schedstat: &str) -> Option<u64> {
     schedstat.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// The eighth number of the line `cpu` in `/proc/stat`, in ticks of 10 ms of all CPUs together (proc_stat(5)).
+/// Parses the stolen time: the eighth number of the line `cpu` in `/proc/stat`, in ticks of 10 ms of all CPUs together
+/// (proc_stat(5)).
 fn stolen(stat: &str) -> Option<Duration> {
     let ticks: u64 = stat
         .lines()
@@ -98,12 +99,12 @@ fn stolen(stat: &str) -> Option<Duration> {
     Some(Duration::from_millis(ticks * 10 / cpus.max(1) as u64))
 }
 
-/// Number of threads of this process.
+/// Returns the number of threads of this process.
 pub fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").map_or(0, |tasks| tasks.count())
 }
 
-/// Resident memory of this process in KiB.
+/// Returns the resident memory of this process in KiB.
 pub fn resident_kib() -> u64 {
     std::fs::read_to_string("/proc/self/status")
         .ok()
@@ -114,12 +115,12 @@ pub fn resident_kib() -> u64 {
         .unwrap_or(0)
 }
 
-/// The limit of open descriptors: current and maximum.
+/// Returns the current and the maximum limit of open descriptors.
 pub fn descriptor_limits() -> Option<(u64, u64)> {
     getrlimit(Resource::RLIMIT_NOFILE).ok()
 }
 
-/// Raises the limit of open descriptors to the maximum; returns the new limit.
+/// Raises the limit of open descriptors to the maximum. Returns the new limit.
 pub fn raise_descriptor_limit() -> Option<u64> {
     let (soft, hard) = descriptor_limits()?;
     if soft < hard {
@@ -128,7 +129,7 @@ pub fn raise_descriptor_limit() -> Option<u64> {
     descriptor_limits().map(|(soft, _)| soft)
 }
 
-/// A kernel setting that is one number, such as `net/core/rmem_max`.
+/// Returns a kernel setting that is one number, such as `net/core/rmem_max`.
 pub fn sysctl(path: &str) -> Option<u64> {
     std::fs::read_to_string(format!("/proc/sys/{path}"))
         .ok()?
@@ -141,7 +142,7 @@ pub fn sysctl(path: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// The texts are those of proc_stat(5) and of Linux' documentation of scheduler statistics.
+    /// The texts are from proc_stat(5), and from Linux' documentation of scheduler statistics.
     #[test]
     fn starvation_is_read_from_the_kernels_texts() {
         assert_eq!(waited_ns("812345678 20000000 4711\n"), Some(20_000_000));

@@ -1,4 +1,5 @@
-//! The structure of a file in any format: a header, the audio, and an end. Bytes only: no file, no clock.
+//! The structure of a file in any format: a header, the audio, and an end. This module produces bytes, and uses no file or
+//! clock.
 
 use std::net::SocketAddr;
 
@@ -27,7 +28,7 @@ enum Kind {
 }
 
 impl Container {
-    /// Creates an empty file. `tracks`: parties with a separate track.
+    /// Creates an empty file. `tracks`: number of parties with their own tracks.
     pub(super) fn new(
         format: RecordingFormat,
         sound: Sound,
@@ -47,7 +48,7 @@ impl Container {
         }
     }
 
-    /// The coding of audio of this rate in a format.
+    /// Returns the coding of audio with this rate in a format.
     pub(super) fn coding(format: RecordingFormat, rate_hz: u32, law: Coding) -> Coding {
         match format {
             RecordingFormat::WavG711 | RecordingFormat::MkaG711 if rate_hz == G711_HZ => law,
@@ -55,7 +56,7 @@ impl Container {
         }
     }
 
-    /// The current header; its length is constant.
+    /// Returns the current header. Its length is constant.
     pub(super) fn head(&self, is_end: bool) -> Vec<u8> {
         match self.kind {
             Kind::Wav => wav::head(self.sound, &self.notes, self.bytes),
@@ -67,17 +68,17 @@ impl Container {
         }
     }
 
-    /// The header of a file that is about to have `bytes` more.
+    /// Returns the header that the file would have after `bytes` more bytes.
     pub(super) fn head_ahead(&self, bytes: u64) -> Vec<u8> {
         wav::head(self.sound, &self.notes, self.bytes.saturating_add(bytes))
     }
 
-    /// Bytes of this much audio.
+    /// Returns the number of bytes of this much audio.
     pub(super) fn bytes_in(&self, seconds: u64) -> u64 {
         seconds * u64::from(self.sound.rate_hz) * u64::from(self.sound.frame_bytes())
     }
 
-    /// Whether the header has the size, so that a file without an end is read only that far.
+    /// Whether the header contains the size. A file without an end is then read only up to that size.
     pub(super) fn has_size_in_head(&self) -> bool {
         self.kind == Kind::Wav
     }
@@ -93,7 +94,7 @@ impl Container {
         self.count(frames, out.len() - begin);
     }
 
-    /// The same, if the format needs no framing; returns whether that is so.
+    /// Counts frames that the caller writes itself, if the format needs no framing. Returns whether that is so.
     pub(super) fn add_as_it_is(&mut self, frames: &[u8]) -> bool {
         let is_wav = self.kind == Kind::Wav;
         if is_wav {
@@ -120,7 +121,7 @@ impl Container {
         self.bytes += (out.len() - begin) as u64;
     }
 
-    /// The end of the file, after all audio.
+    /// Returns the end of the file, which follows all audio.
     pub(super) fn end(&self) -> &'static [u8] {
         match self.kind {
             Kind::Wav if self.bytes % 2 == 1 => &[0],
@@ -128,7 +129,7 @@ impl Container {
         }
     }
 
-    /// How many more frames fit into a file of at most this many bytes.
+    /// Returns how many more frames fit if the file may have at most this many bytes.
     pub(super) fn room_frames(&self, bytes_max: Option<u64>) -> u64 {
         let allowed = match self.kind {
             Kind::Wav => bytes_max.unwrap_or(u64::MAX).min(wav::DATA_BYTES_MAX),
@@ -138,18 +139,18 @@ impl Container {
         left / u64::from(self.sound.frame_bytes())
     }
 
-    /// Bytes after the header.
+    /// Returns the number of bytes after the header.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Duration of the audio, ms.
+    /// Returns the duration of the audio, ms.
     pub(super) fn duration_ms(&self) -> u64 {
         self.frames * 1000 / u64::from(self.sound.rate_hz)
     }
 
-    /// Continues a file that was cut off, as far as it is complete. `length`: its bytes after the header; `peek`: 16 of them,
-    /// padded with zeros.
+    /// Takes over a file that was cut off, up to its last complete part. `length`: number of bytes after the header. `peek`:
+    /// returns 16 of these bytes, padded with zeros.
     pub(super) fn take_over(&mut self, length: u64, peek: &dyn Fn(u64) -> [u8; 16]) {
         match self.kind {
             Kind::Wav => {
@@ -165,12 +166,12 @@ impl Container {
     }
 }
 
-/// ITU-T G.711.
+/// Rate of G.711 (ITU-T G.711).
 const G711_HZ: u32 = 8000;
 
 #[cfg(test)]
 pub(super) mod tests {
-    /// Reads bytes as from a file.
+    /// Returns a function that reads from bytes as from a file.
     pub(in super::super) fn peeks(bytes: &[u8]) -> impl Fn(u64) -> [u8; 16] {
         move |at| {
             let mut room = [0; 16];

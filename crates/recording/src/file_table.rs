@@ -30,13 +30,13 @@ pub(super) type Job = Pin<Box<dyn Future<Output = Done> + Send>>;
 
 /// The result of an operation.
 pub(super) struct Done {
-    /// The recording of the file.
+    /// The recording to which the file belongs.
     pub(super) of: Option<RecordingId>,
     pub(super) what: What,
 }
 
 pub(super) enum What {
-    /// The file was renamed, or could not be.
+    /// The complete file was renamed, or could not be renamed.
     Kept {
         root: Arc<Path>,
         entry: Box<Entry>,
@@ -46,7 +46,7 @@ pub(super) enum What {
     },
     /// The file was abandoned and removed.
     Discarded { id: String, wanted: PathBuf },
-    /// A requested deletion; the store may still have the file.
+    /// The file was deleted on request. An object store may still have it.
     Deleted {
         id: String,
         root: Arc<Path>,
@@ -55,11 +55,11 @@ pub(super) enum What {
     },
     /// All files of a recording were removed.
     Swept,
-    /// The metadata file was written, or could not be.
+    /// The metadata file was written, or could not be written.
     Beside(Result<(), Failure>),
 }
 
-/// The files, and the receivers of their events.
+/// The files of all recordings, and the pending operations on them.
 #[derive(Debug)]
 pub(super) struct FileTable {
     pub(super) disk: Disk,
@@ -68,20 +68,20 @@ pub(super) struct FileTable {
     /// Names reserved for files that are being written.
     names: HashSet<PathBuf>,
     pub(super) jobs: FuturesUnordered<Job>,
-    /// Number of operations of each recording.
+    /// Number of pending operations of each recording.
     pub(super) open_jobs: HashMap<RecordingId, usize>,
-    /// The latest files of each recording, and the metadata of the first one.
+    /// The last files of each recording, and the metadata of the first file.
     pub(super) files: HashMap<RecordingId, Files>,
     pub(super) shared: Arc<SharedState>,
     pub(super) rooms: Rooms,
     unix_at_zero_ns: u64,
 }
 
-/// The journal of a folder's files on the disk.
+/// The journal of the files in a folder.
 #[derive(Debug)]
 pub(super) struct Journal {
     file: File,
-    /// Lines since it was rewritten.
+    /// Number of lines since the journal was rewritten.
     lines: usize,
 }
 
@@ -95,7 +95,7 @@ impl Journal {
     fn write(&self, bytes: Vec<u8>) {
         let cx = &mut Context::from_waker(Waker::noop());
         let (length, data) = (bytes.len(), || Data::Owned(Box::new(bytes)));
-        // Without a budget, there is always room.
+        // This is always ready, because the write is not limited by the budget.
         if let Poll::Ready(Err(error)) = self.file.poll_write(cx, length, false, data) {
             tracing::error!(%error, "cannot write the journal of recordings");
         }
@@ -112,7 +112,7 @@ pub(super) struct Shape {
 }
 
 impl FileTable {
-    /// Without files.
+    /// Creates a table without files.
     pub(super) fn new(disk: Disk, shared: Arc<SharedState>) -> FileTable {
         FileTable {
             disk,
@@ -137,7 +137,7 @@ impl FileTable {
         shape: Shape,
         metadata: Option<String>,
     ) -> Part {
-        // The wall clock may have been set.
+        // Read this again, because the wall clock may have been set.
         self.unix_at_zero_ns = unix_at_zero_ns();
         let unix_ns = self.unix_ns(shape.first_ns);
         let started_unix_ms = unix_ns / NS_PER_MS;
@@ -196,7 +196,7 @@ impl FileTable {
         Part::begin(files, root, entry, end_ns, spec)
     }
 
-    /// The shared path of a folder; each is opened before.
+    /// Returns the shared path of a folder, which must be open.
     fn root(&self, root: &Path) -> Arc<Path> {
         let known = self.journals.get_key_value(root);
         known.map_or_else(|| root.into(), |(root, _)| root.clone())
@@ -262,7 +262,7 @@ impl FileTable {
         let (id, wanted) = (part.entry.id.clone(), part.root.join(&part.entry.path));
         let removing = part.discard(&self.disk);
         self.add_job(of, async move {
-            // The file may not exist yet.
+            // This fails if the file does not exist yet.
             let _ = removing.await;
             What::Discarded { id, wanted }
         });
@@ -278,7 +278,7 @@ impl FileTable {
         }));
     }
 
-    /// Removes all files of a recording whose operations are done. Returns whether there are any.
+    /// Removes all files of a recording whose operations are done. Returns whether there are files.
     pub(super) fn sweep(&mut self, of: RecordingId) -> bool {
         let Some(files) = self.files.remove(&of) else {
             return false;
@@ -304,7 +304,7 @@ impl FileTable {
         }
         self.add_job(of, async move {
             for removed in removing {
-                // The file may not exist yet.
+                // This fails if the file does not exist yet.
                 let _ = removed.await;
             }
             What::Swept
@@ -318,7 +318,7 @@ impl FileTable {
         let (root, entry) = match found {
             Some(found) if found.1.state != RecordingState::Running => found,
             other => {
-                // The receiver may be gone.
+                // This fails if the receiver is gone.
                 let _ = tell.send(other.map_or(Deleted::Unknown, |_| Deleted::Grows));
                 return;
             }
@@ -354,7 +354,7 @@ impl FileTable {
         }));
     }
 
-    /// Adds a folder for recordings, whose journal exists.
+    /// Adds a folder for recordings. Its journal must exist.
     pub(super) fn open_root(&mut self, root: Arc<Path>) {
         let mut options = Options::new(Access::Append);
         options.linger = Duration::ZERO;
@@ -363,7 +363,7 @@ impl FileTable {
         self.journals.insert(root, Journal { file, lines: 0 });
     }
 
-    /// Adds a line to a journal, without waiting for the disk.
+    /// Appends a line to a journal, without waiting for the disk.
     fn note(&mut self, root: &Arc<Path>, line: &Line) {
         let Some(journal) = self.journals.get_mut(root) else {
             return;
@@ -375,7 +375,7 @@ impl FileTable {
         }
     }
 
-    /// Replaces a long journal with a new one of the current entries.
+    /// Replaces a long journal with a new one, which has only the current entries.
     fn write_anew(&mut self, root: &Arc<Path>) {
         let mut options = Options::new(Access::Write);
         options.linger = Duration::ZERO;
@@ -383,7 +383,7 @@ impl FileTable {
         let file = self.disk.open(new_journal_path(root), options);
         let journal = Journal { file, lines: 0 };
         journal.write(lock(&self.shared.index).to_journal(root));
-        // Later lines follow the new contents.
+        // Later lines are appended to the new journal.
         drop(journal.file.finish(Ending {
             sync: false,
             rename_to: Some(journal_path(root)),
@@ -391,7 +391,7 @@ impl FileTable {
         self.journals.insert(root.clone(), journal);
     }
 
-    /// Handles a file that the store has.
+    /// Handles a file that was uploaded to the store.
     pub(super) fn handle_stored(&mut self, root: &Arc<Path>, path: &Path) {
         let found = lock(&self.shared.index).find_path(root, path);
         let outboxes = lock(&self.shared.outboxes);
@@ -439,7 +439,7 @@ impl FileTable {
                         entry.error = Some(error.to_string());
                         let id = entry.id.clone();
                         self.shared.publish(&root, *entry);
-                        // The next process repairs the rest.
+                        // If anything is left, the next process repairs it.
                         lock(&self.shared.index).remove(&id);
                     }
                 }
@@ -459,7 +459,7 @@ impl FileTable {
                 tell,
             } => {
                 let deleted = self.note_deleted(&root, id, result);
-                // The receiver may be gone.
+                // This fails if the receiver is gone.
                 let _ = tell.send(deleted);
             }
             What::Beside(Ok(())) | What::Swept => {}
@@ -507,7 +507,7 @@ impl FileTable {
     }
 }
 
-/// Deletes a file and its metadata. If the disk does not have it any more, the store may.
+/// Deletes a file and its metadata on the disk. If the file is no longer on the disk, it may be in the store.
 async fn delete(
     disk: &Disk,
     path: &Path,
@@ -523,7 +523,7 @@ async fn delete(
             }
             Err(_) => {}
         }
-        // The metadata may be missing.
+        // This fails if there is no metadata.
         let _ = disk.remove(metadata_path(path)).await;
     }
     for object in objects.into_iter().flatten().filter(|_| !is_gone) {
@@ -556,9 +556,9 @@ pub(super) fn log_names(of: &Subject) -> (Option<&str>, Option<&str>) {
     }
 }
 
-/// Bytes of all recordings that wait for the disk: two seconds of 1000 calls of 16 bits.
+/// Maximum bytes of all recordings that wait for the disk: two seconds of 1000 calls with 16 bits.
 const WAITING_BYTES_MAX: usize = 64 << 20;
-/// Lines of a journal before it is rewritten: some 5 MB.
+/// Number of lines after which a journal is rewritten: some 5 MB.
 const LINES_MAX: usize = 10_000;
-/// Files of one recording that are deleted with it.
+/// Maximum number of files that are deleted together with their recording.
 const FILES_DISCARDED_MAX: usize = 1000;

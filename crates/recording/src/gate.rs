@@ -1,23 +1,23 @@
-//! Decides which audio is kept: all of it, calls, or the time around interruptions. It reads no clock.
+//! Decides which audio is recorded: all of it, only calls, or only the time around interruptions. It reads no clock.
 
 use std::collections::VecDeque;
 use threadbare_base::NS_PER_S;
 
 use threadbare_config::{RecordOn, RecordSpec};
 
-/// The decision for one recording.
+/// The gate of one recording.
 #[derive(Debug)]
 pub(super) struct Gate {
     on: RecordOn,
     before_ns: u64,
     after_ns: u64,
-    /// A call has started, so that silent parties do not matter any more.
+    /// Whether a call has started. After that, all audio is recorded, even if parties are silent.
     has_begun: bool,
-    /// Frames are kept until then, ns.
+    /// Time until which frames are recorded, ns.
     open_until_ns: u64,
     /// Start of the current interruption, ns.
     since_ns: Option<u64>,
-    /// Frames in the file's coding that may be kept later.
+    /// Frames that may still be recorded, in the file's coding.
     waiting: VecDeque<u8>,
 }
 
@@ -34,8 +34,7 @@ impl Gate {
         }
     }
 
-    /// Returns the time before which the frames are kept, up to `until_ns`. Later frames may be kept later, or are
-    /// dropped.
+    /// Returns the time before which frames up to `until_ns` are recorded. Later frames must be passed to [`wait`](Self::wait).
     ///
     /// `heard_ns`: when each side was last heard.
     pub(super) fn keeps_until_ns(&mut self, until_ns: u64, heard_ns: &[Option<u64>]) -> u64 {
@@ -65,13 +64,13 @@ impl Gate {
         } else if let Some(begun_ns) = self.since_ns.take()
             && until_ns.saturating_sub(begun_ns) < INTERRUPTION_NS_MAX
         {
-            // The side has come back during this turn.
+            // The side has come back since the last turn.
             self.open_until_ns = until_ns.saturating_add(self.after_ns);
         }
         self.open_until_ns
     }
 
-    /// Stores frames that may be kept: the time before an interruption, plus the time to detect it.
+    /// Stores frames that may still be recorded. It stores the time before an interruption, and the time to detect it.
     pub(super) fn wait(&mut self, frames: &[u8], rate_hz: u32, frame_bytes: usize) {
         if self.on != RecordOn::Loss {
             return;
@@ -89,11 +88,12 @@ impl Gate {
     }
 }
 
-/// Longer than the pauses of senders with comfort noise (RFC 3389).
+/// Silence of a stream's sender after which recording stops. It is longer than the pauses of senders with comfort noise (RFC
+/// 3389).
 const CALL_SILENCE_NS: u64 = 10_000_000_000;
-/// A side that was heard, and is silent for this long, is interrupted.
+/// Silence after which a side that was heard counts as interrupted.
 const INTERRUPTION_NS: u64 = 500_000_000;
-/// Maximum that is kept of one interruption.
+/// Maximum time of one interruption that is recorded.
 const INTERRUPTION_NS_MAX: u64 = 60_000_000_000;
 
 #[cfg(test)]
@@ -116,7 +116,7 @@ mod tests {
         })
     }
 
-    /// The times in 200 steps of 100 ms that are kept, if each side is heard as given.
+    /// Runs 200 steps of 100 ms. Returns the steps that are recorded. `heard`: whether each side is heard in a step.
     fn kept(gate: &mut Gate, heard: impl Fn(u64) -> Vec<bool>) -> Vec<u64> {
         let mut last = vec![None; heard(0).len()];
         let mut kept = Vec::new();
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(all.len(), 1000);
         let call = kept(&mut gate(RecordOn::Call), |n| vec![n == 5, n == 20]);
         assert_eq!(call, (20..=1000).collect::<Vec<_>>());
-        // A stream, as long as its sender is heard, plus 10 s.
+        // A stream is recorded while its sender is heard, and for another 10 s.
         let stream = kept(&mut gate(RecordOn::Call), |n| vec![(20..30).contains(&n)]);
         assert_eq!(stream, (20..129).collect::<Vec<_>>());
     }
@@ -147,7 +147,7 @@ mod tests {
     fn only_audio_around_an_interruption_is_kept() {
         let none = kept(&mut gate(RecordOn::Loss), |n| vec![n < 1000, false]);
         assert!(none.is_empty(), "{none:?}");
-        // A second is missing: kept from its detection to a second after its end.
+        // A second is missing. Audio is recorded from its detection until a second after its end.
         let one = kept(&mut gate(RecordOn::Loss), |n| {
             vec![!(100..110).contains(&n)]
         });
@@ -157,9 +157,10 @@ mod tests {
         assert_eq!((for_ever[0], for_ever.len()), (105, 600 + 9 - 5));
     }
 
-    /// This holds for turns of any length: if a turn is longer than the time to keep, its first part is kept.
+    /// This works for turns of any length. If a turn is longer than the time after an interruption, only its first part is
+    /// recorded.
     #[test]
-    fn audio_kept_after_an_interruption_is_counted_in_frames() {
+    fn audio_after_an_interruption_is_recorded_to_the_frame() {
         for turn_ms in [20, 600, 1700] {
             let mut gate = gate(RecordOn::Loss);
             let last_heard_ms = |until_ms: u64| match until_ms {
@@ -176,7 +177,7 @@ mod tests {
                     kept_until_ms = keeps_ms.min(until_ms);
                 }
             }
-            // The first turn in which the side is back, plus a second.
+            // Recording ends a second after the first turn in which the side is back.
             let back_ms = 12_000_u64.next_multiple_of(turn_ms);
             assert_eq!(kept_until_ms, back_ms + 1000, "{turn_ms} ms");
         }
@@ -188,7 +189,7 @@ mod tests {
         for n in 0..100 {
             gate.wait(&[n; 1600], 8000, 2);
         }
-        // The latest 2.5 s of frames of two bytes.
+        // The last 2.5 s are stored, in frames of two bytes.
         let waiting = gate.take_waiting();
         assert_eq!((waiting.len(), waiting[0]), (40_000, 75));
         assert!(gate.take_waiting().is_empty());

@@ -1,4 +1,4 @@
-//! The list of recordings: in memory, and as lines of a journal in each folder. No file, no clock.
+//! The list of recordings, in memory and as lines of a journal in each folder. This module uses no file or clock.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -29,14 +29,14 @@ pub enum RecordingState {
     Running,
     /// The file is complete.
     Complete,
-    /// A disk error cut it off.
+    /// A disk error has cut off the file.
     Cut,
-    /// The end of its process cut it off, and the next one repaired it.
+    /// The process ended before the file was complete, and the next process has repaired the file.
     Recovered,
 }
 
 impl RecordingState {
-    /// Its name in replies.
+    /// Returns the name in replies.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -48,16 +48,16 @@ impl RecordingState {
     }
 }
 
-/// A file.
+/// A file of a recording.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Unique number; greater than those of files that started earlier.
+    /// Unique number. Files that started later have greater numbers.
     pub id: String,
     /// The stream or call.
     pub of: Subject,
-    /// Path below its folder.
+    /// Path of the file below its folder.
     pub path: PathBuf,
-    /// Its format.
+    /// Format of the file.
     pub format: RecordingFormat,
     pub(super) coding: Coding,
     /// Frames per second; 0 for packets.
@@ -67,25 +67,25 @@ pub struct Entry {
     pub(super) tracks: u8,
     /// Start time, ms since 1970.
     pub started_unix_ms: u64,
-    /// Its state.
+    /// State of the file.
     pub state: RecordingState,
-    /// Duration of its audio.
+    /// Duration of the audio.
     pub duration_ms: u64,
     /// Size of the file.
     pub bytes: u64,
     /// Time that is silent because the disk was too slow, ms.
     pub missed_ms: u64,
-    /// `None`: not measured, or too quiet.
+    /// Loudness of the audio; `None`: not measured, or too quiet.
     pub loudness: Option<FileLoudness>,
-    /// Why it was cut off.
+    /// Why the file was cut off.
     pub error: Option<String>,
-    /// Its location in the store, which has it; the file is gone.
+    /// Location in the object store; `None`: the file is on the disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uri: Option<String>,
 }
 
 impl Entry {
-    /// The name of the stream, or the Call-ID.
+    /// Returns the name of the stream, or the Call-ID.
     #[must_use]
     pub fn name(&self) -> &str {
         match &self.of {
@@ -93,7 +93,7 @@ impl Entry {
         }
     }
 
-    /// The content type of its file.
+    /// Returns the content type of the file.
     #[must_use]
     pub fn content_type(&self) -> &'static str {
         match self.path.extension().and_then(|ending| ending.to_str()) {
@@ -122,14 +122,14 @@ impl Entry {
         }
     }
 
-    /// Path below its folder while it grows.
+    /// Returns the path below the folder while the file grows.
     pub(super) fn part_path(&self) -> PathBuf {
         let ending = self.format.ending();
         let id = &self.id;
         self.with_stem(|stem| format!("{stem}.{id}.part.{ending}"))
     }
 
-    /// Path if another file has its name.
+    /// Returns the path below the folder for the case that another file already has the name.
     pub(super) fn other_path(&self) -> PathBuf {
         let ending = self.format.ending();
         let id = &self.id;
@@ -141,14 +141,14 @@ impl Entry {
         self.path.with_file_name(name(stem.unwrap_or_default()))
     }
 
-    /// Whether its path stays below its folder: the journal is untrusted.
+    /// Whether the path stays below the folder. This is checked, because the journal is not trusted.
     fn is_inside(&self) -> bool {
         let is_name = |part| matches!(part, Component::Normal(_));
         self.path.components().count() > 0 && self.path.components().all(is_name)
     }
 }
 
-/// A file as JSON for programs: `path` is below its folder.
+/// Returns a file as JSON for programs. `path` is relative to the folder of the file.
 #[must_use]
 pub fn recording_message(entry: &Entry) -> serde_json::Value {
     let (stream, call) = match &entry.of {
@@ -184,16 +184,16 @@ pub(super) enum Line {
 }
 
 impl Line {
-    /// Encodes the line, with its line end.
+    /// Encodes the line, including the line end.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
-        // Every value can be written as JSON.
+        // This cannot fail, because each value can be written as JSON.
         let mut line = serde_json::to_vec(self).unwrap_or_default();
         line.push(b'\n');
         line
     }
 }
 
-/// Reads the lines of a journal: entries by id, and the number of invalid lines.
+/// Parses the lines of a journal. Returns the entries by id, and the number of invalid lines.
 pub(super) fn read_lines(lines: impl Iterator<Item = String>) -> (BTreeMap<String, Entry>, usize) {
     let (mut entries, mut odd) = (BTreeMap::new(), 0);
     for line in lines {
@@ -214,15 +214,15 @@ pub(super) fn read_lines(lines: impl Iterator<Item = String>) -> (BTreeMap<Strin
 /// A query for recordings.
 #[derive(Debug, Clone, Default)]
 pub struct Asked {
-    /// Recordings of this stream.
+    /// Only recordings of this stream.
     pub stream: Option<String>,
-    /// Recordings of this call.
+    /// Only recordings of this call.
     pub call: Option<String>,
-    /// Recordings in this state.
+    /// Only recordings in this state.
     pub state: Option<String>,
-    /// Recordings after this id.
+    /// Only recordings with ids after this one.
     pub after: Option<String>,
-    /// Maximum number.
+    /// Maximum number of recordings.
     pub limit: usize,
 }
 
@@ -233,7 +233,7 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// Adds or updates a file. Beyond the limit, the oldest one is forgotten.
+    /// Adds or updates a file. If there are too many, forgets the oldest one.
     pub(super) fn put(&mut self, root: &Arc<Path>, entry: Entry) {
         self.entries.insert(entry.id.clone(), (root.clone(), entry));
         if self.entries.len() > ENTRIES_MAX {
@@ -250,14 +250,14 @@ impl Index {
         self.entries.get(id)
     }
 
-    /// Encodes a journal of a folder's files.
+    /// Encodes a journal with all files of a folder.
     pub(super) fn to_journal(&self, root: &Path) -> Vec<u8> {
         let own = self.entries.values().filter(|(known, _)| **known == *root);
         own.flat_map(|(_, entry)| Line::Begun(entry.clone()).to_bytes())
             .collect()
     }
 
-    /// Complete files of a folder that no store has.
+    /// Returns the complete files of a folder that are not in a store.
     pub(super) fn whole(&self, root: &Path) -> Vec<Entry> {
         let is_left = |(of, entry): &&(Arc<Path>, Entry)| {
             let is_whole = entry.state != RecordingState::Running;
@@ -267,10 +267,10 @@ impl Index {
         left.map(|(_, entry)| entry.clone()).collect()
     }
 
-    /// The file of this name.
+    /// Returns the file with this path.
     pub(super) fn find_path(&self, root: &Path, path: &Path) -> Option<Entry> {
         let is_it = |(of, entry): &&(Arc<Path>, Entry)| &**of == root && entry.path == path;
-        // The recording is one of the last.
+        // Search from the end, because the recording is usually one of the last.
         let found = self.entries.values().rev().find(is_it);
         found.map(|(_, entry)| entry.clone())
     }
@@ -303,7 +303,7 @@ impl Index {
     }
 }
 
-/// Some 500 bytes each.
+/// Maximum number of entries, which have some 500 bytes each.
 const ENTRIES_MAX: usize = 100_000;
 const MS_PER_DAY: u64 = 86_400_000;
 

@@ -7,12 +7,12 @@
 //!
 //! | part | thread |
 //! |---|---|
-//! | [`Recorder`] | orders from any thread |
-//! | `Writer`, and in it `FileTable`, `Running` and `Part` | the thread `recorder`: mixes, measures, encodes; it never waits for a disk |
-//! | files | `threadbare-files`: bounds the data of all files that wait for the disk |
-//! | `Index` | any thread, under its lock: the list of recordings; a journal in each folder has the same |
+//! | [`Recorder`] | any thread: a handle that sends orders |
+//! | `Writer`, with `FileTable`, `Running` and `Part` | the thread `recorder`: mixes, measures, encodes; it never waits for a disk |
+//! | files | threads of `threadbare-files`, which limits the data of all files that wait for the disk |
+//! | `Index` | any thread, under a lock: the list of recordings, which is also in the journal of each folder |
 //!
-//! A file has a name with `.part` until it is complete; the next process repairs files of one that was killed
+//! The name of a file contains `.part` until the file is complete. If a process is killed, the next one repairs its files
 //! ([`Recorder::open_root`]).
 //!
 //! Part of the gateway `threadbare`; not a public interface.

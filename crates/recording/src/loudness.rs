@@ -1,4 +1,4 @@
-//! The loudness of a file (EBU R128), measured as it is written.
+//! Measures the loudness of a file (EBU R128) while the file is written.
 
 use std::fmt;
 
@@ -41,7 +41,8 @@ pub(super) struct FileMeter {
 }
 
 impl FileMeter {
-    /// Measures interleaved audio. Audio is not measured if loudness is undefined for its sample rate or channels.
+    /// Creates a meter for interleaved audio. It does not measure audio if loudness is not defined for the sample rate or the
+    /// channels.
     pub(super) fn new(sound: Sound) -> FileMeter {
         let mode = Mode::INTEGRATED | Mode::RANGE | Mode::TRUE_PEAK | Mode::HISTOGRAM;
         let meter = Meter::builder(sound.rate_hz, usize::from(sound.channels))
@@ -63,12 +64,12 @@ impl FileMeter {
         for piece in frames.chunks(most * sample_bytes) {
             let samples = &mut room[..piece.len() / sample_bytes];
             self.coding.decode(piece, samples);
-            // The frames are whole.
+            // This cannot fail, because the frames are complete.
             let _ = meter.add_interleaved(samples);
         }
     }
 
-    /// `None`: the audio was too quiet, or too short.
+    /// Returns the loudness so far. `None`: the audio was too quiet, or too short.
     pub(super) fn read(&self) -> Option<FileLoudness> {
         let meter = self.meter.as_ref()?;
         let peaks = (0..meter.channels()).filter_map(|channel| meter.true_peak(channel).ok());
@@ -82,5 +83,5 @@ impl FileMeter {
     }
 }
 
-/// Decoded at a time, of all channels.
+/// Number of samples of all channels that are decoded at a time.
 const PIECE_SAMPLES: usize = 2048;

@@ -1,12 +1,14 @@
-//! Matroska with audio only: its header, and clusters. Bytes only: no file, no clock.
+//! Matroska files with audio only: the header and the clusters (RFC 9559, and RFC 8794 for EBML). This module produces bytes,
+//! and uses no file or clock.
 //!
-//! RFC 9559 (Matroska), RFC 8794 (EBML). The segment has no size while it grows, and each cluster is complete when it is written.
-//! So a truncated file plays up to its last cluster. The header's length is constant: duration and tags replace voids.
+//! While the file grows, its segment has no size. Each cluster is complete when it is written, so a truncated file can be
+//! played up to its last complete cluster. The length of the header is constant: duration and tags replace placeholders.
 
 use super::sound::{Coding, Sound};
 use super::wav::Notes;
 
-/// The header of a file with this many tracks, which share the channels; `end`: frames and bytes after the header, at its end.
+/// Returns the header of a file. `tracks`: number of tracks, among which the channels are divided. `end`: for a complete file,
+/// the number of frames, and of bytes after the header.
 pub(super) fn head(sound: Sound, tracks: u8, notes: &Notes, end: Option<(u64, u64)>) -> Vec<u8> {
     let mut head = Vec::new();
     let mut ebml = Vec::new();
@@ -46,7 +48,7 @@ pub(super) fn head(sound: Sound, tracks: u8, notes: &Notes, end: Option<(u64, u6
 
 fn info(sound: Sound, notes: &Notes, frames: Option<u64>) -> Vec<u8> {
     let mut info = Vec::new();
-    // Times are ms.
+    // The unit of times is 1 ms.
     number(&mut info, 0x002a_d7b1, 1_000_000);
     match frames {
         Some(frames) => {
@@ -66,9 +68,9 @@ fn entry(sound: Sound, track: u8, tracks: u8) -> Vec<u8> {
     let mut entry = Vec::new();
     number(&mut entry, 0xd7, track.into());
     number(&mut entry, 0x73c5, track.into());
-    // Audio.
+    // The type of the track: audio.
     number(&mut entry, 0x83, 2);
-    // No lacing.
+    // The track uses no lacing.
     number(&mut entry, 0x9c, 0);
     if tracks > 1 {
         let name = [b'A' + track - 1];
@@ -89,7 +91,7 @@ fn entry(sound: Sound, track: u8, tracks: u8) -> Vec<u8> {
     entry
 }
 
-/// `WAVEFORMATEX`.
+/// Returns a `WAVEFORMATEX` for the audio.
 fn wave_format(sound: Sound) -> Vec<u8> {
     let tag: u16 = if sound.coding == Coding::ALaw { 6 } else { 7 };
     let mut format = Vec::new();
@@ -103,7 +105,7 @@ fn wave_format(sound: Sound) -> Vec<u8> {
     format
 }
 
-/// Writes the known loudness, in a constant space.
+/// Writes the tags, with the loudness if it is known. Fills up to a constant length.
 fn tags(head: &mut Vec<u8>, notes: &Notes) {
     let begin = head.len();
     if let Some(loudness) = notes.loudness {
@@ -131,20 +133,20 @@ fn tags(head: &mut Vec<u8>, notes: &Notes) {
         element(&mut all, 0x7373, &tag);
         element(head, 0x1254_c367, &all);
     }
-    // Its size takes two bytes more than one.
+    // The size of the padding takes two bytes.
     let left = TAGS_BYTES - (head.len() - begin) - 3;
     id(head, VOID);
     head.extend(((left as u16) | 0x4000).to_be_bytes());
     head.resize(head.len() + left, 0);
 }
 
-/// A cluster with one block for each track. `at`: its first frame.
+/// Appends a cluster with one block for each track. `at`: number of its first frame.
 pub(super) fn cluster(sound: Sound, tracks: u8, at: u64, frames: &[u8], out: &mut Vec<u8>) {
     let tracks = usize::from(tracks.max(1));
     let ms = at * 1000 / u64::from(sound.rate_hz);
     let mut time = Vec::new();
     number(&mut time, 0xe7, ms);
-    // Number of the track, time in the cluster, flags.
+    // The head of a block has four bytes: number of the track, time in the cluster, flags.
     let block = frames.len() / tracks + 4;
     let size = time.len() + tracks * (1 + 8 + block);
     id(out, CLUSTER);
@@ -153,7 +155,7 @@ pub(super) fn cluster(sound: Sound, tracks: u8, at: u64, frames: &[u8], out: &mu
     for track in 0..tracks {
         id(out, 0xa3);
         long_size(out, block as u64);
-        // A keyframe.
+        // The flags: a keyframe.
         out.extend([0x81 + track as u8, 0, 0, 0x80]);
         match (tracks, sound.frame_bytes() as usize / tracks) {
             (1, _) => out.extend_from_slice(frames),
@@ -167,7 +169,7 @@ pub(super) fn cluster(sound: Sound, tracks: u8, at: u64, frames: &[u8], out: &mu
     }
 }
 
-/// Appends each `every`-th piece, from `first` on.
+/// Appends each `every`-th piece of `BYTES` bytes, starting with piece number `first`.
 fn pick<const BYTES: usize>(frames: &[u8], every: usize, first: usize, out: &mut Vec<u8>) {
     let (all, _) = frames.as_chunks::<BYTES>();
     let begin = out.len();
@@ -179,8 +181,8 @@ fn pick<const BYTES: usize>(frames: &[u8], every: usize, first: usize, out: &mut
         .for_each(|(place, own)| *place = *own);
 }
 
-/// The end of the last complete cluster, and the frames in all of them. `length`: of the bytes after the header; `peek`: 16 of
-/// them, padded with zeros.
+/// Returns the end of the last complete cluster, and the number of frames in all complete clusters. `length`: number of bytes
+/// after the header. `peek`: returns 16 of these bytes, padded with zeros.
 pub(super) fn whole(
     sound: Sound,
     tracks: u8,
@@ -198,7 +200,7 @@ pub(super) fn whole(
             break;
         }
         let blocks = u64::from(tracks) * (1 + 8 + 4);
-        // Its number, its size, one to eight bytes.
+        // The identifier, the size, and one to eight bytes.
         let time = 2 + u64::from(head[13] & 0x7f);
         frames += size.saturating_sub(blocks + time) / u64::from(sound.frame_bytes());
         end = next;
@@ -219,7 +221,7 @@ fn long_size(out: &mut Vec<u8>, size: u64) {
 fn element(out: &mut Vec<u8>, name: u32, bytes: &[u8]) {
     id(out, name);
     match bytes.len() {
-        // All ones are reserved for unknown sizes.
+        // A size with all bits set means an unknown size.
         size @ 0..0x7f => out.push(size as u8 | 0x80),
         size => long_size(out, size as u64),
     }
@@ -237,7 +239,7 @@ const SEGMENT: u32 = 0x1853_8067;
 const CLUSTER: u32 = 0x1f43_b675;
 const VOID: u32 = 0xec;
 const UNKNOWN_SIZE: [u8; 8] = [1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff];
-/// Space for the tags.
+/// Constant length of the tags, with padding.
 const TAGS_BYTES: usize = 768;
 
 #[cfg(test)]
@@ -247,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_head_is_as_long_at_the_end_and_whole_clusters_are_found() {
+    fn the_head_keeps_its_length_and_complete_clusters_are_found() {
         let sound = Sound {
             coding: Coding::Linear,
             channels: 2,
@@ -300,7 +302,7 @@ mod tests {
             let own = frame_bytes / tracks;
             let mut due = Vec::new();
             for track in 0..tracks {
-                // The head of a block: identifier, size, number of the track, time, flags.
+                // A block starts with identifier, size, number of the track, time, and flags.
                 due.extend([0xa3, 1, 0, 0, 0, 0, 0, 0, 4 + 3 * own]);
                 due.extend([0x81 + track, 0, 0, 0x80]);
                 let place = |byte: &&u8| **byte % frame_bytes / own == track;

@@ -1,4 +1,4 @@
-//! Orders to the recorder's thread, and its published state.
+//! Orders to the recorder's thread, and the state that it publishes.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ use super::outbox::Outbox;
 use super::sound::Coding;
 use threadbare_config::RecordSpec;
 
-/// A recording; numbers are not reused.
+/// Identifies a recording. Numbers are not reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RecordingId(pub(super) u64);
 
@@ -27,22 +27,22 @@ pub struct RecordingId(pub(super) u64);
 pub struct NewRecording {
     /// The stream or call.
     pub of: Subject,
-    /// Its settings.
+    /// The settings.
     pub spec: Arc<RecordSpec>,
-    /// Its source of audio or packets.
+    /// The source of audio or packets.
     pub source: Source,
-    /// Only this party; `None`: all.
+    /// Records only this party; `None`: all parties.
     pub side: Option<Side>,
     /// Metadata stored with the first file.
     pub metadata: Option<String>,
-    /// Whether it continues in another file after a disk failure.
+    /// Whether the recording continues in another file after a disk failure.
     pub is_lasting: bool,
 }
 
 /// A source of audio or packets.
 #[derive(Debug)]
 pub enum Source {
-    /// Audio of this rate.
+    /// Audio from a ring.
     Audio {
         /// The ring with the audio.
         listening: Listening,
@@ -52,14 +52,14 @@ pub enum Source {
         sides: u8,
         /// Channels of each party in the file.
         channels: u8,
-        /// The law, if G.711 codes are written.
+        /// The law in which G.711 codes are written, if they are.
         law: Coding,
     },
-    /// Packets to these ports of each side, from a [`PacketRecorder`].
+    /// Packets from a [`PacketRecorder`].
     Packets {
-        /// The port of each side.
+        /// The port at which packets of each side were received.
         local: [SocketAddr; 2],
-        /// The end of the queue.
+        /// The recorder's end of the queue.
         end: WayEnd,
     },
 }
@@ -69,7 +69,7 @@ pub enum Source {
 pub enum Change {
     /// Resume in the paused file, or in another one after a stop.
     Resume,
-    /// Pause: leave the following audio out.
+    /// Pause: leave out the following audio.
     Pause,
     /// Pause, and end the file.
     Stop,
@@ -86,15 +86,15 @@ pub enum Deleted {
     Grows,
     /// The file is being sent to the store.
     OnItsWay,
-    /// The store refuses to delete it, for this reason.
+    /// The store refuses to delete the file, for this reason.
     Refused(threadbare_s3::Error),
 }
 
-/// State that the thread publishes.
+/// State that the recorder's thread publishes.
 #[derive(Debug)]
 pub(super) struct SharedState {
     pub(super) index: Mutex<Index>,
-    /// Locks against other processes.
+    /// Locks on the folders, against other processes.
     pub(super) locks: Mutex<Vec<(PathBuf, OwnedFd)>>,
     pub(super) counters: Counters,
     pub(super) events: broadcast::Sender<FileEvent>,
@@ -111,7 +111,7 @@ impl std::fmt::Debug for Observer {
     }
 }
 
-/// A file that has started, or reached its last state.
+/// A file that has started, or that has reached its last state.
 pub type FileEvent = Arc<Entry>;
 
 /// Totals since the start.
@@ -137,19 +137,19 @@ pub(super) enum Order {
         discard: bool,
         now_ns: u64,
     },
-    /// Changes the recording of a stream; returns whether it exists.
+    /// Changes the recording of a stream. Returns whether it exists.
     Change(String, Change, u64, oneshot::Sender<bool>),
     /// Deletes a file.
     Delete(String, oneshot::Sender<Deleted>),
-    /// The store has a file of this folder.
+    /// A file in this folder was uploaded to the store.
     Stored(Arc<Path>, PathBuf),
-    /// An operation can continue.
+    /// A pending operation can continue.
     Woken,
-    /// Ends the thread: ending calls may still hold its channel.
+    /// Ends the thread. It is needed, because calls that are ending may still have a sender of the channel.
     End,
 }
 
-/// The queue between a media thread and the writer.
+/// The state of the queue between a media thread and the recorder.
 #[derive(Debug, Default)]
 struct Way {
     waiting: AtomicUsize,
@@ -157,7 +157,7 @@ struct Way {
     is_over: AtomicBool,
 }
 
-/// The writer's end of the queue. After it is dropped, no more packets come.
+/// The recorder's end of the queue. After it is dropped, no more packets are queued.
 #[derive(Debug, Default)]
 pub struct WayEnd(Arc<Way>);
 
@@ -174,7 +174,7 @@ impl WayEnd {
 }
 
 impl WayEnd {
-    /// The other end, for a recording.
+    /// Returns the media thread's end of the queue.
     pub(super) fn packet_recorder(&self, id: RecordingId, orders: Sender<Order>) -> PacketRecorder {
         let way = self.0.clone();
         PacketRecorder { id, way, orders }
@@ -187,7 +187,7 @@ impl Drop for WayEnd {
     }
 }
 
-/// Receives the packets of one call, on its media thread.
+/// Queues the packets of one call. It runs on the media thread.
 #[derive(Debug, Clone)]
 pub struct PacketRecorder {
     id: RecordingId,
@@ -207,7 +207,7 @@ impl PacketRecorder {
         }
         self.way.waiting.fetch_add(1, Relaxed);
         let order = Order::Packet(self.id, at_ns, side, from, packet.into());
-        // Without a writer, the process is ending.
+        // This fails only if the process is ending.
         let _ = self.orders.send(order);
     }
 }
@@ -225,10 +225,10 @@ impl SharedState {
         if let Some(Observer(tell)) = &*lock(&self.observer) {
             tell(&entry);
         }
-        // Fails without listeners.
+        // This fails if there are no listeners.
         let _ = self.events.send(Arc::new(entry));
     }
 }
 
-/// Four seconds of both sides in packets of 20 ms: longer than a disk pauses.
+/// Maximum number of queued packets: four seconds of both sides in packets of 20 ms, which is longer than pauses of a disk.
 const WAITING_MAX: usize = 400;

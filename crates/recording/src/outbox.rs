@@ -1,5 +1,5 @@
-//! Uploads complete files to an object store, and removes them when it has them. Pending uploads are recorded on the disk, and
-//! the next process continues them.
+//! Uploads complete files to an object store, and then removes them. Pending uploads are recorded on the disk, so that the next
+//! process continues them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::index::Entry;
 use super::place::StoredObject;
 use threadbare_config::Bucket;
 
-/// Called with a folder and the name of a file that the store has.
+/// Called with a folder and the name of a file that was uploaded.
 pub(super) type Stored = Box<dyn Fn(Arc<Path>, PathBuf) + Send + Sync>;
 
 /// The uploads of a folder.
@@ -27,10 +27,11 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    /// Continues uploads of the previous process. May block for some seconds, while it asks the store whether it accepts files.
+    /// Opens a folder, and continues uploads of the previous process. May block for some seconds, because it checks whether the
+    /// store accepts files.
     ///
     /// # Errors
-    /// The store refuses them, or the folder cannot be used. An unreachable store is not an error.
+    /// The store refuses files, or the folder cannot be used. An unreachable store is not an error.
     pub(super) fn open(root: &Arc<Path>, bucket: &Bucket, stored: Stored) -> Result<Outbox, Error> {
         let spec = &bucket.store;
         let (region, name) = (&bucket.region, &bucket.name);
@@ -58,7 +59,7 @@ impl Outbox {
         })
     }
 
-    /// Uploads a file, unless that is in progress.
+    /// Uploads a file, unless it is already being uploaded.
     pub(super) fn send(&self, root: &Path, entry: &Entry) {
         let path = root.join(&entry.path);
         if self.sender.is_sending(&path) {
@@ -85,7 +86,7 @@ impl Outbox {
         self.sender.is_sending(path) || self.sender.is_sending(&metadata_path(path))
     }
 
-    /// The objects of a file and its metadata in the store.
+    /// Returns the objects in the store for a file and its metadata.
     pub(super) fn objects(&self, entry: &Entry) -> [StoredObject; 2] {
         [entry.path.clone(), metadata_path(&entry.path)].map(|key| StoredObject {
             store: self.store.clone(),
@@ -93,7 +94,7 @@ impl Outbox {
         })
     }
 
-    /// The URI of a file in the store.
+    /// Returns the URI of a file in the store.
     pub(super) fn uri(&self, entry: &Entry) -> String {
         let Bucket { region, name, .. } = &self.bucket;
         format!("s3://{region}/{name}/{}", entry.path.display())
@@ -112,7 +113,7 @@ fn ask(store: &Store) -> Result<(), Error> {
     })
 }
 
-/// Runs on a thread of the client.
+/// Handles an event of an upload. Runs on a thread of the S3 client.
 fn tell(event: &FileEvent, root: &Arc<Path>, stored: &Stored) {
     match event {
         FileEvent::Progress { .. } => {}
@@ -128,8 +129,8 @@ fn tell(event: &FileEvent, root: &Arc<Path>, stored: &Stored) {
     }
 }
 
-/// Folder of the records of pending uploads, below that of the files.
+/// Name of the folder with the records of pending uploads, inside the folder of the files.
 const NOTES: &str = ".sending";
-/// A key that is never written.
+/// Key of an object that is only used to check the store. It is never written.
 const CHECKED: &str = ".threadbare-check";
 const ASK_TIME_MAX: Duration = Duration::from_secs(10);

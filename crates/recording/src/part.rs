@@ -1,4 +1,4 @@
-//! One file that is being written.
+//! A file that is being written.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,14 +24,14 @@ pub(super) struct Part {
     container: Container,
     meter: Option<FileMeter>,
     head_bytes: u64,
-    /// Encoded bytes that the disk service has not accepted yet.
+    /// Encoded bytes that the file service has not accepted yet.
     waiting: Vec<u8>,
     rooms: Rooms,
-    /// Bytes after the header that the disk service has accepted.
+    /// Number of bytes after the header that the file service has accepted.
     taken: u64,
-    /// Size in the header: larger than the file, so that a file that is cut off is read to its end.
+    /// Size in the header. It is larger than the file, so that a file that is cut off is still read to its end.
     said: u64,
-    /// Time at which it must end, on the monotonic clock, ns.
+    /// Time at which the file must end, on the monotonic clock, ns.
     pub(super) end_ns: u64,
     bytes_max: Option<u64>,
     /// Time of the last packet, ms since 1970.
@@ -50,7 +50,7 @@ impl Part {
         let mut options = Options::new(Access::Write);
         options.with_parents = true;
         options.permissions = spec.permissions.bits();
-        // The recorder has already gathered a turn's audio: write it at once.
+        // Write at once, because the recorder has already collected the audio of a turn.
         options.linger = Duration::ZERO;
         options.budget = Some(budget.clone());
         let file = disk.open(root.join(entry.part_path()), options);
@@ -74,18 +74,18 @@ impl Part {
         }
     }
 
-    /// Its path while it grows.
+    /// Returns the path while the file grows.
     pub(super) fn path(&self) -> PathBuf {
         self.root.join(self.entry.part_path())
     }
 
-    /// How many more frames fit.
+    /// Returns how many more frames fit.
     pub(super) fn room_frames(&self) -> usize {
         let room = self.container.room_frames(self.bytes_max);
         usize::try_from(room).unwrap_or(usize::MAX)
     }
 
-    /// How many more frames from this time fit, until the file is full or must end.
+    /// Returns how many more frames from this time on fit, until the file is full or must end.
     pub(super) fn frames_from(&self, first_ns: u64) -> usize {
         let left_ns = u128::from(self.end_ns.saturating_sub(first_ns));
         let until_end = (left_ns * u128::from(self.entry.rate_hz)).div_ceil(u128::from(NS_PER_S));
@@ -93,7 +93,7 @@ impl Part {
         self.room_frames().min(until_end)
     }
 
-    /// Whether it has reached its maximum size.
+    /// Whether the file has reached its maximum size.
     pub(super) fn is_full(&self) -> bool {
         self.room_frames() == 0
     }
@@ -107,7 +107,7 @@ impl Part {
         self.container.add(frames, &mut self.waiting);
     }
 
-    /// Adds a whole buffer, which may be swapped for another one.
+    /// Adds all frames of a buffer. The buffer may be replaced by another one.
     pub(super) fn add_all(&mut self, frames: &mut Vec<u8>) {
         let is_as_it_is = self.waiting.is_empty() && self.container.add_as_it_is(frames);
         if !is_as_it_is {
@@ -123,7 +123,7 @@ impl Part {
         }
     }
 
-    /// Adds a packet, unless too many bytes wait already.
+    /// Adds a packet. Drops it if too many bytes are already waiting.
     pub(super) fn add_packet(
         &mut self,
         unix_ns: u64,
@@ -139,12 +139,12 @@ impl Part {
         has_room
     }
 
-    /// Whether the disk is behind, so that audio must wait in its ring.
+    /// Whether the disk is late, so that audio must wait in its ring.
     pub(super) fn is_blocked(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Passes the waiting bytes to the disk service, as far as there is room. Returns their number.
+    /// Passes waiting bytes to the file service, as far as it has room. Returns their number.
     ///
     /// # Errors
     /// The file has failed.
@@ -152,7 +152,7 @@ impl Part {
         if let Some(failure) = self.file.failure() {
             return Err(failure);
         }
-        // The next turn tries again.
+        // No waker is needed, because the next turn tries again.
         let cx = &mut Context::from_waker(Waker::noop());
         let bytes = self.waiting.len();
         if bytes > 0 {
@@ -172,7 +172,7 @@ impl Part {
             let data = || Data::Owned(Box::new(head));
             let written = self.file.poll_write(cx, length, false, data);
             self.file.seek(self.head_bytes + self.taken);
-            // Without room, the next turn tries again.
+            // If there is no room, the next turn tries again.
             if let Poll::Ready(written) = written {
                 written?;
                 self.said = self.taken + ahead;
@@ -181,7 +181,7 @@ impl Part {
         Ok(bytes as u64)
     }
 
-    /// Ends the file. Returns its entry, and the remaining operation.
+    /// Ends the file. Returns its entry, and the operation that finishes it.
     pub(super) fn finish(mut self, disk: &Disk) -> (Entry, Keeping) {
         let mut entry = self.settled(RecordingState::Complete);
         entry.loudness = self.meter.as_ref().and_then(FileMeter::read);
@@ -209,7 +209,7 @@ impl Part {
         (entry, Box::pin(keeping))
     }
 
-    /// Ends a file that has failed: the part that was written gets its name.
+    /// Ends a file that has failed. The part that was written gets the final name.
     pub(super) fn cut(self, disk: &Disk) -> (Entry, Keeping) {
         let mut entry = self.settled(RecordingState::Cut);
         entry.bytes = self.head_bytes + self.taken;
@@ -226,7 +226,7 @@ impl Part {
     pub(super) fn discard(self, disk: &Disk) -> Keeping {
         let (disk, part, file) = (disk.clone(), self.path(), self.file);
         Box::pin(async move {
-            // The result does not matter.
+            // Ignore the result, because the file is removed.
             let _ = file.close(Ending::default()).await;
             disk.remove(&part).await?;
             Ok(part)
@@ -246,7 +246,7 @@ impl Part {
     }
 }
 
-/// The header is written once in this time.
+/// Interval at which the header is written again, with the size that the file will have at the next time.
 const AHEAD_S: u64 = 10;
-/// Packet bytes of one file that can wait for the disk.
+/// Maximum bytes of packets of one file that wait for the disk.
 const PACKET_BYTES_WAITING_MAX: usize = 1 << 20;

@@ -1,23 +1,24 @@
-//! Packet files for Wireshark: the decrypted packets of the parties, with their addresses.
+//! Packet files for Wireshark. They contain the decrypted packets of the parties, with their addresses.
 //!
-//! The format is that of libpcap with times in nanoseconds (draft-ietf-opsawg-pcap), with bare IP packets (LINKTYPE_RAW, 101). IP
-//! and UDP headers are generated, because sockets do not provide them. Bytes only: no file, no clock.
+//! The format is that of libpcap with times in nanoseconds (draft-ietf-opsawg-pcap), with bare IP packets (LINKTYPE_RAW, 101).
+//! IP and UDP headers are generated, because sockets do not provide them. This module produces bytes, and uses no file or
+//! clock.
 
 use std::net::{IpAddr, SocketAddr};
 use threadbare_base::NS_PER_S;
 
-/// The header of a file.
+/// Returns the header of a file.
 pub(super) fn head() -> Vec<u8> {
     let mut head = Vec::new();
     head.extend(MAGIC_NS.to_le_bytes());
-    // Version 2.4; two fields that are always 0.
+    // Version 2.4, and two fields that are always 0.
     head.extend([2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     head.extend(PACKET_BYTES_MAX.to_le_bytes());
     head.extend(LINKTYPE_RAW.to_le_bytes());
     head
 }
 
-/// Adds a datagram.
+/// Appends a datagram.
 pub(super) fn add(
     unix_ns: u64,
     from: SocketAddr,
@@ -35,7 +36,8 @@ pub(super) fn add(
     out.extend(packet);
 }
 
-/// The end of the last complete packet. `length`: of the bytes after the header; `peek`: 16 of them, padded with zeros.
+/// Returns the end of the last complete packet. `length`: number of bytes after the header. `peek`: returns 16 of these bytes,
+/// padded with zeros.
 pub(super) fn whole(length: u64, peek: &dyn Fn(u64) -> [u8; 16]) -> u64 {
     let mut end = 0;
     while end + 16 <= length {
@@ -50,7 +52,7 @@ pub(super) fn whole(length: u64, peek: &dyn Fn(u64) -> [u8; 16]) -> u64 {
     end
 }
 
-/// An IP packet with UDP.
+/// Returns an IP packet with a UDP datagram.
 fn packet(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
     let udp_bytes = (UDP_BYTES + payload.len()) as u16;
     let mut udp = Vec::with_capacity(usize::from(udp_bytes));
@@ -61,7 +63,7 @@ fn packet(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
     let mut packet = Vec::new();
     match (from.ip(), to.ip()) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
-            // RFC 791, section 3.1. UDP without a checksum (RFC 768).
+            // IPv4 (RFC 791, section 3.1). UDP needs no checksum (RFC 768).
             let bytes = (IPV4_BYTES + udp.len()) as u16;
             packet.extend([0x45, 0]);
             packet.extend(bytes.to_be_bytes());
@@ -72,7 +74,7 @@ fn packet(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
             packet[10..12].copy_from_slice(&sum.to_be_bytes());
         }
         (from, to) => {
-            // RFC 8200, section 3; IPv4 addresses are mapped. UDP needs its checksum there (section 8.1).
+            // IPv6 (RFC 8200, section 3). An IPv4 address becomes a mapped one. UDP needs a checksum (section 8.1).
             let [from, to] = [from, to].map(|ip| match ip {
                 IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
                 IpAddr::V6(ip) => ip.octets(),
@@ -94,7 +96,7 @@ fn packet(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// RFC 1071. All parts but the last one have an even number of bytes.
+/// Returns the Internet checksum (RFC 1071). All parts except for the last one must have an even number of bytes.
 fn checksum(parts: &[&[u8]]) -> u16 {
     let words = parts.iter().flat_map(|part| part.chunks(2));
     let value =
@@ -108,10 +110,10 @@ fn checksum(parts: &[&[u8]]) -> u16 {
 
 const MAGIC_NS: u32 = 0xa1b2_3c4d;
 const LINKTYPE_RAW: u32 = 101;
-/// The largest datagram, with headers.
+/// Maximum length of a packet: the largest datagram, with headers.
 const PACKET_BYTES_MAX: u32 = 65_535;
 const IPV4_BYTES: usize = 20;
 const UDP_BYTES: usize = 8;
-/// IANA's number of UDP.
+/// Protocol number of UDP (IANA).
 const UDP: u8 = 17;
 const HOPS: u8 = 64;

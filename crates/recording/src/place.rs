@@ -1,5 +1,5 @@
-//! The location of a recording: a file on the disk, or an object in a store. Both are read in parts, and can be
-//! deleted.
+//! The location of a recording: a file on the disk, or an object in a store. Recordings in both locations can be read in parts,
+//! and deleted.
 
 use std::path::PathBuf;
 
@@ -7,14 +7,14 @@ use bytes::Bytes;
 use threadbare_files::{Access, Disk, Failure, File, Mode, Options, StartError};
 use threadbare_s3::{Download, Error, Store, Timeouts};
 
-/// See the module.
+/// The location of a recording.
 #[derive(Debug, Clone)]
 pub struct Place {
-    /// Path of the file, unless the store has it.
+    /// Path of the file. The file is there unless the store has it.
     pub(super) path: PathBuf,
-    /// Whether the store is known to have it.
+    /// Whether the store is known to have the file.
     pub(super) is_stored: bool,
-    /// The object, for files that go to a store.
+    /// The object in the store; `None`: the file is not uploaded.
     pub(super) object: Option<StoredObject>,
 }
 
@@ -31,16 +31,16 @@ pub enum ReadError {
     /// The file is missing.
     #[error("the file is missing")]
     Missing,
-    /// The disk cannot read it.
+    /// The disk cannot read the file.
     #[error("the file cannot be read: {0}")]
     Disk(#[from] Failure),
-    /// The disk service does not run.
+    /// The file service does not run.
     #[error(transparent)]
     Service(#[from] StartError),
-    /// The store does not return it.
+    /// The store does not return the file.
     #[error("the store refuses to return it: {0}")]
     Store(#[from] Error),
-    /// The file ends early.
+    /// The file has become shorter since it was opened.
     #[error("the file has become shorter")]
     Short,
 }
@@ -48,7 +48,7 @@ pub enum ReadError {
 /// An open recording.
 #[derive(Debug)]
 pub struct OpenRecording {
-    /// Its total size.
+    /// Total size of the file.
     pub bytes: u64,
     from: From,
 }
@@ -59,11 +59,11 @@ enum From {
     Object(StoredObject),
 }
 
-/// A part of a recording, read piece by piece: each is requested when the previous one has been taken.
+/// A part of a recording that is read piece by piece. Each piece is requested when the previous one was taken.
 #[derive(Debug)]
 pub struct Pieces {
     from: From,
-    /// The download, once it was requested.
+    /// The download; `None`: it was not requested yet.
     download: Option<Download>,
     first: u64,
     /// End, exclusive.
@@ -71,7 +71,7 @@ pub struct Pieces {
 }
 
 impl Place {
-    /// The file name for clients.
+    /// Returns the file name for clients.
     #[must_use]
     pub fn file_name(&self) -> String {
         let name = self.path.file_name().unwrap_or_default();
@@ -81,11 +81,11 @@ impl Place {
     /// Opens the recording.
     ///
     /// # Errors
-    /// It is missing, or cannot be read.
+    /// The file is missing, or cannot be read.
     pub async fn open(&self) -> Result<OpenRecording, ReadError> {
         if !self.is_stored {
             match self.open_file().await {
-                // The file may have just moved to the store.
+                // Try the store, because the file may have just moved there.
                 Err(ReadError::Missing) if self.object.is_some() => {}
                 opened => return opened,
             }
@@ -117,7 +117,7 @@ impl Place {
 }
 
 impl StoredObject {
-    /// Deletes it. A missing one counts as deleted.
+    /// Deletes the file. A missing file counts as deleted.
     pub(super) async fn delete(&self) -> Result<(), Error> {
         self.store.delete(&self.key, Timeouts::default()).await
     }
@@ -174,7 +174,7 @@ impl Pieces {
                     }
                 };
                 let mut bytes = download.chunk().await?.unwrap_or_default();
-                // The store may return more than was requested.
+                // Truncate, because the store may return more than was requested.
                 bytes.truncate(usize::try_from(left).unwrap_or(usize::MAX));
                 Ok(bytes)
             }
@@ -182,5 +182,5 @@ impl Pieces {
     }
 }
 
-/// Bytes read from a file at a time.
+/// Number of bytes that are read from a file at a time.
 const PIECE_BYTES: u64 = 128 << 10;

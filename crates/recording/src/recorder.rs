@@ -23,8 +23,8 @@ use super::repair;
 use super::writer::Writer;
 use threadbare_config::Template;
 
-/// Writes recordings. Clones share it. Its thread starts with the first folder; it ends, with all files, at [`Recorder::end`] or
-/// when the last clone is dropped.
+/// Handle to the recorder. Clones share it. The recorder's thread starts when the first folder is opened. It ends all files,
+/// and then itself, at [`Recorder::end`] or when the last clone is dropped.
 #[derive(Debug, Clone)]
 pub struct Recorder(Arc<Inner>);
 
@@ -38,13 +38,13 @@ struct Inner {
 
 #[derive(Debug)]
 enum Thread {
-    /// The recorder has not started; with the receiver of its orders.
+    /// The thread has not started. Contains the receiver of its orders.
     Waits(Receiver<Order>),
     Runs(JoinHandle<()>),
     Over,
 }
 
-/// Totals since the start.
+/// Counters since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counted {
     /// Current recordings.
@@ -64,11 +64,11 @@ pub struct Counted {
 /// Why a folder cannot be used for recordings.
 #[derive(Debug, thiserror::Error)]
 pub enum RootError {
-    /// Another process uses it.
-    #[error("recordings in {}: another process records there; give each process a separate folder", .0.display())]
+    /// Another process uses the folder.
+    #[error("recordings in {}: another process records there; give each process its own folder", .0.display())]
     Taken(PathBuf),
     /// The folder or a file cannot be created, read or written.
-    #[error("recordings in {}: {error}; expected a folder that this program may write to", path.display())]
+    #[error("recordings in {}: {error}; expected a folder to which this program may write", path.display())]
     Io {
         /// The folder.
         path: PathBuf,
@@ -78,7 +78,7 @@ pub enum RootError {
     /// The store refuses recordings.
     #[error("recordings to {0}: {1}")]
     Store(String, threadbare_s3::Error),
-    /// The disk service does not start.
+    /// The file service does not start.
     #[error(transparent)]
     Disk(#[from] threadbare_files::StartError),
 }
@@ -103,7 +103,7 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    /// Uses a folder, which is created if needed, and repairs files of the previous process in it. May block.
+    /// Opens a folder for recordings, or creates it. Repairs files of the previous process in it. May block.
     ///
     /// # Errors
     /// The folder cannot be used, or threads run out.
@@ -137,10 +137,10 @@ impl Recorder {
         Ok(())
     }
 
-    /// The same for the folder of a template; if its files go to a store, the store is checked.
+    /// Opens the folder of a template. If its files are uploaded to a store, checks the store.
     ///
     /// # Errors
-    /// As above; or the store refuses recordings.
+    /// As for [`open_root`](Self::open_root), or the store refuses recordings.
     pub fn open(&self, to: &Template) -> Result<(), RootError> {
         let shared = &self.0.shared;
         let root: Arc<Path> = to.root().into();
@@ -154,7 +154,7 @@ impl Recorder {
         };
         repair::make_root(&root).map_err(failed)?;
         let orders = self.0.orders.clone();
-        // If the recorder has ended, the next one sees that the file is gone.
+        // This fails if the recorder has ended. The next one notices that the file is gone.
         let stored = move |root, path| drop(orders.send(Order::Stored(root, path)));
         let outbox = Outbox::open(&root, bucket, Box::new(stored));
         let outbox = outbox.map_err(|error| RootError::Store(to.to_string(), error))?;
@@ -164,7 +164,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Uploads files that the previous process did not, and handles those that the store has received since.
+    /// Uploads files that the previous process did not upload, and handles those that the store has received since.
     fn send_left(&self, root: &Arc<Path>) {
         let shared = &self.0.shared;
         let left: Vec<Entry> = lock(&shared.index).whole(root);
@@ -196,7 +196,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Starts a recording. A recording of packets gets them through the returned recorder. Its folder must be open.
+    /// Starts a recording. Its folder must be open. If it records packets, pass them to the returned packet recorder.
     #[must_use]
     pub fn start(&self, new: NewRecording) -> (RecordingId, Option<PacketRecorder>) {
         let id = RecordingId(self.0.next.fetch_add(1, Relaxed));
@@ -218,7 +218,7 @@ impl Recorder {
         self.order(Order::Resume(id, clock_now_ns()));
     }
 
-    /// Ends a recording. `discard`: its files are deleted.
+    /// Ends a recording. `discard`: whether to delete its files.
     pub fn stop(&self, id: RecordingId, discard: bool) {
         let now_ns = clock_now_ns();
         self.order(Order::Stop {
@@ -238,7 +238,7 @@ impl Recorder {
         told
     }
 
-    /// Deletes a complete file from its location.
+    /// Deletes a complete file, on the disk or in the store.
     pub fn delete(&self, id: &str) -> oneshot::Receiver<Deleted> {
         let (tell, told) = oneshot::channel();
         if self.is_running() {
@@ -251,7 +251,7 @@ impl Recorder {
         matches!(*lock(&self.0.thread), Thread::Runs(_))
     }
 
-    /// Returns files by start time, and whether there are more.
+    /// Returns files in the order of their start times, and whether there are more.
     #[must_use]
     pub fn list(&self, asked: &Asked) -> (Vec<Entry>, bool) {
         lock(&self.0.shared.index).list(asked)
@@ -275,18 +275,18 @@ impl Recorder {
         Some((entry, place))
     }
 
-    /// Subscribes to files that start, or reach their last state.
+    /// Subscribes to events of files that start or reach their last state.
     #[must_use]
     pub fn events(&self) -> broadcast::Receiver<FileEvent> {
         self.0.shared.events.subscribe()
     }
 
-    /// Sets a further receiver of these files. It runs on the recorder's thread, and must not block.
+    /// Sets a function that is called for each of these events. It runs on the recorder's thread, and must not block.
     pub fn set_observer(&self, observer: impl Fn(&Entry) + Send + 'static) {
         *lock(&self.0.shared.observer) = Some(Observer(Box::new(observer)));
     }
 
-    /// Totals since the start.
+    /// Returns the counters since the start.
     #[must_use]
     pub fn counted(&self) -> Counted {
         let counters = &self.0.shared.counters;
@@ -300,13 +300,13 @@ impl Recorder {
         }
     }
 
-    /// Ends all recordings, and waits for their files, if the disk is not stuck.
+    /// Ends all recordings, and waits for their files, unless the disk is stuck.
     pub fn end(&self) {
         self.0.end();
     }
 
     fn order(&self, order: Order) {
-        // The thread ends after this.
+        // The thread ends after this order.
         let _ = self.0.orders.send(order);
     }
 }
@@ -329,5 +329,6 @@ impl Drop for Inner {
     }
 }
 
-/// A reader that falls behind by more must read the list again: the ends of all recordings of a full node at once.
+/// Maximum number of events that wait for a reader: enough if all recordings of a full node end at once. A reader that falls
+/// behind by more must read the list again.
 const EVENTS_MAX: usize = 4096;

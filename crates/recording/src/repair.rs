@@ -1,4 +1,4 @@
-//! Repairs and renames the files of a process that was killed. Blocks, and runs before the recorder.
+//! Repairs and renames files of a previous process that was killed. These functions block, and run before the recorder.
 
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -10,12 +10,12 @@ use super::container::Container;
 use super::index::{Entry, Line, RecordingState, read_lines};
 use threadbare_config::Permissions;
 
-/// A folder's journal.
+/// Returns the path of a folder's journal.
 pub(super) fn journal_path(root: &Path) -> PathBuf {
     root.join(".threadbare-recordings.jsonl")
 }
 
-/// The file that will replace it.
+/// Returns the path of a new journal, which then replaces the old one.
 pub(super) fn new_journal_path(root: &Path) -> PathBuf {
     root.join(".threadbare-recordings.new")
 }
@@ -67,18 +67,18 @@ pub(super) fn open(root: &Path) -> io::Result<(BTreeMap<String, Entry>, Vec<Entr
     Ok((entries, repaired))
 }
 
-/// Creates a folder for recordings, and its parents. Others cannot see the names in it, which may be Call-IDs.
+/// Creates a folder for recordings, and its parents. Other users cannot see the file names in it, which may contain Call-IDs.
 pub(super) fn make_root(root: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o750).create(root)
 }
 
-/// Returns `false` if the file is missing or empty.
+/// Repairs a file. Returns `false` if it is missing or empty.
 fn repair(root: &Path, entry: &mut Entry) -> io::Result<bool> {
     let part = root.join(entry.part_path());
     let file = match OpenOptions::new().read(true).write(true).open(&part) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            // It had its name already, but was not reported.
+            // The file may already have its final name, if the process was killed before it was reported.
             let mut names = [entry.other_path(), entry.path.clone()].into_iter();
             let Some(name) = names.find(|name| root.join(name).is_file()) else {
                 return Ok(false);
@@ -102,13 +102,13 @@ fn repair(root: &Path, entry: &mut Entry) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Cuts off the incomplete end, and writes the matching header. Returns whether nothing else is left.
+/// Cuts off the incomplete end of a file, and writes the matching header. Returns whether no audio is left.
 fn make_whole(file: &File, entry: &mut Entry) -> io::Result<bool> {
     let tracks = entry.tracks;
     let mut container = Container::new(entry.format, entry.sound(), tracks, entry.notes());
     let head_bytes = container.head(false).len() as u64;
     let length = file.metadata()?.len().saturating_sub(head_bytes);
-    // An unreadable part counts as incomplete.
+    // A part that cannot be read counts as incomplete.
     let peek = |at: u64| {
         let mut room = [0; 16];
         let mut filled = 0;
@@ -137,9 +137,9 @@ mod tests {
     use super::*;
     use threadbare_config::RecordingFormat;
 
-    /// A process may end after any byte.
+    /// A process may be killed after any byte.
     #[test]
-    fn a_file_that_is_cut_off_anywhere_is_whole_again() {
+    fn a_file_that_is_cut_off_anywhere_is_repaired() {
         let folder = tempfile::tempdir().expect("a folder");
         let root = folder.path();
         for format in RecordingFormat::ALL {
@@ -176,10 +176,10 @@ mod tests {
                 again.take_over(body.len() as u64, &peeks(body));
                 assert_eq!(again.bytes(), body.len() as u64, "{format:?} {cut}");
                 assert_eq!(whole[..head_bytes], again.head(true)[..]);
-                // No more than one piece is lost.
+                // At most one piece is lost.
                 assert!(cut - whole.len() < 700, "{format:?} {cut}");
                 std::fs::remove_file(path).expect("it is there");
-                // The journal has the same.
+                // The journal has the same entries.
                 let (again, repaired) = open(root).expect("it is a folder");
                 assert_eq!((again, repaired), (entries, Vec::new()));
             }

@@ -1,12 +1,12 @@
-//! Reusable buffers for data on its way to the disk: written buffers are reused. Without this, with thousands of files the
-//! allocator returns pages to the system and fetches them again, because another thread frees the buffers.
+//! Reusable buffers for data that is to be written to the disk. Without reuse, if there are thousands of files, the allocator
+//! would return pages to the system and fetch them again, because another thread frees the buffers.
 
 use std::sync::{Arc, Mutex};
 use threadbare_base::lock;
 
 use threadbare_files::Data;
 
-/// Empty buffers. Clones share them.
+/// A pool of empty buffers. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Rooms(Arc<Mutex<Vec<Vec<u8>>>>);
 
@@ -16,7 +16,7 @@ impl Rooms {
         lock(&self.0).pop().unwrap_or_default()
     }
 
-    /// Wraps bytes for the disk service, which returns the buffer.
+    /// Wraps bytes for the file service. The buffer returns to the pool after the write.
     pub(super) fn lend(&self, bytes: Vec<u8>) -> Data<'static> {
         Data::Owned(Box::new(Lent {
             bytes,
@@ -24,7 +24,7 @@ impl Rooms {
         }))
     }
 
-    /// Returns a buffer.
+    /// Puts a buffer back into the pool.
     pub(super) fn put(&self, mut room: Vec<u8>) {
         if (1..=ROOM_BYTES_MAX).contains(&room.capacity()) {
             room.clear();
@@ -36,7 +36,7 @@ impl Rooms {
     }
 }
 
-/// Bytes in a borrowed buffer.
+/// Bytes in a buffer of the pool.
 struct Lent {
     bytes: Vec<u8>,
     rooms: Rooms,
@@ -54,9 +54,9 @@ impl Drop for Lent {
     }
 }
 
-/// Buffers for two slots of a turn with a thousand recordings.
+/// Maximum number of buffers: enough for two slots of a turn with a thousand recordings.
 const ROOMS_MAX: usize = 128;
-/// A second of stereo at 16 kHz.
+/// Maximum size of a buffer in the pool: a second of stereo at 16 kHz.
 const ROOM_BYTES_MAX: usize = 64 << 10;
 
 #[cfg(test)]

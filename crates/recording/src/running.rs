@@ -1,4 +1,4 @@
-//! One recording from start to end, as a sequence of files.
+//! A recording from start to end, which is a sequence of files.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -30,13 +30,13 @@ pub(super) struct Running {
     part: Option<Part>,
     pub(super) metadata: Option<String>,
     pub(super) is_lasting: bool,
-    /// Time of the next turn, ns.
+    /// Time of the recording's next turn, ns.
     pub(super) next_ns: u64,
-    /// After a disk failure: nothing is written before this time, ns.
+    /// Time before which nothing is written, because of a disk failure, ns.
     mute_until_ns: u64,
-    /// Whether it ends; `true`: its files are deleted.
+    /// Set if the recording ends. The value: whether its files are deleted.
     pub(super) is_stopped: Option<bool>,
-    /// Why it ends.
+    /// The failure that ends the recording.
     pub(super) error: Option<Failure>,
 }
 
@@ -47,9 +47,9 @@ enum Tape {
         local: [SocketAddr; 2],
         end: WayEnd,
         is_paused: bool,
-        /// Dropped packets.
+        /// Number of packets that were dropped because the queue was full.
         dropped: u64,
-        /// Packets dropped because too many wait for the disk.
+        /// Number of packets that were dropped because too many wait for the disk.
         refused: u64,
     },
 }
@@ -60,13 +60,13 @@ struct AudioTape {
     tracks: Tracks,
     gate: Gate,
     sound: Sound,
-    /// Tracks of the file.
+    /// Number of tracks in the file.
     track_count: u8,
     /// Whether both sides are mixed.
     is_mixed: bool,
     /// Only this side is recorded.
     only: Option<Side>,
-    /// Lost time.
+    /// Duration of lost audio.
     missed_ns: u64,
 }
 
@@ -124,7 +124,7 @@ impl Running {
         }
     }
 
-    /// Starts the first file, if everything is kept.
+    /// Starts the first file, if everything is recorded.
     pub(super) fn begin(&mut self, table: &mut FileTable, now_ns: u64) {
         if self.spec.on == RecordOn::Always {
             let shape = self.shape(now_ns);
@@ -166,12 +166,12 @@ impl Running {
         }
     }
 
-    /// Runs a turn: encodes the audio until then. Returns whether to [flush](Self::flush).
+    /// Runs a turn, which encodes the audio so far. Returns whether to call [`flush`](Self::flush).
     pub(super) fn turn(&mut self, table: &mut FileTable, now_ns: u64) -> bool {
         if self.is_stopped.is_some() || now_ns < self.mute_until_ns {
             return false;
         }
-        // Audio stays in the ring.
+        // If the disk is late, the audio stays in the ring.
         if !self.part.as_ref().is_some_and(Part::is_blocked) {
             self.take_until(table, now_ns.saturating_sub(DELAY_NS));
         }
@@ -192,11 +192,11 @@ impl Running {
         self.flush(table, now_ns);
     }
 
-    /// Resumes.
+    /// Resumes the recording after a pause.
     pub(super) fn resume(&mut self, now_ns: u64) {
         match &mut self.tape {
             Tape::Audio(audio) => {
-                // Skips the audio of the pause.
+                // Take the audio of the pause, which is skipped.
                 audio.hear();
                 audio.tracks.resume(now_ns);
             }
@@ -269,7 +269,7 @@ impl Running {
         }
     }
 
-    /// Takes the audio until a time.
+    /// Takes the audio up to a time, and writes the part that is recorded.
     fn take_until(&mut self, table: &mut FileTable, until_ns: u64) {
         let Tape::Audio(audio) = &mut self.tape else {
             return;
@@ -287,7 +287,7 @@ impl Running {
         }
         let heard: Vec<Option<u64>> = audio.tracks.heard_ns().collect();
         let (rate_hz, width) = (audio.sound.rate_hz, audio.sound.frame_bytes() as usize);
-        // A turn may be late, and have much audio: each frame has its own time.
+        // Decide to the frame, because a turn may be late, and have much audio.
         let keeps_until_ns = audio.gate.keeps_until_ns(until_ns, &heard);
         let kept_ns = u128::from(keeps_until_ns.saturating_sub(first_ns));
         let kept = kept_ns * u128::from(rate_hz) / u128::from(NS_PER_S) * width as u128;
@@ -314,7 +314,8 @@ impl Running {
         table.rooms.put(frames);
     }
 
-    /// Writes audio to one file after another. The rest of `frames` is unused.
+    /// Writes audio to the current file and, when it is full, to further ones. The contents of `frames` are undefined
+    /// afterwards.
     fn write(&mut self, table: &mut FileTable, frames: &mut Vec<u8>, mut first_ns: u64) {
         let shape = self.shape(first_ns);
         let (rate_hz, width) = (
@@ -362,7 +363,7 @@ impl Running {
         }
     }
 
-    /// Ends or mutes the recording after a failure; the call continues.
+    /// Ends the recording after a disk failure, or pauses it for a while. The call itself continues.
     fn fail(&mut self, table: &mut FileTable, failure: &Failure, now_ns: u64) {
         if let Some(part) = self.part.take() {
             table.cut(self.id, part, failure);
@@ -379,7 +380,7 @@ impl Running {
         }
     }
 
-    /// The total loss, and its unit.
+    /// Returns the total loss, and its unit.
     pub(super) fn missed(&self) -> (u64, &'static str) {
         match &self.tape {
             Tape::Audio(audio) => (audio.listening.missed_ns() / NS_PER_MS, "ms"),
@@ -402,7 +403,7 @@ impl AudioTape {
         });
     }
 
-    /// The loss since the last call.
+    /// Returns the loss since the last call of this method.
     fn take_missed_ms(&mut self, table: &FileTable) -> u64 {
         let missed_ns = self.listening.missed_ns();
         let new_ms = (missed_ns - self.missed_ns) / NS_PER_MS;
@@ -412,7 +413,8 @@ impl AudioTape {
     }
 }
 
-/// Later audio is not in the file: listeners get audio in turns, and it may have waited in a line's tap.
+/// Delay after which audio is written. Audio that arrives later is not in the file. Listeners get audio in portions, which a
+/// stream may delay.
 const DELAY_NS: u64 = 300_000_000;
-/// A full disk may have room again.
+/// Time after a disk failure until the recording continues. A full disk may then have room again.
 const AGAIN_NS: u64 = 10_000_000_000;

@@ -1,4 +1,4 @@
-//! The audio of a file: rate, channels, and coding.
+//! The audio format of a file: rate, channels, and coding.
 
 use serde::{Deserialize, Serialize};
 use threadbare_relay::PortionAudio;
@@ -34,7 +34,7 @@ impl Coding {
         }
     }
 
-    /// The byte that fills silence.
+    /// Returns the byte value of silence.
     pub(super) fn silence(self) -> u8 {
         match self {
             Coding::Linear => 0,
@@ -43,7 +43,7 @@ impl Coding {
         }
     }
 
-    /// Appends audio in this coding; codes of the same law are copied. `format` is the portion's.
+    /// Appends audio in this coding. Codes of the same law are copied unchanged. `format`: the format of the portion.
     pub fn write(self, format: Format, audio: PortionAudio<'_>, out: &mut Vec<u8>) {
         let is_alaw = format.encoding == Encoding::Pcma;
         match (audio, self) {
@@ -95,7 +95,7 @@ impl Coding {
         }
     }
 
-    /// Fills `samples` from `bytes`, as far as both go.
+    /// Decodes `bytes` to `samples`, up to the end of the shorter one.
     pub(super) fn decode(self, bytes: &[u8], samples: &mut [i16]) {
         let table = match self {
             Coding::Linear => {
@@ -113,7 +113,7 @@ impl Coding {
         }
     }
 
-    /// Mixes both sides of `channels` channels each: the frames then have half as many samples.
+    /// Mixes both sides, which have `channels` channels each. Afterwards, frames have half as many samples.
     pub(super) fn mix(self, frames: &mut Vec<u8>, channels: usize) {
         let mut samples = vec![0; frames.len() / self.sample_bytes()];
         self.decode(frames, &mut samples);
@@ -148,10 +148,10 @@ mod tests {
         out
     }
 
-    /// ITU-T G.711: decoding and encoding keeps a code, except for the minus zero of µ-law. A file of the same law keeps that
-    /// too.
+    /// Decoding and encoding preserves each code of G.711 except for the minus zero of µ-law. If the file has the same law,
+    /// that is preserved, too.
     #[test]
-    fn codes_of_a_files_law_pass_and_others_go_by_linear_samples() {
+    fn only_codes_of_another_law_are_converted() {
         let codes: Vec<u8> = (0..=255).collect();
         let laws = [
             (Coding::ALaw, Encoding::Pcma),
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(mono, [3, i16::MAX, 0]);
         let stereo = mixed(Coding::Linear, &[1, 2, 10, 20, 3, 4, 30, 40], 2);
         assert_eq!(stereo, [11, 22, 33, 44]);
-        // G.711, table 2a: four times 8031 is the last step, and four times 219 is one.
+        // Table 2a of G.711 has the last step at four times 8031, and a step at four times 219.
         let coded = mixed(Coding::ULaw, &[32_124, 32_124, 0, 876], 1);
         assert_eq!(coded, [32_124, 876]);
     }

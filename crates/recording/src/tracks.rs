@@ -1,4 +1,4 @@
-//! The audio of a stream, or of both sides of a call, on one clock. No thread, and it reads no clock.
+//! Aligns the audio of a stream, or of both sides of a call, to one clock. This module has no thread, and reads no clock.
 
 use std::cell::RefCell;
 use threadbare_base::NS_PER_S;
@@ -9,20 +9,20 @@ use threadbare_rtp::convert::Converter;
 
 use super::sound::Coding;
 
-/// All channels, in one coding. While a side is silent, so are its channels.
+/// All channels of a file, in one coding. If a side has no audio, its channels are filled with silence.
 #[derive(Debug)]
 pub struct Tracks {
     coding: Coding,
     rate_hz: u32,
     /// Channels of each side.
     channels: u8,
-    /// Time of the first frame, without pauses, ns.
+    /// Time of the first frame, plus the duration of all pauses, ns.
     start_ns: u64,
     paused_ns: Option<u64>,
-    /// Audio before this time is skipped, ns.
+    /// Time before which audio is skipped, ns.
     deaf_until_ns: u64,
     tracks: Vec<Track>,
-    /// Frames taken so far.
+    /// Number of frames that were taken so far.
     taken: u64,
 }
 
@@ -30,19 +30,19 @@ pub struct Tracks {
 #[derive(Debug, Default)]
 struct Track {
     converter: Option<(Format, Converter)>,
-    /// Frames after those taken.
+    /// Frames that were not taken yet.
     bytes: Vec<u8>,
     /// End of the last audio, ns.
     heard_ns: Option<u64>,
 }
 
 impl Tracks {
-    /// Both sides of a call, with a channel of 16 bits each, A's first, starting now.
+    /// Creates tracks for both sides of a call, which start now. Each side has a channel of 16 bits; A's is the first.
     pub fn new(rate_hz: u32, now_ns: u64) -> Tracks {
         Tracks::of(Coding::Linear, rate_hz, (2, 1), now_ns)
     }
 
-    /// Tracks for at most two sides, with `channels` channels each.
+    /// Creates tracks for at most two sides with `channels` channels each.
     pub fn of(coding: Coding, rate_hz: u32, (sides, channels): (u8, u8), now_ns: u64) -> Tracks {
         Tracks {
             coding,
@@ -56,17 +56,17 @@ impl Tracks {
         }
     }
 
-    /// Frames per second.
+    /// Returns the number of frames per second.
     pub fn rate_hz(&self) -> u32 {
         self.rate_hz
     }
 
-    /// When each side was last heard, ns.
+    /// Returns the time at which each side was last heard, ns.
     pub fn heard_ns(&self) -> impl Iterator<Item = Option<u64>> {
         self.tracks.iter().map(|track| track.heard_ns)
     }
 
-    /// Bytes of a frame of one side.
+    /// Returns the number of bytes of a frame of one side.
     fn own_bytes(&self) -> usize {
         usize::from(self.channels) * self.coding.sample_bytes()
     }
@@ -99,12 +99,12 @@ impl Tracks {
         let end = self.taken + (track.bytes.len() / own_bytes) as u64 + frames;
         let behind = target.saturating_sub(end);
         if behind > slack {
-            // The side was silent.
+            // Audio is missing, so the side was silent.
             let silence = track.bytes.len() + behind as usize * own_bytes;
             track.bytes.resize(silence, coding.silence());
         }
         let ahead = end.saturating_sub(target);
-        // Its clock is faster than ours, or the audio's time was already taken.
+        // Skip audio if the side's clock is faster than ours, or if frames of this time were already taken.
         let left_out = if ahead > slack { ahead.min(frames) } else { 0 };
         let heard = heard.behind(left_out as usize * usize::from(channels));
         let bytes = heard.len() * coding.sample_bytes();
@@ -114,7 +114,7 @@ impl Tracks {
         coding.write(portion.format, heard, &mut track.bytes);
     }
 
-    /// Takes the frames until a time, interleaved; later audio for that time is skipped.
+    /// Takes the frames up to a time, interleaved. Audio for that time that comes later is skipped.
     pub fn take(&mut self, until_ns: u64, frames: &mut Vec<u8>) {
         if self.paused_ns.is_some() {
             return;
@@ -145,7 +145,7 @@ impl Tracks {
         self.taken += count as u64;
     }
 
-    /// Time of the next frame, ns.
+    /// Returns the time of the next frame, ns.
     pub fn next_ns(&self) -> u64 {
         let rate_hz = u64::from(self.rate_hz);
         let (seconds, rest) = (self.taken / rate_hz, self.taken % rate_hz);
@@ -162,12 +162,12 @@ impl Tracks {
         self.clear();
     }
 
-    /// Whether it is paused.
+    /// Whether the tracks are paused.
     pub fn is_paused(&self) -> bool {
         self.paused_ns.is_some()
     }
 
-    /// Resumes.
+    /// Resumes after a pause.
     pub fn resume(&mut self, now_ns: u64) {
         if let Some(paused_ns) = self.paused_ns.take() {
             self.start_ns += now_ns.saturating_sub(paused_ns);
@@ -175,7 +175,7 @@ impl Tracks {
         }
     }
 
-    /// If there is more than `most_ns` until `until_ns`, skips the older part. Returns the skipped time, ns.
+    /// If there is more than `most_ns` of audio before `until_ns`, skips the older part. Returns the skipped time, ns.
     pub fn skip(&mut self, until_ns: u64, most_ns: u64) -> u64 {
         let behind = self.frame_at(until_ns).saturating_sub(self.taken);
         let behind_ns = behind * NS_PER_S / u64::from(self.rate_hz);
@@ -196,7 +196,7 @@ impl Tracks {
 
     fn frame_at(&self, now_ns: u64) -> u64 {
         let ns = now_ns.saturating_sub(self.start_ns);
-        // Whole seconds and the rest separately, because their product would overflow after a day.
+        // Compute whole seconds and the rest separately, because a single product would overflow after a day.
         let (seconds, rest) = (ns / NS_PER_S, ns % NS_PER_S);
         let rate_hz = u64::from(self.rate_hz);
         seconds * rate_hz + rest * rate_hz / NS_PER_S
@@ -204,7 +204,7 @@ impl Tracks {
 }
 
 impl Track {
-    /// Makes room for this many bytes during a turn, in the buffer of a finished track, if there is one.
+    /// Reserves this many bytes for a turn. Uses an empty buffer of another track, if there is one.
     fn take_room(&mut self, bytes: usize) {
         let mut room = ROOMS.with_borrow_mut(Vec::pop).unwrap_or_default();
         room.reserve(self.bytes.len() + bytes);
@@ -212,8 +212,8 @@ impl Track {
         self.bytes = room;
     }
 
-    /// Returns the buffer after its first bytes were taken. The rest is a few packets: between turns, thousands of tracks have no
-    /// more memory than that.
+    /// Returns the large buffer to the pool, after `taken` bytes of it were used. The track keeps only the rest, which is a few
+    /// packets, because thousands of tracks must use little memory between turns.
     fn return_room(&mut self, taken: usize) {
         let rest = self.bytes[taken..].to_vec();
         let mut room = std::mem::replace(&mut self.bytes, rest);
@@ -225,7 +225,7 @@ impl Track {
         });
     }
 
-    /// Converts to this rate and number of channels. `None`: impossible.
+    /// Converts audio to this rate and number of channels. `None`: this is not possible.
     fn convert<'a>(
         &mut self,
         format: Format,
@@ -247,7 +247,7 @@ impl Track {
         let mut converted = Vec::new();
         converter.process(&pcm.collect::<Vec<f32>>(), &mut converted);
         room.clear();
-        // The cast saturates.
+        // No check is needed, because the cast saturates.
         let rounded = converted
             .iter()
             .map(|one| (one * FULL_SCALE).round() as i16);
@@ -256,7 +256,7 @@ impl Track {
     }
 }
 
-/// Interleaves frames of two sides of `OWN` bytes each. `FRAME` is twice `OWN`.
+/// Interleaves the frames of two sides. A frame of a side has `OWN` bytes. `FRAME` is twice `OWN`.
 fn side_by_side<const OWN: usize, const FRAME: usize>(
     sides: [&[u8]; 2],
     bytes: usize,
@@ -273,16 +273,16 @@ fn side_by_side<const OWN: usize, const FRAME: usize>(
 }
 
 thread_local! {
-    /// Empty buffers for turns.
+    /// Pool of empty buffers for turns.
     static ROOMS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
-/// Both sides of a call have their turn together.
+/// Maximum number of pooled buffers: both sides of a call have their turn together.
 const ROOMS_MAX: usize = 2;
-/// A turn of eight channels at 48 kHz. Larger buffers are rare, and are freed.
+/// Maximum size of a pooled buffer: a turn of eight channels at 48 kHz. Larger buffers are rare, and are freed.
 const ROOM_BYTES_MAX: usize = 1 << 19;
 /// Usual time between two takes.
 const TURN_MS: usize = 640;
-/// A channel may be off by this much before it is moved: packets come in slices of 20 ms, and wait in the jitter buffer.
+/// Maximum offset of a channel before it is corrected. It allows for slices of 20 ms, and for the delay of the jitter buffer.
 const SLACK_NS: u64 = 60_000_000;
 const FULL_SCALE: f32 = 32_768.0;
 
@@ -290,7 +290,7 @@ const FULL_SCALE: f32 = 32_768.0;
 mod tests {
     use super::*;
 
-    /// Without a listener's portions; recordings of calls test their position in time.
+    /// This test adds no audio. The tests of recordings of calls check the position of audio in time.
     #[test]
     fn pauses_and_skipped_audio_take_no_time() {
         let mut tracks = Tracks::new(8000, NS_PER_S);
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_have_the_sides_one_after_the_other() {
+    fn each_frame_has_the_samples_of_both_sides() {
         let mut frames = Vec::new();
         side_by_side::<1, 2>([&[1, 2, 3, 9], &[4, 5, 6]], 3, &mut frames);
         assert_eq!(frames, [1, 4, 2, 5, 3, 6]);

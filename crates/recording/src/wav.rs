@@ -1,7 +1,8 @@
-//! The header of a WAV file, and its values at the end. Bytes only: no file, no clock.
+//! The header of a WAV file. This module produces bytes, and uses no file or clock.
 //!
-//! RIFF WAVE (Multimedia Programming Interface and Data Specifications 1.0), with the broadcast extension of EBU Tech 3285,
-//! version 2, whose fields have the loudness. The header's length is constant, so that it can be rewritten.
+//! The format is RIFF WAVE (Multimedia Programming Interface and Data Specifications 1.0), with the broadcast extension of EBU
+//! Tech 3285, version 2, which has fields for the loudness. The length of the header is constant, so that it can be rewritten
+//! at the end.
 
 use super::loudness::FileLoudness;
 use super::sound::{Coding, Sound};
@@ -19,7 +20,7 @@ pub(super) struct Notes {
     pub(super) loudness: Option<FileLoudness>,
 }
 
-/// The header of a file with this many bytes of audio.
+/// Returns the header of a file with this many bytes of audio.
 pub(super) fn head(sound: Sound, notes: &Notes, data_bytes: u64) -> Vec<u8> {
     let mut head = Vec::with_capacity(HEAD_BYTES_USUAL);
     head.extend(b"RIFF");
@@ -57,7 +58,7 @@ fn size(bytes: u64) -> u32 {
 fn format(sound: Sound) -> Vec<u8> {
     let frame_bytes = sound.frame_bytes();
     let mut format = Vec::new();
-    // RFC 2361.
+    // Format tags (RFC 2361).
     let tag: u16 = match sound.coding {
         Coding::Linear => 1,
         Coding::ALaw => 6,
@@ -70,13 +71,13 @@ fn format(sound: Sound) -> Vec<u8> {
     format.extend((frame_bytes as u16).to_le_bytes());
     format.extend((sound.coding.sample_bytes() as u16 * 8).to_le_bytes());
     if sound.coding != Coding::Linear {
-        // No more format bytes.
+        // The extension of the format is empty.
         format.extend([0, 0]);
     }
     format
 }
 
-/// EBU Tech 3285, section 2.3.
+/// Returns the broadcast extension (EBU Tech 3285, section 2.3).
 fn broadcast(sound: Sound, notes: &Notes) -> Vec<u8> {
     let mut bext = Vec::with_capacity(BEXT_BYTES);
     bext.extend(fixed::<256>(&notes.title));
@@ -87,7 +88,7 @@ fn broadcast(sound: Sound, notes: &Notes) -> Vec<u8> {
     bext.extend(fixed::<8>(time.trim_end_matches('Z')));
     bext.extend(notes.time_reference.to_le_bytes());
     bext.extend(2_u16.to_le_bytes());
-    // No UMID.
+    // There is no UMID.
     bext.extend([0; 64]);
     let level = |value: Option<f64>| {
         let hundredths = value.filter(|value| value.is_finite());
@@ -98,7 +99,7 @@ fn broadcast(sound: Sound, notes: &Notes) -> Vec<u8> {
     bext.extend(level(loudness.map(|one| one.integrated_lufs)));
     bext.extend(level(loudness.map(|one| one.range_lu)));
     bext.extend(level(loudness.map(|one| one.true_peak_dbtp)));
-    // Maximum momentary and short-term loudness.
+    // Maximum momentary and short-term loudness are not known.
     bext.extend(level(None));
     bext.extend(level(None));
     bext.extend([0; 180]);
@@ -112,7 +113,7 @@ fn broadcast(sound: Sound, notes: &Notes) -> Vec<u8> {
     bext
 }
 
-/// As many bytes of the text as fit, padded with zeros.
+/// Returns as many bytes of a text as fit, padded with zeros.
 fn fixed<const BYTES: usize>(text: &str) -> [u8; BYTES] {
     let mut room = [0; BYTES];
     let ascii = text.chars().map(|letter| match letter {
@@ -125,23 +126,23 @@ fn fixed<const BYTES: usize>(text: &str) -> [u8; BYTES] {
     room
 }
 
-/// All sizes in a file have 32 bits.
+/// Maximum bytes of audio, because all sizes in a file have 32 bits.
 pub(super) const DATA_BYTES_MAX: u64 = u32::MAX as u64 - HEAD_BYTES_MAX as u64;
-/// Larger than any header.
+/// A size that is larger than any header.
 pub(super) const HEAD_BYTES_MAX: usize = 2048;
 const HEAD_BYTES_USUAL: usize = 1024;
 const BEXT_BYTES: usize = 602 + 32;
-/// Bytes of a text in the list.
+/// Number of bytes of a text in the list.
 const TEXT_BYTES: usize = 128;
-/// EBU Tech 3285: an absent value.
+/// The value of an absent field (EBU Tech 3285).
 const UNUSED: i16 = 0x7fff;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The length of a header, and the audio format, if a file starts with one of our headers. `begin`: its first
-    /// bytes.
+    /// Returns the length of the header and the audio format of a file that starts with one of our headers. `begin`: the first
+    /// bytes of the file.
     fn read_head(begin: &[u8]) -> Option<(usize, Sound)> {
         if begin.get(..4)? != b"RIFF" || begin.get(8..12)? != b"WAVE" {
             return None;
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_is_as_long_at_the_end_and_is_read_again() {
+    fn the_head_keeps_its_length_and_can_be_parsed() {
         for coding in [Coding::Linear, Coding::ALaw, Coding::ULaw] {
             let sound = Sound {
                 coding,
@@ -209,7 +210,7 @@ mod tests {
                 .position(|four| four == b"bext")
                 .expect("it is there")
                 + 8;
-            // After the texts, the time, the version and the UMID.
+            // The loudness follows the texts, the time, the version and the UMID.
             let at = bext + 256 + 32 + 32 + 10 + 8 + 8 + 2 + 64;
             assert_eq!(end[at..at + 2], (-2304_i16).to_le_bytes());
             assert_eq!(end[at + 2..at + 4], 500_i16.to_le_bytes());

@@ -1,4 +1,4 @@
-//! The recorder's thread: orders, turns of all recordings, and pending file operations.
+//! The recorder's thread. It handles orders, the turns of all recordings, and pending file operations.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -23,17 +23,17 @@ pub(super) struct Writer {
     running: HashMap<RecordingId, Running>,
     bell: Arc<Bell>,
     waker: Waker,
-    /// The next turn of a recording, ns.
+    /// Time of the next turn of any recording, ns.
     due_ns: u64,
-    /// A recording may have ended.
+    /// Whether a recording may have ended.
     may_forget: bool,
-    /// Buffer for the recordings of a turn.
+    /// Buffer for the list of recordings that had their turn.
     turned: Vec<RecordingId>,
-    /// The process ends: wait for files until then, ns.
+    /// If the process ends, the time until which to wait for files, ns.
     end_ns: Option<u64>,
 }
 
-/// Wakes the thread when an operation can continue.
+/// Wakes the thread when a pending operation can continue.
 struct Bell {
     orders: Sender<Order>,
     rings: AtomicBool,
@@ -42,7 +42,7 @@ struct Bell {
 impl Wake for Bell {
     fn wake(self: Arc<Self>) {
         if !self.rings.swap(true, Relaxed) {
-            // Without the thread, nothing is pending.
+            // This fails if the thread has ended; then nothing is pending.
             let _ = self.orders.send(Order::Woken);
         }
     }
@@ -71,7 +71,7 @@ impl Writer {
             let now_ns = clock_now_ns();
             let until_ns = self.due_ns.min(self.end_ns.unwrap_or(u64::MAX));
             let order = match until_ns {
-                // Idle while nothing is recorded.
+                // Nothing is recorded, so wait for an order.
                 u64::MAX => orders.recv().map_err(|_| RecvTimeoutError::Disconnected),
                 at_ns => orders.recv_timeout(Duration::from_nanos(at_ns.saturating_sub(now_ns))),
             };
@@ -90,7 +90,7 @@ impl Writer {
             self.poll_jobs();
             if std::mem::take(&mut self.may_forget) {
                 self.forget_ended();
-                // Poll the new operations.
+                // Poll operations that the order has started.
                 self.poll_jobs();
             }
             let is_idle = self.table.jobs.is_empty() && self.running.is_empty();
@@ -153,7 +153,7 @@ impl Writer {
                         Change::Stop => running.interrupt(table, now_ns),
                     }
                 }
-                // The receiver may be gone.
+                // This fails if the receiver is gone.
                 let _ = tell.send(is_known);
             }
             Order::Delete(id, tell) => table.delete(id, tell),
@@ -175,7 +175,8 @@ impl Writer {
         self.count_running();
     }
 
-    /// Runs due turns. Writes of one slot go to the disk together, so that it wakes up once for them.
+    /// Runs the turns that are due. The writes of all recordings in a slot are passed to the disk together, so that it wakes up
+    /// only once.
     fn take_turns(&mut self, now_ns: u64) {
         self.due_ns = u64::MAX;
         for (id, running) in &mut self.running {
@@ -183,7 +184,7 @@ impl Writer {
                 if running.turn(&mut self.table, now_ns) {
                     self.turned.push(*id);
                 }
-                // A late recording does not catch up.
+                // If turns were missed, they are not made up for.
                 running.next_ns = next_turn_ns(*id, now_ns);
                 self.may_forget |= running.is_stopped.is_some();
             }
@@ -220,7 +221,7 @@ impl Writer {
             .extract_if(|id, one| match one.is_stopped {
                 None => false,
                 Some(_) if table.open_jobs.contains_key(id) => false,
-                // Its files are removed first.
+                // If the recording is discarded, remove its files first.
                 Some(true) => !table.sweep(*id),
                 Some(false) => true,
             })
@@ -265,21 +266,22 @@ impl Writer {
     }
 }
 
-/// Time of a recording's next turn. Each has a slot of the turn. So recordings that started together are not written together,
-/// and the thread wakes up once for all recordings of a slot.
+/// Returns the time of a recording's next turn. Each recording has a slot. So recordings that started together are not all
+/// written together, and the thread wakes up once for all recordings of a slot.
 fn next_turn_ns(id: RecordingId, now_ns: u64) -> u64 {
     let slot_ns = id.0 % SLOTS * (TURN_NS / SLOTS);
     let turns = now_ns.saturating_sub(slot_ns) / TURN_NS;
     (turns + 1) * TURN_NS + slot_ns
 }
 
-/// Files lag no more than this plus `running::DELAY_NS`.
+/// Time between two turns of a recording. A file lags by at most this and `running::DELAY_NS`.
 const TURN_NS: u64 = 600_000_000;
-/// Slots of 40 ms: of a thousand recordings, 67 have their turn together, which takes about two milliseconds.
+/// Number of slots, which have 40 ms. Of a thousand recordings, 67 have their turn together, which takes about two
+/// milliseconds.
 const SLOTS: u64 = 15;
-/// Orders in a row before recordings have their turns.
+/// Maximum number of orders in a row before turns are run.
 const BURST: usize = 1024;
-/// A stuck disk does not hold up the process's end.
+/// Maximum time for which the end of the process waits for the disk.
 const END_NS_MAX: u64 = 5_000_000_000;
 
 #[cfg(test)]
@@ -287,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_recording_keeps_its_slot_and_all_of_a_slot_have_one_turn() {
+    fn a_recording_keeps_its_slot_and_a_slot_has_one_turn() {
         let begun_ns = 12_345_678_901;
         let mut slots = std::collections::HashMap::<u64, u64>::new();
         for id in 0..90 {
@@ -295,7 +297,7 @@ mod tests {
             let first_ns = next_turn_ns(id, begun_ns + id.0 * 1_000);
             assert!((1..=TURN_NS).contains(&(first_ns - begun_ns - id.0 * 1_000)));
             assert_eq!(next_turn_ns(id, first_ns), first_ns + TURN_NS);
-            // Late by several turns.
+            // The recording is late by several turns.
             let late_ns = first_ns + 3 * TURN_NS + 7;
             assert_eq!(next_turn_ns(id, late_ns), first_ns + 4 * TURN_NS);
             *slots.entry(first_ns).or_default() += 1;

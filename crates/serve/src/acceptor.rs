@@ -12,14 +12,14 @@ use tokio::task::JoinSet;
 
 use threadbare_process::places::{Limits, Place, Places};
 
-/// The accepting thread.
+/// Handle to the accepting thread.
 pub(super) struct Acceptor {
     stop: watch::Sender<bool>,
     name: &'static str,
     thread: JoinHandle<()>,
 }
 
-/// Notifies a connection that the process is stopping.
+/// Tells a connection when the process is stopping.
 #[derive(Clone)]
 pub(super) struct Stopped(watch::Receiver<bool>);
 
@@ -64,7 +64,7 @@ impl Acceptor {
         Ok(Acceptor { stop, name, thread })
     }
 
-    /// Stops accepting. Connections have a moment to finish.
+    /// Stops accepting connections. Current connections get [`END_TIME_MAX`] to finish.
     pub(super) fn stop(self) {
         let _ = self.stop.send(true);
         if self.thread.join().is_err() {
@@ -100,11 +100,11 @@ async fn accept<S, F>(
                 prepare(&stream);
                 let connection = serve(stream, peer, place.clone(), stopped.clone());
                 place.is_of(connections.spawn(connection));
-                // Lets a request that has already arrived start before another connection takes the place.
+                // Lets a request that has already arrived start before another connection takes its place.
                 tokio::task::yield_now().await;
             }
             Err(error) => {
-                // Descriptors may have run out, for example; other connections may close meanwhile.
+                // Descriptors may have run out, for example. Other connections may close during the pause.
                 tracing::debug!(name, %error, "cannot accept a connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
@@ -116,12 +116,12 @@ async fn accept<S, F>(
 
 fn prepare(stream: &TcpStream) {
     let socket = socket2::SockRef::from(stream);
-    // Otherwise a client that does not read its replies would keep its place, and so would one whose machine is gone.
+    // Without these, a client that does not read its replies, or whose machine is gone, would occupy its place for ever.
     let keepalive = socket2::TcpKeepalive::new().with_time(SILENCE);
     let set = socket
         .set_tcp_user_timeout(Some(UNREAD_TIME_MAX))
         .and_then(|()| socket.set_tcp_keepalive(&keepalive))
-        // Events should be current: the kernel would buffer megabytes for a client that reads slowly.
+        // Keeps events current: the kernel would otherwise buffer megabytes for a slow reader.
         .and_then(|()| socket.set_tcp_notsent_lowat(UNSENT_BYTES_MAX));
     if let Err(error) = set {
         tracing::debug!(%error, "cannot set time-outs on a connection");
@@ -131,12 +131,12 @@ fn prepare(stream: &TcpStream) {
 
 /// Maximum time that sent data may stay unacknowledged.
 const UNREAD_TIME_MAX: Duration = Duration::from_secs(20);
-/// Maximum unsent bytes of a connection in the kernel: a few turns of the largest reply.
+/// Maximum number of unsent bytes of a connection in the kernel.
 const UNSENT_BYTES_MAX: u32 = 64 * 1024;
 /// After this silence, keep-alive probes check the client's machine.
 const SILENCE: Duration = Duration::from_secs(60);
-/// Time for the last replies when the process stops.
+/// Time limit for the last replies when the process stops.
 const END_TIME_MAX: Duration = Duration::from_secs(1);
-/// Threads that read files for replies.
+/// Maximum number of threads that read files for replies.
 const READERS: usize = 2;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

@@ -1,4 +1,4 @@
-//! Senders of ng requests, and the destinations of replies.
+//! The senders of ng requests, and where replies go.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,12 +8,12 @@ use tokio::sync::oneshot;
 
 use threadbare_cluster::{Origin, Passed};
 
-/// Identifies a sender: a cookie belongs to one sender.
+/// Identifies a sender of requests. Two senders may use the same cookie for different requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Asker {
     /// The source address of a datagram.
     Udp(SocketAddr),
-    /// A host, because a repeated request by TCP or HTTP may come on another connection.
+    /// The host of a TCP or HTTP client. The port does not count, because a repeated request may come on another connection.
     Host(IpAddr),
 }
 
@@ -28,7 +28,7 @@ impl From<Origin> for Asker {
 }
 
 impl Asker {
-    /// Converts it for another node.
+    /// Converts the sender for a request that is forwarded to another node.
     pub(super) fn origin(self) -> Origin {
         match self {
             Asker::Udp(address) => Origin::Udp(address),
@@ -40,9 +40,9 @@ impl Asker {
 /// The destination of a reply.
 #[derive(Debug)]
 pub(super) enum ReplyTo {
-    /// A datagram.
+    /// The reply is sent as a datagram.
     Udp(SocketAddr),
-    /// A task that waits for it.
+    /// A task waits for the reply.
     Waiting(oneshot::Sender<Result<Vec<u8>, Unreplied>>),
 }
 
@@ -65,15 +65,15 @@ pub(super) enum Unreplied {
 pub(super) struct PendingReply {
     pub(super) to: ReplyTarget,
     pub(super) command: Command,
-    /// Time at which it arrived.
+    /// Time at which the request arrived.
     pub(super) begun_ns: u64,
-    /// In a cluster: the request's call.
+    /// The call of the request, if this node is in a cluster.
     pub(super) call: Option<CallId>,
-    /// The message, in case another node owns its call. `None`: it is answered here.
+    /// The message, in case it must be forwarded to the call's owner. `None`: this node answers in any case.
     pub(super) passed: Option<Passed>,
 }
 
-/// The receiver of the reply.
+/// The receiver of a reply.
 #[derive(Debug)]
 pub(super) enum ReplyTarget {
     /// The sender of a message.

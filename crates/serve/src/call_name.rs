@@ -1,10 +1,11 @@
-//! Names of calls as text: in paths, queries and keys of the cluster. Any bytes, percent-encoded (RFC 3986, section 2.1).
+//! Call-IDs as text in paths, queries and the cluster's keys. A Call-ID may contain any bytes, so it is percent-encoded (RFC
+//! 3986, section 2.1).
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, percent_encode};
 use threadbare_control::calls::CallId;
 use threadbare_member::CallName;
 
-/// Decodes a name.
+/// Decodes a Call-ID.
 pub(super) fn decode(name: &str) -> CallId {
     let bytes: Vec<u8> = percent_decode_str(name).collect();
     CallId::new(&bytes)
@@ -15,30 +16,30 @@ pub(super) fn encode(id: &CallId) -> String {
     percent_encode(&id.0, RESERVED).to_string()
 }
 
-/// RFC 3986, section 2.3: unreserved characters are not encoded.
+/// Characters that are encoded: all but the unreserved ones (RFC 3986, section 2.3).
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
     .remove(b'_')
     .remove(b'~');
 
-/// The name of a call in the cluster.
+/// Returns the name of a call in the cluster.
 ///
 /// # Errors
-/// It is too long for a key.
+/// The name is too long for a key.
 pub(super) fn name_of(id: &CallId) -> Result<CallName, String> {
     let name = encode(id);
     if name.len() <= NAME_BYTES_MAX {
         Ok(CallName(name.into()))
     } else {
         Err(format!(
-            "call-id: {} bytes in percent-encoding; allowed in a cluster are {NAME_BYTES_MAX}",
+            "call-id: {} bytes in percent-encoding; in a cluster, at most {NAME_BYTES_MAX} are allowed",
             name.len()
         ))
     }
 }
 
-/// Call-IDs have some 60 bytes. Longer ones would make the store's keys large.
+/// Maximum length of a name. Call-IDs usually have some 60 bytes, and long names would make the keys in etcd large.
 const NAME_BYTES_MAX: usize = 1024;
 
 #[cfg(test)]
@@ -46,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_any_bytes_come_back() {
+    fn encoding_of_any_bytes_round_trips() {
         for name in [
             &b"a84b4c76e66710@pc33.atlanta.com"[..],
             b"a/b?c#d%20 e",

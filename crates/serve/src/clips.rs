@@ -1,5 +1,5 @@
-//! Files for `play media`. One thread opens them and another decodes them, so that no request waits for a disk or a decoder.
-//! Decoded files are cached; the least recently used are evicted first.
+//! Loads files for `play media`. One thread opens them and another decodes them, so that no request waits for a disk or a
+//! decoder. Decoded files are cached; the least recently used are evicted first.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -15,22 +15,22 @@ use threadbare_rtp::call::Clip;
 
 use threadbare_audio_file::audio_file::{FILE_BYTES_MAX, FileError, Opened, open};
 
-/// A file that is being loaded; numbers are not reused.
+/// Identifies a file that is being loaded. Numbers are not reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct JobId(u64);
 
-/// The progress of a file.
+/// The progress in loading a file.
 #[derive(Debug)]
 pub(super) enum News {
-    /// The format is known; with the duration in ms, if that is known.
+    /// The format was recognised. Contains the duration in ms, if known.
     Opened(Option<u64>),
-    /// The samples, to be played once.
+    /// All samples are decoded.
     Decoded(Clip),
-    /// The file cannot be played, with the reason.
+    /// The file cannot be played. Contains the reason.
     Failed(String),
 }
 
-/// A handle to the threads.
+/// A handle to both threads.
 #[derive(Debug)]
 pub(super) struct Clips {
     jobs: SyncSender<(JobId, MediaSource)>,
@@ -70,7 +70,7 @@ impl Clips {
         })
     }
 
-    /// Starts to load a source; [`poll`](Self::poll) returns its [`News`]. `None`: too many are being loaded.
+    /// Starts to load a source; [`poll`](Self::poll) returns its [`News`]. Returns `None` if too many sources are being loaded.
     pub(super) fn fetch(&mut self, source: MediaSource) -> Option<JobId> {
         let id = JobId(self.next);
         match self.jobs.try_send((id, source)) {
@@ -82,7 +82,7 @@ impl Clips {
         }
     }
 
-    /// Readable when there is news.
+    /// Returns a descriptor that is readable when there is news.
     pub(super) fn wake(&self) -> &UnixStream {
         &self.wake
     }
@@ -110,14 +110,14 @@ impl Teller {
     }
 
     fn tell(&self, id: JobId, news: News) {
-        // Without a receiver, the process is ending.
+        // The receiver is gone only if the process is ending.
         let _ = self.news.send((id, news));
         // If the socket is full, the receiver is awake anyway.
         let _ = (&self.waker).write(&[0]);
     }
 }
 
-/// A file on its way between the threads.
+/// An open file, passed from the opening thread to the decoding thread.
 struct Job {
     id: JobId,
     name: String,
@@ -175,7 +175,7 @@ fn decode_all(opened: &Receiver<Job>, cache: &Mutex<Cache>, teller: &Teller) {
     }
 }
 
-/// Runs a decoder; if it panics, only its file fails.
+/// Runs a decoder. If it panics, only this file fails.
 fn guarded<T>(work: impl FnOnce() -> Result<T, FileError>) -> Result<T, FileError> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
         Err(FileError::Damaged {
@@ -198,7 +198,7 @@ fn find(source: MediaSource, cache: &Mutex<Cache>) -> Result<Found, FileError> {
         MediaSource::File(path) => path,
     };
     let mut options = File::options();
-    // A pipe without a writer must not block the other files.
+    // Opening a pipe without a writer would block, and delay other files.
     let nonblocking = rustix::fs::OFlags::NONBLOCK.bits() as i32;
     let file = options.read(true).custom_flags(nonblocking).open(&path)?;
     let data = file.metadata()?;
@@ -234,7 +234,7 @@ struct Key {
 /// Cache of decoded files.
 #[derive(Debug, Default)]
 struct Cache {
-    /// Clips with the turn of their last use.
+    /// Clips, each with the value of `turn` at its last use.
     clips: HashMap<Key, (Clip, u64)>,
     samples: usize,
     turn: u64,
@@ -270,11 +270,11 @@ fn locked(cache: &Mutex<Cache>) -> std::sync::MutexGuard<'_, Cache> {
     cache.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Sources that can wait to be opened: enough for a burst of calls that start with an announcement.
+/// Maximum number of sources that wait to be opened: enough for a burst of calls that start with an announcement.
 const JOBS_MAX: usize = 1024;
-/// Open files that can wait to be decoded.
+/// Maximum number of open files that wait to be decoded.
 const OPEN_MAX: usize = 64;
-/// 256 MiB. Playing files stay in memory in addition.
+/// Maximum number of samples in the cache: 256 MiB. Files that are being played stay in memory in addition.
 const CACHED_SAMPLES_MAX: usize = 64 << 20;
 
 #[cfg(test)]
@@ -282,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_least_recently_used_clip_goes_first() {
+    fn the_least_recently_used_clip_is_evicted_first() {
         let mut cache = Cache::default();
         let key = |inode| Key {
             device: 0,
@@ -306,7 +306,7 @@ mod tests {
             .map(|inode| cache.get(&key(inode)).is_some())
             .collect();
         assert_eq!(held, [true, false, true, true]);
-        // The same file counts once.
+        // A file that is inserted again counts once.
         cache.insert(key(3), clip(third));
         assert_eq!(cache.samples, 3 * third);
     }

@@ -1,5 +1,5 @@
-//! Ended calls that wait for the last statistics of their streams. The streams' threads read these, and no thread blocks for
-//! them.
+//! Ended calls that wait for the last statistics of their streams. The streams' threads send the statistics, and no thread
+//! blocks meanwhile.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -10,11 +10,11 @@ use threadbare_relay::{CallHandle, MediaSession};
 use super::measured::{Measured, SideCounts};
 use super::waker::WakeSignal;
 
-/// A call that has ended.
+/// A call that has ended, with its last statistics.
 #[derive(Debug)]
 pub(super) struct EndedCall {
     pub(super) record: Box<CallRecord>,
-    /// Its streams that had started.
+    /// The streams of the call that had started.
     pub(super) streams: BTreeMap<StreamId, EndedStream>,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct EndedStream {
     pub(super) added: [SideCounts; 2],
 }
 
-/// Calls that are ending. The queue is bounded by the number of ended streams: each sends one message.
+/// Calls that are ending. The queue is bounded by the number of ended streams, because each stream sends one message.
 #[derive(Debug)]
 pub(super) struct Endings {
     tell: Sender<(StreamId, Option<Measured>)>,
@@ -34,7 +34,7 @@ pub(super) struct Endings {
     wake: WakeSignal,
     /// Streams whose last statistics are missing.
     open: BTreeMap<StreamId, (CallId, [SideCounts; 2])>,
-    /// Statistics by call. Streams of a running call wait for the call's end.
+    /// Statistics of ended streams, by call. A stream that ends before its call waits here for the call's end.
     read: BTreeMap<CallId, BTreeMap<StreamId, EndedStream>>,
     records: VecDeque<Box<CallRecord>>,
 }
@@ -91,7 +91,7 @@ impl Endings {
             let Some((call, counted)) = self.open.remove(&stream) else {
                 continue;
             };
-            // A failed stream has no statistics.
+            // The stream's thread could not read statistics, because the stream had failed.
             let Some(measured) = measured else {
                 continue;
             };
@@ -99,7 +99,7 @@ impl Endings {
             let added = [0, 1].map(|side: usize| now[side].since(&counted[side]));
             let ended = EndedStream { measured, added };
             let streams = self.read.entry(call).or_default();
-            // Bounded as in a CDR.
+            // A CDR has at most this many streams.
             if streams.len() < STREAMS_MAX {
                 streams.insert(stream, ended);
             }
@@ -115,7 +115,7 @@ impl Endings {
     }
 }
 
-/// Sends the last statistics of a stream when it is dropped, even if there are none.
+/// Sends the last statistics of a stream when it is dropped. If there are none, sends `None`.
 struct LastWord {
     stream: StreamId,
     measured: Option<Measured>,
@@ -125,11 +125,11 @@ struct LastWord {
 
 impl Drop for LastWord {
     fn drop(&mut self) {
-        // Fails if the relay has ended.
+        // This fails if the relay has ended.
         let _ = self.tell.send((self.stream, self.measured.take()));
         self.wake.ring();
     }
 }
 
-/// Streams of a call in a CDR: the maximum number of dialogs, with some `m=` lines each.
+/// Maximum number of streams of a call in a CDR: the maximum number of dialogs, with some `m=` lines each.
 const STREAMS_MAX: usize = 256;

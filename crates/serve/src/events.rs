@@ -1,4 +1,4 @@
-//! Call events for listeners. The control thread sends them, and never waits for a listener.
+//! Call events for HTTP clients. The control thread sends them without waiting for a client.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use tokio::sync::broadcast;
 
 use super::waker::WakeSignal;
 
-/// An event.
+/// An event of a call.
 #[derive(Debug, Clone)]
 pub(super) struct Event {
     pub(super) call: CallId,
@@ -23,7 +23,7 @@ pub(super) struct Event {
 /// The kind of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum What {
-    /// The call's first stream runs.
+    /// The call's first stream has started.
     Up,
     /// The party's media now come from this source.
     Media {
@@ -51,12 +51,12 @@ pub(super) enum What {
 pub(super) struct Events {
     listeners: broadcast::Sender<Event>,
     up: BTreeSet<CallId>,
-    /// Silent parties for which `Lost` was sent.
+    /// The silent parties for which `Lost` was sent.
     lost: BTreeSet<(StreamId, usize)>,
 }
 
 impl Events {
-    /// Creates it without listeners.
+    /// Creates the events, without listeners.
     pub(super) fn new() -> Events {
         Events {
             listeners: broadcast::Sender::new(EVENTS_MAX),
@@ -83,7 +83,7 @@ impl Events {
         }
     }
 
-    /// Forwards news from a media thread.
+    /// Sends news from a media thread to the listeners.
     pub(super) fn seen(&mut self, call: &CallId, news: &News) {
         if let What::Media { stream, side, .. } = news.what {
             self.lost.remove(&(stream, side as usize));
@@ -91,7 +91,7 @@ impl Events {
         self.tell(news.at_ns, call, news.what);
     }
 
-    /// Updates the time at which a party that should be sending was last heard.
+    /// Handles the time at which media of a party were last received. The party must be expected to send.
     pub(super) fn heard(
         &mut self,
         now_ns: u64,
@@ -112,19 +112,19 @@ impl Events {
         }
     }
 
-    /// Records the end of a stream.
+    /// Handles the end of a stream.
     pub(super) fn forget(&mut self, stream: StreamId) {
         for side in Side::BOTH {
             self.lost.remove(&(stream, side as usize));
         }
     }
 
-    /// Records that the call continues at another node.
+    /// Handles that a call continues at another node.
     pub(super) fn leave(&mut self, call: &CallId) {
         self.up.remove(call);
     }
 
-    /// Records the end of a call.
+    /// Handles the end of a call.
     pub(super) fn end(&mut self, record: &CallRecord) {
         self.up.remove(&record.call);
         let reason = record.reason;
@@ -141,12 +141,12 @@ impl Events {
 
     fn tell(&self, at_ns: u64, call: &CallId, what: What) {
         let call = call.clone();
-        // Fails without listeners.
+        // Sending fails if there are no listeners.
         let _ = self.listeners.send(Event { call, at_ns, what });
     }
 }
 
-/// News from a media thread.
+/// A report from a media thread.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct News {
     pub(super) stream: StreamId,
@@ -154,8 +154,8 @@ pub(super) struct News {
     what: What,
 }
 
-/// Queue from the media threads to the control thread. If it is full, news is dropped, because media threads never
-/// wait.
+/// Queue of reports from the media threads to the control thread. If it is full, reports are dropped, because media threads
+/// must not wait.
 #[derive(Debug)]
 pub(super) struct Reports {
     tell: SyncSender<News>,
@@ -164,7 +164,7 @@ pub(super) struct Reports {
 }
 
 impl Reports {
-    /// Creates an empty queue. `wake` is signalled when there is news.
+    /// Creates an empty queue. `wake` is signalled when there is a report.
     pub(super) fn new(wake: WakeSignal) -> Reports {
         let (tell, told) = sync_channel(NEWS_MAX);
         Reports { tell, told, wake }
@@ -212,14 +212,15 @@ fn what(stream: StreamId, event: CallEvent) -> Option<What> {
 
 /// Digits in the order of their event numbers (RFC 4733, section 3.2).
 const KEYS: &str = "0123456789*#ABCD";
-/// A client that falls behind by more must read the calls again: some seconds at 200 calls/s.
+/// Maximum number of events that wait for a client: some seconds at 200 calls/s. A client that falls behind by more must read
+/// the list of calls again.
 const EVENTS_MAX: usize = 4096;
-/// Clients of one relay; each uses a connection.
+/// Maximum number of clients. Each uses a connection.
 const LISTENERS_MAX: usize = 32;
-/// Enough for a slice in which the sources of some hundred calls start.
+/// Maximum number of waiting reports: enough for a slice in which the sources of some hundred calls start.
 const NEWS_MAX: usize = 4096;
-/// Silence after which a party counts as lost: long for speech, and short for a proxy's time-outs. Senders that pause with
-/// comfort noise send some of it (RFC 3389) every few seconds.
+/// Silence after which a party counts as lost. It is longer than pauses in speech, and shorter than a proxy's time-outs. A
+/// sender that uses comfort noise (RFC 3389) sends a packet every few seconds even in pauses.
 const LOST_NS: u64 = 10_000_000_000;
 
 #[cfg(test)]

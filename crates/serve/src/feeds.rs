@@ -1,8 +1,9 @@
-//! Sends endless HTTP replies to other nodes in pieces, because between nodes each request has one reply.
+//! Sends endless HTTP replies to other nodes in pieces. Between nodes, each request has exactly one reply, so the other node
+//! requests piece after piece.
 //!
 //! ```text
-//!  node with the request: GET /v1/events --Piece, reader 7--> this node: reads its own HTTP response up to now
-//!                       <-- the data since the last piece, or nothing after a second --'    until no more requests come
+//!  node with the client: GET /v1/events --Piece, reader 7--> this node: reads its own HTTP response up to now
+//!                       <-- the data since the last piece, or nothing after a second --'   until no more requests come
 //! ```
 
 use std::collections::HashMap;
@@ -19,13 +20,13 @@ use tower::ServiceExt;
 
 use threadbare_cluster::{Back, Piece};
 
-/// The replies that are being read. Clones share them.
+/// The endless replies that other nodes are reading. Clones share them.
 #[derive(Clone)]
 pub(super) struct Feeds {
     /// The name of this node.
     node: Arc<str>,
     of: Arc<Mutex<HashMap<u64, Feed>>>,
-    /// How long a reader waits for data, and how long its reader may stay away.
+    /// Maximum time that a request waits for data, and maximum time between requests of a reader.
     times: [Duration; 2],
 }
 
@@ -37,7 +38,7 @@ struct Feed {
 }
 
 impl Feeds {
-    /// Creates it for this node.
+    /// Creates an empty list. `node`: the name of this node.
     pub(super) fn new(node: &str) -> Feeds {
         Feeds {
             node: node.into(),
@@ -46,9 +47,9 @@ impl Feeds {
         }
     }
 
-    /// Returns the next piece for a reader. The first call starts `request`.
+    /// Returns the next piece for a reader. The first piece of a reader starts `request`.
     pub(super) async fn piece(&self, http: Router, reader: u64, request: Request) -> Back {
-        // A reader requests one piece at a time.
+        // The feed can be removed meanwhile, because a reader requests one piece at a time.
         let known = self.lock().remove(&reader);
         let mut feed = match known {
             Some(feed) => feed,
@@ -73,7 +74,7 @@ impl Feeds {
         back
     }
 
-    /// Forgets a reader that has gone; readers do not say goodbye.
+    /// Removes a reader that no longer requests pieces. A reader sends no message when it goes.
     async fn forget(self, reader: u64) {
         sleep(self.times[1]).await;
         let mut feeds = self.lock();
@@ -101,7 +102,7 @@ impl Feed {
         }
     }
 
-    /// Returns the new data, and whether the reply is complete. Waits for data for a short time.
+    /// Returns the new data, and whether the reply is complete. Waits up to `wait` for data.
     async fn next(&mut self, wait: Duration) -> (Vec<u8>, bool) {
         let mut bytes = Vec::new();
         let Ok(mut next) = timeout(wait, self.body.next()).await else {
@@ -123,11 +124,12 @@ impl Feed {
     }
 }
 
-/// More than this node's own limit of listeners.
+/// Maximum number of readers at other nodes. It is higher than this node's limits for listeners.
 const FEEDS_MAX: usize = 64;
 const WAIT_MAX: Duration = Duration::from_secs(1);
 const READER_TIME_MAX: Duration = Duration::from_secs(10);
-/// A message between nodes has less than 1 MiB, and a chunk of a reply some kilobytes.
+/// Size at which a piece is sent. A message between nodes must be smaller than 1 MiB, and a chunk of a reply has some
+/// kilobytes.
 const PIECE_BYTES: usize = 256 << 10;
 
 #[cfg(test)]
@@ -175,12 +177,12 @@ mod tests {
             (second[0], second.len(), is_over),
             (3, PIECE_BYTES - 1, true)
         );
-        // A path that does not exist.
+        // This path does not exist.
         assert_eq!(said(piece("/none").await).0, 404);
     }
 
     #[tokio::test]
-    async fn waiting_readers_are_answered_and_gone_ones_forgotten() {
+    async fn waiting_readers_are_answered_and_absent_ones_removed() {
         let feeds = Feeds {
             times: [Duration::from_millis(10), Duration::from_millis(100)],
             ..Feeds::new("a")

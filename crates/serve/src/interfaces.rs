@@ -1,4 +1,4 @@
-//! Local interfaces: the addresses at which calls open ports, and those advertised to the parties.
+//! Local interfaces: the addresses at which calls open ports, and the addresses that are advertised to the parties.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -14,14 +14,14 @@ use threadbare_config::InterfaceSpec;
 /// The ports of all interfaces.
 #[derive(Debug)]
 pub(super) struct Interfaces {
-    /// The interfaces for the registry.
+    /// The interfaces as the registry sees them.
     told: Vec<Interface>,
     ranges: Vec<Range>,
     /// Fence that all ports opened here send through.
     fence: Option<Fence>,
-    /// Whether ports are opened before the machine has their addresses.
+    /// Whether ports may be opened before the machine has their addresses.
     precedes_addresses: bool,
-    /// Ports opened in advance, by the advertised address of RTP.
+    /// Ports that were opened in advance. The key is the advertised RTP address.
     ahead: HashMap<SocketAddr, LegPorts>,
 }
 
@@ -57,14 +57,14 @@ impl Interfaces {
         self.fence = Some(fence);
     }
 
-    /// Lets ports be opened before the machine has their addresses.
+    /// Allows ports to be opened before the machine has their addresses.
     pub(super) fn precede_addresses(&mut self) {
         self.precedes_addresses = true;
         self.ranges.iter().for_each(Range::precede_address);
     }
 
-    /// Opens the ports of a call in advance; [`reopen`](PortSource::reopen) finds them, and reports those that could not be
-    /// opened.
+    /// Opens the ports of a call in advance, for [`reopen`](PortSource::reopen). If that fails, `reopen` tries again, and
+    /// reports the error.
     pub(super) fn open_ahead(
         &mut self,
         request: &PortRequest,
@@ -81,19 +81,19 @@ impl Interfaces {
         self.ahead = HashMap::new();
     }
 
-    /// Closes idle ports that no call has reused for a while. Call this now and then while ports are used.
+    /// Closes idle ports that no call has reused for a while. Call this regularly while ports are in use.
     pub(super) fn close_unwanted(&self) {
         let ranges = self.ranges.iter().flat_map(Range::each);
         ranges.for_each(PortRange::close_unwanted);
     }
 
-    /// Whether some ports are in use, or resting.
+    /// Whether some ports are in use, or in quarantine.
     pub(super) fn are_used(&self) -> bool {
         let mut ranges = self.ranges.iter().flat_map(Range::each);
         ranges.any(PortRange::is_used)
     }
 
-    /// The interfaces as configured.
+    /// Returns the interfaces as configured.
     pub(super) fn specs(&self) -> impl Iterator<Item = &InterfaceSpec> {
         self.ranges.iter().map(|range| &range.spec)
     }
@@ -115,10 +115,10 @@ impl Interfaces {
         }
     }
 
-    /// Replaces the interfaces. Ranges that stay keep their quarantine; open ports stay open.
+    /// Replaces the interfaces. In ranges that stay, ports in quarantine stay there. Open ports stay open.
     ///
     /// # Errors
-    /// A range is invalid: nothing is changed.
+    /// A range is invalid. Nothing is changed.
     pub(super) fn change(&mut self, specs: &[InterfaceSpec]) -> Result<(), PortError> {
         let stays = |spec: &InterfaceSpec| self.ranges.iter().position(|one| one.spec == *spec);
         let new = specs.iter().filter(|spec| stays(spec).is_none());
@@ -221,13 +221,13 @@ impl Interfaces {
         let (name, now, then) = (&range.name, range.advertised, rtp.ip());
         if now != then {
             let reason = format!(
-                "interface {name} was advertised as {then}, and is as {now} now (--address)"
+                "interface {name} was advertised as {then}, and is now advertised as {now} (--address)"
             );
             return Err(NoPorts(reason));
         }
         let [ports, others] = range.of(request.port_use);
         let ports = ports.lease_at(rtp.port()).or_else(|_| {
-            // Resting ports of the other range must close: the party was given another address meanwhile.
+            // The port may be in quarantine in the other range. Close it there, so that it can be opened again.
             others.close_resting();
             ports.lease_at(rtp.port())
         });
@@ -237,7 +237,7 @@ impl Interfaces {
             Ok(ports)
         } else {
             Err(NoPorts(format!(
-                "{rtp}: RTCP cannot be at another port than before"
+                "{rtp}: RTCP must be at the same port as before"
             )))
         }
     }
@@ -248,7 +248,7 @@ impl Interfaces {
         };
         self.ranges.iter().find(is_meant).ok_or_else(|| {
             let (name, family) = (&request.interface, request.family.name());
-            NoPorts(format!("interface {name} has no address of {family}"))
+            NoPorts(format!("interface {name} has no {family} address"))
         })
     }
 }
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ports_of_another_process_are_opened_again() {
+    fn the_ports_of_a_previous_process_are_opened_again() {
         let request = PortRequest {
             interface: InterfaceName("a".into()),
             family: Family::V4,
@@ -310,7 +310,7 @@ mod tests {
             "{error}"
         );
         drop((opened, before));
-        // This also applies if the range has changed.
+        // They are opened even if they are outside of the new range.
         for (first, last) in [(20_000, 29_999), (40_000, 40_001)] {
             let mut after = of("a", [203, 0, 113, 7], first, last);
             let ports = after.reopen(&request, rtp, rtcp).expect("the same ports");
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_that_rest_as_a_pair_are_reopened_singly_and_the_reverse() {
+    fn ports_in_quarantine_as_a_pair_are_reopened_singly_and_the_reverse() {
         let request = |port_use| PortRequest {
             interface: InterfaceName("a".into()),
             family: Family::V4,
@@ -344,7 +344,7 @@ mod tests {
         };
         let spec = InterfaceSpec {
             name: "a".to_owned(),
-            // So few ports that all of them are unused for a while after a call.
+            // The range has so few ports that after a call all of them are in quarantine.
             ports: "20000-20007".parse().expect("a range"),
             ..InterfaceSpec::default()
         };
@@ -359,14 +359,14 @@ mod tests {
             (PortUse::Single, None),
         ] {
             let ports = interfaces.reopen(&request(port_use), rtp, rtcp);
-            let ports = ports.expect("ports that rest");
+            let ports = ports.expect("ports in quarantine");
             assert_eq!(ports.rtp_address(), rtp);
         }
     }
 
-    /// A program on the same machine may send requests from a port that was a call's, or will be one's.
+    /// A program on the same machine may send requests from a port that a call used before, or will use later.
     #[test]
-    fn ports_count_as_a_call_s_while_it_has_them() {
+    fn a_port_belongs_to_a_call_only_while_it_is_open() {
         let spec = InterfaceSpec {
             advertised: [203, 0, 113, 7].into(),
             ports: "20000-29999".parse().expect("a range"),
@@ -392,9 +392,9 @@ mod tests {
         }
     }
 
-    /// Addresses of RFC 5737 and RFC 3849, which no machine has.
+    /// Uses addresses of RFC 5737 and RFC 3849, which no machine has.
     #[test]
-    fn ports_are_opened_before_their_address_is_here() {
+    fn ports_are_opened_before_the_machine_has_their_address() {
         for (address, family) in [
             (IpAddr::from([192, 0, 2, 77]), Family::V4),
             ("2001:db8::77".parse().expect("an address"), Family::V6),
@@ -411,7 +411,7 @@ mod tests {
                 port_use: PortUse::Pair,
             };
             let mut interfaces = Interfaces::new(&[spec]).expect("ranges");
-            let error = interfaces.open(&request).expect_err("it is not here");
+            let error = interfaces.open(&request).expect_err("no such address");
             assert!(error.to_string().contains(&address.to_string()), "{error}");
             interfaces.precede_addresses();
             let [rtp, rtcp, other] =

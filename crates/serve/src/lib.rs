@@ -69,7 +69,7 @@ use threadbare_streams::event::Event;
 use threadbare_streams::reload::Reloads;
 use threadbare_watch::View;
 
-/// The control thread. Dropping it ends all calls.
+/// Handle to the control thread. Dropping it ends all calls.
 pub struct Server {
     stop: UnixStream,
     control: Control<Service>,
@@ -113,7 +113,7 @@ impl Server {
         let interfaces = Interfaces::new(&serving.interfaces).into_diagnostic()?;
         let socket = UdpSocket::bind(serving.ng)
             .into_diagnostic()
-            .wrap_err_with(|| format!("requests of SIP proxies at {}", serving.ng))?;
+            .wrap_err_with(|| format!("cannot receive ng requests at {}", serving.ng))?;
         let ng = socket.local_addr().into_diagnostic()?;
         let ng_tcp = serving.ng_tcp.map(ng_tcp::open).transpose()?;
         let http = serving.http.as_ref().map(Http::open).transpose()?;
@@ -155,7 +155,7 @@ impl Server {
         })
     }
 
-    /// Reopens the CDR file, which was moved away.
+    /// Reopens the CDR file after it was moved away.
     pub fn reopen_records(&self) {
         let order = |service: &mut Service| {
             if let Some(records) = &mut service.records {
@@ -167,8 +167,8 @@ impl Server {
         }
     }
 
-    /// Returns whether the control thread still works, and the number of calls. Does not wait: each call returns the
-    /// answer to the previous question.
+    /// Asks the control thread whether it still works and how many calls it has. Does not wait: returns the answer to the
+    /// previous question.
     pub fn liveness(&mut self) -> Beat<usize> {
         let calls = |service: &mut Service| service.calls.len();
         self.liveness.look(&self.control, calls)
@@ -219,13 +219,13 @@ impl Server {
     }
 
     fn join(&mut self) -> bool {
-        // The thread ends when this end of the pair is closed.
+        // The control thread ends when this end of the socket pair is closed.
         let _ = self.stop.shutdown(std::net::Shutdown::Both);
         let joined = self.thread.take().map(JoinHandle::join);
         match joined {
             Some(Ok(is_well)) => is_well,
             Some(Err(_)) => {
-                tracing::error!("the control thread has panicked: the log has the place");
+                tracing::error!("the control thread has panicked; the log shows where");
                 false
             }
             None => true,
@@ -239,7 +239,7 @@ impl Drop for Server {
     }
 }
 
-/// Notifies the main thread that the control thread has ended, also by a panic.
+/// Notifies the main thread when the control thread ends, even by a panic.
 struct TellsEnd {
     events: Sender<Event>,
     cause: &'static str,
@@ -248,7 +248,7 @@ struct TellsEnd {
 impl Drop for TellsEnd {
     fn drop(&mut self) {
         let cause = self.cause;
-        // The main thread no longer listens if it has stopped this thread.
+        // This fails if the main thread has stopped the control thread and no longer listens.
         let _ = self.events.send(Event::Stop { cause });
     }
 }
@@ -257,7 +257,7 @@ fn open_xdp(serving: &Serving) -> miette::Result<Option<Xdp>> {
     let opened = serving.xdp.as_ref().map(Xdp::open).transpose();
     let opened = opened
         .into_diagnostic()
-        .wrap_err("packets past the sockets (`xdp`)")?;
+        .wrap_err("cannot receive packets past the sockets (`xdp`)")?;
     if let Some(xdp) = &serving.xdp {
         let devices = xdp.devices.join(", ");
         tracing::info!(devices, mode = %xdp.mode, "packets of calls bypass the sockets");
@@ -288,7 +288,7 @@ struct Connections {
 }
 
 impl Connections {
-    /// Call this when the service is gone.
+    /// Finishes current requests, and stops. Call this after the service has been dropped.
     fn stop(self) {
         if let Some(http) = self.http {
             http.stop();
@@ -327,7 +327,8 @@ fn control_calls(
     outcome.is_ok()
 }
 
-/// Joins the cluster, if there is one: requests may then come to any node, and this node continues calls of others.
+/// Joins the cluster, if one is configured. Requests may then come to any node, and this node can take over calls of other
+/// nodes.
 fn share(
     service: &mut Service,
     cluster: Option<ClusterView>,
@@ -365,14 +366,14 @@ fn open_roots(recorder: &Recorder, serving: &Serving) -> miette::Result<()> {
 fn open_records(serving: &Serving) -> miette::Result<Option<Records>> {
     let open = |path: &std::path::PathBuf| {
         let records = Records::open(path).into_diagnostic();
-        records.wrap_err_with(|| format!("records of calls in {}", path.display()))
+        records.wrap_err_with(|| format!("cannot open the CDR file {}", path.display()))
     };
     serving.records.as_ref().map(open).transpose()
 }
 
 /// Opens the state file, if one is configured.
 fn open_store(serving: &Serving) -> miette::Result<Option<(Store, Saved)>> {
-    // With service addresses, calls are in etcd: another node may have continued them before this one is back.
+    // With service addresses, etcd stores the calls, because another node may continue them before this node is back.
     let is_elsewhere = !serving.service_addresses.is_empty();
     let path = serving.state.path(STATE_FILE);
     let opened = path
@@ -405,18 +406,18 @@ fn settings(serving: &Serving, identity: Identity) -> Settings {
     }
 }
 
-/// Limit for streams of unanswered offers: they get half of the ports, and each stream needs two pairs.
+/// Maximum number of streams of unanswered offers. They get half of the ports, and each stream needs two pairs.
 fn unanswered_max(interfaces: &[InterfaceSpec]) -> usize {
     let pairs = |one: &InterfaceSpec| usize::from(one.ports.last - one.ports.first).div_ceil(2);
     let pairs: usize = interfaces.iter().map(pairs).sum();
     (pairs / 4).max(UNANSWERED_MIN)
 }
 
-/// Name of the file in systemd's folder.
+/// Name of the state file in the folder that systemd provides.
 const STATE_FILE: &str = "calls.redb";
-/// Minimum for any port range: a call with some forks.
+/// Lower bound of [`unanswered_max`] for small port ranges: one call with some forks.
 const UNANSWERED_MIN: usize = 16;
-/// Time limit for the control thread on an overloaded machine.
+/// Time limit for a reload by the control thread; it needs that long only on an overloaded machine.
 const RELOAD_TIME_MAX: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
@@ -424,7 +425,7 @@ mod tests {
     use super::*;
     use threadbare_config::StateLocation;
 
-    /// Otherwise calls would be out of reach without a visible failure.
+    /// If the process continued, calls would be unreachable without a visible failure.
     #[test]
     fn a_panic_of_the_control_thread_ends_the_process_as_a_failure() {
         let (events, told) = channel();
@@ -464,7 +465,7 @@ mod tests {
             "a panic of the control thread"
         );
         assert!(!server.end());
-        // Stopping it is not a failure.
+        // A normal stop is not a failure.
         assert!(start().expect("it starts again").end());
     }
 }

@@ -1,23 +1,24 @@
-//! Checks that the control thread still works: a question is queued with its orders, and the answer read later.
+//! Checks that the control thread still works. A check queues a question among the thread's orders, and a later check reads the
+//! answer.
 
 use std::sync::mpsc::{Receiver, channel};
 
 use super::orders::Control;
 
-/// The last question, and its answer.
+/// The last question to the control thread.
 pub(super) struct Liveness<T> {
-    /// `None`: no question is queued.
+    /// Receives the answer. `None`: no question is queued.
     question: Option<Receiver<T>>,
 }
 
 /// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Beat<T> {
-    /// This is the first check, or the last question did not fit: a new one is queued.
+    /// There was no last question, because this is the first check or the queue was full. A question is queued now.
     Asked,
     /// The last question was answered, and a new one is queued.
     Answered(T),
-    /// The last question still waits, or the queue is full.
+    /// The last question was not answered yet, or the queue is full.
     None,
 }
 
@@ -44,7 +45,7 @@ impl<T: Send + 'static> Liveness<T> {
         };
         let (tell, told) = channel();
         let asked = control.order(move |owner| {
-            // The receiver may be gone.
+            // This fails if the receiver is gone.
             let _ = tell.send(question(owner));
         });
         match asked {
@@ -52,7 +53,7 @@ impl<T: Send + 'static> Liveness<T> {
                 self.question = Some(told);
                 beat
             }
-            // A full queue means that the thread does not empty it.
+            // If the queue is full, the thread is not emptying it.
             Err(_) => Beat::None,
         }
     }
@@ -69,18 +70,18 @@ mod tests {
     }
 
     #[test]
-    fn working_thread_answers_and_a_stuck_one_does_not() {
+    fn only_a_working_thread_answers() {
         let (control, orders) = orders::<u32>(WakeSignal::new().expect("a bell"));
         let mut liveness = Liveness::new();
         let mut look = || liveness.look(&control, |owner| *owner);
         assert_eq!(look(), Beat::Asked);
         work(&orders, &mut 7);
         assert_eq!(look(), Beat::Answered(7));
-        // While it is stuck, only one question waits, for any number of checks.
+        // While the thread is stuck, further checks queue no further questions.
         assert_eq!(look(), Beat::None);
         assert_eq!(look(), Beat::None);
         assert_eq!(orders.take().len(), 1);
-        // That request was dropped without an answer.
+        // The question was dropped without an answer.
         assert_eq!(look(), Beat::None);
     }
 

@@ -1,4 +1,4 @@
-//! Statistics of a stream in the units that operators see.
+//! Statistics of a stream, in the units that operators see.
 
 use std::net::SocketAddr;
 use threadbare_base::NS_PER_MS;
@@ -7,38 +7,38 @@ use threadbare_relay::{ForwardSideStats, ListenerView, MediaCall, MediaSession, 
 use threadbare_rtp::call::{CallStats, Side};
 use threadbare_rtp::quality::{Quality, Range};
 
-/// Statistics of both sides.
+/// Statistics of both sides of a stream.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Measured {
     pub(super) sides: [MeasuredSide; 2],
 }
 
-/// Statistics of one party: received from it, and sent to it.
+/// Statistics of one party: of the media received from it, and of those sent to it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct MeasuredSide {
     pub(super) counts: SideCounts,
     /// Time of the last RTP packet.
     pub(super) heard_ns: Option<u64>,
-    /// Destination of its RTP: learned, or signalled.
+    /// Destination of the RTP sent to the party: learned, or signalled.
     pub(super) rtp_to: Option<SocketAddr>,
     pub(super) ssrc: Option<u32>,
-    /// Current jitter.
+    /// Current interarrival jitter.
     pub(super) jitter_ms: f64,
-    /// The last round trip.
+    /// The last round-trip time.
     pub(super) round_trip_ms: Option<f64>,
     /// Means since the start.
     pub(super) mean: Means,
-    /// Sum and number of the scores in the mean.
+    /// Sum and number of the opinion scores in the mean.
     pub(super) scores: (f64, u64),
     /// Our reports on this party.
     pub(super) sender: Option<SenderView>,
-    /// Its last report on us.
+    /// The party's last report on us.
     pub(super) listener: Option<ListenerView>,
     /// Clock rate of the media sent to it, Hz.
     pub(super) clock_rate_hz: Option<u32>,
 }
 
-/// Means of a party's media since the start. `None`: no report came yet.
+/// Means of a party's media since the start. A value is `None` if no report came yet.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Means {
     pub(super) mos: Option<f64>,
@@ -47,17 +47,18 @@ pub(super) struct Means {
     pub(super) loss_percent: Option<f64>,
 }
 
-/// Declares monotonic counters once: the fields, and the difference from earlier values.
+/// Declares a struct of monotonic counters, with a method that returns their increase.
 macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Monotonic counters.
+        /// Monotonic counters of a side of a stream.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         pub(super) struct SideCounts {
             $($(#[$doc])* pub(super) $name: u64,)*
         }
 
         impl SideCounts {
-            /// Returns the increase. If the stream restarted, and so has fewer packets than before, all counts are new.
+            /// Returns the increase since `before`. If there are fewer packets than before, the stream has restarted, and all
+            /// counts are new.
             pub(super) fn since(&self, before: &SideCounts) -> SideCounts {
                 if self.packets < before.packets {
                     return *self;
@@ -71,16 +72,16 @@ macro_rules! counts {
 counts! {
     /// RTP packets, or datagrams, from the party.
     packets,
-    /// Bytes of these, with headers.
+    /// Bytes of `packets`, with headers.
     bytes,
     /// Datagrams that were refused.
     refused,
     rtcp_packets,
-    /// RTP packets sent to it.
+    /// RTP packets sent to the party.
     packets_sent,
     lost,
     late,
-    /// Concealed audio for its losses.
+    /// Audio that was concealed because the party's packets were lost.
     concealed_ns,
 }
 
@@ -89,7 +90,7 @@ fn added(now: u64, before: u64) -> u64 {
 }
 
 impl Measured {
-    /// Reads a stream, on its thread.
+    /// Reads the statistics of a stream. Runs on the stream's thread.
     pub(super) fn of(session: &mut MediaSession) -> Measured {
         let sides = match session {
             MediaSession::Audio(media) => {
@@ -176,7 +177,7 @@ mod tests {
         };
         assert_eq!(counts(7, 2).since(&counts(4, 2)), counts(3, 0));
         assert_eq!(counts(5, 0).since(&counts(900, 3)), counts(5, 0));
-        // If one count fell, larger counts belong to the restarted stream, too.
+        // If the number of packets fell, even larger counts are those of the restarted stream.
         assert_eq!(counts(5, 4).since(&counts(900, 3)), counts(5, 4));
     }
 }

@@ -1,4 +1,4 @@
-//! Applies the registry's actions to the relay.
+//! The media workers: run the streams of calls, and carry out the registry's actions on them.
 
 mod copies;
 mod listeners;
@@ -48,7 +48,7 @@ use super::spec::{self, Common, Latency};
 use super::waker::WakeSignal;
 use threadbare_recording::Recorder;
 
-/// The running streams.
+/// The media threads and the running streams.
 #[derive(Debug)]
 pub(super) struct MediaWorkers {
     engine: Engine<MediaSession>,
@@ -58,7 +58,7 @@ pub(super) struct MediaWorkers {
     streams: Streams,
     recordings: Recordings,
     endings: Endings,
-    /// `None`: streams end with the process.
+    /// Saves the streams' states. `None`: streams end with the process.
     saver: Option<StateSaver>,
     reports: Reports,
 }
@@ -71,7 +71,7 @@ struct Running {
     spec: Box<StreamSpec>,
     /// The call's name, for the log.
     call: CallId,
-    /// Files that replace the other party's audio, for each party.
+    /// For each party, the file that it hears in place of the other party.
     plays: [Played; 2],
     listeners: Listeners,
     history: QualityHistory,
@@ -97,7 +97,7 @@ pub(super) enum StreamError {
 }
 
 impl MediaWorkers {
-    /// Starts the threads.
+    /// Starts the media threads.
     ///
     /// # Errors
     /// Threads or descriptors run out.
@@ -134,17 +134,17 @@ impl MediaWorkers {
         self.endings.is_waiting()
     }
 
-    /// The allowed destinations.
+    /// Returns the handle that sets the allowed destinations.
     pub(super) fn destinations(&self) -> Destinations {
         self.destinations.clone()
     }
 
-    /// Sets the jitter buffers' delay for streams that start from now on.
+    /// Sets the delay of jitter buffers for streams that start from now on.
     pub(super) fn set_latency(&mut self, latency: Latency) {
         self.common.latency = latency;
     }
 
-    /// Lateness of the least late thread.
+    /// Returns the lateness of the least late thread.
     pub(super) fn lateness(&self) -> Duration {
         let shards = self.engine.shard_stats();
         let best = shards.iter().map(|shard| shard.lateness_ns).min();
@@ -297,7 +297,7 @@ impl MediaWorkers {
             return;
         };
         if running.spec.tos != spec.tos {
-            // If the stream is gone, the code below reports it.
+            // This fails if the stream is gone, which is reported below.
             let _ = running.handle.set_tos(spec.tos.unwrap_or(TOS_USUAL));
         }
         let before = std::mem::replace(&mut running.spec, spec.clone());
@@ -317,7 +317,7 @@ impl MediaWorkers {
         }
         copies::link(&mut self.streams, stream, copied_before, copied);
         if is_other_kind {
-            // A new media session has no copies yet.
+            // The stream has a new media session, which does not know its copies yet.
             if let Some(running) = self.streams.get(&stream) {
                 copies::send_list(running);
                 running.update_listeners();
@@ -353,13 +353,13 @@ impl MediaWorkers {
                 self.each_recording(stream, Recorder::pause);
             }
             StreamCommand::StopRecording { discard } => self.stop_recording(stream, discard),
-            // Its file must be loaded first: see the service.
+            // The file must be loaded first, so the service handles this command.
             StreamCommand::Play { .. } => {}
         }
     }
 
-    /// Registers a play that replaces an earlier one once its samples are loaded. `file`: its name; `None`: the next process
-    /// cannot find it. Returns `None` if the stream is gone.
+    /// Registers a play. It replaces the current one when its samples are loaded. `file`: the name of the file; `None` if the
+    /// next process cannot find the file. Returns `None` if the stream is gone.
     pub(super) fn new_play(
         &mut self,
         stream: StreamId,
@@ -396,7 +396,7 @@ impl MediaWorkers {
         self.take_state(play.stream);
     }
 
-    /// Drops a play without samples: an earlier one continues.
+    /// Drops a play whose samples cannot be loaded. An earlier play continues.
     pub(super) fn forget_play(&mut self, play: &Play) {
         if let Some(running) = self.running_play(play) {
             running.plays[play.to as usize].forget();
@@ -404,7 +404,7 @@ impl MediaWorkers {
         }
     }
 
-    /// The stream of a play, unless another play has replaced it.
+    /// Returns the stream of a play, unless another play has replaced the play.
     fn running_play(&mut self, play: &Play) -> Option<&mut Running> {
         let running = self.streams.get_mut(&play.stream)?;
         running.plays[play.to as usize]
@@ -425,17 +425,17 @@ impl MediaWorkers {
         self.take_state(stream);
     }
 
-    /// The state of a running stream.
+    /// Returns the state of a running stream.
     pub(super) fn now(&self, stream: StreamId) -> Option<StreamNow> {
         self.streams.get(&stream).map(StreamNow::of)
     }
 
-    /// The last minutes of a running stream.
+    /// Returns the quality of a running stream over the last minutes.
     pub(super) fn history(&self, stream: StreamId) -> Option<&QualityHistory> {
         Some(&self.streams.get(&stream)?.history)
     }
 
-    /// Listens to both sides of a stream from now on. Returns the rate that fits both, Hz.
+    /// Adds a listener to both sides of a stream from now on. Returns the rate in Hz that fits both sides.
     ///
     /// # Errors
     /// The stream cannot be listened to.
@@ -450,7 +450,7 @@ impl MediaWorkers {
     /// Delivers late packets from the node that carried a stream before.
     pub(super) fn deliver(&self, stream: StreamId, late_packets: Vec<LatePacket>) {
         if let Some(running) = self.streams.get(&stream) {
-            // Deliver them at once: they are already late. They are dropped if the stream is gone.
+            // `with` delivers them at once, because they are already late. If the stream is gone, they are dropped.
             drop(
                 running
                     .handle
@@ -459,15 +459,15 @@ impl MediaWorkers {
         }
     }
 
-    /// Starts just created streams at once instead of at the next slice.
+    /// Starts streams that were just created at once, instead of at the next slice.
     pub(super) fn begin_now(&self, streams: &[StreamId]) {
         for running in streams.iter().filter_map(|stream| self.streams.get(stream)) {
-            // An awake thread carries out all pending orders.
+            // `with` wakes the thread, which then carries out all pending orders.
             drop(running.handle.with(|_, _| ()));
         }
     }
 
-    /// The stream's call, for the log.
+    /// Returns the call of a stream, for the log.
     pub(super) fn call_of(&self, stream: StreamId) -> Option<&CallId> {
         Some(&self.streams.get(&stream)?.call)
     }
@@ -496,8 +496,8 @@ impl MediaWorkers {
             .collect()
     }
 
-    /// Returns, for all streams, when media were last received, and the counts since the last call. Waits for the streams'
-    /// threads.
+    /// Returns for each stream when media were last received, and the counts since the last call of this method. Waits for the
+    /// streams' threads.
     pub(super) fn heard(&mut self) -> Vec<(StreamId, Media, [SideCounts; 2])> {
         let asked: Vec<_> = self.ask(self.streams.keys().copied()).collect();
         let mut heard = Vec::new();
@@ -534,7 +534,7 @@ impl MediaWorkers {
         self.endings.poll()
     }
 
-    /// Returns the next report of a media thread with its call. Reports of ended streams are dropped.
+    /// Returns the next report of a media thread, with the call that it is about. Reports about ended streams are dropped.
     pub(super) fn poll_news(&self) -> Option<(CallId, News)> {
         loop {
             let news = self.reports.poll()?;
@@ -544,7 +544,7 @@ impl MediaWorkers {
         }
     }
 
-    /// Snapshots of the media threads.
+    /// Returns the counters of the media threads.
     pub(super) fn snapshots(&self) -> Vec<ThreadSnapshot> {
         let contexts = threadbare_runtime::contexts();
         let mut own = contexts.iter().flat_map(|context| &context.threads);
@@ -568,7 +568,7 @@ impl MediaWorkers {
     }
 }
 
-/// Sends both parties a BYE (RFC 3550, section 6.6). The handle removes the call after that.
+/// Sends an RTCP BYE to both parties (RFC 3550, section 6.6), before the handle removes the session.
 fn say_bye(handle: &CallHandle<MediaSession>) {
     let _ = handle.command(|session, now_ns| {
         if let Some(media) = session.audio_mut() {
@@ -577,7 +577,7 @@ fn say_bye(handle: &CallHandle<MediaSession>) {
     });
 }
 
-/// Applies the initial state that is not part of the settings.
+/// Applies the parts of a specification that are not settings of a new session, such as keys and holds.
 fn settle(session: &mut MediaSession, now_ns: u64, side: Side, spec: &StreamSpec) {
     let own = spec::of(spec, side);
     let keys = spec::keys(&own.srtp);
@@ -600,12 +600,12 @@ fn settle(session: &mut MediaSession, now_ns: u64, side: Side, spec: &StreamSpec
     }
 }
 
-/// Whether no media of this party pass.
+/// Whether none of this party's media are passed on.
 fn is_cut(side: &SideSpec) -> bool {
     side.is_blocked || side.is_silenced || !side.may_send
 }
 
-/// Applies the current signalling to a side.
+/// Applies changes of a specification to a side of a running session.
 fn change(
     session: &mut MediaSession,
     now_ns: u64,

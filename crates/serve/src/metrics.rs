@@ -1,5 +1,5 @@
-//! Counters, gauges and histograms of `serve`, in the OpenMetrics text format for Prometheus. No label value comes from the
-//! network.
+//! Counters, gauges and histograms of `serve`, in the OpenMetrics text format for Prometheus. Label values never come from the
+//! network, so their number is bounded.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -34,7 +34,7 @@ pub(super) struct Metrics {
     recordings: Recordings,
 }
 
-/// Values that are read on request.
+/// Values that are read when metrics are requested.
 #[derive(Debug, Default)]
 pub(super) struct Snapshot {
     pub(super) calls: u64,
@@ -50,13 +50,13 @@ pub(super) struct Snapshot {
     pub(super) recordings: Counted,
 }
 
-/// A media thread.
+/// The counters of a media thread.
 #[derive(Debug, Default, Clone)]
 pub(super) struct ThreadSnapshot {
     pub(super) name: String,
-    /// Time since its start.
+    /// Time since the thread's start.
     pub(super) alive_ns: u64,
-    /// Time in which it was not asleep.
+    /// Time in which the thread was not asleep.
     pub(super) busy_ns: u64,
     pub(super) lateness_ns: u64,
     pub(super) streams: u64,
@@ -64,7 +64,7 @@ pub(super) struct ThreadSnapshot {
     pub(super) packets_sent: u64,
     pub(super) send_errors: u64,
     pub(super) kernel_drops: u64,
-    /// Received and sent packets that used rings.
+    /// Received packets and sent packets that used XDP rings.
     pub(super) ring_packets: [u64; 2],
 }
 
@@ -167,7 +167,7 @@ struct Contexts {
 }
 
 impl Metrics {
-    /// Creates the metrics, with those of the file's streams. Counters are 0.
+    /// Creates the metrics of calls, and includes those of the configuration file's streams. Counters are 0.
     pub(super) fn new(view: View, cluster: Option<ClusterView>) -> Metrics {
         let mut registry = Registry::with_prefix("threadbare");
         registry.register_collector(Box::new(view));
@@ -201,7 +201,7 @@ impl Metrics {
         }
     }
 
-    /// Counts a reply, and the time since its request.
+    /// Counts a reply, and records the time since its request.
     pub(super) fn count_reply(&self, command: Command, reply: &Reply, took_ns: u64) {
         let command = Name(command.name());
         let result = Name(match reply {
@@ -269,7 +269,7 @@ impl Metrics {
         }
     }
 
-    /// Returns the text.
+    /// Returns the metrics as text.
     pub(super) fn render(&self, snapshot: &Snapshot) -> String {
         self.calls.set(snapshot);
         self.recordings.set(&snapshot.recordings);
@@ -285,11 +285,11 @@ impl Metrics {
 
 impl Ng {
     fn register(&self, registry: &mut Registry) {
-        let help = "Requests of the ng protocol, by the reply";
+        let help = "Requests of the ng protocol, by command and result";
         registry.register("ng_requests", help, self.replies.clone());
-        let help = "Messages of the ng protocol that were answered without looking at calls: pings, requests that came again, unreadable ones";
+        let help = "Messages of the ng protocol that were pings, repeated requests, or invalid";
         registry.register("ng_direct_replies", help, self.direct.clone());
-        let help = "From a request of the ng protocol to its reply";
+        let help = "Time from a request of the ng protocol to its reply";
         registry.register_with_unit(
             "ng_request_duration",
             help,
@@ -302,19 +302,19 @@ impl Ng {
 impl Rtp {
     fn register(&self, registry: &mut Registry) {
         let help =
-            "RTP packets of calls; complete when the call has ended, some seconds old before";
+            "RTP packets of calls; packets of current calls are counted every few seconds";
         registry.register("rtp_packets", help, self.packets.clone());
         let help = "Bytes of RTP packets received";
         registry.register_with_unit("rtp_received", help, Unit::Bytes, self.bytes.clone());
-        let help = "Datagrams that were not of the call's party, or no RTP";
+        let help = "Datagrams that were not from the call's party, or were not RTP";
         registry.register("rtp_refused_datagrams", help, self.refused.clone());
         let help = "RTCP packets received";
         registry.register("rtcp_received_packets", help, self.rtcp.clone());
         let help = "RTP packets lost";
         registry.register("rtp_lost_packets", help, self.lost.clone());
-        let help = "RTP packets that came after their time";
+        let help = "RTP packets that arrived after their time to be played";
         registry.register("rtp_late_packets", help, self.late.clone());
-        let help = "Audio made up for losses";
+        let help = "Audio that was concealed because packets were lost";
         registry.register_with_unit("rtp_concealed", help, Unit::Seconds, self.concealed.clone());
     }
 }
@@ -334,14 +334,14 @@ impl Quality {
         registry.register("call_mos", help, self.mos.clone());
         let help = "Mean interarrival jitter of the media of each party of ended calls";
         registry.register_with_unit("call_jitter", help, Unit::Seconds, self.jitter.clone());
-        let help = "Mean round trip to each party of ended calls";
+        let help = "Mean round-trip time to each party of ended calls";
         registry.register_with_unit(
             "call_round_trip",
             help,
             Unit::Seconds,
             self.round_trip.clone(),
         );
-        let help = "Packets lost or too late, of the media of each party of ended calls";
+        let help = "Share of lost or late packets in the media of each party of ended calls";
         registry.register_with_unit(
             "call_loss",
             help,
@@ -369,7 +369,7 @@ impl CallMetrics {
     fn register(&self, registry: &mut Registry) {
         registry.register("calls", "Calls that are up", self.calls.clone());
         registry.register("legs", "Legs of streams that run", self.legs.clone());
-        let help = "Streams that are converted from one codec to another";
+        let help = "Streams that are transcoded";
         registry.register("transcoded_streams", help, self.transcoded.clone());
         let help = "1 while new calls are refused";
         registry.register("draining", help, self.is_draining.clone());
@@ -381,7 +381,7 @@ impl CallMetrics {
         registry.register("request_errors", help, self.errors.clone());
         let help = "Calls that have ended, by reason";
         registry.register("calls_ended", help, self.ended.clone());
-        let help = "From the offer of a call to its end";
+        let help = "Time from the offer of a call to its end";
         registry.register_with_unit("call_duration", help, Unit::Seconds, self.duration.clone());
     }
 
@@ -403,22 +403,22 @@ impl CallMetrics {
 
 impl Recordings {
     fn register(&self, registry: &mut Registry) {
-        let help = "Recordings at the moment";
+        let help = "Recordings that are running";
         registry.register("recordings", help, self.running.clone());
-        let help = "Bytes of recordings given to the disk";
+        let help = "Bytes of recordings written to the disk";
         registry.register_with_unit("recordings_written", help, Unit::Bytes, self.bytes.clone());
-        let help = "Files of recordings that are whole";
+        let help = "Files of recordings that are complete";
         registry.register("recordings_complete", help, self.complete.clone());
-        let help = "Files of recordings that were cut off, or could not be made";
+        let help = "Files of recordings that were cut off, or could not be created";
         registry.register("recordings_failed", help, self.failed.clone());
-        let help = "Audio that the disk was too slow for: it is silent in its file";
+        let help = "Audio that is silent in its file because the disk was too slow";
         registry.register_with_unit(
             "recordings_missed",
             help,
             Unit::Seconds,
             self.missed.clone(),
         );
-        let help = "Packets that the disk was too slow for";
+        let help = "Packets that were not recorded because the disk was too slow";
         registry.register(
             "recordings_missed_packets",
             help,
@@ -440,9 +440,9 @@ impl Recordings {
 
 impl Contexts {
     fn register(&self, registry: &mut Registry) {
-        let help = "Time that a media thread was not asleep";
+        let help = "Time in which a media thread was not asleep";
         registry.register_with_unit("context_busy", help, Unit::Seconds, self.busy.clone());
-        let help = "How late the slices of a media thread have begun lately";
+        let help = "Recent lateness of the slices of a media thread";
         registry.register_with_unit(
             "context_lateness",
             help,
@@ -459,10 +459,10 @@ impl Contexts {
         registry.register("context_send_errors", help, self.send_errors.clone());
         let help = "Datagrams that the system dropped because a socket's buffer or a ring was full";
         registry.register("context_kernel_drops", help, self.kernel_drops.clone());
-        let help = "Of the received datagrams, those that came by a ring of XDP";
+        let help = "Received datagrams that arrived through an XDP ring";
         let name = "context_ring_received_packets";
         registry.register(name, help, self.ring_received.clone());
-        let help = "Of the sent datagrams, those that went by a ring of XDP";
+        let help = "Sent datagrams that left through an XDP ring";
         registry.register("context_ring_sent_packets", help, self.ring_sent.clone());
     }
 
@@ -496,15 +496,15 @@ fn seconds() -> Histogram {
 }
 
 const MS_PER_S: f64 = 1e3;
-/// An offer takes some 100 µs; a proxy repeats a request after half a second.
+/// Bounds for the time to a reply: an offer takes some 100 µs, and a proxy repeats a request after half a second.
 const REQUEST_S: [f64; 12] = [
     0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0,
 ];
-/// Histogram bounds, from an unanswered call to a conference.
+/// Bounds for the duration of calls, from an unanswered call to a conference.
 const DURATION_S: [f64; 9] = [1.0, 5.0, 15.0, 30.0, 60.0, 180.0, 600.0, 1800.0, 7200.0];
-/// Steps that callers notice (G.107, annex B): 4.3 is the best for G.711.
+/// Bounds for opinion scores: steps that callers notice (G.107, annex B). The best score of G.711 is 4.3.
 const MOS: [f64; 9] = [1.0, 2.0, 2.6, 3.1, 3.6, 4.0, 4.2, 4.3, 4.5];
 const JITTER_S: [f64; 8] = [0.001, 0.002, 0.005, 0.01, 0.02, 0.04, 0.08, 0.2];
-/// G.114: up to 150 ms one way is fine, more than 400 ms is not.
+/// Bounds for round-trip times. According to G.114, a one-way delay of up to 150 ms is fine, and more than 400 ms is not.
 const ROUND_TRIP_S: [f64; 8] = [0.005, 0.01, 0.02, 0.05, 0.1, 0.3, 0.8, 2.0];
 const LOSS: [f64; 8] = [0.0, 0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.3];

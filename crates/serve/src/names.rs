@@ -1,18 +1,18 @@
-//! File names of recordings. Requested names stay inside the operator's folder.
+//! File names of recordings. A requested name cannot lead outside of the operator's folder.
 
 use threadbare_config::RecordingFormat;
 
-/// The requested name is not allowed.
+/// Error: the requested file name is not allowed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "recording-file {0:?}; expected the name of a WAV, Matroska (.mka) or pcap file of up to {NAME_BYTES_MAX} bytes, without folders and without a leading dot"
 )]
 pub(super) struct NameError(String);
 
-/// Returns the file name and format: the requested ones, or a name from the call and a random number.
+/// Returns the file name and format of a recording: those requested, or a name made from the Call-ID and a random number.
 ///
 /// # Errors
-/// The requested name is not a plain name, or belongs to another format.
+/// The requested name contains a folder, starts with a dot, is too long, or has the extension of another format.
 pub(super) fn file_name(
     asked: Option<&str>,
     call: &str,
@@ -44,9 +44,9 @@ pub(super) fn file_name(
     }
 }
 
-/// File systems allow 255, including the additions.
+/// Maximum length of a requested name. File systems allow 255 bytes, including the suffixes that the recorder adds.
 const NAME_BYTES_MAX: usize = 200;
-/// Characters of the Call-ID in a file name.
+/// Maximum number of characters of the Call-ID in a file name.
 const CALL_CHARS_MAX: usize = 100;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The ng protocol over TCP: messages one after another on a connection, each answered before the next is read.
+//! The ng protocol over TCP. A connection carries messages one after another; each is answered before the next is read.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -24,7 +24,7 @@ use threadbare_process::places::{Limits, Place};
 pub(super) fn open(address: SocketAddr) -> miette::Result<TcpListener> {
     TcpListener::bind(address)
         .into_diagnostic()
-        .wrap_err_with(|| format!("requests of SIP proxies by TCP at {address}"))
+        .wrap_err_with(|| format!("cannot receive ng requests by TCP at {address}"))
 }
 
 /// Serves connections on a separate thread.
@@ -69,7 +69,7 @@ async fn talk(
     control: &Control<Service>,
     mut stopped: Stopped,
 ) -> Result<(), Ended> {
-    // A host that is not allowed gets no place in the queue.
+    // A connection of a host that is not allowed is closed at once.
     if !control.ask(move |service| service.allows(peer)).await? {
         return Ok(());
     }
@@ -81,7 +81,7 @@ async fn talk(
             read = timeout_at(until, stream.read(&mut room)) => read,
             () = stopped.wait() => return Ok(()),
         };
-        let count = read.map_err(|_| Ended::Late("no whole request in time"))??;
+        let count = read.map_err(|_| Ended::Late("no complete request in time"))??;
         if count == 0 {
             return Ok(());
         }
@@ -99,7 +99,7 @@ async fn talk(
             written.map_err(|_| Ended::Late("the client does not read replies"))??;
         }
         match framer.is_within() {
-            // The bytes of a message may come slowly, but not for ever.
+            // Part of a message was already there: its deadline stays, so that it cannot arrive for ever.
             true if was_within && !answered => {}
             true => until = Instant::now() + MESSAGE_TIME_MAX,
             false => until = Instant::now() + IDLE_TIME_MAX,
@@ -107,8 +107,8 @@ async fn talk(
     }
 }
 
-/// Sends a message to the control thread, and returns its reply. `None`: the reply goes to the same request on another
-/// connection.
+/// Sends a message to the control thread, and returns the reply. `None`: the message repeats a request, and the reply goes to
+/// the first one.
 async fn exchange(
     control: &Control<Service>,
     peer: SocketAddr,
@@ -130,16 +130,16 @@ async fn exchange(
     }
 }
 
-/// A proxy has a connection for each of its processes.
+/// Limits for connections. A proxy has a connection for each of its processes.
 const LIMITS: Limits = Limits {
     total: 256,
     per_host: 256,
     extra: 0,
 };
-/// Requests with an SDP have some 2 KiB.
+/// Size of a read. Requests with an SDP have some 2 KiB.
 const READ_BYTES: usize = 16 * 1024;
 /// Time limit from the first byte of a request to its last one.
 const MESSAGE_TIME_MAX: Duration = Duration::from_secs(10);
-/// Proxies keep connections open, also over a quiet night.
+/// Time limit between requests: proxies keep connections open, even through a quiet night.
 const IDLE_TIME_MAX: Duration = Duration::from_secs(24 * 3600);
 const WRITE_TIME_MAX: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! Answers other nodes of a cluster: requests for this node's calls.
+//! Answers requests of other nodes of the cluster for this node's calls.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -23,10 +23,10 @@ use threadbare_cluster::{
     Back, CallService, Claimed, HttpRequest, Left, Origin, Passed, Preparing, Taking,
 };
 
-/// The handle by which the cluster's thread reaches the control thread.
+/// The handle through which the cluster's thread reaches the control thread.
 pub(super) struct NodeRequests {
     control: Control<Service>,
-    /// The routes without a guard.
+    /// The HTTP routes without access control: the sending node has checked the client.
     http: Router,
     feeds: Feeds,
 }
@@ -38,7 +38,7 @@ impl fmt::Debug for NodeRequests {
 }
 
 impl NodeRequests {
-    /// `node`: the name of this node.
+    /// Creates the handle. `node`: the name of this node.
     pub(super) fn new(control: Control<Service>, http: Router, node: &str) -> NodeRequests {
         let feeds = Feeds::new(node);
         NodeRequests {
@@ -68,7 +68,7 @@ impl CallService for NodeRequests {
                     Some(request) => feeds.piece(http, reader, request).await,
                     None => unreadable(),
                 },
-                // The cluster's thread keeps the copies.
+                // The cluster's thread handles these messages itself.
                 Passed::Copies(_)
                 | Passed::LatePackets(_)
                 | Passed::Released(..)
@@ -79,7 +79,7 @@ impl CallService for NodeRequests {
 
     fn claimed(&self, call: &CallName, claimed: Claimed) {
         let call = call.clone();
-        // Replies wait for it.
+        // It must not be lost, because replies wait for it.
         self.control
             .order_surely(move |service: &mut Service| service.handle_claimed(&call, claimed));
     }
@@ -122,12 +122,12 @@ impl CallService for NodeRequests {
     }
 }
 
-/// Whether the call has arrived, if the request needs one.
+/// Whether this node has the call. `true` for a request without a call.
 async fn is_here(control: &Control<Service>, call: Option<&CallName>) -> bool {
     let Some(call) = call else { return true };
     let id = decode(&call.0);
     let asked = control.ask(move |service| service.calls.has(&id));
-    // If the control thread does not answer, the reply to the request gives the reason.
+    // If the control thread does not answer, the request is handled, and its reply gives the reason.
     asked.await.unwrap_or(true)
 }
 
@@ -157,7 +157,7 @@ async fn answer_message(
     }
 }
 
-/// Converts a request as if it had arrived here by HTTP.
+/// Converts a forwarded request to a request that this node's routes accept.
 fn built(request: HttpRequest) -> Option<Request> {
     let HttpRequest {
         method,
@@ -170,7 +170,7 @@ fn built(request: HttpRequest) -> Option<Request> {
         built = built.header(CONTENT_TYPE, content_type);
     }
     let mut request = built.body(Body::from(body)).ok()?;
-    // A host that may send requests to any node may send them here.
+    // The sending node has checked the client's address, so it is not checked again.
     let peer = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
     request.extensions_mut().insert(Peer(peer));
     request.extensions_mut().insert(PassedOn);
@@ -202,5 +202,5 @@ async fn answer_http(http: Router, request: HttpRequest) -> Back {
     }
 }
 
-/// Messages between nodes have less than 1 MiB.
+/// Maximum size of an answer: a message between nodes must be smaller than 1 MiB.
 const ANSWER_BYTES_MAX: usize = 1_000_000;

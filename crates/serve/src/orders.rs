@@ -1,4 +1,4 @@
-//! Requests of other threads to the control thread, which owns the calls: closures that run between its requests.
+//! Orders of other threads to the control thread, which owns the calls. An order is a closure that runs between two requests.
 
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,7 +29,7 @@ pub(super) struct Control<S> {
     wake: WakeSignal,
 }
 
-/// The control thread's end.
+/// The receiving end of the queue, for the control thread.
 pub(super) struct Orders<S> {
     queue: Receiver<Order<S>>,
     wake: WakeSignal,
@@ -88,12 +88,12 @@ impl<S> Control<S> {
     }
 }
 
-/// An order until it runs.
+/// An order that is waiting for room in the queue, or that is queued. `None` after it has run.
 type QueuedOrder<F> = Arc<Mutex<Option<F>>>;
 
 impl<S: 'static> Control<S> {
-    /// Like [`order`](Self::order), for an order that must not be lost: it is queued when there is room, unless the control
-    /// thread has ended. Runs on a tokio runtime. At most as many wait as there are requests in progress.
+    /// Queues an order that must not be lost. If the queue is full, the order waits for room; it is lost only if the control
+    /// thread has ended. Must be called on a tokio runtime. At most as many orders wait as there are requests in progress.
     pub(super) fn order_surely(&self, order: impl FnOnce(&mut S) + Send + 'static) {
         let queued = Arc::new(Mutex::new(Some(order)));
         if self.try_order(&queued) {
@@ -107,7 +107,7 @@ impl<S: 'static> Control<S> {
         });
     }
 
-    /// Returns `false` if the queue is full.
+    /// Queues an order. Returns `false` if the queue is full.
     fn try_order<F: FnOnce(&mut S) + Send + 'static>(&self, queued: &QueuedOrder<F>) -> bool {
         let queued = queued.clone();
         let run = move |owner: &mut S| {
@@ -121,7 +121,7 @@ impl<S: 'static> Control<S> {
 }
 
 impl<S> Orders<S> {
-    /// Returns up to [`BURST`] waiting orders. Clear the wake-up before; it is signalled again if there are more.
+    /// Returns up to [`BURST`] waiting orders. If there are more, signals the wake-up again, so clear it before this call.
     pub(super) fn take(&self) -> Vec<Order<S>> {
         let taken: Vec<Order<S>> = self.queue.try_iter().take(BURST).collect();
         if taken.len() == BURST {
@@ -131,11 +131,11 @@ impl<S> Orders<S> {
     }
 }
 
-/// One for each HTTP connection, and as many again whose clients have gone.
+/// Maximum number of queued orders: one for each HTTP connection, and as many again of clients that have gone.
 const ORDERS_MAX: usize = 512;
-/// Time until a full queue is tried again.
+/// Pause before a full queue is tried again.
 const AGAIN: Duration = Duration::from_millis(10);
-/// Orders in a row before requests of proxies are handled.
+/// Maximum number of orders in a row before requests of proxies are handled.
 const BURST: usize = 64;
 
 #[cfg(test)]
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn orders_are_done_in_order_and_give_their_results() {
+    fn orders_run_in_order_and_return_their_results() {
         let (control, orders) = orders::<Vec<u32>>(WakeSignal::new().expect("a bell"));
         let mut done = Vec::new();
         control.order(|done| done.push(1)).expect("room");
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_and_one_that_is_gone_say_so() {
+    fn orders_fail_if_the_queue_is_full_or_gone() {
         let (control, orders) = orders::<Vec<u32>>(WakeSignal::new().expect("a bell"));
         let mut done = Vec::new();
         for _ in 0..ORDERS_MAX {
@@ -181,7 +181,7 @@ mod tests {
         }
         assert_eq!(control.order(|_| ()), Err(NotDone::Busy));
         assert_eq!(poll(control.ask(|_| ())), Poll::Ready(Err(NotDone::Busy)));
-        // Orders run in batches; the rest waits.
+        // Orders are taken in batches; the others wait.
         assert_eq!(run(&orders, &mut done), BURST);
         while run(&orders, &mut done) > 0 {}
         assert_eq!(done.len(), ORDERS_MAX);
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(control.order(|_| ()), Err(NotDone::Gone));
     }
 
-    /// Otherwise the receiver of a reply would wait for ever.
+    /// If the order were lost, the receiver of a reply would wait for ever.
     #[test]
     fn required_order_waits_for_room() {
         let (control, orders) = orders::<Vec<u32>>(WakeSignal::new().expect("a bell"));
@@ -215,12 +215,12 @@ mod tests {
             }
             assert_eq!(done.len(), ORDERS_MAX + 1);
             drop(orders);
-            // The control thread is gone.
+            // The control thread has ended.
             control.order_surely(|_| panic!("it is done"));
         });
     }
 
-    /// A client that has gone must not end a call later.
+    /// For example, a client that has gone must not end a call later.
     #[test]
     fn order_without_a_waiter_is_skipped() {
         let (control, orders) = orders::<Vec<u32>>(WakeSignal::new().expect("a bell"));

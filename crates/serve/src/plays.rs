@@ -1,4 +1,5 @@
-//! Play requests that wait for their file: answered once its format is known, played once it is decoded.
+//! Play requests that wait for their file. A request is answered when the format of the file is known. The file is played when
+//! it is decoded.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::unix::net::UnixStream;
@@ -11,14 +12,14 @@ use threadbare_rtp::call::{Clip, Part, Side};
 use super::asker::PendingReply;
 use super::clips::{Clips, JobId, News};
 
-/// A file for a party to hear.
+/// A file that is to be played to a party.
 #[derive(Debug, Clone)]
 pub(super) struct Play {
     pub(super) stream: StreamId,
     pub(super) to: Side,
-    /// Number of the play for this party: a later one, or a stop, replaces it.
+    /// Number of the play for this party. A play or stop with a higher number replaces it.
     pub(super) number: u64,
-    /// The name by which the next process finds the file.
+    /// The name of the file. `None`: the next process could not find the file.
     pub(super) file: Option<Arc<str>>,
     /// Number of repetitions.
     pub(super) times: u32,
@@ -49,12 +50,12 @@ fn duration_ms(clip: &Clip) -> u64 {
     frames as u64 * 1000 / u64::from(clip.rate_hz.max(1))
 }
 
-/// The next step.
+/// The next step for a request or file.
 #[derive(Debug)]
 pub(super) enum Step {
     Answer(Unanswered),
     Play(Play, Clip),
-    /// The play failed; the reason is for the log, if the reply was already sent.
+    /// The play failed. If the reply was already sent, contains the reason for the log.
     Failed(Play, Option<String>),
 }
 
@@ -63,13 +64,13 @@ pub(super) enum Step {
 pub(super) struct Plays {
     clips: Clips,
     waiting: BTreeMap<JobId, Waiting>,
-    /// Files of the previous process that wait for room.
+    /// Files that the previous process was playing and that wait to be loaded, because too many are being loaded now.
     later: VecDeque<(MediaSource, Vec<Play>)>,
 }
 
 #[derive(Debug)]
 struct Waiting {
-    /// The requests, with the latest time of their replies.
+    /// The request that waits for its reply, and the latest time for the reply.
     unanswered: Option<(Unanswered, u64)>,
     plays: Vec<Play>,
     name: String,
@@ -88,19 +89,19 @@ impl Plays {
         })
     }
 
-    /// Readable when [`poll`](Self::poll) has something.
+    /// Returns a descriptor that is readable when [`poll`](Self::poll) has something.
     pub(super) fn wake(&self) -> &UnixStream {
         self.clips.wake()
     }
 
-    /// The next time to poll in any case.
+    /// Returns the time at which to call [`poll`](Self::poll) even if the descriptor is not readable.
     pub(super) fn next_timeout(&self) -> Option<u64> {
         let waiting = self.waiting.values();
         let due = waiting.filter_map(|one| one.unanswered.as_ref().map(|(_, due_ns)| *due_ns));
         due.min()
     }
 
-    /// Starts to load a source, and answers the request later; at once if too many are being loaded.
+    /// Starts to load a source. The request is answered later. If too many files are being loaded, returns its reply at once.
     pub(super) fn begin(
         &mut self,
         now_ns: u64,
@@ -123,7 +124,7 @@ impl Plays {
         None
     }
 
-    /// Loads a file that the previous process was playing; no request waits for it.
+    /// Starts to load a file that the previous process was playing. No request waits for it.
     pub(super) fn resume(&mut self, file: &str, plays: Vec<Play>) {
         let source = MediaSource::File(file.to_owned());
         self.later.push_back((source, plays));
@@ -134,7 +135,7 @@ impl Plays {
         while let Some((source, plays)) = self.later.pop_front() {
             let name = name_of(&source);
             let Some(id) = self.clips.fetch(source.clone()) else {
-                // There is room after the next news.
+                // There will be room after the next file is loaded.
                 self.later.push_front((source, plays));
                 return;
             };
@@ -152,7 +153,7 @@ impl Plays {
         let mut steps = Vec::new();
         for (id, news) in self.clips.poll() {
             let Some(waiting) = self.waiting.get_mut(&id) else {
-                continue; // It came too late.
+                continue; // The request was given up.
             };
             let unanswered = waiting.unanswered.take().map(|(one, _)| one);
             match news {
@@ -183,7 +184,7 @@ impl Plays {
         steps
     }
 
-    /// Answers requests whose files are late.
+    /// Answers requests whose files are not open in time.
     fn give_up(&mut self, now_ns: u64) -> Vec<Step> {
         let is_late = |_: &JobId, waiting: &mut Waiting| {
             let unanswered = waiting.unanswered.as_ref();
@@ -211,5 +212,6 @@ fn name_of(source: &MediaSource) -> String {
     }
 }
 
-/// A proxy repeats a request after half a second, and treats a relay as dead after several repetitions.
+/// Time limit for the reply. A proxy repeats a request after half a second, and treats a relay as dead after several
+/// repetitions.
 const OPEN_NS_MAX: u64 = 1_000_000_000;

@@ -1,5 +1,5 @@
-//! The policy for media destinations: passes the configuration, this process's sockets and the machine's addresses to
-//! [`MediaPolicy`], which has the rules.
+//! The policy for media destinations. [`MediaPolicy`] has the rules. This module supplies the configuration, this process's
+//! sockets and the machine's addresses.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use threadbare_rtp::policy::{MediaPolicy, MediaPorts};
 
 use threadbare_config::{InterfaceSpec, MediaRules};
 
-/// The current policy, and its users.
+/// The current policy, and the handle that applies it to the relay.
 #[derive(Debug)]
 pub(super) struct Policy {
     /// The configured rules.
@@ -69,14 +69,14 @@ impl Policy {
 /// Returns this machine's addresses, and the broadcast addresses of its networks.
 fn addresses() -> (Vec<IpAddr>, Vec<IpAddr>) {
     let all = getifaddrs().inspect_err(|error| {
-        tracing::warn!(%error, "cannot read this machine's addresses: calls may send to its services");
+        tracing::warn!(%error, "cannot read this machine's addresses, so calls may send to its services");
     });
     let (mut own, mut broadcasts) = (Vec::new(), Vec::new());
     for one in all.into_iter().flatten() {
         own.extend(one.address.as_ref().and_then(ip));
         broadcasts.extend(one.broadcast.as_ref().and_then(ip));
     }
-    // Some clouds give a network of one address, which is also its broadcast address.
+    // Some clouds assign a network with a single address, which is then also the broadcast address.
     broadcasts.retain(|broadcast| !own.contains(broadcast));
     (own, broadcasts)
 }

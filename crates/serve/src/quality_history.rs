@@ -5,7 +5,7 @@ use threadbare_base::NS_PER_S;
 
 use super::measured::{Measured, MeasuredSide};
 
-/// One point every few seconds. Small, because each stream of each call has one.
+/// The quality of a stream's parties, with one point every few seconds. It is small, because each stream of each call has one.
 #[derive(Debug, Default)]
 pub(super) struct QualityHistory {
     points: VecDeque<Point>,
@@ -21,7 +21,7 @@ pub(super) struct Point {
     pub(super) sides: [Heard; 2],
 }
 
-/// The quality of a party, in perceptible steps.
+/// The quality of a party at a point, rounded to steps that people can perceive.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Heard {
     mos_hundredths: u16,
@@ -30,12 +30,12 @@ pub(super) struct Heard {
 }
 
 impl Heard {
-    /// The mean opinion score; `None`: no report was due.
+    /// The mean opinion score. `None`: no report was due.
     pub(super) fn mos(self) -> Option<f64> {
         (self.mos_hundredths > 0).then(|| f64::from(self.mos_hundredths) / 100.0)
     }
 
-    /// The share of its packets that were lost or late. `None`: none came.
+    /// The share of the party's packets that were lost or late. `None`: no packets came.
     pub(super) fn loss_percent(self) -> Option<f64> {
         (self.loss_tenths != NOTHING).then(|| f64::from(self.loss_tenths) / 10.0)
     }
@@ -47,7 +47,7 @@ impl Heard {
 }
 
 impl QualityHistory {
-    /// Adds a measurement of the stream; makes a point if the last one is some seconds old.
+    /// Handles a measurement of the stream. Adds a point if the last one is at least [`STEP_NS`] old.
     pub(super) fn note(&mut self, now_ns: u64, measured: &Measured) {
         let Some((at_ns, before)) = &self.before else {
             self.before = Some((now_ns, *measured));
@@ -97,9 +97,9 @@ fn heard(before: &MeasuredSide, now: &MeasuredSide) -> Heard {
     }
 }
 
-/// The interval of reports (RFC 3550, section 6.2).
+/// Minimum time between points: the interval of RTCP reports (RFC 3550, section 6.2).
 const STEP_NS: u64 = 5 * NS_PER_S;
-/// Ten minutes, and 2 KiB.
+/// Maximum number of points: ten minutes, in 2 KiB.
 const POINTS_MAX: usize = 120;
 /// Marks a missing value.
 const NOTHING: u16 = u16::MAX;
@@ -122,7 +122,7 @@ mod tests {
         history.note(0, &measured(100, 0, (4.4, 1)));
         history.note(STEP_NS - 1, &measured(900, 900, (4.4, 1)));
         assert_eq!(history.last(), None);
-        // Two more scores, of 4 and 3; a tenth of the packets is lost.
+        // Two more scores came, 4 and 3; a tenth of the packets was lost.
         history.note(STEP_NS, &measured(325, 25, (11.4, 3)));
         let [a, b] = history.last().expect("a point").sides;
         let told = (a.mos(), a.loss_percent(), a.jitter_ms());

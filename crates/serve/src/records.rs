@@ -1,4 +1,4 @@
-//! CDRs: a line of JSON for each ended call, written by a separate thread, because a disk may be slow.
+//! CDRs: one line of JSON for each ended call. A separate thread writes them, because a disk may be slow.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -27,14 +27,14 @@ pub(super) struct Records {
 #[derive(Debug)]
 enum Message {
     Ended(Box<EndedCall>, Wall),
-    /// The file was moved away.
+    /// The file was moved away, and must be opened again.
     Reopen,
 }
 
 /// A line of the file.
 #[derive(Debug, Serialize)]
 struct Line {
-    /// Its Call-ID, as far as it is UTF-8.
+    /// Call-ID. Bytes that are not UTF-8 are replaced.
     id: String,
     created_unix_ms: u64,
     /// Absent: the call was not answered.
@@ -55,7 +55,7 @@ struct LineStream {
 }
 
 impl Records {
-    /// Opens the file, or creates it; lines are appended.
+    /// Opens the file, or creates it. Lines are appended.
     ///
     /// # Errors
     /// The file cannot be opened, or threads run out.
@@ -75,7 +75,8 @@ impl Records {
         })
     }
 
-    /// Queues the CDR of an ended call without waiting. If the disk is too slow, CDRs are lost, and the log says so.
+    /// Queues the CDR of an ended call without waiting. If the queue is full because the disk is too slow, the CDR is lost, and
+    /// an error is logged.
     pub(super) fn put(&mut self, ended: EndedCall, wall: Wall) {
         self.tell(Message::Ended(Box::new(ended), wall));
     }
@@ -108,12 +109,12 @@ impl Drop for Records {
 
 fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    // Only owner and group may see who called whom.
+    // Only owner and group may read who called whom.
     options.append(true).create(true).mode(0o640);
     options.open(path)
 }
 
-/// The open file.
+/// The CDR file.
 #[derive(Debug)]
 struct Book {
     file: File,
@@ -186,12 +187,12 @@ fn line(ended: EndedCall, wall: Wall) -> Vec<u8> {
         end_reason: reason.name(),
         streams: streams.collect(),
     };
-    // Plain numbers and texts: serialisation cannot fail.
+    // Serialising plain numbers and texts cannot fail.
     let mut bytes = serde_json::to_vec(&line).unwrap_or_default();
     bytes.push(b'\n');
     bytes
 }
 
-/// Some seconds of a blocked disk at a thousand calls a second; some 10 MiB.
+/// Maximum number of queued CDRs: some seconds of a blocked disk at a thousand calls a second, in some 10 MiB.
 const WAITING_MAX: usize = 4096;
 const LINES_PER_SECOND: u32 = 1;

@@ -5,12 +5,12 @@ use threadbare_base::NS_PER_MS;
 use threadbare_relay::{ListenerView, SenderView};
 use utoipa::ToSchema;
 
-/// Our report on the sender (RFC 3550, section 6.4.1). It counts losses on the way; late packets are in `packets_late`.
+/// Our report on the sender (RFC 3550, section 6.4.1). Late packets do not count as lost here; `packets_late` counts them.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct SenderReport {
     /// Packets lost since its start; negative if duplicates outnumber losses.
     packets_lost: i64,
-    /// In the interval of our last report. Absent without RTCP.
+    /// Loss in the interval of our last report. Absent without RTCP.
     #[serde(skip_serializing_if = "Option::is_none")]
     loss_percent: Option<f64>,
     jitter_ms: f64,
@@ -25,10 +25,10 @@ pub(super) struct ListenerReport {
     packets_lost: i32,
     /// Loss since its previous report.
     loss_percent: f64,
-    /// Absent: the clock rate of the sent media is not known.
+    /// Interarrival jitter. Absent: the clock rate of the sent media is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     jitter_ms: Option<f64>,
-    /// Absent: the listener has received no report of ours.
+    /// Round-trip time. Absent: the listener has received no report of ours.
     #[serde(skip_serializing_if = "Option::is_none")]
     round_trip_ms: Option<f64>,
 }
@@ -57,12 +57,13 @@ impl ListenerReport {
     }
 }
 
-/// RFC 3550, section 6.4.1: "expressed as a fixed point number with the binary point at the left edge of the field."
+/// Converts a fraction to percent. RFC 3550, section 6.4.1: "expressed as a fixed point number with the binary point at the
+/// left edge of the field."
 fn percent(fraction_lost: u8) -> f64 {
     tenths(f64::from(fraction_lost) * 100.0 / 256.0)
 }
 
-/// Rounds to one decimal; more would suggest a false accuracy.
+/// Rounds to one decimal, because more would suggest a false accuracy.
 pub(super) fn tenths(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }

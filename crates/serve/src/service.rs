@@ -1,4 +1,4 @@
-//! The control thread: receives requests of SIP proxies, sends replies, and starts and ends streams.
+//! The control thread. It receives requests of SIP proxies, sends replies, and starts and ends streams.
 
 mod counted;
 mod elsewhere;
@@ -45,14 +45,15 @@ use threadbare_cluster::Passed;
 use threadbare_config::{InterfaceSpec, MediaRules, RecordingFormat};
 use threadbare_process::limit::{LineLimit, Verdict};
 
-/// Which node answers a message.
+/// The node that answers a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Scope {
     /// The node that owns the call.
     Cluster,
-    /// This node: another node has forwarded the message.
+    /// This node, because another node has forwarded the message.
     Node,
-    /// The same; the cluster also knows that this call is here or on its way.
+    /// This node, because another node has forwarded the message. According to the cluster, this node has this call, or is
+    /// about to get it.
     Known(CallId),
 }
 
@@ -62,7 +63,7 @@ impl Scope {
     }
 }
 
-/// Answers requests until it is stopped.
+/// The state of the control thread.
 pub(super) struct Service {
     pub(super) calls: Calls<LegPorts>,
     pub(super) media: MediaWorkers,
@@ -85,11 +86,11 @@ pub(super) struct Service {
     metrics: Arc<Metrics>,
     pub(super) events: Events,
     ends_when_empty: bool,
-    /// `None`: calls end with the process.
+    /// Saves the calls. `None`: calls end with the process.
     store: Option<Store>,
-    /// `None`: ended calls are only logged.
+    /// Writes CDRs. `None`: ended calls are only logged.
     pub(super) records: Option<Records>,
-    /// `None`: calls are not shared with other nodes.
+    /// The state of the calls in the cluster. `None`: calls are not shared with other nodes.
     shared: Option<Shared>,
     homes: Homes,
     /// Replies that wait for counters, in order of arrival.
@@ -143,7 +144,7 @@ impl Service {
         self.control.clone()
     }
 
-    /// Returns the metrics, which keep counting.
+    /// Returns the metrics. They are shared, and continue to count.
     pub(super) fn metrics(&self) -> Arc<Metrics> {
         self.metrics.clone()
     }
@@ -153,12 +154,12 @@ impl Service {
         self.allow = allow;
     }
 
-    /// Sets the lateness of all threads' slices above which new calls are refused.
+    /// Sets the limit of lateness. New calls are refused if the slices of all media threads are later.
     pub(super) fn set_lateness_max(&mut self, lateness_max: Duration) {
         self.lateness_max = lateness_max;
     }
 
-    /// Sets the load of all threads above which new calls are refused.
+    /// Sets the limit of load. New calls are refused if all media threads are busier.
     pub(super) fn set_cpu_percent_max(&mut self, cpu_percent_max: u32) {
         self.cpu_percent_max = cpu_percent_max;
     }
@@ -166,7 +167,7 @@ impl Service {
     /// Sets the interfaces for ports that are opened from now on.
     ///
     /// # Errors
-    /// A range is invalid: nothing is changed.
+    /// A range is invalid. Nothing is changed.
     pub(super) fn set_interfaces(&mut self, specs: &[InterfaceSpec]) -> Result<(), PortError> {
         self.interfaces.change(specs)?;
         self.refresh_policy();
@@ -176,7 +177,7 @@ impl Service {
         Ok(())
     }
 
-    /// Sets this process's own addresses, other than ports of calls: calls may not send there.
+    /// Sets the addresses at which this process listens, other than ports of calls. Calls may not send there.
     pub(super) fn set_services(&mut self, listening: &[Option<SocketAddr>]) {
         let ports = listening.iter().flatten().map(SocketAddr::port);
         self.policy.services = ports.collect();
@@ -189,7 +190,7 @@ impl Service {
         self.refresh_policy();
     }
 
-    /// Refreshes the policy, as interfaces or addresses of this machine may have changed.
+    /// Refreshes the policy for media destinations, because interfaces or addresses of this machine may have changed.
     fn refresh_policy(&mut self) {
         let (interfaces, homes) = (self.interfaces.specs(), self.homes.specs());
         if let Some(policy) = self.policy.refresh(interfaces, homes) {
@@ -197,15 +198,14 @@ impl Service {
         }
     }
 
-    /// Starts or stops draining: while draining, new calls are refused. With `ends`, [`run`](Self::run) returns after
-    /// the last call.
+    /// Starts or ends a drain, during which new calls are refused. With `ends`, [`run`](Self::run) returns after the last call.
     pub(super) fn drain(&mut self, is_draining: bool, ends: bool) {
         self.calls.set_draining(is_draining);
         self.tell_room();
         self.ends_when_empty = is_draining && ends;
     }
 
-    /// Why new calls are refused; `None`: they are accepted.
+    /// Returns why new calls are refused. `None`: they are accepted.
     pub(super) fn not_ready(&self) -> Option<String> {
         if self.calls.is_draining() {
             Some("the relay is being drained".to_owned())
@@ -214,7 +214,7 @@ impl Service {
         }
     }
 
-    /// Snapshots of the media threads.
+    /// Returns the counters of the media threads.
     pub(super) fn threads(&self) -> Vec<ThreadSnapshot> {
         self.media.snapshots()
     }
@@ -242,8 +242,8 @@ impl Service {
                 match self.socket.recv_from(&mut room) {
                     Ok((len, from)) => self.handle(from, &room[..len]),
                     Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                    // An ICMP error for an earlier reply, or a signal.
-                    Err(error) => tracing::debug!(%error, "the ng socket"),
+                    // Not fatal: an ICMP error for an earlier reply, or a signal.
+                    Err(error) => tracing::debug!(%error, "cannot receive from the ng socket"),
                 }
             }
             for order in self.orders.take() {
@@ -291,7 +291,7 @@ impl Service {
             };
             let mut fds = [PollFd::from_borrowed_fd(self.wake.as_fd(), PollFlags::IN)];
             if let Err(error) = poll(&mut fds, Some(&left)) {
-                tracing::debug!(%error, "waiting for the last statistics");
+                tracing::debug!(%error, "cannot wait for the last statistics");
             }
         }
     }
@@ -331,7 +331,7 @@ impl Service {
     }
 
     fn handle(&mut self, from: SocketAddr, bytes: &[u8]) {
-        // A caller can direct media of its call to this socket; they are never a request.
+        // A caller can direct the relay's media to this socket. Such a datagram must not count as a request.
         if self.is_of_call(from) {
             if let Verdict::Write { .. } = self.refused.check(std::time::Instant::now()) {
                 tracing::warn!(%from, "dropped a datagram from a call's port to the ng socket");
@@ -347,7 +347,7 @@ impl Service {
         self.interfaces.has_port_in_use(from) || self.homes.has_port_in_use(from)
     }
 
-    /// Whether a host may send requests by UDP or TCP. Refusals are logged.
+    /// Whether a host may send requests by UDP or TCP. Logs refusals.
     pub(super) fn allows(&mut self, from: SocketAddr) -> bool {
         let ip = from.ip().to_canonical();
         let allows = self.allow.is_empty() || self.allow.iter().any(|network| network.contains(ip));
@@ -405,7 +405,7 @@ impl Service {
         self.handle_request(request, pending);
     }
 
-    /// Handles such a request that needs no file, and returns its reply.
+    /// Handles a request of this program that plays no file, and returns its reply.
     pub(super) fn answer_program(&mut self, request: &Request) -> Reply {
         let begun_ns = clock_now_ns();
         let reply = self.answer(request).wait();
@@ -421,7 +421,7 @@ impl Service {
         saved_state::note_changes(self);
         let reply = match answer {
             Answer::Reply(reply) => reply,
-            // Such requests play no file.
+            // A request for counters plays no file.
             Answer::Counted(counted) => {
                 if let Some(answered) = self.counting.add(pending, counted) {
                     self.send(answered);
@@ -447,7 +447,7 @@ impl Service {
                 self.send_to(Ok(reply), to);
             }
             ReplyTarget::Program(tell) => {
-                // The receiver may have gone.
+                // This fails if the receiver has gone.
                 let _ = tell.send(reply);
             }
         }
@@ -467,7 +467,7 @@ impl Service {
             }
             (Err(_), ReplyTo::Udp(_)) => {}
             (reply, ReplyTo::Waiting(waiting)) => {
-                // The receiver may have gone.
+                // This fails if the receiver has gone.
                 let _ = waiting.send(reply);
             }
         }
@@ -481,7 +481,7 @@ impl Service {
         }
     }
 
-    /// Answers and plays files that were loaded meanwhile.
+    /// Handles files that were loaded: answers their requests, and plays them.
     fn go_on_with_files(&mut self) {
         for step in self.plays.poll(clock_now_ns()) {
             match step {
@@ -529,8 +529,8 @@ impl Service {
         answer
     }
 
-    /// Logs the warnings of a reply: rejected or ignored lines of descriptions. A `delete` of a missing call is usual, and not
-    /// logged.
+    /// Logs the warnings of a reply, such as rejected or ignored lines of an SDP. The warning about a `delete` of a missing
+    /// call is not logged, because it is usual.
     fn log_warning(&mut self, request: &Request, reply: &Reply) {
         let Reply::Ok(keys) = reply else { return };
         let Some(warning) = keys.get("warning").and_then(Value::as_text) else {
@@ -541,11 +541,11 @@ impl Service {
         {
             let call = request.text("call-id").ok().flatten();
             let command = request.command().name();
-            tracing::warn!(call, command, warning, "a request was carried out in part");
+            tracing::warn!(call, command, warning, "a request was carried out partly");
         }
     }
 
-    /// Samples the load: new calls are refused before running ones are late.
+    /// Samples the load, so that new calls are refused before running calls are late.
     fn look_at_load(&mut self) {
         let now_ns = clock_now_ns();
         if self.load.is_due(now_ns) {
@@ -575,7 +575,7 @@ impl Service {
         })
     }
 
-    /// Applies the registry's actions, except those that need a file first.
+    /// Carries out the registry's actions. Returns the file to be loaded and its plays, if there are any.
     fn carry_out(&mut self) -> Option<(MediaSource, Vec<Play>)> {
         let mut wanted: Option<(MediaSource, Vec<Play>)> = None;
         while let Some(action) = self.calls.poll_action() {
@@ -614,7 +614,7 @@ impl Service {
         wanted
     }
 
-    /// Handles time-outs, and their actions.
+    /// Handles time-outs, and does regular work.
     fn keep_time(&mut self) {
         let now_ns = clock_now_ns();
         if now_ns >= self.looks_ns {
@@ -633,7 +633,7 @@ impl Service {
         self.carry_out();
     }
 
-    /// Sends an action's events to listeners.
+    /// Sends the call events of an action to listeners.
     fn tell(&mut self, action: &Action<LegPorts>) {
         match action {
             Action::Create { call, .. } => self.events.begin(clock_now_ns(), call),
@@ -686,7 +686,7 @@ impl Service {
         }
     }
 
-    /// Interval of looks at the media: short enough for the shortest time-out.
+    /// Returns the interval at which media are checked. It is short enough for the shortest time-out.
     fn look_interval_ns(&self) -> u64 {
         let timeouts = &self.calls.settings().timeouts;
         let shortest = [timeouts.media_ns, timeouts.silent_ns];
@@ -700,7 +700,7 @@ impl Service {
     }
 }
 
-/// Returns the refusal of a recording request; `None`: it is not a recording request, or it can be carried out.
+/// Returns the error reply to a recording request that cannot be carried out. `None`: it can, or the request is another one.
 fn not_recorded(request: &Request, folder: Option<&Path>) -> Option<Reply> {
     let command = request.command();
     let is_asked = request.one_of("record-call", &[("on", ()), ("yes", ())]);
@@ -722,16 +722,16 @@ fn not_recorded(request: &Request, folder: Option<&Path>) -> Option<Reply> {
     name.err().and_then(|reason| error(reason.to_string()))
 }
 
-/// Datagrams in a row before time-outs are handled.
+/// Maximum number of datagrams in a row before time-outs are handled.
 const BURST: usize = 64;
-/// The largest datagram.
+/// Size of the receive buffer: the largest datagram.
 const MESSAGE_BYTES_MAX: usize = 65_536;
-/// A media thread answers within a slice, unless the machine is overloaded.
+/// Time limit for the last statistics. A media thread answers within a slice, unless the machine is overloaded.
 const ENDED_WAIT_NS: u64 = 1_000_000_000;
-/// Log lines of one kind.
+/// Maximum number of log lines of one kind per second.
 const LINES_PER_SECOND: u32 = 5;
-/// "Some times a minute".
+/// Longest interval at which media are checked.
 const LOOK_NS_MAX: u64 = 10_000_000_000;
-/// Interval while listeners wait for losses, or other nodes for the load.
+/// Interval at which media are checked while there are listeners for silent parties, or other nodes that use this node's load.
 const LOOK_NS_HEARD: u64 = 2_000_000_000;
 const LOOK_NS_MIN: u64 = 250_000_000;

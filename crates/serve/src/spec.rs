@@ -1,4 +1,4 @@
-//! Converts the registry's stream specifications to settings of the relay. Pure functions.
+//! Pure functions that convert the registry's stream specifications to settings of the relay.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use threadbare_rtp::srtp::Keys;
 pub(super) struct Common {
     /// CNAME in RTCP (RFC 7022).
     pub(super) cname: Arc<str>,
-    /// The wall clock at time 0 of the monotonic one.
+    /// The wall-clock time at time 0 of the monotonic clock.
     pub(super) ntp_at_zero: NtpTime,
     pub(super) latency: Latency,
 }
@@ -28,7 +28,7 @@ pub(super) struct Common {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Latency {
     pub(super) ns: u64,
-    /// Whether packets that pass unchanged are delayed, too.
+    /// Whether the delay was configured. It then also applies to packets that pass unchanged.
     pub(super) is_asked_for: bool,
 }
 
@@ -41,7 +41,7 @@ pub(super) fn call_config(
     let [a, b] = &spec.sides;
     let mut legs = [leg(a, common, random)?, leg(b, common, random)?];
     if spec.copies.is_some() {
-        // The sender of the copies does not read reports.
+        // Send no RTCP, because the sender of the copies does not read reports.
         legs[0].bandwidth_bps = 0;
     }
     Ok(CallConfig {
@@ -61,7 +61,8 @@ fn leg(
     let (payloads, takes) = payloads(side)?;
     Ok(LegConfig {
         ssrc: Ssrc(random() as u32),
-        // RFC 3711, section 3.3.1: far from the first wrap, so that a late receiver guesses the rollover counter right.
+        // Start far from the first wrap, so that a receiver that joins late guesses the right rollover counter (RFC 3711,
+        // section 3.3.1).
         first_seq: SeqNum(random() as u16 & FIRST_SEQ_MASK),
         cname: common.cname.clone(),
         seed: random(),
@@ -77,13 +78,13 @@ fn leg(
     })
 }
 
-/// Payload types that a party sends, and those that it accepts.
+/// Returns the payload types that a party sends, and those that it accepts.
 pub(super) fn payloads(
     side: &SideSpec,
 ) -> Result<(Arc<PayloadMap>, Arc<PayloadMap>), PayloadMapError> {
     match (&side.sends, &side.takes) {
         (Some(sends), Some(takes)) => Ok((sends.clone(), takes.clone())),
-        // Without an agreement, the static payload types are used.
+        // If the parties agreed on no payload types, the static ones are used.
         (sends, takes) => {
             let any = PayloadMap::any(None)?.shared();
             let or_any = |map: &Option<Arc<PayloadMap>>| map.clone().unwrap_or_else(|| any.clone());
@@ -92,7 +93,7 @@ pub(super) fn payloads(
     }
 }
 
-/// Rate of a recording of both sides, Hz: the higher rate of their audio.
+/// Returns the rate in Hz of a recording of both sides: the higher rate of their audio.
 pub(super) fn rate_hz(spec: &StreamSpec) -> u32 {
     let maps = spec
         .sides
@@ -105,11 +106,11 @@ pub(super) fn rate_hz(spec: &StreamSpec) -> u32 {
     rates.max().unwrap_or(TELEPHONE_HZ)
 }
 
-/// Whether all audio is G.711 that passes unchanged or in the other law.
+/// Whether all audio of a stream is G.711 that is passed unchanged or converted to the other law.
 pub(super) fn is_coded(spec: &StreamSpec) -> bool {
     let sides = spec.sides.iter();
     let mut maps = sides.flat_map(|side| [&side.sends, &side.takes]);
-    // Without an agreement, the static payload types are used.
+    // If the parties agreed on no payload types, the static ones are used.
     let is_coded = |map: &Option<Arc<PayloadMap>>| match map.as_ref().map(|map| map.audio().carries)
     {
         Some(Carries::Audio(format)) => {
@@ -121,7 +122,7 @@ pub(super) fn is_coded(spec: &StreamSpec) -> bool {
     maps.all(is_coded) && !spec.sides.iter().any(|side| side.makes_anew)
 }
 
-/// Rules for the senders that are accepted as this party.
+/// Returns the rules that decide which senders are accepted as this party.
 pub(super) fn admission(side: &SideSpec) -> AdmissionConfig {
     AdmissionConfig {
         sources: Vec::new(),
@@ -132,7 +133,7 @@ pub(super) fn admission(side: &SideSpec) -> AdmissionConfig {
     }
 }
 
-/// The destination of media for this party.
+/// Returns the destination of media for this party.
 pub(super) fn destination(side: &SideSpec) -> Destination {
     match (side.rtp, side.learn) {
         (Some(rtp), Learn::Anyone | Learn::Never) => Destination::Fixed {
@@ -143,7 +144,7 @@ pub(super) fn destination(side: &SideSpec) -> Destination {
     }
 }
 
-/// The RTCP profile that the party uses.
+/// Returns the RTCP profile that the party uses.
 pub(super) fn profile(side: &SideSpec) -> Profile {
     if side.has_feedback {
         Profile::Avpf {
@@ -176,12 +177,12 @@ fn direction(
     }
 }
 
-/// Packet time for a party; 0: unchanged.
+/// Returns the packet time for a party; 0: unchanged.
 pub(super) fn packet_ns(to: &SideSpec) -> u64 {
     u64::from(to.packet_ms.unwrap_or(0)) * 1_000_000
 }
 
-/// Whether a party's media pass, are blocked or silenced.
+/// Returns whether a party's media pass, are blocked, or are replaced by silence.
 pub(super) fn mode(side: &SideSpec) -> Mode {
     match side {
         SideSpec {
@@ -205,7 +206,7 @@ pub(super) fn keys(keys: &Option<SrtpKeys>) -> Option<Keys> {
     })
 }
 
-/// Settings of a side of forwarded media.
+/// Returns the settings of a side of forwarded media.
 pub(super) fn forward_side(side: &SideSpec) -> ForwardSide {
     ForwardSide {
         admission: admission(side),
@@ -218,15 +219,15 @@ pub(super) fn of(spec: &StreamSpec, side: Side) -> &SideSpec {
     &spec.sides[side as usize]
 }
 
-/// Clock rate without an agreement.
+/// Clock rate if the parties agreed on no payload types.
 const TELEPHONE_HZ: u32 = 8_000;
-/// Without feedback, reports are as rare as in AVP.
+/// Interval of regular reports in AVPF if there is no feedback to send: as in AVP.
 const REGULAR_INTERVAL_NS: u64 = 5_000_000_000;
-/// Later feedback is of no use for speech.
+/// Maximum delay of feedback: later feedback is useless for speech.
 const FEEDBACK_DELAY_NS_MAX: u64 = 1_000_000_000;
-/// Initial sequence numbers are below 2^15.
+/// Mask for initial sequence numbers, which are below 2^15.
 pub(super) const FIRST_SEQ_MASK: u16 = 0x7fff;
-/// Bandwidth of a call.
+/// Bandwidth of a call, from which the share of RTCP is computed.
 const BANDWIDTH_BPS: u64 = 80_000;
 
 #[cfg(test)]
@@ -238,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_of_g711_alone_are_codes() {
+    fn only_calls_with_nothing_but_g711_are_coded() {
         let spec = |encodings: [Option<Encoding>; 2], makes_anew| {
             let sides = encodings.map(|encoding| {
                 let format = encoding.map(|encoding| {

@@ -1,4 +1,4 @@
-//! Saved calls on disk: the control thread and the media threads hand over states, and a separate thread writes them.
+//! Saves calls on disk. The control thread and the media threads queue states, and a separate thread writes them.
 //!
 //! ```text
 //!  control thread: calls that changed ──┐
@@ -6,7 +6,7 @@
 //!  media threads: streams, each second ─┘
 //! ```
 //!
-//! No other thread waits for the disk. If it is slow, newer states replace those that wait.
+//! No other thread waits for the disk. If the disk is slow, newer states replace queued ones.
 
 mod copier;
 mod file;
@@ -23,7 +23,7 @@ pub(super) use self::write_queue::WriteQueue;
 
 use self::file::StateFile;
 
-/// A handle to the thread. Dropping it writes the waiting states.
+/// A handle to the writing thread. Dropping it writes the queued states.
 #[derive(Debug)]
 pub(super) struct Store {
     write_queue: Arc<WriteQueue>,
@@ -31,10 +31,10 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Opens the file, or creates it. Its contents stay until they are replaced.
+    /// Opens the file, or creates it. A damaged file is renamed. States in the file stay until they are replaced or deleted.
     ///
     /// # Errors
-    /// The file cannot be opened, another process has it, it is damaged, or threads run out.
+    /// The file cannot be opened, another process has it open, or threads run out.
     pub(super) fn open(path: &Path) -> Result<(Store, Saved), FileError> {
         let (file, saved) = StateFile::open(path)?;
         let write_queue = Arc::new(WriteQueue::new(saved.keys()));
@@ -58,8 +58,7 @@ impl Store {
         &self.write_queue
     }
 
-    /// Writes the waiting states, and ends the thread. `is_last`: no more media are sent, so the streams' states are
-    /// final.
+    /// Writes the queued states, and ends the thread. `is_last`: no more media are sent, so the streams' states are final.
     pub(super) fn close(mut self, is_last: bool) {
         self.end(is_last);
     }
@@ -115,7 +114,7 @@ fn write(mut file: StateFile, write_queue: &WriteQueue) {
             if !write_queue.wait_for_end(AGAIN) {
                 continue;
             }
-            // Try one last time.
+            // The queue has ended: try one last time.
             if let Some(batch) = write_queue.take(Duration::ZERO)
                 && let Err(error) = file.write(&batch)
             {
@@ -127,12 +126,12 @@ fn write(mut file: StateFile, write_queue: &WriteQueue) {
     }
 }
 
-/// Changes within this time are written together, because some calls are set up by several messages in a row. A call's state
-/// must be on disk within 50 ms.
+/// Time for which changes are collected before they are written, because several messages in a row may set up a call. A call's
+/// state must be on disk within 50 ms.
 const GATHER: Duration = Duration::from_millis(20);
-/// Lateness that is logged.
+/// Delay of a write above which it is logged as late.
 const LATE: Duration = Duration::from_secs(1);
-/// Pause after a failure: a full disk may have room again.
+/// Pause after a failed write. A full disk may then have room again.
 const AGAIN: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -148,13 +147,13 @@ mod tests {
     }
 
     #[test]
-    fn saved_states_are_there_after_a_restart() {
+    fn saved_states_are_read_after_a_restart() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("calls.redb");
         let (store, saved) = Store::open(&path).expect("a new file");
         assert!(saved.calls.is_empty() && saved.before == Before::Stopped);
         let mode = path.metadata().expect("the file").permissions().mode();
-        assert_eq!(mode & 0o777, 0o600, "keys are in it");
+        assert_eq!(mode & 0o777, 0o600, "the file contains keys");
         let write_queue = store.write_queue();
         write_queue.put_call(call("a"), Some(vec![1]));
         write_queue.put_call(call("b"), Some(vec![2]));
@@ -173,7 +172,7 @@ mod tests {
         );
         assert_eq!(saved.before, Before::Died);
         assert_eq!(saved.identity, identity);
-        // No process continues the stream.
+        // The stream is not continued, so its state is deleted.
         store.write_queue().sweep();
         store.close(true);
         let (_store, saved) = Store::open(&path).expect("the file");
@@ -182,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_has_one_process() {
+    fn a_file_that_another_process_has_open_is_refused() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("calls.redb");
         let (_store, _) = Store::open(&path).expect("a new file");
@@ -193,9 +192,9 @@ mod tests {
         );
     }
 
-    /// The gateway starts with a damaged file, and keeps that file.
+    /// The gateway starts even if the file is damaged, and renames the damaged file.
     #[test]
-    fn a_damaged_file_is_set_aside() {
+    fn a_damaged_file_is_renamed() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("calls.redb");
         let aside = folder.path().join("calls.redb.damaged");

@@ -1,4 +1,4 @@
-//! Calls as API types: in the field's words, with units in the names, and without SRTP keys.
+//! Converts calls to types of the HTTP API. Names of fields contain units, and SRTP keys are left out.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -19,26 +19,26 @@ pub(super) struct Stream {
     media: String,
     /// Whether the stream runs.
     running: bool,
-    /// Whether it is being recorded.
+    /// Whether the stream is being recorded.
     recorded: bool,
-    /// Whether it can be listened to.
+    /// Whether the stream can be listened to.
     decoded: bool,
     /// The party that offered first, then the one that answered.
     #[schema(inline, min_items = 2, max_items = 2)]
     sides: Vec<StreamSide>,
 }
 
-/// A party as it is signalled.
+/// A party according to its signalling.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Party {
-    /// Its SIP tag, as far as it is UTF-8.
+    /// SIP tag of the party. Bytes that are not UTF-8 are replaced.
     tag: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     label: Option<String>,
-    /// The audio codec sent to it, such as `PCMU/8000`.
+    /// The audio codec sent to the party, such as `PCMU/8000`.
     #[serde(skip_serializing_if = "Option::is_none")]
     codec: Option<String>,
-    /// The address at which its description says that it receives.
+    /// The address at which the party receives media, according to its SDP.
     #[schema(value_type = Option<String>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     signalled_address: Option<SocketAddr>,
@@ -49,20 +49,21 @@ pub(super) struct Party {
 pub(super) struct StreamSide {
     #[serde(flatten)]
     party: Party,
-    /// The address that it must send to.
+    /// The relay's address, to which the party must send.
     #[schema(value_type = Option<String>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     local_address: Option<SocketAddr>,
-    /// The suite of its SRTP.
+    /// The SRTP crypto suite. Absent: no SRTP.
     #[serde(skip_serializing_if = "Option::is_none")]
     crypto_suite: Option<&'static str>,
-    /// Nothing from it passes to the other party, by its description or by request. Absent: the stream does not run.
+    /// Whether the party's media are kept from the other party, because of its SDP or on request. Absent: the stream does not
+    /// run.
     #[serde(skip_serializing_if = "Option::is_none")]
     held: Option<bool>,
-    /// The other party hears silence. Absent: the stream does not run.
+    /// Whether the other party hears silence in place of this party. Absent: the stream does not run.
     #[serde(skip_serializing_if = "Option::is_none")]
     muted: Option<bool>,
-    /// Absent: the stream has not started.
+    /// The media of the party. Absent: the stream has not started.
     #[serde(skip_serializing_if = "Option::is_none")]
     media: Option<SideMedia>,
 }
@@ -70,11 +71,11 @@ pub(super) struct StreamSide {
 /// The media of a party.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct SideMedia {
-    /// Destination of media sent to it: learned, or signalled.
+    /// Destination of media sent to the party: learned, or signalled.
     #[schema(value_type = Option<String>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     remote_address: Option<SocketAddr>,
-    /// SSRC of its media.
+    /// SSRC of the party's media.
     #[serde(skip_serializing_if = "Option::is_none")]
     ssrc: Option<u32>,
     packets_received: u64,
@@ -85,26 +86,26 @@ pub(super) struct SideMedia {
     datagrams_refused: u64,
     packets_lost: u64,
     packets_late: u64,
-    /// Concealed audio for its losses.
+    /// Audio that was concealed because the party's packets were lost.
     concealed_ms: u64,
     /// Time of the last RTP packet, ms since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     last_packet_unix_ms: Option<u64>,
     /// Current interarrival jitter (RFC 3550).
     jitter_ms: f64,
-    /// The last round trip.
+    /// The last round-trip time.
     #[serde(skip_serializing_if = "Option::is_none")]
     round_trip_ms: Option<f64>,
-    /// Mean opinion score (G.107) of all reports; absent: there was none yet.
+    /// Mean opinion score (G.107), averaged over all reports. Absent: no report yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     mos: Option<f64>,
-    /// Mean of all reports.
+    /// Loss, averaged over all reports.
     #[serde(skip_serializing_if = "Option::is_none")]
     loss_percent: Option<f64>,
-    /// Our report on the media from it. Absent: no media came.
+    /// Our report on the media from the party. Absent: no media came.
     #[serde(skip_serializing_if = "Option::is_none")]
     sender_report: Option<SenderReport>,
-    /// Its last report on the media sent to it. Absent: none came.
+    /// The party's last report on the media sent to it. Absent: none came.
     #[serde(skip_serializing_if = "Option::is_none")]
     listener_report: Option<ListenerReport>,
 }
@@ -127,7 +128,7 @@ impl Wall {
 }
 
 impl Stream {
-    /// `read`: measurements of running streams; `now`: the last known state of this one.
+    /// Converts a stream. `read`: measurements of running streams; `now`: the last known state of this stream.
     pub(super) fn of(
         wall: Wall,
         stream: StreamRecord,
@@ -151,7 +152,7 @@ impl Stream {
     }
 }
 
-/// Both parties of a stream.
+/// Converts both parties of a stream.
 pub(super) fn sides(
     wall: Wall,
     sides: [SideRecord; 2],

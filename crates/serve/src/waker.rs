@@ -8,14 +8,15 @@ use std::task::Waker;
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// A wake-up signal: readable from [`ring`](Self::ring) until [`clear`](Self::clear). Clones share it.
+/// A wake-up signal for a thread that polls. Its descriptor is readable from [`ring`](Self::ring) until [`clear`](Self::clear).
+/// Clones share the signal.
 #[derive(Debug, Clone)]
 pub(super) struct WakeSignal(Arc<Bell>);
 
 #[derive(Debug)]
 struct Bell {
     event: OwnedFd,
-    /// Set between ring and clear, so that hundreds of rings are one system call.
+    /// Set between ring and clear, so that hundreds of rings need only one system call.
     is_rung: AtomicBool,
 }
 
@@ -32,26 +33,26 @@ impl WakeSignal {
         })))
     }
 
-    /// Signals from any thread; call it *after* queuing the work. Never blocks.
+    /// Sets the signal, from any thread. Call it *after* queuing the work. Never blocks.
     pub(super) fn ring(&self) {
         if !self.0.is_rung.swap(true, AcqRel) {
-            // Fails only if the counter is at its limit, and then the descriptor is readable.
+            // This fails only if the counter is at its limit; then the descriptor is readable.
             let _ = rustix::io::write(&self.0.event, &1_u64.to_ne_bytes());
         }
     }
 
-    /// Returns a waker for futures that rings.
+    /// Returns a waker for futures that sets the signal.
     pub(super) fn waker(&self) -> Waker {
         Arc::new(self.clone()).into()
     }
 
-    /// Clears the signal; look for work *after* this, because work that is queued meanwhile rings again.
+    /// Clears the signal. Look for work *after* this, because work that is queued later sets the signal again.
     pub(super) fn clear(&self) {
-        // Fails only if it was not rung.
+        // This fails only if the signal was not set.
         let _ = rustix::io::read(&self.0.event, &mut [0_u8; 8]);
-        // This order matters. Work of a ring before this line is seen after it; a ring after the read makes the descriptor
-        // readable again. Work that was queued before a ring that found the flag set is seen, because this swap reads that ring's
-        // write.
+        // Clear the flag after the read. A ring after this line makes the descriptor readable again. A ring before this line
+        // may find the flag set, and write nothing; but its work was queued before. The caller sees that work, because this
+        // swap reads the flag that the ring has written.
         self.0.is_rung.swap(false, AcqRel);
     }
 }
@@ -77,7 +78,7 @@ mod tests {
 
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-    /// The waiting thread sees all work that was sent before a ring, in any interleaving of rings and clears.
+    /// For any interleaving of rings and clears, the waiting thread sees all work that was sent before a ring.
     #[test]
     fn no_ring_is_lost() {
         const EACH: u32 = 20_000;

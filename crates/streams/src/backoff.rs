@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use threadbare_config::Restart;
 
-/// Doubles from the first wait to the longest; a healthy run resets it.
+/// Computes the waiting time. It doubles from the first wait to the longest one. A healthy run resets it.
 #[derive(Clone, Debug)]
 pub struct Backoff {
     limits: Restart,
@@ -28,9 +28,10 @@ impl Backoff {
         self.running_since = Some(now);
     }
 
-    /// Records a failure, also of a start. Returns the wait before the next start.
+    /// Records a failure of a run or of a start. Returns the wait before the next start.
     ///
-    /// A run longer than the longest wait, or than [`HEALTHY`], counts as healthy, and the doubling starts over.
+    /// A run that was longer than the longest wait, or than [`HEALTHY`], counts as healthy. The next wait is then the first
+    /// one.
     pub fn note_failure(&mut self, now: Instant) -> Duration {
         let ran_for = self.running_since.take().map(|since| now - since);
         if ran_for.is_some_and(|ran_for| ran_for > self.limits.max.min(HEALTHY)) {
@@ -42,15 +43,15 @@ impl Backoff {
     }
 }
 
-/// A stream with a permanent fault fails sooner. A peer that makes a stream fail now and then must not make the waits
-/// grow.
+/// Length of a run that counts as healthy. A stream with a permanent fault fails sooner. If a peer makes a stream fail now and
+/// then, the waits must not grow.
 pub const HEALTHY: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The waits after runs of these lengths; `None`: the start failed after an hour.
+    /// Returns the waits after runs of these lengths. `None`: the start failed after an hour.
     fn waits<const N: usize>(limits: Restart, runs: [Option<Duration>; N]) -> [Duration; N] {
         let mut backoff = Backoff::new(limits);
         let mut now = Instant::now();
@@ -89,7 +90,7 @@ mod tests {
         assert_eq!(waits(limits, runs), [1, 2, 4, 1, 2].map(s));
     }
 
-    /// A name server that answers late, without an address: the stream never ran, however long that took.
+    /// If a name server answers late, and without an address, the stream never ran, however long the start took.
     #[test]
     fn slow_start_is_not_a_healthy_run() {
         let s = Duration::from_secs;

@@ -1,7 +1,7 @@
-//! Reports from the elements of one stream's run: errors to the gateway's thread, warnings to the log.
+//! Reports from the elements of one run of a stream. Errors go to the gateway's thread, and warnings to the log.
 //!
-//! Each run has a separate bus, so that its messages cannot be mistaken for another run's. A bus without a queue needs no
-//! descriptor, no thread and no main loop.
+//! Each run has its own bus, so that its messages cannot be mistaken for those of another run. The bus has no queue, so it
+//! needs no descriptor, no thread and no main loop.
 
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, OnceLock};
@@ -35,7 +35,7 @@ impl Reports {
         })
     }
 
-    /// A bus that stores no messages.
+    /// Creates a bus that handles messages at once, and stores none.
     pub(crate) fn bus(self: &Arc<Reports>) -> gst::Bus {
         let bus: gst::Bus = glib::Object::builder()
             .property("enable-async", false)
@@ -91,12 +91,12 @@ impl Reports {
     }
 
     fn tell(&self, event: Event) {
-        // Fails only when the gateway is gone, which needs no report.
+        // This fails only if the gateway is gone.
         let _ = self.events.send(event);
     }
 }
 
-/// An element's error or warning as a sentence; the details go to the debug log.
+/// Returns an element's error or warning as a sentence. Writes the details to the debug log.
 fn plain_reason(message: &gst::Message, error: &glib::Error, detail: Option<&str>) -> String {
     let element = message.src().map(|src| src.name().to_string());
     let element = element.unwrap_or_default();
@@ -104,5 +104,5 @@ fn plain_reason(message: &gst::Message, error: &glib::Error, detail: Option<&str
     reason::plain(&element, &error.to_string(), detail)
 }
 
-/// Elements warn about bad packets; senders of those must not fill the log.
+/// Maximum number of warnings per second. Elements warn about bad packets, and their senders must not be able to fill the log.
 const WARNINGS_PER_SECOND: u32 = 2;

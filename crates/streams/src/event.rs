@@ -1,4 +1,4 @@
-//! Events of streams, for the thread that keeps them running.
+//! Events for the thread that keeps the streams running.
 
 use std::net::SocketAddr;
 use std::sync::mpsc::Sender;
@@ -7,7 +7,7 @@ use miette::Result;
 use threadbare_process::signals::{self, Signal};
 use threadbare_rtp::call::Clip;
 
-/// One run of a stream, from a start to an end.
+/// Identifies a run of a stream: the time from a start to an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RunId {
     /// The stream's number, which is not reused.
@@ -19,16 +19,16 @@ pub struct RunId {
 /// Resources that a stream needs before it starts.
 #[derive(Debug, Clone, Default)]
 pub struct Prepared {
-    /// Destination; `None` if the stream sends to its sender's address, or nowhere.
+    /// Address of the destination; `None` if the stream sends to its sender's address, or sends nothing.
     pub to: Option<SocketAddr>,
-    /// The files of its fallbacks, in order.
+    /// The files of the stream's fallbacks, in their order.
     pub clips: Vec<Clip>,
 }
 
 /// Messages for the gateway's thread.
 #[derive(Debug)]
 pub enum Event {
-    /// A line has ended: it was stopped, or its state machine failed.
+    /// A stream of the relay has ended, because it was stopped, or its state machine failed.
     LineEnded {
         /// The run.
         run: RunId,
@@ -54,9 +54,9 @@ pub enum Event {
     },
     /// A cluster has sent one more [order](crate::order::Order).
     Ordered,
-    /// A held stream receives its sender.
+    /// A held stream has received its first packets.
     Heard {
-        /// In this run.
+        /// The run.
         run: RunId,
     },
     /// The user requests statistics.

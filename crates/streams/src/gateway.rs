@@ -1,8 +1,8 @@
 //! Keeps the streams of a configuration running.
 //!
-//! Everything happens on the thread that calls [`Gateway::handle_for`]. Streams are lines of the relay; with stock elements, for
-//! comparison, they are pipelines. Both report their ends by [`Event`]s. A stream that fails is stopped, reported, and restarted
-//! after its back-off; the others are not affected.
+//! All work is done on the thread that calls [`Gateway::handle_for`]. Streams are lines of the relay. For comparison, they can
+//! be pipelines of stock elements. Lines and pipelines report their ends with [`Event`]s. A stream that fails is stopped,
+//! reported, and restarted after its back-off. Other streams are not affected.
 
 mod carried;
 
@@ -62,13 +62,13 @@ enum Carrier {
 /// Why a gateway does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Elements are not installed.
+    /// Stock elements are not installed.
     #[error(transparent)]
     Stock(#[from] StockError),
     /// The contexts do not start.
     #[error(transparent)]
     Engine(#[from] threadbare_relay::EngineError),
-    /// A folder of recordings is not usable.
+    /// A folder for recordings cannot be used.
     #[error(transparent)]
     Recordings(#[from] RootError),
 }
@@ -78,9 +78,9 @@ pub enum StartError {
 pub enum Handled {
     /// The time has passed.
     TimeOut,
-    /// A request to stop, by this cause.
+    /// The gateway is to stop, for this cause.
     Stop(&'static str),
-    /// A request to reload the configuration.
+    /// The configuration is to be reloaded.
     Reload,
 }
 
@@ -102,12 +102,12 @@ struct Stream {
     /// Number of starts.
     run: u64,
     backoff: Backoff,
-    /// `None`: the stream belongs to this process only.
+    /// The stream's state in the cluster. `None`: the stream belongs to this process only.
     place: Option<Place>,
     recording: Option<Recorded>,
 }
 
-/// A stream's recording; it ends when this is dropped.
+/// The recording of a stream. It ends when this is dropped.
 #[derive(Debug)]
 struct Recorded {
     recorder: Recorder,
@@ -130,7 +130,7 @@ enum Running {
 }
 
 impl Gateway {
-    /// Builds and starts all streams. A failure to start is handled like a later one.
+    /// Starts all streams. If one fails to start, it is restarted later, as after any failure.
     ///
     /// # Errors
     /// The contexts do not start, or elements are missing.
@@ -162,8 +162,8 @@ impl Gateway {
         Ok(gateway)
     }
 
-    /// Starts the backend, if there are streams, and opens folders of recordings. Nothing else can fail in
-    /// [`reload`](Self::reload).
+    /// Starts the backend, if there are streams, and opens folders for recordings. After this, [`reload`](Self::reload) cannot
+    /// fail.
     ///
     /// # Errors
     /// The contexts do not start.
@@ -179,7 +179,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// Starts, ends and changes streams until they match the list, by name. Unchanged streams continue untouched.
+    /// Starts, ends and restarts streams, so that they match the list, by name. Unchanged streams continue undisturbed.
     ///
     /// # Errors
     /// The contexts do not start.
@@ -198,7 +198,7 @@ impl Gateway {
             removed: 0,
             restarted: 0,
         };
-        // End streams first, because others may want their ports.
+        // End streams first, because new ones may need their ports.
         self.streams.retain(|number, stream| {
             let stays = match wanted.get(&stream.spec.name) {
                 Some(spec) if *spec == stream.spec => true,
@@ -238,12 +238,12 @@ impl Gateway {
         }
     }
 
-    /// Sends events to the gateway.
+    /// Returns a sender of events to the gateway.
     pub fn sender(&self) -> Sender<Event> {
         self.sender.clone()
     }
 
-    /// The directory of the streams, for observers.
+    /// Returns the directory of the streams, for observers.
     pub fn directory(&self) -> Directory {
         self.directory.clone()
     }
@@ -260,12 +260,12 @@ impl Gateway {
         self.streams.len()
     }
 
-    /// Whether it has no streams.
+    /// Whether there are no streams.
     pub fn is_empty(&self) -> bool {
         self.streams.is_empty()
     }
 
-    /// The counters of the running streams, by name.
+    /// Returns the counters of the running streams, with their names.
     pub fn stats(&self) -> impl Iterator<Item = (&str, StreamStats)> {
         self.streams.values().filter_map(|stream| {
             let Running::Line(line) = &stream.running else {
@@ -275,7 +275,7 @@ impl Gateway {
         })
     }
 
-    /// Writes the streams' statistics to the log, a line each.
+    /// Writes the statistics of all streams to the log, one line for each.
     fn log_stats(&self) {
         for (name, stats) in self.stats() {
             stats.log(name);
@@ -288,7 +288,8 @@ impl Gateway {
         }
     }
 
-    /// Handles pending events: afterwards, streams that could not start are known. Waits a while for name servers and files.
+    /// Handles pending events, so that streams that cannot start are known afterwards. Waits a while for name servers and
+    /// files.
     pub fn handle_pending(&mut self) {
         let end = Instant::now() + NAMES_LIMIT;
         loop {
@@ -300,7 +301,7 @@ impl Gateway {
                 return;
             };
             if let Some(handled) = self.handle(event) {
-                // The caller of the gateway handles these later: this is not the place to stop or to reload.
+                // Queue these events again: the caller of `handle_for` handles them.
                 let _ = self.sender.send(match handled {
                     Handled::Stop(cause) => Event::Stop { cause },
                     Handled::Reload | Handled::TimeOut => Event::Reload,
@@ -310,7 +311,7 @@ impl Gateway {
         }
     }
 
-    /// Handles an event. `Some`: the caller of the gateway must handle it.
+    /// Handles an event. Returns `Some` if the caller must do something.
     fn handle(&mut self, event: Event) -> Option<Handled> {
         let running = |gateway: &Gateway, run: RunId| match gateway.streams.get(&run.stream) {
             Some(stream) if stream.run == run.number => match &stream.running {
@@ -323,7 +324,7 @@ impl Gateway {
         match event {
             Event::LineEnded { run } => {
                 if running(self, run) == Some(true) {
-                    self.fail(run, "its state machine failed; the log has the place");
+                    self.fail(run, "its state machine failed; the log shows where");
                 }
             }
             Event::Prepared { run, answer } => {
@@ -338,7 +339,7 @@ impl Gateway {
             }
             Event::Failed { run, reason } => self.fail(run, &reason),
             Event::Ended { run } => {
-                // A sink inside a stream's `pipeline` may post an end, too.
+                // Ignore the end of a stream of the relay: a sink inside its `pipeline` may have posted it.
                 if running(self, run) == Some(false) {
                     self.fail(run, "the stream ended");
                 }
@@ -382,16 +383,16 @@ impl Gateway {
                         return handled;
                     }
                 }
-                // We hold a sender ourselves, so the channel stays open.
+                // The channel stays open, because the gateway itself has a sender.
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
             }
         }
     }
 
-    /// Lets every stream send its received packets, for at most `limit`; then stops all of them.
+    /// Lets each stream send its received packets, for at most `limit`, and then stops all streams.
     ///
-    /// A context reads its sockets once per slice. So two slices and the longest jitter buffer's latency pass first,
-    /// until all earlier packets have been read; then the end of the stream flushes the codecs.
+    /// A context reads its sockets once per slice. So this first waits for two slices and for the longest latency of a jitter
+    /// buffer, until all earlier packets have been read. Then the end of the stream flushes the codecs.
     ///
     /// Returns the number of streams that did not finish in time.
     pub fn drain_and_stop(mut self, limit: Duration) -> usize {
@@ -512,7 +513,7 @@ impl Gateway {
         let Some(spec) = stream.spec.record.clone().filter(|_| !is_held) else {
             return;
         };
-        // The folder of another node's stream may be new.
+        // If the stream was declared by another node, its folder may not be open yet.
         if let Err(error) = self.recorder.open(&spec.to) {
             let stream = &stream.spec.name;
             return tracing::error!(stream, %error, "cannot record the stream");
@@ -546,7 +547,7 @@ impl Gateway {
         }
     }
 
-    /// The recorder.
+    /// Returns the recorder.
     pub fn recorder(&self) -> Recorder {
         self.recorder.clone()
     }
@@ -597,7 +598,7 @@ impl Gateway {
                 return;
             }
             self.restarts.pop_first();
-            // A reload may have removed it.
+            // A reload may have removed the stream.
             if let Some(stream) = self.streams.get(&number) {
                 tracing::info!(stream = stream.spec.name, "restarting the stream");
                 self.start_stream(number);
@@ -619,7 +620,7 @@ fn watched(spec: &StreamSpec) -> Watched {
     }
 }
 
-/// Source and destination of a stream.
+/// Returns source and destination of a stream, for observers.
 fn way(spec: &StreamSpec) -> Way {
     let codec_in = match spec.codec_in {
         CodecIn::Known(codec) => Some(codec),
@@ -676,13 +677,13 @@ impl Stream {
     fn stop(&mut self) {
         match std::mem::replace(&mut self.running, Running::No) {
             Running::Line(mut line) => line.stop(),
-            // Dropping it stops it.
+            // A pipeline is stopped when it is dropped.
             Running::Pipeline(_) | Running::No | Running::Asking => {}
         }
     }
 }
 
-/// Sockets are free, and pipelines stopped, when this returns.
+/// When this returns, sockets are closed, and pipelines are stopped.
 impl Drop for Gateway {
     fn drop(&mut self) {
         for stream in self.streams.values_mut() {
@@ -691,13 +692,14 @@ impl Drop for Gateway {
     }
 }
 
-/// How long the start waits for name servers and files; streams that wait longer start later.
+/// Time that [`Gateway::handle_pending`] waits for name servers and files. Streams that wait longer start later.
 const NAMES_LIMIT: Duration = Duration::from_secs(5);
 
-/// Seconds of audio that can wait for the recorder's turn, and for a disk that pauses.
+/// Maximum audio that waits for the recorder, in seconds. It must cover pauses of a disk.
 const RECORDED_S_MAX: usize = 4;
-/// Portions per second of a line, which gathers some packets: see [`Listeners::listen`](threadbare_relay::Listeners::listen).
+/// Portions of audio per second of a stream. A portion has several packets: see
+/// [`Listeners::listen`](threadbare_relay::Listeners::listen).
 const PORTIONS_PER_S: usize = 8;
 
-/// Margin for scheduling on an overloaded machine.
+/// Extra time for a drain, because an overloaded machine schedules late.
 const DRAIN_SPARE: Duration = Duration::from_millis(200);

@@ -1,8 +1,8 @@
-//! Streams of a configuration file: [`lines`] starts one, [`gateway`] keeps all of them running. [`pipeline`] carries them by
-//! GStreamer's own elements, for comparison.
+//! Streams of a configuration file. [`lines`] starts a stream as a line of the relay. [`gateway`] keeps all streams running.
+//! For comparison, [`pipeline`] carries streams with GStreamer's own elements.
 //!
-//! [`description`] has a stream's GStreamer elements. The parts that need GStreamer are behind the cargo feature
-//! `gstreamer`.
+//! [`description`] creates the GStreamer elements of a stream's `pipeline`. The parts that need GStreamer are behind the cargo
+//! feature `gstreamer`.
 //!
 //! Part of the gateway `threadbare`; not a public interface.
 #![forbid(unsafe_code)]
@@ -30,7 +30,7 @@ pub fn init_gstreamer() -> miette::Result<()> {
     Ok(())
 }
 
-/// Initialises GStreamer with its log in ours, and registers the built-in elements.
+/// Initialises GStreamer, writes its log to our log, and registers the built-in elements.
 #[cfg(feature = "gstreamer")]
 pub fn init_gstreamer() -> miette::Result<()> {
     gst::init()

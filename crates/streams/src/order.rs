@@ -1,4 +1,4 @@
-//! Orders from a cluster to the thread that keeps the streams running, and its answers.
+//! Orders from a cluster to the thread that keeps the streams running, and the answers of that thread.
 
 use std::sync::Arc;
 
@@ -10,13 +10,13 @@ use threadbare_config::StreamSpec;
 /// An order for the gateway's main thread. Orders about a stream are carried out in sequence.
 #[derive(Debug)]
 pub enum Order {
-    /// Receive a stream that another node carries, and answer [`Answer::Prepared`].
+    /// Receive a stream that another node carries, without sending, and answer [`Answer::Prepared`].
     Prepare(Carried),
-    /// Carry it: continue a prepared stream, or start from scratch.
+    /// Carry a stream. Continue it from the state if it is prepared; otherwise, start it.
     Start(Carried, Option<LineState>),
     /// Stop a stream between two packets, and answer [`Answer::HandedOver`].
     HandOver(Arc<str>),
-    /// Stop it.
+    /// Stop a stream.
     Stop(Arc<str>),
 }
 
@@ -25,14 +25,14 @@ pub enum Order {
 pub struct Carried {
     /// The stream.
     pub spec: Arc<StreamSpec>,
-    /// Number of this owner, for the RTCP, so that two owners would be visible.
+    /// Number of this owner. It is part of the CNAME in RTCP, so that two simultaneous owners would be visible.
     pub epoch: u64,
-    /// The stream may be sent while this fence is open. `None`: always.
+    /// The stream may be sent only while this fence is open. `None`: it may always be sent.
     pub fence: Option<Fence>,
 }
 
 impl Carried {
-    /// Whether it is the same owner of the same stream.
+    /// Whether both are the same stream with the same owner.
     #[must_use]
     pub fn is(&self, other: &Carried) -> bool {
         let same_fence = match (&self.fence, &other.fence) {
@@ -47,9 +47,9 @@ impl Carried {
 /// An answer of the gateway's main thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// The stream's input is received, and enough is buffered that nothing is missing when it starts; or it has no
+    /// The stream's input is received, and so much is buffered that nothing is missing when the stream starts. Or it has no
     /// input.
     Prepared(Arc<str>),
-    /// The stream has stopped here. `None`: it did not run.
+    /// The stream has stopped here. Contains its state; `None`: it did not run.
     HandedOver(Arc<str>, Option<LineState>),
 }

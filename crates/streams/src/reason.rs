@@ -1,13 +1,13 @@
-//! The reason of an element's failure, as a sentence for operators.
+//! The reason for an element's failure, as a sentence for operators.
 //!
-//! GStreamer's messages have a general sentence ("Could not open resource for reading.") and a debug string: a line
-//! with the place in the source code, then often the cause. The sentence shows the cause; the place is for the debug
-//! log.
+//! GStreamer's messages have a general sentence ("Could not open resource for reading.") and a debug string. The debug string
+//! has a line with the position in the source code, and often the cause in the next line. The sentence for operators includes
+//! the cause. The position is only for the debug log.
 
 /// Returns the sentence for an error or a warning of `element`.
 pub(crate) fn plain(element: &str, message: &str, debug: Option<&str>) -> String {
     let message = message.trim().trim_end_matches('.');
-    // "FILE(LINE): FUNCTION (): OBJECT:", and the rest (gst_element_message_full).
+    // The debug string is "FILE(LINE): FUNCTION (): OBJECT:", followed by the cause in a new line (gst_element_message_full).
     let cause = debug.and_then(|debug| debug.split_once(":\n"));
     let cause = cause.map_or("", |(_, cause)| cause.trim());
     match (element, cause) {
@@ -23,7 +23,7 @@ mod tests {
     use super::plain;
 
     #[test]
-    fn the_cause_is_shown_and_the_place_is_not() {
+    fn the_cause_is_shown_and_the_source_position_is_not() {
         let place = "crates/gst/src/kit/socket.rs(57): open (): /GstPipeline:a/TsUdpSrc:s";
         let full = format!("{place}:\ncannot bind 127.0.0.1:5004: Address already in use");
         assert_eq!(

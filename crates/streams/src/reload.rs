@@ -1,4 +1,4 @@
-//! Requests to reload the configuration: any thread can send one; the main thread carries it out and replies.
+//! Requests to reload the configuration. Any thread can send one. The main thread carries it out, and replies.
 
 use std::sync::mpsc::Sender;
 use std::sync::{Mutex, PoisonError};
@@ -14,7 +14,7 @@ pub struct Reloaded {
     pub streams_added: usize,
     /// Number of streams that were ended.
     pub streams_removed: usize,
-    /// Number of streams that were restarted, because their settings differ.
+    /// Number of streams that were restarted, because their settings have changed.
     pub streams_restarted: usize,
     /// Whether settings of calls were changed.
     pub calls_changed: bool,
@@ -23,13 +23,13 @@ pub struct Reloaded {
 /// Why nothing was changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotReloaded {
-    /// The process was started by arguments.
+    /// The process was started with arguments instead of a file.
     #[error("the settings are arguments, so no file can be reloaded")]
     NoFile,
     /// The mistakes, each with its line.
     #[error("the file has mistakes: {}", .0.join("; "))]
     Mistakes(Vec<String>),
-    /// Keys that need a restart, with both values.
+    /// Changed keys that need a restart, with their old and new values.
     #[error("these need a restart: {}", .0.join("; "))]
     NeedsRestart(Vec<String>),
     /// The machine refuses the change.
@@ -47,7 +47,7 @@ pub struct Reloads {
 type Waiting = oneshot::Sender<Result<Reloaded, NotReloaded>>;
 
 impl Reloads {
-    /// Creates the queue; requests go to the main thread by its events.
+    /// Creates the queue. `events` notifies the main thread of requests.
     #[must_use]
     pub fn new(events: Sender<Event>) -> Reloads {
         Reloads {
@@ -60,15 +60,15 @@ impl Reloads {
     pub fn ask(&self) -> oneshot::Receiver<Result<Reloaded, NotReloaded>> {
         let (tell, told) = oneshot::channel();
         self.lock().push(tell);
-        // Fails if the process is ending; then no reply comes.
+        // This fails if the process is ending. Then no reply comes.
         let _ = self.events.send(Event::Reload);
         told
     }
 
-    /// Replies to all callers so far.
+    /// Replies to all callers that wait.
     pub fn answer(&self, outcome: &Result<Reloaded, NotReloaded>) {
         for tell in std::mem::take(&mut *self.lock()) {
-            // The caller may have gone.
+            // This fails if the caller has gone.
             let _ = tell.send(outcome.clone());
         }
     }

@@ -4,18 +4,18 @@ use std::time::Duration;
 
 use threadbare_relay::{CallStats, MediaLineStats};
 
-/// A stream's figures since it started. Sums, if source and sink have separate RTCP sessions.
+/// The counters of a stream since it started. If source and sink have separate RTCP sessions, counters of both are added.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StreamStats {
     /// RTP packets that arrived.
     pub received: u64,
-    /// Time since the last packet of the peer; `None`: none has come. Jitter, losses and loudness are as old.
+    /// Time since the last packet of the peer; `None`: no packet has come. Jitter, losses and loudness were measured then.
     pub since_packet: Option<Duration>,
     /// Datagrams that are neither RTP nor RTCP.
     pub malformed: u64,
     /// Datagrams larger than expected.
     pub truncated: u64,
-    /// Packets from another address than the peer's.
+    /// Packets from an address that is not the peer's.
     pub strangers: u64,
     /// Packets of a payload type that the stream does not accept.
     pub other_payload_types: u64,
@@ -37,7 +37,7 @@ pub struct StreamStats {
     pub rtcp_received: u64,
     /// Unreadable RTCP packets.
     pub rtcp_errors: u64,
-    /// The active input, as text; `None`: there is only one.
+    /// Name of the active input; `None`: the stream has only one input.
     pub active: Option<String>,
     /// Number of changes of input.
     pub switches: u64,
@@ -45,7 +45,7 @@ pub struct StreamStats {
     pub loudness: Option<Loudness>,
 }
 
-/// The loudness of a stream (EBU R128). Minus infinity for silence.
+/// The loudness of a stream (EBU R128). Values are minus infinity for silence.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Loudness {
     /// Loudness of the last 400 ms.
@@ -62,7 +62,7 @@ pub struct Loudness {
 
 impl From<threadbare_relay::Loudness> for Loudness {
     fn from(measured: threadbare_relay::Loudness) -> Loudness {
-        // Filters fade slowly: values such as -958 LUFS are useless.
+        // Treat very low values, such as -958 LUFS, as silence: they come from filters that fade slowly.
         let level = |lufs: f64| {
             if lufs < SILENCE_LUFS {
                 f64::NEG_INFINITY
@@ -81,7 +81,7 @@ impl From<threadbare_relay::Loudness> for Loudness {
 }
 
 impl StreamStats {
-    /// The statistics of a line at `now_ns`, and of its sockets.
+    /// Returns the statistics of a line of the relay and of its sockets at `now_ns`.
     pub fn of_line(media: &MediaLineStats, io: &CallStats, now_ns: u64) -> StreamStats {
         let MediaLineStats { line, loudness } = media;
         let (source, direction) = (&line.source, &line.direction);
@@ -116,7 +116,7 @@ impl StreamStats {
         }
     }
 
-    /// Writes the figures to the log.
+    /// Writes the counters to the log.
     pub fn log(&self, stream: &str) {
         let level = |of: fn(&Loudness) -> f64| self.loudness.map(|loudness| tenths(of(&loudness)));
         tracing::info!(
@@ -148,7 +148,7 @@ impl StreamStats {
     }
 }
 
-/// Far below one step of 16 bits in any channel.
+/// Loudness below which a value counts as silence. It is far below one step of 16 bits in any channel.
 const SILENCE_LUFS: f64 = -120.0;
 
 fn tenths(value: f64) -> f64 {

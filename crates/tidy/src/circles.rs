@@ -1,26 +1,27 @@
 //! Checks that the modules of a crate do not import each other in a circle.
 //!
-//! At each level of the tree, sibling modules must not import each other in a circle. A folder counts as one module at its
-//! level. Module A imports module B if the code of A names a path to something that B defines. A path through a re-export
-//! (`pub use child::Thing` in `mod.rs`) leads to the module with the definition.
+//! At each level of the module tree, sibling modules must not import each other in a circle. A folder counts as one module at
+//! its level. Module A imports module B if the code of A names a path to an item that B defines. If the path leads to a
+//! re-export (`pub use child::Thing` in `mod.rs`), the module with the definition counts.
 //!
-//! Imports between a module and its own parent are allowed: a folder's `mod.rs` has the common parts of its modules, or
-//! combines them. GObject's subclasses need a wrapper and an implementation that name each other. Tests do not count.
-//! Methods are not followed: the order of one type's `impl` blocks in several modules is left to their authors.
+//! Imports between a module and its parent are allowed, because a folder's `mod.rs` contains the common parts of its modules or
+//! combines them. For example, a GObject subclass needs a wrapper and an implementation that name each other. Tests do not
+//! count. A call of a method does not count either, so the `impl` blocks of one type may be in several modules.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
-/// An import that may close a circle: (package, from, to), with modules as `a::b` and the root as `crate`.
+/// An import that is allowed although it closes a circle: (package, from, to). Modules are written as `a::b`, and the root as
+/// `crate`.
 pub type Permitted<'a> = (&'a str, &'a str, &'a str);
 
-/// Complaints about the circles of one crate, and about unnecessary permissions.
+/// Returns complaints about circles in one crate, and about permissions that it does not need.
 ///
-/// `files` are the sources, as (path below `src/`, text).
+/// `files` are the source files: (path below `src/`, text).
 ///
 /// # Errors
-/// If a source is not valid Rust tokens.
+/// Fails if a source does not consist of valid Rust tokens.
 pub fn check(
     package: &str,
     files: &[(&str, &str)],
@@ -44,7 +45,7 @@ pub fn check(
             .is_none()
         {
             complaints.push(format!(
-                "{package}: {from} does not import {to}, strike it from the exceptions"
+                "{package}: {from} does not import {to}; remove the pair from the exceptions"
             ));
         }
     }
@@ -57,22 +58,22 @@ pub fn check(
     Ok(complaints)
 }
 
-/// The names from the crate's root to a module.
+/// The path of a module: the names from the crate's root to it.
 type Path = Vec<String>;
-/// The siblings that each module imports, each with the place of one such import.
+/// The siblings that each module imports. Each sibling has a description of one such import.
 type Imports = BTreeMap<Path, BTreeMap<Path, String>>;
 
 /// The contents of one file.
 #[derive(Default)]
 struct Module {
-    /// The names of its items, with those of inline modules.
+    /// The names of the items, including those in inline modules.
     items: BTreeSet<String>,
     uses: Vec<Use>,
-    /// Paths in the code, outside of `use`.
+    /// Paths in the code outside of `use`, with their lines.
     paths: Vec<(Path, usize)>,
 }
 
-/// A name that a `use` binds; `*` for all.
+/// A name that a `use` binds, or `*` for all names.
 struct Use {
     name: String,
     path: Path,
@@ -80,7 +81,7 @@ struct Use {
 }
 
 impl Module {
-    /// Reads tokens. `inline`: the inline modules around `stream`.
+    /// Reads the tokens of `stream`, which is inside the inline modules `inline`.
     fn read(&mut self, stream: TokenStream, inline: &mut Path) {
         let tokens: Vec<TokenTree> = stream.into_iter().collect();
         let mut at = 0;
@@ -133,12 +134,12 @@ impl Module {
     }
 }
 
-/// The keywords before the name of an item that a path may lead to.
+/// The keywords that are followed by the name of an item to which a path may lead.
 const DEFINING: &[&str] = &[
     "struct", "enum", "union", "trait", "fn", "const", "static", "type",
 ];
 
-/// A path of an inline module, as the file would write it: each `super` leaves an inline module first.
+/// Converts a path in an inline module to a path as seen from the file's module: each `super` leaves one inline module.
 fn outside(inline: &[String], mut path: Path) -> Path {
     for _ in inline {
         match path.first().map(String::as_str) {
@@ -167,7 +168,7 @@ fn is_test_attribute(tokens: &[TokenTree]) -> bool {
         && (text == "test" || text.starts_with("cfg(test") || text.starts_with("cfg(all(test"))
 }
 
-/// The index after the item at `at`, which ends with its block or semicolon.
+/// Returns the index after the item at `at`. An item ends with its block or semicolon.
 fn end_of_item(tokens: &[TokenTree], at: usize) -> usize {
     let is_use =
         matches!(&tokens[at.min(tokens.len() - 1)], TokenTree::Ident(word) if word == "use");
@@ -177,7 +178,7 @@ fn end_of_item(tokens: &[TokenTree], at: usize) -> usize {
     length.map_or(tokens.len(), |length| at + length + 1)
 }
 
-/// Reads `a::b::c` from `at` onwards, and returns it with the next index.
+/// Reads a path such as `a::b::c` that starts at `at`. Returns it with the index after it.
 fn read_path(tokens: &[TokenTree], mut at: usize) -> (Path, usize) {
     let mut path = Vec::new();
     while let Some(TokenTree::Ident(name)) = tokens.get(at) {
@@ -190,7 +191,7 @@ fn read_path(tokens: &[TokenTree], mut at: usize) -> (Path, usize) {
     (path, at.max(1))
 }
 
-/// The names that a use tree binds, with their paths.
+/// Collects the names that a use tree binds, with their paths.
 fn read_use(tokens: &[TokenTree], prefix: &Path, found: &mut Vec<(String, Path)>) {
     for branch in tokens.split(|token| is_punct(Some(token), ',')) {
         let mut path = prefix.clone();
@@ -243,7 +244,7 @@ impl Crate {
         imports
     }
 
-    /// The module that defines the item that `path` names in module `here`. `None`: it is in another crate.
+    /// Returns the module that defines the item which `path` names in module `here`, or `None` if it is in another crate.
     fn resolve(&self, here: &Path, path: &[String], depth: usize) -> Option<Path> {
         let (mut at, mut rest) = match path.first()?.as_str() {
             "crate" => (Path::new(), &path[1..]),
@@ -267,7 +268,7 @@ impl Crate {
         Some(at)
     }
 
-    /// The origin of `name` in module `at`, if `at` imports it from elsewhere in the crate.
+    /// Returns the module that defines `name`, if module `at` imports `name` from another module of the crate.
     fn definition(&self, at: &Path, name: &str, depth: usize) -> Option<Path> {
         let module = self.modules.get(at)?;
         if depth > REEXPORTS_MAX || module.items.contains(name) {
@@ -286,7 +287,8 @@ impl Crate {
     }
 }
 
-/// The ancestors of two modules at the level where they separate. `None`: one is the other, or within it.
+/// Returns the ancestors of two modules at the level where their paths separate. Returns `None` if they are the same module or
+/// one is within the other.
 fn beside_one_another(from: &Path, to: &Path) -> Option<(Path, Path)> {
     let parting = from.iter().zip(to).position(|(a, b)| a != b)?;
     Some((from[..=parting].to_vec(), to[..=parting].to_vec()))
@@ -296,7 +298,8 @@ fn join(path: &Path, name: &str) -> Path {
     path.iter().cloned().chain([name.to_owned()]).collect()
 }
 
-/// For each set of modules that all import each other, directly or not, a shortest circle: the places of its imports.
+/// Returns one shortest circle for each set of modules that all import each other, directly or indirectly. A circle is a list
+/// of descriptions of its imports.
 fn circles(imports: &Imports) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     let mut told: BTreeSet<&Path> = BTreeSet::new();
@@ -326,7 +329,7 @@ fn reaches(from: &Path, to: &Path, imports: &Imports) -> bool {
     way(from, to, imports).is_some()
 }
 
-/// A shortest path along imports, with both ends and at least one step.
+/// Returns a shortest path along imports, including both ends. It has at least one step.
 fn way(from: &Path, to: &Path, imports: &Imports) -> Option<Vec<Path>> {
     let mut queue = VecDeque::from([vec![from.clone()]]);
     let mut seen = BTreeSet::new();
@@ -347,7 +350,7 @@ fn way(from: &Path, to: &Path, imports: &Imports) -> Option<Vec<Path>> {
     None
 }
 
-/// The module of a file: `sink/mod.rs` and `sink.rs` are `sink`; `lib.rs` and `main.rs` are the root.
+/// Returns the module of a file. `sink/mod.rs` and `sink.rs` are the module `sink`, and `lib.rs` and `main.rs` are the root.
 fn module_of(path: &str) -> Path {
     let mut names: Path = path
         .trim_end_matches(".rs")
@@ -377,7 +380,7 @@ fn path_of(name: &str) -> Path {
     }
 }
 
-/// A longer chain of re-exports leads back to itself.
+/// Maximum length of a chain of re-exports. A longer one is a loop.
 const REEXPORTS_MAX: usize = 8;
 
 #[cfg(test)]
@@ -389,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_is_found_and_named_once() {
+    fn a_circle_is_reported_once() {
         let found = complaints(&[
             ("lib.rs", "mod a; mod b; mod c;"),
             ("a.rs", "use crate::b::B;\npub struct A;"),
@@ -416,7 +419,7 @@ mod tests {
 
     #[test]
     fn a_path_through_a_re_export_leads_to_the_definition() {
-        // `a` and `b` import each other, whatever name they use for it.
+        // `a` and `b` import each other, regardless of the name by which `a` imports the item of `b`.
         for (in_lib, in_a) in [
             ("pub use b::B;", "use crate::B;"),
             ("pub use b::*;", "fn f(_: crate::B) {}"),
@@ -433,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn folder_is_one_module_for_siblings() {
+    fn a_folder_counts_as_one_module_for_its_siblings() {
         let parent = "mod child; pub use self::child::Part; pub struct Shared; fn f(_: Part) {}";
         let child = "use super::Shared; use crate::b::B; pub struct Part;";
         let mut files = vec![
@@ -470,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn exceptions_cover_one_import_and_do_not_outlive_it() {
+    fn an_exception_covers_one_import_and_must_be_needed() {
         let files = [
             ("a.rs", "use crate::b::B; pub struct A;"),
             ("b.rs", "use crate::a::A; pub struct B;"),

@@ -1,15 +1,15 @@
-//! The dependency policy: permitted licences and sources, and banned crates.
+//! Checks dependencies against the policy: permitted licences and sources, and banned crates.
 
 use spdx::{Expression, LicenseReq, ParseMode};
 
-/// Only permissive licences, because the plugin and the libraries are linked into other people's products. GStreamer
-/// itself is LGPL; it is linked dynamically, and is not a crate.
+/// Permitted licences. They are all permissive, because the plugin and the libraries are linked into other people's products.
+/// GStreamer itself has the LGPL, but it is not a crate, and is linked dynamically.
 const LICENCES: &[&str] = &[
     "Apache-2.0",
     "Apache-2.0 WITH LLVM-exception",
     "BSD-2-Clause",
     "BSD-3-Clause",
-    // A dedication to the public domain, of a macro's hash function that runs at build time.
+    // A dedication to the public domain. It is the licence of a hash function in a macro, which runs at build time.
     "CC0-1.0",
     "ISC",
     "MIT",
@@ -17,18 +17,18 @@ const LICENCES: &[&str] = &[
     "Zlib",
 ];
 
-/// The only registry.
+/// The only permitted registry.
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
-/// Crates that are never used, with the reason.
+/// Crates that must not be used, each with the reason.
 const BANNED: &[(&str, &str)] = &[
-    // Threads belong to media workers. A second runtime would bring its own threads, and their number would no longer be fixed.
-    // (tokio, the basis of client libraries, is for applications and tests: layers.rs.)
-    ("async-std", "contexts are the runtime"),
-    ("smol", "contexts are the runtime"),
-    // Only bench/ compares with it, behind its feature `peer`.
-    ("gst-plugin-threadshare", "a peer to measure against"),
-    ("openssl-sys", "nothing here speaks TLS"),
+    // A second runtime would start its own threads, so that the number of threads would not be fixed any more. The table in
+    // layers.rs restricts tokio, on which client libraries are based, to applications and tests.
+    ("async-std", "contexts are the only runtime"),
+    ("smol", "contexts are the only runtime"),
+    // Only bench/ may use this plugin for comparisons, behind the feature `peer`.
+    ("gst-plugin-threadshare", "only benchmarks compare with it"),
+    ("openssl-sys", "TLS is done by rustls"),
 ];
 
 /// A crate that the workspace uses directly or indirectly.
@@ -36,13 +36,13 @@ const BANNED: &[(&str, &str)] = &[
 pub struct Dependency<'a> {
     /// The package's name.
     pub name: &'a str,
-    /// The licence in its manifest, an SPDX expression.
+    /// The licence in the package's manifest, an SPDX expression.
     pub licence: Option<&'a str>,
-    /// The source from `cargo metadata`; `None` for a folder.
+    /// The source according to `cargo metadata`, or `None` for a local folder.
     pub source: Option<&'a str>,
 }
 
-/// Complaints about one crate.
+/// Returns complaints about one crate.
 pub fn check(dependency: Dependency<'_>) -> Vec<String> {
     let Dependency {
         name,
@@ -67,7 +67,7 @@ pub fn check(dependency: Dependency<'_>) -> Vec<String> {
 }
 
 fn is_permitted(licence: &str) -> bool {
-    // Old manifests write "MIT/Apache-2.0".
+    // Old manifests contain "MIT/Apache-2.0", which the lax mode accepts.
     let Ok(expression) = Expression::parse_mode(licence, ParseMode::LAX) else {
         return false;
     };
@@ -88,7 +88,7 @@ mod tests {
     };
 
     #[test]
-    fn permissive_crates_of_the_registry_pass() {
+    fn crates_with_permissive_licences_from_the_registry_pass() {
         for licence in [
             "MIT",
             "MIT/Apache-2.0",
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_named() {
+    fn other_licences_sources_and_crates_are_refused() {
         let licence = |licence| Dependency { licence, ..FINE };
         let git = Some("git+https://example.org/a");
         for (bad, word) in [

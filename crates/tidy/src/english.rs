@@ -1,23 +1,23 @@
-//! Marks of contorted English in documentation, comments and texts that users read.
+//! Finds marks of contorted English in documentation, comments and texts that users read.
 //!
-//! Each mark stands for a turn of phrase that readers stumble over. A mark is a hint, so a file may keep a small share.
+//! A mark is a phrase that makes readers stop. It is only a hint, so a file may contain a small share of marked sentences.
 
 use proc_macro2::{TokenStream, TokenTree};
 use pulldown_cmark::{Event, Parser, Tag, TagEnd};
 
-/// Sentences with a mark that a file may have, in percent of its sentences; each file may have one.
+/// Maximum number of marked sentences in a file, in percent of its sentences. One marked sentence is always allowed.
 pub const MARKED_PERCENT_MAX: usize = 2;
 
-/// A sentence, and its place.
+/// A sentence and its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sentence {
-    /// The line on which its paragraph starts, from 1.
+    /// The line on which the sentence's paragraph starts, counted from 1.
     pub line: usize,
     /// The words, separated by single spaces.
     pub text: String,
 }
 
-/// The mark that a sentence has, if any.
+/// Returns the name of the first mark in a sentence, if any.
 pub fn mark_of(sentence: &str) -> Option<&'static str> {
     let lower = sentence.to_lowercase();
     let is_edge = |c: char| !(c.is_alphanumeric() || c == '_');
@@ -30,7 +30,7 @@ pub fn mark_of(sentence: &str) -> Option<&'static str> {
             .windows(2)
             .any(|two| first.contains(&two[0]) && second.contains(&two[1]))
     };
-    // Not a placeholder such as `{what}`.
+    // A placeholder such as `{what}` is not a word.
     let is_word = sentence.starts_with(char::is_alphabetic);
     let first_is = |list: &[&str]| is_word && words.first().is_some_and(|word| list.contains(word));
     let is_question = sentence.trim_end().ends_with('?');
@@ -73,7 +73,7 @@ pub fn mark_of(sentence: &str) -> Option<&'static str> {
         .find_map(|(name, is_there)| is_there.then_some(name))
 }
 
-/// "It is no URI" in place of "is not a URI". "There is no URI" is plain.
+/// Whether a sentence contains a phrase like "it is no URI", instead of "it is not a URI". "There is no URI" is plain.
 fn has_is_no(words: &[&str]) -> bool {
     let is_verb = |at: usize| ["is", "are", "was", "were"].contains(&words[at]);
     (0..words.len().saturating_sub(2)).any(|at| {
@@ -93,7 +93,7 @@ fn is_of_its_own(words: &[&str]) -> bool {
     })
 }
 
-/// Complaints about one file, none if its share of marked sentences is small enough.
+/// Returns a complaint for each marked sentence of a file, or none if the share of marked sentences is small enough.
 pub fn check(path: &str, sentences: &[Sentence]) -> Vec<String> {
     let complaints: Vec<String> = sentences
         .iter()
@@ -113,7 +113,7 @@ pub fn check(path: &str, sentences: &[Sentence]) -> Vec<String> {
     }
 }
 
-/// The sentences of a Markdown page, without code.
+/// Returns the sentences of a Markdown page, without code.
 pub fn of_markdown(text: &str) -> Vec<Sentence> {
     let mut found = Vec::new();
     let (mut paragraph, mut line, mut code) = (String::new(), 1, false);
@@ -140,10 +140,10 @@ pub fn of_markdown(text: &str) -> Vec<Sentence> {
     found
 }
 
-/// The sentences of rustdoc, of comments and of string literals in Rust source.
+/// Returns the sentences of rustdoc, comments and string literals in Rust source.
 ///
 /// # Errors
-/// The source is not made of Rust tokens.
+/// Fails if the source does not consist of valid Rust tokens.
 pub fn of_rust(source: &str) -> Result<Vec<Sentence>, String> {
     let stream: TokenStream = source
         .parse()
@@ -154,7 +154,7 @@ pub fn of_rust(source: &str) -> Result<Vec<Sentence>, String> {
     Ok(found)
 }
 
-/// The sentences that a reader of the page sees: text between tags, string literals and comments.
+/// Returns the sentences of an HTML page or a script: text between tags, string literals and comments.
 pub fn of_page(source: &str) -> Vec<Sentence> {
     let mut found = Vec::new();
     of_comments(source, &["//"], &mut found);
@@ -175,10 +175,11 @@ pub fn of_page(source: &str) -> Vec<Sentence> {
     found
 }
 
-/// Shorter texts are names and fragments.
+/// Minimum number of words in a sentence. Shorter texts are names and fragments.
 const WORDS_MIN: usize = 4;
 
-/// Attributes that documentation comments become are left to [`of_comments`].
+/// Collects the sentences of string literals. It skips `doc` attributes, into which the compiler turns doc comments, because
+/// [`of_comments`] reads doc comments.
 fn of_literals(stream: TokenStream, found: &mut Vec<Sentence>) {
     let mut tokens = stream.into_iter().peekable();
     while let Some(token) = tokens.next() {
@@ -208,7 +209,8 @@ fn of_literals(stream: TokenStream, found: &mut Vec<Sentence>) {
     }
 }
 
-/// Comments that fill whole lines. Lines with the same sign make one paragraph; code in them is left out.
+/// Collects the sentences of comments that fill whole lines. Adjacent lines with the same comment sign are one paragraph. Code
+/// blocks are skipped.
 fn of_comments(source: &str, signs: &[&str], found: &mut Vec<Sentence>) {
     let sign_of = |line: &str| signs.iter().find(|sign| line.starts_with(**sign)).copied();
     let (mut paragraph, mut first, mut last, mut code) = (String::new(), 0, None, false);
@@ -235,7 +237,8 @@ fn of_comments(source: &str, signs: &[&str], found: &mut Vec<Sentence>) {
     }
 }
 
-/// A sentence ends with a sign and a space, before a capital letter or a sign that opens something.
+/// Splits a paragraph into sentences. A sentence ends with punctuation and a space, if a capital letter or an opening sign
+/// follows.
 fn split_into(found: &mut Vec<Sentence>, line: usize, paragraph: &str, words_min: usize) {
     let mut keep = |words: &[&str]| {
         if words.len() >= words_min {
@@ -317,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn rust_has_documentation_comments_and_texts() {
+    fn rust_source_is_read_with_doc_comments_comments_and_texts() {
         let source = "/// One sentence\n/// on two lines.\n/// ```\n/// what is in here\n/// ```\nfn f() {\n    // A comment of the body.\n    g(\"A text for the user: {x}\");\n}\n";
         let mut texts: Vec<(usize, String)> = of_rust(source)
             .expect("Rust")
@@ -336,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_has_labels_and_texts() {
+    fn a_page_is_read_with_labels_and_texts() {
         let source = "<p>Nobody has the call</p>\n  set(\"the token is another one\");\n";
         let texts: Vec<String> = of_page(source).into_iter().map(|one| one.text).collect();
         assert_eq!(texts, ["Nobody has the call", "the token is another one"]);

@@ -1,13 +1,13 @@
-//! The layer table: the allowed imports of each crate.
+//! Checks that each crate imports only packages that the layer table allows.
 //!
-//! Only the product's dependencies count; dev-dependencies are not restricted.
+//! Dev-dependencies are not restricted.
 
-/// How far a crate may use `unsafe`.
+/// Where a crate may use `unsafe`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnsafePolicy {
-    /// Never; the crate root has `#![forbid(unsafe_code)]`.
+    /// Nowhere. The crate's root has `#![forbid(unsafe_code)]`.
     Forbid,
-    /// Only in files whose path inside the crate starts with one of these.
+    /// Only in files whose path inside the crate starts with one of these prefixes.
     OnlyBelow(&'static [&'static str]),
     /// Anywhere, because the crate is a C interface.
     Anywhere,
@@ -16,9 +16,9 @@ pub enum UnsafePolicy {
 /// The packages from outside the workspace that a crate may import.
 #[derive(Clone, Copy, Debug)]
 pub enum External {
-    /// These and nothing else.
+    /// Only these packages.
     Only(&'static [&'static str]),
-    /// All except these.
+    /// All packages except these.
     AllBut(&'static [&'static str]),
 }
 
@@ -27,15 +27,15 @@ pub enum External {
 pub struct Rule {
     /// The package's name.
     pub package: &'static str,
-    /// The packages of this workspace that it may import.
+    /// The packages of this workspace that the package may import.
     pub internal: &'static [&'static str],
-    /// The packages from outside that it may import.
+    /// The packages from outside the workspace that it may import.
     pub external: External,
     /// Where it may use `unsafe`.
     pub unsafe_policy: UnsafePolicy,
 }
 
-/// Crates for applications, which a plugin for other applications must not use.
+/// Packages for applications. A plugin or library that other applications load must not use them.
 const APPLICATION_ONLY: &[&str] = &[
     "anyhow",
     "clap",
@@ -45,7 +45,7 @@ const APPLICATION_ONLY: &[&str] = &[
     "tracing-subscriber",
 ];
 
-/// The table. A crate that is missing here fails the test, so that its layer is a conscious decision.
+/// The layer table. A crate without a row fails the test, so that its author has to choose a layer.
 pub const RULES: &[Rule] = &[
     // Layer 0: pure crates, without clock, randomness, sockets and GStreamer.
     Rule {
@@ -57,14 +57,14 @@ pub const RULES: &[Rule] = &[
     Rule {
         package: "threadbare-rtp-types",
         internal: &["threadbare-base"],
-        // Keys, headers and errors.
+        // For keys, headers and errors.
         external: External::Only(&["base64", "rtp-types", "subtle", "thiserror", "zeroize"]),
         unsafe_policy: UnsafePolicy::Forbid,
     },
     Rule {
         package: "threadbare-codec",
         internal: &["threadbare-base", "threadbare-rtp-types"],
-        // Pure functions of samples.
+        // For pure functions of samples, and for errors.
         external: External::Only(&["opus2", "rubato", "thiserror"]),
         unsafe_policy: UnsafePolicy::Forbid,
     },
@@ -77,7 +77,7 @@ pub const RULES: &[Rule] = &[
     Rule {
         package: "threadbare-srtp",
         internal: &["threadbare-rtp-types"],
-        // Pure functions of bytes.
+        // For pure functions of bytes, and for errors.
         external: External::Only(&[
             "aes",
             "aes-gcm",
@@ -117,14 +117,14 @@ pub const RULES: &[Rule] = &[
     Rule {
         package: "threadbare-control",
         internal: &["threadbare-base", "threadbare-rtp-types"],
-        // Parsers, writers and errors.
+        // For parsers, serialisers and errors.
         external: External::Only(&["postcard", "serde", "serde_json", "thiserror"]),
         unsafe_policy: UnsafePolicy::Forbid,
     },
     Rule {
         package: "threadbare-member",
         internal: &[],
-        // It writes to the store.
+        // For the entries in the cluster's store, and for errors.
         external: External::Only(&["serde", "serde_json", "thiserror"]),
         unsafe_policy: UnsafePolicy::Forbid,
     },
@@ -138,7 +138,7 @@ pub const RULES: &[Rule] = &[
             "libc",
             "loom",
             "rustix",
-            // Its feature `inspect`.
+            // For the feature `inspect`.
             "serde_json",
             "slab",
             "thiserror",
@@ -175,21 +175,21 @@ pub const RULES: &[Rule] = &[
             "serde",
             "serde_json",
             "thiserror",
-            // The client runs on it, in two dedicated threads.
+            // The client runs on tokio, in two dedicated threads.
             "tokio",
             "tracing",
             "url",
         ]),
         unsafe_policy: UnsafePolicy::Forbid,
     },
-    // The C interface: decode, call safe code, catch panics.
+    // The C interface. It decodes arguments, calls safe code and catches panics.
     Rule {
         package: "threadbare-loudness-capi",
         internal: &["threadbare-loudness"],
         external: External::Only(&["libc"]),
         unsafe_policy: UnsafePolicy::Anywhere,
     },
-    // Layer 2: connections to GStreamer and GLib.
+    // Layer 2: crates that use GStreamer or GLib.
     Rule {
         package: "threadbare-gst-kit",
         internal: &["threadbare-base", "threadbare-runtime"],
@@ -222,7 +222,7 @@ pub const RULES: &[Rule] = &[
             "threadbare-runtime",
             "threadbare-s3",
         ],
-        // tokio: the client of the HTTP sources runs on it, in dedicated threads.
+        // tokio is allowed: the client of the HTTP sources runs on it, in dedicated threads.
         external: External::AllBut(&["anyhow", "clap", "miette", "toml", "tracing-subscriber"]),
         unsafe_policy: UnsafePolicy::Forbid,
     },
@@ -239,7 +239,7 @@ pub const RULES: &[Rule] = &[
         external: External::AllBut(APPLICATION_ONLY),
         unsafe_policy: UnsafePolicy::Forbid,
     },
-    // Also layer 2: the operating system's sockets, without GStreamer.
+    // Also layer 2: crates that use the operating system's sockets without GStreamer.
     Rule {
         package: "threadbare-relay",
         internal: &[
@@ -263,7 +263,7 @@ pub const RULES: &[Rule] = &[
     Rule {
         package: "threadbare-mainloop",
         internal: &["threadbare-base", "threadbare-runtime"],
-        // tokio: its bridge, behind a feature.
+        // tokio is allowed for the bridge to it, which is behind a feature.
         external: External::AllBut(&["anyhow", "clap", "miette", "toml", "tracing-subscriber"]),
         unsafe_policy: UnsafePolicy::Forbid,
     },
@@ -420,7 +420,7 @@ pub const RULES: &[Rule] = &[
         external: External::AllBut(&[]),
         unsafe_policy: UnsafePolicy::Forbid,
     },
-    // Starting points for other projects, which use only public parts.
+    // Examples for other projects. They use only public APIs.
     Rule {
         package: "threadbare-example-elements",
         internal: &["gst-plugin-threadbare"],
@@ -433,7 +433,7 @@ pub const RULES: &[Rule] = &[
         external: External::AllBut(&[]),
         unsafe_policy: UnsafePolicy::Forbid,
     },
-    // Programs that measure, and fuzz targets. No crate imports them.
+    // Benchmarks and fuzz targets. No crate imports them.
     Rule {
         package: "threadbare-fuzz",
         internal: &[
@@ -466,7 +466,7 @@ pub const RULES: &[Rule] = &[
         external: External::AllBut(&[]),
         unsafe_policy: UnsafePolicy::OnlyBelow(&["src/"]),
     },
-    // Outside the layers: no crate imports it, and it imports none of the crates that it checks.
+    // This crate is outside the layers. No crate imports it, and it imports none of the crates that it checks.
     Rule {
         package: "threadbare-tidy",
         internal: &[],
@@ -475,14 +475,14 @@ pub const RULES: &[Rule] = &[
     },
 ];
 
-/// The row of `package`.
+/// Returns the row of a package.
 pub fn rule_of(package: &str) -> Option<&'static Rule> {
     RULES.iter().find(|rule| rule.package == package)
 }
 
-/// Complaints about one package of the workspace.
+/// Returns complaints about one package of the workspace.
 ///
-/// `imports` are its dependencies without those for tests, as (package name, is in this workspace).
+/// `imports` are the package's dependencies without dev-dependencies: (package name, whether it is in this workspace).
 pub fn check_imports<'a>(
     package: &str,
     imports: impl IntoIterator<Item = (&'a str, bool)>,
@@ -496,11 +496,11 @@ pub fn check_imports<'a>(
     for (name, is_internal) in imports {
         if is_internal && !rule.internal.contains(&name) {
             complaints.push(format!(
-                "{package} may not import {name}: its layer is not below"
+                "{package} must not import {name}, because the layer of {name} is not below"
             ));
         } else if !is_internal && !allows_external(rule.external, name) {
             complaints.push(format!(
-                "{package} may not import {name}: not in its row of the table"
+                "{package} must not import {name}, which is not in its row of the layer table"
             ));
         }
     }
@@ -546,7 +546,7 @@ mod tests {
     }
 
     #[test]
-    fn pure_crates_import_nothing_that_reaches_outside() {
+    fn pure_crates_must_not_import_clocks_sockets_or_randomness() {
         for import in ["gstreamer", "glib", "libc", "rand", "socket2", "tracing"] {
             assert_eq!(
                 check_imports("threadbare-rtp", [(import, false)]).len(),
@@ -569,13 +569,13 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_crate_is_a_complaint() {
+    fn a_crate_without_a_row_is_refused() {
         assert_eq!(check_imports("threadbare-surprise", []).len(), 1);
     }
 
     #[test]
-    fn the_table_has_no_way_up() {
-        // Rows are in the order of the layers, so every import must be above its user.
+    fn each_row_imports_only_from_rows_above_it() {
+        // The rows are in the order of the layers, so the row of an import must be above that of its user.
         for (place, rule) in RULES.iter().enumerate() {
             for import in rule.internal {
                 let below = RULES.iter().position(|other| other.package == *import);

@@ -1,7 +1,7 @@
-//! Rules about the source tree that neither the compiler nor clippy checks.
+//! Checks rules about the source tree that neither the compiler nor clippy can check.
 //!
-//! Each module is one rule: a pure function from text to complaints, with unit tests that show its complaints.
-//! `tests/tree.rs` applies all rules to this tree.
+//! Each module implements one rule as a pure function from text to complaints. Its unit tests show the complaints.
+//! `tests/tree.rs` applies all rules to this source tree.
 
 #![forbid(unsafe_code)]
 

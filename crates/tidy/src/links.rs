@@ -1,20 +1,20 @@
-//! Checks links between the pages of the documentation: each leads to a file, and each `#anchor` to one of its
-//! headings. The book (`docs/SUMMARY.md`) has every page.
+//! Checks the links of the documentation. Each link must lead to a file, and each `#anchor` to a heading in that file. The
+//! book's table of contents (`docs/SUMMARY.md`) must list each page.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
-/// The links of a page, and their possible targets in it.
+/// The links of a page, and the anchors to which links can lead.
 #[derive(Debug, Default)]
 pub struct Page {
-    /// Targets of links and images, as written.
+    /// Targets of links and images, as they are written.
     pub targets: Vec<String>,
-    /// Its headings as `#anchors`.
+    /// Anchors of the page's headings, without `#`.
     pub anchors: BTreeSet<String>,
 }
 
-/// Reads a page. Links in code do not count.
+/// Parses a page. Links in code do not count.
 pub fn read(text: &str) -> Page {
     let mut page = Page::default();
     let mut heading: Option<String> = None;
@@ -44,8 +44,8 @@ pub fn read(text: &str) -> Page {
     page
 }
 
-/// Complaints about the links of one page. `pages` has all pages by their paths from the root of the tree; `exists`
-/// tells whether any other path exists.
+/// Returns complaints about the links of one page. `pages` contains all pages by their paths from the root of the tree.
+/// `exists` returns whether any other path exists.
 pub fn check(
     path: &str,
     pages: &BTreeMap<String, Page>,
@@ -61,7 +61,7 @@ pub fn check(
             complaints.push(format!("{path}: {target} leaves the tree"));
             continue;
         };
-        // The book turns `.md` into `.html`, even if it has no such page.
+        // mdbook changes the ending `.md` of a link to `.html` even if the book has no such page.
         let is_of_book = |path: &str| path.starts_with(BOOK);
         if is_of_book(path) && !is_of_book(&file) && file.ends_with(".md") {
             complaints.push(format!("{path}: {target} is not in the book"));
@@ -70,14 +70,14 @@ pub fn check(
             Some(page) if !anchor.is_empty() && !page.anchors.contains(anchor) => {
                 complaints.push(format!("{path}: {target}: {file} has no such heading"));
             }
-            None if !exists(&file) => complaints.push(format!("{path}: {target} is not there")),
+            None if !exists(&file) => complaints.push(format!("{path}: {target} does not exist")),
             _ => {}
         }
     }
     complaints
 }
 
-/// Complaints about pages that the book omits, or has twice.
+/// Returns complaints about pages that the book does not list, or lists twice.
 pub fn check_summary(pages: &BTreeMap<String, Page>) -> Vec<String> {
     let mut listed: Vec<_> = pages.get(SUMMARY).map_or(Vec::new(), |summary| {
         let targets = summary.targets.iter();
@@ -86,16 +86,16 @@ pub fn check_summary(pages: &BTreeMap<String, Page>) -> Vec<String> {
     listed.sort();
     let twice = listed.windows(2).filter(|pair| pair[0] == pair[1]);
     let mut complaints: Vec<_> = twice
-        .map(|pair| format!("{SUMMARY} has {} twice", pair[0]))
+        .map(|pair| format!("{SUMMARY} lists {} twice", pair[0]))
         .collect();
     let missing = pages
         .keys()
         .filter(|path| path.starts_with(BOOK) && *path != SUMMARY && !listed.contains(path));
-    complaints.extend(missing.map(|path| format!("{SUMMARY} does not have {path}")));
+    complaints.extend(missing.map(|path| format!("{SUMMARY} does not list {path}")));
     complaints
 }
 
-/// The anchor of a heading, as GitHub and mdbook make it: letters, digits, `-` and `_` stay, and spaces become `-`.
+/// Returns the anchor that GitHub and mdbook give a heading. Letters, digits, `-` and `_` stay, and spaces become `-`.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().chars().filter_map(|c| match c {
         ' ' => Some('-'),
@@ -105,7 +105,7 @@ fn anchor(heading: &str) -> String {
     kept.flat_map(char::to_lowercase).collect()
 }
 
-/// The values of `src` and `href` in tags.
+/// Returns the values of `src` and `href` in HTML tags.
 fn sources(html: &str) -> Vec<String> {
     let mut sources = Vec::new();
     for attribute in ["src=\"", "href=\""] {
@@ -115,7 +115,8 @@ fn sources(html: &str) -> Vec<String> {
     sources
 }
 
-/// The path of `target` in the page `from`, from the root of the tree. `None`: it is outside the tree.
+/// Returns the path from the root of the tree to the `target` of a link in the page `from`. Returns `None` if the target is
+/// outside the tree.
 fn resolve(from: &str, target: &str) -> Option<String> {
     if target.is_empty() {
         return Some(from.to_owned());
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn headings_have_the_anchors_that_github_and_mdbook_give_them() {
+    fn anchors_of_headings_are_those_of_github_and_mdbook() {
         let page =
             read("# Is it `ready`?\n\n## Against what you use: 2.0\n\n## again\n\n## Again\n");
         let expected = ["again", "again-1", "against-what-you-use-20", "is-it-ready"];
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn links_that_lead_nowhere_are_found() {
+    fn broken_links_are_found() {
         let pages = pages(&[
             (
                 "docs/a.md",
@@ -174,18 +175,18 @@ mod tests {
         assert_eq!(
             found,
             [
-                "docs/b/c.md: ../gone.md is not there",
+                "docs/b/c.md: ../gone.md does not exist",
                 "docs/b/c.md: ../a.md#there: docs/a.md has no such heading",
                 "docs/b/c.md: #here: docs/b/c.md has no such heading",
                 "docs/b/c.md: ../../../x leaves the tree",
                 "docs/b/c.md: ../../CHANGELOG.md is not in the book",
-                "docs/b/c.md: gone.svg is not there",
+                "docs/b/c.md: gone.svg does not exist",
             ]
         );
     }
 
     #[test]
-    fn pages_that_the_book_leaves_out_are_found() {
+    fn pages_that_the_book_omits_or_repeats_are_found() {
         let pages = pages(&[
             ("README.md", ""),
             ("docs/SUMMARY.md", "- [A](a.md)\n- [A](./a.md)\n"),
@@ -193,8 +194,8 @@ mod tests {
             ("docs/b/c.md", ""),
         ]);
         let expected = [
-            "docs/SUMMARY.md has docs/a.md twice",
-            "docs/SUMMARY.md does not have docs/b/c.md",
+            "docs/SUMMARY.md lists docs/a.md twice",
+            "docs/SUMMARY.md does not list docs/b/c.md",
         ];
         assert_eq!(check_summary(&pages), expected);
     }

@@ -1,28 +1,29 @@
-//! Limits sizes: a function fits on a screen, and a file can be read in one sitting. Tests do not count.
+//! Limits the lengths of functions and files. A function must fit on a screen, and a file must be short enough to read at once.
+//! Tests do not count.
 
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
-/// About as many lines as a screen shows.
+/// Maximum number of lines of a function: about as many as a screen shows.
 pub const FUNCTION_LINES_MAX: usize = 70;
-/// About as many lines as a reader can remember.
+/// Maximum number of lines of a file without its tests: about as many as a reader can remember.
 pub const FILE_LINES_MAX: usize = 800;
 
-/// One excess, or a permission for one. `function` is empty for the file as a whole.
+/// A function or a file that is too long.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Oversize {
     /// The file, from the root of the tree.
     pub path: String,
-    /// The function's name, or empty.
+    /// The function's name, or empty if the file is too long.
     pub function: String,
     /// Number of lines.
     pub lines: usize,
 }
 
-/// The parts of this file that are longer than allowed.
+/// Returns the functions of a file that are too long, and the file itself if it is.
 ///
 /// # Errors
-/// If the source is not valid Rust.
+/// Fails if the source is not valid Rust.
 pub fn check_size(path: &str, source: &str) -> Result<Vec<Oversize>, String> {
     let file = syn::parse_file(source).map_err(|error| format!("{path} is not Rust: {error}"))?;
     let mut walk = Walk {
@@ -42,8 +43,8 @@ pub fn check_size(path: &str, source: &str) -> Result<Vec<Oversize>, String> {
     Ok(walk.found)
 }
 
-/// Removes the permitted excesses. The rest are complaints: an excess that is not in the list, and an unnecessary
-/// permission.
+/// Returns complaints about functions and files that are too long without permission, and about permissions that are not
+/// needed.
 pub fn apply_exceptions(found: &[Oversize], permitted: &[(&str, &str)]) -> Vec<String> {
     let is_permitted = |breach: &Oversize| {
         permitted
@@ -60,7 +61,7 @@ pub fn apply_exceptions(found: &[Oversize], permitted: &[(&str, &str)]) -> Vec<S
                  lines,
              }| {
                 if function.is_empty() {
-                    format!("{path}: {lines} lines without its tests, more than {FILE_LINES_MAX}")
+                    format!("{path} has {lines} lines without tests, more than {FILE_LINES_MAX}")
                 } else {
                     format!(
                         "{path}: fn {function} has {lines} lines, more than {FUNCTION_LINES_MAX}"
@@ -75,7 +76,7 @@ pub fn apply_exceptions(found: &[Oversize], permitted: &[(&str, &str)]) -> Vec<S
             .any(|breach| breach.path == *path && breach.function == *function)
         {
             complaints.push(format!(
-                "{path} {function}: fits now, strike it from the exceptions"
+                "{path} {function}: is short enough now; remove it from the exceptions"
             ));
         }
     }
@@ -89,7 +90,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Counts from the signature onwards, so a long doc comment does not count.
+    /// Notes a function if it is too long. Lines are counted from the signature on, so a doc comment does not count.
     fn note_function(&mut self, signature: &syn::Signature, body: &syn::Block) {
         let lines = lines_between(signature.span(), body.span());
         if lines > FUNCTION_LINES_MAX {
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn exceptions_cover_one_function_and_do_not_outlive_it() {
+    fn an_exception_covers_one_function_and_must_be_needed() {
         let found = check_size("a.rs", &function_of(FUNCTION_LINES_MAX + 1)).unwrap();
         assert_eq!(apply_exceptions(&found, &[]).len(), 1);
         assert_eq!(apply_exceptions(&found, &[("a.rs", "long")]).len(), 0);

@@ -1,12 +1,12 @@
-//! Finds traces of one machine that do not belong to the project: paths of a disk, hosts of package registries.
+//! Finds texts that are valid only on one machine, such as paths on its disk and hosts of private package registries.
 
 /// The only registry that a lock file may name.
 const PUBLIC_REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
-/// Folders that exist only on one machine. A match counts only at the start of a path.
+/// Folders that exist only on some machines. A match counts only at the start of a path.
 const MACHINE_PLACES: &[&str] = &["/root/", "/home/", "/work/", "/Users/", "/mnt/"];
 
-/// Hosts and schemes that show a private or mirrored registry.
+/// Hosts and schemes of private or mirrored registries.
 const REGISTRY_MARKS: &[&str] = &[
     "sparse+http",
     "index.crates.io",
@@ -15,7 +15,7 @@ const REGISTRY_MARKS: &[&str] = &[
     "artifactory",
 ];
 
-/// Complaints about one text file.
+/// Returns complaints about one text file.
 pub fn check_text(path: &str, text: &str) -> Vec<String> {
     let mut complaints = Vec::new();
     for (number, line) in text.lines().enumerate() {
@@ -24,22 +24,23 @@ pub fn check_text(path: &str, text: &str) -> Vec<String> {
             .iter()
             .find(|place| starts_a_path(line, place))
         {
-            complain(&format!("a path of one machine ({place})"));
+            complain(&format!("a path that exists only on one machine ({place})"));
         }
         if let Some(mark) = REGISTRY_MARKS.iter().find(|mark| line.contains(*mark)) {
-            complain(&format!("a package registry's host ({mark})"));
+            complain(&format!("the host of a package registry ({mark})"));
         }
         if path.ends_with("Cargo.lock")
             && line.starts_with("source = ")
             && !line.contains(PUBLIC_REGISTRY)
         {
-            complain("a source that is not the public registry");
+            complain("a source other than the public registry");
         }
     }
     complaints
 }
 
-/// Whether `place` starts a path: `network/work/x` is not an absolute path; `"/work/x"`, `=/work/x` and `(/work/x` are.
+/// Whether `place` is the start of an absolute path in this line. It is in `"/work/x"`, `=/work/x` and `(/work/x`, but not in
+/// `network/work/x`.
 fn starts_a_path(line: &str, place: &str) -> bool {
     line.match_indices(place).any(|(at, _)| {
         let before = line[..at].chars().next_back();
@@ -73,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn registries_are_found() {
+    fn hosts_of_registries_are_found() {
         assert_eq!(
             check_text("a.toml", "index = \"sparse+https://example.org/\"").len(),
             1

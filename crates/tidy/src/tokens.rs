@@ -1,9 +1,9 @@
-//! Finds words in Rust source as the compiler sees it: not in comments or strings, but inside macro calls, which a
-//! syntax tree omits.
+//! Finds words in the tokens of Rust source. Comments and strings do not count. The arguments of macro calls do, although they
+//! are not part of a syntax tree.
 
 use proc_macro2::{TokenStream, TokenTree};
 
-/// Compare-and-swap and similar methods: state transitions without a name.
+/// Compare-and-swap and similar methods. A direct call of one is a state transition without a name.
 pub const RAW_TRANSITIONS: &[&str] = &[
     "compare_exchange",
     "compare_exchange_weak",
@@ -12,10 +12,10 @@ pub const RAW_TRANSITIONS: &[&str] = &[
     "try_update",
 ];
 
-/// The lines (from 1) with one of `words` as an identifier or keyword.
+/// Returns the lines (counted from 1) that contain one of `words` as an identifier or keyword.
 ///
 /// # Errors
-/// If the source is not valid Rust tokens.
+/// Fails if the source does not consist of valid Rust tokens.
 pub fn lines_with(source: &str, words: &[&str]) -> Result<Vec<usize>, String> {
     let stream: TokenStream = source
         .parse()
@@ -38,10 +38,10 @@ fn collect(stream: TokenStream, words: &[&str], lines: &mut Vec<usize>) {
     }
 }
 
-/// Complaints about raw transitions of an atomic outside a file named `state.rs`.
+/// Returns complaints about methods of [`RAW_TRANSITIONS`] outside files named `state.rs`.
 ///
 /// # Errors
-/// If the source is not valid Rust tokens.
+/// Fails if the source does not consist of valid Rust tokens.
 pub fn check_transitions(path: &str, source: &str) -> Result<Vec<String>, String> {
     if path.ends_with("/state.rs") {
         return Ok(Vec::new());
@@ -49,7 +49,7 @@ pub fn check_transitions(path: &str, source: &str) -> Result<Vec<String>, String
     let lines = lines_with(source, RAW_TRANSITIONS)?;
     Ok(lines
         .into_iter()
-        .map(|line| format!("{path}:{line}: give this transition a name in a state.rs"))
+        .map(|line| format!("{path}:{line}: move this transition to a method in a state.rs"))
         .collect())
 }
 
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn a_raw_transition_belongs_in_state_rs() {
+    fn raw_transitions_are_allowed_only_in_state_rs() {
         let source = "fn f() {\n  a.compare_exchange_weak(0, 1, AcqRel, Relaxed);\n}\n";
         let complaints = check_transitions("crates/x/src/queue.rs", source).unwrap();
         assert_eq!(complaints.len(), 1);

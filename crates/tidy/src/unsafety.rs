@@ -1,12 +1,12 @@
-//! Allows `unsafe` only as in the layer table.
+//! Checks that `unsafe` is used only where the layer table allows it.
 
 use crate::layers::UnsafePolicy;
 use crate::tokens::lines_with;
 
-/// Complaints about a crate's root file, which must have the lint of its row.
+/// Returns complaints about a crate's root file. It must have `#![forbid(unsafe_code)]` if the crate's row says so.
 ///
 /// # Errors
-/// If the source is not valid Rust.
+/// Fails if the source is not valid Rust.
 pub fn check_root(path: &str, source: &str, policy: UnsafePolicy) -> Result<Vec<String>, String> {
     if policy != UnsafePolicy::Forbid || forbids_unsafe(source)? {
         return Ok(Vec::new());
@@ -14,10 +14,10 @@ pub fn check_root(path: &str, source: &str, policy: UnsafePolicy) -> Result<Vec<
     Ok(vec![format!("{path}: #![forbid(unsafe_code)] is missing")])
 }
 
-/// Complaints about `unsafe` in one file of a crate. `path_in_crate` is for example `src/kit/pad.rs`.
+/// Returns complaints about `unsafe` in one file of a crate. `path_in_crate` is for example `src/kit/pad.rs`.
 ///
 /// # Errors
-/// If the source is not valid Rust tokens.
+/// Fails if the source does not consist of valid Rust tokens.
 pub fn check_file(
     path_in_crate: &str,
     source: &str,
@@ -36,7 +36,7 @@ pub fn check_file(
     let lines = lines_with(source, &["unsafe"])?;
     Ok(lines
         .into_iter()
-        .map(|line| format!("{path_in_crate}:{line}: unsafe has no place here"))
+        .map(|line| format!("{path_in_crate}:{line}: unsafe is not allowed here"))
         .collect())
 }
 
@@ -45,7 +45,7 @@ fn forbids_unsafe(source: &str) -> Result<bool, String> {
     Ok(file.attrs.iter().any(|attribute| {
         let mut names_unsafe_code = false;
         if attribute.path().is_ident("forbid") {
-            // A lint with a path, such as clippy's, ends the loop: it is another lint.
+            // Parsing stops at a lint with a path, such as clippy's. It is not `unsafe_code`.
             let _ = attribute.parse_nested_meta(|lint| {
                 names_unsafe_code |= lint.path.is_ident("unsafe_code");
                 Ok(())
@@ -62,7 +62,7 @@ mod tests {
     const KIT_ONLY: UnsafePolicy = UnsafePolicy::OnlyBelow(&["src/kit/"]);
 
     #[test]
-    fn the_root_must_forbid() {
+    fn the_root_must_forbid_unsafe_code() {
         let check =
             |source| check_root("lib.rs", source, UnsafePolicy::Forbid).map(|all| all.len());
         assert_eq!(check("//! Doc.\n#![forbid(unsafe_code)]\n"), Ok(0));
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_outside_its_place_is_found() {
+    fn an_unsafe_block_outside_the_permitted_files_is_found() {
         let source = "fn f() {\n    unsafe { g() }\n}\n";
         assert_eq!(check_file("src/kit/pad.rs", source, KIT_ONLY), Ok(vec![]));
         assert_eq!(

@@ -9,13 +9,13 @@ use threadbare_tidy::{
     circles, dependencies, english, layers, links, size, strays, tokens, unsafety,
 };
 
-/// Files and functions that may be longer, each with the reason: (path, function or "" for the file).
+/// Files and functions that may be longer: (path, function or "" for the file). Each entry has a comment with the reason.
 const OVERSIZE_PERMITTED: &[(&str, &str)] = &[];
 
-/// Imports that may close a circle: (package, from, to).
+/// Imports that are allowed although they close a circle: (package, from, to).
 const CIRCLES_PERMITTED: &[circles::Permitted<'_>] = &[];
 
-/// The rule about machine paths has to name them.
+/// Files that may contain paths of one machine. The rule itself has to name them.
 const STRAYS_EXEMPT: &[&str] = &["crates/tidy/src/strays.rs"];
 
 fn root() -> PathBuf {
@@ -25,7 +25,7 @@ fn root() -> PathBuf {
         .expect("the tree's root")
 }
 
-/// Files that git tracks or would track, so that a fault shows before it is committed.
+/// Returns the files that git tracks or would track, so that a fault is found before it is committed.
 fn tracked_files() -> Vec<String> {
     let output = Command::new("git")
         .args(["-c", "safe.directory=*", "ls-files", "-z"])
@@ -40,7 +40,7 @@ fn tracked_files() -> Vec<String> {
     );
     let names = String::from_utf8(output.stdout).expect("file names are UTF-8");
     let mut files: Vec<String> = names.split_terminator('\0').map(str::to_owned).collect();
-    // Deleted, but still in the index.
+    // A deleted file can still be in the index.
     files.retain(|path| root().join(path).is_file());
     assert!(!files.is_empty(), "git lists no files");
     files
@@ -60,7 +60,7 @@ fn workspace_packages() -> Vec<Package> {
     metadata.packages
 }
 
-/// The crate's folder from the root of the tree, such as `crates/gst`.
+/// Returns a crate's folder relative to the root of the tree, such as `crates/gst`.
 fn folder_of(package: &Package) -> String {
     let folder = package
         .manifest_path
@@ -80,7 +80,7 @@ fn assert_none(complaints: &[String]) {
 }
 
 #[test]
-fn imports_go_down_the_layers() {
+fn crates_import_only_lower_layers() {
     let packages = workspace_packages();
     let is_internal = |name: &str| packages.iter().any(|package| package.name == name);
     let mut complaints = Vec::new();
@@ -96,7 +96,7 @@ fn imports_go_down_the_layers() {
 }
 
 #[test]
-fn dependencies_keep_the_policy() {
+fn dependencies_comply_with_the_policy() {
     let mut complaints = Vec::new();
     for target in ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"] {
         let metadata = MetadataCommand::new()
@@ -108,7 +108,7 @@ fn dependencies_keep_the_policy() {
             ])
             .exec()
             .expect("cargo metadata");
-        // There must be more packages than the workspace's; otherwise nothing was checked.
+        // The list must also contain the packages from outside the workspace, or they are not checked.
         assert!(metadata.packages.len() > 100, "{}", metadata.packages.len());
         for package in &metadata.packages {
             complaints.extend(dependencies::check(dependencies::Dependency {
@@ -121,12 +121,12 @@ fn dependencies_keep_the_policy() {
     for package in workspace_packages() {
         let outside = package.dependencies.iter().filter(|one| one.path.is_none());
         let any = outside.filter(|one| one.req.comparators.is_empty());
-        complaints.extend(any.map(|one| format!("{}: any version of {}", package.name, one.name)));
+        complaints.extend(any.map(|one| format!("{}: no version of {}", package.name, one.name)));
     }
     assert_none(&complaints);
 }
 
-/// The fields that crates.io requires, and those that its visitors look for.
+/// Published crates have the fields that crates.io requires, and those that its visitors look for.
 #[test]
 fn published_crates_have_their_metadata() {
     let mut complaints = Vec::new();
@@ -141,7 +141,7 @@ fn published_crates_have_their_metadata() {
             ("description", package.description.is_some()),
             ("license", package.license.is_some()),
             ("rust-version", package.rust_version.is_some()),
-            // crates.io allows at most five of each.
+            // crates.io allows at most five keywords and five categories.
             ("keywords", (1..=5).contains(&package.keywords.len())),
             ("categories", (1..=5).contains(&package.categories.len())),
             ("readme", readme.is_some_and(|path| path.is_file())),
@@ -150,14 +150,14 @@ fn published_crates_have_their_metadata() {
                 complaints.push(format!("{}: {what}", package.name));
             }
         }
-        // A dependency that has only a path could not be resolved from the registry.
+        // A dependency with only a path cannot be resolved in the registry.
         let inside = package.dependencies.iter().filter(|one| one.path.is_some());
         let unversioned = inside.filter(|one| {
             one.kind != DependencyKind::Development && one.req.comparators.is_empty()
         });
         complaints.extend(unversioned.map(|one| {
             format!(
-                "{}: no version of {} next to its path",
+                "{}: no version of {} in addition to its path",
                 package.name, one.name
             )
         }));
@@ -240,7 +240,7 @@ fn modules_import_each_other_in_one_direction() {
             .filter(|(_, path)| path.ends_with(".rs") && !is_test_file(path))
             .map(|(inside, path)| (inside, read(path).expect("Rust is UTF-8")))
             .collect();
-        // Next to a library, a program is a separate crate.
+        // If the package has a library, its program is a separate crate.
         if below.iter().any(|(inside, _)| *inside == "lib.rs") {
             below.retain(|(inside, _)| *inside != "main.rs");
         }
@@ -254,7 +254,7 @@ fn modules_import_each_other_in_one_direction() {
 }
 
 #[test]
-fn functions_and_files_stay_readable() {
+fn functions_and_files_are_not_too_long() {
     let mut found = Vec::new();
     for path in tracked_files()
         .iter()
@@ -270,7 +270,7 @@ fn is_test_file(path: &str) -> bool {
 }
 
 #[test]
-fn transitions_of_atomics_have_names() {
+fn state_transitions_of_atomics_have_names() {
     let mut complaints = Vec::new();
     for path in tracked_files()
         .iter()
@@ -283,7 +283,7 @@ fn transitions_of_atomics_have_names() {
 }
 
 #[test]
-fn nothing_of_one_machine_is_tracked() {
+fn tracked_files_name_no_path_or_registry_of_one_machine() {
     let mut complaints = Vec::new();
     for path in tracked_files()
         .iter()
@@ -296,7 +296,7 @@ fn nothing_of_one_machine_is_tracked() {
     assert_none(&complaints);
 }
 
-/// A newcomer reads this much, in this order.
+/// The README contains the parts that a newcomer needs, in the order in which they are read, and not much more.
 #[test]
 fn the_readme_is_short_and_in_order() {
     let readme = read("README.md").expect("UTF-8");
@@ -311,7 +311,7 @@ fn the_readme_is_short_and_in_order() {
             .unwrap_or_else(|| panic!("README.md: `{part}` is missing or comes too early"))
             .1;
     }
-    // A program fills in the fields of a table; no other part has figures.
+    // A program writes the figures of a table between two markers.
     for (begin, end) in [
         ("headline: begin", "headline: end"),
         ("demo: begin", "demo: end"),
@@ -342,9 +342,9 @@ const README_PARTS: &[&str] = &[
     "## More",
 ];
 
-/// Links of the documentation lead to files and to existing headings. The book has each page.
+/// Links of the documentation lead to existing files and headings. The book lists each page.
 #[test]
-fn links_lead_somewhere() {
+fn links_of_the_documentation_work() {
     let files = tracked_files();
     let markdown = files.iter().filter(|path| path.ends_with(".md"));
     let pages: BTreeMap<String, links::Page> = markdown
@@ -358,9 +358,9 @@ fn links_lead_somewhere() {
     assert_none(&complaints);
 }
 
-/// The gateway can be built without GStreamer, as `make lint` does.
+/// Without its default features, the gateway uses no crate of GStreamer. `make lint` builds it like that.
 #[test]
-fn the_gateway_without_its_feature_has_no_crate_of_gstreamer() {
+fn the_gateway_can_do_without_crates_of_gstreamer() {
     let crates_with = |features: &[&str]| {
         let output = Command::new(env!("CARGO"))
             .args([
@@ -403,7 +403,7 @@ fn the_gateway_without_its_feature_has_no_crate_of_gstreamer() {
     );
 }
 
-/// It has a sentence for each mark, for its tests.
+/// File that is not checked. Its tests contain a sentence for each mark.
 const ENGLISH_EXEMPT: &str = "crates/tidy/src/english.rs";
 
 #[test]
@@ -425,7 +425,7 @@ fn texts_are_in_plain_english() {
     assert_none(&complaints);
 }
 
-/// Subjects of the last commits: `git log --oneline` cuts longer ones off. Commits older than this rule do not count.
+/// Checks the subjects of the last commits: `git log --oneline` cuts off longer ones. Commits older than this rule do not count.
 #[test]
 fn subjects_of_commits_are_short() {
     let log = |arguments: &[&str]| {
@@ -455,7 +455,7 @@ fn subjects_of_commits_are_short() {
 
 const SUBJECT_CHARS_MAX: usize = 72;
 
-/// `docs/security.md` names a test for each of its scenes.
+/// `docs/security.md` names a test for each scene that it describes. These tests must exist.
 #[test]
 fn tests_that_the_security_page_names_exist() {
     let page = read("docs/security.md").expect("a text");
@@ -469,7 +469,8 @@ fn tests_that_the_security_page_names_exist() {
     assert_none(&missing_tests("docs/security.md", named, is_there));
 }
 
-/// A name without a test would select nothing: the test would run beside others, or nowhere.
+/// The configuration of the test runner names tests that must run alone, or in another step. If such a name has no test, the
+/// test was renamed, and would run beside others or not at all.
 #[test]
 fn tests_that_the_runner_names_exist() {
     for file in [".config/nextest.toml", "Makefile"] {
@@ -492,7 +493,7 @@ fn tests_that_the_runner_names_exist() {
     }
 }
 
-/// Complaints about names in `file` that no Rust source has.
+/// Returns complaints about names in `file` that no Rust source contains.
 fn missing_tests(
     file: &str,
     mut named: Vec<&str>,
@@ -506,7 +507,7 @@ fn missing_tests(
     named.into_iter().map(complain).collect()
 }
 
-/// The walks through the code name files that move.
+/// The guides to the code name files, which may be moved.
 #[test]
 fn paths_in_the_guides_exist() {
     let mut complaints = Vec::new();

@@ -1,5 +1,5 @@
-//! Alarms: a value that is bad for long enough raises one; a value that is good for long enough ends it. No clock: the caller
-//! counts seconds.
+//! Alarms. A value that is bad for long enough raises an alarm, and one that is good for long enough ends it. The module reads
+//! no clock: the caller calls it once for each second.
 
 use super::second::{Recent, Second};
 
@@ -31,7 +31,7 @@ impl AlarmKind {
         AlarmKind::Drift,
     ];
 
-    /// Its name in files, metrics and events.
+    /// Returns the name in files, metrics and events.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -44,7 +44,7 @@ impl AlarmKind {
         }
     }
 
-    /// The kinds in [`Alarms::bits`].
+    /// Returns the kinds that [`Alarms::bits`] include.
     pub fn of_bits(bits: u8) -> impl Iterator<Item = AlarmKind> {
         let is_set = move |kind: &AlarmKind| bits & (1 << *kind as u8) != 0;
         AlarmKind::ALL.into_iter().filter(is_set)
@@ -56,7 +56,7 @@ impl AlarmKind {
         bits & ACKNOWLEDGED != 0
     }
 
-    /// Unit of its values.
+    /// Returns the unit of the values.
     #[must_use]
     pub fn unit(self) -> &'static str {
         match self {
@@ -73,7 +73,7 @@ impl AlarmKind {
 /// Conditions to raise and end an alarm.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rule {
-    /// A value beyond it is bad.
+    /// A value beyond this threshold is bad.
     pub threshold: f64,
     /// Once the alarm is raised, a value must be better than the threshold by this much to be good.
     pub hysteresis: f64,
@@ -83,12 +83,12 @@ pub struct Rule {
     pub clear_s: u32,
 }
 
-/// The rules of all streams; `None`: the alarm is disabled.
+/// The rules for all streams, one for each kind; `None`: the kind is disabled.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rules([Option<Rule>; AlarmKind::ALL.len()]);
 
 impl Default for Rules {
-    /// Thresholds beyond the usual variation of speech and networks.
+    /// Returns the default rules. Their thresholds are beyond the usual variation of speech and networks.
     fn default() -> Rules {
         let rule = |threshold, hysteresis, hold_s, clear_s| {
             Some(Rule {
@@ -100,22 +100,22 @@ impl Default for Rules {
         };
         Rules([
             rule(0.5, 0.0, 5, 2),
-            // EBU Tech 3341 gates at -70; no programme is below -60 for longer than a pause.
+            // EBU Tech 3341 gates at -70 LUFS. No programme is below -60 LUFS for longer than a pause.
             rule(-60.0, 3.0, 15, 2),
-            // EBU R 128 allows 1 LU live, for a whole programme; this rule covers a minute.
+            // EBU R 128 allows a deviation of 1 LU for a whole live programme. This rule covers a minute, so it allows more.
             rule(3.0, 1.0, 60, 10),
-            // EBU R 128: -1 dBTP.
+            // The maximum true peak of EBU R 128 is -1 dBTP.
             rule(-1.0, 0.5, 1, 10),
-            // Listeners start to notice.
+            // Listeners start to notice a loss of 1 %.
             rule(1.0, 0.5, 10, 10),
-            // Crystals are better than 100 ppm.
+            // Crystal clocks are better than 100 ppm each.
             rule(200.0, 50.0, 60, 60),
         ])
     }
 }
 
 impl Rules {
-    /// The rule of a kind.
+    /// Returns the rule of a kind.
     #[must_use]
     pub fn get(&self, kind: AlarmKind) -> Option<Rule> {
         self.0[kind as usize]
@@ -130,17 +130,17 @@ impl Rules {
 /// An alarm of a stream.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Alarm {
-    /// Its kind.
+    /// The kind.
     pub kind: AlarmKind,
-    /// Time at which it was raised, s since 1970.
+    /// Time at which the alarm was raised, s since 1970.
     pub since_unix_s: u64,
     /// The worst value so far.
     pub worst: f64,
-    /// Whether it was acknowledged.
+    /// Whether an operator has acknowledged the alarm.
     pub is_acknowledged: bool,
 }
 
-/// A change at the end of a second.
+/// A change of an alarm.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Change {
     /// The alarm was raised.
@@ -155,13 +155,13 @@ pub struct Alarms([Latch; AlarmKind::ALL.len()]);
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Latch {
-    /// Seconds in a row for which the value was bad, or, once raised, good.
+    /// Seconds in a row for which the value was bad; if the alarm is raised, for which it was good.
     seconds: u32,
     raised: Option<Alarm>,
 }
 
 impl Alarms {
-    /// Ends a second; `recent` has the last seconds, including this one. Returns the changes.
+    /// Evaluates the second that has just ended. `recent`: the last seconds, including this one. Returns the changes.
     pub fn end_second(
         &mut self,
         rules: &Rules,
@@ -182,7 +182,7 @@ impl Alarms {
                 continue;
             };
             let value = value(kind, &rule, target_lufs, second, recent);
-            // The value already covers the whole time.
+            // For these kinds, the value already covers the whole hold time.
             let hold_s = match kind {
                 AlarmKind::Loudness | AlarmKind::Drift => 1,
                 _ => rule.hold_s.max(1),
@@ -194,7 +194,8 @@ impl Alarms {
         }
     }
 
-    /// A bit for each unacknowledged alarm, in the order of [`AlarmKind::ALL`]; the highest bit: there are acknowledged ones.
+    /// Returns a bit for each unacknowledged alarm, in the order of [`AlarmKind::ALL`]. The highest bit shows that there are
+    /// acknowledged alarms.
     #[must_use]
     pub fn bits(&self) -> u8 {
         let bit = |alarm: &Alarm| {
@@ -207,12 +208,12 @@ impl Alarms {
         self.raised().map(bit).fold(0, |bits, bit| bits | bit)
     }
 
-    /// The raised alarms.
+    /// Returns the raised alarms.
     pub fn raised(&self) -> impl Iterator<Item = &Alarm> {
         self.0.iter().filter_map(|latch| latch.raised.as_ref())
     }
 
-    /// Acknowledges an alarm. `false`: it is not raised.
+    /// Acknowledges an alarm. Returns `false` if it is not raised.
     pub fn acknowledge(&mut self, kind: AlarmKind) -> bool {
         let raised = self.0[kind as usize].raised.as_mut();
         raised.map(|alarm| alarm.is_acknowledged = true).is_some()
@@ -220,7 +221,7 @@ impl Alarms {
 }
 
 impl Latch {
-    /// `None`: no value, which changes nothing.
+    /// Handles the value of a second. `None`: there is no value, so nothing changes.
     fn step(
         &mut self,
         kind: AlarmKind,
@@ -229,7 +230,7 @@ impl Latch {
         value: Option<f64>,
     ) -> Option<Change> {
         let value = value?;
-        // Distance beyond the threshold.
+        // How far the value is beyond the threshold.
         let excess = match kind {
             AlarmKind::Silence => rule.threshold - value,
             _ => value - rule.threshold,
@@ -302,7 +303,8 @@ fn value(
             let levels = window.filter_map(|one| one.short_term_lufs.db());
             let sum = levels.fold((0.0, 0), |(sum, count), db| (sum + db, count + 1));
             let (sum, count): (f64, u32) = sum;
-            // A minute with pauses has enough values; its first seconds do not.
+            // Half of the window must have values. A minute of speech with pauses has enough, but the first seconds of a stream
+            // do not.
             (count >= rule.hold_s.max(1).div_ceil(2))
                 .then(|| (sum / f64::from(count) - target_lufs).abs())
         }
@@ -314,7 +316,7 @@ fn value(
     }
 }
 
-/// Drift of the sender's clock over the rule's `hold` seconds.
+/// Returns the drift of the sender's clock over the rule's `hold` seconds.
 fn drift_ppm(rule: &Rule, recent: &Recent) -> Option<f64> {
     let seconds = rule.hold_s.max(1) as usize + 1;
     let mut window = recent.last(seconds);
@@ -329,10 +331,10 @@ mod tests {
     use super::super::second::Level;
     use super::*;
 
-    /// Makes a second bad.
+    /// A function that makes a second bad.
     type Wrong = fn(&mut Second);
 
-    /// A second of a healthy stream.
+    /// Returns a second of a healthy stream.
     fn well(unix_s: u64) -> Second {
         Second {
             unix_s,
@@ -346,7 +348,8 @@ mod tests {
         }
     }
 
-    /// Runs a stream of these seconds, each repeated; returns when alarms were raised and cleared.
+    /// Runs a stream of seconds. `parts`: how often a second is repeated, and its fault. Returns when alarms were raised and
+    /// cleared.
     fn run(rules: &Rules, parts: &[(u32, Wrong)]) -> Vec<(u64, &'static str, AlarmKind)> {
         let (mut alarms, mut recent) = (Alarms::default(), Recent::default());
         let mut told = Vec::new();
@@ -369,13 +372,14 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_is_well_raises_nothing() {
+    fn a_healthy_stream_raises_no_alarm() {
         assert_eq!(run(&Rules::default(), &[(1000, |_| ())]), []);
     }
 
     #[test]
-    fn each_alarm_holds_and_clears_as_its_rule_says() {
-        // (kind, fault, seconds from its start to the alarm, from its end to the alarm's end)
+    fn alarms_are_raised_and_cleared_after_the_times_of_their_rules() {
+        // Kind; fault; seconds from the start of the fault to the alarm; seconds from the end of the fault to the end of the
+        // alarm.
         let cases: [(AlarmKind, Wrong, u64, u64); 6] = [
             (AlarmKind::NoPackets, |one| one.is_heard = false, 5, 2),
             (
@@ -391,16 +395,16 @@ mod tests {
                 10,
             ),
             (AlarmKind::Loss, |one| one.lost_permille = 11, 10, 10),
-            // 5 LU off the target for 36 of 60 s are 3 LU in the mean: the next second is more. Back to 2 LU: 24 of 60 s. And 10
-            // more.
+            // A deviation of 5 LU for 36 of 60 s is 3 LU in the mean, so the 37th second raises the alarm. The mean is 2 LU
+            // again when 24 of 60 s are bad, and 10 s later the alarm ends.
             (
                 AlarmKind::Loudness,
                 |one| one.short_term_lufs = Level::new(-18.0),
                 37,
                 36 + 9,
             ),
-            // For a rise from 0 to 300 us a second within 60 s: the 41st has more than 200 in the mean. Back: below 150, and 60
-            // more.
+            // The clock starts to drift by 300 us a second. In a window of 60 s, the mean is above 200 in the 41st second. The
+            // alarm ends 60 s after the mean is below 150.
             (
                 AlarmKind::Drift,
                 |one| one.skew_us = 300 * (one.unix_s as i64 - 100),
@@ -441,7 +445,7 @@ mod tests {
 
     #[test]
     fn between_both_thresholds_nothing_changes() {
-        // 1 %, and less than 0.5 % below it.
+        // The values are between the threshold of 1 % and the lower one of 0.5 %.
         let told = run(
             &Rules::default(),
             &[
@@ -453,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_is_taken_away_ends_its_alarm() {
+    fn disabling_a_rule_ends_its_alarm() {
         let (mut alarms, mut recent) = (Alarms::default(), Recent::default());
         let mut rules = Rules::default();
         let mut told = Vec::new();

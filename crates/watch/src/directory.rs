@@ -18,52 +18,52 @@ pub struct Directory {
 #[derive(Debug, Default)]
 struct Inner {
     generation: u64,
-    /// The streams by number; a number is not reused.
+    /// The streams by number. Numbers are not reused.
     streams: BTreeMap<usize, Watched>,
 }
 
-/// The public data of a stream.
+/// The data of a stream that observers see.
 #[derive(Debug, Clone)]
 pub struct Watched {
-    /// Unique.
+    /// The stream's name, which is unique.
     pub name: Arc<str>,
     /// Target loudness, LUFS.
     pub target_lufs: Option<f64>,
-    /// Names of its inputs; one without fallbacks.
+    /// Names of the inputs. A stream without fallbacks has one input.
     pub inputs: Arc<[String]>,
-    /// Times of day at which its integrated loudness is reset, minutes after local midnight.
+    /// Times of day at which integrated loudness is reset, in minutes after local midnight.
     pub resets: Arc<[u16]>,
-    /// Its source and destination.
+    /// Source and destination.
     pub way: Arc<Way>,
-    /// Why it does not run; `None`: it runs.
+    /// Why the stream does not run; `None`: it runs.
     pub stopped: Option<Arc<str>>,
-    /// Its snapshots.
+    /// The snapshot that the stream updates.
     pub snapshot: SharedSnapshot,
 }
 
-/// Source and destination of a stream, as in the file.
+/// Source and destination of a stream, as in the configuration file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Way {
-    /// Address at which its RTP is received.
+    /// Address at which RTP is received.
     pub listen: SocketAddr,
-    /// Address at which its RTCP is received; `None` without RTCP.
+    /// Address at which RTCP is received; `None`: no RTCP.
     pub listen_rtcp: Option<SocketAddr>,
     /// The destination as text.
     pub destination: String,
     /// The received codec as text.
     pub codec_in: String,
-    /// The sent codec as text; `None` without a destination.
+    /// The sent codec as text; `None`: there is no destination.
     pub codec_out: Option<String>,
-    /// RTP clock rate of sent packets; `None`: that of the received ones.
+    /// RTP clock rate of sent packets; `None`: that of the received packets.
     pub clock_rate_out_hz: Option<u32>,
-    /// Whether its audio is decoded, so that it can be listened to.
+    /// Whether the audio is decoded, so that the stream can be listened to.
     pub is_decoded: bool,
 }
 
-/// A snapshot of the list.
+/// A copy of the list.
 #[derive(Debug, Clone)]
 pub struct Listed {
-    /// Changes with the list.
+    /// Number of this state of the list.
     pub generation: u64,
     /// The streams by number.
     pub streams: Vec<(usize, Watched)>,
@@ -79,7 +79,7 @@ impl Default for Directory {
 }
 
 impl Directory {
-    /// How often streams publish snapshots.
+    /// Returns how often streams update their snapshots.
     #[must_use]
     pub fn pace(&self) -> &Pace {
         &self.pace
@@ -92,7 +92,7 @@ impl Directory {
         inner.streams.insert(number, watched);
     }
 
-    /// The snapshot that a stream publishes to.
+    /// Returns the snapshot that a stream must update.
     #[must_use]
     pub fn snapshot(&self, number: usize) -> SharedSnapshot {
         let inner = self.lock();
@@ -100,7 +100,7 @@ impl Directory {
         watched.map_or_else(SharedSnapshot::default, |one| one.snapshot.clone())
     }
 
-    /// Sets why a stream does not run; `None`: it runs.
+    /// Sets why a stream does not run. `None`: it runs.
     pub fn set_stopped(&self, number: usize, reason: Option<&str>) {
         if let Some(watched) = self.lock().streams.get_mut(&number) {
             watched.stopped = reason.map(Arc::from);

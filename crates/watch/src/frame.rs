@@ -1,4 +1,4 @@
-//! The data of all streams that a page gets ten times a second.
+//! Frames: the data of all streams that a page gets ten times a second.
 
 use std::sync::Arc;
 
@@ -8,19 +8,19 @@ use base64::engine::general_purpose::STANDARD;
 use super::gather::{Gatherer, TileState, Track};
 use super::second::Level;
 
-/// All tiles at one time.
+/// The tiles of all streams at one time.
 #[derive(Debug, Clone, Default)]
 pub struct Frame {
     /// Time, s since 1970.
     pub unix_s: u64,
-    /// Generation of the list of streams that the columns follow.
+    /// Generation of the list of streams to which the columns belong.
     pub generation: u64,
-    /// See [`Tiles::encode`].
+    /// The tiles, encoded with [`Tiles::encode`].
     pub columns: Arc<str>,
 }
 
 impl Frame {
-    /// Makes a frame from the gathered data.
+    /// Creates a frame from the gathered data.
     #[must_use]
     pub fn new(unix_s: u64, gatherer: &Gatherer) -> Frame {
         let tiles = Tiles(gatherer.tracks().map(TileValues::of).collect());
@@ -32,20 +32,20 @@ impl Frame {
     }
 }
 
-/// The displayed values of all streams, in their order.
+/// The displayed values of all streams, in the order of the list.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tiles(pub Vec<TileValues>);
 
 /// The displayed values of a stream.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TileValues {
-    /// Whether it runs, and has packets.
+    /// The state of the stream.
     pub state: TileState,
     /// The alarms, as in [`Alarms::bits`](super::Alarms::bits).
     pub alarms: u8,
     /// Momentary loudness (400 ms), LUFS.
     pub momentary_lufs: Level,
-    /// Maximum since the previous frame, dBTP.
+    /// Maximum true peak since the previous frame, dBTP.
     pub true_peak_dbtp: Level,
     /// Short-term loudness (3 s), LUFS.
     pub short_term_lufs: Level,
@@ -68,8 +68,9 @@ impl TileValues {
 }
 
 impl Tiles {
-    /// Columns in base64, little-endian, with a value for each stream: state (u8); alarms (u8); momentary loudness, true peak,
-    /// short-term loudness (i16, tenths of a decibel, -32768: none); losses (u16, thousandths).
+    /// Encodes the tiles as columns in base64, little-endian. Each column has a value for each stream. The columns are: state
+    /// (u8); alarms (u8); momentary loudness, true peak, short-term loudness (i16, in tenths of a decibel; -32768: no value);
+    /// losses (u16, in thousandths).
     #[must_use]
     pub fn encode(&self) -> String {
         let tiles = &self.0;
@@ -90,7 +91,7 @@ impl Tiles {
         STANDARD.encode(bytes)
     }
 
-    /// Decodes the columns of this many streams. `None`: they are invalid.
+    /// Decodes columns with this number of streams. `None`: they are invalid.
     #[must_use]
     pub fn decode(columns: &str, streams: usize) -> Option<Tiles> {
         let bytes = STANDARD.decode(columns).ok()?;

@@ -1,4 +1,4 @@
-//! Current values of streams, and their last seconds.
+//! Gathers the current values of streams, and their last seconds.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,22 +10,22 @@ use super::directory::{Listed, Watched};
 use super::history::Batch;
 use super::second::{Level, RECENT_SECONDS, Recent, Second};
 
-/// The gathered data of all streams. `now` is a parameter: CLOCK_MONOTONIC, ns, and s since 1970.
+/// The gathered data of all streams. It reads no clock: the time is a parameter, as ns of CLOCK_MONOTONIC and as s since 1970.
 #[derive(Debug, Default)]
 pub struct Gatherer {
     generation: u64,
     tracks: BTreeMap<usize, Track>,
-    /// The last whole second.
+    /// The last complete second, s since 1970.
     unix_s: u64,
     rules: Rules,
-    /// Number of changes of alarms.
+    /// Number of changes of alarms so far.
     changes: u64,
 }
 
-/// Selects the streams whose seconds are saved.
+/// Selects the streams whose seconds are saved now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// A sixtieth of all, to avoid a burst once a minute.
+    /// A sixtieth of all streams, so that there is no burst once a minute.
     Of(u64),
     /// All streams.
     All,
@@ -52,23 +52,23 @@ pub struct StreamChange {
 /// The data of one stream.
 #[derive(Debug)]
 pub struct Track {
-    /// Its name, target and inputs.
+    /// The data from the directory.
     pub watched: Watched,
-    /// Its last snapshot.
+    /// The last snapshot.
     pub snapshot: LineSnapshot,
-    /// Its current values.
+    /// The current values.
     pub tile: Tile,
-    /// Its last seconds.
+    /// The last seconds.
     pub recent: Recent,
-    /// Its alarms.
+    /// The alarms.
     pub alarms: Alarms,
-    /// Counters at the end of the last whole second: packets, losses.
+    /// Counters of packets and losses at the end of the last complete second.
     second_from: (u64, u64),
-    /// Start of its programme, s since 1970; `None`: the stream's start.
+    /// Start of the current programme, s since 1970; `None`: the programme started with the stream.
     pub programme_s: Option<u64>,
-    /// Its seconds were saved up to this time, s since 1970.
+    /// Time up to which seconds were saved, s since 1970.
     kept_s: u64,
-    /// Maximum levels of the current second.
+    /// Maximum momentary loudness in the current second.
     momentary_max: Level,
     peak_max: Level,
 }
@@ -76,13 +76,13 @@ pub struct Track {
 /// A summary of a stream.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Tile {
-    /// Whether it runs, and has packets.
+    /// The state of the stream.
     pub state: TileState,
     /// Momentary loudness (400 ms), LUFS.
     pub momentary_lufs: Level,
     /// Short-term loudness (3 s), LUFS.
     pub short_term_lufs: Level,
-    /// Maximum since the last look, dBTP.
+    /// Maximum true peak since the last reading, dBTP.
     pub true_peak_dbtp: Level,
     /// Packets lost or late in the last 10 s, in thousandths of the expected ones.
     pub lost_permille: u16,
@@ -97,14 +97,14 @@ pub enum TileState {
     Stopped = 0,
     /// The stream runs, but no packets come.
     Waiting = 1,
-    /// Its sender is received.
+    /// The stream receives packets from its sender.
     Heard = 2,
     /// A fallback is active.
     Fallback = 3,
 }
 
 impl TileState {
-    /// The state of a number.
+    /// Returns the state with a number.
     #[must_use]
     pub fn of(number: u8) -> Option<TileState> {
         let all = [
@@ -116,7 +116,7 @@ impl TileState {
         all.get(usize::from(number)).copied()
     }
 
-    /// Its name in `/v1/streams`.
+    /// Returns the name in `/v1/streams`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -134,13 +134,13 @@ impl Gatherer {
         self.rules = rules;
     }
 
-    /// A number that changes with every alarm.
+    /// Returns the number of changes of alarms so far.
     #[must_use]
     pub fn alarm_changes(&self) -> u64 {
         self.changes
     }
 
-    /// Acknowledges an alarm. `false`: it is not raised.
+    /// Acknowledges an alarm. Returns `false` if it is not raised.
     pub fn acknowledge(&mut self, name: &str, kind: AlarmKind) -> bool {
         let mut tracks = self.tracks.values_mut();
         let track = tracks.find(|one| &*one.watched.name == name);
@@ -149,7 +149,7 @@ impl Gatherer {
         is_raised
     }
 
-    /// Reads all streams. Returns whether a second has ended, after which alarms may have changed.
+    /// Reads all streams. Returns whether a second has ended, so that alarms may have changed.
     pub fn look(
         &mut self,
         now_ns: u64,
@@ -157,7 +157,7 @@ impl Gatherer {
         listed: &Listed,
         mut tell: impl FnMut(StreamChange),
     ) -> bool {
-        // The first second is incomplete.
+        // Skip the first second, because it is incomplete.
         let is_second = unix_s != self.unix_s && self.unix_s != 0;
         self.unix_s = unix_s;
         if listed.generation != self.generation {
@@ -197,7 +197,8 @@ impl Gatherer {
         is_second
     }
 
-    /// Resets integrated loudness, range and true peak. `false`: the stream does not exist, or is not measured.
+    /// Resets integrated loudness, range and true peak of a stream. Returns `false` if the stream does not exist, or is not
+    /// measured.
     pub fn begin_programme(&mut self, name: &str) -> bool {
         let unix_s = self.unix_s;
         let mut tracks = self.tracks.values_mut();
@@ -205,7 +206,7 @@ impl Gatherer {
         track.is_some_and(|track| track.begin_programme(unix_s))
     }
 
-    /// The same for all streams for which this is due at one of these times, minutes after local midnight.
+    /// Does the same for all streams that have a reset at one of these times, in minutes after local midnight.
     pub fn begin_programmes(&mut self, minutes: &[u16]) {
         for track in self.tracks.values_mut() {
             if track.watched.resets.iter().any(|one| minutes.contains(one)) {
@@ -214,7 +215,7 @@ impl Gatherer {
         }
     }
 
-    /// The unsaved seconds of the selected streams.
+    /// Returns the unsaved seconds of the selected streams.
     #[must_use]
     pub(super) fn unkept(&self, turn: Turn) -> Batch {
         let due = self
@@ -229,7 +230,7 @@ impl Gatherer {
         unkept.filter(|(_, seconds)| !seconds.is_empty()).collect()
     }
 
-    /// Marks them as saved.
+    /// Marks the seconds of the selected streams as saved.
     pub(super) fn note_kept(&mut self, turn: Turn) {
         let due = self.tracks.iter_mut();
         for (_, track) in due.filter(|(number, _)| turn.is_of(**number)) {
@@ -237,24 +238,24 @@ impl Gatherer {
         }
     }
 
-    /// The last whole second, s since 1970; 0: none yet.
+    /// Returns the last complete second, s since 1970; 0: none yet.
     #[must_use]
     pub(super) fn unix_s(&self) -> u64 {
         self.unix_s
     }
 
-    /// Changes with the list of streams.
+    /// Returns the generation of the list of streams.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// All streams, in the order of the configuration.
+    /// Returns all streams, in the order of the configuration.
     pub fn tracks(&self) -> impl ExactSizeIterator<Item = &Track> {
         self.tracks.values()
     }
 
-    /// The stream with a name.
+    /// Returns the stream with a name.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<&Track> {
         self.tracks.values().find(|one| &*one.watched.name == name)
@@ -277,7 +278,7 @@ impl Track {
         }
     }
 
-    /// Name of the active input, if there are fallbacks.
+    /// Returns the name of the active input, if there are fallbacks.
     #[must_use]
     pub fn active(&self) -> Option<&str> {
         let inputs = &self.watched.inputs;
@@ -336,7 +337,7 @@ impl Track {
         }
     }
 
-    /// Packets and losses since the second started. A restarted stream counts from 0.
+    /// Returns the packets and losses since the second started. After a restart of the stream, counters start at 0.
     fn since_second(&self) -> (u32, u32) {
         let (packets, lost) = self.second_from;
         let since = |now: u64, then: u64| now.checked_sub(then).unwrap_or(now);
@@ -355,7 +356,7 @@ impl Track {
         }
         match u64::from(packets) + u64::from(lost) {
             0 => 0,
-            // Late packets count as received and as lost.
+            // Late packets count both as received and as lost.
             due => (u64::from(lost) * 1000 / due).min(1000) as u16,
         }
     }
@@ -386,9 +387,10 @@ impl Track {
     }
 }
 
-/// Without observers, streams publish snapshots once a second, and sparse packets are not silence.
+/// Time without packets after which a stream is waiting. It is well above a second, because without observers, streams update
+/// their snapshots once a second, and because packets may be sparse.
 const SILENT_NS: u64 = 3_000_000_000;
-/// Number of turns of [`Turn::Of`]: each stream has one turn a minute.
+/// Number of parts of [`Turn::Of`]. Each stream is saved once a minute.
 const TURNS: u64 = 60;
 /// Window of [`Tile::lost_permille`].
 const LOSS_SECONDS: usize = 10;
@@ -434,7 +436,7 @@ mod tests {
         let mut gatherer = Gatherer::default();
         let look = |gatherer: &mut Gatherer, unix_s| {
             gatherer.look(0, unix_s, &listed, |_| ());
-            // The values that the snapshots would have.
+            // Set the values that snapshots of metered streams would have.
             for track in gatherer.tracks.values_mut().take(3) {
                 track.snapshot.loudness = Some(Loudness {
                     momentary_lufs: -23.0,

@@ -3,9 +3,9 @@
 //! | part | thread |
 //! |---|---|
 //! | [`Directory`] | the thread that keeps streams running updates it |
-//! | a stream's snapshot | its shard writes it, this module's thread reads it |
-//! | `History` | a separate thread writes, any thread reads the files |
-//! | [`Gatherer`] | this module's thread, once a second, or ten times with observers; others read it under its lock |
+//! | the snapshot of a stream | the stream's shard writes it, and the observing thread reads it |
+//! | `History` | a separate thread writes the files, and any thread reads them |
+//! | [`Gatherer`] | the observing thread updates it once a second (with observers, ten times); other threads read it under a lock |
 //!
 //! Part of the gateway `threadbare`; not a public interface.
 #![forbid(unsafe_code)]
@@ -43,7 +43,7 @@ use self::webhook::Webhook;
 use threadbare_process::limit::{LineLimit, Verdict};
 use threadbare_process::system::{local_minute, unix_at_zero_ns};
 
-/// The observing thread. Dropping it ends the thread.
+/// Handle to the observing thread. Dropping it ends the thread.
 #[derive(Debug)]
 pub struct Watch {
     view: View,
@@ -67,14 +67,14 @@ struct Shared {
     history: Mutex<Option<History>>,
     /// Whether the thread must end.
     ends: Mutex<bool>,
-    /// Signalled when an observer comes, or the thread must end.
+    /// Notified when an observer comes, or the thread must end.
     bell: Condvar,
 }
 
 /// A raised or ended alarm, with its time in s since 1970.
 pub type TimedChange = (u64, StreamChange);
 
-/// Frames come as long as this exists.
+/// A subscription to frames. It lasts until this is dropped.
 #[derive(Debug)]
 pub struct Frames {
     /// The latest frame.
@@ -83,7 +83,7 @@ pub struct Frames {
 }
 
 impl Watch {
-    /// Observes the streams of a directory. `alarms`: their rules, and the URL of the webhook.
+    /// Starts to observe the streams of a directory. `alarms`: the rules of alarms, and the URL of the webhook.
     ///
     /// # Errors
     /// Threads run out.
@@ -129,7 +129,7 @@ impl Drop for Watch {
             tracing::error!("the thread 'watch' has panicked");
         }
         let history = lock(&self.view.0.history).take();
-        // Dropping it writes the waiting seconds.
+        // Dropping the history writes the queued seconds.
         drop(history);
     }
 }
@@ -147,23 +147,23 @@ impl View {
         }
         let new = webhook.map(Webhook::start).transpose()?;
         let old = std::mem::replace(&mut *known, new);
-        // Dropped outside the lock: ending it may take a while.
+        // Drop the old one outside of the lock, because ending it may take a while.
         drop(known);
         drop(old);
         Ok(())
     }
 
-    /// Sends another message to the webhook, if there is one. Does not wait.
+    /// Sends a message that is not about an alarm to the webhook, if there is one. Does not wait.
     pub fn tell_webhook(&self, about: &str, message: &serde_json::Value) {
         if let Some(webhook) = &*lock(&self.0.webhook) {
             webhook.send_text(about.to_owned(), message.to_string());
         }
     }
 
-    /// Sets the folder for the last day of each stream; `None`: none.
+    /// Sets the folder for the history of each stream. `None`: the history is not stored.
     ///
     /// # Errors
-    /// It cannot be created or written to, another process uses it, or threads run out.
+    /// The folder cannot be created or written to, another process uses it, or threads run out.
     pub fn set_history(&self, dir: Option<&Path>) -> std::io::Result<()> {
         let mut known = lock(&self.0.history);
         if known.as_ref().map(History::dir) == dir {
@@ -171,15 +171,16 @@ impl View {
         }
         let new = dir.map(History::open).transpose()?;
         let old = std::mem::replace(&mut *known, new);
-        // Dropped outside the lock: the disk may be slow.
+        // Drop the old one outside of the lock, because the disk may be slow.
         drop(known);
         drop(old);
         Ok(())
     }
 
-    /// Returns the known seconds of this span, at most a day, in order; `until_s`: its end, by default now. Reads a file. `None`:
-    /// the stream does not exist.
+    /// Returns the known seconds of a span of time, at most a day, in order. `until_s`: the end of the span; `None`: now. May
+    /// read a file. Returns `None` if the stream does not exist.
     ///
+    /// # Errors
     /// The file cannot be read.
     pub fn seconds(
         &self,
@@ -209,13 +210,14 @@ impl View {
         Ok(Some(seconds))
     }
 
-    /// Resets integrated loudness, range and true peak of a stream. `false`: it does not exist, or is not measured.
+    /// Resets integrated loudness, range and true peak of a stream. Returns `false` if the stream does not exist, or is not
+    /// measured.
     #[must_use]
     pub fn begin_programme(&self, name: &str) -> bool {
         lock(&self.0.gatherer).begin_programme(name)
     }
 
-    /// Acknowledges an alarm. `false`: it is not raised.
+    /// Acknowledges an alarm. Returns `false` if it is not raised.
     #[must_use]
     pub fn acknowledge(&self, name: &str, kind: AlarmKind) -> bool {
         lock(&self.0.gatherer).acknowledge(name, kind)
@@ -249,7 +251,7 @@ impl View {
             frames: shared.frames.subscribe(),
             view: self.clone(),
         };
-        // Under the lock, so that the thread sees the flag before it waits.
+        // Hold the lock, so that the thread sees the new observer before it waits.
         let _ends = lock(&shared.ends);
         shared.bell.notify_all();
         Some(frames)
@@ -271,10 +273,10 @@ impl Shared {
             let is_quick = self.lookers.load(Ordering::Relaxed) > 0;
             let period = if is_quick { PERIOD_QUICK } else { PERIOD_SLOW };
             self.directory.pace().set(period);
-            // The wall clock may be set.
+            // Read this each time, because the wall clock may be set.
             let unix_ns = unix_at_zero_ns() + now_ns;
             self.look(now_ns, unix_ns / NS_PER_S, is_quick);
-            // Aligned with whole seconds, so that none is left out.
+            // Wake at multiples of the period, so that no second is left out.
             let period_ns = period.as_nanos() as u64;
             let wait = Duration::from_nanos(period_ns - unix_ns % period_ns);
             ends = lock(&self.ends);
@@ -299,7 +301,7 @@ impl Shared {
         let listed = self.directory.list();
         let mut gatherer = lock(&self.gatherer);
         if listed.generation != gatherer.generation() {
-            // Some streams may be gone.
+            // Save all seconds before the list changes, because some streams may be gone.
             self.keep(&mut gatherer, Turn::All);
         }
         let mut changes = Vec::new();
@@ -325,7 +327,7 @@ impl Shared {
         let webhook = lock(&self.webhook);
         for change in changes {
             let stream = &*change.name;
-            // A failing network switch causes a line for each stream behind it.
+            // Limit the lines, because a failing network switch causes an alarm for each stream.
             let suppressed = match self.lines.check(Instant::now()) {
                 Verdict::Write { suppressed } => Some(suppressed),
                 Verdict::Suppress => None,
@@ -349,7 +351,7 @@ impl Shared {
                     );
                 }
             }
-            // Fails without listeners.
+            // This fails if there are no listeners.
             let _ = self.changes.send((unix_s, change.clone()));
             if let Some(webhook) = &*webhook {
                 webhook.send(unix_s, &change);
@@ -358,24 +360,24 @@ impl Shared {
     }
 }
 
-/// The minutes of the local day within `before_s < time <= now_s`.
+/// Returns the minutes of the local day that began within `before_s < time <= now_s`.
 fn minutes_begun(before_s: u64, now_s: u64) -> Vec<u16> {
-    // The process slept, or the clock was set: makes up for at most an hour.
+    // If the process slept, or the clock was set, go back at most an hour.
     let before_s = before_s.max(now_s.saturating_sub(3600));
     let seconds = before_s + 1..=now_s;
     let minutes = seconds.filter(|unix_s| unix_s.is_multiple_of(60));
     minutes.filter_map(local_minute).collect()
 }
 
-/// Fast enough for meters.
+/// Interval of readings with observers: fast enough for meters.
 const PERIOD_QUICK: Duration = Duration::from_millis(100);
-/// Interval of the stored seconds.
+/// Interval of readings without observers: that of the stored seconds.
 const PERIOD_SLOW: Duration = Duration::from_secs(1);
-/// Log lines per second about alarms.
+/// Maximum number of log lines per second about alarms.
 const LINES_PER_SECOND: u32 = 20;
-/// Limit of kept changes: the same as for events of calls.
+/// Maximum number of changes that wait for a listener: the same as for events of calls.
 const CHANGES_MAX: usize = 4096;
-/// Open pages.
+/// Maximum number of observers, such as open pages.
 const LOOKERS_MAX: usize = 32;
 
 #[cfg(test)]
@@ -384,10 +386,10 @@ mod tests {
 
     use super::*;
 
-    /// Another program agrees in any time zone of this machine.
+    /// The result agrees with that of another program, in any time zone of this machine.
     #[test]
     fn minutes_are_those_of_the_local_day() {
-        // A night in winter and in summer.
+        // Test a night in winter and one in summer.
         for unix_s in [1_767_225_600, 1_782_864_000] {
             let date = Command::new("date")
                 .args(["+%H %M", "-d", &format!("@{unix_s}")])

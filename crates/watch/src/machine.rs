@@ -1,15 +1,15 @@
-//! The media threads: load, lateness, and blockages.
+//! The media threads: load, lateness, and occasions on which work blocked them.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use threadbare_runtime::{Blocked, CountersSnapshot};
 
-/// The seconds of a context thread.
+/// The last seconds of a media thread.
 #[derive(Debug, Clone, Default)]
 pub struct ThreadTrack {
     /// The last seconds, oldest first.
     pub recent: VecDeque<ThreadSecond>,
-    /// The last blockage.
+    /// The last time that work blocked the thread.
     pub blocked: Option<Blocked>,
     counted: Option<(u64, CountersSnapshot)>,
 }
@@ -17,11 +17,11 @@ pub struct ThreadTrack {
 /// A second of a thread.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ThreadSecond {
-    /// Time in which it was not asleep, in thousandths.
+    /// Share of the second in which the thread was not asleep, in thousandths.
     pub busy_permille: u16,
-    /// Recent maximum lateness of its slices.
+    /// Recent maximum lateness of the thread's slices.
     pub lateness_us: u32,
-    /// Packets handled.
+    /// Number of packets that the thread handled.
     pub packets: u32,
 }
 
@@ -37,16 +37,16 @@ pub struct Machine {
 /// A reading of a thread.
 #[derive(Debug, Clone)]
 pub struct ThreadSeen {
-    /// Its name.
+    /// The thread's name.
     pub name: String,
-    /// Its counters.
+    /// The thread's counters.
     pub counters: CountersSnapshot,
-    /// The last blockage.
+    /// The last time that work blocked the thread.
     pub blocked: Option<Blocked>,
 }
 
 impl ThreadSeen {
-    /// All media threads of this process.
+    /// Reads all media threads of this process.
     #[must_use]
     pub fn all() -> Vec<ThreadSeen> {
         let contexts = threadbare_runtime::contexts();
@@ -61,7 +61,7 @@ impl ThreadSeen {
 }
 
 impl Machine {
-    /// Adds a second; call this once a second.
+    /// Adds a second. Call this once a second.
     pub fn look(&mut self, now_ns: u64, seen: Vec<ThreadSeen>) {
         self.seconds += 1;
         self.threads

@@ -1,4 +1,4 @@
-//! Metrics of streams, for Prometheus. The number of series grows with the streams of the file.
+//! Metrics of streams for Prometheus. The number of series grows with the number of streams in the configuration file.
 
 use std::fmt::Error;
 
@@ -32,10 +32,10 @@ impl Collector for View {
     }
 }
 
-/// 1 for each raised alarm.
+/// Encodes a series with the value 1 for each raised alarm.
 fn alarms(encoder: &mut DescriptorEncoder<'_>, seen: &Gatherer) -> Result<(), Error> {
     let one = ConstGauge::new(1_i64);
-    let help = "1: the alarm is raised; no value: it is not";
+    let help = "1 if the alarm is raised; absent if not";
     let mut family = encoder.encode_descriptor("stream_alarm", help, None, one.metric_type())?;
     for track in seen.tracks() {
         for alarm in track.alarms.raised() {
@@ -49,18 +49,18 @@ fn alarms(encoder: &mut DescriptorEncoder<'_>, seen: &Gatherer) -> Result<(), Er
     Ok(())
 }
 
-/// Values of the last second.
+/// Encodes values of the media threads in the last second.
 fn threads(encoder: &mut DescriptorEncoder<'_>, machine: &Machine) -> Result<(), Error> {
     type Value = (&'static str, &'static str, fn(&ThreadSecond) -> f64);
     let values: [Value; 2] = [
         (
             "thread_busy_ratio",
-            "Part of the last second for which a thread that carries media was not asleep",
+            "Share of the last second in which a media thread was not asleep",
             |second| f64::from(second.busy_permille) / 1000.0,
         ),
         (
             "thread_lateness_seconds",
-            "How late the slices of a thread that carries media have begun lately",
+            "Recent lateness of the slices of a media thread",
             |second| f64::from(second.lateness_us) / 1e6,
         ),
     ];
@@ -96,16 +96,16 @@ fn encode<M: EncodeMetric + TypedMetric>(
 type Gauge = (&'static str, &'static str, fn(&Track) -> Option<f64>);
 type Counter = (&'static str, &'static str, fn(&Track) -> u64);
 
-/// Silence has no loudness: in Prometheus, the series is absent then.
+/// The gauges of a stream. Silence has no loudness, so a loudness series is absent during silence.
 const GAUGES: [Gauge; 10] = [
     (
         "stream_up",
-        "1: it has packets from its sender or a fallback; 0: no packets come, or it has failed",
+        "1 if the stream has packets from its sender or a fallback; 0 if no packets come, or the stream has failed",
         |track| Some(f64::from(u8::from(track.tile.state >= TileState::Heard))),
     ),
     (
         "stream_fallback",
-        "1: a fallback replaces the sender",
+        "1 if a fallback replaces the sender",
         |track| Some(f64::from(u8::from(track.tile.state == TileState::Fallback))),
     ),
     (
@@ -135,7 +135,7 @@ const GAUGES: [Gauge; 10] = [
     ),
     (
         "stream_target_lufs",
-        "What the stream's loudness is brought to",
+        "Target loudness of the stream",
         |track| track.watched.target_lufs,
     ),
     (
@@ -145,7 +145,7 @@ const GAUGES: [Gauge; 10] = [
     ),
     (
         "stream_clock_skew_seconds",
-        "Lag of the sender's clock since the stream started",
+        "How far the sender's clock has fallen behind since the stream started",
         |track| Some(track.snapshot.skew_ns as f64 / 1e9),
     ),
 ];
@@ -153,22 +153,22 @@ const GAUGES: [Gauge; 10] = [
 const COUNTERS: [Counter; 4] = [
     (
         "stream_received_packets",
-        "RTP packets that came",
+        "RTP packets that arrived",
         |track| track.snapshot.packets,
     ),
     (
         "stream_lost_packets",
-        "Packets that missed their time",
+        "Packets that had not arrived by their time to be played",
         |track| track.snapshot.lost,
     ),
     (
         "stream_late_packets",
-        "Packets that came after their time",
+        "Packets that arrived after their time to be played",
         |track| track.snapshot.late,
     ),
     (
         "stream_refused_datagrams",
-        "Datagrams that did not belong",
+        "Datagrams that were refused",
         |track| track.snapshot.refused,
     ),
 ];

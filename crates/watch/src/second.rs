@@ -1,17 +1,17 @@
-//! The stored values of a second of a stream.
+//! The values that are stored for each second of a stream.
 
 use std::collections::VecDeque;
 
-/// A second. Levels are `None` for silence, and if nothing is measured.
+/// A second of a stream. Levels have no value during silence, and if loudness is not measured.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Second {
-    /// End, s since 1970.
+    /// End of the second, s since 1970.
     pub unix_s: u64,
-    /// Whether the stream runs and receives its sender.
+    /// Whether the stream runs and receives packets of its sender.
     pub is_heard: bool,
-    /// Whether its loudness is measured.
+    /// Whether loudness is measured.
     pub is_measured: bool,
-    /// The loudest 400 ms, LUFS.
+    /// Loudness of the loudest 400 ms, LUFS.
     pub momentary_lufs: Level,
     /// Short-term loudness (3 s), LUFS.
     pub short_term_lufs: Level,
@@ -27,7 +27,7 @@ pub struct Second {
     pub lost: u32,
     /// Packets lost or late in the last 10 s, in thousandths of the expected ones.
     pub lost_permille: u16,
-    /// Lag of the sender's clock since the stream started.
+    /// How far the sender's clock has fallen behind since the stream started, us.
     pub skew_us: i64,
     /// Interarrival jitter, us.
     pub jitter_us: u32,
@@ -35,8 +35,9 @@ pub struct Second {
     pub held_packets: u32,
 }
 
-/// Merges each `step_s` seconds into one, which ends with the last of them: with the maximum of levels, jitter and held packets,
-/// and the sum of packets and losses. It counts as heard if all of them do. Values since the start are those of the last second.
+/// Merges each `step_s` seconds into one, whose end is that of the last of them. It has the maximum of levels, jitter and held
+/// packets, and the sum of packets and losses. It counts as heard if all merged seconds do. Values since the start are those of
+/// the last second.
 ///
 /// # Panics
 /// `step_s` is 0.
@@ -75,10 +76,10 @@ impl Default for Level {
 }
 
 impl Level {
-    /// Silence, or not measured.
+    /// No value: silence, or not measured.
     pub const NONE: Level = Level(i16::MIN);
 
-    /// Converts decibels; below [`SILENCE`] counts as silence.
+    /// Converts decibels. A level below [`SILENCE`] counts as silence.
     #[must_use]
     pub fn new(db: f64) -> Level {
         if db.is_nan() || db < SILENCE {
@@ -88,7 +89,7 @@ impl Level {
         }
     }
 
-    /// Returns decibels.
+    /// Returns the level in decibels.
     #[must_use]
     pub fn db(self) -> Option<f64> {
         (self != Level::NONE).then(|| f64::from(self.0) / 10.0)
@@ -100,7 +101,7 @@ impl Level {
         Level(tenths)
     }
 
-    /// Returns tenths; the minimum means none.
+    /// Returns the level in tenths of a decibel. The minimum means no value.
     #[must_use]
     pub fn tenths(self) -> i16 {
         self.0
@@ -113,7 +114,7 @@ impl Level {
     }
 }
 
-/// Below it, filters ring, but nothing is audible: far below one step of 16 bits.
+/// Level that counts as silence. It is far below one step of 16 bits: only ringing filters have such levels.
 const SILENCE: f64 = -120.0;
 
 /// The last seconds of a stream.
@@ -121,13 +122,13 @@ const SILENCE: f64 = -120.0;
 pub struct Recent(VecDeque<Second>);
 
 impl Recent {
-    /// The last second.
+    /// Returns the last second.
     #[must_use]
     pub fn latest(&self) -> Option<&Second> {
         self.0.back()
     }
 
-    /// Adds a second, and drops the oldest.
+    /// Adds a second. If there is no room, drops the oldest one.
     pub fn push(&mut self, second: Second) {
         if self.0.len() == RECENT_SECONDS {
             self.0.pop_front();
@@ -135,13 +136,13 @@ impl Recent {
         self.0.push_back(second);
     }
 
-    /// The last `count` seconds, oldest first.
+    /// Returns the last `count` seconds, oldest first.
     pub fn last(&self, count: usize) -> impl DoubleEndedIterator<Item = &Second> {
         self.0.iter().skip(self.0.len().saturating_sub(count))
     }
 }
 
-/// Ten minutes: some 25 KiB a stream.
+/// Number of seconds in memory: ten minutes, in some 25 KiB for each stream.
 pub const RECENT_SECONDS: usize = 600;
 
 #[cfg(test)]
@@ -149,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seconds_of_a_step_are_one() {
+    fn the_seconds_of_a_step_are_merged() {
         let at = |unix_s, level, count: u32| Second {
             unix_s,
             is_heard: count > 0,
@@ -163,13 +164,13 @@ mod tests {
             at(60, -10.0, 50),
             at(61, -20.0, 50),
             at(62, -30.0, 40),
-            // The process did not run.
+            // Seconds are missing here, because the process did not run.
             at(119, -40.0, 0),
             at(120, -50.0, 50),
             at(121, -60.0, 50),
         ];
         assert_eq!(merged(&seconds, 1), seconds);
-        // Computed by hand.
+        // These values were computed by hand.
         let due = [
             at(60, -10.0, 50),
             Second {

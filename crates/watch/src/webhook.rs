@@ -1,4 +1,4 @@
-//! Sends changes of alarms to another program by HTTP, one after another.
+//! Sends changes of alarms to another program by HTTP (a webhook), one after another.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,12 +12,12 @@ use ureq::Agent;
 use super::alarm::{Alarm, Change};
 use super::gather::StreamChange;
 
-/// Sends on a separate thread. Dropping it ends the current attempt; waiting messages are not sent.
+/// Handle to the sending thread. If it is dropped, the thread ends after the current attempt. Queued messages are not sent.
 #[derive(Debug)]
 pub(super) struct Webhook {
     url: String,
     queue: Option<SyncSender<Message>>,
-    /// Set when it is dropped.
+    /// Whether the thread must end.
     ends: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -126,14 +126,14 @@ fn text(unix_s: u64, change: &StreamChange) -> String {
         "state": state,
         "unix_s": unix_s,
         "since_unix_s": since_unix_s,
-        // JSON has no number for silence.
+        // Silence is minus infinity, which JSON cannot express.
         "worst": worst.is_finite().then_some(worst),
         "unit": kind.unit(),
     })
     .to_string()
 }
 
-/// A failing network switch raises an alarm for each stream.
+/// Maximum number of queued messages. A failing network switch raises an alarm for each stream.
 const MESSAGES_MAX: usize = 8192;
 const TIME_MAX: Duration = Duration::from_secs(5);
 const ATTEMPTS: u32 = 3;
@@ -146,7 +146,7 @@ mod tests {
     use super::super::alarm::AlarmKind;
     use super::*;
 
-    /// The end of the process, or a new URL, does not wait for attempts at a dead URL.
+    /// The end of the process, and a change of the URL, do not wait for several attempts at a dead URL.
     #[test]
     fn the_end_waits_for_one_attempt_at_most() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
@@ -163,7 +163,7 @@ mod tests {
             let name = "news".into();
             webhook.send(0, &StreamChange { name, change });
         }
-        // The connection is closed without a reply: the attempt fails.
+        // Close the connection without a reply, so that the attempt fails.
         drop(listener.accept().expect("a first attempt"));
         let attempts = std::thread::spawn(move || {
             listener
@@ -174,7 +174,7 @@ mod tests {
                 .count()
         });
         drop(webhook);
-        // Nine attempts would have been made.
+        // Without the end, nine attempts would have been made.
         assert!(!attempts.is_finished());
     }
 

@@ -1,4 +1,4 @@
-//! Devices: their programs, tables and memory, which all lanes share.
+//! Network devices. The program, the tables and the memory of each device are shared by all lanes.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -27,29 +27,29 @@ use crate::sys::{
 /// Mode in which a device runs the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// In the driver if it can, otherwise behind it.
+    /// In the driver if the driver supports that, otherwise behind the driver.
     #[default]
     Auto,
-    /// Behind the driver; works with each device.
+    /// Behind the driver. Works with every device.
     Generic,
     /// In the driver.
     Native,
 }
 
-/// Devices, and their amount of memory.
+/// Settings for [`Xdp::open`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// Names of network devices, such as `eth0`.
     pub devices: Vec<String>,
     /// Mode of the program.
     pub mode: Mode,
-    /// Number of frames of 2 KiB for unread datagrams, for each receive queue of each device. They must last from one read to the
-    /// next. A power of two.
+    /// Number of frames of 2 KiB for unread datagrams, for each receive queue of each device. There must be enough for all
+    /// datagrams that arrive between two reads. A power of two.
     pub frames: u32,
 }
 
 impl Settings {
-    /// Default: 8192 frames, 16 MiB, per queue: 400,000 packets a second with a read every 20 ms.
+    /// Settings with 8192 frames (16 MiB) per queue. They suffice for 400,000 packets a second with a read every 20 ms.
     #[must_use]
     pub fn new(devices: Vec<String>) -> Settings {
         Settings {
@@ -71,7 +71,7 @@ pub enum OpenError {
         /// The system's answer.
         source: io::Error,
     },
-    /// It is the loopback device, or a tunnel's.
+    /// The device is the loopback device or a tunnel.
     #[error(
         "'{device}' is not an Ethernet device (loopback or a tunnel); use one that receives packets from the network, such as a network card"
     )]
@@ -128,8 +128,8 @@ pub enum OpenError {
     Lanes,
 }
 
-/// Devices whose frames go past the kernel's sockets. When this and its lanes are dropped, all traffic goes through sockets
-/// again.
+/// Devices whose frames bypass the kernel's sockets. When this value and its lanes are dropped, all traffic goes through
+/// sockets again.
 #[derive(Debug, Clone)]
 pub struct Xdp(pub(crate) Arc<Devices>);
 
@@ -142,7 +142,7 @@ pub(crate) struct Devices {
     homes: Mutex<Homes>,
 }
 
-/// The device of each address.
+/// The device to which each IP address belongs.
 #[derive(Debug, Default)]
 struct Homes {
     known: HashMap<IpAddr, usize>,
@@ -151,7 +151,7 @@ struct Homes {
 
 #[derive(Debug)]
 pub(crate) struct Device {
-    /// First, so that no frames arrive while the rest is dropped.
+    /// The attached program. This field is dropped first, so that no frames arrive while the others are dropped.
     _link: OwnedFd,
     name: String,
     pub(crate) index: u32,
@@ -162,19 +162,20 @@ pub(crate) struct Device {
     pub(crate) queues: Vec<Arc<Queue>>,
 }
 
-/// A receive queue of a device: the memory of its frames, and the rings that pass it to the kernel and back.
+/// A receive queue of a device: memory for frames, and the rings that pass its chunks to the kernel and back.
 #[derive(Debug)]
 pub(crate) struct Queue {
     pub(crate) memory: Memory,
     pub(crate) fill: Mutex<Ring<u64>>,
     pub(crate) idle: Mutex<Idle>,
     number: u32,
-    /// Socket that owns the memory shared by the lanes' sockets. It has no place in the table of rings.
+    /// Socket that registered the memory, which the lanes' sockets share. It receives nothing, because it is not in the table
+    /// of rings.
     root: OwnedFd,
     _root_ring: Ring<libc::xdp_desc>,
 }
 
-/// Chunks for frames to send.
+/// Free chunks for frames to send, and the ring from which the kernel returns sent ones.
 #[derive(Debug)]
 pub(crate) struct Idle {
     pub(crate) chunks: Vec<Chunk>,
@@ -185,7 +186,7 @@ impl Xdp {
     /// Installs the program on the devices. Traffic does not change until a port is enrolled.
     ///
     /// # Errors
-    /// Fails if a device does not exist or has another program, or if the system or its settings do not allow it.
+    /// Fails if a device does not exist, if another program uses it, or if the system does not allow the program.
     pub fn open(settings: &Settings) -> Result<Xdp, OpenError> {
         let frames = settings.frames;
         if !frames.is_power_of_two() || !(FRAMES_MIN..=FRAMES_MAX).contains(&frames) {
@@ -224,7 +225,8 @@ impl Devices {
         let mut homes = lock(&self.homes);
         let place = match homes.known.get(&ip) {
             Some(place) => Some(*place),
-            // An address may be added later, so the list is refreshed, but not for each of thousands of ports.
+            // An address may be added later, so an unknown one is looked up again. Thousands of ports must not each cause a
+            // look-up.
             _ if clock_now_ns().saturating_sub(homes.asked_ns) < ASKED_AGAIN_NS => None,
             _ => {
                 homes.asked_ns = clock_now_ns();
@@ -259,10 +261,10 @@ impl Devices {
         Ok(true)
     }
 
-    /// The reverse.
+    /// Reverses `enroll`.
     pub(crate) fn withdraw(&self, local: SocketAddr) {
         for device in &self.devices {
-            // Most devices do not have it.
+            // The port is enrolled on one device at most. On the others, the removal fails.
             let _ = remove_row(device.ports.as_fd(), &port_key(local));
         }
     }
@@ -301,7 +303,7 @@ impl Device {
         })
     }
 
-    /// Adds a lane's socket to the program's table.
+    /// Adds a lane's socket to the program's table of rings.
     pub(crate) fn connect(
         &self,
         queue: &Queue,
@@ -314,7 +316,7 @@ impl Device {
             .map_err(|source| failure(&self.name, "add a ring to the table", source))
     }
 
-    /// The reverse.
+    /// Reverses `connect`.
     pub(crate) fn disconnect(&self, queue: &Queue, lane: u32) {
         let place = ring_place(queue.number, lane).to_ne_bytes();
         // The row is missing if the lane could not be created.
@@ -343,7 +345,7 @@ impl Device {
 /// Socket of a lane for one queue: descriptor, receive ring, send ring.
 pub(crate) type Socket = (OwnedFd, Ring<libc::xdp_desc>, Ring<libc::xdp_desc>);
 
-/// Starts the program on a device.
+/// Loads the program and attaches it to a device. The program runs until the returned descriptor is closed.
 fn run_program(
     (name, index, address): (&str, u32, [u8; 6]),
     ports: &OwnedFd,
@@ -379,7 +381,7 @@ fn run_program(
 }
 
 impl Queue {
-    /// Opens all queues of a device: the kernel refuses the number after the last.
+    /// Opens all queues of a device. The kernel refuses the first queue number that does not exist.
     fn all_of(name: &str, index: u32, frames: u32) -> Result<Vec<Arc<Queue>>, OpenError> {
         let mut queues = Vec::new();
         while (queues.len() as u32) < QUEUES_MAX {
@@ -409,7 +411,7 @@ impl Queue {
         patiently(|| bind_xdp(root.as_fd(), index, number, None))
             .map_err(failed("bind a socket to a queue"))?;
         for chunk in chunks.by_ref().take(frames as usize) {
-            // The ring has room for all.
+            // Cannot fail: the ring has room for all of these chunks.
             let _ = fill.push_chunk(chunk);
         }
         fill.publish();
@@ -425,8 +427,8 @@ impl Queue {
     }
 }
 
-/// Retries for a while. The kernel releases a process's use of a device some time after its end, and a restart must not fail
-/// because of that.
+/// Retries while another program uses the device. The kernel releases a device some time after the process that used it has
+/// ended. A restarted process must not fail because of that.
 fn patiently<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let until_ns = clock_now_ns() + TAKEN_NS_MAX;
     loop {
@@ -452,7 +454,7 @@ fn failure(device: &str, what: &'static str, source: io::Error) -> OpenError {
     }
 }
 
-/// Whether another program uses the device.
+/// Whether the error says that another program uses the device.
 fn is_taken(error: &io::Error) -> bool {
     matches!(errno(error), Errno::EBUSY | Errno::EEXIST)
 }
@@ -465,7 +467,7 @@ fn errno(error: &io::Error) -> Errno {
     Errno::from_raw(error.raw_os_error().unwrap_or(0))
 }
 
-/// Ignores poisoning: rings change by single steps, so their state is valid even after a panic.
+/// Locks even after a panic of another holder. Each step leaves a ring in a valid state.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -497,22 +499,23 @@ impl fmt::Display for Mode {
 
 const FRAMES: u32 = 8192;
 const FRAMES_MIN: u32 = 64;
-/// 128 MiB per queue.
+/// Maximum number of frames: 128 MiB per queue.
 const FRAMES_MAX: u32 = 65536;
-/// Number of frames to send per queue, for all lanes, and size of a lane's ring: they leave with the call that sends them.
+/// Number of chunks for sending per queue, which all lanes share. Also the size of each lane's send ring. No more are needed,
+/// because frames leave during the system call that sends them.
 const SENDS: u32 = 1024;
-/// Minimum, for a socket that receives nothing.
+/// Size of the receive ring of a root socket, which receives nothing but must have a ring.
 const ROOT_FRAMES: u32 = 2;
-/// Maximum number of queues of a device: more than network cards have.
+/// Maximum number of queues of a device. Network cards have fewer.
 const QUEUES_MAX: u32 = 128;
-/// Maximum number of ports: two for each leg of a machine's calls, on both sides.
+/// Maximum number of enrolled ports of a device: more than the calls of one machine need.
 const PORTS_MAX: u32 = 1 << 18;
 /// Minimum interval between queries of the machine's addresses.
 const ASKED_AGAIN_NS: u64 = 1_000_000_000;
-/// Longer than the kernel needs.
+/// Maximum time of the retries while a device is in use. The kernel needs less to release a device.
 const TAKEN_NS_MAX: u64 = 1_000_000_000;
 const TAKEN_PAUSE: Duration = Duration::from_millis(5);
-/// Maximum number of lines of the kernel's message about a program.
+/// Maximum number of lines that an error quotes from the kernel's message about a program.
 const SAID_LINES: usize = 3;
 /// include/uapi/linux/if_link.h
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;

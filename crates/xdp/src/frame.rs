@@ -1,8 +1,8 @@
-//! Frames: the headers of Ethernet, IP and UDP, read and written. Pure functions.
+//! Reads and writes frames with headers of Ethernet, IP and UDP. All functions are pure.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Link path of a peer's frames, and so the path of frames to that peer.
+/// Path on which a peer's frames arrive: device, queue and Ethernet addresses. Frames to that peer take the same path back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Way {
     pub(crate) device: u16,
@@ -29,7 +29,7 @@ pub(crate) struct Parsed<'a> {
     pub(crate) payload: &'a [u8],
 }
 
-/// Returns the datagram in a frame, checked as the kernel does: `None` if the kernel would drop it.
+/// Returns the datagram in a frame. Checks the frame like the kernel, and returns `None` if the kernel would drop it.
 pub(crate) fn parse(frame: &[u8]) -> Option<Parsed<'_>> {
     let (ethernet, packet) = frame.split_at_checked(ETHERNET_BYTES)?;
     let way = Way {
@@ -67,11 +67,11 @@ pub(crate) fn parse(frame: &[u8]) -> Option<Parsed<'_>> {
     })
 }
 
-/// Returns the source, the sum of the pseudo header without the length, and the data after the IPv4 header (RFC 791, section
-/// 3.1).
+/// Parses an IPv4 packet (RFC 791, section 3.1). Returns the source, the sum of the pseudo header without the length, and the
+/// data after the header.
 fn parse_v4(packet: &[u8]) -> Option<(IpAddr, u64, &[u8])> {
     let header = packet.get(..V4_BYTES)?;
-    // The program has already left fragments and options to the kernel.
+    // The XDP program passes other packets to the kernel: those with options, and fragments.
     let is_plain = header[0] == 0x45 && header[6] & 0x3f == 0 && header[7] == 0;
     if !is_plain || header[9] != UDP || fold(sum(0, header)) != 0xffff {
         return None;
@@ -86,7 +86,7 @@ fn parse_v4(packet: &[u8]) -> Option<(IpAddr, u64, &[u8])> {
     ))
 }
 
-/// The same for IPv6 (RFC 8200, sections 3 and 8.1).
+/// Like `parse_v4`, for IPv6 (RFC 8200, sections 3 and 8.1).
 fn parse_v6(packet: &[u8]) -> Option<(IpAddr, u64, &[u8])> {
     let header = packet.get(..V6_BYTES)?;
     if header[0] >> 4 != 6 || header[6] != UDP {
@@ -108,8 +108,9 @@ fn is_source(ip: IpAddr) -> bool {
     !(ip.is_unspecified() || ip.is_multicast() || ip.is_loopback() || is_broadcast)
 }
 
-/// RFC 768: a checksum of 0 means none, which IPv6 does not allow (RFC 8200, section 8.1). A sender on the same machine leaves
-/// the sum to the link; then the field contains that of the pseudo header.
+/// Whether a datagram's checksum is correct. A checksum of 0 means that there is none (RFC 768). IPv6 does not allow this
+/// (RFC 8200, section 8.1). A sender on the same machine leaves the checksum to the device. Then the field contains only the
+/// sum of the pseudo header.
 fn is_good(checksum: [u8; 2], pseudo: u64, datagram: &[u8], may_be_none: bool) -> bool {
     match checksum {
         [0, 0] => may_be_none,
@@ -117,8 +118,8 @@ fn is_good(checksum: [u8; 2], pseudo: u64, datagram: &[u8], may_be_none: bool) -
     }
 }
 
-/// Writes a frame that carries `payload` from `from` to `to` back on `way`. Returns its length; `None` if the addresses are of
-/// two families, or `room` is too small.
+/// Writes a frame that carries `payload` from `from` to `to`, back on `way`. Returns the length of the frame, or `None` if the
+/// addresses are of different families or `room` is too small.
 pub(crate) fn write(
     room: &mut [u8],
     way: &Way,
@@ -153,13 +154,13 @@ pub(crate) fn write(
     udp[6..8].fill(0);
     udp[UDP_BYTES..].copy_from_slice(payload);
     let checksum = !fold(sum(pseudo, udp));
-    // RFC 768: a sum of 0 is sent as all ones.
+    // RFC 768: a checksum of 0 is sent as all ones.
     let checksum = if checksum == 0 { 0xffff } else { checksum };
     udp[6..8].copy_from_slice(&checksum.to_ne_bytes());
     Some(total)
 }
 
-/// Returns the sum of the pseudo header.
+/// Writes an IPv4 header. Returns the sum of the pseudo header.
 fn write_v4(ip: &mut [u8], from: Ipv4Addr, to: Ipv4Addr, tos: u8, length: u16) -> u64 {
     ip[0] = 0x45;
     ip[1] = tos;
@@ -186,8 +187,8 @@ fn write_v6(ip: &mut [u8], from: Ipv6Addr, to: Ipv6Addr, tos: u8, length: u16) -
     sum(0, &ip[8..40]) + word([0, UDP]) + word(length.to_be_bytes())
 }
 
-/// Adds bytes, padded to an even number, to a sum of 16-bit words in the machine's order. The sum does not depend on the order
-/// (RFC 1071, section 2). Four bytes at a time.
+/// Adds bytes, padded to an even number, to a sum of 16-bit words. The words are read in the machine's byte order, because the
+/// sum does not depend on it (RFC 1071, section 2). Reads four bytes at a time.
 #[inline]
 fn sum(mut total: u64, bytes: &[u8]) -> u64 {
     let (fours, rest) = bytes.as_chunks::<4>();
@@ -216,11 +217,11 @@ pub(crate) const ETHERNET_BYTES: usize = 14;
 const V4_BYTES: usize = 20;
 const V6_BYTES: usize = 40;
 const UDP_BYTES: usize = 8;
-/// Length of all headers at their longest.
+/// Maximum length of all headers together.
 pub(crate) const HEADERS_BYTES_MAX: usize = ETHERNET_BYTES + V6_BYTES + UDP_BYTES;
-/// The number of UDP (RFC 768).
+/// Protocol number of UDP (RFC 768).
 const UDP: u8 = 17;
-/// The default of Linux, and the one that RFC 1700 recommends.
+/// Time to live of sent packets: the default of Linux, which RFC 1700 recommends.
 const HOPS: u8 = 64;
 
 #[cfg(test)]

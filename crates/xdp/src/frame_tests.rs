@@ -23,7 +23,8 @@ fn frame(from: &str, to: &str, tos: u8, payload: &[u8]) -> Vec<u8> {
     room[..len].to_vec()
 }
 
-/// RFC 1071, section 4.1, in its simplest form: the sum of words in network order, with carries added at the end.
+/// The checksum of RFC 1071, section 4.1, in its simplest form: the sum of words in network order, with carries added at the
+/// end.
 fn naive_checksum(bytes: &[u8]) -> u16 {
     let mut total = 0u32;
     for pair in bytes.chunks(2) {
@@ -35,9 +36,9 @@ fn naive_checksum(bytes: &[u8]) -> u16 {
     !(total as u16)
 }
 
-/// A common example of an IPv4 header, with its checksum b861.
+/// The header is a common example of IPv4 headers, with the checksum b861.
 #[test]
-fn a_header_known_from_elsewhere_has_its_checksum() {
+fn a_published_ipv4_header_gets_its_known_checksum() {
     let header = [
         0x45, 0x00, 0x00, 0x73, 0x00, 0x00, 0x40, 0x00, 0x40, 0x11, 0xb8, 0x61, 0xc0, 0xa8, 0x00,
         0x01, 0xc0, 0xa8, 0x00, 0xc7,
@@ -59,13 +60,13 @@ fn a_header_known_from_elsewhere_has_its_checksum() {
 #[test]
 fn ipv4_frame_has_the_layout_of_the_rfcs() {
     let frame = frame("192.0.2.1:30000", "198.51.100.7:4000", 0xb8, b"abc");
-    assert_eq!(&frame[..6], &THEIRS, "it goes back to its sender");
+    assert_eq!(&frame[..6], &THEIRS, "the frame goes back to its sender");
     assert_eq!(&frame[6..12], &OURS);
     assert_eq!(&frame[12..14], &[0x08, 0x00]);
     let ip = &frame[14..34];
     assert_eq!((ip[0], ip[1]), (0x45, 0xb8));
     assert_eq!(u16::from_be_bytes([ip[2], ip[3]]), 20 + 8 + 3);
-    assert_eq!(ip[6] & 0x40, 0x40, "it is not to be fragmented");
+    assert_eq!(ip[6] & 0x40, 0x40, "the packet must not be fragmented");
     assert_eq!(ip[9], 17);
     assert_eq!(naive_checksum(ip), 0);
     assert_eq!(&ip[12..16], &[192, 0, 2, 1]);
@@ -104,8 +105,8 @@ fn frames_that_the_kernel_would_drop_are_dropped() {
     for (what, at, value) in [
         ("the IP header is damaged", 14 + 8, 1),
         ("the payload is damaged", 14 + 20 + 8, b'x'),
-        ("the length of UDP is beyond the packet", 14 + 20 + 4, 1),
-        ("another protocol of Ethernet", 12, 0x09),
+        ("the UDP length exceeds the packet", 14 + 20 + 4, 1),
+        ("the EtherType is not IP", 12, 0x09),
     ] {
         let mut bad = good.clone();
         bad[at] = value;
@@ -126,7 +127,7 @@ fn frames_that_the_kernel_would_drop_are_dropped() {
     }
 }
 
-/// RFC 768: no checksum; RFC 8200, section 8.1: not with IPv6.
+/// RFC 768 allows datagrams without a checksum. RFC 8200, section 8.1, does not allow them with IPv6.
 #[test]
 fn a_datagram_of_ipv4_may_have_no_checksum() {
     let mut v4 = frame("192.0.2.1:30000", "198.51.100.7:4000", 0, b"abc");
@@ -137,9 +138,9 @@ fn a_datagram_of_ipv4_may_have_no_checksum() {
     assert_eq!(parse(&v6), None);
 }
 
-/// A virtual device shows this for a sender on the same machine (Linux: CHECKSUM_PARTIAL).
+/// Frames of a virtual device have such a checksum if the sender is on the same machine (Linux: CHECKSUM_PARTIAL).
 #[test]
-fn a_checksum_that_was_left_to_the_link_is_enough() {
+fn a_checksum_that_was_left_to_the_device_is_accepted() {
     let mut partial = frame("192.0.2.1:30000", "198.51.100.7:4000", 0, b"abc");
     let mut pseudo = partial[14 + 12..14 + 20].to_vec();
     pseudo.extend([0, 17, 0, 11]);
@@ -181,24 +182,24 @@ proptest! {
     }
 
     #[test]
-    fn sums_are_those_of_the_naive_way(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+    fn sum_equals_the_naive_checksum(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
         prop_assert_eq!(!fold(sum(0, &bytes)), naive_checksum(&bytes).to_be());
     }
 
     #[test]
-    fn no_frame_is_too_odd(frame in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn no_frame_causes_a_panic(frame in proptest::collection::vec(any::<u8>(), 0..200)) {
         let _ = parse(&frame);
     }
 
     #[test]
-    fn a_bit_that_falls_over_is_seen(
+    fn a_flipped_bit_is_detected(
         payload in proptest::collection::vec(any::<u8>(), 1..200), at: usize, bit in 0..8u8,
     ) {
         let mut frame = frame("192.0.2.1:30000", "198.51.100.7:4000", 0, &payload);
-        // After Ethernet's header, which has a separate checksum that drivers remove.
+        // Only bits after the Ethernet header: the checksum of the Ethernet frame, which drivers remove, protects that header.
         let at = 14 + at % (frame.len() - 14);
         frame[at] ^= 1 << bit;
-        // Except if the flipped bit turns the checksum into 0, which means none.
+        // If the flipped bit turns the checksum into 0, there is no checksum.
         prop_assume!(frame[14 + 20 + 6..14 + 20 + 8] != [0, 0]);
         prop_assert_eq!(parse(&frame), None);
     }

@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 
 use crate::frame::{parse, write};
 
-/// Target `frame`: the bytes are a frame. A parsed datagram is unchanged inside the frame and can be answered; the answer is a
-/// frame that parses to the same datagram.
+/// Fuzz target `frame`: the bytes are a frame. If it parses, its payload is sent back. The answer must be a frame that parses
+/// to the same payload.
 pub fn frame(data: &[u8]) {
     let Some(parsed) = parse(data) else {
         return;

@@ -1,4 +1,4 @@
-//! A lane: one thread's rings of all devices.
+//! Lanes. A lane consists of one thread's rings of all devices.
 
 use std::fmt;
 use std::io;
@@ -14,11 +14,11 @@ use crate::frame::{self, HEADERS_BYTES_MAX, Way};
 use crate::program::NOTE_BYTES;
 use crate::sys::{self, Chunk, Ring, drops_of};
 
-/// The rings of one thread. Data are copied out when read, and copied in when sent.
+/// The rings of one thread. Reading copies a datagram out of a ring's memory, and sending copies it in.
 pub struct Lane {
     devices: Arc<Devices>,
     number: u32,
-    /// Ends of each device in turn, one queue after the other.
+    /// One end per queue, ordered by device and queue.
     ends: Vec<End>,
     /// For each device, the index of its first queue.
     firsts: Vec<usize>,
@@ -26,26 +26,26 @@ pub struct Lane {
     next: usize,
 }
 
-/// A queue's rings.
+/// This lane's rings of one queue.
 struct End {
     queue: Arc<Queue>,
     device: u16,
     number: u16,
-    /// System's index of the device.
+    /// Index of the device in the system.
     index: u32,
     mtu: usize,
     socket: OwnedFd,
     received: Ring<libc::xdp_desc>,
     sending: Ring<libc::xdp_desc>,
-    /// Number of frames in `sending` of which the kernel has not been notified.
+    /// Number of frames in `sending` that are not published to the kernel yet.
     unsent: u32,
-    /// Chunks that were read, on their way back to the kernel.
+    /// Chunks that were read and will be returned to the kernel.
     spent: Vec<Chunk>,
-    /// Chunks for sending.
+    /// Free chunks for sending.
     idle: Vec<Chunk>,
 }
 
-/// A datagram, without its bytes.
+/// Description of a received datagram. Its bytes are elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Received {
     /// Key of the port.
@@ -56,14 +56,14 @@ pub struct Received {
     pub from: SocketAddr,
     /// Path back to the sender.
     pub way: Way,
-    /// Number of its bytes that were copied.
+    /// Number of bytes that were copied.
     pub len: usize,
-    /// Number of all its bytes.
+    /// Number of bytes of the whole datagram.
     pub datagram_len: usize,
 }
 
 impl Xdp {
-    /// The rings of one thread.
+    /// Creates a lane with rings of all devices, for one thread.
     ///
     /// # Errors
     /// Fails if too many lanes exist, or if the system has no memory or descriptors.
@@ -75,7 +75,7 @@ impl Xdp {
 
 impl Lane {
     fn open(devices: Arc<Devices>, number: u32) -> Result<Lane, OpenError> {
-        // If it is dropped on an error, it returns its number and resources.
+        // If an error drops the lane below, its number and resources become free.
         let mut lane = Lane {
             devices: devices.clone(),
             number,
@@ -111,11 +111,11 @@ impl Lane {
         self.ends.iter().map(|end| end.socket.as_fd())
     }
 
-    /// Directs datagrams to `local` to this lane with this key. Returns `false` if its address is on none of the devices, or is
-    /// the wildcard address.
+    /// Directs datagrams for the address `local` to this lane, marked with this key. Returns `false` if no device has the IP
+    /// address, or if it is the wildcard address.
     ///
     /// # Errors
-    /// Fails if the table is full.
+    /// Fails if the device's table of ports is full.
     pub fn enroll(&self, local: SocketAddr, key: u64) -> io::Result<bool> {
         self.devices.enroll(local, self.number, key)
     }
@@ -125,7 +125,8 @@ impl Lane {
         self.devices.withdraw(local);
     }
 
-    /// Reads a datagram into `room`. Returns `None` if none is waiting, or if `malformed` has counted many.
+    /// Reads a datagram into `room`. Adds the number of skipped malformed frames to `malformed`. Returns `None` if no datagram
+    /// is waiting, or after many malformed frames in a row.
     #[inline]
     pub fn receive(&mut self, room: &mut [u8], malformed: &mut u64) -> Option<Received> {
         for _ in 0..self.ends.len() {
@@ -145,7 +146,8 @@ impl Lane {
         }
     }
 
-    /// Puts a datagram into a ring, to go back on the path of a received one. Returns `false` if it must be sent by a socket.
+    /// Puts a datagram into a send ring. It takes the path `way` of a received one. Returns `false` if a socket must send it
+    /// instead.
     #[inline]
     pub fn send(
         &mut self,
@@ -171,7 +173,7 @@ impl Lane {
         }
     }
 
-    /// Number of datagrams for which the rings had no room, since their creation.
+    /// Number of received datagrams for which the rings had no room, since the lane was created.
     #[must_use]
     pub fn drops(&self) -> u64 {
         self.ends
@@ -238,7 +240,7 @@ impl End {
         self.received.release();
         let mut fill = lock(&self.queue.fill);
         for chunk in self.spent.drain(..) {
-            // The ring has room for every chunk that came out of it.
+            // Cannot fail: the ring has room for all chunks that came out of it.
             let _ = fill.push_chunk(chunk);
         }
         fill.publish();
@@ -295,12 +297,13 @@ impl End {
             return;
         }
         self.sending.publish();
-        // The kernel sends a limited number at a time, and reports whether there is more.
+        // One call sends a limited number of frames, so it is repeated until the kernel has taken all.
         for _ in 0..self.unsent {
             match sys::kick(self.socket.as_fd()) {
                 Ok(()) => {}
                 Err(error) if is_again(&error) => {}
-                // A device that is down keeps its frames; the ring fills up, and sockets report the reason.
+                // A device that is down leaves the frames in the ring. When the ring is full, sockets send, and report the
+                // reason.
                 Err(_) => break,
             }
             if self.sending.is_taken() {
@@ -311,7 +314,7 @@ impl End {
     }
 }
 
-/// Converts to a socket's form: a link-local address includes the number of the device (RFC 4007, section 6).
+/// Returns the address as a socket reports it: a link-local address includes the number of the device (RFC 4007, section 6).
 #[inline]
 fn scoped(from: SocketAddr, device: u32) -> SocketAddr {
     match from {
@@ -323,7 +326,7 @@ fn scoped(from: SocketAddr, device: u32) -> SocketAddr {
     }
 }
 
-/// Also true if the device's own queue is full at the moment.
+/// Whether the call should be repeated. This includes a device whose queue is full at the moment.
 fn is_again(error: &io::Error) -> bool {
     let errno = Errno::from_raw(error.raw_os_error().unwrap_or(0));
     matches!(
@@ -338,7 +341,7 @@ impl Drop for Lane {
             if let Some(device) = self.devices.devices.get(usize::from(end.device)) {
                 device.disconnect(&end.queue, self.number);
             }
-            // Unread frames.
+            // Frames that were not read.
             while let Some((chunk, ..)) = end.received.pop_frame(&end.queue.memory) {
                 end.spent.push(chunk);
             }
@@ -358,13 +361,13 @@ impl fmt::Debug for Lane {
     }
 }
 
-/// Number of chunks to collect before the kernel's lock is taken.
+/// Number of read chunks that a lane collects before it locks the fill ring to return them.
 const SPENT_MAX: usize = 64;
-/// Number of chunks that a lane keeps for sending.
+/// Maximum number of free chunks that a lane takes from the queue at a time.
 const IDLE_MAX: usize = 64;
-/// Number of frames between a prefetch and its use.
+/// Number of frames between a frame that is read and the one that is prefetched.
 const FRAMES_AHEAD: u32 = 2;
-/// Cache lines of the note, the headers and a packet of 20 ms of G.711.
+/// Number of cache lines to prefetch: enough for the note, the headers and 20 ms of G.711.
 const PREFETCH_LINES: usize = 4;
-/// Maximum number of consecutive bad frames in one call, so that a flood of them leaves time for others.
+/// Maximum number of consecutive malformed frames of a queue that one call reads. A flood of them must leave time for others.
 const MALFORMED_MAX: usize = 64;

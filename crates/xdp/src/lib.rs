@@ -1,9 +1,9 @@
-//! UDP past the kernel's sockets, by AF_XDP.
+//! Receives and sends UDP datagrams by AF_XDP, which bypasses the kernel's sockets.
 //!
 //! A relay of thousands of streams has thousands of sockets, and needs a system call for each datagram in and out. Here a program
-//! in the kernel takes the datagrams of *enrolled* ports from a device's frames and puts them into a ring in memory. A thread
-//! reads them there, and sends frames by another ring, with one system call for dozens. The sockets stay open. They keep the
-//! port, and automatically receive everything that the rings do not:
+//! in the kernel takes the frames of *enrolled* ports from a device and puts them into a ring in memory. A thread
+//! reads them there. It sends frames by another ring, with one system call for dozens of them. The sockets stay open. They
+//! keep the ports, and receive everything that the rings do not:
 //!
 //! | received datagram | path |
 //! |---|---|
@@ -15,12 +15,12 @@
 //! | to an address that sent a frame within the last second | ring, on the [`Way`] of that frame |
 //! | to other addresses (no known neighbour), longer than the device's MTU, or if the ring is full | the port's socket; the kernel routes |
 //!
-//! One [`Lane`] per thread. The programs of the devices are removed when the process ends, in any way.
+//! Each thread has its own [`Lane`]. When the process ends, even by a crash, the kernel removes the programs from the devices.
 //!
-//! Requires CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and, above the limit of locked memory, CAP_IPC_LOCK. The host's packet filter and
-//! captures on the device do not see the traffic of the rings.
+//! The process needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF. It also needs CAP_IPC_LOCK if the memory exceeds the limit of
+//! locked memory. The host's packet filter and captures on the device do not see the traffic of the rings.
 //!
-//! Frames are copied between device and ring (`XDP_COPY`), which each driver supports.
+//! Frames are copied between device and ring (`XDP_COPY`). All drivers support this.
 
 mod device;
 mod frame;
@@ -34,7 +34,7 @@ pub use crate::device::{Mode, ModeError, OpenError, Settings, Xdp};
 pub use crate::frame::Way;
 pub use crate::lane::{Lane, Received};
 
-/// The longest payload for a ring.
+/// Maximum length of a payload that a ring can send.
 pub const PAYLOAD_BYTES_MAX: usize = sys::CHUNK_BYTES - frame::HEADERS_BYTES_MAX;
 
 /// The example compiles.

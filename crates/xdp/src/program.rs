@@ -11,22 +11,22 @@ use std::net::{IpAddr, SocketAddr};
 
 /// Maximum number of lanes; a row of the table of rings has as many entries.
 pub(crate) const LANES_MAX: u32 = 32;
-/// The longest frame that is accepted: shorter than a ring's frame without the kernel's headroom.
+/// Maximum length of a frame for a ring. It is below the size of a chunk minus the kernel's headroom.
 pub(crate) const FRAME_BYTES_MAX: i32 = 1600;
 /// Size of the program's note before a frame: arrival time (ns of CLOCK_MONOTONIC), and the key of the port.
 pub(crate) const NOTE_BYTES: usize = 16;
-/// A window lasts 2^24 ns, 16.8 ms.
+/// A time window lasts 2^24 ns, which is 16.8 ms.
 const WINDOW_BITS: i32 = 24;
-/// Maximum number of datagrams of a port in a window: 7600 a second. Further datagrams go to the port's own socket, so that a
-/// flood of one port does not push others out of the ring.
+/// Maximum number of datagrams that a port may put into the ring in a window: 7600 a second. Further datagrams go to the
+/// port's own socket, so that a flood to one port does not push the datagrams of others out of the ring.
 const SHARE: i32 = 128;
 
-/// A row of the table of ports: the address as IPv6, the port in network order.
+/// Length of a key in the table of ports: the address as IPv6, and the port in network order.
 pub(crate) const KEY_BYTES: usize = 20;
-/// Its value: the port's key, its window and the datagrams in it, its lane.
+/// Length of a value in the table of ports: the port's key, its current window, the datagrams in that window, and its lane.
 pub(crate) const VALUE_BYTES: usize = 24;
 
-/// Key of a port in the table.
+/// Returns the key of a port in the table of ports.
 pub(crate) fn port_key(local: SocketAddr) -> [u8; KEY_BYTES] {
     let mut key = [0; KEY_BYTES];
     let ip = match local.ip() {
@@ -38,7 +38,7 @@ pub(crate) fn port_key(local: SocketAddr) -> [u8; KEY_BYTES] {
     key
 }
 
-/// Value of a port in the table.
+/// Returns the value of a port in the table of ports.
 pub(crate) fn port_value(key: u64, lane: u32) -> [u8; VALUE_BYTES] {
     let mut value = [0; VALUE_BYTES];
     value[..8].copy_from_slice(&key.to_ne_bytes());
@@ -46,13 +46,13 @@ pub(crate) fn port_value(key: u64, lane: u32) -> [u8; VALUE_BYTES] {
     value
 }
 
-/// Index of a ring in the table of rings.
+/// Returns the index of a ring in the table of rings.
 pub(crate) fn ring_place(queue: u32, lane: u32) -> u32 {
     queue * LANES_MAX + lane
 }
 
-/// Assembles the program for tables with these descriptors, on a device with this address. If the device's address changes,
-/// everything passes to the kernel.
+/// Assembles the program for tables with these descriptors and a device with this Ethernet address. If the device's address
+/// changes, the program passes all frames to the kernel.
 pub(crate) fn program(ports: i32, rings: i32, device: [u8; 6]) -> Vec<u64> {
     let mut a = Assembler::default();
     a.is_udp(device);
@@ -67,8 +67,8 @@ pub(crate) fn program(ports: i32, rings: i32, device: [u8; 6]) -> Vec<u64> {
 }
 
 impl Assembler {
-    /// Leaves the address and port in the key on the stack. Passes everything that is for another machine, not UDP, or not in one
-    /// whole datagram.
+    /// Writes a key with the frame's destination address to the stack, and loads the destination port into R4. Passes frames
+    /// that are for another machine or do not contain one whole UDP datagram.
     fn is_udp(&mut self, device: [u8; 6]) {
         self.copy(R6, R1);
         self.load(W, R2, R6, MD_DATA);
@@ -116,7 +116,7 @@ impl Assembler {
         self.load(H, R4, R2, 14 + 20 + 2);
     }
 
-    /// Loads the port's value into R7; passes frames of ports that are not enrolled.
+    /// Loads the address of the port's value into R7. Passes frames of ports that are not enrolled.
     fn find_port(&mut self, ports: i32) {
         self.label(Label::Lookup);
         self.store(H, R10, KEY_AT + 16, R4);
@@ -130,8 +130,8 @@ impl Assembler {
         self.copy(R7, R0);
     }
 
-    /// Loads the time into R8; passes datagrams beyond the port's share. Two CPUs that count at the same time may count one too
-    /// few.
+    /// Loads the time into R8 and counts the datagram. Passes datagrams that exceed the port's share. If two CPUs count at the
+    /// same time, one datagram may not be counted.
     fn count(&mut self) {
         self.call(KTIME_GET_NS);
         self.copy(R8, R0);
@@ -151,7 +151,7 @@ impl Assembler {
         self.label(Label::Counted);
     }
 
-    /// Writes time and key in front of the frame. With a driver without room there, all its frames pass.
+    /// Writes time and key in front of the frame. If the driver has no room there, the frame passes.
     fn note(&mut self) {
         self.load(DW, R9, R7, 0);
         self.load(W, R7, R7, 16);
@@ -173,14 +173,14 @@ impl Assembler {
         self.multiply(R2, LANES_MAX as i32);
         self.add_register(R2, R7);
         self.table(R1, rings);
-        // Without a ring, the frame passes to the kernel.
+        // If the table has no such ring, the frame passes to the kernel.
         self.set(R3, XDP_PASS);
         self.call(REDIRECT_MAP);
         self.exit();
     }
 }
 
-/// Assembles instructions (RFC 9669) and fills in jumps after all labels are known.
+/// Assembler of BPF instructions (RFC 9669). Fills in the targets of jumps at the end, when all labels are known.
 #[derive(Default)]
 struct Assembler {
     code: Vec<u64>,
@@ -219,17 +219,17 @@ impl Assembler {
         self.emit(op, dst, src, 0, value);
     }
 
-    /// Compares registers.
+    /// Jumps if a comparison of two registers is true.
     fn jump(&mut self, op: u8, left: u8, right: u8, label: Label) {
         self.jump_to(JMP | REGISTER | op, left, right, 0, label);
     }
 
-    /// Compares with a number.
+    /// Jumps if a comparison of a register with a number is true.
     fn jump_if(&mut self, op: u8, left: u8, right: i32, label: Label) {
         self.jump_to(JMP | op, left, 0, right, label);
     }
 
-    /// Compares the lower words of registers.
+    /// Jumps if the lower words of two registers are equal.
     fn jump_same_word(&mut self, left: u8, right: u8, label: Label) {
         self.jump_to(JMP32 | REGISTER | JEQ, left, right, 0, label);
     }
@@ -274,7 +274,7 @@ impl Assembler {
         self.emit(ALU64 | RSH, dst, 0, 0, bits);
     }
 
-    /// A table's address, from its descriptor: two instructions.
+    /// Loads a table's address, given its descriptor. This takes two instructions.
     fn table(&mut self, dst: u8, descriptor: i32) {
         self.emit(LD_IMM64, dst, PSEUDO_MAP_FD, 0, descriptor);
         self.emit(0, 0, 0, 0, 0);
@@ -300,7 +300,7 @@ impl Assembler {
     }
 }
 
-/// Converts a number to network byte order.
+/// Returns the value of a 16-bit field in network byte order, as the program loads it.
 const fn network(value: u16) -> i32 {
     value.to_be() as i32
 }
@@ -346,7 +346,7 @@ const EXIT: u8 = 0x90;
 const JLE: u8 = 0xb0;
 
 const PSEUDO_MAP_FD: u8 = 1;
-/// Numbers of the kernel's helpers (include/uapi/linux/bpf.h).
+/// Numbers of the kernel's helper functions (include/uapi/linux/bpf.h).
 const MAP_LOOKUP_ELEM: i32 = 1;
 const KTIME_GET_NS: i32 = 5;
 const REDIRECT_MAP: i32 = 51;

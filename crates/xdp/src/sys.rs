@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A table of the kernel.
+/// Kind of a table (BPF map) in the kernel.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Table {
     /// A hash table, which allocates rows when they are needed.
@@ -16,7 +16,7 @@ pub(crate) enum Table {
     Rings,
 }
 
-/// Creates a table with room for `rows`.
+/// Creates a table with room for `rows` rows.
 pub(crate) fn make_table(
     kind: Table,
     key_bytes: u32,
@@ -125,11 +125,12 @@ fn own(descriptor: i32) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(descriptor) }
 }
 
-/// `A` is the beginning of `union bpf_attr` as the command reads it; everything after its size counts as 0.
+/// Calls `bpf(2)`. `A` is the beginning of `union bpf_attr`, with the fields that the command reads. The fields after it count
+/// as 0.
 fn bpf<A>(command: i32, attributes: &A) -> io::Result<i32> {
-    // SAFETY: the kernel reads `size_of::<A>()` bytes of a live value. The addresses in it are those of slices that the caller
-    // borrows, with the lengths next to them (or those with which the table was created). The log's address is that of a buffer
-    // owned by the caller, to which only this call writes.
+    // SAFETY: the kernel reads `size_of::<A>()` bytes of a live value. The value contains addresses of slices that the caller
+    // borrows. Their lengths are next to them, or are the lengths with which the table was created. The address of the log
+    // is that of a buffer which the caller owns, and to which only this call writes.
     let result = unsafe {
         libc::syscall(
             libc::SYS_bpf,
@@ -141,17 +142,17 @@ fn bpf<A>(command: i32, attributes: &A) -> io::Result<i32> {
     check(result as i32)
 }
 
-/// Returns the longest packet of a device, in bytes.
+/// Returns the MTU of a device, in bytes.
 pub(crate) fn mtu_of(socket: BorrowedFd<'_>, device: &CStr) -> io::Result<usize> {
     let request = ask_device(socket, device, libc::SIOCGIFMTU)?;
-    // SAFETY: the command has filled in this field of the union, a number.
+    // SAFETY: the command has filled in this field of the union, which is a number.
     Ok(unsafe { request.ifr_ifru.ifru_mtu } as usize)
 }
 
 /// Returns the address of a device whose frames have Ethernet headers; `None` for a tunnel or the loopback device.
 pub(crate) fn ethernet_of(socket: BorrowedFd<'_>, device: &CStr) -> io::Result<Option<[u8; 6]>> {
     let request = ask_device(socket, device, libc::SIOCGIFHWADDR)?;
-    // SAFETY: the command has filled in this field of the union, a plain structure of numbers.
+    // SAFETY: the command has filled in this field of the union, which is a plain structure of numbers.
     let address = unsafe { request.ifr_ifru.ifru_hwaddr };
     let is_ethernet = address.sa_family == libc::ARPHRD_ETHER && device != c"lo";
     let byte = |at: usize| address.sa_data[at] as u8;
@@ -165,7 +166,7 @@ fn ask_device(
 ) -> io::Result<libc::ifreq> {
     // SAFETY: a plain C structure, for which all zeros are valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    // The last byte stays 0.
+    // The last byte stays 0, as the end of the name.
     let room = request.ifr_name.len() - 1;
     for (to, from) in request.ifr_name[..room].iter_mut().zip(device.to_bytes()) {
         *to = *from as libc::c_char;
@@ -175,7 +176,7 @@ fn ask_device(
     Ok(request)
 }
 
-/// An AF_XDP socket, not yet bound.
+/// Opens an AF_XDP socket, which is not bound yet.
 pub(crate) fn xdp_socket() -> io::Result<OwnedFd> {
     // SAFETY: no memory is passed.
     let descriptor =
@@ -183,8 +184,8 @@ pub(crate) fn xdp_socket() -> io::Result<OwnedFd> {
     Ok(own(descriptor))
 }
 
-/// Registers the memory for frames of `chunk_bytes` each. The memory must outlive the socket and those that share with it: see
-/// [`Memory`].
+/// Registers memory for frames of `chunk_bytes` each at a socket. The memory must outlive this socket and all sockets that
+/// share it.
 pub(crate) fn register_memory(
     socket: BorrowedFd<'_>,
     memory: &Memory,
@@ -240,7 +241,7 @@ pub(crate) fn make_ring<T: Copy>(
     Ring::new(map, places, entries)
 }
 
-/// Binds a socket to a queue of a device. With `of`, it shares the memory of that socket.
+/// Binds a socket to a queue of a device. If `of` is given, the socket shares the memory of that one.
 pub(crate) fn bind_xdp(
     socket: BorrowedFd<'_>,
     device: u32,
@@ -262,7 +263,7 @@ pub(crate) fn bind_xdp(
     check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), bytes) }).map(drop)
 }
 
-/// Makes the kernel send the content of a socket's ring.
+/// Makes the kernel send the frames in a socket's send ring.
 pub(crate) fn kick(socket: BorrowedFd<'_>) -> io::Result<()> {
     let flags = libc::MSG_DONTWAIT;
     // SAFETY: no memory is passed.
@@ -279,7 +280,7 @@ pub(crate) fn kick(socket: BorrowedFd<'_>) -> io::Result<()> {
     check(result as i32).map(drop)
 }
 
-/// Number of datagrams for which a socket's rings had no room.
+/// Returns the number of received datagrams for which a socket's rings had no room.
 pub(crate) fn drops_of(socket: BorrowedFd<'_>) -> u64 {
     // SAFETY: a plain C structure, for which all zeros are valid.
     let mut statistics: libc::xdp_statistics = unsafe { std::mem::zeroed() };
@@ -289,16 +290,16 @@ pub(crate) fn drops_of(socket: BorrowedFd<'_>) -> u64 {
     }
 }
 
-/// `T` is the type of the option, a plain C structure or number.
+/// Sets an option of an AF_XDP socket. `T` is the type of its value, a plain C structure or number.
 fn set_option<T>(socket: BorrowedFd<'_>, option: i32, value: &T) -> io::Result<()> {
     let (fd, bytes) = (socket.as_raw_fd(), size_of::<T>() as u32);
     let value = std::ptr::from_ref(value).cast();
-    // SAFETY: the kernel reads at most `bytes` bytes of a live value. Of the options in use here only XDP_UMEM_REG contains an
-    // address, that of memory that `Memory` keeps.
+    // SAFETY: the kernel reads at most `bytes` bytes of a live value. Of the options used here, only XDP_UMEM_REG contains an
+    // address: that of the mapping of a `Memory`.
     check(unsafe { libc::setsockopt(fd, libc::SOL_XDP, option, value, bytes) }).map(drop)
 }
 
-/// `T` is the type of the option's result, a plain C structure of numbers.
+/// Reads an option of an AF_XDP socket into `value`. `T` is the type of the option, a plain C structure of numbers.
 fn get_option<T>(socket: BorrowedFd<'_>, option: i32, value: &mut T) -> io::Result<()> {
     let mut bytes = size_of::<T>() as u32;
     let fd = socket.as_raw_fd();
@@ -314,17 +315,18 @@ fn check(result: i32) -> io::Result<i32> {
     Ok(result)
 }
 
-/// A mapping.
+/// A memory mapping, which is removed on drop.
 #[derive(Debug)]
 struct Map {
     start: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: the mapping belongs to this value, and any thread may use and remove it; `Ring` and `Memory` control how its bytes are
-// shared with the kernel.
+// SAFETY: the mapping belongs to this value, and any thread may use and remove it. `Ring` and `Memory` control how its bytes
+// are shared with the kernel.
 unsafe impl Send for Map {}
-// SAFETY: as above; through a shared reference, only `Memory` and `Ring::word` access the bytes, and they state why they may.
+// SAFETY: as above. Through a shared reference, only `Memory` and `Ring::word` access the bytes. Their own comments say why
+// this is sound.
 unsafe impl Sync for Map {}
 
 impl Map {
@@ -356,22 +358,22 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: created by `mmap` with this length; borrowers of it borrow this value. The kernel has its own references to
-        // rings and to registered memory.
+        // SAFETY: `mmap` created this mapping with this length. All references to its bytes borrow this value. The kernel has
+        // its own references to rings and to registered memory.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }
 
-/// Memory for frames, divided into chunks of [`CHUNK_BYTES`]. A chunk belongs to the holder of its [`Chunk`]: a ring (then the
-/// kernel may read and write it) or a thread.
+/// Memory for frames, divided into chunks of [`CHUNK_BYTES`]. A chunk belongs to whoever holds its [`Chunk`]: a thread or a
+/// ring. The kernel may read and write a chunk that is in a ring.
 #[derive(Debug)]
 pub(crate) struct Memory(Map);
 
-/// The only right to a chunk of a [`Memory`].
+/// The exclusive right to use one chunk of a [`Memory`].
 #[derive(Debug)]
 pub(crate) struct Chunk(u64);
 
-/// Size of a chunk in bytes: the kernel's minimum. The kernel reserves 256 of them when it receives.
+/// Size of a chunk in bytes: the minimum that the kernel allows. In a received frame's chunk, the kernel reserves 256 bytes.
 pub(crate) const CHUNK_BYTES: usize = 2048;
 
 impl Memory {
@@ -382,14 +384,14 @@ impl Memory {
         Ok((Memory(map), rights))
     }
 
-    /// Returns `len` bytes of a chunk from `offset` on; fewer if they would pass its end.
+    /// Returns `len` bytes of a chunk from `offset` on, or fewer if the chunk ends before.
     #[inline]
     pub(crate) fn bytes(&self, chunk: &Chunk, offset: usize, len: usize) -> &[u8] {
         let offset = offset.min(CHUNK_BYTES);
         let len = len.min(CHUNK_BYTES - offset);
-        // SAFETY: a chunk's place is within the mapping (`Memory::new` and `Memory::received`; a device's memory and chunks are
-        // not mixed, as both are in one `Queue`), and the range is within the chunk. No other code writes at the same time: the
-        // right to the chunk is borrowed, so it is in no ring. The memory was initialised with zeros.
+        // SAFETY: the chunk is within the mapping, as `Memory::new` and `Memory::received` ensure. It is a chunk of this
+        // memory, as both are in one `Queue`. The range is within the chunk. No other code writes to it at the same time: the
+        // right to the chunk is borrowed here, so no ring has it. The memory was initialised with zeros.
         unsafe {
             std::slice::from_raw_parts(self.0.start.as_ptr().add(chunk.0 as usize + offset), len)
         }
@@ -397,21 +399,21 @@ impl Memory {
 
     /// Returns all bytes of a chunk.
     #[inline]
-    #[allow(clippy::mut_from_ref)] // The right is borrowed for as long, and exclusively.
+    #[allow(clippy::mut_from_ref)] // The chunk is borrowed exclusively for the same lifetime.
     pub(crate) fn bytes_mut<'a>(&'a self, chunk: &'a mut Chunk) -> &'a mut [u8] {
-        // SAFETY: as in `bytes`; and no other code reads at the same time, as the right is borrowed exclusively.
+        // SAFETY: as in `bytes`. In addition, no other code reads at the same time, because the chunk is borrowed exclusively.
         unsafe {
             std::slice::from_raw_parts_mut(self.0.start.as_ptr().add(chunk.0 as usize), CHUNK_BYTES)
         }
     }
 
-    /// Address of a frame, for prefetching; it must not be read.
+    /// Returns the address of a frame, for prefetching. It must not be dereferenced.
     #[inline]
     pub(crate) fn place_of(&self, address: u64) -> *const u8 {
         self.0.start.as_ptr().wrapping_add(address as usize)
     }
 
-    /// Returns the right that belongs to an address from a ring, and the position of the frame in the chunk. Returns `None` if
+    /// Returns the chunk at an address that came from a ring, and the position of the frame in that chunk. Returns `None` if
     /// the address is not in this memory.
     #[inline]
     fn received(&self, address: u64) -> Option<(Chunk, usize)> {
@@ -421,18 +423,18 @@ impl Memory {
     }
 }
 
-/// A ring between this process and the kernel: one side produces, the other consumes.
+/// A ring between this process and the kernel: one side adds entries (the producer), the other removes them (the consumer).
 #[derive(Debug)]
 pub(crate) struct Ring<T> {
     map: Map,
-    /// Offsets of the kernel's words and of the entries.
+    /// Offsets in the mapping: the positions of producer and consumer, and the entries.
     producer: usize,
     consumer: usize,
     entries: usize,
     mask: u32,
-    /// Next entry of this side, not yet published to the kernel.
+    /// Number of the next entry for this side. The kernel may not know of it yet.
     next: u32,
-    /// Position of the other side, as last read.
+    /// Position of the other side when it was last read.
     other: u32,
     kind: std::marker::PhantomData<T>,
 }
@@ -466,13 +468,13 @@ impl<T: Copy> Ring<T> {
 
     #[inline]
     fn word(&self, at: usize) -> &AtomicU32 {
-        // SAFETY: `new` has checked place and alignment; both sides use these words atomically.
+        // SAFETY: `new` has checked the offset and alignment. Both sides access these words only atomically.
         unsafe { AtomicU32::from_ptr(self.map.start.as_ptr().add(at).cast()) }
     }
 
     #[inline]
     fn entry(&self, i: u32) -> *mut T {
-        // SAFETY: the mask keeps the entry within the ring, whose place and alignment `new` has checked.
+        // SAFETY: the mask keeps the entry within the ring. `new` has checked the offset and alignment of the ring.
         unsafe {
             self.map
                 .start
@@ -492,8 +494,8 @@ impl<T: Copy> Ring<T> {
                 return false;
             }
         }
-        // SAFETY: the consumer has released this entry, and does not know of the new one yet. Only one thread at a time uses this
-        // side, as `self` is borrowed exclusively.
+        // SAFETY: the consumer has released this entry, and has not yet been notified of the new one. Only one thread at a time
+        // uses this side, because `self` is borrowed exclusively.
         unsafe { self.entry(self.next).write(value) };
         self.next = self.next.wrapping_add(1);
         true
@@ -505,20 +507,20 @@ impl<T: Copy> Ring<T> {
         self.word(self.producer).store(self.next, Ordering::Release);
     }
 
-    /// As the producer: whether the kernel has taken all published entries.
+    /// As the producer: returns whether the kernel has taken all published entries.
     #[inline]
     pub(crate) fn is_taken(&self) -> bool {
         self.word(self.consumer).load(Ordering::Acquire) == self.next
     }
 
-    /// As the consumer: number of available entries.
+    /// As the consumer: returns the number of available entries.
     #[inline]
     fn ready(&mut self) -> u32 {
         self.other = self.word(self.producer).load(Ordering::Acquire);
         self.other.wrapping_sub(self.next)
     }
 
-    /// As the consumer: the entry `ahead` entries after the next one.
+    /// As the consumer: returns the entry that is `ahead` entries after the next one.
     #[inline]
     fn peek(&self, ahead: u32) -> Option<T> {
         (self.other.wrapping_sub(self.next) > ahead).then(|| {
@@ -555,7 +557,7 @@ impl Ring<u64> {
         }
     }
 
-    /// Returns a chunk that the kernel has sent.
+    /// Takes a chunk from the kernel, such as one whose frame has been sent.
     #[inline]
     pub(crate) fn pop_chunk(&mut self, memory: &Memory) -> Option<Chunk> {
         Some(memory.received(self.pop()?)?.0)
@@ -574,7 +576,7 @@ impl Ring<libc::xdp_desc> {
         if self.push(frame) { Ok(()) } else { Err(chunk) }
     }
 
-    /// Returns a received frame: its chunk, its position there, its length.
+    /// Returns a received frame: its chunk, its position in that chunk, and its length.
     #[inline]
     pub(crate) fn pop_frame(&mut self, memory: &Memory) -> Option<(Chunk, usize, usize)> {
         let frame = self.pop()?;
@@ -582,7 +584,7 @@ impl Ring<libc::xdp_desc> {
         Some((chunk, offset, frame.len as usize))
     }
 
-    /// Address of a frame that will be popped soon.
+    /// Returns the address of a frame that will be popped soon.
     #[inline]
     pub(crate) fn frame_ahead(&self, ahead: u32) -> Option<u64> {
         self.peek(ahead).map(|frame| frame.addr)
@@ -599,5 +601,5 @@ const BPF_MAP_TYPE_XSKMAP: u32 = 17;
 const BPF_F_NO_PREALLOC: u32 = 1;
 const BPF_PROG_TYPE_XDP: u32 = 6;
 const BPF_XDP: u32 = 37;
-/// Size of the verifier's log: the reason is at its end, and programs are short.
+/// Size of the verifier's log in bytes. The whole log fits, because programs are short. The reason for a refusal is at its end.
 const LOG_BYTES: usize = 1 << 16;

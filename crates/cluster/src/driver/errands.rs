@@ -1,4 +1,4 @@
-//! Calls in the driver: requests for other nodes, and the keys of this node's calls.
+//! The driver's part for calls: forwards requests to other nodes, and manages the keys of this node's calls in etcd.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,13 +20,13 @@ use threadbare_process::system::random_number;
 pub(super) struct Calls {
     pub(super) host: Arc<Host>,
     pub(super) peers: Peers,
-    /// Whether new calls are made without etcd, too.
+    /// Whether new calls are made even if etcd does not answer.
     goes_on_alone: bool,
-    /// Lives that have been seen.
+    /// The nodes' lives at the last check, to notice changes.
     lives: Vec<Life>,
     /// Time of the next search for keys of dead nodes.
     sweep_at: Option<Instant>,
-    /// Processes with a connection that was opened in advance of a hand-over.
+    /// Processes to which a connection was opened in advance, for a possible hand-over.
     pub(super) greeted: BTreeSet<u64>,
 }
 
@@ -37,7 +37,7 @@ impl Calls {
             peers,
             goes_on_alone,
             lives: Vec::new(),
-            // Finds nodes that died before this process started.
+            // The first search finds calls of nodes that died before this process started.
             sweep_at: Some(Instant::now() + SWEEP_AFTER),
             greeted: BTreeSet::new(),
         }
@@ -64,12 +64,12 @@ pub(super) fn begin(driver: &mut Driver, errand: Errand) {
     let (store, replies) = (driver.store.clone(), driver.replies.clone());
     tokio::spawn(async move {
         let found = store.look_up(&Key::Call(call)).await;
-        // The thread is about to end.
+        // This fails if the thread is about to end.
         let _ = replies.send(Replied::Found(errand, found));
     });
 }
 
-/// `found`: the call's key; `None`: etcd does not answer.
+/// Continues a request after the lookup of its call's key. `found`: the key; `None`: etcd does not answer.
 pub(super) fn resume(driver: &mut Driver, errand: Errand, found: Option<Option<Entry>>) {
     let alone = driver
         .calls
@@ -90,7 +90,7 @@ fn place(driver: &mut Driver, errand: Errand, entry: Option<&Entry>) {
     match location {
         Some(Location::Soon) => wait(driver, errand),
         Some(Location::Here) if driver.is_arriving(entry) => wait(driver, errand),
-        // The answering node says that the call does not exist, or that it accepts no more.
+        // This node answers that the call does not exist, or that it accepts no more calls.
         None | Some(Location::Here | Location::Nowhere) => errand.end(Way::Here),
         Some(Location::At(life, None)) => {
             let reason = format!(
@@ -105,7 +105,7 @@ fn place(driver: &mut Driver, errand: Errand, entry: Option<&Entry>) {
     }
 }
 
-/// The call is in transit to a node.
+/// Waits a while, because the call is in transit to a node.
 fn wait(driver: &Driver, mut errand: Errand) {
     if errand.waits >= WAITS_MAX {
         return errand.end(Way::Refused(ON_ITS_WAY.to_owned()));
@@ -118,7 +118,7 @@ fn wait(driver: &Driver, mut errand: Errand) {
     });
 }
 
-/// `is_known`: according to etcd, the call is at that node.
+/// Sends a request to a node. `is_known`: according to etcd, the node owns the call.
 fn send(driver: &mut Driver, mut errand: Errand, is_known: bool, life: &Life, link: &Link) {
     let Some(calls) = &mut driver.calls else {
         return errand.end(Way::Here);
@@ -129,7 +129,7 @@ fn send(driver: &mut Driver, mut errand: Errand, is_known: bool, life: &Life, li
     }
     errand.tries += 1;
     driver.passed += 1;
-    // A key that was not deleted does not prove a call: in the end, the node refuses.
+    // The last try does not claim that the node owns the call, so that the node refuses the request if the key is a remnant.
     let call = errand.call.as_ref();
     let call = call.filter(|_| is_known && errand.tries < TRIES_MAX);
     let asked = calls.peers.ask_for(link, call, &errand.passed);
@@ -143,8 +143,8 @@ fn send(driver: &mut Driver, mut errand: Errand, is_known: bool, life: &Life, li
             Some(Back::Unable(reason)) => {
                 errand.end(Way::Refused(format!("node {node}: {reason}")));
             }
-            // Moved, or about to be answered: the same message has also arrived there, and its reply is the reply
-            // here.
+            // The call has moved. Or the same message has also arrived at the node, whose reply to it is also the reply here.
+            // Try again.
             Some(back @ (Back::Moved | Back::InHand)) => {
                 if back == Back::InHand && errand.tries == TRIES_MAX {
                     return errand.end(Way::Answered(back));
@@ -153,14 +153,14 @@ fn send(driver: &mut Driver, mut errand: Errand, is_known: bool, life: &Life, li
                 let _ = replies.send(Replied::Again(errand));
             }
             Some(back) => errand.end(Way::Answered(back)),
-            // Without a cookie, a repetition would carry the request out twice.
+            // An HTTP request has no cookie, so a repetition could carry it out twice.
             None if matches!(errand.passed, Passed::Http(_) | Passed::Piece { .. }) => {
                 let reason =
                     format!("node {node} did not answer: the request may have taken effect");
                 errand.end(Way::Refused(reason));
             }
             None => {
-                // The node may have just died, and others will notice.
+                // The node may have just died, which the cluster will notice.
                 sleep(AGAIN).await;
                 let _ = replies.send(Replied::Again(errand));
             }
@@ -185,11 +185,11 @@ pub(super) fn ask_others(
         .collect();
     tokio::spawn(async move {
         let mut answers = Vec::new();
-        // All requests were sent at once.
+        // Waiting in turn is enough, because all requests were sent at once.
         for (name, asked) in asked {
             answers.push((name, answer_of(asked).await));
         }
-        // The caller may have gone.
+        // This fails if the caller has gone.
         let _ = tell.send(answers);
     });
 }
@@ -218,7 +218,7 @@ fn asked(
     Some(driver.calls.as_mut()?.peers.ask(&link?, passed))
 }
 
-/// Sets the owner of this node's calls.
+/// Sets the call service, which owns this node's calls.
 pub(super) fn open_call_service(driver: &mut Driver, call_service: Arc<dyn CallService>) {
     if let Some(calls) = &driver.calls {
         calls.host.open(call_service);
@@ -263,7 +263,7 @@ pub(super) fn settle_calls(driver: &mut Driver) {
         .lives
         .iter()
         .map(|life| (&life.node, life.incarnation));
-    // Checked at each message of etcd.
+    // This check must be cheap, because it runs after each input.
     if !driver.member.nodes().map(of_record).eq(known) {
         let lives: Vec<Life> = driver.member.lives_of_nodes().collect();
         let has_died = calls.lives.iter().any(|life| !lives.contains(life));
@@ -308,7 +308,7 @@ pub(super) fn sweep(driver: &mut Driver, entries: &[Entry]) {
     let store = driver.store.clone();
     tokio::spawn(async move {
         for one in dead {
-            // If it fails, another node has the call again, or the next search finds it.
+            // If this fails, another node has claimed the call again, or the next search finds the key.
             let _ = store.commit(&one).await;
         }
     });
@@ -320,19 +320,19 @@ async fn answer_of(asked: Option<oneshot::Receiver<Vec<u8>>>) -> Option<Back> {
 }
 
 const ON_ITS_WAY: &str = "the call has been on its way to another node for too long";
-const NO_STORE: &str = "etcd does not answer: the owner of the call is unknown, and no calls are made ([cluster] calls-on-isolation)";
-/// A dead node is removed within a second, and then its calls have no owner.
+const NO_STORE: &str = "etcd does not answer: the owner of the call is unknown, and new calls are refused ([cluster] calls-on-isolation)";
+/// Maximum number of tries. A dead node is removed within a second, and then its calls have no owner.
 const TRIES_MAX: u32 = 8;
-/// The same, with [`ARRIVAL`] each.
+/// Maximum number of waits of [`ARRIVAL`] for a call in transit.
 const WAITS_MAX: u32 = 40;
-/// Poll interval: by then a service has started elsewhere, or one of its calls continues.
+/// Pause before a request for a call in transit is tried again.
 const ARRIVAL: Duration = Duration::from_millis(50);
 const AGAIN: Duration = Duration::from_millis(200);
-/// Time limit for another node, which may have to read a file first.
+/// Time limit for the answer of another node, which may have to read a file first.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
 /// Time limit for requests to all nodes. A piece of a reply comes within a second.
 const ALL_TIME_MAX: Duration = Duration::from_secs(3);
-/// Time limit for the key of a new call: a proxy repeats its request after about a second.
+/// Time limit for writing the key of a new call. A proxy repeats its request after about a second.
 const CLAIM_NS_MAX: u64 = 900_000_000;
-/// A restarted process claims its calls first.
+/// Delay of the search for keys of dead nodes. A restarted process must be able to claim its calls before.
 const SWEEP_AFTER: Duration = Duration::from_secs(10);

@@ -1,18 +1,18 @@
 //! Hands a service from one live node to another without losing a datagram.
 //!
-//! | this node | the next one |
+//! | this node | the next node |
 //! |---|---|
-//! | carries it | *Prepare*: opens the ports of its calls (they have no address yet), and claims it: this node is its deputy from then on |
-//! | *HandOver*: gives up some calls, and sends their states ([`Handed`]); ports and addresses stay here | *Start*: adds the addresses and announces them; continues these calls |
-//! | gives up the next ones, when these have arrived | continues them |
-//! | forwards late packets ([`LatePackets`]) | handles them as its own |
-//! | has given up all: removes itself from the claim | |
+//! | carries the service | *Prepare*: opens the calls' ports, before it has the addresses; claims the service, with this node as deputy |
+//! | *HandOver*: gives up some calls, and sends their states ([`Handed`]) | *Start*: adds and announces the addresses; continues the calls |
+//! | when these have arrived: gives up the next calls | continues them |
+//! | forwards late packets ([`LatePackets`]) | handles them as if they had arrived at its ports |
+//! | when all calls are given up: removes itself from the claim | |
 //! | when the calls have arrived: removes the addresses | |
 //! | when no more packets come: closes the ports | |
 //!
-//! A few calls move at a time, because each is silent until all calls of its batch have arrived. etcd has no part between a
-//! call's last packet here and its first one there. States that do not arrive from node to node are read from etcd by the next
-//! node, when this one has released the claim, or has died.
+//! Only a few calls move at a time, because each call is silent until all calls of its batch have arrived. Between a call's
+//! last packet here and its first packet at the next node, nothing waits for etcd. If states do not arrive at the next node, it
+//! reads them from etcd after this node has released the claim or has died.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -38,28 +38,29 @@ pub(super) struct Next {
     release: Release,
 }
 
-/// The result of calls that were sent to the next node.
+/// The result of sending calls to the next node.
 pub(super) enum SendResult {
     /// The next node has all calls.
     All,
-    /// The next node has these calls, and there are more.
+    /// The next node has these calls. There are more to be sent.
     Some(Next),
     /// The next node does not answer.
     Unanswered,
 }
 
 impl Driver {
-    /// Prepares this node for a service that is about to come.
+    /// Prepares this node for a service that is about to come. First reads the states of its calls.
     pub(super) fn prepare_service(&self, name: StreamName) {
         let (store, replies) = (self.store.clone(), self.replies.clone());
         tokio::spawn(async move {
             let states = timeout(PREPARE_TIME_MAX, store.states(&name)).await;
-            // The thread is about to end.
+            // This fails if the thread is about to end.
             let _ = replies.send(Replied::Foreseen(name, states.ok().flatten(), 0));
         });
     }
 
-    /// The states of its calls before the hand-over. `None`: the store did not answer, and everything happens later.
+    /// Opens the ports of a service's calls before the hand-over. `states`: the calls' states; `None`: etcd did not answer, so
+    /// the ports are opened later.
     pub(super) fn handle_foreseen(
         &mut self,
         name: StreamName,
@@ -67,7 +68,7 @@ impl Driver {
         tries: u32,
     ) {
         if self.call_service().is_none() && tries < CALL_SERVICE_TRIES_MAX {
-            // The node has just started: its call service opens soon.
+            // This node has just started. Its call service opens soon.
             let replies = self.replies.clone();
             tokio::spawn(async move {
                 sleep(CALL_SERVICE_AGAIN).await;
@@ -97,7 +98,7 @@ impl Driver {
         self.member.handle_prepared(clock_now_ns(), name);
     }
 
-    /// Stops a service that another node has, or that has no owner.
+    /// Stops a service that another node now carries, or that has no owner.
     pub(super) fn stop_service(&mut self, name: &StreamName) {
         let Some(services) = &mut self.services else {
             return;
@@ -110,7 +111,7 @@ impl Driver {
                 drop(services.addresses.remove(&carrying.spec.addresses));
                 self.leave_calls(name, usize::MAX, None);
             }
-            // The service was prepared, but does not come.
+            // The service was only prepared, and does not come.
             None => {
                 if let Some(call_service) = self.call_service() {
                     call_service.unprepare(&name.0);
@@ -119,7 +120,7 @@ impl Driver {
         }
     }
 
-    /// Hands a service to the node that has claimed it, and waits for this one to stop.
+    /// Hands over a service to the node that has claimed it. That node waits until this node has given it up.
     pub(super) fn hand_over_service(&mut self, name: &StreamName) {
         let release = self.member.release(name);
         let next = release.and_then(|release| {
@@ -131,7 +132,7 @@ impl Driver {
             let carrying = services.carried.remove(name)?;
             Some((services, carrying))
         }) else {
-            // It never started, because this node takes no calls.
+            // The service never started here, because this node takes no calls.
             return self.handed_over(name);
         };
         tracing::info!(service = %name, "leaving a service, for another node");
@@ -148,7 +149,7 @@ impl Driver {
                 services.departed.insert(name.clone(), departed);
                 self.leave_calls(name, CALLS_AT_A_TIME, Some(next));
             }
-            // Late packets have no receiver.
+            // The next node cannot be reached, so late packets have no receiver.
             None => {
                 drop(services.addresses.remove(&addresses));
                 self.leave_calls(name, usize::MAX, None);
@@ -175,13 +176,13 @@ impl Driver {
         let streams = leaving.streams.iter();
         let copies = Copies {
             process: services.process,
-            // If another node may have continued a call, it may have done so for a while.
+            // If another node continues the calls, it sends packets after these states, so they are not the last ones.
             is_last: next.is_none(),
             streams: streams
                 .map(|(stream, state)| (*stream, Some(state.clone())))
                 .collect(),
         };
-        // It may come back before another node has it.
+        // Keep the states, because the service may come back before another node has it.
         services.shadows.put(clock_now_ns(), copies);
         let Some(next) = next else {
             return self.close_departed(&name);
@@ -215,16 +216,16 @@ impl Driver {
                 (true, false) => SendResult::Some(next),
                 (false, _) => SendResult::Unanswered,
             };
-            // The thread is about to end.
+            // This fails if the thread is about to end.
             let _ = replies.send(Replied::Sent(name, result));
         });
     }
 
-    /// Handles the next node's reply to the calls that it received.
+    /// Handles the next node's reply to calls that were sent to it: gives up more calls, or finishes.
     pub(super) fn leave_on(&mut self, name: StreamName, result: SendResult) {
         let is_leaving = |services: &Services| services.departed.contains_key(&name);
         if !self.services.as_ref().is_some_and(is_leaving) {
-            // The service is here again, under another life of this node.
+            // The service came back here in the meantime, in another life of this node.
             return;
         }
         match result {
@@ -234,7 +235,8 @@ impl Driver {
                 if let Some(call_service) = self.call_service() {
                     call_service.leave(&name.0, usize::MAX, Box::new(drop));
                 }
-                // It would not accept late packets either: then two machines must not have the addresses.
+                // The next node would not accept late packets either. So remove the addresses at once: two machines must not
+                // have them.
                 self.handle_departed(&name);
                 self.handed_over(&name);
             }
@@ -254,19 +256,19 @@ impl Driver {
         found?.1.link
     }
 
-    /// Notifies the owner of a claim that a stream has stopped, if it is reachable.
+    /// Notifies the owner of a stream's claim that the stream has stopped here, if the owner can be reached.
     pub(super) fn tell_released(&mut self, name: &StreamName, resume: &[u8]) {
         if let Some(release) = self.member.release(name)
             && let Some(link) = self.link_of(&release)
             && let Some(calls) = &mut self.calls
         {
-            // The claim has the position as well.
+            // If the message is lost, the owner reads the position from the claim.
             let passed = Passed::Released(release, resume.to_vec());
             drop(calls.peers.ask(&link, &passed));
         }
     }
 
-    /// Connects to the next nodes in advance.
+    /// Connects in advance to nodes that could take over this node's service.
     pub(super) fn greet_successors(&mut self) {
         let (Some(services), Some(calls)) = (&self.services, &mut self.calls) else {
             return;
@@ -318,9 +320,9 @@ impl Driver {
         };
         let replies = self.replies.clone();
         tokio::spawn(async move {
-            // Failures are logged. Do not wait for ports that cannot send.
+            // Continue even if an address could not be added, which was logged.
             let _ = added.await;
-            // The thread is about to end.
+            // This fails if the thread is about to end.
             let _ = replies.send(Replied::Ready(name.clone(), epoch));
             sleep(HANDED_TICK).await;
             let _ = replies.send(Replied::Awaited(name, epoch));
@@ -338,7 +340,7 @@ impl Driver {
         }
     }
 
-    /// Passes calls that have arrived to the call service, if the addresses are here.
+    /// Passes calls that have arrived to the call service, if the addresses were added.
     fn pass_handed(&mut self, name: &StreamName) {
         while let Some(services) = &mut self.services
             && let Some(carrying) = services.carried.get(name)
@@ -369,8 +371,8 @@ impl Driver {
         }
     }
 
-    /// Checks for missing calls of a started service: if the claim has no deputy any more, they do not come from a
-    /// node.
+    /// Checks whether calls of a started service are still missing. If the claim has no deputy any more, no node will send
+    /// them, so they are read from etcd.
     pub(super) fn look_after_handed(&mut self, name: StreamName, epoch: Epoch) {
         let services = self.services.as_ref();
         if !services.is_some_and(|services| services.awaits(&name, epoch)) {
@@ -383,12 +385,12 @@ impl Driver {
         let replies = self.replies.clone();
         tokio::spawn(async move {
             sleep(HANDED_TICK).await;
-            // The thread is about to end.
+            // This fails if the thread is about to end.
             let _ = replies.send(Replied::Awaited(name, epoch));
         });
     }
 
-    /// Sends late packets, with the channel for the reply's receiver.
+    /// Sends late packets to the next node. `tell` gets the receiver of the reply.
     pub(super) fn send_late_packets(
         &mut self,
         name: &StreamName,
@@ -410,13 +412,13 @@ impl Driver {
                 .map(|(stream, packet)| (stream, ForwardedPacket::new(packet, now_ns)))
                 .collect(),
         });
-        // Its task has ended.
+        // This fails if the task that waits for it has ended.
         let _ = tell.send(calls.peers.ask(&departed.link, &passed));
     }
 
-    /// Removes the addresses: the calls have arrived, and the neighbours know the new place. From now on this kernel would do
-    /// harm with the addresses. It drops packets from the next node to calls here, because it owns their source address, and
-    /// keeps packets for that address.
+    /// Removes the addresses of a service whose calls have arrived at the next node. Neighbours already know that the addresses
+    /// are there. If they stayed here, this kernel would drop packets from the next node to calls here, because their source
+    /// address would be its own. It would also deliver packets for that address locally.
     pub(super) fn take_departed_off(&mut self, name: &StreamName) {
         if let Some(services) = &mut self.services
             && let Some(departed) = services.departed.get_mut(name)
@@ -444,7 +446,8 @@ impl Driver {
         }
     }
 
-    /// Queues late packets from a node that has given up a service. Returns whether nothing should go there any more.
+    /// Queues late packets from a node that has given up a service. Returns whether all calls of the service have arrived, so
+    /// that no packets should be sent to that node any more.
     pub(super) fn queue_late_packets(&mut self, late_packets: LatePackets) -> bool {
         let now_ns = clock_now_ns();
         let datagrams = late_packets.datagrams.into_iter();
@@ -468,13 +471,13 @@ impl Driver {
 }
 
 impl Services {
-    /// Whether packets may still arrive for a service of another node.
+    /// Whether packets may still arrive here for a service that was handed over.
     pub(super) fn has_departed(&self) -> bool {
         !self.departed.is_empty()
     }
 }
 
-/// Runs until everything is over, or the service is here again.
+/// Forwards late packets of a service until no more come, or until the service comes back here.
 async fn watch_late_packets(
     name: StreamName,
     late_packets: UnboundedReceiver<(u64, LatePacket)>,
@@ -485,11 +488,11 @@ async fn watch_late_packets(
         () = gather_late_packets(&name, late_packets, &replies) => {}
         _ = ends => return,
     }
-    // The thread is about to end.
+    // This fails if the thread is about to end.
     let _ = replies.send(Replied::Departed(name));
 }
 
-/// Gathers late packets and sends them, until the next node has the calls and no more packets come.
+/// Collects late packets and sends them to the next node, until it has the calls and no more packets come.
 async fn gather_late_packets(
     name: &StreamName,
     mut late_packets: UnboundedReceiver<(u64, LatePacket)>,
@@ -502,7 +505,7 @@ async fn gather_late_packets(
         let mut batch = Vec::new();
         let mut bytes = 0;
         if let Ok(Some(first)) = timeout(LATE_PACKET_TICK, late_packets.recv()).await {
-            // Gather the other packets of this slice.
+            // Wait for the other packets of this slice.
             sleep(LATE_PACKET_GATHER).await;
             bytes += COPY_BYTES + first.1.bytes.len();
             batch.push(first);
@@ -521,7 +524,7 @@ async fn gather_late_packets(
             return;
         }
         if batch.is_empty() && arrived.is_some() {
-            // No more late packets can come.
+            // If no more packets can come, wait here, because `recv` would return at once.
             if late_packets.is_closed() {
                 sleep(LATE_PACKET_TICK).await;
             }
@@ -545,22 +548,23 @@ async fn gather_late_packets(
     }
 }
 
-/// Time limit for a busy node.
+/// Time limit for the answer of another node, which may be busy.
 const KEPT_TIME_MAX: Duration = Duration::from_millis(500);
-/// Ports can also be opened later.
+/// Time limit for preparing a service. Ports that were not opened in advance are opened later.
 const PREPARE_TIME_MAX: Duration = Duration::from_secs(1);
 /// Retry interval for a node that has just started.
 const CALL_SERVICE_AGAIN: Duration = Duration::from_millis(10);
 const CALL_SERVICE_TRIES_MAX: u32 = 500;
-/// Calls in a batch. The next node needs a tenth of a millisecond or two for each.
+/// Maximum number of calls in a batch. The next node needs 0.1 to 0.2 ms for each.
 const CALLS_AT_A_TIME: usize = 8;
 /// Interval of checks for missing calls.
 const HANDED_TICK: Duration = Duration::from_millis(100);
-/// Time after the first datagram of a slice.
+/// Time for which late packets are collected after the first one of a slice.
 const LATE_PACKET_GATHER: Duration = Duration::from_millis(1);
-/// While no packets come, interval of requests whether the next node has the calls.
+/// Interval at which the next node is asked whether it has the calls, while no packets come.
 const LATE_PACKET_TICK: Duration = Duration::from_millis(5);
-/// Time after the calls' arrival, for packets that came before the addresses were removed.
+/// Time without packets, after the calls have arrived, until the service is finished. Packets may have come before the
+/// addresses were removed.
 const LATE_PACKET_QUIET: Duration = Duration::from_millis(200);
-/// If the calls have not arrived by then, the next node has a problem.
+/// Maximum time for which late packets are forwarded. If the calls have not arrived by then, the next node has a problem.
 const LATE_PACKET_TIME_MAX: Duration = Duration::from_secs(5);

@@ -1,4 +1,4 @@
-//! Services in the driver: their addresses, and their calls. See [`super::super::service`].
+//! The driver's part for services: manages their addresses and calls. See [`super::super::service`].
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -26,38 +26,38 @@ use threadbare_config::ServiceAddress;
 pub(super) struct Services {
     pub(super) addresses: Addresses,
     seal: Seal,
-    /// The process to which this node's stream numbers belong.
+    /// This process, to which the numbers of this node's streams belong.
     pub(super) process: u64,
     /// This node's own service and its declaration.
     own: Option<(StreamName, Declaration)>,
     pub(super) carried: BTreeMap<StreamName, Carrying>,
-    /// Services that other nodes took over, while late packets may still arrive here.
+    /// Services that other nodes took over, and for which late packets may still arrive here.
     pub(super) departed: BTreeMap<StreamName, Departed>,
-    /// Calls that were handed to this node, with the time, until the service's addresses are here.
+    /// Calls that were handed to this node, with their arrival time. They wait until the service's addresses were added.
     pub(super) handed: BTreeMap<StreamName, VecDeque<(u64, Handed)>>,
     pub(super) shadows: Shadows,
     pub(super) late_packets: LatePacketBox,
 }
 
-/// A service that is here.
+/// A service that this node carries.
 pub(super) struct Carrying {
     pub(super) epoch: Epoch,
     pub(super) spec: ServiceSpec,
     pub(super) stage: Stage,
-    /// Whether calls were given to the call service.
+    /// Whether some calls were given to the call service.
     pub(super) has_begun: bool,
 }
 
-/// The progress of a service.
+/// The progress in starting a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Stage {
-    /// Its addresses are being added, or the states of its calls are being read.
+    /// The addresses are being added, or the states of the calls are being read.
     Read,
-    /// Its addresses are here, and its calls come from the previous node.
+    /// The addresses were added, and the calls come from the previous node.
     Handed,
-    /// All its calls were given to the call service.
+    /// All calls were given to the call service.
     Taken,
-    /// All calls that continue have done so.
+    /// All calls that can continue have continued.
     Arrived,
 }
 
@@ -69,11 +69,11 @@ pub(super) struct Departed {
     /// Dropping this ends the task that sends late packets.
     #[expect(dead_code, reason = "dropping it ends the task")]
     pub(super) running: oneshot::Sender<()>,
-    /// The other half, until that task takes it.
+    /// The receiving half of `running`, until the task takes it.
     pub(super) ends: Option<oneshot::Receiver<()>>,
 }
 
-/// Prefix of a state in the store: the process to which its streams' numbers belong.
+/// Length of the prefix of a state in etcd: the process to which the numbers of its streams belong.
 const PROCESS_BYTES: usize = 8;
 
 impl Services {
@@ -99,26 +99,26 @@ impl Services {
         !self.carried.is_empty()
     }
 
-    /// Whether some of its calls have not arrived yet.
+    /// Whether some calls of a service have not arrived yet.
     pub(super) fn awaits(&self, name: &StreamName, epoch: Epoch) -> bool {
         let carrying = self.carried.get(name);
         carrying.is_some_and(|carrying| carrying.epoch == epoch && carrying.stage < Stage::Taken)
     }
 
-    /// Whether calls may come with it that are not here yet.
+    /// Whether a service is being started here, so that calls may still arrive.
     fn is_arriving(&self, name: &StreamName) -> bool {
         let carrying = self.carried.get(name);
         carrying.is_some_and(|carrying| carrying.stage < Stage::Arrived)
     }
 
-    /// `None`: the state is too long for the store.
+    /// Encrypts a state for etcd. `None`: it is too long.
     fn sealed(&self, service: &StreamName, call: &CallName, state: &Opaque) -> Option<Arc<[u8]>> {
         let state = [&self.process.to_le_bytes()[..], &state.0].concat();
         let sealed = self.seal.seal(service, call, &state);
         let bytes = sealed.len();
         if bytes > VALUE_BYTES_MAX {
             let allowed = VALUE_BYTES_MAX;
-            tracing::warn!(%call, bytes, allowed, "the state of a call is too long to save: it would end with this node");
+            tracing::warn!(%call, bytes, allowed, "the state of a call is too long to save: the call would end with this node");
             return None;
         }
         Some(sealed.into())
@@ -129,7 +129,7 @@ impl Services {
             return None;
         };
         let Some(state) = self.seal.open(service, call, sealed) else {
-            tracing::error!(%call, "cannot read the saved state of a call: another key-file, or damage");
+            tracing::error!(%call, "cannot read the saved state of a call: it was saved with another key-file, or is damaged");
             return None;
         };
         let (process, state) = state.split_at_checked(PROCESS_BYTES)?;
@@ -145,7 +145,7 @@ impl Driver {
         let Some(services) = &mut self.services else {
             return;
         };
-        // Numbers and texts: serialisation cannot fail.
+        // Serialising numbers and texts cannot fail.
         let spec = serde_json::to_string(spec).unwrap_or_default();
         let declaration = Declaration {
             kind: Kind::Service,
@@ -156,7 +156,7 @@ impl Driver {
         services.own = Some((StreamName(service_of(&node.0).into()), declaration));
     }
 
-    /// Declares the node's service, also after the store has lost it.
+    /// Declares the node's service, unless etcd has the declaration already.
     pub(super) fn declare_service(&mut self) {
         let own = self
             .services
@@ -190,10 +190,10 @@ impl Driver {
             }
         };
         let Some(services) = &mut self.services else {
-            tracing::error!(service = %name, "no other node is left, and this one takes no calls: the service's calls are lost");
+            tracing::error!(service = %name, "no other node is left, and this node takes no calls: the service's calls are lost");
             return;
         };
-        // The address has come back before everything was over: its packets reach calls here again.
+        // The service has come back before its hand-over was finished. Its packets reach calls here again.
         services.departed.remove(&name);
         tracing::info!(service = %name, "carrying a service");
         let carrying = Carrying {
@@ -213,7 +213,7 @@ impl Driver {
         }
     }
 
-    /// Reads the states of a service's calls, if it is here.
+    /// Reads the states of a service's calls from etcd, if this node carries the service.
     pub(super) fn read_states(&self, name: StreamName, epoch: Epoch) {
         let Some(services) = &self.services else {
             return;
@@ -225,12 +225,12 @@ impl Driver {
         let (store, replies) = (self.store.clone(), self.replies.clone());
         tokio::spawn(async move {
             let (_, states) = tokio::join!(added, store.states(&name));
-            // The thread is about to end.
+            // This fails if the thread is about to end.
             let _ = replies.send(Replied::States(name, epoch, states));
         });
     }
 
-    /// The states of a service's calls; `None`: the store did not answer.
+    /// Handles the states of a service's calls from etcd. `None`: etcd did not answer.
     pub(super) fn handle_states(
         &mut self,
         name: StreamName,
@@ -245,7 +245,7 @@ impl Driver {
             return;
         }
         let (Some(states), Some(_)) = (states, call_service) else {
-            // The store may answer next time, and the call service opens soon after the start.
+            // Try again: etcd may answer next time, or the call service may be open then.
             let replies = self.replies.clone();
             tokio::spawn(async move {
                 sleep(AGAIN).await;
@@ -266,7 +266,7 @@ impl Driver {
         self.give_calls(&name, calls, shadows, true);
     }
 
-    /// Gives calls of a service to the call service. `is_last`: no more follow.
+    /// Gives calls of a service to the call service. `is_last`: no more calls follow.
     pub(super) fn give_calls(
         &mut self,
         name: &StreamName,
@@ -312,14 +312,14 @@ impl Driver {
         if let Some(carrying) = carrying.filter(|carrying| carrying.epoch == epoch) {
             carrying.stage = Stage::Arrived;
             services.handed.remove(name);
-            // One may have ended in transit.
+            // Search for keys of calls that ended in transit.
             if let Some(calls) = &mut self.calls {
                 calls.sweep_soon();
             }
         }
     }
 
-    /// Sends states of this process's streams to the next nodes.
+    /// Sends states of this process's streams to the nodes that would take them over.
     pub(super) fn send_copies(&mut self, streams: Vec<(u64, Option<Opaque>)>) {
         let (Some(services), Some(calls)) = (&self.services, &mut self.calls) else {
             return;
@@ -339,7 +339,7 @@ impl Driver {
             let record = self.member.nodes().find(|(node, _)| **node == heir);
             if let Some(link) = record.and_then(|(_, record)| record.link) {
                 for part in parts(&copies) {
-                    // The next copies follow in a second.
+                    // The reply does not matter, because the next copies follow in a second.
                     drop(calls.peers.ask(&link, &part));
                 }
             }
@@ -355,7 +355,7 @@ impl Driver {
         }
     }
 
-    /// Removes the addresses at the end, so that another node may have them.
+    /// Removes all addresses before this node ends, so that another node may have them.
     pub(super) async fn take_addresses_off(&mut self) {
         let Some(services) = &mut self.services else {
             return;
@@ -368,7 +368,7 @@ impl Driver {
         }
     }
 
-    /// Encrypts a call's state for the store.
+    /// Encrypts the state of a call for etcd.
     pub(super) fn seal(
         &self,
         call: &CallName,
@@ -380,7 +380,7 @@ impl Driver {
         Some((service, sealed))
     }
 
-    /// Whether the call of this key is here, or about to be.
+    /// Whether the call with this key belongs to a service that is being started here.
     pub(super) fn is_arriving(&self, entry: Option<&Entry>) -> bool {
         let service = match entry.map(|entry| &entry.value) {
             Some(Value::Call(claim)) => claim.service.as_ref(),
@@ -390,7 +390,7 @@ impl Driver {
         services.is_some_and(|(services, service)| services.is_arriving(service))
     }
 
-    /// Whether calls are on their way here whose keys name other nodes.
+    /// Whether calls are in transit to this node, while their keys still name other nodes.
     pub(super) fn awaits_calls(&self) -> bool {
         let services = self.services.iter();
         services
@@ -399,7 +399,7 @@ impl Driver {
     }
 }
 
-/// Splits copies into messages between nodes.
+/// Splits copies into messages of limited size.
 pub(super) fn parts(copies: &Copies) -> impl Iterator<Item = Passed> + '_ {
     let mut left = &copies.streams[..];
     std::iter::from_fn(move || {
@@ -408,7 +408,7 @@ pub(super) fn parts(copies: &Copies) -> impl Iterator<Item = Passed> + '_ {
             bytes += COPY_BYTES + state.as_ref().map_or(0, |state| state.0.len());
             bytes <= PART_BYTES
         });
-        // A longer one goes alone, and is refused.
+        // A copy that is too long is sent alone, and refused.
         let count = fits.count().max(1).min(left.len());
         let (part, rest) = left.split_at(count);
         left = rest;
@@ -421,8 +421,8 @@ pub(super) fn parts(copies: &Copies) -> impl Iterator<Item = Passed> + '_ {
     })
 }
 
-/// A message has less than 1 MiB.
+/// Size at which copies are split: a message must be smaller than 1 MiB.
 pub(super) const PART_BYTES: usize = 256 << 10;
-/// A number, and the length of the state.
+/// Overhead of a copy: the stream's number, and the length of the state.
 pub(super) const COPY_BYTES: usize = 16;
 const AGAIN: Duration = Duration::from_millis(50);

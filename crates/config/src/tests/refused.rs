@@ -447,7 +447,7 @@ pub(super) const REFUSED: &[Refused] = &[
     },
 ];
 
-/// The same for the keys of a stream: here the text is the whole table.
+/// Streams that must be refused. The text is the whole table of the stream.
 pub(super) const REFUSED_STREAMS: &[Refused] = &[
     Refused {
         text: "listen = \"127.0.0.1:1\"\ndestination = \"a:1\"",
@@ -770,7 +770,7 @@ pub(super) const REFUSED_STREAMS: &[Refused] = &[
         text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\nwait = 20",
         says: &[
             "`wait` is not a key of [[stream]]",
-            "belongs into [contexts]",
+            "belongs in the table [contexts]",
         ],
         lines: &[5],
     },

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use threadbare_rtp_types::side::Side;
 
 use super::action::{Action, Recording, StreamCommand};
-use super::commands::MutesOfAll;
 use super::dialog::{Dialog, Mutes, Slot};
 use super::id::{CallId, StreamId};
 use super::names::Tags;
@@ -461,4 +460,32 @@ impl<P> Live<P> {
 pub(super) enum Found {
     None,
     Dialog(usize, threadbare_rtp_types::side::Side),
+}
+
+/// The mutes of all parties of a call.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MutesOfAll {
+    mutes: Mutes,
+    drops_traffic: bool,
+}
+
+impl MutesOfAll {
+    /// Applies them together with each party's own mutes.
+    pub(super) fn apply(
+        self,
+        parties: &[Party; 2],
+        echo: Option<[bool; 2]>,
+        spec: &mut StreamSpec,
+    ) {
+        let all = self.mutes;
+        spec.echoes = echo.is_some_and(|heard| heard.contains(&true));
+        let heard = echo.unwrap_or([true; 2]);
+        for ((side, party), is_heard) in spec.sides.iter_mut().zip(parties).zip(heard) {
+            let own = party.mutes;
+            let drops = self.drops_traffic || !is_heard;
+            side.is_blocked = all.is_blocked || own.is_blocked || drops;
+            side.is_silenced = all.is_silenced || own.is_silenced;
+            side.blocks_keys = all.blocks_keys || own.blocks_keys || drops;
+        }
+    }
 }

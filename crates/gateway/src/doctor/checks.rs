@@ -1,4 +1,4 @@
-//! Judges the readings of a machine. No file, no clock, no socket: readings in, findings out.
+//! Judges the readings of a machine. Pure functions: they get readings and return findings, and use no file, clock or socket.
 
 use std::net::IpAddr;
 
@@ -90,12 +90,12 @@ fn backlog(connections: Option<u64>) -> Finding {
 }
 
 fn unknown(setting: &'static str) -> Finding {
-    let mend = format!("on the host, as containers often hide it: sysctl {setting}");
+    let mend = format!("on the host, because containers often hide it: sysctl {setting}");
     note(setting, format!("{setting} cannot be read"), mend)
 }
 
-/// Checks the range of automatically assigned ports. While another program holds one of them, a call that draws that
-/// port fails.
+/// Checks that the kernel does not assign media ports to programs that ask for any port. If another program holds a media port,
+/// a call that draws this port fails.
 fn handed_out(readings: &Readings, ports: &[(IpAddr, PortSpan)]) -> Finding {
     const CHECK: &str = "net.ipv4.ip_local_port_range";
     let Some(handed_out) = readings.handed_out else {
@@ -130,7 +130,7 @@ fn handed_out(readings: &Readings, ports: &[(IpAddr, PortSpan)]) -> Finding {
     note(CHECK, what, mend)
 }
 
-/// Checks for media ports in use. A running Threadbare uses its own ports, so the grade is never worse than a note.
+/// Checks for media ports in use. The grade is never worse than a note, because the user may be a running Threadbare.
 fn in_use(readings: &Readings, ports: &[(IpAddr, PortSpan)]) -> Finding {
     const CHECK: &str = "ports in use";
     let is_taken = |(ip, span): &(IpAddr, PortSpan)| {
@@ -163,7 +163,7 @@ fn in_use(readings: &Readings, ports: &[(IpAddr, PortSpan)]) -> Finding {
             shown.join(", ")
         ),
         format!(
-            "to see which one (a running Threadbare uses its own): sudo ss -ulnp 'sport >= {first} and sport <= {last}'"
+            "to see the program (it may be a running Threadbare): sudo ss -ulnp 'sport >= {first} and sport <= {last}'"
         ),
     )
 }
@@ -194,8 +194,8 @@ fn governor(governors: &[String]) -> Finding {
     )
 }
 
-/// Checks the clock source: the time is read for each packet. Reading one of the fast sources needs no system call (the
-/// kernel's vDSO does it).
+/// Checks the clock source, because the time is read for each packet. Fast sources are read in the kernel's vDSO, without a
+/// system call.
 fn clock_source(readings: &Readings) -> Finding {
     const CHECK: &str = "clock source";
     const FILE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
@@ -250,12 +250,12 @@ fn list(spans: &[PortSpan]) -> String {
     spans.collect::<Vec<_>>().join(", ")
 }
 
-/// Enough for 3000 streams.
+/// Number of open files that is good: enough for 3000 streams.
 const DESCRIPTORS_GOOD: u64 = 10_000;
 const BUFFER_BYTES_GOOD: u64 = 4 << 20;
-/// The kernel's own default since Linux 5.4.
+/// Length of the accept queue that is good: the kernel's default since Linux 5.4.
 const BACKLOG_GOOD: u64 = 4096;
-/// Ports listed in one line of output.
+/// Maximum number of ports listed in one line of output.
 const PORTS_SHOWN: usize = 5;
 const CLOCKS_FAST: [&str; 5] = [
     "tsc",
@@ -276,7 +276,7 @@ mod tests {
         PortSpan { first, last }
     }
 
-    /// A machine without faults.
+    /// Returns the readings of a machine without faults.
     fn tuned() -> Readings {
         Readings {
             rmem_max: Some(4 << 20),
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tuned_machine_has_nothing_to_mend() {
+    fn a_tuned_machine_has_no_faults() {
         for finding in findings(&tuned(), &calls()) {
             assert_eq!(
                 (finding.grade, &finding.mend),
@@ -308,9 +308,9 @@ mod tests {
         }
     }
 
-    /// Each wrong reading alone gives one finding, with its text and the line that fixes it.
+    /// Each wrong reading gives exactly one finding, with a text and a line that fixes the fault.
     #[test]
-    fn each_fault_has_its_words_and_its_line() {
+    fn each_fault_has_a_text_and_a_remedy() {
         type Change = fn(&mut Readings);
         let cases: [(&str, Change, &str, &str); 14] = [
             (
@@ -354,7 +354,7 @@ mod tests {
                 "ports in use",
                 |r| r.bound.push("0.0.0.0:30010".parse().expect("an address")),
                 "program uses: 30010",
-                "to see which one (a running Threadbare uses its own): sudo ss -ulnp 'sport >= 30010 and sport <= 30010'",
+                "to see the program (it may be a running Threadbare): sudo ss -ulnp 'sport >= 30010 and sport <= 30010'",
             ),
             (
                 "CPU governor",
@@ -393,7 +393,7 @@ mod tests {
                 "net.core.rmem_max",
                 |r| r.rmem_max = None,
                 "cannot be read",
-                "on the host, as containers often hide it: sysctl net.core.rmem_max",
+                "on the host, because containers often hide it: sysctl net.core.rmem_max",
             ),
             (
                 "open files",
@@ -419,7 +419,7 @@ mod tests {
         }
     }
 
-    /// A configuration's needs are exact, so less is bad.
+    /// The needs of a configuration are known exactly, so a lower limit is bad.
     #[test]
     fn a_configuration_that_does_not_fit_is_bad() {
         let needs = Needs {
@@ -436,9 +436,9 @@ mod tests {
         assert!(mend.starts_with("LimitNOFILE=131072 "), "{mend}");
     }
 
-    /// A virtual machine has no governor, which is fine.
+    /// Virtual machines have no CPU governor, which is fine.
     #[test]
-    fn no_governor_is_well() {
+    fn a_missing_governor_is_good() {
         let mut readings = tuned();
         readings.governors.clear();
         assert!(
@@ -448,7 +448,7 @@ mod tests {
         );
     }
 
-    /// Each address has separate ports; the unspecified address covers all of them.
+    /// Each address has its own ports. A port at the unspecified address is taken at all addresses.
     #[test]
     fn ports_are_taken_at_their_address_only() {
         let at = |bound: &str, ip: Ipv4Addr| {

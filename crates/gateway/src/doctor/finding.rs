@@ -1,4 +1,4 @@
-//! The doctor's findings: a text, a grade, and the line that fixes the problem.
+//! The doctor's findings. A finding has a text, a grade, and a line that fixes the problem.
 
 use std::fmt;
 
@@ -14,10 +14,10 @@ pub(super) enum Grade {
     Bad,
 }
 
-/// One finding, with a remedy.
+/// A finding, with a remedy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Finding {
-    /// Name of the check, constant for programs.
+    /// Name of the check. Programs can rely on it.
     pub(super) check: &'static str,
     pub(super) grade: Grade,
     pub(super) what: String,

@@ -7,14 +7,14 @@ use miette::{IntoDiagnostic, miette};
 
 use super::finding::{Finding, bad, good, note};
 
-/// Loads a plugin file, in a separate process for the doctor.
+/// Loads a plugin file. The doctor starts this command as a separate process.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LoadArgs {
     plugin: PathBuf,
 }
 
 impl LoadArgs {
-    /// Exit status 1, and the reason on standard output, if the file cannot be loaded.
+    /// Runs the command. If the file cannot be loaded, prints the reason, and returns exit status 1.
     pub(crate) fn execute(&self) -> miette::Result<ExitCode> {
         gst::init().into_diagnostic()?;
         match gst::Plugin::load_file(&self.plugin) {
@@ -117,9 +117,9 @@ fn plugin_file() -> Finding {
         return note(
             PLUGIN,
             format!(
-                "{PLUGIN_FILE} is not installed: gst-launch-1.0 does not know the ts- elements, the gateway does"
+                "{PLUGIN_FILE} is not installed: the gateway works, but gst-launch-1.0 does not know the ts- elements"
             ),
-            "sudo apt install gstreamer1.0-threadbare, make install, or set GST_PLUGIN_PATH to the directory that has it".to_owned(),
+            "sudo apt install gstreamer1.0-threadbare, make install, or set GST_PLUGIN_PATH to the folder of the file".to_owned(),
         );
     };
     match load(&plugin) {
@@ -127,13 +127,14 @@ fn plugin_file() -> Finding {
         Err(error) => bad(
             PLUGIN,
             format!("the plugin {} cannot be loaded: {error}", plugin.display()),
-            "install it again (make install); if it stays, delete ~/.cache/gstreamer-1.0"
+            "install it again (make install); if that does not help, delete ~/.cache/gstreamer-1.0"
                 .to_owned(),
         ),
     }
 }
 
-/// Loads the plugin in another process, because this one already has its types, and a broken plugin may crash.
+/// Loads the plugin in another process, because a broken plugin may crash, and because this process has already registered the
+/// types of the plugin.
 fn load(plugin: &Path) -> miette::Result<String> {
     let program = std::env::current_exe().into_diagnostic()?;
     let output = Command::new(program)
@@ -145,7 +146,7 @@ fn load(plugin: &Path) -> miette::Result<String> {
     match output.status.success() {
         true => Ok(said),
         false if said.is_empty() => Err(miette!(
-            "it ends the process that loads it ({})",
+            "it crashes the process that loads it ({})",
             output.status
         )),
         false => Err(miette!("{said}")),
@@ -172,7 +173,7 @@ fn plugin_directories() -> Vec<PathBuf> {
                 .flat_map(std::env::split_paths),
         );
     }
-    // The folder of a plugin that every installation has.
+    // Every installation has this plugin, so its folder is the system's plugin folder.
     let core = gst::Registry::get()
         .find_plugin("coreelements")
         .and_then(|plugin| plugin.filename());
@@ -180,7 +181,7 @@ fn plugin_directories() -> Vec<PathBuf> {
     directories
 }
 
-/// The elements the gateway may use, by the Debian package that has them.
+/// The elements that the gateway may use, by the Debian package that contains them.
 const PACKAGES: &[(&str, &[&str])] = &[
     ("libgstreamer1.0-0", &["fakesink"]),
     (
@@ -215,7 +216,7 @@ const PACKAGES: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// The elements that receive and send.
+/// Threadbare's own elements, which receive and send.
 const OWN_ELEMENTS: [&str; 5] = [
     "ts-rtpsrc",
     "ts-rtpg711",

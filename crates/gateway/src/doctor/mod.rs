@@ -1,6 +1,6 @@
 //! `threadbare doctor`: checks the requirements of Threadbare.
 //!
-//! `readings` reads the machine, `needs` the configuration; `checks` judges both, without any I/O.
+//! `readings` reads the machine, and `needs` reads the configuration. `checks` judges both, without any I/O.
 
 mod checks;
 mod finding;
@@ -22,10 +22,10 @@ use self::needs::Needs;
 use self::readings::Readings;
 use crate::run::read_config;
 
-/// Checks the system for Threadbare's needs, and says how to fix problems.
+/// Checks whether the system meets Threadbare's requirements, and shows how to fix problems.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DoctorArgs {
-    /// Check for this configuration; without it, for the calls of `threadbare serve` without arguments
+    /// Check the requirements of this configuration; default: those of `threadbare serve` without arguments
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Print JSON
@@ -36,13 +36,13 @@ pub(crate) struct DoctorArgs {
 /// The report as JSON.
 #[derive(Debug, Serialize)]
 struct Report<'a> {
-    /// Whether no check is bad; there may be notes.
+    /// Whether no finding is bad; there may be notes.
     works: bool,
     findings: &'a [Finding],
 }
 
 impl DoctorArgs {
-    /// Exit status 1 if something needed is missing.
+    /// Runs the command. Returns exit status 1 if a finding is bad.
     ///
     /// # Errors
     /// The configuration cannot be read, or has mistakes.
@@ -90,12 +90,12 @@ fn print(findings: &[Finding], bad: usize) {
         .any(|one| one.mend.iter().any(|mend| mend.contains(SYSCTL)));
     if has_sysctl {
         println!(
-            "\nWhat sysctl -w sets lasts until the machine is started again; NAME=VALUE as lines of /etc/sysctl.d/60-threadbare.conf stay."
+            "\nA setting of sysctl -w is lost at the next boot. To keep it, add NAME=VALUE to /etc/sysctl.d/60-threadbare.conf."
         );
     }
     match bad {
         0 => println!("\nThreadbare has what it needs. Try: threadbare demo"),
-        _ => println!("\n{bad} of these must be put right before Threadbare works."),
+        _ => println!("\n{bad} of these must be fixed before Threadbare works."),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The requirements of a configuration.
+//! Computes the requirements of a configuration.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use crate::run::descriptors_needed;
 use threadbare_config::{Config, InputSpec, PortSpan, Serving};
 
-/// The requirements of a configuration.
+/// The open files and ports that a configuration needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Needs {
     /// Open files; `None`: no configuration was given.
@@ -16,7 +16,7 @@ pub(super) struct Needs {
 }
 
 impl Default for Needs {
-    /// The calls of `threadbare serve` without arguments.
+    /// Returns the requirements of `threadbare serve` without arguments.
     fn default() -> Self {
         Needs {
             descriptors: None,
@@ -104,7 +104,7 @@ mod tests {
                 "127.0.0.1 7000-7000"
             ]
         );
-        // Four for each stream and call, as in the warning of `run`, and 64 for the rest.
+        // Four descriptors for each stream and call, and 64 for everything else, as in the warning of `run`.
         assert_eq!(needs.descriptors, Some(4 * 4 + 100 * 4 + 64));
     }
 }

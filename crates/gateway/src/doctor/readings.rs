@@ -1,4 +1,4 @@
-//! The doctor's readings of a machine. Only [`Readings::of`] does I/O; `checks` judges the readings.
+//! Reads the settings of a machine for the doctor. Only [`Readings::of`] does I/O; `checks` judges the readings.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -7,16 +7,16 @@ use std::path::Path;
 use threadbare_config::PortSpan;
 use threadbare_process::usage;
 
-/// The relevant settings of a machine. `None` and empty mean unknown, as in many containers.
+/// The relevant settings of a machine. `None` and empty lists mean unknown, which is common in containers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Readings {
     /// Maximum receive buffer of a socket, bytes.
     pub(super) rmem_max: Option<u64>,
-    /// The same for sending.
+    /// Maximum send buffer of a socket, bytes.
     pub(super) wmem_max: Option<u64>,
-    /// Connections that may wait to be accepted.
+    /// Maximum number of connections that wait to be accepted.
     pub(super) somaxconn: Option<u64>,
-    /// Open files: the soft and the hard limit.
+    /// The soft and the hard limit of open files.
     pub(super) descriptors: Option<(u64, u64)>,
     /// CPU governor of each processor.
     pub(super) governors: Vec<String>,
@@ -33,7 +33,7 @@ pub(super) struct Readings {
 }
 
 impl Readings {
-    /// Reads the machine whose files are below `root` (`/` except in tests). The limits are those of this process.
+    /// Reads the machine's files below `root`, which is `/` except in tests. Limits are those of this process.
     pub(super) fn of(root: &Path) -> Readings {
         let text = |path: &str| {
             let text = fs::read_to_string(root.join(path)).ok()?;
@@ -78,7 +78,7 @@ fn governors(processors: &Path) -> Vec<String> {
     governors.collect()
 }
 
-/// The kernel's lists of ports: `1-2,3`.
+/// Parses a list of ports in the kernel's format: `1-2,3`.
 fn spans(text: &str) -> Vec<PortSpan> {
     let spans = text.split(',').filter_map(|one| {
         let (first, last) = one.split_once('-').unwrap_or((one, one));
@@ -88,8 +88,8 @@ fn spans(text: &str) -> Vec<PortSpan> {
     spans.collect()
 }
 
-/// The second column of /proc/net/udp and udp6 (proc(5)): the address as 32-bit words in this machine's byte order, in
-/// hexadecimal digits, and the port.
+/// Parses the addresses in /proc/net/udp or udp6 (proc(5)). The second column has the address as 32-bit words in this machine's
+/// byte order, and the port, both hexadecimal.
 fn bound(table: &str) -> Vec<SocketAddr> {
     let columns = table.lines().skip(1);
     let addresses = columns.filter_map(|line| address(line.split_whitespace().nth(1)?));
@@ -129,9 +129,9 @@ mod tests {
         assert_eq!(read("x,70000,1-2"), [(1, 2)]);
     }
 
-    /// A socket of this process is found at its address, in both families.
+    /// A socket of this process is found at its address, for IPv4 and IPv6.
     #[test]
-    fn bound_sockets_are_found_where_they_are() {
+    fn bound_sockets_are_found_at_their_addresses() {
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let socket = std::net::UdpSocket::bind(address).expect("a port");
             let address = socket.local_addr().expect("bound");
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_is_read_by_its_files() {
+    fn settings_are_read_from_the_machines_files() {
         let root = tempfile::tempdir().expect("a folder");
         let write = |path: &str, text: &str| {
             let path = root.path().join(path);

@@ -1,4 +1,5 @@
-//! threadbare.toml(5), made from the annotated example configurations: a comment there is the text of the key below it.
+//! The manual page threadbare.toml(5). It is made from the annotated example configurations: a comment in an example is the
+//! text about the key below it.
 
 use clap_mangen::roff::{Roff, bold, roman};
 
@@ -16,7 +17,7 @@ enum Part<'a> {
     },
 }
 
-/// The page.
+/// Returns the page.
 pub(super) fn page(date: &str) -> Roff {
     let mut roff = Roff::new();
     write_title(&mut roff, "threadbare.toml", "5", date);
@@ -47,7 +48,7 @@ pub(super) fn page(date: &str) -> Roff {
     roff
 }
 
-/// Writes a part. A header already starts a paragraph.
+/// Writes a part to the page. `is_at_header`: the part follows a header, which has already started a paragraph.
 fn write_part(roff: &mut Roff, part: &Part<'_>, is_at_header: bool) {
     match part {
         Part::Table { header, text } => {
@@ -140,9 +141,9 @@ mod tests {
         );
     }
 
-    /// Words of the text are not mistaken for keys or headers.
+    /// A text that looks like a key or header is not mistaken for one.
     #[test]
-    fn only_keys_and_headers_are_taken_for_them() {
+    fn text_is_not_mistaken_for_keys_or_headers() {
         for line in ["a = 1", "rtcp-port = 5100", "address-v6 = \"x\""] {
             assert!(is_key(line), "{line}");
         }
@@ -152,9 +153,9 @@ mod tests {
         assert!(is_header("[[stream.fallback]]") && !is_header("[1, 2]"));
     }
 
-    /// The page has every table and key of the configuration's reader.
+    /// The page has every table and key that the configuration's parser knows.
     #[test]
-    fn every_table_and_key_of_the_reader_is_in_the_page() {
+    fn every_table_and_key_of_the_parser_is_in_the_page() {
         let all: Vec<Part<'_>> = EXAMPLES.iter().flat_map(|(_, text)| parts(text)).collect();
         for (title, keys) in TABLES {
             let mut inside = false;
@@ -171,7 +172,7 @@ mod tests {
             }
             for key in keys {
                 let key = key.replace('_', "-");
-                // Every key of [defaults] is a key of a stream, and explained there.
+                // A key of [defaults] is also a key of [[stream]], and is explained there.
                 let shown =
                     title == "[[stream]]" && TABLES[2].1.contains(&key.replace('-', "_").as_str());
                 let is_list = key == "fallback";

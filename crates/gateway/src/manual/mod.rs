@@ -1,7 +1,7 @@
 //! `threadbare man` and `threadbare completions`: manual pages and shell completions, for packages.
 //!
-//! Both are generated from the command line's declaration and from the annotated example configurations, so they cannot
-//! differ from them.
+//! Both are generated from the declaration of the command line and from the annotated example configurations, so they always
+//! agree with the program.
 
 mod config_page;
 
@@ -18,7 +18,7 @@ use miette::{Context, IntoDiagnostic};
 /// Writes the manual pages: one for each command, and threadbare.toml(5).
 #[derive(Debug, clap::Args)]
 pub(crate) struct ManArgs {
-    /// The folder to write to; it is created if it is missing
+    /// The folder to write to; created if it is missing
     folder: PathBuf,
     /// The date on the pages
     #[arg(long, value_name = "YYYY-MM-DD")]
@@ -36,7 +36,7 @@ impl ManArgs {
     /// Writes the pages of `command`.
     ///
     /// # Errors
-    /// The folder cannot be made, or a file in it.
+    /// The folder or a file in it cannot be created.
     pub(crate) fn execute(&self, command: clap::Command) -> miette::Result<ExitCode> {
         write_pages(
             &self.folder,
@@ -59,7 +59,7 @@ impl CompletionsArgs {
     }
 }
 
-/// The command without its hidden subcommands.
+/// Returns the command without its hidden subcommands.
 fn shown(command: &clap::Command) -> clap::Command {
     let all = clap::Command::new(NAME)
         .version(env!("CARGO_PKG_VERSION"))
@@ -99,8 +99,8 @@ fn write_page_and_those_below(
     file.flush()
 }
 
-/// Writes the parts in the order of man-pages(7). Examples keep their lines, which clap_mangen's own rendering would
-/// join.
+/// Writes a page with its sections in the order of man-pages(7). Examples keep their line breaks, which clap_mangen's own
+/// rendering would remove.
 fn write_page(command: &clap::Command, above: Option<&str>, to: &mut dyn Write) -> io::Result<()> {
     let man = Man::new(command.clone());
     man.render_name_section(to)?;
@@ -109,7 +109,7 @@ fn write_page(command: &clap::Command, above: Option<&str>, to: &mut dyn Write) 
     if command.get_arguments().any(|one| !one.is_hide_set()) {
         let mut options = Vec::new();
         man.render_options_section(&mut options)?;
-        // clap_mangen breaks the line before and after an empty one, which mandoc reports as a mistake.
+        // clap_mangen adds line breaks before and after an empty line, which mandoc reports as a mistake.
         let options = String::from_utf8_lossy(&options).replace("\n.br\n\n.br\n", "\n.sp\n");
         to.write_all(options.as_bytes())?;
     }
@@ -132,7 +132,7 @@ fn write_page(command: &clap::Command, above: Option<&str>, to: &mut dyn Write) 
     to.write_all(roff.to_roff().as_bytes())
 }
 
-/// Writes the title. `Roff` does not quote an empty argument, so without a date the following arguments would move up.
+/// Writes the title. `Roff` does not quote an empty argument, so an empty date would shift the arguments that follow it.
 fn write_title(roff: &mut Roff, name: &str, section: &str, date: &str) {
     let date = match date {
         "" => "\"\"",

@@ -1,4 +1,4 @@
-//! HTTP requests to a relay, and its error replies.
+//! HTTP client of a gateway: sends requests, and converts error replies.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use ureq::http::Response;
 
 use super::feed::{Event, Feed};
 
-/// One gateway.
+/// A client of one gateway.
 #[derive(Clone)]
 pub(super) struct Client {
     agent: Agent,
@@ -19,7 +19,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Creates a client, without a request.
+    /// Creates a client. Sends no request.
     ///
     /// # Errors
     /// The URL is not an HTTP URL, or the token cannot be read.
@@ -76,7 +76,7 @@ impl Client {
     ) -> miette::Result<impl Iterator<Item = std::io::Result<Event>>> {
         let request = self.agent.get(format!("{}{path}", self.base));
         let request = self.with_token(request).config();
-        // The reply has no end, but data comes at least every 15 s.
+        // The reply has no end, so there is no time limit for it. But data comes at least every 15 s.
         let request = request
             .timeout_global(None)
             .timeout_recv_response(Some(PATIENCE))
@@ -128,7 +128,7 @@ impl Client {
         let text = answer.body_mut().read_to_string();
         let text = text
             .into_diagnostic()
-            .wrap_err_with(|| format!("{base}: the answer"))?;
+            .wrap_err_with(|| format!("{base} gave an invalid answer"))?;
         let value: Option<Value> = if text.is_empty() {
             Some(Value::Null)
         } else {
@@ -145,12 +145,12 @@ impl Client {
         let base = &self.base;
         miette!(
             help = "is `threadbare serve --http` running there?",
-            "{base} gave an unknown answer, with status {status}"
+            "{base} gave an invalid answer, with status {status}"
         )
     }
 }
 
-/// Converts a problem (RFC 9457) to a report.
+/// Converts an error reply (RFC 9457) to a report.
 fn refusal(problem: &Value) -> miette::Report {
     let detail = problem["detail"].as_str().unwrap_or_default();
     let field = problem["field"].as_str();
@@ -164,5 +164,5 @@ fn refusal(problem: &Value) -> miette::Report {
     }
 }
 
-/// Time-out; longer than the relay takes for any reply.
+/// Time-out for a reply. The gateway itself always replies sooner.
 const PATIENCE: Duration = Duration::from_secs(15);

@@ -7,12 +7,12 @@ use serde_json::json;
 
 use super::{RelayArgs, show_json, table};
 
-/// Shows the cluster of a running gateway, drains its node, and moves streams.
+/// Shows the cluster of a running gateway, drains this gateway's node, and moves streams.
 #[derive(Debug, Subcommand)]
 pub(crate) enum RemoteCluster {
     /// Show the nodes, and the owner of each stream
     Status(StatusArgs),
-    /// Hand all streams of this node to other nodes, without a gap
+    /// Hand over all streams of this node to other nodes, without a gap
     Drain(DrainArgs),
     /// Move a stream to a node
     Move(MoveArgs),
@@ -33,7 +33,7 @@ pub(crate) struct StatusArgs {
 pub(crate) struct DrainArgs {
     #[command(flatten)]
     relay: RelayArgs,
-    /// Accept streams again
+    /// End the drain: accept streams again
     #[arg(long)]
     undo: bool,
 }
@@ -53,7 +53,7 @@ impl RemoteCluster {
     /// Runs the command.
     ///
     /// # Errors
-    /// The gateway cannot be reached, or refuses.
+    /// The gateway cannot be reached, or refuses the request.
     pub(crate) fn execute(&self) -> miette::Result<ExitCode> {
         match self {
             RemoteCluster::Status(args) => {

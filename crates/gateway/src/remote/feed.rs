@@ -1,4 +1,4 @@
-//! Server-sent events, as a client reads them.
+//! Parses server-sent events.
 
 use std::io::{BufRead, BufReader};
 
@@ -20,7 +20,7 @@ impl<R: std::io::Read> Feed<R> {
     }
 }
 
-/// Ends with the connection. Data that is not JSON is skipped.
+/// The iterator ends when the connection ends. Events whose data are not JSON are skipped.
 impl<R: std::io::Read> Iterator for Feed<R> {
     type Item = std::io::Result<Event>;
 
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_come_with_their_names_and_other_lines_are_left_out() {
+    fn events_have_their_names_and_other_lines_are_skipped() {
         let text = ":\n\nevent: up\ndata: {\"id\":1}\n\nretry: 5\n: quiet\n\nevent:down\ndata:2\n\nevent: bad\ndata: {\n\n";
         let events: Vec<Event> = Feed::new(text.as_bytes())
             .map(|one| one.expect("read"))

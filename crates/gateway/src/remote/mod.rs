@@ -1,4 +1,5 @@
-//! A running gateway with HTTP, from a shell: `threadbare calls`, `threadbare cluster`, `threadbare top`, `threadbare events`.
+//! Commands that use the HTTP API of a running gateway: `threadbare calls`, `threadbare cluster`, `threadbare top` and
+//! `threadbare events`.
 
 mod client;
 mod cluster;
@@ -32,7 +33,7 @@ pub(crate) enum RemoteCalls {
 /// The address of the gateway.
 #[derive(Debug, clap::Args)]
 struct RelayArgs {
-    /// Address of `[http]` or `serve --http`
+    /// Address of the gateway's HTTP server, from `[http]` or `serve --http`
     #[arg(long, default_value = "http://127.0.0.1:8080", value_name = "URL")]
     http: String,
     /// File with the relay's token
@@ -51,7 +52,7 @@ impl RelayArgs {
 pub(crate) struct ListArgs {
     #[command(flatten)]
     relay: RelayArgs,
-    /// List those of all nodes of its cluster
+    /// List the calls of all nodes of the gateway's cluster
     #[arg(long)]
     cluster: bool,
     /// Print JSON
@@ -76,7 +77,7 @@ pub(crate) struct CallArgs {
 pub(crate) struct EventsArgs {
     #[command(flatten)]
     relay: RelayArgs,
-    /// Print those of all nodes of its cluster
+    /// Print the events of all nodes of the gateway's cluster
     #[arg(long)]
     cluster: bool,
 }
@@ -85,7 +86,7 @@ impl EventsArgs {
     /// Prints events until the gateway ends, or the reader closes the output.
     ///
     /// # Errors
-    /// The gateway cannot be reached, or refuses.
+    /// The gateway cannot be reached, or refuses the request.
     pub(crate) fn execute(&self) -> miette::Result<ExitCode> {
         let mut out = std::io::stdout().lock();
         let path = if self.cluster {
@@ -98,7 +99,7 @@ impl EventsArgs {
             if let Value::Object(members) = &mut data {
                 members.insert("event".to_owned(), name.into());
             }
-            // A closed pipe is the reader's end.
+            // The reader has closed the pipe, so the command ends.
             if writeln!(out, "{data}").and_then(|()| out.flush()).is_err() {
                 break;
             }
@@ -111,7 +112,7 @@ impl RemoteCalls {
     /// Runs the command.
     ///
     /// # Errors
-    /// The relay cannot be reached, or refuses.
+    /// The relay cannot be reached, or refuses the request.
     pub(crate) fn execute(&self) -> miette::Result<ExitCode> {
         match self {
             RemoteCalls::List(args) => list(args),

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 /// Formats a line for each call.
 pub(super) fn calls(calls: &[Value]) -> String {
-    // Only calls of a cluster have a node.
+    // If the calls are those of a cluster, each has a node.
     let has_nodes = calls.iter().any(|call| !call["node"].is_null());
     let node = |name: String| if has_nodes { name } else { String::new() };
     let mut rows = vec![["CALL", "STATE", "SECONDS", "STREAMS", ""].map(str::to_owned)];
@@ -102,7 +102,7 @@ pub(super) fn cluster(status: &Value) -> String {
         _ => no.to_owned(),
     };
     let mut out = String::new();
-    let live = flag(&status["is_live"], "live", "NOT LIVE: it carries nothing");
+    let live = flag(&status["is_live"], "live", "NOT LIVE: carries nothing");
     // Writing to a String cannot fail.
     let _ = writeln!(out, "node      {}, {live}", text(&status["node"]));
     if !status["etcd_error"].is_null() {
@@ -160,7 +160,7 @@ fn tenths(value: &Value) -> String {
         .map_or("-".to_owned(), |value| format!("{value:.1}"))
 }
 
-/// Aligns columns to their longest text.
+/// Formats rows with columns as wide as their longest text.
 fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
     let widths: [usize; N] = std::array::from_fn(|column| width(column).unwrap_or(0));
@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_stand_below_each_other_and_nothing_reaches_the_terminal_but_text() {
+    fn columns_are_aligned_and_control_characters_removed() {
         let rows = [
             json!({"id": "a\u{1b}[2J", "duration_ms": 61_999, "streams": 1, "answered_unix_ms": 5}),
             json!({"id": "a-longer-id", "duration_ms": 0, "streams": 12}),

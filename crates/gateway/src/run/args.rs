@@ -18,7 +18,7 @@ use threadbare_config::{
 use threadbare_process::logging::LogFormat;
 use threadbare_streams::pipeline::Elements;
 
-/// Runs the gateway of a configuration file until SIGTERM or SIGINT.
+/// Runs the streams and calls of a configuration file, until SIGTERM or SIGINT.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RunArgs {
     /// The configuration file (TOML)
@@ -30,14 +30,14 @@ pub(crate) struct RunArgs {
     pub stock: bool,
 }
 
-/// Options for a configuration file.
+/// Options for commands with a configuration file.
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 struct FileArgs {
     /// List all mistakes in the configuration, and start nothing
     #[arg(long)]
     check: bool,
-    /// With --check: print the configuration as understood, with defaults filled in and ranges expanded
+    /// With --check: print the parsed configuration, with defaults filled in and ranges expanded
     #[arg(long, requires = "check")]
     print: bool,
     /// Format of the log
@@ -77,7 +77,7 @@ impl FileArgs {
                 None => String::new(),
             };
             println!(
-                "{}: fine. {} streams on {} contexts.{calls}",
+                "{}: no mistakes. {} streams on {} contexts.{calls}",
                 path.display(),
                 config.streams.len(),
                 config.contexts.count
@@ -97,7 +97,7 @@ impl FileArgs {
 /// Relays the media of calls for a SIP proxy, in place of rtpengine, until SIGTERM or SIGINT
 #[derive(Debug, clap::Args)]
 pub(crate) struct ServeArgs {
-    /// A configuration file (TOML), in place of the options: the same as `threadbare run FILE`
+    /// A configuration file (TOML), instead of options; the same as `threadbare run FILE`
     #[arg(conflicts_with = "CallArgs", value_name = "FILE")]
     pub config: Option<PathBuf>,
     #[command(flatten)]
@@ -109,39 +109,39 @@ pub(crate) struct ServeArgs {
 /// Settings of calls.
 #[derive(Debug, clap::Args)]
 struct CallArgs {
-    /// Address to receive the proxy's requests: UDP, the ng protocol
+    /// Address at which requests of the proxy are received (ng protocol over UDP)
     #[arg(long, default_value_t = Serving::default().ng, value_name = "ADDRESS:PORT")]
     ng: SocketAddr,
-    /// The same over TCP; off by default
+    /// Address at which requests of the proxy are received over TCP; off by default
     #[arg(long, value_name = "ADDRESS:PORT")]
     ng_tcp: Option<SocketAddr>,
     /// Hosts or networks that may send requests; required if other machines reach --ng or --ng-tcp
     #[arg(long, value_name = "NETWORK")]
     allow: Vec<Network>,
-    /// Address to serve HTTP; off by default. An address that other machines reach needs --http-token-file
+    /// Address of the HTTP server; off by default. If other machines can reach it, --http-token-file is required
     #[arg(long, value_name = "ADDRESS:PORT")]
     http: Option<SocketAddr>,
     /// File with the token that requests must carry (Authorization: Bearer)
     #[arg(long, value_name = "FILE", requires = "http")]
     http_token_file: Option<PathBuf>,
-    /// Local address of the media, with a name for `direction`, and with the address to advertise to the parties if there is a
-    /// NAT; the first is the default
+    /// Local address for media; may be repeated, and the first is the default. NAME is for `direction`; ADVERTISED is the
+    /// address for the parties, if there is a NAT
     #[arg(
         long = "address",
         default_value = "127.0.0.1",
         value_name = "[NAME/]ADDRESS[!ADVERTISED]"
     )]
     addresses: Vec<InterfaceArg>,
-    /// Ports of the media, on each address
+    /// Ports for media, at each address
     #[arg(long, default_value_t, value_name = "FIRST-LAST")]
     ports: PortSpan,
-    /// Media streams of calls at a time, each with its ports
+    /// Maximum number of media streams of calls at a time
     #[arg(long, default_value_t = Limits::default().max_sessions, value_name = "STREAMS", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     max_sessions: u32,
     /// A call without media ends after this many seconds; 0: never
     #[arg(long, default_value_t = Timeouts::default().media_s, value_name = "SECONDS")]
     timeout: u32,
-    /// The same for a held or muted call
+    /// A held or muted call without media ends after this many seconds; 0: never
     #[arg(long, default_value_t = Timeouts::default().silent_s, value_name = "SECONDS")]
     silent_timeout: u32,
     /// Any call ends after this many seconds; 0: never
@@ -150,35 +150,35 @@ struct CallArgs {
     /// An offer without an answer ends after this many seconds; 0: never
     #[arg(long, default_value_t = Timeouts::default().offer_s, value_name = "SECONDS")]
     offer_timeout: u32,
-    /// Seconds from the request to end a call to its end
+    /// Delay in seconds between a request to end a call and the end of the call
     #[arg(long, default_value_t = Timeouts::default().delete_delay_s, value_name = "SECONDS")]
     delete_delay: u32,
     /// Number of media threads; 0: one for each processor
     #[arg(long, default_value_t = 0, value_name = "THREADS", value_parser = clap::value_parser!(u32).range(0..=1024))]
     threads: u32,
-    /// Delay of the jitter buffers, ms. Default: 40 for audio that is converted, none for packets that pass unchanged
+    /// Delay of the jitter buffers, ms. Default: 40 for audio that is transcoded, none for packets that pass unchanged
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(0..=10_000))]
     latency: Option<u32>,
-    /// Addresses that get no media; may be repeated. Services of this machine never get any
+    /// Addresses that get no media; may be repeated. Services of this machine never get media
     #[arg(long, value_name = "NETWORK")]
     media_deny: Vec<Network>,
-    /// Exceptions from --media-deny, and loopback addresses that get media; may be repeated
+    /// Addresses that get media in spite of --media-deny, and loopback addresses that get media; may be repeated
     #[arg(long, value_name = "NETWORK")]
     media_allow: Vec<Network>,
-    /// A network device whose packets of calls bypass the sockets, by XDP; may be repeated
+    /// Network device on which packets of calls bypass the sockets (XDP); may be repeated
     #[arg(long, value_name = "DEVICE")]
     xdp: Vec<String>,
     /// XDP mode of these devices: in the driver (native), after it (generic), or in the driver if it supports that
     /// (auto)
     #[arg(long, default_value_t = Mode::Auto, value_name = "MODE", requires = "xdp")]
     xdp_mode: Mode,
-    /// Frames of 2 KiB per slice, for each receive queue of each of these devices: a power of two
+    /// Number of frames of 2 KiB per slice, for each receive queue of each XDP device; a power of two
     #[arg(long, default_value_t = 8192, value_name = "FRAMES", requires = "xdp", value_parser = clap::value_parser!(u32).range(64..=65_536))]
     xdp_frames: u32,
-    /// New calls are refused while the media threads are later than this, ms
+    /// New calls are refused while the lateness of the media threads is above this, ms
     #[arg(long, default_value_t = Limits::default().lateness_ms, value_name = "MS", value_parser = clap::value_parser!(u32).range(0..=60_000))]
     lateness_limit: u32,
-    /// New calls are refused while the media threads are busy for more of the time than this, percent
+    /// New calls are refused while the load of the media threads is above this, percent
     #[arg(long, default_value_t = Limits::default().cpu_percent, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
     cpu_limit: u32,
     /// Folder of recordings; without it, calls cannot be recorded
@@ -187,25 +187,25 @@ struct CallArgs {
     /// Format of recordings whose name has no known extension
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     recording_format: RecordingFormat,
-    /// File that saves calls over a restart; default: a file in systemd's StateDirectory=, if it is set
+    /// File in which calls are saved for a restart; default: a file in systemd's StateDirectory=, if it is set
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
-    /// File of CDRs: a line of JSON for each call that has ended
+    /// File for CDRs, one line of JSON for each call that has ended
     #[arg(long, value_name = "FILE")]
     records: Option<PathBuf>,
-    /// etcd's members, separated by commas: this node also carries streams of that cluster
+    /// Members of etcd, separated by commas. This node also carries streams of that cluster
     #[arg(long, value_name = "URL", value_delimiter = ',', requires = "node")]
     cluster: Vec<String>,
     /// Name of this node in the cluster
     #[arg(long, value_name = "NAME", requires = "cluster")]
     node: Option<String>,
-    /// Address and port for the other nodes, which notice at once when this process ends
+    /// Address and port to which the other nodes connect. They notice at once when this process ends
     #[arg(long, value_name = "ADDRESS:PORT", requires = "cluster")]
     cluster_listen: Option<SocketAddr>,
-    /// File with the key that all nodes share: requests for calls may then go to any node
+    /// File with the key that all nodes share. Requests for calls may then go to any node
     #[arg(long, value_name = "FILE", requires = "cluster_listen")]
     cluster_key_file: Option<PathBuf>,
-    /// Addresses of this node's calls, separated by commas: when the node ends, another one takes them and continues the
+    /// Addresses of this node's calls, separated by commas. When this node ends, another node takes over the addresses and the
     /// calls
     #[arg(
         long,
@@ -214,7 +214,7 @@ struct CallArgs {
         requires = "cluster_key_file"
     )]
     cluster_service: Vec<ServiceAddress>,
-    /// Do not save calls: they end with the process
+    /// Do not save calls. They end with the process
     #[arg(long, conflicts_with = "state")]
     no_state: bool,
 }
@@ -223,7 +223,7 @@ impl ServeArgs {
     /// Runs the command.
     ///
     /// # Errors
-    /// An argument does not fit, the file has mistakes, or a part cannot be started.
+    /// An argument is invalid, the file has mistakes, or a part cannot be started.
     pub(crate) fn execute(&self) -> miette::Result<ExitCode> {
         if let Some(path) = &self.config {
             return self.file.run(path, Elements::Threadbare);
@@ -416,7 +416,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn interfaces_are_read_as_operators_write_them() {
+    fn interface_arguments_are_parsed() {
         let read = |text: &str| text.parse::<InterfaceArg>();
         let plain = read("192.0.2.1").expect("an address");
         assert_eq!(

@@ -15,7 +15,7 @@ pub(super) struct Manager {
     /// Watchdog period; `None` without a watchdog.
     period: Option<Duration>,
     next: Instant,
-    /// Why the file on the disk was refused.
+    /// Why the last reload was refused.
     refused: Option<String>,
 }
 
@@ -30,14 +30,14 @@ impl Manager {
         }
     }
 
-    /// Reports that requests are answered.
+    /// Reports that the process is ready.
     pub(super) fn ready(&self, status: &str) {
         self.tell(&[NotifyState::Ready, NotifyState::Status(&self.line(status))]);
     }
 
-    /// Reports that the file is being reloaded. [`ready`](Self::ready) ends that state, with either result.
+    /// Reports that the file is being reloaded. Call [`ready`](Self::ready) afterwards, whether the reload succeeded or not.
     pub(super) fn reloading(&self) {
-        // If the clock cannot be read, the manager refuses the message.
+        // If the clock cannot be read, the message has no time, and the manager refuses it.
         let now = NotifyState::monotonic_usec_now();
         let now = now.unwrap_or(NotifyState::MonotonicUsec(0));
         self.tell(&[NotifyState::Reloading, now]);
@@ -54,13 +54,13 @@ impl Manager {
         self.tell(&[NotifyState::Stopping, NotifyState::Status(&status)]);
     }
 
-    /// Time until the watchdog must be fed; `None` without a watchdog.
+    /// Returns the time until the watchdog must be fed. `None`: there is no watchdog.
     pub(super) fn wait(&self) -> Option<Duration> {
         let left = self.next.saturating_duration_since(Instant::now());
         self.period.map(|_| left)
     }
 
-    /// Feeds the watchdog. Call [`starve`](Self::starve) instead if a thread makes no progress.
+    /// Sends a keep-alive to the watchdog. Call [`starve`](Self::starve) instead if a thread makes no progress.
     pub(super) fn feed(&mut self, status: &str) {
         self.again();
         self.tell(&[
@@ -69,7 +69,7 @@ impl Manager {
         ]);
     }
 
-    /// Withholds the watchdog's feed, because a thread is stuck. If it stays stuck, the manager restarts the process.
+    /// Sends no keep-alive, because a thread is stuck. If it stays stuck, the manager restarts the process.
     pub(super) fn starve(&mut self, thread: &str) {
         self.again();
         tracing::error!(thread, "does not answer; the watchdog gets no keep-alive");
@@ -109,5 +109,5 @@ pub(super) fn status(gateway: &Gateway, config: &Config, calls: Option<usize>) -
     parts.join(", ")
 }
 
-/// Feeds within the watchdog's time, so that two may be late.
+/// Number of keep-alives within the watchdog's period, so that two may be late.
 const FEEDS: u32 = 3;

@@ -1,4 +1,4 @@
-//! `threadbare run` and `threadbare serve`: the streams of a configuration, and calls that come and go.
+//! `threadbare run` and `threadbare serve`: run the streams of a configuration, and relay calls.
 
 mod args;
 mod manager;
@@ -109,7 +109,7 @@ impl Job {
 }
 
 impl Job {
-    /// The effect of SIGHUP. A terminal sends it when it closes.
+    /// Returns the effect of SIGHUP, which is also sent when a terminal closes.
     fn hang_up(&self) -> HangUp {
         if self.file.is_some() && !std::io::stdin().is_terminal() {
             HangUp::Reload
@@ -132,7 +132,7 @@ impl Job {
             config.streams.clear();
         }
         let mut gateway = Gateway::start(config, self.elements).into_diagnostic()?;
-        // Other nodes would find mistakes too late.
+        // Check the streams here: other nodes would find mistakes too late.
         gateway.prepare(&self.config.streams).into_diagnostic()?;
         Ok(gateway)
     }
@@ -147,7 +147,7 @@ impl Job {
         Ok(watch)
     }
 
-    /// Feeds the watchdog if the control thread makes progress, too.
+    /// Feeds the watchdog, if the control thread makes progress, too.
     fn feed(&self, manager: &mut Manager, gateway: &Gateway, server: Option<&mut Server>) {
         let calls = match server.map(Server::liveness) {
             Some(Beat::None) => return manager.starve("control"),
@@ -158,7 +158,7 @@ impl Job {
     }
 }
 
-/// Forwards events of complete and cut-off recordings to the webhook of the alarms.
+/// Sends complete and cut-off recordings to the webhook of the alarms.
 fn watch_recordings(recorder: &Recorder, view: &View) {
     let view = view.clone();
     recorder.set_observer(move |entry| {
@@ -168,7 +168,7 @@ fn watch_recordings(recorder: &Recorder, view: &View) {
     });
 }
 
-/// Hands this node's streams to other nodes, some at a time.
+/// Hands over this node's streams to other nodes, some at a time.
 fn give_away(gateway: &mut Gateway, cluster: &Cluster) {
     let mut left = cluster.leave();
     let end = Instant::now() + LEAVE_LIMIT;
@@ -191,7 +191,7 @@ fn stop(gateway: Gateway) {
     if undone > 0 {
         tracing::warn!(
             streams = undone,
-            "stopped before these streams had sent everything"
+            "stopped before these streams had sent all received packets"
         );
     }
 }
@@ -208,7 +208,7 @@ fn say_running(gateway: &Gateway, contexts: u32) {
     }
 }
 
-/// The machine that this process runs on, with its GStreamer.
+/// Returns the machine on which this process runs, with its GStreamer.
 fn this_machine() -> ThisMachine {
     let check_pipeline = |text: &str| {
         threadbare_streams::description::check(text).map_err(|error| error.to_string())
@@ -222,7 +222,7 @@ pub(crate) fn read_config(path: &Path) -> miette::Result<Config> {
     Ok(Config::from_toml(&path.display().to_string(), &text)?)
 }
 
-/// Reads and checks a configuration file, also for this machine.
+/// Reads a configuration file, and checks it for this machine.
 pub(crate) fn read_config_for(path: &Path, machine: &dyn Machine) -> miette::Result<Config> {
     let text = read_text(path)?;
     Ok(Config::from_toml_for(
@@ -255,12 +255,12 @@ fn look_at_descriptors(config: &Config) {
         tracing::info!(
             limit,
             needed,
-            "open files: fewer calls than max-sessions fit"
+            "the limit of open files is too low for `max-sessions` calls"
         );
     }
 }
 
-/// Returns the open files that streams and process need, and those of the maximum number of calls.
+/// Returns how many open files the streams and the process need, and how many the maximum number of calls needs.
 pub(crate) fn descriptors_needed(config: &Config) -> (u64, u64) {
     let streams = (config.streams.len() * DESCRIPTORS_PER_STREAM + DESCRIPTORS_SPARE) as u64;
     let calls = config.serving.as_ref().map_or(0, |serving| {
@@ -269,17 +269,17 @@ pub(crate) fn descriptors_needed(config: &Config) -> (u64, u64) {
     (streams, calls)
 }
 
-/// Limit for handing streams over: at some streams at a time, half a second each, about 4000 streams.
+/// Time limit for handing over streams. A few move at a time, in half a second, so this is enough for about 4000 streams.
 const LEAVE_LIMIT: Duration = Duration::from_secs(60);
 const LEAVE_LOOK: Duration = Duration::from_millis(20);
 
-/// Longest time for streams to send their received packets after a stop request.
+/// Time limit for streams to send their received packets after a stop request.
 const DRAIN_LIMIT: Duration = Duration::from_secs(2);
 
-/// Sockets for RTP and RTCP; a stream that is forwarded unchanged has a pair on each side.
+/// Sockets of a stream: those for RTP and RTCP, on each side.
 const DESCRIPTORS_PER_STREAM: usize = 4;
 
-/// Two legs, each with a port for RTP and one for RTCP.
+/// Sockets of a call: two legs, each with a port for RTP and one for RTCP.
 const DESCRIPTORS_PER_CALL: u64 = 4;
 
 /// Descriptors for standard streams, epoll and libraries.

@@ -1,4 +1,4 @@
-//! Reloads a configuration in a running process: changes are applied, and all else continues untouched.
+//! Reloads a configuration in a running process. Changes are applied; streams and calls without changes continue undisturbed.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -13,7 +13,8 @@ use threadbare_streams::reload::{NotReloaded, Reloaded};
 use threadbare_watch::View;
 
 impl Job {
-    /// Reads the file again. A file with mistakes, or with changes that need a restart, changes nothing.
+    /// Reads the file again, and applies the changes. If the file has mistakes, or a change needs a restart, nothing is
+    /// applied.
     pub(super) fn reload(
         &mut self,
         gateway: &mut Gateway,
@@ -53,7 +54,7 @@ impl Job {
         let config = read_config_for(path, &this_machine()).map_err(mistakes)?;
         let mut fixed = fixed(&self.config, &config);
         if matches!(self.elements, Elements::Stock) && self.config.streams != config.streams {
-            fixed.push("[[stream]]: streams of --stock stay as they began".to_owned());
+            fixed.push("[[stream]]: streams of --stock cannot be changed".to_owned());
         }
         if !fixed.is_empty() {
             return Err(NotReloaded::NeedsRestart(fixed));
@@ -76,7 +77,7 @@ impl Job {
             }
             server.reopen_records();
         }
-        // In a cluster, the cluster decides which streams run here.
+        // In a cluster, streams are only declared. The cluster decides which of them run here.
         let changed = match cluster {
             None => gateway.reload(config.streams.clone(), config.restart),
             Some(cluster) => {
@@ -95,7 +96,7 @@ impl Job {
     }
 }
 
-/// The changes to declare for all nodes of a cluster.
+/// Returns the changes to be declared to a cluster.
 fn declared(before: &[StreamSpec], after: &[StreamSpec]) -> Changed {
     fn by_name(streams: &[StreamSpec]) -> HashMap<&str, &StreamSpec> {
         streams.iter().map(|spec| (&*spec.name, spec)).collect()
@@ -111,7 +112,7 @@ fn declared(before: &[StreamSpec], after: &[StreamSpec]) -> Changed {
     }
 }
 
-/// Lists the mistakes, each with its line, or the reason why the file is unreadable.
+/// Lists the mistakes of a file, each with its line, or the reason why the file cannot be read.
 fn mistakes(report: miette::Report) -> NotReloaded {
     let Some(error) = report.downcast_ref::<ConfigError>() else {
         return NotReloaded::Mistakes(vec![format!("{report:#}")]);

@@ -1,5 +1,4 @@
-//! Traffic from unknown and broken senders: the attack costs as much as the effect, reaches no third party, and stops
-//! no stream.
+//! Traffic from unknown and broken senders. It is not amplified, reaches no third party, and stops no stream.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -7,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::common::{Background, Received, call, free_port, knock, receive, rtp, socket};
 use threadbare_streams::pipeline::Elements;
 
-/// Packets and bytes from a gateway that has stopped by now: they are in the socket's buffer.
+/// Counts packets and bytes from a gateway that has already stopped. All of them are in the socket's buffer.
 fn all_that_came(answer: &UdpSocket) -> (usize, usize) {
     answer.set_nonblocking(true).expect("non-blocking");
     let mut buffer = [0; 65_536];
@@ -19,15 +18,15 @@ fn all_that_came(answer: &UdpSocket) -> (usize, usize) {
     (packets, bytes)
 }
 
-/// RTP with a timestamp that fits packets of 20 ms at 8000 Hz.
+/// Returns an RTP packet whose timestamp fits packets of 20 ms at 8000 Hz.
 fn at_20_ms(payload_type: u8, number: u16, payload: &[u8]) -> Vec<u8> {
     let mut packet = rtp(payload_type, number, payload);
     packet[4..8].copy_from_slice(&(u32::from(number) * 160).to_be_bytes());
     packet
 }
 
-/// A sender of almost nothing pretends that much was lost. The made-up audio is bounded by the amount that it sent, in
-/// packets and, in the outgoing encoding, in audio. 200 ms may be added once: the longest concealed loss.
+/// A sender sends few packets with large gaps in their numbers. The concealment sends no more packets and no more audio (in the
+/// outgoing encoding) than the sender sent. 200 ms may be added once, which is the longest concealed loss.
 #[test]
 fn gaps_do_not_amplify() {
     for keys in [
@@ -79,8 +78,8 @@ fn gaps_do_not_amplify() {
     }
 }
 
-/// GSM, G.729 and other codecs come to streams of G.711: they are dropped, and the stream continues as without them. G.722 and
-/// L16 are accepted if the payload type selects the codec.
+/// If packets of GSM, G.729 and other codecs come to streams of G.711, they are dropped, and the stream continues as without
+/// them. G.722 and L16 are accepted if the payload type selects the codec.
 #[test]
 fn other_payload_types_stop_no_stream() {
     for keys in [
@@ -98,7 +97,7 @@ fn other_payload_types_stop_no_stream() {
             &[0, 3, 18, 96, 0, 0]
         };
         for (number, payload_type) in (next..).zip(others.iter().copied()) {
-            // This is not silence in any codec; as G.711 it would be as loud as possible.
+            // This is not silence in any codec. As G.711, it would be as loud as possible.
             let payload = match payload_type {
                 0 => [0xff; 160],
                 _ => [0x80; 160],
@@ -117,7 +116,7 @@ fn other_payload_types_stop_no_stream() {
     }
 }
 
-/// Silence of PCMA, or of L16 with the least significant bit dithered.
+/// Whether the packet is silence of PCMA, or of L16 with dither in the least significant bit.
 fn is_silent(packet: &Received) -> bool {
     match packet.payload_type {
         8 => packet.payload.iter().all(|byte| *byte == 0xd5),
@@ -128,9 +127,9 @@ fn is_silent(packet: &Received) -> bool {
     }
 }
 
-/// The configuration can name a sender's payload number for a codec.
+/// The configuration can set the payload type that a sender uses for a codec.
 #[test]
-fn a_named_payload_type_is_taken_and_no_other() {
+fn only_the_configured_payload_type_is_accepted() {
     let (_gateway, from, to, answer) =
         call("codec = \"PCMU\"\ncodec-out = \"PCMA\"\npayload-type-in = 111");
     let next = knock(&from, to, &answer, 111, 0, &[0xff; 160]);
@@ -141,7 +140,7 @@ fn a_named_payload_type_is_taken_and_no_other() {
     assert_eq!(receive(&answer).payload, [0xd5; 160]);
 }
 
-/// A stream that answers any sender, with RTCP on the same port. Returns the sender's socket and the destination.
+/// Starts a stream that answers any sender, with RTCP on the same port. Returns the sender's socket and the destination.
 fn answering(keys: &str) -> (Background, UdpSocket, SocketAddr) {
     let to = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let gateway = Background::start(
@@ -161,7 +160,7 @@ fn empty_report(ssrc: u32) -> Vec<u8> {
     report
 }
 
-/// The report neither attracts the media to its source nor delays the true peer.
+/// Media are not sent to the source of the report, and the true peer is latched without delay.
 #[test]
 fn a_forged_report_latches_nothing() {
     for ssrc in [0x1234, 0x9999] {
@@ -180,10 +179,10 @@ fn a_forged_report_latches_nothing() {
     }
 }
 
-/// Another port and another SSRC: a program that restarted. It is accepted half a second after its earlier packets
+/// A program that restarted sends from another port, with another SSRC. It is accepted half a second after its earlier packets
 /// stopped, not after three seconds.
 #[test]
-fn a_sender_that_starts_again_is_heard() {
+fn a_restarted_sender_is_heard() {
     let (_gateway, peer, to) = answering("");
     for number in 0..10 {
         peer.send_to(&at_20_ms(0, number, &[0x11; 160]), to)
@@ -206,9 +205,9 @@ fn a_sender_that_starts_again_is_heard() {
     }
 }
 
-/// The default payload number of telephone events is free if the stream uses another one.
+/// If the stream uses another payload type for telephone events, their default payload type is free for audio.
 #[test]
-fn audio_may_have_the_usual_number_of_key_presses() {
+fn audio_may_use_the_default_payload_type_of_events() {
     let keys = "codec = \"PCMU\"\ncodec-out = \"L16/8000/2\"\npayload-type-in = 101\ndtmf-payload-type = 100";
     let (_gateway, from, to, answer) = call(keys);
     let next = knock(&from, to, &answer, 101, 0, &[0xff; 160]);
@@ -220,7 +219,7 @@ fn audio_may_have_the_usual_number_of_key_presses() {
     }
 }
 
-/// On hold, any sender may try. An excluded sender is never heard, however long the caller is silent.
+/// While the caller is silent, for example on hold, other senders may try. An excluded sender is never heard.
 #[test]
 fn silent_caller_is_not_replaced_by_an_excluded_sender() {
     for (keys, takes_over) in [
@@ -231,7 +230,7 @@ fn silent_caller_is_not_replaced_by_an_excluded_sender() {
         let keys = format!("codec = \"PCMU\"\ncodec-out = \"PCMA\"\n{keys}");
         let (_gateway, from, to, answer) = call(&keys);
         knock(&from, to, &answer, 0, 0, &[0xff; 160]);
-        // Another host, as far as one machine has several. After three seconds of silence it would be the peer.
+        // This address stands for another host. Without the exclusion, it would become the peer after three seconds of silence.
         let stranger = std::net::UdpSocket::bind("127.0.0.2:0").expect("loopback has it");
         answer
             .set_read_timeout(Some(Duration::from_millis(20)))

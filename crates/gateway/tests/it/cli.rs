@@ -8,11 +8,11 @@ use crate::common::{Running, free_port, knock, receive, rtp, socket, threadbare,
 use nix::sys::signal::Signal;
 use threadbare_rtp::g711;
 
-/// With Threadbare's own elements, and with GStreamer's.
+/// Arguments that select Threadbare's own elements, or GStreamer's.
 const ELEMENTS: &[&[&str]] = &[&[], &["--stock"]];
 
 #[test]
-fn the_example_configuration_is_right() {
+fn the_example_configuration_has_no_mistakes() {
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/gateway.toml");
     let output = threadbare()
         .arg("run")
@@ -55,7 +55,7 @@ fn invalid_configuration_is_reported_with_its_line() {
 }
 
 #[test]
-fn a_file_that_is_not_there_is_named() {
+fn a_missing_file_is_named() {
     let output = threadbare()
         .args(["run", "no-such-file.toml"])
         .output()
@@ -103,7 +103,7 @@ fn check_demo_checks_every_packet_and_has_exactly_these_keys(elements: &[&str]) 
     let mut rest = line;
     for key in keys.split(", ") {
         assert!(report[key].is_number(), "{key} in {line}");
-        // They must appear in this order.
+        // The keys must appear in this order.
         rest = rest
             .split_once(&format!("\"{key}\":"))
             .unwrap_or_else(|| panic!("{key} late in {line}"))
@@ -171,7 +171,7 @@ fn demo_ends_early_with_a_report() {
         .spawn()
         .expect("runs");
     let pid = nix::unistd::Pid::from_raw(child.id().try_into().expect("a pid"));
-    // The context sleeps until packets come: after so many wake-ups, calls are in progress.
+    // The context sleeps until packets come. After this many wake-ups, calls are in progress.
     wait_until(|| {
         let tasks = std::fs::read_dir(format!("/proc/{pid}/task"))
             .into_iter()
@@ -248,7 +248,7 @@ fn bench_measures_elements_side_by_side() {
 }
 
 #[test]
-fn bench_names_an_element_that_is_not_there() {
+fn bench_names_a_missing_element() {
     let output = threadbare()
         .args([
             "bench",
@@ -295,7 +295,7 @@ fn check_sigterm_drains_and_stops(elements: &[&str]) {
     }
 }
 
-/// Streams without input send nothing, and need no warning.
+/// Streams without input have nothing to send at the end, so there is no warning.
 #[test]
 fn idle_streams_stop_without_a_warning() {
     for elements in ELEMENTS {
@@ -316,7 +316,7 @@ fn idle_streams_stop_without_a_warning() {
     }
 }
 
-/// Warnings of elements have the stream's name, and many warnings of one stream do not displace those of others.
+/// Warnings of elements contain the stream's name, and many warnings of one stream do not displace those of others.
 #[test]
 fn warnings_of_elements_name_their_stream_and_do_not_fill_the_log() {
     let streams = ["flooded", "other"].map(|name| {
@@ -371,13 +371,13 @@ fn check_sigint_stops_too(elements: &[&str]) {
 /// A stream whose port is in use fails, waits longer after each attempt, and starts once the port is free. The other
 /// stream runs all the time.
 #[test]
-fn a_failing_stream_is_restarted_and_touches_no_other() {
+fn a_failing_stream_is_restarted_without_affecting_others() {
     for elements in ELEMENTS {
-        check_a_failing_stream_is_restarted_and_touches_no_other(elements);
+        check_a_failing_stream_is_restarted_without_affecting_others(elements);
     }
 }
 
-fn check_a_failing_stream_is_restarted_and_touches_no_other(elements: &[&str]) {
+fn check_a_failing_stream_is_restarted_without_affecting_others(elements: &[&str]) {
     let (answer, from, taken) = (socket(), socket(), socket());
     let bad = taken.local_addr().expect("bound");
     let good = SocketAddr::from(([127, 0, 0, 1], free_port()));
@@ -402,7 +402,7 @@ fn check_a_failing_stream_is_restarted_and_touches_no_other(elements: &[&str]) {
     running.wait_for("stopped");
 }
 
-/// With any packets from unknown senders, no stream stops, and the log stays readable.
+/// Whatever packets unknown senders send, no stream stops, and the log stays short.
 #[test]
 fn garbage_stops_no_stream_and_fills_no_log() {
     for elements in ELEMENTS {
@@ -565,7 +565,7 @@ fn doctor_says_why_a_plugin_does_not_load() {
     );
 }
 
-/// For programs: the same findings, each with its check and its grade. The status tells whether all checks passed.
+/// The JSON has the same findings, each with its check and its grade. The exit status shows whether all checks passed.
 #[test]
 fn doctor_prints_json_and_checks_a_configuration() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -611,7 +611,7 @@ fn doctor_prints_json_and_checks_a_configuration() {
     assert!(what.ends_with(&format!("program uses: {port}")), "{what}");
 }
 
-/// The network loses, delays and reorders packets. The gateway sends a packet for each of them, and reports correctly.
+/// The network loses, delays and reorders packets. The gateway sends a packet for each lost one, and its reports are correct.
 #[test]
 fn demo_conceals_network_losses() {
     let output = threadbare()
@@ -634,7 +634,7 @@ fn demo_conceals_network_losses() {
     let count = |key: &str| report[key].as_u64().expect("a count");
     assert_eq!(count("packets_received"), 4000, "{said}");
     assert_eq!(count("lost") + count("rtcp_errors"), 0, "{said}");
-    // About 120 are lost, each of 20 ms.
+    // About 120 packets of 20 ms are lost.
     assert!(count("concealed_ms") >= 1000, "{said}");
     // The first report comes after at most 3.1 s (RFC 3550, section 6.3.1).
     assert!(count("rtcp_reports_received") >= 10, "{said}");
@@ -677,7 +677,7 @@ fn sigusr1_and_the_end_report_the_counters() {
     let (mut running, _directory) = Running::start(&config, &[]);
     running.wait_for("running");
     let next = knock(&from, to, &answer, 0, 0, &[0xff; 160]);
-    // Two are missing, which shows when a later one arrives.
+    // Two packets are missing, which the gateway notices when a later one arrives.
     for number in [next, next + 3] {
         from.send_to(&rtp(0, number, &[0xff; 160]), to)
             .expect("sent");
@@ -697,7 +697,7 @@ fn sigusr1_and_the_end_report_the_counters() {
 }
 
 #[test]
-fn a_running_gateway_is_looked_into() {
+fn a_running_gateway_can_be_inspected() {
     let folder = tempfile::tempdir().expect("a folder");
     let to = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let config = format!(
@@ -722,7 +722,7 @@ fn a_running_gateway_is_looked_into() {
     let told: serde_json::Value = serde_json::from_slice(&told.stdout).expect("JSON");
     assert_eq!(told[0]["wait_ms"], 5, "{told}");
     assert_eq!(told[0]["threads"][0]["blocked"], serde_json::json!([]));
-    // One plane carries all streams of a context.
+    // The context has a single element, which carries all its streams.
     let elements = &told[0]["threads"][0]["elements"];
     assert_eq!(
         *elements,
@@ -741,7 +741,7 @@ fn a_running_gateway_is_looked_into() {
     running.wait_for("stopped");
 }
 
-/// Rejected packets are counted by reason, and the readings have their age.
+/// Rejected packets are counted by reason, and the statistics contain their age.
 #[test]
 fn statistics_separate_garbage_and_strangers() {
     let answer = socket();
@@ -770,7 +770,7 @@ fn statistics_separate_garbage_and_strangers() {
     stranger
         .send_to(&rtp(0, 5, &[0x22; 160]), listen)
         .expect("sent");
-    // By now all of them have been read.
+    // After this, the gateway has read all of them.
     peer.send_to(&rtp(0, 5, &[0x33; 160]), listen)
         .expect("sent");
     while receive(&answer).payload != [g711::ULAW_TO_ALAW[0x33]; 160] {}
@@ -827,7 +827,8 @@ fn failed_start_is_not_reported_as_running() {
     );
 }
 
-/// With any number of streams. They send from the sockets that they listen on, so that none takes another's port.
+/// The statistics list all streams, even if there are many. Streams send from the sockets that they listen on, so that no
+/// stream takes another one's port.
 #[test]
 fn statistics_are_of_all_streams() {
     const STREAMS: usize = 210;

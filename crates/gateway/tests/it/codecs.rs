@@ -130,7 +130,7 @@ fn latency_puts_packets_in_order() {
             ),
             elements,
         );
-        // The buffer waits a second for each gap and then continues, so nothing here depends on time.
+        // The buffer waits a second for each gap, so the result does not depend on timing.
         for number in [1, 2, 4, 3, 5, 8, 6, 7, 9] {
             from.send_to(&rtp(0, number, &[number as u8; 160]), to)
                 .expect("sent");
@@ -166,7 +166,7 @@ fn passthrough_changes_nothing() {
     });
 }
 
-/// A dynamic payload type has no meaning except for that in the configuration.
+/// A dynamic payload type has only the meaning that the configuration gives it.
 #[test]
 fn payload_types_with_a_known_clock_rate_pass() {
     let keys = "codec = \"auto\"\nclock-rate = 48000";
@@ -212,8 +212,8 @@ fn l16_is_network_byte_order() {
     });
 }
 
-/// RFC 4733: a telephone event comes in the middle of speech. Its packets are forwarded unchanged, in the same
-/// numbering.
+/// A telephone event (RFC 4733) comes in the middle of speech. Its packets are forwarded unchanged, in the same sequence of
+/// numbers.
 #[test]
 fn telephone_events_pass_a_conversion() {
     for (keys, payload_type) in [("", 101), ("dtmf-payload-type = 99\n", 99)] {
@@ -258,8 +258,8 @@ fn telephone_events_pass_a_conversion() {
     }
 }
 
-/// No decoder may take a telephone event for audio. It is forwarded as an event, at the clock rate of the audio next to it
-/// (RFC 4733, section 2.1).
+/// A telephone event must not be decoded as audio. It is forwarded as an event, at the clock rate of the sent audio (RFC 4733,
+/// section 2.1).
 #[test]
 fn telephone_events_pass_with_decoded_audio() {
     let keys = "codec = \"PCMU\"\ncodec-out = \"L16/16000/1\"\nptime = 20";
@@ -323,7 +323,7 @@ fn symmetric_mode_answers_the_latched_peer() {
             assert_eq!(from, to);
             let packet = rtp_types::RtpPacket::parse(&buffer[..length]).expect("RTP");
             assert_eq!(packet.payload(), expected);
-            // The caller's own SSRC would look like a loop to it.
+            // If packets had the caller's own SSRC, the caller would detect a loop.
             assert_ne!(packet.ssrc(), 0x1234);
         }
         stranger.set_nonblocking(true).expect("a socket");
@@ -336,7 +336,7 @@ fn symmetric_mode_answers_the_latched_peer() {
 fn another_packet_time_is_byte_exact() {
     for (ptime, bytes) in [(10, 80), (30, 240), (60, 480)] {
         let (_gateway, from, to, answer) = call(&format!("codec = \"PCMU\"\nptime = {ptime}"));
-        // A whole packet time, so that nothing is left over.
+        // Send a whole packet time, so that nothing is left over.
         let next = knock(&from, to, &answer, 0, 0, &vec![0xff; bytes]);
         let said = (0..24 * 160).map(|n: u32| (n * n / 7) as u8);
         let said = said.collect::<Vec<_>>();
@@ -402,7 +402,7 @@ fn all_codecs_in_a_row() {
     });
 }
 
-/// The demo's reference agrees with GStreamer's own elements for every code and every sample.
+/// The demo's reference tables agree with GStreamer's own elements for every code and every sample.
 #[test]
 fn tables_agree_with_gstreamers_elements() {
     gst::init().expect("GStreamer");

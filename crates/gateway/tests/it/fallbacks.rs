@@ -1,4 +1,5 @@
-//! Streams with fallbacks at the far end: the audible input, in one stream without a gap in its numbers.
+//! Streams with fallbacks, observed at the far end. The receiver hears one input at a time, in one stream without a gap in its
+//! numbers.
 //!
 //! The reference is the definition of a tone: the received audio is projected on the sine and cosine of each frequency.
 
@@ -14,7 +15,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use threadbare_rtp::g711;
 
-/// The frequencies are not multiples of each other.
+/// Frequency of the main sender. The frequencies of the tests are not multiples of each other.
 const MAIN_HZ: f64 = 997.0;
 const OTHER_HZ: f64 = 661.0;
 const TONE_HZ: f64 = 440.0;
@@ -146,7 +147,8 @@ fn statistics(running: &mut Running) -> Value {
     running.wait_for("statistics")
 }
 
-/// The sender; another one with another codec; a file; and back again. Log and statistics name the active input.
+/// The inputs are the sender, another sender with another codec, and a file. The stream uses them in turn, and returns to the
+/// first one. Log and statistics name the active input.
 #[test]
 fn the_best_input_is_heard_and_named() {
     let (main, other, mut far_end) = (address(), address(), FarEnd::new());
@@ -204,7 +206,7 @@ fn the_best_input_is_heard_and_named() {
         "{stats}"
     );
     let other_talker = Talker::start(other, 8, OTHER_HZ);
-    // It is received, but not used while the better input is present.
+    // This input is received, but not used while a better input is present.
     for _ in 0..30 {
         far_end.next();
     }
@@ -255,7 +257,7 @@ fn a_tone_is_measured_and_brought_to_the_target() {
     }
 }
 
-/// A missing file is a failure with its name. The stream starts when the file exists.
+/// If a file is missing, the failure names it. The stream starts when the file exists.
 #[test]
 fn a_file_that_is_missing_is_named_and_tried_again() {
     let (main, mut far_end) = (address(), FarEnd::new());

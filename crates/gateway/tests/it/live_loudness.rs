@@ -64,7 +64,7 @@ fn measured(source: &str, cases: &[Case]) -> (BTreeMap<String, Value>, Vec<u8>) 
     }
     let (mut running, _directory) = Running::start(&config, &[]);
     running.wait_for("running");
-    // Packets are read at once, because the kernel does not keep all of them.
+    // Read packets at once, because the kernel's buffer cannot hold all of them.
     let heard = std::thread::spawn(move || {
         let mut sound = Vec::new();
         let mut room = [0; 2048];
@@ -153,10 +153,11 @@ fn tone_is_measured_at_its_level() {
     assert_eq!(stats[WATCHED]["sent"], 0, "{}", stats[WATCHED]);
     for name in ["one hop", "to Opus", "from L16", "from Opus", WATCHED] {
         let stats = &stats[name];
-        // An Opus encoder does not keep the level to a tenth.
+        // An Opus encoder changes the level by more than a tenth.
         let tolerance = if name == "from Opus" { 1.0 } else { 0.2 };
         assert_near(stats, "integrated_lufs", -23.0, tolerance);
-        // On a busy machine, the tone may have ended in gaps. A window in which nine tenths are silent measures 10 dB less.
+        // On a busy machine, the tone may have gaps near its end. If nine tenths of a window are silent, it measures 10 dB
+        // less.
         for key in ["momentary_lufs", "short_term_lufs"] {
             let lufs = stats[key].as_f64().expect(key);
             assert!((-33.0..-21.9).contains(&lufs), "{key}: {stats}");

@@ -120,7 +120,7 @@ fn measurements_equal_ffmpegs() {
         for (key, theirs, tolerance) in [
             ("integrated_lufs", integrated, 0.06),
             ("relative_threshold_lufs", threshold, 0.06),
-            // Their first blocks of 3 s begin before the file.
+            // ffmpeg's first blocks of 3 s begin before the file.
             ("range_lu", range, 1.0),
             ("sample_peak_dbfs", sample_peak, 0.06),
             ("true_peak_dbtp", true_peak, 0.2),
@@ -185,7 +185,7 @@ fn measurements_equal_loudgains() {
         let report = json(&[&file]);
         let ours = &report["files"][0];
         assert_near("loudness", number(ours, "integrated_lufs"), cells[1], 0.02);
-        // ffmpeg has a block every second; we have one every 100 ms.
+        // loudgain has a block every second; we have one every 100 ms.
         assert_near("range", number(ours, "range_lu"), cells[2], 1.5);
         assert_near("true peak", number(ours, "true_peak_dbtp"), cells[4], 0.02);
     }
@@ -292,7 +292,7 @@ fn unmeasurable_file_is_named_and_the_rest_is_measured() {
     );
 }
 
-/// A hand-made WAV file: float, a sine of 997 Hz and -20 dBFS in its last channel, with a channel mask or none.
+/// Returns a WAV file of floats with a sine of 997 Hz and -20 dBFS in its last channel, with or without a channel mask.
 fn last_channel(channels: u16, mask: Option<u32>) -> Vec<u8> {
     let block = channels * 4;
     let tag = if mask.is_some() { 0xfffe_u16 } else { 3 };
@@ -325,10 +325,11 @@ fn last_channel(channels: u16, mask: Option<u32>) -> Vec<u8> {
     file
 }
 
-/// BS.1770: such a sine in one channel is -23.01 LUFS with the weight 1, and 1.49 LU louder in a side channel. Channels without a
-/// bit in the mask have no position and the weight 1. Multitrack files have more channels than loudspeakers.
+/// According to BS.1770, such a sine in one channel is -23.01 LUFS with the weight 1, and 1.49 LU louder in a side channel.
+/// Channels without a bit in the mask have no position and the weight 1. This happens in multitrack files, which have more
+/// channels than loudspeakers.
 #[test]
-fn channels_count_by_their_place() {
+fn channels_are_weighted_by_their_position() {
     let directory = tempfile::tempdir().expect("a directory");
     let (plain, side) = (-23.01, -21.52);
     for (channels, mask, expected) in [
@@ -363,7 +364,7 @@ fn channels_count_by_their_place() {
 
 /// ffmpeg makes the files, and measures them too.
 #[test]
-fn wav_files_of_the_wild_are_measured() {
+fn wav_files_of_other_programs_are_measured() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = |name: &str| directory.path().join(name);
     let plain = programme(directory.path(), "plain.wav", 1, 48_000, 3);
@@ -454,7 +455,7 @@ fn audio_with_a_refused_tag_is_measured() {
 }
 
 #[test]
-fn a_decoder_that_is_not_there_is_named() {
+fn a_missing_decoder_is_named() {
     let directory = tempfile::tempdir().expect("a directory");
     let file = programme(directory.path(), "a.flac", 1, 48_000, 1);
     let output = threadbare()

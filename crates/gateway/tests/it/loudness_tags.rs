@@ -34,8 +34,8 @@ fn song(directory: &Path, name: &str, level: f64) -> PathBuf {
         "opus" => &["-c:a", "libopus"],
         _ => &[],
     };
-    // GStreamer's decoder of MP3 outputs the encoder's delay of about 25 ms, and loudgain's omits it. The blocks then differ, so
-    // no block may be close to the gate: 14 dB between parts in the other formats, 4 dB here.
+    // GStreamer's MP3 decoder outputs the encoder's delay of about 25 ms; loudgain's decoder omits it. So the blocks differ,
+    // and none may be close to the gate. The parts differ by 4 dB here, and by 14 dB in the other formats.
     let shape = if name.ends_with("mp3") {
         "(0.8+0.2*sin(t))"
     } else {
@@ -70,7 +70,7 @@ fn tags(path: &Path) -> BTreeMap<String, String> {
     ]);
     let output = run(command.arg(path));
     let probe: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    // Ogg has them in its stream, the other formats in the file.
+    // Ogg has the tags in its stream; the other formats have them in the file.
     let places = [&probe["format"]["tags"], &probe["streams"][0]["tags"]];
     let all = places
         .iter()
@@ -160,7 +160,7 @@ fn beside_loudgain(name_end: &str, scheme: &str, gains: [&str; 2], unit_db: f64)
         assert_eq!(&others(our), others_before, "{}", our.display());
         assert_eq!(others_before["OWN_TAG"], "kept");
     }
-    // Then for a track alone: its tags change, none is duplicated, and the album's stay.
+    // Tag a track alone: its tags change, none is duplicated, and those of the album stay.
     let first = tags(&ours[0]);
     assert!(tag(&["--tag", scheme], &[&ours[0]]).status.success());
     assert_eq!(tags(&ours[0]), first);
@@ -171,23 +171,23 @@ fn beside_loudgain(name_end: &str, scheme: &str, gains: [&str; 2], unit_db: f64)
 const REPLAYGAIN: [&str; 2] = ["REPLAYGAIN_TRACK_GAIN", "REPLAYGAIN_ALBUM_GAIN"];
 
 #[test]
-fn flac_has_the_gains_of_loudgain_and_is_else_the_same() {
+fn flac_gets_loudgains_gains_and_no_other_change() {
     beside_loudgain("flac", "replaygain", REPLAYGAIN, 1.0);
 }
 
 #[test]
-fn vorbis_has_the_gains_of_loudgain_and_is_else_the_same() {
+fn vorbis_gets_loudgains_gains_and_no_other_change() {
     beside_loudgain("ogg", "replaygain", REPLAYGAIN, 1.0);
 }
 
 #[test]
-fn mp3_has_the_gains_of_loudgain_and_is_else_the_same() {
+fn mp3_gets_loudgains_gains_and_no_other_change() {
     beside_loudgain("mp3", "replaygain", REPLAYGAIN, 1.0);
 }
 
 /// RFC 7845, section 5.2.1: in 1/256 dB.
 #[test]
-fn opus_has_the_gains_of_loudgain_and_is_else_the_same() {
+fn opus_gets_loudgains_gains_and_no_other_change() {
     let gains = ["R128_TRACK_GAIN", "R128_ALBUM_GAIN"];
     beside_loudgain("opus", "r128", gains, 1.0 / 256.0);
 }
@@ -254,9 +254,9 @@ fn file_that_is_not_mp3_is_left_unchanged() {
     }
 }
 
-/// A file size limit stands in for a full disk: the longer copy does not fit.
+/// A limit of the file size stands in for a full disk. The tagged copy is longer, and does not fit.
 #[test]
-fn a_file_that_cannot_be_written_stays_whole_and_stops_no_other() {
+fn a_file_that_cannot_be_written_stays_intact_and_others_are_tagged() {
     let directory = tempfile::tempdir().expect("a directory");
     let long = song(directory.path(), "long.flac", 0.2);
     let short = directory.path().join("short.mp3");
@@ -273,14 +273,15 @@ fn a_file_that_cannot_be_written_stays_whole_and_stops_no_other() {
         size(&long)
     );
     let whole = std::fs::read(&long).expect("read");
-    // In blocks of 1024 bytes. If the signal is ignored, writing fails; else the program is killed while writing.
+    // The limit is in blocks of 1024 bytes. If the signal is ignored, writing fails. Otherwise, the program is killed while
+    // writing.
     for (signal, code) in [("trap '' XFSZ;", Some(1)), ("", None)] {
         let script = format!("{signal} ulimit -f 128; exec \"$@\"");
         let mut command = Command::new("bash");
         command.args(["-c", &script, "bash"]);
         command.arg(env!("CARGO_BIN_EXE_threadbare"));
         command.args(["loudness", "--jobs", "1", "--tag", "replaygain"]);
-        // GStreamer's list of plugins does not fit. The 64 KB that its converters write programs into do.
+        // GStreamer's list of plugins would exceed the limit. The files of 64 KB for its converters' machine code do not.
         command.env("GST_REGISTRY_UPDATE", "no");
         let output = command.args([&long, &short]).stdin(Stdio::null()).output();
         let output = output.expect("runs");
@@ -305,7 +306,7 @@ fn a_file_that_cannot_be_written_stays_whole_and_stops_no_other() {
 }
 
 #[test]
-fn an_album_is_whole_and_of_several_files() {
+fn an_album_needs_several_files_and_all_of_them() {
     let directory = tempfile::tempdir().expect("a directory");
     let one = song(directory.path(), "one.flac", 0.2);
     let whole = std::fs::read(&one).expect("read");
@@ -330,7 +331,7 @@ fn an_album_is_whole_and_of_several_files() {
     assert!(!tags(&one).contains_key("REPLAYGAIN_ALBUM_GAIN"));
 }
 
-/// Pictures, an ID3 tag of version 2.3 followed by one of version 1, and names in lower case.
+/// The files have pictures, an ID3 tag of version 2.3 and one of version 1, and tag names in lower case.
 #[test]
 fn other_tags_of_a_file_are_kept() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -103,8 +103,8 @@ fn each_command_has_a_page_with_its_options() {
     }
 }
 
-/// Runs the completion as bash does when TAB is pressed: COMP_WORDS and COMP_CWORD in, COMPREPLY out (bash(1), "Programmable
-/// Completion").
+/// Runs the completion as bash does when TAB is pressed: sets COMP_WORDS and COMP_CWORD, and reads COMPREPLY (bash(1),
+/// "Programmable Completion").
 #[test]
 fn bash_completes_commands_options_and_values() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -78,7 +78,7 @@ fn decoded(payload_type: u8, payload: &[u8]) -> Vec<f64> {
     }
 }
 
-/// With any codecs, and any formats that the elements accept.
+/// This works with all codecs, and with all formats that the elements accept.
 #[test]
 fn the_audio_goes_through_the_elements() {
     let half = "audioamplify amplification=0.5";
@@ -128,7 +128,7 @@ fn the_audio_goes_through_the_elements() {
         heard.iter().zip(&streams).all(is_heard)
     });
     for (pcm, (_, _, rate_hz, expected, description)) in heard.iter().zip(&streams) {
-        // Without the start, in which resamplers lag.
+        // Skip the start, where resamplers have not settled.
         let settled = &pcm[*rate_hz as usize / 5..];
         let heard = level(settled, HZ, *rate_hz);
         assert!(
@@ -219,7 +219,7 @@ fn a_fallback_goes_through_the_elements() {
         let packet = receive(&answer);
         pcm.extend(decoded(packet.payload_type, &packet.payload));
     }
-    // -10 dBm0 of 3.14 for a full-scale sine, and half of it.
+    // The tone has -10 dBm0; a full-scale sine would have 3.14 dBm0. The element halves it.
     let full_scale = level(&pcm[800..], 440.0, 8000.0) * LEVEL / 32_124.0;
     let level_db = 20.0 * full_scale.log10();
     assert!((level_db + 13.14 + 6.02).abs() < 0.3, "{level_db} dB");
@@ -243,7 +243,7 @@ fn elements_have_no_thread() {
         tasks.expect("it runs").count()
     };
     let ((one, _one), (eight, _eight)) = (start(1), start(8));
-    // Some threads only prepare the streams, and then end.
+    // Threads that prepare the streams end after a while.
     wait_until(|| threads_of(&one) == threads_of(&eight));
 }
 

@@ -85,7 +85,7 @@ fn tshark_reads_clean_rtp() {
         let pcap = directory.path().join("out.pcap");
         std::fs::write(&pcap, pcap_of(&packets, RTP_PORT)).expect("written");
         let said = tshark(&pcap, &["-q", "-z", "rtp,streams"]);
-        // One stream; of its packets, by number, the lost ones, and whether there is a problem.
+        // There is one stream. Its line has the number of lost packets, and a mark if there is a problem.
         let stream = said
             .lines()
             .find(|line| line.contains(&format!("0x{ssrc:08X}")))
@@ -120,7 +120,8 @@ fn tshark_reads_clean_rtcp() {
         .expect("a valid time-out");
     let mut packets = Vec::new();
     let mut buffer = [0; 2048];
-    // A packet every 20 ms until two reports have come; the second after at most 3.1 + 6.2 s (RFC 3550, section 6.3.1).
+    // Send a packet every 20 ms until two reports have come. The second comes after at most 3.1 + 6.2 s (RFC 3550, section
+    // 6.3.1).
     while packets.len() < 2 {
         assert!(number < 1000, "no report after 20 s");
         from.send_to(&rtp(0, number, &[0xff; 160]), listen)
@@ -139,7 +140,7 @@ fn tshark_reads_clean_rtcp() {
     std::fs::write(&pcap, pcap_of(&packets, RTCP_PORT)).expect("written");
     let bad = "rtcp.length_check==0 || _ws.malformed || _ws.expert.severity >= 6291456";
     assert_eq!(tshark(&pcap, &["-Y", bad]), "");
-    // Sender reports, names, and the BYE. Received packets are reported to their sender.
+    // There are sender reports, names, and the BYE. Reports about received packets go to their sender.
     let types = tshark(&pcap, &["-T", "fields", "-e", "rtcp.pt", "-e", "rtcp.rc"]);
     let lines = types.lines().collect::<Vec<_>>();
     assert_eq!(lines.len(), packets.len(), "{types}");
@@ -198,19 +199,19 @@ fn tone_goes_through(codec_in: &Codec, codec_out: &Codec) {
         .chunks_exact(2)
         .map(|bytes| i16::from_le_bytes([bytes[0], bytes[1]]))
         .collect::<Vec<_>>();
-    // About 8000: ffmpeg follows timestamps, which follow the arrival without a jitter buffer.
+    // There are about 8000 samples: ffmpeg follows timestamps, which follow the arrival times without a jitter buffer.
     assert!(
         samples.len() >= 7000,
         "one second was asked for: {} samples, {hear}",
         samples.len()
     );
-    // The middle, because a codec may need a moment to settle.
+    // Use the middle, because a codec may need a moment to settle.
     let hz = 2 * rising_crossings(&samples[2000..6000]);
     assert!(hz.abs_diff(TONE_HZ) <= 4, "{hz} Hz came back");
 }
 
-/// A call that begins after the gateway's first report. ffmpeg ends on a BYE of any SSRC, so the reports must have the SSRC of
-/// the later media.
+/// The call begins after the gateway's first report. Because ffmpeg ends on a BYE of any SSRC, the reports must have the SSRC
+/// of the later media.
 #[test]
 fn ffmpeg_listens_until_the_end() {
     let listen = SocketAddr::from(([127, 0, 0, 1], free_port()));

@@ -1,7 +1,7 @@
 //! Recordings of streams and calls, read with other programs: ffmpeg and ffprobe.
 //!
-//! The recorded audio is tones: each file must have the right tone at the right level in the right track. The reference for
-//! loudness is ffmpeg's ebur128.
+//! The senders send tones. Each file must have the right tone at the right level in the right track. The reference for loudness
+//! is ffmpeg's ebur128.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use threadbare_rtp::codec::{Encoder, EncoderSettings, Encoding, Format};
 use threadbare_s3::{Credentials, Endpoint, Store, StoreSettings, Timeouts};
 
-/// Relative to full scale.
+/// Level of the senders' tones, relative to full scale.
 const LEVEL: f32 = 0.25;
 const HZ: [f32; 2] = [400.0, 1000.0];
 /// The tone that is sent in a pause of the recording.
@@ -37,7 +37,7 @@ struct Gateway {
 }
 
 impl Gateway {
-    /// `DIR` stands for the folder of recordings.
+    /// Starts a gateway. In `rest`, `DIR` stands for the folder of recordings.
     fn start(rest: &str) -> Gateway {
         let folder = tempfile::tempdir().expect("a folder");
         Gateway::start_in(folder, rest)
@@ -139,7 +139,7 @@ struct Speech {
     is_silent: AtomicBool,
     /// The tone's frequency, as bits of an `f32`.
     hz: AtomicU32,
-    /// Packets that were due so far, 20 ms each, sent or not.
+    /// Number of packets of 20 ms that were due so far, whether they were sent or not.
     packets: AtomicU32,
 }
 
@@ -262,8 +262,8 @@ impl Tone {
     }
 }
 
-/// A stream's table for the file, and its port. The latency is long enough that a busy machine that sends late loses
-/// nothing.
+/// Returns the table of a stream for the configuration file, and its port. The latency is so long that nothing is lost if a
+/// busy machine sends late.
 fn stream(name: &str, codec: &str, record: &str) -> (String, SocketAddr) {
     let listen = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let table = format!(
@@ -331,8 +331,8 @@ fn probe(path: &Path) -> Value {
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
-/// The level of a frequency in the middle of the longest unbroken part of a channel, for at most half a second. A sender's level
-/// is 1.
+/// Returns the level of a frequency in the longest part of a channel without a gap. Uses at most half a second in the middle of
+/// the part. The senders' level is 1.
 fn level(samples: &[f32], rate_hz: u32, hz: f32) -> f32 {
     let heard = heard(samples, rate_hz);
     let longest = heard.iter().max_by_key(|part| part.len());
@@ -353,7 +353,7 @@ fn level_of(part: &[f32], rate_hz: u32, hz: f32) -> f32 {
     (sum(f64::sin).hypot(sum(f64::cos)) * 2.0 / part.len() as f64) as f32 / LEVEL
 }
 
-/// The parts of a channel with a tone, in samples: pieces of 10 ms.
+/// Returns the parts of a channel that contain a tone, as ranges of samples, to 10 ms.
 fn heard(samples: &[f32], rate_hz: u32) -> Vec<Range<usize>> {
     let piece = rate_hz as usize / 100;
     let mut parts: Vec<Range<usize>> = Vec::new();
@@ -425,7 +425,7 @@ fn assert_near(found: f32, due: f32, what: &str) {
     );
 }
 
-/// A second and a half of each stream, in each format.
+/// Records a second and a half of each stream, in each format.
 #[test]
 fn streams_are_recorded_in_each_format_with_their_loudness() {
     let codecs = [
@@ -571,9 +571,9 @@ impl RecordingEvents {
     }
 }
 
-/// Each party is in its track, or both are in one.
+/// Each party is in its own track, or both are in one track.
 #[test]
-fn calls_are_recorded_as_the_file_or_the_request_says() {
+fn calls_are_recorded_as_configured_or_requested() {
     let gateway = Gateway::start(
         "[calls]\nrecord = { to = \"DIR/{date}/{call}-{id}\", on = \"call\" }\n[timeouts]\ndelete-delay = 0\n\
          [limits]\nlateness-limit = 1000\n",
@@ -657,7 +657,7 @@ fn calls_are_recorded_as_the_file_or_the_request_says() {
     }
 }
 
-/// chmod(1): recorded media and the names of calls are only for owner and group.
+/// Only owner and group may read recorded media and the names of calls.
 #[test]
 fn recordings_are_unreadable_for_others() {
     for (keys, of_files) in [("", 0o640), (", permissions = \"0600\"", 0o600)] {
@@ -738,7 +738,7 @@ fn audio_of_a_pause_is_not_recorded() {
     all().for_each(|one| one.says(SECRET_HZ));
     second();
     all().for_each(|one| one.speech.is_silent.store(true, Relaxed));
-    // Packets that are still on their way arrive.
+    // Wait for packets that are still on their way.
     second();
     all().for_each(|one| one.says(HZ[1]));
     all().for_each(|one| one.speech.is_silent.store(false, Relaxed));
@@ -762,7 +762,7 @@ fn audio_of_a_pause_is_not_recorded() {
     drop((speaker, speakers));
     both("stopped");
     let all = gateway.wait_for("complete", 4);
-    // Pieces of each tone in each file: before, in and after the pause.
+    // Count the pieces of each tone in each file: those from before, in and after the pause.
     let pieces = |one: &Value| {
         let (samples, rate_hz, channels) = decoded(&gateway.path(one), 0);
         let first = channel(&samples, channels, 0);
@@ -813,10 +813,10 @@ fn posts(hook: &std::net::TcpListener, count: usize) -> Vec<Value> {
     found
 }
 
-/// A sender goes silent: the seconds before and after are kept. A test in virtual time, in which no machine is late, checks how
-/// much is kept and that nothing else is.
+/// When a sender goes silent, the seconds before and after are recorded. Another test, in virtual time, checks how much is
+/// recorded, and that nothing else is.
 #[test]
-fn the_seconds_around_an_interruption_are_kept() {
+fn the_seconds_around_an_interruption_are_recorded() {
     let record = "{ to = \"DIR/{id}.wav\", on = \"loss\", before = 1, after = 1 }";
     let (table, listen) = stream("s", "PCMU", record);
     let gateway = Gateway::start(&table);
@@ -833,7 +833,7 @@ fn the_seconds_around_an_interruption_are_kept() {
     assert!(gaps.any(is_long), "{parts:?}");
 }
 
-/// The whole file, or parts of it, can be read (RFC 9110, section 14).
+/// Checks that the whole file and parts of it can be read (RFC 9110, section 14).
 fn check_parts(relay: &Relay, path: &str, file: &[u8]) {
     let whole = relay.get(path);
     assert_eq!((whole.status, &whole.body[..]), (200, file));
@@ -862,7 +862,7 @@ fn recordings_are_listed_read_in_parts_and_deleted() {
         "PCMU",
         "{ to = \"DIR/{name}/{id}.wav\", rotate = \"1s\" }",
     );
-    // The first stream's files end while a request is being answered; the file of this one grows.
+    // Files of the first stream may end while a request is being answered, so the file of this stream grows.
     let (growing, _) = stream("grows", "PCMU", "{ to = \"DIR/{name}/{id}.wav\" }");
     let gateway = Gateway::start(&format!("{table}{growing}"));
     let speaker = Speaker::start(socket(), listen, 0, format_of("PCMU/8000"), HZ[0]);
@@ -936,15 +936,15 @@ fn recordings_need_the_token() {
     }
 }
 
-/// Announced recordings are complete. All others are playable up to their last second, and are complete after the next
-/// start.
+/// Recordings that were announced as complete are complete. All others can be played up to their last second, and are complete
+/// after the next start.
 #[test]
-fn a_killed_gateway_leaves_recordings_that_are_whole_or_play_to_their_last_second() {
+fn recordings_of_a_killed_gateway_are_complete_or_playable_to_the_last_second() {
     const STREAMS: usize = 100;
     let (mut tables, mut ports) = (String::new(), Vec::new());
     for n in 0..STREAMS {
         let ending = ["wav", "mka"][n % 2];
-        // Some have ended before.
+        // Some streams start new files, so that some files are complete before the kill.
         let rotate = if n < 10 { ", rotate = \"1s\"" } else { "" };
         let record = format!("{{ to = \"DIR/{{name}}-{{id}}.{ending}\"{rotate} }}");
         let (table, listen) = stream(&format!("s{n}"), "PCMU", &record);
@@ -966,7 +966,7 @@ fn a_killed_gateway_leaves_recordings_that_are_whole_or_play_to_their_last_secon
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
         }
     });
-    // Three parts of each stream that rotates every second: the other recordings have three seconds by then.
+    // Wait for three files of each stream that rotates every second. The other recordings then have three seconds.
     gateway.wait_for("complete", 30);
     let complete = gateway.recordings("state=complete&limit=500");
     let running = gateway.recordings("state=running&limit=500");
@@ -1004,7 +1004,7 @@ fn a_killed_gateway_leaves_recordings_that_are_whole_or_play_to_their_last_secon
             .to_string_lossy()
             .into_owned();
         let part = path.with_file_name(format!("{stem}.{id}.part.{ending}"));
-        // It may have got its final name just then.
+        // The file may have got its final name just before the kill.
         let there = if part.exists() { part } else { path };
         let started = one["started_unix_ms"].as_u64().expect("a time");
         let age_s = killed_unix_ms.saturating_sub(started) as f64 / 1000.0;
@@ -1017,7 +1017,7 @@ fn a_killed_gateway_leaves_recordings_that_are_whole_or_play_to_their_last_secon
             continue;
         }
         let seconds = seconds_of(&there);
-        // The last second, and the delay of an overloaded machine.
+        // Allow for the last second, and for the delay of an overloaded machine.
         assert!(seconds > age_s - 1.5, "{seconds} of {age_s} s: {one}");
     }
     assert!(parts >= STREAMS - 10, "{parts}");
@@ -1057,8 +1057,8 @@ fn a_killed_gateway_leaves_recordings_that_are_whole_or_play_to_their_last_secon
     assert!(complete.iter().all(|one| again.contains(one)));
 }
 
-/// A gateway whose folder of recordings is a separate file system: `mount` is a bash command that mounts it on `$1`. The stream
-/// `other` is not recorded; it is forwarded to `answer`. The last value is the address of that stream.
+/// Starts a gateway whose folder of recordings is a separate file system. `mount`: a bash command that mounts it on `$1`. The
+/// stream `other` is not recorded, and is forwarded to `answer`. Also returns the address of that stream.
 fn start_mounted(mount: &str, tables: &str, answer: &UdpSocket) -> (Gateway, SocketAddr) {
     let folder = tempfile::tempdir().expect("a folder");
     let other = SocketAddr::from(([127, 0, 0, 1], free_port()));
@@ -1071,7 +1071,7 @@ fn start_mounted(mount: &str, tables: &str, answer: &UdpSocket) -> (Gateway, Soc
     std::fs::write(&path, text).expect("written");
     let rec = folder.path().join("rec");
     std::fs::create_dir(&rec).expect("made");
-    // With its own mounts.
+    // The gateway gets its own mounts.
     let mut command = Command::new("unshare");
     let script = format!("{mount} && exec \"$0\" run \"$2\" --log-format json");
     command.args(["--user", "--map-root-user", "--mount", "bash", "-c"]);
@@ -1087,16 +1087,16 @@ fn start_mounted(mount: &str, tables: &str, answer: &UdpSocket) -> (Gateway, Soc
     (gateway, other)
 }
 
-/// Each packet directly follows the previous one.
+/// Asserts that each packet directly follows the previous one.
 fn assert_in_order(numbers: &[u16]) {
     let is_next = |pair: &[u16]| pair[1] == pair[0].wrapping_add(1);
     assert!(numbers.windows(2).all(is_next), "{numbers:?}");
 }
 
-/// A file system of 100 KiB: recordings on it are cut off, and continue when space is free. A stream that is not recorded loses
-/// nothing.
+/// On a file system of 100 KiB, recordings are cut off, and continue when space is free. A stream that is not recorded loses no
+/// packets.
 #[test]
-fn a_full_disk_cuts_recordings_and_touches_no_stream() {
+fn a_full_disk_cuts_off_recordings_and_affects_no_stream() {
     let (table, listen) = stream("full", "L16/16000/1", "{ to = \"DIR/{id}.wav\" }");
     let answer = socket();
     let mount = "mount -t tmpfs -o size=100k none \"$1\"";
@@ -1138,15 +1138,15 @@ const STALLED: usize = 4;
 /// Packets of 20 ms in five seconds.
 const STALL_PACKETS: usize = 250;
 
-/// A file system whose server (bindfs, by FUSE) stops for five seconds, so that writes to it block. A stream next to it loses
-/// nothing, and a recording on another disk does not wait. The audio of that time is in the files, because rings and disk memory
-/// had space for it.
+/// The server of a file system (bindfs, by FUSE) stops for five seconds, so that writes block. A stream that is not recorded
+/// loses nothing, and a recording on another disk does not wait. The files contain the audio of that time, because rings and
+/// the page cache had space for it.
 #[test]
 fn stalled_disk_stops_no_stream_and_loses_no_audio() {
     let answer = socket();
     let (mut tables, mut places) = (String::new(), Vec::new());
     for number in 0..=STALLED {
-        // The last one is recorded on another disk.
+        // The last stream is recorded on another disk.
         let folder = if number < STALLED { "DIR" } else { "DIR.well" };
         let record = format!("{{ to = \"{folder}/{{id}}.wav\" }}");
         let (table, listen) = stream(&format!("s{number}"), "PCMU", &record);
@@ -1272,7 +1272,7 @@ fn folders_that_cannot_be_used_are_refused_before_the_start() {
     );
 }
 
-/// All files one after another give the whole tone without a break.
+/// All files, joined one after another, contain the whole tone without a break.
 #[test]
 fn no_sample_is_lost_between_files() {
     let (by_time, first) = stream(
@@ -1323,8 +1323,8 @@ fn no_sample_is_lost_between_files() {
         let parts = heard(&whole, 16_000);
         let heard_until = parts.last().expect("a tone").end;
         assert!(heard_until > 16_000, "{parts:?}");
-        // 16 samples are one period of the tone, so each sample equals the one 16 before. Other breaks may come from a late
-        // machine. The audio after the tone is the second gateway's.
+        // 16 samples are one period of the tone, so each sample equals the one 16 before. Breaks elsewhere may come from a late
+        // machine. The audio after the tone comes from the second gateway.
         let inner = joints.iter().filter(|joint| **joint + 3200 < heard_until);
         for joint in inner {
             for at in joint - 16..joint + 16 {
@@ -1335,8 +1335,8 @@ fn no_sample_is_lost_between_files() {
     }
 }
 
-/// Each byte is unchanged, even µ-law's minus zero (ITU-T G.711, table 2b: 0x7f), which decoding and encoding would turn into
-/// plus zero.
+/// Each byte is recorded unchanged. Decoding and encoding would change µ-law's minus zero (ITU-T G.711, table 2b: 0x7f) to plus
+/// zero.
 #[test]
 fn codes_are_recorded_unchanged() {
     let records = |name: &str, codec: &str| {
@@ -1369,7 +1369,7 @@ fn codes_are_recorded_unchanged() {
     for sender in sends {
         sender.join().expect("it sends");
     }
-    // All of it is written by then: the recording lags by the latency, a portion and a slice.
+    // When this much silence follows, all codes are written. The recording lags by the latency, a portion and a slice.
     let silence = [0xff, 0xd5];
     let data = |name: &str| {
         let of = gateway.recordings(&format!("stream={name}"));
@@ -1382,7 +1382,7 @@ fn codes_are_recorded_unchanged() {
             let found = data(name);
             found.len() >= codes.len() && found.ends_with(&[silence; 800])
         });
-        // In order. On a late machine, some are missing or divided in two.
+        // Payloads must be in order. On a late machine, some are missing or divided in two.
         let (found, mut at, mut whole) = (data(name), 0, 0);
         for payload in codes.chunks(160) {
             let there = found[at..].windows(160).position(|bytes| bytes == payload);
@@ -1395,7 +1395,7 @@ fn codes_are_recorded_unchanged() {
     }
 }
 
-/// Two seconds.
+/// Number of packets: two seconds.
 const PACKETS: usize = 100;
 
 /// A real S3 server (moto, which scripts/setup installs), with a bucket `bucket`.
@@ -1406,11 +1406,12 @@ impl ObjectStore {
         ObjectStore::start_with(port, &[])
     }
 
-    /// A server with TLS, and a certificate of `ca.pem` in the folder.
+    /// Starts a server with TLS. Its certificate is signed by `ca.pem` in the folder.
     fn start_tls(port: u16, folder: &Path) -> ObjectStore {
         let mut of_ca = rcgen::CertificateParams::new(Vec::new()).expect("no names");
         of_ca.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        // It must differ from the server's name, which OpenSSL would otherwise take for its own issuer.
+        // The name must differ from the server's name. Otherwise, OpenSSL would think that the server's certificate is
+        // self-signed.
         let mut name = rcgen::DistinguishedName::new();
         name.push(rcgen::DnType::CommonName, "authority");
         of_ca.distinguished_name = name;
@@ -1464,7 +1465,7 @@ impl Drop for ObjectStore {
     }
 }
 
-/// The store, as another client.
+/// Returns another client of the store.
 fn other_client(endpoint: &str, ca: Option<&Path>) -> Store {
     let settings = StoreSettings {
         endpoint: Endpoint::new(Some(endpoint), "us-east-1", "bucket", true).expect("a bucket"),
@@ -1510,7 +1511,7 @@ fn with_store(folder: &Path, endpoint: &str, more: &str, tables: &str) -> Comman
 /// A text that appears nowhere else.
 const SECRET_KEY: &str = "SECRETofTheTests";
 
-/// Like recordings on disk: the same requests get the same answers (RFC 9110, section 14).
+/// Requests for recordings in a store get the same answers as those for recordings on disk (RFC 9110, section 14).
 #[test]
 fn recordings_in_a_store_are_listed_read_in_parts_and_deleted() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -1558,7 +1559,7 @@ fn recordings_in_a_store_are_listed_read_in_parts_and_deleted() {
     gateway.relay.request("DELETE", path, "", b"").problem(404);
     gateway.relay.get(path).problem(404);
     assert_eq!(gateway.recordings("").len(), all.len() - 1);
-    // Another client has deleted it: it stays listed until it is deleted here.
+    // If another client deletes an object, the recording stays listed until it is deleted here.
     done(store.delete(&key(&all[2]), Timeouts::default())).expect("it is gone");
     gateway.relay.get(path_of(&all[2])).problem(404);
     let gone = gateway.relay.request("DELETE", path_of(&all[2]), "", b"");
@@ -1574,10 +1575,10 @@ fn recordings_in_a_store_are_listed_read_in_parts_and_deleted() {
     assert_eq!(gateway.recordings("").len(), all.len() - 2);
 }
 
-/// The gateway waits for an unreachable store, even across a kill. When the store is back, it gets all recordings byte for byte,
-/// and the folder is empty.
+/// While the store is unreachable, recordings stay in the folder, even if the gateway is killed. When the store is back, it
+/// gets all recordings byte for byte, and the folder is empty.
 #[test]
-fn recordings_wait_for_their_store_and_are_there_alone() {
+fn recordings_wait_for_the_store_and_then_leave_the_disk() {
     let folder = tempfile::tempdir().expect("a folder");
     let port = free_port();
     let (table, listen) = stream(

@@ -72,13 +72,13 @@ impl Line {
         )
     }
 
-    /// Waits until it is running.
+    /// Waits until the stream is running.
     fn runs(&mut self) {
         let from = (&self.sender, self.listen, &self.hears);
         self.next = knock(from.0, from.1, from.2, 0, self.next, &[0xd5; 160]);
     }
 
-    /// Sends a packet through it. Returns SSRC and sequence number.
+    /// Sends a packet through the stream. Returns the SSRC and sequence number that arrive.
     fn pass(&mut self) -> (u32, u16) {
         let packet = rtp(0, self.next, &[0xd5; 160]);
         self.next += 1;
@@ -107,7 +107,7 @@ fn offer(call: &str) -> Value {
 
 /// Limits and time-outs of calls apply after the reload, also to running calls. A call keeps its ports.
 #[test]
-fn settings_of_calls_are_applied_to_calls_that_are_up() {
+fn settings_of_calls_are_applied_to_running_calls() {
     let mut gateway = Gateway::start(CALLS);
     let ng = gateway.ng();
     let proxy = socket();
@@ -161,7 +161,7 @@ fn a_file_carries_streams_and_calls() {
     line.pass();
     let proxy = socket();
     let reply = ask(&proxy, ng, "1", &offer("x"));
-    // The answering party is external, where another address is advertised.
+    // The answering party is outside, so it gets the advertised address.
     let sdp = reply["sdp"].as_str().expect("an SDP");
     assert!(sdp.contains("c=IN IP4 203.0.113.7\r\n"), "{sdp}");
     gateway.running.signal(Signal::SIGTERM);
@@ -170,8 +170,8 @@ fn a_file_carries_streams_and_calls() {
     assert!(gateway.running.child.wait().expect("ends").success());
 }
 
-/// One stream stays, one changes, one ends, one starts. The unchanged one stays a single stream of RTP for its receiver: RFC
-/// 3550, section 5.1.
+/// One stream stays, one changes, one ends, and one starts. For its receiver, the unchanged one stays a single RTP stream (RFC
+/// 3550, section 5.1).
 #[test]
 fn only_changes_are_applied() {
     let [mut stays, mut changes, ends, mut begins] = ["a", "b", "c", "d"].map(Line::new);
@@ -191,7 +191,7 @@ fn only_changes_are_applied() {
     changes.runs();
     changes.pass();
     let (ssrc, _) = {
-        // Two packets of 10 ms for each one of 20 ms.
+        // The stream now sends two packets of 10 ms for each received packet of 20 ms.
         let second = receive(&changes.hears);
         (second.ssrc, second.sequence)
     };
@@ -238,7 +238,7 @@ fn a_file_that_cannot_be_applied_changes_nothing() {
     gateway.running.wait_for("stopped");
 }
 
-/// The HTTP reply tells what was applied, or why nothing was.
+/// The HTTP reply contains the applied changes, or the reason why none was applied.
 #[test]
 fn reload_by_http_returns_its_changes() {
     let line = Line::new("a");

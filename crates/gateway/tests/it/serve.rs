@@ -246,7 +246,7 @@ fn hear_each_other(a: &mut Party, b: &mut Party) {
 
 const PCMU: &str = "m=audio PORT RTP/AVP 0";
 const LEVEL: f64 = 8000.0;
-/// Whole periods in a second, with many different values, so that G.711's rounding errors cancel.
+/// Frequency of A's tone. It has whole periods in a second, and many different values, so that G.711's rounding errors cancel.
 const A_HZ: f64 = 437.0;
 const B_HZ: f64 = 1013.0;
 
@@ -387,7 +387,7 @@ fn held_call_resumes() {
         a.call(&to_a);
         assert_eq!((a.to, b.to), ports, "nothing has changed but the direction");
         if direction == "inactive" {
-            // Packets that were on their way have arrived after a few more.
+            // Packets that were on their way arrive while a few more are sent.
             let until = a.number + 15;
             talk(&mut a, &mut b, |a, _| a.number > until);
             last = BTreeMap::from([
@@ -422,7 +422,7 @@ fn a_call_without_media_ends() {
 }
 
 #[test]
-fn the_end_of_the_relay_ends_the_calls() {
+fn calls_end_when_the_relay_ends() {
     let mut relay = Relay::start(&[]);
     let (mut a, mut b) = plain_call(&mut relay);
     hear_each_other(&mut a, &mut b);
@@ -457,7 +457,7 @@ fn sessions_are_bounded_and_errors_name_the_value() {
     assert!(reason.contains("v=1"), "{reason}");
 }
 
-/// No thread is on time to the nanosecond.
+/// The limit is below the lateness of any thread.
 #[test]
 fn new_calls_are_refused_while_the_threads_are_late() {
     let mut relay = Relay::start(&["--lateness-limit", "0"]);
@@ -490,7 +490,7 @@ fn new_calls_are_refused_while_the_threads_are_busy() {
     let offer =
         json!({"command": "offer", "call-id": "2", "from-tag": "a", "sdp": a.sdp(PCMU, "")});
     let begin = Instant::now();
-    // The same packet repeatedly: it is refused, but takes CPU time all the same.
+    // Repetitions of the same packet are refused, but take CPU time all the same.
     let (packet, to) = (rtp(0, 1, &[0xff; 160]), a.to.expect("called"));
     let refused = loop {
         assert!(begin.elapsed() < LIMIT, "never busy");

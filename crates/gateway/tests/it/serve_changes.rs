@@ -1,4 +1,4 @@
-//! Changes of a running stream by an offer, observed at the far end, without a gap.
+//! An offer changes a running stream, which continues at the far end without a gap.
 
 use crate::common::phones::{Party, Relay, Seen, next_tos, talk};
 use nix::sys::socket::{setsockopt, sockopt};
@@ -24,7 +24,8 @@ fn parse(bytes: &[u8], seen: &mut Vec<Seen>) -> usize {
     packet.payload().len()
 }
 
-/// One stream to its receiver (RFC 3550, section 5.1): "The sequence number increments by one for each RTP data packet sent".
+/// Asserts that the receiver sees one stream (RFC 3550, section 5.1): "The sequence number increments by one for each RTP data
+/// packet sent".
 fn assert_one_stream(seen: &[Seen], units: u32) {
     for pair in seen.windows(2) {
         assert_eq!(pair[1].ssrc, pair[0].ssrc);
@@ -35,7 +36,7 @@ fn assert_one_stream(seen: &[Seen], units: u32) {
 
 /// RFC 2474: the field in the IP header. 184 is "expedited forwarding" (RFC 3246), 136 is AF41 (RFC 2597).
 #[test]
-fn the_type_of_service_of_a_stream_that_runs_changes() {
+fn the_type_of_service_of_a_running_stream_changes() {
     let mut relay = Relay::start(&[]);
     let (mut a, b) = (Party::new(0, 437.0), Party::new(0, 1013.0));
     setsockopt(&b.socket, sockopt::IpRecvTos, &true).expect("Linux");
@@ -75,7 +76,7 @@ fn opus_bps(a: &mut Party, b: &Party, seen: &mut Vec<Seen>) -> usize {
 
 /// RFC 7587, section 3.1: the encoder of Opus follows the requested rate, and any decoder accepts each packet.
 #[test]
-fn the_bit_rate_of_a_stream_that_runs_changes() {
+fn the_bit_rate_of_a_running_stream_changes() {
     let mut relay = Relay::start(&[]);
     let (mut a, b) = (Party::new(0, 437.0), Party::new(96, 1013.0));
     let mut seen: Vec<Seen> = Vec::new();

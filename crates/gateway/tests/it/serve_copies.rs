@@ -1,5 +1,5 @@
-//! Third parties that receive copies of a call's media: `subscribe request`, `subscribe answer`, `unsubscribe`, `publish`, as for
-//! a recording server and a supervisor.
+//! Third parties that receive copies of a call's media, such as a recording server or a supervisor. They use the
+//! commands `subscribe request`, `subscribe answer`, `unsubscribe` and `publish`.
 
 use crate::common::phones::{Party, Relay, hear_each_other, port_of, talk};
 use nix::sys::signal::Signal;
@@ -40,7 +40,7 @@ fn subscribe(relay: &mut Relay, tag: &str, more: Value, lines: &str, subscriber:
     reply
 }
 
-/// Two parties send; the subscriber receives a second of the first tone, and nothing of the second.
+/// Lets two parties send. Asserts that the subscriber receives a second of the tone `hz`, and nothing of the tone `not_hz`.
 fn overhears(a: &mut Party, b: &mut Party, subscriber: &mut Party, hz: f64, not_hz: f64) {
     subscriber.heard.clear();
     talk(a, b, |_, _| {
@@ -54,7 +54,7 @@ fn overhears(a: &mut Party, b: &mut Party, subscriber: &mut Party, hz: f64, not_
     );
 }
 
-/// No gap: by RFC 3550, section 5.1, numbers count packets.
+/// Whether numbers have no gap (RFC 3550, section 5.1: numbers count packets).
 fn is_gapless(subscriber: &Party) -> bool {
     let pairs = subscriber.seen.windows(2);
     pairs.clone().all(|pair| {
@@ -63,7 +63,7 @@ fn is_gapless(subscriber: &Party) -> bool {
 }
 
 #[test]
-fn a_recording_server_hears_one_side_in_its_own_codec() {
+fn a_recording_server_gets_one_side_in_the_servers_codec() {
     let mut relay = Relay::start(&[]);
     let (mut a, mut b) = call(&mut relay);
     hear_each_other(&mut a, &mut b);
@@ -138,7 +138,7 @@ fn several_listen_to_both_sides() {
         json!({"command": "unsubscribe", "call-id": "1", "to-tag": "boss"}),
     );
     overhears(&mut a, &mut b, &mut subscribers[1], B_HZ, A_HZ);
-    // It ends with the call.
+    // The subscription ends with the call.
     ok(
         &mut relay,
         json!({"command": "delete", "call-id": "1", "from-tag": "a", "to-tag": "b"}),

@@ -1,7 +1,7 @@
-//! Callers that name addresses which are not a party's: the relay's own services get nothing, whatever way such an address enters
-//! a call.
+//! Callers that name an address of the relay's own services as theirs. However such an address enters a call, the service gets
+//! no packets.
 //!
-//! The service is the HTTP port. It uses TCP, so that a test can open the UDP port of the same number and see all packets to it.
+//! The service is the HTTP port. It uses TCP, so a test can open the UDP port of the same number and see all packets to it.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
@@ -137,7 +137,7 @@ fn warns(warning: &Value, what: &str) {
     );
 }
 
-/// An offer whose media address is the service.
+/// Asserts that an offer whose media address is the service is refused.
 fn is_refused(what: &str, attempt: &Attempt) {
     let mut scene = Scene::new();
     let caller = sdp(attempt.lines[0], scene.service_port());
@@ -175,7 +175,7 @@ fn video_reaches_no_service() {
     is_refused("video", &Attempt::new("m=video PORT RTP/AVP 96", video));
 }
 
-/// RTCP may have another address (RFC 3605); the address of RTP is a party's.
+/// RTCP may have another address than RTP (RFC 3605). Here, only the RTCP address is that of the service.
 #[test]
 fn rtcp_reaches_no_service() {
     let mut scene = Scene::new();
@@ -198,7 +198,8 @@ fn rtcp_reaches_no_service() {
     warns(&answered, "RTCP");
 }
 
-/// A program on this machine sends from the service's address; an ordinary party would be answered there.
+/// A program on this machine sends from the service's address. If it were an ordinary party, the relay would learn this
+/// address.
 #[test]
 fn a_service_is_not_learned_as_a_party() {
     let mut scene = Scene::new();
@@ -215,7 +216,7 @@ fn a_service_is_not_learned_as_a_party() {
 }
 
 #[test]
-fn a_denied_network_gets_nothing_but_its_exceptions() {
+fn only_exceptions_in_a_denied_network_get_media() {
     let rules = [
         "--media-deny",
         "127.0.0.0/29",
@@ -286,7 +287,7 @@ fn a_call_made_by_http_reaches_no_service() {
     };
     for _ in 0..6000 {
         callee.say(0x12);
-        // At the pace of a call.
+        // Send at the pace of a call.
         std::thread::sleep(Duration::from_millis(15));
         if received() >= 50 {
             break;
@@ -299,7 +300,7 @@ fn a_call_made_by_http_reaches_no_service() {
     );
 }
 
-/// Scene: an accomplice has the relay send requests to its own control port.
+/// Scene: an accomplice sends requests as media, so that the relay forwards them to its own control port.
 #[test]
 fn the_control_port_takes_no_requests_from_calls() {
     let mut scene = Scene::new();
@@ -319,8 +320,7 @@ fn the_control_port_takes_no_requests_from_calls() {
     assert_eq!(list["calls"], json!(["1", "victim"]));
 }
 
-/// Two calls that meet at ports of this relay, because a proxy has routed the call through it twice. Both send to ports of the
-/// same address, and the audio arrives.
+/// A proxy has routed a call through the relay twice, so two calls send to ports of the relay. The audio arrives.
 #[test]
 fn call_routed_through_the_relay_twice_has_audio() {
     let mut scene = Scene::new();
@@ -358,7 +358,7 @@ fn call_routed_through_the_relay_twice_has_audio() {
     }
 }
 
-/// Each call sends to the other one: a datagram would loop for ever.
+/// If two calls send to each other, a datagram would loop for ever.
 #[test]
 fn calls_that_would_send_in_circles_are_warned_of() {
     let mut scene = Scene::new();
@@ -370,7 +370,7 @@ fn calls_that_would_send_in_circles_are_warned_of() {
         (media_of(&reply["sdp"]).port(), reply["warning"].clone())
     };
     let (b1, _) = ask(&mut scene.relay, "offer", "1", 4000);
-    // Its own port, and that of its other side.
+    // The address is the call's own port, and then the port of the call's other side.
     let (_, warning) = ask(&mut scene.relay, "answer", "1", b1);
     let text = warning.as_str().expect("a warning");
     assert!(text.contains("is forwarded back"), "{text}");

@@ -10,7 +10,7 @@ const PCMU: &str = "m=audio PORT RTP/AVP 0";
 const PCMA: &str = "m=audio PORT RTP/AVP 8";
 const A_HZ: f64 = 437.0;
 const B_HZ: f64 = 1013.0;
-/// A second, after the start.
+/// Number of samples that a party must receive: a second, after the start.
 const SAMPLES: usize = 9600;
 
 /// A call with these SDP lines, and these keys in its offer.
@@ -28,7 +28,7 @@ fn plain(relay: &mut Relay, more: &Value) -> [Party; 2] {
     set_up(relay, more, [PCMU; 2], [0, 0])
 }
 
-/// These parties receive only their own tone for a second, and the others receive nothing.
+/// Asserts that the parties in `hearers` receive only their own tone for a second, and that the others receive nothing.
 fn hear_themselves(parties: &mut [Party; 2], hearers: [bool; 2]) {
     let [a, b] = parties;
     a.heard.clear();
@@ -48,7 +48,7 @@ fn hear_themselves(parties: &mut [Party; 2], hearers: [bool; 2]) {
     }
 }
 
-/// One source with consecutive numbers.
+/// Whether the packets have one source and consecutive numbers.
 fn is_one_stream(seen: &[Seen]) -> bool {
     seen.windows(2).all(|pair| {
         pair[0].ssrc == pair[1].ssrc && pair[1].number == pair[0].number.wrapping_add(1)
@@ -92,7 +92,7 @@ fn echo_begins_in_a_call_and_continues_the_stream() {
     let offer = a.sdp(PCMU);
     relay.pass("offer", "1", &json!({"media-echo": "forward"}), &offer);
     relay.pass("answer", "1", &json!({}), &b.sdp(PCMU));
-    // Packets that were sent before.
+    // Discard packets that were sent before.
     a.listen();
     b.listen();
     hear_themselves(&mut parties, [false, true]);
@@ -143,7 +143,7 @@ fn restarted_relay_keeps_the_echo() {
     let before = *parties[0].seen.last().expect("packets");
     for signal in [Signal::SIGKILL, Signal::SIGTERM] {
         relay.restart(signal);
-        // Packets that were sent before.
+        // Discard packets that were sent before.
         parties[0].listen();
         parties[0].seen.clear();
         hear_themselves(&mut parties, [true, false]);

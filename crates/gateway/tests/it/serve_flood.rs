@@ -1,4 +1,4 @@
-//! Requests arrive faster than they can be carried out: running calls are not affected.
+//! Requests arrive faster than they can be carried out. Running calls are not affected.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,7 +10,7 @@ const PCMU: &str = "m=audio PORT RTP/AVP 0";
 /// Limit of offers, which one sender sends as fast as it can.
 const OFFERS_MAX: u32 = 200_000;
 
-/// RFC 3550, section 5.1: numbers count packets. A party that receives each of them in order does not notice the flood.
+/// The parties receive each packet in order (RFC 3550, section 5.1: numbers count packets), so they do not notice the flood.
 #[test]
 fn flood_of_offers_does_not_disturb_a_running_call() {
     let mut relay = Relay::start(&["--max-sessions", "100"]);
@@ -30,7 +30,7 @@ fn flood_of_offers_does_not_disturb_a_running_call() {
             let mut number = 0;
             while number < OFFERS_MAX && !is_over.load(Ordering::Relaxed) {
                 let offer = json!({"command": "offer", "call-id": format!("f{number}"), "from-tag": "x", "sdp": sdp});
-                // The socket of an overloaded relay is full.
+                // Sending may fail, because the socket of an overloaded relay is full.
                 let _ = flooder.send_to(format!("{number} {offer}").as_bytes(), ng);
                 let _ = flooder.recv(&mut [0; 4096]);
                 number += 1;

@@ -28,7 +28,7 @@ fn with_a_token_only_health_is_open() {
     for path in ["/healthz", "/readyz"] {
         assert_eq!(relay.get(path).status, 200, "{path}");
     }
-    // A browser needs these before the token can be typed in.
+    // A browser needs these files before the user can enter the token.
     for path in [
         "/",
         "/wall.js",
@@ -234,7 +234,7 @@ fn the_ng_protocol_is_answered_as_by_udp() {
     let pong = relay.request("POST", "/ng", kind, b"7_1 d7:command4:pinge");
     assert_eq!(pong.text(), "7_1 d6:result4:ponge");
     assert_eq!(pong.headers["content-type"], "application/x-rtpengine-ng");
-    // A retransmission on another connection gets the same reply, and nothing is done twice.
+    // A repeated request on another connection gets the same reply, and is not carried out again.
     let party = socket();
     let offer = json!({"command": "offer", "call-id": "1", "from-tag": "a", "sdp": sdp(&party)});
     let offer = format!("again {offer}");
@@ -257,7 +257,7 @@ fn the_ng_protocol_is_answered_as_by_udp() {
     let len = proxy.recv(&mut room).expect("a reply");
     let list = String::from_utf8_lossy(&room[..len]);
     assert!(list.contains(r#""calls":["1"]"#), "{list}");
-    // The reply waits for the file, and nothing else waits.
+    // Only the reply to this request waits for the file.
     let to_a = json!({"command": "answer", "call-id": "1", "from-tag": "a", "to-tag": "b", "sdp": sdp(&party)});
     assert_eq!(relay.ask(&to_a)["result"], "ok");
     let play =
@@ -274,7 +274,7 @@ fn the_ng_protocol_is_answered_as_by_udp() {
 }
 
 #[test]
-fn a_drained_relay_takes_no_new_calls_and_ends_with_the_last_one() {
+fn a_drained_relay_refuses_new_calls_and_ends_after_the_last_one() {
     let mut relay = Relay::start(&[]);
     let parties = parties();
     relay.call("1", &parties);
@@ -288,7 +288,7 @@ fn a_drained_relay_takes_no_new_calls_and_ends_with_the_last_one() {
     assert_eq!(relay.get("/healthz").status, 200);
     let refused = relay.offer("2", &parties[0]);
     assert_eq!(refused["result"], "error", "{refused}");
-    // The running call is still signalled.
+    // Requests for the running call are still accepted.
     relay.call("1", &parties);
     let open = relay.request("DELETE", "/v1/drain", "", b"").json();
     assert_eq!(open, json!({"draining": false, "exit": false, "calls": 1}));
@@ -331,7 +331,7 @@ fn talk(
     unreachable!("it ends before")
 }
 
-/// Lines of the text format: name with labels, and value.
+/// Parses the lines of the text format. Returns the value of each name with labels.
 fn samples(text: &str) -> BTreeMap<&str, f64> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     lines
@@ -347,7 +347,7 @@ fn check_open_metrics(text: &str) {
     let script = "import sys\n\
         from prometheus_client.openmetrics.parser import text_string_to_metric_families as read\n\
         print(len(list(read(sys.stdin.read()))))";
-    // Debian's own Python has the modules of its packages.
+    // Use Debian's own Python, which finds the modules of Debian's packages.
     let mut python = Command::new("/usr/bin/python3");
     python
         .args(["-c", script])
@@ -486,7 +486,7 @@ fn a_long_body_is_refused_and_the_next_request_is_answered() {
     );
     stream.write_all(head.as_bytes()).expect("sent");
     let chunk = format!("8000\r\n{}\r\n", " ".repeat(0x8000));
-    // 8 of these are allowed.
+    // At most 8 such connections are allowed.
     for _ in 0..9 {
         let _ = stream.write_all(chunk.as_bytes());
     }
@@ -524,7 +524,7 @@ fn stalled_clients_are_dropped_without_delaying_others() {
     }
 }
 
-/// Unknown clients on one host hold more connections than there are places, and reconnect whenever one is closed.
+/// Unknown clients on one host open as many connections as they can, and reconnect when one is closed.
 #[test]
 fn incomplete_requests_do_not_block_other_clients() {
     const STRANGERS: usize = 350;
@@ -564,7 +564,7 @@ fn incomplete_requests_do_not_block_other_clients() {
             }
         });
         are_there.wait();
-        // Faster than idle connections lose their places.
+        // The answer must come sooner than idle connections are closed.
         let ask = |path: &str| {
             let mut stream = TcpStream::connect(relay.http)?;
             stream.set_read_timeout(Some(Duration::from_secs(8)))?;
@@ -637,7 +637,7 @@ fn the_ng_protocol_is_spoken_by_websocket() {
         head.contains(&accepts) && head.contains("ng.rtpengine.com"),
         "{head}"
     );
-    // Text in JSON, binary in bencode, and the second one again.
+    // Send a text message in JSON, a binary one in bencode, and the second one again.
     for (opcode, message, says) in [
         (
             1_u8,
@@ -665,7 +665,7 @@ fn the_ng_protocol_is_spoken_by_websocket() {
         stream.read_exact(&mut reply).expect("the rest");
         assert_eq!(String::from_utf8_lossy(&reply), says);
     }
-    // It is not a WebSocket request.
+    // This is not a WebSocket request.
     relay.get("/ng").problem(426);
 }
 
@@ -699,7 +699,7 @@ fn every_route_is_described() {
             assert!(operation["responses"].is_object(), "{method} {path}");
             let filled = path.replace("{id}", "nobody").replace("{name}", "nobody");
             let method = match path.as_str() {
-                // Its answer never ends.
+                // The answer to GET never ends.
                 "/v1/events" | "/v1/wall" => "HEAD".to_owned(),
                 _ => method.to_uppercase(),
             };
@@ -724,7 +724,7 @@ fn calls_are_seen_and_ended_from_a_shell() {
     let url = format!("http://{}/", relay.http);
     let run = |arguments: &[&str]| {
         let mut command = threadbare();
-        // No proxy may intercept.
+        // The command must not use an HTTP proxy.
         command.env("http_proxy", "http://127.0.0.1:9");
         command.arg("calls").args(arguments).args(["--http", &url]);
         let output = command.stdin(Stdio::null()).output().expect("runs");
@@ -778,7 +778,7 @@ fn the_page_loads_nothing_from_elsewhere() {
     }
 }
 
-/// Its scripts may name each other, and nothing else.
+/// Checks that a page and its files name only each other.
 fn check_page(relay: &Relay, path: &str) {
     let page = relay.get(path);
     assert!(page.headers["content-type"].starts_with("text/html"));

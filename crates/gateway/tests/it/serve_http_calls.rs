@@ -10,7 +10,7 @@ use crate::common::{LIMIT, Received, socket, wait_until};
 use serde_json::{Value, json};
 use threadbare_rtp::g711;
 
-/// `from` sends one code at the pace of a call until `to` receives the wanted packet.
+/// Lets `from` send one code at the pace of a call until `to` receives the wanted packet.
 fn hear(from: &mut Party, to: &Party, code: u8, is_wanted: impl Fn(&Received) -> bool) -> Received {
     let begin = Instant::now();
     let pause = Duration::from_millis(20);
@@ -18,7 +18,7 @@ fn hear(from: &mut Party, to: &Party, code: u8, is_wanted: impl Fn(&Received) ->
     while begin.elapsed() < LIMIT {
         from.say(code);
         let mut room = [0; 2048];
-        // At most as many packets as were sent, and replacements for lost ones.
+        // Read at most four packets for each sent one, because lost packets are replaced.
         for _ in 0..4 {
             let Ok(len) = to.socket.recv(&mut room) else {
                 break;
@@ -39,7 +39,7 @@ fn hear(from: &mut Party, to: &Party, code: u8, is_wanted: impl Fn(&Received) ->
     panic!("it is not heard")
 }
 
-/// Whether nothing arrives for a while, after packets that were on their way.
+/// Whether nothing arrives for a while, apart from packets that were on their way.
 fn hears_nothing(from: &mut Party, to: &Party) -> bool {
     let pause = Duration::from_millis(20);
     to.socket.set_read_timeout(Some(pause)).expect("valid");
@@ -128,7 +128,7 @@ fn two_descriptions_of_sip_are_joined() {
 }
 
 #[test]
-fn descriptions_that_do_not_fit_leave_no_call() {
+fn no_call_remains_if_descriptions_do_not_match() {
     let relay = Relay::start(&[]);
     let [a, b] = parties();
     let plain = |codec: &str| json!([side(&a, codec), side(&b, "PCMU/8000")]);
@@ -196,7 +196,7 @@ fn held_and_muted_call_resumes() {
     done(&act(&relay, &made, "resume", &json!({})));
     hear(&mut a, &b, LOUD, is_loud);
     hear(&mut b, &a, LOUD, is_loud);
-    // One of them.
+    // Select one party.
     let tag = &made["sides"][0]["tag"];
     done(&act(&relay, &made, "hold", &json!({"tag": tag})));
     assert!(hears_nothing(&mut a, &b));
@@ -222,7 +222,7 @@ fn held_and_muted_call_resumes() {
 
 /// RFC 4733: the digit is the first byte of an event.
 #[test]
-fn keys_are_pressed_in_the_name_of_a_party() {
+fn dtmf_digits_are_sent_on_behalf_of_a_party() {
     let relay = Relay::start(&[]);
     let [a, b] = parties();
     let with_keys = |socket: &UdpSocket| {
@@ -315,7 +315,7 @@ fn files_are_played_and_calls_recorded() {
             .count()
             > 100
     };
-    // Both parties hear it until it is stopped.
+    // Both parties hear the file until it is stopped.
     done(&act(
         &relay,
         &made,
@@ -375,7 +375,7 @@ fn parties_are_redescribed_during_a_call() {
     relay
         .request("PATCH", "/v1/calls/none", "", body.to_string().as_bytes())
         .problem(404);
-    // A ringing call has one party.
+    // A ringing call has only one party, so it cannot be changed.
     let mut relay = relay;
     let party = socket();
     assert_eq!(relay.offer("rings", &party)["result"], "ok");
@@ -410,7 +410,7 @@ impl Events {
         line.expect("a line in time").trim_end().to_owned()
     }
 
-    /// Its name and data.
+    /// Returns the name and data of the next event.
     fn next(&mut self) -> (String, Value) {
         let mut name = String::new();
         let begin = Instant::now();
@@ -459,7 +459,7 @@ fn event_listener_receives_call_events() {
     assert_eq!(media["remote_address"], own.to_string(), "{media}");
     assert_eq!(media["tag"], made["sides"][0]["tag"], "{media}");
     assert_eq!(media["ssrc"], 0x1234, "{media}");
-    // RFC 4733, section 2.3: event 11, its end, 50 ms.
+    // Event 11, its end, after 50 ms (RFC 4733, section 2.3).
     let begun = u32::from(a.number) * 160;
     for end in [0x0a, 0x8a, 0x8a, 0x8a] {
         let packet = rtp_types::RtpPacketBuilder::<&[u8], &[u8]>::new()
@@ -517,12 +517,12 @@ fn readers_of_events_are_bounded_and_end_with_the_relay() {
     }
 }
 
-/// RFC 4568: a key is in the descriptions, which only the parties get.
+/// SRTP keys are in the SDPs (RFC 4568), which only the parties get.
 #[test]
 fn srtp_keys_are_not_disclosed() {
     let relay = Relay::start(&[]);
     let [a, b] = parties();
-    // 30 bytes: a key of 16, and a salt of 14.
+    // 30 bytes: a key of 16 bytes, and a salt of 14 bytes.
     let key = "WVNfX19zZW1jdGwgKCkgewkyMjA7fQp9CnVubGVz";
     let crypto = format!("RTP/SAVP 0\r\na=crypto:1 AES_CM_128_HMAC_SHA1_80 inline:{key}");
     let offer = sdp(&a).replace("RTP/AVP 0", &crypto);

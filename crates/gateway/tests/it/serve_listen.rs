@@ -85,7 +85,7 @@ const CODES: [u8; 2] = [0x12, 0x34];
 fn each_party_is_on_its_channel_until_the_call_ends() {
     let relay = Relay::start(&[]);
     let (made, parties) = call(&relay, ["PCMU/8000", "PCMA/8000"]);
-    // Two listeners are allowed, even before any audio.
+    // Two listeners may start, even before any audio.
     let mut listeners = [
         listen(&relay, &made, ""),
         listen(&relay, &made, "?stream=0"),
@@ -122,7 +122,7 @@ fn each_party_is_on_its_channel_until_the_call_ends() {
     let path = made["path"].as_str().expect("a path");
     assert_eq!(relay.request("DELETE", path, "", b"").status, 204);
     for mut listener in listeners {
-        // Audio that was on its way, and no more.
+        // After the audio that was on its way, no more audio comes.
         assert!((0..30 * 80).any(|_| listener.samples(2 * 100).is_none()));
     }
 }
@@ -163,12 +163,12 @@ fn recorded_call_can_be_listened_to() {
             .iter()
             .rposition(|sample| *sample != 0)
             .expect("it is heard");
-        // Its decoder was not disturbed, and no audio is repeated.
+        // The recording's decoder was not disturbed, and no audio is repeated.
         assert!(is_all(&channel[begin..=end], due), "{place}");
     }
 }
 
-/// A test in `http/listen/call.rs` checks what such a listener misses.
+/// Another test, in `http/listen/call.rs`, checks what a slow listener misses.
 #[test]
 fn slow_listener_delays_no_one() {
     let relay = Relay::start(&[]);
@@ -185,7 +185,7 @@ fn slow_listener_delays_no_one() {
 }
 
 #[test]
-fn a_call_has_its_lines_of_the_log_and_no_others() {
+fn the_log_of_a_call_has_only_the_lines_about_it() {
     let mut relay = Relay::start(&[]);
     let calls = [0, 1].map(|_| call(&relay, ["PCMU/8000", "PCMU/8000"]).0);
     let path = calls[0]["path"].as_str().expect("a path");
@@ -225,7 +225,7 @@ fn refused_listener_gets_the_reason() {
         said.contains("iLBC/8000 is passed on, and not decoded here"),
         "{said}"
     );
-    // Audio together with video: the audio is found in any order.
+    // In a call with audio and video, the audio is found in any order.
     let with_video = |party| {
         let audio = sdp(party);
         let (head, line) = audio.split_once("m=audio").expect("audio");

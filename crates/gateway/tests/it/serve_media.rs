@@ -1,4 +1,5 @@
-//! `threadbare serve`: playback to a party of a call, observed at that party, and recordings, read with other programs.
+//! Playback and recordings of `threadbare serve`. Playback is observed at the party that hears it. Recordings are read with
+//! other programs.
 //!
 //! Another encoder (ffmpeg) makes the files from a tone. The reference is the definition of a tone: the received audio is
 //! projected on its sine and cosine.
@@ -16,7 +17,7 @@ use rtp_types::RtpPacketBuilder;
 use threadbare_rtp::g711;
 
 const TONE_HZ: f64 = 997.0;
-/// -12 dB.
+/// Level of the tones: -12 dB.
 const LEVEL: f64 = 0.251_188_6;
 
 /// A relay, with a proxy that sends requests to it.
@@ -241,15 +242,15 @@ fn files_of_each_format_are_heard() {
         let reply = relay.ask_ok("play media", &keys);
         assert!(reply.contains("8:durationi2000e"), "{reply}");
         let heard = parties[1].hear(90);
-        // Without the start, at which encoders add silence.
+        // Skip the start, to which encoders add silence.
         let (level, noise) = level(&heard[2400..14_400], 8000.0);
-        // 0.5 dB, and the noise of µ-law.
+        // Allow 0.5 dB, and the noise of µ-law.
         assert!((0.94..1.06).contains(&level), "{name}: {level}");
         assert!(noise < 0.05, "{name}: {noise}");
     }
 }
 
-/// Bytes of the request itself, from a given frame, with a given number of repetitions and a limited duration.
+/// The request contains the file, the first frame, the number of repetitions, and the duration.
 #[test]
 fn part_of_a_blob_plays_the_requested_number_of_times() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -267,7 +268,7 @@ fn part_of_a_blob_plays_the_requested_number_of_times() {
         ("start-pos", b"4000"),
     ];
     relay.ask_ok("play media", &keys);
-    // Half a second of the first repetition, 0.9 s of the second, and no more.
+    // The party hears half a second of the first repetition, 0.9 s of the second, and no more.
     let heard = parties[1].hear(70);
     let expected = tone(8000, 8000).skip(4000).chain(tone(8000, 7200));
     for (at, (heard, sent)) in heard.iter().zip(expected).enumerate() {
@@ -307,7 +308,7 @@ fn is_heard(from: &mut Party, to: &Party) -> usize {
     others
 }
 
-/// Ringback: the offerer hears it before the answer, and the other party afterwards.
+/// Ringback: before the answer, the offerer hears the file. After it, the offerer hears the other party.
 #[test]
 fn file_is_played_to_the_offerer_before_the_answer() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -338,9 +339,9 @@ fn file_is_played_to_the_offerer_before_the_answer() {
     is_heard(&mut a, &b);
 }
 
-/// WAV from other programs: through a pipe, with G.711, with chunks of odd lengths.
+/// Other programs write WAV through a pipe, with G.711, and with chunks of odd lengths.
 #[test]
-fn wav_files_of_the_wild_are_heard() {
+fn wav_files_of_other_programs_are_heard() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = |name: &str| directory.path().join(name);
     write_tone(&path("in.wav"), 8000, 1, 1);
@@ -407,7 +408,7 @@ fn unplayable_file_is_refused_with_name_and_reason() {
     std::fs::write(path("cut.flac"), "fLaC").expect("written");
     std::fs::write(path("cut.opus"), "OggS").expect("written");
     std::fs::write(path("cut.wav"), "RIFF").expect("written");
-    // Really empty: the length is 0, and nothing follows.
+    // This file is really empty: the length is 0, and nothing follows.
     write_tone(Path::new(&path("silent.wav")), 8000, 1, 0);
     let made = Command::new("mkfifo").arg(path("pipe")).status();
     assert!(made.expect("mkfifo").success());
@@ -465,11 +466,11 @@ fn playback_ends_by_request_or_replacement() {
         b.hear(5);
     }
     relay.ask_ok("stop media", &keys[..2]);
-    // The other party is heard again in place of the tone, which would last for days.
+    // The other party is heard again in place of the tone. Otherwise, the tone would last for days.
     is_heard(&mut a, &b);
 }
 
-/// Both parties send for this many packets; `speaks` tells whether B sends. Returns how late the latest packet was.
+/// Lets both parties send packets. `speaks`: whether B sends a packet. Returns the lateness of the latest packet.
 fn talk(
     [a, b]: &mut [Party; 2],
     packets: std::ops::Range<usize>,
@@ -539,13 +540,13 @@ fn only_file(folder: &Path) -> std::path::PathBuf {
 }
 
 #[test]
-fn both_sides_are_recorded_at_their_time() {
+fn both_sides_are_recorded_in_synchrony() {
     // If the machine kept this program from running, the test proves nothing about the recording.
     let is_judged = (0..10).any(|_| both_sides_are_recorded());
     assert!(is_judged, "ten times, packets left late");
 }
 
-/// `false`: packets left late.
+/// Runs the test. Returns `false` if packets left late, so that the result proves nothing.
 fn both_sides_are_recorded() -> bool {
     let directory = tempfile::tempdir().expect("a directory");
     let folder = directory.path().display().to_string();
@@ -563,7 +564,7 @@ fn both_sides_are_recorded() -> bool {
     let [left, right] = recorded(&directory.path().join("two.wav"));
     let (a, b) = (stretches(&left), stretches(&right));
     assert_eq!((a.len(), b.len()), (1, 2), "{a:?} {b:?}");
-    // A tenth of a second: a slice, and the offset that a channel may have before it is corrected.
+    // Allow a tenth of a second: a slice, and the offset that a channel may have before it is corrected.
     let near = |one: usize, other: usize| one.abs_diff(other) <= 800;
     assert!(near(a[0].0, b[0].0), "{a:?} {b:?}");
     assert!(near(a[0].1, b[1].1), "{a:?} {b:?}");
@@ -597,7 +598,7 @@ fn recordings_pause_end_with_the_call_and_are_discarded() {
     let name = path.file_name().and_then(|name| name.to_str());
     assert!(name.is_some_and(|name| name.starts_with("a____b-") && name.ends_with(".wav")));
     let [left, _] = recorded(&path);
-    // A second and a half, without the pause.
+    // The file has a second and a half, without the pause.
     assert!((11_000..=13_500).contains(&left.len()), "{}", left.len());
     std::fs::remove_file(&path).expect("there");
 
@@ -626,7 +627,7 @@ fn a_killed_relay_leaves_a_file_that_others_read() {
     relay.running.child.wait().expect("it ends");
     let path = only_file(directory.path());
     let [left, right] = recorded(&path);
-    // At least three seconds without the last one.
+    // The file has at least three seconds, of which the last one may be missing.
     assert!(left.len() >= 16_000, "{}", left.len());
     for samples in [left, right] {
         let (level, _) = level(&samples[8000..12_000], 8000.0);
@@ -654,7 +655,7 @@ fn packets_are_recorded_as_wireshark_reads_them() {
     relay.ask_ok("start recording", &[("call-id", b"packets")]);
     let first = parties[0].sent;
     talk(&mut parties, 10..60, |_| true);
-    // Without an orderly end.
+    // The process was killed.
     let file = only_file(directory.path());
     let count = || {
         read_packets(&file, &parties)
@@ -674,7 +675,7 @@ fn packets_are_recorded_as_wireshark_reads_them() {
             .filter(|one| one.side == side)
             .collect();
         let numbers: Vec<u16> = own.iter().map(|one| one.number).collect();
-        // It begins with the request.
+        // The recording begins with the request.
         assert!(numbers[0].abs_diff(first) <= 3, "{numbers:?}");
         assert!(
             numbers.windows(2).all(|pair| pair[1] == pair[0] + 1),
@@ -775,7 +776,7 @@ fn a_full_disk_ends_the_recording_and_not_the_call() {
 }
 
 #[test]
-fn recordings_without_a_folder_or_out_of_it_are_refused() {
+fn recordings_without_a_folder_or_outside_of_it_are_refused() {
     let directory = tempfile::tempdir().expect("a directory");
     let folder = directory.path().display().to_string();
     let mut without = Relay::start(&[]);
@@ -827,7 +828,7 @@ fn recordings_without_a_folder_or_out_of_it_are_refused() {
     recorded(&path);
 }
 
-/// Some phones use such numbers. 72 with the marker looks like a sender report, which has a separate port here.
+/// Some phones use these payload types. 72 with the marker looks like a sender report, but reports have their own port here.
 #[test]
 fn payload_types_64_to_95_pass_both_ways_without_mux() {
     let mut relay = Relay::start(&[]);

@@ -36,7 +36,7 @@ fn expect(stream: &mut TcpStream, expected: &str) {
 fn rest(stream: &mut TcpStream) -> String {
     let mut heard = Vec::new();
     match stream.read_to_end(&mut heard) {
-        // Bytes after a faulty message are not read, and TCP reports that.
+        // TCP reports a reset if the relay closes without reading the bytes after a faulty message.
         Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {}
         result => drop(result.expect("closed in time")),
     }

@@ -1,4 +1,5 @@
-//! The data in `/v1/calls` for the call panel of the page: both sides' reports, hold and mute, the recording, the last minutes.
+//! The data for the page's call panel in `/v1/calls`: reports of both sides, hold and mute, the recording, and the last
+//! minutes.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -23,7 +24,7 @@ fn rtcp_reports_of_both_sides_are_shown() {
         detail["streams"][0]["sides"][place]["media"].clone()
     };
     assert!(side(0).get("sender_report").is_none());
-    // A's packets, of which every sixth is lost, and B's.
+    // A and B send packets; every sixth packet of A is lost.
     for number in 0..60 {
         match number % 6 {
             3 => a.number += 1,
@@ -35,7 +36,7 @@ fn rtcp_reports_of_both_sides_are_shown() {
     wait_until(|| side(0)["sender_report"]["packets_lost"] == 10);
     assert_eq!(side(1)["sender_report"]["packets_lost"], 0);
     let ssrc = crate::common::receive(&a.socket).ssrc;
-    // A quarter of the last packets, five in all, a jitter of 10 ms at 8000 Hz.
+    // The report: a quarter of the last packets is lost, five packets in all, with a jitter of 10 ms at 8000 Hz.
     let mut report = vec![0x81, 201, 0, 7];
     let words = [0x5678, ssrc, 64 << 24 | 5, 60, 80, 0, 0];
     report.extend(words.iter().flat_map(|word: &u32| word.to_be_bytes()));
@@ -56,7 +57,7 @@ fn hold_mute_and_recording_are_shown() {
     let (made, [mut a, _b]) = call(&relay, ["PCMU/8000", "PCMA/8000"]);
     a.say(0x12);
     let tag = json!({"tag": made["sides"][0]["tag"]});
-    // Hold and mute of each side, and the recording; the list has the same.
+    // The call shows hold and mute of each side, and the recording. The list shows the same.
     let is_now = |sides: [[bool; 2]; 2], recorded: bool| {
         let detail = relay.get_json(path(&made));
         let stream = &detail["streams"][0];
@@ -94,12 +95,12 @@ fn hold_mute_and_recording_are_shown() {
     }
 }
 
-/// At most a point every five seconds; `quality_history.rs` tests their content.
+/// There is at most one point every five seconds. The tests in `quality_history.rs` check the values.
 #[test]
 fn last_minutes_are_returned() {
     let relay = Relay::start(&[]);
     let (made, [mut a, mut b]) = call(&relay, ["PCMU/8000", "PCMA/8000"]);
-    // A client waits for events, so calls are checked every two seconds.
+    // While a client waits for events, calls are checked every two seconds.
     let mut reader = TcpStream::connect(relay.http).expect("it listens");
     let head = format!("GET /v1/events HTTP/1.1\r\nHost: {}\r\n\r\n", relay.http);
     reader.write_all(head.as_bytes()).expect("sent");

@@ -1,4 +1,4 @@
-//! Records of ended calls: one line of JSON each.
+//! CDRs: one line of JSON for each ended call.
 
 use std::path::Path;
 
@@ -66,7 +66,7 @@ fn ended_call_leaves_a_cdr() {
         time("ended_unix_ms"),
         unix_ms(),
     ];
-    // The wall clock and the monotonic clock are read one after the other.
+    // Times may differ slightly, because the wall clock and the monotonic clock are read one after the other.
     assert!(
         times.windows(2).all(|pair| pair[0] <= pair[1] + 1),
         "{times:?}"
@@ -100,9 +100,9 @@ fn ended_call_leaves_a_cdr() {
     assert!(second.get("answered_unix_ms").is_none(), "{second}");
 }
 
-/// Calls that end with the process have records too, with the last readings of their streams.
+/// Calls that end with the process have CDRs, too, with the last statistics of their streams.
 #[test]
-fn calls_that_are_up_at_the_end_are_recorded() {
+fn calls_that_end_with_the_process_leave_cdrs() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("calls.jsonl");
     let mut relay = Relay::start(&["--records", path.to_str().expect("a text")]);
@@ -123,7 +123,7 @@ fn calls_that_are_up_at_the_end_are_recorded() {
     );
 }
 
-/// As with logrotate: the file is moved away, and the process gets a signal.
+/// Like logrotate, the test moves the file away, and sends a signal to the process.
 #[test]
 fn moved_cdr_file_is_created_again() {
     let folder = tempfile::tempdir().expect("a folder");

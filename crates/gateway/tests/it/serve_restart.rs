@@ -1,5 +1,6 @@
-//! Calls of `threadbare serve` that continue in another process, observed at their parties. The receivers follow RFC 3550,
-//! appendix A.1, where a jump of up to 3000 numbers is a gap, and RFC 3711, with a rollover counter and replay protection.
+//! Calls of `threadbare serve` that continue in another process, observed at their parties. According to RFC 3550, appendix
+//! A.1, receivers treat a jump of up to 3000 numbers as a gap. According to RFC 3711, they have a rollover counter and replay
+//! protection.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
@@ -15,7 +16,7 @@ use threadbare_rtp::srtp::{Crypto, MASTER_KEY_BYTES_MAX, MasterKey, Receiver, Se
 const PCMU: &str = "m=audio PORT RTP/AVP 0";
 const A_HZ: f64 = 437.0;
 const B_HZ: f64 = 1013.0;
-/// RFC 3550, appendix A.1: MAX_DROPOUT.
+/// The largest jump in numbers that a receiver treats as a gap (MAX_DROPOUT in RFC 3550, appendix A.1).
 const DROPOUT_MAX: u16 = 3000;
 
 fn state(folder: &tempfile::TempDir) -> String {
@@ -45,7 +46,7 @@ fn set_up(relay: &mut Relay, name: &str, a: &mut Party, b: &mut Party) -> [u16; 
     [port_of(&to_a), port_of(&to_b)]
 }
 
-/// The streams continue: the same sources, with numbers and times that advance by at most a gap.
+/// Asserts that a stream continues: the source is the same, and numbers and timestamps advance by at most a gap.
 fn go_on(before: Seen, after: &[Seen]) {
     let mut last = before;
     for next in after {
@@ -61,11 +62,11 @@ fn go_on(before: Seen, after: &[Seen]) {
     }
 }
 
-/// Restarts the relay, and checks that what both parties receive afterwards continues.
+/// Restarts the relay, and checks that both parties' streams continue afterwards.
 fn over_restart(relay: &mut Relay, signal: Signal, a: &mut Party, b: &mut Party) -> String {
     hear_each_other(a, b);
     let log = relay.restart(signal);
-    // Packets that were sent before.
+    // Discard packets that were sent before.
     a.listen();
     b.listen();
     let before = [&*a, &*b].map(|party| *party.seen.last().expect("packets"));
@@ -105,9 +106,9 @@ fn calls_survive_kill_9() {
     assert!(!log.contains("calls restored"), "{log}");
 }
 
-/// An orderly end keeps the calls: no party gets a BYE, and numbers continue without a large gap.
+/// If the process ends in order, no party gets a BYE, and numbers continue without a large gap.
 #[test]
-fn an_orderly_restart_leaves_out_few_numbers() {
+fn an_orderly_restart_skips_few_numbers() {
     let (mut relay, _folder) = with_state();
     let (mut a, mut b, _) = call(&mut relay, "1");
     hear_each_other(&mut a, &mut b);
@@ -118,7 +119,7 @@ fn an_orderly_restart_leaves_out_few_numbers() {
     assert!(!a.has_bye() && !b.has_bye());
     relay.start_again();
     hear_each_other(&mut a, &mut b);
-    // One slice: crates/rtp/src/leg/state.rs.
+    // The numbers of one slice are skipped: see crates/rtp/src/leg/state.rs.
     let step = a.seen[0].number.wrapping_sub(before.number);
     assert!((1..32).contains(&step), "{step}");
 }
@@ -208,7 +209,7 @@ fn held_party_stays_held_and_a_pending_offer_is_answered() {
         &hold,
         &b.sdp(&format!("{PCMU}\r\na=recvonly")),
     );
-    // The end of the hold is offered; the next process gets the answer.
+    // An offer ends the hold. The next process gets the answer.
     let to_b = relay.pass("offer", "1", &hold, &a.sdp(PCMU));
     assert_eq!(port_of(&to_b), ports[1]);
     talk(&mut a, &mut b, |_, b| b.heard.len() > 24_000);
@@ -223,7 +224,7 @@ fn held_party_stays_held_and_a_pending_offer_is_answered() {
     hear_each_other(&mut a, &mut b);
 }
 
-/// Media that are only forwarded, and a party's mutes.
+/// Media that are only forwarded continue, and so do a party's mutes.
 #[test]
 fn other_media_and_mutes_continue() {
     const LINES: &str =
@@ -319,7 +320,7 @@ fn write_scale(path: &Path) {
     writer.finalize().expect("finished");
 }
 
-/// The tone in each 100 ms; `None` for anything else.
+/// Returns the index of the tone in each 100 ms. `None`: no tone, or more than one.
 fn tones(heard: &[f64]) -> Vec<Option<usize>> {
     let power = |pcm: &[f64], hz: f64| {
         let angle = |n: usize| std::f64::consts::TAU * hz * n as f64 / 8000.0;
@@ -333,7 +334,7 @@ fn tones(heard: &[f64]) -> Vec<Option<usize>> {
     heard.chunks_exact(800).map(tone).collect()
 }
 
-/// The playback to a caller continues from the last saved state, at most a second back, and runs to its end.
+/// The playback to a caller continues from the last saved state, which is at most a second old, and runs to its end.
 #[test]
 fn playback_continues() {
     let (mut relay, folder) = with_state();
@@ -359,7 +360,7 @@ fn playback_continues() {
     let reached = reached.expect("a tone");
     a.seen.clear();
     a.heard.clear();
-    // To the end of the file, and then B.
+    // A hears the rest of the file, and then B.
     talk(&mut a, &mut b, |a, _| {
         a.heard.len() > 9600 && (a.level(B_HZ) - 1.0).abs() < 0.03
     });
@@ -389,7 +390,7 @@ fn playback_continues() {
     }
 }
 
-/// A missing file is reported, and the party hears the other one.
+/// If the file is missing, the log reports it, and the party hears the other party.
 #[test]
 fn missing_file_of_a_playback_is_reported() {
     let (mut relay, folder) = with_state();
@@ -419,7 +420,7 @@ fn time_outs_keep_counting() {
     hear_each_other(&mut a, &mut b);
     let silent = Instant::now();
     relay.stop(Signal::SIGKILL);
-    // The time-out itself: no event shows it.
+    // Wait for the time-out itself, because no event shows it.
     std::thread::sleep(Duration::from_millis(2100).saturating_sub(silent.elapsed()));
     let log = relay.start_again();
     let ended = log.lines().find(|line| line.contains("the call has ended"));
@@ -462,7 +463,7 @@ fn full_disk_is_reported_and_recovered_from() {
     relay.limit_files(&bytes.to_string());
     let sdp = a.sdp(PCMU);
     let mut calls = 0;
-    // None of them is answered, so they have no media.
+    // The calls are not answered, so they have no media.
     while calls < 1500 {
         relay.pass("offer", &format!("waiting-{calls}"), &json!({}), &sdp);
         calls += 1;
@@ -529,7 +530,7 @@ fn refused(path: &Path) -> String {
 }
 
 #[test]
-fn systemd_names_the_folder_and_a_file_has_one_process() {
+fn systemd_sets_the_folder_and_a_file_in_use_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut command = Relay::command(&[]);
     let two = format!("{}:/nowhere", folder.path().display());
@@ -542,9 +543,9 @@ fn systemd_names_the_folder_and_a_file_has_one_process() {
     assert!(said.contains("another process has it open"), "{said}");
 }
 
-/// If the gateway did not start, all future calls would fail; a damaged file loses only the calls in it.
+/// If the gateway refused to start, all future calls would fail. If it starts, only the calls in the damaged file are lost.
 #[test]
-fn a_damaged_file_is_set_aside_and_the_gateway_starts() {
+fn a_damaged_file_is_renamed_and_the_gateway_starts() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("calls.redb");
     let bytes = b"no state of calls";

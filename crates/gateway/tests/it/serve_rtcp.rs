@@ -1,4 +1,4 @@
-//! Destinations and accepted sources of a served call's reports.
+//! Where a served call sends its RTCP reports, and from where it accepts them.
 
 use std::net::UdpSocket;
 
@@ -24,7 +24,7 @@ fn has_report(socket: &UdpSocket) -> bool {
 }
 
 /// RFC 3605, section 2.1: "The RTCP attribute is used to document the RTCP port used for a media stream, when that port is not
-/// the next higher (odd) port number following the RTP port". The attribute has an address if that differs too.
+/// the next higher (odd) port number following the RTP port". If the address differs, too, the attribute contains it.
 #[test]
 fn reports_go_to_the_described_address() {
     for rtcp_host in ["127.0.0.1", "127.0.0.2"] {

@@ -1,7 +1,7 @@
 //! Unknown hosts send to the ports of calls and streams. The parties still hear each other, and an unknown host gets at most
 //! three of their packets.
 //!
-//! `threadbare_rtp::leg` has these scenes and more of them in virtual time.
+//! The tests of `threadbare_rtp::leg` have these and more scenes in virtual time.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -21,7 +21,7 @@ fn ways() -> [(&'static str, Value); 3] {
     ]
 }
 
-/// Calls with every kind of media, each with these keys.
+/// Sets up a call with each kind of media, with these keys.
 fn all_media(way: &str, keys: &Value) -> Vec<(Scene, Value)> {
     let srtp = format!("m=audio PORT RTP/SAVP 0{}", line(&own_key(1, A)));
     let fax = "m=image PORT udptl t38";
@@ -57,7 +57,7 @@ fn all_media(way: &str, keys: &Value) -> Vec<(Scene, Value)> {
     scenes.collect()
 }
 
-/// Scene: an unknown host sends five packets before the party's first one, then one each second.
+/// Scene: an unknown host sends five packets before the party's first one, and then one packet each second.
 #[test]
 fn a_stranger_before_the_first_packet_takes_no_call() {
     let folder = tempfile::tempdir().expect("a directory");
@@ -155,7 +155,7 @@ fn packets_between_offer_and_answer_latch_nothing() {
     }
 }
 
-/// RFC 3264, section 8.3.1: after a description with another address, media go to it. The old source continues.
+/// After an SDP with another address, media go to that address (RFC 3264, section 8.3.1), even if the old source still sends.
 #[test]
 fn a_new_address_is_followed_while_the_old_source_sends() {
     let mut relay = Relay::start(&[]);
@@ -343,7 +343,7 @@ fn a_pause_hands_a_call_to_no_stranger() {
     scenes.iter().for_each(Scene::assert_safe);
 }
 
-/// RFC 4733 does not fix the SSRC of events: some gateways give events another SSRC than the audio.
+/// RFC 4733 does not define the SSRC of events, and some gateways send events with another SSRC than the audio.
 #[test]
 fn events_under_another_ssrc_arrive_as_events() {
     const EVENTS: &str =
@@ -407,7 +407,7 @@ fn a_handover_is_followed_by_request_only() {
         scene.stranger.mark = NEW;
         scenes.push(scene);
     }
-    // This does not happen while A sends.
+    // There is no handover while A sends.
     play(&mut scenes, 100, |_, scene| {
         scene.a.say();
         scene.stranger.say();
@@ -497,10 +497,10 @@ fn stream(scene: &mut Scene, keys: &str) -> String {
     )
 }
 
-/// The keys of a stream, with and without a window.
+/// The settings of a stream, without and with a latch window.
 const WINDOWS: [(&str, &str); 2] = [("open", ""), ("window", "latch-window = 3")];
 
-/// The first scene for streams: `sources` names their party.
+/// The first scene, for streams whose party is named by `sources`.
 #[test]
 fn a_stranger_before_the_first_packet_takes_no_stream_with_sources() {
     let mut file = String::new();

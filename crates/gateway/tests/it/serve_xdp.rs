@@ -22,7 +22,7 @@ fn by_rings(more: &[&str]) -> Relay {
     start(&[&["--xdp", DEVICE, "--threads", "2"], more].concat())
 }
 
-/// Packets received and sent: all of them, and those through the rings.
+/// Returns the packets received and sent: all of them, and those through the rings.
 fn counts(relay: &Relay) -> [[u64; 2]; 2] {
     let http = relay.http.expect("HTTP");
     let request = format!("GET /v1/contexts HTTP/1.1\r\nHost: {http}\r\nConnection: close\r\n\r\n");
@@ -82,7 +82,7 @@ fn all_kinds_of_calls_use_the_rings() {
         }
         let after = counts(&relay);
         let grown = |kind: usize, way: usize| after[kind][way] - before[kind][way];
-        // The first packets take the sockets: the ports are not registered yet, and the return route is unknown.
+        // The first packets use the sockets, because the ports are not registered yet, and the return route is unknown.
         for way in [0, 1] {
             assert!(
                 grown(1, way) * 10 > grown(0, way) * 8,
@@ -93,7 +93,7 @@ fn all_kinds_of_calls_use_the_rings() {
     }
 }
 
-/// RFC 4568 and 3711: the far end's receiver decides.
+/// The far end's receiver can decrypt the media (RFC 4568 and 3711).
 #[test]
 fn an_encrypted_side_is_understood() {
     let Some(link) = Link::new() else { return };
@@ -132,7 +132,7 @@ fn an_encrypted_side_is_understood() {
 
 /// RFC 2474, as read by the far end's kernel.
 #[test]
-fn the_type_of_service_goes_by_rings_too() {
+fn packets_through_the_rings_have_the_type_of_service() {
     let Some(link) = Link::new() else { return };
     let mut relay = by_rings(&[]);
     let (mut a, mut b) = (party(&link, 0, 437.0), party(&link, 0, 1013.0));
@@ -157,7 +157,7 @@ fn the_type_of_service_goes_by_rings_too() {
     }
 }
 
-/// docs/xdp.md names the capabilities: a process with only these carries calls through the rings.
+/// A process that has only the capabilities named in docs/xdp.md carries calls through the rings.
 #[test]
 fn the_capabilities_of_the_documentation_are_enough() {
     let Some(link) = Link::new() else { return };
@@ -177,7 +177,7 @@ fn the_capabilities_of_the_documentation_are_enough() {
     assert!(received > 100 && sent > 80, "{received} {sent}");
 }
 
-/// Another process uses the rings at once, and the streams continue.
+/// After a kill, the next process uses the rings at once, and the streams continue.
 #[test]
 fn calls_use_the_rings_after_a_kill() {
     let Some(link) = Link::new() else { return };
@@ -188,7 +188,7 @@ fn calls_use_the_rings_after_a_kill() {
     agree(&mut relay, "1", &json!({}), &mut a, &mut b, PCMU);
     hear_each_other(&mut a, &mut b);
     let ssrc = a.seen.last().expect("heard").ssrc;
-    // The call's state is saved after 50 ms: well before a second of audio has passed.
+    // The call's state is saved within 50 ms, so it has been saved after a second of audio.
     relay.restart(Signal::SIGKILL);
     hear_each_other(&mut a, &mut b);
     assert_eq!(a.seen.last().expect("heard").ssrc, ssrc);
@@ -198,7 +198,7 @@ fn calls_use_the_rings_after_a_kill() {
 
 /// A device goes down and comes back, as with an unplugged cable.
 #[test]
-fn a_link_that_was_down_carries_calls_again() {
+fn calls_continue_after_a_link_was_down() {
     let Some(link) = Link::new() else { return };
     let mut relay = by_rings(&[]);
     let (mut a, mut b) = (party(&link, 0, 437.0), party(&link, 0, 1013.0));

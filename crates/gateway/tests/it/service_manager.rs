@@ -1,5 +1,5 @@
-//! Messages of `threadbare run` to the service manager, by the protocol of sd_notify(3): datagrams of NAME=VALUE lines to the
-//! socket in NOTIFY_SOCKET. The watchdog's time is in WATCHDOG_USEC.
+//! Messages of `threadbare run` to the service manager, in the protocol of sd_notify(3): datagrams with NAME=VALUE lines to the
+//! socket in NOTIFY_SOCKET. WATCHDOG_USEC contains the watchdog's period.
 
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -76,8 +76,8 @@ fn status(told: &[String]) -> &str {
     status.expect("a status")
 }
 
-/// READY after the start; RELOADING with the monotonic time and then READY after a reload, even if the file is refused; STOPPING
-/// before the end. Without a watchdog, nothing else is sent.
+/// The process sends READY after the start. For a reload, it sends RELOADING with the monotonic time, and then READY, even if
+/// the file is refused. It sends STOPPING before the end. Without a watchdog, it sends nothing else.
 #[test]
 fn start_reload_and_stop_are_reported() {
     let one = stream("one");
@@ -111,7 +111,7 @@ fn start_reload_and_stop_are_reported() {
     assert!(service.running.child.wait().expect("ends").success());
 }
 
-/// The watchdog is notified as long as the main thread works and the calls' thread answers.
+/// The watchdog gets keep-alives as long as the main thread works and the control thread answers.
 #[test]
 fn the_watchdog_is_fed() {
     let config = format!(
@@ -122,7 +122,7 @@ fn the_watchdog_is_fed() {
     let told = service.told();
     assert_eq!(told[0], "READY=1");
     assert_eq!(status(&told), "1 of 1 streams run, calls are accepted");
-    // The first message only followed a request to that thread; the others follow its answers.
+    // The first keep-alive does not depend on an answer of the control thread; the others do.
     service.told_with("WATCHDOG=1");
     for _ in 0..3 {
         let told = service.told_with("WATCHDOG=1");

@@ -83,7 +83,8 @@ impl Drop for Sender {
 }
 
 fn send(mode: &AtomicU32, from: &UdpSocket, to: SocketAddr) {
-    // 1000 Hz at 8000 Hz: mu-law for 0, 11,900, 16,764 of 32,768, and their negatives (ITU-T G.711, table 2a).
+    // A period of 1000 Hz at 8000 Hz: the µ-law codes of 0, 11,900 and 16,764 of 32,768, and their negatives (ITU-T G.711,
+    // table 2a).
     let period = [0xff, 0x98, 0x8f, 0x98, 0xff, 0x18, 0x0f, 0x18];
     let tone: Vec<u8> = period.iter().copied().cycle().take(160).collect();
     let begun = Instant::now();
@@ -114,7 +115,7 @@ fn address() -> SocketAddr {
 }
 
 #[test]
-fn stream_has_its_last_seconds() {
+fn history_has_the_last_seconds_of_a_stream() {
     let (heard, quiet) = (address(), address());
     let file = format!("{}{}", stream("news / 1", heard), stream("quiet", quiet));
     let gateway = Gateway::start(&file);
@@ -187,7 +188,7 @@ fn stream_has_its_last_seconds() {
     );
 }
 
-/// The columns of a history, without those that a step sums up.
+/// Returns the columns of a history that do not change if seconds are merged.
 fn seconds_of(history: &Value) -> Vec<(u64, Value)> {
     let column = |name: &str| history[name].as_array().expect("a column").clone();
     let times = column("unix_s");
@@ -227,7 +228,7 @@ fn seconds_outlive_the_process_if_a_folder_is_set() {
     gateway.relay.running.signal(Signal::SIGTERM);
     gateway.relay.running.wait_for("stopped");
 
-    // The same in another process; after one step, with the first process's seconds alone.
+    // Another process has the same seconds. The query below merges those of the first process only.
     drop(sender);
     let gateway = Gateway::start(&file);
     wait_until(|| count(&gateway) > before.len());
@@ -244,7 +245,7 @@ fn seconds_outlive_the_process_if_a_folder_is_set() {
     assert!(steps.len() <= 2, "{steps:?}");
     assert_eq!(packets(&steps), packets(&before));
     assert_eq!(steps.last().expect("one").0, last);
-    // From now on nothing is kept.
+    // From now on, no history is stored.
     let off = file.replace(&format!("\"{}\"", dir.display()), "false");
     std::fs::write(&gateway.path, format!("{HTTP}{off}")).expect("written");
     gateway.relay.running.signal(Signal::SIGHUP);
@@ -267,7 +268,7 @@ fn integrated_loudness_restarts_on_request() {
     let before = gateway.stream("news");
     assert!(before["loudness"].get("programme_unix_s").is_none());
     sender.set(SILENCE);
-    // The loud audio has left the 400 ms of a block.
+    // Wait until the loud audio has left the window of 400 ms.
     wait_until(|| gateway.stream("news")["loudness"]["momentary_lufs"].is_null());
     assert_eq!(reset("news").status, 204);
     wait_until(|| !is_measured());
@@ -361,7 +362,7 @@ fn alarms_are_raised_acknowledged_and_ended() {
             .text()
             .contains("threadbare_stream_alarm{stream=\"news\",alarm=\"loss\"} 1")
     );
-    // If a rule is removed while its alarm is raised, the alarm goes too.
+    // If a rule is removed while its alarm is raised, the alarm ends, too.
     std::fs::write(
         &gateway.path,
         format!("{HTTP}{file}[alarms.true-peak]\nenabled = false\n").replace(
@@ -426,7 +427,7 @@ fn wall_sends_streams_then_tiles_threads_and_alarms() {
         match &*name {
             "tiles" => {
                 assert_eq!(data["generation"], streams["generation"]);
-                // One stream of ten bytes: waiting, then no measurement and no losses.
+                // The columns of one stream have ten bytes: state `waiting`, no alarms, no measurement, no loss.
                 let columns = data["columns"].as_str().expect("base64");
                 assert_eq!(columns.len(), 16, "{columns}");
             }
@@ -461,12 +462,12 @@ fn log_of(gateway: &Gateway, name: &str) -> Vec<String> {
         .collect()
 }
 
-/// The tone without a gap, silence during a pause, and the end when the stream's settings change.
+/// The listener hears the tone without a gap, then silence during a pause. The file ends when the stream's settings change.
 #[test]
 fn a_stream_is_listened_to() {
     let (listen, destination) = (address(), socket());
     let to = destination.local_addr().expect("bound");
-    // Its meter decodes the audio anyway; `plain` is decoded only for the listener.
+    // The stream `news` has a meter, so it is decoded anyway. The stream `plain` is decoded only for the listener.
     let news = format!(
         "{}latency = 200\ndestination = \"{to}\"\ncodec-out = \"PCMA\"\n",
         stream("news", listen)
@@ -523,7 +524,7 @@ fn listener_that_does_not_read_delays_nothing() {
         let begun = Instant::now();
         for number in 0..PACKETS {
             let mut packet = rtp(97, number, &[0x11; 960]);
-            // 5 ms.
+            // Each packet has 5 ms.
             packet[4..8].copy_from_slice(&(u32::from(number) * 240).to_be_bytes());
             from.send_to(&packet, listen).expect("loopback");
             let due = begun + Duration::from_millis(5) * u32::from(number);
@@ -537,7 +538,7 @@ fn listener_that_does_not_read_delays_nothing() {
         numbers.push(crate::common::receive(&destination).sequence);
     }
     sending.join().expect("sent");
-    // Packets from before the sender was validated come with the first one.
+    // When the sender is validated, packets from before are forwarded, too.
     let first = numbers[0];
     assert!(first < 3, "{first}");
     assert!(numbers.iter().copied().eq(first..PACKETS));
@@ -552,7 +553,7 @@ fn listener_that_does_not_read_delays_nothing() {
     };
     wait_until(|| missed().is_some());
     let kept_ms = u64::from(PACKETS) * 5 - missed().expect("told");
-    // The rest is in the ring, 1.4 s, in buffers of the kernel, and on its way.
+    // The audio that is not missed is in the ring (1.4 s), in buffers of the kernel, or on its way.
     assert!(kept_ms < 4000, "{kept_ms}");
 }
 
@@ -578,7 +579,7 @@ fn refused_stream_listener_gets_the_reason() {
     refused("nobody", 404);
     assert!(refused("any", 409).contains("without decoding"));
     assert_eq!(gateway.stream("any")["is_decoded"], false);
-    // It has no RTCP, and no destination.
+    // This stream has no RTCP and no destination.
     let news = gateway.stream("news");
     for absent in ["local_rtcp_address", "codec_out", "destination_address"] {
         assert!(news.get(absent).is_none(), "{absent}: {news}");
@@ -602,7 +603,7 @@ fn refused_stream_listener_gets_the_reason() {
 }
 
 #[test]
-fn a_stream_that_fails_and_starts_again_has_it_in_its_log() {
+fn the_log_of_a_stream_has_its_failure_and_restart() {
     let (listen, well) = (address(), address());
     let taken = UdpSocket::bind(listen).expect("free");
     let gateway = Gateway::start(&format!(
@@ -624,7 +625,7 @@ fn a_stream_that_fails_and_starts_again_has_it_in_its_log() {
     assert_eq!(gateway.relay.get(path).problem(404)["field"], "name");
 }
 
-/// RFC 3551, section 6: numbers with a fixed meaning.
+/// The codec is known if the payload type is static (RFC 3551, section 6).
 #[test]
 fn received_codec_is_shown() {
     let (listen, to, from) = (address(), address(), socket());
@@ -653,7 +654,7 @@ fn received_codec_is_shown() {
     }
 }
 
-/// RTCP of both parties: losses on the way from the sender, and the receiver's report (RFC 3550, section 6.4.2).
+/// Shows RTCP of both parties: losses on the way from the sender, and the receiver's report (RFC 3550, section 6.4.2).
 #[test]
 fn addresses_and_reports_of_a_stream_are_shown() {
     let (listen, to) = (address(), address());
@@ -696,7 +697,7 @@ fn addresses_and_reports_of_a_stream_are_shown() {
     }
     assert!(now["sender_report"]["loss_percent"].is_number(), "{now}");
     let ssrc = crate::common::receive(&heard).ssrc;
-    // A quarter of the last packets, five in all, a jitter of 10 ms at 8000 Hz; with and without a sender report.
+    // The report: a quarter of the last packets is lost, five packets in all, with a jitter of 10 ms at 8000 Hz.
     let report = |last: u32, delay: u32| {
         let mut packet = vec![0x81, 201, 0, 7];
         let words = [0x5678, ssrc, 64 << 24 | 5, 60, 80, last, delay];
@@ -711,7 +712,7 @@ fn addresses_and_reports_of_a_stream_are_shown() {
     };
     told(&report(0, 0));
     let of_listener = || gateway.stream("news")["listener_report"].clone();
-    // Readings are updated in the stream's slices, so the sender continues.
+    // Statistics are updated when the stream handles packets, so the sender must continue.
     let (begun, sent) = (Instant::now(), std::cell::Cell::new(0_u16));
     let wait_sending = |condition: &dyn Fn() -> bool| {
         wait_until(|| {

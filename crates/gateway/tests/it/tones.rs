@@ -1,5 +1,5 @@
-//! A tone at the far end, for each pair of codecs. The receiver gets the frequency and the level that were sent, in
-//! packets without a gap in numbers or time that fit an Ethernet frame.
+//! A tone passes through the gateway, for each pair of codecs. The receiver gets the frequency and the level that were sent.
+//! The packets fit an Ethernet frame, and have no gap in numbers or timestamps.
 //!
 //! The reference is the definition of a tone: each channel is projected on the sine and cosine that were sent; the rest is
 //! noise. Many streams run at the same time, at the pace of a call.
@@ -20,15 +20,16 @@ use threadbare_config::codec::Codec;
 use threadbare_rtp::g711;
 use threadbare_streams::pipeline::Elements;
 
-/// Left and right; mono uses the first. They are not multiples of each other, and below half of 8000 Hz.
+/// Frequencies of the left and right channel; mono uses the first. They are not multiples of each other, and are below half of
+/// 8000 Hz.
 const TONES_HZ: [f64; 2] = [997.0, 661.0];
-/// 12 dB below full scale.
+/// Level of the tones: 12 dB below full scale.
 const LEVEL: f64 = 8192.0;
 /// Seconds of each stream before its packets repeat: a whole number of periods of both tones.
 const SENT_S: usize = 3;
 /// Seconds of each stream that are checked, after [`SETTLED_S`].
 const HEARD_S: f64 = 1.2;
-/// Encoders begin with silence, and resamplers below the level.
+/// Time that is not checked, because encoders begin with silence, and resamplers with a lower level.
 const SETTLED_S: f64 = 0.3;
 
 fn codec(name: &str) -> Codec {
@@ -108,7 +109,7 @@ fn encoded(codec: Codec, packet_us: usize) -> Vec<Vec<u8>> {
         Codec::Opus => {
             let caps = raw_caps(48_000, 2);
             let buffers = packets.map(|p| p.iter().flat_map(|s| s.to_le_bytes()).collect());
-            // Music mode, at a bit rate that keeps the tones intact.
+            // Music mode, at a bit rate that preserves the tones.
             let line = "opusenc bitrate=128000 audio-type=generic";
             through_element(line, caps, buffers.collect())
         }
@@ -214,7 +215,7 @@ struct Stream {
     answer: UdpSocket,
     received: Vec<Vec<u8>>,
     heard_s: f64,
-    /// The last of every so many packets is lost, and only [`LOSSY_PACKETS`] are sent.
+    /// If set, one of this many packets is lost, and only [`LOSSY_PACKETS`] are sent.
     lost_every: Option<usize>,
 }
 
@@ -244,7 +245,8 @@ fn samples_of(codec: Codec, payload: &[u8]) -> usize {
     }
 }
 
-/// RFC 6716, section 3.1: the first byte tells the length and number of frames, here at 48000 Hz.
+/// Returns the samples of an Opus packet at 48000 Hz. The first byte determines the length and number of frames (RFC 6716,
+/// section 3.1).
 fn opus_samples(payload: &[u8]) -> usize {
     let toc = payload[0];
     let frame = match toc >> 3 {
@@ -259,7 +261,7 @@ fn opus_samples(payload: &[u8]) -> usize {
     }
 }
 
-/// The amplitude of a tone in a signal, and that of the rest.
+/// Returns the amplitude of a tone in a signal, and the amplitude of everything else.
 fn tone_and_rest(samples: &[f64], hz: f64, rate_hz: usize) -> (f64, f64) {
     let count = samples.len() as f64;
     let angle = |n: usize| TAU * hz * n as f64 / rate_hz as f64;
@@ -310,7 +312,7 @@ fn complaints(stream: &Stream) -> Vec<String> {
             break;
         }
     }
-    // A forwarded packet that arrived in IP fragments may leave in fragments too.
+    // A packet that arrived in IP fragments may leave in fragments, too.
     let sent = stream.packet_us * rate_hz(stream.codec_in) / 1_000_000 * 2 + 12;
     let bytes_max = if stream.codec_in == stream.codec_out {
         sent.max(1472)
@@ -327,7 +329,7 @@ fn complaints(stream: &Stream) -> Vec<String> {
         found.push(format!("payload type {}", other.payload_type()));
     }
     if stream.lost_every.is_some() {
-        // The look-ahead of a codec and a resampler, and a slice.
+        // Allow the look-ahead of a codec and a resampler, and a slice.
         let (sent_s, lasted_s) = (LOSSY_PACKETS as f64 * 0.02, lasted_s(stream));
         if (sent_s - lasted_s).abs() > 0.1 {
             found.push(format!("{sent_s:.2} s became {lasted_s:.2} s"));
@@ -376,7 +378,7 @@ fn complaints(stream: &Stream) -> Vec<String> {
     found
 }
 
-/// A signal without its part of this frequency.
+/// Returns a signal without its component at this frequency.
 fn without(samples: &[f64], hz: f64, rate_hz: usize) -> Vec<f64> {
     let count = samples.len() as f64;
     let angle = |n: usize| TAU * hz * n as f64 / rate_hz as f64;
@@ -518,10 +520,10 @@ fn out_of_the_way() -> UdpSocket {
         .expect("a free port")
 }
 
-/// One test at a time: each is dozens of calls.
+/// Lets only one test run at a time, because each has dozens of calls.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// A limited number of streams at a time, because the machine has other work too.
+/// Runs the cases, with a limited number of streams at a time, because the machine has other work, too.
 fn assert_heard(cases: Vec<Case>) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let mut wrong = Vec::new();
@@ -651,9 +653,9 @@ fn every_packet_time_keeps_a_tone() {
     assert_heard(cases);
 }
 
-/// Streams that take the codec from the payload type, with and without metering, odd rates, long packets.
+/// Tests streams that take the codec from the payload type, with and without metering, unusual rates, and long packets.
 #[test]
-fn other_ways_keep_a_tone() {
+fn unusual_settings_keep_a_tone() {
     let mut cases = Vec::new();
     for codec_in in ["PCMU", "PCMA", "L16/44100/1", "L16/44100/2"] {
         for codec_out in CODECS {
@@ -701,9 +703,9 @@ fn losses_leave_no_gap_and_take_no_time() {
     assert_heard(cases);
 }
 
-/// Streams at a time.
+/// Maximum number of streams at a time.
 const STREAMS_MAX: usize = 40;
 /// Attempts if the machine was too busy.
 const TRIES: usize = 4;
-/// 2 s of packets.
+/// Number of packets sent in a test with losses: 2 s.
 const LOSSY_PACKETS: usize = 100;

@@ -51,7 +51,7 @@ impl Terminal {
         command.stdin(end()).stdout(end()).stderr(end());
         command.env("TERM", "xterm-256color");
         let child = command.spawn().expect("started");
-        // Its copies of the terminal's end must exist only in the child.
+        // Close this process's copies of the terminal's end, so that only the child has them.
         drop(command);
         drop(pty.slave);
         let mut reader = std::fs::File::from(pty.master.try_clone().expect("a descriptor"));
@@ -125,7 +125,7 @@ fn streams_threads_and_one_stream_are_seen_in_a_terminal() {
     terminal.wait_for(&["Streams, worst first"]);
     terminal.press("s");
     terminal.wait_for(&["Streams, as in the file"]);
-    // One alarm less is a change.
+    // If an alarm is acknowledged, the screen must change.
     let path = "/v1/streams/news/alarms/no-packets/acknowledge";
     assert_eq!(relay.request("POST", path, "", b"").status, 204);
     terminal.wait_for(&["1 alarm ", "(known)"]);
@@ -164,7 +164,7 @@ fn events_follows_alarms_as_lines_of_json() {
             .map_while(Result::ok)
             .try_for_each(|line| tell.send(line))
     });
-    // The program may miss alarms before it is connected, so they end and start again with their rule.
+    // The program may miss alarms before it is connected. Removing and adding the rule ends and raises them again.
     let path = directory.path().join("gateway.toml");
     let text = std::fs::read_to_string(&path).expect("written");
     let mut seen = std::collections::BTreeSet::new();

@@ -1,4 +1,4 @@
-//! Blocks that the gates exclude from integrated loudness.
+//! Shows the blocks that the gates exclude from integrated loudness.
 //!
 //! BS.1770-4, annex 1: the loudness of each block of 400 ms is compared with -70 LUFS, and then with a threshold 10 LU below the
 //! loudness of the remaining blocks. A point of the curve is the end of a block, and its momentary loudness is the block's.
@@ -11,7 +11,7 @@ use crate::measure::{Measured, Point};
 
 pub(super) const COLOUR: &str = "#ececec";
 
-/// Draws areas under the curves, in columns in which most blocks are gated. Returns whether there are any.
+/// Draws areas under the curves, for columns in which most blocks are gated. Returns whether there are such areas.
 pub(super) fn add_gated(picture: &mut String, measured: &Measured, scale: &Scale) -> bool {
     let threshold = measured.meter.relative_threshold();
     let threshold = threshold.unwrap_or(FLOOR_LUFS).max(FLOOR_LUFS);
@@ -29,14 +29,14 @@ pub(super) fn add_gated(picture: &mut String, measured: &Measured, scale: &Scale
     true
 }
 
-/// Ranges of gated columns, in seconds. A block stands for the 100 ms after the previous one.
+/// Returns the ranges of gated columns, in seconds. A block stands for the 100 ms since the end of the previous block.
 fn runs(points: &[Point], threshold_lufs: f64) -> Vec<(f64, f64)> {
     let per_column = points.len().div_ceil(COLUMNS_MAX).max(1);
     let mut runs: Vec<(f64, f64)> = Vec::new();
     let (mut begins, mut was_gated) = (0.0, false);
     for column in points.chunks(per_column) {
         let ends = column.last().map_or(begins, |point| point.seconds);
-        // "Exceeds the threshold": a block at it does not count.
+        // The standard says "exceeds the threshold", so a block at the threshold is gated.
         let blocks = column.iter().filter(|point| point.ends_block);
         let gated = blocks.filter(|point| point.momentary <= threshold_lufs);
         let is_gated = gated.count() * 2 > column.len();
@@ -74,7 +74,7 @@ mod tests {
         assert_eq!(runs(&[], -33.0), []);
     }
 
-    /// The changes of a whole day give at most as many areas as columns.
+    /// Even if a whole day changes all the time, there are at most as many areas as columns.
     #[test]
     fn a_long_file_has_a_bounded_number_of_areas() {
         let levels: Vec<f64> = (0..864_000)

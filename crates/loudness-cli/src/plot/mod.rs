@@ -1,5 +1,5 @@
-//! Loudness over time as SVG: momentary, short-term, integrated, the target, and the gated blocks, with true peaks
-//! below. The picture needs no other file: no style sheet, font or script.
+//! Draws loudness over time as SVG: momentary, short-term and integrated loudness, the target, and the gated blocks. True peaks
+//! are below. The picture needs no other file, such as a style sheet, font or script.
 //!
 //! - `gate`: blocks excluded from integrated loudness.
 //! - `peaks`: the lane of true peaks.
@@ -23,13 +23,13 @@ const TOP: f64 = 98.0;
 /// Lower edge of the loudness lane.
 const BASE: f64 = 470.0;
 const PEAKS_TOP: f64 = 492.0;
-/// Lower edge of the true-peak lane: the time axis.
+/// Lower edge of the true-peak lane, which is the time axis.
 const AXIS: f64 = 618.0;
-/// More points cannot be distinguished in this many pixels.
+/// Maximum number of points: more cannot be distinguished in this many pixels.
 const COLUMNS_MAX: usize = 1100;
-/// Smallest height of the lane, in LU.
+/// Minimum height of the loudness lane, in LU.
 const SPAN_LU: f64 = 30.0;
-/// The absolute gate (ITU-R BS.1770): quieter audio never counts.
+/// The absolute gate (ITU-R BS.1770). Quieter audio never counts.
 const FLOOR_LUFS: f64 = -70.0;
 
 /// A curve of the picture.
@@ -75,9 +75,9 @@ struct Scale {
 }
 
 impl Scale {
-    /// Whole tens around the loudest moment and the target, with the default range below.
+    /// Chooses a scale. Its top is a multiple of ten above the loudest moment and the target.
     fn of(measured: &Measured, goal: Goal) -> Scale {
-        // Both edges of the band must be visible.
+        // Both edges of the tolerance band must be visible.
         let tolerance_lu = goal.tolerance_lu.unwrap_or(0.0);
         let band = |edge: f64| goal.target_lufs.map(|target| target + edge * tolerance_lu);
         let levels =
@@ -85,7 +85,7 @@ impl Scale {
         let loudest = levels(|point| point.momentary)
             .chain(band(1.0))
             .fold(FLOOR_LUFS, f64::max);
-        // Values while the window is still filling do not count.
+        // Skip values from before the window is full.
         let full = measured.curve.iter().filter(|point| point.seconds >= 3.0);
         let softest = full
             .map(|point| point.short_term)
@@ -111,7 +111,7 @@ impl Scale {
     }
 }
 
-/// The picture of one file.
+/// Returns the picture of one file.
 pub(super) fn svg(title: &str, measured: &Measured, goal: Goal) -> String {
     let scale = Scale::of(measured, goal);
     let mut picture = String::new();
@@ -273,8 +273,7 @@ fn add_notice(picture: &mut String, is_short: bool) {
     add_text(picture, middle, attributes, &text);
 }
 
-/// Draws the loudest point of each column, with a gap where all of a column is below the floor. Returns whether a line
-/// was drawn.
+/// Draws the loudest point of each column. A column that is below the floor becomes a gap. Returns whether a line was drawn.
 fn add_curve(picture: &mut String, curve: &Curve, points: &[Point], scale: &Scale) -> bool {
     let per_column = points.len().div_ceil(COLUMNS_MAX).max(1);
     let mut path = String::new();
@@ -317,7 +316,7 @@ fn add_curve(picture: &mut String, curve: &Curve, points: &[Point], scale: &Scal
     !path.is_empty()
 }
 
-/// Draws the legend at the upper right in two columns, which end with the curves.
+/// Draws the legend at the upper right, in two columns. Their right edge is that of the curves.
 fn add_legend(picture: &mut String, goal: Goal, has_gated: bool) {
     let (column, row) = (240.0, 22.0);
     let place = |index: usize| {

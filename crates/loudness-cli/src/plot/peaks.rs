@@ -1,4 +1,4 @@
-//! The lane of true peaks: each column's largest peak as a bar, in another colour if it exceeds the limit.
+//! Draws the lane of true peaks. Each column has a bar for its largest peak, in another colour if the peak exceeds the limit.
 
 use std::fmt::Write as _;
 
@@ -6,13 +6,13 @@ use super::pen::{add_line, add_text};
 use super::{AXIS, COLUMNS_MAX, LEFT, PEAKS_TOP, RIGHT, Scale, WIDTH};
 use crate::measure::Point;
 
-/// EBU R 128: "the Maximum Permitted True Peak Level of a programme during production shall be -1 dBTP".
+/// The limit of EBU R 128: "the Maximum Permitted True Peak Level of a programme during production shall be -1 dBTP".
 pub(super) const LIMIT_DBTP: f64 = -1.0;
 pub(super) const OVER_COLOUR: &str = "#cb181d";
 const COLOUR: &str = "#8c96c6";
-/// Peaks below this level have no bar.
+/// Lower end of the lane. Peaks below this level have no bar.
 const LOW_DBTP: f64 = -30.0;
-/// Lowest value of the top.
+/// Lowest value of the lane's upper end.
 const HIGH_DBTP: f64 = 5.0;
 /// Decibels between two lines.
 const STEP_DB: f64 = 10.0;

@@ -1,4 +1,4 @@
-//! Lines, areas and text of an SVG.
+//! Draws lines, areas and text of an SVG.
 
 use std::fmt::Write as _;
 
@@ -50,7 +50,7 @@ pub(super) fn add_text(picture: &mut String, at: (f64, f64), attributes: &str, t
     );
 }
 
-/// Shortens a title to the width left by the legend.
+/// Shortens a title to the width beside the legend.
 pub(super) fn shortened(title: &str) -> String {
     let mut characters = title.chars();
     let mut start: String = characters.by_ref().take(TITLE_CHARACTERS_MAX).collect();
@@ -62,7 +62,7 @@ pub(super) fn shortened(title: &str) -> String {
 
 const TITLE_CHARACTERS_MAX: usize = 60;
 
-/// Escapes text for XML; characters that XML forbids become a space.
+/// Escapes text for XML. Characters that XML forbids become a space.
 pub(super) fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for character in text.chars() {

@@ -7,7 +7,7 @@ use ogg::PacketReader;
 
 use super::Format;
 
-/// Whether the audio is equal. Both files are at their start.
+/// Whether the audio of two files is equal. Both files must be at their start.
 pub(super) fn is_same(old: &mut File, new: &mut File, format: Format) -> Result<bool, String> {
     let told = |error: std::io::Error| error.to_string();
     match format {
@@ -26,8 +26,8 @@ pub(super) fn is_same(old: &mut File, new: &mut File, format: Format) -> Result<
     }
 }
 
-/// Start of the frames. RFC 9639, section 8.1: each metadata block has a header of four bytes, with its length and a flag
-/// for the last block.
+/// Returns the start of the frames. Each metadata block has a header of four bytes, with the length of the block and a flag for
+/// the last block (RFC 9639, section 8.1).
 fn flac_frames(file: &mut File) -> std::io::Result<u64> {
     let mut at = after_id3(file)? + 4;
     loop {
@@ -49,8 +49,8 @@ fn after_id3(file: &mut File) -> std::io::Result<u64> {
     Ok(id3_bytes(header).unwrap_or(0))
 }
 
-/// Length of a tag that begins with this header. ID3v2.4, section 3.1: the header has ten bytes; the last four are the length of
-/// the rest, with seven bits in each byte. Flag 0x10: a footer of ten bytes follows.
+/// Returns the length of a tag that begins with this header (ID3v2.4, section 3.1). The last four of its ten bytes are the
+/// length of the rest, with seven bits in each byte. Flag 0x10 means that a footer of ten bytes follows.
 pub(super) fn id3_bytes(header: [u8; 10]) -> Option<u64> {
     if !header.starts_with(b"ID3") {
         return None;
@@ -81,8 +81,8 @@ fn has_same_rest(old: &File, new: &File) -> std::io::Result<bool> {
 
 const CHUNK_BYTES: u64 = 1 << 16;
 
-/// Whether all packets except for the second, which has the comments, are equal in content, time and stream. Bytes outside pages
-/// are not read; a file that has such bytes is not changed.
+/// Whether all packets except for the second, which has the comments, are equal in content, time and stream. Bytes outside of
+/// pages are not compared, because a file with such bytes is not changed.
 fn has_same_packets(old: &File, new: &File) -> Result<bool, String> {
     let broken = |error: ogg::OggReadError| error.to_string();
     let mut old = PacketReader::new(BufReader::new(old));
@@ -111,5 +111,5 @@ fn has_same_packets(old: &File, new: &File) -> Result<bool, String> {
     Ok(true)
 }
 
-/// RFC 7845, section 5; Vorbis I, section 4.2.
+/// Index of the packet with the comments (RFC 7845, section 5; Vorbis I, section 4.2).
 const COMMENTS: u64 = 1;

@@ -1,4 +1,4 @@
-//! Edits the tags of each format with the crate lofty. Content that it cannot keep unchanged is refused.
+//! Edits the tags of each format with the crate lofty. A file with content that the crate cannot keep unchanged is refused.
 
 use std::fs::File;
 use std::io::{BufReader, Cursor, Read, Seek, SeekFrom};
@@ -18,7 +18,7 @@ use lofty::tag::TagExt;
 use super::audio::id3_bytes;
 use super::{Format, Tags};
 
-/// The format of a file, by its content and not by its name.
+/// Returns the format of a file. It depends on the content, not on the name.
 pub(super) fn format_of(path: &Path) -> std::io::Result<Option<Format>> {
     let mut file = BufReader::new(File::open(path)?);
     let probe = Probe::new(&mut file).guess_file_type()?;
@@ -26,13 +26,13 @@ pub(super) fn format_of(path: &Path) -> std::io::Result<Option<Format>> {
         Some(FileType::Flac) => Some(Format::Flac),
         Some(FileType::Vorbis) => Some(Format::Vorbis),
         Some(FileType::Opus) => Some(Format::Opus),
-        // This is a guess: other data may also have the bits of a frame header.
+        // The crate only guesses, because other data may also have the bits of a frame header.
         Some(FileType::Mpeg) => is_mp3(&mut file)?.then_some(Format::Mp3),
         _ => None,
     })
 }
 
-/// Whether the file begins with frames of layer III, after ID3v2 tags. In any other file, a tag could destroy data.
+/// Whether the file consists of frames of layer III, after any ID3v2 tags. In another file, a tag could destroy data.
 fn is_mp3(file: &mut (impl Read + Seek)) -> std::io::Result<bool> {
     let mut at = 0;
     let mut header = [0; 10];
@@ -62,8 +62,8 @@ fn is_mp3(file: &mut (impl Read + Seek)) -> std::io::Result<bool> {
     Ok(true)
 }
 
-/// Length of a frame, from its header. ISO/IEC 11172-3, section 2.4.1.3, and 13818-3: 11 bits of synchronisation (10 in version
-/// 2.5), version, layer, bit rate, rate.
+/// Returns the length of a frame with this header (ISO/IEC 11172-3, section 2.4.1.3, and 13818-3). The header has 11 bits of
+/// synchronisation (10 in version 2.5), version, layer, bit rate and sample rate.
 fn frame_bytes([sync, kind, rates, _]: [u8; 4]) -> Option<u64> {
     const KBPS: [u64; 14] = [
         32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320,
@@ -108,7 +108,7 @@ pub(super) fn edit(file: &mut File, format: Format, tags: &Tags) -> Result<(), S
 fn edit_flac(file: &mut File, tags: &Tags) -> Result<(), String> {
     let mut read = FlacFile::read_from(file, parsing()).map_err(told)?;
     if read.id3v2().is_some() {
-        return Err("it starts with an ID3 tag, which FLAC does not have".to_owned());
+        return Err("it starts with an ID3 tag, which FLAC files do not have".to_owned());
     }
     match read.vorbis_comments_mut() {
         Some(comments) => set_comments(comments, tags),
@@ -127,7 +127,7 @@ fn save(read: &impl AudioFile, file: &mut File) -> Result<(), String> {
         .map_err(told)
 }
 
-/// Sets comments; their names are not case-sensitive (Vorbis I, section 5.2.2).
+/// Sets comments. Their names are not case-sensitive (Vorbis I, section 5.2.2).
 fn set_comments(comments: &mut VorbisComments, tags: &Tags) {
     for (name, value) in tags {
         comments.insert((*name).to_owned(), value.clone());
@@ -136,7 +136,7 @@ fn set_comments(comments: &mut VorbisComments, tags: &Tags) {
 
 /// Edits an ID3v2 tag in its existing version. The file's other tags (ID3v1, APE) stay unchanged.
 fn edit_mp3(file: &mut File, tags: &Tags) -> Result<(), String> {
-    // ID3v1 stays in place unread.
+    // An ID3v1 tag at the end is not read, and stays where it is.
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes).map_err(told)?;
     let end = bytes.len().saturating_sub(ID3V1_BYTES);
@@ -149,7 +149,7 @@ fn edit_mp3(file: &mut File, tags: &Tags) -> Result<(), String> {
     if version == Id3v2Version::V2 {
         return Err("its ID3 tag has version 2.2, which cannot be kept".to_owned());
     }
-    // Some programs write the names in lower case, which ID3 treats as other names.
+    // Also remove names in lower case, which some programs write. For ID3, they are different names.
     tag.retain(|frame| match frame {
         Frame::UserText(text) => {
             let is_ours = |name: &str| name.eq_ignore_ascii_case(&text.description);
@@ -168,10 +168,10 @@ fn edit_mp3(file: &mut File, tags: &Tags) -> Result<(), String> {
 }
 
 const ID3V1_BYTES: usize = 128;
-/// Other data is unlikely to have the headers of so many consecutive frames.
+/// Number of frames that must follow one another. Other data is unlikely to have so many consecutive headers.
 const FRAMES_MIN: usize = 4;
 
-/// Strict options: content that is not understood would be lost on writing.
+/// Returns strict options for parsing, because content that is not understood would be lost when the tags are written.
 fn parsing() -> ParseOptions {
     let mut options = ParseOptions::new();
     options.read_properties(false);

@@ -1,8 +1,8 @@
-//! `--tag`: writes into a file's tags the gain that brings it to the reference loudness.
+//! `--tag`: writes tags with the gain that brings a file to the reference loudness.
 //!
-//! - `edit`: the tags of each format.
+//! - `edit`: edits the tags of each format.
 //! - `audio`: checks that the audio is unchanged.
-//! - `replace`: replaces the old file by the edited one.
+//! - `replace`: replaces the old file with the edited one.
 
 mod audio;
 mod edit;
@@ -15,7 +15,7 @@ use threadbare_loudness::integrated_of;
 use super::measure::Measured;
 use super::problem::Problem;
 
-/// Which tags are written.
+/// The kind of tags to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Scheme {
     /// `REPLAYGAIN_*` (ReplayGain 2.0, to -18 LUFS), in FLAC, Ogg Vorbis and MP3
@@ -46,7 +46,7 @@ pub(super) struct Level {
 pub(super) type Tags = Vec<(&'static str, String)>;
 
 impl Level {
-    /// The level of a file. `None`: silence.
+    /// Returns the level of a file. `None`: silence.
     pub(super) fn of(measured: &Measured) -> Option<Level> {
         let lufs = measured.meter.integrated().ok()?;
         lufs.is_finite().then_some(Level {
@@ -55,7 +55,7 @@ impl Level {
         })
     }
 
-    /// The level of all files as one programme.
+    /// Returns the level of all files as one programme.
     pub(super) fn of_all(results: &[Result<Measured, Problem>]) -> Option<Level> {
         let all = || results.iter().flatten();
         let lufs = integrated_of(all().map(|measured| &measured.meter)).ok()?;
@@ -67,19 +67,20 @@ impl Level {
 }
 
 impl Scheme {
-    /// The format of the file, if this scheme supports it. The measurement reports other problems of the file.
+    /// Returns the format of a file, if this scheme supports it. `None`: the file has another problem, which the measurement
+    /// reports.
     pub(super) fn check(self, path: &Path) -> Result<Option<Format>, Problem> {
         let Ok(format) = edit::format_of(path) else {
             return Ok(None);
         };
         let reason = match (self, format) {
             (Scheme::Replaygain, Some(Format::Opus)) => {
-                "Opus files have no REPLAYGAIN tags (RFC 7845, section 5.2.1), but R128 tags: --tag r128"
+                "Opus files have no REPLAYGAIN tags (RFC 7845, section 5.2.1), but R128 tags; use --tag r128"
             }
             (Scheme::Replaygain, Some(format)) => return Ok(Some(format)),
             (Scheme::R128, Some(Format::Opus)) => return Ok(format),
             (Scheme::R128, Some(_)) => {
-                "R128 tags are for Opus alone; for this file: --tag replaygain"
+                "R128 tags are only for Opus; for this file, use --tag replaygain"
             }
             (_, None) => "tags are written to FLAC, Ogg Vorbis, MP3 (replaygain) and Opus (r128)",
         };
@@ -89,7 +90,7 @@ impl Scheme {
         })
     }
 
-    /// The tags of a track, and of its album if there is one.
+    /// Returns the tags of a track, and of its album if there is one.
     pub(super) fn tags(self, track: Level, album: Option<Level>) -> Tags {
         let of = |names: [&'static str; 2], level: Level| match self {
             Scheme::Replaygain => vec![
@@ -113,7 +114,7 @@ impl Scheme {
     }
 }
 
-/// Writes the tags. At any moment, the file is either the old or the new one.
+/// Writes the tags. At any moment, the file is either the complete old one or the complete new one.
 pub(super) fn write(path: &Path, format: Format, tags: &Tags) -> Result<(), Problem> {
     let edited = replace::replace(
         path,
@@ -126,15 +127,16 @@ pub(super) fn write(path: &Path, format: Format, tags: &Tags) -> Result<(), Prob
     })
 }
 
-/// RFC 7845, section 5.2.1: the gain "is also a Q7.8 fixed point number in dB", "in the range -32768 to 32767, inclusive".
+/// Converts a gain. RFC 7845, section 5.2.1: it "is also a Q7.8 fixed point number in dB", "in the range -32768 to 32767,
+/// inclusive".
 fn q7_8(gain_db: f64) -> i16 {
-    // A float that is too large converts to the nearest integer.
+    // The cast saturates if the value is too large.
     (gain_db * 256.0).round() as i16
 }
 
-/// ReplayGain 2.0: "the reference level is -18 LUFS".
+/// Reference loudness of ReplayGain 2.0: "the reference level is -18 LUFS".
 const REPLAYGAIN_LUFS: f64 = -18.0;
-/// RFC 7845, section 5.2.1: the level of EBU R128.
+/// Reference loudness of R128 tags (RFC 7845, section 5.2.1): that of EBU R128.
 const R128_LUFS: f64 = -23.0;
 
 #[cfg(test)]
@@ -159,7 +161,7 @@ mod tests {
                 ("REPLAYGAIN_ALBUM_PEAK", "0.500000".to_owned()),
             ]
         );
-        // RFC 7845 gives -573 as an example: "-2.24 dB", rounded.
+        // The example in RFC 7845 is -573, which is "-2.24 dB", rounded.
         assert_eq!(
             Scheme::R128.tags(level(-23.0 + 573.0 / 256.0), None),
             [("R128_TRACK_GAIN", "-573".to_owned())]

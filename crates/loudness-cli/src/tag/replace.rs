@@ -1,25 +1,25 @@
-//! Replaces a file by an edited copy.
+//! Replaces a file with an edited copy.
 //!
-//! The copy is in the same folder; it is edited and flushed to the disk, and then gets the file's name. The system's rename is
-//! atomic: a crash before it leaves the old file, and a crash after it the new one.
+//! The copy is in the same folder. It is edited, flushed to the disk, and then renamed to the file's name. A rename is atomic,
+//! so a crash leaves either the old file or the new one.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek};
 use std::path::Path;
 
-/// Lets `edit` change a copy, which replaces the file if `is_right` accepts the old and the new file.
+/// Lets `edit` change a copy of the file. If `is_right` accepts the old and the new file, the copy replaces the file.
 pub(super) fn replace(
     path: &Path,
     edit: impl FnOnce(&mut File) -> Result<(), String>,
     is_right: impl FnOnce(&mut File, &mut File) -> Result<bool, String>,
 ) -> Result<(), String> {
     let told = |error: io::Error| error.to_string();
-    // The file itself, if this is a link to it.
+    // If this is a link, replace the file to which it points.
     let path = path.canonicalize().map_err(told)?;
-    // The file is not written here, but replacing it requires write permission too.
+    // Open it for writing, although it is only read: without write permission, the file must not be replaced.
     let mut old = OpenOptions::new().read(true).write(true).open(&path);
     let old = old.as_mut().map_err(|error| error.to_string())?;
-    let folder = path.parent().ok_or("the file is in no folder")?;
+    let folder = path.parent().ok_or("the file is not in a folder")?;
     let copy = tempfile::Builder::new()
         .prefix(".threadbare-tag-")
         .tempfile_in(folder);
@@ -35,7 +35,7 @@ pub(super) fn replace(
     keep_owner(old, copy.as_file()).map_err(told)?;
     copy.as_file().sync_all().map_err(told)?;
     copy.persist(&path).map_err(|error| told(error.error))?;
-    // The disk then has either the new name or the old file, and both are complete.
+    // Errors are ignored, because either name on the disk belongs to a complete file.
     let _ = File::open(folder).and_then(|folder| folder.sync_all());
     Ok(())
 }

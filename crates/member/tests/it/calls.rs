@@ -39,7 +39,7 @@ fn a_call_costs_two_writes() {
     assert!(world.unclaimed.is_empty());
 }
 
-/// A proxy asks a second node when the first one is slow.
+/// A proxy sends its request to a second node when the first one is slow.
 #[test]
 fn only_one_of_two_nodes_gets_a_new_call() {
     for seed in 1..50 {
@@ -97,7 +97,7 @@ fn waiting_claim_is_reported_unclaimed_without_the_store() {
     assert_eq!(world.unclaimed.len(), 1);
 }
 
-/// The others have ended the node's life, but its media still runs.
+/// Other nodes have ended the life of a node whose media still runs.
 #[test]
 fn returning_node_keeps_its_untaken_calls() {
     let mut world = cluster(4, 3);
@@ -150,7 +150,7 @@ fn keys_of_the_dead_are_swept_and_no_others() {
     world.kill(0);
     world.run_for(2 * SECOND);
     world.sweep(1);
-    // One call is made again meanwhile.
+    // In the meantime, one call is made again.
     world.call(2, &calls[0]);
     world.run_for(SECOND);
     assert_eq!(world.call_keys(), 21);
@@ -166,7 +166,7 @@ fn serving(seed: u64, nodes: usize) -> World {
     world
 }
 
-/// The one node that has the call.
+/// Returns the only node that has the call.
 fn party(world: &World, call: &CallName) -> usize {
     match world.parties(call)[..] {
         [(node, true)] => node,
@@ -190,7 +190,7 @@ fn service_moves_with_its_calls_and_returns() {
         world.kill(0);
         for _ in 0..30 {
             world.run_for(50 * MS);
-            // Otherwise the call would be created again.
+            // If the call seemed to be nowhere, it would be created again.
             assert_ne!(world.locate(1, &calls[0]), Location::Nowhere);
         }
         let heir = party(&world, &calls[0]);
@@ -200,7 +200,7 @@ fn service_moves_with_its_calls_and_returns() {
             panic!("seed {seed}: the other one has them");
         };
         assert_eq!(*owner.node.0, *format!("node-{heir}"));
-        // One call ends while it is there.
+        // One call ends while the service is at the other node.
         world.hang_up(heir, &calls[1]);
         world.run_for(100 * MS);
         world.start(0);
@@ -218,9 +218,9 @@ fn service_moves_with_its_calls_and_returns() {
     }
 }
 
-/// A node is frozen or cut off. Other nodes have its calls when it wakes, and it gets them back after that.
+/// A node is frozen or cut off, and other nodes take its calls. After it wakes, it gets the calls back.
 #[test]
-fn a_node_that_was_frozen_does_not_end_calls_that_others_have() {
+fn a_node_that_wakes_does_not_end_calls_that_others_have() {
     for seed in 1..20 {
         let mut world = serving(seed, 3);
         let one = call("a");
@@ -234,7 +234,7 @@ fn a_node_that_was_frozen_does_not_end_calls_that_others_have() {
         world.run_for(5 * SECOND);
         assert_eq!(party(&world, &one), 0, "seed {seed}");
         assert!(world.taken.is_empty() && world.call_keys() == 1);
-        // The same by an operator's request, without a fault.
+        // The same happens at an operator's request, without a fault.
         world.drain(0, true);
         world.run_for(2 * SECOND);
         assert_ne!(party(&world, &one), 0, "seed {seed}");
@@ -250,7 +250,7 @@ fn a_call_has_one_owner_in_the_end() {
     }
 }
 
-/// All faults at once, then a time without faults.
+/// Lets all faults happen at the same time, followed by a time without faults.
 fn storm(seed: u64, has_services: bool) {
     let mut world = if has_services {
         serving(seed, 5)
@@ -283,7 +283,7 @@ fn storm(seed: u64, has_services: bool) {
             }
             3 => world.set_link(node, Link::default()),
             4 => world.store_is_up = !world.draw().is_multiple_of(3),
-            // A node that is cut off meanwhile does not know that the claims of dead nodes are gone.
+            // Not with services: a node that is cut off would not know that the claims of dead nodes are gone.
             5 if !has_services && world.draw().is_multiple_of(8) => world.lose_data(),
             6 | 7 => world.hang_up(node, one),
             8 => world.store_is_up = true,
@@ -343,7 +343,7 @@ fn member(room: Option<u8>, others: &[(&str, Option<u8>, bool)]) -> Member {
     member
 }
 
-/// How many of a thousand calls each node gets.
+/// Returns how many of a thousand calls each node gets.
 fn spread(member: &Member) -> Vec<(String, usize)> {
     let mut counts = std::collections::BTreeMap::new();
     for draw in 0..1000 {

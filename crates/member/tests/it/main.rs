@@ -1,7 +1,7 @@
-//! The nodes of a cluster in virtual time: each stream has exactly one sender.
+//! Tests with the nodes of a cluster in virtual time. Each stream must have exactly one sender.
 //!
-//! The expectations follow the definition. A stream never has two senders, whatever fails. It has one sender within the time of a
-//! death and some round trips after the last fault.
+//! Whatever fails, a stream must never have two senders. After the last fault, it must have a sender within the time in which a
+//! dead node is noticed, plus some round trips.
 
 mod calls;
 mod world;
@@ -19,7 +19,7 @@ fn names(count: usize) -> Vec<StreamName> {
     (0..count).map(name).collect()
 }
 
-/// Running nodes that carry all streams.
+/// Starts nodes, and runs until they carry all streams.
 fn settled(seed: u64, nodes: usize, streams: &[StreamName]) -> World {
     let mut world = World::new(seed, nodes);
     (0..nodes).for_each(|node| world.start(node));
@@ -32,7 +32,7 @@ fn settled(seed: u64, nodes: usize, streams: &[StreamName]) -> World {
     world
 }
 
-/// The longest silence of any stream from now on.
+/// Returns the longest silence of any stream from now on.
 fn silence_ns(world: &mut World, streams: &[StreamName], most_ns: u64) -> u64 {
     let begin_ns = world.now_ns;
     let mut last_ns = begin_ns;
@@ -68,13 +68,13 @@ fn streams_of_a_dead_node_are_carried_by_others() {
     assert!(before.iter().all(|&count| count > 60), "{before:?}");
     world.moved.clear();
     world.kill(1);
-    // The others saw its last renewal at most 250 ms ago. After the wait they delete its key and claim its streams.
+    // The other nodes saw its last renewal at most 250 ms ago. After the wait, they delete its key and claim its streams.
     let silence = silence_ns(&mut world, &streams, 3 * SECOND);
     let due = Timing::default().death_ns() + 100 * MS;
     assert!(silence <= due, "{} ms", silence / MS);
     // No stream of the other nodes has moved.
     assert_eq!(world.moved.len(), before[1]);
-    // It gets back exactly the streams that it fits best.
+    // When it returns, it gets back exactly the streams for which it is the best node.
     world.start(1);
     world.run_for(5 * SECOND);
     let after = [0, 1, 2].map(|node| world.streams_of(node));
@@ -82,14 +82,14 @@ fn streams_of_a_dead_node_are_carried_by_others() {
     assert!(before.iter().zip(&after).all(near), "{before:?} {after:?}");
 }
 
-/// The end may come while a renewal is on its way, which the others see later.
+/// The process may end while a renewal is in transit, which the other nodes see later.
 #[test]
-fn an_end_that_is_seen_is_not_waited_for() {
+fn streams_move_at_once_if_the_end_of_a_process_is_seen() {
     let streams = names(9);
     let mut world = settled(10, 3, &streams);
     for wait in 0..250 {
         world.kill_in_sight(1);
-        // Four trips to the store of at most 2.2 ms each, and one more request if a renewal came in between.
+        // It takes four trips to the store of at most 2.2 ms each, and one more request if a renewal came in between.
         let silence = silence_ns(&mut world, &streams, SECOND);
         assert!(silence <= 20 * MS, "{} ms", silence / MS);
         world.start(1);
@@ -115,7 +115,8 @@ fn drained_node_hands_over_its_position() {
             silent += world.silent(streams.iter());
             assert!(world.now_ns < begin_ns + 5 * SECOND);
         }
-        // From the stop to the start elsewhere: one trip between nodes of at most 2.2 ms, or one to the store and one back.
+        // From the stop to the start elsewhere, there is one trip between nodes of at most 2.2 ms, or one trip to the store and
+        // one back.
         let most_ms = if words == Words::Come { 3 } else { 6 };
         assert!(silent <= count * most_ms * 5, "{silent} of {count}");
         assert!(silent > 0, "nothing is shown");
@@ -123,7 +124,7 @@ fn drained_node_hands_over_its_position() {
         assert_eq!(world.silent(streams.iter()), 0);
         assert!(!world.is_preparing());
         assert_eq!(world.resumed.len(), count);
-        // The store may be faster.
+        // Sometimes the store is faster than the message.
         let most = world.by_word * 2 > count as u64;
         assert_eq!(most, words == Words::Come, "{}", world.by_word);
         for (stream, resume) in &world.resumed {
@@ -136,7 +137,8 @@ fn drained_node_hands_over_its_position() {
     }
 }
 
-/// At each moment of a hand-over: the next node sends nothing before the message, and the surviving node carries the stream.
+/// A node may die at each moment of a hand-over. The next node does not send before the message, and in the end, the surviving
+/// node carries the stream.
 #[test]
 fn node_that_dies_in_a_hand_over_is_replaced() {
     let streams = names(12);
@@ -145,7 +147,7 @@ fn node_that_dies_in_a_hand_over_is_replaced() {
             let mut world = settled(20 + wait, 2, &streams);
             world.drain(0, true);
             world.run_for(wait * MS);
-            // Its message may be on its way.
+            // Its last message may still be in transit.
             world.words = Words::AreLost;
             world.kill(usize::from(is_next));
             world.run_for(3 * SECOND);
@@ -157,9 +159,9 @@ fn node_that_dies_in_a_hand_over_is_replaced() {
     }
 }
 
-/// If the node ended as soon as it sends nothing, the last streams would start afresh elsewhere.
+/// If the node ended as soon as it stops sending, the last streams would lose their positions.
 #[test]
-fn a_drained_node_is_empty_when_the_claims_are_the_others() {
+fn a_drained_node_is_empty_only_when_others_have_all_claims() {
     let streams = names(100);
     let mut world = settled(12, 3, &streams);
     world.drain(0, true);
@@ -186,7 +188,7 @@ fn hand_over_state_is_used_once() {
     world.run_for(2 * SECOND);
     world.store_is_up = true;
     world.run_for(2 * SECOND);
-    // One node takes the other's streams.
+    // One node takes the streams of the other.
     world.kill(1);
     world.run_for(3 * SECOND);
     assert_eq!(world.silent(streams.iter()), 0);
@@ -198,10 +200,10 @@ fn hand_over_state_is_used_once() {
     assert!(stale.is_empty(), "{stale:?}");
 }
 
-/// A claim may arrive before the key of its deputy, through a transaction's answer instead of the watch. The deputy is alive
-/// then, and sends.
+/// A claim in the answer to a transaction may arrive before the watch delivers the key of its deputy. In this case, the deputy
+/// is alive, and sends.
 #[test]
-fn a_deputy_is_written_out_if_its_key_is_gone_and_not_only_unknown() {
+fn a_deputy_is_removed_only_if_its_key_is_known_to_be_gone() {
     let mut member = world::member_alone();
     member.handle_snapshot(0, Revision(1), Vec::new());
     let commit = |member: &mut Member| match member.poll_action() {
@@ -265,7 +267,7 @@ fn preferred_labels_decide_the_placement() {
         world.declare(stream, Some(declaration));
     }
     world.run_for(3 * SECOND);
-    // Nodes 1 and 3 are in that rack.
+    // Nodes 1 and 3 are in the preferred rack.
     assert_eq!(world.streams_of(1) + world.streams_of(3), 50);
     world.kill(1);
     world.kill(3);
@@ -305,7 +307,7 @@ fn nodes_without_the_store_stop_in_time_and_return() {
     world.store_is_up = true;
     world.run_for(2 * SECOND);
     assert_eq!(world.silent(streams.iter()), 0);
-    // No node took the others' silence for death.
+    // No node treated the silence of others as death.
     assert_eq!(world.moved.len(), 0);
 }
 
@@ -324,7 +326,7 @@ fn frozen_node_sends_nothing_after_it_resumes() {
 }
 
 #[test]
-fn a_node_that_is_cut_off_either_way_is_replaced() {
+fn a_node_that_is_cut_off_in_either_direction_is_replaced() {
     for (requests, answers) in [(true, false), (false, true), (true, true)] {
         let streams = names(60);
         let mut world = settled(7, 3, &streams);
@@ -343,7 +345,7 @@ fn a_node_that_is_cut_off_either_way_is_replaced() {
     }
 }
 
-/// All faults at once for 20 s, then a time without faults.
+/// Lets all faults happen at the same time for 20 s, followed by a time without faults.
 fn storm(seed: u64, nodes: usize, streams: usize) {
     let streams = names(streams);
     let mut world = settled(seed, nodes, &streams);
@@ -393,17 +395,17 @@ fn storm(seed: u64, nodes: usize, streams: usize) {
         }
     }
     world.words = Words::Come;
-    // The longest freeze and the slowest message may take 3 s more.
+    // The longest freeze and the slowest message may take another 3 s.
     world.run_for(8 * SECOND);
     assert_eq!(world.silent(streams.iter()), 0, "seed {seed}");
     assert_eq!(world.claims(), streams.len(), "seed {seed}");
 }
 
-/// Seeds that once failed. 39: a late change of a stream that was over brought its claim back.
+/// Seeds that failed in the past. 39: a late change restored the claim of a stream that was gone.
 const FAILED: [u64; 1] = [39];
 
 #[test]
-fn a_stream_has_never_two_senders_and_always_one_in_the_end() {
+fn a_stream_never_has_two_senders_and_finally_has_one() {
     for seed in FAILED.into_iter().chain(1..=100) {
         storm(seed * 7919, 5, 40);
     }
@@ -434,7 +436,7 @@ fn a_hundred_nodes_carry_twenty_thousand_streams() {
     );
 }
 
-/// Operators and other versions read them.
+/// Operators and other versions read the keys and values.
 #[test]
 fn keys_and_values_are_paths_and_json() {
     let stream = Key::Claim("news / 1".into());

@@ -1,5 +1,5 @@
-//! A cluster in virtual time: a store like etcd, nodes whose clocks drift apart, and a network that loses, delays and repeats
-//! messages.
+//! Simulates a cluster in virtual time, with a store like etcd, nodes whose clocks drift apart, and a network that loses,
+//! delays and repeats messages.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -26,7 +26,7 @@ struct Process {
     tag: u64,
     frozen_until: u64,
     link: Link,
-    /// Delivery time of the latest change; changes arrive in order.
+    /// Delivery time of the last sent change. Changes arrive in order.
     watch_ns: u64,
     is_watching: bool,
     /// The event of the next time-out, and its time.
@@ -34,17 +34,17 @@ struct Process {
     until_ns: u64,
     running: BTreeMap<StreamName, Epoch>,
     preparing: BTreeSet<StreamName>,
-    /// Streams that must stop but still send.
+    /// Streams that must stop, but still send.
     stopping: BTreeSet<StreamName>,
     /// The node's calls, and whether their keys are confirmed.
     calls: BTreeMap<CallName, bool>,
-    /// The services of those calls that have one.
+    /// The services of calls that belong to one.
     services: BTreeMap<CallName, StreamName>,
 }
 
 struct Node {
     settings: Settings,
-    /// Drift of the monotonic clock in parts per million, and its start value.
+    /// Drift of the node's monotonic clock, in parts per million.
     ppm: i64,
     offset_ns: u64,
     process: Option<Process>,
@@ -56,7 +56,7 @@ impl Node {
         self.offset_ns + scaled as u64
     }
 
-    /// The first true time at which the clock shows `local_ns`.
+    /// Returns the first true time at which the node's clock shows `local_ns`.
     fn true_time(&self, local_ns: u64) -> u64 {
         let since = i128::from(local_ns.saturating_sub(self.offset_ns));
         (since * 1_000_000 / i128::from(1_000_000 + self.ppm)) as u64 + 1
@@ -72,7 +72,7 @@ enum Event {
     Timeout,
     Prepared(StreamName),
     HandedOver(StreamName),
-    /// Another node reports that it has stopped, and its position.
+    /// A message of another node that it has stopped, with the position.
     Released(Release, Vec<u8>),
     /// The states of a service's calls were read.
     Arrived(StreamName),
@@ -115,7 +115,7 @@ pub(crate) struct World {
     entries: BTreeMap<Key, Entry>,
     pub(crate) store_is_up: bool,
     nodes: Vec<Node>,
-    /// The nodes that started a stream and did not stop it. If there are several, the time of all but one is over.
+    /// The nodes that started a stream and did not stop it. If there are several, the leases of all but one are over.
     holders: BTreeMap<StreamName, Vec<usize>>,
     /// The node that started last.
     pub(crate) last: BTreeMap<StreamName, usize>,
@@ -132,16 +132,16 @@ pub(crate) struct World {
     repeats_requests: bool,
     /// How messages between nodes arrive.
     pub(crate) words: Words,
-    /// Starts that followed another node's message, before the store showed it.
+    /// Number of starts because of another node's message, before the store showed the change.
     pub(crate) by_word: u64,
 }
 
-/// Fate of the deputies' messages.
+/// The fate of the messages of deputies.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Words {
     /// They arrive.
     Come,
-    /// Nodes cannot reach one another: only the store remains.
+    /// Nodes cannot reach one another, so only the store remains.
     AreLost,
     /// They are lost, seconds late, or repeated.
     Fail,
@@ -218,7 +218,7 @@ impl World {
         let (tag, seed) = (self.draw(), self.draw());
         let local_ns = self.nodes[node].local(self.now_ns);
         let mut member = Member::new(local_ns, self.nodes[node].settings.clone(), seed);
-        // A node that takes no calls carries a service only if no other node can.
+        // Let the node take calls: otherwise, it would carry a service only if no other node can.
         member.set_room(Some(100));
         self.nodes[node].process = Some(Process {
             member,
@@ -247,7 +247,7 @@ impl World {
         }
     }
 
-    /// Ends a node; those that are connected to it see it.
+    /// Ends a node. Nodes that are connected to it notice this.
     pub(crate) fn kill_in_sight(&mut self, node: usize) {
         let process = self.nodes[node].process.as_ref();
         let Some(life) = process.map(|process| process.member.life()) else {
@@ -368,7 +368,7 @@ impl World {
         self.entries.iter().filter_map(state).collect()
     }
 
-    /// A node that carries a service restores its calls.
+    /// Lets a node that carries a service restore the service's calls.
     fn arrive(&mut self, node: usize, service: &StreamName) {
         let process = self.nodes[node].process.as_ref();
         if !process.is_some_and(|process| process.running.contains_key(service)) {
@@ -383,7 +383,7 @@ impl World {
         }
     }
 
-    /// A node gives up the calls of a service that it no longer carries.
+    /// Lets a node give up the calls of a service that it no longer carries.
     fn leave_calls(&mut self, node: usize, service: &StreamName) {
         if let Some(process) = &mut self.nodes[node].process {
             process.member.leave_calls(service);
@@ -405,7 +405,7 @@ impl World {
         }
     }
 
-    /// The nodes that have a call, and whether its key is confirmed there.
+    /// Returns the nodes that have a call, and whether each has confirmed the call's key.
     pub(crate) fn parties(&self, call: &CallName) -> Vec<(usize, bool)> {
         let has = |node: usize| {
             let process = self.nodes[node].process.as_ref()?;
@@ -414,7 +414,7 @@ impl World {
         (0..self.nodes.len()).filter_map(has).collect()
     }
 
-    /// Where this node sends requests for the call.
+    /// Returns where this node sends requests for the call.
     pub(crate) fn locate(&self, node: usize, call: &CallName) -> Location {
         let process = self.nodes[node].process.as_ref().expect("it runs");
         let entry = self.entries.get(&Key::Call(call.clone()));
@@ -427,7 +427,7 @@ impl World {
         keys.filter(|key| matches!(key, Key::Call(_))).count()
     }
 
-    /// This node deletes the keys of calls whose owners are dead.
+    /// Lets this node delete the keys of calls whose owners are dead.
     pub(crate) fn sweep(&mut self, node: usize) {
         let entries: Vec<Entry> = self.entries.values().cloned().collect();
         for entry in entries {
@@ -457,7 +457,7 @@ impl World {
         process.is_some_and(|process| process.member.is_handing_over())
     }
 
-    /// The claims that name this node as owner or deputy.
+    /// Returns the number of claims that name this node as owner or deputy.
     pub(crate) fn claims_of(&self, node: usize) -> usize {
         let name = &self.nodes[node].settings.name;
         let is_its = |entry: &&Entry| match &entry.value {
@@ -477,7 +477,7 @@ impl World {
             .any(|process| !process.preparing.is_empty())
     }
 
-    /// The streams that no node sends now.
+    /// Returns the number of streams that no node sends now.
     pub(crate) fn silent<'s>(&self, streams: impl Iterator<Item = &'s StreamName>) -> usize {
         streams.filter(|stream| !self.is_sent(stream)).count()
     }
@@ -565,7 +565,7 @@ impl World {
         self.serve(node);
     }
 
-    /// The stream's media has stopped.
+    /// Handles that the media of a stream has stopped.
     fn handed_over(&mut self, node: usize, stream: &StreamName) {
         let now_ns = self.now_ns;
         let local_ns = self.nodes[node].local(now_ns);
@@ -612,7 +612,7 @@ impl World {
         }
     }
 
-    /// Takes a node's actions, and checks that they are allowed.
+    /// Carries out the actions of a node, and checks that they are allowed.
     fn serve(&mut self, node: usize) {
         loop {
             let Some(process) = &mut self.nodes[node].process else {
@@ -721,7 +721,7 @@ impl World {
         }
     }
 
-    /// Asserts that no other node may send the stream, now or after it wakes.
+    /// Asserts that no other node may send the stream, neither now nor after it wakes.
     fn assert_alone(&self, node: usize, stream: &StreamName) {
         let holders = self.holders.get(stream);
         for &other in holders.into_iter().flatten() {
@@ -853,7 +853,7 @@ impl World {
         }
     }
 
-    /// The claims whose owners have no key.
+    /// Returns the number of claims whose owners have no key.
     pub(crate) fn claims(&self) -> usize {
         let claims = self
             .entries
@@ -868,12 +868,12 @@ fn service_of(node: usize) -> StreamName {
     format!("service:node-{node}").as_str().into()
 }
 
-/// Whether nodes watch the key; calls are looked up.
+/// Whether nodes watch the key. Keys of calls are only looked up.
 fn is_seen(key: &Key) -> bool {
     !matches!(key, Key::Call(_) | Key::State(..))
 }
 
-/// A member without a world: the test supplies its inputs.
+/// Returns a member without a simulated cluster. The test supplies its inputs.
 pub(super) fn member_alone() -> Member {
     let settings = Settings {
         name: "me".into(),

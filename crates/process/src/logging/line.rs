@@ -1,5 +1,5 @@
-//! The fields of a line in the text log. Names of streams and calls come from outside. None of them can end a line, begin another
-//! one, or control the terminal.
+//! Formats the fields of a line in the text log. Names of streams and calls come from outside. They can neither end a line nor
+//! begin another one, and cannot control the terminal.
 
 use std::fmt::{self, Debug, Write};
 
@@ -86,7 +86,7 @@ mod tests {
     fn names_from_the_network_forge_no_line() {
         let odd = "a\n2026 ERROR all is lost\x1b[2J\r\u{9b}\u{202e}\u{2028}é";
         let plain = "a\\n2026 ERROR all is lost\\u{1b}[2J\\r\\u{9b}\\u{202e}\\u{2028}é";
-        // As Display, as a message, as Debug, and as text.
+        // Log it as Display, as a message, as Debug, and as text.
         let line = logged(|| tracing::info!(call = %odd, "ends"));
         assert_eq!(line, format!(" INFO ends call={plain}\n"));
         let line = logged(|| tracing::info!("{odd} ends"));

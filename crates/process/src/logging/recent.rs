@@ -1,7 +1,7 @@
-//! Keeps the last log lines of each stream and call: events with its name in the field `stream` or `call`. The web page
+//! Stores the last log lines about each stream and call. The field `stream` or `call` of a log event names it. So the web page
 //! and the API show the same lines as the log.
 //!
-//! Media workers log too: they wait here only for a short lock, and standard error has a lock as well.
+//! Media workers log, too. Here, they wait only for a short lock; standard error also has a lock.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt::{Debug, Write};
@@ -33,27 +33,27 @@ pub enum Subject {
     Call,
 }
 
-/// The lines of all streams and calls. Clones share them. Many calls come and go, so they do not displace the lines of
-/// streams.
+/// The lines of all streams, and those of all calls. Clones share them. They are stored separately, so that the lines of many
+/// short calls do not displace those of streams.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RecentLines(Arc<[Mutex<Lines>; 2]>);
 
 #[derive(Debug, Default)]
 struct Lines {
-    /// The lines by increasing number.
+    /// All lines, in the order of their numbers.
     all: BTreeMap<u64, (Arc<str>, RecentLine)>,
     /// The numbers of each subject's lines, oldest first.
     of_subject: HashMap<Arc<str>, VecDeque<u64>>,
     next: u64,
 }
 
-/// The recent lines of a stream or a call, newest first.
+/// Returns the recent lines about a stream or a call, newest first.
 #[must_use]
 pub fn last_lines(subject: Subject, name: &str) -> Vec<RecentLine> {
     of_process().last(subject, name)
 }
 
-/// The lines of this process: it has one log.
+/// Returns the lines of this process, which has a single log.
 pub(super) fn of_process() -> &'static RecentLines {
     static RECENT: OnceLock<RecentLines> = OnceLock::new();
     RECENT.get_or_init(RecentLines::default)
@@ -115,7 +115,7 @@ impl<S: Subscriber> Layer<S> for RecentLines {
     fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
         let names = event.metadata().fields();
         let is_about = |(_, field): &(Subject, &str)| names.field(field).is_some();
-        // An event about a subject has one of the two fields.
+        // An event about a stream or call has one of the two fields.
         let named = SUBJECTS
             .into_iter()
             .filter(is_about)
@@ -140,7 +140,7 @@ impl<S: Subscriber> Layer<S> for RecentLines {
     }
 }
 
-/// An event's fields, as text.
+/// Collects the fields of an event, as text.
 #[derive(Debug)]
 struct Fields {
     /// The field with the subject's name.
@@ -191,13 +191,15 @@ fn truncate(text: &mut String) {
     }
 }
 
-/// The fields that name the subjects.
+/// The field that names the subject, for each kind of subject.
 const SUBJECTS: [(Subject, &str); 2] = [(Subject::Stream, "stream"), (Subject::Call, "call")];
-/// One or two screens, and an hour of a stream that fails at the longest restart interval.
+/// Maximum number of lines about a subject. They fill one or two screens, or cover an hour of a stream that fails at the
+/// longest restart interval.
 const LINES_PER_SUBJECT: usize = 50;
-/// Limit for all streams, and for all calls: 20 MB with the longest lines, 3 MB with typical ones.
+/// Maximum number of lines about all streams, and of those about all calls: 20 MB with the longest lines, 3 MB with typical
+/// ones.
 const LINES_MAX: usize = 10_000;
-/// An error of the system, or of an element with its source position, is shorter.
+/// Maximum length of a line. Errors of the system, and of elements with their source positions, are shorter.
 const LINE_CHARS: usize = 500;
 
 #[cfg(test)]
@@ -216,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_subjects_are_kept_and_others_are_not() {
+    fn only_lines_about_streams_and_calls_are_stored() {
         let recent = RecentLines::default();
         let subscriber = tracing_subscriber::registry().with(recent.clone());
         tracing::subscriber::with_default(subscriber, || {
@@ -269,7 +271,7 @@ mod tests {
         let last: Vec<String> = last.map(|n| n.to_string()).collect();
         assert_eq!(texts(&recent, "chatty"), last);
         assert_eq!(texts(&recent, "first"), ["0"]);
-        // More streams than the limit: the oldest lines go, completely.
+        // With more streams than the limit, the oldest lines are removed.
         for n in 0..LINES_MAX {
             recent.add(Subject::Stream, &format!("stream {n}"), line(String::new()));
         }

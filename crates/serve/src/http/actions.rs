@@ -14,7 +14,7 @@ use super::problem::Problem;
 use super::requests::{carry_out, done, keys, request};
 use crate::service::Service;
 
-/// The party of an action.
+/// Selects the party of an action.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({}))]
@@ -27,11 +27,11 @@ pub(super) struct Party {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Play {
-    /// The tag of the party that hears it; without it, all parties.
+    /// The tag of the party that hears the file; without it, all parties hear it.
     tag: Option<String>,
     /// A file on the relay's machine: WAV, FLAC, Ogg Opus or MP3.
     file: String,
-    /// Number of times; default once.
+    /// How many times the file is played; default 1.
     #[schema(minimum = 1)]
     times: Option<u32>,
     /// Maximum total duration.
@@ -51,7 +51,7 @@ pub(super) struct Record {
     metadata: Option<String>,
 }
 
-/// Settings for the end of a recording.
+/// Options for ending a recording.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct StopRecord {
@@ -83,7 +83,7 @@ pub(super) async fn hold(State(app): State<App>, Id(id): Id, Json(party): Json<P
     mute(&app, &id, Command::BlockMedia, party).await
 }
 
-/// End a hold
+/// Take parties off hold
 #[utoipa::path(post, path = "/v1/calls/{id}/resume", tag = "actions", request_body = Party, params(CallPath),
     responses((status = 204), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn resume(State(app): State<App>, Id(id): Id, Json(party): Json<Party>) -> Done {
@@ -108,7 +108,7 @@ pub(super) async fn unsilence(
     mute(&app, &id, Command::UnsilenceMedia, party).await
 }
 
-/// Play a file to a party, or to all, in place of the other party's audio
+/// Play a file to one party or to all parties, in place of the other party's audio
 #[utoipa::path(post, path = "/v1/calls/{id}/play", tag = "actions", request_body = Play, params(CallPath),
     responses((status = 204, description = "The playback starts: the file is playable"), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn play(State(app): State<App>, Id(id): Id, Json(play): Json<Play>) -> Done {
@@ -127,7 +127,7 @@ pub(super) async fn play(State(app): State<App>, Id(id): Id, Json(play): Json<Pl
     finish(&app, &id, keys).await
 }
 
-/// Stop a file
+/// Stop playing a file
 #[utoipa::path(post, path = "/v1/calls/{id}/play/stop", tag = "actions", request_body = Party, params(CallPath),
     responses((status = 204), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn stop_play(
@@ -234,12 +234,12 @@ async fn mute(app: &App, id: &CallId, command: Command, party: Party) -> Done {
 /// Selects one party, or all of them.
 fn choose(keys: &mut Dictionary, tag: Option<String>) -> Result<(), Problem> {
     match tag.as_deref() {
-        // An empty tag would count as none.
+        // Without this check, an empty tag would count as no tag.
         Some("") => {
             return Err(Problem::value(
                 "tag",
                 "",
-                "the tag of a party, or omit the member",
+                "the tag of a party; omit it for all parties",
             ));
         }
         Some(tag) => keys.push("from-tag", tag.to_owned()),

@@ -9,7 +9,7 @@ use super::app::App;
 use super::problem::Problem;
 use threadbare_watch::{Alarm, AlarmKind, Gatherer};
 
-/// The alarms that are raised now.
+/// The alarms that are currently raised.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct RaisedAlarms {
     alarms: Vec<RaisedAlarm>,
@@ -32,7 +32,7 @@ pub(super) struct RaisedAlarm {
 }
 
 impl RaisedAlarms {
-    /// All raised alarms.
+    /// Collects all raised alarms.
     pub(super) fn of(seen: &Gatherer) -> RaisedAlarms {
         let of_stream = |track: &threadbare_watch::Track| {
             let name = track.watched.name.to_string();

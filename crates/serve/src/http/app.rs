@@ -26,7 +26,7 @@ pub(crate) struct App {
     pub(super) metrics: Arc<Metrics>,
     pub(super) recorder: Recorder,
     pub(super) reloads: Arc<Reloads>,
-    /// The streams of the file.
+    /// The streams of the configuration file.
     pub(super) view: View,
     /// `None`: this gateway is not in a cluster.
     pub(super) cluster: Option<ClusterView>,
@@ -46,7 +46,7 @@ impl App {
     }
 }
 
-/// Waits for a future, but not longer than a client does.
+/// Waits for a future, up to [`ANSWER_TIME_MAX`].
 pub(super) async fn within<T>(future: impl Future<Output = T>) -> Result<T, Problem> {
     let done = timeout(ANSWER_TIME_MAX, future).await;
     done.map_err(|_| {
@@ -63,7 +63,7 @@ impl<S: Send + Sync> FromRequest<S> for Body {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Body, Problem> {
-        // A body that announces too many bytes is not read.
+        // If `Content-Length` is too large, the body is not read at all.
         if request.body().size_hint().lower() > BODY_BYTES_MAX as u64 {
             return Err(too_long());
         }
@@ -91,7 +91,7 @@ fn too_long() -> Problem {
     problem.about("body", format!("up to {BODY_BYTES_MAX} bytes"))
 }
 
-/// A JSON body. An empty one is an empty object.
+/// A parsed JSON body. An empty body counts as an empty object.
 pub(super) struct Json<T>(pub(super) T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
@@ -111,9 +111,9 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
     }
 }
 
-/// Two SDPs of 64 KiB, the maximum of the ng protocol, escaped as JSON.
+/// Maximum size of a body: two SDPs of 64 KiB, the maximum of the ng protocol, escaped as JSON.
 pub(super) const BODY_BYTES_MAX: usize = 256 * 1024;
-/// Time limit from the header to the end of a body: it allows slow lines, but not stalled ones.
+/// Time limit from the header to the end of a body: enough for slow lines.
 const BODY_TIME_MAX: Duration = Duration::from_secs(10);
 /// Time limit for the control thread, which answers within milliseconds unless the machine is overloaded.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);

@@ -1,4 +1,4 @@
-//! `/v1/calls`: pages of current calls; one call with its media; its end.
+//! `/v1/calls`: lists the current calls in pages, shows a call with its media, and ends a call.
 
 use std::collections::BTreeMap;
 
@@ -34,13 +34,13 @@ pub(super) struct CallPage {
 /// A summary of a call.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct CallSummary {
-    /// Its Call-ID, as far as it is UTF-8.
+    /// Call-ID. Bytes that are not UTF-8 are replaced.
     id: String,
     /// The path of the call, with its id in percent-encoding.
     path: String,
     /// Time of the offer, ms since 1970.
     created_unix_ms: u64,
-    /// Time of the first answer, ms since 1970; absent: it rings.
+    /// Time of the first answer, ms since 1970. Absent: the call is still ringing.
     #[serde(skip_serializing_if = "Option::is_none")]
     answered_unix_ms: Option<u64>,
     /// Time since the offer.
@@ -50,35 +50,35 @@ pub(super) struct CallSummary {
     recorded: bool,
     /// Whether a party of a running stream is on hold.
     held: bool,
-    /// Both parties of the first running stream, or of the first stream.
+    /// Both parties of the first running stream; if no stream runs, of the first stream.
     #[schema(max_items = 2)]
     parties: Vec<Party>,
-    /// The lower mean opinion score of both parties over the last seconds; absent: no report came.
+    /// The lower mean opinion score of the two parties over the last seconds. Absent: no report came.
     #[serde(skip_serializing_if = "Option::is_none")]
     mos: Option<f64>,
-    /// The higher loss of both parties over the last seconds; absent: no media came.
+    /// The higher loss of the two parties over the last seconds. Absent: no media came.
     #[serde(skip_serializing_if = "Option::is_none")]
     loss_percent: Option<f64>,
 }
 
-/// The last ten minutes of a call's streams, in the order of its `streams`; empty for streams that do not run.
+/// The quality of a call's streams over the last ten minutes, in the order of its `streams`; empty for streams that do not run.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct CallHistory {
     id: String,
     streams: Vec<StreamHistory>,
 }
 
-/// A value for each point in time, oldest first, 5 to 10 s apart.
+/// The quality of a stream: a value for each point in time, oldest first. Points are 5 to 10 s apart.
 #[derive(Debug, Default, Serialize, ToSchema)]
 struct StreamHistory {
-    /// s since 1970.
+    /// Time of each point, s since 1970.
     unix_s: Vec<u64>,
     /// The party that offered first, then the one that answered.
     #[schema(inline, min_items = 2, max_items = 2)]
     sides: [SideHistory; 2],
 }
 
-/// The quality of a party since the previous point.
+/// The quality of a party at each point: of its media since the previous point.
 #[derive(Debug, Default, Serialize, ToSchema)]
 struct SideHistory {
     /// Mean opinion score (G.107); null: no report was due.
@@ -89,10 +89,10 @@ struct SideHistory {
     jitter_ms: Vec<Option<f64>>,
 }
 
-/// A call.
+/// A call with its streams.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct CallDetail {
-    /// Its Call-ID, as far as it is UTF-8.
+    /// Call-ID. Bytes that are not UTF-8 are replaced.
     id: String,
     /// The path of the call, with its id in percent-encoding.
     path: String,
@@ -100,12 +100,12 @@ pub(super) struct CallDetail {
     created_unix_ms: u64,
     /// Time of the last signalling, ms since 1970.
     signalled_unix_ms: u64,
-    /// Time of the first answer, ms since 1970; absent: it rings.
+    /// Time of the first answer, ms since 1970. Absent: the call is still ringing.
     #[serde(skip_serializing_if = "Option::is_none")]
     answered_unix_ms: Option<u64>,
     /// Time since the offer.
     duration_ms: u64,
-    /// Time at which a time-out ends it if nothing more comes, ms since 1970; absent: never.
+    /// Time at which a time-out ends the call if no more signalling or media come, ms since 1970. Absent: never.
     #[serde(skip_serializing_if = "Option::is_none")]
     ends_unix_ms: Option<u64>,
     /// Reason of that time-out.
@@ -196,7 +196,7 @@ pub(super) async fn list(
     Ok(axum::Json(CallPage { calls, next }))
 }
 
-/// `now`: the last known state of each stream.
+/// Summarises a call. `now`: the last known state of each stream.
 fn summary(wall: Wall, id: &CallId, view: CallView, now: &[Option<StreamNow>]) -> CallSummary {
     let running = || now.iter().flatten();
     let heard = || {
@@ -243,7 +243,7 @@ pub(super) async fn show(
     } = looked;
     let mut read = BTreeMap::new();
     for (stream, measured) in measurements {
-        // A stream that ends meanwhile has no measurement.
+        // A stream that ended in the meantime has no measurement.
         if let Ok(measured) = within(measured).await? {
             read.insert(stream, measured);
         }
@@ -310,7 +310,7 @@ impl StreamHistory {
 /// The last log lines about a call.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct CallLog {
-    /// Its Call-ID, as far as it is UTF-8.
+    /// Call-ID. Bytes that are not UTF-8 are replaced.
     id: String,
     lines: Vec<LogLine>,
 }
@@ -341,7 +341,7 @@ pub(super) async fn end(State(app): State<App>, Id(id): Id) -> Result<StatusCode
     }
 }
 
-/// The call does not exist.
+/// Error: the call does not exist.
 pub(super) fn unknown(id: &CallId) -> Problem {
     let name: String = id.to_string().chars().take(ID_CHARS_MAX).collect();
     let problem = Problem::new(StatusCode::NOT_FOUND, format!("{name}: no such call"));
@@ -360,7 +360,7 @@ fn wall(service: &Service) -> Wall {
     }
 }
 
-/// A call without the measurements of its streams.
+/// A call whose stream measurements are still pending.
 struct Looked {
     view: CallView,
     measurements: Vec<(StreamId, Reply<Measured>)>,
@@ -382,9 +382,9 @@ fn look(service: &mut Service, id: &CallId) -> Option<Looked> {
 }
 
 const LIMIT_USUAL: usize = 50;
-/// The thread that answers proxies makes a page: some 2 ms.
+/// Maximum number of calls in a page. A page of this size takes the thread that answers proxies some 2 ms.
 const LIMIT_MAX: usize = 200;
-/// Characters of an unknown id shown in an error.
+/// Maximum number of characters of an unknown id in an error.
 const ID_CHARS_MAX: usize = 200;
 
 #[cfg(test)]

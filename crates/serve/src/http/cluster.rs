@@ -1,4 +1,4 @@
-//! `/v1/cluster`: the owners of streams as this node sees them, and an operator's requests.
+//! `/v1/cluster`: shows the owners of streams as this node sees them, moves streams, and drains this node.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -9,7 +9,7 @@ use super::app::{App, Json, within};
 use super::problem::Problem;
 use threadbare_cluster::{ClusterView, NotAnswered, NotMoved, Status};
 
-/// The wanted owner of a stream.
+/// A request to move a stream to another node.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Move {
@@ -22,13 +22,13 @@ pub(super) struct Move {
 /// Whether the node is drained.
 #[derive(Debug, Clone, Copy, Serialize, ToSchema)]
 pub(super) struct NodeDrain {
-    /// Whether the node hands its streams over, and accepts none.
+    /// Whether the node hands over its streams, and accepts no new ones.
     draining: bool,
 }
 
 /// The state of the cluster
 ///
-/// The live nodes, and the streams with their owners, as this node sees them.
+/// Shows the live nodes, and the streams with their owners, as this node sees them.
 #[utoipa::path(get, path = "/v1/cluster", tag = "cluster", responses(
     (status = 200, body = Status),
     (status = 404, body = Problem, content_type = "application/problem+json", description = "This gateway is not in a cluster")))]
@@ -39,7 +39,8 @@ pub(super) async fn show(State(app): State<App>) -> Result<axum::Json<Status>, P
 
 /// Hand over all streams of this node
 ///
-/// One after the other, without a gap. The node accepts none until this is undone, or it is restarted.
+/// The streams move one after the other, without a gap. The node accepts no streams until the drain is ended, or the node
+/// restarts.
 #[utoipa::path(post, path = "/v1/cluster/drain", tag = "cluster", responses(
     (status = 200, body = NodeDrain),
     (status = 404, body = Problem, content_type = "application/problem+json", description = "This gateway is not in a cluster")))]
@@ -79,7 +80,7 @@ async fn set(app: &App, draining: bool) -> Result<axum::Json<NodeDrain>, Problem
 }
 
 fn cluster(app: &App) -> Result<&ClusterView, Problem> {
-    let none = || Problem::new(StatusCode::NOT_FOUND, "this gateway is in no cluster");
+    let none = || Problem::new(StatusCode::NOT_FOUND, "this gateway is not in a cluster");
     app.cluster.as_ref().ok_or_else(none)
 }
 

@@ -1,4 +1,4 @@
-//! `/v1/contexts`: the media threads.
+//! `/v1/contexts`: the load of the media threads.
 
 use axum::extract::State;
 use serde::Serialize;
@@ -20,11 +20,11 @@ pub(super) struct Contexts {
 pub(super) struct ContextThread {
     /// Name of the thread.
     name: String,
-    /// Streams that it carries.
+    /// Number of streams that the thread carries.
     streams: u64,
-    /// Share of the time since its start in which it was not asleep.
+    /// Share of the time since the thread's start in which it was not asleep.
     busy_percent: f64,
-    /// Recent lateness of its slices.
+    /// Recent lateness of the thread's slices.
     lateness_ms: f64,
     packets_received: u64,
     packets_sent: u64,
@@ -32,9 +32,9 @@ pub(super) struct ContextThread {
     send_errors: u64,
     /// Datagrams that the system dropped because a socket's buffer or a ring was full.
     kernel_drops: u64,
-    /// Received datagrams that came by an XDP ring.
+    /// Received datagrams that arrived through an XDP ring.
     ring_packets_received: u64,
-    /// Sent datagrams that left by an XDP ring.
+    /// Sent datagrams that left through an XDP ring.
     ring_packets_sent: u64,
 }
 

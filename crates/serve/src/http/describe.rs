@@ -1,4 +1,4 @@
-//! A party in plain words, and the session description that it would send.
+//! Parties that a request describes in plain words instead of an SDP. This module builds the SDP that such a party would send.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -9,23 +9,23 @@ use utoipa::ToSchema;
 
 use super::problem::Problem;
 
-/// A party.
+/// A party in plain words.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PlainSide {
-    /// The address at which it receives RTP, with RTCP on the next port: `ADDRESS:PORT`.
+    /// The address at which the party receives RTP: `ADDRESS:PORT`. It receives RTCP on the next port.
     #[schema(example = "192.0.2.1:4000")]
     address: String,
-    /// The codec that it sends and accepts: `NAME/RATE` or `NAME/RATE/CHANNELS`.
+    /// The codec that the party sends and accepts: `NAME/RATE` or `NAME/RATE/CHANNELS`.
     #[schema(example = "PCMU/8000")]
     codec: String,
-    /// Whether it sends and accepts DTMF as telephone events (RFC 4733).
+    /// Whether the party sends and accepts DTMF as telephone events (RFC 4733).
     #[serde(default)]
     telephone_events: bool,
-    /// Packet time of packets sent to it; default: unchanged.
+    /// Packet time of the packets sent to the party; default: unchanged.
     #[schema(minimum = 1, maximum = 1000)]
     packet_ms: Option<u32>,
-    /// Name of the relay's interface for it.
+    /// Name of the relay's interface that faces the party.
     pub(super) interface: Option<String>,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Side {
 }
 
 impl PlainSide {
-    /// Parses the texts. `at`: the index of the side, for errors.
+    /// Parses the texts. `at`: the index of the party, for errors.
     pub(super) fn read(&self, at: usize) -> Result<Side, Problem> {
         let field = |name: &str| format!("sides[{at}].{name}");
         let address: Option<SocketAddr> = self.address.parse().ok();
@@ -88,29 +88,29 @@ fn codec(text: &str) -> Option<(String, u32, u32)> {
 }
 
 impl Side {
-    /// Whether both accept the same packets.
+    /// Whether both parties use the same codec.
     pub(super) fn has_codec_of(&self, other: &Side) -> bool {
         self.name.eq_ignore_ascii_case(&other.name)
             && self.clock_rate_hz == other.clock_rate_hz
             && self.channels == other.channels
     }
 
-    /// The codec's name in requests.
+    /// Returns the codec's name in ng requests.
     pub(super) fn codec(&self) -> String {
         format!("{}/{}/{}", self.name, self.clock_rate_hz, self.channels)
     }
 
-    /// Whether the other side should be offered telephone events.
+    /// Whether the party uses telephone events.
     pub(super) fn has_telephone_events(&self) -> bool {
         self.telephone_events
     }
 
-    /// The SDP that it offers.
+    /// Returns the SDP that the party offers.
     pub(super) fn offer(&self, version: u64) -> String {
         self.sdp(version, self.usual_type(), EVENTS_TYPE)
     }
 
-    /// The SDP with which it answers. `None`: its codec was not offered.
+    /// Returns the SDP with which the party answers. `None`: its codec was not offered.
     pub(super) fn answer(&self, version: u64, offered: &[Codec]) -> Option<String> {
         let own = self.find(offered)?;
         let is_it =
@@ -124,7 +124,7 @@ impl Side {
         Some(side.sdp(version, own.payload_type.0, numbers))
     }
 
-    /// Finds its codec among others.
+    /// Finds the party's codec in a list.
     pub(super) fn find<'a>(&self, codecs: &'a [Codec]) -> Option<&'a Codec> {
         let is_it = |one: &&Codec| {
             one.name.eq_ignore_ascii_case(&self.name)
@@ -134,7 +134,7 @@ impl Side {
         codecs.iter().find(is_it)
     }
 
-    /// RFC 3551, section 6, or the first dynamic type.
+    /// Returns the static payload type of the codec (RFC 3551, section 6), or the first dynamic one.
     fn usual_type(&self) -> u8 {
         let fixed = [
             ("PCMU", 8_000, 0),
@@ -181,7 +181,7 @@ impl Side {
     }
 }
 
-/// The codecs of a description's first audio line, and its port.
+/// Returns the codecs of a description's first audio line, and its address and port.
 pub(super) fn audio(sdp: &[u8]) -> Option<(Vec<Codec>, SocketAddr)> {
     let sdp = Sdp::parse(sdp).ok()?;
     let media = sdp.media.first()?;

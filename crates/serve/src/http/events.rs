@@ -26,7 +26,7 @@ use threadbare_watch::{Change, TimedChange};
 /// A call event; its kind is the name of the server-sent event.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct CallEvent {
-    /// Its Call-ID, as far as it is UTF-8.
+    /// Call-ID. Bytes that are not UTF-8 are replaced.
     id: String,
     path: String,
     /// ms since 1970.
@@ -69,9 +69,9 @@ pub(super) struct AlarmEvent {
     alarm: &'static str,
     /// ms since 1970.
     unix_ms: u64,
-    /// Time at which it was raised, s since 1970.
+    /// Time at which the alarm was raised, s since 1970.
     since_unix_s: u64,
-    /// The worst value so far; absent: silence.
+    /// The worst value so far. Absent: silence.
     #[serde(skip_serializing_if = "Option::is_none")]
     worst: Option<f64>,
     /// Unit of the value.
@@ -81,10 +81,10 @@ pub(super) struct AlarmEvent {
 /// Call events and stream alarms, as server-sent events
 ///
 /// Events of calls: `up` (the call's first stream runs), `media` (a party sends from a new source), `lost` (a party has sent
-/// nothing for 10 s and is not on hold), `dtmf` (a party has sent a DTMF digit), `recording` (a file starts, with the `state`
-/// `running`, is complete, or was cut off, as in `/v1/recordings`), `timeout` (a time-out is about to end the call), `down` (the
-/// call has ended). Events of streams: `alarm` and `alarm-ended`. The data are JSON. A reader that falls behind by 4096 events
-/// gets `lagged` with the number of events that it missed. 32 readers at a time.
+/// nothing for 10 s and is not on hold), `dtmf` (a party has sent a DTMF digit), `recording` (a file has started, is complete
+/// or was cut off; `state` is as in `/v1/recordings`), `timeout` (a time-out is about to end the call), `down` (the call has
+/// ended). Events of streams: `alarm` and `alarm-ended`. The data are JSON. A reader that falls behind by 4096 events gets
+/// `lagged` with the number of events that it missed. At most 32 readers at a time.
 #[utoipa::path(get, path = "/v1/events", tag = "calls", params(
     ("cluster" = Option<u32>, Query, minimum = 1, maximum = 1, description = "1: the events of all nodes, each with its `node`")), responses(
     (status = 200, body = EventData, content_type = "text/event-stream"),
@@ -117,7 +117,7 @@ pub(super) async fn listen(
     Ok(Sse::new(lines).keep_alive(KeepAlive::new().interval(QUIET_MAX)))
 }
 
-/// Formats an alarm. `None`: the gateway ends.
+/// Formats an alarm. Returns `None` if the gateway ends.
 fn alarm(told: Result<TimedChange, RecvError>) -> Option<Line> {
     let (unix_s, change) = match told {
         Ok(told) => told,
@@ -140,7 +140,7 @@ fn alarm(told: Result<TimedChange, RecvError>) -> Option<Line> {
     Some(Line::default().event(name).data(text))
 }
 
-/// Formats a recording. `None`: the gateway ends.
+/// Formats a recording. Returns `None` if the gateway ends.
 fn recording(told: Result<FileEvent, RecvError>) -> Option<Line> {
     let entry = match told {
         Ok(entry) => entry,
@@ -156,7 +156,7 @@ fn lagged(missed: u64) -> Line {
     Line::default().event("lagged").data(text)
 }
 
-/// Formats the next call event. `None`: the relay ends.
+/// Waits for the next call event, and formats it. Returns `None` if the relay ends.
 async fn next(app: &App, events: &mut Receiver<Event>, unix_at_zero_ns: u64) -> Option<Line> {
     match events.recv().await {
         Ok(event) => {
@@ -226,7 +226,7 @@ fn shown(event: &Event, tag: Option<String>, unix_at_zero_ns: u64) -> CallEvent 
     shown
 }
 
-/// Retry-After, s: readers leave when their programs end.
+/// Retry-After, in s: readers leave when their programs end.
 const READERS_S: u32 = 10;
-/// Proxies in between treat a connection as dead after a minute of silence.
+/// Maximum silence before a comment is sent. HTTP proxies on the way treat a connection as dead after a minute of silence.
 const QUIET_MAX: Duration = Duration::from_secs(15);

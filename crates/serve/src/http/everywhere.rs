@@ -1,4 +1,4 @@
-//! Requests to all nodes of a cluster (`?cluster=1`) and to one of them (`?node=NAME`), and endless replies.
+//! Requests to all nodes of a cluster (`?cluster=1`) or to a named node (`?node=NAME`), and endless replies of other nodes.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -23,7 +23,7 @@ use crate::call_name::decode;
 use threadbare_cluster::{Back, ClusterView, HttpRequest, Passed, Piece};
 use threadbare_process::system::random_number;
 
-/// Returns path and query without `cluster=1`, if that is present.
+/// Returns path and query without `cluster=1`. `None`: the request is not for all nodes.
 pub(super) fn of_all(method: &Method, uri: &Uri) -> Option<String> {
     let query = uri.query()?;
     let is_asked = |pair: &&str| *pair == "cluster=1";
@@ -32,7 +32,7 @@ pub(super) fn of_all(method: &Method, uri: &Uri) -> Option<String> {
     (is_all && is_list).then(|| without(uri, query, is_asked))
 }
 
-/// Returns the node of a request about a stream, and path and query without its name.
+/// Returns the node in `node=NAME`, and path and query without it. `None`: the request is not about a stream of a node.
 pub(super) fn of_node(uri: &Uri) -> Option<(String, String)> {
     let query = uri.query().filter(|_| uri.path().starts_with(STREAM))?;
     let name_in = |pair: &&str| pair.strip_prefix("node=").map(str::to_owned);
@@ -50,7 +50,7 @@ fn without(uri: &Uri, query: &str, is_it: impl Fn(&&str) -> bool) -> String {
     }
 }
 
-/// Answers for all nodes. `target`: the path requested from each.
+/// Answers a request with the merged replies of all nodes. `target`: path and query that are requested from each node.
 pub(super) async fn answer(
     cluster: ClusterView,
     mut request: Request,
@@ -76,7 +76,7 @@ pub(super) async fn answer(
     }
 }
 
-/// A page of the calls of all nodes, in the order of their ids.
+/// Returns a page of the calls of all nodes, in the order of their ids.
 async fn calls(cluster: &ClusterView, own: Response, uri: &Uri) -> Result<Value, Problem> {
     let limit = limit_of(uri.query().unwrap_or_default())?;
     let unreadable = |_| Problem::new(StatusCode::BAD_GATEWAY, "an answer cannot be read");
@@ -120,7 +120,7 @@ async fn calls(cluster: &ClusterView, own: Response, uri: &Uri) -> Result<Value,
     Ok(serde_json::json!({ "calls": calls, "next": next, "missing": missing }))
 }
 
-/// The events of all nodes, each with its node. On the wall, `left` means that a node sends nothing any more.
+/// Streams the events of all nodes, each with its node. For the wall, it sends `left` when a node no longer sends events.
 fn events(cluster: ClusterView, own: Response, of: Uri) -> Response {
     let (tell, told) = channel(LINES_MAX);
     let name = cluster.node().to_owned();
@@ -141,7 +141,7 @@ fn events(cluster: ClusterView, own: Response, of: Uri) -> Response {
     ([kind], Body::from_stream(lines)).into_response()
 }
 
-/// Reads the events of each other node, including new nodes, until the client has gone.
+/// Reads the events of all other nodes, including new ones, until the client has gone.
 async fn follow_nodes(cluster: ClusterView, tell: Sender<Bytes>, of: Uri) {
     let mut read = tokio::task::JoinSet::new();
     let mut known = BTreeSet::new();
@@ -207,7 +207,7 @@ fn with_node(lines: &[u8], node: &str) -> Bytes {
         .into()
 }
 
-/// An endless reply of the node that owns a call; its first piece has arrived.
+/// Forwards an endless reply of another node. `first`: its first piece, which has arrived.
 pub(super) fn endless(
     cluster: ClusterView,
     reader: u64,
@@ -215,7 +215,7 @@ pub(super) fn endless(
     first: Piece,
 ) -> Response {
     let node = first.node;
-    // The next piece: the first one, or one to be requested.
+    // State: the first piece, or `Some(None)` if the next piece must be requested.
     let begin = Some(Some((first.body, first.is_over)));
     let pieces = futures_util::stream::unfold(begin, move |state| {
         let (cluster, node, request) = (cluster.clone(), node.clone(), request.clone());
@@ -226,7 +226,7 @@ pub(super) fn endless(
                     let piece = Passed::Piece { reader, request };
                     match cluster.ask_node(&node, piece).await.ok().flatten() {
                         Some(Back::Piece(next)) => (next.body, next.is_over),
-                        // A node that does not answer has ended.
+                        // The reply ends if the node does not answer.
                         _ => return None,
                     }
                 }
@@ -256,9 +256,9 @@ fn get(uri: &Uri) -> HttpRequest {
 const EVENTS: &str = "/v1/events";
 const WALL: &str = "/v1/wall";
 const STREAM: &str = "/v1/streams/";
-/// Room for 200 calls of less than a kilobyte.
+/// Maximum size of a node's page: enough for 200 calls of less than a kilobyte.
 const PAGE_BYTES_MAX: usize = 1_000_000;
-/// Pieces that can wait for a reader; beyond that, the nodes' own limits apply.
+/// Maximum number of pieces that wait for the client. If it is reached, pieces wait at their nodes, with the limits there.
 const LINES_MAX: usize = 64;
 const NODES_LOOK: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_millis(500);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_may_be_asked_for_at_its_node() {
+    fn the_node_of_a_stream_request_is_recognised() {
         let at = |uri: &str| of_node(&uri.parse().expect("a path"));
         let at_node = |node: &str, target: &str| Some((node.to_owned(), target.to_owned()));
         assert_eq!(at("/v1/streams/a?node=n2"), at_node("n2", "/v1/streams/a"));
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn events_have_their_node() {
+    fn events_get_the_name_of_their_node() {
         let lines = "event: up\ndata: {\"id\":\"a\"}\n\n:\n\n";
         let due = "event: up\ndata: {\"id\":\"a\",\"node\":\"n2\"}\n\n:\n\n";
         assert_eq!(with_node(lines.as_bytes(), "n2"), due.as_bytes());

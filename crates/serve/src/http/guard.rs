@@ -1,5 +1,5 @@
-//! Access control: clients with the token, or, without a token, programs on this machine other than web pages of other
-//! sites.
+//! Access control of HTTP requests. If a token is configured, clients need it. Without a token, the server accepts programs on
+//! this machine, but refuses web pages of other sites in a browser on this machine.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -16,15 +16,15 @@ use super::page::is_page;
 use super::problem::Problem;
 use threadbare_process::places::Place;
 
-/// The requirement for a request.
+/// The requirement that a request must meet.
 pub(super) enum Guard {
     /// `Authorization: Bearer` with this token.
     Token(Vec<u8>),
-    /// A `Host` of this machine: the address is reachable only from here.
+    /// A `Host` header with a name of this machine. The server listens at an address that only this machine can reach.
     Local,
 }
 
-/// Why a token file is not usable.
+/// Why a token file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TokenError {
     #[error("{0}")]
@@ -40,10 +40,10 @@ pub(super) enum TokenError {
 }
 
 impl Guard {
-    /// Reads the token of a file, without surrounding white space.
+    /// Reads the token from a file, without surrounding white space.
     ///
     /// # Errors
-    /// The file cannot be read, or has no valid token.
+    /// The file cannot be read, or its token is invalid.
     pub(super) fn read(path: &Path) -> Result<Guard, TokenError> {
         let text = std::fs::read(path)?;
         let token = text.trim_ascii();
@@ -70,7 +70,7 @@ impl Guard {
     }
 }
 
-/// Middleware before all routes.
+/// Middleware that refuses requests without authorisation, and most requests when there are too many connections.
 pub(super) async fn stand(
     State(guard): State<Arc<Guard>>,
     request: Request,
@@ -109,13 +109,13 @@ pub(super) async fn stand(
     response
 }
 
-/// The remaining places are reserved for [`SHORT`] requests.
+/// Error: the limit of connections is reached, except for the extra places that are reserved for [`SHORT`] requests.
 fn full() -> Problem {
     let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too many connections");
     problem.retry_after(1)
 }
 
-/// RFC 6750, section 2.1. The comparison takes constant time.
+/// Checks the bearer token of a request (RFC 6750, section 2.1). The comparison takes constant time.
 fn check_token(token: &[u8], headers: &HeaderMap) -> Result<(), Problem> {
     let given = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
     let given = given.and_then(|value| {
@@ -137,8 +137,8 @@ fn check_token(token: &[u8], headers: &HeaderMap) -> Result<(), Problem> {
     }
 }
 
-/// Refuses requests of other sites' pages. Such a page reaches this machine by a name that resolves to it (DNS rebinding) or by a
-/// form; the browser reveals this in `Host` or `Origin`.
+/// Refuses requests of web pages of other sites. Such a page can reach this machine by a name that resolves to it (DNS
+/// rebinding), or by a form. `Host` or `Origin` then contain another name.
 fn check_local(headers: &HeaderMap) -> Result<(), Problem> {
     let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
     let host = text(HOST).unwrap_or_default();
@@ -157,7 +157,7 @@ fn check_local(headers: &HeaderMap) -> Result<(), Problem> {
     }
 }
 
-/// Whether an authority is this machine's, regardless of name servers.
+/// Whether an authority always means this machine, whatever name servers say.
 fn is_local(authority: &str) -> bool {
     let Ok(authority) = authority.parse::<axum::http::uri::Authority>() else {
         return false;
@@ -168,13 +168,13 @@ fn is_local(authority: &str) -> bool {
     host.eq_ignore_ascii_case("localhost") || ip.is_ok_and(|ip| ip.to_canonical().is_loopback())
 }
 
-/// Requests of monitors, for which places are reserved.
+/// Paths that monitors request; some connections are reserved for them.
 const SHORT: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
-/// Paths without a token: they reveal nothing, and monitors have no token.
+/// Paths that need no token. They reveal nothing, and monitors have no token.
 const OPEN: [&str; 2] = ["/healthz", "/readyz"];
-/// Shorter tokens could be guessed.
+/// Minimum length of a token: shorter ones could be guessed.
 const TOKEN_BYTES_MIN: usize = 16;
-/// A longer text is probably another file.
+/// Maximum length of a token: a longer text is probably another file.
 const TOKEN_BYTES_MAX: usize = 1024;
 
 #[cfg(test)]
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_whole_token_is_right() {
+    fn only_the_whole_token_is_accepted() {
         let guard = Guard::Token(b"0123456789abcdef".to_vec());
         let with = |value| {
             guard

@@ -1,4 +1,4 @@
-//! Names of calls in paths and queries: any bytes, percent-encoded (RFC 3986, section 2.1).
+//! Call-IDs in paths and queries. They may contain any bytes, so they are percent-encoded (RFC 3986, section 2.1).
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -7,10 +7,10 @@ use threadbare_control::calls::CallId;
 use super::problem::Problem;
 use crate::call_name::decode;
 
-/// Path of the calls; each call is a resource below it.
+/// Path of the list of calls; each call is a resource below it.
 pub(super) const CALLS: &str = "/v1/calls";
 
-/// The path parameter in the OpenAPI description.
+/// The path parameter `id` in the OpenAPI description.
 #[derive(utoipa::IntoParams)]
 #[into_params(parameter_in = Path)]
 #[expect(dead_code, reason = "the description has its name")]
@@ -19,7 +19,7 @@ pub(super) struct CallPath {
     id: String,
 }
 
-/// The call in a path.
+/// Extracts the Call-ID from a request's path.
 pub(super) struct Id(pub(super) CallId);
 
 impl<S: Send + Sync> FromRequestParts<S> for Id {

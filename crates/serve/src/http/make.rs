@@ -1,5 +1,5 @@
-//! Calls made by programs: `POST /v1/calls`, and `PATCH` to replace their descriptions. Both are an offer and an answer of the ng
-//! protocol, carried out in one turn of the control thread.
+//! Calls made by programs: `POST /v1/calls` makes a call, and `PATCH` replaces the descriptions of its parties. Each request is
+//! carried out as an offer and an answer of the ng protocol, without another request in between.
 
 use std::net::SocketAddr;
 
@@ -25,12 +25,12 @@ use crate::orders::NotDone;
 use crate::service::Service;
 use threadbare_recording::Change;
 
-/// A call: `sides`, or `offer` and `answer`.
+/// A call to be made: either `sides`, or `offer` and `answer`.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"sides": [{"address": "192.0.2.1:4000", "codec": "PCMU/8000"}, {"address": "192.0.2.2:4000", "codec": "PCMA/8000"}]}))]
 pub(super) struct NewCall {
-    /// Its Call-ID; default: chosen by the relay.
+    /// Call-ID; default: chosen by the relay.
     id: Option<String>,
     /// The two parties.
     #[schema(min_items = 2, max_items = 2)]
@@ -43,11 +43,12 @@ pub(super) struct NewCall {
     /// `answer`.
     #[schema(value_type = Option<Object>)]
     options: Option<Map<String, JsonValue>>,
-    /// Recording settings, in place of `record` in the file; they need a folder of recordings there.
+    /// Recording settings for this call, in place of `record` in the configuration file. The file must set a folder for
+    /// recordings.
     record: Option<CallRecord>,
 }
 
-/// New descriptions of its parties (`sides`, or `offer` and `answer`), or a change of its recording.
+/// A change of a call: new descriptions of its parties (`sides`, or `offer` and `answer`), a change of its recording, or both.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"sides": [{"address": "192.0.2.1:4000", "codec": "PCMU/8000"}, {"address": "192.0.2.2:4000", "codec": "PCMA/8000"}]}))]
@@ -62,7 +63,8 @@ pub(super) struct CallChange {
     /// Keys of the ng protocol for the offer; together with `offer` and `answer`.
     #[schema(value_type = Option<Object>)]
     options: Option<Map<String, JsonValue>>,
-    /// `running`, `paused` (leaves out the following audio) or `stopped` (ends the file); alone, or together with descriptions.
+    /// `running`, `paused` (leaves out the following audio) or `stopped` (ends the file). May be set alone or with
+    /// descriptions.
     recording: Option<String>,
 }
 
@@ -70,7 +72,7 @@ pub(super) struct CallChange {
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct MadeCall {
     id: String,
-    /// Its path for further requests.
+    /// Path of the call for further requests.
     path: String,
     /// The party that offers, then the one that answers.
     #[schema(min_items = 2, max_items = 2)]
@@ -80,15 +82,15 @@ pub(super) struct MadeCall {
 /// The result for a party.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct MadeSide {
-    /// Its tag in actions.
+    /// Tag that identifies this party in actions.
     tag: String,
-    /// The SDP for it.
+    /// The SDP to be sent to this party.
     sdp: String,
-    /// The address to which it must send RTP; absent: the first stream is not audio.
+    /// The address to which this party must send RTP. Absent: the first stream is not audio.
     #[schema(value_type = Option<String>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     local_address: Option<SocketAddr>,
-    /// The payload type of its codec, in both directions; only for parties in plain words.
+    /// The payload type of this party's codec, in both directions. Absent: the party was described by an SDP.
     #[serde(skip_serializing_if = "Option::is_none")]
     payload_type: Option<u8>,
 }
@@ -120,7 +122,7 @@ pub(super) async fn make(
     let made = made.await??;
     let claim = app.ask(move |service: &mut Service| service.wait_for_claim(&id));
     if let Some(told) = claim.await? {
-        // If it is refused, the call has ended.
+        // If another node owns the call, the claim is refused, and the call has ended here.
         let refused = |reason: String| Problem::new(StatusCode::CONFLICT, reason);
         let told = within(told).await?.map_err(|_| NotDone::Gone)?;
         told.map_err(refused)?;
@@ -134,8 +136,8 @@ pub(super) async fn make(
 
 /// Replace the descriptions of a call's parties
 ///
-/// This is an offer of the party that offered first, with its answer: codecs and addresses change, ports stay. If it is refused,
-/// the call continues as before. With `recording` alone, only the recording pauses, ends, starts or resumes.
+/// The request counts as an offer of the party that offered first, and its answer. Codecs and addresses change; ports stay. If
+/// the offer or answer is refused, the call continues as before. With `recording` alone, only the recording changes.
 #[utoipa::path(patch, path = "/v1/calls/{id}", tag = "calls", request_body = CallChange, params(CallPath), responses(
     (status = 200, body = MadeCall),
     (status = 204, description = "The answer to a change of `recording` alone"),
@@ -197,8 +199,8 @@ impl Description {
                 if sides[0].interface.is_some() != sides[1].interface.is_some() {
                     return Err(Problem::value(
                         "interface",
-                        "of one side",
-                        "of both sides, or of none",
+                        "set for one side only",
+                        "set for both sides, or for neither",
                     ));
                 }
                 Ok(Description::Plain(sides))
@@ -217,7 +219,7 @@ impl Description {
     }
 }
 
-/// Reads the keys that a request may add.
+/// Parses `options`: keys of the ng protocol that a request may add.
 fn read_options(options: Map<String, JsonValue>) -> Result<Dictionary, Problem> {
     if let Some(name) = options
         .keys()
@@ -247,7 +249,7 @@ fn begin(
             StatusCode::CONFLICT,
             format!("{id}: the call already exists"),
         );
-        return Err(problem.about("id", "that of no call"));
+        return Err(problem.about("id", "an id that no call has"));
     }
     if let Some(record) = record {
         let spec = record.read(service)?;
@@ -269,7 +271,7 @@ fn begin(
         }
     });
     if made.is_err() {
-        // It would never be answered.
+        // A call without an answer would never get one.
         service.end(id);
         service.media.forget_wish(id);
     }
@@ -287,7 +289,7 @@ fn tags(service: &Service, id: &CallId) -> Result<[String; 2], Problem> {
     })
 }
 
-/// `None`: the call is not answered, or has several answers.
+/// Returns the tags of both parties. `None`: the call is not answered, or has several answers.
 fn tags_of(service: &Service, id: &CallId) -> Option<[String; 2]> {
     let streams = service.calls.view(id)?.streams.into_iter();
     // Copies for subscribers belong to no party.
@@ -301,7 +303,7 @@ fn tags_of(service: &Service, id: &CallId) -> Option<[String; 2]> {
     tags.all(|one| one == first).then_some(first)
 }
 
-/// An offer and its answer.
+/// Carries out an offer and its answer.
 fn exchange(
     service: &mut Service,
     id: &CallId,
@@ -383,7 +385,8 @@ fn ask(service: &mut Service, mut keys: Dictionary, sdp: &str) -> Result<Vec<u8>
     }
 }
 
-/// Options that also offer codecs that only the second side has.
+/// Builds the options of an offer between two plain sides. They also offer the second side's codec, if the first side has
+/// another one.
 fn plain_options([a, b]: &[Side; 2]) -> Dictionary {
     let mut added = Vec::new();
     if !b.has_codec_of(a) {
@@ -397,7 +400,7 @@ fn plain_options([a, b]: &[Side; 2]) -> Dictionary {
         codec.push("transcode", Value::List(added));
     }
     if a.has_telephone_events() && !b.has_telephone_events() {
-        // The second side gets tones.
+        // The relay converts telephone events to tones for the second side.
         codec.push("accept", Value::List(vec![Value::text("telephone-event")]));
     }
     let mut options = Dictionary::new();
@@ -419,9 +422,9 @@ fn random() -> u128 {
     u128::from_ne_bytes(bytes)
 }
 
-/// Allowed codecs of the second side.
+/// Description of the allowed codecs of the second side, for errors.
 const CONVERTED: &str = "that of the first side, or one of PCMU, PCMA, G722, L16, L24, opus if the first side has one of these";
-/// Keys that the request sets itself.
+/// Keys that `options` may not contain, because this module sets them.
 const OWN: [&str; 7] = [
     "command",
     "call-id",

@@ -1,4 +1,4 @@
-//! The HTTP API for calls. Its thread owns no calls: it sends orders to the control thread.
+//! The HTTP API for calls and streams. The HTTP thread owns no calls: it sends orders to the control thread.
 
 mod actions;
 mod alarms;
@@ -49,7 +49,7 @@ use threadbare_streams::reload::Reloads;
 use threadbare_watch::View;
 use tokio::sync::Semaphore;
 
-/// A listening socket, with its access rule.
+/// A listening socket with its access control; requests are not served yet.
 pub(super) struct Http {
     listener: TcpListener,
     guard: Guard,
@@ -57,13 +57,13 @@ pub(super) struct Http {
 
 /// A running HTTP server.
 pub(super) struct Running {
-    /// Its address.
+    /// The listening address.
     pub(super) address: SocketAddr,
     acceptor: Acceptor,
 }
 
 impl Running {
-    /// Finishes current requests, and stops. Call this when the service is gone.
+    /// Finishes current requests, and stops. Call this after the service has been dropped.
     pub(super) fn stop(self) {
         self.acceptor.stop();
     }
@@ -118,10 +118,10 @@ pub(super) fn app(
     }
 }
 
-/// All routes for programs, without a guard: for callers that are already authorised.
+/// Creates the routes for programs without access control, for callers that are already authorised.
 pub(super) fn open_router(app: App) -> Router {
     routes::open_router(app)
 }
 
-/// Maximum of WebSocket connections; proxies keep one open each.
+/// Maximum number of WebSocket connections. Each proxy keeps one open.
 const SOCKETS_MAX: usize = 64;

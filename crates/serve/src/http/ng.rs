@@ -1,4 +1,4 @@
-//! `/ng`: messages of the ng protocol, as over UDP, in requests or on a WebSocket connection.
+//! `/ng`: messages of the ng protocol in HTTP requests or on a WebSocket connection.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -21,10 +21,10 @@ use crate::asker::{Asker, ReplyTo, Unreplied};
 use crate::orders::NotDone;
 use crate::service::{Scope, Service};
 
-/// Send a message of the ng protocol: a cookie, a space, a dictionary in bencode or JSON
+/// Send a message of the ng protocol: a cookie, a space, and a dictionary in bencode or JSON
 ///
-/// The reply has the request's cookie, encoding and content type. A cookie that the same host has used in the last seconds gets
-/// the same reply, and nothing is done twice.
+/// The reply has the request's cookie, encoding and content type. If the same host has used the cookie in the last seconds, the
+/// request is a repetition: it gets the same reply, and is not carried out again.
 #[utoipa::path(post, path = "/ng", tag = "ng",
     request_body(content = String, content_type = "application/x-rtpengine-ng", example = "1 {\"command\":\"ping\"}"),
     responses((status = 200, description = "The reply, even if it is an `error`", body = String, content_type = "application/x-rtpengine-ng"),
@@ -52,8 +52,8 @@ pub(super) async fn ask(
 
 /// The ng protocol by WebSocket
 ///
-/// Each text or binary message is a message of the protocol, and so is each reply. The subprotocol is `ng.rtpengine.com`. 64
-/// connections at a time.
+/// Each text or binary WebSocket message contains one message of the ng protocol. Replies are sent in the same way. The
+/// subprotocol is `ng.rtpengine.com`. At most 64 connections at a time.
 #[utoipa::path(get, path = "/ng", tag = "ng",
     responses((status = 101, description = "The connection now uses WebSocket"),
     (status = "4XX", description = "The request is not a WebSocket request", body = Problem, content_type = "application/problem+json"),
@@ -68,7 +68,7 @@ pub(super) async fn socket(
         problem.about("Upgrade", "websocket (RFC 6455)")
     })?;
     let place = app.sockets.clone().try_acquire_owned().map_err(|_| {
-        let detail = "there are enough WebSocket connections";
+        let detail = "the limit of WebSocket connections is reached";
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail).retry_after(1)
     })?;
     let upgrade = upgrade
@@ -80,19 +80,19 @@ pub(super) async fn socket(
     }))
 }
 
-/// Handles one message after another, until one side closes the connection.
+/// Handles messages one after another, until one side closes the connection.
 async fn talk(app: &App, peer: SocketAddr, mut socket: WebSocket) {
     while let Some(Ok(message)) = socket.recv().await {
         let (bytes, is_text) = match message {
             Message::Text(text) => (text.into(), true),
             Message::Binary(bytes) => (bytes, false),
             Message::Close(_) => return,
-            // The library answers these.
+            // The library answers pings.
             Message::Ping(_) | Message::Pong(_) => continue,
         };
         let reply = match exchange(app, peer, bytes).await {
             Ok(Ok(reply)) => reply,
-            // The reply to the first request follows.
+            // This repeats a request whose reply is still to come.
             Ok(Err(Unreplied::InHand)) => continue,
             Ok(Err(Unreplied::Moved | Unreplied::NoMessage(_))) | Err(_) => return,
         };
@@ -101,7 +101,7 @@ async fn talk(app: &App, peer: SocketAddr, mut socket: WebSocket) {
             Ok(text) => Message::Binary(text.into_bytes().into()),
             Err(bytes) => Message::Binary(bytes.into_bytes().into()),
         };
-        // A client that reads no replies makes room for others.
+        // A client that does not read its replies is disconnected, to make room for others.
         if !matches!(timeout(SEND_TIME_MAX, socket.send(reply)).await, Ok(Ok(()))) {
             return;
         }

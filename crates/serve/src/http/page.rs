@@ -1,4 +1,4 @@
-//! The pages: the wall of streams, and the API page. They load nothing from other servers.
+//! The web pages: the wall of streams, and the API page. They load nothing from other servers.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use axum::routing::get;
 
 use super::app::App;
 
-/// A file of the pages: path, kind, contents.
+/// A file of the pages: path, content type, contents.
 type File = (&'static str, &'static str, &'static str);
 
 macro_rules! file {
@@ -18,7 +18,8 @@ macro_rules! file {
     };
 }
 
-/// The files contain no data of the relay, so a browser gets them without a token: people enter it there.
+/// Files of the pages. They contain no data of the relay, so browsers get them without a token. People enter the token in the
+/// page.
 const FILES: [File; 15] = [
     file!("/", HTML, "index.html"),
     file!("/wall.css", STYLE, "wall.css"),
@@ -64,5 +65,5 @@ const JSON: &str = "application/json";
 const HTML: &str = "text/html; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 const STYLE: &str = "text/css; charset=utf-8";
-/// The pages load only their own files, and cannot be framed.
+/// Content-Security-Policy: the pages load only their own files, and cannot be framed.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";

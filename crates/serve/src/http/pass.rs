@@ -1,4 +1,4 @@
-//! Forwards requests for calls of other nodes in the cluster.
+//! Forwards requests about calls and streams of other nodes in the cluster.
 
 use axum::body::Body as Bytes;
 use axum::extract::{FromRequest, Request, State};
@@ -21,22 +21,22 @@ use crate::service::Service;
 use threadbare_cluster::{Back, ClusterView, HttpRequest, Passed, Way};
 use threadbare_process::system::random_number;
 
-/// Marks a request that another node has forwarded: it is answered here.
+/// Marks a request that another node has forwarded. This node must answer it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PassedOn;
 
-/// The target of a request.
+/// The subject of a request.
 #[derive(Debug, PartialEq, Eq)]
 enum About {
     /// A call to be made.
     New,
     Call(CallId),
-    /// A call; the reply is endless.
+    /// A call, with an endless reply.
     Endless(CallId),
     Other,
 }
 
-/// Middleware before the routes of calls.
+/// Middleware that forwards a request if another node must answer it.
 pub(super) async fn pass(State(app): State<App>, request: Request, next: Next) -> Response {
     let is_ours = request.extensions().get::<PassedOn>().is_some();
     let has_calls = app.cluster.as_ref().is_some_and(|one| one.has_calls());
@@ -70,7 +70,7 @@ enum Found {
     Answered(Response),
 }
 
-/// Forwards a request about a stream of a node. `target`: path and query for that node.
+/// Answers a request about a stream of the node `node`, or forwards it there. `target`: path and query for that node.
 async fn at_node(
     cluster: &ClusterView,
     node: &str,
@@ -89,16 +89,16 @@ async fn at_node(
     match back.ok().flatten() {
         Some(back) => asked.answered(cluster, back),
         None => {
-            let detail = format!("node {node:?} does not answer, or is none of the cluster");
+            let detail = format!("node {node:?} does not answer, or is not in the cluster");
             Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail).retry_after(1))
         }
     }
 }
 
-/// A request that another node answers.
+/// A request to be answered by another node.
 struct Asked {
     request: HttpRequest,
-    /// Identifies the reader of an endless reply.
+    /// Identifies the reader of an endless reply. `None`: the reply is not endless.
     reader: Option<u64>,
 }
 
@@ -195,7 +195,8 @@ fn response(back: Back) -> Result<Response, Problem> {
         .map_err(|error| bad(error.to_string()))
 }
 
-/// The id of the call to be made, if the request has one. Invalid requests are refused later.
+/// Returns the id of the call to be made, if the request has one. Returns `None` for an invalid request, which is refused
+/// later.
 fn asked_name(body: &[u8]) -> Option<CallId> {
     #[derive(Deserialize)]
     struct Named {

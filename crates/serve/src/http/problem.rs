@@ -11,13 +11,13 @@ use crate::orders::NotDone;
 /// An error reply (RFC 9457).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub(super) struct Problem {
-    /// Always `about:blank`: the title is that of the status.
+    /// Always `about:blank`: the error has no type beyond its status.
     r#type: &'static str,
     /// The name of the status.
     title: &'static str,
     /// The HTTP status.
     status: u16,
-    /// The error in this request.
+    /// The mistake in this request.
     detail: String,
     /// The parameter, header or member with the error.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -43,14 +43,14 @@ impl Problem {
         }
     }
 
-    /// An invalid value.
+    /// Creates the error for an invalid value.
     pub(super) fn value(field: &str, value: &str, allowed: impl Into<String>) -> Problem {
         let shown: String = value.chars().take(SHOWN_CHARS).collect();
         let detail = format!("{field}: {shown:?} is not allowed");
         Problem::new(StatusCode::BAD_REQUEST, detail).about(field, allowed)
     }
 
-    /// Sets another status.
+    /// Replaces the status.
     pub(super) fn with_status(self, status: StatusCode) -> Problem {
         Problem {
             title: status.canonical_reason().unwrap_or("Error"),
@@ -59,7 +59,7 @@ impl Problem {
         }
     }
 
-    /// Adds the field and its allowed values.
+    /// Adds the name of the field and its allowed values.
     pub(super) fn about(mut self, field: &str, allowed: impl Into<String>) -> Problem {
         self.field = Some(field.to_owned());
         self.allowed = Some(allowed.into());
@@ -95,5 +95,5 @@ impl IntoResponse for Problem {
     }
 }
 
-/// Maximum characters shown of an invalid value.
+/// Maximum number of characters of an invalid value in an error.
 const SHOWN_CHARS: usize = 80;

@@ -1,4 +1,4 @@
-//! Recording settings of a call that a program makes.
+//! Recording settings of a call that is made by `POST /v1/calls`.
 
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -9,7 +9,7 @@ use super::problem::Problem;
 use crate::service::Service;
 use threadbare_config::{RecordSpec, RecordWords, Template};
 
-/// Recording settings of a call: files are in the configured folder, with the configured names.
+/// Recording settings of a call. Folder and file names are those of the configuration.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"format": "wav", "tracks": "mixed"}))]
@@ -20,12 +20,12 @@ pub(super) struct CallRecord {
     tracks: Option<String>,
     /// When to start the next file, for example `1h` or `1h 500MB`.
     rotate: Option<String>,
-    /// `always`, `call` or `loss`.
+    /// When to record: `always`, `call` or `loss`.
     on: Option<String>,
 }
 
 impl CallRecord {
-    /// Reads the settings; the configuration has defaults.
+    /// Parses the settings. The configuration supplies absent ones.
     pub(super) fn read(&self, service: &Service) -> Result<RecordSpec, Problem> {
         let Some((folder, format)) = service.media.on_demand() else {
             let detail =

@@ -1,4 +1,5 @@
-//! `/v1/recordings`: the list of recordings, and the files. `PATCH /v1/streams/{name}`: the recording of a stream.
+//! `/v1/recordings`: lists recordings, and reads and deletes their files. `PATCH /v1/streams/{name}`: pauses, stops or resumes
+//! the recording of a stream.
 
 mod range;
 
@@ -38,40 +39,41 @@ pub(super) struct RecordingPage {
 /// A recording.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Recording {
-    /// Unique number; greater than those of files that started earlier.
+    /// Unique number. Files that started later have greater numbers.
     id: String,
     /// The path to read and delete the file.
     path: String,
-    /// Its stream.
+    /// The recorded stream. Absent: a call was recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     stream: Option<String>,
-    /// The Call-ID of its call.
+    /// Call-ID of the recorded call. Absent: a stream was recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     call: Option<String>,
-    /// Path below the folder of its recordings.
+    /// Path of the file below the folder of recordings.
     file: String,
     /// `wav`, `wav-g711`, `mka`, `mka-g711` or `pcap`.
     format: &'static str,
-    /// `running`: it grows; `complete`; `cut`: a disk error ended it; `recovered`: its process was killed.
+    /// `running`: the file is still growing; `complete`; `cut`: a disk error ended the file; `recovered`: the process that
+    /// wrote it was killed.
     state: &'static str,
     /// Start time, ms since 1970.
     started_unix_ms: u64,
-    /// Duration of the audio; 0 while it grows.
+    /// Duration of the audio; 0 while the file is growing.
     duration_ms: u64,
-    /// 0 while it grows.
+    /// Size of the file; 0 while it is growing.
     bytes: u64,
     /// Audio that is silent in the file because the disk was too slow.
     missed_ms: u64,
     /// Frames per second; absent for packets.
     #[serde(skip_serializing_if = "Option::is_none")]
     rate_hz: Option<u32>,
-    /// Absent: not known yet, not measured, or too quiet.
+    /// Loudness of the file. Absent: not known yet, not measured, or too quiet.
     #[serde(skip_serializing_if = "Option::is_none")]
     loudness: Option<FileLoudness>,
-    /// Why it was cut off.
+    /// Why the file was cut off.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
-    /// Its location in the store, once it is stored there; absent: it is on this machine.
+    /// Location of the file in the object store. Absent: the file is on this machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     uri: Option<String>,
 }
@@ -113,7 +115,8 @@ impl Recording {
 
 /// List recordings, page by page
 ///
-/// Files of this gateway by start time, including those of earlier processes. Beyond 100,000, the oldest are left out.
+/// Lists the files of this gateway by start time, including those of earlier processes. At most 100,000 files are listed;
+/// beyond that, the oldest are left out.
 #[utoipa::path(get, path = "/v1/recordings", tag = "recordings", operation_id = "list_recordings", params(
     ("stream" = Option<String>, Query, description = "Only recordings of this stream"),
     ("call" = Option<String>, Query, description = "Only recordings of the call with this Call-ID"),
@@ -171,8 +174,8 @@ fn asked(query: &str) -> Result<Asked, Problem> {
 
 /// Read a file, or a part of it
 ///
-/// `Range: bytes=FIRST-LAST` selects a part (one range). A growing file is read as far as it is written; a stored one from the
-/// store.
+/// `Range: bytes=FIRST-LAST` selects a part (one range). A growing file is read up to its current end. A file in an object
+/// store is read from there.
 #[utoipa::path(get, path = "/v1/recordings/{id}", tag = "recordings", operation_id = "read_recording",
     params(("id" = String, Path, description = "Id in the list")), responses(
     (status = 200, body = [u8], content_type = "application/octet-stream", description = "The file: audio/wav, audio/x-matroska or application/vnd.tcpdump.pcap"),
@@ -226,7 +229,8 @@ pub(super) async fn read(
     })
 }
 
-/// Opens a recording. Waits for one that has just started, and retries one that was just renamed.
+/// Opens a recording. If the file of a running recording is missing, because it has just started or was just renamed, tries
+/// again.
 async fn open(app: &App, id: &str) -> Result<(Entry, String, OpenRecording), Problem> {
     loop {
         let (entry, place) = app.recorder.find(id).ok_or_else(|| unknown(id))?;
@@ -241,7 +245,7 @@ async fn open(app: &App, id: &str) -> Result<(Entry, String, OpenRecording), Pro
     }
 }
 
-/// An unreachable store may be back later.
+/// Returns the status for an error of the store: 503 if the store may answer later, otherwise 502.
 fn status_of(error: &threadbare_s3::Error) -> StatusCode {
     if error.is_transient() {
         StatusCode::SERVICE_UNAVAILABLE
@@ -258,7 +262,8 @@ fn unreadable(id: &str, error: &ReadError) -> Problem {
     Problem::new(status, format!("{id}: {error}"))
 }
 
-/// RFC 6266. Parts of names come from requests.
+/// Returns the Content-Disposition (RFC 6266) of a file. Unsafe characters are replaced, because parts of file names come from
+/// requests.
 fn disposition(name: &str) -> String {
     let plain = |letter: char| match letter {
         '"' | '\\' => '_',
@@ -269,8 +274,8 @@ fn disposition(name: &str) -> String {
     format!("attachment; filename=\"{name}\"")
 }
 
-/// Reads each piece when the client has taken the previous one. If reading fails, the client sees that the body is too
-/// short.
+/// Returns a body that reads each piece when the client has taken the previous one. If reading fails, the body is shorter than
+/// announced, so the client notices.
 fn body(pieces: Pieces) -> Body {
     Body::from_stream(unfold(pieces, |mut pieces| async move {
         let piece = pieces.next().await.transpose()?;
@@ -298,7 +303,7 @@ pub(super) async fn delete(
             let detail = format!("{id}: the store refuses to delete it: {error}");
             Err(Problem::new(status_of(&error), detail))
         }
-        // Without a recorder.
+        // The recorder does not know the file, or does not run.
         Ok(Deleted::Unknown) | Err(_) => Err(unknown(&id)),
     }
 }
@@ -351,5 +356,5 @@ const RECORDINGS: &str = "/v1/recordings";
 const STATES: [&str; 4] = ["running", "complete", "cut", "recovered"];
 const LIMIT_USUAL: usize = 50;
 const LIMITS: RangeInclusive<usize> = 1..=500;
-/// Pause before a file without a name is looked up again.
+/// Pause before a missing file is looked up again.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);

@@ -16,7 +16,7 @@ pub(super) struct Reloaded {
     streams_added: usize,
     /// Number of streams that were ended.
     streams_removed: usize,
-    /// Number of streams that were restarted, because their settings differ.
+    /// Number of streams that were restarted, because their settings have changed.
     streams_restarted: usize,
     /// Whether settings of calls were changed.
     calls_changed: bool,
@@ -24,8 +24,8 @@ pub(super) struct Reloaded {
 
 /// Reload the configuration file
 ///
-/// Changes are applied, and all else continues untouched, as with SIGHUP. A file with mistakes, or with changes that need a
-/// restart, changes nothing.
+/// Applies the changes in the file, as SIGHUP does. Streams and calls without changes continue undisturbed. If the file has
+/// mistakes, or a change needs a restart, nothing is applied.
 #[utoipa::path(post, path = "/v1/reload", tag = "relay", responses(
     (status = 200, body = Reloaded),
     (status = 409, body = Problem, content_type = "application/problem+json", description = "There is no file, or a change needs a restart"),

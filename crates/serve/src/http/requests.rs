@@ -1,4 +1,5 @@
-//! ng requests made by the HTTP API, so that calls are changed in one way only.
+//! ng requests made by the HTTP API. HTTP requests are carried out as ng requests, so that there is only one way to change a
+//! call.
 
 use axum::http::StatusCode;
 use threadbare_control::calls::CallId;
@@ -11,7 +12,7 @@ use super::problem::Problem;
 use crate::orders::NotDone;
 use crate::service::Service;
 
-/// The keys of a request about a call.
+/// Returns the keys that all requests about a call have.
 pub(super) fn keys(command: Command, id: &CallId) -> Dictionary {
     let mut keys = Dictionary::new();
     keys.push("command", command.name());
@@ -45,7 +46,7 @@ pub(super) async fn carry_out(app: &App, id: &CallId, keys: Dictionary) -> Resul
     done(reply).map(|_| ())
 }
 
-/// Checks a reply for an error.
+/// Returns the keys of a successful reply, and converts an error reply.
 pub(super) fn done(reply: Reply) -> Result<Dictionary, Problem> {
     match reply {
         Reply::Ok(keys) => Ok(keys),
@@ -82,5 +83,5 @@ const MEMBERS: &[(&str, &str)] = &[
     ("direction", "interface"),
     ("interface", "interface"),
 ];
-/// Retry-After when the relay is full: load falls as calls end.
+/// Retry-After, in s, when the relay is full: load falls as calls end.
 const BUSY_S: u32 = 5;

@@ -21,7 +21,7 @@ use super::{
     ng, page, pass, recordings, reload, streams, wall, way,
 };
 
-/// The head of the description.
+/// The head of the OpenAPI description.
 #[derive(OpenApi)]
 #[openapi(
     info(title = "Threadbare", description = "Streams and live calls of a media gateway. Errors are `application/problem+json` (RFC 9457)."),
@@ -30,7 +30,7 @@ use super::{
     tags((name = "streams"), (name = "calls"), (name = "actions"), (name = "recordings"), (name = "relay"), (name = "cluster"), (name = "health"), (name = "ng")))]
 struct Description;
 
-/// Adds the security scheme of a relay with a token.
+/// Adds the security scheme to the description of a relay with a token.
 struct Token;
 
 impl Modify for Token {
@@ -58,7 +58,7 @@ pub(super) fn router(app: App, guard: Guard) -> Router {
         .with_state(app)
 }
 
-/// The same routes without a guard, and without the page.
+/// The routes for programs, without access control and without the pages.
 pub(super) fn open_router(app: App) -> Router {
     let (routes, _) = described().split_for_parts();
     routes
@@ -121,7 +121,7 @@ async fn no_method(method: Method, uri: Uri) -> Problem {
     problem.with_status(StatusCode::METHOD_NOT_ALLOWED)
 }
 
-/// Adds headers against caching and content sniffing.
+/// Adds headers that prevent caching and content sniffing.
 async fn with_headers(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));

@@ -1,4 +1,4 @@
-//! HTTP connections: none blocks another one, or keeps its place while idle.
+//! Serves HTTP connections. No connection blocks another one, and an idle one soon gives up its place.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,8 +20,8 @@ use threadbare_process::places::{Limits, Place};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Peer(pub(crate) SocketAddr);
 
-/// Serves connections on a separate thread. When it is stopped, current requests are answered, if the clients read the replies
-/// soon.
+/// Serves connections on a separate thread. When the server is stopped, it still answers current requests, if the clients read
+/// the replies soon.
 ///
 /// # Errors
 /// Threads or descriptors run out.
@@ -70,14 +70,14 @@ async fn serve(
     }
 }
 
-/// Limits that suit monitors, operators and programs with a few connections each. One connection has up to 300 KiB of
-/// buffers.
+/// Limits for connections: enough for monitors, operators and programs with a few connections each. A connection uses up to
+/// 300 KiB for buffers.
 const LIMITS: Limits = Limits {
     total: 256,
     per_host: 128,
     extra: 32,
 };
-/// Time limit for a request's header, and between requests.
+/// Time limit for the header of a request, including the time since the previous request.
 const HEADER_TIME_MAX: Duration = Duration::from_secs(10);
-/// Headers of browsers have some 2 KiB.
+/// Maximum size of a connection's read buffer. Headers of browsers have some 2 KiB.
 const BUFFER_BYTES_MAX: usize = 32 * 1024;

@@ -1,4 +1,4 @@
-//! `/v1/streams`: the streams of the file, their current values, and their last minutes or day.
+//! `/v1/streams`: the streams of the configuration file, their current values, and their history of minutes up to a day.
 
 use std::ops::RangeInclusive;
 use threadbare_base::NS_PER_MS;
@@ -15,7 +15,7 @@ use super::problem::Problem;
 use crate::reports::tenths;
 use threadbare_watch::{Level, RECENT_SECONDS, Second, Track, merged};
 
-/// All streams, in the order of the file.
+/// All streams, in the order of the configuration file.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Streams {
     streams: Vec<StreamNow>,
@@ -24,12 +24,12 @@ pub(super) struct Streams {
 /// The current values of a stream.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct StreamNow {
-    /// Its name in the file.
+    /// Name of the stream in the configuration file.
     name: String,
-    /// `heard`: the sender is received; `fallback`: a fallback is active; `waiting`: no packet has come for 3 s; `stopped`:
-    /// it failed, and will be restarted.
+    /// `heard`: packets of the sender arrive; `fallback`: a fallback is active; `waiting`: no packet has arrived for 3 s;
+    /// `stopped`: the stream has failed, and will be restarted.
     state: &'static str,
-    /// Why it is `stopped`.
+    /// Why the stream is `stopped`.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
     /// The active input, if there are fallbacks.
@@ -38,20 +38,20 @@ pub(super) struct StreamNow {
     /// Target loudness, LUFS.
     #[serde(skip_serializing_if = "Option::is_none")]
     target_lufs: Option<f64>,
-    /// Absent: not measured, or no packets yet.
+    /// Loudness and peak. Absent: not measured, or no packets yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     loudness: Option<StreamLoudness>,
-    /// RTP packets received since it started.
+    /// RTP packets received since the stream started.
     packets: u64,
-    /// Packets that did not arrive in time.
+    /// Packets that had not arrived by their time to be played.
     packets_lost: u64,
-    /// Packets that came after their time.
+    /// Packets that arrived after their time to be played.
     packets_late: u64,
     /// Datagrams that were refused.
     packets_refused: u64,
     /// Loss of the last 10 s.
     loss_percent: f64,
-    /// Concealed audio for losses.
+    /// Audio that was concealed because packets were lost.
     concealed_ms: u64,
     /// Interarrival jitter (RFC 3550, A.8).
     jitter_ms: f64,
@@ -59,9 +59,9 @@ pub(super) struct StreamNow {
     packets_held: u32,
     /// Delay of the jitter buffer.
     latency_ms: f64,
-    /// Lag of the sender's clock since the stream started; negative: it is ahead.
+    /// How far the sender's clock has fallen behind since the stream started; negative: it is ahead.
     skew_ms: f64,
-    /// Round trip from RTCP.
+    /// Round-trip time, measured with RTCP.
     #[serde(skip_serializing_if = "Option::is_none")]
     round_trip_ms: Option<f64>,
     /// Time since the last packet.
@@ -69,32 +69,34 @@ pub(super) struct StreamNow {
     since_packet_ms: Option<u64>,
 }
 
-/// Loudness and peak (EBU R128). `null`: silence.
+/// Loudness and peak (EBU R128). A value is `null` during silence.
 #[derive(Debug, Serialize, ToSchema)]
 struct StreamLoudness {
     /// Loudness of the last 400 ms.
     momentary_lufs: Option<f64>,
     /// Loudness of the last 3 s.
     short_term_lufs: Option<f64>,
-    /// Loudness of the programme.
+    /// Integrated loudness of the programme.
     integrated_lufs: Option<f64>,
     /// Loudness range of the programme.
     range_lu: Option<f64>,
     /// True peak of the programme, in the loudest channel.
     true_peak_dbtp: Option<f64>,
-    /// Start of the programme (`loudness-reset`, `/loudness/reset`), s since 1970. Absent: the stream's start.
+    /// Time of the last reset, with which the current programme started (`loudness-reset`, `/loudness/reset`), s since 1970.
+    /// Absent: the programme started with the stream.
     #[serde(skip_serializing_if = "Option::is_none")]
     programme_unix_s: Option<u64>,
 }
 
-/// A stream's last seconds, oldest first, with a value for every second. `null`: silence, or not measured.
+/// The history of a stream: a value for every second (or for every `step` seconds), oldest first. `null`: silence, or not
+/// measured.
 #[derive(Debug, Default, Serialize, ToSchema)]
 pub(super) struct History {
     name: String,
     /// End of each second, s since 1970.
     unix_s: Vec<u64>,
     is_heard: Vec<bool>,
-    /// The loudest 400 ms of the second.
+    /// Loudness of the loudest 400 ms of the second.
     momentary_lufs: Vec<Option<f64>>,
     /// Loudness of the 3 s that end with the second.
     short_term_lufs: Vec<Option<f64>>,
@@ -151,8 +153,8 @@ pub(super) async fn history(
 
 /// Restart the loudness of a stream
 ///
-/// Resets integrated loudness, loudness range and the highest true peak for a new programme. `loudness-reset` in the file does it
-/// at times of day.
+/// Resets integrated loudness, loudness range and the highest true peak for a new programme. The setting `loudness-reset` does
+/// this at fixed times of day.
 #[utoipa::path(post, path = "/v1/streams/{name}/loudness/reset", tag = "streams", params(("name" = String, Path, description = "Name in the configuration")),
     responses((status = 204),
     (status = 404, body = Problem, content_type = "application/problem+json"),
@@ -171,7 +173,7 @@ pub(super) async fn reset_loudness(
     Err(Problem::new(StatusCode::CONFLICT, detail))
 }
 
-/// The requested span.
+/// The requested span of time.
 #[derive(Debug, Clone, Copy)]
 struct Span {
     seconds: u64,

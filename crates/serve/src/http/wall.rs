@@ -1,4 +1,4 @@
-//! `/v1/wall`: a summary of all streams ten times a second, and of the media threads, as server-sent events.
+//! `/v1/wall`: a summary of all streams, ten times a second, and of the media threads, once a second, as server-sent events.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -27,15 +27,15 @@ pub(super) enum WallEvent<'a> {
     Alarms(RaisedAlarms),
 }
 
-/// The event `streams`: the streams of the columns in the next `tiles`.
+/// The event `streams`: the list of streams to which the next `tiles` refer.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct WallStreams {
-    /// Changes with the list of streams.
+    /// Number of this list; another list has another number.
     generation: u64,
     streams: Vec<WallStream>,
 }
 
-/// A tile.
+/// A stream of the wall.
 #[derive(Debug, Serialize, ToSchema)]
 struct WallStream {
     name: String,
@@ -44,19 +44,19 @@ struct WallStream {
     target_lufs: Option<f64>,
 }
 
-/// The event `tiles`.
+/// The event `tiles`: the current values of all streams.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct WallTiles<'a> {
-    /// Generation of the list of streams.
+    /// `generation` of the list of streams to which the columns belong.
     generation: u64,
-    /// Base64 of columns, little-endian, with a value for each stream. State: a byte (0 stopped, 1 waiting, 2 heard, 3 fallback).
-    /// Unacknowledged alarms: a byte (bits 0 to 5: no-packets, silence, loudness, true-peak, loss, drift; bit 7: there are
-    /// acknowledged ones). Momentary loudness, true peak and short-term loudness: 16 bits with sign, tenths of a decibel, -32768:
-    /// none. Loss of the last 10 s: 16 bits, thousandths.
+    /// Columns in Base64, little-endian. Each column has a value for each stream. 1. State: a byte (0 stopped, 1 waiting, 2
+    /// heard, 3 fallback). 2. Unacknowledged alarms: a byte (bits 0 to 5: no-packets, silence, loudness, true-peak, loss,
+    /// drift; bit 7: the stream has acknowledged alarms). 3 to 5. Momentary loudness, true peak and short-term loudness: signed
+    /// 16 bits, in tenths of a decibel; -32768: no value. 6. Loss of the last 10 s: 16 bits, in thousandths.
     columns: &'a str,
 }
 
-/// The event `threads`, once a second.
+/// The event `threads`, once a second: the load of the media threads.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct WallThreads {
     /// s since 1970.
@@ -64,22 +64,22 @@ pub(super) struct WallThreads {
     threads: Vec<WallThread>,
 }
 
-/// A media thread. Its values are those of the seconds since the last event; the first event has all known seconds.
+/// A media thread. Each list has a value for each second since the last event; in the first event, for all known seconds.
 #[derive(Debug, Serialize, ToSchema)]
 struct WallThread {
     name: String,
-    /// Share of each second in which it was not asleep.
+    /// Share of the second in which the thread was not asleep.
     busy_percent: Vec<f64>,
-    /// Lateness of its slices.
+    /// Lateness of the thread's slices.
     lateness_ms: Vec<f64>,
-    /// Packets that it handled.
+    /// Number of packets that the thread handled.
     packets: Vec<u32>,
-    /// The last blockage.
+    /// The last time that work blocked the thread.
     #[serde(skip_serializing_if = "Option::is_none")]
     blocked: Option<WallBlocked>,
 }
 
-/// A blockage of a thread.
+/// An occasion on which work blocked a media thread.
 #[derive(Debug, Serialize, ToSchema)]
 struct WallBlocked {
     by: String,
@@ -89,10 +89,10 @@ struct WallBlocked {
 
 /// A summary of all streams, as server-sent events
 ///
-/// `streams` comes first, and again when the list changes; `tiles` ten times a second, `threads` once a second, `alarms` (all
-/// raised ones) when one is raised or ends. A slow reader misses some events. 32 readers at a time. For all nodes of a cluster,
-/// each event has its `node`, and `left` means that a node sends nothing any more; that node answers
-/// `/v1/streams/NAME...?node=NODE`.
+/// `streams` comes first, and again when the list changes. `tiles` comes ten times a second, `threads` once a second. `alarms`
+/// has all raised alarms, and comes when one is raised or ends. A slow reader misses some events. At most 32 readers at a time.
+/// With `cluster=1`, each event has its `node`, and `left` means that a node no longer sends events. Details of a stream are at
+/// its node: `/v1/streams/NAME...?node=NODE`.
 #[utoipa::path(get, path = "/v1/wall", tag = "streams", params(
     ("cluster" = Option<u32>, Query, minimum = 1, maximum = 1, description = "1: the streams of all nodes")), responses(
     (status = 200, body = WallEvent, content_type = "text/event-stream"),
@@ -122,18 +122,18 @@ pub(super) async fn listen(
 struct Reader {
     frames: Frames,
     view: View,
-    /// Generation of the streams that the reader knows.
+    /// Generation of the list of streams that the reader has; `None`: it has none.
     generation: Option<u64>,
-    /// Seconds of threads that the reader knows.
+    /// Number of seconds of the threads that the reader has.
     seconds: u64,
     /// Events to be sent next.
     pending: VecDeque<Line>,
-    /// Count of alarm changes that the reader knows; `None`: none.
+    /// Number of alarm changes at the last `alarms` event; `None`: no `alarms` event was sent yet.
     alarm_changes: Option<u64>,
 }
 
 impl Reader {
-    /// Returns the next event; the reply ends only with its connection.
+    /// Returns the next event. `None`: the gateway ends.
     async fn next(&mut self) -> Option<Line> {
         if let Some(line) = self.pending.pop_front() {
             return Some(line);
@@ -154,12 +154,12 @@ impl Reader {
             return Some(line("tiles", &tiles));
         }
         let streams = streams(&self.view);
-        // The next frame belongs to these streams, or the list changes once more.
+        // The next `tiles` belong to this list, unless the list changes again before.
         self.generation = Some(streams.generation);
         Some(line("streams", &streams))
     }
 
-    /// `None`: the reader knows the current alarms.
+    /// Returns all raised alarms. `None`: the reader has the current ones.
     fn alarms(&mut self) -> Option<RaisedAlarms> {
         self.view.read(|seen| {
             let changes = Some(seen.alarm_changes());
@@ -182,7 +182,7 @@ fn streams(view: &View) -> WallStreams {
     })
 }
 
-/// Returns the seconds after `known`; `None`: there are none.
+/// Returns the values of the seconds after `known`. `None`: there are none.
 fn threads(view: &View, unix_s: u64, known: &mut u64) -> Option<WallThreads> {
     view.read_machine(|machine| {
         let new = machine.seconds.saturating_sub(*known);
@@ -227,7 +227,7 @@ fn line(name: &str, data: &impl Serialize) -> Line {
     Line::default().event(name).data(text)
 }
 
-/// Retry-After, s: readers leave when their pages are closed.
+/// Retry-After, in s: readers leave when their pages are closed.
 const READERS_S: u32 = 10;
-/// Proxies in between treat a connection as dead after a minute of silence.
+/// Maximum silence before a comment is sent. HTTP proxies on the way treat a connection as dead after a minute of silence.
 const QUIET_MAX: Duration = Duration::from_secs(15);

@@ -1,4 +1,4 @@
-//! The details of a stream: its source, destination, codecs, and the RTCP reports of both sides.
+//! `/v1/streams/{name}`: the details of a stream, such as source, destination, codecs, and the RTCP reports of both sides.
 
 use std::net::SocketAddr;
 
@@ -28,10 +28,10 @@ pub(super) struct StreamWhole {
 /// Source and destination of a stream.
 #[derive(Debug, Serialize, ToSchema)]
 struct StreamWay {
-    /// Address at which its RTP is received.
+    /// Address at which the stream's RTP is received.
     #[schema(value_type = String)]
     local_address: SocketAddr,
-    /// Address at which its RTCP is received; equal with one port for both. Absent: no RTCP.
+    /// Address at which the stream's RTCP is received. It equals `local_address` if RTP and RTCP share a port. Absent: no RTCP.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     local_rtcp_address: Option<SocketAddr>,
@@ -42,22 +42,22 @@ struct StreamWay {
     /// The sender's SSRC.
     #[serde(skip_serializing_if = "Option::is_none")]
     ssrc: Option<u32>,
-    /// The configured destination: an address or `latched`; `nobody` without one.
+    /// The configured destination: an address or `latched`; `nobody` if none is configured.
     destination: String,
-    /// Resolved destination.
+    /// Address to which the destination was resolved.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     destination_address: Option<SocketAddr>,
-    /// The received codec, as in the file.
+    /// The received codec, as configured.
     codec_in: String,
-    /// The codec received last, such as `PCMA/8000`; `payload type 97` for dynamic numbers (RFC 3551, section 6). Absent: no
-    /// packets yet.
+    /// Codec of the last received packet, such as `PCMA/8000`; for a dynamic number (RFC 3551, section 6), for example `payload
+    /// type 97`. Absent: no packets yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     codec_heard: Option<String>,
-    /// The sent codec; `auto`: unchanged. Absent: the stream has no destination.
+    /// The sent codec; `auto`: the received codec. Absent: the stream has no destination.
     #[serde(skip_serializing_if = "Option::is_none")]
     codec_out: Option<String>,
-    /// Whether it can be listened to.
+    /// Whether the stream can be listened to.
     is_decoded: bool,
     /// Our report on the sender. Absent: no packets yet.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -78,7 +78,7 @@ pub(super) struct StreamLog {
 pub(super) struct LogLine {
     /// ms since 1970.
     unix_ms: u64,
-    /// `error`, `warn`, `info`; with `THREADBARE_LOG` also `debug`, `trace`.
+    /// `error`, `warn` or `info`; if `THREADBARE_LOG` enables them, also `debug` and `trace`.
     level: String,
     /// The message, with its fields as `name=value`.
     text: String,
@@ -120,7 +120,7 @@ pub(super) async fn log(
     Ok(axum::Json(StreamLog { name, lines }))
 }
 
-/// The stored lines about a stream or call.
+/// Returns the stored log lines about a stream or call.
 pub(super) fn log_lines(subject: Subject, name: &str) -> Vec<LogLine> {
     let lines = last_lines(subject, name).into_iter();
     lines.map(LogLine::from).collect()
@@ -152,7 +152,7 @@ impl StreamWay {
     }
 }
 
-/// Format as in `rtpmap` (RFC 8866, section 6.6).
+/// Formats a codec as in `rtpmap` (RFC 8866, section 6.6).
 fn codec_of(payload: &Payload) -> String {
     let (rate_hz, number) = (payload.clock_rate_hz, payload.payload_type);
     let (name, channels) = match (payload.carries, static_payload(number)) {

@@ -1,5 +1,5 @@
-//! Copies for subscribers. The side A of such a stream is a copy of a side of another stream. That stream sends the copies, from
-//! its own port to this one's, as a party would.
+//! Copies for subscribers. Side A of a subscriber's stream is a copy of one side of another stream, the source. The source
+//! sends the copied packets from its own port to the port of the subscriber's stream, as a party would.
 
 use std::net::SocketAddr;
 
@@ -11,7 +11,7 @@ use super::{Running, Streams};
 /// The streams and ports that get copies of each side of a stream.
 pub(super) type CopiesTo = [Vec<(StreamId, SocketAddr)>; 2];
 
-/// Sets the source address of the copies: the port of the copied stream as others see it, which only the media worker knows.
+/// Sets the address from which the copies come: the port of the copied stream, which only the media workers know.
 pub(super) fn locate(streams: &Streams, spec: &mut StreamSpec) {
     if let Some(Copied { stream, side }) = spec.copies
         && let Some(source) = streams.get(&stream)

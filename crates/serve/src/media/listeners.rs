@@ -12,7 +12,7 @@ use crate::spec;
 pub(crate) enum Unheard {
     /// The call is not answered, or has ended.
     NotRunning,
-    /// Its datagrams are forwarded without decoding.
+    /// The stream's datagrams are forwarded without decoding.
     PassedOn,
     /// No party's codec is decoded here.
     NotDecoded { codecs: [Option<String>; 2] },
@@ -24,7 +24,8 @@ impl Running {
         check(&self.spec).is_ok()
     }
 
-    /// Listens to both sides from now on. Returns the rate that fits both, Hz. The media session must be notified.
+    /// Adds a listener to both sides from now on. Returns the rate in Hz that fits both sides. Call
+    /// [`update_listeners`](Self::update_listeners) afterwards.
     pub(super) fn listen(&self) -> (u32, Listening) {
         let rate_hz = spec::rate_hz(&self.spec);
         let sample_bytes = if spec::is_coded(&self.spec) { 1 } else { 2 };
@@ -34,7 +35,7 @@ impl Running {
 
     /// Lets the media session update its listeners.
     pub(super) fn update_listeners(&self) {
-        // If the session is gone, so are its listeners.
+        // This fails if the session is gone; then its listeners are gone, too.
         let _ = self.handle.command(|session, _| {
             if let Some(media) = session.audio_mut() {
                 media.update_listeners();
@@ -43,12 +44,12 @@ impl Running {
     }
 }
 
-/// Checks that some of it is decoded.
+/// Checks that at least one side of a stream is decoded.
 pub(super) fn check(spec: &StreamSpec) -> Result<(), Unheard> {
     if spec.kind == StreamKind::Packets {
         return Err(Unheard::PassedOn);
     }
-    // Without an agreement, the static payload types are used.
+    // If the parties agreed on no payload types, the static ones are used.
     let is_decoded = spec.sides.iter().any(|side| {
         let audio = side.sends.as_ref().map(|map| map.audio().carries);
         audio.is_none_or(|carries| matches!(carries, Carries::Audio(_)))
@@ -62,7 +63,7 @@ pub(super) fn check(spec: &StreamSpec) -> Result<(), Unheard> {
     }
 }
 
-/// Longer than pauses of a disk or a browser. 69 KiB of G.711.
+/// Audio that a listener's ring holds: longer than pauses of a disk or a browser. That is 69 KiB of G.711.
 const LATE_S_MAX: usize = 4;
-/// Packets per second of each side. With shorter packets, the ring holds less time.
+/// Packets per second of each side for which the ring is sized. If packets are shorter, it holds less time.
 const PACKETS_PER_S: usize = 50;

@@ -1,4 +1,4 @@
-//! State of a stream that is known without asking its thread.
+//! State of a stream that the control thread knows without asking the stream's thread.
 
 use threadbare_rtp::call::Side;
 
@@ -6,21 +6,21 @@ use super::Running;
 use crate::quality_history::Point;
 use crate::spec;
 
-/// A stream as it is signalled, with its last measurement.
+/// The state of a stream according to signalling, and its last measurement.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StreamNow {
     pub(crate) is_recorded: bool,
-    /// Whether it can be listened to.
+    /// Whether the stream can be listened to.
     pub(crate) is_decoded: bool,
-    /// Whether nothing of a party passes to the other one, by its description or by request.
+    /// For each party: whether its media are kept from the other party, because of its SDP or on request.
     pub(crate) is_held: [bool; 2],
-    /// Whether the other party hears silence.
+    /// For each party: whether the other party hears silence in place of its media.
     pub(crate) is_muted: [bool; 2],
     pub(crate) last: Option<Point>,
 }
 
 impl StreamNow {
-    /// The state of a running stream.
+    /// Returns the state of a running stream.
     pub(super) fn of(running: &Running) -> StreamNow {
         let of = |side: Side| spec::of(&running.spec, side);
         let is_held = |side: Side| {

@@ -1,4 +1,4 @@
-//! Files played to the parties of streams, and their saved state for the next process.
+//! Files that are played to the parties of streams, and their state for the next process.
 
 use std::sync::Arc;
 
@@ -9,19 +9,19 @@ use threadbare_rtp::call::{Part, Side};
 use super::PlayState;
 use crate::plays::Play;
 
-/// The file that one party hears in place of the other one.
+/// The file that one party hears in place of the other party.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Played {
-    /// Number of the last play, or of its stop.
+    /// Number of the last action: a play or a stop.
     number: u64,
-    /// The file started last. It may have ended: the media session knows.
+    /// The file that was started last. Only the media session knows whether it has ended.
     file: Option<Arc<str>>,
-    /// A play whose file is being loaded.
+    /// The play whose file is being loaded.
     waiting: Option<PlayState>,
 }
 
 impl Played {
-    /// The state from which the next process resumes.
+    /// Returns the state from which the next process resumes.
     pub(super) fn state(&self, session: &MediaSession, to: Side) -> Option<PlayState> {
         if let Some(waiting) = &self.waiting {
             return Some(waiting.clone());
@@ -62,17 +62,17 @@ impl Played {
         self.number == play.number
     }
 
-    /// The play has started with this file.
+    /// Handles that a play has started. `file`: its name.
     pub(super) fn start(&mut self, file: Option<Arc<str>>) {
         (self.file, self.waiting) = (file, None);
     }
 
-    /// The play has no samples: an earlier one continues.
+    /// Handles that the samples of the waiting play cannot be loaded. An earlier play continues.
     pub(super) fn forget(&mut self) {
         self.waiting = None;
     }
 
-    /// Nothing is played from now on.
+    /// Handles that playing was stopped.
     pub(super) fn stop(&mut self) {
         *self = Played {
             number: self.number + 1,
@@ -81,5 +81,5 @@ impl Played {
     }
 }
 
-/// PATH_MAX: no file name is longer.
+/// Maximum length of a file name: PATH_MAX.
 const FILE_NAME_BYTES_MAX: usize = 4096;

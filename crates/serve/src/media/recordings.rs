@@ -1,4 +1,4 @@
-//! Recordings of calls: the recorder listens as other listeners do, or gets packets.
+//! Recordings of calls. The recorder either gets audio, as other listeners do, or packets.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -24,19 +24,19 @@ pub(super) struct Recordings {
     on_demand: Option<(PathBuf, RecordingFormat)>,
     /// Settings for all calls.
     policy: Option<Arc<RecordSpec>>,
-    /// Settings for a call that is about to be made, in place of the policy.
+    /// Settings for calls that are about to be made. They replace the policy.
     wishes: HashMap<CallId, Arc<RecordSpec>>,
 }
 
-/// A stream's recording, or one for each side.
+/// The recording of a stream, or one recording for each side.
 #[derive(Debug)]
 pub(super) struct Recorded {
     ids: Vec<RecordingId>,
-    /// The receiver of packets.
+    /// Receives the stream's packets. `None`: the recorder gets audio.
     packet_recorder: Option<PacketRecorder>,
 }
 
-/// Runs a closure when it is dropped: by the thread of a media session, or here if the session is gone.
+/// Runs a closure when it is dropped. The thread of a media session drops it; if the session is gone, the sender does.
 struct Dropped<F: FnOnce()>(Option<F>);
 
 impl<F: FnOnce()> Drop for Dropped<F> {
@@ -66,7 +66,7 @@ impl Running {
     }
 }
 
-/// The law of the party that offered, if it uses G.711.
+/// Returns the G.711 law of the first party that uses G.711; µ-law if no party does.
 fn law(spec: &StreamSpec) -> Coding {
     let encodings = spec.sides.iter().filter_map(|side| {
         let audio = side.sends.as_ref()?.audio();
@@ -96,27 +96,27 @@ impl MediaWorkers {
         self.set_policy(policy);
     }
 
-    /// Sets how calls are recorded that start from now on.
+    /// Sets how calls that start from now on are recorded.
     pub(crate) fn set_policy(&mut self, policy: Option<RecordSpec>) {
         self.recordings.policy = policy.map(Arc::new);
     }
 
-    /// The settings for all calls.
+    /// Returns the settings for all calls.
     pub(crate) fn policy(&self) -> Option<&Arc<RecordSpec>> {
         self.recordings.policy.as_ref()
     }
 
-    /// Sets how a call that is about to be made is recorded.
+    /// Sets recording settings for a call that is about to be made.
     pub(crate) fn wish(&mut self, call: CallId, spec: RecordSpec) {
         self.recordings.wishes.insert(call, Arc::new(spec));
     }
 
-    /// Drops that setting, because the call has ended or was not made.
+    /// Drops the settings of a call, because it has ended or was not made.
     pub(crate) fn forget_wish(&mut self, call: &CallId) {
         self.recordings.wishes.remove(call);
     }
 
-    /// Folder and format of requested recordings; `None`: not configured.
+    /// Returns folder and default format of requested recordings. `None`: not configured.
     pub(crate) fn on_demand(&self) -> Option<(&Path, RecordingFormat)> {
         let recordings = &self.recordings;
         let asked = recordings.on_demand.as_ref();
@@ -125,7 +125,8 @@ impl MediaWorkers {
         asked.or_else(|| policy.map(|spec| (spec.to.root(), spec.format)))
     }
 
-    /// Runs a closure on the recordings of a stream, after all audio so far. Returns whether there are any.
+    /// Runs a closure on each recording of a stream, after the recorder has got all audio so far. Returns whether the stream
+    /// has recordings.
     pub(super) fn each_recording(
         &self,
         stream: StreamId,
@@ -145,7 +146,7 @@ impl MediaWorkers {
             }
             drop(act);
         });
-        // No caller waits for it.
+        // The result is not needed.
         drop(told);
         true
     }
@@ -160,7 +161,7 @@ impl MediaWorkers {
         let Some(spec) = wish.or(recordings.policy.as_ref()).cloned() else {
             return;
         };
-        // A copy belongs to no party.
+        // Copies for subscribers are not recorded, because they belong to no party.
         if running.spec.kind != StreamKind::Audio || running.spec.copies.is_some() {
             return;
         }
@@ -168,7 +169,7 @@ impl MediaWorkers {
             let call = running.call.to_string();
             return tracing::warn!(
                 call,
-                "the call is not recorded: its codecs are not decoded here"
+                "the call is not recorded, because its codecs are not decoded here"
             );
         }
         self.begin_recording(stream, spec, None, true);
@@ -240,7 +241,7 @@ impl MediaWorkers {
         self.tell_recording(stream);
     }
 
-    /// Makes the media session of a stream send its packets to the recording.
+    /// Makes the media session of a stream send packets to its recording, if that records packets.
     pub(super) fn tell_recording(&self, stream: StreamId) {
         let Some(running) = self.streams.get(&stream) else {
             return;

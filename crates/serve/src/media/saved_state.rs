@@ -1,8 +1,8 @@
-//! Streams that outlive the process: saving and restoring their states.
+//! Saves and restores the states of streams, so that streams outlive the process.
 //!
-//! A state has the packets sent so far, by number. Packets may have been sent after it. But no number may be used twice under one
-//! key (RFC 3711, section 9.1), and receivers must not see numbers go back. So the numbers skip as many packets as can have been
-//! sent since the state.
+//! A state contains the sequence number of the last sent packet. The process may have sent more packets after it saved the
+//! state. But no number may be used twice under one key (RFC 3711, section 9.1), and receivers must not see numbers go back. So
+//! a restored stream skips as many numbers as packets can have been sent since the state was saved.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::store::{Before, WriteQueue};
 use threadbare_cluster::StreamCopy;
 use threadbare_process::system::{boot_id, random_number, unix_at_zero_ns};
 
-/// The media plane's part of saving.
+/// Saves the states of running streams, and holds states that are to be restored.
 #[derive(Debug)]
 pub(super) struct StateSaver {
     write_queue: Arc<WriteQueue>,
@@ -33,38 +33,38 @@ pub(super) struct StateSaver {
     due_ns: u64,
     /// States of the previous process, until their calls are restored.
     saved: HashMap<StreamId, (Vec<u8>, Before)>,
-    /// Late packets that the previous owner received after the state.
+    /// Late packets: those that the previous owner received after it handed over the state.
     late_packets: HashMap<StreamId, Vec<LatePacket>>,
     boot: Option<u128>,
     /// When media were last received, according to the previous process.
     heard: Vec<(StreamId, Media)>,
-    /// Files that it was playing.
+    /// Files that the previous process was playing.
     unplayed: Vec<(StreamId, Side, PlayState)>,
 }
 
-/// Streams that another node continues.
+/// Streams that were given up because another node continues them.
 #[derive(Debug)]
 pub(crate) struct HandedOver {
-    /// The state of each.
+    /// The state of each stream.
     pub(crate) states: Vec<(StreamId, Vec<u8>)>,
-    /// Their ports stay open until these are dropped.
+    /// The streams' ports stay open until these handles are dropped.
     pub(crate) handles: Vec<CallHandle<MediaSession>>,
 }
 
-/// Destination of late packets at the streams' ports, with the number of the stream.
+/// Gets the late packets that arrive at ports of handed-over streams, with the number of the stream.
 pub(crate) type LatePacketSender = UnboundedSender<(u64, LatePacket)>;
 
 /// The age of a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Age {
     elapsed_ns: u64,
-    /// Time in which packets may have been sent after it; `None`: unknown.
+    /// Time after the state during which packets may have been sent; `None`: unknown.
     unsaved_ns: Option<u64>,
 }
 
 impl MediaWorkers {
-    /// Saves the states of all streams in a store from now on. `saved`: states of the previous process, for streams of the same
-    /// numbers.
+    /// Saves the states of all streams in a store from now on. `saved`: states of the previous process. A restored stream has
+    /// the same number as before.
     pub(crate) fn save_states(
         &mut self,
         write_queue: Arc<WriteQueue>,
@@ -85,7 +85,7 @@ impl MediaWorkers {
         });
     }
 
-    /// Stores the state of another node's stream that is about to start here.
+    /// Stores the state of another node's stream, for when the stream starts here.
     pub(crate) fn expect(
         &mut self,
         stream: StreamId,
@@ -110,12 +110,12 @@ impl MediaWorkers {
                 }
             }
             Err(error) => {
-                tracing::warn!(stream = stream.0, %error, "the saved state of a stream is not used: it starts from scratch");
+                tracing::warn!(stream = stream.0, %error, "the saved state of a stream is not used: the stream starts from scratch");
             }
         }
     }
 
-    /// Returns when media of the restored streams were last received. No more streams are restored after this.
+    /// Returns when media of the restored streams were last received. Call this once, after all streams are restored.
     pub(crate) fn take_heard(&mut self) -> Vec<(StreamId, Media)> {
         let Some(saver) = &mut self.saver else {
             return Vec::new();
@@ -124,19 +124,19 @@ impl MediaWorkers {
         std::mem::take(&mut saver.heard)
     }
 
-    /// Returns the plays at the end of the previous process. Call it once, after the last call is restored.
+    /// Returns the files that the previous process was playing when it ended. Call this once, after the last call is restored.
     pub(crate) fn take_unplayed(&mut self) -> Vec<(StreamId, Side, PlayState)> {
         let saver = self.saver.as_mut();
         saver.map_or_else(Vec::new, |saver| std::mem::take(&mut saver.unplayed))
     }
 
-    /// Time at which states are saved next.
+    /// Returns the time at which states are saved next.
     pub(crate) fn next_states(&self) -> Option<u64> {
         let saver = self.saver.as_ref()?;
         (!saver.turns.is_empty()).then_some(saver.due_ns)
     }
 
-    /// Requests the states of some streams, so that each is saved once in [`INTERVAL_NS`].
+    /// Saves the states of some streams, so that each stream is saved once in [`INTERVAL_NS`].
     pub(crate) fn take_states(&mut self, now_ns: u64) {
         let Some(saver) = &mut self.saver else {
             return;
@@ -161,14 +161,14 @@ impl MediaWorkers {
         }
     }
 
-    /// Requests the state of a stream, including all earlier orders.
+    /// Makes the stream's thread save its state, after it has carried out all earlier orders.
     pub(super) fn take_state(&self, stream: StreamId) {
         let (Some(saver), Some(running)) = (&self.saver, self.streams.get(&stream)) else {
             return;
         };
         let (write_queue, boot) = (saver.write_queue.clone(), saver.boot);
         let played = running.plays.clone();
-        // A stream that is gone has no state.
+        // This fails if the stream is gone; then it has no state.
         let _ = running.handle.command(move |session, now_ns| {
             if let Some(state) = state_of(session, &played, now_ns, boot) {
                 write_queue.put_stream(stream, state.to_bytes());
@@ -186,13 +186,14 @@ impl MediaWorkers {
             };
             match state {
                 Some(state) => saver.write_queue.put_stream(stream, state),
-                // An older state would not include all packets sent.
+                // Without a final state, the stream cannot continue: an older state would not include all packets sent.
                 None => saver.write_queue.end_stream(stream),
             }
         }
     }
 
-    /// The same for some streams, which another node continues.
+    /// Gives up some streams without a BYE, so that another node can continue them. Packets that still arrive at their ports go
+    /// to `give`.
     pub(crate) fn hand_over(
         &mut self,
         streams: &[StreamId],
@@ -209,7 +210,7 @@ impl MediaWorkers {
             };
             saver.write_queue.forget_stream(stream);
             let (boot, played, give) = (saver.boot, running.plays, give.clone());
-            // All threads work at once, because packets of this time come late.
+            // Request all states before waiting for one, because packets that arrive in this time become late.
             let state = running.handle.with(move |session, now_ns| {
                 let state = state_of(session, &played, now_ns, boot);
                 // The receiver may be gone.
@@ -228,7 +229,7 @@ impl MediaWorkers {
         }
     }
 
-    /// `None`: the stream is gone, or states are not saved.
+    /// Ends a stream without a BYE, and returns its state. `None`: the stream is gone, or states are not saved.
     fn end_silently(&mut self, stream: StreamId) -> Option<Vec<u8>> {
         let boot = self.saver.as_ref()?.boot;
         let running = self.streams.remove(&stream)?;
@@ -256,7 +257,7 @@ impl StateSaver {
                     self.go_on(now_ns, stream, spec, session, (state, before));
                 }
                 Err(error) => {
-                    tracing::warn!(stream = stream.0, %error, "the saved state of a stream is not used: it starts from scratch");
+                    tracing::warn!(stream = stream.0, %error, "the saved state of a stream is not used: the stream starts from scratch");
                 }
             }
         }
@@ -265,7 +266,7 @@ impl StateSaver {
             state.plays.clone_from(&unplayed);
             self.write_queue.put_stream(stream, state.to_bytes());
         }
-        // These come before the packets that wait in the ports, which arrived later.
+        // Handle these before the packets that wait in the sockets, which arrived later.
         let late_packets = self.late_packets.remove(&stream);
         session.handle_late_packets(now_ns, late_packets.unwrap_or_default());
         for (side, play) in Side::BOTH.into_iter().zip(unplayed) {
@@ -318,13 +319,13 @@ impl StateSaver {
                 };
                 forward.restore(now_ns, &state, outage)
             }
-            // The media session has changed its kind since.
+            // The stream now has another kind of media session, which cannot use the state.
             _ => Ok(()),
         };
         if let Err(error) = restored {
-            tracing::warn!(stream = stream.0, %error, "the saved state of a stream is not used: it starts from scratch");
+            tracing::warn!(stream = stream.0, %error, "the saved state of a stream is not used: the stream starts from scratch");
         }
-        // Keys may have changed since, and a state of plain audio has none.
+        // Apply the current keys: they may have changed since the state was saved, and a state of plain audio has none.
         for side in Side::BOTH {
             settle(session, now_ns, side, spec);
         }
@@ -345,7 +346,7 @@ impl Age {
         let unix_ns = now_ns.saturating_add(unix_at_zero_ns);
         let by_wall_ns = unix_ns.saturating_sub(state.taken_unix_ns);
         match (before, by_clock_ns) {
-            // Wall clocks can be set. Only the monotonic clock is proof, and only until the machine restarts.
+            // Only the monotonic clock proves the age, and only if the machine has not restarted. A wall clock can be set.
             (Before::Died, Some(elapsed_ns)) => Age {
                 elapsed_ns,
                 unsaved_ns: Some(elapsed_ns),
@@ -362,8 +363,8 @@ impl Age {
     }
 }
 
-/// Advances the sequence numbers. If they cannot be advanced so that none is used twice, our stream gets another SSRC, whose
-/// numbers are all unused.
+/// Prepares a state so that no sequence number is used twice. Normally, numbers are skipped. If it is unknown how many to skip,
+/// or they are too many, our stream gets another SSRC, whose numbers are all unused.
 fn reckon(
     state: &mut MediaCallState,
     age: Age,
@@ -378,7 +379,7 @@ fn reckon(
     for side in Side::BOTH {
         let direction = &mut state.call.directions[side.other() as usize];
         if direction.time.is_none() {
-            // No packet has been sent that would show the packet time.
+            // The packet time is unknown, because no packet was sent yet. Assume the shortest.
             direction.packet_ns = direction.packet_ns.min(PACKET_NS_MIN);
         }
         let is_known = age.unsaved_ns.is_some();
@@ -399,8 +400,8 @@ fn reckon(
     outage
 }
 
-/// The sending key may be newer than the state: indices continue after those of the old key, so that none of the new one is used
-/// twice. The state may also have an old key of the party: [`settle`] accepts both.
+/// Sets the current sending key in a state. It may be newer than the state, so its indices continue after those of the old key,
+/// and no index is used twice with the new key. The party's key in the state stays; [`settle`] adds the current one.
 fn carry_key(protection: &mut Option<ProtectionState>, spec: &StreamSpec, side: Side) {
     let keys = spec::keys(&spec::of(spec, side).srtp);
     *protection = keys.map(|keys| match protection.take() {
@@ -433,7 +434,7 @@ fn state_of(
             let heard_ns = forward.stats().map(|side| side.received[0].last_ns);
             (heard_ns, SessionState::Forward(forward.snapshot(now_ns)))
         }
-        // Another node has its state.
+        // The stream was handed over, so another node has its state.
         MediaSession::Diverted(_) => return None,
     };
     Some(StreamState {
@@ -446,15 +447,16 @@ fn state_of(
     })
 }
 
-/// Interval at which each stream's state is saved. It costs some microseconds, and keeps the skipped numbers few.
+/// Interval at which each stream's state is saved. Saving takes some microseconds; the shorter the interval, the fewer numbers
+/// are skipped.
 const INTERVAL_NS: u64 = 1_000_000_000;
-/// A tenth of all streams at a time, so that no slice becomes late.
+/// Interval at which a tenth of all streams is saved. Saving all at once would make slices late.
 const TICK_NS: u64 = 100_000_000;
-/// Time from a media thread to another machine: rather too long, so that no number is used twice.
+/// Time that a state takes from a media thread to another machine. A high estimate, so that no number is used twice.
 const WAY_NS: u64 = 150_000_000;
-/// Extra time for late packets from a busy node.
+/// Time to wait for late packets from the previous node, which may be busy.
 const LATE_PACKETS_NS: u64 = 150_000_000;
-/// AES67, section 7.2.
+/// The shortest packet time (AES67, section 7.2).
 const PACKET_NS_MIN: u64 = 1_000_000;
 
 #[cfg(test)]
@@ -474,7 +476,7 @@ mod tests {
         MasterKey::from_random(SUITE, &[first; MASTER_KEY_BYTES_MAX])
     }
 
-    /// A specification with these keys for A and B.
+    /// Creates a specification with these keys for A and B.
     fn spec(keys: [Option<SrtpKeys>; 2]) -> StreamSpec {
         let sides = keys.map(|srtp| SideSpec {
             srtp,
@@ -497,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn only_this_machines_clock_since_its_start_proves_an_age() {
+    fn only_the_monotonic_clock_of_the_same_boot_proves_an_age() {
         let zero_ns = 1_000_000 * S;
         let taken = |taken_ns: u64, taken_unix_ns: u64| StreamState {
             taken_ns,
@@ -514,14 +516,14 @@ mod tests {
         assert_eq!(age(&same, Before::Died, here), known(3 * S, Some(3 * S)));
         assert_eq!(age(&same, Before::Stopped, other), known(3 * S, Some(0)));
         assert_eq!(age(&same, Before::Died, other), known(3 * S, None));
-        // The wall clock was put back by an hour since.
+        // The wall clock was set back by an hour after the state was saved.
         let put_back = taken(47 * S, zero_ns + 3647 * S);
         assert_eq!(
             age(&put_back, Before::Died, here),
             known(3 * S, Some(3 * S))
         );
         assert_eq!(age(&put_back, Before::Died, other), known(0, None));
-        // A clock that is behind is not the same clock.
+        // The state is from the future, so its clock is not the same.
         let ahead = taken(51 * S, zero_ns + 40 * S);
         assert_eq!(age(&ahead, Before::Died, here), known(10 * S, None));
     }
@@ -554,13 +556,13 @@ mod tests {
             for side in Side::BOTH {
                 let (old, new) = (&before.call.legs[side as usize], &state.call.legs[side as usize]);
                 let direction = &state.call.directions[side.other() as usize];
-                // Before a packet was sent, the packet time is unknown.
+                // Before the first packet, the packet time is unknown.
                 let shortest_ns = if before.call.directions[side.other() as usize].time.is_some() { packet_ms * 1_000_000 } else { PACKET_NS_MIN };
                 let may_have_left = unsaved_ns.map(|ns| ns / shortest_ns);
                 let skipped = u64::from(outage.skipped_packets(direction.packet_ns));
                 let is_new = old.ssrc != new.ssrc;
                 prop_assert!(is_new || may_have_left.is_some_and(|packets| skipped >= packets));
-                // RFC 3550, appendix A.1: some seconds are a gap.
+                // After a short outage, the skipped numbers must look like a gap, not like a restart (RFC 3550, appendix A.1).
                 let is_short = elapsed_ms < 20_000 && packet_ms >= 20 && unsaved_ns.is_some();
                 if is_short && direction.time.is_some() {
                     prop_assert!(!is_new && skipped < 3000, "{}", skipped);
@@ -569,7 +571,7 @@ mod tests {
         }
     }
 
-    /// A re-INVITE, and then the end of the process before the next state was saved.
+    /// A re-INVITE brings a new key, and the process ends before the next state is saved.
     #[test]
     fn indices_of_a_newer_key_continue_after_the_older() {
         let mut state = media(audio(SUITE));
@@ -586,7 +588,7 @@ mod tests {
             elapsed_ns: S,
             unsaved_ns: Some(S),
         };
-        // A was plain, B had other keys.
+        // Before, A was plain, and B had other keys.
         reckon(
             &mut state,
             age,
@@ -602,7 +604,7 @@ mod tests {
             (b.sent, b.received),
             (old.sent.clone(), old.received.clone())
         );
-        // SRTP that has ended leaves no state.
+        // If the stream no longer uses SRTP, its state is dropped.
         let mut state = before;
         reckon(&mut state, age, &spec([None, None]), &mut || 0);
         assert_eq!(state.protections, [None, None]);

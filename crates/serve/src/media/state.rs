@@ -1,4 +1,4 @@
-//! Streams' states as bytes for the store. They include SRTP keys.
+//! Serialises the states of streams for the store. States include SRTP keys.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,18 +19,18 @@ use threadbare_process::system::unix_at_zero_ns;
 pub(super) struct StreamState {
     /// Identifies the boot of the monotonic clock; `None`: unknown.
     pub(super) boot: Option<u128>,
-    /// Time on that clock.
+    /// Time on the monotonic clock at which the state was taken.
     pub(super) taken_ns: u64,
-    /// Time since 1970.
+    /// Wall-clock time at which the state was taken, since 1970.
     pub(super) taken_unix_ns: u64,
     /// When media of side A and B were last received, on the monotonic clock.
     pub(super) heard_ns: [Option<u64>; 2],
-    /// The file that side A and B were hearing.
+    /// The files that side A and B were hearing.
     pub(super) plays: [Option<PlayState>; 2],
     pub(super) session: SessionState,
 }
 
-/// The rest of a file to be played.
+/// The part of a file that is still to be played.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PlayState {
     pub(crate) file: Arc<str>,
@@ -72,7 +72,7 @@ pub(super) enum StateError {
     Damaged(String),
 }
 
-/// Increment this if a type below changes.
+/// Version of the format. Increment it if a type below changes.
 const VERSION: u8 = 4;
 
 impl StreamState {
@@ -138,7 +138,8 @@ impl StreamState {
 }
 
 impl StreamState {
-    /// Converts the state of another machine to this one's clock; it was taken `way_ns` before it arrived.
+    /// Converts the times in a state of another machine to this machine's clock. The state arrived at `came_ns`, and was taken
+    /// `way_ns` earlier.
     pub(super) fn on_this_clock(
         self,
         came_ns: u64,
@@ -239,7 +240,7 @@ impl SavedLeg {
 
 #[derive(Serialize, Deserialize)]
 struct SavedDirection {
-    /// Timestamp, its play time, units per second.
+    /// RTP timestamp, its play time, and units per second.
     time: Option<(u32, i64, u32)>,
     packet_ns: u64,
 }
@@ -295,7 +296,7 @@ impl SavedGate {
 struct SavedProtection {
     receive: SavedKey,
     send: SavedKey,
-    /// SSRC, the last packet's index with the missing ones before it, and the last report's index.
+    /// The streams received with this protection.
     received: Vec<SavedSource>,
     sent: Vec<SavedSource>,
 }
@@ -303,7 +304,7 @@ struct SavedProtection {
 /// Suite, key with salt, and the key identifier.
 type SavedKey = (String, Vec<u8>, Vec<u8>);
 
-/// SSRC, rollover counter and number of the last packet, the window before it, index of the last report.
+/// SSRC; rollover counter and sequence number of the last packet; window of packets before it; index of the last RTCP packet.
 type SavedSource = (u32, Option<(u32, u16)>, u128, Option<u32>);
 
 impl SavedProtection {
@@ -392,7 +393,7 @@ pub(super) mod tests {
         }
     }
 
-    /// A stream of audio; B has SRTP.
+    /// Returns the state of an audio stream whose side B uses SRTP.
     pub(in super::super) fn audio(suite: Suite) -> StreamState {
         let from = Some("[2001:db8::1]:4000".parse().expect("an address"));
         let leg = |ssrc: u32| LegState {

@@ -1,5 +1,5 @@
-//! Replies that wait for the counters of a call's streams. The streams' threads answer within a slice; meanwhile other
-//! requests are handled.
+//! Replies that contain counters of a call's streams. The streams' threads return the counters within a slice. Until then, the
+//! control thread handles other requests.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -17,14 +17,14 @@ pub(super) enum Answer {
     Counted(Counted),
 }
 
-/// A reply without counters, and the requested counters.
+/// A reply whose counters are still pending.
 pub(super) struct Counted {
     reply: Pending,
     asked: Vec<(StreamId, threadbare_relay::Reply<StreamStats>)>,
     told: BTreeMap<StreamId, StreamStats>,
 }
 
-/// A request that waits for its counters.
+/// A request whose reply waits for counters.
 struct Counting {
     pending: PendingReply,
     counted: Counted,
@@ -42,7 +42,7 @@ impl Counted {
         }
     }
 
-    /// Reads the counters that have arrived. Returns `true` when it is complete; otherwise the waker is registered.
+    /// Reads the counters that have arrived. Returns `true` if none is missing; otherwise, the waker is registered.
     fn poll(&mut self, waker: &Waker) -> bool {
         let mut cx = Context::from_waker(waker);
         self.asked
@@ -52,7 +52,7 @@ impl Counted {
                     self.told.insert(*stream, stats);
                     false
                 }
-                // The stream is gone.
+                // The stream is gone, and so are its counters.
                 Poll::Ready(Err(_)) => false,
             });
         self.asked.is_empty()
@@ -78,7 +78,7 @@ impl Answer {
     }
 }
 
-/// Requests that wait for counters.
+/// All requests whose replies wait for counters.
 #[derive(Default)]
 pub(super) struct CountingRequests(Vec<Counting>);
 
@@ -87,7 +87,7 @@ impl CountingRequests {
         self.0.is_empty()
     }
 
-    /// Adds a request. If too many wait, blocks until its counters have arrived, and returns its reply.
+    /// Adds a request. If too many requests wait, blocks until the counters have arrived, and returns the reply.
     pub(super) fn add(&mut self, pending: PendingReply, counted: Counted) -> Option<Unanswered> {
         if self.0.len() == COUNTING_MAX {
             let reply = Answer::Counted(counted).wait();
@@ -97,7 +97,7 @@ impl CountingRequests {
         None
     }
 
-    /// Takes the requests whose counters have arrived; the waker is registered for the others.
+    /// Takes the requests whose counters have arrived. The waker is registered for the others.
     pub(super) fn take_done(&mut self, waker: &Waker) -> Vec<Unanswered> {
         let done = self.0.extract_if(.., |one| one.counted.poll(waker));
         let answered = done.map(|Counting { pending, counted }| Unanswered {
@@ -108,6 +108,6 @@ impl CountingRequests {
     }
 }
 
-/// Maximum of waiting requests. Beyond it, this thread waits for the late media thread, and further requests wait in
-/// the socket.
+/// Maximum number of waiting requests. Beyond it, the control thread waits for the late media thread, and further requests wait
+/// in the socket.
 const COUNTING_MAX: usize = 256;

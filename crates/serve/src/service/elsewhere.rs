@@ -4,7 +4,7 @@
 //!  a message ─→ the call is here ───────────────────────────→ handle_request
 //!        └────→ ClusterView::pass ─→ Way: here ─────────────────────┘
 //!                                    answered by another node ─→ the reply
-//!  a call that is new here ─→ ClusterView::claim ─→ its replies wait until etcd has written whose it is
+//!  a call that is new here ─→ ClusterView::claim ─→ its replies wait until etcd has stored the owner
 //! ```
 
 use std::collections::BTreeMap;
@@ -41,7 +41,7 @@ enum Claim {
     Known,
 }
 
-/// A caller that waits for the confirmation.
+/// A request that waits for the confirmation.
 enum Waiter {
     Reply(Box<Unanswered>),
     Program(oneshot::Sender<Result<(), String>>),
@@ -60,7 +60,7 @@ impl Service {
         self.tell_room();
     }
 
-    /// The call of a request, if ownership matters for it.
+    /// Returns the call of a request. `None`: this node is not in a cluster, or the request names no call.
     pub(super) fn call_of(&self, request: &Request) -> Option<CallId> {
         self.shared.as_ref()?;
         let name = request.bytes("call-id").ok().flatten()?;
@@ -85,7 +85,7 @@ impl Service {
                 return self.send(Unanswered { pending, reply });
             }
         };
-        // The message is kept, in case another node makes the call first.
+        // Without the original message, the request cannot be forwarded.
         let Some(passed) = pending.passed.clone() else {
             return self.handle_request(&request, pending);
         };
@@ -127,7 +127,8 @@ impl Service {
         }
     }
 
-    /// Holds a reply about a call back until the cluster has confirmed the owner.
+    /// Holds back a reply about a call until the cluster has confirmed the call's owner. Returns the reply if it can be sent at
+    /// once.
     pub(super) fn keep_waiting(&mut self, answered: Unanswered) -> Option<Unanswered> {
         let claims = self.shared.as_mut().map(|shared| &mut shared.claims);
         let claim = claims.zip(answered.pending.call.as_ref());
@@ -140,7 +141,7 @@ impl Service {
         }
     }
 
-    /// Returns a receiver for the confirmation of a call. `None`: there is nothing to wait for.
+    /// Returns a receiver for the confirmation of a call's owner. `None`: nothing is pending.
     pub(crate) fn wait_for_claim(
         &mut self,
         id: &CallId,
@@ -154,7 +155,7 @@ impl Service {
         Some(told)
     }
 
-    /// Updates the claim of a call that may have started or ended.
+    /// Claims a call that has started, saves the new state of one that has changed, or releases one that has ended.
     pub(super) fn note_claim(&mut self, id: &CallId) {
         let is_here = self.calls.has(id);
         let saved = self.saved_state(id);
@@ -178,7 +179,7 @@ impl Service {
         }
     }
 
-    /// A call's service, and the saved state for its next node.
+    /// Returns the service of a call, and the call's state for the next node.
     fn saved_state(&mut self, id: &CallId) -> Option<(String, Opaque)> {
         let service = self.homes.of(id)?.to_owned();
         let Some(state) = self.calls.export(id) else {
@@ -188,7 +189,7 @@ impl Service {
         Some((service, Opaque(state)))
     }
 
-    /// Claims a call that came with its service; it stays here regardless of etcd's reply.
+    /// Claims a call that came with its service. Whatever etcd replies, the call stays here.
     pub(super) fn claim_adopted(&mut self, id: &CallId) {
         let saved = self.saved_state(id);
         if let (Some(shared), Ok(name)) = (&mut self.shared, name_of(id)) {
@@ -197,7 +198,7 @@ impl Service {
         }
     }
 
-    /// Drops the claim of a call that another node continues; waiting requests go to that node.
+    /// Drops the claim of a call that another node continues. Waiting requests are forwarded to that node.
     pub(super) fn leave_claim(&mut self, id: &CallId) {
         let shared = self.shared.as_mut();
         if let Some(claim) = shared.and_then(|shared| shared.claims.remove(id)) {
@@ -217,7 +218,7 @@ impl Service {
                 let claim = std::mem::replace(claim, Claim::Known);
                 self.answer_waiters(claim, Ok(()));
             }
-            // A running call continues, and the cluster tries again.
+            // A call that was confirmed before continues; the cluster claims it again later.
             Claimed::Refused if matches!(claim, Claim::Known) => {}
             Claimed::Refused => {
                 if let (Some(shared), Ok(name)) = (&self.shared, name_of(&id)) {
@@ -248,7 +249,7 @@ impl Service {
         for waiter in waiters {
             match (waiter, &outcome) {
                 (Waiter::Program(tell), outcome) => {
-                    // The receiver may have gone.
+                    // This fails if the receiver has gone.
                     let _ = tell.send(outcome.clone());
                 }
                 (Waiter::Reply(answered), Ok(())) => self.send(*answered),
@@ -257,13 +258,13 @@ impl Service {
         }
     }
 
-    /// Answers a request for a call that is not here: the owner answers, or the request is refused.
+    /// Forwards a request for a call that is not here to the call's owner. If there is none, refuses the request.
     fn answer_elsewhere(&mut self, answered: Unanswered, reason: &str) {
         let Unanswered { mut pending, .. } = answered;
         let shared = self.shared.as_ref();
         let name = pending.call.as_ref().and_then(|id| name_of(id).ok());
         match (pending.passed.take(), pending.to, shared) {
-            // Another node has forwarded it, and looks up the owner again.
+            // Another node has forwarded the request. It looks up the owner again.
             (None, ReplyTarget::Message(ticket, ReplyTo::Waiting(tell)), _) => {
                 self.requests.forget(ticket);
                 let _ = tell.send(Err(Unreplied::Moved));
@@ -277,7 +278,7 @@ impl Service {
                 let reason = reason.to_owned();
                 shared.cluster.pass(name, false, passed, move |way| {
                     let way = match way {
-                        // The call has ended meanwhile.
+                        // The call has no owner: it has ended in the meantime.
                         Way::Here => Way::Refused(reason),
                         other => other,
                     };
@@ -306,7 +307,7 @@ impl Service {
         }
     }
 
-    /// Reports how many more calls fit.
+    /// Reports to the cluster how many more calls this node can take.
     pub(super) fn tell_room(&self) {
         let Some(shared) = &self.shared else { return };
         let max = self.calls.settings().sessions_max.max(1);
@@ -323,4 +324,4 @@ impl Service {
 
 const LEFT: &str = "the call continues at another node";
 const NO_STORE: &str =
-    "etcd does not answer, and no calls are made then ([cluster] calls-on-isolation)";
+    "etcd does not answer, so new calls are refused ([cluster] calls-on-isolation)";

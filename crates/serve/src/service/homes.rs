@@ -1,6 +1,7 @@
-//! The services of this node: the addresses of this node's calls, and those of calls that it has taken over.
+//! The services that this node carries: its own, and those that it has taken over from other nodes.
 //!
-//! A call belongs to one service, and opens its ports at that service's interfaces.
+//! A service is a set of addresses and the calls that use them. It moves between nodes as a whole. Each call belongs to one
+//! service, and opens its ports at the interfaces of that service.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -19,29 +20,29 @@ use threadbare_cluster::{
 };
 use threadbare_config::{InterfaceSpec, ServiceAddress};
 
-/// The services of a node in a cluster.
+/// The services that a node of a cluster carries or has just given up.
 #[derive(Debug, Default)]
 pub(super) struct Homes {
     /// The node's own service, if it has one.
     own: Option<Own>,
-    /// Services of other nodes that are here, with their interfaces.
+    /// Services of other nodes that this node has taken over, with their interfaces.
     guests: BTreeMap<String, Interfaces>,
     /// The service of each call.
     of: HashMap<CallId, String>,
-    /// Streams whose services moved to other nodes: their ports stay open.
+    /// Services that moved to other nodes. The ports of their streams stay open for a while.
     departed: HashMap<String, Departed>,
-    /// Streams that came with a service, by their old process and number.
+    /// Streams that came with a service. The key is the previous process and the stream's number there.
     came: HashMap<(u64, u64), StreamId>,
-    /// Late packets for them from the old node.
+    /// Late packets for these streams, sent by the previous node.
     late_packets: LatePacketBox,
     copier: Option<Copier>,
 }
 
-/// The rest of a service that another node has, or is about to have.
+/// The remains of a service that this node has given up.
 #[derive(Debug)]
 struct Departed {
     handles: Vec<CallHandle<MediaSession>>,
-    /// Receives late packets.
+    /// Gets the late packets that arrive at the open ports.
     late_packets: LatePacketSender,
 }
 
@@ -53,13 +54,13 @@ struct Own {
 }
 
 impl Homes {
-    /// Why no calls can be made.
+    /// Returns why new calls cannot be made now. `None`: they can.
     pub(super) fn away(&self) -> Option<&'static str> {
         let own = self.own.as_ref()?;
         (!own.is_here).then_some(AWAY)
     }
 
-    /// The service of a call, including new calls.
+    /// Returns the service of a call. A new call gets this node's own service.
     pub(super) fn of(&mut self, call: &CallId) -> Option<&str> {
         let own = self.own.as_ref().filter(|own| own.is_here);
         if let Some(own) = own
@@ -79,7 +80,7 @@ impl Homes {
         self.of.remove(call);
     }
 
-    /// The interfaces of a call that was taken over.
+    /// Returns the interfaces of a call that was taken over.
     pub(super) fn interfaces(&mut self, call: &CallId) -> Option<&mut Interfaces> {
         self.guests.get_mut(self.of.get(call)?)
     }
@@ -89,23 +90,23 @@ impl Homes {
         self.guests.values().for_each(Interfaces::close_unwanted);
     }
 
-    /// The interfaces of other nodes' services.
+    /// Returns the interfaces of the services that were taken over.
     pub(super) fn specs(&self) -> impl Iterator<Item = &InterfaceSpec> {
         self.guests.values().flat_map(Interfaces::specs)
     }
 
-    /// Whether this is the address of a port of such a service's call.
+    /// Whether a call that was taken over uses this address.
     pub(super) fn has_port_in_use(&self, at: std::net::SocketAddr) -> bool {
         let mut guests = self.guests.values();
         guests.any(|guest| guest.has_port_in_use(at))
     }
 
-    /// Whether ports of such services are in use, or resting.
+    /// Whether ports of services that were taken over are in use, or in quarantine.
     pub(super) fn are_used(&self) -> bool {
         self.guests.values().any(Interfaces::are_used)
     }
 
-    /// The interfaces for the calls of a service, if it comes here.
+    /// Returns the interfaces for the calls of a service. `own`: the interfaces of this node's own service.
     fn interfaces_of<'a>(
         &'a mut self,
         service: &str,
@@ -124,8 +125,8 @@ impl Homes {
 }
 
 impl Service {
-    /// Takes over calls of nodes that end, and hands calls to other nodes. `addresses`: those of this node's own calls. Call this
-    /// when calls are shared.
+    /// Lets this node take over calls of nodes that end, and hand its calls to other nodes. `addresses`: the addresses of this
+    /// node's own service. Call this after [`share`](Self::share).
     ///
     /// # Errors
     /// Threads run out.
@@ -149,7 +150,7 @@ impl Service {
         Ok(())
     }
 
-    /// Starts to send states of streams to the next nodes. A node with its own state file keeps them there.
+    /// Starts to send the states of streams to the nodes that would take them over. Does nothing if this node has a state file.
     fn start_copier(&mut self, cluster: ClusterView) -> std::io::Result<()> {
         if self.store.is_none() && self.homes.copier.is_none() {
             let copier = Copier::start(cluster)?;
@@ -161,7 +162,7 @@ impl Service {
         Ok(())
     }
 
-    /// Declares the new interfaces.
+    /// Declares the interfaces of this node's own service to the cluster.
     pub(super) fn declare_service(&self, cluster: &ClusterView, interfaces: &[InterfaceSpec]) {
         if let Some(own) = &self.homes.own {
             cluster.set_service(ServiceSpec::new(own.addresses.clone(), interfaces));
@@ -189,7 +190,7 @@ impl Service {
             return;
         };
         for state in calls {
-            // If a call cannot be read or opened now, that is reported when it is to continue.
+            // Errors are ignored here: `take` reports them.
             let places = Calls::<LegPorts>::saved_ports(&state.0).unwrap_or_default();
             for (request, rtp, rtcp) in places {
                 home.open_ahead(&request, rtp, rtcp);
@@ -197,7 +198,7 @@ impl Service {
         }
     }
 
-    /// Closes them again, because the calls do not come.
+    /// Closes the ports that were opened in advance, because the service does not come.
     pub(crate) fn unprepare(&mut self, service: &str) {
         if let Some(home) = self.homes.interfaces_of(service, &mut self.interfaces) {
             home.close_ahead();
@@ -207,7 +208,7 @@ impl Service {
         }
     }
 
-    /// Continues calls of a service.
+    /// Takes over calls of a service.
     pub(crate) fn take(&mut self, taking: Taking) {
         let begun_ns = clock_now_ns();
         let Taking {
@@ -234,7 +235,7 @@ impl Service {
                     gone_on.push(id);
                     begun.extend(streams);
                 }
-                // The call came before: from its previous node, and not from etcd.
+                // The call is here already: the previous node handed it over, and etcd has it, too.
                 Ok(None) => {}
                 Err(error) => {
                     lost += 1;
@@ -243,12 +244,12 @@ impl Service {
             }
         }
         self.media.begin_now(&begun);
-        // Delivers packets of calls that arrived before.
+        // Deliver late packets of calls that came with an earlier `take`.
         self.deliver_late_packets();
         for (stream, media) in self.media.take_heard() {
             self.calls.handle_media(begun_ns, stream, media);
         }
-        // etcd can wait; parties cannot.
+        // Claim the calls only now: parties must not wait for etcd.
         gone_on.iter().for_each(|id| self.claim_adopted(id));
         if is_last {
             self.end_arrival(&service);
@@ -273,7 +274,7 @@ impl Service {
         }
     }
 
-    /// Prepares for the first calls of a service.
+    /// Prepares the interfaces of a service before its first calls are taken over.
     fn begin_service(
         &mut self,
         service: &str,
@@ -284,7 +285,7 @@ impl Service {
         if let Some(Err(error)) = cluster.map(|cluster| self.start_copier(cluster)) {
             tracing::warn!(service, %error, "cannot send copies of the service's streams to other nodes");
         }
-        // If it was here before, its ports are still open.
+        // If the service was here before, its ports are still open.
         self.close(service);
         self.open_home(service, interfaces)?;
         if let Some(home) = self.homes.interfaces_of(service, &mut self.interfaces) {
@@ -294,7 +295,7 @@ impl Service {
         Ok(())
     }
 
-    /// Finishes the arrival of a service; if it is this node's own, new calls use its addresses from now on.
+    /// Finishes taking over a service. If it is this node's own, new calls use its addresses from now on.
     fn end_arrival(&mut self, service: &str) {
         if let Some(home) = self.homes.interfaces_of(service, &mut self.interfaces) {
             home.close_ahead();
@@ -362,8 +363,9 @@ impl Service {
         Ok(Some((id, streams)))
     }
 
-    /// Whether a stream needs the copied state, because it is encrypted with its sender's numbers. From an unknown position, a
-    /// number might be used twice under a key (RFC 3711, section 9.1). Other streams start with another SSRC.
+    /// Whether a stream cannot continue without its state. This is so if packets are encrypted with the numbers of their
+    /// sender: if the position is unknown, a number might be used twice under a key (RFC 3711, section 9.1). Other streams
+    /// continue with another SSRC.
     fn needs_copy(&self, stream: StreamId) -> bool {
         let spec = self.calls.stream(stream).map(|(_, spec)| spec);
         spec.is_some_and(|spec| {
@@ -372,7 +374,7 @@ impl Service {
         })
     }
 
-    /// Gives up at most `most` calls of a service, in their current state. Their ports stay open.
+    /// Gives up at most `most` calls of a service, and returns their states. Their ports stay open.
     pub(crate) fn leave(&mut self, service: &str, most: usize) -> Leaving {
         if let Some(own) = self.homes.own.as_mut().filter(|own| own.name == service) {
             own.is_here = false;
@@ -423,7 +425,7 @@ impl Service {
     pub(crate) fn close(&mut self, service: &str) {
         let departed = self.homes.departed.remove(service);
         for handle in departed.into_iter().flat_map(|departed| departed.handles) {
-            // The call is gone when this returns, so its ports can be opened again.
+            // This waits until the media session is gone, so that its ports can be opened again.
             handle.remove();
         }
     }
@@ -440,5 +442,5 @@ impl Service {
     }
 }
 
-const NO_COPY: &str = "the position of its SRTP streams is unknown, as two nodes have ended";
-const AWAY: &str = "the addresses of this node's calls are not here ([cluster] service-addresses)";
+const NO_COPY: &str = "the position of its SRTP streams is unknown, because two nodes have ended";
+const AWAY: &str = "this node's service addresses are elsewhere ([cluster] service-addresses)";

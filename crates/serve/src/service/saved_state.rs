@@ -1,4 +1,4 @@
-//! Calls that outlive the process.
+//! Saves and restores calls, so that they outlive the process.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,12 +38,12 @@ pub(crate) fn restore(service: &mut Service, store: Store, saved: Saved) {
     }
     write_queue.sweep();
     service.calls.track_changes();
-    // Now the times of the last media are known.
+    // Restoring has shown when media were last received.
     for id in &restored {
         write_queue.put_call(id.clone(), service.calls.export(id));
     }
     service.store = Some(store);
-    // Calls whose time is over end now.
+    // End the calls that have timed out.
     service.calls.handle_timeout(now_ns);
     service.carry_out();
     play_on(service);
@@ -55,8 +55,8 @@ pub(crate) fn restore(service: &mut Service, store: Store, saved: Saved) {
     }
 }
 
-/// Resumes the files that the previous process was playing, at their saved position, so that no part of an announcement is
-/// lost.
+/// Resumes the files that the previous process was playing, at their saved position, so that parties miss no part of an
+/// announcement.
 pub(super) fn play_on(service: &mut Service) {
     let mut by_file: BTreeMap<Arc<str>, Vec<Play>> = BTreeMap::new();
     for (stream, to, state) in service.media.take_unplayed() {
@@ -70,7 +70,7 @@ pub(super) fn play_on(service: &mut Service) {
     }
 }
 
-/// Hands changed states to the store.
+/// Saves the states of changed calls, and of the streams that are due.
 pub(super) fn save_changes(service: &mut Service) {
     note_changes(service);
     if service.store.is_some() || service.has_copier() {

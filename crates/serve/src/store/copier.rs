@@ -1,4 +1,4 @@
-//! Sends streams' states to the next node, in place of a file, if calls outlive the node.
+//! Sends the states of streams to other nodes instead of writing them to a file, so that calls outlive this node.
 
 use std::io;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::write_queue::{Key, WriteQueue};
 use threadbare_cluster::{ClusterView, Opaque};
 
-/// A handle to the thread.
+/// A handle to the sending thread.
 #[derive(Debug)]
 pub(crate) struct Copier {
     write_queue: Arc<WriteQueue>,
@@ -63,5 +63,5 @@ fn send(cluster: &ClusterView, write_queue: &WriteQueue) {
     }
 }
 
-/// The states of all streams arrive within a second.
+/// Time for which states are collected before they are sent. Each stream has a new state every second.
 const GATHER: Duration = Duration::from_millis(50);

@@ -1,8 +1,8 @@
-//! The file: calls by name, streams by number, and the identity of its writer.
+//! The state file. It contains calls by name, streams by number, and the identity of the process that wrote it.
 //!
-//! It outlives the process, also after `kill -9`, because written data is in the kernel. It is not synced: that would wear the
-//! disk out for calls that do not survive a power cut anyway. A damaged file is detected at the next start and renamed: new calls
-//! matter more than those in it.
+//! Written data survives the process, even after `kill -9`, because it is in the kernel. The file is not synced. Syncing would
+//! wear out the disk, and calls do not survive a power cut anyway. If the file is damaged, the next start renames it and begins
+//! a new one, because new calls matter more than the saved ones.
 
 use std::collections::HashMap;
 use std::fs::{File, Permissions};
@@ -23,12 +23,12 @@ const CALLS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("calls");
 const STREAMS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("streams");
 const ABOUT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("about");
 
-/// Key in `ABOUT`.
+/// Key in `ABOUT` of the [`Identity`].
 const IDENTITY: &str = "identity";
-/// Key in `ABOUT`: nothing was sent after the states in the file.
+/// Key in `ABOUT`. Present if the process has stopped in order, and has sent nothing after the states in the file.
 const STOPPED: &str = "stopped";
 
-/// Values that stay the same for the parties and the proxy.
+/// Values that the parties and the proxy know, and that must therefore stay the same after a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Identity {
     /// The process's identity for `loop protect` in descriptions.
@@ -49,9 +49,9 @@ impl Identity {
 /// How the previous process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Before {
-    /// In order, or there was none: the states of streams include all packets sent.
+    /// It stopped in order, or there was none. The states of streams include all packets sent.
     Stopped,
-    /// The process died. It may have sent packets since.
+    /// It died. It may have sent packets after it saved the states of streams.
     Died,
 }
 
@@ -102,21 +102,21 @@ impl FileError {
         }
     }
 
-    /// Help for the operator.
+    /// Returns advice for the operator.
     pub(crate) fn help(&self) -> &'static str {
         match self {
             FileError::Open { .. } => {
-                "the folder has to be there, and writable; or start with --no-state: calls end with the process, then"
+                "the folder must exist and be writable; or start with --no-state: then calls end with the process"
             }
-            FileError::InUse { .. } => "only one process can use it; give each a separate file",
+            FileError::InUse { .. } => "only one process can use a file; give each its own file",
             FileError::Damaged { .. } => {
-                "to start without the calls in it, move the file away, or use another name"
+                "to start without the calls in the file, move it away, or use another name"
             }
         }
     }
 }
 
-/// The file; open, except after a failure.
+/// The state file.
 #[derive(Debug)]
 pub(super) struct StateFile {
     database: Option<Database>,
@@ -133,7 +133,7 @@ pub(super) enum WriteError {
 }
 
 impl StateFile {
-    /// Reads everything, and records that a process is running.
+    /// Opens the file, reads everything, and records in it that a process is running. A damaged file is renamed.
     pub(super) fn open(path: &Path) -> Result<(StateFile, Saved), FileError> {
         let (database, saved) = match read(path) {
             Err(FileError::Damaged { reason, .. }) => {
@@ -156,9 +156,9 @@ impl StateFile {
         &self.path
     }
 
-    /// Writes all of a batch, or nothing.
+    /// Writes a batch, either completely or not at all.
     pub(super) fn write(&mut self, batch: &Batch) -> Result<(), WriteError> {
-        // After a failure of the file, the database is unusable: open it again.
+        // After a failed write, the database is unusable, and must be opened again.
         let database = match self.database.take() {
             Some(database) => database,
             None => open(&self.path)?,
@@ -169,7 +169,7 @@ impl StateFile {
     }
 }
 
-/// Opens the file, and reads everything.
+/// Opens the file, reads everything, and records that a process is running.
 fn read(path: &Path) -> Result<(Database, Saved), FileError> {
     let database = open(path)?;
     let saved = begin(&database);
@@ -218,15 +218,15 @@ fn open(path: &Path) -> Result<Database, FileError> {
         .set_check_integrity_on_open(true)
         .create_with_backend(KernelOnly(backend));
     let database = opened.map_err(|error| FileError::of_database(path, error.into()))?;
-    // The file may have other permissions.
+    // The file contains keys, and may have been created with other permissions.
     let private = Permissions::from_mode(0o600);
     let made = file.set_permissions(private);
     made.map_err(|error| FileError::open(path, error))?;
     Ok(database)
 }
 
-/// Reads everything, and records that a process is running: before it sends anything, because no number may be used twice under
-/// one key.
+/// Reads everything, and records that a process is running. Call this before any packet is sent: if the process dies, the next
+/// one must know that packets were sent after the states, because no number may be used twice under one key.
 fn begin(database: &Database) -> Result<Saved, redb::Error> {
     let transaction = database.begin_write()?;
     let saved = {
@@ -271,11 +271,11 @@ fn begin(database: &Database) -> Result<Saved, redb::Error> {
     Ok(saved)
 }
 
-/// Writes to the file without syncing: the kernel writes it to the disk in its own time.
+/// A file that is never synced. The kernel writes it to the disk in its own time.
 #[derive(Debug)]
 struct KernelOnly(FileBackend);
 
-/// A bound of a lock's range.
+/// A bound of a locked range.
 type At = Bound<u64>;
 
 impl StorageBackend for KernelOnly {
@@ -328,5 +328,5 @@ impl StorageBackend for KernelOnly {
     }
 }
 
-/// The states of some thousand calls.
+/// Size of the database's cache: the states of some thousand calls.
 const CACHE_BYTES: usize = 16 << 20;

@@ -1,4 +1,4 @@
-//! The queue of states to be written: the latest state of each call and stream.
+//! The queue of states to be written. It holds the latest state of each call and stream.
 //!
 //! | thread | access |
 //! |---|---|
@@ -6,8 +6,8 @@
 //! | media threads | put states of streams |
 //! | thread "store" | takes everything |
 //!
-//! One lock protects everything, for a few instructions at a time. The queue holds one state for each live call and stream, and
-//! one mark for each that the file still has.
+//! One lock protects everything, and is held for a few instructions at a time. The queue holds one state for each live call and
+//! stream that has changed, and one key for each that is in the file.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -29,13 +29,13 @@ pub(super) type Changes = BTreeMap<Key, Option<Vec<u8>>>;
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) changes: Changes,
-    /// Arrival of the first of them.
+    /// Time at which the first of them was queued.
     pub(super) since: Instant,
     /// Whether no more media are sent.
     pub(super) is_last: bool,
 }
 
-/// The queue; see the module.
+/// The queue; see the module's documentation.
 #[derive(Debug)]
 pub(crate) struct WriteQueue {
     waiting: Mutex<Waiting>,
@@ -46,9 +46,10 @@ pub(crate) struct WriteQueue {
 struct Waiting {
     changes: Changes,
     since: Option<Instant>,
-    /// Running streams: a media thread may still hand over the state of an ended one.
+    /// Running streams. States of other streams are dropped: a media thread may still send the state of a stream that has
+    /// ended.
     streams: HashSet<StreamId>,
-    /// Keys that the file has, or is about to have.
+    /// Keys that are in the file, or are about to be written.
     stored: HashSet<Key>,
     end: Option<IsLast>,
     is_over: bool,
@@ -57,7 +58,7 @@ struct Waiting {
 type IsLast = bool;
 
 impl WriteQueue {
-    /// `stored`: the keys in the file.
+    /// Creates the queue. `stored`: the keys in the file.
     pub(super) fn new(stored: impl IntoIterator<Item = Key>) -> WriteQueue {
         let waiting = Waiting {
             stored: stored.into_iter().collect(),
@@ -99,7 +100,7 @@ impl WriteQueue {
         self.changed.notify_one();
     }
 
-    /// Removes a stream that continues at another node: its state is not written any more.
+    /// Removes a stream that continues at another node. Its state is no longer written.
     pub(crate) fn forget_stream(&self, stream: StreamId) {
         let mut waiting = self.lock();
         let key = Key::Stream(stream);
@@ -128,11 +129,11 @@ impl WriteQueue {
         self.changed.notify_one();
     }
 
-    /// Waits for changes, and then gathers more for this long. `None`: all have been taken, and the queue has ended.
+    /// Waits for changes, and then collects more for the time `gather`. `None`: the queue has ended, and is empty.
     pub(super) fn take(&self, gather: Duration) -> Option<Batch> {
         let mut waiting = self.lock();
         let mut begun = Instant::now();
-        // A call may end before its state is taken: then nothing is to be written, but more may come.
+        // A call may end before its state is taken. Then nothing is left to be written, but more may come.
         while waiting.end.is_none() {
             let left = gather.saturating_sub(begun.elapsed());
             if waiting.changes.is_empty() {
@@ -165,7 +166,7 @@ impl WriteQueue {
         })
     }
 
-    /// Puts back a batch that was not written. States that came meanwhile are newer.
+    /// Puts back a batch that could not be written. States that were queued in the meantime replace it.
     pub(super) fn put_back(&self, batch: Batch) {
         let mut waiting = self.lock();
         for (key, state) in batch.changes {
@@ -175,7 +176,7 @@ impl WriteQueue {
         waiting.is_over = false;
     }
 
-    /// Returns `true` if the queue has ended.
+    /// Waits until the queue ends, at most for `at_most`. Returns `true` if it has ended.
     pub(super) fn wait_for_end(&self, at_most: Duration) -> bool {
         let waited = self
             .changed
@@ -185,7 +186,7 @@ impl WriteQueue {
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
-        // A panic while the lock is held leaves consistent state.
+        // If a thread panicked while it held the lock, the state is still consistent.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -193,7 +194,7 @@ impl WriteQueue {
 impl Waiting {
     fn put(&mut self, key: Key, state: Option<Vec<u8>>) {
         if state.is_none() && !self.stored.contains(&key) {
-            // The file does not have it.
+            // The file does not contain the key, so it need not be deleted.
             self.changes.remove(&key);
             if self.changes.is_empty() {
                 self.since = None;
@@ -213,7 +214,7 @@ mod tests {
         CallId::new(name.as_bytes())
     }
 
-    /// A disk that hangs for hours: memory is bounded by the number of live calls.
+    /// If a disk hangs for hours, the number of live calls bounds the memory.
     #[test]
     fn queue_is_bounded_by_live_calls_and_streams() {
         let queue = WriteQueue::new([Key::Call(call("old"))]);
@@ -227,7 +228,7 @@ mod tests {
             }
             queue.put_call(call(&name), None);
             queue.end_stream(StreamId(n));
-            // The state comes from a late media thread.
+            // A late media thread sends the state of an ended stream.
             queue.put_stream(StreamId(n), vec![9]);
         }
         let batch = queue.take(Duration::ZERO).expect("changes");
@@ -253,7 +254,7 @@ mod tests {
             let batch = taker.join().expect("no panic");
             let batch = batch.expect("the end was not signalled");
             let has_long = |batch: &Batch| batch.changes.contains_key(&Key::Call(call("long")));
-            // The store may have been quick enough to see the short one.
+            // The store may have seen the call that ended at once.
             assert!(
                 has_long(&batch)
                     || queue

@@ -1,4 +1,4 @@
-//! Makes elements from a description.
+//! Creates elements from a description.
 
 use std::sync::mpsc::Sender;
 
@@ -22,8 +22,8 @@ pub fn check(description: &str) -> Result<(), DescriptionError> {
     parse(description).map(drop)
 }
 
-/// Creates and starts a filter of these elements for this format. Its failures are reported as failures of the stream's
-/// run.
+/// Creates and starts a filter of these elements for this format. Later failures of the filter are reported as failures of the
+/// stream's run.
 ///
 /// # Errors
 /// GStreamer's own message.
@@ -45,7 +45,7 @@ pub fn filter(
     Ok(Box::new(made?))
 }
 
-/// Makes a bin with one pad on each side.
+/// Creates a bin with one pad on each side.
 fn parse(description: &str) -> Result<gst::Element, DescriptionError> {
     let flags = gst::ParseFlags::FATAL_ERRORS;
     let bin = gst::parse::bin_from_description_full(description, true, None, flags);

@@ -1,11 +1,11 @@
-//! Elements as a filter of a line.
+//! GStreamer elements as a filter in a stream of the relay.
 //!
 //! ```text
 //!   Line ─ pad ! audioconvert ! audioresample ! DESCRIPTION ! audioconvert ! audioresample ! capsfilter ! pad ─ Line
 //! ```
 //!
-//! It has no source and no sink, and so no thread. Audio that is pushed into the first pad leaves the last one in the same call,
-//! unless the description has a queue. The converters cost nothing if the description accepts the format.
+//! The pipeline has no source and no sink, and so no thread. Audio that is pushed into the first pad leaves the last pad in the
+//! same call, unless the description has a queue. The converters cost nothing if the description accepts the format.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -21,7 +21,7 @@ use crate::bus::Reports;
 pub(super) struct PipelineFilter {
     pipeline: gst::Pipeline,
     into: gst::Pad,
-    /// Kept for its link.
+    /// The pad that receives the output. The link lasts as long as the pad.
     _out_of: gst::Pad,
     done: Arc<Mutex<Done>>,
     format: Format,
@@ -31,7 +31,7 @@ pub(super) struct PipelineFilter {
     has_failed: bool,
 }
 
-/// Output that was not taken yet.
+/// The output of the elements that was not taken yet.
 #[derive(Default)]
 struct Done {
     samples: VecDeque<f32>,
@@ -95,7 +95,7 @@ impl PipelineFilter {
         }
     }
 
-    /// Pushes the audio through.
+    /// Pushes audio through the elements.
     fn push(&mut self, pcm: &[f32]) {
         let frames = (pcm.len() / usize::from(self.format.channels)) as u64;
         let at = |frames: u64| {
@@ -114,7 +114,7 @@ impl PipelineFilter {
             Ok(_) | Err(gst::FlowError::Eos) => {}
             Err(error) => {
                 self.has_failed = true;
-                // Only if the elements have not posted a reason.
+                // Counts only if no element has posted a reason.
                 self.reports.fail(&format!(
                     "the pipeline's elements refuse the audio: {error}"
                 ));
@@ -122,7 +122,7 @@ impl PipelineFilter {
         }
     }
 
-    /// Appends the output: in total, no more audio than came in.
+    /// Appends the output of the elements. In total, returns no more audio than was pushed.
     fn take(&mut self, pcm: &mut Vec<f32>) {
         let channels = usize::from(self.format.channels);
         let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
@@ -170,14 +170,14 @@ impl fmt::Debug for PipelineFilter {
 /// A pipeline must be in state NULL when dropped.
 impl Drop for PipelineFilter {
     fn drop(&mut self) {
-        // A failed change to NULL has no remedy.
+        // If the change to NULL fails, nothing can be done.
         let _ = self.pipeline.set_state(gst::State::Null);
         let _ = self.into.set_active(false);
         let _ = self._out_of.set_active(false);
     }
 }
 
-/// The pad that pushes into the first element.
+/// Creates the pad that pushes into the first element.
 fn entry(first: &gst::Element) -> Result<gst::Pad, glib::BoolError> {
     let pad = gst::Pad::builder(gst::PadDirection::Src)
         .name("src")
@@ -197,7 +197,7 @@ fn entry(first: &gst::Element) -> Result<gst::Pad, glib::BoolError> {
     Ok(pad)
 }
 
-/// The pad that receives the output of the last element.
+/// Creates the pad that receives the output of the last element.
 fn exit(last: &gst::Element, done: Arc<Mutex<Done>>) -> Result<gst::Pad, glib::BoolError> {
     let pad = gst::Pad::builder(gst::PadDirection::Sink)
         .name("sink")
@@ -239,9 +239,9 @@ fn caps(format: Format) -> gst::Caps {
         .field("channels", i32::from(format.channels));
     match format.channels {
         1 => caps.build(),
-        // Front left and right.
+        // Channels: front left and front right.
         2 => caps.field("channel-mask", gst::Bitmask::new(3)).build(),
-        // RTP does not say which channel is which.
+        // RTP does not define the positions of the channels.
         _ => caps.field("channel-mask", gst::Bitmask::new(0)).build(),
     }
 }

@@ -1,6 +1,6 @@
-//! `pipeline = "..."`: a stream's audio through GStreamer elements, between decoding and encoding.
+//! `pipeline = "..."`: GStreamer elements that process a stream's audio between decoding and encoding.
 //!
-//! The elements run on the stream's context thread: its audio is pushed into them, and the output of the same call is used.
+//! The elements run on the stream's context thread. The thread pushes audio into them, and uses the output of the same call.
 
 #[cfg(feature = "gstreamer")]
 mod built_in;
@@ -24,7 +24,7 @@ pub enum DescriptionError {
     Refused(String),
     /// The elements are not a filter.
     #[error(
-        "it has no unlinked {0} pad; a filter has one sink pad and one source pad, such as `audioamplify amplification=0.5`"
+        "the description has no unlinked {0} pad; a filter has one sink pad and one source pad, such as `audioamplify amplification=0.5`"
     )]
     NoPad(&'static str),
     /// This program was built without GStreamer.

@@ -1,4 +1,4 @@
-//! A program without GStreamer.
+//! Replaces `built_in` in a program without GStreamer.
 
 use std::sync::mpsc::Sender;
 
@@ -16,7 +16,7 @@ pub fn check(_description: &str) -> Result<(), DescriptionError> {
     Err(DescriptionError::NoGStreamer)
 }
 
-/// Makes no filter.
+/// Refuses to create a filter.
 ///
 /// # Errors
 /// Always.

@@ -11,14 +11,14 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::{Gateway, Running, Stream, watched};
 use crate::order::{Answer, Carried, Order};
 
-/// The gateway's state for its cluster. Empty without one.
+/// The gateway's state for its cluster. It is empty if there is none.
 #[derive(Debug, Default)]
 pub(super) struct Carriage {
     /// Numbers of the streams in orders.
     numbers: HashMap<Arc<str>, usize>,
-    /// The orders; one for each [`Event::Ordered`](crate::event::Event).
+    /// Receives the orders. Each has an [`Event::Ordered`](crate::event::Event).
     orders: Option<Receiver<Order>>,
-    /// The answers; at most one for each order.
+    /// Sends the answers: at most one for each order.
     answers: Option<UnboundedSender<Answer>>,
 }
 
@@ -26,29 +26,29 @@ pub(super) struct Carriage {
 #[derive(Debug)]
 pub(super) struct Place {
     pub(super) carried: Carried,
-    /// The way of its start.
+    /// Whether and how the stream starts to send.
     pub(super) start: Start,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Start {
-    /// Held until the cluster starts it.
+    /// The stream only receives, until the cluster starts it.
     Held,
-    /// Starts at once; the first time from the state of the previous owner.
+    /// The stream sends at once. The first run continues from the state of the previous owner, if there is one.
     At(Option<LineState>),
 }
 
 impl Carriage {
     fn answer(&self, answer: Answer) {
         if let Some(answers) = &self.answers {
-            // Fails if the cluster's thread has ended, which ends the process.
+            // This fails if the cluster's thread has ended; then the process ends, too.
             let _ = answers.send(answer);
         }
     }
 }
 
 impl Gateway {
-    /// Connects a cluster: orders come with an [`Event::Ordered`](crate::event::Event) each, and answers go back.
+    /// Connects a cluster. For each order, the cluster also sends an [`Event::Ordered`](crate::event::Event).
     pub fn obey(&mut self, orders: Receiver<Order>, answers: UnboundedSender<Answer>) {
         (self.carriage.orders, self.carriage.answers) = (Some(orders), Some(answers));
     }
@@ -66,7 +66,7 @@ impl Gateway {
                 let name: Arc<str> = carried.spec.name.as_str().into();
                 self.place(&name, carried, Start::Held);
                 if let Some(number) = self.carriage.numbers.get(&name) {
-                    // The stream may have no sender.
+                    // The stream may have no sender, so it counts as prepared after a while.
                     self.ready.insert((Instant::now() + UNHEARD_MAX, *number));
                 }
             }
@@ -110,7 +110,7 @@ impl Gateway {
         self.place(&name, carried, Start::At(state));
     }
 
-    /// Starts a stream, in place of one of the same name.
+    /// Starts a stream. Replaces a stream of the same name.
     fn place(&mut self, name: &Arc<str>, carried: Carried, start: Start) {
         self.displace(name, |stream| {
             stream.stop();
@@ -139,19 +139,20 @@ impl Gateway {
         state
     }
 
-    /// A held stream receives its sender: soon enough is buffered.
+    /// Handles the first packets of a held stream. The stream is prepared when enough is buffered.
     pub(super) fn note_heard(&mut self, number: usize) {
         let Some(stream) = self.streams.get(&number) else {
             return;
         };
-        // The owner's last packets waited in its jitter buffer for this long, and both nodes read once a slice.
+        // Packets wait in the owner's jitter buffer for the latency, and both nodes read their sockets once a slice. So after
+        // this time, this node has all packets that the owner has not sent.
         let latency = Duration::from_millis(stream.spec.jitter.latency_ms.into());
         let slice = Duration::from_millis(self.contexts.wait_ms.into());
         let at = Instant::now() + latency + 3 * slice + LATENESS_SPARE;
         self.ready.insert((at, number));
     }
 
-    /// Reports streams that are prepared now.
+    /// Reports to the cluster the streams that are now prepared.
     pub(super) fn tell_ready(&mut self, now: Instant) {
         while let Some(&(at, number)) = self.ready.first() {
             if at > now {
@@ -159,7 +160,7 @@ impl Gateway {
             }
             self.ready.pop_first();
             let stream = self.streams.get(&number);
-            // A stream with a second entry is prepared all the same.
+            // A stream may have two entries; the first one counts.
             if let Some(place) = stream.and_then(|stream| stream.place.as_ref())
                 && place.start == Start::Held
             {
@@ -179,7 +180,7 @@ impl Stream {
     }
 }
 
-/// The owner's threads may be late, so its last packets may be older by this much.
+/// Extra time before a stream counts as prepared, because the owner's threads may be late.
 const LATENESS_SPARE: Duration = Duration::from_millis(200);
-/// A stream counts as prepared after this long without a sender.
+/// Time after which a stream without a sender counts as prepared.
 const UNHEARD_MAX: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! Streams as lines of the relay: no pipeline, no element.
+//! Streams as lines of the relay, without a GStreamer pipeline.
 
 mod prepare;
 mod spec;
@@ -31,22 +31,22 @@ use threadbare_process::system::{random_number, unix_at_zero_ns};
 /// Why a stream does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum LineError {
-    /// Its sockets cannot be opened.
+    /// The stream's sockets cannot be opened.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// Its destination is not reachable.
+    /// The stream's destination is not reachable.
     #[error(transparent)]
     Unreachable(#[from] Unreachable),
-    /// Its payload types are not valid.
+    /// The payload types are not valid.
     #[error(transparent)]
     Payloads(#[from] PayloadMapError),
-    /// Its packet time, or its jitter buffer, is not valid.
+    /// The packet time or the jitter buffer is not valid.
     #[error(transparent)]
     Line(#[from] CallError),
-    /// Its loudness target is not valid.
+    /// The loudness target is not valid.
     #[error(transparent)]
     Loudness(#[from] threadbare_loudness::NormalizeError),
-    /// Its elements are not valid.
+    /// The elements of `pipeline` are not valid.
     #[error("pipeline: {0}")]
     Description(#[from] DescriptionError),
     /// The contexts do not start.
@@ -61,7 +61,7 @@ pub enum LineError {
 #[derive(Debug)]
 pub struct Lines {
     contexts: Contexts,
-    /// The threads' engines; none before the first stream.
+    /// One engine for each context; empty before the first stream.
     engines: Vec<Engine<MediaLine>>,
     slice: Duration,
     common: Common,
@@ -73,13 +73,13 @@ pub struct Lines {
 pub struct Beginning<'a> {
     /// The run.
     pub run: RunId,
-    /// Its resources.
+    /// The resources that the stream needs.
     pub prepared: Prepared,
-    /// Its state in the cluster; `None` without a cluster.
+    /// The stream's state in the cluster; `None`: there is no cluster.
     pub carried: Option<&'a Carried>,
-    /// Whether it only receives, and sends nothing until [`RunningLine::go_on`].
+    /// Whether the stream only receives until [`RunningLine::go_on`].
     pub is_held: bool,
-    /// The snapshot that it publishes to, and the interval.
+    /// The snapshot that the stream updates, and the interval.
     pub publish_to: (SharedSnapshot, Pace),
 }
 
@@ -90,7 +90,7 @@ pub struct RunningLine {
 }
 
 impl Lines {
-    /// Creates it; nothing is started yet. Failures of streams go to `events`.
+    /// Creates the lines, without starting anything. Failures of streams are sent to `events`.
     pub fn new(contexts: &Contexts, events: Sender<Event>) -> Lines {
         Lines {
             contexts: contexts.clone(),
@@ -105,8 +105,8 @@ impl Lines {
         }
     }
 
-    /// Starts the contexts, if they do not run. Starting the first stream does so, too; with this call, a failure is
-    /// known at once.
+    /// Starts the contexts, if they do not run. Starting the first stream would start them, too; this call shows a failure
+    /// earlier.
     ///
     /// # Errors
     /// Threads or descriptors run out.
@@ -125,7 +125,7 @@ impl Lines {
     /// Starts a run of a stream.
     ///
     /// # Errors
-    /// Its addresses cannot be bound, or its settings do not fit together.
+    /// The stream's addresses cannot be bound, or its settings contradict each other.
     pub fn start(
         &mut self,
         spec: &StreamSpec,
@@ -191,7 +191,7 @@ impl Lines {
     }
 }
 
-/// The ports of the stream's own sender, then of its fallbacks.
+/// Opens the ports of the stream's own sender, and then those of its fallbacks.
 fn open(spec: &StreamSpec, fence: Option<&Fence>) -> Result<Vec<LegPorts>, SocketError> {
     let rtcp = spec
         .rtcp_port()
@@ -215,10 +215,10 @@ fn open(spec: &StreamSpec, fence: Option<&Fence>) -> Result<Vec<LegPorts>, Socke
     .collect()
 }
 
-/// Logs a stream's events. When it is dropped, it reports that the stream is gone: it panicked, or was stopped.
+/// Logs the events of a stream. It is dropped when the stream is stopped or panics, and then reports that the stream is gone.
 struct EventLog {
     stream: String,
-    /// Their names, the stream's own sender first.
+    /// Names of the inputs, the stream's own sender first.
     inputs: Vec<String>,
     changes: LineLimit,
     /// Whether to report the first packets of the sender.
@@ -265,13 +265,13 @@ impl EventLog {
 
 impl Drop for EventLog {
     fn drop(&mut self) {
-        // Fails only if the gateway is gone, and then no report is needed.
+        // This fails only if the gateway is gone.
         let _ = self.events.send(Event::LineEnded { run: self.run });
     }
 }
 
 impl RunningLine {
-    /// Its counters; `None` if it is gone.
+    /// Returns the counters of the stream. `None`: the stream is gone.
     #[must_use]
     pub fn stats(&self, spec: &StreamSpec) -> Option<StreamStats> {
         let handle = self.handle.as_ref()?;
@@ -288,10 +288,10 @@ impl RunningLine {
         })
     }
 
-    /// Sends all received audio, and then the BYEs.
+    /// Makes the stream send all received audio, and then the BYEs.
     pub fn finish(&self) {
         if let Some(handle) = &self.handle {
-            // A line that is gone needs no end.
+            // This fails if the stream is gone; then nothing is left to send.
             let _ = handle.command(|line, _| line.line_mut().finish());
             let _ = handle.command(|line, now_ns| line.line_mut().leave(now_ns, ""));
         }
@@ -300,19 +300,19 @@ impl RunningLine {
     /// Lets a held stream send from now on.
     pub fn go_on(&self, state: Option<LineState>) {
         if let Some(handle) = &self.handle {
-            // A line that is gone has reported that.
+            // This fails if the stream is gone, which it has reported.
             let _ = handle.command(move |line, _| line.go_on(state));
         }
     }
 
-    /// Stops it between two packets, without a BYE, and returns its position for another process. `None`: it is gone.
+    /// Stops the stream between two packets, without a BYE. Returns its state for another process. `None`: the stream is gone.
     #[must_use]
     pub fn hand_over(mut self) -> Option<LineState> {
         let line = self.handle.take()?.remove()?;
         Some(line.state(clock_now_ns()))
     }
 
-    /// Stops it; its ports are free afterwards.
+    /// Stops the stream. Its ports are free afterwards.
     pub fn stop(&mut self) {
         self.finish();
         if let Some(handle) = self.handle.take() {
@@ -321,5 +321,5 @@ impl RunningLine {
     }
 }
 
-/// Log lines per second about a stream's input.
+/// Maximum number of log lines per second about a stream's inputs.
 const CHANGES_PER_SECOND: u32 = 4;

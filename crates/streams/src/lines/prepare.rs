@@ -1,4 +1,4 @@
-//! Resolves host names and reads files on a separate thread: a server that does not answer delays no other stream.
+//! Resolves host names and reads files on a separate thread, so that a server that does not answer delays no other stream.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use crate::event::{Event, Prepared, RunId};
 use threadbare_audio_file::clip::Clips;
 use threadbare_config::{Destination, InputSpec, StreamSpec};
 
-/// The thread; it answers with [`Event::Prepared`].
+/// Handle to the thread. The thread answers with [`Event::Prepared`].
 #[derive(Debug)]
 pub struct Preparer {
     questions: Option<Sender<Question>>,
@@ -23,7 +23,7 @@ struct Question {
 }
 
 impl Preparer {
-    /// Creates it; the thread starts with the first request.
+    /// Creates the handle. The thread starts with the first request.
     #[must_use]
     pub fn new(events: Sender<Event>) -> Preparer {
         Preparer {
@@ -32,7 +32,7 @@ impl Preparer {
         }
     }
 
-    /// Returns a stream's resources; `None`: they were requested from the thread.
+    /// Returns the resources of a stream. `None`: they were requested from the thread.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -66,7 +66,7 @@ impl Preparer {
             self.questions = Some(self.start()?);
         }
         if let Some(questions) = &self.questions {
-            // The thread ends only with the gateway.
+            // This cannot fail, because the thread ends only with the gateway.
             let _ = questions.send(question);
         }
         Ok(None)
@@ -109,7 +109,7 @@ impl Question {
         })
     }
 
-    /// Returns the first address that the stream's socket reaches, or else one of another family.
+    /// Returns the first address that the stream's socket can reach; if it can reach none, the first one.
     fn look_up(&self, host: &str, port: u16) -> Result<SocketAddr, String> {
         let addresses = (host, port).to_socket_addrs();
         let addresses: Vec<SocketAddr> = addresses

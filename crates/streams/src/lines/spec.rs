@@ -1,4 +1,4 @@
-//! Converts a stream's settings to those of a line: legs, payload types, direction.
+//! Converts the settings of a stream to those of a line of the relay: legs, payload types, direction.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -23,9 +23,9 @@ use threadbare_config::{ClockSkew, Destination, InputSpec, Rtcp, StreamSpec};
 #[derive(Debug, Clone)]
 pub(super) struct Common {
     pub(super) cname: Arc<str>,
-    /// The wall clock at time 0 of CLOCK_MONOTONIC.
+    /// The wall-clock time at time 0 of CLOCK_MONOTONIC.
     pub(super) ntp_at_zero: NtpTime,
-    /// Number of this owner of the stream in a cluster.
+    /// Number of the stream's owner in the cluster. `None`: there is no cluster.
     pub(super) epoch: Option<u64>,
 }
 
@@ -37,7 +37,7 @@ impl Common {
         }
     }
 
-    /// The CNAME has the owner's number, so that two owners at a time would be visible.
+    /// Returns the CNAME of a stream. It contains the owner's number, so that two simultaneous owners would be visible.
     fn cname_of(&self, spec: &StreamSpec) -> Arc<str> {
         let name = spec.cname.as_deref().unwrap_or(&self.cname);
         match self.epoch {
@@ -47,7 +47,8 @@ impl Common {
     }
 }
 
-/// The legs of a stream, and the direction between them. `to`: the destination's address, unless it is the sender's.
+/// Returns the legs of a stream, and the direction between them. `to`: the address of the destination; `None`: it is that of
+/// the sender.
 pub(super) fn legs(
     spec: &StreamSpec,
     common: &Common,
@@ -100,7 +101,7 @@ pub(super) fn legs(
     Ok((source, target, direction))
 }
 
-/// The stream's fallbacks. `clips`: the files among them, in order.
+/// Returns the fallbacks of a stream. `clips`: the files of those that are files, in order.
 pub(super) fn fallbacks(
     spec: &StreamSpec,
     common: &Common,
@@ -144,7 +145,7 @@ pub(super) fn fallbacks(
     Ok(all)
 }
 
-/// Settings common to both legs.
+/// Returns the settings that both legs have in common.
 fn leg(
     spec: &StreamSpec,
     common: &Common,
@@ -201,10 +202,10 @@ fn jitter(spec: &StreamSpec) -> jitter::Config {
     }
 }
 
-/// The payload types that the sender uses: the codec's, telephone events, comfort noise.
+/// Returns the payload types that the sender uses: those of the codec, of telephone events and of comfort noise.
 fn sent(spec: &StreamSpec) -> Result<PayloadMap, PayloadMapError> {
     let audio: Vec<Payload> = match spec.codec_in {
-        // Nothing is decoded: payload types of the configured clock rate, or static ones.
+        // Nothing is decoded. Accept any payload type with the configured clock rate; without one, the static payload types.
         CodecIn::Auto if spec.is_passthrough() => return PayloadMap::any(spec.clock_rate_hz),
         CodecIn::Auto => Codec::with_static_payload_types()
             .map(|codec| Payload::audio(codec.default_payload_type(), codec.format()))
@@ -229,7 +230,7 @@ fn sent(spec: &StreamSpec) -> Result<PayloadMap, PayloadMapError> {
     PayloadMap::new(&with_events(audio, spec))
 }
 
-/// The output format. The configuration's check has made sure that it is known.
+/// Returns the output format, which is known after the configuration was checked.
 pub(super) fn heard_by(spec: &StreamSpec) -> Format {
     let codec = match (spec.codec_out, spec.codec_in) {
         (Some(codec), _) | (None, CodecIn::Known(codec)) => codec,
@@ -238,7 +239,7 @@ pub(super) fn heard_by(spec: &StreamSpec) -> Format {
     codec.format()
 }
 
-/// The format of a recording, which the line taps.
+/// Returns the format of a recording of the stream.
 pub fn recorded_format(spec: &StreamSpec) -> Format {
     match spec.codec_in {
         CodecIn::Known(codec) if !is_changed(spec) => codec.format(),
@@ -246,7 +247,7 @@ pub fn recorded_format(spec: &StreamSpec) -> Format {
     }
 }
 
-/// Bytes of a recorded sample: one if G.711 passes unchanged or in the other law.
+/// Returns the bytes of a recorded sample: one if G.711 passes unchanged or is converted to the other law, else two.
 pub fn recorded_sample_bytes(spec: &StreamSpec) -> usize {
     let CodecIn::Known(codec) = spec.codec_in else {
         return 2;
@@ -265,7 +266,7 @@ fn is_changed(spec: &StreamSpec) -> bool {
     spec.pipeline.is_some() || !spec.fallbacks.is_empty() || spec.loudness_target_lufs.is_some()
 }
 
-/// The payload types that the destination accepts.
+/// Returns the payload types that the destination accepts.
 fn taken(spec: &StreamSpec) -> Result<PayloadMap, PayloadMapError> {
     let number = |codec: Codec| {
         let own = || codec.default_payload_type();
@@ -297,18 +298,18 @@ fn with_events(mut payloads: Vec<Payload>, spec: &StreamSpec) -> Vec<Payload> {
             clock_rate_hz,
         ));
     }
-    // RFC 3389, section 4: the static number is for 8000 Hz.
+    // The static payload type of comfort noise is only for 8000 Hz (RFC 3389, section 4).
     if clock_rate_hz == 8000 && is_free(COMFORT_NOISE.0, &payloads) {
         payloads.push(Payload::comfort_noise(COMFORT_NOISE.0, clock_rate_hz));
     }
     payloads
 }
 
-/// Bandwidth of a telephone call with headers: RTCP takes 5 % of it.
+/// Bandwidth of a telephone call with headers. RTCP gets 5 % of it.
 const BANDWIDTH_BPS: u64 = 80_000;
-/// The shortest usual packet time, ms.
+/// The shortest common packet time, ms.
 const SHORTEST_MS: u64 = 10;
-/// Extra packets for bursts.
+/// Number of extra packets for bursts.
 const SPARE_PACKETS: u64 = 32;
 
 #[cfg(test)]
@@ -316,7 +317,7 @@ mod tests {
     use super::*;
     use threadbare_config::Config;
 
-    /// A recording's buffer has this many bytes: too few would lose audio, which counts as missed.
+    /// The size of a recording's buffer depends on this number. If it were too low, audio would be lost.
     #[test]
     fn forwarded_g711_takes_one_byte_and_decoded_audio_two() {
         for (settings, due) in [

@@ -16,7 +16,7 @@ pub enum StockError {
     /// An element is not installed.
     #[error("the GStreamer element {0} is not installed; `threadbare doctor` names its package")]
     Missing(&'static str),
-    /// GStreamer's own elements do not support it.
+    /// GStreamer's own elements do not support a setting of the stream.
     #[error("{0} is not for GStreamer's own elements: run without --stock")]
     Stock(&'static str),
     /// Elements are not installed.
@@ -25,7 +25,7 @@ pub enum StockError {
     /// An element refused to start.
     #[error("{0}")]
     Refused(String),
-    /// An element could not be made, added or linked.
+    /// An element could not be created, added or linked.
     #[error("{0}")]
     Failed(#[from] glib::BoolError),
 }
@@ -48,10 +48,10 @@ enum Setting {
     Enum(u32),
 }
 
-/// The elements between source and sink that convert `codec_in` to the output of `spec`.
+/// Returns the elements between source and sink that convert `codec_in` to the output of `spec`.
 ///
 /// # Errors
-/// The stream is not for GStreamer's own elements.
+/// GStreamer's own elements do not support a setting of the stream.
 pub(super) fn chain(codec_in: Codec, spec: &StreamSpec) -> Result<Vec<Part>, StockError> {
     let codec_out = spec.codec_out.unwrap_or(codec_in);
     if spec.loudness_target_lufs.is_some() {
@@ -70,7 +70,7 @@ pub(super) fn chain(codec_in: Codec, spec: &StreamSpec) -> Result<Vec<Part>, Sto
         Codec::G722 => return Err(StockError::Stock("G722")),
         Codec::L24 { .. } => return Err(StockError::Stock("L24")),
     }));
-    // A payloader alone changes the packet time, except for encodings with a property for it.
+    // The payloader sets the packet time, except for Opus, where the encoder does.
     let recode = codec_in != codec_out || (codec_out == Codec::Opus && spec.ptime_ms.is_some());
     if recode {
         parts.extend(decoder(codec_in, codec_out));
@@ -81,7 +81,7 @@ pub(super) fn chain(codec_in: Codec, spec: &StreamSpec) -> Result<Vec<Part>, Sto
     Ok(parts)
 }
 
-/// The caps an RTP source announces for a codec.
+/// Returns the caps of an RTP source for a codec.
 pub(super) fn rtp_caps(codec: Codec) -> gst::Caps {
     let encoding_name = match codec {
         Codec::Pcmu => "PCMU",
@@ -95,7 +95,7 @@ pub(super) fn rtp_caps(codec: Codec) -> gst::Caps {
         .field("media", "audio")
         .field("clock-rate", codec.clock_rate_hz() as i32)
         .field("encoding-name", encoding_name)
-        // Depayloaders require one, but accept packets of any.
+        // Depayloaders require a payload type in the caps, but accept packets of any payload type.
         .field("payload", i32::from(codec.default_payload_type()));
     match codec {
         Codec::L16 { channels, .. } | Codec::L24 { channels, .. } => caps
@@ -122,7 +122,7 @@ fn decoder(codec_in: Codec, codec_out: Codec) -> Vec<Part> {
         Codec::L16 { .. } | Codec::L24 { .. } | Codec::G722 => Vec::new(),
         Codec::Opus => {
             let decoder = part("opusdec").with("plc", Setting::Flag(true));
-            // If one channel were requested, it would drop the right one instead of mixing both.
+            // Request two channels: for one channel, the decoder would drop the right one instead of mixing both.
             let mut parts = vec![decoder, channels(2)];
             if !matches!(codec_out, Codec::Opus | Codec::L16 { channels: 2, .. }) {
                 parts.extend([part("audioconvert"), channels(1)]);
@@ -140,7 +140,7 @@ fn encoder(codec: Codec, spec: &StreamSpec) -> Option<Part> {
         Codec::Opus => {
             let encoder = part("opusenc");
             Some(match spec.ptime_ms {
-                // The enumeration's numbers are the milliseconds.
+                // The numbers of the enumeration are milliseconds.
                 Some(ptime_ms) => encoder.with("frame-size", Setting::Enum(ptime_ms)),
                 None => encoder,
             })
@@ -148,17 +148,17 @@ fn encoder(codec: Codec, spec: &StreamSpec) -> Option<Part> {
     }
 }
 
-/// The conversion from one codec's raw audio to the other's.
+/// Returns the elements that convert the raw audio of one codec to that of the other.
 fn converters(codec_in: Codec, codec_out: Codec) -> Vec<Part> {
     let is_g711 = |codec| matches!(codec, Codec::Pcmu | Codec::Pcma);
     let mut parts = match (codec_in, codec_out) {
         _ if is_g711(codec_in) && is_g711(codec_out) => Vec::new(),
-        // opusenc and opusdec work at 8000 Hz in native byte order.
+        // No conversion is needed, because opusenc and opusdec also work at 8000 Hz in native byte order.
         (Codec::Opus, other) | (other, Codec::Opus) if is_g711(other) => Vec::new(),
         _ => vec![part("audioconvert"), part("audioresample")],
     };
     if let Codec::L16 { rate_hz, channels } = codec_out {
-        // The payloader would accept any input.
+        // The caps are needed, because the payloader would accept any format.
         let caps = gst::Caps::builder("audio/x-raw")
             .field("format", "S16BE")
             .field("rate", rate_hz as i32)
@@ -237,7 +237,7 @@ pub(super) fn insert(
         pipeline.add(&element)?;
         chain.push(element);
     }
-    // From the sink up, so that each element pushes to a running neighbour.
+    // Start with the sink, so that each element pushes to a running one.
     let mut next = sink;
     for element in chain.iter().rev() {
         link(element, next)?;

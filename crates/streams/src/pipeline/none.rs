@@ -1,4 +1,4 @@
-//! A program without GStreamer.
+//! Replaces `stock` in a program without GStreamer.
 
 use std::convert::Infallible;
 use std::sync::mpsc::Sender;
@@ -7,11 +7,11 @@ use crate::event::{Event, RunId};
 use threadbare_config::StreamSpec;
 use threadbare_process::NO_GSTREAMER;
 
-/// Does not exist in this program.
+/// A type without values, because this program has no GStreamer.
 #[derive(Debug)]
 pub struct Stock(Infallible);
 
-/// Does not exist in this program.
+/// A type without values, because this program has no GStreamer.
 #[derive(Debug)]
 pub struct RunningPipeline(Infallible);
 
@@ -20,7 +20,7 @@ pub struct RunningPipeline(Infallible);
 #[error("--stock needs GStreamer: {NO_GSTREAMER}")]
 pub struct StockError;
 
-/// Loads nothing.
+/// Refuses to load elements.
 ///
 /// # Errors
 /// Always.
@@ -29,7 +29,7 @@ pub fn load(_streams: &[StreamSpec]) -> Result<(), StockError> {
 }
 
 impl Stock {
-    /// Refuses.
+    /// Refuses to carry streams.
     ///
     /// # Errors
     /// Always.

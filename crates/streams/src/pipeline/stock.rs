@@ -1,12 +1,13 @@
-//! One stream's pipeline of GStreamer's own elements.
+//! A stream as a pipeline of GStreamer's own elements.
 //!
 //! ```text
 //!   udpsrc ! [rtpjitterbuffer !] (codec elements, see `chain`) ! udpsink
 //! ```
 //!
-//! Each stream has its own pipeline: thousands of streams in one `GstPipeline` make start-up quadratic. They share the system
-//! clock, and their buses store no messages, so that a pipeline owns no file descriptor and no thread. Elements are made from
-//! their factories and linked without the checks that `gst_parse_launch` needs for arbitrary pipelines.
+//! Each stream has its own pipeline, because with thousands of streams in one `GstPipeline`, the time for the start is
+//! quadratic. The pipelines share the system clock, and their buses store no messages, so that a pipeline owns no file
+//! descriptor and no thread. Elements are created from their factories, and linked without the checks that `gst_parse_launch`
+//! needs for arbitrary pipelines.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -34,10 +35,10 @@ pub struct Stock {
     events: Sender<Event>,
 }
 
-/// Builds one unused pipeline: the memory of the plugins' code does not count as a stream's.
+/// Loads the plugins by building one unused pipeline, so that the memory for their code does not count as that of a stream.
 ///
 /// # Errors
-/// Elements are missing, or the first stream is not for GStreamer's own elements.
+/// Elements are missing, or do not support a setting of the first stream.
 pub fn load(streams: &[StreamSpec]) -> Result<(), StockError> {
     let (events, _) = channel();
     let stock = Stock::new(streams, events)?;
@@ -55,7 +56,7 @@ pub fn load(streams: &[StreamSpec]) -> Result<(), StockError> {
 }
 
 impl Stock {
-    /// Sends the pipelines' ends and errors to `events`.
+    /// Prepares to carry streams. Ends and errors of pipelines are sent to `events`.
     ///
     /// # Errors
     /// Elements for these streams are not installed.
@@ -70,7 +71,7 @@ impl Stock {
     /// Starts a run of a stream.
     ///
     /// # Errors
-    /// An element is missing, or refuses to start, or the stream is not for GStreamer's own elements.
+    /// An element is missing, refuses to start, or does not support a setting of the stream.
     pub fn start(&self, spec: &StreamSpec, run: RunId) -> Result<RunningPipeline, StockError> {
         let reports = Reports::new(&spec.name, run, self.events.clone());
         let pipeline = RunningPipeline(self.build(spec, &reports)?);
@@ -82,7 +83,7 @@ impl Stock {
         Ok(pipeline)
     }
 
-    /// A pipeline in state NULL, named after the stream.
+    /// Builds a pipeline in state NULL, named after the stream.
     fn build(
         &self,
         spec: &StreamSpec,
@@ -140,7 +141,7 @@ fn source(spec: &StreamSpec) -> Result<gst::Element, StockError> {
     let source = make(SOURCE_FACTORY)?;
     source.set_property("address", spec.listen.ip().to_string());
     source.set_property("port", i32::from(spec.listen.port()));
-    // Two processes on one port would silently take turns.
+    // Otherwise, two processes could open the same port, and each would get some of the packets.
     source.set_property("reuse", false);
     let caps = match spec.codec_in {
         CodecIn::Known(codec) => rtp_caps(codec),
@@ -149,7 +150,7 @@ fn source(spec: &StreamSpec) -> Result<gst::Element, StockError> {
             .build(),
     };
     source.set_property("caps", caps);
-    // The address is unused, and costs an allocation per packet.
+    // The sender's address is not used, and costs an allocation per packet.
     source.set_property("retrieve-sender-address", false);
     Ok(source)
 }
@@ -159,16 +160,16 @@ fn sink(spec: &StreamSpec) -> Result<gst::Element, StockError> {
         return Err(StockError::Stock("a stream without a destination"));
     };
     let sink = make(SINK_FACTORY)?;
-    // Live packets are sent on arrival, without preroll.
+    // Send packets when they arrive, without preroll.
     sink.set_property("sync", false);
     sink.set_property("clients", format!("{host}:{port}"));
     sink.set_property("async", false);
     Ok(sink)
 }
 
-/// Waits for the first packet with a static payload type, then builds the chain for it.
+/// Installs a probe that waits for the first packet with a static payload type, and then builds the chain for its codec.
 ///
-/// The source's pad stays unlinked until then. A probe on the streaming thread builds the chain before the packet
+/// Until then, the source's pad stays unlinked. The probe runs on the streaming thread, and builds the chain before the packet
 /// continues, so nothing is lost. Packets with an unknown codec are dropped.
 fn learn_codec(
     pipeline: &gst::Pipeline,
@@ -188,7 +189,8 @@ fn learn_codec(
             Some(gst::PadProbeData::Event(event)) => {
                 if let (gst::EventView::Eos(_), Some(pipeline)) = (event.view(), pipeline.upgrade())
                 {
-                    // No linked sink would report it. Without a bus, nothing waits for it.
+                    // Post the end of the stream here, because no sink is linked that would. If there is no bus, nothing waits
+                    // for it.
                     let _ =
                         pipeline.post_message(gst::message::Eos::builder().src(&pipeline).build());
                 }
@@ -214,7 +216,7 @@ fn learn_codec(
     Ok(())
 }
 
-/// Builds the chain for the learned codec, after the source's pad.
+/// Builds the chain for the learned codec, and links it to the source's pad.
 fn use_codec(
     pipeline: &gst::Pipeline,
     pad: &gst::Pad,
@@ -227,14 +229,14 @@ fn use_codec(
         codec_in: CodecIn::Known(codec),
         ..spec.clone()
     };
-    // The caps event is sent again with the known codec when the pad is linked.
+    // Store caps with the known codec, which are sent again when the pad is linked.
     let caps = gst::event::Caps::new(&rtp_caps(codec));
     pad.store_sticky_event(&caps)
         .map_err(|_| glib::bool_error!("the source is stopping"))?;
     insert(pipeline, source, sink, chain(codec, &known)?)
 }
 
-/// The payload type of a packet, if it is RTP.
+/// Returns the payload type of a packet. `None`: it is not RTP.
 fn payload_type(buffer: &gst::BufferRef) -> Option<u8> {
     let bytes = buffer.map_readable().ok()?;
     RtpPacket::parse(&bytes)
@@ -252,7 +254,7 @@ impl RunningPipeline {
 /// A pipeline must be in state NULL when dropped.
 impl Drop for RunningPipeline {
     fn drop(&mut self) {
-        // A failed change to NULL has no remedy.
+        // If the change to NULL fails, nothing can be done.
         let _ = self.0.set_state(gst::State::Null);
     }
 }

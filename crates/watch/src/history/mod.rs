@@ -1,7 +1,7 @@
-//! The last day of each stream on disk: a file of fixed size for each, in one folder.
+//! Stores the seconds of the last day of each stream on disk. Each stream has a file of fixed size.
 //!
-//! The observing thread hands over a minute at a time, for a sixtieth of the streams each second, and never waits. If the queue
-//! is full, it tries again later: the seconds stay in memory for ten minutes.
+//! Each second, the observing thread queues a minute of seconds for a sixtieth of the streams. It never waits. If the queue is
+//! full, it tries again later, because the seconds stay in memory for ten minutes.
 
 mod ring;
 
@@ -16,10 +16,10 @@ use std::time::{Duration, Instant, SystemTime};
 use self::ring::{Ring, SECONDS};
 use super::second::Second;
 
-/// Seconds of some streams.
+/// Seconds of some streams, to be written together.
 pub(super) type Batch = Vec<(Arc<str>, Vec<Second>)>;
 
-/// The folder, and the thread that writes to it. Dropping it writes the waiting seconds.
+/// The folder, and the thread that writes to it. Dropping it writes the queued seconds.
 #[derive(Debug)]
 pub(super) struct History {
     dir: PathBuf,
@@ -31,7 +31,7 @@ impl History {
     /// Opens a folder, which is created if needed.
     ///
     /// # Errors
-    /// It cannot be created or written to, another process uses it, or threads run out.
+    /// The folder cannot be created or written to, another process uses it, or threads run out.
     pub(super) fn open(dir: &Path) -> io::Result<History> {
         std::fs::create_dir_all(dir)?;
         let lock = File::create(dir.join("lock"))?;
@@ -54,12 +54,12 @@ impl History {
         })
     }
 
-    /// Path of the folder.
+    /// Returns the path of the folder.
     pub(super) fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Queues seconds without waiting. `false`: the queue is full.
+    /// Queues seconds without waiting. Returns `false` if the queue is full.
     pub(super) fn save(&self, batch: Batch) -> bool {
         let queue = self.queue.as_ref();
         queue.is_some_and(|queue| queue.try_send(batch).is_ok())
@@ -77,7 +77,7 @@ impl Drop for History {
     }
 }
 
-/// Returns the seconds of `from_s <= time < until_s`, at most a day, in order.
+/// Reads the seconds of a stream with `from_s <= time < until_s`, in order; at most a day.
 ///
 /// # Errors
 /// The stream's file cannot be read.
@@ -106,7 +106,7 @@ fn write(dir: &Path, batches: &Receiver<Batch>) {
         });
         let first = failed.reduce(|first, _| first);
         match &first {
-            None if !is_well => tracing::info!("writing the history works again"),
+            None if !is_well => tracing::info!("the history is written again"),
             Some((path, error)) if is_well => {
                 let file = path.display();
                 tracing::error!(%file, %error, "cannot write the history");
@@ -128,20 +128,20 @@ fn tidy(dir: &Path, now: SystemTime) {
         let changed = file.metadata().and_then(|file| file.modified()).ok();
         let age = changed.and_then(|changed| now.duration_since(changed).ok());
         if is_ring && age.is_some_and(|age| age > DAY) {
-            // Removal is tried again later.
+            // If this fails, it is tried again later.
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
-/// The path of a stream's file: readable, and unique.
+/// Returns the path of a stream's file. It is unique, and people can recognise the stream's name in it.
 fn path(dir: &Path, name: &str) -> PathBuf {
     let is_plain = |one: &char| one.is_ascii_alphanumeric() || matches!(one, '-' | '_');
     let plain = name
         .chars()
         .map(|one| if is_plain(&one) { one } else { '_' });
     let plain: String = plain.take(PLAIN_MAX).collect();
-    // FNV-1a: files outlive versions of the program, and stream names are not hostile.
+    // Use FNV-1a, because the hash must be the same in later versions, and stream names are trusted.
     let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
@@ -149,9 +149,9 @@ fn path(dir: &Path, name: &str) -> PathBuf {
 }
 
 const ENDING: &str = "history";
-/// Characters of the name in the file name.
+/// Maximum number of characters of the stream's name in the file name.
 const PLAIN_MAX: usize = 64;
-/// A minute's batches, for a disk that stalls.
+/// Maximum number of queued batches: those of a minute, in case the disk stalls.
 const BATCHES_MAX: usize = 64;
 const DAY: Duration = Duration::from_secs(SECONDS as u64);
 const TIDY: Duration = Duration::from_secs(3600);
@@ -184,7 +184,7 @@ mod tests {
         for (n, name) in (1_000_000_u64..).zip(names) {
             assert!(history.save(vec![(name.into(), vec![at(n), at(n + 1)])]));
         }
-        // Dropping it writes the waiting seconds.
+        // Dropping the history writes the queued seconds.
         drop(history);
         for (n, name) in (1_000_000_u64..).zip(names) {
             let found = read(dir.path(), name, n, n + 2).expect("readable");
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_kept_by_one_process() {
+    fn a_folder_in_use_by_another_process_is_refused() {
         let dir = tempfile::tempdir().expect("a folder");
         let first = History::open(dir.path()).expect("a folder");
         let error = History::open(dir.path()).expect_err("it is taken");

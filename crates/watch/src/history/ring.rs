@@ -1,14 +1,15 @@
-//! The file of a stream: a ring of a day's seconds, each at the position of its time.
+//! The file of a stream. It is a ring of the seconds of a day. The time of a second determines its position.
 //!
 //! ```text
 //!  magic (8 bytes)   name's length (u32)   name   zeros up to HEADER_BYTES
 //!  row of second 0 of a day   row of second 1   ...   row of second 86399
 //! ```
 //!
-//! A row, little-endian: time (u32, s since 1970); momentary, short-term and integrated loudness, range, true peak (i16, tenths of a decibel, -32768:
-//! none); packets, losses (u16); jitter (u16, tens of us); packets held (u16); flags (u8); sum of the bytes before (u8).
+//! A row, little-endian: time (u32, s since 1970); momentary, short-term and integrated loudness, range, true peak (i16, tenths
+//! of a decibel, -32768: no value); packets, losses (u16); jitter (u16, tens of us); packets held (u16); flags (u8); sum of the
+//! bytes before (u8).
 //!
-//! A row that was not written for a day, or never, has the wrong time or sum. The file is sparse, and never grows.
+//! A row that was never written, or not in the last day, has the wrong time or sum. The file is sparse, and never grows.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -24,7 +25,7 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// Opens it for writing. A file of another stream or format is overwritten.
+    /// Opens the file for writing. A file of another stream or format is overwritten.
     pub(super) fn open(path: &Path, name: &str) -> io::Result<Ring> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).mode(0o640);
@@ -44,7 +45,7 @@ impl Ring {
         Ok(Ring { file })
     }
 
-    /// Opens it for reading. `None`: the stream has no file.
+    /// Opens the file for reading. `None`: the stream has no file.
     pub(super) fn find(path: &Path, name: &str) -> io::Result<Option<Ring>> {
         let file = match File::open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -58,9 +59,9 @@ impl Ring {
         Ok((found == header(name)).then_some(Ring { file }))
     }
 
-    /// Writes seconds over those of a day before.
+    /// Writes seconds in place of those of the day before.
     pub(super) fn write(&self, seconds: &[Second]) -> io::Result<()> {
-        // Consecutive seconds are written in one call.
+        // Write consecutive seconds with one system call.
         let follows = |before: &Second, after: &Second| {
             before.unix_s + 1 == after.unix_s && place(after.unix_s) != 0
         };
@@ -95,7 +96,7 @@ fn header(name: &str) -> Vec<u8> {
     header.extend(MAGIC);
     header.extend((name.len() as u32).to_le_bytes());
     header.extend(name.bytes());
-    // For a longer name, its length, its start and its hash must match.
+    // If the name does not fit, its length and its start must match. The file name has a hash of it.
     header.resize(HEADER_BYTES, 0);
     header
 }
@@ -135,7 +136,7 @@ fn row(second: &Second) -> [u8; ROW_BYTES] {
     row
 }
 
-/// `None`: it is of another day, was never written, or is incomplete.
+/// Parses the row of a second. `None`: the row is of another day, was never written, or is incomplete.
 fn second(unix_s: u64, row: &[u8]) -> Option<Second> {
     let word = |n: usize| [row[4 + 2 * n], row[5 + 2 * n]];
     let level = |n| Level::of_tenths(i16::from_le_bytes(word(n)));
@@ -165,15 +166,15 @@ fn sum(row: &[u8]) -> u8 {
     })
 }
 
-/// Seconds of a day.
+/// Number of seconds of a day.
 pub(super) const SECONDS: usize = 86_400;
 const MAGIC: [u8; 8] = *b"tb-hist1";
-/// A block of most disks.
+/// Length of the header: a block of most disks.
 const HEADER_BYTES: usize = 4096;
 const ROW_BYTES: usize = 24;
 const FLAGS: usize = 22;
 const SUM: usize = 23;
-/// Makes a row of zeros invalid.
+/// Start value of the sum, which makes a row of zeros invalid.
 const SUM_OF_NOTHING: u8 = 0x5a;
 const JITTER_UNIT_US: u32 = 10;
 
@@ -204,7 +205,7 @@ mod tests {
         })
     }
 
-    /// Gaps, each followed by consecutive seconds.
+    /// Generates gaps, each followed by consecutive seconds.
     fn runs() -> impl Strategy<Value = Vec<(u64, Vec<Second>)>> {
         let gap = prop_oneof![0_u64..10, 0_u64..200_000];
         let seconds = prop::collection::vec(a_second(), 1..100);
@@ -214,7 +215,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// The naive twin keeps everything, and drops seconds older than a day.
+        /// The file must behave like a simple model, which stores all seconds and drops those older than a day.
         #[test]
         fn last_day_round_trips(
             begin in 1_700_000_000_u64..1_800_000_000,
@@ -245,7 +246,7 @@ mod tests {
             if let Some(ring) = Ring::find(&path, "news")? {
                 let overwritten = unix_s.saturating_sub(SECONDS as u64);
                 let found = ring.read(from_s, until_s)?;
-                // If nothing was written since, older seconds are still there.
+                // Ignore older seconds, which are still in the file if nothing was written since.
                 let found: Vec<Second> = found.into_iter().filter(|one| one.unix_s >= overwritten).collect();
                 prop_assert_eq!(found, due);
             } else {
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_of_one_stream_and_of_a_fixed_size() {
+    fn a_file_belongs_to_one_stream_and_has_a_fixed_size() {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("ring");
         let at = |unix_s| Second {
@@ -286,7 +287,7 @@ mod tests {
         assert_eq!(std::fs::metadata(&path).expect("it is there").len(), bytes);
     }
 
-    /// Power cuts leave zeros, or a part of a row.
+    /// A power cut may leave zeros, or a part of a row.
     #[test]
     fn torn_records_are_omitted() {
         let dir = tempfile::tempdir().expect("a folder");
@@ -297,7 +298,7 @@ mod tests {
             packets: 50,
             ..Second::default()
         };
-        // Includes a second whose time equals that of zeros.
+        // One of these seconds has time 0, as a row of zeros would.
         ring.write(&[at(0), at(1), at(2)]).expect("room");
         ring.file
             .write_all_at(&[0; 8], offset(1) + 12)

@@ -1,4 +1,5 @@
-//! Two networks with a link between them, for one test. Its own thread is at one end, a thread that opens sockets at the other.
+//! Two networks with a link between them, for one test. The test's thread is at one end. At the other end, a second thread
+//! opens sockets.
 #![allow(dead_code, reason = "each test binary uses its part of it")]
 
 use std::net::{SocketAddr, UdpSocket};
@@ -9,15 +10,15 @@ use std::time::Duration;
 
 use nix::sched::{CloneFlags, unshare};
 
-/// Only a failing test waits this long.
+/// Maximum wait for a datagram. Only a failing test waits this long.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 pub(crate) const HERE: &str = "198.18.0.2";
 pub(crate) const THERE: &str = "198.18.0.1";
 pub(crate) const HERE_V6: &str = "2001:db8::2";
 pub(crate) const THERE_V6: &str = "2001:db8::1";
-/// Queues as of network cards, at both ends.
+/// Both ends have several queues, like network cards.
 const QUEUES: &str = "numrxqueues 2 numtxqueues 2";
-/// Device of this end. Processes and threads that the test starts are here too.
+/// Network device of the test's end. Processes and threads that the test starts use it too.
 pub(crate) const DEVICE: &str = "tb-here";
 
 /// The other end of the link: a thread in a separate network, which opens sockets for the tests.
@@ -27,11 +28,11 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Returns `None` if this machine does not permit it.
+    /// Creates the networks and the link. Returns `None` if the test does not run as root.
     pub(crate) fn new() -> Option<Link> {
         if !nix::unistd::geteuid().is_root() {
             assert!(std::env::var_os("CI").is_none(), "this test needs root");
-            eprintln!("not run: making networks needs root");
+            eprintln!("not run: creating networks needs root");
             return None;
         }
         unshare(CloneFlags::CLONE_NEWNET).expect("a link");
@@ -42,7 +43,7 @@ impl Link {
             unshare(CloneFlags::CLONE_NEWNET).expect("a link");
             tell.send(nix::unistd::gettid()).expect("a link");
             for (address, reply) in orders {
-                // The first order finds the link in place: configured from in here.
+                // This end of the link can only be configured from this thread. At the first order, the link exists.
                 if Command::new("ip")
                     .args(["link", "show", "tb-there"])
                     .output()
@@ -70,7 +71,7 @@ impl Link {
         })
     }
 
-    /// A peer's sockets: an even port, and the next one.
+    /// Opens two sockets of a peer, on an even port and on the next one.
     pub(crate) fn pair(&self, ip: &str) -> [UdpSocket; 2] {
         loop {
             let first = self.peer(ip);
@@ -82,7 +83,7 @@ impl Link {
         }
     }
 
-    /// A peer's socket.
+    /// Opens a socket of a peer.
     pub(crate) fn peer(&self, ip: &str) -> UdpSocket {
         self.socket(SocketAddr::new(ip.parse().expect("an address"), 0))
     }

@@ -1,4 +1,4 @@
-//! Replays the inputs that fuzzing has collected, with the stable compiler, and continues at random for a while.
+//! Replays the inputs that fuzzing has collected, built with the stable compiler. Then tests some random inputs.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use threadbare_xdp::fuzzing;
 fn the_corpus_replays() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/frame");
     let mut count = 0;
-    for file in std::fs::read_dir(corpus).expect("the target has a corpus") {
+    for file in std::fs::read_dir(corpus).expect("a corpus of the fuzz target") {
         let path = file.expect("a readable folder").path();
         fuzzing::frame(&std::fs::read(&path).expect("a readable file"));
         count += 1;

@@ -1,4 +1,4 @@
-//! Rings on a real device, and the inputs of fuzzing.
+//! Tests of rings on a real device, and of inputs from fuzzing.
 
 #[path = "../common/mod.rs"]
 mod common;

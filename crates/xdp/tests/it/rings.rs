@@ -1,4 +1,4 @@
-//! Datagrams of peers on a real link: those that use rings, and those that use sockets. Each test creates two separate networks
+//! Tests on a real link: datagrams of peers pass through rings or through sockets. Each test creates two separate networks
 //! with a link between them, which needs root (`sudo -E cargo test -p threadbare-xdp`).
 #![allow(clippy::unwrap_used)]
 
@@ -20,7 +20,7 @@ fn open(mode: Mode) -> Xdp {
     .unwrap()
 }
 
-/// Opens the socket of a port, in addition to its ring.
+/// Opens a socket on a free port. The tests enroll the port for the rings.
 fn port(ip: &str) -> UdpSocket {
     let socket = UdpSocket::bind((ip, 0)).unwrap();
     socket.set_read_timeout(Some(DEADLINE)).unwrap();
@@ -40,7 +40,7 @@ fn next(lane: &mut Lane) -> (Received, Vec<u8>) {
             .map(|descriptor| PollFd::new(descriptor, PollFlags::POLLIN))
             .collect();
         let limit = PollTimeout::try_from(DEADLINE).unwrap();
-        assert!(poll(&mut ready, limit).unwrap() > 0, "nothing comes");
+        assert!(poll(&mut ready, limit).unwrap() > 0, "no datagram arrives");
     }
 }
 
@@ -48,9 +48,9 @@ fn modes() -> [Mode; 2] {
     [Mode::Generic, Mode::Native]
 }
 
-/// RFC 768 at both ends: the peer's stock socket verifies it.
+/// The peer's ordinary socket verifies the checksums (RFC 768).
 #[test]
-fn datagrams_come_by_the_ring_and_go_back_by_it() {
+fn rings_receive_datagrams_and_send_answers() {
     let Some(link) = Link::new() else { return };
     for mode in modes() {
         let xdp = open(mode);
@@ -78,14 +78,15 @@ fn datagrams_come_by_the_ring_and_go_back_by_it() {
             socket.set_nonblocking(true).unwrap();
             assert!(
                 socket.recv(&mut [0; 16]).is_err(),
-                "nothing came by the socket"
+                "the socket received nothing"
             );
             lane.withdraw(local);
         }
     }
 }
 
-/// A switch that does not know a machine's port sends its frames to all ports; a wrong neighbour entry has the same effect.
+/// A device can receive frames for another machine. A switch sends frames to all its ports if it does not know the right one,
+/// and a host may have an outdated neighbour entry.
 #[test]
 fn frames_for_another_machine_are_not_taken() {
     let Some(link) = Link::new() else { return };
@@ -93,7 +94,7 @@ fn frames_for_another_machine_are_not_taken() {
     let local = socket.local_addr().unwrap();
     let there = peer.local_addr().unwrap();
     let mut room = [0; 16];
-    // The peer learns the device's first address, and then the device has another one.
+    // The peer learns the device's first Ethernet address. Then the device gets another one.
     peer.send_to(b"first", local).unwrap();
     socket.recv(&mut room).unwrap();
     ip(&format!("link set {DEVICE} address 02:00:00:00:00:99"));
@@ -101,7 +102,7 @@ fn frames_for_another_machine_are_not_taken() {
     let mut lane = xdp.lane().unwrap();
     assert!(lane.enroll(local, 1).unwrap());
     peer.send_to(b"for another", local).unwrap();
-    // It resolves the peer's address, and so announces its new one.
+    // To send this, the system resolves the peer's address, and so announces the device's new one.
     socket.send_to(b"ask", there).unwrap();
     peer.recv(&mut room).unwrap();
     peer.send_to(b"for this one", local).unwrap();
@@ -117,16 +118,16 @@ fn unmatched_frames_reach_the_sockets() {
     let local = socket.local_addr().unwrap();
     assert!(lane.enroll(local, 1).unwrap());
     let mut room = [0; 4096];
-    // Another port.
+    // A datagram to another port.
     peer.send_to(b"other", other.local_addr().unwrap()).unwrap();
     assert_eq!(other.recv(&mut room).unwrap(), 5);
     // Fragments: the link's packets have 1500 bytes.
     peer.send_to(&[7; 3000], local).unwrap();
     assert_eq!(socket.recv(&mut room).unwrap(), 3000);
-    // Sent from this machine itself, which is not a link.
+    // A datagram from this machine itself, which does not use the link.
     other.send_to(b"own", local).unwrap();
     assert_eq!(socket.recv(&mut room).unwrap(), 3);
-    // A port that is not enrolled any more.
+    // A datagram to a port that is no longer enrolled.
     lane.withdraw(local);
     peer.send_to(b"late", local).unwrap();
     assert_eq!(socket.recv(&mut room).unwrap(), 4);
@@ -148,19 +149,20 @@ fn datagram_that_a_ring_cannot_send_is_reported() {
     let mut send = |to: SocketAddr, bytes: &[u8]| lane.send(&received.way, local, to, 0, bytes);
     assert!(
         !send(received.from, &[0; 1500]),
-        "longer than a packet of the link"
+        "longer than the link's MTU"
     );
     assert!(!send(received.from, &[0; PAYLOAD_BYTES_MAX + 1]));
     assert!(
         !send("[2001:db8::1]:9".parse().unwrap(), b"x"),
-        "another family"
+        "another address family"
     );
     assert!(send(received.from, &[0; 1400]));
 }
 
-/// A port's flood uses its share of the ring, and the rest goes to its own socket: others lose nothing.
+/// A flood to one port uses only the port's share of the ring, and its other datagrams go to the port's socket. Other ports
+/// lose nothing.
 #[test]
-fn a_flood_of_one_port_leaves_the_ring_to_others() {
+fn a_flood_to_one_port_leaves_room_in_the_ring_for_others() {
     let Some(link) = Link::new() else { return };
     let xdp = open(Mode::Generic);
     let mut lane = xdp.lane().unwrap();
@@ -169,7 +171,7 @@ fn a_flood_of_one_port_leaves_the_ring_to_others() {
         assert!(lane.enroll(socket.local_addr().unwrap(), key).unwrap());
     }
     let (attacker, peer) = (link.peer(THERE), link.peer(THERE));
-    // More than the ring has frames, in a moment, without any reads.
+    // More datagrams than the ring has frames, in a short time and without any reads.
     let begin = Instant::now();
     for _ in 0..1000 {
         attacker
@@ -186,32 +188,32 @@ fn a_flood_of_one_port_leaves_the_ring_to_others() {
             _ => of_peer += 1,
         }
     }
-    // A window of 16.8 ms has 128.
+    // A port's share is 128 datagrams per window of 16.8 ms.
     let windows = took.as_nanos() / (1 << 24) + 2;
     assert!(of_flood <= 128 * windows, "{of_flood} in {took:?}");
     if windows == 2 {
-        assert_eq!(of_peer, 1, "the ring of 512 had room");
+        assert_eq!(of_peer, 1, "the ring of 512 frames had room");
         assert_eq!(
             flooded.recv(&mut room).unwrap(),
             5,
-            "the rest waits in the socket"
+            "the other datagrams wait in the socket"
         );
     }
 }
 
 #[test]
-fn ring_resumes_after_it_was_full() {
+fn a_ring_works_again_after_it_was_full() {
     let Some(link) = Link::new() else { return };
     let xdp = open(Mode::Generic);
     let mut lane = xdp.lane().unwrap();
-    // Each gets less in total than its share of a window.
+    // Each socket gets fewer datagrams in total than its share of one window.
     let sockets: Vec<_> = (0..160).map(|_| port(HERE)).collect();
     for socket in &sockets {
         assert!(lane.enroll(socket.local_addr().unwrap(), 1).unwrap());
     }
     let peer = link.peer(THERE);
     for round in 0..20 {
-        // 1600 for two queues' rings of 512 each.
+        // 1600 datagrams for the rings of two queues, with 512 frames each.
         for socket in sockets.iter().cycle().take(1600) {
             peer.send_to(b"much", socket.local_addr().unwrap()).unwrap();
         }
@@ -232,12 +234,12 @@ fn ring_resumes_after_it_was_full() {
     }
     assert!(
         lane.drops() > 0,
-        "datagrams that did not fit the ring are counted"
+        "datagrams that did not fit into the ring are counted"
     );
     let mut room = [0; 64];
     for _ in 0..20 * 1024 {
         assert_eq!(peer.recv(&mut room).unwrap(), 3);
-        // The peer's own buffer holds fewer than all of them.
+        // The peer's receive buffer does not hold all answers.
         peer.set_read_timeout(Some(Duration::from_millis(1)))
             .unwrap();
         if peer.peek(&mut room).is_err() {
@@ -246,7 +248,7 @@ fn ring_resumes_after_it_was_full() {
     }
 }
 
-/// Two threads, each with the ports that it enrolled; a third starts after one has ended.
+/// Two lanes each receive only for the ports that they enrolled. When a lane ends, another one can take its number.
 #[test]
 fn lanes_have_their_own_ports() {
     let Some(link) = Link::new() else { return };
@@ -262,12 +264,12 @@ fn lanes_have_their_own_ports() {
         peer.send_to(b"two", two.local_addr().unwrap()).unwrap();
         assert_eq!(next(&mut first).0.key, 10, "round {round}");
         assert_eq!(next(&mut second).0.key, 20, "round {round}");
-        // Unread frames are returned with the lane, otherwise the ring would run out of frames.
+        // A dropped lane must return its unread frames, or the ring would run out of frames.
         for _ in 0..16 {
             peer.send_to(b"unread", two.local_addr().unwrap()).unwrap();
         }
         drop(second);
-        // Without a lane, the socket receives them.
+        // Without the lane, the socket receives the datagrams.
         peer.send_to(b"socket", two.local_addr().unwrap()).unwrap();
         assert_eq!(two.recv(&mut room).unwrap(), 6);
         first.withdraw(one.local_addr().unwrap());
@@ -280,7 +282,7 @@ fn lanes_have_their_own_ports() {
 }
 
 #[test]
-fn a_device_that_cannot_be_had_is_named() {
+fn the_error_names_a_device_that_cannot_be_used() {
     let Some(_link) = Link::new() else { return };
     let refused = |name: &str, frames| {
         let devices = vec![name.to_owned()];
@@ -311,7 +313,7 @@ fn a_device_that_cannot_be_had_is_named() {
         "{busy}"
     );
     drop(first);
-    // Nothing of it remains.
+    // No program remains on the device.
     let shown = Command::new("ip")
         .args(["link", "show", DEVICE])
         .output()

@@ -28,7 +28,7 @@ enum News {
     Key(KeyCode, KeyModifiers),
     Resized,
     Event(String, Value),
-    /// The current values of this stream, and its history.
+    /// A stream's name, current values, and history.
     Stream(String, Value, Value),
     Problem(String),
 }
@@ -41,12 +41,12 @@ impl TopArgs {
     pub(crate) fn execute(&self) -> miette::Result<ExitCode> {
         if !std::io::stdout().is_terminal() {
             return Err(miette!(
-                help = "programs can get the same as JSON: GET /v1/streams",
+                help = "programs can get the same values as JSON: GET /v1/streams",
                 "`threadbare top` needs a terminal"
             ));
         }
         let client = self.relay.client()?;
-        // If the gateway is unreachable or refuses, the error is plain text.
+        // If the gateway is unreachable or refuses, the command fails before it changes the terminal.
         client.get("/v1/alarms")?;
         let (tell, told) = channel();
         listen(client.clone(), tell.clone());
@@ -71,7 +71,7 @@ fn run(
         drawn.into_diagnostic()?;
         let next = Instant::now() + REDRAW;
         let mut waited = Duration::from_secs(1);
-        // Events that arrive together are drawn together.
+        // Handle all events that have arrived before drawing.
         loop {
             match told.recv_timeout(waited) {
                 Ok(News::Key(KeyCode::Char('q'), _)) => return Ok(()),
@@ -130,7 +130,7 @@ fn meaning(code: KeyCode) -> Option<Key> {
     })
 }
 
-/// Reads the wall's events, and reconnects.
+/// Reads the events of the wall. If the connection ends, connects again.
 fn listen(client: Client, tell: Sender<News>) {
     std::thread::spawn(move || {
         loop {
@@ -184,7 +184,7 @@ fn ask(client: Client, name: String, tell: Sender<News>) {
     });
 }
 
-/// The interval at which the gateway sends.
+/// Interval between redraws: that of the gateway's events.
 const REDRAW: Duration = Duration::from_millis(100);
 const RETRY: Duration = Duration::from_secs(1);
 const PAGE: isize = 20;

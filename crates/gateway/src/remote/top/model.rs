@@ -1,4 +1,4 @@
-//! The state that `threadbare top` shows; events and keys go in. No terminal, no clock.
+//! The state that `threadbare top` shows. Events and keys change it. It uses no terminal and no clock.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub(super) struct Model {
     pub(super) selected: usize,
     /// The stream that is shown alone, with its values.
     pub(super) opened: Option<Opened>,
-    /// The reason for missing updates.
+    /// Why updates are missing; `None`: they are not.
     pub(super) problem: Option<String>,
     generation: u64,
 }
@@ -159,7 +159,7 @@ impl Model {
 
     fn arrange(&mut self) {
         let Some(tiles) = &self.tiles else { return };
-        // The selection follows a stream that moves.
+        // Keep the same stream selected when the order changes.
         let held = self.order.get(self.selected).copied();
         let mut order: Vec<usize> = (0..self.streams.len()).collect();
         match self.sort {
@@ -198,7 +198,8 @@ fn thread(data: &Value) -> Option<(String, Thread)> {
     Some((data["name"].as_str()?.to_owned(), thread))
 }
 
-/// Sort key; higher is worse: unacknowledged alarms, streams that do not run, losses, distance from the target.
+/// Returns a sort key; a higher one is worse. First count unacknowledged alarms, then whether the stream runs, then losses,
+/// then the distance from the loudness target.
 fn badness(tile: &threadbare_watch::TileValues, target_lufs: Option<f64>) -> u32 {
     let alarms = AlarmKind::of_bits(tile.alarms).count() as u32;
     let is_known = alarms == 0 && AlarmKind::is_acknowledged(tile.alarms);

@@ -163,7 +163,7 @@ fn draw_stream(frame: &mut Frame<'_>, area: Rect, opened: &Opened) {
         let values: Vec<&Value> = column.collect();
         values[values.len().saturating_sub(width)..].to_vec()
     };
-    // Levels above -60 LUFS.
+    // Show levels above -60 LUFS.
     let levels: Vec<u64> = column("short_term_lufs")
         .iter()
         .map(|level| level.as_f64().map_or(0, |db| (db + 60.0).max(0.0) as u64))
@@ -220,7 +220,7 @@ fn level(level: Level) -> String {
     level.db().map_or_else(String::new, |db| format!("{db:.1}"))
 }
 
-/// A bar of up to `cells` cells, with a resolution of an eighth.
+/// Returns a bar of up to `cells` cells, with a resolution of an eighth of a cell.
 fn bar(part: f64, cells: usize) -> String {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let eighths = (part.clamp(0.0, 1.0) * cells as f64 * 8.0).round() as usize;

@@ -91,7 +91,7 @@ impl Relay {
         Relay::of(Running::spawn(command))
     }
 
-    /// A relay with HTTP that was started in another way.
+    /// Wraps a relay with HTTP that was started in another way.
     pub fn of(mut running: Running) -> Relay {
         let serving = running.wait_for("serving");
         let address = |name: &str| serving[name].as_str().and_then(|text| text.parse().ok());
@@ -147,7 +147,7 @@ impl Relay {
         self.ask(&json!({"command": "offer", "call-id": id, "from-tag": "a", "sdp": sdp(party)}))
     }
 
-    /// A running call. Returns the addresses to which the parties send.
+    /// Sets up a call. Returns the addresses to which the parties send.
     pub fn call(&mut self, id: &str, [a, b]: &[UdpSocket; 2]) -> [SocketAddr; 2] {
         let to_b = self.offer(id, a);
         let answer = json!({"command": "answer", "call-id": id, "from-tag": "a", "to-tag": "b", "sdp": sdp(b)});

@@ -19,7 +19,7 @@ impl Listener {
     pub fn open(http: SocketAddr, path: &str) -> Listener {
         let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
         let socket = socket.expect("a socket");
-        // A small buffer, so that little waits for a listener that does not read.
+        // Use a small buffer, so that the kernel queues little for a listener that does not read.
         socket.set_recv_buffer_size(4096).expect("valid");
         socket.connect(&http.into()).expect("it listens");
         let mut stream = TcpStream::from(socket);
@@ -50,7 +50,7 @@ impl Listener {
         listener
     }
 
-    /// The next `count` bytes. `None`: the audio has ended before, in an orderly way.
+    /// Returns the next `count` bytes. `None`: the audio ended in order before that.
     pub fn take(&mut self, count: usize) -> Option<Vec<u8>> {
         while self.bytes.len() < count {
             let mut line = String::new();

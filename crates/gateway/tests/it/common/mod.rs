@@ -25,18 +25,18 @@ use threadbare_streams::pipeline::Elements;
 /// Ends a test that hangs; no test takes this long.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
-/// The program, with only its own log.
+/// Returns a command that runs the program, with the default settings of its logs.
 pub fn threadbare() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_threadbare"));
     command.env_remove("THREADBARE_LOG").env_remove("GST_DEBUG");
     command
 }
 
-/// An even port of 127.0.0.1 that is free now, with the next one free too: for RTP and RTCP. No port is returned twice,
-/// because a program that a test has stopped may still have its port.
+/// Returns a free even port of 127.0.0.1 for RTP. The next port is free, too, for RTCP. No port is returned twice, because a
+/// program that a test has stopped may still have its port.
 ///
-/// cargo-nextest runs several tests at once, each in a process. If they share a network (`scripts/in-a-network`), each slot has a
-/// separate range of ports, below the ports of calls and those that the kernel assigns.
+/// cargo-nextest runs several tests at once, each in its own process. If they share a network (`scripts/in-a-network`), each
+/// slot of nextest has its own range of ports. The ranges are below the ports of calls and those that the kernel assigns.
 pub fn free_port() -> u16 {
     static GIVEN: Mutex<u16> = Mutex::new(0);
     let slot = std::env::var("NEXTEST_TEST_GLOBAL_SLOT").ok();
@@ -117,8 +117,8 @@ pub fn receive(socket: &UdpSocket) -> Received {
     }
 }
 
-/// Sends packets, starting with number `first`, until an answer arrives: then a stream is running. Returns the next
-/// number.
+/// Sends packets, starting with number `first`, until an answer arrives, which shows that the stream is running. Returns the
+/// next number.
 pub fn knock(
     from: &UdpSocket,
     to: SocketAddr,
@@ -153,7 +153,7 @@ pub fn knock(
     number
 }
 
-/// Several times the jitter buffer's latency, and a slice.
+/// Time after which no more packets are expected: several times the jitter buffer's latency, and a slice.
 const QUIET: Duration = Duration::from_millis(300);
 
 /// Waits for a condition by polling.
@@ -226,7 +226,7 @@ impl Running {
         Running::start_with(config, arguments, &[])
     }
 
-    /// Runs it with a changed environment.
+    /// Runs a configuration with a changed environment.
     pub fn start_with(
         config: &str,
         arguments: &[&str],
@@ -250,7 +250,7 @@ impl Running {
         Running::spawn_as(command)
     }
 
-    /// Runs it with the command's arguments; its log is JSON.
+    /// Runs a command with its arguments unchanged. Its log must be JSON.
     pub fn spawn_as(mut command: Command) -> Running {
         let mut child = command
             // Without a terminal, SIGHUP is a request to reload the configuration.
@@ -289,7 +289,7 @@ impl Running {
         }
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the process.
     pub fn signal(&self, signal: nix::sys::signal::Signal) {
         let pid = nix::unistd::Pid::from_raw(self.child.id().try_into().expect("a pid"));
         nix::sys::signal::kill(pid, signal).expect("it runs");

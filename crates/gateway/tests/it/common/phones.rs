@@ -1,4 +1,5 @@
-//! Parties of a served call that notice if the relay's process changes: they keep a receiver's state.
+//! Parties of a served call that would notice if another process of the relay did not continue the streams, because they keep a
+//! receiver's state.
 
 use std::io::IoSliceMut;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -39,13 +40,13 @@ impl Relay {
         Relay::start_as(arguments, |command| command)
     }
 
-    /// A relay whose files can be [limited](Self::limit_files).
+    /// Starts a relay whose files can be [limited](Self::limit_files).
     pub fn start_limited(arguments: &[&str]) -> Relay {
         let patient = ["bash", "-c", "trap '' XFSZ; exec \"$0\" \"$@\""];
         Relay::start_through(&patient, arguments)
     }
 
-    /// A relay that another program starts.
+    /// Starts a relay through another program.
     pub fn start_through(words: &[&str], arguments: &[&str]) -> Relay {
         Relay::start_as(arguments, |command| {
             let mut through = Command::new(words[0]);
@@ -78,7 +79,7 @@ impl Relay {
         }
     }
 
-    /// Ends the process, and starts another one. Returns the new one's log before it serves.
+    /// Ends the process, and starts another one. Returns the log of the new process up to the message that it serves.
     pub fn restart(&mut self, signal: nix::sys::signal::Signal) -> String {
         self.stop(signal);
         self.start_again()
@@ -149,7 +150,7 @@ pub struct Party {
     /// For reports: the port after the RTP port.
     pub reports: UdpSocket,
     pub to: Option<SocketAddr>,
-    /// Number of its packets, with wraps.
+    /// Number of the last sent packet, counted beyond 16 bits.
     number: u32,
     payload_type: u8,
     pub hz: f64,
@@ -237,7 +238,7 @@ impl Party {
             let len = match self.socket.recv(&mut room) {
                 Ok(len) => len,
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
-                // The port is closed at the moment.
+                // The port is closed between two processes.
                 Err(_) => continue,
             };
             let mut bytes = &mut room[..len];
@@ -323,7 +324,7 @@ pub fn port_of(sdp: &str) -> u16 {
     port.expect("a port")
 }
 
-/// Both send at the pace of a call until `is_done`.
+/// Lets both parties send at the pace of a call until `is_done`.
 pub fn talk(a: &mut Party, b: &mut Party, mut is_done: impl FnMut(&Party, &Party) -> bool) {
     let begin = Instant::now();
     for number in 0.. {
@@ -341,7 +342,7 @@ pub fn talk(a: &mut Party, b: &mut Party, mut is_done: impl FnMut(&Party, &Party
     }
 }
 
-/// Each receives a second of the other's tone, and nothing else.
+/// Asserts that each party receives a second of the other's tone, and nothing else.
 pub fn hear_each_other(a: &mut Party, b: &mut Party) {
     a.heard.clear();
     b.heard.clear();

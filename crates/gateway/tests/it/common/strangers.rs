@@ -22,7 +22,7 @@ pub const STRANGER: u8 = 0x30;
 /// Another phone of A.
 pub const NEW: u8 = 0x10;
 
-/// Packets of a party in a scene: the three that an unknown host may get are 1 % of them.
+/// Number of packets that a party sends in a scene. An unknown host may get three of them, which is 1 %.
 pub const TALK: usize = 300;
 pub const ENOUGH: usize = 297;
 
@@ -258,8 +258,8 @@ impl Scene {
         self.stranger.packets() - self.stranger.heard(STRANGER)
     }
 
-    /// Asserts that the parties heard each other, and that the unknown host received at most three of their packets.
-    /// Until it loses a side, a party may hear up to five of its packets.
+    /// Asserts that the parties heard each other, and that the unknown host received at most three of their packets. A party
+    /// may hear up to five packets of the unknown host, until the relay rejects it.
     pub fn assert_safe(&self) {
         let (a, b) = (&self.a.heard, &self.b.heard);
         let leaked = self.leaked();
@@ -284,7 +284,7 @@ pub fn line(crypto: &Crypto) -> String {
     format!("\r\na=crypto:{}", &*crypto.to_value())
 }
 
-/// The relay's key in its description, if it encrypts.
+/// Returns the relay's key in an SDP from the relay, if the relay encrypts.
 pub fn key_in(sdp: &str) -> Option<Crypto> {
     let lines = sdp
         .lines()
@@ -306,7 +306,7 @@ pub fn play(scenes: &mut [Scene], ticks: usize, mut each: impl FnMut(usize, &mut
     }
 }
 
-/// Reads until the jitter buffers have released what `is_done` waits for, or a third of [`LIMIT`] has passed.
+/// Reads packets until `is_done`, because jitter buffers release packets late; at most for a third of [`LIMIT`].
 pub fn drain(scenes: &mut [Scene], is_done: impl Fn(&Scene) -> bool) {
     let begin = Instant::now();
     while begin.elapsed() < LIMIT / 3 {

@@ -3,7 +3,8 @@
 //! Forwarded codes are not decoded. To conceal a loss takes samples: those before it, which the history has as codes, the
 //! concealment, and the next packet, which is joined to it.
 
-use super::output::{Output, Route};
+use super::output::Output;
+use super::route::{Route, silence_of};
 use super::{Loss, units_of};
 use crate::call::Mode;
 use crate::call::concealers::{Concealer, Concealers};
@@ -322,25 +323,6 @@ pub(super) fn write_codes(
     match table {
         Some(table) => out.extend(codes.iter().map(|code| table[usize::from(*code)])),
         None => out.extend_from_slice(codes),
-    }
-}
-
-/// The byte of silence.
-pub(super) fn silence_of(encoding: Encoding) -> Option<u8> {
-    match encoding {
-        Encoding::Pcmu => Some(g711::linear_to_ulaw(0)),
-        Encoding::Pcma => Some(g711::linear_to_alaw(0)),
-        Encoding::L16 | Encoding::L24 => Some(0),
-        Encoding::G722 | Encoding::Opus => None,
-    }
-}
-
-pub(super) fn table_of(from: Format, to: Format) -> Option<&'static [u8; 256]> {
-    let is_alike = from.sample_rate_hz == to.sample_rate_hz && from.channels == to.channels;
-    match (from.encoding, to.encoding) {
-        (Encoding::Pcmu, Encoding::Pcma) if is_alike => Some(&g711::ULAW_TO_ALAW),
-        (Encoding::Pcma, Encoding::Pcmu) if is_alike => Some(&g711::ALAW_TO_ULAW),
-        _ => None,
     }
 }
 

@@ -2,7 +2,8 @@
 
 use super::dtmf_insert::{Event, Kind, SendingDigit, UPDATE_NS};
 use super::keys::{KEY_OVER_NS, KEY_SILENCE_NS};
-use super::output::{BUDGET_NS_MAX, Route};
+use super::output::BUDGET_NS_MAX;
+use super::route::Route;
 use super::tone::{FADE_NS, KEY_NS_MAX};
 use super::{Direction, Loss, Stretch};
 use crate::call::commands::{DtmfDigit, DtmfError};

@@ -3,10 +3,9 @@
 //! Audio of each payload type has a [`Route`]. [`codes`](super::codes) forwards codes that both sides share or that a table
 //! converts; [`reencode`](super::reencode) handles all other audio.
 
-use super::codes::{silence_of, table_of};
 use super::comfort_noise::ComfortNoise;
 use super::filter_delay::FilterDelay;
-use super::reencode::{Reencode, converter};
+use super::route::{Reencode, Route, converter, narrowed, silence_of, table_of};
 use super::tap::{Tap, Tapped};
 use super::{DirectionStats, units_of};
 use crate::call::concealers::History;
@@ -17,28 +16,6 @@ use crate::call::{DirectionConfig, Filter, Mode, TAIL_NS_MAX};
 use crate::codec::{Decoder, Encoding, Format, Gaps};
 use crate::id::{NS_PER_S, PayloadType, RtpTime};
 use crate::leg::{Carries, MediaPacket, Payload, PayloadMap};
-
-/// Treatment of the audio of one payload type.
-#[derive(Debug)]
-pub(super) enum Route {
-    /// The far side has no payload type for it.
-    Nowhere,
-    /// Forwarded packet by packet, unchanged or converted by table.
-    Pass {
-        to: Payload,
-        table: Option<&'static [u8; 256]>,
-    },
-    /// Forwarded byte by byte in packets of another length.
-    Repack {
-        to: Payload,
-        table: Option<&'static [u8; 256]>,
-        /// Bytes per packet and per timestamp unit.
-        whole: usize,
-        unit_bytes: usize,
-    },
-    /// Re-encoded.
-    Reencode(Box<Reencode>),
-}
 
 /// See the module.
 #[derive(Debug)]
@@ -357,20 +334,6 @@ impl Output {
             tap.take(hear);
         }
     }
-}
-
-/// Limits Opus to the other side's rate and channels. The Opus encoder and decoder reduce both at less cost than a converter,
-/// and the packets indicate both.
-fn narrowed(format: Format, other: Format) -> Format {
-    if format.encoding != Encoding::Opus {
-        return format;
-    }
-    let rates = Encoding::Opus.sample_rates_hz().iter().copied();
-    let enough = rates.filter(|rate_hz| *rate_hz >= other.sample_rate_hz);
-    let rate_hz = enough.min().unwrap_or(format.sample_rate_hz);
-    let rate_hz = rate_hz.min(format.sample_rate_hz);
-    let channels = format.channels.min(other.channels);
-    Format::new(Encoding::Opus, rate_hz, channels).unwrap_or(format)
 }
 
 /// The shortest usual packet time, except for AES67.

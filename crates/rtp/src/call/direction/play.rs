@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::filter_delay::Begin;
-use super::output::{BUDGET_NS_MAX, Output, Route};
+use super::output::{BUDGET_NS_MAX, Output};
+use super::route::Route;
 use crate::call::out::{Out, Work};
 use crate::call::voice::PACKET_NS_DEFAULT;
 use crate::call::{Part, PlayError, PlayLeft, Sound};

@@ -2,7 +2,8 @@
 
 use super::comfort_noise::{ComfortNoise, PAUSE_BYTES_MAX};
 use super::filter_delay::{Begin, FILLED_NS_MAX, Kind, LATE_NS, PAUSE_STEP_NS_MIN};
-use super::output::{Output, Route};
+use super::output::Output;
+use super::route::Route;
 use super::{Loss, Stretch, ns_of_frames};
 use crate::call::out::{Out, Work};
 use crate::call::voice::Voice;
@@ -11,16 +12,6 @@ use crate::codec::{CodecError, Decoder, EncoderSettings, Format};
 use crate::convert::Converter;
 use crate::id::{NS_PER_S, RtpTime};
 use crate::leg::{Carries, MediaPacket, Payload};
-
-#[derive(Debug)]
-pub(super) struct Reencode {
-    pub(super) decoder: Decoder,
-    pub(super) converter: Converter,
-    /// Timestamp that a packet without a gap would have.
-    pub(super) next: Option<RtpTime>,
-    /// Set if the sender can pause and the far side accepts comfort noise.
-    pub(super) comfort_noise: Option<Box<ComfortNoise>>,
-}
 
 impl Output {
     /// Sets the encoder for the far side, keeping the old one if possible. `is_playing`: a clip is being played.
@@ -495,16 +486,6 @@ fn encoder_settings(
 
 fn follows(next: RtpTime, time: RtpTime, format: Format) -> bool {
     time.distance_from(next).unsigned_abs() * NS_PER_S < SLACK_NS * u64::from(format.clock_rate_hz)
-}
-
-pub(super) fn converter(from: Format, to: Format) -> Option<Converter> {
-    Converter::new(
-        from.sample_rate_hz,
-        from.channels,
-        to.sample_rate_hz,
-        to.channels,
-    )
-    .ok()
 }
 
 /// Bit rate of Opus below 48 kHz, bits per sample. RFC 7587, section 3.1.1, recommends 8 to 12 kbit/s for telephone speech;

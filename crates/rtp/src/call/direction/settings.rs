@@ -3,7 +3,7 @@
 use std::mem::swap;
 
 use super::inband_dtmf::InbandDtmf;
-use super::output::Route;
+use super::route::Route;
 use super::{Direction, ns_of_frames};
 use crate::call::keys::KeyPhase;
 use crate::call::out::{Out, Work};

@@ -3,7 +3,8 @@
 //! The packets of an event give its length so far (RFC 4733, section 2.5.1). Each one extends the tone up to there, in place of
 //! the audio.
 
-use super::output::{Output, Route};
+use super::output::Output;
+use super::route::Route;
 use crate::call::out::{Out, Work};
 use crate::id::{NS_PER_S, RtpTime};
 use crate::leg::Carries;

@@ -18,12 +18,14 @@ use threadbare_recording::Tracks;
 
 /// Listen to both parties of a call
 ///
-/// An endless WAV file of 16 bits, from now on, with two channels: the party that offered first on the left, as in recordings. It
-/// has the audio that the parties hear of each other. So a muted or held party is silent, and files that are played to a party
-/// are left out. The rate is the higher one of both parties' audio. It starts at once, is silent while neither party speaks, and
-/// ends with the stream. For a call with several streams (media, or dialogs of a forked call), it has the first one in its
-/// `streams` that runs and is decoded here; `stream` selects another one. SRTP with keys in the SDP works; media that are
-/// forwarded without decoding do not. A slow reader misses some audio. 16 listeners at a time, including those of streams.
+/// Returns an endless WAV file of 16 bits with two channels, starting with the current audio. The party that offered first is
+/// on the left, as in recordings. Each channel has the audio of one party, as it is sent to the other party. So a muted or held
+/// party is silent, and files that are played to a party are left out. The rate is the higher rate of both parties' audio. The
+/// file starts at once, is silent while neither party speaks, and ends with the stream. A call may have several streams:
+/// several media, or several dialogs of a forked call. The default is the first one in `streams` that runs and is decoded here;
+/// `stream` selects another one. SRTP with keys in the SDP can be decoded. Media that are forwarded without decoding cannot be
+/// listened to. A slow reader misses some audio. At most 16 listeners at a time, including those of
+/// `/v1/streams/{name}/listen`.
 #[utoipa::path(get, path = "/v1/calls/{id}/listen", tag = "calls", operation_id = "listen_to_call", params(CallPath,
     ("stream" = Option<u32>, Query, description = "Index in the call's `streams`, from 0")),
     responses((status = 200, body = Wav, content_type = "audio/wav"),
@@ -60,7 +62,7 @@ fn wanted(query: &str) -> Result<Option<usize>, Problem> {
             return Err(Problem::value("query", name, "stream"));
         }
         let place = value.parse().ok();
-        let allowed = "a place in the streams of the call, from 0";
+        let allowed = "an index in the streams of the call, from 0";
         wanted = Some(place.ok_or_else(|| Problem::value("stream", value, allowed))?);
     }
     Ok(wanted)
@@ -70,7 +72,7 @@ fn wanted(query: &str) -> Result<Option<usize>, Problem> {
 #[derive(Debug, PartialEq, Eq)]
 enum Refused {
     Unknown,
-    /// The call has only this many streams.
+    /// The index is too high: the call has this many streams.
     NoPlace(usize),
     Unheard(Unheard),
 }
@@ -108,7 +110,7 @@ impl Refused {
                     StatusCode::NOT_FOUND,
                     format!("the call has {streams} streams"),
                 );
-                return problem.about("stream", "a place in the streams of the call, from 0");
+                return problem.about("stream", "an index in the streams of the call, from 0");
             }
             Refused::Unheard(Unheard::NotRunning) => {
                 "none of its media run: the call is not answered, or its media have ended".to_owned()
@@ -127,7 +129,7 @@ impl Refused {
     }
 }
 
-/// Both parties.
+/// Both parties of a call, with a listener.
 struct Both {
     call: CallId,
     listening: Listening,
@@ -137,9 +139,9 @@ struct Both {
 }
 
 impl Both {
-    /// Appends the audio until then. Returns whether more may come.
+    /// Appends the audio up to `until_ns`. Returns whether more may come.
     fn take_until(&mut self, until_ns: u64, bytes: &mut Vec<u8>) -> bool {
-        // Checked before the samples, so that those that have arrived are still sent.
+        // Checked before the samples are read, so that samples that have arrived are still sent.
         let is_over = self.listening.is_over();
         self.missed_ns += self.tracks.skip(until_ns, LATE_NS_MAX);
         let tracks = &mut self.tracks;
@@ -167,10 +169,10 @@ impl Sound for Both {
     }
 }
 
-/// By then the audio of both sides has arrived: it comes in pieces of up to 100 ms and in slices of 20 ms. It may be off by
-/// the slack of [`Tracks`].
+/// Delay after which the audio of both sides has arrived. Audio comes in pieces of up to 100 ms, in slices of 20 ms, and may be
+/// shifted by the slack of [`Tracks`].
 const DELAY_NS: u64 = 200_000_000;
-/// A client that has read nothing for longer resumes with the current audio.
+/// Maximum lag of a client. If it has read nothing for longer, it resumes with the current audio.
 const LATE_NS_MAX: u64 = 2_000_000_000;
 
 #[cfg(test)]
@@ -179,7 +181,7 @@ mod tests {
 
     use super::*;
 
-    /// The page of a machine that slept.
+    /// Happens when the machine with the page was suspended.
     #[test]
     fn stalled_listener_resumes_at_the_present() {
         const S: u64 = 1_000_000_000;
@@ -196,7 +198,7 @@ mod tests {
             assert!(both.take_until(until_ns, &mut bytes));
             bytes.len() / 4
         };
-        // Two seconds late, all audio is still sent; three seconds late, it is skipped.
+        // If the client is two seconds late, all audio is still sent. If it is three seconds late, the audio is skipped.
         assert_eq!(frames_until(&mut both, 2 * S), 8000);
         assert_eq!(frames_until(&mut both, 4 * S), 16_000);
         assert_eq!(frames_until(&mut both, 7 * S), 0);
@@ -207,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_is_chosen_by_its_place() {
+    fn a_stream_is_chosen_by_its_index() {
         assert_eq!(wanted(""), Ok(None));
         assert_eq!(wanted("stream=2"), Ok(Some(2)));
         for odd in ["stream=", "stream=-1", "stream=x", "streams=1"] {

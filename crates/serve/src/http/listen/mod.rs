@@ -19,7 +19,7 @@ use utoipa::ToSchema;
 use super::app::App;
 use super::problem::Problem;
 
-/// A RIFF WAVE body.
+/// The type of a RIFF WAVE body in the OpenAPI description.
 #[derive(ToSchema)]
 #[schema(value_type = String, format = Binary)]
 #[expect(dead_code, reason = "for the description")]
@@ -27,25 +27,25 @@ pub(super) struct Wav(Vec<u8>);
 
 /// A source of audio for a listener.
 trait Sound: Send + 'static {
-    /// Frames per second, and samples per frame.
+    /// Returns frames per second, and samples per frame.
     fn format(&self) -> (u32, u16);
 
     /// Appends the audio since the last call, as little-endian samples of 16 bits. Returns whether more may come.
     fn take(&mut self, bytes: &mut Vec<u8>) -> bool;
 
-    /// The listener has gone.
+    /// Called when the listener has gone.
     fn end(&self);
 }
 
 /// Reserves a place for a listener.
 fn place(app: &App) -> Result<OwnedSemaphorePermit, Problem> {
     app.listeners.clone().try_acquire_owned().map_err(|_| {
-        let detail = format!("there are {LISTENERS_MAX} listeners, which is enough");
+        let detail = format!("the limit of {LISTENERS_MAX} listeners is reached");
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail).retry_after(LISTENERS_S)
     })
 }
 
-/// A file of the audio from now on.
+/// Replies with an endless file of the audio from now on.
 fn file(sound: impl Sound, place: OwnedSemaphorePermit) -> Response {
     let (rate_hz, channels) = sound.format();
     let player = Player {
@@ -62,7 +62,7 @@ fn file(sound: impl Sound, place: OwnedSemaphorePermit) -> Response {
     (kind, Body::from_stream(parts)).into_response()
 }
 
-/// A listener.
+/// The state of a reply to a listener.
 struct Player<S: Sound> {
     sound: S,
     /// The file's header, until it is sent.
@@ -96,8 +96,8 @@ impl<S: Sound> Drop for Player<S> {
     }
 }
 
-/// The header of RIFF WAVE with 16 bits (Multimedia Programming Interface and Data Specifications 1.0, "WAVE" and "PCM format").
-/// The lengths are the maximum, because the file is endless.
+/// Returns a RIFF WAVE header for 16 bits (Multimedia Programming Interface and Data Specifications 1.0, "WAVE" and "PCM
+/// format"). The lengths are the maximum, because the file is endless.
 fn wav_head(rate_hz: u32, channels: u16) -> Bytes {
     let frame_bytes = channels * 2;
     let mut head = Vec::with_capacity(44);
@@ -117,9 +117,10 @@ fn wav_head(rate_hz: u32, channels: u16) -> Bytes {
     head.into()
 }
 
-/// Listeners of the process. Each costs its stream's thread a decoder and a copy of the audio, and this thread a turn.
+/// Maximum number of listeners. Each one costs a decoder and a copy of the audio on the stream's thread, and polling on this
+/// thread.
 pub(super) const LISTENERS_MAX: usize = 16;
-/// Retry-After, s: listeners leave when pages are closed.
+/// Retry-After, in s: listeners leave when pages are closed.
 const LISTENERS_S: u32 = 10;
-/// Pause between polls: audio comes 20 to 140 ms at a time.
+/// Pause between polls. Each piece of audio has 20 to 140 ms.
 const TURN: Duration = Duration::from_millis(50);

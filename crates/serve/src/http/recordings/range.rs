@@ -8,12 +8,12 @@ pub(super) struct Range {
     pub(super) end: u64,
 }
 
-/// The part of a file to send.
+/// The part of a file that a request selects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
     All,
     Part(Range),
-    /// The range lies outside of the file.
+    /// Nothing: the range lies outside of the file.
     None,
 }
 
@@ -40,7 +40,7 @@ pub(super) fn wanted(header: Option<&str>, length: u64) -> Wanted {
         return Wanted::All;
     };
     let range = match (first.trim().parse::<u64>(), last.trim()) {
-        // A suffix range.
+        // `-LENGTH` selects the last bytes of the file.
         (Err(_), last) if first.trim().is_empty() => match last.parse::<u64>() {
             Ok(count) => Range {
                 first: length.saturating_sub(count),
@@ -71,7 +71,7 @@ mod tests {
 
     /// RFC 9110, section 14.1.2, has these examples for 10,000 bytes.
     #[test]
-    fn ranges_are_those_of_the_standard() {
+    fn the_standards_examples_are_parsed() {
         let part = |first, end| Wanted::Part(Range { first, end });
         for (header, due) in [
             ("bytes=0-499", part(0, 500)),
