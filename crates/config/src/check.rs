@@ -69,11 +69,10 @@ pub(super) fn check(
         .as_ref()
         .map(|raw| tables::serving(&mut checker, raw, moved));
     if raw.stream.is_empty() && serving.is_none() && raw.cluster.is_none() {
-        let end = text.len();
         checker.problems.add_missing(
             "the file has no [[stream]] and no [ng]: nothing to do",
             "add a [[stream]] with name and listen, or [ng] for calls of a SIP proxy",
-            end..end,
+            text.len()..text.len(),
         );
     }
     let store = checker.store.take();

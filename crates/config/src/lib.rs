@@ -14,7 +14,6 @@ pub mod codec;
 mod fallback;
 mod machine;
 mod media;
-mod pipeline;
 mod print;
 mod problem;
 mod raw;

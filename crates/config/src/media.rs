@@ -2,14 +2,14 @@
 
 use std::ops::RangeInclusive;
 
+use threadbare_process::{HAS_GSTREAMER, NO_GSTREAMER};
 use threadbare_rtp::leg::Network;
 use toml::Spanned;
 
 use super::checker::Checker;
 use super::raw::{RawDefaults, RawStream};
-use super::record::RecordSpec;
+use super::record::{self, RecordSpec};
 use super::{ClockSkew, Destination, Jitter, LATCHED, RecordingFormat, Rtcp, StreamSpec};
-use super::{pipeline, record};
 use crate::codec::{ALLOWED_CODECS, Codec, CodecIn, DYNAMIC_PAYLOAD_TYPE, PAYLOAD_TYPES};
 
 /// The checked media settings of a range of streams. Ports are those of its first stream.
@@ -87,7 +87,7 @@ impl Checker<'_> {
             loudness_target_lufs: self.loudness_target(raw, defaults),
             meter: either!(raw, defaults, meter).is_none_or(|meter| *meter.get_ref()),
             loudness_resets: self.loudness_resets(either!(raw, defaults, loudness_reset)),
-            pipeline: pipeline::check(self, raw.pipeline.as_ref()),
+            pipeline: pipeline(self, raw.pipeline.as_ref()),
             record: record::check(self, either!(raw, defaults, record)),
         };
         // `clock-rate` is only for a stream that is forwarded unchanged: a codec has its own clock rate, and a stream of an
@@ -100,7 +100,7 @@ impl Checker<'_> {
             || destination == Some(&Destination::Latched)
             || !raw.fallback.is_empty()
             || media.pipeline.is_some();
-        pipeline::goes_with(self, raw, defaults, &media, destination);
+        pipeline_goes_with(self, raw, defaults, &media, destination);
         if (is_known || is_changed) && !raw.is_partial && !defaults.is_partial {
             let with = if is_known {
                 "a `codec` other than \"auto\": a codec has its own clock rate"
@@ -462,6 +462,52 @@ impl Checker<'_> {
             );
         }
         allowed
+    }
+}
+
+/// Checks `pipeline`. If the configuration is checked for a machine, GStreamer checks the elements.
+fn pipeline(checker: &mut Checker<'_>, raw: Option<&Spanned<String>>) -> Option<String> {
+    let text = raw?.get_ref();
+    let refusal = match checker.machine {
+        _ if !HAS_GSTREAMER => Some(format!("none: {NO_GSTREAMER}")),
+        _ if text.trim().is_empty() => Some("elements as for gst-launch-1.0".to_owned()),
+        Some(machine) => machine.check_pipeline(text).err(),
+        None => None,
+    };
+    if let Some(refusal) = refusal {
+        let allowed = if HAS_GSTREAMER {
+            format!("elements that GStreamer has, with one sink pad and one source pad; {refusal}")
+        } else {
+            refusal
+        };
+        checker.refuse(raw, "pipeline", &allowed);
+    }
+    Some(text.clone())
+}
+
+/// Refuses a `pipeline` for a stream that is not decoded, or together with settings that the elements replace.
+fn pipeline_goes_with(
+    checker: &mut Checker<'_>,
+    raw: &RawStream,
+    defaults: &RawDefaults,
+    media: &Media,
+    destination: Option<&Destination>,
+) {
+    let key = raw.pipeline.as_ref();
+    if destination == Some(&Destination::Nobody) {
+        let help = "add a `destination`, or remove `pipeline`";
+        checker.conflict(key, "pipeline", "a stream without `destination`", help);
+    } else if (media.codec_in, media.codec_out) == (CodecIn::Auto, None)
+        && !raw.is_partial
+        && !defaults.is_partial
+    {
+        let help = "the elements get audio with the sent codec's rate and channels: set `codec-out`, or `codec`";
+        let with = "`codec = \"auto\"` and no `codec-out`";
+        checker.conflict(key, "pipeline", with, help);
+    }
+    if media.loudness_target_lufs.is_some() {
+        let help = "set `loudness-target = false`, and add `audioloudnorm loudness-target=-23` to the `pipeline`";
+        checker.conflict(key, "pipeline", "`loudness-target`", help);
     }
 }
 

@@ -549,17 +549,7 @@ pub(super) fn check(
         RawRecord::Off => return None,
         RawRecord::Keys(keys) => keys,
     };
-    let mut known = true;
-    for (key, value) in keys {
-        if !RECORD_KEYS.contains(&key.as_str()) {
-            known = false;
-            let help = format!("the keys here are: {}", RECORD_KEYS.join(", "));
-            let message = format!("`{key}` is not a key of `record`");
-            checker
-                .problems
-                .add(message, &help, &[(value.span(), "its value")]);
-        }
-    }
+    let known = has_only_known_keys(checker, keys);
     let find = |key: &str| keys.iter().find(|(name, _)| name == key);
     let value = |key: &str| find(key).map(|(_, value)| value);
     let to = value("to");
@@ -615,6 +605,22 @@ pub(super) fn check(
         after_s,
         permissions: permissions(checker, value("permissions")),
     })
+}
+
+/// Reports keys of `record` that do not exist. Returns whether there were none.
+fn has_only_known_keys(checker: &mut Checker<'_>, keys: &[(String, Spanned<Value>)]) -> bool {
+    let mut known = true;
+    for (key, value) in keys {
+        if !RECORD_KEYS.contains(&key.as_str()) {
+            known = false;
+            let help = format!("the keys here are: {}", RECORD_KEYS.join(", "));
+            let message = format!("`{key}` is not a key of `record`");
+            checker
+                .problems
+                .add(message, &help, &[(value.span(), "its value")]);
+        }
+    }
+    known
 }
 
 fn permissions(checker: &mut Checker<'_>, raw: Option<&Spanned<Value>>) -> Permissions {

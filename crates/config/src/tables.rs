@@ -38,9 +38,6 @@ pub(super) fn serving(
     if raw.interfaces.is_empty() {
         interfaces = default.interfaces;
     }
-    let limits = Limits::default();
-    let max_sessions = raw.limits.max_sessions.as_ref();
-    let lateness = raw.limits.lateness_limit.as_ref();
     let serving = Serving {
         ng: address(checker, raw.ng.listen.as_ref(), "listen", "2223").unwrap_or(default.ng),
         ng_tcp: address(checker, raw.ng.tcp.as_ref(), "tcp", "2223"),
@@ -48,29 +45,7 @@ pub(super) fn serving(
         http: raw.http.as_ref().and_then(|raw| http(checker, raw)),
         interfaces,
         service_addresses,
-        limits: Limits {
-            max_sessions: or(
-                checker,
-                max_sessions,
-                "max-sessions",
-                SESSIONS,
-                limits.max_sessions,
-            ),
-            lateness_ms: or(
-                checker,
-                lateness,
-                "lateness-limit",
-                LATENESS_MS,
-                limits.lateness_ms,
-            ),
-            cpu_percent: or(
-                checker,
-                raw.limits.cpu_limit.as_ref(),
-                "cpu-limit",
-                PERCENT,
-                limits.cpu_percent,
-            ),
-        },
+        limits: limits(checker, raw),
         timeouts: timeouts(checker, &raw.timeouts),
         threads: or(checker, raw.calls.threads.as_ref(), "threads", THREADS, 0),
         latency_ms: checker
@@ -92,6 +67,20 @@ pub(super) fn serving(
         refuse_setting(checker, raw, &places, &one);
     }
     serving
+}
+
+fn limits(checker: &mut Checker<'_>, raw: &RawServing) -> Limits {
+    let raw = &raw.limits;
+    let (sessions, late, cpu) = (&raw.max_sessions, &raw.lateness_limit, &raw.cpu_limit);
+    let default = Limits::default();
+    let mut read = |value: &Option<Spanned<i64>>, key, range, default| {
+        or(checker, value.as_ref(), key, range, default)
+    };
+    Limits {
+        max_sessions: read(sessions, "max-sessions", SESSIONS, default.max_sessions),
+        lateness_ms: read(late, "lateness-limit", LATENESS_MS, default.lateness_ms),
+        cpu_percent: read(cpu, "cpu-limit", PERCENT, default.cpu_percent),
+    }
 }
 
 fn refuse_setting(

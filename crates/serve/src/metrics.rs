@@ -301,8 +301,7 @@ impl Ng {
 
 impl Rtp {
     fn register(&self, registry: &mut Registry) {
-        let help =
-            "RTP packets of calls; packets of current calls are counted every few seconds";
+        let help = "RTP packets of calls; packets of current calls are counted every few seconds";
         registry.register("rtp_packets", help, self.packets.clone());
         let help = "Bytes of RTP packets received";
         registry.register_with_unit("rtp_received", help, Unit::Bytes, self.bytes.clone());

@@ -3,13 +3,13 @@
 use threadbare_rtp_types::side::Side;
 
 use super::action::{MediaSource, StreamCommand};
-use super::dialog::{Dialog, Mutes, Party};
+use super::dialog::{Dialog, Mutes};
 use super::early;
 use super::failure::Failure;
 use super::live::Live;
 use super::names::{bounded, optional};
 use super::options::{blocks_keys, recording};
-use super::spec::{StreamKind, StreamSpec};
+use super::spec::StreamKind;
 use super::{Action, CallId, Calls, Outcome};
 use crate::ng::{Command, Dictionary, Refusal, Reply, Request, Value};
 use crate::text::shown;
@@ -363,4 +363,3 @@ fn record<P>(call: &mut Live<P>, request: &Request) -> Result<Vec<Action<P>>, Fa
     };
     Ok(call.to_all(&command))
 }
-

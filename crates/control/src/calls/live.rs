@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use threadbare_rtp_types::side::Side;
 
 use super::action::{Action, Recording, StreamCommand};
-use super::dialog::{Dialog, Mutes, Slot};
+use super::dialog::{Dialog, Mutes, Party, Slot};
 use super::id::{CallId, StreamId};
 use super::names::Tags;
 use super::options::Options;

@@ -41,17 +41,7 @@ pub(super) fn handle_offer<P>(
         .map(|call| call.find_offer(&names.tags));
     match found {
         None => admit(calls)?,
-        Some(Found::None) => {
-            admit_offer(calls)?;
-            let found = calls.calls.get(&id).map_or(0, |call| call.dialogs.len());
-            if found >= DIALOGS_MAX {
-                return Err(Failure::TooMany {
-                    what: "dialogs of the call",
-                    found,
-                    allowed: DIALOGS_MAX,
-                });
-            }
-        }
+        Some(Found::None) => admit_dialog(calls, &id)?,
         Some(Found::Dialog(..)) => {}
     }
     let (at, author) = match found {
@@ -93,6 +83,20 @@ pub(super) fn handle_offer<P>(
             .set_attribute(LOOP_ATTRIBUTE, &calls.settings.instance);
     }
     Ok(with_sdp(&sdp, warnings))
+}
+
+/// Whether a call may get another dialog.
+fn admit_dialog<P>(calls: &Calls<P>, id: &CallId) -> Result<(), Failure> {
+    admit_offer(calls)?;
+    let found = calls.calls.get(id).map_or(0, |call| call.dialogs.len());
+    if found < DIALOGS_MAX {
+        return Ok(());
+    }
+    Err(Failure::TooMany {
+        what: "dialogs of the call",
+        found,
+        allowed: DIALOGS_MAX,
+    })
 }
 
 pub(super) fn handle_answer<P>(

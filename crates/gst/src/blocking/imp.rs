@@ -131,7 +131,10 @@ impl ObjectSubclass for BlockingAdapter {
                 let failed = || Err(gst::loggable_error!(crate::kit::CAT, "a panic"));
                 pad_function::<BlockingAdapter, _>(parent, failed, |imp| match mode {
                     gst::PadMode::Push => imp.activate(active),
-                    _ => Err(gst::loggable_error!(crate::kit::CAT, "only push mode is supported")),
+                    _ => Err(gst::loggable_error!(
+                        crate::kit::CAT,
+                        "only push mode is supported"
+                    )),
                 })
             })
             .query_function(|pad, parent, query| {

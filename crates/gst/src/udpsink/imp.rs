@@ -542,7 +542,9 @@ fn signals() -> Vec<Signal> {
                 let port = args[2].get::<i32>().ok()?;
                 match u16::try_from(port) {
                     Ok(port) if port > 0 => f(obj.imp(), &host, port),
-                    _ => gst::warning!(CAT, obj = obj, "{host}:{port}: the port must be 1 to 65535"),
+                    _ => {
+                        gst::warning!(CAT, obj = obj, "{host}:{port}: the port must be 1 to 65535")
+                    }
                 }
                 None
             })

@@ -1513,10 +1513,9 @@ fn a_completed_upload_is_recognised_as_complete() {
         ("SPOOL", folder.path().display().to_string()),
         ("URI", proxy.uri()),
     ];
-    let Some(mut child) = other_process(
-        "a_completed_upload_is_recognised_as_complete",
-        &environment,
-    ) else {
+    let Some(mut child) =
+        other_process("a_completed_upload_is_recognised_as_complete", &environment)
+    else {
         let more = format!("spool={}", of_environment("SPOOL"));
         let rig = rig(&sink(
             "ts-s3sink",

@@ -108,7 +108,10 @@ impl Filler {
         let Some(format) = media.choose(self.wanted.as_ref(), &allowed) else {
             return Err(gst::error_msg!(
                 gst::StreamError::Format,
-                ["downstream accepts {allowed}, this element makes {}", media.caps()]
+                [
+                    "downstream accepts {allowed}, this element makes {}",
+                    media.caps()
+                ]
             ));
         };
         if self

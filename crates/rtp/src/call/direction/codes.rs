@@ -10,7 +10,6 @@ use crate::call::Mode;
 use crate::call::concealers::{Concealer, Concealers};
 use crate::call::out::{Out, Work};
 use crate::codec::{Encoding, Format};
-use crate::g711;
 use crate::id::NS_PER_S;
 use crate::leg::{Carries, MediaPacket, Payload};
 

@@ -8,8 +8,7 @@ use super::{Loss, Stretch, ns_of_frames};
 use crate::call::out::{Out, Work};
 use crate::call::voice::Voice;
 use crate::call::{DirectionConfig, Mode};
-use crate::codec::{CodecError, Decoder, EncoderSettings, Format};
-use crate::convert::Converter;
+use crate::codec::{CodecError, EncoderSettings, Format};
 use crate::id::{NS_PER_S, RtpTime};
 use crate::leg::{Carries, MediaPacket, Payload};
 
