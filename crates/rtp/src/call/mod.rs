@@ -68,9 +68,9 @@ use direction::Direction;
 use echo::Echo;
 use out::{Out, Sending};
 
-use crate::codec::{EncoderSettings, Format, FormatError};
+use crate::codec::{CodecError, EncoderSettings, Format, FormatError};
 use crate::id::RtpTime;
-use crate::leg::{Leg, LegConfig, LegError, LegEvent, PayloadMap, Verdict};
+use crate::leg::{Leg, LegConfig, LegError, LegEvent, Outage, PayloadMap, Verdict};
 use crate::tone::Tone;
 
 /// A datagram to send.
@@ -543,6 +543,120 @@ impl Call {
             legs: [self.legs[0].stats(), self.legs[1].stats()],
             directions: [self.directions[0].stats(), self.directions[1].stats()],
         }
+    }
+
+    /// The state that another process needs to continue the call. Settings are not part of it.
+    #[must_use]
+    pub fn snapshot(&self, now_ns: u64) -> CallState {
+        CallState {
+            legs: [0, 1].map(|side: usize| self.legs[side].snapshot(now_ns)),
+            directions: [0, 1]
+                .map(|side: usize| DirectionState::of(&self.directions[side], now_ns)),
+        }
+    }
+
+    /// Hands over all packets received from a side that were not forwarded yet: [`Leg::give_up`](crate::leg::Leg::give_up).
+    pub fn give_up(&mut self, now_ns: u64, side: Side, give: impl FnMut(u64, SocketAddr, &[u8])) {
+        self.legs[side as usize].give_up(now_ns, give);
+    }
+
+    /// Continues from another process's state, with its SSRCs, and with numbers and timestamps that continue. Only for a call
+    /// that has neither sent nor received. Returns how many sequence numbers were skipped towards each party, A first.
+    pub fn restore(&mut self, now_ns: u64, state: &CallState, outage: Outage) -> [u16; 2] {
+        Side::BOTH.map(|side| {
+            let direction = &state.directions[side.other() as usize];
+            let skipped_packets = outage.skipped_packets(direction.packet_ns);
+            let leg = &state.legs[side as usize];
+            self.legs[side as usize].restore(now_ns, leg, skipped_packets);
+            if let Some(time) = direction.time {
+                let to = &mut self.directions[side.other() as usize];
+                to.restore_time(now_ns, time, outage.elapsed_ns);
+            }
+            skipped_packets
+        })
+    }
+
+    /// Sends a DTMF digit in the name of `side`. The other party gets telephone events (RFC 4733), with the numbers and
+    /// timestamps of the stream, or the digit's tone if it accepts no events. The digit replaces the audio of `side` and anything
+    /// played to the other party. Several digits follow one another; a digit that `side` itself is pressing ends first. A held
+    /// party gets none.
+    ///
+    /// # Errors
+    /// A value is out of range, too many digits are queued, or the party accepts neither events nor audio that can be encoded.
+    pub fn insert_dtmf(
+        &mut self,
+        now_ns: u64,
+        side: Side,
+        digit: DtmfDigit,
+    ) -> Result<(), DtmfError> {
+        digit.check()?;
+        let takes = self.legs[side.other() as usize].takes();
+        let audio = takes.audio();
+        let is_heard = takes.telephone_event(audio.clock_rate_hz).is_some()
+            || matches!(audio.carries, Carries::Audio(_));
+        if !is_heard {
+            return Err(DtmfError::NoFormat);
+        }
+        self.directions[side as usize].insert_dtmf(now_ns, digit)
+    }
+
+    /// Blocks this party's DTMF digits: its telephone events and, if digits are detected in audio
+    /// ([`DirectionConfig::detect_keys`](super::DirectionConfig)), the tones after detection. The owner still gets events for
+    /// them.
+    pub fn block_keys(&mut self, side: Side, blocks: bool) {
+        let input = self.input(side);
+        self.directions[input].block_keys(blocks);
+    }
+
+    /// Sets whether this party's telephone events reach the other party even while its audio does not
+    /// ([`Mode::Mute`](super::Mode),
+    /// `Hold`).
+    pub fn pass_keys(&mut self, side: Side, passes: bool) {
+        let input = self.input(side);
+        self.directions[input].pass_keys(passes);
+    }
+
+    /// Sets [`DirectionConfig::detect_keys`](super::DirectionConfig) of this party's audio.
+    pub fn set_detect_keys(&mut self, side: Side, detects: bool) {
+        let payloads = self.legs[side as usize].payloads().clone();
+        let input = self.input(side);
+        self.directions[input].set_detect_keys(detects, &payloads);
+    }
+
+    /// Sets [`DirectionConfig::makes_anew`](super::DirectionConfig) of this party's audio.
+    pub fn set_makes_anew(&mut self, side: Side, makes_anew: bool) {
+        let input = self.input(side);
+        self.directions[input].set_makes_anew(makes_anew);
+    }
+
+    /// Sets [`DirectionConfig::packet_ns`](super::DirectionConfig) of this party's audio.
+    ///
+    /// # Errors
+    /// The receiving side has no format with this packet time, or the packets do not fit a datagram. Nothing changes then.
+    pub fn set_packet_ns(&mut self, side: Side, packet_ns: u64) -> Result<(), CallError> {
+        let takes = self.legs[side.other() as usize].takes().clone();
+        self.directions[side as usize].set_packet_ns(packet_ns, &takes)
+    }
+
+    /// Sets the bit rates of the encoder for this party's audio, from the next packet on: see
+    /// [`EncoderSettings`](crate::codec::EncoderSettings). Nothing else changes. Audio that passes unconverted is not affected.
+    ///
+    /// # Errors
+    /// A value is out of range, in which case nothing changes, or the library refuses.
+    pub fn set_bitrate(
+        &mut self,
+        side: Side,
+        bitrate_bps: Option<u32>,
+        bitrate_bps_max: Option<u32>,
+    ) -> Result<(), CodecError> {
+        self.directions[side as usize].set_bitrate(bitrate_bps, bitrate_bps_max)
+    }
+
+    /// Holds a party: it gets no RTP, neither the other party's audio nor clips. Its RTCP reports continue. Sequence numbers
+    /// continue, and timestamps count the pause.
+    pub fn set_held(&mut self, side: Side, is_held: bool) {
+        self.legs[side as usize].set_held(is_held);
+        self.directions[side.other() as usize].set_held(is_held);
     }
 }
 

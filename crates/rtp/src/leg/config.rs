@@ -72,3 +72,14 @@ pub enum LegError {
     #[error(transparent)]
     Payloads(#[from] PayloadMapError),
 }
+
+/// Settings of the receiving half of a leg.
+#[derive(Debug, Clone)]
+pub struct Receiving {
+    /// Payload types that the peer sends.
+    pub payloads: Arc<PayloadMap>,
+    /// Order and delay. The clock rate is that of the payload types.
+    pub jitter: jitter::Config,
+    /// Rules for accepting senders.
+    pub admission: AdmissionConfig,
+}

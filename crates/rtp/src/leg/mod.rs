@@ -16,7 +16,6 @@
 
 mod admission;
 mod config;
-mod control;
 mod gate;
 mod latch;
 mod receive;
@@ -37,8 +36,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 pub use admission::Beginning;
-pub use config::{Destination, LegConfig, LegError};
-pub use control::Receiving;
+pub use config::{Destination, LegConfig, LegError, Receiving};
 pub use gate::{Gate, GateState};
 pub use receive::{Due, DuePacket, Fields};
 pub use rules::{AdmissionConfig, Learn, Method, Network, NetworkError, Once, Refusal, Refusals};
@@ -51,7 +49,7 @@ pub use threadbare_rtp_types::payload_map::{
 
 use admission::Admission;
 use receive::{BESIDE_MAX, Beside, QueuedPacket, WAITING_MAX, Waiting};
-use watch::Watch;
+use watch::{FarReport, Watch};
 
 use crate::id::{PayloadType, RtpTime, SeqNum, Ssrc};
 use crate::jitter::{self, JitterBuffer};
@@ -311,6 +309,74 @@ impl Leg {
         let [leave, enter] = self.jitter.next_places();
         [leave, enter, self.store.next_address()]
     }
+
+    /// Hands over all received packets that were not played yet, in order, for another process. `give` gets the arrival time
+    /// without jitter, the sender, and the packet. Nothing stays queued.
+    pub fn give_up(&mut self, now_ns: u64, mut give: impl FnMut(u64, SocketAddr, &[u8])) {
+        let Some((from, ..)) = self.admission.source() else {
+            return;
+        };
+        self.release_all();
+        while let Some(media) = self.poll_media(now_ns, true) {
+            if let Media::Packet(packet) = media
+                && packet.delivery != Delivery::Sent
+            {
+                give(packet.play_ns.min(now_ns), from, packet.whole);
+            }
+        }
+    }
+
+    /// The state of the sent stream.
+    #[must_use]
+    pub fn sent_state(&self) -> SentState {
+        let sent = self.session.stats();
+        SentState {
+            ssrc: sent.ssrc,
+            next_seq: self.seq,
+            packets_sent: sent.packets_sent,
+            octets_sent: sent.octets_sent,
+        }
+    }
+
+    /// Continues the stream of another process; packets sent here so far have reached no receiver.
+    pub fn restore_sent(&mut self, state: &SentState) {
+        self.session.set_ssrc(state.ssrc);
+        self.session
+            .restore_sent(state.packets_sent, state.octets_sent);
+        self.seq = state.next_seq;
+    }
+
+    /// The state that another process needs to continue.
+    #[must_use]
+    pub fn snapshot(&self, now_ns: u64) -> LegState {
+        let sent = self.session.stats();
+        LegState {
+            ssrc: sent.ssrc,
+            next_seq: self.seq,
+            packets_sent: sent.packets_sent,
+            octets_sent: sent.octets_sent,
+            source: self.admission.source(),
+            rtcp_from: self.rtcp_from.map(|(address, _)| address),
+            is_fixed: self.admission.is_fixed(now_ns),
+        }
+    }
+
+    /// Continues where another process stopped, skipping [`Outage::skipped_packets`] numbers. For a leg that has neither sent nor
+    /// received.
+    pub fn restore(&mut self, now_ns: u64, state: &LegState, skipped_packets: u16) {
+        self.session.set_ssrc(state.ssrc);
+        self.session
+            .restore_sent(state.packets_sent, state.octets_sent);
+        self.seq = state.next_seq.plus(skipped_packets);
+        self.admission.restore(now_ns, state.source, state.is_fixed);
+        if let Some((address, ssrc, _)) = state.source {
+            self.session
+                .adopt(now_ns, ssrc, address, self.clock_rate_hz);
+            self.jitter.announce_source(ResyncCause::NewSource);
+            self.has_moved = true;
+        }
+        self.rtcp_from = state.rtcp_from.map(|address| (address, now_ns));
+    }
 }
 
 impl<K: Keep> Leg<K> {
@@ -558,6 +624,30 @@ impl<K: Keep> Leg<K> {
     /// The session's statistics of the sources, the current one first.
     pub fn sources(&self) -> impl Iterator<Item = session::SourceStats<'_>> {
         self.session.sources()
+    }
+
+    /// Records quality from now on: [`LegStats::quality`](super::LegStats::quality). It takes some hundred bytes; calls record
+    /// quality by default.
+    pub fn record_quality(&mut self) {
+        self.watch.get_or_insert_default();
+    }
+
+    /// Sends extended reports (RFC 3611) with the regular ones, as agreed on with the peer: statistics and VoIP metrics of the
+    /// peer's stream. Records quality, too.
+    pub fn send_extended_reports(&mut self, sends: bool) {
+        self.watch.get_or_insert_default().sends_extended = sends;
+    }
+
+    /// The peer's last report on our packets, received at `at_ns`.
+    pub(crate) fn report_of_peer(&self, at_ns: u64) -> Option<FarReport> {
+        watch::report_of_peer(self, at_ns)
+    }
+
+    /// Notes a report of the party that receives the media of this leg's peer.
+    pub(crate) fn note_far_report(&mut self, report: FarReport) {
+        if let Some(watch) = &mut self.watch {
+            watch.note_far_report(report);
+        }
     }
 }
 

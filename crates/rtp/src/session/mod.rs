@@ -7,7 +7,6 @@
 //! Arriving packets use only the first cache lines of a session, and nothing that the timer reads. So a packet never moves the
 //! timer, and a session without a flood wakes about every five seconds.
 
-mod admitted;
 mod conflict;
 mod extended;
 mod feedback;

@@ -1,10 +1,11 @@
 //! Outgoing RTCP: RFC 3550, sections 6.3.5 to 6.3.8 and 6.4; RFC 4585, section 3.5.
 
-use crate::id::{NS_PER_S, SeqNum, Ssrc};
+use crate::id::{NS_PER_S, NtpTime, SeqNum, Ssrc};
 
 use super::extended::{Extended, XR_BYTES};
 use super::feedback::FEEDBACK_BYTES_MAX;
 use super::source::{Source, flag};
+use super::stats::{SessionStats, SourceStats, source_stats};
 use super::wire::{self, Block, SenderInfo, Writer};
 use super::{BYE_LINGER_NS, Event, LOWER_LAYERS_BYTES, Phase, Profile, Session};
 
@@ -279,6 +280,63 @@ impl Session {
         let is_sent = is_whole && bytes > 0;
         self.counts.rtcp_sent += u64::from(is_sent);
         is_sent.then_some(bytes)
+    }
+
+    /// Counters of our side. Cheap; allocates nothing.
+    #[must_use]
+    pub fn stats(&self) -> SessionStats {
+        let counts = &self.counts;
+        SessionStats {
+            ssrc: self.ssrc,
+            packets_sent: self.sent.packets,
+            octets_sent: self.sent.octets,
+            rtcp_sent: counts.rtcp_sent,
+            rtcp_received: counts.rtcp_received,
+            rtcp_errors: counts.errors,
+            members: self.timing.members,
+            senders: self.timing.senders,
+            rtt_ns: counts.rtt_ns,
+            rtt_refused: counts.rtt_refused,
+            conflicts: counts.conflicts,
+            extended_malformed: self
+                .extended
+                .as_ref()
+                .map_or(0, |extended| extended.malformed),
+            collisions: counts.collisions,
+            looped: counts.looped,
+            evictions: self.sources.evictions,
+            events_dropped: counts.events_dropped,
+            feedback_dropped: counts.feedback_dropped,
+            feedback_sent: counts.feedback_sent,
+            feedback_received: counts.feedback_received,
+        }
+    }
+
+    /// The remote sources, the current one first. Sources that left stay listed for a moment.
+    pub fn sources(&self) -> impl Iterator<Item = SourceStats<'_>> {
+        self.sources.iter().map(source_stats)
+    }
+
+    /// The wall clock at `now_ns`, as in our sender reports.
+    #[must_use]
+    pub fn wall_clock(&self, now_ns: u64) -> NtpTime {
+        self.ntp(now_ns)
+    }
+
+    /// Bytes of memory of the session, the heap included.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        let text = |text: &Option<Box<str>>| text.as_ref().map_or(0, |text| text.len());
+        let cnames: usize = self.sources.iter().map(|source| text(&source.cname)).sum();
+        size_of::<Session>()
+            + self.sources.heap_bytes()
+            + cnames
+            + self.cname.len()
+            + self.bye_reason.len()
+            + size_of::<super::ExtendedReports>() * usize::from(self.extended.is_some())
+            + self.events.capacity() * size_of::<super::Event>()
+            + self.feedback.heap_bytes()
+            + self.conflicts.heap_bytes()
     }
 }
 

@@ -151,66 +151,7 @@ pub struct SourceStats<'a> {
     pub remote: Option<RemoteView>,
 }
 
-impl Session {
-    /// Counters of our side. Cheap; allocates nothing.
-    #[must_use]
-    pub fn stats(&self) -> SessionStats {
-        let counts = &self.counts;
-        SessionStats {
-            ssrc: self.ssrc,
-            packets_sent: self.sent.packets,
-            octets_sent: self.sent.octets,
-            rtcp_sent: counts.rtcp_sent,
-            rtcp_received: counts.rtcp_received,
-            rtcp_errors: counts.errors,
-            members: self.timing.members,
-            senders: self.timing.senders,
-            rtt_ns: counts.rtt_ns,
-            rtt_refused: counts.rtt_refused,
-            conflicts: counts.conflicts,
-            extended_malformed: self
-                .extended
-                .as_ref()
-                .map_or(0, |extended| extended.malformed),
-            collisions: counts.collisions,
-            looped: counts.looped,
-            evictions: self.sources.evictions,
-            events_dropped: counts.events_dropped,
-            feedback_dropped: counts.feedback_dropped,
-            feedback_sent: counts.feedback_sent,
-            feedback_received: counts.feedback_received,
-        }
-    }
-
-    /// The remote sources, the current one first. Sources that left stay listed for a moment.
-    pub fn sources(&self) -> impl Iterator<Item = SourceStats<'_>> {
-        self.sources.iter().map(source_stats)
-    }
-
-    /// The wall clock at `now_ns`, as in our sender reports.
-    #[must_use]
-    pub fn wall_clock(&self, now_ns: u64) -> NtpTime {
-        self.ntp(now_ns)
-    }
-
-    /// Bytes of memory of the session, the heap included.
-    #[must_use]
-    pub fn memory_bytes(&self) -> usize {
-        let text = |text: &Option<Box<str>>| text.as_ref().map_or(0, |text| text.len());
-        let cnames: usize = self.sources.iter().map(|source| text(&source.cname)).sum();
-        size_of::<Session>()
-            + self.sources.heap_bytes()
-            + cnames
-            + self.cname.len()
-            + self.bye_reason.len()
-            + size_of::<super::ExtendedReports>() * usize::from(self.extended.is_some())
-            + self.events.capacity() * size_of::<super::Event>()
-            + self.feedback.heap_bytes()
-            + self.conflicts.heap_bytes()
-    }
-}
-
-fn source_stats(source: &Source) -> SourceStats<'_> {
+pub(super) fn source_stats(source: &Source) -> SourceStats<'_> {
     let reception = &source.reception;
     SourceStats {
         ssrc: source.ssrc,
