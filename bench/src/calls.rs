@@ -1,5 +1,5 @@
-//! Results file of calls, with one JSON object per line. The first line has date, commit and machine; then a row follows for each
-//! measurement, as the program `calls` prints them. `make bench-calls` writes it.
+//! Results file of calls, with one JSON object per line. The first line contains date, commit and machine. Each further line is
+//! the row of a measurement. The program `calls` prints these lines, and `make bench-calls` writes the file.
 
 use std::path::Path;
 
@@ -12,13 +12,13 @@ use crate::lines;
 use crate::results;
 use crate::stats::Spread;
 
-/// Which relay.
+/// A measured relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
     Rtpengine,
     Threadbare,
-    /// With XDP rings in addition to the sockets.
+    /// `threadbare serve` with XDP rings in addition to the sockets.
     ThreadbareXdp,
 }
 
@@ -28,29 +28,31 @@ pub enum Kind {
 pub enum What {
     /// 500 calls, PCMU on one side, PCMA on the other.
     Transcoded500,
-    /// The same with 1000 calls.
+    /// Like `Transcoded500`, with 1000 calls.
     Transcoded1000,
     /// 1000 calls, PCMU on both sides.
     Passed1000,
     /// 500 calls, SRTP on one side (AES_CM_128_HMAC_SHA1_80).
     Srtp500,
-    /// Offer, answer and delete, one call after another.
+    /// Offer, answer and delete of calls, one call after the other.
     Signalling,
-    /// The same, 32 calls at a time, as fast as the relay can on one core. The process had as many calls some seconds ago.
+    /// Offer, answer and delete of calls, 32 calls at a time, as fast as the relay can on one core. The process has already had
+    /// as many calls some seconds ago.
     Flood,
-    /// The same with the first calls of a process.
+    /// Like `Flood`, with the first calls of a process.
     FirstFlood,
-    /// Memory of a call, and duration of offers during 1000 calls.
+    /// Memory of a call, and duration of an offer during 1000 calls.
     Idle1000,
-    /// 1000 calls, PCMU on both sides, each recorded to a WAV file of 16 bits: threadbare alone, and only on demand.
+    /// 1000 calls, PCMU on both sides, each recorded to a WAV file of 16 bits. This is measured only for threadbare, and only
+    /// on demand.
     Recorded1000,
-    /// The same to WAV files with the original codes.
+    /// Like `Recorded1000`, with WAV files that contain the received G.711 codes.
     Coded1000,
-    /// 1000 calls, PCMU on both sides; their process is killed and restarted. Only threadbare.
+    /// 1000 calls, PCMU on both sides, whose process is killed and restarted. This is measured only for threadbare.
     Restarted1000,
 }
 
-/// One measurement.
+/// One measurement and its results.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     pub what: What,
@@ -65,7 +67,7 @@ pub struct Row {
 pub struct Figures {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub us_per_packet: Option<f64>,
-    /// Packets that the far side did not get.
+    /// Number of packets that did not arrive at the other party.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lost: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -73,39 +75,39 @@ pub struct Figures {
     /// CPU time of the relay for offer, answer and delete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub us_per_call: Option<f64>,
-    /// Calls created and ended, in wall-clock time.
+    /// Number of calls that were created and ended per second of wall-clock time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub calls_per_second: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kib_per_call: Option<f64>,
-    /// 99 % of offers are answered within.
+    /// Time within which 99 % of offers are answered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub offer_ms_p99: Option<f64>,
-    /// The longest time without a packet: maximum over all parties, and median.
+    /// The longest time without a packet: the maximum over all parties, and the median.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gap_ms: Option<[f64; 2]>,
     /// Number of the relay's threads at the end of the window.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threads: Option<usize>,
-    /// The latest slice of its media threads, by its metrics.
+    /// The maximum lateness of a slice of the media threads, according to the relay's metrics.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub late_ms: Option<f64>,
-    /// Time from the end of the process to the first answer of the next one.
+    /// Time from the end of the process to the first answer of its successor.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub back_ms: Option<f64>,
 }
 
-/// All that one run measured.
+/// All results of one run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Calls {
     pub head: Head,
     pub rows: Vec<Row>,
 }
 
-/// A figure that is compared.
+/// Selects the figure that is compared.
 type Figure = fn(&Figures) -> Option<f64>;
 
-/// Maximum ratios to rtpengine, in the same round.
+/// Maximum ratios of our figures to those of rtpengine in the same round.
 const RATIOS: [(&str, What, f64, Figure); 5] = [
     (
         "500 calls, PCMU to PCMA: CPU per packet",
@@ -139,7 +141,7 @@ const RATIOS: [(&str, What, f64, Figure); 5] = [
     ),
 ];
 
-/// Maximum values.
+/// Maximum values of our figures.
 const LIMITS: [(&str, &str, What, f64, Figure); 3] = [
     (
         "99 % of offers, 200 a second during 1000 calls: answered within",
@@ -165,12 +167,12 @@ const LIMITS: [(&str, &str, What, f64, Figure); 3] = [
 ];
 
 impl Calls {
-    /// Reads the file in this folder. Returns `None` if it does not exist yet.
+    /// Reads the results file in this folder. Returns `None` if the file does not exist yet.
     pub fn read(folder: &Path) -> Result<Option<Calls>> {
         Calls::read_file(&folder.join(FILE_NAME))
     }
 
-    /// Reads the file of recordings of calls.
+    /// Reads the results file of recorded calls in this folder.
     pub fn read_recordings(folder: &Path) -> Result<Option<Calls>> {
         Calls::read_file(&folder.join(RECORDINGS_FILE_NAME))
     }
@@ -186,7 +188,7 @@ impl Calls {
         self.rows.iter().map(|row| row.round + 1).max().unwrap_or(0)
     }
 
-    /// A figure of all rounds.
+    /// Returns the spread of a figure over all rounds.
     #[must_use]
     pub fn spread(&self, what: What, relay: Kind, figure: Figure) -> Option<Spread> {
         let rows = self.rows.iter();
@@ -198,14 +200,14 @@ impl Calls {
         )
     }
 
-    /// Ratio of a figure to rtpengine's in the same round.
+    /// Returns the ratio of a figure to that of rtpengine in the same round.
     #[must_use]
     pub fn ratio(&self, what: What, relay: Kind, figure: Figure) -> Option<Spread> {
         self.ratio_of((what, relay), (what, Kind::Rtpengine), figure)
     }
 
-    /// Ratio of the CPU time per packet of recorded calls to that of calls without recording, in the same round, with our relay
-    /// on sockets.
+    /// Returns the ratio of the CPU time per packet of recorded calls to that of unrecorded calls in the same round. Both are
+    /// figures of threadbare without XDP.
     #[must_use]
     pub fn recorded_ratio(&self, recorded: What) -> Option<Spread> {
         let [recorded, alone] = [recorded, What::Passed1000].map(|what| (what, Kind::Threadbare));
@@ -265,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_is_of_the_same_round() {
+    fn ratios_are_taken_within_a_round() {
         let row = |relay, round, us| row("passed1000", relay, round, us);
         let all = [
             HEAD.to_owned(),

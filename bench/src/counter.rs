@@ -1,5 +1,5 @@
-//! Counts the buffers that arrive at a pad with the least possible cost: a C probe and one atomic add. The hand-written loop and
-//! the pipelines use the same probe, so its cost is the same for both.
+//! Counts the buffers that arrive at a pad at the least possible cost: a C probe and one atomic addition. The hand-written loop
+//! and the pipelines use the same probe, so the cost is the same for both.
 
 #![allow(unsafe_code)]
 
@@ -7,34 +7,36 @@ use std::ffi::c_void;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Relaxed throughout: a statistic, ordering nothing.
+/// Number of counted buffers. All accesses are relaxed, because the counter orders no other memory accesses.
 static ARRIVED: AtomicU64 = AtomicU64::new(0);
 
-/// Count of elements that count by themselves.
+/// Returns the sum of the counts of elements that count their buffers themselves.
 static COUNTED: OnceLock<Box<dyn Fn() -> u64 + Send + Sync>> = OnceLock::new();
 
-/// Number of buffers that have reached a counted pad since the process started, plus the elements' own counts.
+/// Returns the number of buffers that have reached a counted pad since the process started, plus the counts of elements that
+/// count themselves.
 pub fn arrived() -> u64 {
     ARRIVED.load(Ordering::Relaxed) + COUNTED.get().map_or(0, |counted| counted())
 }
 
-/// Adds the value of `counted`, for elements that count anyway: a hand-written loop needs no probe either. Only once per process.
+/// From now on, [`arrived`] includes the value of `counted`. Elements that count anyway need no probe, like the hand-written
+/// loop. Call this only once per process.
 pub fn count_by(counted: impl Fn() -> u64 + Send + Sync + 'static) {
     let is_first = COUNTED.set(Box::new(counted)).is_ok();
     debug_assert!(is_first, "counted twice");
 }
 
-/// Counts one buffer without a pad.
+/// Counts one buffer that reached no pad.
 pub fn count() {
     ARRIVED.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Counts buffers that arrive at `pad` from now on.
+/// From now on, counts the buffers that arrive at `pad`.
 ///
 /// # Safety
 /// `pad` is a valid `GstPad`.
 pub unsafe fn count_at(pad: *mut gst_sys::GstPad) {
-    // SAFETY: the pad is valid by contract; the probe has no data, hence nothing to free.
+    // SAFETY: the pad is valid by contract. The probe has no data, so there is nothing to free.
     unsafe {
         gst_sys::gst_pad_add_probe(
             pad,

@@ -1,4 +1,4 @@
-//! The hand-written loops' slices: sleep to the next edge, then everything that is ready.
+//! Slices of the hand-written loops. A loop sleeps until the slice ends, and then handles all sockets that are ready.
 
 #![allow(unsafe_code)]
 
@@ -11,13 +11,13 @@ use anyhow::{Result, bail};
 
 const EVENTS: usize = 4096;
 
-/// Level-triggered epoll; sockets are registered once.
+/// Level-triggered epoll. Each socket is registered once.
 #[derive(Debug)]
 pub struct Epoll(libc::c_int);
 
 impl Epoll {
     pub fn new() -> Result<Epoll> {
-        // SAFETY: a plain call; a failure is found below.
+        // SAFETY: the call uses no memory of this process. Its result is checked below.
         let epoll = unsafe { libc::epoll_create1(0) };
         if epoll < 0 {
             bail!("epoll_create1: {}", Error::last_os_error());
@@ -25,13 +25,13 @@ impl Epoll {
         Ok(Epoll(epoll))
     }
 
-    /// Watches `socket`; [`Epoll::run`] passes `place` when it is ready.
+    /// Watches `socket`. When it is ready, [`Epoll::run`] passes `place`.
     pub fn add(&self, socket: &UdpSocket, place: usize) -> Result<()> {
         let mut event = libc::epoll_event {
             events: libc::EPOLLIN as u32,
             u64: place as u64,
         };
-        // SAFETY: both descriptors are open, the event outlives the call.
+        // SAFETY: both descriptors are open, and the event outlives the call.
         let added =
             unsafe { libc::epoll_ctl(self.0, libc::EPOLL_CTL_ADD, socket.as_raw_fd(), &mut event) };
         if added != 0 {
@@ -40,7 +40,8 @@ impl Epoll {
         Ok(())
     }
 
-    /// Calls `ready` with each place that has something and with the place two further on, to fetch its memory. Without end.
+    /// Runs slices without end. Calls `ready` with the place of each ready socket, and with the place of the socket two further
+    /// on, whose memory can be prefetched.
     pub fn run_ahead(&self, slice: Duration, mut ready: impl FnMut(usize, Option<usize>)) {
         self.run_batches(slice, |places, _| {
             for (at, place) in places.iter().enumerate() {
@@ -52,7 +53,7 @@ impl Epoll {
         });
     }
 
-    /// Calls `ready` with each place that has something and the slice's time since the start. Without end.
+    /// Runs slices without end. Calls `ready` with the place of each ready socket, and with the slice's time since the start.
     pub fn run(&self, slice: Duration, mut ready: impl FnMut(usize, Duration)) {
         self.run_batches(slice, |places, time| {
             for place in places {
@@ -66,7 +67,7 @@ impl Epoll {
         let started = Instant::now();
         let mut slice_end = started;
         loop {
-            // The next edge that is still ahead: without drift, and without catching up.
+            // The end of the slice does not drift. A late loop does not catch up on missed slices.
             slice_end = (slice_end + slice).max(Instant::now());
             std::thread::sleep(slice_end.saturating_duration_since(Instant::now()));
             let time = slice_end - started;

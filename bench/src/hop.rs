@@ -1,4 +1,4 @@
-//! Measures the time of buffers from one pad to another of the same stream, for example through a queue or a proxy.
+//! Measures how long buffers take from one pad of a stream to another, for example through a queue or a proxy.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -7,7 +7,7 @@ use std::time::Instant;
 use gst::prelude::*;
 use serde::{Deserialize, Serialize};
 
-/// The times of the hops of this process in the time that is measured.
+/// Times of all hops of this process in the measured window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HopTimes {
     pub hops: u64,
@@ -16,17 +16,17 @@ pub struct HopTimes {
     pub max_us: u64,
 }
 
-/// Maximum number of entries of a stream in transit; more than a measured queue ever holds.
+/// Maximum number of a stream's buffers between the two pads. A measured queue never contains as many.
 const UNDERWAY_MAX: usize = 256;
 
 /// Step of the histogram in µs.
 const STEP_US: u64 = 100;
-/// Number of steps; the last one counts all longer times.
+/// Number of steps of the histogram. The last step counts all longer times.
 const STEPS: usize = 2000;
 
 static TIMES_US: Mutex<Vec<u64>> = Mutex::new(Vec::new());
 
-/// One stream's buffers between the pads, in order; nothing is lost on the way.
+/// The buffers of one stream between the two pads. They stay in order, and none is lost.
 struct Underway {
     epoch: Instant,
     entered_us: [AtomicU64; UNDERWAY_MAX],
@@ -34,7 +34,7 @@ struct Underway {
     left: AtomicU64,
 }
 
-/// Times each buffer that passes `from` and then `to`.
+/// From now on, measures the time of each buffer from the pad `from` to the pad `to`.
 pub fn time(from: &gst::Pad, to: &gst::Pad) {
     let underway = Arc::new(Underway {
         epoch: Instant::now(),
@@ -56,7 +56,7 @@ pub fn time(from: &gst::Pad, to: &gst::Pad) {
 }
 
 impl Underway {
-    /// Call it only on the thread that pushes.
+    /// Notes that a buffer passes the first pad. Call this only on the thread that pushes through this pad.
     fn enter(&self) {
         let number = self.entered.load(Ordering::Relaxed);
         let now_us = self.epoch.elapsed().as_micros() as u64;
@@ -64,7 +64,8 @@ impl Underway {
         self.entered.store(number + 1, Ordering::Release);
     }
 
-    /// Call it only on the thread that pushes on. Returns `None` for buffers that entered before the measurement.
+    /// Notes that a buffer passes the second pad, and returns its time. Call this only on the thread that pushes through this
+    /// pad. Returns `None` for a buffer that passed the first pad before the measurement started.
     fn leave(&self) -> Option<u64> {
         let number = self.left.load(Ordering::Relaxed);
         if number >= self.entered.load(Ordering::Acquire) {
@@ -85,7 +86,7 @@ fn note(us: u64) {
     times[step.min(STEPS - 1)] += 1;
 }
 
-/// Forgets the hops so far: those of the start are not measured.
+/// Forgets all hops so far, because hops during the start are not measured.
 pub fn restart() {
     TIMES_US
         .lock()
@@ -93,7 +94,8 @@ pub fn restart() {
         .clear();
 }
 
-/// All hops since the last [`restart`], rounded up to a tenth of a millisecond; none if no pads were marked.
+/// Returns the times of all hops since the last [`restart`], rounded up to a tenth of a millisecond. Returns `None` if there
+/// were no hops.
 pub fn times() -> Option<HopTimes> {
     summed_up(&TIMES_US.lock().expect("no holder of the lock panics"))
 }
@@ -123,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ninety_nine_of_a_hundred_are_within_the_99th_percentile() {
+    fn ninety_nine_of_a_hundred_hops_are_within_the_99th_percentile() {
         assert_eq!(summed_up(&[0; STEPS]), None);
         let mut steps = [0; STEPS];
         (steps[0], steps[3], steps[9]) = (60, 39, 1);

@@ -1,4 +1,4 @@
-//! Common parts of the measuring programs. The layout of a measurement:
+//! Common parts of the measuring programs. A measurement consists of these processes:
 //!
 //! ```text
 //!  threadbare-bench (driver) --+-- drain      a separate process that receives the forwarded packets
@@ -6,8 +6,8 @@
 //!                              +-- sender     a separate process that sends real RTP over loopback
 //! ```
 //!
-//! The measured process and the driver communicate by standard input and output, with one JSON object per line. So no guessed
-//! delays are needed; see [`session`].
+//! The measured process and the driver communicate by standard input and output, with one JSON object per line (see
+//! [`session`]). So the driver knows when a process is ready, and does not have to guess delays.
 
 #![deny(unsafe_code)]
 
@@ -29,7 +29,7 @@ pub mod session;
 pub mod stats;
 pub mod streams;
 
-/// One packet of 20 ms of PCMU: 12 bytes of RTP header and 160 samples.
+/// Size of a packet with 20 ms of PCMU: 12 bytes of RTP header and 160 samples.
 pub const PACKET_BYTES: usize = 172;
 /// Packets per second of one stream.
 pub const PACKETS_PER_SECOND: u64 = 50;

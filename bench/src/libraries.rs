@@ -1,5 +1,5 @@
-//! Results file of the libraries for programs, with one JSON object per line. The first line has date, commit and machine; then
-//! the rows of `crates/demux/benches/published.rs` and of `mainloop` follow. `make bench-libraries` writes it.
+//! Results file of the libraries, with one JSON object per line. The first line contains date, commit and machine. The rows of
+//! `crates/demux/benches/published.rs` and of the program `mainloop` follow. `make bench-libraries` writes the file.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::origin::Origin;
 use crate::results::{Machine, Row};
 use crate::stats::Spread;
 
-/// All that one run measured.
+/// All results of one run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Libraries {
     pub head: Head,
@@ -19,19 +19,19 @@ pub struct Libraries {
     pub main_loop: Vec<MainLoop>,
 }
 
-/// Date, commit and machine; the first line.
+/// The first line: date, commit and machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Head {
     /// Year, month, day, hour and minute, UTC.
     pub date_utc: String,
     pub commit: String,
-    /// Whether files differed from the commit.
+    /// Whether files of the working tree differed from the commit.
     pub tree_dirty: bool,
     pub machine: Machine,
 }
 
-/// A design with a number of sinks and a payload, and its times.
+/// A design, a number of sinks and a payload, and the times that were measured with them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Demultiplexer {
     pub design: String,
@@ -41,7 +41,7 @@ pub struct Demultiplexer {
     pub ns_by_round: BTreeMap<u32, f64>,
 }
 
-/// Times of our and of another implementation for the same work.
+/// Times of our implementation and of another one for the same work.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MainLoop {
@@ -68,7 +68,7 @@ struct Published {
     messages: u64,
     ns_per_message: f64,
     round: u32,
-    /// Part of the design's name.
+    /// Not used, because the name of the design contains it.
     #[serde(rename = "limited")]
     _limited: bool,
 }
@@ -97,7 +97,7 @@ impl Head {
 }
 
 impl Libraries {
-    /// Reads the file in this folder. Returns `None` if it does not exist yet.
+    /// Reads the results file in this folder. Returns `None` if the file does not exist yet.
     pub fn read(folder: &Path) -> Result<Option<Libraries>> {
         let path = folder.join(FILE_NAME);
         if !path.exists() {
@@ -111,7 +111,7 @@ impl Libraries {
     fn parse(text: &str) -> Result<Libraries> {
         let mut lines = text.lines();
         let Some(head) = lines.next() else {
-            bail!("the first line has to tell date, commit and machine; the file is empty");
+            bail!("the file is empty; its first line must contain date, commit and machine");
         };
         let mut libraries = Libraries {
             head: serde_json::from_str(head).context("line 1: date, commit and machine")?,
@@ -154,7 +154,7 @@ impl Libraries {
         });
     }
 
-    /// The fastest baseline with as many sinks and this payload, of those that are not known to lose messages.
+    /// Returns the fastest of the baselines with this number of sinks and this payload.
     pub fn baseline(&self, sinks: u32, payload: &str) -> Option<&Demultiplexer> {
         let median = |of: &Demultiplexer| of.ns().map_or(f64::MAX, |ns| ns.median);
         self.demultiplexers
@@ -171,7 +171,7 @@ impl Libraries {
         self.demultiplexers.iter().find(is_wanted)
     }
 
-    /// Targets of the demultiplexer.
+    /// Returns the targets of the demultiplexer.
     pub fn demultiplexer_targets(&self) -> Vec<Row> {
         let ours = |sinks, payload| self.find("demultiplexer", sinks, payload);
         let limited = |sinks| self.find("demultiplexer-limited", sinks, "u64");
@@ -200,7 +200,7 @@ impl Libraries {
         .into()
     }
 
-    /// Targets of the main loop's tools.
+    /// Returns the targets of the tools for the main loop.
     pub fn main_loop_targets(&self) -> Vec<Row> {
         let judged = |row: &MainLoop| {
             let limit = if row.what.starts_with("wake-up") {
@@ -227,13 +227,13 @@ fn target(part: &str, what: &str, unit: &str, limit: f64, measured: Option<Sprea
 }
 
 impl Demultiplexer {
-    /// Nanoseconds a message.
+    /// Returns the nanoseconds per message.
     pub fn ns(&self) -> Option<Spread> {
         let all: Vec<f64> = self.ns_by_round.values().copied().collect();
         Spread::of(&all)
     }
 
-    /// Within each round that has both.
+    /// Returns the ratio of the times within each round that measured both designs.
     pub fn ratio(&self, to: &Demultiplexer) -> Option<Spread> {
         let within = |(round, ns): (&u32, &f64)| Some(ns / to.ns_by_round.get(round)?);
         let ratios: Vec<f64> = self.ns_by_round.iter().filter_map(within).collect();
@@ -242,7 +242,7 @@ impl Demultiplexer {
 }
 
 impl MainLoop {
-    /// Nanoseconds of GLib's own implementation, or of the usual one with it.
+    /// Returns the nanoseconds of GLib's own implementation, or of the one that is usual with GLib.
     pub fn theirs(&self) -> Spread {
         Spread {
             median: self.peer_ns,
@@ -251,7 +251,7 @@ impl MainLoop {
         }
     }
 
-    /// Nanoseconds with ours.
+    /// Returns the nanoseconds of our implementation.
     pub fn ours(&self) -> Spread {
         Spread {
             median: self.ours_ns,
@@ -260,7 +260,7 @@ impl MainLoop {
         }
     }
 
-    /// Ratio of ours to theirs within a round.
+    /// Returns the ratio of our time to the other one within a round.
     pub fn ratio(&self) -> Spread {
         Spread {
             median: self.ratio,
@@ -272,14 +272,14 @@ impl MainLoop {
 
 const FILE_NAME: &str = "libraries.jsonl";
 const PUBLISHED_TARGET: &str = "the published benchmark: against its fastest design but `by-hand`";
-/// Designs whose figures were published as those of lossless ones.
+/// Designs that the published benchmark described as lossless.
 const BASELINES: [&str; 3] = ["select", "select-biased", "select-all"];
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
 
-    /// Two rounds of a few rows.
+    /// Results of two rounds, with a few rows.
     pub(crate) fn sample() -> Libraries {
         let mut text = r#"{"date_utc":"2026-01-02 03:04","commit":"abc","tree_dirty":false,"machine":{"cpu":"C","cores":2,"kernel":"6","distribution":"D","gstreamer":"G"}}"#.to_owned();
         let mut row = |design, sinks, payload, ns: [f64; 2]| {
@@ -306,7 +306,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_baseline_is_the_fastest_that_was_called_lossless() {
+    fn the_baseline_is_the_fastest_design_that_was_published_as_lossless() {
         let sample = sample();
         let baseline = sample.baseline(3, "String").expect("a baseline");
         assert_eq!(baseline.design, "select-biased");
@@ -316,7 +316,7 @@ pub(crate) mod tests {
     #[test]
     fn targets_are_judged_by_ratios_within_a_round() {
         let targets = sample().demultiplexer_targets();
-        // 36/90 and 55/110; 8/8 and 10/8.
+        // The medians of 36/90 and 55/110, and of 8/8 and 10/8.
         let expected = [Some((0.45, true)), None, Some((1.125, false)), None];
         for (row, expected) in targets.iter().zip(expected) {
             let found = row.measured.map(|spread| spread.median).zip(row.pass);
@@ -325,7 +325,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn malformed_row_is_reported_with_its_line_number() {
+    fn a_malformed_row_is_reported_with_its_line_number() {
         let head = r#"{"date_utc":"d","commit":"c","tree_dirty":false,"machine":{"cpu":"C","cores":2,"kernel":"6","distribution":"D","gstreamer":"G"}}"#;
         let error = Libraries::parse(&format!("{head}\n{{\"design\":1}}\n")).unwrap_err();
         assert!(format!("{error:#}").starts_with("line 2: "), "{error:#}");

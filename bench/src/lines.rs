@@ -1,4 +1,5 @@
-//! A results file with one JSON object per line: date, commit and machine, then the rows of a program.
+//! Reads results files with one JSON object per line. The first line contains date, commit and machine. The rows of a program
+//! follow.
 
 use std::path::Path;
 
@@ -7,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use crate::libraries::Head;
 
-/// Reads the file if it exists.
+/// Reads a results file if it exists.
 pub fn read<R: DeserializeOwned>(path: &Path) -> Result<Option<(Head, Vec<R>)>> {
     if !path.exists() {
         return Ok(None);
@@ -17,7 +18,7 @@ pub fn read<R: DeserializeOwned>(path: &Path) -> Result<Option<(Head, Vec<R>)>> 
     parse(&text).with_context(context).map(Some)
 }
 
-/// Its text.
+/// Parses the text of a results file.
 pub fn parse<R: DeserializeOwned>(text: &str) -> Result<(Head, Vec<R>)> {
     let mut lines = text.lines().enumerate();
     let (_, head) = lines.next().context("the file is empty")?;

@@ -1,6 +1,7 @@
-//! `make bench`: measures all targets and plots, and the peers to compare with, in one run and into one file.
+//! Program of `make bench`. It measures the figures of all targets and plots, including those of other programs for comparison.
+//! One run writes one file.
 //!
-//! Rounds interleave the cases, so that other load of the machine affects all of them equally; ratios are taken within a round.
+//! Rounds interleave the cases, so that other load of the machine affects all of them equally. Ratios are taken within a round.
 
 #![forbid(unsafe_code)]
 
@@ -25,36 +26,36 @@ use threadbare_bench::results::{Demo, Latencies, Machine, Measured, Results, Run
 /// Measures all targets and writes a results file.
 #[derive(Parser)]
 struct Options {
-    /// Rounds; the tables have their median.
+    /// Number of rounds. The tables show the medians of the rounds.
     #[arg(long, env = "BENCH_RUNS", default_value_t = 3)]
     runs: u32,
-    /// Seconds that each run measures.
+    /// Length of each run's measured window in seconds.
     #[arg(long, env = "BENCH_SECS", default_value_t = 4.0)]
     seconds: f64,
-    /// Seconds before that, while packets already flow.
+    /// Seconds before the measured window, during which packets already flow.
     #[arg(long, env = "BENCH_WARMUP", default_value_t = 2.0)]
     warmup: f64,
-    /// The folder with our plugin, and nothing else.
+    /// Folder with our plugin and no other files.
     #[arg(long)]
     plugin_folder: PathBuf,
-    /// Our libebur128.so.
+    /// Path of our libebur128.so.
     #[arg(long)]
     ebur128: PathBuf,
-    /// The program threadbare.
+    /// Path of the program threadbare.
     #[arg(long)]
     threadbare: PathBuf,
-    /// The folder for the results file, whose name begins with the date.
+    /// Folder for the results file. The name of the file begins with the date.
     #[arg(long)]
     results: PathBuf,
-    /// Only cases with these names. Text that is not a case's name selects all names that contain it; also `loudness`, `fallback`
-    /// and `demo`.
+    /// Measures only cases with these names. Text that is not a case's name selects all names that contain it. Besides the
+    /// cases, there are `loudness`, `fallback` and `demo`.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
 }
 
-/// One packet's time.
+/// Maximum lateness of the sender: the time between two packets of a stream.
 const LATE_MS_MAX: f64 = 1000.0 / PACKETS_PER_SECOND as f64;
-/// Seconds of audio per second of a window: some of it takes 1/20 of its duration.
+/// Seconds of audio per second of the measured window. Some measurements of audio take 1/20 of its duration.
 const AUDIO_PER_WINDOW: f64 = 10.0;
 
 fn main() -> Result<()> {
@@ -63,7 +64,7 @@ fn main() -> Result<()> {
     let origin = Origin::now()?;
     let programs = std::env::current_exe()?
         .parent()
-        .context("a program lies in a folder")?
+        .context("the program's path has no folder")?
         .to_owned();
     let bench = Bench {
         scratch: programs.join("scratch"),
@@ -80,7 +81,7 @@ fn main() -> Result<()> {
         samples: &found.samples,
     };
     let mut rows = rows(&rounds);
-    // Unselected rows are not missing.
+    // Rows that were not selected are left out, instead of being reported as missing.
     rows.retain(|row| row.measured.is_some() || options.only.is_empty());
     let results = Results {
         date_utc: origin.date_utc,
@@ -104,7 +105,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Results so far.
+/// The results so far.
 #[derive(Default)]
 struct Found {
     runs: Runs,
@@ -115,7 +116,8 @@ struct Found {
 }
 
 impl Found {
-    /// A failed case is not repeated: the next round would lack the same.
+    /// Measures everything that the options select. A failed case is not repeated in the next rounds, where it would fail
+    /// again.
     fn measure(&mut self, bench: &Bench, options: &Options) {
         let mut wanted: Vec<&Case> = CASES
             .iter()
@@ -192,7 +194,7 @@ impl Found {
         Ok(())
     }
 
-    /// Adds a remark about a missing figure; always returns false.
+    /// Adds a remark about a missing figure. Always returns `false`.
     fn failed(&mut self, what: &str, error: &anyhow::Error) -> bool {
         eprintln!("  {error:#}");
         self.remarks.push(format!("{what}: {error:#}"));
@@ -200,7 +202,7 @@ impl Found {
     }
 }
 
-/// Progress: the present run, and the number of remaining ones.
+/// Shows the progress: the present run and the number of all runs.
 struct Progress {
     start: Instant,
     steps: usize,
@@ -238,7 +240,7 @@ impl Progress {
     }
 }
 
-/// Returns a remark if the sender was late: then the load was wrong, and so is the figure.
+/// Returns a remark if the sender was late. In that case the load was wrong, and so is the figure.
 fn late_sender(case: &Case, round: u32, measured: &Measured) -> Option<String> {
     let late_ms = measured
         .sender_late_ms_max

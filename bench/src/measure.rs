@@ -1,4 +1,4 @@
-//! A process's own resources: processor time, context switches, threads, memory.
+//! Measures the resources that a process uses: CPU time, context switches, threads and memory.
 
 #![allow(unsafe_code)]
 
@@ -21,7 +21,7 @@ pub struct Snapshot {
     allocations: Option<u64>,
 }
 
-/// Count with its time, because reading the counts of a thousand elements takes time and memory.
+/// A count and the time at which it was read. Reading the counts of a thousand elements takes time.
 #[derive(Clone, Copy, Debug)]
 struct Counted {
     at: Instant,
@@ -36,27 +36,27 @@ impl Counted {
     }
 }
 
-/// Differences between two snapshots.
+/// The differences between two snapshots.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Window {
     pub seconds: f64,
     pub buffers: u64,
     pub cpu_percent: f64,
-    /// User and system time of the whole process over the buffers that arrived.
+    /// User and system time of the whole process, divided by the number of buffers that arrived.
     pub cpu_us_per_buffer: Option<f64>,
     pub switches_per_second: f64,
-    /// Only if the counting allocator is preloaded.
+    /// Measured only if the counting allocator is preloaded.
     pub allocations_per_buffer: Option<f64>,
 }
 
 impl Snapshot {
-    /// Takes the snapshot at the beginning of a window, without its own cost in the window.
+    /// Takes the snapshot at the beginning of a window. Its own cost is not in the window.
     pub fn first() -> Snapshot {
         let counted = Counted::now();
         Snapshot::of(|| counted)
     }
 
-    /// Takes the snapshot at the end of a window, without its own cost in the window.
+    /// Takes the snapshot at the end of a window. Its own cost is not in the window.
     pub fn last() -> Snapshot {
         Snapshot::of(Counted::now)
     }
@@ -73,7 +73,7 @@ impl Snapshot {
         }
     }
 
-    /// User and system time of the whole process since this snapshot.
+    /// Returns the user and system time of the whole process from this snapshot to `end`.
     pub fn cpu_ms_until(&self, end: &Snapshot) -> f64 {
         (end.cpu - self.cpu).as_secs_f64() * 1e3
     }
@@ -81,7 +81,7 @@ impl Snapshot {
     pub fn until(&self, end: &Snapshot) -> Window {
         let seconds = (end.at - self.at).as_secs_f64();
         let cpu_seconds = (end.cpu - self.cpu).as_secs_f64();
-        // Counted over a slightly longer time than measured.
+        // The buffers were counted over a slightly longer time than the window. The count is scaled to the window.
         let counted = end.counted.arrived - self.counted.arrived;
         let counted_seconds = (end.counted.at - self.counted.at).as_secs_f64();
         let buffers = (counted as f64 * seconds / counted_seconds).round();
@@ -102,7 +102,7 @@ impl Snapshot {
 }
 
 fn usage() -> libc::rusage {
-    // SAFETY: all-zero is a valid rusage, and it is only written to.
+    // SAFETY: all zeros are a valid rusage, and the call only writes to it.
     unsafe {
         let mut usage = std::mem::zeroed();
         libc::getrusage(libc::RUSAGE_SELF, &mut usage);
@@ -114,9 +114,9 @@ fn duration_of(time: libc::timeval) -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_usec as u32 * 1000)
 }
 
-/// Number of allocating calls so far, if the library `malloc-count` is preloaded.
+/// Returns the number of allocating calls so far, if the library `malloc-count` is preloaded.
 fn allocations() -> Option<u64> {
-    // SAFETY: the name is a C string; if it resolves, it is our function of exactly this type.
+    // SAFETY: the name is a C string. If it resolves, it is our function, which has this type.
     unsafe {
         let symbol = libc::dlsym(libc::RTLD_DEFAULT, c"threadbare_malloc_count".as_ptr());
         if symbol.is_null() {
@@ -127,7 +127,7 @@ fn allocations() -> Option<u64> {
     }
 }
 
-/// Resident memory of this process.
+/// Returns the resident memory of this process.
 pub fn resident_kib() -> Result<u64> {
     let status = std::fs::read_to_string("/proc/self/smaps_rollup")?;
     let line = status
@@ -141,7 +141,7 @@ pub fn resident_kib() -> Result<u64> {
     Ok(kib.parse()?)
 }
 
-/// Voluntary context switches of each thread of this process so far: thread id to (name, switches).
+/// Returns the number of voluntary context switches of each thread of this process so far. Maps thread id to (name, switches).
 pub fn switches_by_thread() -> Result<BTreeMap<u32, (String, u64)>> {
     let mut threads = BTreeMap::new();
     for entry in std::fs::read_dir("/proc/self/task")? {
@@ -161,7 +161,7 @@ pub fn switches_by_thread() -> Result<BTreeMap<u32, (String, u64)>> {
     Ok(threads)
 }
 
-/// Resources that a child process used until its end.
+/// The resources that a child process used until its end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ChildUsage {
     /// User and system time.
@@ -170,7 +170,7 @@ pub struct ChildUsage {
     pub resident_kib_max: u64,
 }
 
-/// Runs a program to its end; its output is dropped, and an error unless it succeeds.
+/// Runs a program until it ends, and drops its output. Returns an error if the program fails.
 pub fn run_child(command: &mut Command) -> Result<ChildUsage> {
     let name = command.get_program().to_string_lossy().into_owned();
     let child = command
@@ -179,8 +179,8 @@ pub fn run_child(command: &mut Command) -> Result<ChildUsage> {
         .spawn()
         .with_context(|| format!("starting {name}"))?;
     let mut status = 0;
-    // SAFETY: all-zero is a valid rusage; status and usage are ours. The child is not waited for elsewhere: its
-    // handle is dropped without that.
+    // SAFETY: all zeros are a valid rusage. `status` and `usage` outlive the call. No other code waits for the child, because
+    // its handle is dropped without a wait.
     let (waited, usage) = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         let pid = child.id() as libc::pid_t;
@@ -199,9 +199,9 @@ pub fn run_child(command: &mut Command) -> Result<ChildUsage> {
     })
 }
 
-/// CPU time of the calling thread.
+/// Returns the CPU time of the calling thread.
 pub fn thread_cpu() -> Duration {
-    // SAFETY: all-zero is a valid timespec, and it is only written to; the clock exists in Linux.
+    // SAFETY: all zeros are a valid timespec, and the call only writes to it. The clock exists in Linux.
     let time = unsafe {
         let mut time: libc::timespec = std::mem::zeroed();
         libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time);
@@ -210,7 +210,7 @@ pub fn thread_cpu() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Restricts all threads of a process to these cores from now on: `0`, `0-3`.
+/// From now on, restricts all threads of a process to these cores, such as `0` or `0-3`.
 ///
 /// # Errors
 /// Fails if the process, the core or `taskset` does not exist.
@@ -230,9 +230,10 @@ pub fn pin(process: u32, cores: &str) -> Result<()> {
     Ok(())
 }
 
-/// Allows this process as many descriptors as the system permits.
+/// Raises this process's limit of open descriptors to the maximum that the system permits.
 pub fn raise_descriptor_limit() {
-    // SAFETY: plain data in and out; after a failure the limit is unchanged, and binding reports it.
+    // SAFETY: the calls only read and write plain data. After a failure, the limit is unchanged, and opening sockets fails
+    // later.
     unsafe {
         let mut limit: libc::rlimit = std::mem::zeroed();
         if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 {
@@ -247,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn window_divides_by_the_received_count() {
+    fn a_window_divides_by_the_number_of_received_buffers() {
         let at = Instant::now();
         let first = Snapshot {
             at,
@@ -260,7 +261,7 @@ mod tests {
             at: at + Duration::from_secs(2),
             cpu: Duration::from_millis(500),
             switches: 25,
-            // A thousand more arrived while it was read.
+            // A thousand more buffers arrived while the count was read.
             counted: Counted {
                 at: at + Duration::from_secs(4),
                 arrived: 2100,
@@ -276,13 +277,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_arrived_is_not_a_figure() {
+    fn there_is_no_figure_if_nothing_arrived() {
         let now = Snapshot::first();
         assert_eq!(now.until(&Snapshot::last()).cpu_us_per_buffer, None);
     }
 
     #[test]
-    fn a_child_is_measured_and_its_failure_is_an_error() {
+    fn a_child_process_is_measured_and_its_failure_is_an_error() {
         let usage = run_child(
             Command::new("sh").args(["-c", "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done"]),
         );
@@ -296,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn the_process_knows_itself() {
+    fn the_process_measures_itself() {
         assert!(resident_kib().unwrap() > 0);
         let threads = switches_by_thread().unwrap();
         assert!(threads.contains_key(&std::process::id()));

@@ -1,5 +1,5 @@
-//! Results file of the media plane, with one JSON object per line. The first line has date, commit and machine; then a row
-//! follows for each measurement, as the program `media` prints them. `make bench-media` writes it.
+//! Results file of the media plane, with one JSON object per line. The first line contains date, commit and machine. Each
+//! further line is the row of a measurement. The program `media` prints these lines, and `make bench-media` writes the file.
 
 use std::path::Path;
 
@@ -17,15 +17,15 @@ use crate::stats::Spread;
 #[serde(rename_all = "lowercase")]
 #[value(rename_all = "lower")]
 pub enum Kind {
-    /// The bare loop: receives, converts, sends on.
+    /// The bare loop, which receives, converts and sends.
     Bare,
-    /// Whole one-way sessions on the media plane, a socket each.
+    /// Whole one-way sessions on the media plane, each with its own socket.
     Lines,
-    /// The same, all on one socket.
+    /// Whole one-way sessions on the media plane, all with one socket.
     Shared,
-    /// The same as `Lines`, with a loudness meter each.
+    /// Like `Lines`, each with a loudness meter.
     Metered,
-    /// Two-way calls: two streams each.
+    /// Two-way calls, which have two streams each.
     Calls,
     /// Whole sessions of the plugin's elements.
     Elements,
@@ -35,7 +35,7 @@ pub enum Kind {
     Opus,
 }
 
-/// Order of measurements in each round: compared ones are next to each other.
+/// The measurements in the order in which each round makes them. Measurements that are compared are next to each other.
 pub const PLAN: [(Kind, u32); 11] = [
     (Kind::Bare, 1000),
     (Kind::Lines, 1000),
@@ -52,7 +52,7 @@ pub const PLAN: [(Kind, u32); 11] = [
 
 type What = (Kind, u32);
 
-/// Maximum ratio of the first to the second, in the same round.
+/// Maximum ratios of the first measurement to the second in the same round.
 const RATIOS: [(&str, f64, What, What); 5] = [
     (
         "whole sessions on the media plane, 1000 streams: against the bare loop",
@@ -112,13 +112,13 @@ const MEMORY: [(&str, f64, What); 2] = [
     ),
 ];
 
-/// Time for ports, settings and the first turn. The last value divides the milliseconds.
+/// Maximum times from the first port to the first turn of the last stream. The milliseconds are divided by the last value.
 const READY: [(&str, &str, f64, What, f64); 2] = [
     ("a call made, of 1400", "µs", 50.0, (Kind::Calls, 2800), 1.4),
     ("3000 streams ready", "s", 0.2, (Kind::Lines, 3000), 1000.0),
 ];
 
-/// One measurement.
+/// One measurement and its results.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     pub kind: Kind,
@@ -131,21 +131,21 @@ pub struct Row {
 /// Results of a measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
-    /// CPU time of the carrying thread.
+    /// CPU time of the thread that forwards the packets.
     pub us_per_packet: f64,
     /// Number of packets in the whole measurement.
     pub sent: u64,
-    /// Of these, packets not sent on.
+    /// Number of those packets that were not forwarded.
     pub lost: i64,
     /// Time from the first port to the first turn of the last stream.
     pub ready_ms: f64,
-    /// Resident memory in the window beyond that before the first stream.
+    /// Resident memory per stream in the window, minus the memory before the first stream.
     pub kib_per_stream: f64,
-    /// Of the thread that carries the packets; `None` if not counted.
+    /// Heap allocations of the thread that forwards the packets, or `None` if they were not counted.
     pub allocations_per_packet: Option<f64>,
 }
 
-/// All that one run measured.
+/// All results of one run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Media {
     pub head: Head,
@@ -153,7 +153,7 @@ pub struct Media {
 }
 
 impl Media {
-    /// Reads the file in this folder. Returns `None` if it does not exist yet.
+    /// Reads the results file in this folder. Returns `None` if the file does not exist yet.
     pub fn read(folder: &Path) -> Result<Option<Media>> {
         let read = lines::read(&folder.join(FILE_NAME))?;
         Ok(read.map(|(head, rows)| Media { head, rows }))
@@ -165,7 +165,7 @@ impl Media {
         self.rows.iter().map(|row| row.round + 1).max().unwrap_or(0)
     }
 
-    /// A figure of all rounds.
+    /// Returns the spread of a figure over all rounds.
     #[must_use]
     pub fn spread(&self, what: (Kind, u32), figure: fn(&Figures) -> Option<f64>) -> Option<Spread> {
         let rows = self
@@ -176,7 +176,7 @@ impl Media {
         Spread::of(&figures)
     }
 
-    /// Ratio of the CPU time to that of another measurement in the same round.
+    /// Returns the ratio of the CPU time to that of another measurement in the same round.
     #[must_use]
     pub fn ratio(&self, what: (Kind, u32), other: (Kind, u32)) -> Option<Spread> {
         let of = |what: (Kind, u32), round| {
@@ -238,7 +238,7 @@ impl Media {
 
 enum Judge {
     Median,
-    /// Each round counts.
+    /// Each round must meet the limit.
     Worst,
 }
 
@@ -307,7 +307,7 @@ mod tests {
                 row.pass,
             )
         };
-        // 6.6/6 and 9/10.
+        // The median of 6.6/6 and 9/10.
         assert_eq!(of("whole sessions on the media"), (Some(1.0), Some(true)));
         assert_eq!(
             of("shared port, 1000 streams: against"),

@@ -1,4 +1,4 @@
-//! Date and source of the figures.
+//! Date and commit of measured figures.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,12 +10,12 @@ pub struct Origin {
     /// Year, month, day, hour and minute, UTC.
     pub date_utc: String,
     pub commit: String,
-    /// Whether files differed from the commit.
+    /// Whether files of the working tree differed from the commit.
     pub tree_dirty: bool,
 }
 
 impl Origin {
-    /// Now, of the repository that this program was built from.
+    /// Returns the present time, and the commit of the repository from which this program was built.
     pub fn now() -> Result<Origin> {
         let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
         let git =

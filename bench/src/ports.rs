@@ -1,32 +1,33 @@
-//! Ranges of free UDP ports. No number is fixed, so two benchmarks may run at the same time.
+//! Finds ranges of free UDP ports. No port is fixed, so two benchmarks may run at the same time.
 
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 
 use anyhow::{Context, Result, bail};
 
-/// Below the range that the kernel assigns by itself, so that other programs do not get these ports in between.
+/// The lowest port. All ports are below the range from which the kernel assigns ports, so that other programs do not get them
+/// between the check and the use.
 const LOWEST: u16 = 10_000;
 const BELOW: u16 = 32_000;
 
 /// Returns the first of `count` consecutive free ports, on any address.
 ///
-/// They are free at the time of the check; the caller binds them soon.
+/// The ports are free at the time of the check. The caller should bind them soon.
 pub fn free_range(count: u16) -> Result<u16> {
     let span = BELOW - LOWEST;
     if count == 0 || count > span {
-        bail!("between 1 and {span} ports, not {count}");
+        bail!("{count} ports; must be from 1 to {span}");
     }
-    // Different for each run, so that a range just released is not requested again at once.
+    // Each run starts at a different port, so that a range that was just released is not used again at once.
     let start = LOWEST + std::process::id() as u16 % span;
-    // One at a time: all of them together could exceed the limit of open descriptors.
+    // Ports are tried one at a time, because sockets for all of them could exceed the limit of open descriptors.
     search(start, count, |port| {
         UdpSocket::bind(("0.0.0.0", port)).is_err()
     })
-    .with_context(|| format!("no {count} free ports in a row from {LOWEST} to {BELOW}"))
+    .with_context(|| format!("no {count} consecutive free ports between {LOWEST} and {BELOW}"))
 }
 
-/// Searches from `start` to the end of the range, then from its beginning.
+/// Searches from `start` to the end of the range, and then from the beginning of the range.
 fn search(start: u16, count: u16, is_taken: impl Fn(u16) -> bool) -> Option<u16> {
     for mut base in [start, LOWEST] {
         while base + count <= BELOW {
@@ -39,13 +40,13 @@ fn search(start: u16, count: u16, is_taken: impl Fn(u16) -> bool) -> Option<u16>
     None
 }
 
-/// Enlarges the receive buffer, for packets that a sink has not read yet.
+/// Enlarges the receive buffer of a socket, for packets that were not read yet.
 #[allow(unsafe_code)]
 pub fn enlarge_buffer(socket: &UdpSocket) {
     let size = RECEIVE_BUFFER_BYTES;
-    // Beyond the system's limit if permitted, otherwise up to it.
+    // The second option exceeds the system's limit, if the process has the permission.
     for option in [libc::SO_RCVBUF, libc::SO_RCVBUFFORCE] {
-        // SAFETY: an int option with its size; the socket is open.
+        // SAFETY: the option is an int, which is passed with its size. The socket is open.
         unsafe {
             libc::setsockopt(
                 socket.as_raw_fd(),
@@ -65,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn taken_ports_are_gone_around() {
+    fn taken_ports_are_skipped() {
         assert_eq!(search(LOWEST, 3, |_| false), Some(LOWEST));
         assert_eq!(
             search(LOWEST, 3, |port| port == LOWEST + 1),
@@ -74,14 +75,14 @@ mod tests {
         assert_eq!(
             search(BELOW - 2, 3, |_| false),
             Some(LOWEST),
-            "it restarts at the end"
+            "at the end, the search continues at the beginning"
         );
         assert_eq!(search(BELOW - 3, 3, |port| port == BELOW - 1), Some(LOWEST));
         assert_eq!(search(LOWEST, 3, |port| port % 3 == 0), None);
     }
 
     #[test]
-    fn the_range_lies_in_bounds() {
+    fn a_range_is_within_the_bounds() {
         let base = free_range(500).unwrap();
         assert!(base >= LOWEST && base + 500 <= BELOW);
         assert!(free_range(0).is_err());

@@ -1,4 +1,4 @@
-//! The results file with all measurements of one run. README, docs and plots are generated from this file alone.
+//! The results file, with all measurements of one run. README, docs and plots are generated only from results files.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,12 +21,12 @@ pub struct Results {
     /// Year, month, day, hour and minute, UTC.
     pub date_utc: String,
     pub commit: String,
-    /// Whether files differed from the commit.
+    /// Whether files of the working tree differed from the commit.
     pub tree_dirty: bool,
     pub machine: Machine,
     pub rounds: u32,
     pub warmup_seconds: f64,
-    /// Measured time of each run of a case.
+    /// Length of the measured window of each run.
     pub window_seconds: f64,
     pub rows: Vec<Row>,
     pub comparisons: Vec<Comparison>,
@@ -37,7 +37,7 @@ pub struct Results {
     pub runs: Runs,
 }
 
-/// Machine and software of the measurement.
+/// The machine and the software that were used.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
@@ -48,11 +48,11 @@ pub struct Machine {
     pub gstreamer: String,
 }
 
-/// A target and its figures; without any if a case that it needs did not run.
+/// A target and its figures. There are no figures if a case that the target needs did not run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
-    /// Heading of the row.
+    /// Heading above the row.
     pub part: String,
     pub what: String,
     pub unit: String,
@@ -62,7 +62,7 @@ pub struct Row {
     pub pass: Option<bool>,
 }
 
-/// The same work by another program and by ours.
+/// A comparison of another program with ours, for the same work.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Comparison {
@@ -71,7 +71,7 @@ pub struct Comparison {
     pub peer: String,
     pub theirs: Option<Spread>,
     pub ours: Option<Spread>,
-    /// The row that judges.
+    /// The row of the target that this comparison illustrates.
     pub row: Row,
 }
 
@@ -87,15 +87,15 @@ pub struct Measured {
     pub idle: Option<Idle>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sender_late_ms_max: Option<f64>,
-    /// Packets that were sent on, but did not arrive in the receiving process.
+    /// Number of packets that were forwarded but did not arrive in the receiving process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost_on_the_way_out: Option<i64>,
-    /// Lateness of the context's slices, 99th percentile.
+    /// 99th percentile of the lateness of the context's slices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub late_p99_us: Option<u64>,
 }
 
-/// A figure of each round.
+/// The figures of all rounds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sample {
@@ -112,12 +112,12 @@ pub struct Demo {
     pub screen: String,
 }
 
-/// Latency of packets through a gateway.
+/// Latencies of packets in a gateway.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Latencies {
     pub name: String,
-    /// Packets that took from n to n + 1 ms; the last entry has the rest.
+    /// Entry n is the number of packets that took from n to n + 1 ms. The last entry also counts packets that took longer.
     pub packets_by_ms: Vec<u64>,
 }
 
@@ -144,15 +144,15 @@ impl Machine {
 /// Results of the program `fallback`: the worst cases in virtual time.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Frozen {
-    /// Number of buffers from an error of the source to the next buffer of the output.
+    /// Duration from an error of the source to the next buffer of the output, in buffers.
     pub after_error_buffers: f64,
-    /// Number of buffers from the last buffer of a source to the next one of the output, less the timeout.
+    /// Duration from the last buffer of a source to the next buffer of the output, minus the timeout, in buffers.
     pub after_stall_buffers: f64,
     pub jitter_switches: u64,
 }
 
 impl Results {
-    /// Name of the file; it begins with the date, so that names sort by age.
+    /// Returns the name of the file. It begins with the date, so that files are sorted by age.
     pub fn file_name(&self) -> String {
         let date: String = self.date_utc.chars().filter(|c| *c != ':').collect();
         format!("{}-{}.json", date.replace(' ', "T"), self.commit)
@@ -172,7 +172,7 @@ impl Results {
         serde_json::from_str(&text).with_context(context)
     }
 
-    /// Returns the newest file of a folder, by its name. Returns `None` if the file or the folder does not exist.
+    /// Reads the newest results file in a folder, according to its name. Returns `None` if there is no file or no folder.
     pub fn newest(folder: &Path) -> Result<Option<Results>> {
         let Ok(entries) = std::fs::read_dir(folder) else {
             return Ok(None);
@@ -209,18 +209,18 @@ impl Measured {
         self.done.as_ref()?.window.allocations_per_buffer
     }
 
-    /// Before the counted pad, and after it on the way out.
+    /// Returns the number of lost packets, both before the counted pad and after it.
     pub fn lost(&self) -> Option<f64> {
         let inside = self.done.as_ref()?.lost?;
         Some((inside + self.lost_on_the_way_out.unwrap_or(0)) as f64)
     }
 
-    /// Number of threads of the whole process.
+    /// Returns the number of threads of the process.
     pub fn threads(&self) -> Option<f64> {
         Some(self.done.as_ref()?.threads as f64)
     }
 
-    /// Every case of ours runs on one context with one thread.
+    /// Returns the number of threads besides the context's thread. Each case of ours has one context with one thread.
     pub fn threads_beside_the_context(&self) -> Option<f64> {
         Some(self.threads()? - 1.0)
     }

@@ -1,10 +1,10 @@
-//! The measured process's side of a measurement.
+//! The part of a measurement that runs in the measured process.
 //!
 //! ```text
-//! measured -> driver   {"Ready": ...}       everything is set up; the sender may start
+//! measured -> driver   {"Ready": ...}       the streams are set up; the sender may start
 //!                      (first packet, warm-up, window)
 //! driver -> measured   {"sent": N}          the sender has finished
-//!                      (until N have arrived, or nothing more does)
+//!                      (until N packets have arrived, or no more arrive)
 //! measured -> driver   {"Done": ...}
 //! ```
 
@@ -19,14 +19,14 @@ use crate::counter;
 use crate::hop::{self, HopTimes};
 use crate::measure::{self, Snapshot, Window};
 
-/// Polling interval of the main thread before and after the window; in the window it sleeps.
+/// Polling interval of the main thread before and after the window. During the window, the main thread sleeps.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
-/// A sender that has not sent within this time is not coming.
+/// Maximum wait for the first packet. After this time, the measurement fails.
 const FIRST_PACKET_PATIENCE: Duration = Duration::from_secs(30);
-/// Missing packets count as lost after this time without any arrival.
+/// If no packet arrives for this time, missing packets count as lost.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// One line from the measured process.
+/// A line from the measured process.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Report {
     Ready(Ready),
@@ -34,12 +34,12 @@ pub enum Report {
     Idle(Idle),
 }
 
-/// State after set-up, before the first packet.
+/// State of the measured process after set-up and before the first packet.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ready {
-    /// Time from before the first stream is built until the last one plays.
+    /// Time from the start of building the first stream until the last one plays.
     pub setup_seconds: f64,
-    /// Resident memory when one stream played and the others did not exist yet.
+    /// Resident memory when the first stream played and the others did not exist yet.
     pub resident_kib_first: u64,
 }
 
@@ -50,9 +50,9 @@ pub struct Done {
     pub threads: usize,
     pub resident_kib: u64,
     pub arrived: u64,
-    /// `None` if the number of sent packets is unknown.
+    /// Number of lost packets, or `None` if the number of sent packets is unknown.
     pub lost: Option<i64>,
-    /// Times from one marked pad to the next.
+    /// Times of buffers from one marked pad to the other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hops: Option<HopTimes>,
 }
@@ -61,26 +61,27 @@ pub struct Done {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Idle {
     pub seconds: f64,
-    /// Voluntary context switches by thread name, without the main thread.
+    /// Number of voluntary context switches by thread name, without the main thread.
     pub switches: BTreeMap<String, u64>,
-    /// A thread that spins never yields the processor: it uses CPU time without context switches.
+    /// CPU time. It shows a thread that spins, which has no voluntary context switches.
     pub cpu_ms: f64,
 }
 
-/// The driver's word that the sender has finished.
+/// The driver's message that the sender has finished.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Finished {
     pub sent: u64,
-    /// Maximum delay of the sender behind its schedule; if it is more than a packet's 20 ms, the load was not the requested one.
+    /// Maximum delay of the sender behind its schedule. If it exceeds the 20 ms of a packet, the load was not the requested
+    /// one.
     pub late_ms_max: f64,
 }
 
 /// Source of the streams' data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// A sender, whose end the driver reports.
+    /// The sender. The driver reports when it has finished.
     Sender,
-    /// They generate it themselves.
+    /// The streams generate their data themselves.
     Within,
 }
 

@@ -1,8 +1,8 @@
-//! Several runs as one figure: the median, and how far the runs lie apart.
+//! Summarises the figures of several runs: the median, the lowest and the highest.
 
 use serde::{Deserialize, Serialize};
 
-/// Median, least and greatest of some figures.
+/// Median, minimum and maximum of some figures.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
     pub median: f64,
@@ -11,7 +11,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Nothing for no figures. Of an even number, the mean of the two in the middle.
+    /// Returns `None` if there are no figures. The median of an even number of figures is the mean of the two in the middle.
     pub fn of(figures: &[f64]) -> Option<Spread> {
         let mut sorted = figures.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_is_the_middle() {
+    fn the_median_is_the_figure_in_the_middle() {
         assert_eq!(Spread::of(&[]), None);
         assert_eq!(
             Spread::of(&[2.0]),

@@ -1,7 +1,7 @@
-//! N streams, each in a separate pipeline, from one gst-launch description.
+//! Runs N streams from one gst-launch description, each in a separate pipeline.
 //!
-//! One pipeline per stream, because the start of a bin takes a time that grows with the square of its number of elements. All
-//! share one clock and one bus handler.
+//! Each stream has a separate pipeline, because the time to start a bin grows with the square of its number of elements. All
+//! pipelines share one clock and one bus handler.
 
 use std::time::{Duration, Instant};
 
@@ -17,45 +17,46 @@ use crate::{counter, feed, hop, measure};
 /// Runs streams and measures this process.
 #[derive(Debug, Parser)]
 pub struct Options {
-    /// One stream, as for gst-launch. {port} {base} {out} {ctx} {ssrc} {i} are filled in.
+    /// Description of one stream, as for gst-launch. {port} {base} {out} {ctx} {ssrc} {i} are filled in.
     #[arg(long)]
     description: String,
     /// Number of streams.
     #[arg(long)]
     streams: u16,
-    /// {ctx} runs from 0 to one less than this.
+    /// Number of contexts. {ctx} is from 0 to one less than this number.
     #[arg(long, default_value_t = 1)]
     contexts: u16,
-    /// {port} of the first stream; the others follow.
+    /// {port} of the first stream. The other streams use the ports after it.
     #[arg(long)]
     port: u16,
     /// {out} of the first stream.
     #[arg(long, default_value_t = 9)]
     out: u16,
-    /// Number of ports that are used in turn for {out}.
+    /// Number of ports for {out}, which the streams use in turn.
     #[arg(long, default_value_t = 1)]
     out_ports: u16,
-    /// Seconds from the first packet to the window.
+    /// Seconds from the first packet to the measured window.
     #[arg(long, default_value_t = 3.0)]
     warmup: f64,
-    /// Seconds of the window.
+    /// Length of the measured window in seconds.
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
-    /// Without a sender: count wake-ups of threads.
+    /// Counts wake-ups of threads. There is no sender.
     #[arg(long)]
     idle: bool,
-    /// Without a sender: the streams generate their data; elements with a `push-buffer` action get a buffer every 20 ms.
+    /// There is no sender, because the streams generate their data. Elements with a `push-buffer` action get a buffer every 20
+    /// ms.
     #[arg(long, conflicts_with = "idle")]
     no_sender: bool,
-    /// Time each buffer from the element named `hop` to the sink.
+    /// Measures the time of each buffer from the element named `hop` to the sink.
     #[arg(long)]
     time_hops: bool,
-    /// Number of the first streams whose buffers are not counted.
+    /// Number of streams, from the first on, whose buffers are not counted.
     #[arg(long, default_value_t = 0)]
     uncounted: u16,
 }
 
-/// The programs' `main`. `register` registers elements that are linked in.
+/// The `main` function of both programs. `register` registers elements that are linked into the program.
 pub fn main(register: impl FnOnce() -> Result<(), glib::BoolError>) -> Result<()> {
     let options = Options::parse();
     measure::raise_descriptor_limit();
@@ -64,7 +65,7 @@ pub fn main(register: impl FnOnce() -> Result<(), glib::BoolError>) -> Result<()
     let clock = gst::SystemClock::obtain();
 
     let started = Instant::now();
-    // Kept to the end, because a pipeline stops when it is dropped.
+    // The pipelines are kept until the end, because a pipeline stops when it is dropped.
     let mut pipelines = vec![start(&options, 0, &clock)?];
     let resident_kib_first = measure::resident_kib()?;
     for stream in 1..options.streams {
@@ -93,7 +94,7 @@ pub fn main(register: impl FnOnce() -> Result<(), glib::BoolError>) -> Result<()
         };
         session::run(ready, warmup, window, origin)?;
     }
-    // Stopping thousands of pipelines is not part of the measurement.
+    // Thousands of pipelines are not stopped, because that takes time and is not measured.
     std::process::exit(0)
 }
 
@@ -112,11 +113,11 @@ fn start(options: &Options, stream: u16, clock: &gst::Clock) -> Result<gst::Pipe
         gst::BusSyncReply::Drop
     });
     for sink in contents.iterate_sinks() {
-        let sink = sink.context("the bin changed while it was looked at")?;
+        let sink = sink.context("the bin changed during the iteration")?;
         if counts_itself(&sink) || stream < options.uncounted {
             continue;
         }
-        // Buffers that leave for another branch of the same stream are counted there.
+        // A sink named `hop` passes its buffers to another branch of the same stream, which counts them.
         let is_hop = sink.name() == HOP;
         if is_hop {
             continue;
@@ -133,7 +134,7 @@ fn start(options: &Options, stream: u16, clock: &gst::Clock) -> Result<gst::Pipe
     Ok(pipeline)
 }
 
-/// The element at which the time starts.
+/// Name of the element at which the measured time starts.
 const HOP: &str = "hop";
 
 fn sink_pad_of(element: &gst::Element) -> Result<gst::Pad> {
@@ -142,13 +143,13 @@ fn sink_pad_of(element: &gst::Element) -> Result<gst::Pad> {
         .with_context(|| format!("{} has no sink pad", element.name()))
 }
 
-/// The sources that need buffers from the application.
+/// Returns the sources that need buffers from the application.
 fn fed(pipeline: &gst::Pipeline) -> impl Iterator<Item = gst::Element> + use<> {
     let elements = pipeline.iterate_recurse().into_iter().flatten();
     elements.filter(feed::takes_buffers)
 }
 
-/// Whether a sink counts its sent packets.
+/// Whether a sink counts its sent packets itself.
 fn counts_itself(sink: &gst::Element) -> bool {
     sink.factory()
         .is_some_and(|factory| factory.name() == "ts-rtpsink")
@@ -180,7 +181,7 @@ fn fill_in(options: &Options, stream: u16) -> String {
         )
         .replace("{ctx}", &(stream % options.contexts).to_string())
         .replace("{base}", &options.port.to_string())
-        // As the sender numbers them.
+        // The sender numbers its streams like this.
         .replace("{ssrc}", &(stream + 1).to_string())
         .replace("{i}", &stream.to_string())
 }
@@ -190,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_filled_in() {
+    fn placeholders_are_filled_in() {
         let options = Options::parse_from([
             "streams",
             "--description=a port={port} ! b name=s{i} context=c{ctx} port={out}",

@@ -1,5 +1,5 @@
-//! README, docs and pictures agree with the newest results file and that of the libraries, to the byte. Examples in docs are
-//! those that doc tests compile.
+//! Tests that README, docs and pictures agree exactly with the newest results files, and that examples in docs are copies of
+//! examples that doc tests compile.
 
 use std::path::Path;
 
@@ -34,12 +34,12 @@ fn readme_docs_and_pictures_are_rendered_from_the_newest_results() {
     .collect();
     assert!(
         stale.is_empty(),
-        "not what the newest results file says; run make bench-render: {stale:#?}"
+        "not rendered from the newest results files; run make bench-render: {stale:#?}"
     );
 }
 
 #[test]
-fn the_examples_of_the_main_loop_are_those_of_its_documentation() {
+fn examples_of_the_main_loop_are_copies_of_tested_ones() {
     let read = |path: &str| std::fs::read_to_string(root().join(path)).unwrap();
     let page = read("docs/main-loop.md");
     let sources = ["channel/mod", "executor", "interval", "bridge"]
@@ -49,7 +49,7 @@ fn the_examples_of_the_main_loop_are_those_of_its_documentation() {
         .flat_map(|source| source.lines())
         .filter_map(|line| line.trim_start().strip_prefix("///"))
         .map(|line| line.strip_prefix(' ').unwrap_or(line))
-        // Lines that documentation hides.
+        // rustdoc hides these lines.
         .filter(|line| !line.starts_with("# "))
         .map(|line| format!("{line}\n"))
         .collect();
@@ -62,7 +62,7 @@ fn the_examples_of_the_main_loop_are_those_of_its_documentation() {
     for example in examples {
         assert!(
             documented.contains(example),
-            "in no documentation: {example}"
+            "not in the crate's documentation: {example}"
         );
     }
 }

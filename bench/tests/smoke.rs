@@ -1,4 +1,4 @@
-//! The measuring programs work: a few streams, a fraction of a second, every packet accounted for.
+//! Tests that the measuring programs work. They measure a few streams for a fraction of a second, and account for all packets.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -9,13 +9,13 @@ use threadbare_bench::session::{Done, Finished, Report};
 
 const STREAMS: u16 = 5;
 const SENDER_SECONDS: &str = "0.6";
-/// 0.6 s at 50 packets a second.
+/// Number of packets of each stream: 0.6 s at 50 packets a second.
 const PACKETS_EACH: u64 = 30;
 
-/// Free ports are reserved only after they are bound, so one test at a time looks for some.
+/// Only one test at a time may look for free ports, because they can be taken until they are bound.
 static FINDING_PORTS: Mutex<()> = Mutex::new(());
 
-/// Runs a measured program against the sender, by the protocol of `session`.
+/// Runs a measured program and the sender, with the protocol of `session`.
 fn measure(program: &str, arguments: &[&str]) -> (Finished, Done) {
     let finding = FINDING_PORTS.lock().unwrap();
     let streams = STREAMS.to_string();
@@ -69,7 +69,7 @@ fn assert_all_arrived((finished, done): &(Finished, Done)) {
     assert!(done.window.buffers > 0);
     assert_eq!(
         done.window.allocations_per_buffer, None,
-        "nothing is preloaded"
+        "allocations are counted only with a preloaded library"
     );
 }
 
@@ -77,7 +77,7 @@ fn assert_all_arrived((finished, done): &(Finished, Done)) {
 fn the_hand_written_loop_loses_nothing_on_one_thread() {
     let run = measure(env!("CARGO_BIN_EXE_floor"), &[]);
     assert_all_arrived(&run);
-    assert_eq!(run.1.threads, 2, "the main thread and the loop's");
+    assert_eq!(run.1.threads, 2, "the main and the loop thread");
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn stock_pipelines_have_a_thread_each() {
     assert_eq!(run.1.threads, 1 + usize::from(STREAMS));
 }
 
-/// As docs/benchmarks.md promises, start and warm-up are not included.
+/// As docs/benchmarks.md promises, the measured window does not include start and warm-up.
 #[test]
 fn hops_are_timed_in_the_window_only() {
     let mut measured = Command::new(env!("CARGO_BIN_EXE_streams"))
@@ -114,7 +114,7 @@ fn hops_are_timed_in_the_window_only() {
     let done = done.last().expect("figures");
     assert!(measured.wait().unwrap().success());
     let hops = done.hops.expect("a hop was marked").hops;
-    // A hundred buffers a second; the warm-up alone is longer than twice the window.
+    // There are a hundred buffers a second. The warm-up alone is longer than twice the window.
     assert!(
         hops > 0 && hops < done.arrived / 2,
         "{hops} of {}",
@@ -122,9 +122,9 @@ fn hops_are_timed_in_the_window_only() {
     );
 }
 
-/// Each kind that needs no plugin, in one run.
+/// Measures each kind that needs no plugin, in one run.
 #[test]
-fn the_media_plane_is_measured() {
+fn the_program_media_measures_the_media_plane() {
     let output = Command::new(env!("CARGO_BIN_EXE_media"))
         .args(["--percent", "1", "--rounds", "1", "--warmup", "0.2"])
         .args(["--seconds", "0.2"])
@@ -145,7 +145,7 @@ fn the_media_plane_is_measured() {
 }
 
 #[test]
-fn radio_streams_are_received() {
+fn the_program_radio_receives_streams() {
     let output = Command::new(env!("CARGO_BIN_EXE_radio"))
         .args([
             "--kind",

@@ -1,16 +1,16 @@
-//! Counts heap allocations of a whole process: of C libraries, GLib and Rust alike.
+//! Counts the heap allocations of a whole process, including those of C libraries, GLib and Rust code.
 //!
-//! Load it with `LD_PRELOAD`. It replaces glibc's allocator functions: each call that returns memory adds one to a counter and is
-//! passed on. Programs look up `threadbare_malloc_count()` with `dlsym`. Run the process with `G_SLICE=always-malloc`, otherwise
-//! GLib's own free lists hide GStreamer's allocations for buffers.
+//! Load this library with `LD_PRELOAD`. It replaces glibc's allocator functions. Each function that returns memory adds one to
+//! a counter and then calls glibc's. Programs look up `threadbare_malloc_count()` with `dlsym`. Run the process with
+//! `G_SLICE=always-malloc`. Otherwise GLib's own free lists hide GStreamer's allocations for buffers.
 //!
-//! Nothing here may allocate or panic.
+//! The code of this library must not allocate or panic.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use libc::{c_int, c_void, size_t};
 
-/// Relaxed throughout: a statistic, ordering nothing.
+/// Number of calls. All accesses are relaxed, because the counter orders no other memory accesses.
 static CALLS: AtomicU64 = AtomicU64::new(0);
 
 unsafe extern "C" {
@@ -24,7 +24,7 @@ fn count() {
     CALLS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Number of calls so far that returned memory; freed memory is not subtracted.
+/// Number of calls so far that returned memory. Freed memory is not subtracted.
 #[unsafe(no_mangle)]
 pub extern "C" fn threadbare_malloc_count() -> u64 {
     CALLS.load(Ordering::Relaxed)
@@ -33,23 +33,23 @@ pub extern "C" fn threadbare_malloc_count() -> u64 {
 #[unsafe(no_mangle)]
 extern "C" fn malloc(size: size_t) -> *mut c_void {
     count();
-    // SAFETY: glibc's own entry point, with the caller's unchanged argument.
+    // SAFETY: this is glibc's own entry point, called with the caller's unchanged argument.
     unsafe { __libc_malloc(size) }
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn calloc(items: size_t, size: size_t) -> *mut c_void {
     count();
-    // SAFETY: as in `malloc`; glibc checks the product for overflow.
+    // SAFETY: as in `malloc`. glibc checks the product for overflow.
     unsafe { __libc_calloc(items, size) }
 }
 
 /// # Safety
-/// Like C's `realloc`: `memory` is null or came from this allocator and was not freed.
+/// As for C's `realloc`: `memory` is null, or came from this allocator and was not freed.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn realloc(memory: *mut c_void, size: size_t) -> *mut c_void {
     count();
-    // SAFETY: all functions here return glibc's memory, so `memory` is glibc's too.
+    // SAFETY: all functions of this library return glibc's memory, so `memory` is glibc's too.
     unsafe { __libc_realloc(memory, size) }
 }
 
@@ -66,7 +66,7 @@ extern "C" fn aligned_alloc(alignment: size_t, size: size_t) -> *mut c_void {
 }
 
 /// # Safety
-/// `out` points to a place for one pointer.
+/// `out` is valid for writing one pointer.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn posix_memalign(
     out: *mut *mut c_void,
@@ -80,7 +80,7 @@ unsafe extern "C" fn posix_memalign(
     if memory.is_null() {
         return libc::ENOMEM;
     }
-    // SAFETY: by this function's contract `out` is valid for writing.
+    // SAFETY: by this function's contract, `out` is valid for writing.
     unsafe { out.write(memory) };
     0
 }

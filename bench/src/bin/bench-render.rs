@@ -1,5 +1,5 @@
-//! `make bench-render`: writes the measured parts of README and docs, the plots and the drawings, from the newest results
-//! file and that of the libraries alone.
+//! Program of `make bench-render`. It writes the measured parts of README and docs, the plots and the drawings. Its only inputs
+//! are the newest results file and the results files of single programs, such as that of the libraries.
 
 use std::path::PathBuf;
 
@@ -14,10 +14,10 @@ use threadbare_bench::results::Results;
 /// Renders README, docs, plots and drawings from the newest results file and that of the libraries.
 #[derive(Parser)]
 struct Options {
-    /// The folder of the results files
+    /// Folder of the results files
     #[arg(long, default_value = "bench/results")]
     results: PathBuf,
-    /// The root of the repository
+    /// Root of the repository
     #[arg(long, default_value = ".")]
     root: PathBuf,
 }

@@ -1,5 +1,5 @@
-//! Receives the packets that the measured process sends on, in a separate process. It prints its first port and the number of
-//! ports, counts until standard input closes, then prints the number of packets.
+//! Receives the packets that the measured process forwards. This separate program prints its first port and the number of
+//! ports. It counts packets until its standard input is closed, and then prints their number.
 
 use std::io::Read;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -11,9 +11,10 @@ use anyhow::{Result, bail};
 use threadbare_bench::PACKET_BYTES;
 use threadbare_bench::ports;
 
-/// Several sockets share the load, because the kernel limits the queue of one socket.
+/// Number of sockets. Several of them share the load, because the kernel limits the queue of each socket.
 const SOCKETS: u16 = 16;
-/// Thousands of streams at 50 packets/s on 16 sockets: some ten packets per socket in this time.
+/// Pause between two reads of all sockets. With thousands of streams at 50 packets/s on 16 sockets, each socket receives some
+/// ten packets in this time.
 const PASS_INTERVAL: Duration = Duration::from_millis(3);
 const BATCH: usize = 64;
 
@@ -31,7 +32,7 @@ fn main() -> Result<()> {
                 std::thread::sleep(PASS_INTERVAL);
             }
         });
-        // Waits until the driver closes its end.
+        // Waits until the driver closes its end of the pipe.
         let waited = std::io::stdin().read_to_end(&mut Vec::new());
         end.store(true, Ordering::Relaxed);
         waited
@@ -46,12 +47,12 @@ fn open(port: u16) -> Result<UdpSocket> {
     socket.set_nonblocking(true)?;
     ports::enlarge_buffer(&socket);
     if socket.local_addr()?.port() != port {
-        bail!("port {port} was taken meanwhile");
+        bail!("port {port} is no longer free");
     }
     Ok(socket)
 }
 
-/// Reports arrive on the same port (RFC 5761, section 4).
+/// Whether a packet is RTCP, which arrives on the same port as RTP (RFC 5761, section 4).
 fn is_rtcp(packet: &[u8; PACKET_BYTES]) -> bool {
     (192..=223).contains(&packet[1])
 }
@@ -63,7 +64,7 @@ fn take_all(socket: &UdpSocket) -> u64 {
         iov_len: PACKET_BYTES,
     });
     let mut headers = pieces.each_mut().map(|piece| {
-        // SAFETY: all-zero is a valid header: no name, no pieces, no control data.
+        // SAFETY: all zeros are a valid header: no name, no pieces, no control data.
         let mut header: libc::mmsghdr = unsafe { std::mem::zeroed() };
         header.msg_hdr.msg_iov = piece;
         header.msg_hdr.msg_iovlen = 1;
@@ -71,7 +72,7 @@ fn take_all(socket: &UdpSocket) -> u64 {
     });
     let mut taken = 0;
     loop {
-        // SAFETY: BATCH headers, each with one piece of PACKET_BYTES that outlives the call.
+        // SAFETY: there are BATCH headers. Each has one piece of PACKET_BYTES, which outlives the call.
         let got = unsafe {
             let no_timeout = std::ptr::null_mut();
             libc::recvmmsg(

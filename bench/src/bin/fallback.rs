@@ -1,6 +1,6 @@
-//! Measures how long the output of `fallbackswitch` freezes, and whether jitter makes it switch. It runs in virtual time, so the
-//! figures are the same on any machine. Both streams are raw audio with buffers of 20 ms. The result is the worst over all time
-//! offsets of the streams and of the failure, in steps of a millisecond.
+//! Measures how long the output of `fallbackswitch` freezes, and whether jitter makes it switch. The program runs in virtual
+//! time, so the figures are the same on any machine. Both streams are raw audio with buffers of 20 ms. The offset between the
+//! streams and the time of the failure are varied in steps of a millisecond. The result is the worst case.
 
 #![forbid(unsafe_code)]
 
@@ -13,9 +13,9 @@ use gst_check::TestClock;
 use threadbare_bench::results::Frozen;
 
 const BUFFER_MS: u64 = 20;
-/// Default of the element.
+/// Default timeout of the element.
 const TIMEOUT_MS: u64 = 1000;
-/// Time during which both deliver.
+/// Time before a failure, during which both streams deliver buffers.
 const BEFORE_MS: u64 = 200;
 const JITTER_MS: u64 = 600_000;
 const CAPS: &str = "audio/x-raw,format=S16LE,rate=8000,channels=1,layout=interleaved";
@@ -39,13 +39,13 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// An element between pads of this program, with a clock that is set manually.
+/// A `fallbackswitch` between pads of this program, with a clock that is set manually.
 struct Switch {
     element: gst::Element,
     clock: TestClock,
     main: gst::Pad,
     fallback: gst::Pad,
-    /// Only linked: the output ends here.
+    /// End of the output. It is only linked, and never used.
     _drain: gst::Pad,
     passed: Arc<AtomicU64>,
 }
@@ -98,8 +98,8 @@ impl Switch {
         self.passed.load(Ordering::Relaxed)
     }
 
-    /// Pushes the buffers of both streams up to `end_ms`, including those due at that time. The fallback's buffers are `phase_ms`
-    /// after the main stream's.
+    /// Pushes the buffers of both streams that are due up to `end_ms`, inclusive. Each buffer of the fallback follows a buffer
+    /// of the main stream after `phase_ms`.
     fn play_until(&self, phase_ms: u64, end_ms: u64) -> Result<()> {
         for ms in 0..=end_ms {
             self.set_ms(ms);
@@ -119,7 +119,7 @@ impl Switch {
         }
     }
 
-    /// Returns the time from `since_ms`, after the buffers due at that time, until the next buffer passes.
+    /// Returns the time from `since_ms` until the next buffer passes. Buffers due at `since_ms` have already been pushed.
     fn frozen_ms(&self, phase_ms: u64, since_ms: u64) -> Result<u64> {
         let passed = self.passed();
         let mut ms = since_ms;
@@ -132,7 +132,7 @@ impl Switch {
         Ok(ms - since_ms)
     }
 
-    /// The main stream's source reports an error at that time, and sends no more.
+    /// Returns how long the output freezes if the main stream's source reports an error at `end_ms` and sends no more.
     fn after_error_ms(&self, phase_ms: u64, end_ms: u64) -> Result<u64> {
         self.play_until(phase_ms, end_ms)?;
         let pad = self.main.peer().context("an unlinked input")?;
@@ -140,13 +140,14 @@ impl Switch {
         self.frozen_ms(phase_ms, end_ms)
     }
 
-    /// The main stream stops silently after its buffer at `BEFORE_MS`.
+    /// Returns how long the output freezes if the main stream stops silently after its buffer at `BEFORE_MS`.
     fn after_stall_ms(&self, phase_ms: u64) -> Result<u64> {
         self.play_until(phase_ms, BEFORE_MS)?;
         self.frozen_ms(phase_ms, BEFORE_MS)
     }
 
-    /// The main stream's buffers are late by up to the timeout less one buffer, in their order.
+    /// Returns how often the output switches if buffers of the main stream are late. They arrive in order, and up to the
+    /// timeout minus the duration of one buffer too late.
     fn switches_under_jitter(&self) -> Result<u64> {
         let mut random = 1u64;
         let (mut n, mut due_ms) = (0, 0);
@@ -155,7 +156,7 @@ impl Switch {
             while due_ms <= ms {
                 push(&self.main, n * BUFFER_MS)?;
                 n += 1;
-                // Knuth's generator of the MMIX.
+                // Random numbers by Knuth's generator for MMIX.
                 random = random
                     .wrapping_mul(6_364_136_223_846_793_005)
                     .wrapping_add(1_442_695_040_888_963_407);
@@ -177,7 +178,7 @@ impl Switch {
 
 impl Drop for Switch {
     fn drop(&mut self) {
-        // It ends in any case.
+        // The process ends even if this fails.
         let _ = self.element.set_state(gst::State::Null);
     }
 }
@@ -190,7 +191,7 @@ fn feed(element: &gst::Element) -> Result<gst::Pad> {
     Ok(pad)
 }
 
-/// Pushes 20 ms from `begin_ms` on.
+/// Pushes a buffer of 20 ms that starts at `begin_ms`.
 fn push(pad: &gst::Pad, begin_ms: u64) -> Result<()> {
     let mut buffer = gst::Buffer::from_slice([0; 320]);
     let inner = buffer.get_mut().context("a new buffer")?;

@@ -1,6 +1,6 @@
-//! The hand-written loop with which a receiving element is compared: epoll, a buffer pool, one `recv` per ready socket, and
-//! `gst_pad_push` into a fakesink. Without elements, tasks or state, only the cost of the kernel and of GStreamer itself remains.
-//! It uses C calls throughout, so that no binding is measured either.
+//! The hand-written loop with which a receiving element is compared. It uses epoll, a buffer pool, one `recv` per ready socket,
+//! and `gst_pad_push` into a fakesink. It has no elements of its kind, no tasks and no state, so it shows the cost of the
+//! kernel and of GStreamer alone. It calls only C functions, so that the cost of Rust bindings is not measured either.
 
 use std::ffi::CString;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -20,21 +20,21 @@ struct Options {
     /// Number of streams.
     #[arg(long)]
     streams: u16,
-    /// Port of the first stream; the others follow.
+    /// Port of the first stream. The other streams use the ports after it.
     #[arg(long)]
     port: u16,
     /// Length of a slice in milliseconds.
     #[arg(long, default_value_t = 20)]
     wait: u64,
-    /// Seconds from the first packet to the window.
+    /// Seconds from the first packet to the measured window.
     #[arg(long, default_value_t = 3.0)]
     warmup: f64,
-    /// Seconds of the window.
+    /// Length of the measured window in seconds.
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
 }
 
-/// As large as the elements' `mtu`.
+/// Size of a buffer: the default `mtu` of the elements.
 const BUFFER_BYTES: u32 = 1492;
 const POOL_BUFFERS_MIN: u32 = 64;
 
@@ -51,7 +51,7 @@ struct Receiver {
     slice: Duration,
 }
 
-// SAFETY: GStreamer's objects may be used from any thread, and the receiver moves to one thread as a whole.
+// SAFETY: GStreamer's objects may be used from any thread. The whole receiver moves to one thread.
 unsafe impl Send for Receiver {}
 
 fn main() -> Result<()> {
@@ -86,7 +86,7 @@ fn main() -> Result<()> {
     let warmup = Duration::from_secs_f64(options.warmup);
     let window = Duration::from_secs_f64(options.seconds);
     session::run(ready, warmup, window, session::Origin::Sender)?;
-    // The loop has no end.
+    // The thread with the loop does not end by itself.
     std::process::exit(0)
 }
 
@@ -95,7 +95,7 @@ fn main() -> Result<()> {
 /// # Safety
 /// GStreamer is initialised.
 unsafe fn new_pool() -> *mut gst_sys::GstBufferPool {
-    // SAFETY: the configuration is the pool's own copy, returned to it.
+    // SAFETY: the configuration is a copy that the pool returned. The call gives it back to the pool.
     unsafe {
         let pool = gst_sys::gst_buffer_pool_new();
         let config = gst_sys::gst_buffer_pool_get_config(pool);
@@ -133,8 +133,8 @@ impl Receiver {
 /// # Safety
 /// GStreamer is initialised.
 unsafe fn new_branch(stream_id: &CString) -> Result<*mut gst_sys::GstPad> {
-    // SAFETY: names are C strings; each object is checked before it is used; objects are never freed, they live as long as the
-    // process.
+    // SAFETY: names are C strings. Each object is checked before it is used. Objects are never freed, so they live as long as
+    // the process.
     unsafe {
         let sink = gst_sys::gst_element_factory_make(c"fakesink".as_ptr(), null());
         if sink.is_null() {
@@ -151,7 +151,7 @@ unsafe fn new_branch(stream_id: &CString) -> Result<*mut gst_sys::GstPad> {
         gst_sys::gst_pad_set_active(pad, glib_sys::GTRUE);
         gst_sys::gst_element_set_state(sink, gst_sys::GST_STATE_PLAYING);
         if gst_sys::gst_pad_link(pad, sink_pad) != gst_sys::GST_PAD_LINK_OK {
-            bail!("pad and fakesink do not link");
+            bail!("the pad cannot be linked to the fakesink");
         }
         let start = gst_sys::gst_event_new_stream_start(stream_id.as_ptr());
         gst_sys::gst_pad_push_event(pad, start);
@@ -163,10 +163,10 @@ unsafe fn new_branch(stream_id: &CString) -> Result<*mut gst_sys::GstPad> {
 }
 
 /// # Safety
-/// The pool is active, the pad active and linked.
+/// The pool is active, and the pad is active and linked.
 unsafe fn receive_one(pool: *mut gst_sys::GstBufferPool, stream: &Stream, time_ns: u64) {
-    // SAFETY: a new buffer from the pool has no other users, so it may be mapped for writing; the map provides `size` bytes at
-    // `data` until it is undone; the push takes ownership of the buffer.
+    // SAFETY: a new buffer from the pool has no other users, so it may be mapped for writing. The map provides `size` bytes at
+    // `data` until it is undone. The push takes ownership of the buffer.
     unsafe {
         let mut buffer = null_mut();
         let flow = gst_sys::gst_buffer_pool_acquire_buffer(pool, &mut buffer, null_mut());

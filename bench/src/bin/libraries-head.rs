@@ -1,4 +1,5 @@
-//! Prints the first line of `bench/results/libraries.jsonl`: date, commit and machine. `make bench-libraries` adds the rows.
+//! Prints the first line of `bench/results/libraries.jsonl`, with date, commit and machine. `make bench-libraries` adds the
+//! rows.
 
 use anyhow::Result;
 use threadbare_bench::libraries::Head;

@@ -2,15 +2,17 @@
 //!
 //! `mainloop [--tasks N] [--messages N] [--rounds N] [--json]`
 //!
-//! **Wake-ups**: CPU time of a wake-up with many tasks, with a source each (glib's executor) and with one source for all (ours).
-//! Each task waits for a flag. A source of the same main context sets some flags at random in each turn and wakes their tasks.
-//! Both executors have the same work, without other threads. The figure is the CPU time of the process divided by the number of
-//! wake-ups that took effect.
+//! **Wake-ups**: the CPU time of a wake-up if there are many tasks. In glib's executor, each task has a source. In ours, one
+//! source serves all tasks. Each task waits for a flag. In each iteration of the main context, one of its sources sets some
+//! flags at random and wakes their tasks. Both executors do the same work, without other threads. The figure is the CPU time of
+//! the process divided by the number of tasks that ran because of a wake-up.
 //!
-//! **Messages** from another thread to a main context: ours, and async-channel read by a future that glib runs. A thread
-//! sends as fast as it can, the context adds up. Wall-clock time over the number of messages.
+//! **Messages** from another thread to a main context: our channel is compared with an async-channel that a future on glib's
+//! executor reads. A thread sends numbers as fast as it can, and the context adds them up. The figure is the wall-clock time
+//! divided by the number of messages.
 //!
-//! The designs take turns. Figures are medians of the rounds, with the lowest and the highest. Ratios are taken within a round.
+//! The designs take turns. Figures are medians of the rounds, with the lowest and the highest value. Ratios are taken within a
+//! round.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -29,13 +31,13 @@ struct Options {
     /// Number of waiting tasks.
     #[arg(long, default_value_t = 10_000)]
     tasks: usize,
-    /// Messages for a figure.
+    /// Number of messages for each figure.
     #[arg(long, default_value_t = 2_000_000)]
     messages: u64,
-    /// Figures for a median.
+    /// Number of figures for each median.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// One JSON object a row.
+    /// Prints each row as a JSON object.
     #[arg(long)]
     json: bool,
 }
@@ -135,14 +137,14 @@ impl Row {
     }
 }
 
-/// One task's flag.
+/// Flag of one task.
 #[derive(Default)]
 struct Slot {
     is_set: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
 
-/// CPU nanoseconds for a wake-up.
+/// Measures the CPU time of a wake-up in nanoseconds.
 fn measure(is_ours: bool, tasks: usize, woken: usize) -> f64 {
     let context = MainContext::new();
     let executor = Executor::new(&context).expect("this thread's context");
@@ -181,7 +183,7 @@ fn measure(is_ours: bool, tasks: usize, woken: usize) -> f64 {
             random ^= random >> 7;
             random ^= random << 17;
             let slot = &waking[(random % waking.len() as u64) as usize];
-            // The same number for both: a task that is still to run is woken again, without cost.
+            // Both executors run a task only once if it is woken again before it has run.
             slot.is_set.set(true);
             if let Some(waker) = &*slot.waker.borrow() {
                 waker.wake_by_ref();
@@ -207,7 +209,7 @@ fn cpu_ns() -> u64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: `now` is a valid timespec for the call to fill; the clock exists on every Linux.
+    // SAFETY: `now` is a valid timespec for the call to fill. The clock exists on every Linux system.
     unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
@@ -235,7 +237,7 @@ fn receive_async(
 ) {
     let context = MainContext::new();
     let sum = context.block_on(async {
-        // The usual way in programs: a future on the context.
+        // Programs usually read a channel in a future on the context.
         let task = context.spawn_local(async move {
             let mut sum = 0;
             while let Ok(n) = receiver.recv().await {
@@ -291,7 +293,7 @@ fn check(sum: u64, messages: u64) {
     assert_eq!(sum, messages * (messages - 1) / 2);
 }
 
-/// Wake-ups for one figure.
+/// Minimum number of wake-ups for each figure.
 const WAKEUPS: usize = 2_000;
 const TURNS_MIN: usize = 200;
 const BOUND: usize = 1000;

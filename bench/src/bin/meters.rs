@@ -1,5 +1,5 @@
-//! 2000 live stereo streams at 48 kHz with integrated loudness, range and true peak: each 20 ms of audio is added, and every
-//! stream is read. Prints the share of one core's time that this takes, in per cent.
+//! Measures the meters of 2000 live stereo streams at 48 kHz, with integrated loudness, range and true peak. Every 20 ms, 20 ms
+//! of audio are added to each meter, and each meter is read. Prints the share of one core's time that this takes, in per cent.
 
 use std::hint::black_box;
 
@@ -10,7 +10,7 @@ use threadbare_loudness::{Meter, Mode};
 const STREAMS: usize = 2000;
 const TICK_MS: f64 = 20.0;
 const TICK_SAMPLES: usize = 2 * 960;
-/// Four seconds of audio: the windows of 3 s are full in the end.
+/// Number of additions to each meter: four seconds of audio, so that the windows of 3 s are full in the end.
 const TICKS: u32 = 200;
 
 fn main() -> Result<()> {
@@ -29,7 +29,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// White noise, another one for each seed.
+/// Returns white noise, which differs for each seed.
 fn noise(seed: u32) -> Vec<f32> {
     let mut state = seed;
     let mut next = || {

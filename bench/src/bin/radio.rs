@@ -1,7 +1,8 @@
-//! HTTP radio streams of 128 kbit/s: CPU time and threads of a process that fetches many, with the stock element and with ours.
+//! Measures HTTP radio streams of 128 kbit/s: the CPU time and the threads of a process that fetches many of them, with the
+//! stock element and with ours.
 //!
-//! Without a kind, it measures the whole plan. Each run has two separate processes, one of them a server. It prints a row for
-//! each as a JSON object per line, then the ratios. Plugins come from `GST_PLUGIN_PATH`.
+//! If no kind is given, the program makes all planned runs. Each run has two processes: the measured one and a server. The
+//! program prints a row per run, as a JSON object on one line, and then the ratios. Plugins come from `GST_PLUGIN_PATH`.
 
 #![forbid(unsafe_code)]
 
@@ -20,25 +21,25 @@ use threadbare_bench::measure::{Snapshot, raise_descriptor_limit};
 /// Measures HTTP radio streams.
 #[derive(Parser)]
 struct Options {
-    /// Measures only this, and prints its row.
+    /// Measures only this kind, and prints its row.
     #[arg(long)]
     kind: Option<Kind>,
-    /// Streams, with a kind.
+    /// Number of streams, if a kind is given.
     #[arg(long, default_value_t = 200)]
     streams: usize,
-    /// The server, with a kind; without one, a separate process is started.
+    /// Address of the server, if a kind is given. Default: a server is started in a separate process.
     #[arg(long)]
     address: Option<SocketAddr>,
-    /// Seconds measured.
+    /// Length of the measurement in seconds.
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
-    /// Seconds before that, while all streams flow.
+    /// Seconds before the measurement, during which all streams flow.
     #[arg(long, default_value_t = 3.0)]
     warmup: f64,
-    /// Rounds of the plan.
+    /// Number of rounds of all planned runs.
     #[arg(long, default_value_t = 3)]
     runs: u32,
-    /// Serves, and prints its address.
+    /// Runs the server, and prints its address.
     #[arg(long)]
     serve: bool,
 }
@@ -58,15 +59,15 @@ struct Row {
     streams: usize,
     cpu_percent: f64,
     threads: usize,
-    /// Ratio of received buffers to the server's due writes.
+    /// Ratio of the received buffers to the writes that the server should have made.
     received_ratio: f64,
 }
 
 const PLAN: [(Kind, usize); 3] = [(Kind::Stock, 200), (Kind::Ours, 200), (Kind::Ours, 1000)];
 const BYTES_PER_SECOND: usize = 16_000;
-/// A server of radio writes some kilobytes at a time.
+/// Number of writes of the server per second and stream. A radio server writes some kilobytes at a time.
 const WRITES_PER_SECOND: usize = 10;
-/// Number of phases over which the streams are spread, as listeners arrive at different times.
+/// Number of phases over which the streams are spread, because listeners arrive at different times.
 const PHASES: usize = 10;
 
 fn main() -> Result<()> {
@@ -110,7 +111,7 @@ fn run_plan(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The server, until it is dropped.
+/// The process of the server, and its address. It is killed on drop.
 struct Server(Child, SocketAddr);
 
 impl Server {
@@ -172,7 +173,7 @@ fn measure(kind: Kind, options: &Options) -> Result<Row> {
     };
     let line =
         format!("{source} is-live=true location=http://{address}/ ! fakesink name=out sync=false");
-    // A pipeline for each, as applications have them.
+    // Each stream has its own pipeline, as in applications.
     let pipelines: Vec<gst::Pipeline> = (0..options.streams)
         .map(|_| {
             let pipeline = gst::parse::launch(&line)?;
@@ -218,7 +219,7 @@ fn measure(kind: Kind, options: &Options) -> Result<Row> {
     })
 }
 
-/// Serves any number of listeners until its input ends.
+/// Serves any number of listeners until the standard input ends.
 fn serve() -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     println!("{}", listener.local_addr()?);
@@ -251,7 +252,7 @@ fn send_all(listeners: &Receiver<TcpStream>) {
     for phase in (0..PHASES).cycle() {
         streams.extend(listeners.try_iter());
         for stream in streams.iter_mut().skip(phase).step_by(PHASES) {
-            // Disconnected listeners are included, so that the streams keep their phases.
+            // The list keeps disconnected listeners, so that the other streams keep their phases.
             let _ = stream.write_all(&piece);
         }
         due += step;

@@ -1,8 +1,8 @@
-//! The hand-written loops with which a full session is compared. They receive a packet, convert µ-law to A-law in place, and send
-//! it from the same socket. They have no jitter buffer and no RTCP.
+//! The hand-written loops with which a full session is compared. They receive a packet, convert µ-law to A-law in place, and
+//! send the packet from the same socket. They have no jitter buffer and no RTCP.
 //!
-//! Bare: only the kernel and a table. With `--pads`: a pooled GStreamer buffer goes through two pads, as through two elements.
-//! With `--codec`: GStreamer elements convert each payload, with nothing else between the socket and them.
+//! The bare loop uses only the kernel and a table. With `--pads`, each packet is a pooled GStreamer buffer that passes through
+//! two pads, as through two elements. With `--codec`, GStreamer elements convert each payload, and there is no other element.
 
 use std::ffi::CString;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -18,34 +18,34 @@ use threadbare_bench::epoll::Epoll;
 use threadbare_bench::session::{self, Ready};
 use threadbare_bench::{counter, measure};
 
-/// Hand-written loops that receive and send.
+/// Runs a hand-written loop that receives and sends.
 #[derive(Parser)]
 struct Options {
     /// Number of streams.
     #[arg(long)]
     streams: u16,
-    /// Port of the first stream; the others follow.
+    /// Port of the first stream. The other streams use the ports after it.
     #[arg(long)]
     port: u16,
     /// Port of the first destination.
     #[arg(long)]
     out: u16,
-    /// Number of destinations that are used in turn.
+    /// Number of destination ports, which the streams use in turn.
     #[arg(long, default_value_t = 1)]
     out_ports: u16,
-    /// Through GStreamer buffers and pads.
+    /// Passes the packets through GStreamer buffers and pads.
     #[arg(long)]
     pads: bool,
-    /// Elements from mu-law to the sent payload, as for gst-launch.
+    /// Elements that convert mu-law to the sent payload, written as for gst-launch.
     #[arg(long, conflicts_with = "pads")]
     codec: Option<String>,
     /// Length of a slice in milliseconds.
     #[arg(long, default_value_t = 20)]
     wait: u64,
-    /// Seconds from the first packet to the window.
+    /// Seconds from the first packet to the measured window.
     #[arg(long, default_value_t = 3.0)]
     warmup: f64,
-    /// Seconds of the window.
+    /// Length of the measured window in seconds.
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
 }
@@ -55,7 +55,7 @@ const POOL_BUFFERS_MIN: u32 = 64;
 const HEADER_BYTES: usize = 12;
 const PCMA: u8 = 8;
 
-/// One stream. GStreamer has its address, so it must not move.
+/// One stream. GStreamer's pads store its address, so it must not move.
 struct Stream {
     output: Arc<Output>,
     table: &'static [u8; 256],
@@ -71,11 +71,11 @@ struct Output {
     destination: libc::sockaddr_in,
 }
 
-/// A pad that pushes into the elements; their output is sent on.
+/// The elements of a codec. Payloads are pushed into them, and their output is sent.
 struct Codec {
     source: gst::Pad,
     elements: gst::Bin,
-    /// Kept here, because a link does not own it.
+    /// The pad is kept here, because a link does not keep it alive.
     _sink: gst::Pad,
 }
 
@@ -84,12 +84,12 @@ struct Relay {
     epoll: Epoll,
     /// Null in the bare loop.
     pool: *mut gst_sys::GstBufferPool,
-    // Boxed: the pads hold pointers.
+    // Streams are boxed, because pads store pointers to them.
     #[allow(clippy::vec_box)]
     streams: Vec<Box<Stream>>,
 }
 
-// SAFETY: GStreamer's objects may be used from any thread, and the relay moves to one thread as a whole.
+// SAFETY: GStreamer's objects may be used from any thread. The whole relay moves to one thread.
 unsafe impl Send for Relay {}
 
 fn main() -> Result<()> {
@@ -108,7 +108,7 @@ fn main() -> Result<()> {
         pool,
         streams: Vec::new(),
     };
-    // The values in the table do not matter, only the look-ups.
+    // The values in the table do not matter, because only the cost of the look-ups is measured.
     let table: &'static [u8; 256] = Box::leak(Box::new(std::array::from_fn(|i| i as u8 ^ 0x55)));
     let mut resident_kib_first = 0;
     for stream in 0..options.streams {
@@ -132,7 +132,7 @@ fn main() -> Result<()> {
     let warmup = Duration::from_secs_f64(options.warmup);
     let window = Duration::from_secs_f64(options.seconds);
     session::run(ready, warmup, window, session::Origin::Sender)?;
-    // The loop has no end.
+    // The thread with the loop does not end by itself.
     std::process::exit(0)
 }
 
@@ -193,7 +193,7 @@ impl Relay {
 
 impl Output {
     fn send(&self, packet: &[u8]) {
-        // SAFETY: an open socket, a packet and an address that live through the call.
+        // SAFETY: the socket is open, and the packet and the address outlive the call.
         let sent = unsafe {
             libc::sendto(
                 self.socket.as_raw_fd(),
@@ -216,7 +216,7 @@ impl Codec {
             .with_context(|| format!("in: {description}"))?;
         let end = |name| {
             let pad = elements.static_pad(name);
-            pad.with_context(|| format!("{description}: no {name} pad is left"))
+            pad.with_context(|| format!("{description}: no unlinked {name} pad"))
         };
         let source = gst::Pad::builder(gst::PadDirection::Src).build();
         let sink = gst::Pad::builder(gst::PadDirection::Sink)
@@ -274,7 +274,7 @@ fn convert(packet: &mut [u8], table: &[u8; 256]) {
 /// # Safety
 /// GStreamer is initialised.
 unsafe fn new_pool() -> *mut gst_sys::GstBufferPool {
-    // SAFETY: the configuration is the pool's own copy, returned to it.
+    // SAFETY: the configuration is a copy that the pool returned. The call gives it back to the pool.
     unsafe {
         let pool = gst_sys::gst_buffer_pool_new();
         let config = gst_sys::gst_buffer_pool_get_config(pool);
@@ -286,13 +286,13 @@ unsafe fn new_pool() -> *mut gst_sys::GstBufferPool {
     }
 }
 
-/// Source, converter and sink, each a bin without anything in it but pads.
+/// Creates source, converter and sink of a stream. Each of them is an empty bin with pads.
 ///
 /// # Safety
-/// GStreamer is initialised; `stream` never moves and is never freed.
+/// GStreamer is initialised. `stream` never moves and is never freed.
 unsafe fn add_pads(stream: &mut Stream, id: &str) -> Result<()> {
     let id = CString::new(id)?;
-    // SAFETY: each object is created here and lives as long as the process; names are C strings.
+    // SAFETY: each object is created here and lives as long as the process. Names are C strings.
     unsafe {
         let owner = std::ptr::from_mut(stream).cast();
         let pad = |name: &std::ffi::CStr, direction, chain| {
@@ -316,7 +316,7 @@ unsafe fn add_pads(stream: &mut Stream, id: &str) -> Result<()> {
             (stream.converter_source, sender),
         ] {
             if gst_sys::gst_pad_link(from, to) != gst_sys::GST_PAD_LINK_OK {
-                bail!("pads do not link");
+                bail!("the pads cannot be linked");
             }
             let start = gst_sys::gst_event_new_stream_start(id.as_ptr());
             gst_sys::gst_pad_push_event(from, start);
@@ -329,10 +329,10 @@ unsafe fn add_pads(stream: &mut Stream, id: &str) -> Result<()> {
 }
 
 /// # Safety
-/// The pool is active, the pads active and linked.
+/// The pool is active, and the pads are active and linked.
 unsafe fn push_one(pool: *mut gst_sys::GstBufferPool, stream: &Stream, time_ns: u64) {
-    // SAFETY: a new buffer from the pool has no other users, so it may be mapped for writing; the map provides `size` bytes at
-    // `data` until it is undone; the push takes ownership of the buffer.
+    // SAFETY: a new buffer from the pool has no other users, so it may be mapped for writing. The map provides `size` bytes at
+    // `data` until it is undone. The push takes ownership of the buffer.
     unsafe {
         let mut buffer = null_mut();
         let flow = gst_sys::gst_buffer_pool_acquire_buffer(pool, &mut buffer, null_mut());
@@ -363,7 +363,7 @@ unsafe extern "C" fn convert_chain(
     _parent: *mut gst_sys::GstObject,
     buffer: *mut gst_sys::GstBuffer,
 ) -> gst_sys::GstFlowReturn {
-    // SAFETY: the pad's private pointer is its stream (see `add_pads`); the buffer is ours.
+    // SAFETY: the pad's private pointer is its stream (see `add_pads`). This function owns the buffer.
     unsafe {
         let stream = &*gst_sys::gst_pad_get_element_private(pad).cast::<Stream>();
         let buffer = gst_sys::gst_mini_object_make_writable(buffer.cast()).cast();
@@ -383,7 +383,7 @@ unsafe extern "C" fn send_chain(
     _parent: *mut gst_sys::GstObject,
     buffer: *mut gst_sys::GstBuffer,
 ) -> gst_sys::GstFlowReturn {
-    // SAFETY: as above; the buffer is released once.
+    // SAFETY: as above. The buffer is released only once.
     unsafe {
         let stream = &*gst_sys::gst_pad_get_element_private(pad).cast::<Stream>();
         let mut map = std::mem::zeroed();

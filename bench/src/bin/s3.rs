@@ -1,8 +1,9 @@
-//! Recordings to S3: memory and threads of a process with many of them, compared with the same streams without a recording.
+//! Measures recordings to S3: the memory and the threads of a process with many recordings, compared with the same streams
+//! without recordings.
 //!
-//! Without a kind, it measures the whole plan. Each run has two separate processes, one of them a server (moto). It prints a row
-//! for each as a JSON object per line, then the medians. Plugins come from `GST_PLUGIN_PATH`; `scripts/setup test` installs the
-//! server.
+//! If no kind is given, the program makes all planned runs. Each run has two processes: the measured one and a server (moto).
+//! The program prints a row per run, as a JSON object on one line, and then the medians. Plugins come from `GST_PLUGIN_PATH`.
+//! `scripts/setup test` installs the server.
 
 #![forbid(unsafe_code)]
 
@@ -20,28 +21,28 @@ use threadbare_bench::measure::{Snapshot, raise_descriptor_limit};
 /// Measures recordings to S3.
 #[derive(Parser)]
 struct Options {
-    /// Measures only this, and prints its row.
+    /// Measures only this kind, and prints its row.
     #[arg(long)]
     kind: Option<Kind>,
-    /// Recordings, with a kind.
+    /// Number of recordings, if a kind is given.
     #[arg(long, default_value_t = 200)]
     recordings: usize,
-    /// The server, with a kind.
+    /// Address of the server, if a kind is given.
     #[arg(long)]
     endpoint: Option<String>,
-    /// Python with the server.
+    /// Python interpreter with the server's packages.
     #[arg(long, default_value = "target/venv-moto/bin/python")]
     python: PathBuf,
     /// Script that starts the server.
     #[arg(long, default_value = "crates/gst/tests/common/store.py")]
     server: PathBuf,
-    /// Seconds recorded.
+    /// Length of each recording in seconds.
     #[arg(long, default_value_t = 20.0)]
     seconds: f64,
-    /// Pipeline after the source whose output is recorded. The default is G.711, 8 kB/s.
+    /// Elements after the source, whose output is recorded. The default is G.711, 8 kB/s.
     #[arg(long, default_value = "audio/x-raw,rate=8000,channels=1 ! mulawenc")]
     format: String,
-    /// Rounds of the plan.
+    /// Number of rounds of all planned runs.
     #[arg(long, default_value_t = 3)]
     runs: u32,
 }
@@ -49,9 +50,9 @@ struct Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Kind {
-    /// Into `fakesink`.
+    /// No recording: the streams end in `fakesink`.
     Nothing,
-    /// Into `ts-s3sink` with a spool.
+    /// Recordings by `ts-s3sink` with a spool.
     Spool,
 }
 
@@ -59,11 +60,11 @@ enum Kind {
 struct Row {
     kind: Kind,
     recordings: usize,
-    /// Maximum memory of the whole process up to the end of the last object.
+    /// Maximum memory of the process until the last object is complete.
     peak_kib: u64,
     cpu_percent: f64,
     threads: usize,
-    /// Time from EOS of all streams to the last object.
+    /// Time from the EOS of all streams until the last object is complete.
     end_s: f64,
 }
 
@@ -73,7 +74,7 @@ const PLAN: [(Kind, usize); 4] = [
     (Kind::Nothing, 1000),
     (Kind::Spool, 1000),
 ];
-/// The server is slow, and all recordings end together.
+/// Maximum wait for the last object. The server is slow, and all recordings end at the same time.
 const END_WAIT: Duration = Duration::from_secs(300);
 
 fn main() -> Result<()> {
@@ -117,7 +118,7 @@ fn run_plan(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The server, until it is dropped.
+/// The process of the server, and its address. It is killed on drop.
 struct Server(Child, String);
 
 impl Server {
@@ -168,7 +169,7 @@ fn measure(kind: Kind, options: &Options) -> Result<Row> {
     gst::init()?;
     let endpoint = options.endpoint.as_deref().context("no --endpoint")?;
     let spool = std::env::temp_dir().join(format!("threadbare-bench-s3-{}", std::process::id()));
-    // Packets of 20 ms. A pipeline for each, as applications have them.
+    // Each stream has packets of 20 ms and its own pipeline, as in applications.
     let pipelines: Vec<gst::Pipeline> = (0..options.recordings)
         .map(|number| {
             let sink = match kind {

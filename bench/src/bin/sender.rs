@@ -1,5 +1,5 @@
-//! Sends N streams of RTP to N consecutive ports of the loopback interface. Each sends one packet every 20 ms, spread evenly over
-//! the 20 ms, in as few system calls as possible. Prints how many went out.
+//! Sends N streams of RTP to N consecutive ports of the loopback interface. Each stream has one packet every 20 ms. The streams
+//! are spread evenly over the 20 ms, and few system calls send them. Prints the number of sent packets.
 
 use std::io::Error;
 use std::mem::size_of;
@@ -18,28 +18,28 @@ struct Options {
     /// Number of streams.
     #[arg(long)]
     streams: u16,
-    /// Port of the first stream; the others follow.
+    /// Port of the first stream. The other streams use the ports after it.
     #[arg(long)]
     port: u16,
-    /// All streams go to the first port.
+    /// Sends all streams to the first port.
     #[arg(long)]
     one_port: bool,
-    /// Packets per second to the first stream, which is not counted.
+    /// Packets per second to the first stream. These packets are not counted.
     #[arg(long, default_value_t = 0)]
     flood: u32,
-    /// Packets per second to a socket of this process instead, which drops them; the first stream gets none.
+    /// Packets per second to a socket of this process, which drops them. The first stream gets no packets.
     #[arg(long, default_value_t = 0, conflicts_with = "flood")]
     flood_nobody: u32,
-    /// Duration of sending.
+    /// Seconds during which packets are sent.
     #[arg(long)]
     seconds: f64,
 }
 
-/// Number of bursts within 20 ms; each stream's packet is in one of them.
+/// Number of bursts within 20 ms. Each stream sends its packet in one of them.
 const BURSTS: usize = 20;
 
-/// Everything that the kernel reads while it sends. The vectors are not touched after the headers point
-/// into them, so the pointers stay good.
+/// Memory that the kernel reads while it sends. The vectors never grow after the headers point into them, so the pointers stay
+/// valid.
 struct Batch {
     packets: Vec<[u8; PACKET_BYTES]>,
     _addresses: Vec<libc::sockaddr_in>,
@@ -64,7 +64,7 @@ impl Batch {
             .iter_mut()
             .zip(&mut pieces)
             .map(|(address, piece)| {
-                // SAFETY: all-zero is a valid header: no name, no pieces, no control data.
+                // SAFETY: all zeros are a valid header: no name, no pieces, no control data.
                 let mut header: libc::mmsghdr = unsafe { std::mem::zeroed() };
                 header.msg_hdr.msg_name = (address as *mut libc::sockaddr_in).cast();
                 header.msg_hdr.msg_namelen = size_of::<libc::sockaddr_in>() as u32;
@@ -81,13 +81,12 @@ impl Batch {
         }
     }
 
-    /// Returns how many the kernel took.
+    /// Sends the packets with these numbers. Returns how many of them the kernel accepted.
     fn send(&mut self, socket: &UdpSocket, from: usize, to: usize) -> u64 {
         let mut next = from;
         while next < to {
             let rest = &mut self.headers[next..to];
-            // SAFETY: `rest` is valid for its length, and each header points to an address and a packet
-            // that this batch owns.
+            // SAFETY: `rest` is valid for its length, and each header points to an address and a packet that this batch owns.
             let taken = unsafe {
                 libc::sendmmsg(socket.as_raw_fd(), rest.as_mut_ptr(), rest.len() as u32, 0)
             };
@@ -101,7 +100,7 @@ impl Batch {
     }
 }
 
-/// Sends `per_second` packets a second to `port`, until the process ends, in a burst each millisecond.
+/// Sends `per_second` packets a second to `port` until the process ends. Each millisecond has one burst.
 fn start_flood(port: u16, per_second: u32) -> Result<()> {
     let burst = (per_second / 1000).clamp(1, u32::from(u16::MAX)) as u16;
     let pause = Duration::from_secs_f64(f64::from(burst) / f64::from(per_second));

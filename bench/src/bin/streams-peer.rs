@@ -1,4 +1,5 @@
-//! Streams of the published crate's elements. They have the same names as ours, so they need a separate program.
+//! Measures streams of the elements of the published crate gst-plugin-threadshare. Its elements have the same names as ours, so
+//! they need a separate program.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Streams of any elements that GStreamer finds: the stock ones, and ours through `GST_PLUGIN_PATH`.
+//! Measures streams of any elements that GStreamer finds: stock elements, and ours if `GST_PLUGIN_PATH` leads to them.
 
 #![forbid(unsafe_code)]
 

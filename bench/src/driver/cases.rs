@@ -1,4 +1,4 @@
-//! The cases. Descriptions that are compared do the same work with the same settings.
+//! The measured cases. Cases that are compared do the same work with the same settings.
 
 /// The measured program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -7,26 +7,27 @@ pub(crate) enum Program {
     Stock,
     /// Our plugin.
     Ours,
-    /// The published crate, linked into a program.
+    /// The published crate gst-plugin-threadshare, linked into a program.
     Peer,
     /// The hand-written loop that receives.
     Floor,
     /// The hand-written loop that receives and sends, without GStreamer.
     RelayFloor,
-    /// The same through GStreamer buffers and two pads.
+    /// A hand-written loop that receives and sends, with GStreamer buffers and two pads in between.
     RelayPads,
-    /// The same with only the stock elements of a codec in between, which are the description.
+    /// A hand-written loop that receives and sends, with the stock elements of a codec in between. The case's description
+    /// contains only these elements.
     RelayCodec,
 }
 
-/// Mode of a case.
+/// How often a case is measured, and which figures it gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// In each round, next to the cases with which it is compared.
     EachRound,
     /// Once, because the figure does not vary.
     Once,
-    /// Once, with every allocation counted.
+    /// Once, and all heap allocations are counted.
     CountAllocations,
     /// Once, without a sender.
     Idle,
@@ -37,13 +38,14 @@ pub(crate) enum Mode {
 pub(crate) enum Load {
     /// RTP from the sender.
     Rtp,
-    /// The same, except for the first stream: it gets this many packets a second, and is not counted.
+    /// RTP from the sender. In addition, the first stream gets this many packets a second. It is not counted.
     Flood(u32),
-    /// The machine has the same load from a flood, but to another socket; the first stream gets nothing.
+    /// RTP from the sender. In addition, the sender floods a socket of another process with this many packets a second, so that
+    /// the machine has the same load. The first stream gets no packets.
     FloodElsewhere(u32),
-    /// The streams generate it, or the measured process pushes it into them.
+    /// The streams generate the data, or the measured process pushes the data into them.
     Within,
-    /// The same, with the time of each buffer between two elements.
+    /// Like `Within`. In addition, the time of each buffer between two elements is measured.
     Timed,
 }
 
@@ -54,10 +56,10 @@ pub(crate) struct Case {
     pub(crate) program: Program,
     pub(crate) mode: Mode,
     pub(crate) streams: u16,
-    /// Description of one stream, as for gst-launch; the floor has none.
+    /// Description of one stream, written as for gst-launch. Empty for hand-written loops without elements.
     pub(crate) description: &'static str,
     pub(crate) load: Load,
-    /// Whether the plugin's tracer measures the lateness of slices, which takes some time itself.
+    /// Whether the plugin's tracer measures the lateness of slices. The tracer itself needs some CPU time.
     pub(crate) traced: bool,
 }
 
@@ -72,7 +74,7 @@ impl Case {
         self
     }
 
-    /// Whether received data are sent on.
+    /// Whether received data are forwarded.
     pub(crate) fn sends_on(&self) -> bool {
         self.description.contains("{out}")
             || matches!(
@@ -82,7 +84,7 @@ impl Case {
     }
 }
 
-/// A slice of 20 ms, and no sender addresses: the hand-written loop does not ask for them either.
+/// A `ts-udpsrc` with slices of 20 ms. It does not ask for addresses of senders, like the hand-written loop.
 macro_rules! ts_udpsrc {
     ($more:literal) => {
         concat!(
@@ -123,14 +125,14 @@ const TRANSCODE: &str = concat!(
     ts_udpsink!()
 );
 
-/// A full session: jitter buffer, RTCP both ways, one socket.
+/// A full session with a jitter buffer, RTCP in both directions, and one socket.
 const SESSION: &str = concat!(
     "ts-rtpsrc context=bench-{ctx} context-wait=20 address=127.0.0.1 port={port} rtcp-mux=true reuse=false session=s{i} ",
     "! ts-rtpg711 encoding-name=PCMA ",
     "! ts-rtpsink session=s{i} context=bench-{ctx} context-wait=20 host=127.0.0.1 port={out} rtcp-mux=true"
 );
 
-/// The same, all of them on one port.
+/// Full sessions that all use one port.
 const SHARED_PORT: &str = concat!(
     "ts-rtpsrc context=bench-{ctx} context-wait=20 address=127.0.0.1 port={base} ssrc={ssrc} rtcp-mux=true reuse=false ",
     "buffer-size=8000000 session=s{i} ",
@@ -138,7 +140,7 @@ const SHARED_PORT: &str = concat!(
     "! ts-rtpsink session=s{i} context=bench-{ctx} context-wait=20 host=127.0.0.1 port={out} rtcp-mux=true"
 );
 
-/// The stock way: a session that receives and one that sends, each an rtpbin.
+/// Stock elements for the same work: an rtpbin for the receiving session, and one for the sending session.
 const STOCK_SESSION: &str = concat!(
     "rtpbin name=r latency=40 rtpbin name=s ",
     "udpsrc address=127.0.0.1 port={port} ",
@@ -189,7 +191,7 @@ macro_rules! audio_from_udpsrc {
     };
 }
 
-/// The other input has a socket without a sender.
+/// A `fallbackswitch` with two inputs. No sender sends to the socket of the second input.
 const SWITCH: &str = concat!(
     audio_from_udpsrc!(),
     " ! s.sink_0 fallbackswitch name=s context=bench-{ctx} context-wait=20 seamless=true switch-on-eos=true sync=false",
@@ -224,10 +226,10 @@ const fn case(
     }
 }
 
-/// Packets per second to one stream: as many as the thousand get together.
+/// Packets per second to one stream. A thousand streams together get as many.
 const FLOOD: u32 = 50_000;
 
-/// Order of the cases in each round: compared ones are next to each other.
+/// The cases in the order in which each round runs them. Cases that are compared are next to each other.
 pub(crate) const CASES: &[Case] = &[
     case(
         "stock-receive-1000",
@@ -472,7 +474,7 @@ pub(crate) const CASES: &[Case] = &[
     )
     .loaded(Load::Flood(FLOOD))
     .traced(),
-    // For the plots of CPU against the number of streams.
+    // The following cases are for the plots of CPU time against the number of streams.
     case("receive-100", Program::Ours, Mode::Once, 100, RECEIVE),
     case("receive-300", Program::Ours, Mode::Once, 300, RECEIVE),
     case("receive-2000", Program::Ours, Mode::Once, 2000, RECEIVE),

@@ -1,4 +1,4 @@
-//! The demo: its last screen, and how long packets took through the gateway.
+//! Runs the demo. The results are its last screen and the latency of packets in the gateway.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,19 +7,19 @@ use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use threadbare_bench::results::{Demo, Latencies};
 
-/// Content of the file of `--latencies`.
+/// Content of the file that the demo's option `--latencies` writes.
 #[derive(Deserialize)]
 struct LatencyFile {
     packets_by_ms: Vec<u64>,
 }
 
-/// The demo as a user runs it.
+/// Runs the demo as a user does.
 pub(crate) fn gateway(binary: &Path, scratch: &Path) -> Result<(Demo, Latencies)> {
     let name = "gateway, 1000 calls, jitter buffer of 40 ms";
     run(binary, scratch, name, &[])
 }
 
-/// The same with a worse network between parties and gateway.
+/// Runs the demo with a worse network between parties and gateway.
 pub(crate) fn worse_network(binary: &Path, scratch: &Path) -> Result<Latencies> {
     let name = "gateway, 100 calls, 2 % loss, 30 ms of jitter, 1 % overtaken";
     let arguments = [
@@ -35,7 +35,7 @@ pub(crate) fn worse_network(binary: &Path, scratch: &Path) -> Result<Latencies> 
     run(binary, scratch, name, &arguments).map(|(_, latencies)| latencies)
 }
 
-/// Runs the demo. Its screen shows its problems; a demo without a screen is an error.
+/// Runs the demo. An unsuccessful demo is not an error here, because its screen shows the problems. A demo without a screen is.
 fn run(binary: &Path, scratch: &Path, name: &str, arguments: &[&str]) -> Result<(Demo, Latencies)> {
     let file = scratch.join("latencies.json");
     let output = Command::new(binary)

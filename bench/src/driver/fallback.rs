@@ -1,4 +1,4 @@
-//! `fallbackswitch` in virtual time: how long its output is frozen.
+//! Measures in virtual time how long the output of `fallbackswitch` is frozen.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,14 +6,14 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use threadbare_bench::results::{Frozen, Samples};
 
-/// Number of buffers in the worst case.
+/// Sample: the maximum number of buffers for which the output is frozen after an error.
 pub(crate) const AFTER_ERROR: &str = "fallbackswitch, frozen after an error of its source";
-/// The same, beyond the timeout.
+/// Sample: the maximum number of buffers for which the output is frozen after a stall, minus the timeout.
 pub(crate) const AFTER_STALL: &str =
     "fallbackswitch, frozen after a silent stall, beyond the timeout";
 pub(crate) const UNDER_JITTER: &str = "fallbackswitch, switches under jitter within the timeout";
 
-/// Once, because the figures do not vary.
+/// Runs the measurement only once, because its figures do not vary.
 pub(crate) fn measure(
     programs: &Path,
     plugin_folder: &Path,
@@ -23,7 +23,7 @@ pub(crate) fn measure(
     let mut command = Command::new(programs.join("fallback"));
     command.env("GST_PLUGIN_PATH", plugin_folder);
     command.env("GST_REGISTRY", scratch.join("registry-ours.bin"));
-    // So that no other element of that name is found.
+    // GStreamer must not find another element of this name.
     command.env("XDG_DATA_HOME", scratch.join("no-user-plugins"));
     let output = command.output().context("starting fallback")?;
     if !output.status.success() {
@@ -44,7 +44,7 @@ pub(crate) fn measure(
     Ok(())
 }
 
-/// Whether it has a figure of this name.
+/// Whether this module measures a sample of this name.
 #[cfg(test)]
 pub(crate) fn measures(name: &str) -> bool {
     [AFTER_ERROR, AFTER_STALL, UNDER_JITTER].contains(&name)

@@ -1,37 +1,37 @@
-//! Targets and comparisons: their figures from the rounds, and the judgement.
+//! Figures of targets and comparisons. They are computed from the rounds and compared with limits.
 
 use threadbare_bench::results::{Measured, Row, Runs, Samples};
 use threadbare_bench::stats::Spread;
 
 pub(crate) type Metric = fn(&Measured) -> Option<f64>;
 
-/// One figure per round.
+/// A quantity that each round measures.
 #[derive(Clone, Copy)]
 pub(crate) enum Quantity {
-    /// A metric of the runs of a case.
+    /// A metric of a case's runs.
     Run(&'static str, Metric),
     /// The samples with this name.
     Sample(&'static str),
 }
 
-/// Source of a row's figure.
+/// Computation of a row's figure.
 #[derive(Clone, Copy)]
 pub(crate) enum Figure {
     Of(Quantity),
-    /// First over second, within one round.
+    /// The first quantity divided by the second, within a round.
     Ratio(Quantity, Quantity),
-    /// First minus second, within one round.
+    /// The first quantity minus the second, within a round.
     Difference(Quantity, Quantity),
 }
 
-/// Whether the median or each single run must meet the limit.
+/// Whether the median or each run must meet the limit.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Judge {
     Median,
     EachRun,
 }
 
-/// A figure with the maximum `limit`.
+/// A figure that must not exceed `limit`.
 pub(crate) struct Target {
     pub(crate) what: &'static str,
     pub(crate) unit: &'static str,
@@ -40,18 +40,18 @@ pub(crate) struct Target {
     pub(crate) judge: Judge,
 }
 
-/// The same work by another program and by ours.
+/// A comparison of another program with ours, for the same work.
 pub(crate) struct Comparable {
     pub(crate) what: &'static str,
     pub(crate) unit: &'static str,
     pub(crate) peer: &'static str,
     pub(crate) theirs: Quantity,
     pub(crate) ours: Quantity,
-    /// Text `what` of the target that judges.
+    /// Text `what` of the target that this comparison illustrates.
     pub(crate) target: &'static str,
 }
 
-/// All that was measured.
+/// The measurements of all rounds.
 pub(crate) struct Rounds<'a> {
     pub(crate) runs: &'a Runs,
     pub(crate) samples: &'a Samples,
@@ -84,7 +84,7 @@ impl Target {
 }
 
 impl Quantity {
-    /// Figures in the order of the rounds; `None` for a round without one.
+    /// Returns the figures in the order of the rounds, with `None` for a round without a figure.
     pub(super) fn figures(self, rounds: &Rounds<'_>) -> Vec<Option<f64>> {
         match self {
             Quantity::Run(case, metric) => {
@@ -104,7 +104,8 @@ pub(super) fn present(figures: Vec<Option<f64>>) -> Vec<f64> {
     figures.into_iter().flatten().collect()
 }
 
-/// Pairs the rounds; a figure that is measured only once is paired with each round of the other.
+/// Combines two quantities round by round. If the second quantity was measured in fewer rounds, such as once, its last figure
+/// is used for the further rounds.
 fn paired(
     rounds: &Rounds<'_>,
     first: Quantity,

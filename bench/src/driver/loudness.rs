@@ -1,5 +1,5 @@
-//! The loudness library against Debian's libebur128 through the C interface, batches of live meters, and `audioloudnorm`
-//! against ffmpeg's `loudnorm`.
+//! Measures loudness. Compares our library with Debian's libebur128 through the C interface, and `audioloudnorm` with ffmpeg's
+//! `loudnorm`. Also measures batches of live meters.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -9,35 +9,36 @@ use anyhow::{Context, Result, bail};
 use threadbare_bench::measure::{ChildUsage, run_child};
 use threadbare_bench::results::Samples;
 
-/// Share of one core for 2000 live meters.
+/// Sample: the share of one core's time that 2000 live meters take.
 pub(crate) const LIVE_METERS: &str = "2000 live meters";
-/// CPU time per second of audio.
+/// Sample: CPU time of our element per second of audio.
 pub(crate) const NORMALIZE_OURS: &str = "audioloudnorm";
-/// The same.
+/// Sample: CPU time of ffmpeg's filter per second of audio.
 pub(crate) const NORMALIZE_FFMPEG: &str = "ffmpeg loudnorm";
-/// Memory of one stream out of a hundred.
+/// Sample: memory of one stream, measured with a hundred of them.
 pub(crate) const NORMALIZE_MEMORY: &str = "audioloudnorm, memory";
 
-/// Paths, and the amount of audio.
+/// Paths of programs and files, and the length of the audio.
 pub(crate) struct Loudness {
-    /// Folder of our `libebur128.so.1`.
+    /// Folder with our `libebur128.so.1`.
     library_folder: PathBuf,
-    /// Folder of our plugin.
+    /// Folder with our plugin.
     plugin_folder: PathBuf,
-    /// The program of bench/loudness/cost.c.
+    /// Program compiled from bench/loudness/cost.c.
     cost: PathBuf,
     meters: PathBuf,
-    /// File to be normalised.
+    /// Audio file to be normalised.
     input: PathBuf,
     registry: PathBuf,
     audio_seconds: u32,
 }
 
-/// One figure: name, unit, value.
+/// A figure: name, unit and value.
 type Figure = (String, &'static str, f64);
 
 impl Loudness {
-    /// `library` is our libebur128.so; `scratch` is the folder for built and generated files.
+    /// Builds the programs and files of the measurement. `library` is our libebur128.so, and `scratch` is the folder for built
+    /// and generated files.
     pub(crate) fn prepare(
         programs: &Path,
         plugin_folder: &Path,
@@ -56,7 +57,7 @@ impl Loudness {
         };
         std::fs::create_dir_all(&loudness.library_folder)?;
         let wanted = loudness.library_folder.join("libebur128.so.1");
-        std::fs::copy(library, wanted).with_context(|| format!("taking {}", library.display()))?;
+        std::fs::copy(library, wanted).with_context(|| format!("copying {}", library.display()))?;
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/loudness/cost.c");
         let include = concat!(
             "-I",
@@ -68,18 +69,18 @@ impl Loudness {
         compiler
             .arg(&loudness.cost)
             .args(["-l:libebur128.so.1", "-lm"]);
-        run_child(&mut compiler).context("without libebur128? Run scripts/setup test")?;
+        run_child(&mut compiler).context("cannot compile cost.c (run scripts/setup test first)")?;
         let mut ffmpeg = Command::new("ffmpeg");
         let source = source_of(audio_seconds);
         ffmpeg.args(["-nostdin", "-v", "error", "-y", "-f", "lavfi", "-i"]);
         ffmpeg.args([source.as_str(), "-c:a", "pcm_f32le"]);
         run_child(ffmpeg.arg(&loudness.input))?;
-        // The registry is written by the first run.
+        // The first run writes the registry, so it is not measured.
         loudness.gstreamer(&[])?;
         Ok(loudness)
     }
 
-    /// Measures one round of everything; a round that lacks a figure does not count.
+    /// Measures all figures of one round. If one of them fails, the whole round does not count.
     pub(crate) fn measure(&self, samples: &mut Samples) -> Result<()> {
         let mut figures = self.modes("Debian", None)?;
         figures.extend(self.modes("ours", Some(&self.library_folder))?);
@@ -94,7 +95,7 @@ impl Loudness {
         Ok(())
     }
 
-    /// CPU time per sample of a channel in each mode, with the library that the loader finds.
+    /// Measures the CPU time per sample and channel in each mode, with the library that the loader finds.
     fn modes(&self, library: &str, folder: Option<&Path>) -> Result<Vec<Figure>> {
         let mut command = Command::new(&self.cost);
         command.arg(self.audio_seconds.to_string());
@@ -109,16 +110,17 @@ impl Loudness {
         let figures: Option<Vec<Figure>> = text.lines().map(figure).collect();
         figures
             .filter(|figures| figures.len() == MODES.len())
-            .with_context(|| format!("cost said {text:?}"))
+            .with_context(|| format!("cost printed {text:?}"))
     }
 
     fn live_meters(&self) -> Result<f64> {
         let text = output_of(&mut Command::new(&self.meters))?;
         let percent = text.trim().parse();
-        percent.with_context(|| format!("meters said {text:?}"))
+        percent.with_context(|| format!("meters printed {text:?}"))
     }
 
-    /// Subtracts the time of the same pipeline without the filter, run just before.
+    /// Measures the CPU time of normalisation. It subtracts the time of the same pipeline without the filter, which runs just
+    /// before.
     fn normalize(&self) -> Result<[Figure; 2]> {
         let ours = ["!", "audioloudnorm", "loudness-target=-23"];
         let theirs = ["-af", "loudnorm=I=-23:TP=-2:LRA=7"];
@@ -147,7 +149,7 @@ impl Loudness {
         run_child(command.args(["-f", "null", "-"]))
     }
 
-    /// Additional maximum resident memory per stream.
+    /// Measures the maximum resident memory that the filter adds per stream.
     fn memory_mib(&self) -> Result<f64> {
         let resident = |filter: &[&str]| {
             let mut command = self.gst_launch();
@@ -189,7 +191,7 @@ pub(crate) fn measures(name: &str) -> bool {
     of_modes || others.contains(&name)
 }
 
-/// Noise with the level of speech, and some peaks for the limiter.
+/// Returns an ffmpeg source of noise with the level of speech, and with some peaks for the limiter.
 fn source_of(seconds: u32) -> String {
     format!(
         "aevalsrc=(random(0)-0.5)*(0.02+0.3*pow(sin(3*t)\\,4))*(1+0.5*sin(t/3)):d={seconds}:s=48000,\
@@ -213,7 +215,7 @@ fn output_of(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Names as in bench/loudness/cost.c.
+/// Names of the modes, as in bench/loudness/cost.c.
 const MODES: &[&str] = &[
     "M",
     "S",

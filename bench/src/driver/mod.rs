@@ -1,4 +1,4 @@
-//! Runs everything in turn and judges it.
+//! Runs all measurements one after the other, and compares the results with the targets.
 
 pub(crate) mod cases;
 pub(crate) mod demo;

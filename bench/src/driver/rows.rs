@@ -1,4 +1,4 @@
-//! Rows from runs, and comparisons from rows.
+//! Computes rows from runs, and comparisons from rows.
 
 use threadbare_bench::results::{Comparison, Row};
 use threadbare_bench::stats::Spread;
@@ -6,7 +6,7 @@ use threadbare_bench::stats::Spread;
 use super::figures::{Comparable, Rounds, present};
 use super::targets::{COMPARISONS, PARTS};
 
-/// All targets, judged.
+/// Returns the rows of all targets, with pass or fail.
 pub(crate) fn rows(rounds: &Rounds<'_>) -> Vec<Row> {
     let targets = PARTS
         .iter()
@@ -16,7 +16,7 @@ pub(crate) fn rows(rounds: &Rounds<'_>) -> Vec<Row> {
         .collect()
 }
 
-/// The comparisons of the README, with the rows that judge them.
+/// Returns the comparisons of the README, with the rows of their targets.
 pub(crate) fn comparisons(rounds: &Rounds<'_>, rows: &[Row]) -> Vec<Comparison> {
     let judged = |comparable: &Comparable| {
         let row = rows.iter().find(|row| row.what == comparable.target)?;
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_and_comparisons_name_what_is_measured() {
+    fn rows_and_comparisons_name_measured_cases_and_samples() {
         let targets = || PARTS.iter().flat_map(|part| part.targets);
         let of_rows = targets().flat_map(|target| match target.figure {
             Figure::Of(only) => vec![only],
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_is_compared_with_the_same_streams_without_one() {
+    fn streams_with_a_flood_are_compared_with_the_same_streams_without_one() {
         let what = "50,000 packets/s to one of 1000 streams: slice lateness (99 %) against the same streams without a flood";
         let late = |us| Measured {
             late_p99_us: Some(us),
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn one_lost_packet_in_one_run_is_enough() {
+    fn one_lost_packet_in_one_run_fails_the_target() {
         let lossy = vec![run_with(1.0, 0), run_with(1.0, 1), run_with(1.0, 0)];
         let measured = Runs::from([("receive-3000".to_owned(), lossy)]);
         let judged = row("receive only, 3000 streams: lost", &measured);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn opus_above_its_target_falls_short() {
+    fn an_opus_figure_above_its_limit_fails_the_target() {
         let what =
             "G.711 to Opus, complexity 0, full session: against the bare codec in a bare loop";
         let measured = Runs::from([
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_shared_out_over_the_streams_that_were_added() {
+    fn memory_is_divided_by_the_number_of_added_streams() {
         assert_eq!(run_with(1.0, 0).resident_kib_per_stream(), Some(8.0));
     }
 }

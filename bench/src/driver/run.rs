@@ -1,4 +1,4 @@
-//! Runs one case: starts the processes, coordinates them, and collects their results.
+//! Runs one case. Starts the processes, coordinates them, and collects their results.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
@@ -15,13 +15,13 @@ use threadbare_bench::session::{Finished, Report};
 
 use super::cases::{Case, Load, Mode, Program};
 
-/// Paths, and durations of the measurement.
+/// Paths of programs and files, and durations of the measurement.
 pub(crate) struct Bench {
-    /// Folder of the programs of this workspace and the counting library.
+    /// Folder with the programs of this workspace and the library that counts allocations.
     pub(crate) programs: PathBuf,
-    /// Folder of our plugin, and nothing else.
+    /// Folder with our plugin and no other files.
     pub(crate) plugin_folder: PathBuf,
-    /// GStreamer's registries go here, one per kind of process.
+    /// Folder for GStreamer's registries. Each kind of process has its own.
     pub(crate) scratch: PathBuf,
     pub(crate) warmup_seconds: f64,
     pub(crate) window_seconds: f64,
@@ -48,12 +48,12 @@ struct ContextThread {
     late_p99_us: u64,
 }
 
-/// Longer than the window, so that the last packets of the window are not the last ones sent.
+/// Time for which the sender continues after the window, so that packets still arrive at the end of the window.
 const SENDER_EXTRA_SECONDS: f64 = 0.5;
 
 impl Bench {
     pub(crate) fn run(&self, case: &Case) -> Result<Measured> {
-        // Bound before ports are looked for that are free.
+        // The drain must bind its ports before free ports are looked for.
         let mut drain = None;
         let mut out = Vec::new();
         if case.sends_on() {
@@ -68,7 +68,7 @@ impl Bench {
         command.args(out);
         let mut measured = Process::start(command)?;
         let Report::Ready(ready) = measured.line()? else {
-            bail!("a figure before it was ready")
+            bail!("the process sent a result before it was ready")
         };
         let mut result = Measured {
             streams: case.streams,
@@ -81,7 +81,7 @@ impl Bench {
         };
         if case.mode == Mode::Idle {
             let Report::Idle(idle) = measured.line()? else {
-                bail!("no figures")
+                bail!("the process sent no results")
             };
             result.idle = Some(idle);
             return Ok(result);
@@ -95,7 +95,7 @@ impl Bench {
             measured.say(&sent)?;
         }
         let Report::Done(done) = measured.line()? else {
-            bail!("no figures")
+            bail!("the process sent no results")
         };
         if let Some(mut drain) = drain {
             let Drained { drained } = drain.last_line()?;
@@ -157,8 +157,8 @@ impl Bench {
                 command.args(["--description", case.description]);
             }
         }
-        // The peer's elements have the same names as ours. A plugin that is installed for this user, or the registry of another
-        // run, must not replace the intended one.
+        // The published crate's elements have the same names as ours. A plugin that is installed for this user, or one in the
+        // registry of another run, must not replace the intended one.
         command.env("XDG_DATA_HOME", self.scratch.join("no-user-plugins"));
         if case.program == Program::Ours {
             command.env("GST_PLUGIN_PATH", &self.plugin_folder);
@@ -200,7 +200,7 @@ impl Bench {
         command
     }
 
-    /// Asks the plugin's tracer, as `threadbare inspect contexts` does.
+    /// Asks the plugin's tracer for the lateness, as `threadbare inspect contexts` does.
     fn late_p99_us(&self, measured: &Process) -> Result<u64> {
         let name = format!("{}.sock", measured.child.id());
         let path = self.scratch.join("threadbare").join(name);
@@ -217,7 +217,7 @@ impl Bench {
     }
 }
 
-/// A child that speaks in lines, and does not outlive its handle.
+/// A child process that exchanges lines with the driver. It is killed on drop.
 struct Process {
     name: String,
     child: Child,
@@ -244,7 +244,7 @@ impl Process {
         if self.lines.read_line(&mut line)? == 0 {
             bail!("{} ended early ({})", self.name, self.child.wait()?);
         }
-        serde_json::from_str(&line).with_context(|| format!("{} said {line:?}", self.name))
+        serde_json::from_str(&line).with_context(|| format!("{} printed {line:?}", self.name))
     }
 
     fn say(&mut self, word: &impl Serialize) -> Result<()> {
@@ -253,7 +253,7 @@ impl Process {
         Ok(())
     }
 
-    /// Closes its input, which ends it, and reads its last line.
+    /// Closes the input of the process, so that it ends. Reads its last line.
     fn last_line<T: DeserializeOwned>(&mut self) -> Result<T> {
         drop(self.child.stdin.take());
         self.line()
@@ -262,7 +262,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended already.
+        // This fails if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

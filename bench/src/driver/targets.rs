@@ -1,4 +1,4 @@
-//! The targets, and the comparisons in the README.
+//! Tables of the targets, and of the comparisons in the README.
 
 use threadbare_bench::results::Measured;
 
@@ -6,7 +6,7 @@ use super::fallback::{AFTER_ERROR, AFTER_STALL, UNDER_JITTER};
 use super::figures::{Comparable, Figure, Judge, Metric, Quantity, Target};
 use super::loudness::{LIVE_METERS, NORMALIZE_FFMPEG, NORMALIZE_MEMORY, NORMALIZE_OURS};
 
-/// Targets below one heading.
+/// The targets below one heading.
 pub(crate) struct Part {
     pub(crate) name: &'static str,
     pub(crate) targets: &'static [Target],
@@ -24,7 +24,7 @@ const fn sample(name: &'static str) -> Quantity {
     Quantity::Sample(name)
 }
 
-/// The median of the rounds counts.
+/// Returns a target whose limit the median of the rounds must meet.
 const fn median(what: &'static str, unit: &'static str, limit: f64, figure: Figure) -> Target {
     Target {
         what,
@@ -35,7 +35,7 @@ const fn median(what: &'static str, unit: &'static str, limit: f64, figure: Figu
     }
 }
 
-/// The worst round counts.
+/// Returns a target whose limit each round must meet.
 const fn each_run(what: &'static str, unit: &'static str, limit: f64, figure: Figure) -> Target {
     Target {
         what,
@@ -172,7 +172,7 @@ pub(crate) const PARTS: &[Part] = &[
                 0.0,
                 Figure::Of(run("session-2800", Measured::lost)),
             ),
-            // More, and one core does not carry 2800 x 50 packets/s, however long the kernel's buffers hide it.
+            // Above this limit, one core cannot carry 2800 x 50 packets/s, even if the kernel's buffers hide that for a while.
             median(
                 "full session, 2800 streams on one context: CPU per packet",
                 "µs",
@@ -473,7 +473,7 @@ pub(crate) const PARTS: &[Part] = &[
                 3.3,
                 Figure::Of(sample("ebur128 I+LRA+true-peak, ours")),
             ),
-            // If it takes more, one core is too slow for the audio.
+            // Above this limit, one core is too slow for the audio.
             median(
                 "2000 live stereo meters of everything, 20 ms at a time: of one core",
                 "%",
@@ -496,7 +496,7 @@ pub(crate) const PARTS: &[Part] = &[
     },
 ];
 
-/// Comparisons with the usual alternatives, for the README. The last text names the target that judges.
+/// Comparisons with the usual alternatives, for the README.
 pub(crate) const COMPARISONS: &[Comparable] = &[
     Comparable {
         what: "receive, 1000 streams: CPU per packet",

@@ -8,7 +8,7 @@ use crate::calls::{Calls, Figures, Kind, What};
 
 const NOT_YET: &str = "*Not measured yet: `make bench-calls` measures and fills this in.*";
 
-/// Cost of packets and calls, and the targets for sockets and for XDP.
+/// Returns the tables of CPU time per packet and per call, and of the targets for sockets and for XDP.
 pub(super) fn calls(measured: Option<&Calls>) -> String {
     let Some(measured) = measured else {
         return NOT_YET.into();
@@ -60,7 +60,7 @@ fn line_of_relays(
     format!("| {name} | {rtpengine} | {sockets} | {rings} |\n")
 }
 
-/// Cost of recorded calls, compared with calls without recording.
+/// Returns the tables of recorded calls, which are compared with calls without recording.
 pub(super) fn recordings(measured: Option<&Calls>) -> String {
     let Some(measured) = measured else {
         return RECORDINGS_NOT_YET.into();

@@ -1,8 +1,8 @@
-//! The drawings of the README: the purpose of the project, and the path of a packet.
+//! The drawings of the README. They show the purpose of the project and the path of a packet.
 
 use super::svg::{Anchor, Frame, Svg};
 
-/// Each drawing's path, and the drawing.
+/// Returns all drawings, as (path of the file, text of the file).
 pub(super) fn all() -> [(&'static str, String); 2] {
     [
         ("docs/images/threads.svg", threads()),
@@ -10,7 +10,7 @@ pub(super) fn all() -> [(&'static str, String); 2] {
     ]
 }
 
-/// A thousand threads on the left, one on the right.
+/// Returns the drawing of the purpose, with a thousand threads on the left and one thread on the right.
 fn threads() -> String {
     let mut svg = Svg::new(
         840,
@@ -22,7 +22,7 @@ fn threads() -> String {
     svg.finish()
 }
 
-/// Slices of time in which one of the threads runs: row, start and width in steps.
+/// Times during which one of the threads runs: row, start and width in steps.
 const RUNS: &[(usize, usize, usize)] = &[
     (0, 0, 2),
     (5, 2, 1),
@@ -91,7 +91,7 @@ fn many_threads(svg: &mut Svg) {
     svg.text((40.0, 296.0), Anchor::Start, 12.0, "soft", text);
 }
 
-/// The row that represents all that are not shown.
+/// Index of the row that stands for all threads that are not shown.
 const ROWS_CUT: usize = 6;
 
 fn one_thread(svg: &mut Svg) {
@@ -138,7 +138,7 @@ fn one_thread(svg: &mut Svg) {
     svg.text((450.0, 296.0), Anchor::Start, 12.0, "soft", text);
 }
 
-/// The packets of many streams join in a batch.
+/// Draws how the packets of many streams join in a batch.
 fn fan_in(svg: &mut Svg, left: f64, bottom: f64) {
     let top = 92.0;
     let target = left + 33.0;
@@ -158,7 +158,7 @@ fn fan_in(svg: &mut Svg, left: f64, bottom: f64) {
     }
 }
 
-/// The path of a packet through one context.
+/// Returns the drawing of a packet's path through one context.
 fn how_it_works() -> String {
     let mut svg = Svg::new(840, 400, "The way of a packet through one context");
     sockets(&mut svg, 24.0, "Sockets", "of all streams", "RTP in");
@@ -196,7 +196,7 @@ fn sockets(svg: &mut Svg, x: f64, title: &str, detail: &str, label: &str) {
     svg.text((x + 46.0, 338.0), Anchor::Middle, 12.0, "soft", label);
 }
 
-/// Name and work of each stage; all on one thread, one after the other.
+/// Name and work of each stage. One thread does all of them, one after the other.
 const STAGES: &[(&str, &[&str])] = &[
     (
         "1  Wake up",
@@ -248,7 +248,7 @@ fn context(svg: &mut Svg) {
     );
 }
 
-/// Work and sleep of the thread.
+/// Draws when the thread works and when it sleeps.
 fn slices(svg: &mut Svg) {
     let (left, width, y) = (184.0, 96.0, 80.0);
     for n in 0..5 {

@@ -1,6 +1,6 @@
-//! A figure as text.
+//! Formats figures as text.
 
-/// Three digits that mean something, and whole numbers as such.
+/// Formats a figure with about three significant digits. Whole numbers are written in full.
 pub(super) fn figure(value: f64) -> String {
     let size = value.abs();
     if value.fract() == 0.0 || size >= 100.0 {
@@ -19,7 +19,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_as_precise_as_they_are_sure() {
+    fn figures_have_about_three_significant_digits() {
         assert_eq!(figure(0.0), "0");
         assert_eq!(figure(2.34567), "2.35");
         assert_eq!(figure(23.4567), "23.5");

@@ -1,4 +1,4 @@
-//! Tables of docs/demultiplexer.md and docs/main-loop.md, and the plot.
+//! The tables of docs/demultiplexer.md and docs/main-loop.md, and the plot of docs/demultiplexer.md.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use crate::results::Row;
 
 const NOT_YET: &str = "*Not measured yet: `make bench-libraries` measures and fills this in.*";
 
-/// Targets, plot and all designs.
+/// Returns the targets, the plot and the table of all designs of the demultiplexer.
 pub(super) fn demultiplexer(measured: Option<&Libraries>) -> String {
     let Some(measured) = measured else {
         return NOT_YET.into();
@@ -26,7 +26,7 @@ pub(super) fn demultiplexer(measured: Option<&Libraries>) -> String {
     );
     for row in rows {
         let Some(ns) = row.ns() else { continue };
-        // No baseline was measured with other sinks than `Vec`s.
+        // All baselines were measured with `Vec`s as sinks, so designs with other sinks are not compared.
         let baseline = (row.design != CHANNELS).then(|| measured.baseline(row.sinks, &row.payload));
         let ratio = baseline.flatten().and_then(|other| row.ratio(other));
         let _ = writeln!(
@@ -43,7 +43,7 @@ pub(super) fn demultiplexer(measured: Option<&Libraries>) -> String {
     text.trim_end().into()
 }
 
-/// Targets and all figures.
+/// Returns the targets and the table of all figures of the main loop.
 pub(super) fn main_loop(measured: Option<&Libraries>) -> String {
     let Some(measured) = measured else {
         return NOT_YET.into();
@@ -89,7 +89,7 @@ fn targets(rows: &[Row]) -> String {
     format!("\n| {part} | target | measured | |\n|---|---|---|---|\n{lines}")
 }
 
-/// Formats a number with a comma after each three digits.
+/// Formats a number with commas between groups of three digits.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -102,12 +102,12 @@ fn grouped(number: u64) -> String {
     text
 }
 
-/// The design with tokio's channels as sinks.
+/// Name of the design with tokio's channels as sinks.
 const CHANNELS: &str = "demultiplexer-channels";
 const PATH: &str = "docs/images/demultiplexer.svg";
 const TITLE: &str = "Demultiplexers: time per message, by design";
 
-/// Path of the plot, and its text if there are results.
+/// Returns the path of the plot, and its text if there are results.
 pub(super) fn plot(measured: Option<&Libraries>) -> (&'static str, Option<String>) {
     let all = measured.map_or(&[][..], |measured| &measured.demultiplexers);
     let shown: Vec<Bar> = all.iter().filter_map(bar).collect();
@@ -116,7 +116,8 @@ pub(super) fn plot(measured: Option<&Libraries>) -> (&'static str, Option<String
     (PATH, bars(TITLE, unit, &shown))
 }
 
-/// Sinks other than `Vec`s, and limits with more than three sinks, are only in the table.
+/// Returns the bar of a row. Rows with other sinks than `Vec`s, and rows with limits and more than three sinks, are only in the
+/// table.
 fn bar(row: &Demultiplexer) -> Option<Bar> {
     let (what, colour) = match row.design.as_str() {
         "demultiplexer" => ("ours", "ours"),
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn plot_marks_libraries_that_lose_messages() {
+    fn the_plot_marks_designs_that_lose_messages() {
         let (_, text) = plot(Some(&sample()));
         let text = text.expect("figures");
         assert!(text.contains("String, 3 sinks: by-hand"), "{text}");
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_results_file_nothing_is_claimed() {
+    fn without_a_results_file_texts_say_not_yet_measured() {
         for text in [demultiplexer(None), main_loop(None)] {
             assert!(text.starts_with("*Not measured yet"), "{text}");
         }
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn digits_are_in_threes() {
+    fn digits_are_grouped_in_threes() {
         for (number, text) in [
             (0, "0"),
             (999, "999"),

@@ -8,7 +8,7 @@ use crate::media::{Media, PLAN};
 
 const NOT_YET: &str = "*Not measured yet: `make bench-media` measures and fills this in.*";
 
-/// Targets, and the results of each measurement.
+/// Returns the targets and the results of each measurement.
 pub(super) fn media(measured: Option<&Media>) -> String {
     let Some(measured) = measured else {
         return NOT_YET.into();

@@ -1,5 +1,6 @@
-//! Texts and pictures of README and docs, generated only from the newest results file and those of the libraries and the media
-//! plane. The same files give the same bytes, so that a test can compare them.
+//! Generates texts and pictures of README and docs. The only inputs are the newest results file and the results files of single
+//! programs, such as those of the libraries and the media plane. The same inputs give the same bytes, so that a test can
+//! compare them.
 
 mod calls;
 pub mod drawings;
@@ -25,20 +26,20 @@ pub struct Rendered {
     /// Path from the root of the repository.
     pub path: &'static str,
     pub place: Place,
-    /// `None` without results; then the file does not exist.
+    /// The text, or `None` if there are no results. In that case the file must not exist.
     pub text: Option<String>,
 }
 
-/// Position in the file.
+/// The part of a file that is generated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// It is the whole file.
+    /// The whole file.
     Whole,
-    /// Between `<!-- NAME: begin -->` and `<!-- NAME: end -->`, each on a separate line.
+    /// The part between `<!-- NAME: begin -->` and `<!-- NAME: end -->`, each on a separate line.
     Between(&'static str),
 }
 
-/// All that is rendered.
+/// Renders all texts and pictures.
 pub fn all(
     results: Option<&Results>,
     measured: Option<&Libraries>,
@@ -86,19 +87,19 @@ pub fn all(
     rendered
 }
 
-/// All targets and cases of a run, as in docs/benchmarks.md.
+/// Returns all targets and cases of a run, as in docs/benchmarks.md.
 pub fn document(results: &Results) -> String {
     tables::document(Some(results))
 }
 
 impl Rendered {
-    /// Whether the repository below `root` contains exactly these bytes.
+    /// Whether the repository at `root` contains exactly this text.
     pub fn is_current(&self, root: &Path) -> Result<bool> {
         let old = self.old(root)?;
         Ok(self.new_text(old.as_deref())? == old)
     }
 
-    /// Writes it below `root`.
+    /// Writes the text to the repository at `root`.
     pub fn write(&self, root: &Path) -> Result<()> {
         let path = root.join(self.path);
         match self.new_text(self.old(root)?.as_deref())? {
@@ -125,7 +126,7 @@ impl Rendered {
         }
     }
 
-    /// The new text of the whole file.
+    /// Returns the new text of the whole file.
     fn new_text(&self, old: Option<&str>) -> Result<Option<String>> {
         let Place::Between(marker) = self.place else {
             return Ok(self.text.clone());
@@ -152,7 +153,7 @@ fn end(marker: &str) -> String {
     format!("<!-- {marker}: end -->")
 }
 
-/// Returns `document` with `text` between its markers; `None` unless each marker occurs once, in order.
+/// Returns `document` with `text` between its markers. Returns `None` unless each marker occurs once and they are in order.
 fn between(document: &str, marker: &str, text: &str) -> Option<String> {
     let (begin, end) = (begin(marker), end(marker));
     let (before, rest) = document.split_once(&begin)?;

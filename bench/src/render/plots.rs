@@ -7,7 +7,7 @@ use super::svg::{Anchor, Frame, Svg};
 use crate::results::{Latencies, Measured, Results};
 use crate::stats::Spread;
 
-/// Path of each plot, and its text if there are results.
+/// Returns the path of each plot, and its text if there are results.
 pub(super) fn all(results: Option<&Results>) -> Vec<(&'static str, Option<String>)> {
     vec![
         (RECEIVE.path, results.and_then(|all| lines(all, &RECEIVE))),
@@ -17,7 +17,7 @@ pub(super) fn all(results: Option<&Results>) -> Vec<(&'static str, Option<String
     ]
 }
 
-/// Path and description of the plots that these results have.
+/// Returns path and description of the plots for which there are results.
 pub(super) fn captions(results: &Results) -> Vec<(&'static str, &'static str)> {
     let alt = |path| match path {
         LATENCY_PATH => LATENCY_TITLE,
@@ -32,14 +32,14 @@ pub(super) fn captions(results: &Results) -> Vec<(&'static str, &'static str)> {
         .collect()
 }
 
-/// CPU per packet against the number of streams.
+/// A plot of the CPU time per packet against the number of streams.
 struct Lines {
     path: &'static str,
     title: &'static str,
     series: &'static [Series],
 }
 
-/// The cases `PREFIX-STREAMS`.
+/// A line of a plot. Its points are the cases named `PREFIX-STREAMS`.
 struct Series {
     name: &'static str,
     prefix: &'static str,
@@ -90,7 +90,7 @@ const PLOT: Frame = Frame {
     height: 250.0,
 };
 
-/// Streams and µs.
+/// Points of a line: number of streams, and CPU time per packet in µs.
 type Points = Vec<(u16, Spread)>;
 
 fn points(results: &Results, prefix: &str) -> Points {
@@ -166,7 +166,7 @@ fn heading(svg: &mut Svg, title: &str, unit: &str) {
     svg.text((24.0, 52.0), Anchor::Start, 12.0, "soft", unit);
 }
 
-/// Draws lines at round values from 0 to beyond `top`; returns a function from a value to its position.
+/// Draws horizontal lines at round values, from 0 to at least `top`. Returns a function that computes the position of a value.
 fn scale(svg: &mut Svg, top: f64) -> impl Fn(f64) -> f64 + use<> {
     let step = round_step(top / 4.0);
     let steps = (top / step).ceil().max(1.0);
@@ -182,7 +182,7 @@ fn scale(svg: &mut Svg, top: f64) -> impl Fn(f64) -> f64 + use<> {
     place
 }
 
-/// 1, 2 or 5 times a power of ten, at least `step`.
+/// Returns the lowest number that is at least `step` and is 1, 2 or 5 times a power of ten.
 fn round_step(step: f64) -> f64 {
     let power = 10_f64.powf(step.max(1e-6).log10().floor());
     let factor = [1.0, 2.0, 5.0, 10.0]
@@ -218,11 +218,11 @@ fn draw_series(
 
 type Label = ((f64, f64), String, &'static str);
 
-/// Places labels to the right of the plot, each as near to its line's end as the others allow.
+/// Places labels to the right of the plot. Each label is as near to the end of its line as the other labels allow.
 fn label_ends(svg: &mut Svg, mut labels: Vec<Label>) {
     const APART: f64 = 19.0;
     labels.sort_by(|a, b| a.0.1.total_cmp(&b.0.1));
-    // From the bottom up: nothing may be below the axis.
+    // Labels are placed from the bottom up, because none may be below the axis.
     let mut below = PLOT.y + PLOT.height + APART;
     for (_, y) in labels.iter_mut().rev().map(|label| &mut label.0) {
         *y = y.min(below - APART);
@@ -236,7 +236,7 @@ fn label_ends(svg: &mut Svg, mut labels: Vec<Label>) {
 
 const LATENCY_PATH: &str = "docs/images/latency.svg";
 const LATENCY_TITLE: &str = "How long packets take through the gateway";
-/// Colours of the histograms, in their order.
+/// Colours of the histograms, in the order of the histograms.
 const LATENCY_COLOURS: &[&str] = &["ours", "a", "b"];
 
 fn latency(results: &Results) -> Option<String> {
@@ -286,7 +286,7 @@ fn latency(results: &Results) -> Option<String> {
     Some(svg.finish())
 }
 
-/// Per cent of all, up to the millisecond that has 99.9 % at or below it.
+/// Returns the share of packets for each millisecond of latency, in per cent. Ends at the 99.9th percentile.
 fn shares(latencies: &Latencies) -> Option<Vec<f64>> {
     let packets = &latencies.packets_by_ms;
     let all: u64 = packets.iter().sum();
@@ -302,7 +302,7 @@ fn shares(latencies: &Latencies) -> Option<Vec<f64>> {
 const MEMORY_PATH: &str = "docs/images/memory.svg";
 const MEMORY_TITLE: &str = "Resident memory per stream";
 
-/// Name, case, colour.
+/// Bars of the memory plot: name, case and colour.
 const MEMORY: &[(&str, &str, &str)] = &[
     ("receive: stock udpsrc", "stock-receive-1000", "a"),
     ("receive: threadshare 0.15.4", "peer-receive-1000", "b"),
@@ -325,10 +325,10 @@ fn memory(results: &Results) -> Option<String> {
     )
 }
 
-/// Name, length (the median) and colour.
+/// A bar: name, length (the median is drawn) and colour.
 pub(super) type Bar = (String, Spread, &'static str);
 
-/// Bars below each other, with their names to the left.
+/// Draws horizontal bars below each other, with their names to the left.
 pub(super) fn bars(title: &str, unit: &str, bars: &[Bar]) -> Option<String> {
     let medians = bars.iter().map(|(_, length, _)| length.median);
     let most = medians.reduce(f64::max)?.max(1.0);

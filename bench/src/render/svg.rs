@@ -1,4 +1,5 @@
-//! Pictures as SVG, for light and dark pages: colours are classes, and the reader's colour scheme chooses among them.
+//! Draws pictures as SVG, for light and dark pages. Colours are CSS classes, and the reader's colour scheme selects their
+//! values.
 
 use std::fmt::Write as _;
 
@@ -10,7 +11,7 @@ pub(super) struct Svg {
     body: String,
 }
 
-/// A rectangle's place and size.
+/// Position and size of a rectangle.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frame {
     pub(super) x: f64,
@@ -30,7 +31,7 @@ impl Frame {
     }
 }
 
-/// Anchor of a text.
+/// The part of a text that is at its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Anchor {
     Start,
@@ -38,7 +39,7 @@ pub(super) enum Anchor {
     End,
 }
 
-/// Class, light and dark colour. `ours` is this project, `a`, `b` and `c` are others.
+/// CSS class, light colour and dark colour. `ours` is for this project, and `a`, `b` and `c` are for others.
 const COLOURS: &[(&str, &str, &str)] = &[
     ("paper", "#ffffff", "#10161d"),
     ("panel", "#f4f6f8", "#1a222c"),
@@ -54,7 +55,7 @@ const COLOURS: &[(&str, &str, &str)] = &[
 ];
 
 impl Svg {
-    /// Has a background, so that it can be read on any page.
+    /// Starts a picture. It has a background, so that it is legible on any page.
     pub(super) fn new(width: u32, height: u32, title: &str) -> Svg {
         let mut svg = Svg {
             width,
@@ -67,7 +68,7 @@ impl Svg {
         svg
     }
 
-    /// A filled rectangle with rounded corners.
+    /// Draws a filled rectangle with rounded corners.
     pub(super) fn rect(&mut self, frame: Frame, radius: f64, fill: &str) {
         let Frame {
             x,
@@ -81,7 +82,7 @@ impl Svg {
         );
     }
 
-    /// Draws the same with an outline.
+    /// Draws a filled rectangle with rounded corners and an outline.
     pub(super) fn outlined(&mut self, frame: Frame, radius: f64, fill: &str, stroke: &str) {
         let Frame {
             x,
@@ -102,7 +103,7 @@ impl Svg {
         );
     }
 
-    /// A line through the points of `path`, in SVG's path language.
+    /// Draws a line along `path`, which is in SVG's path language.
     pub(super) fn path(&mut self, path: &str, stroke: &str, width: f64) {
         let _ = writeln!(
             self.body,
@@ -125,7 +126,7 @@ impl Svg {
         );
     }
 
-    /// A horizontal arrow's head, its tip at (x, y), pointing right.
+    /// Draws an arrow head that points right. Its tip is at (x, y).
     pub(super) fn arrow_head(&mut self, x: f64, y: f64, fill: &str) {
         let (back, up, down) = (x - 9.0, y - 5.0, y + 5.0);
         let path = format!("M{x:.1} {y:.1}L{back:.1} {up:.1}L{back:.1} {down:.1}Z");
@@ -175,7 +176,7 @@ impl Svg {
         );
     }
 
-    /// The whole file.
+    /// Returns the text of the SVG file.
     pub(super) fn finish(self) -> String {
         let Svg {
             width,
@@ -225,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_cannot_break_out_of_the_picture() {
+    fn special_characters_in_text_are_escaped() {
         let mut svg = Svg::new(10, 10, "a < b");
         svg.text((0.0, 0.0), Anchor::Start, 10.0, "ink", "<&>");
         let text = svg.finish();
@@ -234,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn both_colour_schemes_have_every_colour() {
+    fn both_colour_schemes_define_every_colour() {
         let style = style();
         let (light, dark) = style.split_once("@media").expect("two schemes");
         for (class, light_colour, dark_colour) in COLOURS {

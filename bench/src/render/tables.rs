@@ -1,4 +1,4 @@
-//! Tables of README and docs/benchmarks.md, in Markdown.
+//! The tables of README and docs/benchmarks.md, in Markdown.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use crate::stats::Spread;
 
 const NOT_YET: &str = "*Not measured yet: `make bench-readme` measures and fills this in.*";
 
-/// The short table against what a reader uses now: the rows of [`DECIDING`].
+/// Returns the short table of comparisons with other software, with the rows of [`DECIDING`].
 pub(super) fn readme(results: Option<&Results>) -> String {
     let Some(results) = results else {
         return NOT_YET.into();
@@ -39,7 +39,7 @@ pub(super) fn readme(results: Option<&Results>) -> String {
     text
 }
 
-/// Three figures of the same run, for the top of the README.
+/// Returns three figures of the run, for the top of the README.
 pub(super) fn headline(results: Option<&Results>) -> String {
     let Some(results) = results else {
         return NOT_YET.into();
@@ -64,7 +64,7 @@ pub(super) fn headline(results: Option<&Results>) -> String {
     )
 }
 
-/// Comparisons that a reader decides by: what, and the peer.
+/// The comparisons that matter most for a reader's decision: what is compared, and with which software.
 const DECIDING: [(&str, &str); 6] = [
     ("receive, 1000 streams: CPU per packet", "stock `udpsrc`"),
     ("receive, 1000 streams: threads", "stock `udpsrc`"),
@@ -93,7 +93,7 @@ fn find<'r>(results: &'r Results, what: &str, peer: &str) -> Option<&'r Comparis
     all.find(|one| (one.what.as_str(), one.peer.as_str()) == (what, peer))
 }
 
-/// Ours by theirs, if the target judges that.
+/// Returns the ratio of our figure to the other one, if the comparison's target is a ratio.
 fn ratio(comparison: &Comparison) -> Option<Spread> {
     let row = &comparison.row;
     (row.unit == "x").then_some(row.measured).flatten()
@@ -103,7 +103,7 @@ fn side(comparison: &Comparison, spread: Option<Spread>) -> String {
     spread.map_or("–".into(), |spread| with_unit(spread, &comparison.unit))
 }
 
-/// The last screen of the demo.
+/// Returns the last screen of the demo.
 pub(super) fn demo(results: Option<&Results>) -> String {
     match results.and_then(|results| results.demo.as_ref()) {
         None => NOT_YET.into(),
@@ -115,7 +115,7 @@ pub(super) fn demo(results: Option<&Results>) -> String {
     }
 }
 
-/// All targets, plots and cases.
+/// Returns the tables of all comparisons, targets and cases, and the plots.
 pub(super) fn document(results: Option<&Results>) -> String {
     let Some(results) = results else {
         return NOT_YET.into();
@@ -165,7 +165,7 @@ pub(super) fn document(results: Option<&Results>) -> String {
     text.trim_end().into()
 }
 
-/// Date, machine and number of rounds.
+/// Returns a line with date, machine and number of rounds.
 fn origin(results: &Results) -> String {
     let Results {
         machine,
@@ -185,7 +185,7 @@ fn origin(results: &Results) -> String {
     )
 }
 
-/// Date and machine.
+/// Returns a line with date and machine.
 pub(super) fn run(date_utc: &str, commit: &str, tree_dirty: bool, machine: &Machine) -> String {
     format!(
         "Measured in one run: {date_utc} UTC, commit {commit}{}; {} cores of {}, Linux {}, {}",
@@ -221,7 +221,7 @@ fn comparison_line(comparison: &Comparison) -> String {
     )
 }
 
-/// Threads are counted in addition to the one of every context.
+/// Returns the unit of a row's limit. For threads, it says that the context's own thread is not counted.
 fn limit_unit(row: &Row) -> &str {
     match row.unit.as_str() {
         "threads" => "beside the context's",
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn one_is_not_many() {
+    fn a_unit_is_singular_for_one() {
         let of = |figure| Spread::of(&[figure]).expect("a figure");
         assert_eq!(with_unit(of(1.0), "threads"), "1 thread");
         assert_eq!(with_unit(of(2.0), "threads"), "2 threads");
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_falls_short_says_so() {
+    fn a_row_that_misses_its_limit_says_so() {
         assert_eq!(
             row_line(&row(false)),
             "| w | ≤ 0.28 x | 0.50 (0.25 to 0.75) x | **falls short** |\n"
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_results_file_nothing_is_claimed() {
+    fn without_a_results_file_texts_say_not_yet_measured() {
         for text in [readme(None), headline(None), demo(None), document(None)] {
             assert!(text.starts_with("*Not measured yet"), "{text}");
         }

@@ -1,8 +1,8 @@
-//! Calls of a SIP proxy: compares `threadbare serve` with Debian's rtpengine, in one run. Prints the lines of
+//! Compares `threadbare serve` with Debian's rtpengine, in one run, as relays for the calls of a SIP proxy. Prints the lines of
 //! `bench/results/calls.jsonl`.
 //!
-//! Each measurement restarts the relay and controls it by the ng protocol, as a proxy does. CPU time is that of the relay's
-//! process, with all its threads, divided by the packets that the parties sent in the window. rtpengine runs in user space
+//! Each measurement restarts the relay and controls it by the ng protocol, as a proxy does. The CPU time is that of all threads
+//! of the relay's process, divided by the packets that the parties sent in the measured window. rtpengine runs in user space
 //! (`--table=-1`). Each relay has a separate network namespace, with a link (veth) to the parties. `threadbare-xdp` is
 //! `threadbare serve --xdp`.
 
@@ -26,37 +26,37 @@ use parties::{Parties, Sides};
 use proxy::Proxy;
 use relay::Relay;
 
-/// Calls through a relay.
+/// Measures calls through a relay.
 #[derive(Parser)]
 struct Options {
-    /// The program `threadbare`.
+    /// Path of the program `threadbare`.
     #[arg(long)]
     threadbare: PathBuf,
-    /// Measurements of each kind.
+    /// Number of measurements of each kind.
     #[arg(long, default_value_t = 3)]
     rounds: u32,
-    /// Seconds from the first packet to the window.
+    /// Seconds from the first packet to the measured window.
     #[arg(long, default_value_t = 6.0)]
     warmup: f64,
-    /// Seconds of the window.
+    /// Length of the measured window in seconds.
     #[arg(long, default_value_t = 4.0)]
     seconds: f64,
-    /// Only these measurements; may be given several times.
+    /// Makes only these measurements. Can be given several times.
     #[arg(long)]
     only: Vec<What>,
-    /// Folder of recordings; without it, one for temporary files.
+    /// Folder for recordings. Default: the system's folder for temporary files.
     #[arg(long)]
     recordings: Option<PathBuf>,
     /// Mode in which the device of `threadbare-xdp` runs the program.
     #[arg(long, default_value = "auto")]
     xdp_mode: String,
-    /// Only this relay.
+    /// Measures only this relay.
     #[arg(long)]
     relay: Option<Kind>,
-    /// Without rtpengine.
+    /// Does not measure rtpengine.
     #[arg(long)]
     alone: bool,
-    /// State file of threadbare's calls; without it, they end with the process.
+    /// State file for the calls of threadbare. Without it, the calls end with the process.
     #[arg(long)]
     state: Option<PathBuf>,
 }
@@ -136,7 +136,7 @@ fn measure_one(options: &Options, what: What, kind: Kind) -> Result<Figures> {
     drop(relay);
     drop(network);
     std::fs::remove_dir_all(folder)?;
-    // The next measurement begins without calls.
+    // The next measurement must begin without calls.
     match &state {
         Some(state) if state.exists() => std::fs::remove_file(state)?,
         _ => {}
@@ -144,7 +144,7 @@ fn measure_one(options: &Options, what: What, kind: Kind) -> Result<Figures> {
     figures
 }
 
-/// Interruption of the media when the process is killed.
+/// Measures how long the media stop when the relay's process is killed and restarted.
 fn restart(options: &Options, relay: &mut Relay, proxy: &mut Proxy) -> Result<Figures> {
     let parties = Parties::new()?;
     let ways = (0..1000)
@@ -162,7 +162,7 @@ fn restart(options: &Options, relay: &mut Relay, proxy: &mut Proxy) -> Result<Fi
     talk.join()?;
     let mut gaps = parties.gaps();
     gaps.sort_unstable();
-    // Two parties per call; each is found again by its SSRC.
+    // Each call has two parties, whose streams keep their SSRCs after the restart.
     ensure!(gaps.len() == 2000, "{} sources", gaps.len());
     let ms = |gap: Option<&Duration>| gap.map_or(0.0, |gap| gap.as_secs_f64() * 1e3);
     Ok(Figures {
@@ -172,7 +172,7 @@ fn restart(options: &Options, relay: &mut Relay, proxy: &mut Proxy) -> Result<Fi
     })
 }
 
-/// Cost of carrying media.
+/// Measures the cost of forwarding media.
 fn carry(
     options: &Options,
     relay: &Relay,
@@ -213,7 +213,7 @@ fn carry(
     })
 }
 
-/// Cost of calls that come and go, one after another.
+/// Measures the cost of calls that are created and ended one after the other.
 fn signal(relay: &Relay, proxy: &mut Proxy) -> Result<Figures> {
     let parties = Parties::new()?;
     signalled(relay, true, |calls| {
@@ -224,7 +224,7 @@ fn signal(relay: &Relay, proxy: &mut Proxy) -> Result<Figures> {
     })
 }
 
-/// Number of calls that a core creates and ends.
+/// Measures how many calls the relay creates and ends per second on one core.
 fn flood(relay: &Relay, proxy: &mut Proxy, had_calls: bool) -> Result<Figures> {
     let parties = Parties::new()?;
     let cores = std::thread::available_parallelism()?.get();
@@ -237,8 +237,8 @@ fn flood(relay: &Relay, proxy: &mut Proxy, had_calls: bool) -> Result<Figures> {
     figures
 }
 
-/// With `had_calls`, the relay has worked for a while. It had as many calls some seconds ago, twice, and their ports may be
-/// reused.
+/// Measures a number of calls that `run` creates and ends. With `had_calls`, the relay has already had as many calls, twice.
+/// They ended some seconds ago, so that their ports may be reused.
 fn signalled(
     relay: &Relay,
     had_calls: bool,
@@ -263,7 +263,7 @@ fn signalled(
     })
 }
 
-/// Memory of calls without media; then 200 offers a second during 1000 active calls.
+/// Measures the memory of 1000 calls without media. Then measures 200 offers a second while these calls have media.
 fn idle(relay: &Relay, proxy: &mut Proxy) -> Result<Figures> {
     let parties = Parties::new()?;
     let before = relay.resident_kib()?;
@@ -290,7 +290,7 @@ fn idle(relay: &Relay, proxy: &mut Proxy) -> Result<Figures> {
     std::thread::sleep(SETTLE);
     took.sort_unstable();
     let p99 = took.get(took.len() * 99 / 100).context("no offer")?;
-    ensure!(after >= before, "less memory with calls");
+    ensure!(after >= before, "the memory shrank when calls were created");
     Ok(Figures {
         kib_per_call: Some((after - before) as f64 / 1000.0),
         offer_ms_p99: Some(p99.as_secs_f64() * 1e3),
@@ -300,15 +300,16 @@ fn idle(relay: &Relay, proxy: &mut Proxy) -> Result<Figures> {
     })
 }
 
-/// Only on demand.
+/// Measurements that are made only on demand.
 const RECORDED: [What; 2] = [What::Recorded1000, What::Coded1000];
 /// Time after which all sent packets have arrived.
 const SETTLE: Duration = Duration::from_millis(500);
 /// Interval between checks of the lateness.
 const LOOK: Duration = Duration::from_millis(500);
-/// Calls in a row: their ports fit the descriptors of the process.
+/// Number of calls in a measurement. The process has enough descriptors for all their ports.
 const SIGNALLED: u32 = 3500;
-/// Longer than threadbare reserves the ports of an ended call; rtpengine does not reserve them.
+/// Pause after a burst of calls. It is longer than threadbare reserves the ports of an ended call. rtpengine does not reserve
+/// ports.
 const RESTED: Duration = Duration::from_secs(11);
 const OFFERING: Duration = Duration::from_secs(6);
 const OFFER_INTERVAL: Duration = Duration::from_millis(5);

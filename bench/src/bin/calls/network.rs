@@ -1,11 +1,11 @@
-//! A network namespace of the relay, with a link to the parties: their packets arrive on a device, as in production.
+//! A network namespace for the relay, with a link to the parties. So packets arrive on a network device, as in production.
 
 use std::net::Ipv4Addr;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-/// The relay's network namespace. It is removed when dropped.
+/// The relay's network namespace. It is removed on drop.
 pub(crate) struct Network {
     name: String,
 }
@@ -33,7 +33,8 @@ impl Network {
         Ok(network)
     }
 
-    /// A command that runs in the namespace, as the same process.
+    /// Returns a command that runs a program in the namespace. `ip netns exec` is replaced by the program, so the process stays
+    /// the same.
     pub(crate) fn command(&self, program: &std::path::Path) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name]).arg(program);
@@ -43,7 +44,7 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        // A namespace ends some time later, and so would the link.
+        // The kernel removes a namespace, and the links in it, only some time later. So the link is removed explicitly.
         let _ = ip(&["link", "del", OUTSIDE]);
         let _ = ip(&["netns", "del", &self.name]);
     }
@@ -63,9 +64,9 @@ fn ip(arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// One of the addresses for measurements (RFC 2544, section C.2.2).
+/// Address of the parties. It is from the range for measurements (RFC 2544, section C.2.2).
 pub(crate) const PARTIES: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 pub(crate) const RELAY: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
-/// The relay's end of the link.
+/// Network device at the relay's end of the link.
 pub(crate) const DEVICE: &str = "tb-relay";
 const OUTSIDE: &str = "tb-parties";

@@ -1,4 +1,4 @@
-//! The telephones: a few sockets for all of them, a sender and a receiver.
+//! The telephones of all calls. They share a few sockets, a sending thread and a receiving thread.
 
 use std::collections::HashMap;
 use std::io::{IoSlice, IoSliceMut};
@@ -15,7 +15,7 @@ use threadbare_bench::{PACKET_BYTES, ports, rtp};
 use threadbare_rtp::srtp::{RTP_TRAILER_BYTES_MAX, Sender};
 use threadbare_runtime::{RECV_BATCH, RawAddr, RecvBatch, SEND_BATCH_MAX, SendBatch};
 
-/// Kinds of the two sides of a call.
+/// Media on the two sides of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sides {
     /// PCMU on both sides.
@@ -26,26 +26,26 @@ pub(crate) enum Sides {
     Srtp,
 }
 
-/// Destinations of a call's packets, A's first.
+/// A call's packets and their destinations. Arrays contain the value of side A, then that of side B.
 pub(crate) struct Way {
     pub(crate) call: u32,
     pub(crate) to: [u16; 2],
     pub(crate) payload_types: [u8; 2],
-    /// Protects B's packets.
+    /// Protects the packets of side B.
     pub(crate) srtp: Option<Sender>,
 }
 
 /// All parties.
 pub(crate) struct Parties {
-    /// Sockets of the sides A and of the sides B.
+    /// Sockets of all sides A, then those of all sides B.
     sockets: [Vec<Arc<UdpSocket>>; 2],
-    /// Receive reports, which are not read.
+    /// Sockets for RTCP reports, which are not read.
     _reports: Vec<UdpSocket>,
     heard: Arc<AtomicU64>,
     sources: Arc<Mutex<Option<Sources>>>,
 }
 
-/// For each SSRC, the time of its last packet, and the longest time between two packets.
+/// For each SSRC: the time of its last packet, and the longest time between two packets.
 type Sources = HashMap<u32, (Instant, Duration)>;
 
 impl Parties {
@@ -88,25 +88,25 @@ impl Parties {
         })
     }
 
-    /// Records the arrival of packets from now on.
+    /// From now on, records when packets arrive.
     pub(crate) fn watch(&self) {
         let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
         *sources = Some(Sources::new());
     }
 
-    /// The longest time between two packets of each source.
+    /// Returns the longest time between two packets, for each source.
     pub(crate) fn gaps(&self) -> Vec<Duration> {
         let sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
         let all = sources.iter().flat_map(HashMap::values);
         all.map(|(_, gap)| *gap).collect()
     }
 
-    /// Port of a call's side A.
+    /// Returns the port of a call's side A.
     pub(crate) fn a(&self, call: u32) -> u16 {
         self.port(0, call)
     }
 
-    /// The port of its side B.
+    /// Returns the port of a call's side B.
     pub(crate) fn b(&self, call: u32) -> u16 {
         self.port(1, call)
     }
@@ -116,12 +116,12 @@ impl Parties {
         socket.local_addr().map_or(0, |address| address.port())
     }
 
-    /// Packets that have arrived.
+    /// Returns the number of packets that have arrived.
     pub(crate) fn heard(&self) -> u64 {
         self.heard.load(Relaxed)
     }
 
-    /// Makes all parties send for `duration`, at the rate of a call.
+    /// Makes all parties send for `duration`, each at 50 packets a second.
     pub(crate) fn talk(&self, ways: Vec<Way>, duration: Duration) -> Result<Talk> {
         let sent = Arc::<AtomicU64>::default();
         let (of_thread, sockets) = (sent.clone(), self.sockets.clone());
@@ -132,7 +132,7 @@ impl Parties {
     }
 }
 
-/// Packets on their way.
+/// A running transmission of all parties.
 pub(crate) struct Talk {
     thread: JoinHandle<Result<()>>,
     sent: Arc<AtomicU64>,
@@ -150,7 +150,7 @@ impl Talk {
     }
 }
 
-/// Packets of one party.
+/// The stream of one party.
 struct Speech {
     to: RawAddr,
     packet: [u8; PACKET_BYTES],
@@ -164,7 +164,7 @@ fn send(
     duration: Duration,
     sent: &AtomicU64,
 ) -> Result<()> {
-    // Grouped by sending socket.
+    // The streams are grouped by the socket that sends them.
     let mut speeches: Vec<Vec<Speech>> = (0..2 * SOCKETS).map(|_| Vec::new()).collect();
     for way in ways {
         let mut srtp = way.srtp;
@@ -187,7 +187,7 @@ fn send(
             return Ok(());
         }
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
-        // Each slice sends a part of all.
+        // In each slice, a part of all streams sends a packet.
         let part = slice as usize % PARTS;
         for (at, speeches) in speeches.iter_mut().enumerate() {
             let socket = &sockets[at / SOCKETS][at % SOCKETS];
@@ -220,7 +220,7 @@ fn send_part<'s>(
             .collect();
         let mut batch = SendBatch::default();
         for (pieces, (_, _, to)) in pieces.iter().zip(chunk) {
-            ensure!(batch.push(pieces, to), "a chunk is a batch");
+            ensure!(batch.push(pieces, to), "the batch is full");
         }
         while !batch.is_empty() {
             batch.send(socket.as_fd())?;
@@ -251,7 +251,7 @@ fn take_all(socket: &UdpSocket, batch: &mut RecvBatch, mut sources: Option<&mut 
     }
 }
 
-/// An even port and the next one.
+/// Opens sockets on an even port and on the next one.
 fn pair() -> Result<(UdpSocket, UdpSocket)> {
     let bind = |port| UdpSocket::bind((PARTIES, port));
     for _ in 0..1000 {
@@ -264,13 +264,13 @@ fn pair() -> Result<(UdpSocket, UdpSocket)> {
             return Ok((rtp, rtcp));
         }
     }
-    Err(anyhow!("no two free ports in a row"))
+    Err(anyhow!("no even port is free together with the next one"))
 }
 
 /// Number of sockets for each side.
 const SOCKETS: usize = 8;
 const ROOM_BYTES: usize = 256;
 const DRAIN_INTERVAL: Duration = Duration::from_millis(2);
-/// Parts of 20 ms.
+/// Number of parts into which 20 ms are divided. The streams are spread over the parts.
 const PARTS: usize = 10;
 const SEND_INTERVAL: Duration = Duration::from_millis(2);

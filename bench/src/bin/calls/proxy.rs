@@ -1,4 +1,4 @@
-//! The SIP proxy that asks a relay, by ng.
+//! The part of a SIP proxy that controls a relay by the ng protocol.
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, UdpSocket};
@@ -12,7 +12,7 @@ use threadbare_rtp::srtp::{Crypto, MASTER_KEY_BYTES_MAX, MasterKey, Sender, Suit
 use crate::network::PARTIES;
 use crate::parties::{Parties, Sides, Way};
 
-/// A proxy with one socket.
+/// A proxy, which has one socket.
 pub(crate) struct Proxy {
     socket: UdpSocket,
     records: bool,
@@ -21,7 +21,7 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// Connects to the ng port of `relay`. Waits until it answers.
+    /// Connects to the ng port of `relay`. Waits until the relay answers.
     pub(crate) fn new(relay: SocketAddr) -> Result<Proxy> {
         let socket = UdpSocket::bind((PARTIES, 0))?;
         socket.connect(relay)?;
@@ -35,7 +35,7 @@ impl Proxy {
         Ok(proxy)
     }
 
-    /// Calls are recorded from now on.
+    /// From now on, each new call is recorded.
     pub(crate) fn record_calls(&mut self) {
         self.records = true;
     }
@@ -58,14 +58,14 @@ impl Proxy {
         let number = self.send(&request)?;
         loop {
             let (of, reply) = self.receive()?;
-            // An earlier reply may have been late.
+            // The reply to an earlier request, which timed out, may arrive now.
             if of == number {
                 return Ok(reply);
             }
         }
     }
 
-    /// Returns the number of the request, which is also in the reply.
+    /// Sends a request. Returns its number, which the reply repeats.
     fn send(&mut self, request: &Value) -> Result<u32> {
         self.asked += 1;
         let datagram = format!("{} {request}", self.asked);
@@ -80,8 +80,8 @@ impl Proxy {
         Ok((of.parse()?, serde_json::from_str(reply)?))
     }
 
-    /// Creates and ends calls, `AT_ONCE` of them at a time. It never sleeps, so that the relay's time does not include wake-ups
-    /// of this program.
+    /// Creates and ends calls, `AT_ONCE` of them at a time. This function never sleeps, so that the relay spends no time on
+    /// waking up this program.
     pub(crate) fn flood(&mut self, calls: Range<u32>, parties: &Parties) -> Result<()> {
         self.socket.set_nonblocking(true)?;
         let request = |call, step| match step {
@@ -102,7 +102,7 @@ impl Proxy {
                 Err(error) => return Err(error),
             };
             heard = Instant::now();
-            let (call, step) = waiting.remove(&number).context("a reply to nothing")?;
+            let (call, step) = waiting.remove(&number).context("an unexpected reply")?;
             ensure!(
                 reply["result"] == "ok",
                 "step {step} of call {call}: {reply}"
@@ -119,7 +119,7 @@ impl Proxy {
         Ok(())
     }
 
-    /// Passes an SDP on; returns the SDP for the other side.
+    /// Sends a request with an SDP. Returns the SDP for the other side.
     fn pass(&mut self, request: Value) -> Result<String> {
         let reply = self.ask(request)?;
         ensure!(reply["result"] == "ok", "{reply}");
@@ -127,12 +127,12 @@ impl Proxy {
         Ok(sdp.to_owned())
     }
 
-    /// Sends A's offer; returns the SDP for B.
+    /// Sends an offer of side A. Returns the SDP for side B.
     pub(crate) fn offer(&mut self, call: u32, parties: &Parties, sides: Sides) -> Result<String> {
         self.pass(offer(call, parties, sides)).context("offer")
     }
 
-    /// Creates a call; returns the destinations of its packets.
+    /// Creates a call. Returns the destinations of its packets.
     pub(crate) fn call(&mut self, call: u32, parties: &Parties, sides: Sides) -> Result<Way> {
         let to_b = self.offer(call, parties, sides)?;
         let own = MasterKey::from_random(SUITE, &[call as u8; MASTER_KEY_BYTES_MAX]);
@@ -227,5 +227,5 @@ fn port_of(sdp: &str) -> Result<u16> {
 const SUITE: Suite = Suite::AesCm128HmacSha1_80;
 /// Maximum number of unfinished calls in a flood.
 const AT_ONCE: usize = 32;
-/// Only ends a measurement that hangs.
+/// Maximum wait for a reply. Only a measurement that hangs waits this long.
 const LIMIT: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! A relay's process.
+//! The process of a measured relay.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,17 +14,17 @@ use crate::Options;
 use crate::network::{DEVICE, Network, PARTIES, RELAY};
 use crate::proxy::Proxy;
 
-/// A running relay. Killed when dropped.
+/// A running relay. It is killed on drop.
 pub(crate) struct Relay {
     child: Child,
     command: Command,
     ng: SocketAddr,
-    /// Address of its HTTP interface.
+    /// Address of the relay's HTTP interface, if it has one.
     http: Option<SocketAddr>,
 }
 
 impl Relay {
-    /// `recordings`: a folder for those of threadbare, and their format.
+    /// Starts a relay. `recordings` is the folder for recordings of threadbare, and `format` is their format.
     pub(crate) fn start(
         kind: Kind,
         options: &Options,
@@ -32,14 +32,14 @@ impl Relay {
         state: Option<&Path>,
         (recordings, format): (&Path, &str),
     ) -> Result<Relay> {
-        // The namespace has no other process.
+        // Fixed ports are free, because the namespace has no other process.
         let http = SocketAddr::from((RELAY, 8080));
         let ng = SocketAddr::from((RELAY, 2223));
         let (own, span) = (RELAY.to_string(), "40000-59999");
         let mut command = match kind {
             Kind::Threadbare | Kind::ThreadbareXdp => {
                 let mut command = network.command(&options.threadbare);
-                // As with rtpengine, calls are not logged.
+                // Calls are not logged, as with rtpengine.
                 command.env("THREADBARE_LOG", "warn");
                 command.args(["serve", "--ng", &ng.to_string()]);
                 command.args(["--allow", &PARTIES.to_string()]);
@@ -86,7 +86,7 @@ impl Relay {
         })
     }
 
-    /// Kills the process, and starts another one.
+    /// Kills the process and starts a new one.
     pub(crate) fn restart(&mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;
@@ -94,12 +94,12 @@ impl Relay {
         Ok(())
     }
 
-    /// Creates a proxy that controls it.
+    /// Creates a proxy that controls this relay.
     pub(crate) fn proxy(&self) -> Result<Proxy> {
         Proxy::new(self.ng)
     }
 
-    /// Time on processors, of all threads.
+    /// Returns the CPU time of all threads so far.
     pub(crate) fn cpu(&self) -> Result<Duration> {
         let mut ns = 0;
         for task in std::fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
@@ -110,7 +110,7 @@ impl Relay {
         Ok(Duration::from_nanos(ns))
     }
 
-    /// All its threads run on these cores from now on.
+    /// From now on, all threads of the relay run only on these cores.
     pub(crate) fn pin(&self, cores: &str) -> Result<()> {
         measure::pin(self.child.id(), cores)
     }
@@ -119,7 +119,7 @@ impl Relay {
         Ok(std::fs::read_dir(format!("/proc/{}/task", self.child.id()))?.count())
     }
 
-    /// Lateness of the media threads, from the metrics.
+    /// Reads the lateness of the media threads from the relay's metrics.
     pub(crate) fn lateness_ms(&self) -> Result<Option<f64>> {
         let Some(http) = self.http else {
             return Ok(None);
@@ -153,5 +153,5 @@ impl Drop for Relay {
     }
 }
 
-/// For an HTTP address that is reachable from outside.
+/// Access token. `threadbare serve` requires one for an HTTP address that other machines can reach.
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";

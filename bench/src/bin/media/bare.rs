@@ -1,5 +1,5 @@
-//! The hand-written loop: receives, converts, and sends on from the same socket, without reordering and RTCP. It prefetches the
-//! memory of the next streams as the media plane does.
+//! The hand-written loop. It receives a packet, converts it, and sends it from the same socket. It does not reorder packets,
+//! and has no RTCP. It prefetches the memory of the next streams, as the media plane does.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -40,7 +40,7 @@ impl Bare {
             let encoder = match kind {
                 Kind::BareOpus => {
                     let format = super::ours::opus()?;
-                    // The same settings as the media plane's for telephone audio.
+                    // These are the media plane's settings for telephone audio.
                     let settings = EncoderSettings {
                         bitrate_bps: Some(24_000),
                         ..EncoderSettings::default()
@@ -49,7 +49,7 @@ impl Bare {
                 }
                 _ => None,
             };
-            // Allocated separately, as the calls of the media plane are.
+            // Each stream is allocated separately, like the calls of the media plane.
             all.push(Box::new(Stream {
                 socket,
                 to: to(number),

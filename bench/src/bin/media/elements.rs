@@ -1,4 +1,4 @@
-//! The plugin's elements: a pipeline for each stream, one clock, one bus handler.
+//! The plugin's elements, with a pipeline for each stream. The pipelines share a clock and a bus handler.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -10,7 +10,7 @@ use crate::Carrier;
 
 pub(super) struct Elements {
     first_port: u16,
-    /// Kept here, because a pipeline stops when it is dropped.
+    /// The pipelines are kept here, because a pipeline stops when it is dropped.
     pipelines: Vec<gst::Pipeline>,
 }
 

@@ -1,10 +1,10 @@
-//! Compares the media plane with a bare loop, in one run. It measures the cost of whole sessions, calls, a shared port, meters,
-//! elements and Opus, and the losses. Prints the lines of `bench/results/media.jsonl`: the head, then a line for each
+//! Compares the media plane with a bare loop, in one run. It measures losses, and the cost of whole sessions, calls, a shared
+//! port, meters, elements and Opus. Prints the lines of `bench/results/media.jsonl`: the head, then a line for each
 //! measurement.
 //!
-//! Each measurement is a separate process, and the kinds take turns, so that other load of the machine affects all of them. CPU
-//! time is that of the thread that carries the packets, divided by the packets that the sender has sent in the window. The sender
-//! also sends RTCP.
+//! Each measurement is a separate process. The kinds take turns, so that other load of the machine affects all of them. The CPU
+//! time is that of the thread that forwards the packets, divided by the packets that the sender has sent in the measured
+//! window. The sender also sends RTCP.
 
 mod bare;
 mod elements;
@@ -26,28 +26,28 @@ use traffic::{Drain, Sender};
 #[allow(unsafe_code, dead_code, reason = "tests use other parts of it")]
 mod counting;
 
-/// The media plane against a bare loop.
+/// Compares the media plane with a bare loop.
 #[derive(Parser)]
 struct Options {
-    /// Percentage of the streams of each measurement, for trials.
+    /// Percentage of each measurement's streams that is used. For trials.
     #[arg(long, default_value_t = 100)]
     percent: u32,
     /// Length of a slice in milliseconds.
     #[arg(long, default_value_t = 20)]
     wait: u64,
-    /// Seconds from the first packet to the window: all streams have sent a report by then.
+    /// Seconds from the first packet to the measured window. In this time, all streams send a report.
     #[arg(long, default_value_t = 8.0)]
     warmup: f64,
-    /// Seconds of the window.
+    /// Length of the measured window in seconds.
     #[arg(long, default_value_t = 4.0)]
     seconds: f64,
-    /// Measurements of each kind.
+    /// Number of measurements of each kind.
     #[arg(long, default_value_t = 3)]
     rounds: u32,
-    /// Only the measurements whose name begins with this.
+    /// Makes only measurements whose name begins with this text.
     #[arg(long, default_value = "")]
     only: String,
-    /// One measurement of this kind, in this process.
+    /// Makes one measurement of this kind, in this process.
     #[arg(long, requires = "streams")]
     kind: Option<Kind>,
     /// Number of streams of that measurement.
@@ -61,7 +61,7 @@ trait Carrier {
     fn threads(&self) -> &'static str;
     /// Destination of each stream.
     fn ports(&self) -> Vec<std::net::SocketAddr>;
-    /// Number of heap allocations of the thread so far; `None` if unknown.
+    /// Number of heap allocations of the thread so far, or `None` if it is unknown.
     fn allocations(&self) -> Option<u64> {
         None
     }
@@ -77,7 +77,7 @@ fn main() -> Result<()> {
         }
         _ => run(&options)?,
     }
-    // The bare loop has no end.
+    // The thread with the bare loop does not end by itself.
     std::process::exit(0)
 }
 
@@ -102,7 +102,7 @@ fn run(options: &Options) -> Result<()> {
                     };
                     println!("{}", serde_json::to_string(&row)?);
                 }
-                // Without the plugin, the other kinds are still measured.
+                // If the plugin is missing, the other kinds are still measured.
                 Err(error) if kind == Kind::Elements => eprintln!("not measured: {error:#}"),
                 Err(error) => return Err(error),
             }
@@ -128,7 +128,7 @@ fn measure_one(options: &Options, kind: Kind, streams: u32) -> Result<Figures> {
     let drain = Drain::start()?;
     let to = |stream: u32| drain.address(stream);
     let slice = Duration::from_millis(options.wait);
-    // One-time allocations of the library do not belong to a stream.
+    // One-time allocations of the library must not count for a stream.
     ours::warm_up(kind)?;
     let resident_kib_before = measure::resident_kib()?;
     let begun = std::time::Instant::now();
@@ -141,7 +141,7 @@ fn measure_one(options: &Options, kind: Kind, streams: u32) -> Result<Figures> {
         }
     };
     let ready_ms = begun.elapsed().as_secs_f64() * 1e3;
-    // Longer than the window, so that packets still arrive at its end.
+    // The sender sends for longer than the window, so that packets still arrive at the end of the window.
     let duration = Duration::from_secs_f64(options.warmup + options.seconds) + SETTLE;
     let sender = Sender::start(carrier.ports(), kind == Kind::Calls, duration)?;
     std::thread::sleep(Duration::from_secs_f64(options.warmup));
@@ -172,7 +172,7 @@ fn measure_one(options: &Options, kind: Kind, streams: u32) -> Result<Figures> {
     })
 }
 
-/// CPU time of the threads whose names begin with `name`.
+/// Returns the CPU time of the threads whose names begin with `name`.
 fn thread_cpu_ns(name: &str) -> Result<u64> {
     let mut cpu_ns = 0;
     for task in std::fs::read_dir("/proc/self/task")? {
@@ -187,5 +187,5 @@ fn thread_cpu_ns(name: &str) -> Result<u64> {
     Ok(cpu_ns)
 }
 
-/// Time after which all sent packets have arrived: a jitter buffer's latency, and a slice or two.
+/// Time after which all sent packets have arrived. It is longer than a jitter buffer's latency and two slices.
 const SETTLE: Duration = Duration::from_millis(500);

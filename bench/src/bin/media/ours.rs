@@ -1,4 +1,4 @@
-//! Whole sessions on the media plane: jitter buffer, RTCP, conversion.
+//! Whole sessions on the media plane, with jitter buffer, RTCP and conversion.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -21,12 +21,12 @@ use threadbare_runtime::clock_now_ns;
 
 use crate::{Carrier, counting};
 
-/// Opus format to which a hand-written loop encodes a call's audio.
+/// Returns the Opus format to which the hand-written loop encodes telephone audio.
 pub(super) fn opus() -> Result<Format> {
     Ok(Format::new(Encoding::Opus, 8000, 1)?)
 }
 
-/// Uses everything once that all streams share, so that its memory is not counted for a stream.
+/// Uses everything that all streams share, so that its memory is not counted for the first stream.
 pub(super) fn warm_up(kind: Kind) -> Result<()> {
     let codes = Codes::new()?;
     let (source, target) = (codes.leg(0, 0, None), codes.leg(0, 1, None));
@@ -34,13 +34,13 @@ pub(super) fn warm_up(kind: Kind) -> Result<()> {
     Line::new(0, source, target, DirectionConfig::default())?;
     if kind == Kind::Elements {
         gst::init()?;
-        // Loads the plugin.
+        // The look-up loads the plugin.
         let _ = gst::ElementFactory::find("ts-rtpsrc");
     }
     Ok(())
 }
 
-/// Codecs that all legs share.
+/// Payload types and CNAME, which all legs share.
 struct Codes {
     pcmu: Arc<PayloadMap>,
     pcma: Arc<PayloadMap>,
@@ -64,7 +64,8 @@ impl Codes {
         })
     }
 
-    /// A leg of PCMU (`law` 0), PCMA (1) or Opus (2), which sends to `to` or to the sender that it receives from.
+    /// Returns the configuration of a leg with PCMU (`law` 0), PCMA (1) or Opus (2). It sends to `to`, or to the sender of the
+    /// packets that it receives.
     fn leg(&self, number: u32, law: u32, to: Option<SocketAddr>) -> LegConfig {
         LegConfig {
             ssrc: Ssrc(0x7000_0000 + 4 * number + law),
@@ -109,7 +110,7 @@ fn range() -> Result<PortRange> {
     })?)
 }
 
-/// Heap allocations of the engine's thread so far.
+/// Returns the number of heap allocations of the engine's thread so far.
 fn allocations<C: Call>(engine: &Engine<C>) -> Option<u64> {
     let shard = engine.context().next_shard();
     shard.call(|_| counting::allocations()).ok()
@@ -140,7 +141,7 @@ impl Lines {
         for stream in 0..streams {
             let leg: LegPorts = match &shared {
                 Some(shared) => shared.lease(Filter {
-                    // The sender's numbers.
+                    // The sender numbers its streams like this.
                     ssrc: Some(Ssrc(stream + 1)),
                     ..Filter::default()
                 })?,
@@ -241,5 +242,5 @@ impl Carrier for Calls {
     }
 }
 
-/// Default of the gateway.
+/// Latency of the jitter buffers: the default of the gateway.
 const LATENCY_NS: u64 = 40_000_000;

@@ -1,4 +1,4 @@
-//! The two ends of the streams: a sender and a drain, each a thread of the measured process.
+//! The two ends of the streams: a sender and a drain. Each of them is a thread of the measured process.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -12,7 +12,7 @@ use anyhow::{Result, anyhow, ensure};
 use threadbare_bench::{PACKET_BYTES, PACKETS_PER_SECOND, rtp};
 use threadbare_runtime::{RECV_BATCH, RawAddr, RecvBatch, SEND_BATCH_MAX, SendBatch};
 
-/// Receives the packets sent on.
+/// Receives the forwarded packets.
 pub(super) struct Drain {
     addresses: Vec<SocketAddr>,
     drained: Arc<AtomicU64>,
@@ -45,12 +45,12 @@ impl Drain {
         Ok(Drain { addresses, drained })
     }
 
-    /// Destination of a stream's packets.
+    /// Returns the destination of a stream's packets.
     pub(super) fn address(&self, stream: u32) -> SocketAddr {
         self.addresses[stream as usize % self.addresses.len()]
     }
 
-    /// Packets of media so far.
+    /// Returns the number of media packets that have arrived so far.
     pub(super) fn drained(&self) -> u64 {
         self.drained.load(Relaxed)
     }
@@ -70,19 +70,19 @@ fn take_all(socket: &UdpSocket, batch: &mut RecvBatch) -> u64 {
     }
 }
 
-/// Reports arrive on the same port (RFC 5761, section 4).
+/// Whether a packet is RTCP, which arrives on the same port as RTP (RFC 5761, section 4).
 fn is_rtcp(packet: &[u8]) -> bool {
     (192..=223).contains(&packet[1])
 }
 
-/// Sends each port its stream, spread evenly over 20 ms, and its reports.
+/// Sends a stream and its reports to each port. The streams are spread evenly over 20 ms.
 pub(super) struct Sender {
     thread: JoinHandle<Result<()>>,
     sent: Arc<AtomicU64>,
 }
 
 impl Sender {
-    /// `is_call`: streams of odd numbers are PCMA.
+    /// Starts the sender. With `is_call`, streams with odd numbers are PCMA.
     pub(super) fn start(
         ports: Vec<SocketAddr>,
         is_call: bool,
@@ -96,7 +96,7 @@ impl Sender {
         Ok(Sender { thread, sent })
     }
 
-    /// Packets of media so far.
+    /// Returns the number of media packets that have been sent so far.
     pub(super) fn sent(&self) -> u64 {
         self.sent.load(Relaxed)
     }
@@ -142,7 +142,7 @@ fn send(ports: &[SocketAddr], is_call: bool, duration: Duration, sent: &AtomicU6
                 .collect();
             for stream in reporting {
                 let report = rtp::report(stream as u32, number);
-                // Only the media counts.
+                // Errors are ignored, because only media packets count.
                 let _ = socket.send_to(&report, ports[stream]);
             }
         }
@@ -171,12 +171,12 @@ fn send_all(
 }
 
 const PCMA: u8 = 8;
-/// Number of bursts within 20 ms; each stream's packet is in one of them.
+/// Number of bursts within 20 ms. Each stream sends its packet in one of them.
 const BURSTS: usize = 20;
-/// Packets between two reports: 5 s (RFC 3550, section 6.2).
+/// Number of packets between two reports. They take 5 s (RFC 3550, section 6.2).
 const REPORT_EACH: usize = 250;
-/// Several sockets share the load, because the kernel limits the queue of one socket.
+/// Number of receiving sockets. Several of them share the load, because the kernel limits the queue of each socket.
 const SINKS: u16 = 16;
 const DRAIN_INTERVAL: Duration = Duration::from_millis(3);
-/// An Opus packet may be longer than one of G.711.
+/// Size of the buffer for a received packet. An Opus packet may be longer than one of G.711.
 const ROOM_BYTES: usize = 512;
