@@ -321,7 +321,7 @@ fn on_isolation(checker: &mut Checker<'_>, raw: Option<&Spanned<String>>) -> Opt
     }
 }
 
-/// Checks the settings of a stream in a cluster. `cluster`: the default of the file; `None`: the file has no [cluster].
+/// Checks the settings of a stream in a cluster. `cluster`: the default of the file; `None`: the file has no `[cluster]`.
 pub(super) fn placement(
     checker: &mut Checker<'_>,
     raw: &RawStream,

@@ -2,10 +2,7 @@
 
 use thiserror::Error;
 
-use super::{Call, CallError, Side};
-use crate::codec::CodecError;
 use crate::dtmf::Key;
-use crate::leg::Carries;
 
 /// A DTMF digit to send to a party, as if the other party had pressed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +40,7 @@ pub enum DtmfError {
 }
 
 impl DtmfDigit {
-    fn check(&self) -> Result<(), DtmfError> {
+    pub(super) fn check(&self) -> Result<(), DtmfError> {
         let times = [
             ("duration_ns", self.duration_ns),
             ("pause_ns", self.pause_ns),

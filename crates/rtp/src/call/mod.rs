@@ -70,7 +70,7 @@ use out::{Out, Sending};
 
 use crate::codec::{CodecError, EncoderSettings, Format, FormatError};
 use crate::id::RtpTime;
-use crate::leg::{Leg, LegConfig, LegError, LegEvent, Outage, PayloadMap, Verdict};
+use crate::leg::{Carries, Leg, LegConfig, LegError, LegEvent, Outage, PayloadMap, Verdict};
 use crate::tone::Tone;
 
 /// A datagram to send.
@@ -601,7 +601,7 @@ impl Call {
     }
 
     /// Blocks this party's DTMF digits: its telephone events and, if digits are detected in audio
-    /// ([`DirectionConfig::detect_keys`](super::DirectionConfig)), the tones after detection. The owner still gets events for
+    /// ([`DirectionConfig::detect_keys`](DirectionConfig)), the tones after detection. The owner still gets events for
     /// them.
     pub fn block_keys(&mut self, side: Side, blocks: bool) {
         let input = self.input(side);
@@ -609,27 +609,27 @@ impl Call {
     }
 
     /// Sets whether this party's telephone events reach the other party even while its audio does not
-    /// ([`Mode::Mute`](super::Mode),
+    /// ([`Mode::Mute`](Mode),
     /// `Hold`).
     pub fn pass_keys(&mut self, side: Side, passes: bool) {
         let input = self.input(side);
         self.directions[input].pass_keys(passes);
     }
 
-    /// Sets [`DirectionConfig::detect_keys`](super::DirectionConfig) of this party's audio.
+    /// Sets [`DirectionConfig::detect_keys`](DirectionConfig) of this party's audio.
     pub fn set_detect_keys(&mut self, side: Side, detects: bool) {
         let payloads = self.legs[side as usize].payloads().clone();
         let input = self.input(side);
         self.directions[input].set_detect_keys(detects, &payloads);
     }
 
-    /// Sets [`DirectionConfig::makes_anew`](super::DirectionConfig) of this party's audio.
+    /// Sets [`DirectionConfig::makes_anew`](DirectionConfig) of this party's audio.
     pub fn set_makes_anew(&mut self, side: Side, makes_anew: bool) {
         let input = self.input(side);
         self.directions[input].set_makes_anew(makes_anew);
     }
 
-    /// Sets [`DirectionConfig::packet_ns`](super::DirectionConfig) of this party's audio.
+    /// Sets [`DirectionConfig::packet_ns`](DirectionConfig) of this party's audio.
     ///
     /// # Errors
     /// The receiving side has no format with this packet time, or the packets do not fit a datagram. Nothing changes then.

@@ -1,12 +1,10 @@
 //! Saved state of a call: after a restart of the process the parties notice only a gap.
 
-use std::net::SocketAddr;
-
+use super::TimeState;
 use super::direction::Direction;
-use super::{Call, Side, TimeState};
-use crate::leg::{LegState, Outage};
+use crate::leg::LegState;
 
-/// The state of a [`Call`], A's first.
+/// The state of a [`Call`](super::Call), A's first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallState {
     /// The legs.

@@ -9,7 +9,7 @@ use super::{AdmissionConfig, PayloadMap, PayloadMapError};
 use crate::id::{NtpTime, SeqNum, Ssrc};
 use crate::{jitter, session};
 
-/// Settings of a [`Leg`].
+/// Settings of a [`Leg`](super::Leg).
 #[derive(Debug, Clone)]
 pub struct LegConfig {
     /// Our SSRC: random (RFC 3550, section 5.1). A collision changes it.

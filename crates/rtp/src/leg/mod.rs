@@ -52,7 +52,7 @@ use receive::{BESIDE_MAX, Beside, QueuedPacket, WAITING_MAX, Waiting};
 use watch::{FarReport, Watch};
 
 use crate::id::{PayloadType, RtpTime, SeqNum, Ssrc};
-use crate::jitter::{self, JitterBuffer};
+use crate::jitter::{self, JitterBuffer, ResyncCause};
 use crate::packet::Channel;
 use crate::quality::Quality;
 use crate::session::{self, ClockRates, Event, Extended, RTCP_ADDRESS_SILENCE_NS, Session};

@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 
 use super::latch::is_none;
-use super::{Destination, Keep, Learn, Leg, LegError, MediaPacket, NO_TYPE, Receiving, watch};
+use super::{
+    Destination, Keep, Learn, Leg, LegError, MediaPacket, NO_TYPE, PayloadMap, Receiving, watch,
+};
 use crate::id::{PayloadType, RtpTime, SeqNum, Ssrc};
 use crate::jitter::{self, JitterBuffer};
 use crate::session::Profile;

@@ -2,9 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::{Delivery, Keep, Leg, Media};
 use crate::id::{NS_PER_S, SeqNum, Ssrc};
-use crate::jitter::ResyncCause;
 
 /// Time without service for a party, between a snapshot and its restoration.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -38,7 +36,7 @@ impl Outage {
     }
 }
 
-/// The state of a [`Leg`]: our own stream and the peer's addresses.
+/// The state of a [`Leg`](super::Leg): our own stream and the peer's addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LegState {
     /// Our SSRC.
@@ -57,7 +55,7 @@ pub struct LegState {
     pub is_fixed: bool,
 }
 
-/// Our own stream of a [`Leg`].
+/// Our own stream of a [`Leg`](super::Leg).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SentState {
     /// Our SSRC.

@@ -120,7 +120,7 @@ pub(super) fn note_reported<K: Keep>(leg: &mut Leg<K>) {
 }
 
 /// Effective equipment impairment (Ie,eff) for a share of lost packets in this many runs.
-fn equipment<K: Keep>(leg: &Leg<K>, share: f64, lost: f64, runs: u64) -> f64 {
+fn equipment_impairment<K: Keep>(leg: &Leg<K>, share: f64, lost: f64, runs: u64) -> f64 {
     // G.107, section 7.5: the mean length of consecutive losses, relative to that of random losses, which is 1 / (1 - share).
     let burst_ratio = lost / runs.max(1) as f64 * (1.0 - share);
     impairment(leg).with_loss(100.0 * share, burst_ratio)
@@ -164,7 +164,7 @@ fn take_sample<K: Keep>(leg: &Leg<K>, now_ns: u64, watch: &mut Watch) {
     }
     let share = lost / all;
     let runs = watch.loss_runs.saturating_sub(before.loss_runs);
-    let equipment = equipment(leg, share, lost, runs);
+    let equipment = equipment_impairment(leg, share, lost, runs);
     let sample = Sample {
         mos: mos(rating(delay_ms(leg), equipment)),
         jitter_ms: ms_of(stats.jitter_ns),
@@ -179,7 +179,7 @@ fn take_sample<K: Keep>(leg: &Leg<K>, now_ns: u64, watch: &mut Watch) {
         // The clustering of far losses is unknown: they count as single ones.
         let far_lost = far.share * all;
         let share = 1.0 - (1.0 - share) * (1.0 - far.share);
-        let equipment = equipment(leg, share, lost + far_lost, runs + far_lost as u64);
+        let equipment = equipment_impairment(leg, share, lost + far_lost, runs + far_lost as u64);
         let trips = [sample.round_trip_ms, far.round_trip_ms];
         let delay_ms = delay_ms(leg) + far.round_trip_ms.unwrap_or(0.0) / 2.0;
         Sample {
@@ -238,7 +238,7 @@ fn metrics<K: Keep>(leg: &Leg<K>, watch: &Watch) -> VoipMetrics {
     let all = (stats.delivered + stats.lost).max(1) as f64;
     let late = stats.late.min(stats.lost) as f64;
     let lost = stats.lost as f64;
-    let equipment = equipment(leg, lost / all, lost, watch.loss_runs);
+    let equipment = equipment_impairment(leg, lost / all, lost, watch.loss_runs);
     let tenths = |delay_ms: f64| Some((10.0 * mos(rating(delay_ms, equipment))).round() as u8);
     let latency_ms = whole_ms(ms_of(leg.jitter.latency_ns()));
     let config = leg.jitter.config();

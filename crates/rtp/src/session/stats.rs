@@ -6,7 +6,6 @@ use crate::id::Ssrc;
 
 use super::source::{LastReport, RemoteView, Source, flag};
 use super::wire::RtcpError;
-use super::{NtpTime, Session};
 
 /// RTCP packets refused, by cause. See [`RtcpError`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
