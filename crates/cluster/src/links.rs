@@ -352,7 +352,7 @@ mod tests {
         });
     }
 
-    /// This covers a process to which there was never a connection, and another machine at the address.
+    /// A silent process does not count as ended if there was never a connection to it, or if another machine has its address.
     #[test]
     fn silent_connection_is_not_an_end() {
         run(async {

@@ -138,11 +138,11 @@ impl fmt::Debug for Back {
 /// The node that answers a request.
 #[derive(Debug)]
 pub enum Way {
-    /// This node has the call.
+    /// This node answers, because it has the call.
     Here,
-    /// Another node, with this reply.
+    /// Another node has answered, with this reply.
     Answered(Back),
-    /// No node, for this reason.
+    /// No node answers, for this reason.
     Refused(String),
 }
 

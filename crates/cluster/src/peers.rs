@@ -1,8 +1,7 @@
 //! Requests for calls: from this node to the nodes that own the calls, and from other nodes to this node.
 //!
 //! ```text
-//!  ng, HTTP --Errand--> driver: finds the owner --Peers--> channel ==== channel --Host--> CallService (serve): the control
-//! thread
+//!  ng, HTTP --Errand--> driver: finds the owner --Peers--> channel ==== channel --Host--> CallService (serve, control thread)
 //!                                                    '------------ the answer -------------'
 //! ```
 

@@ -629,14 +629,14 @@ fn help_for_unknown(text: &str, known: &[&str]) -> String {
     }
 }
 
-/// `record`: its keys, each with its place; or `false`.
+/// The value of `record`: its keys with their places, or `false`.
 #[derive(Debug)]
 pub(super) enum RawRecord {
     Off,
     Keys(Vec<(String, Spanned<toml::Value>)>),
 }
 
-/// `media` of calls: address prefixes.
+/// The value of `media` of calls, with address prefixes.
 #[derive(Debug, Default)]
 pub(super) struct RawMedia {
     pub(super) deny: Vec<String>,

@@ -90,8 +90,8 @@ mod tests {
         assert!(expected > 100.0, "{expected}");
         let units = jitter.units();
         assert!(units.contains(&expected), "{expected}: {units:?}");
-        // The bounds are not much wider than necessary: two readings half a millisecond apart are 4 units, and there are two of
-        // them.
+        // The bounds are not much wider than necessary. The clock readings of a packet are half a millisecond apart, which is 4
+        // units. A difference of two arrivals has twice this uncertainty.
         assert!(
             units.end() - units.start() < 8.0 + 2.0 * SLACK_UNITS + 1.0,
             "{units:?}"

@@ -92,7 +92,7 @@ impl Network {
         Fate::Delayed
     }
 
-    /// Passes packets held until `tick` to `take`.
+    /// Passes to `take` the packets that were held until `tick`.
     pub(super) fn release(&mut self, tick: u64, mut take: impl FnMut(Parcel)) {
         while self.tick <= tick {
             let slot = &mut self.wheel[self.tick as usize % WHEEL_TICKS];

@@ -313,7 +313,7 @@ impl Party {
         let Some((_, sent_ns)) = sent.find(|(middle, _)| *middle == block.lsr) else {
             return false;
         };
-        // Apart from this time, the elapsed time is the round trip.
+        // The round-trip time is the elapsed time minus this time.
         let held_ns = u64::from(block.dlsr) * 1_000_000_000 / 65_536;
         let way_ns = (at_ns + DLSR_SLACK_NS).checked_sub(sent_ns + held_ns);
         way_ns.is_some_and(|way_ns| way_ns <= DLSR_SLACK_NS + WAY_NS_MAX)
@@ -447,10 +447,10 @@ mod tests {
             // The true jitter is half of 10 ms.
             (JITTER, 0),
             (JITTER, 400),
-            // An LSR of no sender report, and one of a report that was never sent.
+            // An LSR that says that no sender report has arrived, and the LSR of a report that was never sent.
             (LSR, 0),
             (LSR, 1),
-            // A DLSR of a report that has just arrived, and one of a report that arrived before it was sent.
+            // A DLSR that says that the sender report has just arrived, and one that says that it arrived before it was sent.
             (DLSR, 0),
             (DLSR, 60 << 16),
         ] {

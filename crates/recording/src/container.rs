@@ -94,7 +94,7 @@ impl Container {
         self.count(frames, out.len() - begin);
     }
 
-    /// Counts frames that the caller writes itself, if the format needs no framing. Returns whether that is so.
+    /// Returns whether the format needs no framing. If so, counts these frames, which the caller must write itself.
     pub(super) fn add_as_it_is(&mut self, frames: &[u8]) -> bool {
         let is_wav = self.kind == Kind::Wav;
         if is_wav {

@@ -129,7 +129,7 @@ impl Entry {
         self.with_stem(|stem| format!("{stem}.{id}.part.{ending}"))
     }
 
-    /// Returns the path below the folder for the case that another file already has the name.
+    /// Returns the path below the folder that the complete file gets if another file already has the wanted name.
     pub(super) fn other_path(&self) -> PathBuf {
         let ending = self.format.ending();
         let id = &self.id;

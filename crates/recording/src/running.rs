@@ -287,7 +287,7 @@ impl Running {
         }
         let heard: Vec<Option<u64>> = audio.tracks.heard_ns().collect();
         let (rate_hz, width) = (audio.sound.rate_hz, audio.sound.frame_bytes() as usize);
-        // Decide to the frame, because a turn may be late, and have much audio.
+        // Keep a part of the frames if necessary, because a late turn has much audio.
         let keeps_until_ns = audio.gate.keeps_until_ns(until_ns, &heard);
         let kept_ns = u128::from(keeps_until_ns.saturating_sub(first_ns));
         let kept = kept_ns * u128::from(rate_hz) / u128::from(NS_PER_S) * width as u128;

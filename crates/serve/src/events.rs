@@ -91,7 +91,7 @@ impl Events {
         self.tell(news.at_ns, call, news.what);
     }
 
-    /// Handles the time at which media of a party were last received. The party must be expected to send.
+    /// Handles the time at which media of a party were last received. Call this only for parties that are expected to send.
     pub(super) fn heard(
         &mut self,
         now_ns: u64,

@@ -1,4 +1,4 @@
-//! The media workers: run the streams of calls, and carry out the registry's actions on them.
+//! The media workers. They run the streams of calls, and carry out the registry's actions on them.
 
 mod copies;
 mod listeners;

@@ -79,7 +79,7 @@ impl CallService for NodeRequests {
 
     fn claimed(&self, call: &CallName, claimed: Claimed) {
         let call = call.clone();
-        // It must not be lost, because replies wait for it.
+        // The result must not be lost, because replies wait for it.
         self.control
             .order_surely(move |service: &mut Service| service.handle_claimed(&call, claimed));
     }

@@ -129,7 +129,7 @@ fn send(driver: &mut Driver, mut errand: Errand, is_known: bool, life: &Life, li
     }
     errand.tries += 1;
     driver.passed += 1;
-    // The last try does not claim that the node owns the call, so that the node refuses the request if the key is a remnant.
+    // The last try does not say that the node owns the call. So the node refuses the request if it does not have the call.
     let call = errand.call.as_ref();
     let call = call.filter(|_| is_known && errand.tries < TRIES_MAX);
     let asked = calls.peers.ask_for(link, call, &errand.passed);
@@ -143,8 +143,8 @@ fn send(driver: &mut Driver, mut errand: Errand, is_known: bool, life: &Life, li
             Some(Back::Unable(reason)) => {
                 errand.end(Way::Refused(format!("node {node}: {reason}")));
             }
-            // The call has moved. Or the same message has also arrived at the node, whose reply to it is also the reply here.
-            // Try again.
+            // Try again. Either the call has moved, or the node is still processing an identical message, and will then give
+            // the same reply to this one.
             Some(back @ (Back::Moved | Back::InHand)) => {
                 if back == Back::InHand && errand.tries == TRIES_MAX {
                     return errand.end(Way::Answered(back));

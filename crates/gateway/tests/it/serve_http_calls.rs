@@ -459,7 +459,7 @@ fn event_listener_receives_call_events() {
     assert_eq!(media["remote_address"], own.to_string(), "{media}");
     assert_eq!(media["tag"], made["sides"][0]["tag"], "{media}");
     assert_eq!(media["ssrc"], 0x1234, "{media}");
-    // Event 11, its end, after 50 ms (RFC 4733, section 2.3).
+    // The end of event 11, after 50 ms (RFC 4733, section 2.3).
     let begun = u32::from(a.number) * 160;
     for end in [0x0a, 0x8a, 0x8a, 0x8a] {
         let packet = rtp_types::RtpPacketBuilder::<&[u8], &[u8]>::new()

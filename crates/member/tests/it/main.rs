@@ -174,7 +174,7 @@ fn a_drained_node_is_empty_only_when_others_have_all_claims() {
     assert!(waited > 0, "nothing is shown");
 }
 
-/// An old position would repeat numbers that listeners received long ago.
+/// A position is used only once. Later, it would repeat numbers that listeners received long ago.
 #[test]
 fn hand_over_state_is_used_once() {
     let streams = names(60);

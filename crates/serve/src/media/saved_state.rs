@@ -210,7 +210,8 @@ impl MediaWorkers {
             };
             saver.write_queue.forget_stream(stream);
             let (boot, played, give) = (saver.boot, running.plays, give.clone());
-            // Request all states before waiting for one, because packets that arrive in this time become late.
+            // Request all states first, and wait for them afterwards, because packets that arrive during the wait reach the
+            // next node late.
             let state = running.handle.with(move |session, now_ns| {
                 let state = state_of(session, &played, now_ns, boot);
                 // The receiver may be gone.

@@ -6,8 +6,8 @@
 //! | media threads | put states of streams |
 //! | thread "store" | takes everything |
 //!
-//! One lock protects everything, and is held for a few instructions at a time. The queue holds one state for each live call and
-//! stream that has changed, and one key for each that is in the file.
+//! One lock protects everything, and is held for a few instructions at a time. The queue holds the state of each live call and
+//! stream that has changed, and the keys of all states in the file.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

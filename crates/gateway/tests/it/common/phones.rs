@@ -1,5 +1,5 @@
-//! Parties of a served call that would notice if another process of the relay did not continue the streams, because they keep a
-//! receiver's state.
+//! Parties of a served call. They keep the state of a receiver, so they notice if another process of the relay does not
+//! continue their streams.
 
 use std::io::IoSliceMut;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
