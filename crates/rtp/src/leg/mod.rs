@@ -112,7 +112,7 @@ pub struct MediaPacket<'a> {
     pub own_time: RtpTime,
     /// The marker bit.
     pub marker: bool,
-    /// Its send time on the local clock: see [`Output::Packet`].
+    /// Its send time on the local clock: see [`Output`](crate::jitter::Output).
     pub play_ns: u64,
     /// The packet follows a loss, a drop or a restart.
     pub discont: bool,
