@@ -526,7 +526,7 @@ mod tests {
         assert_eq!(samples(rifx), [0.5, -0.5]);
     }
 
-    /// The value of one sample by definition: full scale is 1, and the most significant bits are used.
+    /// The expected values follow from the definition of each coding: full scale is 1, and a sample uses the most significant bits.
     #[test]
     fn all_codings_are_read() {
         let one = |tag, bits, block, body: &[u8]| {

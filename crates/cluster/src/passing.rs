@@ -73,7 +73,7 @@ pub enum Back {
         status: u16,
         /// Content type of the body.
         content_type: Option<String>,
-        /// Path of a call that was made.
+        /// Path of the call that the request has created (the header `Location`).
         location: Option<String>,
         /// The body.
         body: Vec<u8>,

@@ -46,7 +46,7 @@ pub enum Input {
     AskOthers(Passed, oneshot::Sender<Vec<(String, Option<Back>)>>),
     /// Sends a request to a node, and returns its reply.
     AskNode(String, Passed, oneshot::Sender<Option<Back>>),
-    /// Claims a call of this node. Contains the call's service, and the state for the next node of that service.
+    /// Writes to the store that this node owns a call. Contains the call's service, and the state for the next node of that service.
     Claim(CallName, Option<(String, Opaque)>),
     /// The state of a call has changed.
     Keep(CallName, (String, Opaque)),
@@ -189,7 +189,7 @@ pub enum NotMoved {
     #[error("node {0:?} takes no calls")]
     Calls(String),
     /// The declaration of the stream has changed in the meantime.
-    #[error("stream {0:?} was just declared again; try again")]
+    #[error("stream {0:?} was redeclared during this request; repeat the request")]
     Declared(String),
     /// The declaration cannot be written to etcd.
     #[error("etcd does not answer")]

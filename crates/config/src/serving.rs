@@ -272,7 +272,7 @@ impl Serving {
                 refused.push(Refusal {
                     setting: Setting::Interface(at),
                     value: one.address.to_string(),
-                    reason: format!("interface {} has an address of this family", one.name),
+                    reason: format!("interface {} already has an address of this family", one.name),
                     help: "an interface has one IPv4 and one IPv6 address; give the other one a name, such as inside/10.0.0.1",
                 });
             }

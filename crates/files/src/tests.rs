@@ -450,7 +450,7 @@ fn faulty() -> (Disk, Faults, Wake) {
 
 /// Kept bytes stay. Later bytes take the place of the dropped ones.
 #[test]
-fn while_the_disk_stalls_the_oldest_can_be_dropped() {
+fn oldest_data_can_be_dropped_while_the_disk_stalls() {
     let (disk, faults, wake) = faulty();
     faults.0.lock().unwrap().stalls = true;
     let folder = tempfile::tempdir().unwrap();

@@ -21,7 +21,7 @@ unsafe fn read(
     let Some(meter) = (unsafe { state.as_ref().map(|state| &*state.meter) }) else {
         return Code::InvalidMode;
     };
-    // SAFETY: `out` has the same contract.
+    // SAFETY: by the contract of this function, `out` is NULL or valid for a write.
     unsafe { write(out, || read(meter)) }
 }
 
@@ -63,7 +63,7 @@ unsafe fn read_multiple(
         .iter()
         .filter_map(|state| unsafe { state.as_ref().map(|state| &*state.meter) });
     let meters: Vec<&Meter> = meters.collect();
-    // SAFETY: `out` has the same contract.
+    // SAFETY: by the contract of this function, `out` is NULL or valid for a write.
     unsafe { write(out, || read(&meters)) }
 }
 

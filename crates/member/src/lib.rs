@@ -164,7 +164,7 @@ pub struct Member {
     dirty: BTreeSet<StreamName>,
     /// Whether the view of the store is complete, and changes arrive.
     is_synced: bool,
-    /// The store's revision of the view.
+    /// Revision of the store that the view shows.
     revision: Revision,
     requests: BTreeMap<RequestId, Request>,
     next_request: u64,

@@ -54,7 +54,7 @@ fn session(bench: &mut Criterion) {
             number += u64::from(stream == 0);
             (stream, number)
         };
-        bench.bench_function(&format!("handle_rtp, {count} in turn"), |bencher| {
+        bench.bench_function(&format!("handle_rtp, {count} sessions in turn"), |bencher| {
             bencher.iter(|| {
                 let (stream, number) = step();
                 let now_ns = number * PACKET_NS + u64::from(stream);
@@ -62,7 +62,7 @@ fn session(bench: &mut Criterion) {
                 sessions[stream as usize].handle_rtp(now_ns, black_box(from(stream)), packet)
             });
         });
-        bench.bench_function(&format!("handle_rtp_sent, {count} in turn"), |bencher| {
+        bench.bench_function(&format!("handle_rtp_sent, {count} sessions in turn"), |bencher| {
             bencher.iter(|| {
                 let (stream, number) = step();
                 let session = &mut sessions[stream as usize];

@@ -459,7 +459,7 @@ impl MediaWorkers {
         }
     }
 
-    /// Starts streams that were just created at once, instead of at the next slice.
+    /// Starts newly created streams immediately, instead of at the next slice.
     pub(super) fn begin_now(&self, streams: &[StreamId]) {
         for running in streams.iter().filter_map(|stream| self.streams.get(stream)) {
             // `with` wakes the thread, which then carries out all pending orders.

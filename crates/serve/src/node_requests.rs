@@ -127,7 +127,7 @@ async fn is_here(control: &Control<Service>, call: Option<&CallName>) -> bool {
     let Some(call) = call else { return true };
     let id = decode(&call.0);
     let asked = control.ask(move |service| service.calls.has(&id));
-    // If the control thread does not answer, the request is handled, and its reply gives the reason.
+    // If the control thread does not answer, this node accepts the request, and the reply to it gives the reason.
     asked.await.unwrap_or(true)
 }
 
@@ -198,7 +198,7 @@ async fn answer_http(http: Router, request: HttpRequest) -> Back {
             location: text(&head.headers, LOCATION),
             body: body.into(),
         },
-        Err(_) => Back::Unable(format!("its answer has more than {ANSWER_BYTES_MAX} bytes")),
+        Err(_) => Back::Unable(format!("the answer of this node has more than {ANSWER_BYTES_MAX} bytes")),
     }
 }
 

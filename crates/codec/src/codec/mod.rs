@@ -57,7 +57,7 @@ pub enum DecodeError {
     #[error("empty payload")]
     Empty,
     /// It ends within a frame, or lasts longer than a second.
-    #[error("payload of {0} bytes: not a whole number of frames, a second at most")]
+    #[error("payload of {0} bytes: must be a whole number of frames that last at most a second")]
     Length(usize),
     /// The contents of the payload are invalid.
     #[error("malformed payload")]

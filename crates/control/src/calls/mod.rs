@@ -479,7 +479,7 @@ impl<P> Calls<P> {
         self.count(took, takes);
     }
 
-    /// Updates the totals when a call's part changes.
+    /// Updates the totals when the number of a call's streams changes.
     fn count(&mut self, before: Taken, now: Taken) {
         let Taken {
             streams,

@@ -58,7 +58,7 @@ fn value(tag: u32, key: &MasterKey, options: &SdesOptions) -> String {
     if options.pads {
         return padded.to_string();
     }
-    // The key comes before the lifetime.
+    // The lifetime may follow the key, so the padding need not be at the end.
     padded.replace('=', "")
 }
 

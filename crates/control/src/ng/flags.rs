@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_and_flags_have_one_form() {
+    fn keys_and_flags_are_normalised_to_one_form() {
         // "Spaces in each string may be replaced by hyphens"; prefixes and synonyms from the public documentation.
         for (text, form) in [
             (

@@ -296,7 +296,7 @@ fn small_writes_wait_to_be_gathered_and_no_longer() {
 }
 
 #[test]
-fn a_block_leaves_at_once() {
+fn a_full_block_is_written_immediately() {
     let mut core = open(plan(Access::Write), regular(0));
     core.handle_write(owned(&[1; BLOCK_BYTES - 1]), false, 0);
     assert!(core.poll_job(0).is_none());

@@ -558,7 +558,7 @@ fn listener_that_does_not_read_delays_nothing() {
 }
 
 #[test]
-fn refused_stream_listener_gets_the_reason() {
+fn a_listener_that_a_stream_refuses_gets_the_reason() {
     let (heard, quiet, any) = (address(), address(), address());
     let to = socket().local_addr().expect("bound");
     let file = format!(

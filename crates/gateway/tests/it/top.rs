@@ -135,7 +135,7 @@ fn streams_threads_and_one_stream_are_seen_in_a_terminal() {
 }
 
 #[test]
-fn without_a_terminal_or_a_gateway_top_says_so() {
+fn top_reports_a_missing_terminal_or_gateway() {
     let port = free_port();
     let said = |mut command: Command| {
         let output = command.output().expect("an end");

@@ -216,7 +216,7 @@ enum Undone {
     Waits,
     /// It was dropped in the meantime.
     Dropped,
-    /// The next pusher does the line's work.
+    /// It was left to the next thread that pushes into the line.
     Left,
 }
 

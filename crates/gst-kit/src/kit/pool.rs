@@ -69,8 +69,8 @@ impl Drop for PoolOwner {
         };
         let is_ours = current_shard_id() == Some(self.0.shard_id) || self.0.end.has_come();
         let local = if is_ours {
-            // SAFETY: on the shard's thread, or after that thread has ended and with all its writes visible (`has_come`): no
-            // other code is in `local`, and no buffer returns to it any more except by this thread.
+            // SAFETY: either this is the shard's thread, or that thread has ended and all its writes are visible (`has_come`). So
+            // no other code uses `local`, and only this thread can return buffers to it.
             unsafe { std::mem::take(&mut (*self.0.local.get()).free) }
         } else {
             // The owner was moved off its running shard: the idle buffers stay there.

@@ -77,7 +77,7 @@ pub enum Refused {
     #[error("not raw audio: {0}")]
     Caps(gst::Caps),
     /// The samples have another type than the four, or another byte order than the machine's.
-    #[error("samples of type {}", .0.to_str())]
+    #[error("samples of type {} are not supported", .0.to_str())]
     Type(AudioFormat),
     /// Too many channels.
     #[error("{0} channels, must be 1 to {CHANNELS_MAX}")]
@@ -114,7 +114,7 @@ pub enum Refused {
         bytes: usize,
     },
     /// The memory cannot be mapped.
-    #[error("the memory cannot be read")]
+    #[error("the buffer cannot be mapped for reading")]
     Memory,
 }
 

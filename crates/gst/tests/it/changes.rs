@@ -740,7 +740,7 @@ fn sink_continues_after_its_driving_source_is_removed() {
         let is_empty = |src: &gst::Element| src.property::<u64>("current-level-buffers") == 0;
         push(&a, 0);
         eventually("it is taken", || is_empty(&a));
-        // The source pushes the item in the same pass, so a call returns after it.
+        // The source pushes the item in the pass that takes it. So the push is over when the shard has answered.
         let place = threadbare_runtime::Context::find(&first).unwrap();
         place.shards()[0].call(|_| ()).unwrap();
         drop(place);

@@ -255,7 +255,7 @@ fn after_an_error_without_fallback_silence_passes_within_a_buffer() {
 }
 
 #[test]
-fn without_a_context_silence_passes_within_a_buffer() {
+fn without_a_context_silence_starts_within_one_buffer_time() {
     let main = live("silence-alone", MAIN);
     let line = format!("uri={} enable-video=false", main.uri());
     silence_follows(&Play::without_context(&line), &main);

@@ -493,7 +493,7 @@ fn the_application_chooses_without_auto_switch() {
     switch.inputs[0].push_ms(5000).unwrap();
     switch.assert_no_switch();
     assert_eq!(switch.active().as_ref(), Some(sink));
-    // Nor does it fail: the chosen input is dead, so the switch chooses the other one.
+    // The application chooses an input that is dead: the switch changes to the other one.
     element.set_property("active-pad", &switch.inputs[0].sink);
     assert_eq!(switch.active().as_ref(), Some(&switch.inputs[0].sink));
     // The element chooses again.

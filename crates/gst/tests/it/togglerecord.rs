@@ -808,7 +808,7 @@ fn all_states_change_while_streams_wait() {
 
 /// Downstream's times are shifted, so its reports are shifted back; live output reports its latency.
 #[test]
-fn reports_and_latency_fit_the_other_side() {
+fn qos_times_and_latency_are_converted_for_the_other_pad() {
     let record = Record::new("", 1, true);
     let main = record.main();
     main.push(buffer(0, 30));

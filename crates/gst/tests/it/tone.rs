@@ -254,7 +254,7 @@ fn each_buffer_comes_when_it_is_over_and_times_do_not_drift() {
 }
 
 #[test]
-fn a_stream_that_begins_late_has_the_times_of_its_beginning() {
+fn timestamps_of_a_late_stream_begin_at_its_start_time() {
     for line in BOTH {
         let rig = Rig::without_stream(line, gst::State::Null);
         let clock = TestClock::with_start_time(700 * MS);

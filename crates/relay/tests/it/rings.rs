@@ -71,7 +71,7 @@ fn datagrams_received_by_a_ring_are_sent_by_one() {
         let stats = engine.stats();
         let received = (stats.packets_received, stats.ring_received);
         assert_eq!(received, (4 * calls, 4 * calls), "{here}");
-        // The first to B left before B had sent anything.
+        // The first packet to B may have left by a socket, because B had sent nothing before.
         assert!((calls..=3 * calls).contains(&stats.ring_sent), "{stats:?}");
     }
 }

@@ -541,7 +541,7 @@ fn reports_from_the_signalled_address_keep_strangers_out() {
 
 /// RFC 4733 leaves the SSRC of events open. Some gateways give events another SSRC, during the audio or in a pause.
 #[test]
-fn events_and_audio_of_one_address_are_heard_together() {
+fn events_and_audio_from_one_address_count_as_one_party() {
     for is_paused in [false, true] {
         for begins_together in [false, true] {
             let mut scene = Scene::of(PARTY, Learn::Once(Once::default()));

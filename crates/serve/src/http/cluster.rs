@@ -62,7 +62,7 @@ pub(super) async fn undrain(State(app): State<App>) -> Result<axum::Json<NodeDra
 #[utoipa::path(post, path = "/v1/cluster/move", tag = "cluster", request_body = Move, responses(
     (status = 204, description = "The stream is moving"),
     (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such stream, node or cluster"),
-    (status = 409, body = Problem, content_type = "application/problem+json", description = "The stream was just declared again"),
+    (status = 409, body = Problem, content_type = "application/problem+json", description = "The stream was redeclared during this request"),
     (status = 503, body = Problem, content_type = "application/problem+json", description = "etcd does not answer")))]
 pub(super) async fn move_to(
     State(app): State<App>,

@@ -58,7 +58,7 @@ pub(super) fn router(app: App, guard: Guard) -> Router {
         .with_state(app)
 }
 
-/// The routes for programs, without access control and without the pages.
+/// The routes of the API, without access control and without the HTML pages.
 pub(super) fn open_router(app: App) -> Router {
     let (routes, _) = described().split_for_parts();
     routes

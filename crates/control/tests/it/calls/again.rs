@@ -234,7 +234,7 @@ fn one_branch_is_deleted() {
 }
 
 #[test]
-fn fork_after_the_relay_signals_the_answering_side_again() {
+fn an_answer_of_another_phone_replaces_the_address_of_the_first() {
     let mut bench = call();
     let other = sdp("198.51.100.3", "m=audio 6000 RTP/AVP 0\n");
     let keys = [

@@ -418,7 +418,7 @@ fn a_still_fills_the_frame_as_far_as_its_shape_allows() {
         ("NV12", (1000, 250), square, (0, 100, 640, 160)),
         ("Y41B", (200, 200), square, (140, 0, 360, 360)),
         ("v210", (200, 200), square, (140, 0, 360, 360)),
-        // The shape is 4:3, by the shape of its pixels.
+        // The picture is displayed as 4:3, because its pixels are twice as wide as high.
         ("I420", (180, 270), (2, 1), (80, 0, 480, 360)),
     ] {
         let place = format!("{format} of {width}x{height}");

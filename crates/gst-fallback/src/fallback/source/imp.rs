@@ -392,7 +392,7 @@ impl ElementImpl for FallbackSrc {
             gst::StateChange::ReadyToPaused | gst::StateChange::PlayingToPaused => {
                 gst::StateChangeSuccess::NoPreroll
             }
-            // The start does not wait for silence.
+            // The change to PLAYING does not wait until the source of silence has delivered a buffer.
             gst::StateChange::PausedToPlaying => gst::StateChangeSuccess::Success,
             _ => result,
         })

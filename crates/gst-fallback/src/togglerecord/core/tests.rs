@@ -243,7 +243,7 @@ fn gaps_are_collapsed_kept_or_held_as_inputs_and_output_are_live() {
 
 /// A source runs ahead of the clock, or behind it. Its times shift only by the time for which it is held.
 #[test]
-fn a_file_that_is_not_held_keeps_its_times() {
+fn an_input_that_is_not_blocked_keeps_its_timestamps() {
     let mut bench = bench(false, true);
     bench.now_ms = 10;
     bench.record(true);

@@ -199,7 +199,7 @@ impl Queue {
         failure == Failure::Unseen
     }
 
-    /// Notes that downstream was linked again. Returns `true` if the missing link was the failure, and items flow again.
+    /// Notes that downstream was linked again. Returns `true` if items flow again, because the queue had stopped only for lack of a link.
     pub fn relink(&self) -> bool {
         let mut state = self.lock();
         let (flows, actions) = state.core.handle_mended(gst::FlowError::NotLinked);

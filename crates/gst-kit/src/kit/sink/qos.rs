@@ -56,7 +56,7 @@ impl Qos {
         let left_out_ns = i64::try_from(throttle_ns).unwrap_or(i64::MAX);
         Report {
             proportion: self.proportion.unwrap_or(1.0),
-            // Like in the stock sinks, the throttle is reported with each render, so that upstream counts from the last one.
+            // Like in the stock sinks, the throttle is reported with each render, so that upstream measures the interval from the last rendered buffer.
             difference_ns: if is_throttle { left_out_ns } else { late_ns },
             begin_ns,
             is_throttle,

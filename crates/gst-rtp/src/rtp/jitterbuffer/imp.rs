@@ -124,8 +124,8 @@ impl Settings {
         }
     }
 
-    /// Sets the limits of the input queue. Packets in order wait only for downstream. If packets may be dropped, the queued ones
-    /// are.
+    /// Sets the limits of the input queue. A packet that is in order waits in it only while downstream is busy. If packets may be
+    /// dropped, the queued ones are dropped.
     fn limit(&self, items: &Queue) {
         let (leaky, time_ns) = if self.drop_on_latency {
             (Leaky::Downstream, u64::from(self.latency_ms) * 1_000_000)
