@@ -129,7 +129,7 @@ async fn carry_out(
 
 fn told(address: &ServiceAddress, verb: &str, done: io::Result<()>) {
     if let Err(error) = done {
-        tracing::error!(%address, %error, "a service address is not {verb}");
+        tracing::error!(%address, %error, "a service address could not be {verb}");
     }
 }
 

@@ -54,26 +54,32 @@ fn session(bench: &mut Criterion) {
             number += u64::from(stream == 0);
             (stream, number)
         };
-        bench.bench_function(&format!("handle_rtp, {count} sessions in turn"), |bencher| {
-            bencher.iter(|| {
-                let (stream, number) = step();
-                let now_ns = number * PACKET_NS + u64::from(stream);
-                let packet = black_box(arrival(stream, number));
-                sessions[stream as usize].handle_rtp(now_ns, black_box(from(stream)), packet)
-            });
-        });
-        bench.bench_function(&format!("handle_rtp_sent, {count} sessions in turn"), |bencher| {
-            bencher.iter(|| {
-                let (stream, number) = step();
-                let session = &mut sessions[stream as usize];
-                session.handle_rtp_sent(
-                    number * PACKET_NS,
-                    RtpTime(number as u32),
-                    black_box(160),
-                    1,
-                );
-            });
-        });
+        bench.bench_function(
+            &format!("handle_rtp, {count} sessions in turn"),
+            |bencher| {
+                bencher.iter(|| {
+                    let (stream, number) = step();
+                    let now_ns = number * PACKET_NS + u64::from(stream);
+                    let packet = black_box(arrival(stream, number));
+                    sessions[stream as usize].handle_rtp(now_ns, black_box(from(stream)), packet)
+                });
+            },
+        );
+        bench.bench_function(
+            &format!("handle_rtp_sent, {count} sessions in turn"),
+            |bencher| {
+                bencher.iter(|| {
+                    let (stream, number) = step();
+                    let session = &mut sessions[stream as usize];
+                    session.handle_rtp_sent(
+                        number * PACKET_NS,
+                        RtpTime(number as u32),
+                        black_box(160),
+                        1,
+                    );
+                });
+            },
+        );
     }
 }
 

@@ -198,7 +198,7 @@ async fn answer_http(http: Router, request: HttpRequest) -> Back {
             location: text(&head.headers, LOCATION),
             body: body.into(),
         },
-        Err(_) => Back::Unable(format!("the answer of this node has more than {ANSWER_BYTES_MAX} bytes")),
+        Err(_) => Back::Unable(format!("the reply has more than {ANSWER_BYTES_MAX} bytes")),
     }
 }
 
