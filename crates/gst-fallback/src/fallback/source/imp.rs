@@ -347,7 +347,7 @@ impl ElementImpl for FallbackSrc {
     crate::kit::element_class!(
         "Thread-sharing fallback source",
         "Generic/Source",
-        "Plays a source as a live stream, and others, silence or black while that fails";
+        "Plays a source as a live stream; plays fallbacks, silence or black while the source fails";
         "audio_%u": Src Sometimes gst::Caps::new_any(),
         "video_%u": Src Sometimes gst::Caps::new_any()
     );
