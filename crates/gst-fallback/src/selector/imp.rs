@@ -19,11 +19,11 @@ use crate::kit::turns::announce;
 #[derive(Properties)]
 #[properties(wrapper_type = super::InputSelector)]
 pub struct InputSelector {
-    #[property(name = "active-pad", nick = "Active pad", blurb = "Sink pad whose stream passes; the first pad unless set", type = Option<gst::Pad>, get = |s: &Self| s.turns.state().active_pad(), set = Self::set_active_pad)]
-    #[property(name = "n-pads", nick = "Number of pads", blurb = "Sink pads", type = u32, get = |s: &Self| s.turns.state().pads().len() as u32)]
-    #[property(name = "sync-streams", nick = "Synchronise streams", blurb = "Hold inactive inputs until the running time of the output; false: drop their buffers at once", type = bool, get = |s: &Self| s.turns.state().sync_streams, set = |s: &Self, v: bool| s.turns.state().sync_streams = v, default = true)]
-    #[property(name = "sync-mode", nick = "Synchronisation mode", blurb = "Reference that inactive inputs wait for: the output's running time or the clock; needs sync-streams", type = SyncMode, get = |s: &Self| s.turns.state().sync_mode, set = |s: &Self, v: SyncMode| s.turns.state().sync_mode = v, builder(SyncMode::ActiveSegment))]
-    #[property(name = "cache-buffers", nick = "Cache buffers", blurb = "Keep buffers that the active input passed ahead of time and pass them again after a switch away and back; needs sync-streams", type = bool, get = |s: &Self| s.turns.state().caches, set = |s: &Self, v: bool| s.turns.state().caches = v, default = false)]
+    #[property(name = "active-pad", nick = "Active pad", blurb = "Sink pad whose stream passes. Unless it is set, the first pad that gets data becomes the active pad", type = Option<gst::Pad>, get = |s: &Self| s.turns.state().active_pad(), set = Self::set_active_pad)]
+    #[property(name = "n-pads", nick = "Number of pads", blurb = "Number of sink pads", type = u32, get = |s: &Self| s.turns.state().pads().len() as u32)]
+    #[property(name = "sync-streams", nick = "Synchronise streams", blurb = "Hold buffers of inactive inputs until the output reaches their running time, and then drop them; false: drop them at once", type = bool, get = |s: &Self| s.turns.state().sync_streams, set = |s: &Self, v: bool| s.turns.state().sync_streams = v, default = true)]
+    #[property(name = "sync-mode", nick = "Synchronisation mode", blurb = "Hold buffers of inactive inputs until the output (active-segment) or the clock (clock) reaches their running time. This needs sync-streams", type = SyncMode, get = |s: &Self| s.turns.state().sync_mode, set = |s: &Self, v: SyncMode| s.turns.state().sync_mode = v, builder(SyncMode::ActiveSegment))]
+    #[property(name = "cache-buffers", nick = "Cache buffers", blurb = "Store buffers of the active input that have passed before their time. If the output switches away and back before that time, they pass again. This needs sync-streams", type = bool, get = |s: &Self| s.turns.state().caches, set = |s: &Self, v: bool| s.turns.state().caches = v, default = false)]
     turns: Turns,
     /// The thread that pushes into an input also pushes the output, so nothing runs on the context.
     context: Mutex<ContextSettings>,

@@ -187,13 +187,13 @@ impl DiskSettings {
                 .build(),
             glib::ParamSpecUInt::builder("buffer-size")
                 .nick("Buffer size")
-                .blurb("Size up to which small buffers are gathered before a write, bytes; for half a second at most")
+                .blurb("Number of bytes that are gathered from small buffers before they are written. They are written after half a second at the latest")
                 .default_value(BUFFER_BYTES)
                 .mutable_ready()
                 .build(),
             glib::ParamSpecUInt64::builder("buffer-max-bytes")
                 .nick("Most bytes")
-                .blurb("Maximum bytes that all files of the context together queue for the disk; the context's first file sets it")
+                .blurb("Maximum number of bytes that all files of the context together queue for the disk. While files of the context are open, the value of the first one applies")
                 .default_value(BUFFER_BYTES_MAX)
                 .mutable_ready()
                 .build(),
@@ -204,7 +204,7 @@ impl DiskSettings {
                 .build(),
             glib::ParamSpecEnum::builder::<SlowPolicy>("slow-policy")
                 .nick("Slow policy")
-                .blurb("Action when buffer-max-bytes are queued for the disk")
+                .blurb("Action when the file may queue no more data for the disk (see buffer-max-bytes)")
                 .mutable_ready()
                 .build(),
             glib::ParamSpecEnum::builder::<SyncPolicy>("sync-policy")
@@ -214,7 +214,7 @@ impl DiskSettings {
                 .build(),
             sync_interval
                 .nick("Sync interval")
-                .blurb("Interval of sync-policy=interval, s")
+                .blurb("Time between two syncs with sync-policy=interval, s")
                 .minimum(1)
                 .default_value(SYNC_INTERVAL_S)
                 .mutable_ready()

@@ -194,7 +194,7 @@ struct Settings {
 #[properties(wrapper_type = FileSink)]
 pub struct Imp {
     #[property(name = "location", nick = "File location", blurb = "Path of the file to write", type = Option<String>, get = |s: &Self| s.settings().location.clone(), set = |s: &Self, v| s.settings().location = v, mutable_ready)]
-    #[property(name = "append", nick = "Append", blurb = "Append to an existing file; positions count from its end", type = bool, get = |s: &Self| s.settings().append, set = |s: &Self, v| s.settings().append = v, default = false, mutable_ready)]
+    #[property(name = "append", nick = "Append", blurb = "Append to an existing file; write positions are then relative to the previous end of the file", type = bool, get = |s: &Self| s.settings().append, set = |s: &Self, v| s.settings().append = v, default = false, mutable_ready)]
     settings: Mutex<Settings>,
     context: Mutex<ContextSettings>,
     disk: Mutex<DiskSettings>,

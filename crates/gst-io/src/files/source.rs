@@ -63,7 +63,7 @@ impl Default for Settings {
 pub struct Imp {
     #[property(name = "location", nick = "File location", blurb = "Path of the file to read", type = Option<String>, get = |s: &Self| s.settings().location.clone(), set = |s: &Self, v| s.settings().location = v, mutable_ready)]
     #[property(name = "blocksize", nick = "Block size", blurb = "Size of the buffers, bytes", type = u32, get = |s: &Self| s.settings().block_bytes, set = |s: &Self, v| s.settings().block_bytes = v, minimum = 1, maximum = BLOCK_BYTES_MAX, default = BLOCK_BYTES, mutable_ready)]
-    #[property(name = "read-ahead", nick = "Read ahead", blurb = "Number of blocks to read ahead", type = u32, get = |s: &Self| s.settings().ahead, set = |s: &Self, v| s.settings().ahead = v, minimum = 1, maximum = AHEAD_MAX, default = AHEAD, mutable_ready)]
+    #[property(name = "read-ahead", nick = "Read ahead", blurb = "Number of buffers to read in advance", type = u32, get = |s: &Self| s.settings().ahead, set = |s: &Self, v| s.settings().ahead = v, minimum = 1, maximum = AHEAD_MAX, default = AHEAD, mutable_ready)]
     #[property(name = "io-mode", nick = "I/O mode", blurb = "Backend of the process's disk service", type = IoMode, get = |s: &Self| s.settings().io_mode, set = |s: &Self, v| s.settings().io_mode = v, builder(IoMode::Auto).mutable_ready())]
     settings: Mutex<Settings>,
     context: Mutex<ContextSettings>,

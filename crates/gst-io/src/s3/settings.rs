@@ -148,12 +148,12 @@ impl PropertyGroup for Cut {
         vec![
             glib::ParamSpecUInt64::builder("max-size-time")
                 .nick("Longest object")
-                .blurb("Maximum length of an object, ns; the first keyframe beyond it starts a new object; 0: no limit")
+                .blurb("Maximum duration of an object, ns; a keyframe that would exceed it starts a new object; 0: no limit")
                 .mutable_ready()
                 .build(),
             glib::ParamSpecUInt64::builder("max-size-bytes")
                 .nick("Largest object")
-                .blurb("Maximum size of an object, bytes; the first keyframe beyond it starts a new object; 0: no limit")
+                .blurb("Maximum size of an object, bytes; a keyframe that would exceed it starts a new object; 0: no limit")
                 .mutable_ready()
                 .build(),
             glib::ParamSpecInt::builder("start-index")

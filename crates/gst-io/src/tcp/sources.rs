@@ -280,9 +280,9 @@ macro_rules! tcp_source {
                 #[property(name = "port", nick = "Port", blurb = "The TCP port", type = i32, get = |s: &Self| s.tcp.values().port, set = |s: &Self, v| s.tcp.values().port = v, minimum = 0, maximum = 65_535, default = PORT_DEFAULT)]
                 #[property(name = "current-port", nick = "Current port", blurb = "Port in use, 0: none", type = i32, get = |s: &Self| s.tcp.current_port())]
                 #[property(name = "caps", nick = "Caps", blurb = "Caps of the source pad", type = Option<gst::Caps>, get = |s: &Self| s.tcp.values().caps.clone(), set = |s: &Self, v| s.tcp.set_caps(v))]
-                #[property(name = "blocksize", nick = "Block size", blurb = "Largest read, bytes", type = u32, get = |s: &Self| s.tcp.values().block_bytes, set = |s: &Self, v| s.tcp.values().block_bytes = v, minimum = 1, maximum = 1 << 20, default = BLOCK_BYTES_DEFAULT)]
+                #[property(name = "blocksize", nick = "Block size", blurb = "Maximum number of bytes that are read at once", type = u32, get = |s: &Self| s.tcp.values().block_bytes, set = |s: &Self, v| s.tcp.values().block_bytes = v, minimum = 1, maximum = 1 << 20, default = BLOCK_BYTES_DEFAULT)]
                 #[property(name = "timeout", nick = "Timeout", blurb = "Seconds without a connection or data after which the element fails, 0: never", type = u32, get = |s: &Self| s.tcp.values().timeout_s, set = |s: &Self, v| s.tcp.values().timeout_s = v, default = 0)]
-                #[property(name = "do-timestamp", nick = "Do timestamp", blurb = "Set buffer times to the running time of their arrival", type = bool, get = |s: &Self| s.tcp.values().do_timestamp, set = |s: &Self, v| s.tcp.values().do_timestamp = v, default = false)]
+                #[property(name = "do-timestamp", nick = "Do timestamp", blurb = "Set the timestamp of each buffer to the running time of its arrival", type = bool, get = |s: &Self| s.tcp.values().do_timestamp, set = |s: &Self, v| s.tcp.values().do_timestamp = v, default = false)]
                 tcp: TcpSource<$role>,
             }
 

@@ -39,13 +39,13 @@ impl PropertyGroup for ContextSettings {
         vec![
             glib::ParamSpecString::builder("context")
                 .nick("Context")
-                .blurb("Name of the context whose threads this element shares; empty: the one that the branch announces, else the context \"\"")
+                .blurb("Name of the context whose threads this element shares. If it is empty, the element uses the context of the elements upstream, or the context \"\" if there is none")
                 .default_value(Some(""))
                 .mutable_ready()
                 .build(),
             glib::ParamSpecUInt::builder("context-wait")
                 .nick("Context wait")
-                .blurb("Length of a slice, ms; the context handles arrivals once per slice; 0: at once")
+                .blurb("Length of a slice, ms. Once per slice, the context handles everything that has arrived; 0: it handles everything as it arrives")
                 .maximum(WAIT_MS_MAX)
                 .mutable_ready()
                 .build(),

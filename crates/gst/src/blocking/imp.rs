@@ -184,7 +184,7 @@ impl ElementImpl for BlockingAdapter {
     crate::kit::element_class!(
         "Adapter to blocking elements",
         "Generic",
-        "Gives blocking elements their own thread";
+        "Runs the elements downstream on a separate thread, so that they may block";
         "sink": Sink Always gst::Caps::new_any(),
         "src": Src Always gst::Caps::new_any()
     );

@@ -39,7 +39,7 @@ macro_rules! sink_element {
             #[derive(Properties)]
             #[properties(wrapper_type = Element)]
             pub struct Imp {
-                #[property(name = $property, nick = "Name", blurb = "Name of the connection; the source in the other pipeline has the same", type = String, get = |s: &Self| s.end.name(), set = |s: &Self, v| s.end.set_name(v), default = "")]
+                #[property(name = $property, nick = "Name", blurb = "Name of the connection; the source in the other pipeline has the same name", type = String, get = |s: &Self| s.end.name(), set = |s: &Self, v| s.end.set_name(v), default = "")]
                 end: SinkEnd,
             }
 
@@ -83,7 +83,7 @@ macro_rules! source_element {
             #[derive(Properties)]
             #[properties(wrapper_type = Element)]
             pub struct Imp {
-                #[property(name = $property, nick = "Name", blurb = "Name of the connection; the sink in the other pipeline has the same", type = String, get = |s: &Self| s.end.name(), set = |s: &Self, v| s.end.set_name(v), default = "")]
+                #[property(name = $property, nick = "Name", blurb = "Name of the connection; the sink in the other pipeline has the same name", type = String, get = |s: &Self| s.end.name(), set = |s: &Self, v| s.end.set_name(v), default = "")]
                 end: SourceEnd,
                 src_pad: gst::Pad,
             }

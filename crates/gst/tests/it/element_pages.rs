@@ -344,7 +344,7 @@ const GUIDES: &[(&str, &str)] = &[
     ),
     (
         "queues.md",
-        "from one thread or pipeline to another; applications",
+        "queues, connections between pipelines, and connections to an application",
     ),
     (
         "flow.md",
@@ -359,7 +359,7 @@ const GUIDES: &[(&str, &str)] = &[
     ("../loudness.md", "loudness: meters and normaliser"),
     (
         "../contexts.md",
-        "contexts: how threads are shared, what holds them up, when not to share them",
+        "contexts: how elements share threads, what blocks a thread, when not to share one",
     ),
     (
         "../beside-gst-plugins-rs.md",
@@ -367,7 +367,7 @@ const GUIDES: &[(&str, &str)] = &[
     ),
     (
         "../writing-an-element.md",
-        "elements of your own on the same threads",
+        "how to write an element that runs on a shared thread",
     ),
 ];
 
@@ -383,7 +383,7 @@ fn index() -> String {
         let text = cell(text.unwrap_or_default());
         writeln!(page, "| [{name}]({name}.md) | {text} |").unwrap();
     }
-    page.push_str("\nBy subject:\n\n");
+    page.push_str("\nPages by subject:\n\n");
     for (path, subject) in GUIDES {
         let file = root().join("docs/elements").join(path);
         assert!(file.is_file(), "{path} is not there");

@@ -23,20 +23,20 @@ use crate::kit::time::RunningTime;
 #[derive(Properties)]
 #[properties(wrapper_type = super::FallbackSwitch)]
 pub struct FallbackSwitch {
-    #[property(name = "active-pad", nick = "Active pad", blurb = "Sink pad whose stream passes; to be set with auto-switch=false only", type = Option<gst::Pad>, get = |s: &Self| s.turns.state().active_pad(), set = Self::set_active_pad)]
+    #[property(name = "active-pad", nick = "Active pad", blurb = "Sink pad whose stream passes. Set it only with auto-switch=false", type = Option<gst::Pad>, get = |s: &Self| s.turns.state().active_pad(), set = Self::set_active_pad)]
     #[property(name = "timeout", nick = "Timeout", blurb = "Time without a timely buffer after which an input has failed, ns", type = u64, get = |s: &Self| s.turns.state().settings.timeout_ns, set = |s: &Self, v| s.set(|state| state.settings.timeout_ns = v), default = 1_000_000_000, maximum = TIME_NS_MAX)]
     #[property(name = "latency", nick = "Latency", blurb = "Time by which buffers may be late, ns; it is added to the latency of the inputs", type = u64, get = |s: &Self| s.turns.state().settings.latency_ns, set = Self::set_latency, maximum = TIME_NS_MAX)]
     #[property(name = "min-upstream-latency", nick = "Minimum upstream latency", blurb = "Minimum latency to report for the inputs, ns; reserves time for inputs that are added later", type = u64, get = |s: &Self| s.turns.state().min_upstream_ns, set = Self::set_min_upstream, maximum = TIME_NS_MAX)]
-    #[property(name = "immediate-fallback", nick = "Immediate fallback", blurb = "At the start, pass the first input that delivers; false: wait up to the timeout for the first choice", type = bool, get = |s: &Self| s.turns.state().settings.immediate_fallback, set = |s: &Self, v| s.set(|state| state.settings.immediate_fallback = v), default = false)]
-    #[property(name = "auto-switch", nick = "Automatic switch", blurb = "Choose the active input by health and priority; false: by active-pad", type = bool, get = |s: &Self| s.turns.state().settings.auto_switch, set = |s: &Self, v| s.set(|state| state.settings.auto_switch = v), default = true)]
+    #[property(name = "immediate-fallback", nick = "Immediate fallback", blurb = "At the start, pass the first input that delivers; false: wait up to the timeout for the input with the best priority", type = bool, get = |s: &Self| s.turns.state().settings.immediate_fallback, set = |s: &Self, v| s.set(|state| state.settings.immediate_fallback = v), default = false)]
+    #[property(name = "auto-switch", nick = "Automatic switch", blurb = "Choose the active input by health and priority; false: the application chooses it by active-pad", type = bool, get = |s: &Self| s.turns.state().settings.auto_switch, set = |s: &Self, v| s.set(|state| state.settings.auto_switch = v), default = true)]
     #[property(name = "stop-on-eos", nick = "Stop on EOS", blurb = "End the output as soon as any input ends", type = bool, get = |s: &Self| s.turns.state().settings.stop_on_eos, set = |s: &Self, v| s.set(|state| state.settings.stop_on_eos = v), default = false)]
-    #[property(name = "switch-on-eos", nick = "Switch on EOS", blurb = "When the active input ends, switch to another one; the output ends with the last. false: end the output, which resumes after the timeout if another input still delivers", type = bool, get = |s: &Self| s.turns.state().settings.switches_on_eos, set = |s: &Self, v| s.set(|state| state.settings.switches_on_eos = v), default = false)]
-    #[property(name = "seamless", nick = "Seamless", blurb = "Switch between delivering inputs at the running time where the new one continues the output; in coded streams at a requested keyframe. false: switch at once", type = bool, get = |s: &Self| s.turns.state().settings.is_seamless, set = |s: &Self, v| s.set(|state| state.settings.is_seamless = v), default = false)]
+    #[property(name = "switch-on-eos", nick = "Switch on EOS", blurb = "When the active input ends, switch to another one, and end the output when the last input ends. false: end the output when the active input ends; it resumes after the timeout if another input still delivers", type = bool, get = |s: &Self| s.turns.state().settings.switches_on_eos, set = |s: &Self, v| s.set(|state| state.settings.switches_on_eos = v), default = false)]
+    #[property(name = "seamless", nick = "Seamless", blurb = "If both inputs deliver, switch at the running time at which the new one continues the output; a coded stream starts at a keyframe that the element requests. false: switch at once", type = bool, get = |s: &Self| s.turns.state().settings.is_seamless, set = |s: &Self, v| s.set(|state| state.settings.is_seamless = v), default = false)]
     #[property(name = "sync", nick = "Synchronize", blurb = "Pass each buffer of the active input when it is due on the clock; false: at once", type = bool, get = |s: &Self| s.turns.state().settings.is_synced, set = |s: &Self, v| s.set(|state| state.settings.is_synced = v), default = true)]
     #[property(name = "min-hold", nick = "Minimum hold", blurb = "Minimum time between two switches, unless the active input fails, ns", type = u64, get = |s: &Self| s.turns.state().settings.min_hold_ns, set = |s: &Self, v| s.set(|state| state.settings.min_hold_ns = v), maximum = TIME_NS_MAX)]
     #[property(name = "recover-after", nick = "Recover after", blurb = "Time for which a better input must be healthy before it replaces a healthy one, ns", type = u64, get = |s: &Self| s.turns.state().settings.recover_after_ns, set = |s: &Self, v| s.set(|state| state.settings.recover_after_ns = v), maximum = TIME_NS_MAX)]
     pub(super) turns: Turns,
-    #[property(name = "partner", nick = "Partner", blurb = "Switch for another stream of the same sources; pads with the same number fail together. The other switch's partner is set, too", type = Option<super::FallbackSwitch>, get = |s: &Self| partner::of(&s.obj()), set = |s: &Self, v: Option<super::FallbackSwitch>| set_partner(&s.obj(), v.as_ref()))]
+    #[property(name = "partner", nick = "Partner", blurb = "The fallbackswitch for another stream of the same sources; pads with the same number fail together. Setting it also sets the partner of that element", type = Option<super::FallbackSwitch>, get = |s: &Self| partner::of(&s.obj()), set = |s: &Self, v: Option<super::FallbackSwitch>| set_partner(&s.obj(), v.as_ref()))]
     pub(super) partner: Mutex<glib::WeakRef<super::FallbackSwitch>>,
     /// Context of the time-outs; the thread that pushes into an input also pushes the output.
     context: Mutex<ContextSettings>,
@@ -373,7 +373,7 @@ impl ElementImpl for FallbackSwitch {
     crate::kit::element_class!(
         "Thread-sharing fallback switch",
         "Generic",
-        "Passes the best of several input streams that delivers, on the upstream thread";
+        "Passes the best one of those input streams that deliver data, on the upstream thread";
         "sink_%u": Sink Request gst::Caps::new_any(),
         "sink": Sink Request gst::Caps::new_any(),
         "fallback_sink": Sink Request gst::Caps::new_any(),

@@ -40,9 +40,9 @@ struct Settings {
 #[properties(wrapper_type = SplitFileSink)]
 pub struct Imp {
     #[property(name = "location", nick = "File location", blurb = "Template of the files' paths: %05d is the file's number, {time} or {time:%H-%M} its start time (UTC), {name} the element's name", type = Option<String>, get = |s: &Self| s.settings().location.clone(), set = |s: &Self, v| s.settings().location = v, mutable_ready)]
-    #[property(name = "max-size-time", nick = "Longest file", blurb = "Maximum length of a file, ns; the first keyframe beyond it starts a new file; 0: no limit", type = u64, get = |s: &Self| s.settings().time_ns_max, set = |s: &Self, v| s.settings().time_ns_max = v, default = 0, mutable_ready)]
-    #[property(name = "max-size-bytes", nick = "Largest file", blurb = "Maximum size of a file, bytes; the first keyframe beyond it starts a new file; 0: no limit", type = u64, get = |s: &Self| s.settings().bytes_max, set = |s: &Self, v| s.settings().bytes_max = v, default = 0, mutable_ready)]
-    #[property(name = "max-files", nick = "Most files", blurb = "Maximum number of files of this run; the oldest are removed; 0: no limit", type = u32, get = |s: &Self| s.settings().files_max, set = |s: &Self, v| s.settings().files_max = v, default = 0, mutable_ready)]
+    #[property(name = "max-size-time", nick = "Longest file", blurb = "Maximum duration of a file, ns; a keyframe that would exceed it starts a new file; 0: no limit", type = u64, get = |s: &Self| s.settings().time_ns_max, set = |s: &Self, v| s.settings().time_ns_max = v, default = 0, mutable_ready)]
+    #[property(name = "max-size-bytes", nick = "Largest file", blurb = "Maximum size of a file, bytes; a keyframe that would exceed it starts a new file; 0: no limit", type = u64, get = |s: &Self| s.settings().bytes_max, set = |s: &Self, v| s.settings().bytes_max = v, default = 0, mutable_ready)]
+    #[property(name = "max-files", nick = "Most files", blurb = "Maximum number of files; the element removes the oldest files that it has written since it started; 0: no limit", type = u32, get = |s: &Self| s.settings().files_max, set = |s: &Self, v| s.settings().files_max = v, default = 0, mutable_ready)]
     #[property(name = "start-index", nick = "First number", blurb = "Number of the first file", type = i32, get = |s: &Self| s.settings().start_index, set = |s: &Self, v| s.settings().start_index = v, minimum = 0, default = 0, mutable_ready)]
     settings: Mutex<Settings>,
     context: Mutex<ContextSettings>,

@@ -29,7 +29,7 @@ pub struct QueueProperties(pub Queue);
 impl PropertyGroup for QueueProperties {
     fn specs() -> Vec<glib::ParamSpec> {
         let leaky = glib::ParamSpecEnum::builder_with_default("leaky", Leaky::No)
-            .blurb("End of the queue that drops buffers when it is full")
+            .blurb("End of the queue at which buffers are dropped when the queue is full")
             .mutable_playing()
             .build();
         vec![
@@ -46,7 +46,7 @@ impl PropertyGroup for QueueProperties {
             ),
             limit64(
                 "max-size-time",
-                "Maximum time in the queue, ns, 0: no limit",
+                "Maximum duration of the data in the queue, ns; 0: no limit",
                 1_000_000_000,
             ),
             limit32(
@@ -61,13 +61,13 @@ impl PropertyGroup for QueueProperties {
             ),
             limit64(
                 "min-threshold-time",
-                "Minimum time in the queue before output starts, ns",
+                "Minimum duration of the data in the queue before output starts, ns",
                 0,
             ),
             level32("current-level-buffers", "Buffers in the queue"),
             level32("current-level-bytes", "Bytes in the queue"),
             glib::ParamSpecUInt64::builder("current-level-time")
-                .blurb("Time in the queue, ns")
+                .blurb("Duration of the data in the queue, ns")
                 .read_only()
                 .build(),
             flag(

@@ -218,19 +218,19 @@ fn specs(sync: bool, preroll: bool) -> Vec<glib::ParamSpec> {
             .mutable_playing()
             .build(),
         glib::ParamSpecInt64::builder("max-lateness")
-            .blurb("Lateness above which buffers are dropped, ns; one buffer a second still passes; -1: no limit")
+            .blurb("Lateness above which buffers are dropped, ns; even then, one buffer a second passes; -1: no limit")
             .minimum(-1)
             .default_value(-1)
             .mutable_playing()
             .build(),
         time(
             "render-delay",
-            "Delay of the network or device after the sink, ns; buffers are rendered that much earlier, and it is added to the latency",
+            "Delay of the network or device after the sink, ns. Buffers are rendered earlier by this time, and it is added to the latency",
             0,
         ),
         time(
             "processing-deadline",
-            "Maximum time that a live pipeline takes to process a buffer, ns; it is added to the latency",
+            "Maximum time that a live pipeline takes to process a buffer, ns. It is added to the latency",
             PROCESSING_DEADLINE_NS,
         ),
         flag(
@@ -240,7 +240,7 @@ fn specs(sync: bool, preroll: bool) -> Vec<glib::ParamSpec> {
         ),
         time(
             "throttle-time",
-            "Minimum interval between buffers, requested from upstream, ns; needs qos; 0: no limit",
+            "Minimum interval between buffers that QOS events request from upstream, ns; it needs qos; 0: no limit",
             0,
         ),
         flag(

@@ -164,7 +164,7 @@ impl ElementImpl for RtpDtmfSrc {
     crate::kit::element_class!(
         "Thread-sharing telephone event source",
         "Source/Network/RTP",
-        "Sends telephone events (RFC 4733) for dtmf-event events, on the thread of a shared context";
+        "Sends a telephone event (RFC 4733) for each dtmf-event, on the thread of a shared context";
         "src": Src Always caps()
     );
 

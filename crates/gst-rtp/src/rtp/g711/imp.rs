@@ -60,8 +60,8 @@ const PTIME_MS_MAX: u32 = 200;
 #[derive(Properties)]
 #[properties(wrapper_type = super::RtpG711)]
 pub struct RtpG711 {
-    #[property(name = "encoding-name", nick = "Encoding name", blurb = "Encoding of the output: PCMU, PCMA or L16; NULL: that of the input if downstream accepts it, else one that downstream accepts", type = Option<String>, get = |s: &Self| s.settings().encoding_name.clone(), set = |s: &Self, v| s.settings().encoding_name = v)]
-    #[property(name = "ptime", nick = "Packet time", blurb = "Packet time of the output, ms; 0: that of the input", type = u32, get = |s: &Self| s.settings().ptime_ms, set = |s: &Self, v| s.settings().ptime_ms = v, maximum = PTIME_MS_MAX, default = 0)]
+    #[property(name = "encoding-name", nick = "Encoding name", blurb = "Encoding of the output: PCMU, PCMA or L16; NULL: the encoding of the input if downstream accepts it, otherwise one that downstream accepts", type = Option<String>, get = |s: &Self| s.settings().encoding_name.clone(), set = |s: &Self, v| s.settings().encoding_name = v)]
+    #[property(name = "ptime", nick = "Packet time", blurb = "Packet time of the output, ms; 0: the packet time of the input", type = u32, get = |s: &Self| s.settings().ptime_ms, set = |s: &Self, v| s.settings().ptime_ms = v, maximum = PTIME_MS_MAX, default = 0)]
     #[property(name = "pt", nick = "Payload type", blurb = "Payload type of the output; -1: 0 for PCMU, 8 for PCMA, 96 for L16", type = i32, get = |s: &Self| s.settings().payload_type, set = |s: &Self, v| s.settings().payload_type = v, minimum = -1, maximum = 127, default = PAYLOAD_TYPE_AUTO)]
     #[property(name = "ssrc", nick = "SSRC", blurb = "SSRC of the output; 4294967295: a random one", type = u32, get = |s: &Self| s.settings().ssrc, set = |s: &Self, v| s.settings().ssrc = v, default = SSRC_RANDOM)]
     #[property(name = "telephone-event-pt", nick = "Telephone event payload type", blurb = "Payload type of telephone events (RFC 4733), which pass unchanged; -1: none", type = i32, get = |s: &Self| s.settings().telephone_event, set = |s: &Self, v| s.settings().telephone_event = v, minimum = -1, maximum = 127, default = TELEPHONE_EVENT_DEFAULT)]

@@ -144,9 +144,9 @@ impl Settings {
 #[derive(Properties)]
 #[properties(wrapper_type = super::RtpJitterBuffer)]
 pub struct RtpJitterBuffer {
-    #[property(name = "latency", nick = "Latency", blurb = "Playout delay of the jitter buffer, the longest wait for a missing packet, ms", type = u32, get = |s: &Self| s.settings().latency_ms, set = |s: &Self, v| s.configure(|settings| settings.latency_ms = v), maximum = LATENCY_MS_MAX, default = LATENCY_MS_DEFAULT)]
+    #[property(name = "latency", nick = "Latency", blurb = "Playout delay of the jitter buffer, which is also the longest wait for a missing packet, ms", type = u32, get = |s: &Self| s.settings().latency_ms, set = |s: &Self, v| s.configure(|settings| settings.latency_ms = v), maximum = LATENCY_MS_MAX, default = LATENCY_MS_DEFAULT)]
     #[property(name = "drop-on-latency", nick = "Drop on latency", blurb = "Drop the oldest packets instead of holding more than the latency", type = bool, get = |s: &Self| s.settings().drop_on_latency, set = |s: &Self, v| s.configure(|settings| settings.drop_on_latency = v), default = false)]
-    #[property(name = "do-lost", nick = "Do lost", blurb = "Push a GstRTPPacketLost event for packets that miss their deadline, one for consecutive packets", type = bool, get = |s: &Self| s.settings().do_lost, set = |s: &Self, v| s.configure(|settings| settings.do_lost = v), default = false)]
+    #[property(name = "do-lost", nick = "Do lost", blurb = "Push a GstRTPPacketLost event for packets that miss their deadline; consecutive packets share one event", type = bool, get = |s: &Self| s.settings().do_lost, set = |s: &Self, v| s.configure(|settings| settings.do_lost = v), default = false)]
     #[property(name = "mode", nick = "Mode", blurb = "Method of following the sender's clock", type = Mode, get = |s: &Self| s.settings().mode, set = |s: &Self, v| s.settings().mode = v, builder(Mode::Slave))]
     #[property(name = "clock-skew", nick = "Clock skew", blurb = "Method of following the sender's clock; the same as mode, named as in ts-rtpsrc", type = ClockSkew, get = |s: &Self| s.settings().clock_skew(), set = |s: &Self, v| s.settings().set_clock_skew(v), builder(ClockSkew::Window))]
     #[property(name = "adaptive", nick = "Adaptive", blurb = "Adapt the playout delay to the network jitter, up to latency", type = bool, get = |s: &Self| s.settings().adaptive, set = |s: &Self, v| s.settings().adaptive = v, default = false)]
@@ -154,7 +154,7 @@ pub struct RtpJitterBuffer {
     #[property(name = "max-misorder-time", nick = "Maximum misorder time", blurb = "Largest step back in the sequence numbers that counts as a late packet, ms; a larger one is a restart of the stream", type = u32, get = |s: &Self| s.settings().max_misorder_ms, set = |s: &Self, v| s.configure(|settings| settings.max_misorder_ms = v), default = MAX_MISORDER_MS_DEFAULT)]
     #[property(name = "ts-offset", nick = "Timestamp offset", blurb = "Offset added to the timestamps of the output, ns", type = i64, get = |s: &Self| s.settings().ts_offset_ns, set = |s: &Self, v| s.configure(|settings| settings.ts_offset_ns = v), default = 0)]
     #[property(name = "faststart-min-packets", nick = "Packets for a fast start", blurb = "Number of consecutive packets after which output starts; 0: output starts after the latency", type = u32, get = |s: &Self| s.settings().faststart_packets, set = |s: &Self, v| s.configure(|settings| settings.faststart_packets = v), default = 0)]
-    #[property(name = "percent", nick = "Percent", blurb = "Buffered share of the latency, percent", type = i32, get = |s: &Self| s.shared().map_or(0, |shared| lock(&shared.orderer).percent()), minimum = 0, maximum = 100)]
+    #[property(name = "percent", nick = "Percent", blurb = "Duration of the buffered packets, percent of the latency", type = i32, get = |s: &Self| s.shared().map_or(0, |shared| lock(&shared.orderer).percent()), minimum = 0, maximum = 100)]
     settings: Mutex<Settings>,
     context: Mutex<ContextSettings>,
     stats: Mutex<StatsProperty>,

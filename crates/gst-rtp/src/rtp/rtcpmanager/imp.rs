@@ -42,7 +42,7 @@ impl Settings {
 #[properties(wrapper_type = super::RtcpManager)]
 pub struct RtcpManager {
     #[property(name = "cname", nick = "CNAME", blurb = "Canonical name in RTCP; NULL: a random one, the same for all sessions of the process (RFC 7022)", type = Option<String>, get = |s: &Self| s.settings().cname.clone(), set = |s: &Self, v: Option<String>| s.settings().cname = v)]
-    #[property(name = "bandwidth", nick = "Bandwidth", blurb = "Media bandwidth of each session, bits/s; RTCP takes 5 % of it (RFC 3550, section 6.2); 0: that of a telephone call", type = u64, get = |s: &Self| s.settings().bandwidth_bps, set = |s: &Self, v| s.settings().bandwidth_bps = v, maximum = BANDWIDTH_MAX_BPS, default = 0)]
+    #[property(name = "bandwidth", nick = "Bandwidth", blurb = "Media bandwidth of each session, bits/s; RTCP takes 5 % of it (RFC 3550, section 6.2); 0: the bandwidth of a telephone call", type = u64, get = |s: &Self| s.settings().bandwidth_bps, set = |s: &Self, v| s.settings().bandwidth_bps = v, maximum = BANDWIDTH_MAX_BPS, default = 0)]
     #[property(name = "reduced-minimum", nick = "Reduced minimum", blurb = "Allow report intervals below 5 s (RFC 3550, section 6.2)", type = bool, get = |s: &Self| s.settings().reduced_minimum, set = |s: &Self, v| s.settings().reduced_minimum = v, default = false)]
     settings: Mutex<Settings>,
     context: Mutex<ContextSettings>,

@@ -52,11 +52,11 @@ impl PropertyGroup for FeedbackSettings {
         vec![
             glib::ParamSpecEnum::builder_with_default("rtp-profile", RtpProfile::Avp)
                 .nick("RTP profile")
-                .blurb("RTP profile; avpf: early feedback (RFC 4585), if both sides agreed on it. Set it on one element of the session")
+                .blurb("RTP profile. avpf enables early feedback (RFC 4585); set it only if both sides agreed on it. It is enough to set it on one element of the session")
                 .build(),
             glib::ParamSpecBoolean::builder("rtcp-reduced-size")
                 .nick("RTCP reduced size")
-                .blurb("Send and accept early feedback without a report (RFC 5506), if both sides agreed on it. Set it on one element of the session")
+                .blurb("Send and accept early feedback without a report (RFC 5506). Set it only if both sides agreed on it; it is enough to set it on one element of the session")
                 .default_value(false)
                 .build(),
         ]

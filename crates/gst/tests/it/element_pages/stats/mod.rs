@@ -50,9 +50,9 @@ pub(crate) fn add_tables(page: &mut String, element: &str) {
     let Some(own) = all.get(element) else { return };
     add_table(page, "Statistics", "Fields of the property `stats`:", own);
     if own.iter().any(|field| field.type_ == "GstStructure") {
-        let text = "The structure of an RTP session:";
+        let text = "Fields of the structure of an RTP session:";
         add_table(page, "Statistics of a session", text, &all["session"]);
-        let text = "The structures in `sources`:";
+        let text = "Fields of each structure in `sources`:";
         add_table(page, "Statistics of a source", text, &all["source"]);
     }
 }
@@ -76,7 +76,7 @@ fn add_table(page: &mut String, title: &str, text: &str, fields: &[Field]) {
     if fields.iter().any(|field| field.is_late) {
         writeln!(
             page,
-            "\n\\* only while the element runs, or after the first data"
+            "\n\\* This field exists only while the element runs, or only after the first data."
         )
         .unwrap();
     }
