@@ -94,8 +94,8 @@ pub fn restart() {
         .clear();
 }
 
-/// Returns the times of all hops since the last [`restart`], rounded up to a tenth of a millisecond. Returns `None` if there
-/// were no hops.
+/// Returns the times of all hops since the last [`restart`], rounded up to a tenth of a millisecond. Returns `None` without
+/// hops.
 pub fn times() -> Option<HopTimes> {
     summed_up(&TIMES_US.lock().expect("no holder of the lock panics"))
 }

@@ -48,7 +48,7 @@ pub struct Machine {
     pub gstreamer: String,
 }
 
-/// A target and its figures. There are no figures if a case that the target needs did not run.
+/// A target and its figures. The figures are missing if a case that the target needs did not run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
@@ -172,7 +172,7 @@ impl Results {
         serde_json::from_str(&text).with_context(context)
     }
 
-    /// Reads the newest results file in a folder, according to its name. Returns `None` if there is no file or no folder.
+    /// Reads the newest results file in a folder, according to its name. Returns `None` if the file or the folder does not exist.
     pub fn newest(folder: &Path) -> Result<Option<Results>> {
         let Ok(entries) = std::fs::read_dir(folder) else {
             return Ok(None);

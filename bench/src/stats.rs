@@ -11,7 +11,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Returns `None` if there are no figures. The median of an even number of figures is the mean of the two in the middle.
+    /// Returns `None` without figures. The median of an even number of figures is the mean of the two in the middle.
     pub fn of(figures: &[f64]) -> Option<Spread> {
         let mut sorted = figures.to_vec();
         sorted.sort_by(f64::total_cmp);

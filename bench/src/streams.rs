@@ -44,7 +44,7 @@ pub struct Options {
     /// Counts wake-ups of threads. There is no sender.
     #[arg(long)]
     idle: bool,
-    /// There is no sender, because the streams generate their data. Elements with a `push-buffer` action get a buffer every 20
+    /// Starts without a sender, because the streams generate their data. Elements with a `push-buffer` action get a buffer every 20
     /// ms.
     #[arg(long, conflicts_with = "idle")]
     no_sender: bool,

@@ -47,7 +47,7 @@ fn open(port: u16) -> Result<UdpSocket> {
     socket.set_nonblocking(true)?;
     ports::enlarge_buffer(&socket);
     if socket.local_addr()?.port() != port {
-        bail!("port {port} is no longer free");
+        bail!("another program has taken port {port}");
     }
     Ok(socket)
 }

@@ -2,7 +2,7 @@
 //! send the packet from the same socket. They have no jitter buffer and no RTCP.
 //!
 //! The bare loop uses only the kernel and a table. With `--pads`, each packet is a pooled GStreamer buffer that passes through
-//! two pads, as through two elements. With `--codec`, GStreamer elements convert each payload, and there is no other element.
+//! two pads, as through two elements. With `--codec`, GStreamer elements convert each payload, without any other element.
 
 use std::ffi::CString;
 use std::net::{Ipv4Addr, UdpSocket};

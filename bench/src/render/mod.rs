@@ -26,7 +26,7 @@ pub struct Rendered {
     /// Path from the root of the repository.
     pub path: &'static str,
     pub place: Place,
-    /// The text, or `None` if there are no results. In that case the file must not exist.
+    /// The text, or `None` without results. In that case the file must not exist.
     pub text: Option<String>,
 }
 

@@ -236,7 +236,7 @@ impl Opened {
     /// Decodes all readable samples, for a single playback.
     ///
     /// # Errors
-    /// Fails if there are no samples, or too many.
+    /// Fails without samples, or with too many.
     pub fn decode(self) -> Result<Clip, FileError> {
         let mut pcm = Samples::default();
         let channels = self.channels;

@@ -120,7 +120,7 @@ fn split(connection: TcpStream, shake: HandshakeState) -> io::Result<(Receiver, 
     Ok((receiver, sender))
 }
 
-/// Reads one frame. There is no time limit for the first byte.
+/// Reads one frame. It waits for the first byte without a time limit.
 async fn read_frame<R: AsyncRead + Unpin>(
     from: &mut R,
     frame: &mut Vec<u8>,

@@ -110,7 +110,7 @@ impl Cluster {
         self.view.clone()
     }
 
-    /// Declares the streams of the node's file. Streams that were removed from the file are no longer carried by any node.
+    /// Declares the streams of the node's file. No node carries the streams that were removed from the file.
     pub fn declare(&self, streams: &[StreamSpec]) {
         self.view.tell(Input::Declare(streams.to_vec()));
     }
@@ -134,7 +134,7 @@ impl Cluster {
     }
 }
 
-/// Reports a panic of the cluster's thread to the main thread. The streams will stop, because the lease is no longer renewed.
+/// Reports a panic of the cluster's thread to the main thread. The streams will stop, because the lease is not renewed any more.
 struct TellsEnd(Sender<Event>);
 
 impl Drop for TellsEnd {

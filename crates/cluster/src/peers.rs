@@ -75,7 +75,7 @@ impl Peers {
     }
 }
 
-/// Sends requests on a connection until it fails, or until there are no more requests for a while.
+/// Sends requests on a connection until it fails, or until requests stop for a while.
 async fn keep_asking(link: Link, key: ClusterKey, asked: Queue<Asked>) {
     match timeout(CONNECT_TIME_MAX, connect(&link, &key)).await {
         Ok(Ok((receiver, sender))) => {

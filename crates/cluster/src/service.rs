@@ -112,7 +112,7 @@ struct Boxed {
 }
 
 impl LatePacketBox {
-    /// Adds packets. Drops old packets, and new ones for which there is no room.
+    /// Adds packets. Drops old packets, and new ones that do not fit.
     pub fn put(
         &self,
         now_ns: u64,

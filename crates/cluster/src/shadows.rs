@@ -21,7 +21,7 @@ struct ProcessCopies {
 }
 
 impl Shadows {
-    /// Adds copies. Drops copies for which there is no room.
+    /// Adds copies. Drops copies that do not fit.
     pub(super) fn put(&mut self, now_ns: u64, copies: Copies) {
         let known = self.of.entry(copies.process).or_default();
         known.heard_ns = now_ns;

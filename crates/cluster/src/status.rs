@@ -182,7 +182,7 @@ pub enum NotMoved {
     /// The cluster has no such stream.
     #[error("the cluster has no stream {0:?}")]
     Stream(String),
-    /// There is no live node of this name.
+    /// A live node of this name does not exist.
     #[error("the cluster has no node {0:?}")]
     Node(String),
     /// The node accepts no calls, so it cannot carry a service.

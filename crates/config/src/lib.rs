@@ -249,7 +249,7 @@ impl Config {
         check::check(path, text, Some(machine))
     }
 
-    /// Returns the folder of the streams' history. `None`: history is not saved, or there are no streams.
+    /// Returns the folder of the streams' history. `None`: history is not saved, or the file has no streams.
     #[must_use]
     pub fn history_dir(&self) -> Option<PathBuf> {
         // A cluster may start streams here that are not in the file.

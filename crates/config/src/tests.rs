@@ -73,7 +73,7 @@ fn a_typo_hides_no_other_mistake() {
     let error = Config::from_toml("gateway.toml", text).expect_err("many mistakes");
     let mut messages: Vec<_> = error.problems.iter().map(|p| p.message.as_str()).collect();
     messages.sort_unstable();
-    // There is no message about `loudness-target`, because it would be right with the misspelt `codec-out`.
+    // A message about `loudness-target` is absent, because it would be right with the misspelt `codec-out`.
     let expected = [
         "`codec-uot` is not a key of [[stream]]",
         "`destination` cannot be \"nowhere\"",

@@ -33,7 +33,7 @@ pub struct Counters {
     pub network_lost: u64,
     /// Packets received with a payload that the gateway has concealed.
     pub concealed: u64,
-    /// Those of the concealed packets that reached the gateway after a later one, and too late.
+    /// Number of concealed packets that reached the gateway after a later packet, and too late.
     pub too_late: u64,
     /// Median of the milliseconds from the send call to the arrival in the other party's socket.
     pub latency_ms_p50: f64,

@@ -43,7 +43,7 @@ pub(super) struct Network {
     last_packet: u32,
     /// For each stream, the number of packets lost in a row.
     lost_in_a_row: Vec<u8>,
-    /// Held packets. Those for tick n are at index n modulo the length.
+    /// Held packets. Index n modulo the length has the packets for tick n.
     wheel: Vec<Vec<Parcel>>,
     /// The next tick to release.
     tick: u64,

@@ -100,7 +100,7 @@ impl Goal {
         Some(rounded(self.target_lufs? - integrated_lufs?))
     }
 
-    /// Returns whether a gain is within the tolerance. Silence never is. `None`: there is no tolerance.
+    /// Returns whether a gain is within the tolerance. Silence never is. `None`: a tolerance was not given.
     fn admits(self, to_target_lu: Option<f64>) -> Option<bool> {
         let tolerance_lu = self.tolerance_lu?;
         Some(to_target_lu.is_some_and(|lu| lu.abs() <= tolerance_lu))

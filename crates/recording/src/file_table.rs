@@ -507,7 +507,7 @@ impl FileTable {
     }
 }
 
-/// Deletes a file and its metadata on the disk. If the file is no longer on the disk, it may be in the store.
+/// Deletes a file and its metadata on the disk. If the file has left the disk, it may be in the store.
 async fn delete(
     disk: &Disk,
     path: &Path,
@@ -523,7 +523,7 @@ async fn delete(
             }
             Err(_) => {}
         }
-        // This fails if there is no metadata.
+        // This fails without metadata.
         let _ = disk.remove(metadata_path(path)).await;
     }
     for object in objects.into_iter().flatten().filter(|_| !is_gone) {

@@ -225,7 +225,7 @@ impl SharedState {
         if let Some(Observer(tell)) = &*lock(&self.observer) {
             tell(&entry);
         }
-        // This fails if there are no listeners.
+        // This fails without listeners.
         let _ = self.events.send(Arc::new(entry));
     }
 }

@@ -172,7 +172,7 @@ impl Part {
             let data = || Data::Owned(Box::new(head));
             let written = self.file.poll_write(cx, length, false, data);
             self.file.seek(self.head_bytes + self.taken);
-            // If there is no room, the next turn tries again.
+            // If the audio does not fit, the next turn tries again.
             if let Poll::Ready(written) = written {
                 written?;
                 self.said = self.taken + ahead;

@@ -141,7 +141,7 @@ impl Events {
 
     fn tell(&self, at_ns: u64, call: &CallId, what: What) {
         let call = call.clone();
-        // Sending fails if there are no listeners.
+        // Sending fails without listeners.
         let _ = self.listeners.send(Event { call, at_ns, what });
     }
 }

@@ -14,7 +14,7 @@ pub(super) struct Liveness<T> {
 /// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Beat<T> {
-    /// There was no last question, because this is the first check or the queue was full. A question is queued now.
+    /// The last check asked nothing, because the queue was full, or this is the first check. A question is queued now.
     Asked,
     /// The last question was answered, and a new one is queued.
     Answered(T),

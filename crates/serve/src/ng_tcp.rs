@@ -69,7 +69,7 @@ async fn talk(
     control: &Control<Service>,
     mut stopped: Stopped,
 ) -> Result<(), Ended> {
-    // A connection of a host that is not allowed is closed at once.
+    // A connection of a host that is not in the list is closed at once.
     if !control.ask(move |service| service.allows(peer)).await? {
         return Ok(());
     }

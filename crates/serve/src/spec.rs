@@ -221,7 +221,7 @@ pub(super) fn of(spec: &StreamSpec, side: Side) -> &SideSpec {
 
 /// Clock rate if the parties agreed on no payload types.
 const TELEPHONE_HZ: u32 = 8_000;
-/// Interval of regular reports in AVPF if there is no feedback to send: as in AVP.
+/// Interval of regular reports in AVPF without feedback to send: as in AVP.
 const REGULAR_INTERVAL_NS: u64 = 5_000_000_000;
 /// Maximum delay of feedback: later feedback is useless for speech.
 const FEEDBACK_DELAY_NS_MAX: u64 = 1_000_000_000;

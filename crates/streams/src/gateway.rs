@@ -260,7 +260,7 @@ impl Gateway {
         self.streams.len()
     }
 
-    /// Whether there are no streams.
+    /// Whether the gateway has no streams.
     pub fn is_empty(&self) -> bool {
         self.streams.is_empty()
     }

@@ -438,7 +438,7 @@ fn subjects_of_commits_are_short() {
         String::from_utf8(output.stdout).expect("UTF-8")
     };
     let rule = log(&["--diff-filter=A", "--", "crates/tidy/src/english.rs"]);
-    // In an archive or a shallow clone there is no such commit.
+    // An archive or a shallow clone lacks that commit.
     let begin = rule.split_whitespace().next().unwrap_or("HEAD");
     let said = log(&[&format!("{begin}..HEAD")]);
     let subject = |line: &&str| {

@@ -221,7 +221,7 @@ impl Alarms {
 }
 
 impl Latch {
-    /// Handles the value of a second. `None`: there is no value, so nothing changes.
+    /// Handles the value of a second. `None`: the value is missing, so nothing changes.
     fn step(
         &mut self,
         kind: AlarmKind,

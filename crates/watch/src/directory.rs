@@ -52,7 +52,7 @@ pub struct Way {
     pub destination: String,
     /// The received codec as text.
     pub codec_in: String,
-    /// The sent codec as text; `None`: there is no destination.
+    /// The sent codec as text; `None`: the stream has no destination.
     pub codec_out: Option<String>,
     /// RTP clock rate of sent packets; `None`: that of the received packets.
     pub clock_rate_out_hz: Option<u32>,

@@ -25,7 +25,7 @@ pub struct Gatherer {
 /// Selects the streams whose seconds are saved now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// A sixtieth of all streams, so that there is no burst once a minute.
+    /// A sixtieth of all streams, which avoids a burst once a minute.
     Of(u64),
     /// All streams.
     All,

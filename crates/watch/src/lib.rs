@@ -351,7 +351,7 @@ impl Shared {
                     );
                 }
             }
-            // This fails if there are no listeners.
+            // This fails without listeners.
             let _ = self.changes.send((unix_s, change.clone()));
             if let Some(webhook) = &*webhook {
                 webhook.send(unix_s, &change);

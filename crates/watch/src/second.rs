@@ -128,7 +128,7 @@ impl Recent {
         self.0.back()
     }
 
-    /// Adds a second. If there is no room, drops the oldest one.
+    /// Adds a second. If the list is full, drops the oldest one.
     pub fn push(&mut self, second: Second) {
         if self.0.len() == RECENT_SECONDS {
             self.0.pop_front();

@@ -199,7 +199,7 @@ proptest! {
         // Only bits after the Ethernet header: the checksum of the Ethernet frame, which drivers remove, protects that header.
         let at = 14 + at % (frame.len() - 14);
         frame[at] ^= 1 << bit;
-        // If the flipped bit turns the checksum into 0, there is no checksum.
+        // If the flipped bit turns the checksum into 0, the datagram counts as one without a checksum.
         prop_assume!(frame[14 + 20 + 6..14 + 20 + 8] != [0, 0]);
         prop_assert_eq!(parse(&frame), None);
     }

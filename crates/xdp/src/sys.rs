@@ -364,7 +364,7 @@ impl Drop for Map {
     }
 }
 
-/// Memory for frames, divided into chunks of [`CHUNK_BYTES`]. A chunk belongs to whoever holds its [`Chunk`]: a thread or a
+/// Memory for frames, divided into chunks of [`CHUNK_BYTES`]. A chunk belongs to the holder of its [`Chunk`]: a thread or a
 /// ring. The kernel may read and write a chunk that is in a ring.
 #[derive(Debug)]
 pub(crate) struct Memory(Map);

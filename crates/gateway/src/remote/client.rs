@@ -76,7 +76,7 @@ impl Client {
     ) -> miette::Result<impl Iterator<Item = std::io::Result<Event>>> {
         let request = self.agent.get(format!("{}{path}", self.base));
         let request = self.with_token(request).config();
-        // The reply has no end, so there is no time limit for it. But data comes at least every 15 s.
+        // The reply has no end, so it gets no time limit. But data comes at least every 15 s.
         let request = request
             .timeout_global(None)
             .timeout_recv_response(Some(PATIENCE))

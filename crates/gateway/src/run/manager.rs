@@ -54,7 +54,7 @@ impl Manager {
         self.tell(&[NotifyState::Stopping, NotifyState::Status(&status)]);
     }
 
-    /// Returns the time until the watchdog must be fed. `None`: there is no watchdog.
+    /// Returns the time until the watchdog must be fed. `None`: the service manager has no watchdog.
     pub(super) fn wait(&self) -> Option<Duration> {
         let left = self.next.saturating_duration_since(Instant::now());
         self.period.map(|_| left)

@@ -295,7 +295,7 @@ fn check_sigterm_drains_and_stops(elements: &[&str]) {
     }
 }
 
-/// Streams without input have nothing to send at the end, so there is no warning.
+/// Streams without input have nothing to send at the end, so the log has no warning.
 #[test]
 fn idle_streams_stop_without_a_warning() {
     for elements in ELEMENTS {

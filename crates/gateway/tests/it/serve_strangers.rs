@@ -407,7 +407,7 @@ fn a_handover_is_followed_by_request_only() {
         scene.stranger.mark = NEW;
         scenes.push(scene);
     }
-    // There is no handover while A sends.
+    // The leg stays with A while A sends.
     play(&mut scenes, 100, |_, scene| {
         scene.a.say();
         scene.stranger.say();

@@ -325,7 +325,7 @@ s3_source!(
     "Reads an object from S3 on the thread of a shared context"
 );
 
-/// Registers the elements. Those with names that applications know have a rank below that of the stock elements.
+/// Registers the elements. The elements with names that applications know have a rank below that of the stock elements.
 pub(crate) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolError> {
     for (name, rank, kind) in [
         (

@@ -2,7 +2,7 @@
 //!
 //! After a signal has ended, the filters' memory fades. It would spend most of that time among denormal numbers, which slow
 //! processors down many times. The processor can be switched to treat them as zero. The switch belongs to the thread, and other
-//! code must find it unchanged. So there is no guard that a caller could keep or forget: a function calls another one and
+//! code must find it unchanged. So this module offers no guard that a caller could keep or forget: a function calls another one and
 //! restores the switch afterwards, even after a panic.
 
 /// Runs `work` with denormal numbers treated as zero, if the architecture supports it: x86-64 and AArch64.

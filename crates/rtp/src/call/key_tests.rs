@@ -476,7 +476,7 @@ fn digits_are_detected_again_without_negotiated_events() {
     bed.play_key(&mut encoder, 6, 100, &[]);
     bed.silence(pcmu, 200);
     assert_eq!(bed.keys_told().len(), 2);
-    // Once events are agreed on again, digits in the audio are no longer detected.
+    // Once events are agreed on again, digits in the audio are not detected any more.
     bed.events.clear();
     bed.call.set_payloads(Side::A, map(&with), map(&with));
     bed.play_key(&mut encoder, 7, 100, &[]);

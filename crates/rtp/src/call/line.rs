@@ -217,8 +217,8 @@ impl Line {
         self.source.is_mux() || self.target.as_ref().is_some_and(Leg::is_mux)
     }
 
-    /// Whether these reports come from the target. Reports of both parties arrive on one port; the sender's SSRC tells them
-    /// apart, or else the source address.
+    /// Whether these reports come from the target. Reports of both parties arrive on one port. The sender's SSRC
+    /// distinguishes them, or else the source address.
     fn is_from_target(&self, from: SocketAddr, bytes: &[u8]) -> bool {
         let Some(target) = &self.target else {
             return false;

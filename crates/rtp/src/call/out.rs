@@ -110,7 +110,7 @@ pub(super) struct Work {
     spare: u32,
 }
 
-/// What assigns the sequence numbers of packets: a leg, or a [`Writer`] if there is no leg.
+/// Assigns the sequence numbers of packets: a leg, or without one a [`Writer`].
 pub(super) enum Sending<'a> {
     Leg(&'a mut Leg),
     Writer(&'a mut Writer),

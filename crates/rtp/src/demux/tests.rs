@@ -109,7 +109,7 @@ fn strangers_get_a_route_after_some_packets() {
     assert_eq!(demux.find(0, 2, 7, 0), Lookup::Stranger);
     assert_eq!(demux.find(0, 2, 7, 0), Lookup::Probation); // reported once
     assert_eq!(demux.learn(0, address(2), Ssrc(7), 5), Ok(()));
-    // Packets of other payload types count too, such as events in addition to speech. Those of a type that has a route do not.
+    // Packets of other payload types count too, such as events in addition to speech. Packets of a type that has a route do not.
     for payload_type in [0, 101, 0, 101] {
         assert_eq!(demux.find(0, 2, 7, payload_type), Lookup::Route(5));
     }

@@ -591,7 +591,7 @@ impl<K: Keep> Leg<K> {
         }
     }
 
-    /// Forwards a packet directly, unless it is a duplicate. If there is no memory for a copy, the packet waits for its
+    /// Forwards a packet directly, unless it is a duplicate. Without memory for a copy, the packet waits for its
     /// deadline.
     fn arrive_directly(&mut self, now_ns: u64, at_ns: u64, fields: Fields, packet: K::Handle) {
         let copy = Some(&packet).filter(|_| self.has_room_beside());

@@ -100,7 +100,7 @@ impl WriteQueue {
         self.changed.notify_one();
     }
 
-    /// Removes a stream that continues at another node. Its state is no longer written.
+    /// Removes a stream that continues at another node. Its state is not written any more.
     pub(crate) fn forget_stream(&self, stream: StreamId) {
         let mut waiting = self.lock();
         let key = Key::Stream(stream);

@@ -75,7 +75,7 @@ pub struct Beginning<'a> {
     pub run: RunId,
     /// The resources that the stream needs.
     pub prepared: Prepared,
-    /// The stream's state in the cluster; `None`: there is no cluster.
+    /// The stream's state in the cluster; `None`: without a cluster.
     pub carried: Option<&'a Carried>,
     /// Whether the stream only receives until [`RunningLine::go_on`].
     pub is_held: bool,

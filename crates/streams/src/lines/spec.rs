@@ -25,7 +25,7 @@ pub(super) struct Common {
     pub(super) cname: Arc<str>,
     /// The wall-clock time at time 0 of CLOCK_MONOTONIC.
     pub(super) ntp_at_zero: NtpTime,
-    /// Number of the stream's owner in the cluster. `None`: there is no cluster.
+    /// Number of the stream's owner in the cluster. `None`: without a cluster.
     pub(super) epoch: Option<u64>,
 }
 

@@ -189,7 +189,7 @@ fn learn_codec(
             Some(gst::PadProbeData::Event(event)) => {
                 if let (gst::EventView::Eos(_), Some(pipeline)) = (event.view(), pipeline.upgrade())
                 {
-                    // Post the end of the stream here, because no sink is linked that would. If there is no bus, nothing waits
+                    // Post the end of the stream here, because no sink is linked that would. Without a bus, nothing waits
                     // for it.
                     let _ =
                         pipeline.post_message(gst::message::Eos::builder().src(&pipeline).build());

@@ -127,7 +127,7 @@ fn unmatched_frames_reach_the_sockets() {
     // A datagram from this machine itself, which does not use the link.
     other.send_to(b"own", local).unwrap();
     assert_eq!(socket.recv(&mut room).unwrap(), 3);
-    // A datagram to a port that is no longer enrolled.
+    // A datagram to a port that has been withdrawn.
     lane.withdraw(local);
     peer.send_to(b"late", local).unwrap();
     assert_eq!(socket.recv(&mut room).unwrap(), 4);

@@ -143,7 +143,7 @@ impl RtpSession {
         is_asked
     }
 
-    /// Requests packets from a source again. Returns `false` if there is no source, or if a request is not possible now.
+    /// Requests packets from a source again. Returns `false` without a source, or if a request is not possible now.
     pub(crate) fn request_packets(&self, now_ns: u64, media: Ssrc, lost: &[SeqNum]) -> bool {
         let is_asked = self.has_feedback() && self.party().leg.request_packets(now_ns, media, lost);
         self.wake_agent();

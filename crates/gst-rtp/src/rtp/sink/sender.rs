@@ -95,7 +95,7 @@ impl Sender {
                 );
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Rendered::Blocked,
-            // There is no route, or the packet is too large. That is not a reason to stop a stream.
+            // A route is missing, or the packet is too large. That is not a reason to stop a stream.
             Err(error) => {
                 self.errors += 1;
                 // A failure is reported once for each destination.

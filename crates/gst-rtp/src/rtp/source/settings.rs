@@ -176,7 +176,7 @@ impl Settings {
             address: self.address.clone(),
             port: u16::try_from(self.port).unwrap_or(0),
             rtcp_port: u16::try_from(self.rtcp_port).ok(),
-            // There is no socket for RTCP. RTCP on the RTP port is recognised and handled, but not answered.
+            // RTCP has no socket. RTCP on the RTP port is recognised and handled, but not answered.
             mux: self.rtcp_mux || !self.rtcp,
             reuse: self.reuse,
             buffer_bytes: self.buffer_size,

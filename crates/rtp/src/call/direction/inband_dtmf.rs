@@ -126,7 +126,7 @@ impl InbandDtmf {
         self.send_update(at, keys, output, out)
     }
 
-    /// Decodes a packet into `decoded` for the detector alone. Returns `false` if it is no audio or malformed.
+    /// Decodes a packet into `decoded` for the detector alone. Returns `false` if it is malformed.
     pub(super) fn decode(&mut self, format: Format, bytes: &[u8], decoded: &mut Vec<f32>) -> bool {
         if self.decoder.as_ref().map(Decoder::format) != Some(format) {
             self.decoder = Decoder::new(format).ok();

@@ -235,7 +235,7 @@ fn a_bye_ends_a_source_and_stragglers_do_not_revive_it() {
         );
     }
     assert_eq!((session.stats().members, session.stats().senders), (1, 0));
-    // Some senders go on hold and come back with the same SSRC.
+    // Some senders pause for a hold and come back with the same SSRC.
     for number in 600..700 {
         session.handle_rtp(number * 20 * MS, address(9), packet(7, number));
     }
