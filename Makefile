@@ -70,7 +70,7 @@ unit: ## the tests of all crates, and of the benchmark tools
 
 .PHONY: doc-test
 doc-test:
-	$(CARGO) test --workspace --doc
+	$(CARGO) test --workspace --doc $(tools)
 
 .PHONY: slim-test
 slim-test:

@@ -8,6 +8,7 @@
 pub mod circles;
 pub mod dependencies;
 pub mod english;
+pub mod impls;
 pub mod layers;
 pub mod links;
 pub mod size;

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use cargo_metadata::{DependencyKind, MetadataCommand, Package};
 use threadbare_tidy::{
-    circles, dependencies, english, layers, links, size, strays, tokens, unsafety,
+    circles, dependencies, english, impls, layers, links, size, strays, tokens, unsafety,
 };
 
 /// Files and functions that may be longer: (path, function or "" for the file). Each entry has a comment with the reason.
@@ -263,6 +263,30 @@ fn functions_and_files_are_not_too_long() {
         found.extend(size::check_size(path, &read(path).expect("Rust is UTF-8")).unwrap());
     }
     assert_none(&size::apply_exceptions(&found, OVERSIZE_PERMITTED));
+}
+
+#[test]
+fn methods_of_a_type_are_in_few_files() {
+    let mut files: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for path in tracked_files() {
+        // Members of the workspace have their sources in FOLDER/src.
+        if let Some((package, below)) = path.split_once("/src/")
+            && below.ends_with(".rs")
+            && !is_test_file(&path)
+        {
+            files.entry(package.to_owned()).or_default().push(path);
+        }
+    }
+    let mut complaints = Vec::new();
+    for paths in files.values() {
+        let source = |path: &String| read(path).expect("Rust is UTF-8");
+        let sources: Vec<(&str, String)> = paths
+            .iter()
+            .map(|path| (path.as_str(), source(path)))
+            .collect();
+        complaints.extend(impls::check(&sources).unwrap());
+    }
+    assert_none(&complaints);
 }
 
 fn is_test_file(path: &str) -> bool {

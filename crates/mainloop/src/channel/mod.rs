@@ -13,7 +13,7 @@ mod receiver;
 mod sender;
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::task::Waker;
 
 use threadbare_runtime::{Monitor, Topics};
@@ -21,7 +21,7 @@ use threadbare_runtime::{Monitor, Topics};
 pub use self::receiver::{Attachment, Receiver};
 pub use self::sender::{SendError, Sender, SyncSender, TrySendError};
 use crate::bell::Bell;
-use crate::sync::{Mutex, MutexGuard, lock};
+use crate::sync::{Mutex, lock};
 
 /// Creates a channel without a bound: sending never waits, and messages stay in memory until they are received.
 ///
