@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::tests::{Bed, MS, format, leg, with_keys};
+use super::test_bed::{Bed, MS, format, leg, with_keys};
 use super::*;
 use crate::codec::Encoding;
 use crate::jitter;

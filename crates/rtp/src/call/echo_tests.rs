@@ -2,7 +2,7 @@
 
 use std::f64::consts::TAU;
 
-use super::tests::{MS, address, format, leg, with_keys};
+use super::test_bed::{MS, address, format, leg, with_keys};
 use super::*;
 use crate::codec::{Decoder, Encoder, Encoding};
 use crate::id::SeqNum;

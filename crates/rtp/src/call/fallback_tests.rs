@@ -2,7 +2,7 @@
 
 use std::f64::consts::TAU;
 
-use super::tests::{MS, format, leg};
+use super::test_bed::{MS, format, leg};
 use super::*;
 use crate::codec::{Decoder, Encoder, Encoding};
 use crate::fallback::Switch;

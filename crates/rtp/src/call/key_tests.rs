@@ -1,4 +1,4 @@
-use super::tests::{Bed, Heard, MS, format, with_keys};
+use super::test_bed::{Bed, Heard, MS, format, with_keys};
 use super::*;
 use crate::codec::{Encoder, Encoding};
 use crate::dtmf::Key;

@@ -1,4 +1,4 @@
-use super::tests::{format, leg};
+use super::test_bed::{format, leg};
 use super::*;
 use crate::codec::Encoding;
 use crate::id::{SeqNum, Ssrc};

@@ -16,6 +16,8 @@ mod command_tests;
 mod commands;
 mod concealers;
 #[cfg(test)]
+mod digit_tests;
+#[cfg(test)]
 mod direct_tests;
 mod direction;
 mod echo;
@@ -37,6 +39,8 @@ mod out;
 mod quality_tests;
 mod renamed;
 mod state;
+#[cfg(test)]
+mod test_bed;
 #[cfg(test)]
 mod tests;
 mod time_map;

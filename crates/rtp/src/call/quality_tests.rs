@@ -1,6 +1,6 @@
 //! Quality of a party's audio at the far end of a call.
 
-use super::tests::{Bed, MS, address, format};
+use super::test_bed::{Bed, MS, address, format};
 use super::*;
 use crate::codec::Encoding;
 

@@ -26,6 +26,8 @@ mod send;
 mod state;
 mod store;
 #[cfg(test)]
+mod test_bed;
+#[cfg(test)]
 mod tests;
 mod watch;
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use proptest::prelude::*;
 
-use super::tests::telephony;
+use super::test_bed::telephony;
 use super::{
     AdmissionConfig, Destination, Gate, Learn, Leg, LegConfig, Media, Method, Once, Refusal,
     Verdict,

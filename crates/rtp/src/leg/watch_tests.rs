@@ -1,6 +1,6 @@
 //! Two legs connected by a lossy link: each one's view of the other's quality.
 
-use super::tests::{MS, telephony};
+use super::test_bed::{MS, telephony};
 use super::*;
 use crate::quality::{Impairment, mos, rating};
 

@@ -12,6 +12,8 @@ mod grid;
 mod imp;
 mod painting;
 #[cfg(test)]
+mod test_rig;
+#[cfg(test)]
 mod tests;
 
 use gst::glib;
