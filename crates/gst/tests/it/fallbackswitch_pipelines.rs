@@ -109,6 +109,7 @@ fn tones_are_continuous_across_switches() {
         )
     };
     // Whole periods in a buffer: 10 ms of 400 Hz, 7.5 ms of 800 Hz.
+    // With this latency, inputs of a thread that is late are not due yet, so the switch waits for the joint.
     let pipe = Pipe::parse(&format!(
         "fallbackswitch name=s timeout=100000000 latency=1000000000 seamless=true context={context} ! fakesink name=out sync=false async=false {} {}",
         source(400, 80),
