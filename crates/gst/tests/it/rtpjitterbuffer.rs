@@ -85,6 +85,24 @@ impl Bench {
         }
     }
 
+    /// Moves the clock to `until`, and stops at each timer on the way until the element has done the timer's work.
+    fn run_until(&self, until: gst::ClockTime, output: &mut Output) {
+        let settle = |output: &mut Output| {
+            eventually("the element rests", || {
+                let counted =
+                    stat(&self.rig.element, "num-pushed") + stat(&self.rig.element, "num-lost");
+                other_threads_sleep() && output.items(&self.rig) == counted
+            });
+        };
+        settle(output);
+        while let Some(time) = self.clock.next_entry_time().filter(|time| *time <= until) {
+            self.clock.set_time(time.max(self.clock.time()));
+            self.fire();
+            settle(output);
+        }
+        self.clock.set_time(until);
+    }
+
     fn eventually(&self, what: &str, mut condition: impl FnMut() -> bool) {
         eventually(what, || {
             self.fire();
@@ -116,6 +134,35 @@ impl Bench {
     }
 }
 
+/// What an element has pushed so far.
+#[derive(Default)]
+struct Output {
+    buffers: Vec<gst::Buffer>,
+    lost: u64,
+}
+
+impl Output {
+    /// Number of packets that have been pushed or reported as lost.
+    fn items(&mut self, rig: &Rig) -> u64 {
+        self.read(rig);
+        self.buffers.len() as u64 + self.lost
+    }
+
+    fn read(&mut self, rig: &Rig) {
+        for seen in rig.seen.try_iter() {
+            match seen {
+                Seen::Buffer(buffer) => self.buffers.push(buffer),
+                Seen::Event(event) => {
+                    if let Some(lost) = event.structure().filter(|s| s.name() == "GstRTPPacketLost")
+                    {
+                        self.lost += u64::from(lost.get::<u32>("packets").unwrap_or(1));
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// Describes an event for the lists of these tests; the usual first ones are omitted.
 fn told(event: &gst::Event) -> Option<String> {
     if let Some(lost) = event.structure().filter(|s| s.name() == "GstRTPPacketLost") {
@@ -129,6 +176,35 @@ fn told(event: &gst::Event) -> Option<String> {
         gst::EventType::Eos => Some("eos".into()),
         _ => None,
     }
+}
+
+/// Whether all other threads of this process sleep, and none of them has run between two looks at them.
+fn other_threads_sleep() -> bool {
+    let look = || -> Option<u64> {
+        let own = std::fs::read_link("/proc/thread-self").ok()?;
+        let mut switches = 0;
+        for task in std::fs::read_dir("/proc/self/task").ok()? {
+            let task = task.ok()?;
+            if Some(task.file_name().as_os_str()) == own.file_name() {
+                continue;
+            }
+            // A thread that ends between two reads is one that runs.
+            let status = std::fs::read_to_string(task.path().join("status")).ok()?;
+            let field = |name: &str| {
+                let line = status.lines().find(|line| line.starts_with(name))?;
+                line.split_ascii_whitespace().nth(1)
+            };
+            if field("State:")? != "S" {
+                return None;
+            }
+            for name in ["voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:"] {
+                switches += field(name)?.parse::<u64>().ok()?;
+            }
+        }
+        Some(switches)
+    };
+    let first = look();
+    first.is_some() && first == look()
 }
 
 struct Random(u64);
@@ -279,32 +355,32 @@ fn run_step(factory: &str, step: Step) -> Steady {
         })
         .collect();
     arrivals.sort_unstable();
+    let mut output = Output::default();
     for (at, seq) in arrivals {
-        bench.clock.set_time(at * MS);
-        bench.fire();
+        bench.run_until(at * MS, &mut output);
         bench
             .rig
             .push(arriving(rtp(0, seq, 20 * MS * u64::from(seq)), at * MS))
             .unwrap();
     }
     bench.clock.set_time(gst::ClockTime::from_seconds(60));
-    let mut delays = Vec::new();
-    loop {
-        bench.fire();
-        let Ok(Seen::Buffer(buffer)) = bench.rig.seen.recv_timeout(DEADLINE) else {
-            continue;
-        };
-        let seq = seq(&buffer);
-        let delay = buffer.pts().unwrap().mseconds() as f64 - f64::from(seq) * 20.0;
-        if seq >= STEP_AT + 100 {
-            delays.push(delay);
-        }
-        if seq == STEP_PACKETS - 1 {
-            return Steady {
-                pushed: stat(&bench.rig.element, "num-pushed"),
-                delay: delays.iter().sum::<f64>() / delays.len() as f64,
-            };
-        }
+    bench.eventually("the last packet is pushed", || {
+        output.read(&bench.rig);
+        output
+            .buffers
+            .last()
+            .is_some_and(|buffer| seq(buffer) == STEP_PACKETS - 1)
+    });
+    let steady = output
+        .buffers
+        .iter()
+        .filter(|buffer| seq(buffer) >= STEP_AT + 100);
+    let delays: Vec<f64> = steady
+        .map(|buffer| buffer.pts().unwrap().mseconds() as f64 - f64::from(seq(buffer)) * 20.0)
+        .collect();
+    Steady {
+        pushed: stat(&bench.rig.element, "num-pushed"),
+        delay: delays.iter().sum::<f64>() / delays.len() as f64,
     }
 }
 
