@@ -549,7 +549,7 @@ fn with_manual_unblock_a_file_waits_for_the_signal() {
     assert_eq!(play.status(), "buffering");
     play.element.emit_by_name::<()>("unblock", &[]);
     play.until_status("running");
-    play.follow_until(1200);
+    play.follow_until_heard(MAIN);
     assert!(play.audio().markers().ends_with(&[FALLBACK, MAIN]));
     play.audio().assert_continuous();
 }

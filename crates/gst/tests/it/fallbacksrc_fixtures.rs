@@ -150,9 +150,11 @@ fn the_servers_threads_end_with_it() {
         names.filter(|task| task.trim() == name).count()
     };
     assert_eq!(of_server(), 3);
+    let mut answer = [0; 12];
+    std::io::Read::read_exact(&mut peers[0], &mut answer).unwrap();
+    let mut answer = String::from_utf8(answer.to_vec()).unwrap();
     within("the end of a server", move || drop(server));
     eventually("its threads have ended", || of_server() == 0);
-    let mut answer = String::new();
     std::io::Read::read_to_string(&mut peers[0], &mut answer).unwrap();
     assert!(
         answer.contains("206 Partial Content") && answer.contains("bytes 5-8/1000"),

@@ -31,7 +31,7 @@ fn nothing_waits_for_a_source_that_starts_slowly() {
     assert_eq!(play.audio().markers(), [FALLBACK]);
     gate.open();
     play.until_status("running");
-    play.follow_until(1600);
+    play.follow_until_heard(MAIN);
     assert_eq!(play.audio().markers(), [FALLBACK, MAIN]);
     play.audio().assert_continuous();
 }

@@ -163,7 +163,7 @@ fn source_resumes_after_the_last_passed_data() {
     main.wait("a seek", |log| log.seeks.len() == 1);
     assert_eq!(main.log().seeks, [1020 * MS]);
     play.until_status("running");
-    play.follow_until(1600);
+    play.follow_until_heard(MAIN);
     assert_eq!(play.audio().markers(), [MAIN, SILENCE, MAIN]);
     play.audio().assert_no_overlap();
 }
@@ -190,7 +190,7 @@ fn unseekable_source_restarts_from_the_beginning() {
     play.follow_until(500);
     main.wait("it is asked", |log| log.seeks.len() == 1);
     play.until_status("running");
-    play.follow_until(700);
+    play.follow_until_heard(MAIN);
     assert_eq!(play.audio().markers(), [MAIN, SILENCE, MAIN]);
 }
 
