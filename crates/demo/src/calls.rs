@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use miette::{IntoDiagnostic, miette};
 use threadbare_relay::{CallHandle, Engine, LegPorts, MediaCall, Settings};
-use threadbare_rtp::call::{Call, CallConfig, DirectionConfig};
+use threadbare_rtp::call::{DirectionConfig, Session, SessionConfig};
 use threadbare_rtp::codec::{Encoding, Format};
 use threadbare_rtp::id::{NtpTime, RtpTime, SeqNum, Ssrc};
 use threadbare_rtp::jitter;
@@ -43,12 +43,12 @@ impl Calls {
         let maker = Maker::new(args, ports, party_ports)?;
         let mut handles = Vec::new();
         for first in (0..parties_of(args.streams.into())).step_by(2) {
-            let config = CallConfig {
-                legs: [maker.leg(first)?, maker.leg(first + 1)?],
-                directions: [maker.direction(first), maker.direction(first + 1)],
-            };
+            let config = SessionConfig::call(
+                [maker.leg(first)?, maker.leg(first + 1)?],
+                [maker.direction(first), maker.direction(first + 1)],
+            );
             let legs = vec![maker.ports(first)?, maker.ports(first + 1)?];
-            let call = Call::new(clock_now_ns(), config).into_diagnostic()?;
+            let call = Session::new(clock_now_ns(), config).into_diagnostic()?;
             let mut call = MediaCall::new(call, slice);
             if !args.no_meter {
                 call = call.metered();
@@ -71,8 +71,10 @@ impl Calls {
     pub(super) fn rtcp_errors(&self) -> u64 {
         let of_call = |call: &CallHandle<MediaCall>| {
             let stats = call.with(|call, _| call.call().stats()).wait();
-            let legs = stats.map(|stats| stats.legs.map(|leg| leg.session.rtcp_errors.total()));
-            legs.map_or(0, |[a, b]| a + b)
+            stats.map_or(0, |stats| {
+                let legs = stats.legs.iter();
+                legs.map(|leg| leg.session.rtcp_errors.total()).sum()
+            })
         };
         self.handles.iter().map(of_call).sum()
     }

@@ -525,11 +525,12 @@ impl<T> JitterBuffer<T> {
         self.ring.packet(self.next)
     }
 
-    /// Addresses of the places that the next packets leave and enter, for prefetching. They must not be dereferenced.
-    #[must_use]
-    pub fn next_places(&self) -> [usize; 2] {
-        let address = |index| self.ring.address(index);
-        [address(self.next), address(self.highest + 1)]
+    /// Calls `fetch` with the addresses of the places that the next packets leave and enter, so that the caller can prefetch them.
+    #[inline]
+    pub fn prefetch(&self, fetch: &mut impl FnMut(*const u8)) {
+        for index in [self.next, self.highest + 1] {
+            fetch(self.ring.address(index) as *const u8);
+        }
     }
 
     /// Counters.

@@ -87,7 +87,7 @@ impl MediaCall {
             self.call_mut().handle_datagram(
                 now_ns,
                 at_ns,
-                side,
+                side as u8,
                 Channel::Rtp,
                 packet.from,
                 &packet.bytes,

@@ -1,10 +1,12 @@
-//! Lines on the engine: [`threadbare_rtp::call::Line`].
+//! Streams on the engine: [`threadbare_rtp::call::Session`].
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use threadbare_loudness::NormalizeError;
-use threadbare_rtp::call::{Channel, KeyEvent, Line, LineState, LineStats, Side};
+use threadbare_rtp::call::{
+    Channel, KeyEvent, LegId, LineState, Session, SessionEvent, SessionStats, Side,
+};
 use threadbare_rtp::fallback::Switch;
 use threadbare_rtp::id::PayloadType;
 use threadbare_rtp::leg::{LegEvent, Refusal, Verdict};
@@ -37,7 +39,7 @@ pub type LineEventHandler = Box<dyn FnMut(LineEvent) + Send>;
 
 /// A one-way stream. Leg 0 of its ports is the line's; the fallbacks that are senders have the next ones.
 pub struct MediaLine {
-    line: Line,
+    line: Session,
     meter: Metering,
     on_event: Option<LineEventHandler>,
     has_told_payload_type: bool,
@@ -73,7 +75,7 @@ struct Publishing {
 #[derive(Debug, Clone, PartialEq)]
 pub struct MediaLineStats {
     /// Its packets.
-    pub line: LineStats,
+    pub line: SessionStats,
     /// Its loudness; `None`: not measured, or nothing was received yet.
     pub loudness: Option<Loudness>,
 }
@@ -81,7 +83,7 @@ pub struct MediaLineStats {
 impl MediaLine {
     /// Creates the media session of a line, with slices of this length: [`Settings::threads`](crate::Settings::threads).
     #[must_use]
-    pub fn new(mut line: Line, slice: Duration) -> MediaLine {
+    pub fn new(mut line: Session, slice: Duration) -> MediaLine {
         line.set_ahead_ns(slice.as_nanos() as u64 / 2);
         MediaLine {
             line,
@@ -96,7 +98,7 @@ impl MediaLine {
     /// Measures the input's loudness.
     #[must_use]
     pub fn metered(mut self) -> MediaLine {
-        self.line.tap(true);
+        self.line.tap(LegId::A, true);
         self.meter = Metering::Incoming(Box::default());
         self
     }
@@ -108,8 +110,8 @@ impl MediaLine {
     pub fn with_loudness_target(mut self, target_lufs: f64) -> Result<MediaLine, NormalizeError> {
         let meter = Arc::new(Mutex::default());
         let target = LoudnessTarget::new(target_lufs, meter.clone())?;
-        self.line.tap(false);
-        self.line.set_filter(Box::new(target));
+        self.line.tap(LegId::A, false);
+        self.line.set_filter(LegId::A, Box::new(target));
         self.meter = Metering::Target(meter);
         Ok(self)
     }
@@ -138,12 +140,12 @@ impl MediaLine {
         self
     }
 
-    /// Sends from now on, after the packets that another process has forwarded: [`Line::go_on`].
+    /// Sends from now on, after the packets that another process has forwarded: [`Session::go_on`].
     pub fn go_on(&mut self, state: Option<LineState>) {
         self.line.go_on(state);
     }
 
-    /// The state for a process that continues the line: [`Line::state`]. Call it on a line that was
+    /// The state for a process that continues the line: [`Session::state`]. Call it on a line that was
     /// [removed](crate::CallHandle::remove).
     #[must_use]
     pub fn state(&self, now_ns: u64) -> LineState {
@@ -158,7 +160,7 @@ impl MediaLine {
     }
 
     /// The line, for commands.
-    pub fn line_mut(&mut self) -> &mut Line {
+    pub fn line_mut(&mut self) -> &mut Session {
         &mut self.line
     }
 
@@ -208,8 +210,8 @@ impl MediaLine {
             }
         };
         let (loudness, peak) = self.with_meter(read).unwrap_or_default();
-        let (source, direction) = (self.line.source().stats(), self.line.direction_stats());
-        let (active, switches) = self.line.input();
+        let (from, to) = (self.line.leg(LegId::A), self.line.receiver_of(LegId::A));
+        let (source, direction) = (from.stats(), self.line.direction_stats(LegId::A));
         *values = LineSnapshot {
             shown_ns: Some(now_ns),
             heard_ns: source.heard_ns,
@@ -218,18 +220,18 @@ impl MediaLine {
             late: source.jitter.late,
             concealed_ns: direction.concealed_ns,
             refused: source.refused.total(),
-            switches,
-            active,
+            switches: direction.switches,
+            active: direction.active,
             skew_ns: source.jitter.skew_ns,
             jitter_ns: source.jitter.jitter_ns,
             held_packets: source.jitter.held_packets,
             latency_ns: source.jitter.latency_ns,
             round_trip_ns: source.session.rtt_ns,
             source: source.source,
-            payload: self.line.source().heard_payload(),
-            rtp_to: self.line.hears().rtp_to(),
-            sender: SenderView::of(self.line.source()),
-            listener: ListenerView::of(self.line.hears()),
+            payload: from.heard_payload(),
+            rtp_to: to.rtp_to(),
+            sender: SenderView::of(from),
+            listener: ListenerView::of(to),
             loudness,
             peak: values.peak.max(peak),
         };
@@ -244,11 +246,11 @@ impl MediaLine {
 
     /// Measures the tapped audio once it has `samples_min` samples, and passes it to the listeners.
     fn measure(&mut self, samples_min: usize) {
-        if self.line.tapped() < samples_min {
+        if self.line.tapped(LegId::A) < samples_min {
             return;
         }
         let (line, meter, publishing) = (&mut self.line, &mut self.meter, &mut self.publishing);
-        line.take_tapped(|tapped| {
+        line.take_tapped(LegId::A, |tapped| {
             if let Metering::Incoming(meter) = meter {
                 meter.add_tapped(tapped);
             }
@@ -280,7 +282,7 @@ impl MediaLine {
         let Some(publishing) = &mut self.publishing else {
             return;
         };
-        let tapped = self.line.tapped();
+        let tapped = self.line.tapped(LegId::A);
         if tapped != publishing.tapped {
             (publishing.tapped, publishing.tapped_ns) = (tapped, now_ns);
         }
@@ -288,7 +290,7 @@ impl MediaLine {
             publishing.listeners.look();
         }
         if !matches!(self.meter, Metering::Incoming(_)) {
-            self.line.tap(publishing.listeners.is_wanted());
+            self.line.tap(LegId::A, publishing.listeners.is_wanted());
         }
     }
 
@@ -306,13 +308,12 @@ impl MediaLine {
 
     fn tell_events(&mut self) {
         while let Some(event) = self.line.poll_event() {
-            self.tell(LineEvent::Leg(event));
-        }
-        while let Some(switch) = self.line.poll_switch() {
-            self.tell(LineEvent::Input(switch));
-        }
-        while let Some(key) = self.line.poll_key() {
-            self.tell(LineEvent::Key(key));
+            match event {
+                SessionEvent::Leg(LegId::A, event) => self.tell(LineEvent::Leg(event)),
+                SessionEvent::Key(LegId::A, key) => self.tell(LineEvent::Key(key)),
+                SessionEvent::Input(switch) => self.tell(LineEvent::Input(switch)),
+                _ => {}
+            }
         }
     }
 }
@@ -323,18 +324,12 @@ impl crate::Call for MediaLine {
         let channel = datagram.port.kind.channel();
         self.end_pause(now_ns);
         let (at_ns, from) = (datagram.received_ns, datagram.from);
-        if datagram.port.leg > 0 {
-            let (leg, bytes) = (datagram.port.leg, datagram.bytes);
-            // The session counts refused packets.
-            let _ = self
-                .line
-                .handle_fallback_datagram(now_ns, at_ns, leg, channel, from, bytes);
-            return;
-        }
-        let verdict = self
-            .line
-            .handle_datagram(now_ns, at_ns, channel, from, datagram.bytes);
+        let ports = datagram.port.leg;
+        let verdict =
+            self.line
+                .handle_datagram(now_ns, at_ns, ports, channel, from, datagram.bytes);
         if let Verdict::Refused(Refusal::PayloadType(payload_type)) = verdict
+            && ports == 0
             && !std::mem::replace(&mut self.has_told_payload_type, true)
         {
             self.tell(LineEvent::PayloadType(payload_type));
@@ -350,8 +345,8 @@ impl crate::Call for MediaLine {
         with_scratch(out, |scratch, out| {
             line.poll_transmit(now_ns, may_lose, scratch, &mut |datagram| {
                 let port = match datagram.channel {
-                    Channel::Rtp => PortId::rtp(datagram.leg),
-                    Channel::Rtcp => PortId::rtcp(datagram.leg),
+                    Channel::Rtp => PortId::rtp(datagram.ports),
+                    Channel::Rtcp => PortId::rtcp(datagram.ports),
                 };
                 unsent.stage(
                     port,
@@ -375,9 +370,8 @@ impl crate::Call for MediaLine {
 
     #[inline]
     fn prefetch(&self) {
-        for address in self.line.next_addresses() {
-            prefetch(address as *const u8, PACKET_LINES);
-        }
+        self.line
+            .prefetch(|address| prefetch(address, PACKET_LINES));
     }
 }
 

@@ -1,10 +1,11 @@
-//! Calls of RTP: [`threadbare_rtp::call::Call`] on the engine.
+//! Calls of RTP: [`threadbare_rtp::call::Session`] on the engine.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use threadbare_rtp::call::{
-    Call, CallEvent, CallState, CallStats, Channel, Mode, Outgoing, Side, Tapped, TappedAudio,
+    CallState, Channel, Mode, Outgoing, Session, SessionEvent, SessionStats, Side, Tapped,
+    TappedAudio,
 };
 use threadbare_rtp::id::SeqNum;
 use threadbare_rtp::leg::{LegState, Outage, Verdict};
@@ -26,7 +27,7 @@ use crate::unsent::{Unsent, with_scratch};
 ///
 /// Each side is plain RTP, or SRTP once it has keys ([`set_keys`](MediaCall::set_keys)).
 pub struct MediaCall {
-    call: Call,
+    call: Session,
     protections: [Option<Box<Protection>>; 2],
     /// Meters for the audio of each side.
     meters: Option<Box<[LineMeter; 2]>>,
@@ -74,13 +75,13 @@ impl Unreported {
 }
 
 /// Handles a call's events on the shard's thread: it must not block.
-pub type EventHandler = Box<dyn FnMut(CallEvent) + Send>;
+pub type EventHandler = Box<dyn FnMut(SessionEvent) + Send>;
 
 /// Counters and gauges of a call, A's first.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MediaCallStats {
     /// Its packets.
-    pub call: CallStats,
+    pub call: SessionStats,
     /// Their encryption; `None`: the side is plain RTP.
     pub protections: [Option<ProtectionStats>; 2],
 }
@@ -97,7 +98,7 @@ pub struct MediaCallState {
 impl MediaCall {
     /// Creates the media session of a call, with slices of this length: [`Settings::threads`](crate::Settings::threads).
     #[must_use]
-    pub fn new(mut call: Call, slice: Duration) -> MediaCall {
+    pub fn new(mut call: Session, slice: Duration) -> MediaCall {
         call.set_ahead_ns(slice.as_nanos() as u64 / 2);
         MediaCall {
             call,
@@ -174,11 +175,11 @@ impl MediaCall {
 
     /// The state that another process needs to continue this call. Settings are not part of it.
     #[must_use]
-    pub fn snapshot(&self, now_ns: u64) -> MediaCallState {
-        MediaCallState {
-            call: self.call.snapshot(now_ns),
+    pub fn snapshot(&self, now_ns: u64) -> Option<MediaCallState> {
+        Some(MediaCallState {
+            call: self.call.snapshot(now_ns)?,
             protections: each(&self.protections, Protection::snapshot),
-        }
+        })
     }
 
     /// Continues a call of another process, with its SSRCs, its keys, and continuous numbers and timestamps, so that the parties
@@ -260,7 +261,8 @@ impl MediaCall {
             } else if unreported.is_nearly_due() {
                 self.listeners.prefetch();
             }
-            prefetch(self.call.tapped_address(side) as *const u8, PACKET_LINES);
+            self.call
+                .prefetch_tap(side, |address| prefetch(address, PACKET_LINES));
         }
         let (at_ns, from, mut bytes) = (datagram.received_ns, datagram.from, datagram.bytes);
         if let Some(protection) = &mut self.protections[side as usize] {
@@ -273,7 +275,7 @@ impl MediaCall {
         }
         let verdict = self
             .call
-            .handle_datagram(now_ns, at_ns, side, channel, from, bytes);
+            .handle_datagram(now_ns, at_ns, side as u8, channel, from, bytes);
         if let Some(copies) = &mut self.copies
             && verdict == Verdict::Media
         {
@@ -305,19 +307,19 @@ impl MediaCall {
 
     /// Passes the call's events to `handler`. Without one, they are dropped.
     #[must_use]
-    pub fn on_event(mut self, handler: impl FnMut(CallEvent) + Send + 'static) -> MediaCall {
+    pub fn on_event(mut self, handler: impl FnMut(SessionEvent) + Send + 'static) -> MediaCall {
         self.on_event = Some(Box::new(handler));
         self
     }
 
     /// The call.
     #[must_use]
-    pub fn call(&self) -> &Call {
+    pub fn call(&self) -> &Session {
         &self.call
     }
 
     /// The call, for commands.
-    pub fn call_mut(&mut self) -> &mut Call {
+    pub fn call_mut(&mut self) -> &mut Session {
         &mut self.call
     }
 
@@ -430,7 +432,7 @@ impl crate::Call for MediaCall {
         let protections = &mut self.protections;
         with_scratch(out, |scratch, out| {
             call.poll_transmit(now_ns, may_lose, scratch, &mut |outgoing| {
-                let leg = outgoing.side as u8;
+                let leg = outgoing.ports;
                 let port = match outgoing.channel {
                     // RFC 5761: RTCP leaves from the RTP port.
                     Channel::Rtcp if !mux[usize::from(leg)] => PortId::rtcp(leg),
@@ -460,9 +462,8 @@ impl crate::Call for MediaCall {
 
     #[inline]
     fn prefetch(&self) {
-        for address in self.call.next_addresses().as_flattened() {
-            prefetch(*address as *const u8, PACKET_LINES);
-        }
+        self.call
+            .prefetch(|address| prefetch(address, PACKET_LINES));
         if let Some(address) = self.listeners.next_address() {
             prefetch(address, 1);
         }

@@ -16,7 +16,7 @@ use threadbare_relay::{
     Call, Datagram, Engine, LegPorts, Listeners, MediaCall, MediaLine, Outbox, Pace, PortId,
     PortUse, Refused, SharedSettings, SharedSnapshot,
 };
-use threadbare_rtp::call::{CallConfig, DirectionConfig, Line, Mode, Side, Target};
+use threadbare_rtp::call::{DirectionConfig, Mode, SessionConfig, Side, Target};
 use threadbare_rtp::codec::{Encoding, Format};
 use threadbare_rtp::demux::Filter;
 use threadbare_rtp::id::{NtpTime, SeqNum, Ssrc};
@@ -245,11 +245,11 @@ fn carried_without_allocations(suite: Option<Suite>) {
     let sides = [(0, Encoding::Pcmu), (8, Encoding::Pcma)];
     let (mut parties, mut calls) = (Vec::new(), Vec::new());
     for number in 0..6 {
-        let config = CallConfig {
-            legs: sides.map(|(payload_type, encoding)| media_leg(payload_type, encoding, number)),
-            directions: [DirectionConfig::default(); 2],
-        };
-        let call = threadbare_rtp::call::Call::new(0, config).unwrap();
+        let config = SessionConfig::call(
+            sides.map(|(payload_type, encoding)| media_leg(payload_type, encoding, number)),
+            [DirectionConfig::default(); 2],
+        );
+        let call = threadbare_rtp::call::Session::new(0, config).unwrap();
         let mut call = MediaCall::new(call, Duration::from_millis(10));
         if let Some(suite) = suite {
             for side in Side::BOTH {
@@ -340,7 +340,8 @@ impl Outbox for Nowhere {
 fn listeners_cost_no_allocations() {
     let _alone = COUNTED.lock().unwrap_or_else(PoisonError::into_inner);
     let leg = media_leg(0, Encoding::Pcmu, 1);
-    let line = Line::new(0, leg, Target::Nobody, DirectionConfig::default()).unwrap();
+    let config = SessionConfig::stream(leg, Target::Nobody, DirectionConfig::default());
+    let line = threadbare_rtp::call::Session::new(0, config).unwrap();
     let (snapshot, pace) = (
         SharedSnapshot::default(),
         Pace::new(Duration::from_millis(100)),
@@ -384,11 +385,11 @@ fn listeners_cost_no_allocations() {
 fn listener_of_a_call_costs_no_allocations() {
     let _alone = COUNTED.lock().unwrap_or_else(PoisonError::into_inner);
     let sides = [(0, Encoding::Pcmu), (8, Encoding::Pcma)];
-    let config = CallConfig {
-        legs: sides.map(|(payload_type, encoding)| media_leg(payload_type, encoding, 1)),
-        directions: [DirectionConfig::default(); 2],
-    };
-    let call = threadbare_rtp::call::Call::new(0, config).unwrap();
+    let config = SessionConfig::call(
+        sides.map(|(payload_type, encoding)| media_leg(payload_type, encoding, 1)),
+        [DirectionConfig::default(); 2],
+    );
+    let call = threadbare_rtp::call::Session::new(0, config).unwrap();
     let listeners = Listeners::default();
     let mut call =
         MediaCall::new(call, Duration::from_millis(10)).with_listeners(listeners.clone());

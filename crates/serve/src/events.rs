@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use threadbare_control::calls::{CallId, CallRecord, EndReason, StreamId};
-use threadbare_rtp::call::{CallEvent, KeyPhase, Side};
+use threadbare_rtp::call::{KeyPhase, SessionEvent, Side};
 use threadbare_rtp::leg::LegEvent;
 use tokio::sync::broadcast;
 
@@ -171,7 +171,7 @@ impl Reports {
     }
 
     /// Returns a handler that reports a stream's events, to run on its thread.
-    pub(super) fn handler(&self, stream: StreamId) -> impl FnMut(CallEvent) + Send + use<> {
+    pub(super) fn handler(&self, stream: StreamId) -> impl FnMut(SessionEvent) + Send + use<> {
         let (tell, wake) = (self.tell.clone(), self.wake.clone());
         move |event| {
             if let Some(what) = what(stream, event) {
@@ -194,17 +194,21 @@ impl Reports {
     }
 }
 
-fn what(stream: StreamId, event: CallEvent) -> Option<What> {
+fn what(stream: StreamId, event: SessionEvent) -> Option<What> {
     match event {
-        CallEvent::Leg(side, LegEvent::Source { address, ssrc, .. }) => Some(What::Media {
+        SessionEvent::Leg(leg, LegEvent::Source { address, ssrc, .. }) => Some(What::Media {
             stream,
-            side,
+            side: leg.side(),
             from: address,
             ssrc: ssrc.0,
         }),
-        CallEvent::Key(side, key) if key.phase == KeyPhase::Pressed => {
+        SessionEvent::Key(leg, key) if key.phase == KeyPhase::Pressed => {
             let key = KEYS.chars().nth(usize::from(key.event))?;
-            Some(What::Key { stream, side, key })
+            Some(What::Key {
+                stream,
+                side: leg.side(),
+                key,
+            })
         }
         _ => None,
     }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use threadbare_base::NS_PER_MS;
 
 use threadbare_relay::{ForwardSideStats, ListenerView, MediaCall, MediaSession, SenderView};
-use threadbare_rtp::call::{CallStats, Side};
+use threadbare_rtp::call::{SessionStats, Side};
 use threadbare_rtp::quality::{Quality, Range};
 
 /// Statistics of both sides of a stream.
@@ -104,7 +104,7 @@ impl Measured {
     }
 }
 
-fn audio(media: &MediaCall, stats: &CallStats, side: Side) -> MeasuredSide {
+fn audio(media: &MediaCall, stats: &SessionStats, side: Side) -> MeasuredSide {
     let own = media.call().leg(side);
     let leg = &stats.legs[side as usize];
     let direction = &stats.directions[side as usize];

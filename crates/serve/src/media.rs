@@ -22,7 +22,7 @@ use threadbare_relay::{
     LatePacket, LegPorts, Listeners, Listening, MediaCall, MediaSession, Reply, Settings,
     ShardStats, TOS_USUAL,
 };
-use threadbare_rtp::call::{Call, CallError, Clip, DtmfDigit, Part, Side};
+use threadbare_rtp::call::{Clip, DtmfDigit, Part, Session, SessionError, Side};
 use threadbare_rtp::codec::CodecError;
 use threadbare_rtp::dtmf::Key;
 use threadbare_rtp::leg::{LegStats, PayloadMapError};
@@ -89,7 +89,7 @@ pub(super) enum StreamError {
     #[error(transparent)]
     Payloads(#[from] PayloadMapError),
     #[error(transparent)]
-    Call(#[from] CallError),
+    Call(#[from] SessionError),
     #[error(transparent)]
     Codec(#[from] CodecError),
     #[error(transparent)]
@@ -264,7 +264,7 @@ impl MediaWorkers {
             StreamKind::Audio => {
                 let mut random = threadbare_process::system::random_number;
                 let config = spec::call_config(spec, &self.common, &mut random)?;
-                let call = Call::new(now_ns, config)?;
+                let call = Session::new(now_ns, config)?;
                 let media = MediaCall::new(call, self.slice).with_listeners(listeners.clone());
                 MediaSession::from(media.on_event(self.reports.handler(stream)))
             }
@@ -664,9 +664,9 @@ fn stats_of(session: &mut MediaSession) -> StreamStats {
     match session {
         MediaSession::Audio(media) => {
             let stats = media.stats();
-            let [a, b] = stats.call.legs;
+            let leg = |side: Side| stats.call.legs.get(side as usize);
             StreamStats {
-                sides: [leg_stats(&a), leg_stats(&b)],
+                sides: Side::BOTH.map(|side| leg(side).map_or_else(SideStats::default, leg_stats)),
             }
         }
         MediaSession::Forward(forward) => StreamStats {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use threadbare_control::calls::{SideSpec, SrtpKeys, StreamSpec};
 use threadbare_relay::ForwardSide;
-use threadbare_rtp::call::{CallConfig, DirectionConfig, Mode, Side};
+use threadbare_rtp::call::{DirectionConfig, Mode, SessionConfig, Side};
 use threadbare_rtp::codec::{EncoderSettings, Encoding};
 use threadbare_rtp::id::{NtpTime, RtpTime, SeqNum, Ssrc};
 use threadbare_rtp::jitter;
@@ -37,20 +37,20 @@ pub(super) fn call_config(
     spec: &StreamSpec,
     common: &Common,
     random: &mut dyn FnMut() -> u64,
-) -> Result<CallConfig, PayloadMapError> {
+) -> Result<SessionConfig, PayloadMapError> {
     let [a, b] = &spec.sides;
     let mut legs = [leg(a, common, random)?, leg(b, common, random)?];
     if spec.copies.is_some() {
         // Send no RTCP, because the sender of the copies does not read reports.
         legs[0].bandwidth_bps = 0;
     }
-    Ok(CallConfig {
+    Ok(SessionConfig::call(
         legs,
-        directions: [
+        [
             direction(a, b, common, random),
             direction(b, a, common, random),
         ],
-    })
+    ))
 }
 
 fn leg(

@@ -84,13 +84,11 @@ impl StreamStats {
     /// Returns the statistics of a line of the relay and of its sockets at `now_ns`.
     pub fn of_line(media: &MediaLineStats, io: &CallStats, now_ns: u64) -> StreamStats {
         let MediaLineStats { line, loudness } = media;
-        let (source, direction) = (&line.source, &line.direction);
+        let (source, sender, direction) = (line.source(), line.target(), line.direction());
         let refused = &source.refused;
-        let sender = line.target.as_ref().unwrap_or(source);
         let sessions = || {
-            std::iter::once(source)
-                .chain(&line.target)
-                .map(|leg| &leg.session)
+            let other = (!std::ptr::eq(source, sender)).then_some(sender);
+            std::iter::once(source).chain(other).map(|leg| &leg.session)
         };
         StreamStats {
             received: source.packets,
@@ -111,7 +109,7 @@ impl StreamStats {
             rtcp_received: sessions().map(|session| session.rtcp_received).sum(),
             rtcp_errors: sessions().map(|session| session.rtcp_errors.total()).sum(),
             active: None,
-            switches: line.switches,
+            switches: direction.switches,
             loudness: loudness.map(Loudness::from),
         }
     }

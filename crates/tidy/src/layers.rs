@@ -99,7 +99,7 @@ pub const RULES: &[Rule] = &[
             "threadbare-rtp-types",
             "threadbare-srtp",
         ],
-        external: External::Only(&["thiserror"]),
+        external: External::Only(&["smallvec", "thiserror"]),
         unsafe_policy: UnsafePolicy::Forbid,
     },
     Rule {

@@ -10,7 +10,7 @@ use threadbare_relay::{
     Call, CallHandle, Engine, LegPorts, MediaCall, MediaLine, PortRange, PortUse, RangeSettings,
     Settings, SharedSettings,
 };
-use threadbare_rtp::call::{self, CallConfig, DirectionConfig, Line, Target};
+use threadbare_rtp::call::{DirectionConfig, Session, SessionConfig, Target};
 use threadbare_rtp::codec::{Encoding, Format};
 use threadbare_rtp::demux::Filter;
 use threadbare_rtp::id::{NtpTime, SeqNum, Ssrc};
@@ -31,7 +31,8 @@ pub(super) fn warm_up(kind: Kind) -> Result<()> {
     let codes = Codes::new()?;
     let (source, target) = (codes.leg(0, 0, None), codes.leg(0, 1, None));
     let target = Target::Other(Box::new(target));
-    Line::new(0, source, target, DirectionConfig::default())?;
+    let config = SessionConfig::stream(source, target, DirectionConfig::default());
+    Session::new(0, config)?;
     if kind == Kind::Elements {
         gst::init()?;
         // The look-up loads the plugin.
@@ -150,13 +151,13 @@ impl Lines {
             ports.push(leg.rtp_address());
             let law = if kind == Kind::Opus { 2 } else { 1 };
             let target = codes.leg(stream, law, Some(to(stream)));
-            let line = Line::new(
-                clock_now_ns(),
+            let config = SessionConfig::stream(
                 codes.leg(stream, 0, None),
                 Target::Other(Box::new(target)),
                 DirectionConfig::default(),
-            )?;
-            let mut line = MediaLine::new(line, slice);
+            );
+            let session = Session::new(clock_now_ns(), config)?;
+            let mut line = MediaLine::new(session, slice);
             if kind == Kind::Metered {
                 line = line.metered();
             }
@@ -206,14 +207,14 @@ impl Calls {
         for first in (0..streams).step_by(2) {
             let legs = vec![range.lease()?, range.lease()?];
             ports.extend(legs.iter().map(LegPorts::rtp_address));
-            let config = CallConfig {
-                legs: [
+            let config = SessionConfig::call(
+                [
                     codes.leg(first, 0, Some(to(first))),
                     codes.leg(first, 1, Some(to(first + 1))),
                 ],
-                directions: [DirectionConfig::default(); 2],
-            };
-            let call = call::Call::new(clock_now_ns(), config)?;
+                [DirectionConfig::default(); 2],
+            );
+            let call = Session::new(clock_now_ns(), config)?;
             let call = MediaCall::new(call, slice);
             calls.push(engine.create("call", legs, call)?);
         }

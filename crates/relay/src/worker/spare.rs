@@ -46,7 +46,7 @@ const LATE_NS_MIN: u64 = 5_000_000;
 mod tests {
     use std::net::SocketAddr;
 
-    use threadbare_rtp::call::{Channel, DirectionConfig, Line, Scratch, Target};
+    use threadbare_rtp::call::{Channel, DirectionConfig, Scratch, Session, SessionConfig, Target};
     use threadbare_rtp::codec::{Encoding, Format};
     use threadbare_rtp::id::{NtpTime, SeqNum, Ssrc};
     use threadbare_rtp::jitter;
@@ -59,7 +59,7 @@ mod tests {
     const PARTY: SocketAddr =
         SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 5000);
 
-    fn line(number: u32) -> Line {
+    fn stream(number: u32) -> Session {
         let leg = |payload_type, encoding| LegConfig {
             ssrc: Ssrc(number),
             first_seq: SeqNum(0),
@@ -84,44 +84,49 @@ mod tests {
             profile: Profile::Avp,
         };
         let other = Target::Other(Box::new(leg(8, Encoding::Pcma)));
-        Line::new(0, leg(0, Encoding::Pcmu), other, DirectionConfig::default()).expect("a line")
+        let source = leg(0, Encoding::Pcmu);
+        let config = SessionConfig::stream(source, other, DirectionConfig::default());
+        Session::new(0, config).expect("a stream")
     }
 
-    /// Lines that all lose every tenth packet at the same time. Returns the maximum number of concealed losses in a slice.
-    fn most_in_a_slice(lines: u32, wait_ns: u64, lateness_ns: u64) -> u64 {
+    /// Streams that all lose every tenth packet at the same time. Returns the maximum number of concealed losses in a slice.
+    fn most_in_a_slice(streams: u32, wait_ns: u64, lateness_ns: u64) -> u64 {
         let mut spare = Spare::new(wait_ns, wait_ns / 4);
         let mut scratch = Scratch::default();
-        let mut lines: Vec<Line> = (0..lines).map(line).collect();
+        let mut streams: Vec<Session> = (0..streams).map(stream).collect();
         let (mut before, mut most) = (0, 0);
         for slice in 0..60_u16 {
             let now_ns = u64::from(slice) * wait_ns;
             spare.begin_slice(lateness_ns);
-            for line in &mut lines {
+            for stream in &mut streams {
                 let mut packet = [0; 172];
                 packet[0] = 0x80;
                 packet[2..4].copy_from_slice(&slice.to_be_bytes());
                 packet[4..8].copy_from_slice(&(u32::from(slice) * 160).to_be_bytes());
                 packet[11] = 1;
                 if slice % 10 != 7 {
-                    line.handle_datagram(now_ns, now_ns, Channel::Rtp, PARTY, &packet);
+                    stream.handle_datagram(now_ns, now_ns, 0, Channel::Rtp, PARTY, &packet);
                 }
                 scratch.set_spare(*spare.units());
-                line.poll_transmit(now_ns, true, &mut scratch, &mut |_| ());
+                stream.poll_transmit(now_ns, true, &mut scratch, &mut |_| ());
                 *spare.units() = scratch.spare();
             }
-            let concealed: u64 = lines
+            let concealed: u64 = streams
                 .iter()
-                .map(|line| line.stats().direction.concealed_ns / (20 * MS))
+                .map(|stream| stream.stats().directions[0].concealed_ns / (20 * MS))
                 .sum();
             most = most.max(concealed - before);
             before = concealed;
         }
-        let lost: u64 = lines.iter().map(|line| line.stats().direction.lost).sum();
-        let left: u64 = lines
+        let lost: u64 = streams
             .iter()
-            .map(|line| line.stats().direction.left_to_conceal)
+            .map(|stream| stream.stats().directions[0].lost)
             .sum();
-        assert_eq!(lost, 6 * lines.len() as u64);
+        let left: u64 = streams
+            .iter()
+            .map(|stream| stream.stats().directions[0].left_to_conceal)
+            .sum();
+        assert_eq!(lost, 6 * streams.len() as u64);
         assert_eq!(before + left, lost);
         most
     }

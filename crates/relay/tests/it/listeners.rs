@@ -7,7 +7,7 @@ use threadbare_relay::{
     Listeners, Listening, MediaCall, MediaLine, MediaSession, Pace, PortId, PortionAudio,
     SharedSnapshot,
 };
-use threadbare_rtp::call::{DirectionConfig, Line, Mode, Side, Target};
+use threadbare_rtp::call::{DirectionConfig, Mode, Session, SessionConfig, Side, Target};
 use threadbare_rtp::codec::Encoding;
 use threadbare_rtp::g711;
 
@@ -228,15 +228,11 @@ fn new_media_session_keeps_the_listeners() {
 #[test]
 fn later_listener_of_a_line_does_not_disturb_the_first() {
     let snapshot = SharedSnapshot::default();
-    let line = Line::new(
-        0,
-        leg(Side::A, 0, Encoding::Pcmu),
-        Target::Nobody,
-        DirectionConfig::default(),
-    );
+    let source = leg(Side::A, 0, Encoding::Pcmu);
+    let config = SessionConfig::stream(source, Target::Nobody, DirectionConfig::default());
+    let line = Session::new(0, config).expect("a stream");
     let pace = Pace::new(Duration::from_millis(100));
-    let line =
-        MediaLine::new(line.expect("a line"), Duration::ZERO).publish_to(snapshot.clone(), pace);
+    let line = MediaLine::new(line, Duration::ZERO).publish_to(snapshot.clone(), pace);
     let mut bed = Bed::new(0, line);
     let mut first = snapshot.listen();
     let mut others = Vec::new();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::common::media::{MS, leg, party_keys};
 use crate::common::{DEADLINE, engine, next, peer, range};
 use threadbare_relay::{Engine, MediaCall, PortUse};
-use threadbare_rtp::call::{Call, CallConfig, DirectionConfig, Side};
+use threadbare_rtp::call::{DirectionConfig, Session, SessionConfig, Side};
 use threadbare_rtp::codec::{Decoder, Encoder, EncoderSettings, Encoding, Format};
 use threadbare_rtp::id::SeqNum;
 use threadbare_rtp::jitter;
@@ -81,11 +81,8 @@ fn tones_go_through(suite: Suite) {
     let ports = range(PortUse::Pair);
     let legs = vec![ports.lease().unwrap(), ports.lease().unwrap()];
     let [at_a, at_b] = [legs[0].rtp_address(), legs[1].rtp_address()];
-    let config = CallConfig {
-        legs: [fixed, plain],
-        directions: [DirectionConfig::default(); 2],
-    };
-    let mut call = MediaCall::new(Call::new(0, config).unwrap(), Duration::from_millis(10));
+    let config = SessionConfig::call([fixed, plain], [DirectionConfig::default(); 2]);
+    let mut call = MediaCall::new(Session::new(0, config).unwrap(), Duration::from_millis(10));
     call.set_keys(0, Side::A, Some(keys.clone()), Rollover::Kept);
     let call = engine.create("ffmpeg", legs, call).unwrap();
 

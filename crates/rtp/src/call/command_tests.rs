@@ -7,6 +7,7 @@ use super::direction::units_of;
 use super::test_bed::{Bed, MS, address, format, with_keys};
 use super::*;
 use crate::codec::Encoding;
+use crate::leg::PayloadMap;
 use crate::leg::{AdmissionConfig, Destination, Payload};
 
 #[test]
@@ -126,7 +127,7 @@ fn clip_continues_in_another_codec() {
             bed.call.set_payloads(Side::B, takes.clone(), takes);
             bed.wait_ms(3000);
             assert!(
-                bed.events.contains(&CallEvent::PlayEnded(Side::B)),
+                bed.events.contains(&SessionEvent::PlayEnded(LegId::B)),
                 "{name}"
             );
             assert_one_stream(&bed, &name);

@@ -277,7 +277,7 @@ fn clip_resumes_after_a_digit() {
         bed.wait_ms(200);
         bed.call.insert_dtmf(bed.now_ns, Side::A, digit(4)).unwrap();
         bed.wait_ms(2000);
-        assert!(bed.events.contains(&CallEvent::PlayEnded(Side::B)));
+        assert!(bed.events.contains(&SessionEvent::PlayEnded(LegId::B)));
         assert_one_stream(&bed, &to.to_string());
         let keys = detect(&bed.decoded(to), to);
         assert_eq!(keys.len(), 1, "{to}");
@@ -310,7 +310,7 @@ fn blocked_digits_are_reported_and_not_heard() {
         let told = bed
             .events
             .iter()
-            .filter(|event| matches!(event, CallEvent::Key(Side::A, _)));
+            .filter(|event| matches!(event, SessionEvent::Key(LegId::A, _)));
         assert_eq!(told.count(), 2, "pressed and released");
         // The owner's own digits are played.
         bed.heard.clear();
@@ -448,7 +448,7 @@ fn detected_tones_are_blocked() {
             let told = bed
                 .events
                 .iter()
-                .filter(|event| matches!(event, CallEvent::Key(..)));
+                .filter(|event| matches!(event, SessionEvent::Key(..)));
             assert_eq!(told.count(), 2, "{to}");
             let pcm = bed.decoded_with_silence(to);
             let heard: u64 = detect(&pcm, to).iter().map(|(_, ms)| ms).sum();
@@ -465,7 +465,7 @@ fn detected_tones_are_blocked() {
             assert!(
                 !bed.events
                     .iter()
-                    .any(|event| matches!(event, CallEvent::Key(..)))
+                    .any(|event| matches!(event, SessionEvent::Key(..)))
             );
         }
     }

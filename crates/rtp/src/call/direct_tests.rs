@@ -6,6 +6,7 @@ use super::test_bed::{Bed, MS, format, leg, with_keys};
 use super::*;
 use crate::codec::Encoding;
 use crate::jitter;
+use crate::leg::LegConfig;
 use crate::leg::Payload;
 
 fn pcmu() -> Format {
@@ -27,11 +28,8 @@ fn bed(a: &[Payload], b: &[Payload], passes_directly: bool) -> Bed {
         jitter: jitter::Config::new(8000, 40 * MS),
         ..leg(side, payloads)
     };
-    let config = CallConfig {
-        legs: [leg(Side::A, a), leg(Side::B, b)],
-        directions: [direction; 2],
-    };
-    bed.call = Call::new(0, config).unwrap();
+    let config = SessionConfig::call([leg(Side::A, a), leg(Side::B, b)], [direction; 2]);
+    bed.call = Session::new(0, config).unwrap();
     bed
 }
 

@@ -23,7 +23,7 @@ struct Heard {
 
 /// Two parties with different tones.
 struct Bed {
-    call: Call,
+    call: Session,
     scratch: Scratch,
     now_ns: u64,
     formats: [Format; 2],
@@ -40,13 +40,10 @@ impl Bed {
             leg.admission.learn = Learn::Never;
             leg
         };
-        let config = CallConfig {
-            legs: Side::BOTH.map(leg),
-            directions: [direction; 2],
-        };
+        let config = SessionConfig::call(Side::BOTH.map(leg), [direction; 2]);
         let encoder = |format| Encoder::new(format, &EncoderSettings::default()).unwrap();
         Bed {
-            call: Call::new(0, config).unwrap(),
+            call: Session::new(0, config).unwrap(),
             scratch: Scratch::default(),
             now_ns: 0,
             formats,
@@ -61,10 +58,10 @@ impl Bed {
         let (now_ns, heard) = (self.now_ns, &mut self.heard);
         self.call
             .poll_transmit(now_ns, true, &mut self.scratch, &mut |outgoing| {
-                assert_eq!(outgoing.to, address(outgoing.side));
+                assert_eq!(outgoing.to, address(LegId(outgoing.ports).side()));
                 if outgoing.channel == Channel::Rtp {
                     let packet = Packet::parse(outgoing.bytes).unwrap();
-                    heard[outgoing.side as usize].push(Heard {
+                    heard[usize::from(outgoing.ports)].push(Heard {
                         seq: packet.seq(),
                         time: packet.time(),
                         payload_type: packet.payload_type().0,
@@ -73,8 +70,8 @@ impl Bed {
                 }
             });
         while let Some(event) = self.call.poll_event() {
-            if let CallEvent::Key(side, _) = event {
-                self.keys.push(side);
+            if let SessionEvent::Key(leg, _) = event {
+                self.keys.push(leg.side());
             }
         }
     }
@@ -89,7 +86,7 @@ impl Bed {
         self.sent[at] += 1;
         let (now_ns, from) = (self.now_ns, address(side));
         self.call
-            .handle_datagram(now_ns, now_ns, side, Channel::Rtp, from, &bytes);
+            .handle_datagram(now_ns, now_ns, side as u8, Channel::Rtp, from, &bytes);
         self.poll();
     }
 
@@ -287,8 +284,14 @@ fn strangers_cause_no_echo() {
         let mut bytes = vec![0x80, 96, 0, number, 0, 0, number, 0, 0, 0, 0, 1];
         bytes.extend([0x2a; 160]);
         let now_ns = bed.now_ns;
-        bed.call
-            .handle_datagram(now_ns, now_ns, Side::A, Channel::Rtp, stranger, &bytes);
+        bed.call.handle_datagram(
+            now_ns,
+            now_ns,
+            Side::A as u8,
+            Channel::Rtp,
+            stranger,
+            &bytes,
+        );
         bed.wait_ms(20);
     }
     assert!(bed.heard.iter().all(Vec::is_empty));
@@ -377,7 +380,7 @@ fn state_continues_in_another_process() {
     bed.call.set_echo(true);
     bed.speak(&Side::BOTH, 50);
     bed.wait_ms(200);
-    let state = bed.call.snapshot(bed.now_ns);
+    let state = bed.call.snapshot(bed.now_ns).unwrap();
     let mut next = Bed::new(formats, DirectionConfig::default());
     next.call.set_echo(true);
     let outage = crate::leg::Outage {

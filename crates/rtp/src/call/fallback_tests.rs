@@ -1,14 +1,14 @@
-//! Lines with fallbacks in virtual time, as the far end hears them.
+//! Streams with fallbacks in virtual time, as the far end hears them.
 
 use std::f64::consts::TAU;
 
 use super::test_bed::{MS, format, leg};
 use super::*;
 use crate::codec::{Decoder, Encoder, Encoding};
-use crate::fallback::Switch;
 use crate::id::Ssrc;
-use crate::leg::{AdmissionConfig, Destination, Learn, Payload};
+use crate::leg::{AdmissionConfig, Destination, Learn, LegConfig, Payload};
 use crate::packet::Packet;
+use std::net::SocketAddr;
 
 /// Frequencies that identify the senders. None is a multiple of another.
 const MAIN_HZ: f64 = 997.0;
@@ -113,9 +113,9 @@ struct Heard {
     packet: Vec<u8>,
 }
 
-/// A line with its senders and its listener.
+/// A stream with its senders and its listener.
 struct Bed {
-    line: Line,
+    stream: Session,
     scratch: Scratch,
     now_ns: u64,
     to: Format,
@@ -132,10 +132,9 @@ impl Bed {
             first_time: RtpTime(u32::MAX - 20_000),
             ..DirectionConfig::default()
         };
-        let mut line = Line::new(0, open(Side::A, main), to_listener(to), direction).unwrap();
-        line.set_fallbacks(0, fallbacks).unwrap();
+        let config = SessionConfig::stream(open(Side::A, main), to_listener(to), direction);
         Bed {
-            line,
+            stream: Session::new(0, config.with_fallbacks(fallbacks)).unwrap(),
             scratch: Scratch::default(),
             now_ns: 0,
             to,
@@ -147,20 +146,22 @@ impl Bed {
 
     fn poll(&mut self) {
         let (heard, reports, at_ns) = (&mut self.heard, &mut self.reports_from, self.now_ns);
-        let mut send = |out: LineDatagram<'_>| match out.channel {
+        let mut send = |out: Outgoing<'_>| match out.channel {
             Channel::Rtp => {
-                assert_eq!((out.leg, out.to), (0, listener()));
+                assert_eq!((out.ports, out.to), (0, listener()));
                 let packet = out.bytes.to_vec();
                 heard.push(Heard { at_ns, packet });
             }
             Channel::Rtcp => {
-                reports.insert(out.leg);
+                reports.insert(out.ports);
             }
         };
-        self.line
+        self.stream
             .poll_transmit(self.now_ns, true, &mut self.scratch, &mut send);
-        while let Some(switch) = self.line.poll_switch() {
-            self.switches.push((self.now_ns / MS, switch));
+        while let Some(event) = self.stream.poll_event() {
+            if let SessionEvent::Input(switch) = event {
+                self.switches.push((self.now_ns / MS, switch));
+            }
         }
     }
 
@@ -171,28 +172,17 @@ impl Bed {
             for sender in senders.iter_mut() {
                 let bytes = sender.packet();
                 let from = SocketAddr::from(([192, 0, 2, 1], 5000 + 2 * u16::from(sender.leg)));
-                let (now_ns, leg) = (self.now_ns, sender.leg);
-                match leg {
-                    0 => {
-                        self.line
-                            .handle_datagram(now_ns, now_ns, Channel::Rtp, from, &bytes);
-                    }
-                    _ => {
-                        let taken = self.line.handle_fallback_datagram(
-                            now_ns,
-                            now_ns,
-                            leg,
-                            Channel::Rtp,
-                            from,
-                            &bytes,
-                        );
-                        assert!(taken.is_some());
-                    }
-                }
+                let (now_ns, ports) = (self.now_ns, sender.leg);
+                self.stream
+                    .handle_datagram(now_ns, now_ns, ports, Channel::Rtp, from, &bytes);
                 self.poll();
             }
             let next_ns = self.now_ns + 20 * MS;
-            while let Some(due_ns) = self.line.next_timeout().filter(|due_ns| *due_ns < next_ns) {
+            while let Some(due_ns) = self
+                .stream
+                .next_timeout()
+                .filter(|due_ns| *due_ns < next_ns)
+            {
                 assert!(due_ns >= self.now_ns || due_ns == 0 || !self.heard.is_empty());
                 self.now_ns = self.now_ns.max(due_ns);
                 self.poll();
@@ -335,14 +325,13 @@ fn far_end_hears_the_best_available_input_in_one_stream() {
         bed.assert_heard(OTHER_HZ, 8500);
         bed.assert_heard(MAIN_HZ, 9500);
         bed.assert_one_stream();
-        let stats = bed.line.stats();
-        assert_eq!((stats.active, stats.switches), (0, 4));
-        assert_eq!(stats.fallbacks.len(), 1);
-        assert!(
-            stats.fallbacks[0].packets > 200,
-            "{}",
-            stats.fallbacks[0].packets
+        let stats = bed.stream.stats();
+        assert_eq!(
+            (stats.directions[0].active, stats.directions[0].switches),
+            (0, 4)
         );
+        assert_eq!(stats.legs.len(), 3);
+        assert!(stats.legs[2].packets > 200, "{}", stats.legs[2].packets);
         assert!(bed.reports_from.contains(&1), "{:?}", bed.reports_from);
     }
 }
@@ -388,7 +377,7 @@ fn main_sender_replaces_a_silent_last_fallback_at_once() {
     bed.run(5000, &mut []);
     let heard = bed.heard.len();
     assert!((45..=50).contains(&heard), "{heard}");
-    assert_eq!(bed.line.stats().active, 1);
+    assert_eq!(bed.stream.stats().directions[0].active, 1);
     bed.run(1000, &mut [&mut main]);
     bed.assert_heard(MAIN_HZ, 6500);
     bed.assert_one_stream();
@@ -421,29 +410,25 @@ fn a_clip_is_played_from_its_beginning_and_repeated() {
 #[test]
 fn tone_is_sent_once_the_sender_is_known() {
     let pcmu = format(PCMU, 8000, 1);
-    let mut line = Line::new(
-        0,
-        open(Side::A, pcmu),
-        Target::Same,
-        DirectionConfig::default(),
-    )
-    .unwrap();
-    line.set_fallbacks(0, vec![fallback(tone())]).unwrap();
+    let direction = DirectionConfig::default();
+    let config = SessionConfig::stream(open(Side::A, pcmu), Target::Same, direction);
+    let config = config.with_fallbacks(vec![fallback(tone())]);
+    let mut stream = Session::new(0, config).unwrap();
     let mut scratch = Scratch::default();
     let mut heard = Vec::new();
     let from = SocketAddr::from(([192, 0, 2, 1], 5000));
     let mut main = Sender::new(0, MAIN_HZ, pcmu);
     for now_ns in (0..6000).step_by(20).map(|ms| ms * MS) {
         if (2000 * MS..2100 * MS).contains(&now_ns) {
-            line.handle_datagram(now_ns, now_ns, Channel::Rtp, from, &main.packet());
+            stream.handle_datagram(now_ns, now_ns, 0, Channel::Rtp, from, &main.packet());
         }
-        line.poll_transmit(now_ns, true, &mut scratch, &mut |out| {
+        stream.poll_transmit(now_ns, true, &mut scratch, &mut |out| {
             if out.channel == Channel::Rtp {
                 heard.push((now_ns / MS, out.to));
             }
         });
     }
-    assert_eq!(line.stats().source.no_destination, 0);
+    assert_eq!(stream.stats().legs[0].no_destination, 0);
     assert!(heard.iter().all(|(ms, to)| *ms >= 2000 && *to == from));
     // The tone starts when the first packet arrives, and continues at its normal pace.
     assert!((190..=260).contains(&heard.len()), "{}", heard.len());
@@ -463,8 +448,8 @@ fn filter_and_tap_get_one_format() {
     let main_format = format(PCMU, 8000, 1);
     let out = format(Encoding::L16, 16_000, 1);
     let mut bed = Bed::new(main_format, out, 0, vec![fallback(tone())]);
-    bed.line.set_filter(Box::new(Half));
-    bed.line.tap(true);
+    bed.stream.set_filter(LegId::A, Box::new(Half));
+    bed.stream.tap(LegId::A, true);
     let mut main = Sender::new(0, MAIN_HZ, main_format);
     let mut taken = Vec::new();
     for senders in [&mut [&mut main][..], &mut []] {
@@ -475,7 +460,7 @@ fn filter_and_tap_get_one_format() {
                 bed.run(500, senders);
             }
             let before = taken.len();
-            bed.line.take_tapped(|tapped| {
+            bed.stream.take_tapped(LegId::A, |tapped| {
                 assert_eq!(tapped.format, out);
                 tapped.decode(&mut taken);
             });
@@ -512,15 +497,13 @@ fn a_sound_that_cannot_be_played_is_refused() {
             channels,
             times: 0,
         };
-        let mut line = Line::new(
-            0,
-            open(Side::A, pcmu),
-            to_listener(pcmu),
-            DirectionConfig::default(),
-        )
-        .unwrap();
-        let refused =
-            line.set_fallbacks(0, vec![fallback(FallbackInput::Sound(Sound::Clip(clip)))]);
-        assert!(matches!(refused, Err(CallError::Sound(_))), "{refused:?}");
+        let direction = DirectionConfig::default();
+        let config = SessionConfig::stream(open(Side::A, pcmu), to_listener(pcmu), direction);
+        let clip = fallback(FallbackInput::Sound(Sound::Clip(clip)));
+        let refused = Session::new(0, config.with_fallbacks(vec![clip]));
+        assert!(
+            matches!(refused, Err(SessionError::Sound(_))),
+            "{refused:?}"
+        );
     }
 }

@@ -1,15 +1,15 @@
-//! Hands a line over from one process to another that hears the same sender; the outgoing stream continues without a gap. The
-//! state is here; the code that uses it is in [`line_hold`](super::line_hold).
+//! Hands a stream over from one process to another that hears the same sender; the outgoing stream continues without a gap. The
+//! state is here; the code that uses it is in [`poll`](super::poll).
 //!
-//! The next process prepares: its line is *held*. A held line hears its senders and drops each output packet [`HOLD_NS`] after
+//! The next process prepares: its session is *held*. A held session hears its senders and drops each output packet [`HOLD_NS`] after
 //! the packet was due. The previous process stops between two packets and passes on a [`LineState`], which names the last
-//! packet that it sent. The held line continues after that packet, with the numbers and timestamps that follow.
+//! packet that it sent. The held session continues after that packet, with the numbers and timestamps that follow.
 
 use super::time_map::{Anchor, TimeState};
 use crate::id::{SeqNum, Ssrc};
 use crate::leg::{Delivery, Media, SentState};
 
-/// The state of a line that has stopped.
+/// The state of a stream that has stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LineState {
     /// Our outgoing stream.
@@ -31,7 +31,7 @@ pub struct Passed {
     pub anchor: Option<Anchor>,
 }
 
-/// State of a line that receives without sending. Boxed, because most lines are never held.
+/// State of a stream that receives without sending. Boxed, because most lines are never held.
 #[derive(Debug)]
 pub(super) enum Hold {
     On,
@@ -86,6 +86,6 @@ fn number(packet: &[u8]) -> SeqNum {
     }
 }
 
-/// Time for which a held line keeps packets, ns: longer than the previous process needs to report to the next one through a
+/// Time for which a held session keeps packets, ns: longer than the previous process needs to report to the next one through a
 /// busy store on another machine.
 pub const HOLD_NS: u64 = 500_000_000;

@@ -1,12 +1,12 @@
-//! Inputs of a line that replace a silent sender: other senders and sounds.
+//! Inputs of a flow that replace a silent leg: other legs and sounds.
 
 use std::collections::VecDeque;
 
-use super::{CallError, Sound};
+use super::Sound;
 use crate::fallback::{FallbackConfig, Fallbacks, Switch};
-use crate::leg::{Leg, LegConfig};
+use crate::leg::LegConfig;
 
-/// A fallback of a [`Line`](super::Line).
+/// A fallback of a leg that may fall silent.
 #[derive(Debug, Clone)]
 pub struct Fallback {
     /// The input itself.
@@ -17,7 +17,7 @@ pub struct Fallback {
     pub recover_after_ns: u64,
 }
 
-/// A replacement for a line's sender.
+/// A replacement for a leg's media.
 #[derive(Debug, Clone)]
 pub enum FallbackInput {
     /// Another sender, on its own ports.
@@ -26,10 +26,12 @@ pub enum FallbackInput {
     Sound(Sound),
 }
 
-/// The fallbacks of a line and which input is active.
+/// The fallbacks of a leg and which input is active.
 #[derive(Debug)]
 pub(super) struct Inputs {
     choice: Fallbacks,
+    /// Index of the leg that has the fallbacks: input 0.
+    main: usize,
     /// The fallbacks: the first one is input 1.
     backups: Vec<Backup>,
     /// Changes of the active input, for the owner.
@@ -38,51 +40,61 @@ pub(super) struct Inputs {
 
 #[derive(Debug)]
 enum Backup {
-    Leg(Box<Leg>),
+    /// Index of a leg of the session.
+    Leg(usize),
     Sound(Sound),
 }
 
 /// The active input.
-pub(super) enum Active<'a> {
+pub(super) enum Active {
     Main,
-    Leg(&'a mut Leg),
+    /// A fallback leg, by its index.
+    Leg(usize),
     Sound,
 }
 
 impl Inputs {
-    pub(super) fn new(now_ns: u64, fallbacks: Vec<Fallback>) -> Result<Inputs, CallError> {
+    /// Creates the inputs. Returns the settings of the fallback legs, too: the first one is to be leg `first_leg`.
+    pub(super) fn new(
+        now_ns: u64,
+        main: usize,
+        fallbacks: Vec<Fallback>,
+        first_leg: usize,
+    ) -> (Inputs, Vec<LegConfig>) {
         let config = |fallback: &Fallback| FallbackConfig {
             timeout_ns: fallback.timeout_ns,
             recover_after_ns: fallback.recover_after_ns,
             is_constant: matches!(fallback.input, FallbackInput::Sound(_)),
         };
         let configs: Vec<_> = fallbacks.iter().map(config).collect();
+        let mut legs = Vec::new();
         let backup = |fallback: Fallback| match fallback.input {
-            FallbackInput::Leg(leg) => Ok(Backup::Leg(Box::new(Leg::new(now_ns, *leg)?))),
-            FallbackInput::Sound(sound) => Ok(Backup::Sound(sound)),
+            FallbackInput::Leg(leg) => {
+                legs.push(*leg);
+                Backup::Leg(first_leg + legs.len() - 1)
+            }
+            FallbackInput::Sound(sound) => Backup::Sound(sound),
         };
-        let backups: Result<_, CallError> = fallbacks.into_iter().map(backup).collect();
-        Ok(Inputs {
+        let inputs = Inputs {
             choice: Fallbacks::new(now_ns, &configs),
-            backups: backups?,
+            main,
+            backups: fallbacks.into_iter().map(backup).collect(),
             switches: VecDeque::new(),
-        })
+        };
+        (inputs, legs)
     }
 
-    /// Notes a packet of the main input (`leg` 0) or of fallback leg `leg`, counted from 1.
+    /// Notes a packet of this leg, if it is one of the inputs.
     #[inline]
-    pub(super) fn handle_heard(&mut self, now_ns: u64, leg: u8) {
-        if let Some(input) = self.input_of(leg) {
+    pub(super) fn handle_heard(&mut self, now_ns: u64, leg: usize) {
+        let input = if leg == self.main {
+            Some(0)
+        } else {
+            let is_it = |backup: &Backup| matches!(backup, Backup::Leg(other) if *other == leg);
+            self.backups.iter().position(is_it).map(|index| index + 1)
+        };
+        if let Some(input) = input {
             self.choice.handle_heard(now_ns, input);
-        }
-    }
-
-    fn input_of(&self, leg: u8) -> Option<usize> {
-        let legs = self.backups.iter().enumerate();
-        let mut legs = legs.filter(|(_, backup)| matches!(backup, Backup::Leg(_)));
-        match usize::from(leg).checked_sub(1) {
-            Some(number) => legs.nth(number).map(|(index, _)| index + 1),
-            None => Some(0),
         }
     }
 
@@ -110,55 +122,37 @@ impl Inputs {
     }
 
     #[inline]
-    pub(super) fn active(&mut self) -> Active<'_> {
+    pub(super) fn active(&self) -> Active {
         let active = self.choice.active().checked_sub(1);
-        match active.and_then(|index| self.backups.get_mut(index)) {
-            Some(Backup::Leg(leg)) => Active::Leg(leg),
+        match active.and_then(|index| self.backups.get(index)) {
+            Some(Backup::Leg(leg)) => Active::Leg(*leg),
             Some(Backup::Sound(_)) => Active::Sound,
             None => Active::Main,
         }
     }
 
-    /// The sound of this input, if the input is a sound.
-    pub(super) fn sound(&self, input: usize) -> Option<&Sound> {
-        match self.backups.get(input.checked_sub(1)?)? {
+    /// The active sound, if the active input is one.
+    pub(super) fn active_sound(&self) -> Option<&Sound> {
+        match self.backups.get(self.choice.active().checked_sub(1)?)? {
             Backup::Sound(sound) => Some(sound),
             Backup::Leg(_) => None,
         }
     }
 
     pub(super) fn sounds(&self) -> impl Iterator<Item = &Sound> {
-        (1..=self.backups.len()).filter_map(|input| self.sound(input))
-    }
-
-    /// The fallbacks that are legs, in order.
-    pub(super) fn legs(&self) -> impl Iterator<Item = &Leg> {
         self.backups.iter().filter_map(|backup| match backup {
-            Backup::Leg(leg) => Some(&**leg),
-            Backup::Sound(_) => None,
+            Backup::Sound(sound) => Some(sound),
+            Backup::Leg(_) => None,
         })
     }
 
-    pub(super) fn legs_mut(&mut self) -> impl Iterator<Item = &mut Leg> {
-        self.backups.iter_mut().filter_map(|backup| match backup {
-            Backup::Leg(leg) => Some(&mut **leg),
+    /// Indices of the legs among the inputs, the main one first.
+    pub(super) fn legs(&self) -> impl Iterator<Item = usize> {
+        let backups = self.backups.iter().filter_map(|backup| match backup {
+            Backup::Leg(leg) => Some(*leg),
             Backup::Sound(_) => None,
-        })
-    }
-
-    /// Drops the media of inactive inputs when it is due.
-    pub(super) fn drop_unheard(&mut self, media_ns: u64, may_lose: bool, main: &mut Leg) {
-        let active = self.choice.active();
-        if active != 0 {
-            while main.poll_media(media_ns, may_lose).is_some() {}
-        }
-        for (index, backup) in self.backups.iter_mut().enumerate() {
-            if let Backup::Leg(leg) = backup
-                && index + 1 != active
-            {
-                while leg.poll_media(media_ns, may_lose).is_some() {}
-            }
-        }
+        });
+        std::iter::once(self.main).chain(backups)
     }
 }
 

@@ -1,3 +1,4 @@
+use super::direction::Direction;
 use super::test_bed::{Bed, Heard, MS, format, with_keys};
 use super::*;
 use crate::codec::{Encoder, Encoding};
@@ -117,7 +118,7 @@ impl Bed {
 
     fn keys_told(&self) -> Vec<KeyEvent> {
         let keys = self.events.iter().filter_map(|event| match event {
-            CallEvent::Key(Side::A, key) => Some(*key),
+            SessionEvent::Key(LegId::A, key) => Some(*key),
             _ => None,
         });
         keys.collect()
@@ -452,7 +453,7 @@ fn digit_ends_when_its_sender_falls_silent() {
             (known_ms - 30..=known_ms + 10).contains(&duration_ms),
             "{name}: {duration_ms} ms"
         );
-        assert_eq!(bed.call.directions[0].next_key(), None, "{name}");
+        assert_eq!(bed.call.flows.first().direction.next_key(), None, "{name}");
     }
 }
 

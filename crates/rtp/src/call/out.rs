@@ -4,9 +4,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use super::concealers::Concealers;
-use super::{Channel, Outgoing, Side};
+use super::{Channel, Outgoing};
 use crate::id::{RtpTime, SeqNum, Ssrc};
-use crate::leg::{HEADER_BYTES, Leg, Payload, PayloadMap, Stamp};
+use crate::leg::{HEADER_BYTES, Leg, MediaPacket, Payload, PayloadMap, Stamp};
 
 /// Working memory for all calls of a thread.
 #[derive(Debug, Default)]
@@ -193,7 +193,8 @@ const SOMEWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED),
 /// The leg that sends, and the consumer of its datagrams.
 pub(super) struct Out<'a> {
     pub(super) now_ns: u64,
-    pub(super) side: Side,
+    /// Number of the ports that packets leave from.
+    pub(super) ports: u8,
     pub(super) leg: Sending<'a>,
     pub(super) packet: &'a mut Vec<u8>,
     pub(super) send: &'a mut dyn FnMut(Outgoing<'_>),
@@ -242,6 +243,21 @@ impl Out<'_> {
         }
     }
 
+    /// Sends a received packet with all bytes unchanged.
+    #[inline]
+    pub(super) fn forward(&mut self, packet: &MediaPacket<'_>) {
+        if let Sending::Leg(leg) = &mut self.leg
+            && let Some(to) = leg.forward(self.now_ns, packet)
+        {
+            (self.send)(Outgoing {
+                ports: self.ports,
+                channel: Channel::Rtp,
+                to,
+                bytes: packet.whole,
+            });
+        }
+    }
+
     /// Whether packets after the next one have already been sent.
     #[inline]
     pub(super) fn is_late(&self) -> bool {
@@ -250,7 +266,7 @@ impl Out<'_> {
 
     fn pass(&mut self, to: SocketAddr) {
         (self.send)(Outgoing {
-            side: self.side,
+            ports: self.ports,
             channel: Channel::Rtp,
             to,
             bytes: self.packet,

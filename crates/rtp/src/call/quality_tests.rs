@@ -3,6 +3,7 @@
 use super::test_bed::{Bed, MS, address, format};
 use super::*;
 use crate::codec::Encoding;
+use crate::leg::Verdict;
 
 /// B's report on the packets of leg B: `lost_in_256` of 256 lost since the last report, 20 ms of jitter.
 fn report(lost_in_256: u8) -> Vec<u8> {
@@ -17,7 +18,7 @@ fn report(lost_in_256: u8) -> Vec<u8> {
 }
 
 /// A speaks for 30 s, and every `loss`th packet is lost; B reports each 5 s until `until_s`.
-fn call(loss: Option<u64>, lost_in_256: u8, until_s: u64) -> CallStats {
+fn call(loss: Option<u64>, lost_in_256: u8, until_s: u64) -> SessionStats {
     let pcmu = format(Encoding::Pcmu, 8000, 1);
     let mut bed = Bed::between(pcmu, pcmu);
     for second in 0..30 {
@@ -27,9 +28,14 @@ fn call(loss: Option<u64>, lost_in_256: u8, until_s: u64) -> CallStats {
         if second % 5 == 4 && second < until_s {
             let now_ns = bed.now_ns;
             let (from, bytes) = (address(Side::B), report(lost_in_256));
-            let verdict =
-                bed.call
-                    .handle_datagram(now_ns, now_ns, Side::B, Channel::Rtcp, from, &bytes);
+            let verdict = bed.call.handle_datagram(
+                now_ns,
+                now_ns,
+                Side::B as u8,
+                Channel::Rtcp,
+                from,
+                &bytes,
+            );
             assert_eq!(verdict, Verdict::Rtcp);
         }
     }

@@ -1,6 +1,6 @@
 //! Former names of public items, for one release.
 
-use super::{Call, DTMF_DIGITS_MAX, DTMF_NS_MAX, DTMF_NS_MIN, DtmfDigit, DtmfError, Side};
+use super::{DTMF_DIGITS_MAX, DTMF_NS_MAX, DTMF_NS_MIN, DtmfDigit, DtmfError};
 
 /// The former name of [`DtmfDigit`].
 #[deprecated(since = "0.3.0", note = "renamed to `DtmfDigit`")]
@@ -21,14 +21,3 @@ pub const PRESS_NS_MAX: u64 = DTMF_NS_MAX;
 /// The former name of [`DTMF_DIGITS_MAX`].
 #[deprecated(since = "0.3.0", note = "renamed to `DTMF_DIGITS_MAX`")]
 pub const PRESSES_MAX: usize = DTMF_DIGITS_MAX;
-
-impl Call {
-    /// The former name of [`insert_dtmf`](Self::insert_dtmf).
-    ///
-    /// # Errors
-    /// As [`insert_dtmf`](Self::insert_dtmf).
-    #[deprecated(since = "0.3.0", note = "renamed to `insert_dtmf`")]
-    pub fn press(&mut self, now_ns: u64, side: Side, digit: DtmfDigit) -> Result<(), DtmfError> {
-        self.insert_dtmf(now_ns, side, digit)
-    }
-}

@@ -4,7 +4,7 @@ use super::TimeState;
 use super::direction::Direction;
 use crate::leg::LegState;
 
-/// The state of a [`Call`](super::Call), A's first.
+/// The state of a [`Session`](super::Session), A's first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallState {
     /// The legs.

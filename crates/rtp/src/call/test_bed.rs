@@ -7,6 +7,7 @@ use super::*;
 use crate::codec::{Decoder, Encoder, Encoding};
 use crate::id::{NtpTime, SeqNum, Ssrc};
 use crate::jitter::{self, Release};
+use crate::leg::LegConfig;
 use crate::leg::{AdmissionConfig, Destination, Payload, PayloadMap};
 use crate::packet::Packet;
 use crate::session::Profile;
@@ -73,7 +74,7 @@ pub(super) const LEVEL: f64 = 0.251_188_6;
 
 /// A call in virtual time; A speaks, B listens.
 pub(super) struct Bed {
-    pub(super) call: Call,
+    pub(super) call: Session,
     pub(super) scratch: Scratch,
     pub(super) now_ns: u64,
     pub(super) seq: u16,
@@ -81,23 +82,23 @@ pub(super) struct Bed {
     pub(super) ssrc: u32,
     pub(super) heard: Vec<Heard>,
     pub(super) sent: usize,
-    pub(super) events: VecDeque<CallEvent>,
+    pub(super) events: VecDeque<SessionEvent>,
 }
 
 impl Bed {
     pub(super) fn new(a: &[Payload], b: &[Payload], direction: DirectionConfig) -> Bed {
-        let config = CallConfig {
-            legs: [leg(Side::A, a), leg(Side::B, b)],
-            directions: [
+        let config = SessionConfig::call(
+            [leg(Side::A, a), leg(Side::B, b)],
+            [
                 DirectionConfig {
                     first_time: RtpTime(u32::MAX - 1000),
                     ..direction
                 },
                 DirectionConfig::default(),
             ],
-        };
+        );
         Bed {
-            call: Call::new(0, config).unwrap(),
+            call: Session::new(0, config).unwrap(),
             scratch: Scratch::default(),
             now_ns: 0,
             seq: 65_530,
@@ -139,7 +140,7 @@ impl Bed {
         let from = address(Side::A);
         self.sent += 1;
         self.call
-            .handle_datagram(now_ns, now_ns, Side::A, Channel::Rtp, from, bytes);
+            .handle_datagram(now_ns, now_ns, Side::A as u8, Channel::Rtp, from, bytes);
         self.poll();
     }
 
@@ -160,7 +161,7 @@ impl Bed {
                 if outgoing.channel == Channel::Rtcp {
                     return;
                 }
-                assert_eq!((outgoing.side, outgoing.to), (Side::B, address(Side::B)));
+                assert_eq!((outgoing.ports, outgoing.to), (1, address(Side::B)));
                 let packet = Packet::parse(outgoing.bytes).unwrap();
                 heard.push(Heard {
                     seq: packet.seq(),

@@ -2,10 +2,12 @@ use std::f64::consts::TAU;
 
 use proptest::prelude::*;
 
+use super::direction::Direction;
 use super::test_bed::{Bed, LEVEL, MS, TONE_HZ, address, format, leg, with_keys};
 use super::*;
 use crate::codec::{Decoder, Encoder, Encoding};
 use crate::jitter::{self};
+use crate::leg::LegConfig;
 use crate::leg::{Payload, PayloadMap};
 
 /// Common formats, one of each kind.
@@ -290,18 +292,18 @@ fn digits_get_the_far_sides_number_and_rate() {
         assert_eq!(
             bed.events
                 .iter()
-                .filter(|event| matches!(event, CallEvent::Key(..)))
+                .filter(|event| matches!(event, SessionEvent::Key(..)))
                 .collect::<Vec<_>>(),
             [
-                &CallEvent::Key(
-                    Side::A,
+                &SessionEvent::Key(
+                    LegId::A,
                     KeyEvent {
                         event: 5,
                         phase: KeyPhase::Pressed
                     }
                 ),
-                &CallEvent::Key(
-                    Side::A,
+                &SessionEvent::Key(
+                    LegId::A,
                     KeyEvent {
                         event: 5,
                         phase: KeyPhase::Released { duration_ms: 150 }
@@ -532,7 +534,7 @@ fn clip_plays_in_real_time_and_the_party_follows() {
         bed.heard.clear();
         bed.call.play(bed.now_ns, Side::B, clip).unwrap();
         let began_ns = bed.now_ns;
-        while !bed.events.contains(&CallEvent::PlayEnded(Side::B)) {
+        while !bed.events.contains(&SessionEvent::PlayEnded(LegId::B)) {
             bed.speak(96, &[0xff; 160]);
             bed.time = bed.time.wrapping_add(160);
             bed.wait_ms(20);
@@ -642,7 +644,7 @@ fn a_part_of_a_clip_is_played() {
             .play_part(bed.now_ns, Side::B, clip(times), part)
             .unwrap();
         bed.wait_ms(2000);
-        assert!(bed.events.contains(&CallEvent::PlayEnded(Side::B)));
+        assert!(bed.events.contains(&SessionEvent::PlayEnded(LegId::B)));
         let start = part.start_frame.min(1000) as usize;
         let repeated = pcm[start..].iter().chain(pcm.iter().cycle());
         let expected: Vec<f32> = repeated.take(frames).copied().collect();
@@ -794,11 +796,11 @@ fn packet_within_the_latency_is_never_lost() {
                 jitter: jitter::Config::new(8000, 40 * MS),
                 ..leg(side, &[Payload::audio(96, format)])
             };
-            let config = CallConfig {
-                legs: [leg(Side::A, pcmu), leg(Side::B, to)],
-                directions: [DirectionConfig::default(); 2],
-            };
-            bed.call = Call::new(0, config).unwrap();
+            let config = SessionConfig::call(
+                [leg(Side::A, pcmu), leg(Side::B, to)],
+                [DirectionConfig::default(); 2],
+            );
+            bed.call = Session::new(0, config).unwrap();
             bed.call.set_ahead_ns(slice_ms * MS / 2);
             let mut arrivals: Vec<_> = (0..100)
                 .map(|number| {
@@ -815,8 +817,14 @@ fn packet_within_the_latency_is_never_lost() {
                 let now_ns = bed.now_ns;
                 while let Some((at_ns, bytes)) = arrivals.next_if(|(at_ns, _)| *at_ns <= now_ns) {
                     let from = address(Side::A);
-                    bed.call
-                        .handle_datagram(now_ns, at_ns, Side::A, Channel::Rtp, from, &bytes);
+                    bed.call.handle_datagram(
+                        now_ns,
+                        at_ns,
+                        Side::A as u8,
+                        Channel::Rtp,
+                        from,
+                        &bytes,
+                    );
                     bed.poll_before_loss();
                 }
                 bed.poll();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::direction::{Direction, DirectionStats, units_of};
 use super::out::{Out, Scratch, Sending, Writer};
-use super::{CallError, DirectionConfig, Outgoing, Side};
+use super::{DirectionConfig, Outgoing, SessionError};
 use crate::id::{RtpTime, SeqNum, Ssrc};
 use crate::leg::{Delivery, Media, MediaPacket, Payload, PayloadMap};
 use crate::packet::Packet;
@@ -61,7 +61,7 @@ impl Transcoder {
     ///
     /// # Errors
     /// The packet time is not possible with the format.
-    pub fn new(config: TranscoderConfig) -> Result<Transcoder, CallError> {
+    pub fn new(config: TranscoderConfig) -> Result<Transcoder, SessionError> {
         let mut direction = Direction::new(config.direction, &config.to)?;
         direction.mend_all();
         Ok(Transcoder {
@@ -91,7 +91,7 @@ impl Transcoder {
         &mut self,
         config: TranscoderConfig,
         scratch: &mut Scratch,
-    ) -> Result<(), CallError> {
+    ) -> Result<(), SessionError> {
         let mut direction = Direction::new(config.direction, &config.to)?;
         direction.mend_all();
         self.finish(scratch);
@@ -198,7 +198,7 @@ impl Transcoder {
         let mut send = |outgoing: Outgoing<'_>| made.push(outgoing.bytes);
         let mut out = Out {
             now_ns: self.next_play_ns,
-            side: Side::B,
+            ports: 0,
             leg: Sending::Writer(&mut self.writer),
             packet,
             send: &mut send,

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::call::{
-    Call, CallConfig, CallEvent, Channel, DirectionConfig, Mode, Outgoing, Scratch, Side,
+    Channel, DirectionConfig, Mode, Outgoing, Scratch, Session, SessionConfig, SessionEvent, Side,
     TAIL_NS_MAX,
 };
 use crate::codec::{Decoder, Encoding, Format};
@@ -197,12 +197,12 @@ pub fn call(data: &[u8]) {
         mode: [Mode::Pass, Mode::Mute, Mode::Hold, Mode::Pass][usize::from(flags >> 3 & 3)],
         ..DirectionConfig::default()
     };
-    let config = CallConfig {
-        legs: [from.clone(), to.clone()],
-        directions: [direction, DirectionConfig::default()],
-    };
+    let config = SessionConfig::call(
+        [from.clone(), to.clone()],
+        [direction, DirectionConfig::default()],
+    );
     // A packet time that does not fit a datagram is refused.
-    let Ok(mut call) = Call::new(0, config) else {
+    let Ok(mut call) = Session::new(0, config) else {
         return;
     };
     let mut scratch = Scratch::default();
@@ -228,14 +228,14 @@ pub fn call(data: &[u8]) {
                 },
             );
             ledger.came(side, &bytes);
-            call.handle_datagram(now_ns, now_ns, side, channel, address(who), &bytes);
+            call.handle_datagram(now_ns, now_ns, side as u8, channel, address(who), &bytes);
         }
         call.poll_transmit(now_ns, true, &mut scratch, &mut |outgoing| {
             ledger.left(outgoing)
         });
         while let Some(event) = call.poll_event() {
             assert!(
-                !matches!(event, CallEvent::PlayEnded(_)),
+                !matches!(event, SessionEvent::PlayEnded(_)),
                 "nothing is played"
             );
         }
@@ -274,7 +274,7 @@ impl Ledger {
     }
 
     fn left(&mut self, outgoing: Outgoing<'_>) {
-        if outgoing.channel == Channel::Rtp && outgoing.side == Side::B {
+        if outgoing.channel == Channel::Rtp && outgoing.ports == 1 {
             assert!(outgoing.bytes.len() <= 2048, "{}", outgoing.bytes.len());
             self.left_ns += audio_ns(&self.to, outgoing.bytes);
         }

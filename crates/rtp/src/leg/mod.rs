@@ -305,11 +305,11 @@ impl Leg {
         self.store.held() == ordered + aside + usize::from(self.given.is_some())
     }
 
-    /// Addresses of memory that the next packet touches, for prefetching. Not to be dereferenced.
-    #[must_use]
-    pub fn next_addresses(&self) -> [usize; 3] {
-        let [leave, enter] = self.jitter.next_places();
-        [leave, enter, self.store.next_address()]
+    /// Calls `fetch` with the addresses of memory that the next packet touches, so that the caller can prefetch it.
+    #[inline]
+    pub fn prefetch(&self, fetch: &mut impl FnMut(*const u8)) {
+        self.jitter.prefetch(fetch);
+        fetch(self.store.next_address() as *const u8);
     }
 
     /// Hands over all received packets that were not played yet, in order, for another process. `give` gets the arrival time

@@ -249,21 +249,18 @@ impl<K: Keep> Leg<K> {
         self.jitter.is_loss_due(now_ns)
     }
 
-    /// The next packet to leave, with the addresses of its place and of the next free place, for prefetching.
+    /// The next packet to leave.
     #[inline]
     #[must_use]
-    pub fn next_queued(&self) -> (Option<&K::Handle>, [usize; 2]) {
-        (
-            self.jitter.peek().map(|queued| &queued.packet),
-            self.jitter.next_places(),
-        )
+    pub fn next_queued(&self) -> Option<&K::Handle> {
+        self.jitter.peek().map(|queued| &queued.packet)
     }
 
-    /// The former name of [`next_queued`](Self::next_queued).
-    #[must_use]
-    #[deprecated(since = "0.3.0", note = "renamed to `next_queued`")]
-    pub fn next_held(&self) -> (Option<&K::Handle>, [usize; 2]) {
-        self.next_queued()
+    /// Calls `fetch` with the addresses of the places of the next packets in the jitter buffer, so that the caller can prefetch
+    /// them.
+    #[inline]
+    pub fn prefetch_queue(&self, fetch: &mut impl FnMut(*const u8)) {
+        self.jitter.prefetch(fetch);
     }
 
     /// Whether [`rtp_to`](Self::rtp_to) may have changed since the last call.

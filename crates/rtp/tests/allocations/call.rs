@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::counting::{allocations, held_bytes};
 use threadbare_rtp::call::{
-    Call, CallConfig, Channel, DirectionConfig, Line, Mode, Scratch, Side, Target,
+    Channel, DirectionConfig, Mode, Scratch, Session, SessionConfig, Side, Target,
 };
 use threadbare_rtp::codec::{Encoder, EncoderSettings, Encoding, Format};
 use threadbare_rtp::id::{NtpTime, SeqNum, Ssrc};
@@ -112,7 +112,7 @@ impl Sender {
     }
 }
 
-/// Returns the bytes that a running line holds, and its allocations in the second half.
+/// Returns the bytes that a running stream holds, and its allocations in the second half.
 fn run(
     from: Format,
     to: Format,
@@ -125,18 +125,18 @@ fn run(
     let (source, target) = (payloads(from, keys[0]), payloads(to, keys[1]));
     let held = held_bytes();
     let other = Target::Other(Box::new(leg(Side::B, &target)));
-    let line = Line::new(0, leg(Side::A, &source), other, direction);
-    let mut line = line.expect("a line");
+    let config = SessionConfig::stream(leg(Side::A, &source), other, direction);
+    let mut stream = Session::new(0, config).expect("a stream");
     // The scratch memory belongs to the thread: it is in use from the start.
     let mut scratch_bytes = 0;
     let (mut before, mut sent) = (0, 0);
     for number in 0..3_000_u64 {
         let now_ns = number * PACKET_NS;
         if let Some(packet) = sender.packet(number, keys[0], loses) {
-            line.handle_datagram(now_ns, now_ns, Channel::Rtp, address(Side::A), packet);
+            stream.handle_datagram(now_ns, now_ns, 0, Channel::Rtp, address(Side::A), packet);
         }
-        line.poll_transmit(now_ns, true, &mut scratch, &mut |_| sent += 1);
-        while line.poll_event().is_some() || line.poll_key().is_some() {}
+        stream.poll_transmit(now_ns, true, &mut scratch, &mut |_| sent += 1);
+        while stream.poll_event().is_some() {}
         if number == 1_500 {
             before = allocations();
         }
@@ -147,7 +147,7 @@ fn run(
     let own = held_bytes();
     drop(scratch);
     scratch_bytes += own - held_bytes();
-    (size_of::<Line>() as u64 + all - scratch_bytes, allocated)
+    (size_of::<Session>() as u64 + all - scratch_bytes, allocated)
 }
 
 #[test]
@@ -185,11 +185,11 @@ fn each_running_route_allocates_nothing() {
 fn nothing_that_happens_to_a_call_allocates() {
     let (a, b) = (with_noise(pcmu()), with_noise(pcma()));
     let mut senders = [Sender::new(pcmu()), Sender::new(pcma())];
-    let config = CallConfig {
-        legs: [leg(Side::A, &a), leg(Side::B, &b)],
-        directions: [DirectionConfig::default(); 2],
-    };
-    let mut call = Call::new(0, config).expect("a call");
+    let config = SessionConfig::call(
+        [leg(Side::A, &a), leg(Side::B, &b)],
+        [DirectionConfig::default(); 2],
+    );
+    let mut call = Session::new(0, config).expect("a call");
     let mut scratch = Scratch::default();
     let (mut before, mut sent) = (0, [0; 2]);
     for number in 0..2_400_u64 {
@@ -215,11 +215,18 @@ fn nothing_that_happens_to_a_call_allocates() {
                 if phase == 3 { &noise[..] } else { packet }
             });
             if let Some(packet) = packet {
-                call.handle_datagram(now_ns, now_ns, side, Channel::Rtp, address(side), packet);
+                call.handle_datagram(
+                    now_ns,
+                    now_ns,
+                    side as u8,
+                    Channel::Rtp,
+                    address(side),
+                    packet,
+                );
             }
         }
         call.poll_transmit(now_ns, true, &mut scratch, &mut |outgoing| {
-            sent[outgoing.side as usize] += 1;
+            sent[usize::from(outgoing.ports)] += 1;
         });
         while call.poll_event().is_some() {}
         if number == 1_200 {
@@ -247,29 +254,36 @@ fn with_noise(audio: Format) -> Arc<PayloadMap> {
 }
 
 #[test]
-fn a_line_and_a_call_are_small() {
+fn a_stream_and_a_call_are_small() {
     let (bytes, _) = run(pcmu(), pcma(), DirectionConfig::default(), [true; 2], true);
     println!(
-        "line from PCMU to PCMA: {bytes} bytes, {} of them itself",
-        size_of::<Line>()
+        "stream from PCMU to PCMA: {bytes} bytes, {} of them itself",
+        size_of::<Session>()
     );
-    assert!(bytes <= 10 * 1024, "a line: {bytes} bytes");
+    assert!(bytes <= 10 * 1024, "a stream: {bytes} bytes");
 
     let mut senders = [Sender::new(pcmu()), Sender::new(pcma())];
     let (a, b) = (payloads(pcmu(), true), payloads(pcma(), true));
     let mut scratch = Scratch::default();
     let mut sent = 0;
     let held = held_bytes();
-    let config = CallConfig {
-        legs: [leg(Side::A, &a), leg(Side::B, &b)],
-        directions: [DirectionConfig::default(); 2],
-    };
-    let mut call = Call::new(0, config).expect("a call");
+    let config = SessionConfig::call(
+        [leg(Side::A, &a), leg(Side::B, &b)],
+        [DirectionConfig::default(); 2],
+    );
+    let mut call = Session::new(0, config).expect("a call");
     for number in 0..1_000_u64 {
         let now_ns = number * PACKET_NS;
         for side in Side::BOTH {
             if let Some(packet) = senders[side as usize].packet(number, true, true) {
-                call.handle_datagram(now_ns, now_ns, side, Channel::Rtp, address(side), packet);
+                call.handle_datagram(
+                    now_ns,
+                    now_ns,
+                    side as u8,
+                    Channel::Rtp,
+                    address(side),
+                    packet,
+                );
             }
         }
         call.poll_transmit(now_ns, true, &mut scratch, &mut |_| sent += 1);
@@ -278,10 +292,10 @@ fn a_line_and_a_call_are_small() {
     let all = held_bytes() - held;
     let own = held_bytes();
     drop(scratch);
-    let bytes = size_of::<Call>() as u64 + all - (own - held_bytes());
+    let bytes = size_of::<Session>() as u64 + all - (own - held_bytes());
     println!(
         "call of PCMU and PCMA: {bytes} bytes, {} of them itself",
-        size_of::<Call>()
+        size_of::<Session>()
     );
     assert!(sent > 1_500, "{sent}");
     assert!(bytes <= 20 * 1024, "a call: {bytes} bytes");

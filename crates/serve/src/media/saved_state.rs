@@ -429,7 +429,7 @@ fn state_of(
         MediaSession::Audio(media) => {
             let call = media.call();
             let heard_ns = Side::BOTH.map(|side| call.leg(side).heard_ns());
-            (heard_ns, SessionState::Audio(media.snapshot(now_ns)))
+            (heard_ns, SessionState::Audio(media.snapshot(now_ns)?))
         }
         MediaSession::Forward(forward) => {
             let heard_ns = forward.stats().map(|side| side.received[0].last_ns);

@@ -11,7 +11,7 @@ use threadbare_relay::{
     CallHandle, CreateError, Engine, EngineError, Fence, LegPorts, LineEvent, MediaLine, Pace,
     Settings, SharedSnapshot, SocketError, Unreachable,
 };
-use threadbare_rtp::call::{CallError, Line, LineState};
+use threadbare_rtp::call::{LegId, LineState, Session, SessionConfig, SessionError};
 use threadbare_rtp::fallback::Switch;
 use threadbare_rtp::id::NtpTime;
 use threadbare_rtp::leg::{LegEvent, PayloadMapError};
@@ -42,7 +42,7 @@ pub enum LineError {
     Payloads(#[from] PayloadMapError),
     /// The packet time or the jitter buffer is not valid.
     #[error(transparent)]
-    Line(#[from] CallError),
+    Line(#[from] SessionError),
     /// The loudness target is not valid.
     #[error(transparent)]
     Loudness(#[from] threadbare_loudness::NormalizeError),
@@ -146,22 +146,15 @@ impl Lines {
             own.check_destination(to)?;
         }
         let (source, target, direction) = legs(spec, &common, prepared.to, random_number)?;
-        let mut line = Line::new(clock_now_ns(), source, target, direction)?;
-        if !spec.fallbacks.is_empty() {
-            let all = fallbacks(spec, &common, prepared.clips, random_number)?;
-            line.set_fallbacks(clock_now_ns(), all)?;
-        }
+        let config = SessionConfig::stream(source, target, direction);
+        let fallbacks = fallbacks(spec, &common, prepared.clips, random_number)?;
+        let mut line = Session::new(clock_now_ns(), config.with_fallbacks(fallbacks))?;
         if let Some(description) = &spec.pipeline {
             let format = heard_by(spec);
             let events = self.events.clone();
-            line.hear_at_output();
-            line.set_filter(description::filter(
-                description,
-                &spec.name,
-                run,
-                format,
-                events,
-            )?);
+            line.hear_at_output(LegId::A);
+            let filter = description::filter(description, &spec.name, run, format, events)?;
+            line.set_filter(LegId::A, filter);
         }
         let mut line = MediaLine::new(line, self.slice).publish_to(snapshot, pace);
         if is_held {
@@ -283,7 +276,8 @@ impl RunningLine {
         let io = io.wait().ok()?;
         let stats = StreamStats::of_line(&media, &io, now_ns);
         Some(StreamStats {
-            active: Some(spec.input_name(media.line.active)).filter(|_| !spec.fallbacks.is_empty()),
+            active: Some(spec.input_name(media.line.direction().active))
+                .filter(|_| !spec.fallbacks.is_empty()),
             ..stats
         })
     }

@@ -8,7 +8,7 @@ use gst::glib::{self, Properties};
 use gst::prelude::*;
 use gst::subclass::prelude::*;
 use threadbare_rtp::call::{
-    CallError, DirectionConfig, Scratch, Transcoded, Transcoder, TranscoderConfig,
+    DirectionConfig, Scratch, SessionError, Transcoded, Transcoder, TranscoderConfig,
 };
 use threadbare_rtp::codec::{Encoding, Format, FormatError};
 use threadbare_rtp::id::{RtpTime, SeqNum, Ssrc};
@@ -324,7 +324,7 @@ enum PlanError {
     #[error(transparent)]
     Format(#[from] FormatError),
     #[error("ptime: {0}")]
-    PacketTime(#[from] CallError),
+    PacketTime(#[from] SessionError),
 }
 
 /// A payload map of audio, with telephone events and comfort noise in between.

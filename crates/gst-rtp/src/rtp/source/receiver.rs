@@ -120,11 +120,16 @@ impl Now {
         if produced.is_some() && has_more {
             return (produced, None);
         }
-        let (packet, places) = leg.next_queued();
-        *ahead = Ahead {
-            packet: packet.map_or([0; 3], |held| held.addresses),
-            places,
-        };
+        *ahead = Ahead::default();
+        if let Some(held) = leg.next_queued() {
+            ahead.packet = held.addresses;
+        }
+        let mut places = ahead.places.iter_mut();
+        leg.prefetch_queue(&mut |address| {
+            if let Some(place) = places.next() {
+                *place = address as usize;
+            }
+        });
         let seen = Seen {
             is_missed: self.may_look && leg.is_loss_due(self.ahead_ns),
             due_ns,

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 
 use threadbare_relay::{Call, Datagram, Outbox, PortId, Refused};
-use threadbare_rtp::call::{self, CallConfig, DirectionConfig, Side};
+use threadbare_rtp::call::{self, DirectionConfig, SessionConfig, Side};
 use threadbare_rtp::codec::{Encoding, Format};
 use threadbare_rtp::id::{NtpTime, RtpTime, SeqNum, Ssrc};
 use threadbare_rtp::jitter::{self, Release};
@@ -53,19 +53,19 @@ pub(crate) fn leg(side: Side, payload_type: u8, encoding: Encoding) -> LegConfig
 }
 
 /// PCMU at A, PCMA at B.
-pub(crate) fn call(now_ns: u64, mux: bool) -> call::Call {
+pub(crate) fn call(now_ns: u64, mux: bool) -> call::Session {
     let legs = [
         leg(Side::A, 0, Encoding::Pcmu),
         leg(Side::B, 8, Encoding::Pcma),
     ];
-    let config = CallConfig {
-        legs: legs.map(|leg| LegConfig { mux, ..leg }),
-        directions: [DirectionConfig {
+    let config = SessionConfig::call(
+        legs.map(|leg| LegConfig { mux, ..leg }),
+        [DirectionConfig {
             first_time: RtpTime(u32::MAX - 1000),
             ..DirectionConfig::default()
         }; 2],
-    };
-    call::Call::new(now_ns, config).expect("a call")
+    );
+    call::Session::new(now_ns, config).expect("a call")
 }
 
 /// A key, different for each number.

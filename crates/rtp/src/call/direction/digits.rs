@@ -6,7 +6,7 @@ use super::output::BUDGET_NS_MAX;
 use super::route::Route;
 use super::tone::{FADE_NS, KEY_NS_MAX};
 use super::{Direction, Loss, Stretch};
-use crate::call::commands::{DtmfDigit, DtmfError};
+use crate::call::dtmf::{DtmfDigit, DtmfError};
 use crate::call::keys::{KeyEvent, KeyPayload};
 use crate::call::out::{Out, Work};
 use crate::call::voice::PACKET_NS_DEFAULT;

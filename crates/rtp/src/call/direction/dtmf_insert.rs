@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::output::Output;
-use crate::call::commands::{DTMF_DIGITS_MAX, DtmfDigit, DtmfError};
+use crate::call::dtmf::{DTMF_DIGITS_MAX, DtmfDigit, DtmfError};
 use crate::call::keys::{Key, KeyPayload};
 use crate::call::out::Out;
 use crate::id::{NS_PER_S, RtpTime};

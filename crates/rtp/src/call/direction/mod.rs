@@ -30,7 +30,7 @@ mod tap;
 mod tone;
 
 use super::out::{Out, Work};
-use super::{CallError, DirectionConfig, Mode, Part, PlayError, PlayLeft, Sound, TAIL_NS_MAX};
+use super::{DirectionConfig, Mode, Part, PlayError, PlayLeft, SessionError, Sound, TAIL_NS_MAX};
 use crate::codec::{Encoding, Format};
 use crate::id::{NS_PER_S, RtpTime};
 use crate::leg::{Carries, Delivery, Media, MediaPacket, Payload, PayloadMap};
@@ -72,6 +72,10 @@ pub struct DirectionStats {
     pub undecodable: u64,
     /// Tapped audio that was dropped because it was not taken in time, ns.
     pub tap_dropped_ns: u64,
+    /// The active input: 0 is the leg itself, then its fallbacks.
+    pub active: usize,
+    /// Number of changes of the input.
+    pub switches: u64,
 }
 
 /// Missing packets of a party.
@@ -130,7 +134,7 @@ pub(super) struct Direction {
 
 impl Direction {
     /// Creates a direction to a side with these payload types.
-    pub(super) fn new(config: DirectionConfig, to: &PayloadMap) -> Result<Direction, CallError> {
+    pub(super) fn new(config: DirectionConfig, to: &PayloadMap) -> Result<Direction, SessionError> {
         check_packet_ns(config.packet_ns, to)?;
         Ok(Direction {
             output: Output::new(config),
@@ -417,11 +421,19 @@ impl Direction {
 
     /// Sends everything due that needs no packet of the party: ends of digits and pauses, inserted digits and clips.
     #[inline]
-    pub(super) fn poll_beside(&mut self, media_ns: u64, work: &mut Work, out: &mut Out<'_>) {
+    pub(super) fn poll_beside(
+        &mut self,
+        media_ns: u64,
+        may_play: bool,
+        work: &mut Work,
+        out: &mut Out<'_>,
+    ) {
         self.expire_key(work, out);
         self.output.fill_pause(work, out);
         self.poll_dtmf(media_ns, work, out);
-        self.play(media_ns, work, out);
+        if may_play {
+            self.play(media_ns, work, out);
+        }
     }
 
     /// The party's payload types that may be forwarded directly now, a bit for each; 0: none.
@@ -507,12 +519,6 @@ impl Direction {
             return;
         }
         self.player.play(now_ns, &mut self.output, work, out);
-    }
-
-    /// Feeds silence to the filter while no packets arrive and it holds audio.
-    #[inline]
-    pub(super) fn fill_pause(&mut self, work: &mut Work, out: &mut Out<'_>) {
-        self.output.fill_pause(work, out);
     }
 
     /// Starts or stops the tap. A tap that is on keeps its decoder.

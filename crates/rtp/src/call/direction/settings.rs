@@ -9,7 +9,7 @@ use crate::call::keys::KeyPhase;
 use crate::call::out::{Out, Work};
 use crate::call::time_map::{Anchor, TimeState};
 use crate::call::voice::PAYLOAD_BYTES_MAX;
-use crate::call::{CallError, DirectionConfig, Filter, Mode};
+use crate::call::{DirectionConfig, Filter, Mode, SessionError};
 use crate::codec::CodecError;
 use crate::id::RtpTime;
 use crate::leg::{Carries, Payload, PayloadMap};
@@ -52,7 +52,7 @@ impl Direction {
         &mut self,
         packet_ns: u64,
         to: &PayloadMap,
-    ) -> Result<(), CallError> {
+    ) -> Result<(), SessionError> {
         check_packet_ns(packet_ns, to)?;
         self.output.config.packet_ns = packet_ns;
         self.output.reroute();
@@ -246,7 +246,7 @@ impl Direction {
 }
 
 /// Whether packets of this length are possible for a side with these payload types.
-pub(super) fn check_packet_ns(packet_ns: u64, to: &PayloadMap) -> Result<(), CallError> {
+pub(super) fn check_packet_ns(packet_ns: u64, to: &PayloadMap) -> Result<(), SessionError> {
     let Carries::Audio(format) = to.audio().carries else {
         return Ok(());
     };
@@ -258,7 +258,7 @@ pub(super) fn check_packet_ns(packet_ns: u64, to: &PayloadMap) -> Result<(), Cal
     let most = format.max_frames_for(PAYLOAD_BYTES_MAX);
     match most.filter(|most| frames > *most) {
         None => Ok(()),
-        Some(most) => Err(CallError::TooLong {
+        Some(most) => Err(SessionError::TooLong {
             format,
             packet_us,
             us_max: ns_of_frames(most, format) / 1000,

@@ -2,8 +2,9 @@ use super::test_bed::{format, leg};
 use super::*;
 use crate::codec::Encoding;
 use crate::id::{SeqNum, Ssrc};
-use crate::leg::{AdmissionConfig, Destination, Learn, Payload, PayloadMap};
+use crate::leg::{AdmissionConfig, Destination, Learn, LegConfig, Payload, PayloadMap};
 use crate::packet::Packet;
+use std::net::SocketAddr;
 
 const MS: u64 = 1_000_000;
 
@@ -51,9 +52,9 @@ fn target(payloads: &[Payload]) -> Box<LegConfig> {
     })
 }
 
-/// A line in virtual time, with all datagrams that it sent.
+/// A stream in virtual time, with all datagrams that it sent.
 struct Bed {
-    line: Line,
+    stream: Session,
     scratch: Scratch,
     now_ns: u64,
     sent: Vec<(Channel, SocketAddr, Vec<u8>)>,
@@ -64,7 +65,11 @@ struct Bed {
 impl Bed {
     fn new(source: LegConfig, target: Target) -> Bed {
         Bed {
-            line: Line::new(0, source, target, DirectionConfig::default()).unwrap(),
+            stream: Session::new(
+                0,
+                SessionConfig::stream(source, target, DirectionConfig::default()),
+            )
+            .unwrap(),
             scratch: Scratch::default(),
             now_ns: 0,
             sent: Vec::new(),
@@ -74,14 +79,14 @@ impl Bed {
 
     fn hand_in(&mut self, channel: Channel, from: SocketAddr, bytes: &[u8]) {
         let now_ns = self.now_ns;
-        self.line
-            .handle_datagram(now_ns, now_ns, channel, from, bytes);
+        self.stream
+            .handle_datagram(now_ns, now_ns, 0, channel, from, bytes);
         self.poll();
     }
 
     fn poll(&mut self) {
         let (sent, rtp_ms, now_ms) = (&mut self.sent, &mut self.rtp_ms, self.now_ns / MS);
-        self.line
+        self.stream
             .poll_transmit(self.now_ns, true, &mut self.scratch, &mut |out| {
                 rtp_ms.extend((out.channel == Channel::Rtp).then_some(now_ms));
                 sent.push((out.channel, out.to, out.bytes.to_vec()));
@@ -109,7 +114,7 @@ impl Bed {
     fn wait_ms(&mut self, ms: u64) {
         let until_ns = self.now_ns + ms * MS;
         while let Some(due_ns) = self
-            .line
+            .stream
             .next_timeout()
             .filter(|due_ns| *due_ns <= until_ns)
         {
@@ -217,14 +222,14 @@ fn reports_of_each_party_reach_its_own_leg() {
         SocketAddr::from(([203, 0, 113, 5], 9)),
         &report(0xdead),
     );
-    let stats = bed.line.stats();
-    assert_eq!(stats.source.session.rtcp_received, 1);
-    assert_eq!(stats.target.unwrap().session.rtcp_received, 1);
-    assert_eq!(stats.source.refused.strangers, 1);
+    let stats = bed.stream.stats();
+    assert_eq!(stats.legs[0].session.rtcp_received, 1);
+    assert_eq!(stats.legs[1].session.rtcp_received, 1);
+    assert_eq!(stats.legs[0].refused.strangers, 1);
 }
 
 #[test]
-fn line_back_to_its_sender_uses_one_ssrc() {
+fn stream_back_to_its_sender_uses_one_ssrc() {
     let mut bed = Bed::new(source(&[pcmu()]), Target::Same);
     bed.stream(0, 1000);
     bed.wait_ms(60);
@@ -242,14 +247,14 @@ fn line_back_to_its_sender_uses_one_ssrc() {
 }
 
 #[test]
-fn line_without_a_destination_only_listens() {
+fn stream_without_a_destination_only_listens() {
     let mut bed = Bed::new(source(&[pcmu()]), Target::Nobody);
-    bed.line.tap(true);
+    bed.stream.tap(LegId::A, true);
     let mut pcm = Vec::new();
     for _ in 0..10 {
         bed.stream(0, 5);
     }
-    bed.line.take_tapped(|tapped| {
+    bed.stream.take_tapped(LegId::A, |tapped| {
         assert_eq!(tapped.format, format(Encoding::Pcmu, 8000, 1));
         tapped.decode(&mut pcm);
     });
@@ -278,7 +283,8 @@ fn audio_held_by_a_filter_leaves_in_a_pause() {
         }
     }
     let mut bed = Bed::new(source(&[pcmu()]), Target::Other(target(&[pcmu()])));
-    bed.line.set_filter(Box::new(Late(Default::default())));
+    bed.stream
+        .set_filter(LegId::A, Box::new(Late(Default::default())));
     // Talkspurts of a second, each packet of one code, which no codec changes. Pauses are longer and shorter than the filter's
     // delay.
     let starts_ms = [0, 3000, 4200, 5300, 8000];
@@ -334,21 +340,21 @@ fn packet(number: u32) -> Vec<u8> {
     bytes
 }
 
-/// Hands a line over: both lines hear the sender, and the second one gets the state `late_ms` after the first has stopped.
-fn handed_over(line: impl Fn(u8) -> Bed, late_ms: u64) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
-    let (mut first, mut second) = (line(1), line(2));
-    second.line.hold();
+/// Hands a stream over: both processes hear the sender, and the second one gets the state `late_ms` after the first has stopped.
+fn handed_over(stream: impl Fn(u8) -> Bed, late_ms: u64) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
+    let (mut first, mut second) = (stream(1), stream(2));
+    second.stream.hold();
     let mut state = None;
     for number in 0..120 {
         for bed in [&mut first, &mut second] {
             bed.hand_in(Channel::Rtp, sender(), &packet(number));
         }
         if number == 90 {
-            state = Some(first.line.state(first.now_ns));
+            state = Some(first.stream.state(first.now_ns));
         }
         if let Some(state) = state.take_if(|_| u64::from(number - 90) * 20 >= late_ms) {
             assert_eq!(second.sent, []);
-            second.line.go_on(Some(state));
+            second.stream.go_on(Some(state));
             second.poll();
         }
         if number < 90 {
@@ -358,8 +364,8 @@ fn handed_over(line: impl Fn(u8) -> Bed, late_ms: u64) -> (Vec<Vec<u8>>, Vec<Vec
         }
         second.wait_ms(20);
         if number >= 90 {
-            // The first process has removed its line.
-            first.line = line(1).line;
+            // The first process has removed its stream.
+            first.stream = stream(1).stream;
         }
     }
     let rtp = |bed: Bed| {
@@ -378,7 +384,7 @@ fn at_deadline(payloads: &[Payload]) -> LegConfig {
 }
 
 #[test]
-fn a_line_that_is_handed_over_sends_one_stream() {
+fn a_stream_that_is_handed_over_sends_one_stream() {
     let seeded = |config: LegConfig, seed: u8| LegConfig {
         first_seq: SeqNum(u16::from(seed) * 1000),
         ssrc: Ssrc(u32::from(seed)),
@@ -396,14 +402,14 @@ fn a_line_that_is_handed_over_sends_one_stream() {
     let verbatim = |_| Bed::new(at_deadline(&[pcmu()]), Target::Verbatim(target(&[pcmu()])));
     // If codecs differ, converter and encoder hold some audio, which is missing.
     type Make<'a> = &'a dyn Fn(u8) -> Bed;
-    let lines: [(Make<'_>, u32, i64); 3] = [
+    let streams: [(Make<'_>, u32, i64); 3] = [
         (&to_pcma, 160, 0),
         (&reencoded, 320, 2),
         (&verbatim, 160, 0),
     ];
-    for (line, units, packets_missing_max) in lines {
+    for (stream, units, packets_missing_max) in streams {
         for late_ms in [0, 40, 300] {
-            let (first, second) = handed_over(line, late_ms);
+            let (first, second) = handed_over(stream, late_ms);
             assert!(first.len() > 50 && second.len() > 20);
             let all: Vec<_> = first.iter().chain(&second).collect();
             let read = |bytes: &Vec<u8>| {
@@ -424,13 +430,13 @@ fn a_line_that_is_handed_over_sends_one_stream() {
 
 /// The previous owner has died: its last packet is unknown.
 #[test]
-fn held_line_without_state_resumes_with_due_packets() {
+fn held_stream_without_state_resumes_with_due_packets() {
     let mut bed = Bed::new(at_deadline(&[pcmu()]), Target::Other(target(&[pcma()])));
-    bed.line.hold();
+    bed.stream.hold();
     for number in 0..40 {
         if number == 30 {
             assert_eq!(bed.sent, []);
-            bed.line.go_on(None);
+            bed.stream.go_on(None);
             bed.poll();
         }
         bed.hand_in(Channel::Rtp, sender(), &packet(number));
@@ -440,14 +446,14 @@ fn held_line_without_state_resumes_with_due_packets() {
     assert!((9..=11).contains(&bed.rtp_ms.len()), "{:?}", bed.rtp_ms);
 }
 
-/// Timers of a held line would cause a poll in each slice.
+/// Timers of a held stream would cause a poll in each slice.
 #[test]
-fn a_held_line_sleeps_between_packets() {
+fn a_held_stream_sleeps_between_packets() {
     let mut bed = Bed::new(at_deadline(&[pcmu()]), Target::Other(target(&[pcma()])));
-    bed.line.hold();
+    bed.stream.hold();
     for number in 0..100 {
         bed.hand_in(Channel::Rtp, sender(), &packet(number));
-        let due_ns = bed.line.next_timeout();
+        let due_ns = bed.stream.next_timeout();
         assert!(due_ns.is_none_or(|due_ns| due_ns > bed.now_ns));
         bed.wait_ms(20);
     }

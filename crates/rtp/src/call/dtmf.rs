@@ -1,4 +1,4 @@
-//! Commands of the owner to a running call.
+//! DTMF digits that the owner sends.
 
 use thiserror::Error;
 

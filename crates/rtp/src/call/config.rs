@@ -1,0 +1,98 @@
+//! Settings of a session: its legs and the flows between them.
+
+use super::{DirectionConfig, Fallback, LegId};
+use crate::leg::LegConfig;
+
+/// Settings of a [`Session`](super::Session).
+#[derive(Debug, Clone)]
+pub struct SessionConfig {
+    pub(super) legs: Vec<LegConfig>,
+    pub(super) first: FlowConfig,
+    pub(super) second: Option<FlowConfig>,
+    /// The first two legs use the same ports.
+    pub(super) shares_ports: bool,
+    pub(super) records_quality: bool,
+    /// Inputs that replace the first leg while it is silent.
+    pub(super) fallbacks: Vec<Fallback>,
+}
+
+/// Settings of a flow: see [`flow`](super::flow).
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FlowConfig {
+    pub(super) from: LegId,
+    /// The leg that sends; `None`: the media only go to listeners.
+    pub(super) to: Option<LegId>,
+    pub(super) is_verbatim: bool,
+    pub(super) direction: DirectionConfig,
+}
+
+/// Destination of a one-way stream.
+#[derive(Debug, Clone)]
+pub enum Target {
+    /// Back to the sending party: one leg does both.
+    Same,
+    /// To another party, from the same ports.
+    Other(Box<LegConfig>),
+    /// To another party, with all packets unchanged, including the SSRC.
+    Verbatim(Box<LegConfig>),
+    /// Nowhere; the stream has listeners only.
+    Nobody,
+}
+
+impl SessionConfig {
+    /// A call: two parties that hear each other, each on its own ports, A first. `directions`: from A to B, then from B to A.
+    #[must_use]
+    pub fn call(legs: [LegConfig; 2], directions: [DirectionConfig; 2]) -> SessionConfig {
+        let [to_b, to_a] = directions;
+        let flow = |from, to, direction| FlowConfig {
+            from,
+            to: Some(to),
+            is_verbatim: false,
+            direction,
+        };
+        SessionConfig {
+            legs: legs.into(),
+            first: flow(LegId::A, LegId::B, to_b),
+            second: Some(flow(LegId::B, LegId::A, to_a)),
+            shares_ports: false,
+            records_quality: true,
+            fallbacks: Vec::new(),
+        }
+    }
+
+    /// A one-way stream on one pair of ports: from leg [`A`](LegId::A) to another party, which is leg [`B`](LegId::B), back to
+    /// the sender, or nowhere.
+    #[must_use]
+    pub fn stream(source: LegConfig, target: Target, direction: DirectionConfig) -> SessionConfig {
+        let is_verbatim = matches!(target, Target::Verbatim(_));
+        let (other, to) = match target {
+            Target::Other(other) | Target::Verbatim(other) => (Some(*other), Some(LegId::B)),
+            Target::Same => (None, Some(LegId::A)),
+            Target::Nobody => (None, None),
+        };
+        let first = FlowConfig {
+            from: LegId::A,
+            to,
+            is_verbatim,
+            direction,
+        };
+        SessionConfig {
+            shares_ports: other.is_some(),
+            legs: std::iter::once(source).chain(other).collect(),
+            first,
+            second: None,
+            records_quality: false,
+            fallbacks: Vec::new(),
+        }
+    }
+
+    /// Adds inputs that replace the first leg while it is silent, in order of preference. Those that are legs become the next
+    /// legs of the session, each on its own ports. The output stays one stream: one SSRC, consecutive numbers, timestamps that
+    /// follow the time. Filter and tap get the outgoing audio, in its format. A stream that forwards packets verbatim or sends
+    /// nowhere ignores fallbacks.
+    #[must_use]
+    pub fn with_fallbacks(mut self, fallbacks: Vec<Fallback>) -> SessionConfig {
+        self.fallbacks = fallbacks;
+        self
+    }
+}

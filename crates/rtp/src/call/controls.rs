@@ -1,0 +1,289 @@
+//! Settings and commands of the owner to a running session.
+
+use std::sync::Arc;
+
+use super::direction::Tapped;
+use super::flow::Flow;
+use super::{
+    Clip, DtmfDigit, DtmfError, Filter, LegId, Mode, Part, PlayError, PlayLeft, Session,
+    SessionError, Sound,
+};
+use crate::codec::CodecError;
+use crate::leg::{Carries, Leg, PayloadMap};
+
+impl Session {
+    /// Sends media up to this much before it is due. If this is half of the interval between the owner's polls, media is on
+    /// time on average.
+    pub fn set_ahead_ns(&mut self, ahead_ns: u64) {
+        self.ahead_ns = ahead_ns;
+        for leg in &mut self.legs {
+            leg.set_ahead_ns(ahead_ns);
+        }
+    }
+
+    /// The flow that gets a leg's media.
+    fn input_mut(&mut self, leg: impl Into<LegId>) -> Option<&mut Flow> {
+        let flow = self.flow_from(leg.into().index())?;
+        self.flows.get_mut(flow)
+    }
+
+    /// The flow that gets a leg's media.
+    fn input(&self, leg: impl Into<LegId>) -> Option<&Flow> {
+        self.flows.get(self.flow_from(leg.into().index())?)
+    }
+
+    /// The flow to a leg.
+    fn output_mut(&mut self, to: impl Into<LegId>) -> Option<&mut Flow> {
+        let to = to.into().index();
+        self.flows.iter_mut().find(|flow| flow.to == to)
+    }
+
+    /// The flow to the party that this leg's party speaks with: without an echo, the flow that gets this leg's media.
+    fn output_of(&mut self, leg: impl Into<LegId>) -> Option<&mut Flow> {
+        self.flows.get_mut(leg.into().index())
+    }
+
+    /// Sets the treatment of this leg's media.
+    pub fn set_mode(&mut self, leg: impl Into<LegId>, mode: Mode) {
+        if let Some(flow) = self.input_mut(leg) {
+            flow.direction.set_mode(mode);
+        }
+    }
+
+    /// The current treatment of this leg's media.
+    #[must_use]
+    pub fn mode(&self, leg: impl Into<LegId>) -> Mode {
+        self.input(leg)
+            .map_or(Mode::Hold, |flow| flow.direction.mode())
+    }
+
+    /// Switches the echo of a call on or off at the next poll: with it, each party hears itself instead of the other one.
+    /// [`set_mode`](Self::set_mode) still applies to each party's media: with [`Mode::Hold`], neither party hears it.
+    pub fn set_echo(&mut self, echoes: bool) {
+        self.echo.is_wanted = echoes;
+    }
+
+    /// Passes all audio of a leg, decoded, through `filter`: at the rate and channels of the leg, or, after
+    /// [`hear_at_output`](Self::hear_at_output), of the receiving one.
+    pub fn set_filter(&mut self, leg: impl Into<LegId>, filter: Box<dyn Filter>) {
+        if let Some(flow) = self.input_mut(leg) {
+            flow.direction.set_filter(filter);
+        }
+    }
+
+    /// Gives filter and tap of a leg the outgoing audio, in the receiving party's format, whatever the input.
+    pub fn hear_at_output(&mut self, leg: impl Into<LegId>) {
+        if let Some(flow) = self.input_mut(leg) {
+            flow.direction.hear_at_output();
+        }
+    }
+
+    /// Plays a clip to this party instead of the other one's audio. A clip that is being played ends.
+    ///
+    /// # Errors
+    /// The clip's rate or channels are not supported, or this party accepts no audio that can be encoded.
+    pub fn play(&mut self, now_ns: u64, to: impl Into<LegId>, clip: Clip) -> Result<(), PlayError> {
+        self.play_part(now_ns, to, clip, Part::default())
+    }
+
+    /// Plays a part of a clip to this party.
+    ///
+    /// # Errors
+    /// The same as for [`play`](Self::play).
+    pub fn play_part(
+        &mut self,
+        now_ns: u64,
+        to: impl Into<LegId>,
+        clip: Clip,
+        part: Part,
+    ) -> Result<(), PlayError> {
+        let to = to.into();
+        let payloads = self.legs[to.index()].takes().clone();
+        let flow = self.output_mut(to).ok_or(PlayError::NoFormat)?;
+        flow.direction
+            .begin_play(now_ns, Sound::Clip(clip), part, &payloads)
+    }
+
+    /// The rest of the clip that is being played to this party, if any.
+    #[must_use]
+    pub fn play_left(&self, to: impl Into<LegId>) -> Option<PlayLeft> {
+        let to = to.into().index();
+        let flow = self.flows.iter().find(|flow| flow.to == to)?;
+        flow.direction.play_left()
+    }
+
+    /// Stops the clip that is being played to this party.
+    pub fn stop_play(&mut self, to: impl Into<LegId>) {
+        if let Some(flow) = self.output_mut(to) {
+            flow.direction.end_play();
+        }
+    }
+
+    /// Starts or stops copying this leg's audio for listeners, in order, with losses concealed.
+    pub fn tap(&mut self, leg: impl Into<LegId>, is_on: bool) {
+        if let Some(flow) = self.input_mut(leg) {
+            flow.direction.tap(is_on);
+        }
+    }
+
+    /// Takes this leg's audio tapped since the last call, in order, piece by piece: at most
+    /// [`TAP_NS_MAX`](super::TAP_NS_MAX) of it.
+    #[inline]
+    pub fn take_tapped(&mut self, leg: impl Into<LegId>, hear: impl FnMut(Tapped<'_>)) {
+        if let Some(flow) = self.input_mut(leg) {
+            flow.direction.take_tapped(hear);
+        }
+    }
+
+    /// Number of this leg's samples queued in the tap.
+    #[must_use]
+    pub fn tapped(&self, leg: impl Into<LegId>) -> usize {
+        self.input(leg).map_or(0, |flow| flow.direction.tapped())
+    }
+
+    /// A leg, for new signalling.
+    ///
+    /// # Panics
+    /// The session has no such leg.
+    pub fn leg_mut(&mut self, leg: impl Into<LegId>) -> &mut Leg {
+        // Input and output of this leg are chosen again with the next packet.
+        for flow in self.flows.iter_mut() {
+            flow.direction.reroute();
+        }
+        &mut self.legs[leg.into().index()]
+    }
+
+    /// Sets whether later datagrams of this leg have passed SRTP's authentication.
+    pub fn set_authenticated(&mut self, leg: impl Into<LegId>, is_authenticated: bool) {
+        self.legs[leg.into().index()].set_authenticated(is_authenticated);
+    }
+
+    /// Changes the payload types that this party sends and accepts; numbers and timestamps continue.
+    pub fn set_payloads(
+        &mut self,
+        leg: impl Into<LegId>,
+        sends: Arc<PayloadMap>,
+        takes: Arc<PayloadMap>,
+    ) {
+        let leg = leg.into();
+        if let Some(flow) = self.input_mut(leg) {
+            flow.direction.set_sender(&sends);
+        }
+        if let Some(flow) = self.output_mut(leg) {
+            flow.direction.set_receiver(&takes);
+        }
+        self.leg_mut(leg).set_payloads(sends, takes);
+    }
+
+    /// Makes all legs leave their sessions; one more poll sends the BYEs.
+    pub fn leave(&mut self, now_ns: u64, reason: &str) {
+        for leg in &mut self.legs {
+            leg.leave(now_ns, reason);
+        }
+    }
+
+    /// Sends a DTMF digit in the name of `side`'s party. The party that hears it gets telephone events (RFC 4733), with the
+    /// numbers and timestamps of the stream, or the digit's tone if it accepts no events. The digit replaces the audio of `side`
+    /// and anything played to the other party. Several digits follow one another; a digit that `side` itself is pressing ends
+    /// first. A held party gets none.
+    ///
+    /// # Errors
+    /// A value is out of range, too many digits are queued, or the party accepts neither events nor audio that can be encoded.
+    pub fn insert_dtmf(
+        &mut self,
+        now_ns: u64,
+        side: impl Into<LegId>,
+        digit: DtmfDigit,
+    ) -> Result<(), DtmfError> {
+        digit.check()?;
+        let Session { flows, legs, .. } = self;
+        let flow = flows.get_mut(side.into().index());
+        let flow = flow.ok_or(DtmfError::NoFormat)?;
+        let takes = legs[flow.to].takes();
+        let audio = takes.audio();
+        let is_heard = takes.telephone_event(audio.clock_rate_hz).is_some()
+            || matches!(audio.carries, Carries::Audio(_));
+        if !is_heard {
+            return Err(DtmfError::NoFormat);
+        }
+        flow.direction.insert_dtmf(now_ns, digit)
+    }
+
+    /// Blocks this party's DTMF digits: its telephone events and, if digits are detected in audio
+    /// ([`DirectionConfig::detect_keys`](super::DirectionConfig)), the tones after detection. The owner still gets events for
+    /// them.
+    pub fn block_keys(&mut self, leg: impl Into<LegId>, blocks: bool) {
+        if let Some(flow) = self.input_mut(leg) {
+            flow.direction.block_keys(blocks);
+        }
+    }
+
+    /// Sets whether this party's telephone events reach the other party even while its audio does not ([`Mode::Mute`],
+    /// [`Mode::Hold`]).
+    pub fn pass_keys(&mut self, leg: impl Into<LegId>, passes: bool) {
+        if let Some(flow) = self.input_mut(leg) {
+            flow.direction.pass_keys(passes);
+        }
+    }
+
+    /// Sets [`DirectionConfig::detect_keys`](super::DirectionConfig) of this party's audio.
+    pub fn set_detect_keys(&mut self, leg: impl Into<LegId>, detects: bool) {
+        let leg = leg.into();
+        let payloads = self.legs[leg.index()].payloads().clone();
+        if let Some(flow) = self.input_mut(leg) {
+            flow.direction.set_detect_keys(detects, &payloads);
+        }
+    }
+
+    /// Sets [`DirectionConfig::makes_anew`](super::DirectionConfig) of this party's audio.
+    pub fn set_makes_anew(&mut self, leg: impl Into<LegId>, makes_anew: bool) {
+        if let Some(flow) = self.input_mut(leg) {
+            flow.direction.set_makes_anew(makes_anew);
+        }
+    }
+
+    /// Sets [`DirectionConfig::packet_ns`](super::DirectionConfig) of the audio that goes from this leg to the other one.
+    ///
+    /// # Errors
+    /// The receiving side has no format with this packet time, or the packets do not fit a datagram. Nothing changes then.
+    pub fn set_packet_ns(
+        &mut self,
+        leg: impl Into<LegId>,
+        packet_ns: u64,
+    ) -> Result<(), SessionError> {
+        let Session { flows, legs, .. } = self;
+        match flows.get_mut(leg.into().index()) {
+            Some(flow) => flow
+                .direction
+                .set_packet_ns(packet_ns, legs[flow.to].takes()),
+            None => Ok(()),
+        }
+    }
+
+    /// Sets the bit rates of the encoder for the audio that goes from this leg to the other one, from the next packet on: see
+    /// [`EncoderSettings`](crate::codec::EncoderSettings). Nothing else changes. Audio that passes unconverted is not affected.
+    ///
+    /// # Errors
+    /// A value is out of range, in which case nothing changes, or the library refuses.
+    pub fn set_bitrate(
+        &mut self,
+        leg: impl Into<LegId>,
+        bitrate_bps: Option<u32>,
+        bitrate_bps_max: Option<u32>,
+    ) -> Result<(), CodecError> {
+        match self.output_of(leg) {
+            Some(flow) => flow.direction.set_bitrate(bitrate_bps, bitrate_bps_max),
+            None => Ok(()),
+        }
+    }
+
+    /// Holds a party: it gets no RTP, neither the other party's audio nor clips. Its RTCP reports continue. Sequence numbers
+    /// continue, and timestamps count the pause.
+    pub fn set_held(&mut self, leg: impl Into<LegId>, is_held: bool) {
+        let leg = leg.into();
+        self.legs[leg.index()].set_held(is_held);
+        if let Some(flow) = self.output_mut(leg) {
+            flow.direction.set_held(is_held);
+        }
+    }
+}

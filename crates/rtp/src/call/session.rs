@@ -1,0 +1,424 @@
+//! A session: legs, and the flows of media between them.
+//!
+//! ```text
+//!  A ─→ Leg ─ media ─→ Direction ─ packets ─→ Leg ─→ B
+//!  A ←─ Leg ←─ packets ─ Direction ←─ media ─ Leg ←─ B
+//! ```
+//!
+//! A call has two legs and two flows. A stream has one flow, and one leg or two; its fallbacks add legs.
+
+use std::net::SocketAddr;
+
+use smallvec::SmallVec;
+
+use super::direction::DirectionStats;
+use super::flow::{Flow, Flows};
+use super::handover::{Hold, Passed};
+use super::{
+    CallState, Channel, DirectionState, LegId, LineState, SessionConfig, SessionError, SessionEvent,
+};
+use crate::id::Ssrc;
+use crate::leg::{Leg, LegStats, Outage, Refusal, Verdict};
+
+/// Counters and gauges of a session.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SessionStats {
+    /// The legs, by [`LegId`].
+    pub legs: Vec<LegStats>,
+    /// The directions: of a call, from A first; of a stream, its only one.
+    pub directions: Vec<DirectionStats>,
+    /// The leg that each direction sends from.
+    pub to: Vec<LegId>,
+}
+
+impl SessionStats {
+    /// The sender of a stream.
+    #[must_use]
+    pub fn source(&self) -> &LegStats {
+        &self.legs[0]
+    }
+
+    /// The leg that sends a stream.
+    #[must_use]
+    pub fn target(&self) -> &LegStats {
+        &self.legs[self.to[0].index()]
+    }
+
+    /// The direction of a stream.
+    #[must_use]
+    pub fn direction(&self) -> &DirectionStats {
+        &self.directions[0]
+    }
+}
+
+/// See the module.
+///
+/// **Contract.** After each `handle_*` and command, or after a batch of them, call [`poll_transmit`](Session::poll_transmit) once
+/// and drain [`poll_event`](Session::poll_event); call them again at [`next_timeout`](Session::next_timeout). Times are ns on one
+/// monotonic clock.
+#[derive(Debug)]
+pub struct Session {
+    pub(super) legs: SmallVec<[Leg; 2]>,
+    /// Of a call: the flow to B, then the flow to A.
+    pub(super) flows: Flows,
+    pub(super) ahead_ns: u64,
+    pub(super) echo: Echo,
+    /// The first two legs use the same ports.
+    pub(super) shares_ports: bool,
+    pub(super) is_ending: bool,
+    pub(super) hold: Option<Box<Hold>>,
+}
+
+/// State of the echo: each party hears itself instead of the other one, because the flows have exchanged their inputs.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Echo {
+    pub(super) is_on: bool,
+    /// State that the next poll switches to.
+    pub(super) is_wanted: bool,
+}
+
+impl Echo {
+    /// Whether the next poll switches the echo on or off.
+    #[inline]
+    pub(super) fn is_changing(self) -> bool {
+        self.is_on != self.is_wanted
+    }
+}
+
+impl Session {
+    /// Creates a session that starts at `now_ns`.
+    ///
+    /// # Errors
+    /// A setting is out of range, or the sound of a fallback cannot be played.
+    pub fn new(now_ns: u64, config: SessionConfig) -> Result<Session, SessionError> {
+        let first = Flow::new(config.first, &config.legs)?;
+        let second = config.second.map(|flow| Flow::new(flow, &config.legs));
+        let mut flows = Flows::new(first, second.transpose()?);
+        let mut all = config.legs;
+        if !config.fallbacks.is_empty() {
+            let flow = flows.first_mut();
+            let takes = all[flow.to].takes().clone();
+            let legs = flow.set_fallbacks(now_ns, config.fallbacks, all.len(), &takes)?;
+            all.extend(legs);
+        }
+        let mut legs = SmallVec::new();
+        for leg in all {
+            let mut leg = Leg::new(now_ns, leg)?;
+            if config.records_quality {
+                leg.record_quality();
+            }
+            legs.push(leg);
+        }
+        Ok(Session {
+            legs,
+            flows,
+            ahead_ns: 0,
+            echo: Echo::default(),
+            shares_ports: config.shares_ports,
+            is_ending: false,
+            hold: None,
+        })
+    }
+
+    /// Handles a datagram that arrived at `at_ns` on these ports: the ports of a leg have its number. The two legs of a stream
+    /// share ports 0, and its fallback legs have the next ones.
+    #[inline]
+    pub fn handle_datagram(
+        &mut self,
+        now_ns: u64,
+        at_ns: u64,
+        ports: u8,
+        channel: Channel,
+        from: SocketAddr,
+        bytes: &[u8],
+    ) -> Verdict {
+        let index = self.leg_of(ports, channel, from, bytes);
+        let input = self.flow_from(index);
+        let types = match input {
+            // Packets pass directly only when their direction is known.
+            Some(flow) if !self.echo.is_changing() => {
+                let legs = &self.legs;
+                self.flows.get_mut(flow).map_or(0, |flow| {
+                    let takes = legs[flow.to].takes();
+                    flow.direction.direct_types(legs[index].payloads(), takes)
+                })
+            }
+            _ => 0,
+        };
+        let Some(leg) = self.legs.get_mut(index) else {
+            return Verdict::Refused(Refusal::NotAllowed);
+        };
+        leg.set_direct_types(types);
+        let verdict = match channel {
+            Channel::Rtp => leg.handle_datagram(now_ns, at_ns, from, bytes),
+            Channel::Rtcp => leg.handle_rtcp(at_ns, from, bytes),
+        };
+        match verdict {
+            Verdict::Media => {
+                for flow in self.flows.iter_mut() {
+                    if let Some(inputs) = &mut flow.inputs {
+                        inputs.handle_heard(now_ns, index);
+                    }
+                }
+            }
+            Verdict::Rtcp => self.note_report(at_ns, index),
+            _ => {}
+        }
+        verdict
+    }
+
+    /// Index of the leg that a datagram belongs to.
+    #[inline]
+    fn leg_of(&self, ports: u8, channel: Channel, from: SocketAddr, bytes: &[u8]) -> usize {
+        match ports {
+            ports if !self.shares_ports => usize::from(ports),
+            0 => {
+                // The two legs have one pair of ports, so both are treated alike.
+                let is_mux = self.legs[0].is_mux() || self.legs[1].is_mux();
+                let is_rtcp = channel.carried(is_mux, bytes) == Channel::Rtcp;
+                usize::from(is_rtcp && self.is_from_target(from, bytes))
+            }
+            ports => usize::from(ports) + 1,
+        }
+    }
+
+    /// Whether these reports come from the second leg's party. Reports of both parties arrive on one port. The sender's SSRC
+    /// distinguishes them, or else the source address.
+    fn is_from_target(&self, from: SocketAddr, bytes: &[u8]) -> bool {
+        let sender = bytes
+            .get(4..8)
+            .and_then(|word| <[u8; 4]>::try_from(word).ok())
+            .map(|word| Ssrc(u32::from_be_bytes(word)));
+        let source = self.legs[0].source();
+        let is_source = source.is_some_and(|(_, ssrc)| Some(ssrc) == sender);
+        !is_source && self.legs[1].rtp_to().is_some_and(|to| to.ip() == from.ip())
+    }
+
+    /// Index of the flow that gets this leg's media.
+    #[inline]
+    pub(super) fn flow_from(&self, leg: usize) -> Option<usize> {
+        self.flows.iter().position(|flow| flow.from == leg)
+    }
+
+    /// Passes a party's report to the leg whose audio it is about.
+    #[cold]
+    fn note_report(&mut self, at_ns: u64, leg: usize) {
+        let about = self.flows.iter().find(|flow| flow.to == leg);
+        if let Some(about) = about
+            && let Some(report) = self.legs[leg].report_of_peer(at_ns)
+        {
+            self.legs[about.from].note_far_report(report);
+        }
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<SessionEvent> {
+        for index in 0..self.legs.len() {
+            let leg = LegId(index as u8);
+            if let Some(event) = self.legs[index].poll_event() {
+                return Some(SessionEvent::Leg(leg, event));
+            }
+            if let Some(flow) = self.flow_from(index)
+                && let Some(flow) = self.flows.get_mut(flow)
+                && let Some(event) = flow.direction.poll_key()
+            {
+                return Some(SessionEvent::Key(leg, event));
+            }
+        }
+        for flow in self.flows.iter_mut() {
+            if flow.direction.take_play_ended() {
+                return Some(SessionEvent::PlayEnded(LegId(flow.to as u8)));
+            }
+            if let Some(inputs) = &mut flow.inputs
+                && let Some(switch) = inputs.poll_switch()
+            {
+                return Some(SessionEvent::Input(switch));
+            }
+        }
+        None
+    }
+
+    /// Time of the next poll if nothing arrives before; 0: now.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<u64> {
+        let mut next = Soonest(None);
+        for leg in &self.legs {
+            next.add(leg.next_report());
+            next.add(leg.next_media().map(|due_ns| self.poll_ns(due_ns)));
+        }
+        for flow in self.flows.iter() {
+            let direction = &flow.direction;
+            next.add(direction.next_unasked());
+            next.add(direction.next_dtmf().map(|due_ns| self.poll_ns(due_ns)));
+            let play = direction.next_play_without_dtmf();
+            match &flow.inputs {
+                None => next.add(play.map(|due_ns| self.poll_ns(due_ns))),
+                Some(inputs) => {
+                    let play = play.filter(|_| self.legs[flow.to].rtp_to().is_some());
+                    next.add(play.map(|due_ns| self.poll_ns(due_ns)));
+                    next.add(inputs.next_timeout());
+                }
+            }
+        }
+        next.0
+    }
+
+    /// Time of the poll for media of this time.
+    #[inline]
+    fn poll_ns(&self, media_ns: u64) -> u64 {
+        media_ns.saturating_sub(self.ahead_ns) + self.hold_ns()
+    }
+
+    /// A leg.
+    ///
+    /// # Panics
+    /// The session has no such leg.
+    #[must_use]
+    #[inline]
+    pub fn leg(&self, leg: impl Into<LegId>) -> &Leg {
+        &self.legs[leg.into().index()]
+    }
+
+    /// The leg that sends the media of this leg.
+    #[must_use]
+    pub fn receiver_of(&self, leg: impl Into<LegId>) -> &Leg {
+        let leg = leg.into().index();
+        let flow = self.flows.iter().find(|flow| flow.from == leg);
+        &self.legs[flow.map_or(leg, |flow| flow.to)]
+    }
+
+    /// Calls `fetch` with the addresses of memory that the next packets touch, so that the caller can prefetch it.
+    #[inline]
+    pub fn prefetch(&self, mut fetch: impl FnMut(*const u8)) {
+        self.flows.prefetch(&mut fetch);
+        for flow in self.flows.iter() {
+            self.legs[flow.from].prefetch(&mut fetch);
+            fetch(flow.direction.next_address() as *const u8);
+        }
+    }
+
+    /// Calls `fetch` with the address of memory that this leg's next packet touches if it is tapped.
+    #[inline]
+    pub fn prefetch_tap(&self, leg: impl Into<LegId>, fetch: impl FnOnce(*const u8)) {
+        let leg = leg.into().index();
+        if let Some(flow) = self.flows.iter().find(|flow| flow.from == leg) {
+            fetch(flow.direction.tapped_address() as *const u8);
+        }
+    }
+
+    /// Counters and gauges.
+    #[must_use]
+    pub fn stats(&self) -> SessionStats {
+        SessionStats {
+            legs: self.legs.iter().map(Leg::stats).collect(),
+            directions: self.flows.iter().map(Flow::stats).collect(),
+            to: self.flows.iter().map(|flow| LegId(flow.to as u8)).collect(),
+        }
+    }
+
+    /// Counters of the direction that this leg's media takes.
+    #[must_use]
+    pub fn direction_stats(&self, leg: impl Into<LegId>) -> DirectionStats {
+        let leg = leg.into().index();
+        let flow = self.flows.iter().find(|flow| flow.from == leg);
+        flow.map_or_else(DirectionStats::default, Flow::stats)
+    }
+
+    /// The state of a call that another process needs to continue it. Settings are not part of it. `None`: not a call.
+    #[must_use]
+    pub fn snapshot(&self, now_ns: u64) -> Option<CallState> {
+        let [a, b] = &self.legs[..] else {
+            return None;
+        };
+        let (to_b, to_a) = (self.flows.get(0)?, self.flows.get(1)?);
+        Some(CallState {
+            legs: [a.snapshot(now_ns), b.snapshot(now_ns)],
+            directions: [
+                DirectionState::of(&to_b.direction, now_ns),
+                DirectionState::of(&to_a.direction, now_ns),
+            ],
+        })
+    }
+
+    /// Continues from another process's state, with its SSRCs, and with numbers and timestamps that continue. Only for a call
+    /// that has neither sent nor received. Returns how many sequence numbers were skipped towards each party, A first.
+    pub fn restore(&mut self, now_ns: u64, state: &CallState, outage: Outage) -> [u16; 2] {
+        [0, 1].map(|index: usize| {
+            let direction = &state.directions[1 - index];
+            let skipped_packets = outage.skipped_packets(direction.packet_ns);
+            if let Some(leg) = self.legs.get_mut(index) {
+                leg.restore(now_ns, &state.legs[index], skipped_packets);
+            }
+            if let Some(time) = direction.time
+                && let Some(flow) = self.flows.get_mut(1 - index)
+            {
+                let to = &mut flow.direction;
+                to.restore_time(now_ns, time, outage.elapsed_ns);
+            }
+            skipped_packets
+        })
+    }
+
+    /// Hands over all packets received from a leg that were not forwarded yet: [`Leg::give_up`](crate::leg::Leg::give_up).
+    pub fn give_up(
+        &mut self,
+        now_ns: u64,
+        leg: impl Into<LegId>,
+        give: impl FnMut(u64, SocketAddr, &[u8]),
+    ) {
+        self.legs[leg.into().index()].give_up(now_ns, give);
+    }
+
+    /// Receives without sending until [`go_on`](Self::go_on). Only for a stream that has not been polled and whose jitter buffer
+    /// releases packets [at their deadline](crate::jitter::Release::AtDeadline); other buffers do not keep the packets.
+    pub fn hold(&mut self) {
+        self.hold = Some(Box::new(Hold::On));
+    }
+
+    /// Time after which an unsent packet is dropped, counted from when it was due.
+    #[inline]
+    pub(super) fn hold_ns(&self) -> u64 {
+        self.hold.as_ref().map_or(0, |hold| hold.delay_ns())
+    }
+
+    /// Ends the [`hold`](Self::hold) at the next poll. Output continues after the last packet that another process has forwarded
+    /// or, if that is unknown, with the packets due from now on.
+    pub fn go_on(&mut self, state: Option<LineState>) {
+        if let Some(hold) = &mut self.hold
+            && matches!(**hold, Hold::On)
+        {
+            **hold = Hold::Ending(state);
+        }
+    }
+
+    /// The state of a stream that has stopped, for the process that continues it. Packets that are still queued here are left to
+    /// that process.
+    #[must_use]
+    pub fn state(&self, now_ns: u64) -> LineState {
+        let flow = self.flows.first();
+        let is_main = flow.input().0 == 0;
+        let source = self.legs[flow.from].source().filter(|_| is_main);
+        let passed = source.zip(flow.last_passed);
+        LineState {
+            sent: self.legs[flow.to].sent_state(),
+            time: flow.direction.time_state(now_ns),
+            passed: passed.map(|((_, ssrc), seq)| Passed {
+                ssrc,
+                seq,
+                anchor: flow.direction.anchor(),
+            }),
+        }
+    }
+}
+
+/// The soonest of some times.
+struct Soonest(Option<u64>);
+
+impl Soonest {
+    #[inline]
+    fn add(&mut self, due_ns: Option<u64>) {
+        if let Some(due_ns) = due_ns {
+            self.0 = Some(self.0.map_or(due_ns, |soonest_ns| soonest_ns.min(due_ns)));
+        }
+    }
+}
