@@ -114,12 +114,13 @@ impl Libraries {
             bail!("the file is empty; its first line must contain date, commit and machine");
         };
         let mut libraries = Libraries {
-            head: serde_json::from_str(head).context("line 1: date, commit and machine")?,
+            head: serde_json::from_str(head)
+                .context("line 1: expected date, commit and machine")?,
             demultiplexers: Vec::new(),
             main_loop: Vec::new(),
         };
         for (n, line) in lines.enumerate() {
-            let context = || format!("line {}: a row of published or mainloop", n + 2);
+            let context = || format!("line {}: expected a row of published or mainloop", n + 2);
             match serde_json::from_str(line).with_context(context)? {
                 Line::Published(row) => libraries.add(row),
                 Line::MainLoop(row) => libraries.main_loop.push(row),

@@ -22,7 +22,7 @@ pub fn read<R: DeserializeOwned>(path: &Path) -> Result<Option<(Head, Vec<R>)>> 
 pub fn parse<R: DeserializeOwned>(text: &str) -> Result<(Head, Vec<R>)> {
     let mut lines = text.lines().enumerate();
     let (_, head) = lines.next().context("the file is empty")?;
-    let head = serde_json::from_str(head).context("line 1: date, commit and machine")?;
+    let head = serde_json::from_str(head).context("line 1: expected date, commit and machine")?;
     let rows = lines.map(|(number, line)| {
         serde_json::from_str(line).with_context(|| format!("line {}: {line}", number + 1))
     });

@@ -661,7 +661,7 @@ def scene_calls_twice(calls):
     contested = 0
     for node in NODES:
         with open(f"{folder}/{node}.log", errors="replace") as file:
-            contested += file.read().count("another node owns the call: it ends here")
+            contested += file.read().count("another node owns the call: this node ends its copy")
     say(f"40 offers to two nodes at once: one reply each; {contested} were made by both at first")
     if contested == 0:
         fail("no two nodes made a call at once, so the test proves nothing")

@@ -194,7 +194,7 @@ fn feed(element: &gst::Element) -> Result<gst::Pad> {
 /// Pushes a buffer of 20 ms that starts at `begin_ms`.
 fn push(pad: &gst::Pad, begin_ms: u64) -> Result<()> {
     let mut buffer = gst::Buffer::from_slice([0; 320]);
-    let inner = buffer.get_mut().context("a new buffer")?;
+    let inner = buffer.get_mut().context("the new buffer is not writable")?;
     inner.set_pts(begin_ms * gst::ClockTime::MSECOND);
     inner.set_duration(BUFFER_MS * gst::ClockTime::MSECOND);
     pad.push(buffer)?;

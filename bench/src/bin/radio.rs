@@ -138,7 +138,7 @@ impl Drop for Server {
 
 fn run_one(kind: Kind, streams: usize, options: &Options) -> Result<Row> {
     let server = Server::start()?;
-    let name = kind.to_possible_value().context("a kind has a name")?;
+    let name = kind.to_possible_value().context("the kind has no name")?;
     let output = Command::new(std::env::current_exe()?)
         .args([
             "--kind",

@@ -149,7 +149,7 @@ impl Drop for Server {
 
 fn run_one(kind: Kind, recordings: usize, options: &Options) -> Result<Row> {
     let server = Server::start(options)?;
-    let name = kind.to_possible_value().context("a kind has a name")?;
+    let name = kind.to_possible_value().context("the kind has no name")?;
     let output = Command::new(std::env::current_exe()?)
         .args(["--kind", name.get_name(), "--endpoint", &server.1])
         .args(["--recordings", &recordings.to_string()])

@@ -235,7 +235,12 @@ impl Process {
         let mut child = command
             .spawn()
             .with_context(|| format!("starting {name}"))?;
-        let lines = BufReader::new(child.stdout.take().context("a child without output")?);
+        let lines = BufReader::new(
+            child
+                .stdout
+                .take()
+                .context("the child has no pipe for its output")?,
+        );
         Ok(Process { name, child, lines })
     }
 
@@ -248,7 +253,11 @@ impl Process {
     }
 
     fn say(&mut self, word: &impl Serialize) -> Result<()> {
-        let input = self.child.stdin.as_mut().context("a child without input")?;
+        let input = self
+            .child
+            .stdin
+            .as_mut()
+            .context("the child has no pipe for its input")?;
         writeln!(input, "{}", serde_json::to_string(word)?)?;
         Ok(())
     }

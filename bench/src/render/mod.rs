@@ -104,7 +104,9 @@ impl Rendered {
         let path = root.join(self.path);
         match self.new_text(self.old(root)?.as_deref())? {
             Some(text) => {
-                let folder = path.parent().context("a file lies in a folder")?;
+                let folder = path
+                    .parent()
+                    .context("the path of the file has no folder")?;
                 std::fs::create_dir_all(folder)?;
                 std::fs::write(&path, text)?;
             }

@@ -40,7 +40,8 @@ pub(super) fn check(
         .cluster
         .as_ref()
         .map(|raw| cluster::check(&mut checker, raw));
-    // Even if [cluster] has mistakes, the file has a cluster, so keys of streams about the cluster are not refused.
+    // A [cluster] with mistakes counts, too. Otherwise, the streams' keys for the cluster would be reported as further
+    // mistakes.
     let on_isolation = cluster.as_ref().map(|cluster| {
         cluster
             .as_ref()

@@ -149,13 +149,15 @@ pub struct Names<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
     /// The text names an object store, but none is configured.
-    #[error("s3://REGION/BUCKET/NAME only with a table [s3] that has a `spool`")]
+    #[error("addresses s3://REGION/BUCKET/NAME, only with a table [s3] that has a `spool`")]
     NoStore,
     /// The text names an object store, but other nodes may carry the stream.
-    #[error("a folder: streams of a cluster are not recorded to s3://")]
+    #[error("a path on the node, because nodes of a cluster do not record to s3://")]
     Shared,
     /// The bucket or the region is not valid.
-    #[error("s3://REGION/BUCKET/NAME, such as s3://eu-west-1/recordings/{{name}}/{{time}}.wav")]
+    #[error(
+        "an address s3://REGION/BUCKET/NAME, such as s3://eu-west-1/recordings/{{name}}/{{time}}.wav"
+    )]
     Bucket,
     /// A relative path.
     #[error("a path that begins with /")]
@@ -585,7 +587,7 @@ pub(super) fn check(
         && let Err(reason) = machine.may_write(template.root())
     {
         let message = format!(
-            "`to` cannot be {:?}: nothing can be written to {}: {reason}",
+            "`to` cannot be {:?}, because the folder {} is not writable: {reason}",
             template.to_string(),
             template.root().display()
         );

@@ -58,7 +58,7 @@ pub enum SignalError {
         asked: Type,
     },
     /// The emitter needs an answer, but none was given, or one of another type.
-    #[error("handlers of signal '{signal}' return {wanted}: choose the value with `returning`")]
+    #[error("signal '{signal}' needs a return value of type {wanted}: set it with `returning`")]
     Returns {
         /// The signal.
         signal: String,
@@ -66,7 +66,7 @@ pub enum SignalError {
         wanted: Type,
     },
     /// The emitter takes no answer, but one was given.
-    #[error("handlers of signal '{signal}' return nothing")]
+    #[error("signal '{signal}' takes no return value: remove `returning`")]
     ReturnsNothing {
         /// The signal.
         signal: String,

@@ -111,7 +111,7 @@ fn messages<M: DeserializeOwned + Send + 'static>(from: impl Read + Send + 'stat
                     }
                 }
                 Err(error) => {
-                    tracing::error!(%error, "cannot read the answer of the other process");
+                    tracing::error!(%error, "cannot read a message from the other process");
                     return;
                 }
             }

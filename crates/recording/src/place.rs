@@ -38,7 +38,7 @@ pub enum ReadError {
     #[error(transparent)]
     Service(#[from] StartError),
     /// The store does not return the file.
-    #[error("the store refuses to return it: {0}")]
+    #[error("cannot read the recording from the object store: {0}")]
     Store(#[from] Error),
     /// The file has become shorter since it was opened.
     #[error("the file has become shorter")]

@@ -407,7 +407,7 @@ mod tests {
 
     /// Another implementation cuts the time of arrival to 32 bits of microseconds, which wrap after 71 minutes and 35 seconds.
     #[test]
-    fn jitter_survives_hours() {
+    fn jitter_stays_correct_for_three_hours() {
         let mut reception = Reception::new(RATE_HZ);
         let mut jitter_ns_max = 0;
         // Three hours at 50 packets/s, from just before the timestamp wraps.

@@ -104,7 +104,7 @@ fn write(mut file: StateFile, write_queue: &WriteQueue) {
             }
             Err(error) if is_well => {
                 let file = file.path().display();
-                tracing::error!(%file, %error, "cannot save calls: they would be lost with this process");
+                tracing::error!(%file, %error, "cannot save calls: if this process ends now, they are lost");
                 is_well = false;
             }
             _ => {}

@@ -62,7 +62,7 @@ pub enum SourceError {
         ssrc: Ssrc,
     },
     /// The number of sources would exceed [`SOURCES_MAX`].
-    #[error("SSRC {ssrc}: a key serves at most {SOURCES_MAX} sources")]
+    #[error("SSRC {ssrc}: no room for another source: the key has {SOURCES_MAX} already")]
     TooMany {
         /// The source that finds no room.
         ssrc: Ssrc,
@@ -89,7 +89,7 @@ pub enum RestoreError {
         now: SourceState,
     },
     /// The number of sources would exceed [`SOURCES_MAX`].
-    #[error("SSRC {ssrc}: a key serves at most {SOURCES_MAX} sources")]
+    #[error("SSRC {ssrc}: no room for another source: the key has {SOURCES_MAX} already")]
     TooMany {
         /// The source that finds no room.
         ssrc: Ssrc,

@@ -54,7 +54,7 @@ fn ip(arguments: &[&str]) -> Result<()> {
     let done = Command::new("ip")
         .args(arguments)
         .output()
-        .context("ip (of iproute2)")?;
+        .context("cannot run ip (of iproute2)")?;
     ensure!(
         done.status.success(),
         "ip {}: {} (needs root)",

@@ -209,7 +209,9 @@ fn send_part<'s>(
         let (mut packet, mut len) = ([0; PACKET_BYTES + RTP_TRAILER_BYTES_MAX], PACKET_BYTES);
         packet[..PACKET_BYTES].copy_from_slice(&speech.packet);
         if let Some(srtp) = &mut speech.srtp {
-            len = srtp.protect_rtp(&mut packet, len).context("protected")?;
+            len = srtp
+                .protect_rtp(&mut packet, len)
+                .context("SRTP did not protect the packet")?;
         }
         out.push((packet, len, &speech.to));
     }

@@ -304,7 +304,10 @@ pub(super) fn sweep(driver: &mut Driver, entries: &[Entry]) {
     if dead.is_empty() {
         return;
     }
-    tracing::info!(calls = dead.len(), "calls ended with their nodes");
+    tracing::info!(
+        calls = dead.len(),
+        "deleting the keys of calls whose nodes are dead"
+    );
     let store = driver.store.clone();
     tokio::spawn(async move {
         for one in dead {
@@ -330,7 +333,7 @@ const ARRIVAL: Duration = Duration::from_millis(50);
 const AGAIN: Duration = Duration::from_millis(200);
 /// Time limit for the answer of another node, which may have to read a file first.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
-/// Time limit for requests to all nodes. A piece of a reply comes within a second.
+/// Time limit for requests to all nodes. A node that sends a reply in pieces sends each piece within a second.
 const ALL_TIME_MAX: Duration = Duration::from_secs(3);
 /// Time limit for writing the key of a new call. A proxy repeats its request after about a second.
 const CLAIM_NS_MAX: u64 = 900_000_000;

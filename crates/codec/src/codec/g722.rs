@@ -80,7 +80,7 @@ fn low_code(difference: i32, step: i32) -> usize {
     } else {
         difference
     };
-    // The interval is the first with a higher upper end; the 30th has none.
+    // The interval is the first one whose upper end is above `magnitude`. Interval 30 has no upper end.
     let interval = 1 + Q6.partition_point(|level| magnitude >= (level * step) >> 12);
     // Tables ILN and ILP in closed form. Both fall with the interval, and the two lowest intervals of the negative side have the
     // highest codes.

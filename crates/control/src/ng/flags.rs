@@ -498,7 +498,7 @@ mod tests {
                 r#"{"flags":["codec-strip-","SDES-"]}"#,
                 r#"{"flags":["codec-strip-","SDES-"]}"#,
             ),
-            // The text of a string is not a name, and neither is a tag.
+            // Strings such as a Call-ID or an SDP are values. They are not split into flags.
             (
                 r#"{"call-id":"a b","sdp":"v=0 x"}"#,
                 r#"{"call-id":"a b","sdp":"v=0 x"}"#,

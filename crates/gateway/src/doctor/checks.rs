@@ -90,7 +90,9 @@ fn backlog(connections: Option<u64>) -> Finding {
 }
 
 fn unknown(setting: &'static str) -> Finding {
-    let mend = format!("on the host, because containers often hide it: sysctl {setting}");
+    let mend = format!(
+        "run this on the host, because containers often hide the setting: sysctl {setting}"
+    );
     note(setting, format!("{setting} cannot be read"), mend)
 }
 

@@ -470,7 +470,7 @@ fn full_disk_is_reported_and_recovered_from() {
     }
     let line = relay
         .running
-        .wait_for("cannot save calls: they would be lost with this process");
+        .wait_for("cannot save calls: if this process ends now, they are lost");
     assert_eq!(line["level"], "ERROR");
     hear_each_other(&mut a, &mut b);
     relay.limit_files("unlimited");

@@ -223,7 +223,7 @@ impl HttpReader {
             }
         }
         let mut buffer = gst::Buffer::from_slice(bytes);
-        let fields = buffer.get_mut().expect("a new buffer");
+        let fields = buffer.get_mut().expect("a new buffer is writable");
         fields.set_offset(position);
         fields.set_offset_end(end);
         if self.shape.do_timestamp

@@ -90,7 +90,7 @@ pub(super) enum PortError {
         "port {port} is shared with other settings: address, rtcp-port, rtcp-mux, reuse and buffer-size must agree"
     )]
     Settings { port: u16 },
-    #[error("ssrc and from: {0}")]
+    #[error("cannot receive on the shared port with this `ssrc` and `from`: {0}")]
     Filter(#[from] DemuxError),
 }
 

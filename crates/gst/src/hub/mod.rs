@@ -234,7 +234,8 @@ impl Hub {
         let others = state.outlets.iter().filter(|o| !Arc::ptr_eq(o, outlet));
         state.outlets = others.cloned().collect();
         drop(state);
-        // A thread that waited for room checks again, and finds no outlet or another one.
+        // This wakes a thread that waits for room in this outlet. It then looks for an outlet again: there is none, or a new
+        // one.
         outlet.items.stop();
     }
 

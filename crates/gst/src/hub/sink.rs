@@ -191,7 +191,7 @@ fn structure(hub: &Joined, name: &str) -> gst::Structure {
         .build()
 }
 
-/// The state changes around those of the parent class.
+/// Changes the state: does its own part before and after `parent`, the state change of the parent class.
 pub(super) fn change_state<E: HubSink>(
     imp: &E,
     transition: gst::StateChange,

@@ -245,7 +245,7 @@ impl Normalizer {
     }
 
     /// Adds interleaved samples: whole frames, with one sample of each channel in turn. Returns the number of accepted frames.
-    /// All are accepted if less than 200 ms wait to be taken; none after [`Normalizer::drain`].
+    /// The normalizer accepts frames until 200 ms of output wait to be taken. After [`Normalizer::drain`], it accepts none.
     ///
     /// # Errors
     /// Fails if the last frame is not whole; then nothing is added.

@@ -102,7 +102,7 @@ pub(crate) fn sample_peaks<const G: usize>(lanes: &[[f64; G]], peaks: &mut [f64;
     }
 }
 
-/// Replaces each value by the square of its K-weighting, and adds the squares to `energy`, by lane.
+/// Replaces each value by its K-weighted value, squared, and adds the squares to `energy`, by lane.
 ///
 /// The shelf comes first, then the high-pass, both in direct form I. Only one product and sum of the recursion lie between two
 /// outputs, so a processor works on several frames and both sections at once. The form also keeps rounding errors small: a single

@@ -227,7 +227,7 @@ mod tests {
             tracing::info!(stream = %"news", suppressed = None::<u64>, "it is back");
             tracing::info!(call = "news", "of a call");
             let (call, stream) = (Some("either"), None::<&str>);
-            tracing::info!(call, stream, "of one or the other");
+            tracing::info!(call, stream, "of a call, not of a stream");
             tracing::info!(port, "of nobody");
             tracing::error!(stream = "sports", "{}", "ä".repeat(2000));
         });
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(texts(&recent, "nobody"), [""; 0]);
         assert_eq!(texts_of(&recent, Subject::Call, "news"), ["of a call"]);
         let of_either = texts_of(&recent, Subject::Call, "either");
-        assert_eq!(of_either, ["of one or the other"]);
+        assert_eq!(of_either, ["of a call, not of a stream"]);
         assert_eq!(recent.of(Subject::Call).all.len(), 2);
     }
 

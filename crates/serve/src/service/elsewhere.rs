@@ -227,7 +227,7 @@ impl Service {
                 self.give_up(&id, Err(NO_STORE.to_owned()));
             }
             Claimed::Taken { by } => {
-                tracing::info!(call = %id, node = by, "another node owns the call: it ends here");
+                tracing::info!(call = %id, node = by, "another node owns the call: this node ends its copy");
                 self.give_up(&id, Err(format!("node {by} has the call")));
             }
         }

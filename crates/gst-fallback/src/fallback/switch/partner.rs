@@ -11,8 +11,8 @@ use gst::subclass::prelude::*;
 use super::FallbackSwitch;
 use crate::kit::lock;
 
-/// Guards all pairs. It also orders the reports of health, so that the last report is the latest. The last reference to an
-/// element is never dropped under this lock.
+/// Guards all pairs. The lock also puts the reports of health in order: each report replaces an older one. The last reference
+/// to an element is never dropped under this lock.
 static PAIRS: Mutex<()> = Mutex::new(());
 
 pub(super) fn of(element: &FallbackSwitch) -> Option<FallbackSwitch> {

@@ -423,7 +423,7 @@ impl State {
         Some(lane.pad.clone())
     }
 
-    /// Name of an input, even if its removal is not reported yet.
+    /// Name of an input. It also finds an input that was removed, until the removal is reported.
     fn name(&self, id: InputId) -> Option<gst::glib::GString> {
         let of_pad = self.pad(id).map(|pad| pad.name());
         of_pad.or_else(|| {

@@ -397,7 +397,7 @@ impl<D, E> SinkCore<D, E> {
         self.discarded.add(item);
     }
 
-    /// Notes that the renderer has started with the first item and has no room for the rest. From now on only a flush or a stop
+    /// Notes that the renderer has started the first item but cannot finish it yet. After this call, only a flush or a stop
     /// drops the item.
     pub(super) fn handle_begun(&mut self) {
         self.has_begun = true;
