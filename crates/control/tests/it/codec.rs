@@ -234,7 +234,7 @@ fn transcode_after_all_restores_and_otherwise_adds() {
 }
 
 #[test]
-fn transcode_after_all_gives_the_order() {
+fn transcode_flags_set_the_order_after_strip_mask_or_consume_all() {
     // Such a codec counts as one of `offer`, whose order is the preference. The same applies to added codecs.
     for all in ["strip", "mask", "consume"] {
         let flags = format!("codec-{all}-all codec-transcode-G722 codec-transcode-PCMA");

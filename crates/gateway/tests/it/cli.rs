@@ -76,13 +76,13 @@ fn help_shows_examples() {
 }
 
 #[test]
-fn demo_checks_every_packet_and_has_exactly_these_keys() {
+fn demo_receives_all_packets_and_reports_exactly_these_keys() {
     for elements in ELEMENTS {
-        check_demo_checks_every_packet_and_has_exactly_these_keys(elements);
+        check_demo_receives_all_packets_and_reports_exactly_these_keys(elements);
     }
 }
 
-fn check_demo_checks_every_packet_and_has_exactly_these_keys(elements: &[&str]) {
+fn check_demo_receives_all_packets_and_reports_exactly_these_keys(elements: &[&str]) {
     let output = threadbare()
         .args(["demo", "--streams", "5", "--seconds", "2", "--json"])
         .args(elements)

@@ -92,7 +92,7 @@ fn event(rig: &Rig, clock: &TestClock) -> Vec<gst::Buffer> {
 }
 
 #[test]
-fn properties_are_those_of_existing_pipelines() {
+fn properties_stay_compatible_with_existing_pipelines() {
     let unsigned = Some(("-1", "4294967295"));
     let all = Some(("0", "4294967295"));
     let own: &[Row] = &[

@@ -67,7 +67,7 @@ fn dbm0(amplitude: f64) -> f64 {
 }
 
 #[test]
-fn properties_are_those_of_existing_pipelines() {
+fn properties_stay_compatible_with_existing_pipelines() {
     let samples: Row = (
         "samples-per-buffer",
         "guint",

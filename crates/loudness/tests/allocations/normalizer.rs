@@ -497,7 +497,7 @@ fn the_gain_of_the_programme_has_no_steps() {
 }
 
 #[test]
-fn the_range_says_how_far_short_term_may_be_from_the_target() {
+fn a_wider_range_target_allows_a_wider_loudness_range() {
     // The level changes by 6 LU every 4 s, which is within the range.
     let parts: Vec<Vec<f32>> = (0..10)
         .map(|n| tone(RATE, 1_000.0, [-26.0, -20.0][n % 2], 4.0))

@@ -184,7 +184,8 @@ fn check_against_ledger(name: &str, bytes: &[u8], ledger: &Ledger) -> usize {
             blocks += 1;
             let lost = (block.cumulative_lost() << 8).cast_signed() >> 8;
             assert_eq!(i64::from(lost), ledger.lost(), "{name}: cumulative loss");
-            // The stream's numbers begin at 0, so that its cycles are those of the number.
+            // The ledger counts packets from sequence number 0, so its numbers include the cycles, like the extended number of
+            // the block.
             assert_eq!(
                 u64::from(block.extended_sequence_number()),
                 ledger.highest(),
