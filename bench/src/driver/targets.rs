@@ -342,7 +342,7 @@ pub(crate) const PARTS: &[Part] = &[
                 Figure::Of(sample(AFTER_STALL)),
             ),
             each_run(
-                "switches under jitter within the timeout, ten minutes",
+                "switches in ten minutes, with jitter shorter than the timeout",
                 "switches",
                 0.0,
                 Figure::Of(sample(UNDER_JITTER)),
