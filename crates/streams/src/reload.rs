@@ -24,7 +24,7 @@ pub struct Reloaded {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotReloaded {
     /// The process was started with arguments instead of a file.
-    #[error("the settings came from the command line, so there is no file to reload")]
+    #[error("the settings came from the command line, so the process has no file to reload")]
     NoFile,
     /// The mistakes, each with its line.
     #[error("the file has mistakes: {}", .0.join("; "))]
