@@ -152,9 +152,9 @@ pub fn switches_by_thread() -> Result<BTreeMap<u32, (String, u64)>> {
             let line = status.lines().find(|line| line.starts_with(name));
             line.map(|line| line[name.len()..].trim().to_owned())
         };
-        let name = field("Name:").context("a thread without a name")?;
+        let name = field("Name:").context("the status of the thread has no name")?;
         let switches = field("voluntary_ctxt_switches:")
-            .context("no count of switches")?
+            .context("the status of the thread has no count of context switches")?
             .parse()?;
         threads.insert(id, (name, switches));
     }

@@ -104,7 +104,7 @@ fn start(options: &Options, stream: u16, clock: &gst::Clock) -> Result<gst::Pipe
         .with_context(|| format!("in: {description}"))?;
     let pipeline = gst::Pipeline::new();
     pipeline.use_clock(Some(clock));
-    let bus = pipeline.bus().context("a pipeline without a bus")?;
+    let bus = pipeline.bus().context("the pipeline has no bus")?;
     bus.set_sync_handler(|_, message| {
         if let gst::MessageView::Error(error) = message.view() {
             eprintln!("{:?}: {} ({:?})", error.src(), error.error(), error.debug());

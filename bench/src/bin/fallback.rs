@@ -69,7 +69,9 @@ impl Switch {
             })
             .build();
         drain.set_active(true)?;
-        let src = element.static_pad("src").context("no output")?;
+        let src = element
+            .static_pad("src")
+            .context("the element has no source pad")?;
         src.link(&drain)?;
         let [main, fallback] = [feed(&element)?, feed(&element)?];
         element.set_state(gst::State::Playing)?;
@@ -135,7 +137,7 @@ impl Switch {
     /// Returns how long the output freezes if the main stream's source reports an error at `end_ms` and sends no more.
     fn after_error_ms(&self, phase_ms: u64, end_ms: u64) -> Result<u64> {
         self.play_until(phase_ms, end_ms)?;
-        let pad = self.main.peer().context("an unlinked input")?;
+        let pad = self.main.peer().context("the input is not linked")?;
         self.element.emit_by_name::<()>("mark-failed", &[&pad]);
         self.frozen_ms(phase_ms, end_ms)
     }
@@ -172,7 +174,7 @@ impl Switch {
         });
         switches
             .sum::<std::result::Result<u64, _>>()
-            .context("no counter")
+            .context("the statistics have a counter of another type")
     }
 }
 
@@ -184,7 +186,9 @@ impl Drop for Switch {
 }
 
 fn feed(element: &gst::Element) -> Result<gst::Pad> {
-    let sink = element.request_pad_simple("sink_%u").context("no input")?;
+    let sink = element
+        .request_pad_simple("sink_%u")
+        .context("the element refuses another sink pad")?;
     let pad = gst::Pad::builder(gst::PadDirection::Src).build();
     pad.set_active(true)?;
     pad.link(&sink)?;

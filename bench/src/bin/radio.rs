@@ -122,7 +122,10 @@ impl Server {
             .stdout(Stdio::piped())
             .spawn()?;
         let mut line = String::new();
-        let output = child.stdout.take().context("no output")?;
+        let output = child
+            .stdout
+            .take()
+            .context("the server process has no pipe for its output")?;
         BufReader::new(output).read_line(&mut line)?;
         let address = line.trim().parse()?;
         Ok(Server(child, address))

@@ -133,7 +133,13 @@ impl Server {
                 format!("{}: scripts/setup test makes it", options.python.display())
             })?;
         let mut line = String::new();
-        BufReader::new(child.stdout.take().context("no output")?).read_line(&mut line)?;
+        BufReader::new(
+            child
+                .stdout
+                .take()
+                .context("the server process has no pipe for its output")?,
+        )
+        .read_line(&mut line)?;
         let said: serde_json::Value =
             serde_json::from_str(&line).context("the server does not start")?;
         Ok(Server(child, format!("http://127.0.0.1:{}", said["port"])))
@@ -167,7 +173,10 @@ fn run_one(kind: Kind, recordings: usize, options: &Options) -> Result<Row> {
 
 fn measure(kind: Kind, options: &Options) -> Result<Row> {
     gst::init()?;
-    let endpoint = options.endpoint.as_deref().context("no --endpoint")?;
+    let endpoint = options
+        .endpoint
+        .as_deref()
+        .context("--endpoint is missing")?;
     let spool = std::env::temp_dir().join(format!("threadbare-bench-s3-{}", std::process::id()));
     // Each stream has packets of 20 ms and its own pipeline, as in applications.
     let pipelines: Vec<gst::Pipeline> = (0..options.recordings)
@@ -224,5 +233,8 @@ fn peak_kib() -> Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kib = line.and_then(|line| line.trim().strip_suffix("kB"));
-    Ok(kib.context("no VmHWM")?.trim().parse()?)
+    Ok(kib
+        .context("the status of the process has no VmHWM")?
+        .trim()
+        .parse()?)
 }

@@ -72,7 +72,7 @@ pub enum FileError {
         channels: u32,
     },
     /// The file has no samples.
-    #[error("no audio in it")]
+    #[error("the file contains no audio")]
     Empty,
     /// The samples exceed the memory limit for one file.
     #[error("more than {SAMPLES_MAX} samples in all channels together")]

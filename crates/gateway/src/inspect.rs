@@ -117,7 +117,9 @@ fn ask(pid: u32) -> miette::Result<String> {
 /// No process, or more than one, can be queried.
 fn only_process() -> miette::Result<u32> {
     let path = socket_path(0);
-    let folder = path.parent().ok_or_else(|| miette!("no folder"))?;
+    let folder = path
+        .parent()
+        .ok_or_else(|| miette!("the path of the sockets has no folder"))?;
     let mut pids: Vec<u32> = fs::read_dir(folder)
         .into_iter()
         .flatten()

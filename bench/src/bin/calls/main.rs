@@ -289,7 +289,9 @@ fn idle(relay: &Relay, proxy: &mut Proxy) -> Result<Figures> {
     let sent = talk.join()?;
     std::thread::sleep(SETTLE);
     took.sort_unstable();
-    let p99 = took.get(took.len() * 99 / 100).context("no offer")?;
+    let p99 = took
+        .get(took.len() * 99 / 100)
+        .context("no offer was answered")?;
     ensure!(after >= before, "the memory shrank when calls were created");
     Ok(Figures {
         kib_per_call: Some((after - before) as f64 / 1000.0),

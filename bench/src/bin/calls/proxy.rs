@@ -76,7 +76,7 @@ impl Proxy {
     fn receive(&mut self) -> Result<(u32, Value)> {
         let len = self.socket.recv(&mut self.room)?;
         let reply = std::str::from_utf8(&self.room[..len])?;
-        let (of, reply) = reply.split_once(' ').context("a reply without a cookie")?;
+        let (of, reply) = reply.split_once(' ').context("the reply has no cookie")?;
         Ok((of.parse()?, serde_json::from_str(reply)?))
     }
 
@@ -102,7 +102,9 @@ impl Proxy {
                 Err(error) => return Err(error),
             };
             heard = Instant::now();
-            let (call, step) = waiting.remove(&number).context("an unexpected reply")?;
+            let (call, step) = waiting
+                .remove(&number)
+                .context("no request waits for this reply")?;
             ensure!(
                 reply["result"] == "ok",
                 "step {step} of call {call}: {reply}"
@@ -123,7 +125,7 @@ impl Proxy {
     fn pass(&mut self, request: Value) -> Result<String> {
         let reply = self.ask(request)?;
         ensure!(reply["result"] == "ok", "{reply}");
-        let sdp = reply["sdp"].as_str().context("a reply without an SDP")?;
+        let sdp = reply["sdp"].as_str().context("the reply has no SDP")?;
         Ok(sdp.to_owned())
     }
 
@@ -221,7 +223,7 @@ fn port_of(sdp: &str) -> Result<u16> {
     let media = sdp.lines().find(|line| line.starts_with("m=audio"));
     let port = media.and_then(|media| media.split(' ').nth(1));
     port.and_then(|port| port.parse().ok())
-        .context("an SDP without a port")
+        .context("the SDP has no audio port")
 }
 
 const SUITE: Suite = Suite::AesCm128HmacSha1_80;

@@ -104,7 +104,10 @@ impl Relay {
         let mut ns = 0;
         for task in std::fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
             let stat = std::fs::read_to_string(task?.path().join("schedstat"))?;
-            let first = stat.split_whitespace().next().context("no schedstat")?;
+            let first = stat
+                .split_whitespace()
+                .next()
+                .context("the file schedstat is empty")?;
             ns += first.parse::<u64>()?;
         }
         Ok(Duration::from_nanos(ns))
@@ -142,7 +145,9 @@ impl Relay {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let kib = line.and_then(|line| line.split_whitespace().next());
-        Ok(kib.context("no VmRSS")?.parse()?)
+        Ok(kib
+            .context("the status of the process has no VmRSS")?
+            .parse()?)
     }
 }
 

@@ -39,7 +39,7 @@ impl Elements {
                 .with_context(|| format!("in: {description}"))?;
             let pipeline = gst::Pipeline::new();
             pipeline.use_clock(Some(&clock));
-            let bus = pipeline.bus().context("a pipeline without a bus")?;
+            let bus = pipeline.bus().context("the pipeline has no bus")?;
             bus.set_sync_handler(|_, _| gst::BusSyncReply::Drop);
             pipeline.add(&contents)?;
             pipeline.set_state(gst::State::Playing)?;

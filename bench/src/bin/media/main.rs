@@ -179,7 +179,10 @@ fn thread_cpu_ns(name: &str) -> Result<u64> {
         let task = task?.path();
         if std::fs::read_to_string(task.join("comm"))?.starts_with(name) {
             let stat = std::fs::read_to_string(task.join("schedstat"))?;
-            let first = stat.split_whitespace().next().context("no schedstat")?;
+            let first = stat
+                .split_whitespace()
+                .next()
+                .context("the file schedstat is empty")?;
             cpu_ns += first.parse::<u64>()?;
         }
     }

@@ -31,13 +31,13 @@ pub const COOKIE_BYTES_MAX: usize = 128;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoMessage {
     /// No space follows the first bytes.
-    #[error("no cookie of 1 to {COOKIE_BYTES_MAX} bytes followed by a space")]
+    #[error("expected a cookie of 1 to {COOKIE_BYTES_MAX} bytes, then a space")]
     Cookie,
     /// The dictionary does not begin with `d` or `{`.
-    #[error("no bencode or JSON dictionary after the cookie")]
+    #[error("expected a bencode or JSON dictionary after the cookie")]
     Dictionary,
     /// It has `result` and no `command`. A reply to a reply could loop for ever.
-    #[error("a reply, not a request")]
+    #[error("expected a request, but this is a reply")]
     Reply,
 }
 
