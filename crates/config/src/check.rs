@@ -40,8 +40,7 @@ pub(super) fn check(
         .cluster
         .as_ref()
         .map(|raw| cluster::check(&mut checker, raw));
-    // A [cluster] with mistakes counts, too. Otherwise, the streams' keys for the cluster would be reported as further
-    // mistakes.
+    // A [cluster] with mistakes counts, too. Otherwise, each stream's keys for the cluster would be further mistakes.
     let on_isolation = cluster.as_ref().map(|cluster| {
         cluster
             .as_ref()
