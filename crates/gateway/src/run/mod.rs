@@ -255,7 +255,7 @@ fn look_at_descriptors(config: &Config) {
         tracing::info!(
             limit,
             needed,
-            "the limit of open files is too low for `max-sessions` calls"
+            "the limit of open files is too low for the media streams that `max-sessions` allows"
         );
     }
 }
