@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use miette::{IntoDiagnostic, miette};
-use threadbare_relay::{CallHandle, Engine, LegPorts, MediaCall, Settings};
+use threadbare_relay::{AudioSession, CallHandle, Engine, LegPorts, Settings};
 use threadbare_rtp::call::{DirectionConfig, Session, SessionConfig};
 use threadbare_rtp::codec::{Encoding, Format};
 use threadbare_rtp::id::{NtpTime, RtpTime, SeqNum, Ssrc};
@@ -22,8 +22,8 @@ use super::{DemoArgs, FIRST_SSRC, PCMA, Ports};
 
 /// All calls, with their contexts. Dropping this value ends each call with a BYE.
 pub(super) struct Calls {
-    handles: Vec<CallHandle<MediaCall>>,
-    _engines: Vec<Engine<MediaCall>>,
+    handles: Vec<CallHandle<AudioSession>>,
+    _engines: Vec<Engine<AudioSession>>,
 }
 
 impl Calls {
@@ -49,7 +49,7 @@ impl Calls {
             );
             let legs = vec![maker.ports(first)?, maker.ports(first + 1)?];
             let call = Session::new(clock_now_ns(), config).into_diagnostic()?;
-            let mut call = MediaCall::new(call, slice);
+            let mut call = AudioSession::new(call, slice);
             if !args.no_meter {
                 call = call.metered();
             }
@@ -69,8 +69,8 @@ impl Calls {
 
     /// Returns the number of RTCP packets of the parties that the gateway could not read.
     pub(super) fn rtcp_errors(&self) -> u64 {
-        let of_call = |call: &CallHandle<MediaCall>| {
-            let stats = call.with(|call, _| call.call().stats()).wait();
+        let of_call = |call: &CallHandle<AudioSession>| {
+            let stats = call.with(|call, _| call.session().stats()).wait();
             stats.map_or(0, |stats| {
                 let legs = stats.legs.iter();
                 legs.map(|leg| leg.session.rtcp_errors.total()).sum()
@@ -84,7 +84,7 @@ impl Drop for Calls {
     fn drop(&mut self) {
         for handle in &self.handles {
             // This fails if the call is gone; then it needs no end.
-            let _ = handle.command(|call, now_ns| call.call_mut().leave(now_ns, ""));
+            let _ = handle.command(|call, now_ns| call.session_mut().leave(now_ns, ""));
         }
         for handle in self.handles.drain(..) {
             drop(handle.remove());

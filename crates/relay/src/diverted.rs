@@ -4,10 +4,10 @@ use std::fmt;
 
 use threadbare_rtp::call::{Channel, Side};
 
+use crate::audio::AudioSession;
 use crate::call::{Datagram, Outbox};
 use crate::id::{PortId, PortKind};
 use crate::late_packet::{LatePacket, LatePacketHandler};
-use crate::media::MediaCall;
 
 /// Replaces a call whose datagrams go to another process.
 pub struct Diverted {
@@ -59,11 +59,11 @@ impl crate::Call for Diverted {
     }
 }
 
-impl MediaCall {
+impl AudioSession {
     /// Passes on all packets that were not played yet.
     pub(crate) fn give_up(&mut self, now_ns: u64, take: &mut dyn FnMut(LatePacket)) {
         for side in Side::BOTH {
-            self.call_mut()
+            self.session_mut()
                 .give_up(now_ns, side, |received_ns, from, bytes| {
                     take(LatePacket {
                         port: PortId::rtp(side as u8),
@@ -84,7 +84,7 @@ impl MediaCall {
         };
         if packet.port.kind == PortKind::Rtp {
             let at_ns = packet.received_ns.min(now_ns);
-            self.call_mut().handle_datagram(
+            self.session_mut().handle_datagram(
                 now_ns,
                 at_ns,
                 side as u8,

@@ -8,9 +8,9 @@ use threadbare_rtp::srtp::{
     Keys, Protection, ProtectionState, ProtectionStats, RestoreError, Rollover, Unsaved,
 };
 
+use crate::audio::{each, set_keys};
 use crate::call::{Datagram, Outbox};
 use crate::id::{PortId, PortKind};
-use crate::media::{each, set_keys};
 use crate::unsent::Unsent;
 
 /// Settings of one side of a [`Forward`].
@@ -119,7 +119,7 @@ impl Forward {
         self.sides[side as usize].is_held = is_held;
     }
 
-    /// The same as [`MediaCall::set_keys`](crate::MediaCall::set_keys).
+    /// The same as [`AudioSession::set_keys`](crate::AudioSession::set_keys).
     pub fn set_keys(&mut self, now_ns: u64, side: Side, keys: Option<Keys>, rollover: Rollover) {
         self.sides[side as usize]
             .gate

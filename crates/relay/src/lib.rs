@@ -52,11 +52,12 @@
 //!
 //! Only the packet I/O (`io/`) knows the sockets: a pair for each leg, or one for many legs.
 //!
-//! Further reading: [`MediaCall`] is a call of two parties with jitter buffers, codecs and RTCP, so few programs need their own
+//! Further reading: [`AudioSession`] is a call of two parties, or a stream, with jitter buffers, codecs and RTCP, so few programs need their own
 //! [`Call`]; [`Forward`] forwards media without parsing it.
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used)]
 
+mod audio;
 mod call;
 mod copies;
 mod diverted;
@@ -68,24 +69,25 @@ mod gather;
 mod id;
 mod io;
 mod late_packet;
-mod line;
 mod listen;
 mod loudness;
-mod media;
 mod media_session;
 mod orders;
 mod policy;
 mod portion;
 mod ports;
+mod publishing;
 mod renamed;
 mod reply;
 mod snapshot;
 mod socket;
 mod stats;
 mod sync;
+mod tap;
 mod unsent;
 mod worker;
 
+pub use self::audio::{AudioSession, AudioStats, EventHandler, MediaCallState};
 pub use self::call::{Call, Datagram, Outbox, Refused};
 pub use self::copies::PacketListener;
 pub use self::diverted::{Diverted, LATE_PACKET_BYTES_MAX};
@@ -96,10 +98,8 @@ pub use self::gather::Gathering;
 pub use self::id::{LEGS_MAX, PortId, PortKind};
 pub use self::io::DATAGRAM_BYTES_MAX;
 pub use self::late_packet::{LatePacket, LatePacketHandler};
-pub use self::line::{LineEvent, LineEventHandler, MediaLine, MediaLineStats};
 pub use self::listen::{Listeners, Listening};
 pub use self::loudness::Loudness;
-pub use self::media::{EventHandler, MediaCall, MediaCallState, MediaCallStats};
 pub use self::media_session::MediaSession;
 pub use self::orders::CallState;
 pub use self::policy::Destinations;

@@ -65,7 +65,7 @@ impl Listeners {
     /// or converted takes one byte, a sample that is decoded here two, and each portion [`HEAD_BYTES`](crate::HEAD_BYTES). A line
     /// has 7 portions a second, each side of a call at most one per packet.
     ///
-    /// A line notices a new listener itself; a call needs [`MediaCall::update_listeners`](crate::MediaCall::update_listeners).
+    /// A line notices a new listener itself; a call needs [`AudioSession::update_listeners`](crate::AudioSession::update_listeners).
     #[must_use]
     pub fn listen(&self, room_bytes: usize) -> Listening {
         let (ring, taken) = RingBuffer::new(room_bytes);

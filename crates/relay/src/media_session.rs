@@ -1,10 +1,10 @@
 //! Combines all kinds of media sessions for one engine.
 
+use crate::audio::AudioSession;
 use crate::call::{Call, Datagram, Outbox};
 use crate::diverted::Diverted;
 use crate::forward::Forward;
 use crate::late_packet::{LatePacket, LatePacketHandler};
-use crate::media::MediaCall;
 
 /// A media session of a call, for one m-line of its SDP: audio, or data that is only forwarded.
 #[allow(
@@ -13,7 +13,7 @@ use crate::media::MediaCall;
 )]
 pub enum MediaSession {
     /// Audio that is parsed.
-    Audio(MediaCall),
+    Audio(AudioSession),
     /// Datagrams of another kind.
     Forward(Forward),
     /// Another process carries it: [`MediaSession::divert`].
@@ -22,7 +22,7 @@ pub enum MediaSession {
 
 impl MediaSession {
     /// The audio, if the session carries audio.
-    pub fn audio_mut(&mut self) -> Option<&mut MediaCall> {
+    pub fn audio_mut(&mut self) -> Option<&mut AudioSession> {
         match self {
             MediaSession::Audio(call) => Some(call),
             MediaSession::Forward(_) | MediaSession::Diverted(_) => None,
@@ -91,8 +91,8 @@ impl MediaSession {
     }
 }
 
-impl From<MediaCall> for MediaSession {
-    fn from(call: MediaCall) -> MediaSession {
+impl From<AudioSession> for MediaSession {
+    fn from(call: AudioSession) -> MediaSession {
         MediaSession::Audio(call)
     }
 }

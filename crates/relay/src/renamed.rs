@@ -3,7 +3,7 @@
 use crate::late_packet::{LatePacket, LatePacketHandler};
 use crate::listen::Listeners;
 use crate::snapshot::{LineSnapshot, Pace, SharedSnapshot};
-use crate::{MediaCall, MediaCallState, MediaLine, MediaSession};
+use crate::{AudioSession, MediaCallState, MediaSession};
 
 /// The former name of [`SharedSnapshot`].
 #[deprecated(since = "0.3.0", note = "renamed to `SharedSnapshot`")]
@@ -29,6 +29,14 @@ pub type StrayTaker = LatePacketHandler;
 #[deprecated(since = "0.3.0", note = "renamed to `LATE_PACKET_BYTES_MAX`")]
 pub const STRAY_BYTES_MAX: usize = crate::LATE_PACKET_BYTES_MAX;
 
+/// The former name of [`AudioSession`], for calls.
+#[deprecated(since = "0.3.0", note = "renamed to `AudioSession`")]
+pub type MediaCall = AudioSession;
+
+/// The former name of [`AudioSession`], for streams.
+#[deprecated(since = "0.3.0", note = "renamed to `AudioSession`")]
+pub type MediaLine = AudioSession;
+
 /// The former name of [`MediaSession`].
 #[deprecated(since = "0.3.0", note = "renamed to `MediaSession`")]
 pub type Medium = MediaSession;
@@ -41,11 +49,11 @@ impl MediaSession {
     }
 }
 
-impl MediaCall {
+impl AudioSession {
     /// The former name of [`with_listeners`](Self::with_listeners).
     #[must_use]
     #[deprecated(since = "0.3.0", note = "renamed to `with_listeners`")]
-    pub fn heard_by(self, listeners: Listeners) -> MediaCall {
+    pub fn heard_by(self, listeners: Listeners) -> AudioSession {
         self.with_listeners(listeners)
     }
 
@@ -66,13 +74,11 @@ impl MediaCall {
     pub fn wait_for_strays(&mut self, until_ns: u64, state: &MediaCallState) {
         self.wait_for_late_packets(until_ns, state);
     }
-}
 
-impl MediaLine {
     /// The former name of [`publish_to`](Self::publish_to).
     #[must_use]
     #[deprecated(since = "0.3.0", note = "renamed to `publish_to`")]
-    pub fn shown_on(self, snapshot: SharedSnapshot, pace: Pace) -> MediaLine {
+    pub fn shown_on(self, snapshot: SharedSnapshot, pace: Pace) -> AudioSession {
         self.publish_to(snapshot, pace)
     }
 }

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use common::media::{party_keys, protected};
 use common::{engine, peer, range};
 use threadbare_relay::{
-    Call, Datagram, Engine, LegPorts, Listeners, MediaCall, MediaLine, Outbox, Pace, PortId,
-    PortUse, Refused, SharedSettings, SharedSnapshot,
+    AudioSession, Call, Datagram, Engine, LegPorts, Listeners, Outbox, Pace, PortId, PortUse,
+    Refused, SharedSettings, SharedSnapshot,
 };
 use threadbare_rtp::call::{DirectionConfig, Mode, SessionConfig, Side, Target};
 use threadbare_rtp::codec::{Encoding, Format};
@@ -240,7 +240,7 @@ fn srtp_allocates_nothing() {
 
 fn carried_without_allocations(suite: Option<Suite>) {
     let _alone = COUNTED.lock().unwrap_or_else(PoisonError::into_inner);
-    let engine: Engine<MediaCall> = engine(10, -1);
+    let engine: Engine<AudioSession> = engine(10, -1);
     let ranges = range(PortUse::Mux);
     let sides = [(0, Encoding::Pcmu), (8, Encoding::Pcma)];
     let (mut parties, mut calls) = (Vec::new(), Vec::new());
@@ -250,7 +250,7 @@ fn carried_without_allocations(suite: Option<Suite>) {
             [DirectionConfig::default(); 2],
         );
         let call = threadbare_rtp::call::Session::new(0, config).unwrap();
-        let mut call = MediaCall::new(call, Duration::from_millis(10));
+        let mut call = AudioSession::new(call, Duration::from_millis(10));
         if let Some(suite) = suite {
             for side in Side::BOTH {
                 call.set_keys(0, side, Some(party_keys(suite, 1).0), Rollover::Kept);
@@ -288,7 +288,7 @@ fn carried_without_allocations(suite: Option<Suite>) {
         for call in &calls {
             let set = call.with(move |call, _| {
                 for side in Side::BOTH {
-                    call.call_mut().set_mode(side, mode);
+                    call.session_mut().set_mode(side, mode);
                 }
             });
             set.wait().unwrap();
@@ -307,7 +307,7 @@ fn carried_without_allocations(suite: Option<Suite>) {
         assert_eq!(allocated, 0, "{mode:?}");
     }
     for call in &calls {
-        let stats = call.with(|call, _| call.call().stats()).wait().unwrap();
+        let stats = call.with(|call, _| call.session().stats()).wait().unwrap();
         for direction in stats.directions {
             assert!(
                 direction.lost > 0 && direction.concealed_ns > 0,
@@ -347,7 +347,7 @@ fn listeners_cost_no_allocations() {
         Pace::new(Duration::from_millis(100)),
     );
     let mut line =
-        MediaLine::new(line, Duration::from_millis(10)).publish_to(snapshot.clone(), pace);
+        AudioSession::new(line, Duration::from_millis(10)).publish_to(snapshot.clone(), pace);
     let [mut takes, _takes_nothing] = [snapshot.listen(), snapshot.listen()];
     let mut packets: Vec<_> = (0..600).map(|number| media_packet(number, 0)).collect();
     let from = SocketAddr::from(([192, 0, 2, 1], 5000));
@@ -392,7 +392,7 @@ fn listener_of_a_call_costs_no_allocations() {
     let call = threadbare_rtp::call::Session::new(0, config).unwrap();
     let listeners = Listeners::default();
     let mut call =
-        MediaCall::new(call, Duration::from_millis(10)).with_listeners(listeners.clone());
+        AudioSession::new(call, Duration::from_millis(10)).with_listeners(listeners.clone());
     let [mut takes, _takes_nothing] = [listeners.listen(1 << 12), listeners.listen(1 << 12)];
     call.update_listeners();
     let mut packets = sides

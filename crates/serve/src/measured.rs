@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use threadbare_base::NS_PER_MS;
 
-use threadbare_relay::{ForwardSideStats, ListenerView, MediaCall, MediaSession, SenderView};
+use threadbare_relay::{AudioSession, ForwardSideStats, ListenerView, MediaSession, SenderView};
 use threadbare_rtp::call::{SessionStats, Side};
 use threadbare_rtp::quality::{Quality, Range};
 
@@ -94,7 +94,7 @@ impl Measured {
     pub(super) fn of(session: &mut MediaSession) -> Measured {
         let sides = match session {
             MediaSession::Audio(media) => {
-                let stats = media.stats().call;
+                let stats = media.stats().session;
                 Side::BOTH.map(|side| audio(media, &stats, side))
             }
             MediaSession::Forward(forward) => forward.stats().map(|side| forwarded(&side)),
@@ -104,8 +104,8 @@ impl Measured {
     }
 }
 
-fn audio(media: &MediaCall, stats: &SessionStats, side: Side) -> MeasuredSide {
-    let own = media.call().leg(side);
+fn audio(media: &AudioSession, stats: &SessionStats, side: Side) -> MeasuredSide {
+    let own = media.session().leg(side);
     let leg = &stats.legs[side as usize];
     let direction = &stats.directions[side as usize];
     MeasuredSide {

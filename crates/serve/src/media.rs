@@ -18,8 +18,8 @@ use threadbare_control::calls::{
     StreamId, StreamKind, StreamSpec, StreamStats,
 };
 use threadbare_relay::{
-    CallHandle, CreateError, Destinations, Engine, EngineError, Forward, ForwardSideStats,
-    LatePacket, LegPorts, Listeners, Listening, MediaCall, MediaSession, Reply, Settings,
+    AudioSession, CallHandle, CreateError, Destinations, Engine, EngineError, Forward,
+    ForwardSideStats, LatePacket, LegPorts, Listeners, Listening, MediaSession, Reply, Settings,
     ShardStats, TOS_USUAL,
 };
 use threadbare_rtp::call::{Clip, DtmfDigit, Part, Session, SessionError, Side};
@@ -265,7 +265,7 @@ impl MediaWorkers {
                 let mut random = threadbare_process::system::random_number;
                 let config = spec::call_config(spec, &self.common, &mut random)?;
                 let call = Session::new(now_ns, config)?;
-                let media = MediaCall::new(call, self.slice).with_listeners(listeners.clone());
+                let media = AudioSession::new(call, self.slice).with_listeners(listeners.clone());
                 MediaSession::from(media.on_event(self.reports.handler(stream)))
             }
             StreamKind::Packets => {
@@ -387,7 +387,9 @@ impl MediaWorkers {
         };
         let _ = running.handle.command(move |session, now_ns| {
             if let Some(media) = session.audio_mut() {
-                let played = media.call_mut().play_part(now_ns, play.to, clip, play.part);
+                let played = media
+                    .session_mut()
+                    .play_part(now_ns, play.to, clip, play.part);
                 if let Err(error) = played {
                     tracing::warn!(call, %error, "cannot play a file");
                 }
@@ -419,7 +421,7 @@ impl MediaWorkers {
         running.plays[to as usize].stop();
         let _ = running.handle.command(move |session, _| {
             if let Some(media) = session.audio_mut() {
-                media.call_mut().stop_play(to);
+                media.session_mut().stop_play(to);
             }
         });
         self.take_state(stream);
@@ -479,7 +481,7 @@ impl MediaWorkers {
         let call = running.call.to_string();
         let _ = running.handle.command(move |session, now_ns| {
             if let Some(media) = session.audio_mut()
-                && let Err(error) = media.call_mut().insert_dtmf(now_ns, of, digit)
+                && let Err(error) = media.session_mut().insert_dtmf(now_ns, of, digit)
             {
                 tracing::warn!(call, %error, "cannot send a DTMF digit");
             }
@@ -572,7 +574,7 @@ impl MediaWorkers {
 fn say_bye(handle: &CallHandle<MediaSession>) {
     let _ = handle.command(|session, now_ns| {
         if let Some(media) = session.audio_mut() {
-            media.call_mut().leave(now_ns, "the call has ended");
+            media.session_mut().leave(now_ns, "the call has ended");
         }
     });
 }
@@ -583,7 +585,7 @@ fn settle(session: &mut MediaSession, now_ns: u64, side: Side, spec: &StreamSpec
     let keys = spec::keys(&own.srtp);
     match session {
         MediaSession::Audio(media) => {
-            let call = media.call_mut();
+            let call = media.session_mut();
             call.set_echo(spec.echoes);
             call.set_held(side, !own.may_receive);
             call.block_keys(side, own.blocks_keys);
@@ -618,7 +620,7 @@ fn change(
         != (new.rtp, new.rtcp, new.learn, new.waits_for_nat);
     match session {
         MediaSession::Audio(media) => {
-            let call = media.call_mut();
+            let call = media.session_mut();
             if old.mux != new.mux {
                 call.leg_mut(side).set_mux(new.mux);
             }
@@ -664,7 +666,7 @@ fn stats_of(session: &mut MediaSession) -> StreamStats {
     match session {
         MediaSession::Audio(media) => {
             let stats = media.stats();
-            let leg = |side: Side| stats.call.legs.get(side as usize);
+            let leg = |side: Side| stats.session.legs.get(side as usize);
             StreamStats {
                 sides: Side::BOTH.map(|side| leg(side).map_or_else(SideStats::default, leg_stats)),
             }

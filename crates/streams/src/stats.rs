@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use threadbare_relay::{CallStats, MediaLineStats};
+use threadbare_relay::{AudioStats, CallStats};
 
 /// The counters of a stream since it started. If source and sink have separate RTCP sessions, counters of both are added.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -82,9 +82,9 @@ impl From<threadbare_relay::Loudness> for Loudness {
 
 impl StreamStats {
     /// Returns the statistics of a line of the relay and of its sockets at `now_ns`.
-    pub fn of_line(media: &MediaLineStats, io: &CallStats, now_ns: u64) -> StreamStats {
-        let MediaLineStats { line, loudness } = media;
-        let (source, sender, direction) = (line.source(), line.target(), line.direction());
+    pub fn of_line(media: &AudioStats, io: &CallStats, now_ns: u64) -> StreamStats {
+        let (session, loudness) = (&media.session, media.loudness[0]);
+        let (source, sender, direction) = (session.source(), session.target(), session.direction());
         let refused = &source.refused;
         let sessions = || {
             let other = (!std::ptr::eq(source, sender)).then_some(sender);

@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::Result;
 use threadbare_bench::media::Kind;
 use threadbare_relay::{
-    Call, CallHandle, Engine, LegPorts, MediaCall, MediaLine, PortRange, PortUse, RangeSettings,
-    Settings, SharedSettings,
+    AudioSession, Call, CallHandle, Engine, LegPorts, PortRange, PortUse, RangeSettings, Settings,
+    SharedSettings,
 };
 use threadbare_rtp::call::{DirectionConfig, Session, SessionConfig, Target};
 use threadbare_rtp::codec::{Encoding, Format};
@@ -120,8 +120,8 @@ fn allocations<C: Call>(engine: &Engine<C>) -> Option<u64> {
 /// One-way streams.
 pub(super) struct Lines {
     ports: Vec<SocketAddr>,
-    engine: Engine<MediaLine>,
-    _lines: Vec<CallHandle<MediaLine>>,
+    engine: Engine<AudioSession>,
+    _lines: Vec<CallHandle<AudioSession>>,
 }
 
 impl Lines {
@@ -157,7 +157,7 @@ impl Lines {
                 DirectionConfig::default(),
             );
             let session = Session::new(clock_now_ns(), config)?;
-            let mut line = MediaLine::new(session, slice);
+            let mut line = AudioSession::new(session, slice);
             if kind == Kind::Metered {
                 line = line.metered();
             }
@@ -191,8 +191,8 @@ impl Carrier for Lines {
 /// Two-way calls between a party with PCMU and one with PCMA.
 pub(super) struct Calls {
     ports: Vec<SocketAddr>,
-    engine: Engine<MediaCall>,
-    _calls: Vec<CallHandle<MediaCall>>,
+    engine: Engine<AudioSession>,
+    _calls: Vec<CallHandle<AudioSession>>,
 }
 
 impl Calls {
@@ -215,7 +215,7 @@ impl Calls {
                 [DirectionConfig::default(); 2],
             );
             let call = Session::new(clock_now_ns(), config)?;
-            let call = MediaCall::new(call, slice);
+            let call = AudioSession::new(call, slice);
             calls.push(engine.create("call", legs, call)?);
         }
         if let Some(last) = calls.last() {

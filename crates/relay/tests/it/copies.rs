@@ -4,15 +4,18 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::common::media::{Bed, MS, call, party, party_keys, protected, speech};
-use threadbare_relay::{MediaCall, PortId};
+use threadbare_relay::{AudioSession, PortId};
 use threadbare_rtp::call::Side;
 use threadbare_rtp::srtp::{Rollover, Suite};
 
 const A: PortId = PortId::rtp(0);
 const B: PortId = PortId::rtp(1);
 
-fn bed() -> Bed<MediaCall> {
-    Bed::new(0, MediaCall::new(call(0, false), Duration::from_millis(20)))
+fn bed() -> Bed<AudioSession> {
+    Bed::new(
+        0,
+        AudioSession::new(call(0, false), Duration::from_millis(20)),
+    )
 }
 
 fn address(port: u16) -> SocketAddr {
@@ -20,7 +23,12 @@ fn address(port: u16) -> SocketAddr {
 }
 
 /// A side sends a packet; returns the datagrams that leave that side's port for these addresses.
-fn copies(bed: &mut Bed<MediaCall>, side: Side, packet: &[u8], to: &[SocketAddr]) -> Vec<Vec<u8>> {
+fn copies(
+    bed: &mut Bed<AudioSession>,
+    side: Side,
+    packet: &[u8],
+    to: &[SocketAddr],
+) -> Vec<Vec<u8>> {
     bed.now_ns += 20 * MS;
     let port = PortId::rtp(side as u8);
     bed.hand_in(port, party(side), packet);

@@ -4,7 +4,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use crate::common::media::{Bed, MS, Staged, call, party, party_keys, protected, speech};
-use threadbare_relay::{LATE_PACKET_BYTES_MAX, LatePacket, MediaCall, MediaSession, PortId};
+use threadbare_relay::{AudioSession, LATE_PACKET_BYTES_MAX, LatePacket, MediaSession, PortId};
 use threadbare_rtp::call::Side;
 use threadbare_rtp::leg::Outage;
 use threadbare_rtp::srtp::{Rollover, Sender, Suite};
@@ -14,7 +14,7 @@ const B: PortId = PortId::rtp(1);
 const SLICE: Duration = Duration::from_millis(10);
 
 fn session(now_ns: u64) -> MediaSession {
-    MediaCall::new(call(now_ns, false), SLICE).into()
+    AudioSession::new(call(now_ns, false), SLICE).into()
 }
 
 /// A may use SRTP. Returns A's sender, too.

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use crate::common::media::{Bed, MS, call, party, speech};
-use threadbare_relay::{MediaCall, PortId};
+use threadbare_relay::{AudioSession, PortId};
 use threadbare_rtp::call::Side;
 
 /// A packet as a capture file, from and to the port that is read as RTCP. Capturing for real would need privileges.
@@ -42,7 +42,7 @@ const PORT: u16 = 5005;
 fn tshark_reads_statistics_and_metrics() {
     let mut call = call(0, false);
     call.leg_mut(Side::A).send_extended_reports(true);
-    let mut bed = Bed::new(0, MediaCall::new(call, std::time::Duration::ZERO));
+    let mut bed = Bed::new(0, AudioSession::new(call, std::time::Duration::ZERO));
     for number in 0..1000 {
         if number % 20 != 7 {
             bed.hand_in(PortId::rtp(0), party(Side::A), &speech(0, 0x50, number));
@@ -106,7 +106,7 @@ fn tshark_reads_statistics_and_metrics() {
         (3..=25).contains(&lost.parse::<u32>().expect("a number")),
         "{said}"
     );
-    let stats = bed.call.stats().call.legs[0]
+    let stats = bed.call.stats().session.legs[0]
         .quality
         .expect("a record")
         .mos

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use crate::common::media::{Bed, MS, call, party, party_keys, protected, speech};
 use crate::common::{engine, next, next_port, peer, range, receiver_report, two_legs};
-use threadbare_relay::{Engine, Forward, ForwardSide, MediaCall, MediaSession, PortId, PortUse};
+use threadbare_relay::{AudioSession, Engine, Forward, ForwardSide, MediaSession, PortId, PortUse};
 use threadbare_rtp::call::Side;
 use threadbare_rtp::leg::{AdmissionConfig, Learn, Outage};
 use threadbare_rtp::srtp::{RTP_TRAILER_BYTES_MAX, Rollover, Suite};
@@ -289,7 +289,7 @@ fn state_continues_after_a_restart() {
 fn one_engine_carries_audio_and_forwarded_media() {
     let engine: Engine<MediaSession> = engine(10, -1);
     let ports = range(PortUse::Pair);
-    let audio = MediaCall::new(call(0, false), std::time::Duration::from_millis(10));
+    let audio = AudioSession::new(call(0, false), std::time::Duration::from_millis(10));
     let audio = engine
         .create("audio", two_legs(&ports), audio.into())
         .unwrap();

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use crate::common::media::{Bed, MS, call, leg, party, speech};
 use threadbare_relay::{
-    Listeners, Listening, MediaCall, MediaLine, MediaSession, Pace, PortId, PortionAudio,
-    SharedSnapshot,
+    AudioSession, Listeners, Listening, MediaSession, Pace, PortId, PortionAudio, SharedSnapshot,
 };
 use threadbare_rtp::call::{DirectionConfig, Mode, Session, SessionConfig, Side, Target};
 use threadbare_rtp::codec::Encoding;
@@ -39,7 +38,7 @@ fn taken(listening: &mut Listening) -> ([Vec<i16>; 2], Vec<u64>) {
 }
 
 fn bed(listeners: &Listeners) -> Bed<MediaSession> {
-    let call = MediaCall::new(call(0, false), Duration::ZERO).with_listeners(listeners.clone());
+    let call = AudioSession::new(call(0, false), Duration::ZERO).with_listeners(listeners.clone());
     Bed::new(0, MediaSession::from(call))
 }
 
@@ -50,7 +49,7 @@ fn look(bed: &mut Bed<MediaSession>) {
 
 fn set_mode(bed: &mut Bed<MediaSession>, side: Side, mode: Mode) {
     let media = bed.call.audio_mut().expect("audio");
-    media.call_mut().set_mode(side, mode);
+    media.session_mut().set_mode(side, mode);
 }
 
 /// Sample that a side sends in a packet, decoded by tables 1 and 2 of ITU-T G.711. A sends PCMU, and B sends PCMA.
@@ -232,7 +231,7 @@ fn later_listener_of_a_line_does_not_disturb_the_first() {
     let config = SessionConfig::stream(source, Target::Nobody, DirectionConfig::default());
     let line = Session::new(0, config).expect("a stream");
     let pace = Pace::new(Duration::from_millis(100));
-    let line = MediaLine::new(line, Duration::ZERO).publish_to(snapshot.clone(), pace);
+    let line = AudioSession::new(line, Duration::ZERO).publish_to(snapshot.clone(), pace);
     let mut bed = Bed::new(0, line);
     let mut first = snapshot.listen();
     let mut others = Vec::new();

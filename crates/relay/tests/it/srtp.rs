@@ -2,7 +2,7 @@
 
 use crate::common::media::{Bed, MS, Staged, call, party, party_keys, protected, speech};
 use crate::common::receiver_report;
-use threadbare_relay::{MediaCall, MediaCallStats, PortId};
+use threadbare_relay::{AudioSession, AudioStats, PortId};
 use threadbare_rtp::call::Side;
 use threadbare_rtp::leg::Outage;
 use threadbare_rtp::srtp::{OLD_KEY_NS, Receiver, Rollover, Sender, Suite};
@@ -11,15 +11,15 @@ use std::time::Duration;
 
 const SLICE: Duration = Duration::ZERO;
 
-fn bed(mux: bool) -> Bed<MediaCall> {
-    Bed::new(0, MediaCall::new(call(0, mux), SLICE))
+fn bed(mux: bool) -> Bed<AudioSession> {
+    Bed::new(0, AudioSession::new(call(0, mux), SLICE))
 }
 
 /// A party's transforms; `None`: it is plain RTP.
 type Party = Option<(Sender, Receiver)>;
 
 /// Gives a side of the call its keys.
-fn secure(bed: &mut Bed<MediaCall>, side: Side, suite: Option<Suite>) -> Party {
+fn secure(bed: &mut Bed<AudioSession>, side: Side, suite: Option<Suite>) -> Party {
     let (keys, sends, receives) = party_keys(suite?, side as u8);
     bed.call.set_keys(0, side, Some(keys), Rollover::Kept);
     Some((sends, receives))
@@ -48,7 +48,7 @@ fn payload_type_of(side: Side) -> u8 {
 
 /// A party sends its packets of these numbers; returns the other party's datagrams.
 fn speak(
-    bed: &mut Bed<MediaCall>,
+    bed: &mut Bed<AudioSession>,
     side: Side,
     sender: &mut Party,
     numbers: std::ops::Range<u16>,
@@ -63,7 +63,7 @@ fn speak(
     bed.take(PortId::rtp(side.other() as u8))
 }
 
-fn protection(stats: &MediaCallStats, side: Side) -> threadbare_rtp::srtp::ProtectionStats {
+fn protection(stats: &AudioStats, side: Side) -> threadbare_rtp::srtp::ProtectionStats {
     stats.protections[side as usize].expect("the side is protected")
 }
 
@@ -126,13 +126,16 @@ fn reports_are_srtcp_on_their_own_port_and_on_that_of_rtp() {
             let plain = receiver_report(0x50);
             bed.hand_in(rtcp, from, &plain);
             let stats = bed.call.stats();
-            assert_eq!(stats.call.legs[0].session.rtcp_received, 1, "{suite} {mux}");
+            assert_eq!(
+                stats.session.legs[0].session.rtcp_received, 1,
+                "{suite} {mux}"
+            );
             assert_ne!(
                 protection(&stats, Side::A).malformed + protection(&stats, Side::A).unauthentic,
                 0
             );
             // A BYE is due at once.
-            bed.call.call_mut().leave(bed.now_ns, "");
+            bed.call.session_mut().leave(bed.now_ns, "");
             bed.poll();
             let staged = bed.take(rtcp);
             let last = staged.last().expect("a BYE");
@@ -180,7 +183,10 @@ fn forged_and_repeated_packets_are_counted_and_not_heard() {
         bed.hand_in(port, stranger, &speech(0, 0x50, number));
         bed.wait_ms(20);
     }
-    assert_eq!(bed.call.stats().call.legs[0].rtp_to, Some(party(Side::A)));
+    assert_eq!(
+        bed.call.stats().session.legs[0].rtp_to,
+        Some(party(Side::A))
+    );
 }
 
 /// Both parties change their keys within a talkspurt; a packet of the old key is overtaken by the change.
@@ -289,7 +295,7 @@ fn state_continues_after_a_restart() {
             let elapsed_ns = bed.now_ns - taken_ns;
             // Another process, whose clock has another origin.
             let now_ns = 7_777 * MS;
-            let mut call = MediaCall::new(call(now_ns, false), SLICE);
+            let mut call = AudioSession::new(call(now_ns, false), SLICE);
             let outage = Outage {
                 elapsed_ns,
                 unsaved_ns,
@@ -312,7 +318,10 @@ fn state_continues_after_a_restart() {
                 let passed = (300 + 20 + 40) * 8;
                 assert!(units.abs_diff(passed) <= 2 * 160, "{units} {passed}");
             }
-            assert_eq!(after.call.stats().call.legs[0].rtp_to, Some(party(Side::A)));
+            assert_eq!(
+                after.call.stats().session.legs[0].rtp_to,
+                Some(party(Side::A))
+            );
             let counts = protection(&after.call.stats(), Side::B);
             assert_eq!(counts.unsent, 0);
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::common::media::{MS, leg, party_keys};
 use crate::common::{DEADLINE, engine, next, peer, range};
-use threadbare_relay::{Engine, MediaCall, PortUse};
+use threadbare_relay::{AudioSession, Engine, PortUse};
 use threadbare_rtp::call::{DirectionConfig, Session, SessionConfig, Side};
 use threadbare_rtp::codec::{Decoder, Encoder, EncoderSettings, Encoding, Format};
 use threadbare_rtp::id::SeqNum;
@@ -77,12 +77,12 @@ fn tones_go_through(suite: Suite) {
         },
         ..leg(Side::B, 8, Encoding::Pcma)
     };
-    let engine: Engine<MediaCall> = engine(10, -1);
+    let engine: Engine<AudioSession> = engine(10, -1);
     let ports = range(PortUse::Pair);
     let legs = vec![ports.lease().unwrap(), ports.lease().unwrap()];
     let [at_a, at_b] = [legs[0].rtp_address(), legs[1].rtp_address()];
     let config = SessionConfig::call([fixed, plain], [DirectionConfig::default(); 2]);
-    let mut call = MediaCall::new(Session::new(0, config).unwrap(), Duration::from_millis(10));
+    let mut call = AudioSession::new(Session::new(0, config).unwrap(), Duration::from_millis(10));
     call.set_keys(0, Side::A, Some(keys.clone()), Rollover::Kept);
     let call = engine.create("ffmpeg", legs, call).unwrap();
 
@@ -132,7 +132,10 @@ fn tones_go_through(suite: Suite) {
         (0, 0, 0, 0)
     );
     // ffmpeg reports its clock in SRTCP.
-    assert!(stats.call.legs[0].session.rtcp_received >= 1, "{stats:?}");
+    assert!(
+        stats.session.legs[0].session.rtcp_received >= 1,
+        "{stats:?}"
+    );
     assert_eq!(stats.protections[1], None);
     std::fs::remove_dir_all(&directory).expect("removed");
 }

@@ -43,9 +43,9 @@ impl Session {
         self.flows.get_mut(leg.into().index())
     }
 
-    /// Sets the treatment of this leg's media.
+    /// Sets the treatment of this leg's media. Media that pass verbatim, or go to listeners only, are not affected.
     pub fn set_mode(&mut self, leg: impl Into<LegId>, mode: Mode) {
-        if let Some(flow) = self.input_mut(leg) {
+        if let Some(flow) = self.input_mut(leg).filter(|flow| !flow.is_silent) {
             flow.direction.set_mode(mode);
         }
     }
@@ -53,8 +53,8 @@ impl Session {
     /// The current treatment of this leg's media.
     #[must_use]
     pub fn mode(&self, leg: impl Into<LegId>) -> Mode {
-        self.input(leg)
-            .map_or(Mode::Hold, |flow| flow.direction.mode())
+        let flow = self.input(leg).filter(|flow| !flow.is_silent);
+        flow.map_or(Mode::Pass, |flow| flow.direction.mode())
     }
 
     /// Switches the echo of a call on or off at the next poll: with it, each party hears itself instead of the other one.

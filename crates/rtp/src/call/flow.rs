@@ -17,6 +17,8 @@ pub(super) struct Flow {
     pub(super) to: usize,
     /// Packets leave with all bytes unchanged, the SSRC included.
     pub(super) is_verbatim: bool,
+    /// The direction sends nothing: packets leave verbatim, or go to listeners only.
+    pub(super) is_silent: bool,
     /// The last forwarded packet of the leg.
     pub(super) last_passed: Option<SeqNum>,
     /// Packets up to this one were forwarded by another process.
@@ -35,13 +37,15 @@ impl Flow {
         );
         let mut direction = Direction::new(config.direction, legs[to].takes())?;
         direction.set_sender(&legs[from].payloads);
-        if config.to.is_none() || config.is_verbatim {
+        let is_silent = config.to.is_none() || config.is_verbatim;
+        if is_silent {
             direction.set_mode(Mode::Hold);
         }
         Ok(Flow {
             from,
             to,
             is_verbatim: config.is_verbatim,
+            is_silent,
             last_passed: None,
             passed_until: None,
             inputs: None,

@@ -71,7 +71,7 @@ use config::FlowConfig;
 
 use crate::codec::{EncoderSettings, Format, FormatError};
 use crate::fallback::Switch;
-use crate::id::RtpTime;
+use crate::id::{PayloadType, RtpTime};
 use crate::leg::{LegError, LegEvent};
 use crate::tone::Tone;
 
@@ -80,7 +80,9 @@ use crate::tone::Tone;
 pub struct Outgoing<'a> {
     /// Number of the ports that it leaves from: see [`Session::handle_datagram`].
     pub ports: u8,
-    /// RTP or RTCP port.
+    /// The port of these that it leaves from. With mux, RTCP leaves from the RTP port (RFC 5761).
+    pub leaves_from: Channel,
+    /// Whether it is RTP or RTCP.
     pub channel: Channel,
     /// Destination.
     pub to: SocketAddr,
@@ -194,6 +196,8 @@ pub enum SessionEvent {
     PlayEnded(LegId),
     /// Another input has become active.
     Input(Switch),
+    /// Packets of this payload type are dropped: the leg's party did not agree on it. Reported once for a session.
+    PayloadType(LegId, PayloadType),
 }
 
 /// Audio to play to a party.

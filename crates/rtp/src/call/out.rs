@@ -251,6 +251,7 @@ impl Out<'_> {
         {
             (self.send)(Outgoing {
                 ports: self.ports,
+                leaves_from: Channel::Rtp,
                 channel: Channel::Rtp,
                 to,
                 bytes: packet.whole,
@@ -267,6 +268,7 @@ impl Out<'_> {
     fn pass(&mut self, to: SocketAddr) {
         (self.send)(Outgoing {
             ports: self.ports,
+            leaves_from: Channel::Rtp,
             channel: Channel::Rtp,
             to,
             bytes: self.packet,

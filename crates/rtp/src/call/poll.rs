@@ -173,10 +173,16 @@ impl Session {
         if leg.next_report().is_none_or(|due_ns| due_ns > now_ns) {
             return;
         }
+        let leaves_from = if leg.is_mux() {
+            Channel::Rtp
+        } else {
+            Channel::Rtcp
+        };
         scratch.packet.resize(RTCP_BYTES_MAX, 0);
         while let Some((len, to)) = leg.poll_rtcp(now_ns, &mut scratch.packet) {
             send(Outgoing {
                 ports,
+                leaves_from,
                 channel: Channel::Rtcp,
                 to,
                 bytes: &scratch.packet[..len],

@@ -17,7 +17,7 @@ use super::handover::{Hold, Passed};
 use super::{
     CallState, Channel, DirectionState, LegId, LineState, SessionConfig, SessionError, SessionEvent,
 };
-use crate::id::Ssrc;
+use crate::id::{PayloadType, Ssrc};
 use crate::leg::{Leg, LegStats, Outage, Refusal, Verdict};
 
 /// Counters and gauges of a session.
@@ -66,6 +66,9 @@ pub struct Session {
     /// The first two legs use the same ports.
     pub(super) shares_ports: bool,
     pub(super) is_ending: bool,
+    /// The first packet of a payload type that was not agreed on, and whether it was reported.
+    refused_type: Option<(LegId, PayloadType)>,
+    has_told_type: bool,
     pub(super) hold: Option<Box<Hold>>,
 }
 
@@ -116,6 +119,8 @@ impl Session {
             echo: Echo::default(),
             shares_ports: config.shares_ports,
             is_ending: false,
+            refused_type: None,
+            has_told_type: false,
             hold: None,
         })
     }
@@ -162,9 +167,26 @@ impl Session {
                 }
             }
             Verdict::Rtcp => self.note_report(at_ns, index),
+            Verdict::Refused(Refusal::PayloadType(payload_type)) => {
+                let first = (LegId(index as u8), payload_type);
+                self.refused_type.get_or_insert(first);
+            }
             _ => {}
         }
         verdict
+    }
+
+    /// Whether RTP and RTCP use one port of these.
+    #[must_use]
+    #[inline]
+    pub fn is_mux(&self, ports: u8) -> bool {
+        let is_mux = |leg: usize| self.legs.get(leg).is_some_and(Leg::is_mux);
+        match ports {
+            ports if !self.shares_ports => is_mux(usize::from(ports)),
+            // The two legs have one pair of ports, so both are treated alike.
+            0 => is_mux(0) || is_mux(1),
+            ports => is_mux(usize::from(ports) + 1),
+        }
     }
 
     /// Index of the leg that a datagram belongs to.
@@ -173,9 +195,7 @@ impl Session {
         match ports {
             ports if !self.shares_ports => usize::from(ports),
             0 => {
-                // The two legs have one pair of ports, so both are treated alike.
-                let is_mux = self.legs[0].is_mux() || self.legs[1].is_mux();
-                let is_rtcp = channel.carried(is_mux, bytes) == Channel::Rtcp;
+                let is_rtcp = channel.carried(self.is_mux(0), bytes) == Channel::Rtcp;
                 usize::from(is_rtcp && self.is_from_target(from, bytes))
             }
             ports => usize::from(ports) + 1,
@@ -213,6 +233,11 @@ impl Session {
 
     /// The next event.
     pub fn poll_event(&mut self) -> Option<SessionEvent> {
+        if let Some((leg, payload_type)) = self.refused_type
+            && !std::mem::replace(&mut self.has_told_type, true)
+        {
+            return Some(SessionEvent::PayloadType(leg, payload_type));
+        }
         for index in 0..self.legs.len() {
             let leg = LegId(index as u8);
             if let Some(event) = self.legs[index].poll_event() {

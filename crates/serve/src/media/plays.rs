@@ -30,7 +30,7 @@ impl Played {
         let MediaSession::Audio(media) = session else {
             return None;
         };
-        let left = media.call().play_left(to)?;
+        let left = media.session().play_left(to)?;
         Some(PlayState::new(file.clone(), left.times, left.part))
     }
 

@@ -427,7 +427,7 @@ fn state_of(
     let plays = Side::BOTH.map(|side| played[side as usize].state(session, side));
     let (heard_ns, session) = match session {
         MediaSession::Audio(media) => {
-            let call = media.call();
+            let call = media.session();
             let heard_ns = Side::BOTH.map(|side| call.leg(side).heard_ns());
             (heard_ns, SessionState::Audio(media.snapshot(now_ns)?))
         }

@@ -8,10 +8,10 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use threadbare_relay::{
-    CallHandle, CreateError, Engine, EngineError, Fence, LegPorts, LineEvent, MediaLine, Pace,
-    Settings, SharedSnapshot, SocketError, Unreachable,
+    AudioSession, CallHandle, CreateError, Engine, EngineError, Fence, LegPorts, Pace, Settings,
+    SharedSnapshot, SocketError, Unreachable,
 };
-use threadbare_rtp::call::{LegId, LineState, Session, SessionConfig, SessionError};
+use threadbare_rtp::call::{LegId, LineState, Session, SessionConfig, SessionError, SessionEvent};
 use threadbare_rtp::fallback::Switch;
 use threadbare_rtp::id::NtpTime;
 use threadbare_rtp::leg::{LegEvent, PayloadMapError};
@@ -62,7 +62,7 @@ pub enum LineError {
 pub struct Lines {
     contexts: Contexts,
     /// One engine for each context; empty before the first stream.
-    engines: Vec<Engine<MediaLine>>,
+    engines: Vec<Engine<AudioSession>>,
     slice: Duration,
     common: Common,
     events: Sender<Event>,
@@ -86,7 +86,7 @@ pub struct Beginning<'a> {
 /// A running stream.
 #[derive(Debug)]
 pub struct RunningLine {
-    handle: Option<CallHandle<MediaLine>>,
+    handle: Option<CallHandle<AudioSession>>,
 }
 
 impl Lines {
@@ -156,7 +156,7 @@ impl Lines {
             let filter = description::filter(description, &spec.name, run, format, events)?;
             line.set_filter(LegId::A, filter);
         }
-        let mut line = MediaLine::new(line, self.slice).publish_to(snapshot, pace);
+        let mut line = AudioSession::new(line, self.slice).publish_to(snapshot, pace);
         if is_held {
             line = line.held();
         }
@@ -221,22 +221,22 @@ struct EventLog {
 }
 
 impl EventLog {
-    fn handle(&mut self, event: &LineEvent) {
+    fn handle(&mut self, event: &SessionEvent) {
         let stream = &self.stream;
         match event {
-            LineEvent::PayloadType(payload_type) => tracing::warn!(
+            SessionEvent::PayloadType(_, payload_type) => tracing::warn!(
                 stream,
                 %payload_type,
                 "dropping packets of this payload type: the stream does not have it"
             ),
-            LineEvent::Leg(LegEvent::Source { address, ssrc, .. }) => {
+            SessionEvent::Leg(LegId::A, LegEvent::Source { address, ssrc, .. }) => {
                 tracing::debug!(stream, %address, %ssrc, "a source sends");
                 if std::mem::take(&mut self.reports_first_packets) {
                     let _ = self.events.send(Event::Heard { run: self.run });
                 }
             }
-            LineEvent::Input(switch) => self.log_switch(*switch),
-            LineEvent::Leg(_) | LineEvent::Key(_) => {}
+            SessionEvent::Input(switch) => self.log_switch(*switch),
+            _ => {}
         }
     }
 }
@@ -276,7 +276,7 @@ impl RunningLine {
         let io = io.wait().ok()?;
         let stats = StreamStats::of_line(&media, &io, now_ns);
         Some(StreamStats {
-            active: Some(spec.input_name(media.line.direction().active))
+            active: Some(spec.input_name(media.session.direction().active))
                 .filter(|_| !spec.fallbacks.is_empty()),
             ..stats
         })
@@ -286,8 +286,8 @@ impl RunningLine {
     pub fn finish(&self) {
         if let Some(handle) = &self.handle {
             // This fails if the stream is gone; then nothing is left to send.
-            let _ = handle.command(|line, _| line.line_mut().finish());
-            let _ = handle.command(|line, now_ns| line.line_mut().leave(now_ns, ""));
+            let _ = handle.command(|line, _| line.session_mut().finish());
+            let _ = handle.command(|line, now_ns| line.session_mut().leave(now_ns, ""));
         }
     }
 
@@ -303,7 +303,7 @@ impl RunningLine {
     #[must_use]
     pub fn hand_over(mut self) -> Option<LineState> {
         let line = self.handle.take()?.remove()?;
-        Some(line.state(clock_now_ns()))
+        Some(line.session().state(clock_now_ns()))
     }
 
     /// Stops the stream. Its ports are free afterwards.

@@ -1,11 +1,13 @@
-//! Calls of RTP: [`threadbare_rtp::call::Session`] on the engine.
+//! Sessions of RTP on the engine: [`threadbare_rtp::call::Session`] with SRTP, meters, listeners and a snapshot. A call and a
+//! stream are the same here; they differ in the legs and flows of their session.
 
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use threadbare_loudness::NormalizeError;
 use threadbare_rtp::call::{
-    CallState, Channel, Mode, Outgoing, Session, SessionEvent, SessionStats, Side, Tapped,
-    TappedAudio,
+    CallState, Channel, LegId, LineState, Outgoing, Session, SessionEvent, SessionStats, Side,
 };
 use threadbare_rtp::id::SeqNum;
 use threadbare_rtp::leg::{LegState, Outage, Verdict};
@@ -20,23 +22,30 @@ use crate::copies::{Copies, PacketListener};
 use crate::id::PortId;
 use crate::late_packet::{Early, LatePacket};
 use crate::listen::{Listeners, SessionListeners};
-use crate::loudness::{LineMeter, Loudness, TAPPED_SAMPLES_MIN};
+use crate::loudness::{LineMeter, Loudness, LoudnessTarget, TAPPED_SAMPLES_MIN};
+use crate::publishing::Publishing;
+use crate::snapshot::{Pace, SharedSnapshot};
+use crate::tap::{GATHER_NS, GATHERED_SAMPLES, Metering, PAUSE_NS, Tap};
 use crate::unsent::{Unsent, with_scratch};
 
-/// Two parties whose media are exchanged. Leg 0 of its ports is side A's, leg 1 is B's.
+/// A call or a stream. Legs of its ports have the numbers of [`Session::handle_datagram`]: side A of a call has leg 0 and side B
+/// leg 1; a stream has leg 0, and its fallbacks have the next ones.
 ///
-/// Each side is plain RTP, or SRTP once it has keys ([`set_keys`](MediaCall::set_keys)).
-pub struct MediaCall {
-    call: Session,
+/// Each leg is plain RTP, or SRTP once it has keys ([`set_keys`](AudioSession::set_keys)).
+pub struct AudioSession {
+    session: Session,
     protections: [Option<Box<Protection>>; 2],
-    /// Meters for the audio of each side.
-    meters: Option<Box<[LineMeter; 2]>>,
+    /// The audio of the first two legs, on its way to meters and listeners.
+    taps: [Tap; 2],
+    /// Whether a leg's audio is tapped.
+    is_tapped: bool,
     on_event: Option<EventHandler>,
     listeners: SessionListeners,
-    /// Audio of each side that is queued for listeners.
-    unreported: [Unreported; 2],
     /// New listeners may have been added.
     is_to_look: bool,
+    /// Samples of a portion for listeners.
+    portion_samples: usize,
+    publishing: Option<Box<Publishing>>,
     /// Packets that arrived at the previous process may still follow.
     early: Option<Box<Early>>,
     copies: Option<Box<Copies>>,
@@ -44,46 +53,18 @@ pub struct MediaCall {
     unsent: Unsent,
 }
 
-/// Tapped audio of a side that is passed to the listeners together with the next packets, because the listeners' rings leave
-/// the cache between two packets.
-#[derive(Debug, Clone, Copy)]
-struct Unreported {
-    samples: usize,
-    /// Time of its last sample.
-    until_ns: u64,
-    mode: Mode,
-}
-
-impl Unreported {
-    const NOTHING: Unreported = Unreported {
-        samples: 0,
-        until_ns: 0,
-        mode: Mode::Pass,
-    };
-
-    /// Whether it has audio, with no more for this long.
-    #[inline]
-    fn is_older(&self, now_ns: u64, than_ns: u64) -> bool {
-        self.samples > 0 && now_ns.saturating_sub(self.until_ns) >= than_ns
-    }
-
-    /// Whether the next packet completes a portion.
-    #[inline]
-    fn is_nearly_due(&self) -> bool {
-        self.samples + PACKET_SAMPLES >= GATHERED_SAMPLES
-    }
-}
-
-/// Handles a call's events on the shard's thread: it must not block.
+/// Handles a session's events on the shard's thread: it must not block.
 pub type EventHandler = Box<dyn FnMut(SessionEvent) + Send>;
 
-/// Counters and gauges of a call, A's first.
+/// Counters and gauges of a session.
 #[derive(Debug, Clone, PartialEq)]
-pub struct MediaCallStats {
+pub struct AudioStats {
     /// Its packets.
-    pub call: SessionStats,
-    /// Their encryption; `None`: the side is plain RTP.
+    pub session: SessionStats,
+    /// The encryption of the first two legs; `None`: plain RTP.
     pub protections: [Option<ProtectionStats>; 2],
+    /// Loudness of the first two legs' audio; `None`: not measured, or nothing was received yet.
+    pub loudness: [Option<Loudness>; 2],
 }
 
 /// Saved state of a call for a restart of the process, A's first. It holds keys and is as secret as they are.
@@ -95,41 +76,89 @@ pub struct MediaCallState {
     pub protections: [Option<ProtectionState>; 2],
 }
 
-impl MediaCall {
-    /// Creates the media session of a call, with slices of this length: [`Settings::threads`](crate::Settings::threads).
+impl AudioSession {
+    /// Creates the media session of a call or stream, with slices of this length:
+    /// [`Settings::threads`](crate::Settings::threads).
     #[must_use]
-    pub fn new(mut call: Session, slice: Duration) -> MediaCall {
-        call.set_ahead_ns(slice.as_nanos() as u64 / 2);
-        MediaCall {
-            call,
+    pub fn new(mut session: Session, slice: Duration) -> AudioSession {
+        session.set_ahead_ns(slice.as_nanos() as u64 / 2);
+        AudioSession {
+            session,
             protections: [None, None],
-            meters: None,
+            taps: Default::default(),
+            is_tapped: false,
             on_event: None,
             listeners: SessionListeners::new(Listeners::default()),
-            unreported: [Unreported::NOTHING; 2],
             is_to_look: false,
+            portion_samples: GATHERED_SAMPLES,
+            publishing: None,
             early: None,
             copies: None,
             unsent: Unsent::default(),
         }
     }
 
-    /// Measures the loudness of both sides.
+    /// Measures the loudness of each leg's audio.
     #[must_use]
-    pub fn metered(mut self) -> MediaCall {
-        for side in Side::BOTH {
-            self.call.tap(side, true);
+    pub fn metered(mut self) -> AudioSession {
+        for tap in &mut self.taps {
+            tap.meter = Metering::Incoming(Box::default());
         }
-        self.meters = Some(Box::default());
+        self.choose_tapped();
         self
     }
 
-    /// Passes both sides' audio to these listeners: in order, with losses concealed, as the other side gets it. A side that is
+    /// Adjusts the first leg's audio to this loudness, with 3 s of delay, and measures the result.
+    ///
+    /// # Errors
+    /// The target is out of range.
+    pub fn with_loudness_target(
+        mut self,
+        target_lufs: f64,
+    ) -> Result<AudioSession, NormalizeError> {
+        let meter: Arc<Mutex<LineMeter>> = Arc::default();
+        let target = LoudnessTarget::new(target_lufs, meter.clone())?;
+        self.session.set_filter(LegId::A, Box::new(target));
+        self.taps[0].meter = Metering::Target(meter);
+        self.choose_tapped();
+        Ok(self)
+    }
+
+    /// Passes the audio of each leg to these listeners: in order, with losses concealed, as the other side gets it. A leg that is
     /// muted or held is silent. Without listeners, nothing is decoded for them. [`update_listeners`](Self::update_listeners)
     /// finds existing listeners.
     #[must_use]
-    pub fn with_listeners(mut self, listeners: Listeners) -> MediaCall {
+    pub fn with_listeners(mut self, listeners: Listeners) -> AudioSession {
         self.listeners = SessionListeners::new(listeners);
+        self
+    }
+
+    /// Publishes the values of a stream in a snapshot, at this interval, while packets or timers run the session. Otherwise the
+    /// values stay. The session also notices the snapshot's listeners.
+    #[must_use]
+    pub fn publish_to(mut self, snapshot: SharedSnapshot, pace: Pace) -> AudioSession {
+        self.listeners = SessionListeners::new(snapshot.listeners().clone());
+        self.portion_samples = TAPPED_SAMPLES_MIN;
+        self.publishing = Some(Box::new(Publishing::new(snapshot, pace)));
+        self
+    }
+
+    /// Receives without sending until [`go_on`](Self::go_on).
+    #[must_use]
+    pub fn held(mut self) -> AudioSession {
+        self.session.hold();
+        self
+    }
+
+    /// Sends from now on, after the packets that another process has forwarded: [`Session::go_on`].
+    pub fn go_on(&mut self, state: Option<LineState>) {
+        self.session.go_on(state);
+    }
+
+    /// Passes the session's events to `handler`. Without one, they are dropped.
+    #[must_use]
+    pub fn on_event(mut self, handler: impl FnMut(SessionEvent) + Send + 'static) -> AudioSession {
+        self.on_event = Some(Box::new(handler));
         self
     }
 
@@ -160,24 +189,32 @@ impl MediaCall {
     /// Makes a side SRTP with these keys from `now_ns` on, or plain RTP with `None`. Unchanged keys continue with their state;
     /// packets of a replaced key are accepted for a while, see [`Protection`]. `rollover` applies to the packets that we send.
     pub fn set_keys(&mut self, now_ns: u64, side: Side, keys: Option<Keys>, rollover: Rollover) {
-        self.call.set_authenticated(side, keys.is_some());
+        self.session.set_authenticated(side, keys.is_some());
         set_keys(&mut self.protections[side as usize], now_ns, keys, rollover);
     }
 
-    /// Counters and gauges.
-    #[must_use]
-    pub fn stats(&self) -> MediaCallStats {
-        MediaCallStats {
-            call: self.call.stats(),
+    /// Counters, gauges and readings; gathered audio is measured first.
+    pub fn stats(&mut self) -> AudioStats {
+        AudioStats {
+            session: self.session.stats(),
             protections: each(&self.protections, Protection::stats),
+            loudness: self.loudness(),
         }
     }
 
-    /// The state that another process needs to continue this call. Settings are not part of it.
+    /// Loudness of the first two legs' audio; gathered audio is measured first. `None`: not measured, or nothing was received
+    /// yet.
+    pub fn loudness(&mut self) -> [Option<Loudness>; 2] {
+        self.measure(1);
+        let [a, b] = &mut self.taps;
+        [a, b].map(|tap| tap.meter.with(LineMeter::readings).flatten())
+    }
+
+    /// The state that another process needs to continue this call. Settings are not part of it. `None`: not a call.
     #[must_use]
     pub fn snapshot(&self, now_ns: u64) -> Option<MediaCallState> {
         Some(MediaCallState {
-            call: self.call.snapshot(now_ns)?,
+            call: self.session.snapshot(now_ns)?,
             protections: each(&self.protections, Protection::snapshot),
         })
     }
@@ -210,7 +247,7 @@ impl MediaCall {
                 protections[at] = Some(Box::new(protection));
             }
         }
-        self.call.restore(now_ns, &state.call, outage);
+        self.session.restore(now_ns, &state.call, outage);
         self.protections = protections;
         Ok(())
     }
@@ -225,7 +262,7 @@ impl MediaCall {
 
     /// Whether each side has RTP and RTCP on one port, A's first.
     pub(crate) fn mux(&self) -> [bool; 2] {
-        Side::BOTH.map(|side| self.call.leg(side).is_mux())
+        [0, 1].map(|ports| self.session.is_mux(ports))
     }
 
     #[cold]
@@ -248,86 +285,76 @@ impl MediaCall {
 
     #[inline]
     fn handle(&mut self, now_ns: u64, datagram: Datagram<'_>) {
-        let side = match datagram.port.leg {
-            0 => Side::A,
-            _ => Side::B,
-        };
+        let ports = datagram.port.leg;
         let channel = datagram.port.kind.channel();
-        if self.listeners.is_wanted() {
-            let unreported = &self.unreported[side as usize];
-            if unreported.is_older(now_ns, PAUSE_NS) {
-                // The next audio is not continuous with it.
-                self.tell(side);
-            } else if unreported.is_nearly_due() {
-                self.listeners.prefetch();
-            }
-            self.call
-                .prefetch_tap(side, |address| prefetch(address, PACKET_LINES));
+        if self.is_tapped {
+            self.prepare_taps(now_ns, ports);
         }
         let (at_ns, from, mut bytes) = (datagram.received_ns, datagram.from, datagram.bytes);
-        if let Some(protection) = &mut self.protections[side as usize] {
+        if let Some(Some(protection)) = self.protections.get_mut(usize::from(ports)) {
             // The protection counts refused packets.
-            let carried = channel.carried(self.call.leg(side).is_mux(), bytes);
+            let carried = channel.carried(self.session.is_mux(ports), bytes);
             let Ok(len) = protection.unprotect(now_ns, carried, bytes) else {
                 return;
             };
             bytes = &mut bytes[..len];
         }
         let verdict = self
-            .call
-            .handle_datagram(now_ns, at_ns, side as u8, channel, from, bytes);
+            .session
+            .handle_datagram(now_ns, at_ns, ports, channel, from, bytes);
         if let Some(copies) = &mut self.copies
             && verdict == Verdict::Media
         {
-            copies.add(at_ns, side, from, bytes);
+            copies.add(at_ns, LegId(ports).side(), from, bytes);
         }
     }
 
-    /// Loudness of each side, A's first; gathered audio is measured first. `None`: not measured, or nothing was received yet.
-    pub fn loudness(&mut self) -> [Option<Loudness>; 2] {
-        self.measure(1);
-        match &mut self.meters {
-            Some(meters) => [meters[0].readings(), meters[1].readings()],
-            None => [None, None],
-        }
-    }
-
-    /// Measures the tapped audio once there is this much.
+    /// Passes on audio from before a pause with its own time, and fetches the memory that this leg's next audio touches.
     #[inline]
-    fn measure(&mut self, samples_min: usize) {
-        if self.meters.is_none() {
-            return;
-        }
-        for side in Side::BOTH {
-            if self.call.tapped(side) >= samples_min {
-                self.tell(side);
+    fn prepare_taps(&mut self, now_ns: u64, ports: u8) {
+        for index in 0..self.taps.len() {
+            if self.taps[index].unreported.is_older(now_ns, PAUSE_NS) {
+                // The next audio is not continuous with it.
+                self.tell(index);
             }
         }
+        let is_next = self.taps.get(usize::from(ports));
+        if is_next.is_some_and(|tap| tap.unreported.is_nearly_due(self.portion_samples)) {
+            self.listeners.prefetch();
+        }
+        self.session
+            .prefetch_tap(LegId(ports), |address| prefetch(address, PACKET_LINES));
     }
 
-    /// Passes the call's events to `handler`. Without one, they are dropped.
+    /// The session.
     #[must_use]
-    pub fn on_event(mut self, handler: impl FnMut(SessionEvent) + Send + 'static) -> MediaCall {
-        self.on_event = Some(Box::new(handler));
-        self
+    pub fn session(&self) -> &Session {
+        &self.session
     }
 
-    /// The call.
-    #[must_use]
-    pub fn call(&self) -> &Session {
-        &self.call
+    /// The session, for commands.
+    pub fn session_mut(&mut self) -> &mut Session {
+        &mut self.session
     }
 
-    /// The call, for commands.
-    pub fn call_mut(&mut self) -> &mut Session {
-        &mut self.call
+    /// Taps the audio of the legs whose meters or listeners want it.
+    fn choose_tapped(&mut self) {
+        let is_heard = self.listeners.is_wanted();
+        self.is_tapped = false;
+        for (index, tap) in self.taps.iter().enumerate() {
+            let is_tapped = is_heard || tap.meter.is_incoming();
+            self.session.tap(LegId(index as u8), is_tapped);
+            self.is_tapped |= is_tapped;
+        }
     }
 
     /// Passes queued audio to the listeners if it is enough for a portion, or if no audio follows it: listeners detect silence
     /// by a portion's time.
     #[inline]
     fn feed_listeners(&mut self, now_ns: u64) {
-        if self.is_to_look || self.listeners.is_wanted() {
+        // A snapshot's listeners come without a command.
+        self.is_to_look |= self.publishing.is_some() && self.listeners.has_news();
+        if self.is_to_look || self.is_tapped {
             self.feed_tapped(now_ns);
         }
     }
@@ -335,60 +362,85 @@ impl MediaCall {
     #[cold]
     fn feed_tapped(&mut self, now_ns: u64) {
         if self.is_to_look {
-            for side in Side::BOTH {
-                // Audio is queued if the list was locked before.
-                if self.unreported[side as usize].samples > 0 {
-                    self.tell(side);
+            for index in 0..self.taps.len() {
+                // Audio is queued if the list was locked before. It is not for the new listeners.
+                if self.taps[index].unreported.samples > 0 {
+                    self.tell(index);
                 }
             }
             self.listeners.look();
             self.is_to_look = self.listeners.has_news();
         }
-        for side in Side::BOTH {
-            let (samples, mode) = (self.call.tapped(side), self.call.mode(side));
-            let unreported = &mut self.unreported[side as usize];
+        let gathered_samples = if self.listeners.is_wanted() {
+            self.portion_samples
+        } else {
+            TAPPED_SAMPLES_MIN
+        };
+        for index in 0..self.taps.len() {
+            let leg = LegId(index as u8);
+            let (samples, mode) = (self.session.tapped(leg), self.session.mode(leg));
+            let unreported = &mut self.taps[index].unreported;
             if unreported.samples > 0 && unreported.mode != mode {
-                self.tell(side);
-            } else if samples != unreported.samples {
-                *unreported = Unreported {
-                    samples,
-                    until_ns: now_ns,
-                    mode,
-                };
+                self.tell(index);
+            } else {
+                unreported.note(samples, now_ns, mode);
             }
-            if samples >= GATHERED_SAMPLES
-                || self.unreported[side as usize].is_older(now_ns, GATHER_NS)
-            {
-                self.tell(side);
+            let is_due = samples >= gathered_samples
+                || self.taps[index].unreported.is_older(now_ns, GATHER_NS);
+            if is_due {
+                self.tell(index);
             }
-            let is_tapped = self.listeners.is_wanted() || self.meters.is_some();
-            self.call.tap(side, is_tapped);
+        }
+        self.choose_tapped();
+    }
+
+    /// Passes all audio until now to the listeners, as before a change of listeners. Dropping a session does the same.
+    pub fn flush_listeners(&mut self) {
+        (0..self.taps.len()).for_each(|index| self.tell(index));
+    }
+
+    /// Measures the tapped audio once there is this much, and passes it to the listeners.
+    #[inline]
+    fn measure(&mut self, samples_min: usize) {
+        for index in 0..self.taps.len() {
+            if self.is_tapped && self.session.tapped(LegId(index as u8)) >= samples_min {
+                self.tell(index);
+            }
         }
     }
 
-    /// Passes all audio until now to the listeners, as before a change of listeners. Dropping a call does the same.
-    pub fn flush_listeners(&mut self) {
-        Side::BOTH.into_iter().for_each(|side| self.tell(side));
-    }
-
-    fn tell(&mut self, side: Side) {
-        let place = &mut self.unreported[side as usize];
-        let unreported = std::mem::replace(place, Unreported::NOTHING);
-        let (listeners, meters) = (&mut self.listeners, &mut self.meters);
-        self.call.take_tapped(side, |tapped| {
-            if let Some(meters) = meters {
-                meters[side as usize].add_tapped(tapped);
+    /// Passes a leg's tapped audio to its meter and to the listeners.
+    fn tell(&mut self, index: usize) {
+        let (tap, listeners) = (&mut self.taps[index], &mut self.listeners);
+        let (leg, side) = (LegId(index as u8), LegId(index as u8).side());
+        let (unreported, meter) = tap.begin();
+        self.session.take_tapped(leg, |tapped| {
+            if let Metering::Incoming(meter) = meter {
+                meter.add_tapped(tapped);
             }
-            let audio = match unreported.mode {
-                Mode::Pass => tapped.audio,
-                _ => TappedAudio::Silence(tapped.audio.len()),
-            };
-            listeners.put(unreported.until_ns, side, Tapped { audio, ..tapped });
+            listeners.put(unreported.until_ns, side, unreported.heard(tapped));
         });
     }
 
+    /// Publishes the snapshot of a stream if that is due.
+    fn publish(&mut self, now_ns: u64) {
+        let Some(mut publishing) = self.publishing.take() else {
+            return;
+        };
+        if publishing.begins_programme() {
+            // The audio so far belongs to the previous programme.
+            self.measure(1);
+            self.taps[0].meter.with(LineMeter::begin_programme);
+        }
+        if publishing.is_due(now_ns) {
+            self.measure(1);
+            publishing.publish(now_ns, &self.session, &mut self.taps[0].meter);
+        }
+        self.publishing = Some(publishing);
+    }
+
     fn tell_events(&mut self) {
-        while let Some(event) = self.call.poll_event() {
+        while let Some(event) = self.session.poll_event() {
             if let Some(handler) = &mut self.on_event {
                 handler(event);
             }
@@ -396,13 +448,13 @@ impl MediaCall {
     }
 }
 
-impl Drop for MediaCall {
+impl Drop for AudioSession {
     fn drop(&mut self) {
         self.flush_listeners();
     }
 }
 
-impl crate::Call for MediaCall {
+impl crate::Call for AudioSession {
     #[inline]
     fn handle_datagram(&mut self, now_ns: u64, datagram: Datagram<'_>) {
         if self.early.is_some() {
@@ -416,8 +468,11 @@ impl crate::Call for MediaCall {
         if self.early.is_some() {
             self.handle_early(now_ns, None);
         }
-        if self.unreported.iter().any(Unreported::is_nearly_due) {
-            self.listeners.prefetch_room();
+        if self.is_tapped {
+            let mut taps = self.taps.iter();
+            if taps.any(|tap| tap.unreported.is_nearly_due(self.portion_samples)) {
+                self.listeners.prefetch_room();
+            }
         }
         if !self.unsent.stage_waiting(&mut self.protections, out) {
             return;
@@ -427,16 +482,13 @@ impl crate::Call for MediaCall {
         {
             return;
         }
-        let mux = self.mux();
-        let (call, unsent) = (&mut self.call, &mut self.unsent);
+        let (session, unsent) = (&mut self.session, &mut self.unsent);
         let protections = &mut self.protections;
         with_scratch(out, |scratch, out| {
-            call.poll_transmit(now_ns, may_lose, scratch, &mut |outgoing| {
-                let leg = outgoing.ports;
-                let port = match outgoing.channel {
-                    // RFC 5761: RTCP leaves from the RTP port.
-                    Channel::Rtcp if !mux[usize::from(leg)] => PortId::rtcp(leg),
-                    _ => PortId::rtp(leg),
+            session.poll_transmit(now_ns, may_lose, scratch, &mut |outgoing| {
+                let port = match outgoing.leaves_from {
+                    Channel::Rtp => PortId::rtp(outgoing.ports),
+                    Channel::Rtcp => PortId::rtcp(outgoing.ports),
                 };
                 let Outgoing {
                     channel, to, bytes, ..
@@ -445,24 +497,27 @@ impl crate::Call for MediaCall {
             });
         });
         self.feed_listeners(now_ns);
-        self.measure(TAPPED_SAMPLES_MIN);
+        if self.publishing.is_some() {
+            self.publish(now_ns);
+        }
         self.tell_events();
     }
 
     fn next_timeout(&self) -> Option<u64> {
         let early_ns = self.early.as_ref().map(|early| early.until_ns());
-        let unreported = self
-            .unreported
-            .iter()
-            .filter(|unreported| unreported.samples > 0);
+        let all = self.session.next_timeout().into_iter().chain(early_ns);
+        if !self.listeners.is_wanted() {
+            return all.min();
+        }
+        let unreported = self.taps.iter().map(|tap| &tap.unreported);
+        let unreported = unreported.filter(|unreported| unreported.samples > 0);
         let due_ns = unreported.map(|unreported| unreported.until_ns + GATHER_NS);
-        let all = self.call.next_timeout().into_iter().chain(early_ns);
         all.chain(due_ns).min()
     }
 
     #[inline]
     fn prefetch(&self) {
-        self.call
+        self.session
             .prefetch(|address| prefetch(address, PACKET_LINES));
         if let Some(address) = self.listeners.next_address() {
             prefetch(address, 1);
@@ -511,12 +566,3 @@ fn with_sender(state: &ProtectionState, leg: &LegState) -> ProtectionState {
 
 /// Cache lines of 20 ms of G.711.
 const PACKET_LINES: usize = 3;
-
-/// 20 ms of G.711.
-const PACKET_SAMPLES: usize = 160;
-/// Five packets of G.711. A packet or two of other codecs.
-const GATHERED_SAMPLES: usize = 5 * PACKET_SAMPLES;
-/// Maximum time that audio is queued for more.
-const GATHER_NS: u64 = 100_000_000;
-/// Maximum gap in continuous audio: slices and network jitter cause shorter gaps.
-pub(crate) const PAUSE_NS: u64 = 60_000_000;

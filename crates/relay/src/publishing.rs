@@ -1,0 +1,91 @@
+//! The snapshot that a session publishes, on the session's thread.
+
+use threadbare_rtp::call::{LegId, Session};
+
+use crate::loudness::LineMeter;
+use crate::snapshot::{LineSnapshot, ListenerView, Pace, SenderView, SharedSnapshot};
+use crate::tap::Metering;
+
+/// How a stream publishes its snapshots.
+#[derive(Debug)]
+pub(crate) struct Publishing {
+    snapshot: SharedSnapshot,
+    pace: Pace,
+    next_ns: u64,
+    /// Time of the next reading of slow values.
+    next_whole_ns: u64,
+}
+
+impl Publishing {
+    pub(crate) fn new(snapshot: SharedSnapshot, pace: Pace) -> Publishing {
+        Publishing {
+            snapshot,
+            pace,
+            next_ns: 0,
+            next_whole_ns: 0,
+        }
+    }
+
+    /// Whether another programme was requested. If so, a whole snapshot is due at once.
+    pub(crate) fn begins_programme(&mut self) -> bool {
+        let begins = self.snapshot.take_programme();
+        if begins {
+            (self.next_ns, self.next_whole_ns) = (0, 0);
+        }
+        begins
+    }
+
+    #[inline]
+    pub(crate) fn is_due(&self, now_ns: u64) -> bool {
+        now_ns >= self.next_ns
+    }
+
+    /// Writes the snapshot, unless a reader has it: then the next turn does.
+    pub(crate) fn publish(&mut self, now_ns: u64, session: &Session, meter: &mut Metering) {
+        let is_whole = now_ns >= self.next_whole_ns;
+        let Some(mut values) = self.snapshot.try_write() else {
+            return;
+        };
+        let read = |meter: &mut LineMeter| {
+            if is_whole {
+                (meter.readings(), meter.take_peak())
+            } else {
+                (meter.quick_readings(), meter.take_peak())
+            }
+        };
+        let (loudness, peak) = meter.with(read).unwrap_or_default();
+        let (from, to) = (session.leg(LegId::A), session.receiver_of(LegId::A));
+        let (source, direction) = (from.stats(), session.direction_stats(LegId::A));
+        *values = LineSnapshot {
+            shown_ns: Some(now_ns),
+            heard_ns: source.heard_ns,
+            packets: source.packets,
+            lost: direction.lost,
+            late: source.jitter.late,
+            concealed_ns: direction.concealed_ns,
+            refused: source.refused.total(),
+            switches: direction.switches,
+            active: direction.active,
+            skew_ns: source.jitter.skew_ns,
+            jitter_ns: source.jitter.jitter_ns,
+            held_packets: source.jitter.held_packets,
+            latency_ns: source.jitter.latency_ns,
+            round_trip_ns: source.session.rtt_ns,
+            source: source.source,
+            payload: from.heard_payload(),
+            rtp_to: to.rtp_to(),
+            sender: SenderView::of(from),
+            listener: ListenerView::of(to),
+            loudness,
+            peak: values.peak.max(peak),
+        };
+        drop(values);
+        self.next_ns = now_ns + self.pace.period_ns();
+        if is_whole {
+            self.next_whole_ns = now_ns + WHOLE_NS;
+        }
+    }
+}
+
+/// Interval of integrated loudness and range, which change too slowly to be watched.
+const WHOLE_NS: u64 = 1_000_000_000;
