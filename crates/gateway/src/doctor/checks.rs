@@ -395,7 +395,7 @@ mod tests {
                 "net.core.rmem_max",
                 |r| r.rmem_max = None,
                 "cannot be read",
-                "on the host, because containers often hide it: sysctl net.core.rmem_max",
+                "run this on the host, because containers often hide the setting: sysctl net.core.rmem_max",
             ),
             (
                 "open files",
