@@ -12,7 +12,7 @@ use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 use threadbare_rtp::id::{NtpTime, PayloadType, RtpTime, SeqNum, Ssrc};
-use threadbare_rtp::session::{Config, Event, RtpHeader, Session};
+use threadbare_rtp::session::{Config, Event, RtcpSession, RtpHeader};
 
 use super::caller;
 use super::jitter::Jitter;
@@ -50,7 +50,7 @@ pub(super) struct Rtcp {
 
 #[derive(Debug)]
 struct Party {
-    session: Session,
+    session: RtcpSession,
     gateway: SocketAddr,
     /// Number of sent packets that the session does not know yet; the time of the last one follows.
     unreported: u32,
@@ -84,7 +84,7 @@ impl Rtcp {
             let seed = now_ns ^ u64::from(ssrc) << 32;
             let mut config = Config::call(Ssrc(ssrc), name, 8000, seed);
             config.ntp_at_zero = NtpTime::at_unix_ns(0);
-            Session::new(now_ns, config)
+            RtcpSession::new(now_ns, config)
         };
         let party = |stream: usize| Party {
             session: session(caller::ssrc(stream), &format!("caller-{stream}@demo")),
@@ -380,7 +380,7 @@ mod tests {
         let mut ledger = Ledger::new(1);
         let mut rtcp = Rtcp::new(1, 0, FIRST_SSRC, |_| 5004);
         let config = Config::call(Ssrc(GATEWAY_SSRC), "gateway", 8000, 1);
-        let mut gateway = Session::new(0, config);
+        let mut gateway = RtcpSession::new(0, config);
         let from = SocketAddr::from(([127, 0, 0, 1], 6000));
         for packet in 0..2000_u32 {
             // Every fourth packet is 10 ms late, which causes jitter.
@@ -466,7 +466,7 @@ mod tests {
             let ledger = Ledger::new(1);
             let mut rtcp = Rtcp::new(2, 0, FIRST_SSRC, |_| 5004);
             let config = Config::call(Ssrc(GATEWAY_SSRC), "gateway", 8000, 1);
-            let mut gateway = Session::new(0, config);
+            let mut gateway = RtcpSession::new(0, config);
             gateway.handle_rtp_sent(S, RtpTime(0), 160, 1);
             let header = RtpHeader {
                 ssrc: Ssrc(GATEWAY_SSRC),

@@ -28,8 +28,8 @@ use crate::snapshot::{Pace, SharedSnapshot};
 use crate::tap::{GATHER_NS, GATHERED_SAMPLES, Metering, PAUSE_NS, Tap};
 use crate::unsent::{Unsent, with_scratch};
 
-/// A call or a stream. Legs of its ports have the numbers of [`Session::handle_datagram`]: side A of a call has leg 0 and side B
-/// leg 1; a stream has leg 0, and its fallbacks have the next ones.
+/// A call or a stream. Its ports are numbered as in [`Session::handle_datagram`]: side A of a call has ports 0 and side B ports 1; a
+/// stream has ports 0, and its fallbacks have the next ones.
 ///
 /// Each leg is plain RTP, or SRTP once it has keys ([`set_keys`](AudioSession::set_keys)).
 pub struct AudioSession {

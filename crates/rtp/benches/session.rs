@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use criterion::{Criterion, criterion_group, criterion_main};
 use threadbare_rtp::demux::{Demux, Filter};
 use threadbare_rtp::id::{PayloadType, RtpTime, SeqNum, Ssrc};
-use threadbare_rtp::session::{Config, RtpHeader, Session};
+use threadbare_rtp::session::{Config, RtcpSession, RtpHeader};
 
 const STREAMS: u32 = 3000;
 /// Step from one stream to the next. It is coprime to their number, so that every stream is visited, and too large for a
@@ -32,10 +32,10 @@ fn arrival(stream: u32, number: u64) -> RtpHeader {
     }
 }
 
-fn sessions(count: u32) -> Vec<Session> {
+fn sessions(count: u32) -> Vec<RtcpSession> {
     (0..count)
         .map(|stream| {
-            let mut session = Session::new(0, Config::call(Ssrc(1), "us", 8000, stream.into()));
+            let mut session = RtcpSession::new(0, Config::call(Ssrc(1), "us", 8000, stream.into()));
             for number in 0..4 {
                 session.handle_rtp(number * PACKET_NS, from(stream), arrival(stream, number));
                 session.handle_rtp_sent(number * PACKET_NS, RtpTime(0), 160, 1);
@@ -99,7 +99,7 @@ fn reports(bench: &mut Criterion) {
             session.poll_transmit(at_ns, &mut out)
         });
     });
-    let mut other = Session::new(0, Config::call(Ssrc(2), "them", 8000, 9));
+    let mut other = RtcpSession::new(0, Config::call(Ssrc(2), "them", 8000, 9));
     other.handle_rtp_sent(0, RtpTime(0), 160, 1);
     let report = loop {
         let at_ns = other.next_timeout().expect("it stays");

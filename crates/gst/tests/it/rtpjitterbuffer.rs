@@ -134,7 +134,7 @@ impl Bench {
     }
 }
 
-/// What an element has pushed so far.
+/// The output of an element so far.
 #[derive(Default)]
 struct Output {
     buffers: Vec<gst::Buffer>,

@@ -86,8 +86,8 @@ impl SessionConfig {
         }
     }
 
-    /// Adds inputs that replace the first leg while it is silent, in order of preference. Those that are legs become the next
-    /// legs of the session, each on its own ports. The output stays one stream: one SSRC, consecutive numbers, timestamps that
+    /// Adds inputs that replace the first leg while it is silent, in order of preference. Fallbacks that are legs
+    /// become the next legs of the session, each on its own ports. The output stays one stream: one SSRC, consecutive numbers, timestamps that
     /// follow the time. Filter and tap get the outgoing audio, in its format. A stream that forwards packets verbatim or sends
     /// nowhere ignores fallbacks.
     #[must_use]

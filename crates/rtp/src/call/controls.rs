@@ -23,24 +23,18 @@ impl Session {
 
     /// The flow that gets a leg's media.
     fn input_mut(&mut self, leg: impl Into<LegId>) -> Option<&mut Flow> {
-        let flow = self.flow_from(leg.into().index())?;
-        self.flows.get_mut(flow)
+        self.flows.of_mut(leg.into().index())
     }
 
     /// The flow that gets a leg's media.
     fn input(&self, leg: impl Into<LegId>) -> Option<&Flow> {
-        self.flows.get(self.flow_from(leg.into().index())?)
+        self.flows.of(leg.into().index())
     }
 
     /// The flow to a leg.
     fn output_mut(&mut self, to: impl Into<LegId>) -> Option<&mut Flow> {
         let to = to.into().index();
         self.flows.iter_mut().find(|flow| flow.to == to)
-    }
-
-    /// The flow to the party that this leg's party speaks with: without an echo, the flow that gets this leg's media.
-    fn output_of(&mut self, leg: impl Into<LegId>) -> Option<&mut Flow> {
-        self.flows.get_mut(leg.into().index())
     }
 
     /// Sets the treatment of this leg's media. Media that pass verbatim, or go to listeners only, are not affected.
@@ -271,7 +265,7 @@ impl Session {
         bitrate_bps: Option<u32>,
         bitrate_bps_max: Option<u32>,
     ) -> Result<(), CodecError> {
-        match self.output_of(leg) {
+        match self.flows.get_mut(leg.into().index()) {
             Some(flow) => flow.direction.set_bitrate(bitrate_bps, bitrate_bps_max),
             None => Ok(()),
         }

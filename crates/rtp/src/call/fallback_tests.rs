@@ -507,3 +507,24 @@ fn a_sound_that_cannot_be_played_is_refused() {
         );
     }
 }
+
+/// Nothing is sent to a party that is only listened to.
+#[test]
+fn stream_without_a_destination_ignores_fallbacks() {
+    let pcmu = format(PCMU, 8000, 1);
+    let direction = DirectionConfig::default();
+    let config = SessionConfig::stream(open(Side::A, pcmu), Target::Nobody, direction);
+    let config = config.with_fallbacks(vec![fallback(tone())]);
+    let mut stream = Session::new(0, config).unwrap();
+    let mut scratch = Scratch::default();
+    let from = SocketAddr::from(([192, 0, 2, 1], 5000));
+    let mut main = Sender::new(0, MAIN_HZ, pcmu);
+    for now_ns in (0..3000).step_by(20).map(|ms| ms * MS) {
+        if now_ns < 100 * MS {
+            stream.handle_datagram(now_ns, now_ns, 0, Channel::Rtp, from, &main.packet());
+        }
+        stream.poll_transmit(now_ns, true, &mut scratch, &mut |out| {
+            assert_eq!(out.channel, Channel::Rtcp, "at {} ms", now_ns / MS);
+        });
+    }
+}

@@ -192,6 +192,18 @@ impl Flows {
         std::iter::once(&mut self.first).chain(self.second.as_deref_mut())
     }
 
+    /// The flow that gets this leg's media.
+    #[inline]
+    pub(super) fn of(&self, leg: usize) -> Option<&Flow> {
+        self.iter().find(|flow| flow.from == leg)
+    }
+
+    /// The flow that gets this leg's media.
+    #[inline]
+    pub(super) fn of_mut(&mut self, leg: usize) -> Option<&mut Flow> {
+        self.iter_mut().find(|flow| flow.from == leg)
+    }
+
     /// Both flows of a call.
     pub(super) fn both_mut(&mut self) -> Option<[&mut Flow; 2]> {
         Some([&mut self.first, self.second.as_deref_mut()?])

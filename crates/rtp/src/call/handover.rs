@@ -57,7 +57,7 @@ pub(super) fn is_passed_on(until: &mut Option<SeqNum>, media: &Media<'_>) -> boo
     let is_behind = match media {
         Media::Packet(packet) if packet.delivery == Delivery::Beside => true,
         Media::Packet(packet) => number(packet.whole).distance_from(last) > 0,
-        Media::Lost { .. } => false,
+        Media::Lost(_) => false,
         Media::Restart => true,
     };
     if is_behind {
@@ -72,7 +72,7 @@ pub(super) fn note_passed(last: &mut Option<SeqNum>, media: &Media<'_>) {
     match media {
         Media::Packet(packet) if packet.delivery == Delivery::Beside => {}
         Media::Packet(packet) => *last = Some(number(packet.whole)),
-        Media::Lost { .. } => {}
+        Media::Lost(_) => {}
         Media::Restart => *last = None,
     }
 }

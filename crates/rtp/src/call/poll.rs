@@ -1,11 +1,11 @@
-//! What a session sends when it is polled.
+//! The output of a session: media, reports, and changes of the input.
 
 use super::direction::Direction;
 use super::flow::Flow;
 use super::handover::Hold;
 use super::out::{Out, Scratch, Sending, Work};
 use super::{Channel, LineState, Outgoing, Part, RTCP_BYTES_MAX, Session};
-use crate::leg::{Leg, Media, MediaPacket, Payload};
+use crate::leg::{Leg, Lost, Media, MediaPacket, Payload};
 
 impl Session {
     /// Passes everything due at `now_ns` to `send`. `may_lose`: no unread datagrams are left that could fill a gap.
@@ -37,15 +37,11 @@ impl Session {
         // Media up to this time is due.
         let media_ns = now_ns.saturating_add(self.ahead_ns);
         let media_ns = media_ns.saturating_sub(self.hold_ns());
+        if self.flows.first().inputs.is_some() {
+            self.change_input(now_ns, scratch, send);
+            self.drop_inactive(media_ns, may_lose);
+        }
         for index in 0..self.flows.len() {
-            if self
-                .flows
-                .get(index)
-                .is_some_and(|flow| flow.inputs.is_some())
-            {
-                self.change_input(index, now_ns, scratch, send);
-                self.drop_inactive(index, media_ns, may_lose);
-            }
             self.poll_flow(index, now_ns, media_ns, may_lose, scratch, send);
         }
         self.is_ending = false;
@@ -190,17 +186,15 @@ impl Session {
         }
     }
 
-    /// Switches a flow to another input if that is due.
+    /// Switches the first flow to another input if that is due.
     #[cold]
     fn change_input(
         &mut self,
-        index: usize,
         now_ns: u64,
         scratch: &mut Scratch,
         send: &mut dyn FnMut(Outgoing<'_>),
     ) {
-        let flow = self.flows.get_mut(index);
-        let Some(inputs) = flow.and_then(|flow| flow.inputs.as_mut()) else {
+        let Some(inputs) = &mut self.flows.first_mut().inputs else {
             return;
         };
         let mut is_changed = false;
@@ -211,7 +205,7 @@ impl Session {
             return;
         }
         let sound = inputs.active_sound().cloned();
-        self.with_out(index, now_ns, scratch, send, |flow, work, out| {
+        self.with_out(0, now_ns, scratch, send, |flow, work, out| {
             flow.direction.change_input(work, out);
             if let Some(sound) = sound {
                 let payloads = out.leg.takes().clone();
@@ -223,12 +217,10 @@ impl Session {
         });
     }
 
-    /// Drops the media of a flow's inactive inputs when it is due.
+    /// Drops the media of the first flow's inactive inputs when it is due.
     #[cold]
-    fn drop_inactive(&mut self, index: usize, media_ns: u64, may_lose: bool) {
-        let Some(flow) = self.flows.get(index) else {
-            return;
-        };
+    fn drop_inactive(&mut self, media_ns: u64, may_lose: bool) {
+        let flow = self.flows.first();
         let active = flow.active_leg();
         let inputs = flow.inputs.iter().flat_map(|inputs| inputs.legs());
         for leg in inputs.filter(|leg| Some(*leg) != active) {
@@ -326,23 +318,12 @@ fn copy<'a>(
                 ..packet
             })
         }
-        Media::Lost {
-            packets,
-            time,
-            play_ns,
-            duration_ns,
-            is_sent,
-            next,
-        } => {
-            bytes.extend_from_slice(next);
-            Media::Lost {
-                packets,
-                time,
-                play_ns,
-                duration_ns,
-                is_sent,
+        Media::Lost(lost) => {
+            bytes.extend_from_slice(lost.next);
+            Media::Lost(Lost {
                 next: bytes,
-            }
+                ..lost
+            })
         }
         Media::Restart => Media::Restart,
     }

@@ -66,8 +66,9 @@ pub struct Session {
     /// The first two legs use the same ports.
     pub(super) shares_ports: bool,
     pub(super) is_ending: bool,
-    /// The first packet of a payload type that was not agreed on, and whether it was reported.
+    /// The leg and payload type of the first packet whose type was not agreed on.
     refused_type: Option<(LegId, PayloadType)>,
+    /// Whether the owner has got an event for it.
     has_told_type: bool,
     pub(super) hold: Option<Box<Hold>>,
 }
@@ -98,8 +99,8 @@ impl Session {
         let second = config.second.map(|flow| Flow::new(flow, &config.legs));
         let mut flows = Flows::new(first, second.transpose()?);
         let mut all = config.legs;
-        if !config.fallbacks.is_empty() {
-            let flow = flows.first_mut();
+        let flow = flows.first_mut();
+        if !config.fallbacks.is_empty() && !flow.is_silent {
             let takes = all[flow.to].takes().clone();
             let legs = flow.set_fallbacks(now_ns, config.fallbacks, all.len(), &takes)?;
             all.extend(legs);
@@ -138,15 +139,12 @@ impl Session {
         bytes: &[u8],
     ) -> Verdict {
         let index = self.leg_of(ports, channel, from, bytes);
-        let input = self.flow_from(index);
-        let types = match input {
+        let legs = &self.legs;
+        let types = match self.flows.of_mut(index) {
             // Packets pass directly only when their direction is known.
             Some(flow) if !self.echo.is_changing() => {
-                let legs = &self.legs;
-                self.flows.get_mut(flow).map_or(0, |flow| {
-                    let takes = legs[flow.to].takes();
-                    flow.direction.direct_types(legs[index].payloads(), takes)
-                })
+                let (sends, takes) = (legs[index].payloads(), legs[flow.to].takes());
+                flow.direction.direct_types(sends, takes)
             }
             _ => 0,
         };
@@ -160,10 +158,8 @@ impl Session {
         };
         match verdict {
             Verdict::Media => {
-                for flow in self.flows.iter_mut() {
-                    if let Some(inputs) = &mut flow.inputs {
-                        inputs.handle_heard(now_ns, index);
-                    }
+                if let Some(inputs) = &mut self.flows.first_mut().inputs {
+                    inputs.handle_heard(now_ns, index);
                 }
             }
             Verdict::Rtcp => self.note_report(at_ns, index),
@@ -181,25 +177,25 @@ impl Session {
     #[inline]
     pub fn is_mux(&self, ports: u8) -> bool {
         let is_mux = |leg: usize| self.legs.get(leg).is_some_and(Leg::is_mux);
-        match ports {
-            ports if !self.shares_ports => is_mux(usize::from(ports)),
-            // The two legs have one pair of ports, so both are treated alike.
-            0 => is_mux(0) || is_mux(1),
-            ports => is_mux(usize::from(ports) + 1),
-        }
+        let leg = self.first_leg_on(ports);
+        // Legs that share ports are treated alike.
+        is_mux(leg) || (self.shares_ports && leg == 0 && is_mux(1))
+    }
+
+    /// Index of the leg on these ports; of two legs, that of the first one.
+    #[inline]
+    fn first_leg_on(&self, ports: u8) -> usize {
+        usize::from(ports) + usize::from(self.shares_ports && ports > 0)
     }
 
     /// Index of the leg that a datagram belongs to.
     #[inline]
     fn leg_of(&self, ports: u8, channel: Channel, from: SocketAddr, bytes: &[u8]) -> usize {
-        match ports {
-            ports if !self.shares_ports => usize::from(ports),
-            0 => {
-                let is_rtcp = channel.carried(self.is_mux(0), bytes) == Channel::Rtcp;
-                usize::from(is_rtcp && self.is_from_target(from, bytes))
-            }
-            ports => usize::from(ports) + 1,
+        if self.shares_ports && ports == 0 {
+            let is_rtcp = channel.carried(self.is_mux(0), bytes) == Channel::Rtcp;
+            return usize::from(is_rtcp && self.is_from_target(from, bytes));
         }
+        self.first_leg_on(ports)
     }
 
     /// Whether these reports come from the second leg's party. Reports of both parties arrive on one port. The sender's SSRC
@@ -212,12 +208,6 @@ impl Session {
         let source = self.legs[0].source();
         let is_source = source.is_some_and(|(_, ssrc)| Some(ssrc) == sender);
         !is_source && self.legs[1].rtp_to().is_some_and(|to| to.ip() == from.ip())
-    }
-
-    /// Index of the flow that gets this leg's media.
-    #[inline]
-    pub(super) fn flow_from(&self, leg: usize) -> Option<usize> {
-        self.flows.iter().position(|flow| flow.from == leg)
     }
 
     /// Passes a party's report to the leg whose audio it is about.
@@ -243,8 +233,7 @@ impl Session {
             if let Some(event) = self.legs[index].poll_event() {
                 return Some(SessionEvent::Leg(leg, event));
             }
-            if let Some(flow) = self.flow_from(index)
-                && let Some(flow) = self.flows.get_mut(flow)
+            if let Some(flow) = self.flows.of_mut(index)
                 && let Some(event) = flow.direction.poll_key()
             {
                 return Some(SessionEvent::Key(leg, event));
@@ -308,11 +297,12 @@ impl Session {
     #[must_use]
     pub fn receiver_of(&self, leg: impl Into<LegId>) -> &Leg {
         let leg = leg.into().index();
-        let flow = self.flows.iter().find(|flow| flow.from == leg);
+        let flow = self.flows.of(leg);
         &self.legs[flow.map_or(leg, |flow| flow.to)]
     }
 
-    /// Calls `fetch` with the addresses of memory that the next packets touch, so that the caller can prefetch it.
+    /// Calls `fetch` with the addresses of memory that the next packets touch, so that the caller can prefetch it: three cache
+    /// lines of 64 bytes at each address.
     #[inline]
     pub fn prefetch(&self, mut fetch: impl FnMut(*const u8)) {
         self.flows.prefetch(&mut fetch);
@@ -326,7 +316,7 @@ impl Session {
     #[inline]
     pub fn prefetch_tap(&self, leg: impl Into<LegId>, fetch: impl FnOnce(*const u8)) {
         let leg = leg.into().index();
-        if let Some(flow) = self.flows.iter().find(|flow| flow.from == leg) {
+        if let Some(flow) = self.flows.of(leg) {
             fetch(flow.direction.tapped_address() as *const u8);
         }
     }
@@ -345,7 +335,7 @@ impl Session {
     #[must_use]
     pub fn direction_stats(&self, leg: impl Into<LegId>) -> DirectionStats {
         let leg = leg.into().index();
-        let flow = self.flows.iter().find(|flow| flow.from == leg);
+        let flow = self.flows.of(leg);
         flow.map_or_else(DirectionStats::default, Flow::stats)
     }
 

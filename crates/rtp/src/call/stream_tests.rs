@@ -459,3 +459,43 @@ fn a_held_stream_sleeps_between_packets() {
     }
     assert_eq!(bed.sent, []);
 }
+
+/// RFC 5761, section 3: with multiplexing, RTP and RTCP use one port.
+#[test]
+fn reports_leave_from_the_port_that_the_parties_agreed_on() {
+    for (mux, port) in [(false, Channel::Rtcp), (true, Channel::Rtp)] {
+        let mut from = source(&[pcmu()]);
+        from.mux = mux;
+        let mut to = target(&[pcma()]);
+        to.mux = mux;
+        let mut bed = Bed::new(from, Target::Other(to));
+        let mut ports = Vec::new();
+        for number in 0..1000 {
+            let now_ns = bed.now_ns;
+            bed.stream
+                .handle_datagram(now_ns, now_ns, 0, Channel::Rtp, sender(), &packet(number));
+            bed.stream
+                .poll_transmit(now_ns, true, &mut bed.scratch, &mut |out| {
+                    if out.channel == Channel::Rtcp {
+                        ports.push((out.ports, out.leaves_from));
+                    }
+                });
+            bed.now_ns += 20 * MS;
+        }
+        assert!(ports.len() >= 4, "{ports:?}");
+        assert!(ports.iter().all(|one| *one == (0, port)), "{ports:?}");
+    }
+}
+
+#[test]
+fn a_payload_type_that_was_not_agreed_on_is_reported_once() {
+    let mut bed = Bed::new(source(&[pcmu()]), Target::Other(target(&[pcma()])));
+    let mut told = Vec::new();
+    for payload_type in [97, 97, 98, 0] {
+        bed.stream(payload_type, 5);
+        told.extend(std::iter::from_fn(|| bed.stream.poll_event()));
+    }
+    told.retain(|event| matches!(event, SessionEvent::PayloadType(..)));
+    let first = SessionEvent::PayloadType(LegId::A, crate::id::PayloadType(97));
+    assert_eq!(told, [first]);
+}

@@ -7,7 +7,7 @@ use super::direction::{Direction, DirectionStats, units_of};
 use super::out::{Out, Scratch, Sending, Writer};
 use super::{DirectionConfig, Outgoing, SessionError};
 use crate::id::{RtpTime, SeqNum, Ssrc};
-use crate::leg::{Delivery, Media, MediaPacket, Payload, PayloadMap};
+use crate::leg::{Delivery, Lost, Media, MediaPacket, Payload, PayloadMap};
 use crate::packet::Packet;
 
 /// Settings of a [`Transcoder`].
@@ -156,14 +156,14 @@ impl Transcoder {
         }
         let play_ns = play_ns.unwrap_or(self.next_play_ns);
         self.handle(
-            Media::Lost {
+            Media::Lost(Lost {
                 packets: 1,
                 time: self.next_time,
                 play_ns,
                 duration_ns,
                 is_sent: false,
                 next: &[],
-            },
+            }),
             scratch,
         );
         let units = u128::from(duration_ns) * u128::from(self.clock_rate_hz) / 1_000_000_000;

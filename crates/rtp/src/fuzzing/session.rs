@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use crate::id::{NtpTime, PayloadType, RtpTime, SeqNum, Ssrc};
 use crate::session::{
-    Config, Event, MinimumInterval, Profile, RtcpError, RtpHeader, RtpVerdict, Session,
+    Config, Event, MinimumInterval, Profile, RtcpError, RtcpSession, RtpHeader, RtpVerdict,
 };
 
 /// Maximum number of packets that any state of the session sends at one time: a BYE for an old SSRC, an early packet, a regular
@@ -44,7 +44,7 @@ fn config(ssrc: u32, flags: u8) -> Config {
 }
 
 /// Checks the invariants.
-fn check(session: &Session) {
+fn check(session: &RtcpSession) {
     let stats = session.stats();
     // While leaving, BYEs are counted instead of members.
     assert!(stats.members >= 1 && stats.senders <= stats.members);
@@ -58,7 +58,7 @@ fn check(session: &Session) {
 }
 
 fn handle_rtcp(
-    session: &mut Session,
+    session: &mut RtcpSession,
     now_ns: u64,
     from: SocketAddr,
     bytes: &[u8],
@@ -84,7 +84,7 @@ fn handle_rtcp(
 }
 
 /// Sends all that is due, checks that the timer has moved on, and returns the packets.
-fn transmit(session: &mut Session, now_ns: u64) -> Vec<Vec<u8>> {
+fn transmit(session: &mut RtcpSession, now_ns: u64) -> Vec<Vec<u8>> {
     let mut packets = Vec::new();
     let mut out = [0; OUT_BYTES];
     while let Some(bytes) = session.poll_transmit(now_ns, &mut out) {
@@ -109,7 +109,7 @@ pub fn rtcp(data: &[u8]) {
     let Some((&flags, mut rest)) = data.split_first() else {
         return;
     };
-    let mut session = Session::new(0, config(1, flags));
+    let mut session = RtcpSession::new(0, config(1, flags));
     // A known peer.
     for number in 0..2_u16 {
         let header = RtpHeader {
@@ -134,7 +134,7 @@ pub fn rtcp(data: &[u8]) {
 
 /// One end of a call.
 struct End {
-    session: Session,
+    session: RtcpSession,
     seq: SeqNum,
     host: u8,
 }
@@ -152,7 +152,7 @@ pub fn session(data: &[u8]) {
     // Either both agree on reduced size, or neither does.
     let second = second & !1 | first & 1;
     let mut ends = [(1, *first, 1), (2, second, 2)].map(|(ssrc, flags, host)| End {
-        session: Session::new(0, config(ssrc, flags)),
+        session: RtcpSession::new(0, config(ssrc, flags)),
         seq: SeqNum(u16::MAX - 5),
         host,
     });

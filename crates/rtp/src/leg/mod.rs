@@ -10,7 +10,7 @@
 //! | data | owner |
 //! |---|---|
 //! | current source, the peer's address | [`admission`] |
-//! | validity of sequence numbers; loss and jitter in reports; our SSRC; sent packets | [`Session`](crate::session::Session) |
+//! | validity of sequence numbers; loss and jitter in reports; our SSRC; sent packets | [`RtcpSession`](crate::session::RtcpSession) |
 //! | order, deadlines, time line | [`JitterBuffer`](crate::jitter::JitterBuffer) |
 //! | meaning and clock rate of payload types | [`PayloadMap`] |
 
@@ -57,7 +57,7 @@ use crate::id::{PayloadType, RtpTime, SeqNum, Ssrc};
 use crate::jitter::{self, JitterBuffer, ResyncCause};
 use crate::packet::Channel;
 use crate::quality::Quality;
-use crate::session::{self, ClockRates, Event, Extended, RTCP_ADDRESS_SILENCE_NS, Session};
+use crate::session::{self, ClockRates, Event, Extended, RTCP_ADDRESS_SILENCE_NS, RtcpSession};
 
 /// The outcome of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,22 +80,26 @@ pub enum Media<'a> {
     /// A packet.
     Packet(MediaPacket<'a>),
     /// Packets that missed their deadline.
-    Lost {
-        /// Number of packets.
-        packets: u32,
-        /// Timestamp of the first packet.
-        time: RtpTime,
-        /// Play time of the first packet.
-        play_ns: u64,
-        /// Total duration.
-        duration_ns: u64,
-        /// The packet after them was already forwarded directly: see [`Delivery`].
-        is_sent: bool,
-        /// The payload of the packet after them, which may carry a copy of the last one (Opus); empty if it is not audio.
-        next: &'a [u8],
-    },
+    Lost(Lost<'a>),
     /// The next numbers and timestamps are unrelated to those before; play times continue.
     Restart,
+}
+
+/// Packets that missed their deadline.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Lost<'a> {
+    /// Number of packets.
+    pub packets: u32,
+    /// Timestamp of the first packet.
+    pub time: RtpTime,
+    /// Play time of the first packet, ns.
+    pub play_ns: u64,
+    /// Total duration, ns.
+    pub duration_ns: u64,
+    /// The packet after them was already forwarded directly: see [`Delivery`].
+    pub is_sent: bool,
+    /// The payload of the packet after them, which may carry a copy of the last one (Opus); empty if it is not audio.
+    pub next: &'a [u8],
 }
 
 /// A packet in order.
@@ -243,7 +247,7 @@ pub struct Leg<K: Keep = Store> {
     jitter: JitterBuffer<QueuedPacket<K::Handle>>,
     store: K,
     destination: Destination,
-    session: Session,
+    session: RtcpSession,
     rtcp_from: Option<(SocketAddr, u64)>,
     beginning: Option<LegEvent>,
     no_room: u64,
@@ -290,7 +294,7 @@ impl Leg {
             + self
                 .session
                 .memory_bytes()
-                .saturating_sub(size_of::<Session>())
+                .saturating_sub(size_of::<RtcpSession>())
             + self.waiting.capacity() * size_of::<Waiting<<Store as Keep>::Handle>>()
             + self.beside.as_ref().map_or(0, |beside| {
                 beside.capacity() * size_of::<Beside<<Store as Keep>::Handle>>()
@@ -383,7 +387,7 @@ impl Leg {
 
 impl<K: Keep> Leg<K> {
     /// Bytes from the start of a leg that a packet touches, for prefetching.
-    pub const HOT_BYTES: usize = std::mem::offset_of!(Leg<K>, session) + Session::HOT_BYTES;
+    pub const HOT_BYTES: usize = std::mem::offset_of!(Leg<K>, session) + RtcpSession::HOT_BYTES;
 
     /// Creates a leg that joins its session at `now_ns`; `keeper` stores its packets.
     ///
@@ -405,7 +409,7 @@ impl<K: Keep> Leg<K> {
         reports.sources_max = SOURCES_MAX;
         Ok(Leg {
             admission: Admission::new(now_ns, config.admission),
-            session: Session::new(now_ns, reports),
+            session: RtcpSession::new(now_ns, reports),
             jitter,
             store: keeper,
             given: None,

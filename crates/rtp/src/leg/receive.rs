@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 
 use super::admission::{Decision, Kind};
 use super::{
-    Beginning, Carries, Delivery, Keep, Learn, Leg, LegEvent, Media, MediaPacket, Payload, Refusal,
-    Store, Verdict,
+    Beginning, Carries, Delivery, Keep, Learn, Leg, LegEvent, Lost, Media, MediaPacket, Payload,
+    Refusal, Store, Verdict,
 };
 use crate::id::{NS_PER_S, PayloadType, RtpTime, SeqNum, Ssrc};
 use crate::jitter::{Arrival, DropReason, Output, ResyncCause};
@@ -187,7 +187,7 @@ impl Leg {
                 let next = self.jitter.peek().copied();
                 let is_sent = next.is_some_and(|queued| queued.is_sent);
                 let next = next.filter(|queued| queued.payload_type == self.payload_type);
-                Media::Lost {
+                Media::Lost(Lost {
                     is_sent,
                     packets,
                     time,
@@ -197,7 +197,7 @@ impl Leg {
                         &self.store.get(queued.packet)
                             [usize::from(queued.start)..usize::from(queued.end)]
                     }),
-                }
+                })
             }
             Due::Restart => Media::Restart,
         })

@@ -89,7 +89,7 @@ impl<K: Keep> Leg<K> {
         Some(to)
     }
 
-    /// See [`Session::note_sent`](crate::session::Session::note_sent).
+    /// See [`RtcpSession::note_sent`](crate::session::RtcpSession::note_sent).
     #[inline]
     pub fn note_sent(&mut self, now_ns: u64, ssrc: Ssrc, time: RtpTime, payload_bytes: usize) {
         self.session.note_sent(now_ns, ssrc, time, payload_bytes);

@@ -136,7 +136,7 @@ impl Bed {
                         .collect(),
                     None => "?".to_owned(),
                 },
-                Media::Lost { packets, .. } => format!("lost {packets}"),
+                Media::Lost(lost) => format!("lost {}", lost.packets),
                 Media::Restart => "restart".to_owned(),
             });
         }

@@ -8,7 +8,9 @@ use crate::reception::{Receipt, Reception};
 use super::extended::{Extended, MalformedBlock, XrBlock, XrBlocks};
 use super::source::{LastReport, Place, RemoteView, Source, flag};
 use super::wire::{self, Block, Packet, RtcpError};
-use super::{BYE_LINGER_NS, Event, LOWER_LAYERS_BYTES, Phase, RTCP_ADDRESS_SILENCE_NS, Session};
+use super::{
+    BYE_LINGER_NS, Event, LOWER_LAYERS_BYTES, Phase, RTCP_ADDRESS_SILENCE_NS, RtcpSession,
+};
 
 /// Units of LSR and DLSR: RFC 3550, section 6.4.1.
 const UNITS_PER_S: u64 = 65_536;
@@ -17,7 +19,7 @@ const RTT_SLACK_UNITS: i32 = 66;
 /// Longest plausible round trip: half a minute, in 65536ths of a second.
 const RTT_UNITS_MAX: i32 = 30 * 65_536;
 
-impl Session {
+impl RtcpSession {
     /// Handles an RTCP packet that arrived at `now_ns` from `from`, as a whole or not at all.
     ///
     /// Allocates nothing, except when a source appears, names itself or gives a reason for leaving.

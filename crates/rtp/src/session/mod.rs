@@ -1,7 +1,7 @@
 //! The RTCP session: its members, how their packets arrive, and when to report. RFC 3550 (sections 6 and 8, appendix
 //! A), with early feedback (RFC 4585) and reduced size (RFC 5506).
 //!
-//! One [`Session`] per RTP session serves both directions. It owns no socket, reads no clock and draws no random numbers: all
+//! One [`RtcpSession`] per RTP session serves both directions. It owns no socket, reads no clock and draws no random numbers: all
 //! input is in [`Config`] and in the parameters.
 //!
 //! Arriving packets use only the first cache lines of a session, and nothing that the timer reads. So a packet never moves the
@@ -50,7 +50,7 @@ const CURRENT_SILENCE_NS: u64 = 100_000_000;
 /// Time for which a source is kept after its BYE. Packets that the BYE overtook must not make it a new member (RFC 3550, section
 /// 6.2.1).
 const BYE_LINGER_NS: u64 = 2_000_000_000;
-/// Events that may wait for [`Session::poll_event`]; a caller that does not drain loses the newest. The limit is the NACKs of
+/// Events that may wait for [`RtcpSession::poll_event`]; a caller that does not drain loses the newest. The limit is the NACKs of
 /// one packet.
 const EVENTS_MAX: usize = 128;
 /// Bytes that UDP and IPv4 add to a packet: they count in the average size (RFC 3550, section 6.2).
@@ -321,14 +321,14 @@ enum Phase {
 /// move the timer, and of their events only a collision requires a packet. `now_ns` is monotonic and must not go back; if it
 /// does, only the intervals are wrong.
 ///
-/// [`next_timeout`]: Session::next_timeout
-/// [`poll_transmit`]: Session::poll_transmit
-/// [`poll_event`]: Session::poll_event
-/// [`handle_rtp`]: Session::handle_rtp
-/// [`handle_rtp_sent`]: Session::handle_rtp_sent
+/// [`next_timeout`]: RtcpSession::next_timeout
+/// [`poll_transmit`]: RtcpSession::poll_transmit
+/// [`poll_event`]: RtcpSession::poll_event
+/// [`handle_rtp`]: RtcpSession::handle_rtp
+/// [`handle_rtp_sent`]: RtcpSession::handle_rtp_sent
 #[derive(Debug)]
 #[repr(C, align(64))] // The current source at the front: two cache lines serve a received packet.
-pub struct Session {
+pub struct RtcpSession {
     sources: Sources,
     sent: Sent,
     timing: Timing,
@@ -360,13 +360,13 @@ pub struct Session {
     extended: Option<Box<ExtendedReports>>,
 }
 
-impl Session {
+impl RtcpSession {
     /// Size of the first part, which each packet uses.
-    pub(crate) const HOT_BYTES: usize = std::mem::offset_of!(Session, phase);
+    pub(crate) const HOT_BYTES: usize = std::mem::offset_of!(RtcpSession, phase);
 
     /// Creates a session that starts at `now_ns`.
     #[must_use]
-    pub fn new(now_ns: u64, config: Config) -> Session {
+    pub fn new(now_ns: u64, config: Config) -> RtcpSession {
         let minimum_ns = match config.minimum_interval {
             MinimumInterval::Fixed => interval::FIXED_MINIMUM_NS,
             MinimumInterval::Reduced => interval::reduced_minimum_ns(config.session_bandwidth_bps),
@@ -378,7 +378,7 @@ impl Session {
             + wire::BLOCK_BYTES
             + wire::cname_bytes(&config.cname);
         let rtcp_bps = config.rtcp_bps();
-        Session {
+        RtcpSession {
             sources: Sources::new(config.sources_max),
             sent: Sent {
                 last_ns: 0,
@@ -550,7 +550,7 @@ impl Session {
         }
     }
 
-    /// Time of the next call of [`poll_transmit`](Session::poll_transmit), monotonic. `None` after leaving.
+    /// Time of the next call of [`poll_transmit`](RtcpSession::poll_transmit), monotonic. `None` after leaving.
     #[must_use]
     pub fn next_timeout(&self) -> Option<u64> {
         if self.phase == Phase::Left {

@@ -7,7 +7,7 @@ use super::feedback::FEEDBACK_BYTES_MAX;
 use super::source::{Source, flag};
 use super::stats::{SessionStats, SourceStats, source_stats};
 use super::wire::{self, Block, SenderInfo, Writer};
-use super::{BYE_LINGER_NS, Event, LOWER_LAYERS_BYTES, Phase, Profile, Session};
+use super::{BYE_LINGER_NS, Event, LOWER_LAYERS_BYTES, Phase, Profile, RtcpSession};
 
 /// RFC 4585, section 3.5.3: "After the first transmission of a Regular RTCP packet, Tmin MUST be set to 0." A small minimum
 /// stays, because the timer would otherwise be a busy loop.
@@ -21,7 +21,7 @@ const BYE_MEMBERS_MAX: u32 = 50;
 /// Conflicting addresses are forgotten after about ten intervals of at least 5 s (RFC 3550, section 8.2).
 const CONFLICT_AGE_NS: u64 = 50 * NS_PER_S;
 
-impl Session {
+impl RtcpSession {
     /// Writes the next RTCP packet due at `now_ns` to `out` and returns its length. A buffer of 1500 bytes is always enough. With
     /// a smaller one, reports on some sources wait for their turn and feedback may be omitted. If it is too small for the rest,
     /// the packet is skipped.
@@ -57,7 +57,7 @@ impl Session {
     }
 
     /// Leaves the session. The BYE is due at once, or later if the group is large; keep polling until
-    /// [`has_left`](Session::has_left). Sends nothing if nothing was ever sent.
+    /// [`has_left`](RtcpSession::has_left). Sends nothing if nothing was ever sent.
     pub fn send_bye(&mut self, now_ns: u64, reason: &str) {
         if self.phase != Phase::Active {
             return;
@@ -97,14 +97,14 @@ impl Session {
     }
 
     /// Requests a new picture from `media`, because the received part of the last one cannot be decoded. Returns false under
-    /// the same conditions as [`request_nack`](Session::request_nack) does.
+    /// the same conditions as [`request_nack`](RtcpSession::request_nack) does.
     pub fn request_pli(&mut self, now_ns: u64, media: Ssrc) -> bool {
         let has_room = self.feedback.add_pli(media);
         self.schedule_feedback(now_ns) && has_room
     }
 
     /// Requests a full picture from `media`, independent of the last one (RFC 5104, section 3.5.1): for a viewer that joins, or
-    /// cannot detect a loss. Returns false under the same conditions as [`request_nack`](Session::request_nack).
+    /// cannot detect a loss. Returns false under the same conditions as [`request_nack`](RtcpSession::request_nack).
     pub fn request_fir(&mut self, now_ns: u64, media: Ssrc) -> bool {
         let has_room = self.feedback.add_fir(media);
         self.schedule_feedback(now_ns) && has_room
@@ -328,7 +328,7 @@ impl Session {
     pub fn memory_bytes(&self) -> usize {
         let text = |text: &Option<Box<str>>| text.as_ref().map_or(0, |text| text.len());
         let cnames: usize = self.sources.iter().map(|source| text(&source.cname)).sum();
-        size_of::<Session>()
+        size_of::<RtcpSession>()
             + self.sources.heap_bytes()
             + cnames
             + self.cname.len()

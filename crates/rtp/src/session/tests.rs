@@ -7,7 +7,7 @@ fn address(host: u8) -> SocketAddr {
 }
 
 /// Asserts that the counters for the interval agree with the table.
-fn assert_counted(session: &Session) {
+fn assert_counted(session: &RtcpSession) {
     let with = |flags: u8| {
         let all = session.sources.iter();
         all.filter(|source| source.has(flags)).count() as u32
@@ -32,7 +32,7 @@ proptest! {
     ) {
         let mut config = Config::call(Ssrc(1), "us", 8000, 1);
         config.sources_max = 5;
-        let mut session = Session::new(0, config);
+        let mut session = RtcpSession::new(0, config);
         let (mut now_ns, mut out) = (0, [0; 1500]);
         for (kind, who, number, wait_ns) in steps {
             now_ns += wait_ns >> (number % 16);

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use crate::counting::allocations;
 use threadbare_rtp::demux::{Demux, Filter, Lookup};
 use threadbare_rtp::id::{PayloadType, RtpTime, SeqNum, Ssrc};
-use threadbare_rtp::session::{Config, RtpHeader, RtpVerdict, Session};
+use threadbare_rtp::session::{Config, RtcpSession, RtpHeader, RtpVerdict};
 
 const PACKET_NS: u64 = 20_000_000;
 
@@ -15,7 +15,7 @@ fn address(host: usize) -> SocketAddr {
 
 /// Memory of the receiving thread per call, and the table of its shared port.
 struct Call {
-    ends: [Session; 2],
+    ends: [RtcpSession; 2],
     demux: Demux<u32>,
 }
 
@@ -57,7 +57,7 @@ impl Call {
 fn two_hours_of_a_call_allocate_nothing() {
     let mut call = Call {
         ends: [1, 2].map(|ssrc| {
-            Session::new(
+            RtcpSession::new(
                 0,
                 Config::call(Ssrc(ssrc), "us@example.org", 8000, ssrc.into()),
             )
@@ -90,7 +90,7 @@ fn two_hours_of_a_call_allocate_nothing() {
         assert!(
             bytes <= 1536,
             "{bytes} bytes, {} of them in place",
-            size_of::<Session>()
+            size_of::<RtcpSession>()
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Streams as lines of the relay, without a GStreamer pipeline.
+//! Streams as sessions of the relay, without a GStreamer pipeline.
 
 mod prepare;
 mod spec;

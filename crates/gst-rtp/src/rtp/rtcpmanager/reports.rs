@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard};
 use gst::glib;
 use gst::prelude::*;
 use threadbare_rtp::id::Ssrc;
-use threadbare_rtp::session::{Config, MinimumInterval, Session};
+use threadbare_rtp::session::{Config, MinimumInterval, RtcpSession};
 use threadbare_runtime::clock_now_ns;
 
 use crate::kit::lock;
@@ -24,7 +24,7 @@ pub(super) struct Terms {
 }
 
 impl Terms {
-    fn join(&self) -> Session {
+    fn join(&self) -> RtcpSession {
         let own = cname();
         let cname = self.cname.as_deref().unwrap_or(&own);
         let mut config = Config::call(Ssrc(glib::random_int()), cname, CLOCK_RATE_HZ, seed());
@@ -35,13 +35,13 @@ impl Terms {
         if self.reduced_minimum {
             config.minimum_interval = MinimumInterval::Reduced;
         }
-        Session::new(clock_now_ns(), config)
+        RtcpSession::new(clock_now_ns(), config)
     }
 }
 
 /// A session like that of a conference, which decides itself whether a source is valid.
 pub(super) struct Reports {
-    session: Mutex<Session>,
+    session: Mutex<RtcpSession>,
     /// The input pad of outgoing packets, if any.
     sender: Mutex<glib::WeakRef<gst::Pad>>,
 }
@@ -55,7 +55,7 @@ impl Reports {
     }
 
     /// Locks the session, for computation only; never hold it across a push.
-    pub(super) fn session(&self) -> MutexGuard<'_, Session> {
+    pub(super) fn session(&self) -> MutexGuard<'_, RtcpSession> {
         lock(&self.session)
     }
 

@@ -5,13 +5,13 @@
 
 use super::output::Output;
 use super::route::{Route, silence_of};
-use super::{Loss, units_of};
+use super::units_of;
 use crate::call::Mode;
 use crate::call::concealers::{Concealer, Concealers};
 use crate::call::out::{Out, Work};
 use crate::codec::{Encoding, Format};
 use crate::id::NS_PER_S;
-use crate::leg::{Carries, MediaPacket, Payload};
+use crate::leg::{Carries, Lost, MediaPacket, Payload};
 
 impl Output {
     /// Forwards a packet unchanged or converted by table.
@@ -147,7 +147,7 @@ impl Output {
     /// Conceals a loss of codes with at most `made_ns` of audio.
     pub(super) fn conceal(
         &mut self,
-        loss: &Loss<'_>,
+        loss: &Lost<'_>,
         made_ns: u64,
         work: &mut Work,
         out: &mut Out<'_>,
@@ -238,7 +238,7 @@ impl Output {
     #[cold]
     pub(super) fn leave_to_far_side(
         &mut self,
-        loss: &Loss<'_>,
+        loss: &Lost<'_>,
         made_ns: u64,
         is_quiet: bool,
         work: &mut Work,

@@ -5,7 +5,7 @@ use super::keys::{KEY_OVER_NS, KEY_SILENCE_NS};
 use super::output::BUDGET_NS_MAX;
 use super::route::Route;
 use super::tone::{FADE_NS, KEY_NS_MAX};
-use super::{Direction, Loss, Stretch};
+use super::{Direction, Stretch};
 use crate::call::dtmf::{DtmfDigit, DtmfError};
 use crate::call::keys::{KeyEvent, KeyPayload};
 use crate::call::out::{Out, Work};
@@ -13,7 +13,7 @@ use crate::call::voice::PACKET_NS_DEFAULT;
 use crate::call::{Mode, TAIL_NS_MAX};
 use crate::dtmf;
 use crate::id::NS_PER_S;
-use crate::leg::{Carries, MediaPacket, Payload};
+use crate::leg::{Carries, Lost, MediaPacket, Payload};
 use crate::tone::Tone;
 
 impl Direction {
@@ -231,7 +231,7 @@ impl Direction {
     #[cold]
     pub(super) fn listen_to_loss(
         &mut self,
-        loss: &Loss<'_>,
+        loss: &Lost<'_>,
         made_ns: u64,
         work: &mut Work,
         out: &mut Out<'_>,

@@ -3,15 +3,15 @@
 //!
 //! A digit is detected 35 to 40 ms after its start (see [`DtmfDetector`]); that much of its tone was forwarded by then.
 
+use super::Stretch;
 use super::keys::Keys;
 use super::output::Output;
-use super::{Loss, Stretch};
 use crate::call::keys::{Key, KeyPayload, KeyPhase};
 use crate::call::out::Out;
 use crate::codec::{Decoder, Format};
 use crate::dtmf;
 use crate::id::{NS_PER_S, RtpTime};
-use crate::leg::Payload;
+use crate::leg::{Lost, Payload};
 use crate::tone::{self, DtmfDetector};
 
 #[derive(Debug)]
@@ -141,7 +141,7 @@ impl InbandDtmf {
     #[cold]
     pub(super) fn conceal(
         &mut self,
-        loss: &Loss<'_>,
+        loss: &Lost<'_>,
         made_ns: u64,
         decoded: &mut Vec<f32>,
     ) -> Option<Stretch> {
@@ -150,7 +150,7 @@ impl InbandDtmf {
         let frames = (made_ns * u64::from(format.sample_rate_hz) / NS_PER_S) as usize;
         decoded.clear();
         decoder.conceal(frames, decoded);
-        (frames > 0).then(|| loss.stretch(format, frames))
+        (frames > 0).then(|| Stretch::of_loss(loss, format, frames))
     }
 
     fn note_down(

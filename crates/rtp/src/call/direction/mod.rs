@@ -33,7 +33,7 @@ use super::out::{Out, Work};
 use super::{DirectionConfig, Mode, Part, PlayError, PlayLeft, SessionError, Sound, TAIL_NS_MAX};
 use crate::codec::{Encoding, Format};
 use crate::id::{NS_PER_S, RtpTime};
-use crate::leg::{Carries, Delivery, Media, MediaPacket, Payload, PayloadMap};
+use crate::leg::{Carries, Delivery, Lost, Media, MediaPacket, Payload, PayloadMap};
 use crate::opus;
 
 use direct::Numbering;
@@ -78,32 +78,6 @@ pub struct DirectionStats {
     pub switches: u64,
 }
 
-/// Missing packets of a party.
-struct Loss<'a> {
-    packets: u32,
-    /// Timestamp of the first one.
-    time: RtpTime,
-    play_ns: u64,
-    duration_ns: u64,
-    /// The far side has seen the gap already.
-    is_sent: bool,
-    /// Payload of the packet after them, or empty.
-    next: &'a [u8],
-}
-
-impl Loss<'_> {
-    /// The concealed part of the loss.
-    fn stretch(&self, format: Format, frames: usize) -> Stretch {
-        Stretch {
-            format,
-            time: self.time,
-            play_ns: self.play_ns,
-            units: format.clock_units(frames as u32),
-            rate_hz: format.clock_rate_hz,
-        }
-    }
-}
-
 /// A stretch of audio on the incoming time line.
 #[derive(Debug, Clone, Copy)]
 struct Stretch {
@@ -112,6 +86,19 @@ struct Stretch {
     play_ns: u64,
     units: u32,
     rate_hz: u32,
+}
+
+impl Stretch {
+    /// The concealed part of a loss.
+    fn of_loss(loss: &Lost<'_>, format: Format, frames: usize) -> Stretch {
+        Stretch {
+            format,
+            time: loss.time,
+            play_ns: loss.play_ns,
+            units: format.clock_units(frames as u32),
+            rate_hz: format.clock_rate_hz,
+        }
+    }
 }
 
 /// See the module.
@@ -166,24 +153,7 @@ impl Direction {
                 Delivery::Beside => self.handle_packet(&packet, work, out),
                 Delivery::Sent => self.hear_sent(&packet),
             },
-            Media::Lost {
-                packets,
-                time,
-                play_ns,
-                duration_ns,
-                is_sent,
-                next,
-            } => {
-                let loss = Loss {
-                    packets,
-                    time,
-                    play_ns,
-                    duration_ns,
-                    is_sent,
-                    next,
-                };
-                self.handle_loss(&loss, work, out);
-            }
+            Media::Lost(lost) => self.handle_loss(&lost, work, out),
             Media::Restart => self.restart(work, out),
         }
     }
@@ -311,7 +281,7 @@ impl Direction {
     }
 
     #[cold]
-    fn handle_loss(&mut self, loss: &Loss<'_>, work: &mut Work, out: &mut Out<'_>) {
+    fn handle_loss(&mut self, loss: &Lost<'_>, work: &mut Work, out: &mut Out<'_>) {
         self.output.stats.lost += u64::from(loss.packets);
         let mut made_ns = loss.duration_ns.min(TAIL_NS_MAX).min(self.output.budget_ns);
         if made_ns < loss.duration_ns.min(PACKET_NS_MIN) {
@@ -356,7 +326,7 @@ impl Direction {
     }
 
     /// Conceals a loss in re-encoded audio with at most `made_ns` of audio.
-    fn fill_in(&mut self, loss: &Loss<'_>, made_ns: u64, work: &mut Work, out: &mut Out<'_>) {
+    fn fill_in(&mut self, loss: &Lost<'_>, made_ns: u64, work: &mut Work, out: &mut Out<'_>) {
         let is_heard = self.inband.is_some();
         let Some(at) = self.output.recover(loss, made_ns, is_heard, work) else {
             return;

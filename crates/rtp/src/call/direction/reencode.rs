@@ -4,13 +4,13 @@ use super::comfort_noise::{ComfortNoise, PAUSE_BYTES_MAX};
 use super::filter_delay::{Begin, FILLED_NS_MAX, Kind, LATE_NS, PAUSE_STEP_NS_MIN};
 use super::output::Output;
 use super::route::Route;
-use super::{Loss, Stretch, ns_of_frames};
+use super::{Stretch, ns_of_frames};
 use crate::call::out::{Out, Work};
 use crate::call::voice::Voice;
 use crate::call::{DirectionConfig, Mode};
 use crate::codec::{CodecError, EncoderSettings, Format};
 use crate::id::{NS_PER_S, RtpTime};
-use crate::leg::{Carries, MediaPacket, Payload};
+use crate::leg::{Carries, Lost, MediaPacket, Payload};
 
 impl Output {
     /// Sets the encoder for the far side, keeping the old one if possible. `is_playing`: a clip is being played.
@@ -208,7 +208,7 @@ impl Output {
     /// Replaces a loss with silence. Returns `false` if no audio precedes it.
     pub(super) fn fall_silent(
         &mut self,
-        loss: &Loss<'_>,
+        loss: &Lost<'_>,
         ns: u64,
         work: &mut Work,
         out: &mut Out<'_>,
@@ -237,7 +237,7 @@ impl Output {
     /// next packet starts a new talkspurt; `is_heard`: the audio is needed nevertheless.
     pub(super) fn recover(
         &mut self,
-        loss: &Loss<'_>,
+        loss: &Lost<'_>,
         made_ns: u64,
         is_heard: bool,
         work: &mut Work,
@@ -261,7 +261,7 @@ impl Output {
         {
             reencode.decoder.conceal(frames, &mut work.decoded);
         }
-        Some(loss.stretch(format, frames))
+        Some(Stretch::of_loss(loss, format, frames))
     }
 
     /// Encodes the audio that [conceals](Self::recover) a loss, unless it comes after a pause.

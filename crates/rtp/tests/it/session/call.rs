@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
-use threadbare_rtp::session::{Event, Session};
+use threadbare_rtp::session::{Event, RtcpSession};
 
 use super::{MS, NTP, Random, S, address, config, packet};
 
@@ -138,7 +138,7 @@ impl Ledger {
 }
 
 struct End {
-    session: Session,
+    session: RtcpSession,
     link: Link,
     ssrc: u32,
     ledger: Ledger,
@@ -160,7 +160,7 @@ fn end(ssrc: u32, link: Link, clocks_apart_ns: u64) -> End {
     let mut config = config(ssrc);
     config.ntp_at_zero = NTP.plus_ns(clocks_apart_ns);
     End {
-        session: Session::new(0, config),
+        session: RtcpSession::new(0, config),
         link,
         ssrc,
         ledger: Ledger::default(),

@@ -1,11 +1,11 @@
 //! NACK, PLI and FIR: when they are sent (RFC 4585, section 3.5), and which events they cause.
 
 use threadbare_rtp::id::{SeqNum, Ssrc};
-use threadbare_rtp::session::{Config, Event, NACKS_MAX, Profile, Session};
+use threadbare_rtp::session::{Config, Event, NACKS_MAX, Profile, RtcpSession};
 
 use super::{MS, S, address, compound, config, events, packet, run};
 
-fn session_with(regular_interval_ns: u64, reduced_size: bool) -> Session {
+fn session_with(regular_interval_ns: u64, reduced_size: bool) -> RtcpSession {
     let config = Config {
         profile: Profile::Avpf {
             regular_interval_ns,
@@ -14,7 +14,7 @@ fn session_with(regular_interval_ns: u64, reduced_size: bool) -> Session {
         reduced_size,
         ..config(1)
     };
-    let mut session = Session::new(0, config);
+    let mut session = RtcpSession::new(0, config);
     session.handle_rtp(0, address(9), packet(7, 0));
     session.handle_rtp(20 * MS, address(9), packet(7, 1));
     events(&mut session);
@@ -69,7 +69,7 @@ fn in_a_group_feedback_is_dithered_and_dropped_if_another_asked() {
             seed,
             ..config(1)
         };
-        let mut session = Session::new(0, config);
+        let mut session = RtcpSession::new(0, config);
         for ssrc in 7..20 {
             session
                 .handle_rtcp(0, address(ssrc as u16), &compound(ssrc, false))
@@ -123,7 +123,7 @@ fn regular_reports_are_omitted_within_their_minimum_interval() {
 
 #[test]
 fn avp_sends_no_feedback_requests() {
-    let mut session = Session::new(0, config(1));
+    let mut session = RtcpSession::new(0, config(1));
     assert!(!session.request_nack(0, Ssrc(7), [SeqNum(5)]));
     assert!(!session.request_pli(0, Ssrc(7)));
     assert_eq!(session.stats().feedback_dropped, 2);
@@ -243,7 +243,7 @@ fn full_intra_requests_are_numbered_and_a_pending_one_is_not_repeated() {
 
 #[test]
 fn a_profile_that_is_agreed_on_later_counts_from_then_on() {
-    let mut session = Session::new(0, config(1));
+    let mut session = RtcpSession::new(0, config(1));
     let profile = Profile::Avpf {
         regular_interval_ns: 0,
         feedback_delay_ns_max: S,

@@ -1,7 +1,7 @@
 //! Groups: the bandwidth is shared, members come, go and fall silent.
 
 use threadbare_rtp::id::Ssrc;
-use threadbare_rtp::session::{Config, Event, Session};
+use threadbare_rtp::session::{Config, Event, RtcpSession};
 
 use super::{MS, S, address, compound, config, events, packet, run, session};
 
@@ -13,8 +13,8 @@ fn group_config(ssrc: u32, members: usize) -> Config {
 }
 
 /// A session with `others` further members, who sent reports at `now_ns`.
-fn in_group(now_ns: u64, others: u32) -> Session {
-    let mut session = Session::new(now_ns, group_config(1, 4096));
+fn in_group(now_ns: u64, others: u32) -> RtcpSession {
+    let mut session = RtcpSession::new(now_ns, group_config(1, 4096));
     for other in 0..others {
         let ssrc = 1000 + other;
         let from = address(ssrc as u16);
@@ -31,8 +31,8 @@ fn the_group_keeps_to_its_bandwidth() {
     // 5 % of 80 kbit/s.
     const BYTES_PER_S: f64 = 500.0;
     const LOWER_LAYERS: usize = 28;
-    let mut sessions: Vec<Session> = (0..40)
-        .map(|at| Session::new(0, group_config(at + 1, 64)))
+    let mut sessions: Vec<RtcpSession> = (0..40)
+        .map(|at| RtcpSession::new(0, group_config(at + 1, 64)))
         .collect();
     let mut out = [0; 1500];
     let (mut bytes_sent, mut packets) = (0, 0);
@@ -244,7 +244,7 @@ fn a_bye_ends_a_source_and_stragglers_do_not_revive_it() {
 
 #[test]
 fn forty_sources_are_reported_in_turn() {
-    let mut session = Session::new(0, group_config(1, 64));
+    let mut session = RtcpSession::new(0, group_config(1, 64));
     let mut reported = std::collections::HashMap::new();
     for number in 0..50 * 60 {
         for source in 100..140 {
@@ -269,7 +269,7 @@ fn forty_sources_are_reported_in_turn() {
 
 #[test]
 fn without_bandwidth_nothing_is_sent_but_silence_is_noticed() {
-    let mut session = Session::new(
+    let mut session = RtcpSession::new(
         0,
         Config {
             rtcp_bandwidth_bps: Some(0),

@@ -9,7 +9,7 @@ mod odd;
 use std::net::SocketAddr;
 
 use threadbare_rtp::id::{NtpTime, PayloadType, RtpTime, SeqNum, Ssrc};
-use threadbare_rtp::session::{Config, Event, RtpHeader, Session};
+use threadbare_rtp::session::{Config, Event, RtcpSession, RtpHeader};
 
 const MS: u64 = 1_000_000;
 const S: u64 = 1_000 * MS;
@@ -26,8 +26,8 @@ fn config(ssrc: u32) -> Config {
     config
 }
 
-fn session(ssrc: u32) -> Session {
-    Session::new(0, config(ssrc))
+fn session(ssrc: u32) -> RtcpSession {
+    RtcpSession::new(0, config(ssrc))
 }
 
 /// Packet `number` of a stream of 20 ms packets with 8000 units/s.
@@ -57,7 +57,7 @@ fn compound(ssrc: u32, bye: bool) -> Vec<u8> {
 }
 
 /// Runs the session's timer up to `until_ns`; returns the packets sent, with their times.
-fn run(session: &mut Session, until_ns: u64) -> Vec<(u64, Vec<u8>)> {
+fn run(session: &mut RtcpSession, until_ns: u64) -> Vec<(u64, Vec<u8>)> {
     let mut sent = Vec::new();
     let mut out = [0; 1500];
     while let Some(at_ns) = session.next_timeout().filter(|at_ns| *at_ns <= until_ns) {
@@ -75,7 +75,7 @@ fn run(session: &mut Session, until_ns: u64) -> Vec<(u64, Vec<u8>)> {
     sent
 }
 
-fn events(session: &mut Session) -> Vec<Event> {
+fn events(session: &mut RtcpSession) -> Vec<Event> {
     std::iter::from_fn(|| session.poll_event()).collect()
 }
 

@@ -2,12 +2,12 @@
 
 use proptest::prelude::*;
 use threadbare_rtp::id::{PayloadType, Ssrc};
-use threadbare_rtp::session::{Config, Event, RtcpError, RtpVerdict, SOURCES_MAX, Session};
+use threadbare_rtp::session::{Config, Event, RtcpError, RtcpSession, RtpVerdict, SOURCES_MAX};
 
 use super::{MS, S, address, compound, config, events, packet, run, session};
 
 /// A session that has received packets 0..100 of source 7, the last at 1.98 s.
-fn in_call() -> Session {
+fn in_call() -> RtcpSession {
     let mut session = session(1);
     for number in 0..100 {
         session.handle_rtp(number * 20 * MS, address(9), packet(7, number));
@@ -307,7 +307,7 @@ fn reduced_size_needs_an_agreement() {
         plain.handle_rtcp(2 * S, address(10), bye),
         Err(RtcpError::FirstPacket(203))
     );
-    let mut reduced = Session::new(
+    let mut reduced = RtcpSession::new(
         0,
         Config {
             reduced_size: true,
@@ -383,7 +383,7 @@ proptest! {
         steps in prop::collection::vec((0..8_u8, 0..6_u32, any::<u16>(), 0..3_000_000_000_u64), 1..300),
         seed in any::<u64>(),
     ) {
-        let mut session = Session::new(0, Config { seed, sources_max: 4, ..config(1) });
+        let mut session = RtcpSession::new(0, Config { seed, sources_max: 4, ..config(1) });
         let mut now_ns = 0;
         let mut out = [0; 600];
         for (kind, who, number, wait_ns) in steps {
@@ -423,7 +423,7 @@ proptest! {
 
 #[test]
 fn the_bound_on_sources_is_itself_bounded() {
-    let mut session = Session::new(
+    let mut session = RtcpSession::new(
         0,
         Config {
             sources_max: usize::MAX,
