@@ -1,4 +1,4 @@
-//! Listeners of a line or a call: copies of its audio, for other threads.
+//! Listeners of a session: copies of its audio, for other threads.
 //!
 //! | data | thread |
 //! |---|---|
@@ -21,7 +21,7 @@ use threadbare_runtime::prefetch;
 use crate::portion::{HEAD_BYTES, Portion, PortionAudio};
 use crate::sync::lock;
 
-/// The listeners of a line or a call. Clones share them.
+/// The listeners of a session. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Listeners(Arc<Shared>);
 
@@ -62,10 +62,11 @@ pub struct Listening {
 
 impl Listeners {
     /// Listens from now on. `room_bytes` is the size of the buffer for all sides and channels. A code of G.711 that is forwarded
-    /// or converted takes one byte, a sample that is decoded here two, and each portion [`HEAD_BYTES`](crate::HEAD_BYTES). A line
-    /// has 7 portions a second, each side of a call at most one per packet.
+    /// or converted takes one byte, a sample that is decoded here two, and each portion [`HEAD_BYTES`](crate::HEAD_BYTES). A
+    /// stream has 7 portions a second, each side of a call at most one per packet.
     ///
-    /// A line notices a new listener itself; a call needs [`AudioSession::update_listeners`](crate::AudioSession::update_listeners).
+    /// A session that publishes a snapshot notices a new listener itself; others need
+    /// [`AudioSession::update_listeners`](crate::AudioSession::update_listeners).
     #[must_use]
     pub fn listen(&self, room_bytes: usize) -> Listening {
         let (ring, taken) = RingBuffer::new(room_bytes);

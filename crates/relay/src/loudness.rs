@@ -1,4 +1,4 @@
-//! Loudness of a line's audio: measured, or brought to a target.
+//! Loudness of a leg's audio: measured, or brought to a target.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex};
@@ -119,7 +119,7 @@ impl LineMeter {
 /// Number of samples to collect before a measurement: 140 ms at 8 kHz.
 pub(crate) const TAPPED_SAMPLES_MIN: usize = 1_120;
 
-/// Adjusts a line to a loudness, with 3 s of delay, and measures the result.
+/// Adjusts a stream to a loudness, with 3 s of delay, and measures the result.
 #[derive(Debug)]
 pub(crate) struct LoudnessTarget {
     settings: NormalizerSettings,

@@ -19,7 +19,7 @@ use threadbare_rtp::g711::{ALAW_TO_LINEAR, ULAW_TO_LINEAR};
 pub struct Portion {
     /// Time of its end, ns of CLOCK_MONOTONIC.
     pub until_ns: u64,
-    /// The speaking side; A for a line.
+    /// The speaking side; A for a stream.
     pub side: Side,
     /// Rate and channels of its samples, and the law of codes.
     pub format: Format,

@@ -1,8 +1,8 @@
-//! Snapshots of lines: each line publishes its values, and other threads read them without asking the line.
+//! Snapshots of streams: each stream publishes its values, and other threads read them without asking the stream.
 //!
 //! | data | threads |
 //! |---|---|
-//! | `SharedSnapshot` | written by the shard's thread in the line's turn, unless a reader holds the lock; read by any thread |
+//! | `SharedSnapshot` | written by the shard's thread in the stream's turn, unless a reader holds the lock; read by any thread |
 //! | `LineSnapshot::peak` | written as above; taken by the thread that gathers the snapshots |
 //! | `is_programme_due` | set by any thread, taken by the shard's thread |
 //! | `listeners` | changed by any thread: see `listen.rs` |
@@ -21,7 +21,7 @@ use crate::listen::{Listeners, Listening};
 use crate::loudness::Loudness;
 use crate::sync::lock;
 
-/// Interval at which lines publish their snapshots. Clones share it.
+/// Interval at which streams publish their snapshots. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Pace(Arc<AtomicU64>);
 
@@ -34,7 +34,7 @@ impl Pace {
         pace
     }
 
-    /// Changes the interval of all lines that use it.
+    /// Changes the interval of all streams that use it.
     pub fn set(&self, period: Duration) {
         self.0.store(period.as_nanos() as u64, Relaxed);
     }
@@ -44,7 +44,7 @@ impl Pace {
     }
 }
 
-/// The snapshot of one line, for other threads.
+/// The snapshot of one stream, for other threads.
 #[derive(Debug, Clone, Default)]
 pub struct SharedSnapshot(Arc<Shared>);
 
@@ -56,7 +56,7 @@ struct Shared {
     listeners: Listeners,
 }
 
-/// Values of a line's snapshot.
+/// Values of a stream's snapshot.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct LineSnapshot {
     /// Time of the snapshot, ns of CLOCK_MONOTONIC; `None`: none yet.
@@ -167,8 +167,8 @@ impl SharedSnapshot {
         self.0.is_programme_due.store(true, Relaxed);
     }
 
-    /// Listens to the line's audio from now on, decoded, as a meter gets it. The line has to decode its audio while it has
-    /// listeners; a line with a codec that it cannot decode is silent.
+    /// Listens to the stream's audio from now on, decoded, as a meter gets it. The stream has to decode its audio while it has
+    /// listeners; a stream with a codec that it cannot decode is silent.
     #[must_use]
     pub fn listen(&self) -> Listening {
         self.0.listeners.listen(LISTENING_BYTES)

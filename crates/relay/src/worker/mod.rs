@@ -545,7 +545,7 @@ fn drop_caught<T>(value: T) {
 
 /// Calls between one step of prefetching and the next.
 const AHEAD: usize = 2;
-/// Cache lines of a call to prefetch. This covers a whole line or call of `threadbare_rtp`, whose legs have scattered hot fields.
+/// Cache lines of a call to prefetch. This covers a whole session of `threadbare_rtp`, whose legs have scattered hot fields.
 /// Measured: a useless prefetch costs less than a miss.
 const SLOT_LINES_MAX: usize = 72;
 /// Number of orders between two readings of the clock: a removal closes up to eight sockets, which takes some microseconds

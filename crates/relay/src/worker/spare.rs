@@ -36,7 +36,7 @@ impl Spare {
     }
 }
 
-/// Number of losses that even a late slice conceals: less than a tenth of a millisecond. A few lines do not make it late.
+/// Number of losses that even a late slice conceals: less than a tenth of a millisecond. A few streams do not make it late.
 const UNITS_MIN: u32 = 16;
 /// Minimum lateness of a late slice, for contexts with zero or short slices: other work of the machine causes such a delay
 /// occasionally.

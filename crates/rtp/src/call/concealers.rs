@@ -1,4 +1,4 @@
-//! Codecs that conceal losses in converted codes, shared by all lines of a thread.
+//! Codecs that conceal losses in converted codes, shared by all directions of a thread.
 
 use crate::codec::{Decoder, Encoder, EncoderSettings, Encoding, Format, Gaps};
 
@@ -31,7 +31,7 @@ impl History {
     }
 }
 
-/// Codecs that conceal losses, for all lines of a thread; a line keeps only its position within a gap.
+/// Codecs that conceal losses, for all directions of a thread; a direction keeps only its position within a gap.
 #[derive(Debug, Default)]
 pub(super) struct Concealers {
     all: Vec<Concealer>,
@@ -74,7 +74,7 @@ impl Concealers {
 }
 
 impl Concealer {
-    /// Brings both codecs to a line's state after the audio that the far side has received. `room` is working memory.
+    /// Brings both codecs to a direction's state after the audio that the far side has received. `room` is working memory.
     pub(super) fn resume(&mut self, history: &History, gaps: Option<&Gaps>, room: &mut Vec<f32>) {
         self.decoder.reset();
         self.encoder.reset();
@@ -99,6 +99,6 @@ impl Concealer {
 const HISTORY_BYTES: usize = 400;
 /// Length at which the history is trimmed, so that several packets cost one move of memory.
 const HISTORY_BYTES_MAX: usize = 1_200;
-/// Maximum number of format pairs that lines of a thread convert or repack, mostly of G.711. Beyond it, the oldest pair is
+/// Maximum number of format pairs that directions of a thread convert or repack, mostly of G.711. Beyond it, the oldest pair is
 /// replaced.
 const CONCEALERS_MAX: usize = 8;

@@ -31,7 +31,7 @@ pub struct Passed {
     pub anchor: Option<Anchor>,
 }
 
-/// State of a stream that receives without sending. Boxed, because most lines are never held.
+/// State of a stream that receives without sending. Boxed, because most streams are never held.
 #[derive(Debug)]
 pub(super) enum Hold {
     On,
