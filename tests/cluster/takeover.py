@@ -450,6 +450,8 @@ class Scene:
         self.told("handed over without a word", begin, "n1")
         for pair in [("n1", "n2"), ("n2", "n1")]:
             network.mend(*pair)
+        # Meanwhile the nodes connect to each other again.
+        self.all_heard()
         begin = time.time_ns()
         main.operator("n3", "move", "service:n1", "n1")
         self.carried(n1=["n1"])
