@@ -22,7 +22,8 @@ const RICH: Keys = &[
     (
         "rtpp-flags",
         "codec-transcode-PCMA codec-mask-G722 strict-source SDES-only-AES_CM_128_HMAC_SHA1_80;AEAD_AES_256_GCM record-call=on \
-      replace-origin replace-session-name rtcp-mux-offer generate-mid label=caller ptime=30 loop-protect TOS=184 metadata=x",
+      replace-origin replace-session-name rtcp-mux-offer generate-mid label=caller ptime=30 loop-protect TOS=184 metadata=x \
+      sdp-attr-add-none-mine:1 sdp-attr-substitute-audio-rtcp-mux>rtcp-mux",
     ),
 ];
 
@@ -338,7 +339,9 @@ fn damage_is_named() {
     let (read, found) = (bytes[0], newer[0]);
     assert_eq!(
         refused(&newer),
-        format!("the call was saved in version {found}, this program reads version {read}")
+        format!(
+            "the saved call is not readable: saved in version {found}, this program reads version {read}"
+        )
     );
     for len in 0..bytes.len() {
         assert!(refused(&bytes[..len]).contains("damaged"), "{len} bytes");
