@@ -633,6 +633,18 @@ pub(super) mod tests {
         );
     }
 
+    /// Release 0.3.0 writes these states in these files.
+    #[test]
+    fn states_of_release_0_3_0_are_read() {
+        let audio = include_bytes!("../../tests/data/release-0.3.0-audio.bin");
+        assert_eq!(StreamState::from_bytes(audio), Ok(audio_without_names()));
+        let forward = include_bytes!("../../tests/data/release-0.3.0-forward.bin");
+        assert_eq!(
+            StreamState::from_bytes(forward),
+            Ok(forward_without_names())
+        );
+    }
+
     /// A later release may add a field to each struct.
     #[test]
     fn unknown_fields_are_ignored() {

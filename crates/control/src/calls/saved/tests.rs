@@ -19,6 +19,10 @@ use crate::sdp::Direction;
 const OFFER: &[u8] = include_bytes!("../../../tests/data/positional-offer.bin");
 const CALL: &[u8] = include_bytes!("../../../tests/data/positional-call.bin");
 
+/// The same states as release 0.3.0 writes them.
+const OFFER_0_3_0: &[u8] = include_bytes!("../../../tests/data/release-0.3.0-offer.bin");
+const CALL_0_3_0: &[u8] = include_bytes!("../../../tests/data/release-0.3.0-call.bin");
+
 const S: u64 = 1_000_000_000;
 /// The decoded base64 text of Alice's `a=crypto`.
 const ALICE_KEY: &[u8] = b"YS___semctl () {\t220;}\n}\nunles";
@@ -40,6 +44,13 @@ fn audio(offer: &Exchange<()>) -> &AudioOffer {
     match &offer.media[0].plan {
         Plan::Audio(audio) => audio,
         other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn states_of_release_0_3_0_are_read() {
+    for (released, same) in [(OFFER_0_3_0, OFFER), (CALL_0_3_0, CALL)] {
+        assert_eq!(FORMAT.write(&read(released)), FORMAT.write(&read(same)));
     }
 }
 
