@@ -10,19 +10,31 @@ use toml::Spanned;
 use super::checker::{Checker, Use};
 use super::media::Media;
 use super::raw::{RawDefaults, RawFallback, RawStream};
-use super::route;
-use super::{Destination, FallbackSpec, InputSpec, StreamSpec};
+use super::{Destination, FallbackSpec, InputSpec, SrtpSpec, StreamSpec};
+use super::{route, srtp};
 use crate::codec::{ALLOWED_CODECS, CodecIn};
+
+/// The settings of a stream on which its fallbacks depend.
+pub(super) struct Inputs<'a> {
+    pub(super) media: &'a Media,
+    pub(super) srtp: &'a SrtpSpec,
+    pub(super) destination: Option<&'a Destination>,
+    pub(super) wait_ms: u32,
+}
 
 /// Checks the fallbacks of a stream. For a range, they are those of its first stream.
 pub(super) fn check(
     checker: &mut Checker<'_>,
     raw: &RawStream,
     defaults: &RawDefaults,
-    media: &Media,
-    destination: Option<&Destination>,
-    wait_ms: u32,
+    stream: &Inputs<'_>,
 ) -> Vec<FallbackSpec> {
+    let Inputs {
+        media,
+        destination,
+        wait_ms,
+        ..
+    } = *stream;
     let Some(first) = raw.fallback.first() else {
         return Vec::new();
     };
@@ -52,7 +64,7 @@ pub(super) fn check(
             );
             break;
         }
-        let Some(input) = input(checker, raw, media) else {
+        let Some(input) = input(checker, raw, stream) else {
             continue;
         };
         let raw = raw.get_ref();
@@ -85,7 +97,7 @@ pub(super) fn check(
 fn input(
     checker: &mut Checker<'_>,
     raw: &Spanned<RawFallback>,
-    media: &Media,
+    stream: &Inputs<'_>,
 ) -> Option<InputSpec> {
     let place = raw.span();
     let raw = raw.get_ref();
@@ -123,9 +135,16 @@ fn input(
         checker.conflict(raw.codec.as_ref(), "codec", &with, help);
         let number = raw.payload_type_in.as_ref();
         checker.conflict(number, "payload-type-in", &with, help);
+        for (name, key) in [
+            ("srtp-in-key-file", &raw.srtp_in_key_file),
+            ("srtp-in-key-env", &raw.srtp_in_key_env),
+        ] {
+            let help = "remove it: only a fallback with `listen` has a key";
+            checker.conflict(key.as_ref(), name, &with, help);
+        }
     }
     match *key {
-        "listen" => rtp_input(checker, raw, media),
+        "listen" => rtp_input(checker, raw, stream),
         "tone" => tone(checker, raw.tone.as_ref()?),
         "silence" => {
             let silence = raw.silence.as_ref()?;
@@ -138,7 +157,12 @@ fn input(
     }
 }
 
-fn rtp_input(checker: &mut Checker<'_>, raw: &RawFallback, media: &Media) -> Option<InputSpec> {
+fn rtp_input(
+    checker: &mut Checker<'_>,
+    raw: &RawFallback,
+    stream: &Inputs<'_>,
+) -> Option<InputSpec> {
+    let media = stream.media;
     let listen = checker.listen(raw.listen.as_ref()?)?;
     let codec_in = match &raw.codec {
         None => media.codec_in,
@@ -157,6 +181,7 @@ fn rtp_input(checker: &mut Checker<'_>, raw: &RawFallback, media: &Media) -> Opt
         listen,
         codec_in,
         payload_type_in,
+        srtp: srtp::of_fallback(checker, raw, stream.srtp),
     })
 }
 
@@ -233,7 +258,7 @@ mod tests {
     use std::net::IpAddr;
     use std::path::Path;
 
-    use crate::{Config, InputSpec, Machine, Rtcp};
+    use crate::{Config, InputSpec, KeySource, Machine, Rtcp};
 
     /// A machine with every address, and one file.
     struct Somewhere;
@@ -248,6 +273,10 @@ mod tests {
         }
 
         fn check_pipeline(&self, _text: &str) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn read_key(&self, _source: &KeySource) -> Result<(), String> {
             Ok(())
         }
 

@@ -511,6 +511,10 @@ impl Machine for Elsewhere {
         Ok(())
     }
 
+    fn read_key(&self, _source: &KeySource) -> Result<(), String> {
+        Ok(())
+    }
+
     fn may_write(&self, _: &std::path::Path) -> Result<(), String> {
         Ok(())
     }
@@ -625,6 +629,10 @@ impl Machine for Loopback {
     }
 
     fn read_audio(&self, _path: &std::path::Path) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn read_key(&self, _source: &KeySource) -> Result<(), String> {
         Ok(())
     }
 

@@ -40,7 +40,7 @@ pub use protection::{
     Keys, OLD_KEY_NS, OLD_KEY_NS_MAX, Protection, ProtectionState, ProtectionStats, Rollover,
     Unsaved,
 };
-pub use receiver::{Receiver, UnprotectError};
+pub use receiver::{ROLLOVER_MAX, ROLLOVERS_PER_PACKET, Receiver, UnprotectError};
 pub use sender::{ProtectError, Sender};
 pub use sources::{REPLAY_WINDOW, RestoreError, SOURCES_MAX, SourceError, SourceState};
 pub use threadbare_rtp_types::srtp::{

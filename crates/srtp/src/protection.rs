@@ -42,6 +42,14 @@ pub struct ProtectionStats {
     pub unsent: u64,
 }
 
+impl ProtectionStats {
+    /// Received datagrams that were refused, for any reason.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.unauthentic + self.replayed + self.malformed + self.too_many_sources
+    }
+}
+
 /// The state of a [`Protection`]; it includes keys and is as secret as they are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProtectionState {
@@ -125,6 +133,15 @@ impl Protection {
             keys,
             change: None,
             stats: ProtectionStats::default(),
+        }
+    }
+
+    /// [`new`](Self::new) for a party that may have been sending for a long time: see [`Receiver::joining`].
+    #[must_use]
+    pub fn joining(keys: Keys) -> Protection {
+        Protection {
+            receiver: Receiver::joining(&keys.receive),
+            ..Protection::new(keys)
         }
     }
 

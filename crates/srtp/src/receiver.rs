@@ -6,6 +6,7 @@ use thiserror::Error;
 
 use crate::derive::Protocol;
 use crate::header::{RtpHeader, rtcp_ssrc};
+use crate::index::PacketIndex;
 use crate::sources::{SourceError, SourceState, Sources};
 use crate::transform::Transform;
 use crate::{Forged, MasterKey, RestoreError, Suite};
@@ -41,6 +42,8 @@ pub struct Receiver {
     rtp: Box<Transform>,
     rtcp: Box<Transform>,
     sources: Sources,
+    /// The next rollover counter to try for a source that sends already; `None`: the search has ended, or there is none.
+    next_rollover: Option<u32>,
 }
 
 impl Receiver {
@@ -52,6 +55,20 @@ impl Receiver {
             rtp: Transform::new(key, Protocol::Rtp),
             rtcp: Transform::new(key, Protocol::Rtcp),
             sources: Sources::default(),
+            next_rollover: None,
+        }
+    }
+
+    /// Creates a receiver for a source that may have been sending for a long time. Packets do not contain their rollover counter,
+    /// which counts the wraps of the sequence number, so the receiver tries counters until the first packet is authentic:
+    /// [`ROLLOVERS_PER_PACKET`] for each packet, up to [`ROLLOVER_MAX`], and then again from 1. Sources that come later start at
+    /// zero. A source beyond [`SOURCES_MAX`](crate::SOURCES_MAX) replaces the oldest one.
+    #[must_use]
+    pub fn joining(key: &MasterKey) -> Receiver {
+        Receiver {
+            sources: Sources::replacing(),
+            next_rollover: Some(1),
+            ..Receiver::new(key)
         }
     }
 
@@ -64,12 +81,30 @@ impl Receiver {
         let header = RtpHeader::parse(packet, trailer)?;
         let ssrc = header.ssrc;
         self.sources.check_room(ssrc)?;
-        let index = self.sources.rtp_index(ssrc, header.seq)?;
-        self.rtp
-            .open_rtp(packet, header, index)
-            .map_err(|Forged| UnprotectError::Forged { ssrc })?;
+        let mut index = self.sources.rtp_index(ssrc, header.seq)?;
+        if self.rtp.open_rtp(packet, header, index).is_err() {
+            index = self
+                .open_joining(packet, header)
+                .ok_or(UnprotectError::Forged { ssrc })?;
+        }
         self.sources.note_rtp(ssrc, index)?;
+        self.next_rollover = None;
         Ok(packet.len() - trailer)
+    }
+
+    /// Tries the next rollover counters. Returns the index of the packet if one of them is right.
+    #[cold]
+    fn open_joining(&mut self, packet: &mut [u8], header: RtpHeader) -> Option<PacketIndex> {
+        let mut rollover = self.next_rollover?;
+        for _ in 0..ROLLOVERS_PER_PACKET {
+            let index = PacketIndex::new(rollover, header.seq);
+            if self.rtp.open_rtp(packet, header, index).is_ok() {
+                return Some(index);
+            }
+            rollover = rollover % ROLLOVER_MAX + 1;
+        }
+        self.next_rollover = Some(rollover);
+        None
     }
 
     /// Checks and decrypts an SRTCP packet in place. Returns the length of the RTCP packet, from the start of the buffer. Its
@@ -112,6 +147,12 @@ impl Receiver {
         self.sources.restore(state)
     }
 }
+
+/// Number of rollover counters that [`Receiver::joining`] tries for each packet: as much work as some packets, so that strangers
+/// gain nothing.
+pub const ROLLOVERS_PER_PACKET: u32 = 8;
+/// Highest rollover counter that [`Receiver::joining`] tries: that of a source with 50 packets a second after two and a half years.
+pub const ROLLOVER_MAX: u32 = 1 << 16;
 
 impl fmt::Debug for Receiver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -10,7 +10,8 @@ use threadbare_rtp_types::id::{SeqNum, Ssrc};
 pub const REPLAY_WINDOW: u32 = u128::BITS;
 
 /// Maximum number of SSRCs under one key. A party has one SSRC, and some parties take a new one after each hold. Further SSRCs
-/// are refused. Dropping the oldest instead would allow replays of its packets.
+/// are refused. Dropping the oldest instead would allow replays of its packets. [`Receiver::joining`](crate::Receiver::joining) does
+/// drop it: such a key stays the same for months, and a restart of the receiver allows those replays anyway.
 pub const SOURCES_MAX: usize = 64;
 
 /// Highest index of SRTCP: it has 31 bits (RFC 3711, section 3.4).
@@ -197,9 +198,19 @@ pub(crate) struct Sources {
     list: Vec<Source>,
     /// Index of the previous packet's source, the first guess for the next one.
     recent: usize,
+    /// Whether a source beyond [`SOURCES_MAX`] replaces the oldest one.
+    replaces: bool,
 }
 
 impl Sources {
+    /// Creates an empty list, in which a source beyond [`SOURCES_MAX`] replaces the oldest one.
+    pub(crate) fn replacing() -> Sources {
+        Sources {
+            replaces: true,
+            ..Sources::default()
+        }
+    }
+
     fn find(&self, ssrc: Ssrc) -> Option<usize> {
         let recent = self.list.get(self.recent);
         if recent.is_some_and(|source| source.ssrc == ssrc) {
@@ -247,7 +258,7 @@ impl Sources {
 
     /// Checks that a place is free for this source.
     pub(crate) fn check_room(&self, ssrc: Ssrc) -> Result<(), SourceError> {
-        if self.list.len() >= SOURCES_MAX && self.find(ssrc).is_none() {
+        if self.list.len() >= SOURCES_MAX && !self.replaces && self.find(ssrc).is_none() {
             return Err(SourceError::TooMany { ssrc });
         }
         Ok(())
@@ -268,6 +279,9 @@ impl Sources {
     fn enter(&mut self, ssrc: Ssrc) -> Result<&mut Source, SourceError> {
         self.check_room(ssrc)?;
         self.recent = self.find(ssrc).unwrap_or_else(|| {
+            if self.list.len() >= SOURCES_MAX {
+                self.list.remove(0);
+            }
             self.list.push(Source::new(ssrc));
             self.list.len() - 1
         });
@@ -290,7 +304,7 @@ impl Sources {
         });
         Sources {
             list: list.collect(),
-            recent: self.recent,
+            ..*self
         }
     }
 

@@ -9,6 +9,53 @@ pub(super) struct Refused {
 
 pub(super) const REFUSED: &[Refused] = &[
     Refused {
+        text: "[[stream]]\nname = \"s\"\nlisten = \"127.0.0.1:5004\"\ndestination = \"127.0.0.1:6004\"\nsrtp-in-key-file = \"a\"\nsrtp-in-key-env = \"B\"",
+        says: &[
+            "`srtp-in-key-env = \"B\"` cannot be combined with `srtp-in-key-file`",
+            "remove one of the two",
+        ],
+        lines: &[6],
+    },
+    Refused {
+        text: "[[stream]]\nname = \"s\"\nlisten = \"127.0.0.1:5004\"\nsrtp-out-key-env = \"B\"",
+        says: &["cannot be combined with a stream without `destination`"],
+        lines: &[4],
+    },
+    Refused {
+        text: "[[stream]]\nname = \"s\"\nlisten = \"127.0.0.1:5004\"\ndestination = \"latched\"\nsrtp-out-key-file = \"a\"",
+        says: &["`destination = \"latched\"` and no other key", "both keys"],
+        lines: &[5],
+    },
+    Refused {
+        text: "[[stream]]\nname = \"s\"\nlisten = \"127.0.0.1:5004\"\ndestination = \"latched\"\nsrtp-in-key-file = \"a\"",
+        says: &["`srtp-in-key-file = \"a\"` cannot be combined", "both keys"],
+        lines: &[5],
+    },
+    Refused {
+        text: "[[stream]]\nname = \"s\"\nlisten = \"127.0.0.1:5004\"\ndestination = \"127.0.0.1:6004\"\nsrtp-out-key-file = \"a\"\nssrc = 7",
+        says: &[
+            "`ssrc = 7` cannot be combined with `srtp-out-key-file`",
+            "same key stream",
+        ],
+        lines: &[6],
+    },
+    Refused {
+        text: "[[stream]]\nname = \"s\"\nlisten = \"127.0.0.1:5004\"\ndestination = \"127.0.0.1:6004\"\nsrtp-out-key-file = \"a\"\ncount = 2",
+        says: &[
+            "`srtp-out-key-file = \"a\"` cannot be combined with `count`",
+            "its own key",
+        ],
+        lines: &[5],
+    },
+    Refused {
+        text: "[[stream]]\nname = \"s\"\nlisten = \"127.0.0.1:5004\"\ndestination = \"127.0.0.1:6004\"\n[[stream.fallback]]\nsilence = true\nsrtp-in-key-env = \"B\"",
+        says: &[
+            "`silence`, which is not RTP",
+            "only a fallback with `listen` has a key",
+        ],
+        lines: &[7],
+    },
+    Refused {
         text: "[contexts]\nwiat = 20",
         says: &["`wiat` is not a key of [contexts]", "did you mean `wait`?"],
         lines: &[2],

@@ -2,6 +2,7 @@
 
 mod change;
 mod forged;
+mod joining;
 mod link;
 mod mki;
 mod restart;
