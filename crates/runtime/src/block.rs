@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use crate::sys::clock_now_ns;
 
-/// Runs `future` to its end on this thread, which sleeps while the future is pending. [`sleep_until`](crate::sleep_until) works
-/// inside it. On a shard's thread this blocks all other residents: await instead.
+/// Runs `future` on this thread until it completes. The thread sleeps while the future is pending.
+/// [`sleep_until`](crate::sleep_until) works inside it. On a shard's thread, this blocks all other agents and tasks of the shard:
+/// await the future there instead.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let parker = Arc::new(Parker {
         thread: thread::current(),

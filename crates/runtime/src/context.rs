@@ -1,4 +1,4 @@
-//! Named contexts: users of the same name share the same threads.
+//! Named contexts. All users of a name share the same threads.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -57,7 +57,7 @@ impl fmt::Display for Settings {
     }
 }
 
-/// The requested settings differ from those of the first user, which apply.
+/// The requested settings differ from those of the first user. The settings of the first user apply.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "context '{name}' already runs with {stands}; the requested {asked} are ignored: \
@@ -136,7 +136,7 @@ impl Context {
     pub fn conflict(&self, asked: Settings) -> Option<SettingsConflict> {
         let stands = self.0.settings;
         let (is, wants) = (stands.scheduling, asked.scheduling);
-        // The number of threads may have been derived from the affinity.
+        // The affinity may determine the number of threads, so compare both numbers for the actual affinity.
         let threads = Settings {
             scheduling: is,
             ..asked
@@ -153,7 +153,7 @@ impl Context {
         })
     }
 
-    /// Returns the thread for a new element: round-robin. The element stays on it for life.
+    /// Returns the thread for a new element, round-robin. The element stays on this thread as long as it exists.
     pub fn next_shard(&self) -> Shard {
         let turn = self.0.next.fetch_add(1, Ordering::Relaxed);
         self.0.shards[turn % self.0.shards.len()].clone()
@@ -235,7 +235,7 @@ impl Drop for Inner {
             // The command is refused only if the thread has already ended.
             let _ = shard.command(|local| local.close());
         }
-        // A shard's thread cannot wait for itself. If it waited for another thread, its other residents would be blocked.
+        // A shard's thread cannot wait for itself. If it waited for another thread, its other agents and tasks would be blocked.
         if current_shard_id().is_some() {
             return;
         }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub struct CountersSnapshot {
     /// Wake-ups from a sleep in the kernel.
     pub wakeups: u64,
-    /// Nanoseconds not spent asleep (wall clock of the thread, so preemption counts as busy).
+    /// Nanoseconds in which the thread was not asleep. It is wall-clock time, so preemption counts as busy.
     pub busy_ns: u64,
     /// Packets reported by agents with [`crate::Cx::count_packets`].
     pub packets: u64,
@@ -66,8 +66,8 @@ impl Counters {
         self.lateness_max_ns.raise_to(late_ns);
     }
 
-    /// Counts a slice that began `late_ns` after the end of the wait. That is not the lateness against its edge: after a slice
-    /// that lasts too long, the next edge is a later one.
+    /// Updates the recent lateness with a slice that began `late_ns` after the end of the wait. This may be more than its
+    /// lateness against its edge, because the slice after one that lasted too long gets a later edge.
     pub(crate) fn slice_overdue_by(&self, late_ns: u64) {
         let recent_ns = self.lateness_recent_ns.get();
         let faded_ns = recent_ns - recent_ns / FADES_IN;
@@ -124,7 +124,7 @@ impl Counter {
     }
 }
 
-/// Number of slices over which a late one is forgotten.
+/// The lateness of a slice fades by one part in this number with each later slice.
 const FADES_IN: u64 = 8;
 
 /// Four buckets per octave, from 1 µs up to over an hour.

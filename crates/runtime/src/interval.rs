@@ -23,7 +23,7 @@ pub fn timeout_future(duration: Duration) -> Timeout {
     }
 }
 
-/// [`timeout_future`], in seconds.
+/// Acts as [`timeout_future`], with the duration in seconds.
 ///
 /// # Panics
 /// The same as for [`timeout_future`].

@@ -50,7 +50,7 @@ impl<T> JoinHandle<T> {
         }
     }
 
-    /// Whether the task has ended, in any way.
+    /// Whether the task has completed, panicked or been cancelled.
     pub fn is_finished(&self) -> bool {
         !matches!(lock(&self.0.state).phase, Phase::Running)
     }
@@ -121,7 +121,8 @@ impl JoinError {
         matches!(self.0, Reason::Panicked(_))
     }
 
-    /// Whether [`Context::block_on`](crate::Context::block_on) was called on a context's thread. Then the future has not run.
+    /// Whether [`Context::block_on`](crate::Context::block_on) refused to run the future, because it was called on a context's
+    /// thread.
     pub fn is_refused(&self) -> bool {
         matches!(self.0, Reason::Refused)
     }
@@ -320,7 +321,7 @@ mod loom_tests {
     use loom::thread;
     use std::task::Wake;
 
-    /// Notes that it was woken.
+    /// A waker that records that it was woken.
     struct Flag(AtomicBool);
 
     impl Wake for Flag {

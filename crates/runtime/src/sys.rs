@@ -120,7 +120,7 @@ pub const CACHE_LINE: usize = 64;
 
 /// A sender's address in the kernel's format, so that two of them can be compared without parsing.
 ///
-/// Only IPv4 and IPv6 fit: an address takes half a cache line, and thousands of streams keep several.
+/// It has room for IPv4 and IPv6 only, so that an address takes half a cache line: thousands of streams store several each.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct RawAddr {
@@ -236,8 +236,9 @@ pub fn send_vectored_to(
 
 /// Datagrams of one socket for one system call (sendmmsg).
 ///
-/// Push up to [`SEND_BATCH_MAX`], then call [`SendBatch::send`] until [`SendBatch::is_empty`]: each call sends from the first
-/// remaining one. One that the system refuses stays the first until [`SendBatch::skip`] drops it.
+/// Push up to [`SEND_BATCH_MAX`] datagrams, then call [`SendBatch::send`] until [`SendBatch::is_empty`]. Each call starts with
+/// the first datagram that is not sent yet. A datagram that the system refuses stays the first until [`SendBatch::skip`] drops
+/// it.
 pub struct SendBatch<'a> {
     headers: [MaybeUninit<libc::mmsghdr>; SEND_BATCH_MAX],
     first: usize,
@@ -648,7 +649,7 @@ impl Epoll {
             let is_unknown = matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM));
             if is_unknown && !is_coarse {
                 HAS_NO_PWAIT2.store(true, Ordering::Relaxed);
-                // The next wait is a coarse one.
+                // This wait returns early; the next one uses `epoll_wait`.
                 return Ok(&[]);
             }
             return if error.kind() == io::ErrorKind::Interrupted {

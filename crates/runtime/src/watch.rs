@@ -29,10 +29,10 @@ pub(crate) struct Watch {
     /// Index of the running agent, plus one; 0 if none.
     running: AtomicU64,
     since_ns: AtomicU64,
-    /// Time of the current run that has already been noted as a blockage by others than the agent.
+    /// Part of the current run, ns, that is already logged as a blockage by something other than the agent.
     noted_ns: AtomicU64,
     limit_ns: u64,
-    /// Maximum error by which runs seem too long; 0 if they are measured exactly.
+    /// Maximum error, ns, by which the measured time of a run is too long; 0 if runs are measured exactly.
     resolution_ns: u64,
     labels: Mutex<Vec<Option<Box<str>>>>,
     log: Mutex<VecDeque<Blocked>>,
@@ -90,7 +90,7 @@ impl Watch {
         self.noted_ns.fetch_add(for_ns, Relaxed);
     }
 
-    /// Returns a run of `for_ns` less the blockages already noted.
+    /// Returns `for_ns`, the length of a run, less the blockages in it that are already logged.
     pub(crate) fn unnoted_ns(&self, for_ns: u64) -> u64 {
         for_ns.saturating_sub(self.noted_ns.load(Relaxed))
     }

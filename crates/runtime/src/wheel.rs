@@ -16,7 +16,7 @@ pub enum Precision {
     NotBefore,
 }
 
-/// Names a pending timer.
+/// Identifies a pending timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimerKey {
     index: u32,
@@ -113,8 +113,8 @@ impl<T> Wheel<T> {
         fired
     }
 
-    /// Time of the next call of [`Wheel::advance`], never later than the earliest deadline's tick. It may be earlier if a far
-    /// timer has to move to a finer level.
+    /// Time of the next call of [`Wheel::advance`], never after the earliest deadline's tick. It may be before that tick if a
+    /// timer in the distant future has to move to a finer level.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         self.next_tick()
             .map(|tick| self.origin_ns + tick * self.tick_ns)
@@ -166,7 +166,8 @@ impl<T> Wheel<T> {
         let tick = self.entries[index as usize].tick;
         let differs = (tick ^ self.tick_now) | SLOT_MASK;
         let mut level = ((63 - differs.leading_zeros()) / SLOT_BITS) as usize;
-        // An entry may be in its finest slot only if that slot is turned after now.
+        // A carry may change a bit above the coarsest level. The deadline is within [`HORIZON_TICKS`], so the entry fits that
+        // level.
         level = level.min(LEVELS - 1);
         let slot = slot_of(tick, level);
         let head = self.levels[level].heads[slot];

@@ -54,7 +54,7 @@ pub fn serve() -> Result<(), ServeError> {
         return Err(ServeError::Folder(folder));
     }
     let path = socket_path(process::id());
-    // Removes the socket of an earlier process with the same number.
+    // Removes the socket of an earlier process with the same process ID.
     let _ = fs::remove_file(&path);
     let listener =
         UnixListener::bind(&path).map_err(|error| ServeError::Socket(path.clone(), error))?;

@@ -23,7 +23,7 @@ pub(crate) struct Inbox<C, D> {
     refuses: Refuses,
 }
 
-/// Items that a shard refuses; its end proceeds through these steps.
+/// Items that a shard refuses. When the shard ends, it goes through these values in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Refuses {
     Nothing,

@@ -26,12 +26,12 @@ impl<A: Agent> AgentHandle<A> {
         }
     }
 
-    /// The shard the agent lives on.
+    /// The shard that the agent is on.
     pub fn shard(&self) -> &Shard {
         &self.shard
     }
 
-    /// Runs the agent at the next opportunity; a throttled shard waits for its slice edge.
+    /// Runs the agent as soon as possible; a throttled shard waits for its slice edge.
     pub fn wake(&self) {
         self.wake.notify();
     }

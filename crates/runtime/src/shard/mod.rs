@@ -166,7 +166,8 @@ impl Shard {
         self.0.watch.labels()
     }
 
-    /// The running agent, and the start of its run, ns of CLOCK_MONOTONIC. It does not wait for the shard, which may be blocked.
+    /// Returns the label of the running agent, and the start of its run in ns of CLOCK_MONOTONIC. It does not wait for the shard,
+    /// which may be blocked.
     pub fn running(&self) -> Option<(String, u64)> {
         self.0.watch.running()
     }
@@ -181,8 +182,8 @@ impl Shard {
         self.0.watch.limit_ns()
     }
 
-    /// Notes a blockage within the run of an agent. That time is not counted again as a blockage by the agent. Call it only on
-    /// the shard's thread; times are those of [`clock_now_ns`](crate::clock_now_ns).
+    /// Logs a blockage within the run of an agent. Its time is not counted a second time, as a blockage by the agent. Call it
+    /// only on the shard's thread; times are those of [`clock_now_ns`](crate::clock_now_ns).
     pub fn note_blocked(&self, blocked: Blocked) {
         debug_assert!(self.is_current(), "on another thread than the shard's");
         self.0.watch.discount(blocked.for_ns);
@@ -222,7 +223,7 @@ impl Shard {
         }
     }
 
-    /// One value of type `T` for each shard, created on first use.
+    /// Returns the shard's only value of type `T`. The first call creates it.
     pub fn extension<T: Any + Send + Sync>(&self, make: impl FnOnce(&Shard) -> T) -> Arc<T> {
         let mut extensions = self
             .0
@@ -368,7 +369,7 @@ struct Shared {
     end: ShardEnd,
 }
 
-/// Reports whether a shard's thread has ended. It does not keep the shard's memory.
+/// Reports whether a shard's thread has ended. It does not keep the shard's memory allocated.
 #[derive(Debug, Clone, Default)]
 pub struct ShardEnd(Arc<AtomicBool>);
 
@@ -405,7 +406,7 @@ pub struct Local {
     /// The coarse clock after the last run of an agent.
     coarse_ns: Cell<u64>,
     slice: Cell<u64>,
-    /// Whether descriptors may be ready that this slice has not handled.
+    /// Whether a descriptor may be ready that this slice has not handled.
     must_poll: Cell<bool>,
     /// Whether the running agent expects no more in this slice.
     is_drained: Cell<bool>,
@@ -429,7 +430,7 @@ impl Local {
         self.now_ns.get()
     }
 
-    /// Number of the current slice: of the batch with throttling, otherwise of the pass.
+    /// Number of the current slice. With throttling, a slice is a batch; otherwise it is a pass.
     pub fn slice(&self) -> u64 {
         self.slice.get()
     }
@@ -446,7 +447,7 @@ impl Local {
     }
 
     pub(crate) fn cancel_sleeper(&self, key: TimerKey) {
-        // Dropped after the borrow, because a waker may be the last owner of a task with other sleeps.
+        // Drop the waker after the borrow. It may be the last owner of a task whose other sleeps then borrow the wheel.
         let cancelled = self.wheel.borrow_mut().cancel(key);
         drop(cancelled);
     }
@@ -517,13 +518,12 @@ impl Local {
         CURRENT.set(None);
     }
 
-    /// Ends the shard: drops all remaining residents here, on its own thread.
+    /// Ends the shard: drops all remaining agents and tasks here, on the shard's own thread.
     ///
-    /// A task that is not `Send` must not be dropped elsewhere, because async-task aborts the process. A thread that wakes a task
-    /// holds the task until it is in the inbox. So the inbox accepts wake-ups until no task is left. This takes moments: every
-    /// task has been woken, so each is here or held by a waking thread. Tasks that arrive after that have never run. They are
-    /// `Send` and belong to the spawner, which may drop them.
-    /// the spawner, which may drop them.
+    /// A task that is not `Send` must not be dropped elsewhere, because async-task then aborts the process. A thread that wakes a
+    /// task holds the task until it is in the inbox. So the inbox accepts wake-ups until no task is left. This takes only
+    /// moments, because every task has been woken, so each is either here or held by a waking thread. Tasks that arrive after
+    /// that have never run. They are `Send` and belong to the spawner, which may drop them.
     fn clear(&self) {
         let commands = self.shard.close_to_commands();
         commands.into_iter().for_each(drop_caught);
@@ -547,7 +547,7 @@ impl Local {
         }
         let (_, data) = self.shard.close_inbox();
         data.into_iter().for_each(drop_caught);
-        // Agents added by these drops.
+        // The drops above may have added agents.
         self.remove_agents();
         loop {
             let Some(wake) = self.ready.borrow_mut().pop_front() else {
@@ -570,12 +570,12 @@ impl fmt::Debug for Local {
     }
 }
 
-/// The layout is fixed: an event uses only the first two fields.
+/// The layout is fixed, so that the two fields that an event uses come first.
 #[repr(C)]
 struct Slot {
-    /// Taken out while it runs.
+    /// `None` while the agent runs.
     agent: Option<Box<dyn Agent>>,
-    /// Commands for it that arrived while it was out, in a call to another shard.
+    /// Commands for the agent that arrived while it was in a call to another shard.
     deferred: Vec<Command>,
     generation: u32,
     wake: Arc<WakeAgent>,
@@ -591,7 +591,7 @@ struct Descriptor {
     fd: i32,
     key: u8,
     interest: Interest,
-    /// Whether the descriptor is tried instead of watched: see [`Cx::assume_ready`].
+    /// Whether the agent runs for the descriptor in each slice, without watching it: see [`Cx::assume_ready`].
     is_assumed: bool,
 }
 
@@ -612,8 +612,8 @@ pub trait Agent: Any + Send {
     /// request another with [`Cx::wake_self`].
     fn run(&mut self, cx: &mut Cx<'_>, ready: Ready);
 
-    /// Called shortly before the agent runs: [`crate::prefetch`] the further memory that it will use. With thousands of agents in
-    /// turn, most of the work is waiting for memory.
+    /// Called shortly before the agent runs. It should [`crate::prefetch`] the further memory that the run will use. With
+    /// thousands of agents in turn, most of the time is spent waiting for memory.
     #[inline]
     fn prefetch(&self) {}
 

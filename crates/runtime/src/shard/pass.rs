@@ -104,7 +104,7 @@ impl Local {
             }
             let (token, key) = Token::from_event(event);
             self.run_agent(token, Ready::Io(key));
-            // If this agent is watched again, another event has taken its place in the list.
+            // If this agent's descriptor is watched again, another event has taken its place in the list.
             if self.assumed.borrow().get(next) == Some(&event) {
                 next += 1;
             }
@@ -127,7 +127,7 @@ impl Local {
         // If the array is full, there may be more events.
         self.must_poll.set(events.len() == room);
         awake();
-        // A command that was sent before a packet must run before the packet is read. So nothing arrives after a pause.
+        // A command that was sent before a packet arrived must run before the packet is read. So no packet passes after a pause.
         self.take_control();
         if !events.is_empty() {
             self.mark();
@@ -155,7 +155,7 @@ impl Local {
     }
 
     /// Prefetches the memory of the next agents while this one runs: first the slot, then the agent, then the addresses that the
-    /// agent names.
+    /// agent itself returns.
     #[inline]
     fn look_ahead(&self, by: WakenBy, token: impl Fn(usize) -> Option<Token>) {
         {
@@ -252,7 +252,7 @@ impl Local {
 }
 
 fn run_task(task: Runnable) {
-    // Tasks pass their panics to the awaiting task. (async-task's `propagate_panic` is off, so the panic arrives here, once.)
+    // With async-task's `propagate_panic` off, a panic of the future comes out of `run`.
     if catch_unwind(AssertUnwindSafe(|| task.run())).is_err() {
         tracing::error!("a task panicked");
     }

@@ -100,7 +100,7 @@ impl Shard {
 }
 
 impl Scheduling {
-    /// Checks whether threads can be scheduled like this, on a thread that ends at once.
+    /// Checks whether the system allows this scheduling. It applies the scheduling to a thread that then ends at once.
     ///
     /// # Errors
     /// Returns the same error as [`Context::acquire`](crate::Context::acquire).
@@ -180,7 +180,7 @@ impl Loop<'_> {
     fn run_throttled(mut self, origin_ns: u64) {
         let wait_ns = self.shard.0.wait_ns;
         let mut edge = origin_ns;
-        // The edge at which the slice should have begun; it is before `edge` if the last slice took too long.
+        // The edge at which the slice should have begun. It is before `edge` if the last slice took too long.
         let mut due = edge;
         loop {
             let begin = clock_now_ns();
@@ -254,7 +254,8 @@ impl Loop<'_> {
             if !self.local.has_commands() && park.prepare(SleepKind::Throttled) {
                 let interrupt = &self.shard.0.interrupt;
                 if interrupt.sleep(Duration::from_nanos(edge_ns - now)) {
-                    // Drains also the late write for an earlier sleep, which would otherwise end this sleep again and again.
+                    // This also drains a late notification for an earlier sleep, which would otherwise end each later sleep at
+                    // once.
                     interrupt.drain();
                 }
                 park.awake();

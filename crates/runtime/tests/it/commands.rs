@@ -211,7 +211,7 @@ impl Agent for Tell {
     }
 }
 
-/// Removes itself when it runs.
+/// Removes itself when it runs, and panics when it is dropped.
 #[derive(Default)]
 struct PanicsInDrop(Option<AgentHandle<PanicsInDrop>>);
 

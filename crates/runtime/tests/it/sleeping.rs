@@ -106,8 +106,8 @@ fn a_thread_that_waits_for_a_context_sleeps() {
 /// A second is much longer than the test takes, so that everything before the edge is certain to be early.
 const LONG_WAIT_MS: u64 = 1000;
 
-/// A shard with long slices that is asleep until its edge. Its agent has `count` sockets with data that waits for that edge. The
-/// value is the slice in which it sleeps.
+/// A shard with long slices that sleeps until the edge of its slice. Its agent has `count` sockets with data that waits for that
+/// edge. `slice` is the number of the slice in which it sleeps.
 struct Asleep {
     _context: threadbare_runtime::Context,
     shard: Shard,

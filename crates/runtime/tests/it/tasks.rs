@@ -239,8 +239,8 @@ fn begin_sleep(shard: &threadbare_runtime::Shard, waker: Waker) -> Pin<Box<Sleep
         .unwrap()
 }
 
-/// The timers of two shards have equal keys. A sleep that began on one shard and moves to the other does not affect the other's
-/// timers. It is dropped there, or polled there.
+/// The timers of two shards have equal keys. A sleep that began on one shard moves to the other shard, and is dropped or polled
+/// there. That must not affect the timers of the other shard.
 #[test]
 fn a_sleep_that_moves_to_another_shard_cancels_no_sleep_there() {
     for moves_on in [false, true] {
