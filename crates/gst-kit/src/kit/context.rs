@@ -111,7 +111,7 @@ impl PropertyGroup for ContextSettings {
 }
 
 impl ContextSettings {
-    /// A context of one thread.
+    /// Settings for a context of one thread.
     #[doc(hidden)]
     pub fn named(name: String, wait_ms: u32) -> Self {
         ContextSettings {
@@ -127,13 +127,13 @@ impl ContextSettings {
         &self.name
     }
 
-    /// The same settings under another name.
+    /// Returns the same settings with another name.
     #[doc(hidden)]
     pub fn with_name(self, name: String) -> Self {
         ContextSettings { name, ..self }
     }
 
-    /// Whether the user named a context, which overrides the branch's.
+    /// Whether the user named a context. A named context replaces that of the branch.
     pub fn is_named(&self) -> bool {
         !self.name.is_empty()
     }
@@ -160,7 +160,7 @@ impl ContextSettings {
         Ok(Place { context, shard })
     }
 
-    /// Checks whether a place would be available, for an element that may never need one.
+    /// Checks whether [`ContextSettings::place`] would succeed, for an element that may never need a place.
     ///
     /// # Errors
     /// See [`ContextSettings::place`].
@@ -193,7 +193,7 @@ impl ContextSettings {
     }
 }
 
-/// A thread of a context, kept running by this value.
+/// A thread of a context. The thread runs at least until this value is dropped.
 #[derive(Debug, Clone)]
 pub struct Place {
     #[doc(hidden)]
@@ -203,25 +203,25 @@ pub struct Place {
 }
 
 impl Place {
-    /// Announces the place downstream: adds it to a STREAM_START event. Other events are unchanged.
+    /// Announces the place downstream, by adding it to a STREAM_START event. Returns other events unchanged.
     pub fn announce(&self, event: gst::Event) -> gst::Event {
         with_announcement(event, Some(self))
     }
 
-    /// Returns the event without a place, for a branch that does not run on the announced thread.
+    /// Returns the event without a place. This is for a branch that does not run on the announced thread.
     pub fn unannounced(event: gst::Event) -> gst::Event {
         with_announcement(event, None)
     }
 
-    /// The announced place, if the event is a STREAM_START with one and the context is still in use.
+    /// Returns the announced place, if the event is a STREAM_START with a place whose context is still in use.
     pub fn announced(event: &gst::EventRef) -> Option<Place> {
         let structure = start_of_stream(event)?.structure()?;
         let context = structure.get::<&str>(CONTEXT_FIELD).ok()?;
         Place::find(context, structure.get::<u64>(SHARD_FIELD).ok()?)
     }
 
-    /// The place of the branch that pushes a STREAM_START event: the announced one, otherwise the current thread's. An element
-    /// that starts its own streams (a demultiplexer) drops the announcement but pushes on the same thread.
+    /// Returns the place of the branch that pushes a STREAM_START event: the announced place, otherwise the current thread's. (An
+    /// element that starts its own streams, such as a demultiplexer, drops the announcement but pushes on the same thread.)
     pub fn of_branch(event: &gst::EventRef) -> Option<Place> {
         start_of_stream(event)?;
         Place::announced(event).or_else(|| {

@@ -23,7 +23,7 @@ pub struct Crossing<P: Producer> {
     is_bound: AtomicBool,
     /// Whether upstream runs on the same thread. Then the queue adds no wait.
     shares_thread: AtomicBool,
-    /// Running time for the task, present while producing is allowed.
+    /// Running time for the task, while producing is allowed; otherwise `None`.
     running: Mutex<Option<RunningTime>>,
     make: Box<dyn Fn(&gst::Element) -> P + Send + Sync>,
     passes: Passes,
@@ -63,7 +63,7 @@ impl<P: Producer> Crossing<P> {
         &self.end.reader
     }
 
-    /// Adds the pads, for `constructed`, and lists the memory that a push uses.
+    /// Adds the pads, and lists the memory that a push uses. Call it in `constructed`.
     pub fn add_to(&self, element: &impl IsA<gst::Element>, sink_pad: &gst::Pad) {
         let element = element.upcast_ref::<gst::Element>();
         for pad in [sink_pad, &self.end.src_pad] {
@@ -75,7 +75,7 @@ impl<P: Producer> Crossing<P> {
         self.end.items.follow_links(sink_pad);
     }
 
-    /// Accepts items from now on. With a named context, the task starts at once.
+    /// Accepts items from now on. If the properties name a context, the task starts at once.
     pub fn open(
         &self,
         element: &gst::Element,
@@ -129,8 +129,9 @@ impl<P: Producer> Crossing<P> {
         *lock(&self.running) = None;
     }
 
-    /// Chooses the thread of the downstream side: of the context in the properties, otherwise of the branch (`branch`), otherwise
-    /// of the context "". Each stream's start may come from another thread.
+    /// Chooses the thread of the downstream side, if there is none yet. It is a thread of the context that the properties name.
+    /// Without a name it is the branch's (`branch`), or one of the context "". Also notes whether the caller is on that thread,
+    /// because each stream may come from another thread.
     fn bind(
         &self,
         element: &gst::Element,
@@ -170,7 +171,7 @@ impl<P: Producer> Crossing<P> {
         Ok(())
     }
 
-    /// Binds at a stream's start, which may announce a place, and posts an error.
+    /// Calls [`Self::bind`] at a stream's start, whose event may announce a place. Posts a message if that fails.
     fn bind_or_report(
         &self,
         element: &gst::Element,
@@ -253,7 +254,7 @@ impl<P: Producer> Crossing<P> {
         if self.bind_or_report(element, context, None).is_err() {
             return false;
         }
-        // On the queue's own thread the caller can push the queued items itself.
+        // On the queue's own thread, the caller can push the queued items itself.
         let own = (self.end.reader.place()).filter(|place| place.shard.is_current());
         match own {
             Some(place) if self.passes == Passes::AsTheyAre => self.pass_on_queued(&place),

@@ -19,8 +19,8 @@ pub fn take_down(element: &gst::Element) -> bool {
     })
 }
 
-/// Number of tries: one for the earlier failure, one for a failure during the change, and one for a child that was added in
-/// between.
+/// Number of tries: one for the earlier failure, one for a failure during the change, and one for a child that was added during
+/// the change.
 const TRIES: usize = 3;
 
 fn is_down(element: &gst::Element) -> bool {

@@ -52,7 +52,8 @@ pub trait InlineElement: ElementImpl {
     /// Its property `stats`.
     fn stats(&self) -> gst::Structure;
 
-    /// Forgets the stream, from PAUSED to READY: the next buffer is the first of another stream. No data pass during the call.
+    /// Forgets the stream when the element goes from PAUSED to READY: the next buffer is the first of another stream. No data
+    /// passes during the call.
     fn forget(&self);
 }
 
@@ -124,7 +125,7 @@ where
     *lock(&inline.stats) = StatsProperty::of(&*obj, |obj| E::from_obj(obj).stats());
 }
 
-/// The state changes of an [`InlineElement`] around those of its parent class.
+/// Does the state changes of an [`InlineElement`], around those of its parent class.
 pub fn change_state<E: InlineElement>(
     element: &E,
     transition: gst::StateChange,

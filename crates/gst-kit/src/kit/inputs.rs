@@ -91,8 +91,8 @@ fn src_query<E: ManyInputs>(imp: &E, pad: &gst::Pad, query: &mut gst::QueryRef) 
     }
 }
 
-/// Common latency of the inputs: whether one is live, minimum and maximum. All live inputs that answer count, so that a switch
-/// between inputs needs no other latency.
+/// Returns the common latency of the inputs: whether an input is live, minimum and maximum. It covers all live inputs that
+/// answer, so it does not change when the element switches to another input.
 pub fn latency_of(pads: &[gst::Pad]) -> (bool, gst::ClockTime, Option<gst::ClockTime>) {
     let mut all = (false, gst::ClockTime::ZERO, gst::ClockTime::NONE);
     for pad in pads {

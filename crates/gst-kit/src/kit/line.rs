@@ -1,12 +1,12 @@
 //! A filter's pending work, done later in the order of arrival.
 //!
 //! A filter that has to wait (for a time, an answer, a device) must not do so in `chain` on a context's thread. It appends its
-//! work, up to the push, to its [`Line`] as a future. The source that pushed drives the line ([`super::pending`]), and is blocked
-//! while the line is full. An ordinary thread may wait, so there `pass` returns when the line is empty.
+//! work, up to the push, to its [`Line`] as a future. The source that pushed drives the line ([`super::pending`]), and may not
+//! push more while the line is full. An ordinary thread may wait, so there `pass` returns only when the line is empty.
 //!
-//! When the filter's pad is unlinked, a source's wait for room ends, so that the source's other branches are not affected. An
-//! ordinary thread then stops working, too, because the thread belongs to its source. The line keeps the remaining work for the
-//! next push.
+//! When the filter's pad is unlinked, the source stops waiting for room, so that its other branches are not affected. An ordinary
+//! thread stops working on the line, too, because the thread belongs to its source. The remaining work stays in the line until
+//! the next push.
 //!
 //! | field | thread |
 //! |---|---|
@@ -27,7 +27,7 @@ pub struct Line(Arc<Shared>);
 
 struct Shared {
     state: Monitor<State>,
-    /// Number of works above which the source is blocked.
+    /// Number of pieces of work above which the source is blocked.
     works_max: usize,
     /// The pad that buffers come from.
     pad: OnceLock<gst::glib::WeakRef<gst::Pad>>,
@@ -45,7 +45,7 @@ impl Shared {
         self.pad().is_some_and(|pad| !pad.is_linked())
     }
 
-    /// Whether the pad is flushing or inactive. In that case, earlier futures have been dropped.
+    /// Whether the pad is flushing or inactive. In that case, earlier futures have been dropped already.
     fn is_flushing(&self) -> bool {
         let flags = self.pad().map(|pad| pad.pad_flags());
         flags.is_some_and(|flags| flags.contains(gst::PadFlags::FLUSHING))
@@ -101,8 +101,9 @@ impl Line {
     /// one that waits for a time should know that time from the start.
     ///
     /// # Errors
-    /// On an ordinary thread, which waits, returns the work's error. Elsewhere the source that pushed sees the error later, or,
-    /// if a pad was removed, in the next call. The pieces after the failed one are dropped.
+    /// On an ordinary thread, which waits for the work, returns the error of the work. On a context's thread, the source that
+    /// pushed gets the error later. If the error is that of a removed pad, the next call returns it. The pieces after the failed
+    /// one are dropped.
     pub fn pass(
         &self,
         work: impl Future<Output = Result<(), gst::FlowError>> + Send + 'static,
@@ -165,7 +166,8 @@ impl Line {
         event: gst::Event,
     ) -> bool {
         self.follow_links(sink_pad);
-        // Also drops arrivals during the flush. The flush's end, though serialized, waits for nothing.
+        // The end of the flush clears the line, too, because data may have arrived during the flush. Although the event is
+        // serialized, it need not wait.
         let is_flush = matches!(
             event.type_(),
             gst::EventType::FlushStart | gst::EventType::FlushStop
@@ -206,7 +208,7 @@ impl Line {
 struct Drive {
     shared: Arc<Shared>,
     is_done: bool,
-    /// Number of unlinks above which the drive ends; only on an ordinary thread.
+    /// Number of unlinks after which the drive ends; only on an ordinary thread.
     ends_after: Option<u64>,
     registration: Registration,
 }
@@ -381,7 +383,7 @@ mod tests {
         assert_eq!(bench.done(), [] as [u32; 0]);
     }
 
-    /// As with a tee's branch that is removed while it waits for room: its source continues, and the line keeps its work.
+    /// The branch of a tee may be removed while it waits for room. Then its source continues, and the line keeps its work.
     #[test]
     fn a_wait_for_room_ends_quietly_when_the_pad_is_unlinked() {
         gst::init().unwrap();
@@ -404,7 +406,8 @@ mod tests {
         assert_eq!(bench.done(), [0, 1]);
     }
 
-    /// As with a tee's branch again: the thread continues, and the line keeps its work for the next pusher.
+    /// The branch of a tee may be removed while it waits. Then the thread continues, and the line keeps its work for the next
+    /// pusher.
     #[test]
     fn on_an_ordinary_thread_an_unlink_ends_the_wait_for_the_work() {
         gst::init().unwrap();

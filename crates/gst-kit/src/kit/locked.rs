@@ -11,7 +11,7 @@ use threadbare_runtime::{Guard, Monitor};
 /// Objects to be dropped without the lock. One is the usual case, and allocates nothing.
 #[derive(Debug)]
 pub struct Discarded<T> {
-    /// Set if `more` has any.
+    /// Occupied if `more` is not empty.
     one: Option<T>,
     more: Vec<T>,
 }
@@ -39,7 +39,7 @@ impl<T> Discarded<T> {
         self.one.is_none()
     }
 
-    /// Takes all, or returns `None` without any.
+    /// Takes all objects. Returns `None` if there are none.
     #[inline]
     pub fn take(&mut self) -> Option<Self> {
         (!self.is_empty()).then(|| std::mem::take(self))

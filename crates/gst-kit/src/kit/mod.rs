@@ -92,8 +92,8 @@ macro_rules! properties_with_groups {
 }
 pub use properties_with_groups;
 
-/// Implements `metadata` and `pad_templates` of an element: name, class, description, author if not ours, then its
-/// pads.
+/// Implements `metadata` and `pad_templates` of an element. The arguments are name, class, description, an author other than this
+/// project, and the pads.
 #[macro_export]
 macro_rules! element_class {
     ($name:literal, $class:literal, $description:literal; $($pads:tt)+) => {
@@ -185,7 +185,7 @@ where
     let imp = T::from_obj(element);
     match catch_unwind(AssertUnwindSafe(|| function(imp))) {
         Ok(result) => result,
-        // `parent` can report a panic to the application.
+        // Reports the panic with `parent`, which can post a message.
         Err(panic) => T::catch_panic_pad_function(parent, fallback, |_| resume_unwind(panic)),
     }
 }

@@ -57,7 +57,7 @@ pub fn source() -> Option<u64> {
 /// Waits: the source that pushed drives `wait` if there is one, otherwise this thread does.
 ///
 /// # Errors
-/// The error of the wait, on an ordinary thread. A source gets it later.
+/// On an ordinary thread, returns the error of the wait. On a context's thread, the source that pushed gets the error later.
 pub fn wait(
     hold: Hold,
     wait: impl Future<Output = Result<(), gst::FlowError>> + Send + 'static,
@@ -78,7 +78,7 @@ pub fn defer(hold: Hold, wait: Wait) {
 /// Runs a push and adds its deferred futures to `pending`.
 #[inline]
 pub fn scope<R>(pending: &mut Pending, push: impl FnOnce() -> R) -> R {
-    // A single access, because looking up a thread-local of a plugin file is a call.
+    // HERE is accessed only once, because looking up a thread-local of a plugin file is a call.
     HERE.with(|here| {
         let guard = Scope::enter(here, pending.source);
         let result = push();
@@ -147,14 +147,14 @@ impl Pending {
         self.waits.len()
     }
 
-    /// Whether the source must wait. After an error, it waits until the others have completed.
+    /// Whether the source must wait. After an error, the source waits until the other futures have completed.
     pub fn holds(&self) -> bool {
         !self.waits.is_empty()
             && (self.error.is_some() || self.waits.iter().any(|(hold, _)| *hold == Hold::Source))
     }
 
-    /// Releases the source from waiting, for a flush. Futures that only need to be driven stay: a sink that also flushes ends
-    /// them itself.
+    /// Releases the source from waiting, for a flush. Futures that only need to be driven stay: if their sink flushes, too, it
+    /// ends them itself.
     pub fn release(&mut self) {
         self.waits.retain(|(hold, _)| *hold == Hold::Nobody);
         self.error = None;
@@ -166,13 +166,13 @@ impl Pending {
         self.error = None;
     }
 
-    /// Notes an immediate error, to be returned after everything pending.
+    /// Notes an immediate error, to be returned when all pending futures have completed.
     pub fn fail(&mut self, error: gst::FlowError) {
         self.error.get_or_insert(error);
     }
 
-    /// Ready when all futures are. The first error wins, but only after the last future has completed: a failing branch
-    /// of a tee must not discard its siblings' data.
+    /// Ready when all futures are. If several fail, returns the first error, but only after the last future has completed: a
+    /// failing branch of a tee must not discard its siblings' data.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), gst::FlowError>> {
         let mut waits = std::mem::take(&mut self.waits);
         let mut asked = Vec::new();

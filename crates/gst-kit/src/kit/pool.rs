@@ -24,7 +24,7 @@ use gst::glib::{self, ffi as g, gobject_ffi, translate::*};
 use gst_net::ffi as net;
 use threadbare_runtime::{Cx, Shard, ShardEnd, current_shard_id};
 
-/// The owner's end of a pool: dropping it empties the free lists; outstanding buffers are freed when they return.
+/// The owner's end of a pool. Dropping it empties the free lists; buffers still in use are freed when they return.
 pub struct PoolOwner(Arc<Pool>);
 
 impl PoolOwner {
@@ -90,7 +90,8 @@ pub struct PoolBuffer(Idle);
 unsafe impl Send for PoolBuffer {}
 
 impl PoolBuffer {
-    /// Its memory, of the pool's capacity. It contains old data from earlier use (zeroes at first).
+    /// Returns the buffer's memory, which is as long as the pool's capacity. It contains data of earlier packets (zeroes in a new
+    /// buffer).
     pub fn data(&mut self) -> &mut [u8] {
         // SAFETY: `data` points to the buffer's only memory of `capacity` initialised bytes; the buffer has one reference, ours,
         // and no other code has it mapped (checked on its return).
@@ -159,8 +160,8 @@ impl PoolBuffer {
         copy
     }
 
-    /// Addresses of the buffer, its memory with its bytes, and its meta: memory that the buffer's next user will touch. They must
-    /// not be dereferenced.
+    /// Returns addresses that the buffer's next user will access: of the buffer, of its memory object and bytes, and of its meta.
+    /// They must not be dereferenced.
     pub fn addresses(&self) -> [usize; 3] {
         let buffer = self.0.buffer.as_ptr() as usize;
         [
@@ -268,8 +269,8 @@ struct Pool {
 #[derive(Default)]
 struct Local {
     free: Vec<Idle>,
-    /// Score that increases with each buffer whose memory is still in use on its return, and decreases with the others.
-    /// Allocating a full-size zeroed buffer for each packet would cost more than a copy.
+    /// Score that increases with each buffer whose memory is still in use on its return, and decreases with each other buffer.
+    /// While it is high, packets leave as copies: a copy costs less than allocating a full-size zeroed buffer for each packet.
     shared_away: u32,
 }
 
@@ -296,7 +297,7 @@ impl Pool {
         local.free.pop().map(PoolBuffer)
     }
 
-    /// Counts a buffer that returned without its memory.
+    /// Counts a buffer whose memory was still in use on its return.
     fn count_shared_away(&self) {
         if current_shard_id() == Some(self.shard_id) {
             // SAFETY: the shard's own thread; see `take_local`.
@@ -538,9 +539,9 @@ unsafe fn set_sender(
     }
 }
 
-/// Packets sent as copies before a pooled buffer is tried again.
+/// Number of packets sent as copies before a pooled buffer is tried again.
 const SHARED_AWAY_RUN: u32 = 64;
-/// Packets leave as copies if at least one in this many keeps the memory.
+/// Packets leave as copies if downstream keeps the memory of at least one packet in this many.
 const SHARED_AWAY_RULE: u32 = SHARED_AWAY_RUN + 1;
-/// Idle buffers kept per list: a whole slice of the largest deployment, and a limit after a burst.
+/// Maximum number of idle buffers per list: enough for a whole slice of the largest deployment. It is a limit after a burst.
 const FREE_MAX: usize = 8192;

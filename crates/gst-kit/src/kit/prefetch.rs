@@ -27,7 +27,7 @@ pub struct ElementMemory {
 }
 
 impl ElementMemory {
-    /// Creates the list for an element behind which another thread pushes.
+    /// Creates the list for an element after which another thread pushes.
     pub fn at_end() -> Self {
         ElementMemory {
             is_end: true,
@@ -157,7 +157,7 @@ impl BranchMemory {
         );
     }
 
-    /// Adds an element; returns whether the branch ends there.
+    /// Adds an element. Returns whether the branch ends there.
     fn add_element(&mut self, element: &gst::Element) -> bool {
         let instance = element.as_ptr() as usize;
         let memory = ElementMemory::of(element);
@@ -223,12 +223,12 @@ fn instance_size(element: &gst::Element) -> usize {
 }
 
 const LINES_OF_BLOCK: usize = 16;
-/// Four elements with their pads: about six objects each.
+/// Maximum number of blocks: enough for four elements with their pads, about six objects each.
 const BLOCKS_MAX: usize = 32;
 const ELEMENTS_MAX: usize = 5;
 /// Maximum size of one span of an element.
 const SPAN_BYTES_MAX: usize = 8 * CACHE_LINE;
-/// Type, references, lock, parent, flags.
+/// Size of the fields that a push uses: type, references, lock, parent, flags.
 const OBJECT_BYTES: usize = offset_of!(gst::ffi::GstObject, control_bindings);
 /// Size of `GstPadPrivate` up to the event cookies and the use count.
 const PAD_PRIVATE_BYTES: usize = 48;

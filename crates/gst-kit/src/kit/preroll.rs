@@ -1,5 +1,5 @@
-//! Finds stock sinks that stop a pipeline from starting. Each blocks the context's thread until the pipeline plays, and the
-//! pipeline waits for a buffer in each sink.
+//! Finds stock sinks that stop a pipeline from starting. The pipeline plays only when each sink has a buffer. But the first such
+//! sink blocks the context's thread until the pipeline plays, so the other sinks get no buffer.
 
 use gst::prelude::*;
 
@@ -12,7 +12,7 @@ pub(super) fn warn_of_blocking_sinks(source: &gst::Element, context: &str) {
     let Ok(pipeline) = top.downcast::<gst::Bin>() else {
         return;
     };
-    // Sinks after live sources wait, too, although the sources play already.
+    // Only this state counts: after live sources, sinks wait for PLAYING although the sources already play.
     if pipeline.current_state() == gst::State::Playing {
         return;
     }
@@ -39,7 +39,7 @@ pub(super) fn warn_of_blocking_sinks(source: &gst::Element, context: &str) {
         "{holding} blocks the thread of the context '{context}' until the pipeline plays, and the pipeline waits for data from that thread at {awaited}: \
          set async=false on all of them, or put a ts-blocking-adapter before {holding}"
     );
-    // The application's thread may be blocked as well, in set_state: it would not see the message.
+    // This log is needed because the application's thread may be blocked in set_state, where it would not see the message.
     gst::error!(super::CAT, obj = source, "{reason}");
     gst::element_warning!(source, gst::CoreError::StateChange, ("{reason}"));
 }

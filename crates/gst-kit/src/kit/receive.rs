@@ -59,7 +59,7 @@ pub struct Reader {
     mtu: u32,
     /// Whether a receive is allowed in this pass.
     may_receive: bool,
-    /// Whether the contents of `read` are for the next pass.
+    /// Whether the datagrams in `read` are for the next pass.
     is_held: bool,
     /// Whether the socket is tried in each slice.
     is_assumed: bool,
@@ -143,7 +143,7 @@ impl Reader {
     #[cold]
     fn change_readiness(&mut self, cx: &Cx<'_>) {
         self.is_assumed = if self.is_assumed {
-            // If the kernel refuses, reading is tried in each slice.
+            // If the kernel refuses to watch the socket, the agent still tries it in each slice.
             cx.await_ready(self.udp.fd()).is_err()
         } else {
             cx.assume_ready(self.udp.fd())
@@ -206,7 +206,7 @@ impl Reader {
         Read::Datagram(datagram)
     }
 
-    /// Reads one more datagram, for a separate pass. So commands that came before the datagram run first, and so do other agents.
+    /// Reads one more datagram, for a separate pass. So commands that came before the datagram, and other agents, run first.
     fn read_ahead(&mut self, cx: &Cx<'_>) {
         let read = self.receive(cx);
         match &read {

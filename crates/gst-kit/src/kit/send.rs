@@ -32,7 +32,7 @@ impl Pieces<'_> {
         }
     }
 
-    /// The last byte of all.
+    /// The last byte of the last piece.
     pub fn last_byte(&self) -> Option<u8> {
         match self {
             Pieces::One(bytes) => bytes.last().copied(),

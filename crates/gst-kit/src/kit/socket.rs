@@ -91,7 +91,8 @@ pub fn format_host_port(host: &str, port: i32) -> String {
 /// Opens a non-blocking UDP socket bound to `address`.
 pub fn bind(address: SocketAddr, reuse: bool) -> Result<Udp, SocketError> {
     let socket = open(address.is_ipv6())?;
-    // If any free port is requested, Linux may give a socket that shares its port the port of another such socket.
+    // For port 0, Linux may choose the port of another socket if both sockets allow sharing. So this socket allows sharing only
+    // after it is bound.
     let any_port = address.port() == 0;
     socket
         .bind(&to_gio(address), reuse && !any_port)
@@ -385,7 +386,7 @@ impl Membership {
     }
 
     pub fn join(&self, socket: &gio::Socket) -> Result<(), SocketError> {
-        // GIO would replace an unknown name by the default interface.
+        // GIO would use the default interface instead of an unknown name.
         for name in &self.interfaces {
             interface_index(name)?;
         }

@@ -56,8 +56,8 @@ impl RunningTime {
         Self::by(element.upcast_ref(), element.clock())
     }
 
-    /// Does the same as [`of`](Self::of) with `clock`, for use while the element's clock is being set. An element that does not
-    /// play has no running time yet.
+    /// Acts as [`of`](Self::of), but with `clock`. Use it while the element's clock is being set. An element that does not play
+    /// has no running time yet.
     pub fn with_clock(element: &impl IsA<gst::Element>, clock: Option<gst::Clock>) -> Self {
         if element.current_state() == gst::State::Playing {
             Self::by(element.upcast_ref(), clock)
@@ -115,7 +115,8 @@ impl RunningTime {
         self.signed_at(clock_ns)
     }
 
-    /// Completes at this running time, ns; at once without a clock. It works on a context's thread and in `block_on`.
+    /// Returns a future that completes at this running time, ns, or at once without a clock. It works on a context's thread and
+    /// in `block_on`.
     #[doc(hidden)]
     pub fn wait_until(&self, running_ns: u64) -> ClockWait {
         let due_ns = running_ns.saturating_add(self.base.ns());
@@ -197,7 +198,7 @@ impl Future for ClockWait {
                     let waker = cx.waker().clone();
                     let begun = id.wait_async(move |_, _, _| waker.wake_by_ref());
                     if begun.is_err() {
-                        // A clock without asynchronous waits is polled.
+                        // A clock without asynchronous waits is read again and again.
                         *self = ClockWait::until_monotonic(clock_now_ns() + ASK_AGAIN_NS);
                         return self.poll(cx);
                     }
@@ -275,7 +276,7 @@ impl ProducerTimer {
         self.time = time;
     }
 
-    /// Sets the timer, replacing the earlier deadline. Without a clock it never wakes.
+    /// Sets the timer, replacing the earlier deadline. Without a clock, the timer never fires.
     pub fn set(&mut self, cx: &Cx<'_>, due_ns: u64, precision: Precision) {
         let clock_ns = due_ns.saturating_add(self.time.base.ns());
         if self.time.is_monotonic {

@@ -39,7 +39,7 @@ pub trait Inputs: Discards + Sized + Send + 'static {
     /// or when [`Inputs::clock_wait`] is over.
     fn decide(&mut self, id: u32, entry: &Self::Entry) -> Poll<Self::Decision>;
 
-    /// The wait of the first, undecided item in an input's queue.
+    /// Returns the wait after which the first item in an input's queue must be decided again.
     fn clock_wait(&self, id: u32, entry: &Self::Entry) -> Option<ClockWait>;
 }
 
@@ -90,8 +90,8 @@ impl<S: Discards> Turns<S> {
         Locked::of(&self.0)
     }
 
-    /// Completes when `condition` is ready. It is evaluated under the lock: at once, after each change of `topics`, and when the
-    /// wait of `clock_wait` ends.
+    /// Returns a future that completes when `condition` is ready. The condition is evaluated under the lock: at once, after each
+    /// change of `topics`, and when the wait of `clock_wait` ends.
     pub async fn until<R>(
         &self,
         topics: Topics,
@@ -153,11 +153,11 @@ impl<S: Inputs> Turn<S> {
         &mut self.entry
     }
 
-    /// Calls `carry_out` when the item's turn has come: at once, or later in the source that pushed, or after a wait here.
-    /// `before_wait` runs before a wait.
+    /// Calls `carry_out` when the item's turn has come. If that is not now, the source that pushed calls it later; an ordinary
+    /// thread waits here. `before_wait` runs before such a wait.
     ///
     /// # Errors
-    /// Errors of `carry_out`; a source that carries it out later gets them later.
+    /// Returns the error of `carry_out`. A source that calls `carry_out` later gets the error later.
     pub fn pass(
         self,
         before_wait: impl FnOnce(),
@@ -183,11 +183,11 @@ impl<S: Inputs> Turn<S> {
         carry_out(self, decision)
     }
 
-    /// Does the same as [`pass`](Self::pass) for items that may pass in parts. `carry_out` returns the turn if the remaining part
-    /// must be decided. No other item passes it in the meantime.
+    /// Acts as [`pass`](Self::pass), for items that may pass in parts. If another decision is needed for the remaining part,
+    /// `carry_out` returns the turn. No other item overtakes that part.
     ///
     /// # Errors
-    /// Errors of `carry_out`; a source that carries it out later gets them later.
+    /// Returns the error of `carry_out`. A source that calls `carry_out` later gets the error later.
     pub fn pass_in_parts(
         mut self,
         mut carry_out: impl FnMut(Self, S::Decision) -> Result<Option<Self>, gst::FlowError>

@@ -57,7 +57,7 @@ pub mod prelude {
     pub use gst::subclass::prelude::*;
 }
 
-/// Completes at `deadline_ns` of [`clock_now_ns`], not before. It works on a context's thread, where other agents run in the
+/// Completes at `deadline_ns` of [`clock_now_ns`], never earlier. It works on a context's thread, where other agents run in the
 /// meantime, and on an ordinary thread that [`wait`]s. Other executors need their own timer.
 pub async fn sleep_until(deadline_ns: u64) {
     threadbare_runtime::sleep_until(deadline_ns, Precision::NotBefore).await;
@@ -103,7 +103,7 @@ pub trait FilterElement: ElementImpl {
     /// Returns the error for the pusher.
     fn handle(&self, buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError>;
 
-    /// Maximum wait of a buffer here, for the pipeline's latency.
+    /// Returns the maximum wait of a buffer here, for the pipeline's latency.
     fn latency(&self) -> gst::ClockTime {
         gst::ClockTime::ZERO
     }

@@ -70,7 +70,7 @@ pub struct Limits {
     pub min: Level,
     pub leaky: Leaky,
     pub flush_on_eos: bool,
-    /// Whether no notices are given.
+    /// Whether the queue gives no notices.
     pub silent: bool,
 }
 
@@ -90,7 +90,8 @@ impl Default for Limits {
     }
 }
 
-/// The size of an item. The writer has the item's memory in its cache; the reader would have to wait for it.
+/// The size of an item. The writer computes it, because the writer has the item's memory in its cache. The reader would have to
+/// wait for that memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Size {
     /// Number of buffers; 0 for an event, which ignores limits.
@@ -215,7 +216,7 @@ struct Queued<T> {
 pub(crate) struct QueueCore<T, E> {
     intake: Intake,
     outflow: Outflow<E>,
-    /// Events whose data were leaked; they precede `items`.
+    /// Events whose data has leaked; they precede `items`.
     events_ahead: VecDeque<Queued<T>>,
     items: FirstInPlace<Queued<T>>,
     /// Start and end of the items with a time.
@@ -230,7 +231,7 @@ pub(crate) struct QueueCore<T, E> {
     /// Whether the next data popped, or pushed, follows a gap.
     gap_at_head: bool,
     gap_at_tail: bool,
-    /// Number of waits for an empty queue, during which no threshold holds items back.
+    /// Number of waits until the queue is empty. During a wait, no threshold holds items back.
     drains: u32,
     /// Number of times that the writer's pad was unlinked.
     unlinks: u32,
@@ -469,8 +470,8 @@ impl<T, E: Copy + PartialEq> QueueCore<T, E> {
         self.unlinks
     }
 
-    /// Whether there is room, for a writer that waits or whose item has exceeded the limits. The end of the stream does not count
-    /// as a refusal here.
+    /// Whether there is room, for a writer that waits or whose item has exceeded the limits. The end of the stream is not a
+    /// refusal here.
     pub(crate) fn ask_for_room(&mut self, ticket: u32) -> Result<bool, Refusal<E>> {
         if ticket != self.unlinks {
             return Err(Refusal::Unlinked);
@@ -536,7 +537,7 @@ impl<T, E: Copy + PartialEq> QueueCore<T, E> {
     /// Drops the oldest data, but not events. Returns `false` without data.
     fn leak_oldest(&mut self) -> bool {
         while self.items.front().is_some_and(|oldest| oldest.buffers == 0) {
-            // Each event moves once.
+            // Each event moves only once, so the cost of a leak does not grow with the number of events.
             self.events_ahead.extend(self.items.pop_front());
         }
         let Some(oldest) = self.items.pop_front() else {

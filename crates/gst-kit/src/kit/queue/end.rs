@@ -73,7 +73,7 @@ impl<R: Reader> QueueEnd<R> {
         passed
     }
 
-    /// Ends a flush through the queue: the reader pushes the event, when its push from before the flush has returned. This does
+    /// Ends a flush through the queue: the reader pushes the event after its push from before the flush has returned. This does
     /// not wait for the reader.
     pub fn end_flush(&self, event: gst::Event) -> bool {
         self.items.end_flush(event.clone());
@@ -101,8 +101,8 @@ impl<R: Reader> QueueEnd<R> {
         false
     }
 
-    /// Handles an event that passes the source pad upstream. When pads are linked, downstream asks to reconfigure. A queue that
-    /// failed for lack of a link then continues.
+    /// Handles an event that passes the source pad upstream. After pads were linked, downstream asks to reconfigure. A queue that
+    /// failed because it was not linked then continues.
     pub fn notice_upstream(&self, event: &gst::EventRef) {
         if event.type_() == gst::EventType::Reconfigure && self.items.relink() {
             self.reader.restart();
@@ -119,7 +119,7 @@ impl<R: Reader> QueueEnd<R> {
 /// A producer that passes on a queue's items.
 pub struct QueueReader {
     items: Queue,
-    /// The element that reports errors that no push upstream returns, as long as it exists.
+    /// The element that posts the errors that no push upstream returns, as long as the element exists.
     element: glib::WeakRef<gst::Element>,
 }
 

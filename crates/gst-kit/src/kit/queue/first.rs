@@ -14,7 +14,7 @@ impl<T> Default for FirstInPlace<T> {
     fn default() -> Self {
         FirstInPlace {
             first: None,
-            // Allocated early, not when a slice is late for the first time.
+            // Allocated now, so that the first late slice does not have to allocate it.
             rest: VecDeque::with_capacity(REST),
         }
     }

@@ -210,8 +210,8 @@ impl Queue {
 
 /// The writer's end.
 impl Queue {
-    /// Queues a buffer or list. On a context thread the pushing source waits for room, an ordinary thread waits here; neither
-    /// waits after `pad`, if any, was unlinked.
+    /// Queues a buffer or list. On a context thread, the pushing source waits for room. An ordinary thread waits here. Both waits
+    /// end when `pad`, if any, is unlinked.
     pub fn push(&self, pad: Option<&gst::Pad>, item: Item) -> Result<(), gst::FlowError> {
         let when_full = if pending::can_defer() {
             WhenFull::Exceed
@@ -233,7 +233,7 @@ impl Queue {
                 }
                 Pushed::Taken { .. } | Pushed::Dropped => return Ok(()),
                 Pushed::Refused(refusal) => return Err(refusal.into()),
-                // The room may be taken again, and the limits may have changed.
+                // Try again, because other threads may have used the room, or the limits may have changed.
                 Pushed::Full(item) => {
                     block_on(self.room(pad))?;
                     next = item;
@@ -242,7 +242,7 @@ impl Queue {
         }
     }
 
-    /// Queues a buffer or list if there is room; otherwise drops and counts it.
+    /// Queues a buffer or list if there is room; otherwise drops it, and counts it as dropped.
     pub fn push_or_drop(&self, item: Item) -> Result<(), gst::FlowError> {
         match self.try_push(item, WhenFull::Drop) {
             Pushed::Refused(refusal) => Err(refusal.into()),

@@ -155,7 +155,8 @@ pub(super) struct SinkCore<D, E> {
     end_ns: Option<u64>,
     /// Whether `end_ns` belongs to an earlier stream.
     is_past_end: bool,
-    /// Whether the renderer has started with the first item and waits for room: the item's time has passed.
+    /// Whether the renderer has started with the first item and waits for room for the rest. Such an item is not dropped for
+    /// being late.
     has_begun: bool,
     /// Start of the data rendered last. Until data is rendered, it is the start of the first data dropped.
     rendered_ns: Option<u64>,
@@ -260,7 +261,7 @@ impl<D, E> SinkCore<D, E> {
         self.begin_stream();
     }
 
-    /// Starts a stream: the end of an earlier stream is void.
+    /// Starts a stream. If an earlier stream has ended, that end no longer counts.
     pub(super) fn handle_stream_start(&mut self) {
         if self.has_end() {
             self.stream = Stream::Open;
@@ -270,7 +271,7 @@ impl<D, E> SinkCore<D, E> {
     /// Handles an arriving item.
     ///
     /// # Errors
-    /// The item is discarded.
+    /// Returns the reason if the item is refused. The item is then discarded.
     #[inline]
     pub(super) fn handle_item(&mut self, item: Item<D, E>) -> Result<Actions, Refused> {
         if let Err(refused) = self.admit() {
@@ -298,7 +299,7 @@ impl<D, E> SinkCore<D, E> {
     /// Whether an item would be accepted.
     ///
     /// # Errors
-    /// Why not.
+    /// Returns the reason if the item would be refused.
     #[inline]
     pub(super) fn admit(&self) -> Result<(), Refused> {
         match (self.life, self.stream) {
@@ -397,8 +398,8 @@ impl<D, E> SinkCore<D, E> {
         self.discarded.add(item);
     }
 
-    /// Notes that the renderer has started the first item but cannot finish it yet. After this call, only a flush or a stop
-    /// drops the item.
+    /// Notes that the renderer has started the first item and has no room for the rest. From now on, only a flush or a stop drops
+    /// the item.
     pub(super) fn handle_begun(&mut self) {
         self.has_begun = true;
     }
@@ -430,7 +431,7 @@ impl<D, E> SinkCore<D, E> {
         self.end_ns = before.max(when.end_ns());
     }
 
-    /// Whether data passes without being held: nothing is before it, and it needs no wait.
+    /// Whether data is rendered without being held, because no item is before it and it needs no wait.
     #[inline]
     pub(super) fn passes_at_once(&self, timing: &Timing) -> bool {
         self.life == Life::Playing

@@ -67,7 +67,7 @@ impl<R: Renderer> Shared<R> {
             let (has_shown, State { core, renderer, .. }) = (state.has_shown, &mut **state);
             let holds_discarded = core.has_discarded();
             match core.next(&timing, now_ns) {
-                // One at a time: storing several would allocate.
+                // Only one discarded item is stored at a time, because storing several would allocate.
                 Next::Render(..) | Next::Drop(..) if holds_discarded => {
                     state = self.lock_again(state);
                 }
@@ -242,7 +242,7 @@ impl<R: Renderer> Drive<R> {
         self.is_driver(state)
     }
 
-    /// Stops being the driver: another one may take over.
+    /// Stops being the driver, so that another one may take over.
     fn let_go(&mut self, state: &mut Guard<'_, State<R>>) {
         if self.is_driver(state) {
             state.driver = None;
@@ -283,7 +283,7 @@ impl<R: Renderer> Future for Drive<R> {
             }
             let before = state.core.left();
             let (advanced, mut state) = shared.advance(state);
-            // Waiters are woken only now, because a wake-up may call this future again.
+            // Waiters are woken only here, because a wake-up may poll this future again.
             if state.core.left() > before {
                 let has_room = state.core.len() <= WAITING_RESUME;
                 state.wake(if has_room { LEFT | MORE } else { LEFT });
@@ -294,7 +294,7 @@ impl<R: Renderer> Future for Drive<R> {
                 Advanced::Failed(error) => Err(error),
                 Advanced::Waits(_) if this.source.is_none() && this.has_left(&state) => Ok(()),
                 Advanced::Waits(obstacle) => {
-                    // Registered before the unlock, so that no change is missed.
+                    // Registers before the unlock, so that no change is missed.
                     state.register(&mut this.registration, DRIVE, cx.waker().clone());
                     let mut wait = match obstacle {
                         Obstacle::Change => return Poll::Pending,

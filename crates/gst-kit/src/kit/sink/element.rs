@@ -18,7 +18,7 @@ where
     /// Renders each buffer.
     type Renderer: Renderer;
 
-    /// Created on first use, since it refers to the element.
+    /// Returns the sink. It is created on first use, because it refers to the element.
     fn sink(&self) -> &Sink<Self::Renderer>;
 
     /// NULL to READY: opens the element's resources.
@@ -108,7 +108,7 @@ where
         .build()
 }
 
-/// The state changes of a sink element around those of its parent class.
+/// Does the state changes of a sink element, around those of its parent class.
 ///
 /// # Errors
 /// Fails if the element cannot reach that state; then the application has got the reason.
@@ -172,10 +172,10 @@ where
     })
 }
 
-/// Handles an event that the application sends to a sink. Returns it as an error if it is for the parent class.
+/// Handles an event that the application sends to a sink.
 ///
 /// # Errors
-/// The event.
+/// Returns the event if it is for the parent class.
 pub fn send_event<R: Renderer>(
     sink: &Sink<R>,
     pad: &gst::Pad,

@@ -5,8 +5,8 @@
 //! items. A [`Drive`], one future for all held items, handles the later ones. On a context's thread, the source that pushed
 //! drives it ([`super::pending`]), so a sink needs no task. An ordinary thread drives it, blocking, until its own item has left.
 //!
-//! A sink has one driver. If a second source pushes in the meantime, it leaves a `Drive`, too, which takes over if the driver
-//! vanishes. Without a driver, the next push becomes the driver.
+//! A sink has one driver. If a second source pushes in the meantime, it leaves a `Drive`, too. That `Drive` takes over if the
+//! source of the first one is removed. Without a driver, the next push becomes the driver.
 //!
 //! | field | thread |
 //! |---|---|
@@ -65,12 +65,12 @@ type After = dyn Fn() -> Result<(), gst::FlowError> + Send + Sync;
 #[repr(C)]
 struct State<R> {
     core: SinkCore<Data, gst::Event>,
-    /// Replaced last samples.
+    /// Earlier last samples, to be dropped after the unlock.
     samples: Discarded<gst::Sample>,
     latency_ns: u64,
     /// Whether data may be outside of the segment.
     clips: bool,
-    /// Whether the element has got data for a pause, but not notified the application.
+    /// Whether the element has got data for a pause, but has not notified the application yet.
     has_shown: bool,
     position: Position,
     renderer: R,
@@ -84,7 +84,7 @@ struct State<R> {
     unlinks: u64,
     /// Sequence number of the EOS event, for the message.
     end_seqnum: Option<gst::Seqnum>,
-    /// The thread that reports a committed change to the bin.
+    /// The thread that currently reports a committed change to the bin.
     teller: Option<ThreadId>,
 }
 
@@ -151,8 +151,8 @@ impl<R: Renderer> Sink<R> {
         sink
     }
 
-    /// Sets `after`, which is called without a lock after each render, preroll or end. The result of the push is its error, if
-    /// any. Set it once.
+    /// Sets `after`, which is called without a lock after each render, preroll or end. If `after` fails, the push returns its
+    /// error. Set it only once.
     #[doc(hidden)]
     pub fn tell(&self, after: impl Fn() -> Result<(), gst::FlowError> + Send + Sync + 'static) {
         let is_first = self.0.after.set(Box::new(after)).is_ok();
@@ -449,7 +449,7 @@ impl<R: Renderer> Sink<R> {
             .driver
             .is_some_and(|(_, source)| source != pending::source())
         {
-            // Another source drives and may vanish. Then this source takes over.
+            // The driver is another source, which may be removed. Then this source takes over.
             let drive = Drive::new(&self.0, Some(number));
             pending::defer(Hold::Nobody, Box::pin(drive));
         }
@@ -457,7 +457,7 @@ impl<R: Renderer> Sink<R> {
         Ok(gst::FlowSuccess::Ok)
     }
 
-    /// Makes the source wait if the sink accepts no more; after the arrival of an item on a context's thread.
+    /// Makes the source wait if the sink accepts no more items. Call it after an item has arrived on a context's thread.
     fn hold_up_source(&self, state: Locked<'_, State<R>>) {
         // An item that waits for its time does not block the source, which may have more items due at the same time. A sink that
         // does not play, is full or holds many items accepts no more.
@@ -639,12 +639,13 @@ impl<R: Renderer> Shared<R> {
         }
     }
 
-    /// Makes a thread that continues to PLAYING wait until the bin knows that the sink has reached PAUSED. If a bin learns of
-    /// both at once, it may confuse their order, and then forwards no EOS. The base classes of the stock sinks hold their preroll
-    /// lock until then.
+    /// Makes a thread that continues to PLAYING wait until the bin knows that the sink has reached PAUSED. If a bin gets both
+    /// messages at the same time, it may confuse their order, and then it forwards no EOS. The base classes of the stock sinks
+    /// hold their preroll lock until then.
     fn wait_told(self: &Arc<Self>) {
         let me = thread::current().id();
-        // An application may continue to PLAYING in the message's handler, and a context's thread must not wait.
+        // An application may continue to PLAYING in the message's handler, which must not wait for itself. A context's thread
+        // must not wait.
         if current_shard_id().is_some() || self.lock().teller == Some(me) {
             return;
         }

@@ -5,8 +5,8 @@
 pub(super) struct Position {
     /// Start and duration, within the segment.
     last: Option<(gst::ClockTime, Option<gst::ClockTime>)>,
-    /// Segment of the rendered data; the next segment may have arrived already. It is separate from the fields that each buffer
-    /// changes.
+    /// Segment of the rendered data; the next segment may have arrived already. It is stored apart from the fields that change
+    /// with each buffer.
     segment: Option<Box<gst::FormattedSegment<gst::ClockTime>>>,
     /// Start and end of the last data of an earlier segment, in stream time.
     earlier: Option<Box<Span>>,

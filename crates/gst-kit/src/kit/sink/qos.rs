@@ -56,7 +56,8 @@ impl Qos {
         let left_out_ns = i64::try_from(throttle_ns).unwrap_or(i64::MAX);
         Report {
             proportion: self.proportion.unwrap_or(1.0),
-            // Like in the stock sinks, the throttle is reported with each render, so that upstream measures the interval from the last rendered buffer.
+            // As in the stock sinks, the throttle is reported with each render, so that upstream measures the interval from the
+            // buffer that was rendered last.
             difference_ns: if is_throttle { left_out_ns } else { late_ns },
             begin_ns,
             is_throttle,
@@ -98,7 +99,7 @@ impl<R: Renderer> Shared<R> {
         pad.push_event(event.timestamp(begin).build());
     }
 
-    /// Warns that data is rendered although it is too late, because no data in time was rendered for a second.
+    /// Warns that data is rendered although it is too late. This happens if no data was in time for a second.
     pub(super) fn warn_of_lateness(&self, max_ns: u64) {
         if let Some(element) = self.element.upgrade() {
             gst::element_warning!(

@@ -21,7 +21,7 @@ pub trait Renderer: Send + 'static {
         Rendered::Done
     }
 
-    /// Called when only the stream's end is left. The end may still wait: for PLAYING, or for the end of the last data.
+    /// Called when only the stream's end is left. The end may still have to wait for PLAYING, or for the end of the last data.
     fn end_is_next(&mut self) {}
 
     /// Handles the end of the stream. The application is notified when this is done.
@@ -32,8 +32,8 @@ pub trait Renderer: Send + 'static {
     /// Drops everything rendered so far.
     fn flush(&mut self) {}
 
-    /// Samples that the renderer has removed. They are dropped after the unlock: dropping a buffer calls the owner of its memory,
-    /// which may call the element.
+    /// Takes the samples that the renderer has removed. They are dropped after the unlock, because dropping a buffer calls the
+    /// owner of its memory, which may call the element.
     fn take_discarded(&mut self) -> Vec<gst::Sample> {
         Vec::new()
     }

@@ -54,16 +54,16 @@ where
     /// Called at the start and the end of a flush, on any thread. The flush comes from the application or from downstream.
     fn flush(&self, _flushing: bool) {}
 
-    /// Whether [`SourceElement::activate`] starts at the position of a seek that the application sent before. Such a seek goes
-    /// forwards and starts at a byte.
+    /// Whether [`SourceElement::activate`] starts at the position of a seek that the application sent before. Other seeks than
+    /// forward ones to a byte are refused.
     fn takes_early_seeks(&self) -> bool {
         false
     }
 
-    /// Handles an event from downstream, on any thread. Returns it as an error to let the default handle it.
+    /// Handles an event from downstream, on any thread.
     ///
     /// # Errors
-    /// The event.
+    /// Returns the event if the default handler must handle it.
     fn handle_upstream_event(&self, event: gst::Event) -> Result<bool, gst::Event> {
         Err(event)
     }
@@ -175,7 +175,7 @@ pub fn opening_events(pad: &gst::Pad, caps: Option<&gst::Caps>) -> Vec<gst::Even
     element.map_or_else(Vec::new, |element| opening(pad, &element, caps))
 }
 
-/// The state changes of a source around those of its parent class.
+/// Does the state changes of a source, around those of its parent class.
 ///
 /// # Errors
 /// Fails if the element cannot reach that state; then the application has got the reason.
@@ -205,7 +205,7 @@ where
     }
     let result = parent();
     match transition {
-        // The pad is flushing now, so that a current push returns.
+        // The pad is flushing by now, so a running push returns.
         gst::StateChange::PausedToReady => source.deactivate(),
         gst::StateChange::ReadyToNull => {
             source.driver().take_early_seek();
@@ -224,10 +224,10 @@ where
     result
 }
 
-/// Handles an event that the application sends to a source. Returns it as an error if it is for the parent class.
+/// Handles an event that the application sends to a source.
 ///
 /// # Errors
-/// The event.
+/// Returns the event if it is for the parent class.
 pub fn send_event<T: SourceElement>(source: &T, event: gst::Event) -> Result<bool, gst::Event>
 where
     T::Type: IsA<gst::Element>,
@@ -242,7 +242,7 @@ where
         return Ok(true);
     }
     match source.driver().handle_event(source.src_pad(), event) {
-        // It is handled as if it came from downstream, like a source's other upstream events.
+        // An upstream event is handled as if it came from downstream.
         Err(event) if event.is_upstream() && !event.is_downstream() => {
             Ok(source.src_pad().send_event(event))
         }

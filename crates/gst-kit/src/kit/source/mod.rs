@@ -58,8 +58,8 @@ pub trait Producer: Send + 'static {
     /// See [`Agent::prefetch`].
     fn prefetch(&self) {}
 
-    /// Ends a flush: drops older data. The last push from before the flush has returned. Returns the event to push, or `None` if
-    /// the event of a later flush replaces it.
+    /// Ends a flush: drops older data. The last push from before the flush has already returned. Returns the event to push, or
+    /// `None` if a later flush's event replaces it.
     fn end_flush(&mut self, event: gst::Event) -> Option<gst::Event> {
         Some(event)
     }
@@ -72,8 +72,8 @@ pub trait Producer: Send + 'static {
     /// Handles a failed push of the last item.
     fn push_failed(&mut self, _error: gst::FlowError) {}
 
-    /// Whether the producer continues with the next item when downstream flushes. It is `false` for a source that would then run
-    /// at full speed.
+    /// Whether the producer continues with the next item while downstream flushes. A source that would then run at full speed
+    /// returns `false`.
     fn outlives_flushing(&self) -> bool {
         true
     }
@@ -208,7 +208,7 @@ impl<P: Producer> Driver<P> {
         self.restart();
     }
 
-    /// Ends a flush that began with a FLUSH_START on the pad: forwards the event and produces again.
+    /// Ends a flush that began with a FLUSH_START on the pad. Forwards the event, and produces again.
     #[doc(hidden)]
     pub fn end_flush(&self, event: gst::Event) {
         self.command(move |agent, cx| agent.end_flush(cx, event));
@@ -288,7 +288,7 @@ impl<P: Producer> Driver<P> {
         self.slot().as_ref().map(|driven| driven.handle.waker())
     }
 
-    /// The longest wait of an item for its slice. Before the task runs, it is that of the properties.
+    /// Returns the longest wait of an item for its slice. Before the task runs, it is the wait in the properties.
     #[doc(hidden)]
     pub fn wait(&self, context: &Mutex<ContextSettings>) -> gst::ClockTime {
         match self.place() {
@@ -481,7 +481,7 @@ impl<P: Producer> SrcAgent<P> {
             Ok(_) if self.pending.len() == pending_before => true,
             Ok(_) => self.settle(cx),
             Err(error) if self.pending.is_empty() => self.flow_failed(cx, error),
-            // One branch failed at once while others still hold data: those are awaited first.
+            // One branch has failed at once, while others still hold data. The source awaits those first.
             Err(error) => {
                 self.pending.fail(error);
                 self.settle(cx)

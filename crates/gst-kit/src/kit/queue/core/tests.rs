@@ -187,7 +187,7 @@ fn a_writer_waits_until_there_is_room_or_its_pad_is_unlinked() {
     let ticket = core.ticket();
     assert_eq!(core.ask_for_room(ticket), Ok(false));
     assert_eq!(core.handle_unlink().wake, ROOM);
-    // This does not depend on the queue's later states.
+    // The refusal because of the unlink stays, even if the queue fails later.
     core.handle_failure("broken");
     assert_eq!(core.ask_for_room(ticket), Err(Refusal::Unlinked));
     core.handle_mended("broken");
