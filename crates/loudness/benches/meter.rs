@@ -93,7 +93,7 @@ fn batch(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Cost per packet in a telephone gateway: a meter for each call, in turn, so that none is in the cache.
+/// Cost per packet in a telephone gateway: each call has a meter, and the meters run in turn, so that none is in the cache.
 fn line(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("a packet of G.711, 20 ms at 8 kHz");
     let all = Mode::INTEGRATED | Mode::RANGE | Mode::HISTOGRAM;

@@ -13,8 +13,9 @@ use crate::window::{Resolution, Window};
 
 /// Measures many live streams of the same format, which advance together.
 ///
-/// Streams are adjacent in memory and in the processor's vectors. Windows are exact to 10 ms ([`Resolution::Block`]), so that a
-/// stream takes some KB instead of a MB. For endless monitoring, choose [`Mode::HISTOGRAM`].
+/// The data of the streams is adjacent in memory, and a vector of the processor has values of several streams. Windows are exact
+/// to 10 ms ([`Resolution::Block`]), so that a stream takes some KB instead of a MB. For endless monitoring, choose
+/// [`Mode::HISTOGRAM`].
 ///
 /// ```
 /// use threadbare_loudness::{Meter, Mode};
@@ -87,7 +88,7 @@ impl Batch {
     /// silence, or call [`Batch::reset_stream`].
     ///
     /// # Errors
-    /// Fails if the number of slices is not that of the streams, they differ in length, or the last frame is not whole; then
+    /// Fails if there is not one slice per stream, if the slices differ in length, or if their last frame is incomplete. Then
     /// nothing is added.
     pub fn add_interleaved<T: Sample>(&mut self, inputs: &[&[T]]) -> Result<(), InputError> {
         let source = Streams::new(inputs, self.streams, self.config.layout.len())?;
@@ -123,7 +124,7 @@ impl Batch {
         Ok(())
     }
 
-    /// As in a single meter, but row by row through the energies of all streams.
+    /// Ends a step of 100 ms as a single meter does, but row by row through the energies of all streams.
     fn end_step(&mut self) {
         let steps = self.window.position() / self.config.step_frames();
         if steps >= MOMENTARY_STEPS && !self.gating.is_empty() {
@@ -139,7 +140,7 @@ impl Batch {
         }
     }
 
-    /// Appends the energy of the last `steps` to the history of each stream that has this many.
+    /// Appends the energy of the last `steps` steps to the history of each stream that has had so many.
     fn end_blocks(&mut self, steps: u64, histories: impl Fn(&mut Batch) -> &mut Vec<History>) {
         let frames = steps * self.config.step_frames();
         let mut sums = std::mem::take(&mut self.sums);
@@ -158,7 +159,8 @@ impl Batch {
         self.sums = sums;
     }
 
-    /// Momentary loudness of a stream, up to the last whole 10 ms; otherwise as [`Meter::momentary`](crate::Meter::momentary).
+    /// Momentary loudness of a stream, up to the last whole 10 ms. In all other respects, it is that of
+    /// [`Meter::momentary`](crate::Meter::momentary).
     ///
     /// # Errors
     /// Fails if the stream does not exist.
@@ -237,7 +239,7 @@ impl Batch {
             .map(|peaks| peaks.true_peak_last)
     }
 
-    /// Resets a stream, whose place another programme takes.
+    /// Resets a stream, so that another programme can take its place.
     ///
     /// # Errors
     /// Fails if the stream does not exist.

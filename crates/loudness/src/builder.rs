@@ -174,7 +174,8 @@ impl Builder {
     pub(crate) fn history_blocks(&self) -> (usize, usize) {
         let range_ms = match self.range_step {
             RangeStep::Tenth => 100,
-            // A limit in ms keeps one block of 3 s per second, as if the blocks did not overlap: libebur128 does the same.
+            // As in libebur128, the limit counts one block per 3 s, as if the blocks did not overlap, although one starts every
+            // second.
             RangeStep::Second => 3_000,
         };
         let blocks = |each_ms| usize::try_from(self.history_ms() / each_ms).unwrap_or(usize::MAX);

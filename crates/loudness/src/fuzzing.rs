@@ -3,8 +3,8 @@
 
 use crate::{Builder, Meter, Mode, ReadError, Resolution};
 
-/// The bytes are a format, the lengths of pieces, and samples. The readings must be equal however the samples are cut into
-/// pieces, interleaved or planar, with the best instructions or those of the baseline. Panics if they are not.
+/// Runs the target. The bytes are a format, the lengths of pieces, and samples. Panics unless the readings are equal for any
+/// pieces, for interleaved and planar samples, and for the best instructions and the baseline.
 pub fn loudness(data: &[u8]) {
     let Some((head, rest)) = data.split_first_chunk::<HEAD_BYTES>() else {
         return;
@@ -126,7 +126,7 @@ fn readings(meter: &Meter) -> (Vec<f64>, Vec<f64>) {
     )
 }
 
-/// `largest` is the largest sample.
+/// Compares the readings of two meters. `largest` is the largest sample that they got.
 fn compare(a: &Meter, b: &Meter, largest: f32) {
     // The residue of a loud signal in silence, or of a constant, is rounded differently with and without fused products. So are
     // values near denormals.
@@ -139,6 +139,6 @@ fn compare(a: &Meter, b: &Meter, largest: f32) {
             "reading {n}: {a} {b}"
         );
     }
-    // A block may be on the other side of a gate, so only the number of readings is compared.
+    // Rounding may move a block to the other side of a gate, so only the number of readings is compared.
     assert_eq!(gated.len(), other_gated.len());
 }

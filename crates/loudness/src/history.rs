@@ -16,8 +16,8 @@ pub(crate) enum History {
 const BINS: usize = 1_000;
 
 /// Initial capacity, unless fewer blocks are kept: ten hours of 100 ms steps. The memory is not touched before it is needed, so
-/// an operating system does not provide it before, either. Only longer measurements with an unlimited exact history allocate
-/// again (doubling the capacity).
+/// an operating system does not provide it earlier. Only longer measurements with an unlimited exact history allocate again
+/// (doubling the capacity).
 const RESERVED_BLOCKS: usize = 10 * 60 * 60 * 10;
 
 /// Absolute gate: -70 LUFS (ITU-R BS.1770, annex 1).
@@ -97,7 +97,7 @@ impl Clone for History {
 impl History {
     /// Creates an exact history of the newest `max` blocks.
     pub(crate) fn exact(max: usize) -> History {
-        // Create the tables now, because they need memory and more time than a block has.
+        // Create the tables now, because creating them allocates memory and takes longer than a block may take.
         bins();
         let energies = VecDeque::with_capacity(max.min(RESERVED_BLOCKS));
         History::Exact { energies, max }

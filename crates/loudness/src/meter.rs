@@ -16,8 +16,8 @@ use crate::window::Window;
 /// Measures one stream of audio according to EBU R128 and ITU-R BS.1770.
 ///
 /// Add samples with [`Meter::add_interleaved`] and [`Meter::add_planar`], in pieces of any length, and take readings at any time.
-/// Adding allocates nothing, with two exceptions. Each thread has 25 KB of scratch memory for all its meters, from the first one
-/// that it builds or feeds. Exact history without a limit (see [`Builder::max_history_ms`]) needs more memory after ten hours.
+/// Adding allocates nothing, with two exceptions. Each thread allocates 25 KB of scratch memory for all its meters when it first
+/// builds or feeds one. An exact history without a limit (see [`Builder::max_history_ms`]) needs more memory after ten hours.
 ///
 /// ```
 /// use threadbare_loudness::{Meter, Mode};
@@ -167,7 +167,7 @@ impl Meter {
     /// Adds planar samples: a slice for each channel.
     ///
     /// # Errors
-    /// Fails if the number of slices is not that of the channels, or they differ in length; then nothing is added.
+    /// Fails if there is not one slice per channel, or if the slices differ in length. Then nothing is added.
     ///
     /// ```
     /// # use threadbare_loudness::Meter;
@@ -256,7 +256,7 @@ impl Meter {
     /// Loudness of the last 3 s, in LUFS (EBU Tech 3341, 2.2). Otherwise it is like [`Meter::momentary`].
     ///
     /// # Errors
-    /// Fails if the mode does not include it, unless the longest window is that long.
+    /// Fails if the mode does not include it and the longest window is shorter than 3 s.
     pub fn short_term(&self) -> Result<f64, ReadError> {
         let frames = SHORT_TERM_STEPS * self.config.step_frames();
         if frames > self.window.frames_max() {
@@ -433,7 +433,7 @@ impl Meter {
     /// use it at once; a 10 ms sub-block in which a window starts is assumed to have had the same mix throughout.
     ///
     /// # Errors
-    /// Fails if the channel does not exist, or it is [`Channel::DualMono`] with others.
+    /// Fails if the channel does not exist, or if [`Channel::DualMono`] is set on a meter with other channels.
     pub fn set_channel(&mut self, channel: usize, place: Channel) -> Result<(), ReadError> {
         self.check_channel(channel)?;
         if place == Channel::DualMono && self.channels() > 1 {
@@ -472,8 +472,8 @@ impl Meter {
         Ok(true)
     }
 
-    /// Sets the longest window for [`Meter::window`], in ms: at least 400, and at least 3000 with short-term loudness. If that is
-    /// a change, the windows restart, and the result is `true`.
+    /// Sets the longest window for [`Meter::window`], in ms: at least 400, and at least 3000 with short-term loudness. If that
+    /// changes the window, all windows restart, and the result is `true`.
     ///
     /// # Errors
     /// Fails if it is longer than an hour, or if memory is short; then nothing changes.
@@ -490,7 +490,8 @@ impl Meter {
     }
 
     /// Sets the length of the history for integrated loudness and range from now on, in ms: at least 400, and at least 3000 with
-    /// range. Older values are dropped, and do not return. Returns whether that is a change.
+    /// range. Older values are dropped for good, even if the history becomes longer again. Returns whether the length has
+    /// changed.
     ///
     /// With [`RangeStep::Second`], the limit counts the blocks of the range as if they did not overlap, as libebur128 does.
     pub fn set_max_history_ms(&mut self, history_ms: u64) -> bool {

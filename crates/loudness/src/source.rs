@@ -120,7 +120,8 @@ impl Source for Silence {
     }
 }
 
-/// Interleaved samples of several streams. Channels are numbered through all of them.
+/// Interleaved samples of several streams. Channels are numbered across all streams: those of the second follow those of the
+/// first.
 pub(crate) struct Streams<'a, T> {
     inputs: &'a [&'a [T]],
     channels: usize,

@@ -53,7 +53,7 @@ fn place(at: f64) -> [f64; 32] {
     taps.map(|tap| tap / sum)
 }
 
-/// Parameter of the window: within 0.01 dB up to nine tenths of the band.
+/// Parameter of the window. With it, the gain is within 0.01 dB up to nine tenths of the band.
 const BETA: f64 = 5.0;
 
 /// The modified Bessel function of the first kind, order 0.

@@ -86,7 +86,7 @@ impl Oversampling {
         }
     }
 
-    /// Delay of the phase that changes nothing, in frames. The other phases lie around it.
+    /// Delay of phase 0, in frames. Phase 0 returns the samples unchanged; the other phases lie around it.
     pub(crate) const fn delay_frames(self) -> usize {
         match self {
             Oversampling::None => 0,
@@ -113,9 +113,9 @@ const TAPS: usize = 49;
 const CENTER: usize = TAPS / 2;
 
 /// The phases in the form for the kernels: mirrored phases are folded, so that a filter of 12 taps takes 6 products. Let s be the
-/// sum and d the difference of two samples at the same distance from the middle. Phase 1 is (s, `even`) + (d, `odd`), and phase 3
-/// is (s, `even`) - (d, `odd`). The larger of their magnitudes is the sum of the magnitudes of the two products. Phase 2 is
-/// symmetric: (s, `middle`).
+/// sums and d the differences of two samples at the same distance from the middle. With (x, y) for the sum of products, phase 1
+/// is (s, `even`) + (d, `odd`), and phase 3 is (s, `even`) - (d, `odd`). The larger of their magnitudes is |(s, `even`)| + |(d,
+/// `odd`)|. Phase 2 is symmetric: (s, `middle`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct FoldedPhases {
     pub(crate) even: [f32; 6],

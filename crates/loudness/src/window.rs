@@ -39,8 +39,8 @@ pub(crate) struct Window {
     position: u64,
     /// Number of whole sub-blocks so far.
     closed: u64,
-    /// End of the open sub-block. It follows from the fields above, and so does the next field, but divisions in each call would
-    /// be expensive.
+    /// End of the open sub-block. This field and the next one could be computed from those above, but that would need divisions
+    /// in each call.
     open_end: u64,
     /// Place of the next frame in the ring.
     ring_at: usize,
@@ -146,7 +146,7 @@ impl Window {
         let start = self.position.saturating_sub(count);
         let first = self.first_from(start);
         if self.frames.is_empty() {
-            // Windows are not exact: the same number of sub-blocks counts, up to the end of the last whole one.
+            // Without exact windows, the energy is that of the same number of sub-blocks, up to the end of the last whole one.
             let start = self.edge(self.closed).saturating_sub(count);
             return self.rows(self.first_from(start), weights);
         }
@@ -260,7 +260,7 @@ fn weighted(energies: &[f64], weights: &[f64]) -> f64 {
         .sum()
 }
 
-/// Size up to which allocations are not checked first.
+/// Number of values up to which an allocation is not checked first.
 const UNCHECKED_VALUES: u64 = 8 << 20;
 
 /// Allocates zeros; beyond 64 MB, a lack of memory is an error instead of an abort.

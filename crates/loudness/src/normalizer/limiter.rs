@@ -14,7 +14,7 @@ type Ring = [f32; RING];
 /// Size of the rings: more cells than the look-ahead has at any rate.
 const RING: usize = 256;
 
-/// The attack, in cells at rates with cells of 0.5 ms.
+/// Time over which the gain falls before a peak.
 const ATTACK_MS: f64 = 10.0;
 const RELEASE_MS: f64 = 100.0;
 /// Frames over which the second pass spreads its reduction. They are much more than the filter's reach, because otherwise the

@@ -11,8 +11,7 @@
 //!
 //! Audio passes four stages. *Judged* audio was checked for peaks. *Shaped* audio has the gains of the programme and of the
 //! limiter's first pass. *Checked* audio was checked for peaks again. *Finished* audio has the second pass's gain and can be
-//! taken. Each stage works in cells of half a millisecond, whose positions depend only on the number of frames. The output is
-//! identical to the bit, however the audio is divided into calls.
+//! taken. Each stage works in cells of half a millisecond, whose positions depend only on the number of frames. So the output is
 //! identical to the bit, however the audio is divided into calls.
 
 mod limiter;
@@ -45,9 +44,9 @@ const ROOM_STEPS: u64 = 2;
 const RATE_HZ_LEAST: u32 = 4_000;
 /// Maximum distance of a normal peak above the programme's loudness. The peaks of speech and music are up to 20 dB above it.
 const PEAK_LU_MAX: f64 = 30.0;
-/// Minimum of the largest normal sample, dB of full scale. It applies to programmes that are not very loud.
+/// The limit of normal samples is at least this, dB of full scale, however quiet the programme is.
 const SOUND_DB_MIN: f64 = 12.0;
-/// Largest normal sample before the first programme, dB of full scale.
+/// Limit of normal samples before the first programme, dB of full scale.
 const SOUND_DB_UNKNOWN: f64 = 24.0;
 /// Margin of the limiter below its limit. Other meters check other positions between samples, with other filters. For bursts of
 /// noise that fill the band, the filter of libswresample finds up to 0.1 dB more.
@@ -68,8 +67,9 @@ const NODES: usize = 8;
 ///
 /// `add_*` takes frames, and `take_*` returns them [`Normalizer::latency_frames`] later, unchanged in number. At the end of the
 /// stream, [`Normalizer::drain`] releases the remaining frames. After construction it does not allocate. Samples are stored as
-/// `f32`: the rounding is 150 dB below the sample. Samples more than 30 dB above the programme, and 12 dB above full scale, are
-/// clicks and are clipped at that level. Samples that are not numbers, or more than 60 dB above full scale, count as silence.
+/// `f32`: the rounding is 150 dB below the sample. Samples that are both more than 30 dB above the programme and more than 12 dB
+/// above full scale are clicks, and are clipped to the higher of these levels. Samples that are not numbers, or more than 60 dB
+/// above full scale, count as silence.
 ///
 /// ```
 /// use threadbare_loudness::{Channel, Normalizer, NormalizerSettings};
@@ -234,7 +234,7 @@ impl Normalizer {
         &self.settings
     }
 
-    /// Changes the settings. The output follows by at most 3 dB every 100 ms, starting 0.3 s after the current output.
+    /// Changes the settings. The output changes by at most 3 dB every 100 ms, starting 0.3 s after the current output position.
     ///
     /// # Errors
     /// Fails if a value is out of its range; then nothing changes.
@@ -268,7 +268,7 @@ impl Normalizer {
     /// Adds planar samples, a slice for each channel. Otherwise it acts like [`Normalizer::add_interleaved`].
     ///
     /// # Errors
-    /// Fails if the number of slices is not that of the channels, or they differ in length; then nothing is added.
+    /// Fails if there is not one slice per channel, or if the slices differ in length. Then nothing is added.
     pub fn add_planar<T: Sample, P: AsRef<[T]>>(
         &mut self,
         planes: &[P],
@@ -295,8 +295,8 @@ impl Normalizer {
         })
     }
 
-    /// Adds frames by `write`. It gets the place in the lines, the first frame and the number of frames, and returns the largest
-    /// normal sample.
+    /// Adds frames by `write`. Its arguments are the place in the lines, the first frame and the number of frames. It returns the
+    /// largest normal sample.
     fn add(
         &mut self,
         frames: usize,
@@ -332,7 +332,8 @@ impl Normalizer {
         frames
     }
 
-    /// End of the next unit of measurement. It is always at the same positions, so that sums are rounded in the same way.
+    /// End of the next unit of measurement. Units end at the same frames however the audio is divided into calls, so that sums
+    /// are rounded in the same way.
     fn unit_end(&self) -> u64 {
         let from = self.at.measured;
         let step_end = (from / self.step_frames + 1) * self.step_frames;
@@ -360,7 +361,7 @@ impl Normalizer {
         if !end.is_multiple_of(self.step_frames) {
             return;
         }
-        // The last step of the stream counts as loud as the part of it that exists.
+        // If the last step of the stream is incomplete, the missing part is assumed to be as loud as the existing part.
         let start = end - self.step_frames;
         let frames = self.end.map_or(end, |last| last.clamp(start, end)) - start;
         let energy = if frames == 0 {
@@ -420,7 +421,7 @@ impl Normalizer {
     /// Takes planar samples to a slice for each channel. Otherwise it acts like [`Normalizer::take_interleaved`].
     ///
     /// # Errors
-    /// Fails if the number of slices is not that of the channels, or they differ in length; then nothing is taken.
+    /// Fails if there is not one slice per channel, or if the slices differ in length. Then nothing is taken.
     pub fn take_planar<T: Sample, P: AsMut<[T]>>(
         &mut self,
         planes: &mut [P],
@@ -440,7 +441,7 @@ impl Normalizer {
         }))
     }
 
-    /// Takes frames by `read`, which gets the place in the lines, the output frame and the number of frames.
+    /// Takes frames by `read`. Its arguments are the place in the lines, the output frame and the number of frames.
     fn take(
         &mut self,
         frames: usize,

@@ -30,13 +30,14 @@ const SIGMA_STEPS: f64 = 3.5;
 const BLOCK_STEPS: u64 = 4;
 /// Gate for pauses. Audio 10 LU below the other audio is not programme, but background in its pauses (ITU-R BS.1770, annex 1).
 const PAUSE_GATE: f64 = 0.1;
-/// Length of a pause after which the programme may have become quieter. It counts once the 3 s contain no programme any more.
+/// Length of a pause after which the programme may have become quieter. The pause begins when the 3 s contain no programme any
+/// more.
 const PAUSE_STEPS: u32 = 20;
 /// Factor by which the gate is then lowered every step: 2 LU a second.
 const PAUSE_SEARCH: f64 = 0.954_992_586_021_436;
 
-/// Minimum number of blocks of programme in the window. If there are fewer, the current level counts for the missing ones: one
-/// syllable does not make a level.
+/// Minimum number of blocks of programme in the window. If there are fewer, the current level counts for the missing ones, so
+/// that one syllable does not determine the level.
 const BLOCKS_MIN: u32 = 10;
 /// Share of the distance to the short-term loudness by which the level moves in a step of programme, which gives a time constant
 /// of 4 s. Faster changes remain audible, as far as the target range allows.
@@ -184,8 +185,8 @@ impl Programme {
                 }
             }
             (Some((energy, _, is_now)), None) => {
-                // Audio after this node does not count before its output, so that a stream gets the same result with and without
-                // silence before it.
+                // The first level is set at a node where programme is audible, not earlier because of the audio after it. So a
+                // stream gets the same result with and without silence before it.
                 if is_now {
                     (self.level, self.gate) = (Some(energy), energy);
                     self.first = Some((node, to_lufs(energy)));

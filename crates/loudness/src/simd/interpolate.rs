@@ -6,7 +6,8 @@ use crate::weighting::{FoldedPhases, Oversampling, largest_gain};
 /// Raises `peaks` to the largest magnitudes of the signal between its samples, and of the samples themselves. Values that are not
 /// numbers are skipped.
 ///
-/// `samples` are whole frames of `G` lanes. The first ones, as many as the filter's history, are only needed for the later ones.
+/// `samples` are whole frames of `G` lanes. The first frames, as many as the filter's history has, are only the context of the
+/// later ones.
 #[inline(always)]
 pub(crate) fn raise_peaks<const G: usize, V: Floats>(
     proof: V::Proof,

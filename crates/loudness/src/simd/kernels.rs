@@ -106,7 +106,7 @@ pub(crate) fn sample_peaks<const G: usize>(lanes: &[[f64; G]], peaks: &mut [f64;
 ///
 /// The shelf comes first, then the high-pass, both in direct form I. Only one product and sum of the recursion lie between two
 /// outputs, so a processor works on several frames and both sections at once. The form also keeps rounding errors small: a single
-/// recursion of fourth order for both would have a thousand times as much.
+/// recursion of fourth order for both sections would have errors a thousand times as large.
 #[inline(always)]
 pub(crate) fn weight<const G: usize, const FMA: bool>(
     k: &KWeighting,

@@ -41,7 +41,7 @@ pub(crate) fn take_in<T: Sample, const G: usize>(
     }
 }
 
-/// Does the same from one plane.
+/// Copies the samples of one channel to a lane, with the same treatment as [`take_in`].
 #[inline(always)]
 pub(crate) fn take_in_plane<T: Sample, const G: usize>(
     samples: &[T],
@@ -87,7 +87,7 @@ pub(crate) fn give_out<T: Sample, const G: usize>(
     }
 }
 
-/// Does the same to one plane.
+/// Copies one lane of the rows to the samples of one channel.
 #[inline(always)]
 pub(crate) fn give_out_plane<T: Sample, const G: usize>(
     rows: &[f32],
@@ -150,7 +150,7 @@ pub(crate) fn between<const G: usize, const FMA: bool>(
         return;
     }
     for at in (0..values).step_by(WIDE) {
-        // The last tile starts early enough to be whole.
+        // The last tile overlaps the one before, because every tile must be whole.
         raise::<G, WIDE, FMA>(taps, &samples[at.min(values - WIDE)..], peak);
     }
 }

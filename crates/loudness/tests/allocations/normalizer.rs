@@ -238,7 +238,7 @@ fn speech_comes_to_the_target_and_its_pauses_stay_quiet() {
         let output = normalized(RATE, 2, settings(-23.0, -2.0), &input);
         let found = loudness(RATE, 2, &output);
         assert!((found + 23.0).abs() < 1.0, "{level_db}: {found}");
-        // The gain does not breathe: the gain in the pauses is that of the words around them.
+        // The gain does not follow pauses: in a pause, it is the same as for the words around it.
         let gains = gains(&input, &output);
         for second in 4..28 {
             let change = gains[second * 100] - gains[second * 100 + 100];
@@ -429,7 +429,7 @@ fn the_true_peak_stays_below_its_limit() {
 
 #[test]
 fn the_limiter_gives_away_little() {
-    // A limited pure tone leaves just below the limit.
+    // A pure tone comes out of the limiter with a peak just below the limit.
     let output = normalized(
         RATE,
         2,

@@ -25,7 +25,7 @@ proptest! {
         fuzzing::loudness(&data);
     }
 
-    /// Random bytes are rarely an audible signal.
+    /// Random samples are audible signals, which random bytes rarely are.
     #[test]
     fn random_signals_keep_the_fuzzing_invariants(
         head in prop::array::uniform8(any::<u8>()),
