@@ -91,8 +91,8 @@ pub struct ComfortGenerator {
     /// Present level, and the level that it moves to.
     level: f64,
     level_wanted: f64,
-    /// State of the filter: a normalised lattice. Each stage turns a pair of values, so it neither adds nor removes energy. All
-    /// values have level 1 with any coefficients, even while those change.
+    /// State of the filter, a normalised lattice. Each stage rotates a pair of values, so it neither adds nor removes energy. All
+    /// values have level 1 with any coefficients, even while the coefficients change.
     backward: [f64; ORDER_MAX + 1],
 }
 
@@ -237,7 +237,7 @@ impl ComfortAnalyser {
 /// Maximum number of coefficients. ITU-T G.711, appendix II, has 10.
 const ORDER_MAX: usize = 16;
 
-/// Maximum level, a field of 7 bits.
+/// Maximum level: the field has 7 bits.
 const LEVEL_MAX: u8 = 0x7f;
 
 /// Section 3.2: k = 258 (N - 127) / 32768, for N from 0 to 254.
@@ -248,7 +248,7 @@ const INDEX_MAX: u8 = 254;
 /// The greatest coefficient that a payload can have.
 const REFLECTION_MAX: f64 = STEP * INDEX_ZERO;
 
-/// Part of the way to the new level in each sample: a time constant of 64 ms at 8 kHz.
+/// Part of the distance to the new level that each sample covers: a time constant of 64 ms at 8 kHz.
 const LEVEL_STEP: f64 = 1.0 / 512.0;
 
 /// The analyser's time constant.

@@ -2,8 +2,8 @@
 //!
 //! The idea is that of ITU-T G.711, Appendix I; the implementation differs. The period is the lag at which the last 20 ms best
 //! match the audio before them. The period repeats at full level for 10 ms, then fades to silence at 60 ms; a longer repetition
-//! would sound like a tone. There is zero delay, because no good audio is held back for an overlap. Instead, the step at the seam
-//! is measured and fades.
+//! would sound like a tone. There is no delay, because no good audio is held back for an overlap. Instead, the step at the seam
+//! is measured, and a correction of that size fades out.
 
 use thiserror::Error;
 
@@ -247,8 +247,8 @@ impl Concealer {
         (u64::from(LEVEL_FULL) * u64::from(fade - faded) / u64::from(fade)) as u32
     }
 
-    /// Joins the first good audio to a gap. The concealment continues under it for a while, longer after a long gap, because the
-    /// two have drifted further apart.
+    /// Joins the first good audio to a gap. The concealment continues for a while, mixed with the good audio. It continues longer
+    /// after a long gap, because the two have drifted further apart.
     fn join(&mut self, audio: &mut [i16]) {
         let gap = self.filled_frames as usize;
         let quarter = overlap_frames(self.cycle_samples / self.channels);
@@ -298,7 +298,7 @@ fn relative(product: i64, energy: i64) -> f32 {
     product as f32 / (energy.max(1) as f32).sqrt()
 }
 
-/// `part` of `whole` of the way from `from` to `to`.
+/// Returns the value at `part`/`whole` of the way from `from` to `to`.
 fn blend(from: i16, to: i16, part: usize, whole: usize) -> i16 {
     let (part, whole) = (part as i64, whole as i64);
     clip((i64::from(from) * (whole - part) + i64::from(to) * part) / whole)

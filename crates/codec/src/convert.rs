@@ -78,7 +78,7 @@ impl Converter {
     }
 
     /// Takes any number of whole frames, and appends the result. After n input frames in total, the output has n times the ratio
-    /// of the rates, rounded down: a packet makes a packet.
+    /// of the rates, rounded down. So each packet of input gives a packet of output.
     pub fn process(&mut self, input: &[f32], out: &mut Vec<f32>) {
         let Some(resampling) = &mut self.resampling else {
             return mix(input, self.from_channels, self.to_channels, out);
@@ -134,7 +134,7 @@ struct Resampling {
     down: usize,
     /// Output that is due, in frames times `down`: always less than one frame.
     owed: usize,
-    /// Output that is ready before it is due. It begins with silence. rubato's own count depends on rounding; this one does not.
+    /// Output that is ready before it is due. It begins with silence. The count of rubato depends on rounding; this one does not.
     ready: Vec<f32>,
     filter_frames: usize,
 }

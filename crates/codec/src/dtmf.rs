@@ -60,7 +60,7 @@ pub struct Packet {
     pub duration_ns: u64,
     /// Whether it is the first of its event.
     pub marker: bool,
-    /// Its number.
+    /// Its sequence number.
     pub seq: SeqNum,
     /// Start of its event, or of the part of the event in this packet.
     pub timestamp: RtpTime,
@@ -124,7 +124,7 @@ const UNITS_MAX: u64 = 0xffff;
 const REQUESTS_MAX: usize = 64;
 
 impl Sender {
-    /// Creates a stream whose first packet has the number after `seq`, and whose time 0 is `base`.
+    /// Creates a stream. Its first packet has the sequence number after `seq`, and `base` is its RTP time at time 0.
     #[must_use]
     pub fn new(config: Config, seq: SeqNum, base: RtpTime) -> Self {
         Sender {
@@ -269,7 +269,7 @@ impl Sender {
     }
 }
 
-/// Maximum volume, a field of six bits.
+/// Maximum volume: the field has six bits.
 const VOLUME_MAX: u8 = 63;
 
 #[cfg(test)]

@@ -5,8 +5,8 @@
 //! uppermost bits (that is, multiplied by 4 and 8).
 //!
 //! [`ULAW_TO_ALAW`] and [`ALAW_TO_ULAW`] go through linear samples, as a decoder followed by an encoder does (in GStreamer:
-//! `mulawdec ! alawenc`). Tables 3 and 4 of the Recommendation are for hardware that converts directly, and differ by one step in
-//! some codes. A chain of decoder and encoder agrees with these tables on all 256.
+//! `mulawdec ! alawenc`). Their results are equal to those of such a chain for all 256 codes. Tables 3 and 4 of the
+//! Recommendation are for hardware that converts directly, and differ by one step in some codes.
 
 /// The linear sample of every µ-law code (G.711, Table 2a and 2b, times 4).
 pub const ULAW_TO_LINEAR: [i16; 256] = {

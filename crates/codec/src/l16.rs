@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn every_sample_and_code_converts_as_g711_does() {
-        // The tests of the `g711` module compare those with the tables of the Recommendation.
+        // The tests of the module `g711` compare the functions used here with the tables of the Recommendation.
         let linear = all_samples();
         let mut l16 = vec![0; linear.len() * 2];
         linear_to_l16(&linear, &mut l16);

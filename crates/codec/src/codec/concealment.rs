@@ -33,8 +33,8 @@ impl Concealment {
         })
     }
 
-    /// Takes received audio. Changes it only after a loss. The concealer works with 16 bits. Only its changes are added, so that
-    /// all other samples keep all their bits.
+    /// Takes received audio, and changes it only after a loss. The concealer works with 16 bits. Only its changes are added to
+    /// the audio, so that all other samples keep all their bits.
     pub(super) fn pass(&mut self, audio: &mut [f32]) {
         for (pair, concealer) in self.pairs.iter_mut().enumerate() {
             let first = pair * conceal::CHANNELS_MAX;

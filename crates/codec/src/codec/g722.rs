@@ -148,7 +148,7 @@ impl Band {
         }
     }
 
-    /// Adapts the lower band by the upper four of its six bits, so that a network may use the others for data.
+    /// Adapts the lower band by the upper four of its six bits, so that a network may use the other two for data.
     fn adapt_low(&mut self, code: usize) {
         let code = code >> 2;
         let difference = scale(self.step, QM4[code]);
@@ -270,7 +270,7 @@ const HIGH_SHIFT: i32 = 10;
 /// One half of the quadrature mirror filter; the other half is its reverse.
 const QMF: [i32; 12] = [3, -11, 12, 32, -210, 951, 3_876, -805, 362, -156, 53, -11];
 
-/// Decision levels of the 6-bit quantizer: the upper ends of its intervals but the last.
+/// Decision levels of the 6-bit quantizer: the upper ends of all its intervals except the last.
 const Q6: [i32; 29] = [
     35, 72, 110, 150, 190, 233, 276, 323, 370, 422, 473, 530, 587, 650, 714, 786, 858, 940, 1_023,
     1_121, 1_219, 1_339, 1_458, 1_612, 1_765, 1_980, 2_195, 2_557, 2_919,

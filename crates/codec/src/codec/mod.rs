@@ -80,7 +80,8 @@ pub enum EncodeError {
     Library(&'static str),
 }
 
-/// Decodes the payloads of one stream to samples. Pass them in order, and each loss in its place.
+/// Decodes the payloads of one stream to samples. Pass the payloads in order, and call [`Decoder::conceal`] in the place of each
+/// lost one.
 #[derive(Debug)]
 pub struct Decoder {
     format: Format,
@@ -136,7 +137,7 @@ impl Decoder {
     /// the concealment.
     ///
     /// # Errors
-    /// Fails if the payload is invalid. Then nothing is appended: conceal it.
+    /// Fails if the payload is invalid. Then nothing is appended; call [`Decoder::conceal`] instead.
     pub fn decode(&mut self, payload: &[u8], out: &mut Vec<f32>) -> Result<usize, DecodeError> {
         if payload.is_empty() {
             return Err(DecodeError::Empty);
@@ -185,7 +186,7 @@ impl Decoder {
         }
     }
 
-    /// Resets the state. Opus keeps its state.
+    /// Resets the state. It has no effect on Opus.
     pub fn reset(&mut self) {
         match &mut self.kind {
             DecoderKind::Linear(concealment) => concealment.reset(),
@@ -225,8 +226,9 @@ impl Decoder {
         }
     }
 
-    /// Recovers `frames` of a lost payload from `next_payload`, the one after it. Appends them and returns true. Then decode
-    /// `next_payload` as usual. Returns false, without appending, if `next_payload` has no such data: conceal the loss instead.
+    /// Recovers `frames` of a lost payload from `next_payload`, the payload after it. Appends them and returns true; then decode
+    /// `next_payload` as usual. Returns false, without appending, if `next_payload` has no such data; then conceal the loss
+    /// instead.
     pub fn recover(&mut self, next_payload: &[u8], frames: usize, out: &mut Vec<f32>) -> bool {
         match &mut self.kind {
             #[cfg(feature = "opus")]
@@ -392,7 +394,8 @@ impl Encoder {
         self.format
     }
 
-    /// Appends the payload of `pcm` (interleaved, whole frames, a length that [`Format::allows_frames`] allows) to `out`.
+    /// Encodes `pcm`, and appends the payload to `out`. `pcm` is interleaved, in whole frames, with a length that
+    /// [`Format::allows_frames`] allows.
     ///
     /// # Errors
     /// Fails if no packet has this length, or if the library refuses. Then nothing is appended.
@@ -420,8 +423,8 @@ impl Encoder {
         })
     }
 
-    /// Acts as [`encode`](Self::encode) for any number of frames. Only for encodings with separate bytes for each frame: not
-    /// Opus.
+    /// Acts as [`encode`](Self::encode), for any number of frames. It works only for encodings that have separate bytes for each
+    /// frame, so not for Opus.
     ///
     /// # Errors
     /// Fails for Opus. Then nothing is appended.
@@ -443,7 +446,7 @@ impl Encoder {
         Ok(())
     }
 
-    /// Resets the state. Opus keeps its state.
+    /// Resets the state. It has no effect on Opus.
     pub fn reset(&mut self) {
         if let EncoderKind::G722(encoder) = &mut self.kind {
             **encoder = g722::Encoder::new();
@@ -467,7 +470,7 @@ impl Encoder {
     /// effect on other encodings.
     ///
     /// # Errors
-    /// The library refuses.
+    /// Fails if the library refuses.
     pub fn set_expected_loss(&mut self, percent: u8) -> Result<(), CodecError> {
         match &mut self.kind {
             #[cfg(feature = "opus")]

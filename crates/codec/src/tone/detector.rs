@@ -57,7 +57,7 @@ struct Run {
     column: usize,
     /// End of the window that first had the digit; all windows since then had it.
     heard_since: Option<u64>,
-    /// Number of last windows with nothing but the digit, at a steady level.
+    /// Number of consecutive windows, up to the last one, with nothing but the digit at a steady level.
     clear: u32,
     /// Minimum and maximum levels in these windows, of row and column.
     levels_dbm0: [[f64; 2]; 2],
@@ -121,7 +121,7 @@ impl DtmfDetector {
         self.pressed.map(|pressed| pressed.key)
     }
 
-    /// Handles the end or an interruption of the stream: a pressed digit is released.
+    /// Handles the end or an interruption of the stream: the digit that is pressed counts as released.
     pub fn reset(&mut self, events: &mut Vec<KeyEvent>) {
         self.window.fill(0.0);
         self.run = None;
