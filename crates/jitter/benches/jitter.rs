@@ -1,7 +1,7 @@
 //! Cost of one packet in the jitter buffer: `handle_packet`, then `poll_output` until it returns `None`.
 //!
-//! "Warm" is one stream over and over. "Cold" is thousands of streams in turn, as in a process that carries them; the number of
-//! cache lines per packet decides.
+//! "Warm" is one stream over and over. "Cold" is thousands of streams in turn, as in a gateway. Its cost depends on the number of
+//! cache lines that each packet touches.
 
 // criterion_group generates a public function without documentation.
 #![allow(missing_docs)]

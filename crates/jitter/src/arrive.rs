@@ -105,8 +105,8 @@ impl<T> JitterBuffer<T> {
         }
     }
 
-    /// Whether a packet before the first one is in time. Nothing of the present numbering has been output yet, and the ring has a
-    /// free place. The ring then holds no packets of another numbering.
+    /// Whether a packet before the first one is still in time. The conditions are that nothing of the present numbering has been
+    /// output yet, so that the ring holds no packets of an earlier numbering, and that the ring has a free place.
     fn is_before_start(&self, index: u64) -> bool {
         self.is_open_below && self.next == self.floor && self.highest + 1 - index <= self.usable()
     }
@@ -239,8 +239,8 @@ impl<T> JitterBuffer<T> {
         }
     }
 
-    /// Rejects a late packet or a duplicate. Consecutive ones with nothing else between them mean that the sender restarted just
-    /// below the present numbers.
+    /// Rejects a late packet or a duplicate. Several consecutive late packets, with no other packet between them, mean that the
+    /// sender restarted with numbers just below the present ones.
     #[cold]
     fn turn_away(&mut self, incoming: Incoming<T>, reason: DropReason, send_ns: i64) {
         let is_consecutive = self.late_run > 0 && incoming.seq == self.cold.late_seq.plus(1);
@@ -253,12 +253,12 @@ impl<T> JitterBuffer<T> {
         self.cold.late_seq = incoming.seq;
         let run_ns = incoming.at_ns.saturating_sub(self.cold.late_since_ns);
         let sent_ns = self.spacing_ns * i64::from(self.late_run - 1);
-        // A path with late packets delivers them in a burst, or with timely packets in between.
+        // Late packets of a slow path would come in a burst, or with timely packets in between. So this is a restart.
         if self.late_run >= LATE_RUN_PACKETS && 2 * run_ns >= sent_ns {
             return self.begin_source(incoming, Mark::Resync(ResyncCause::Restart));
         }
         if reason == DropReason::Late {
-            // The latency cannot grow from packets that arrived in time.
+            // Late packets are measured, too, because packets that arrive in time cannot make the latency grow.
             let transit_ns = incoming.at_ns.saturating_sub(send_ns);
             self.note_jitter(transit_ns);
             if self.is_adaptive {
@@ -399,7 +399,7 @@ const LATE_NS_MAX: i64 = 2_000 * NS_PER_MS;
 /// jitter for steps.
 const LATENCY_NS_STEP_MIN: i64 = 40 * NS_PER_MS;
 
-/// Number of consecutive late packets, in real time and without others between them, that make a restart.
+/// A source counts as restarted after this many consecutive late packets that arrive at the stream's rate.
 const LATE_RUN_PACKETS: u8 = 4;
 
 /// A source counts as active for this time after a packet. It is longer than stragglers take, but not longer than needed: two

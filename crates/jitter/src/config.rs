@@ -18,7 +18,7 @@ pub enum Release {
 /// How the sender's clock is mapped to the local one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Skew {
-    /// Follow the least delayed packets of the last seconds: drift does not add up.
+    /// Follow the least delayed packets of the last seconds, so that drift does not add up.
     Window,
     /// The first packet determines the mapping for the whole stream. After it, only the RTP timestamps count. For clocks that
     /// are known to agree.

@@ -233,7 +233,7 @@ pub fn jitter(data: &[u8]) {
         let operation = bytes.u8();
         operate(operation % 16, &mut bytes, &mut watched, &mut stream);
         match operation {
-            // A caller that does not drain loses packets and nothing else.
+            // A caller that does not drain the output loses packets, but nothing else goes wrong.
             0xf0.. => {}
             0xd0.. => drop(watched.drain_before_loss(stream.now_ns)),
             _ => drop(watched.drain(stream.now_ns)),

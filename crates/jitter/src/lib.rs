@@ -76,7 +76,7 @@ use threadbare_rtp_types::id::{RtpTime, SeqNum, Ssrc};
 ///     });
 ///     outputs.extend(std::iter::from_fn(|| buffer.poll_output(now_ns)));
 /// }
-/// // It would have come after 20 ms, and is waited for another 60.
+/// // It was expected at 20 ms. The buffer waits for it for another 60 ms.
 /// let due_ns = buffer.next_timeout();
 /// assert_eq!(due_ns, Some(80 * MS));
 /// outputs.extend(std::iter::from_fn(|| buffer.poll_output(80 * MS)));
@@ -112,7 +112,7 @@ pub struct JitterBuffer<T> {
     rejects: u8,
     /// Number of entries in [`Cold::candidate`].
     candidates: u8,
-    /// Number of consecutive late packets without a good one between them.
+    /// Number of consecutive late packets.
     late_run: u8,
     release: Release,
     skew: Skew,

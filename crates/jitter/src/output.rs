@@ -39,20 +39,20 @@ pub enum Output<T> {
         /// Whether the packet is discontinuous: the first one, or one after a loss, a drop or a resync.
         discont: bool,
     },
-    /// Packets that missed their deadline. A whole gap is declared at the deadline of its first packet, so that it is concealed
-    /// as one. Its packets that still arrive are late. A packet is missing only if a later one has arrived: if a stream stops,
-    /// nothing is lost.
+    /// Packets that missed their deadline. A whole gap is declared lost at the deadline of its first packet, so that it is
+    /// concealed as one. If other packets of the gap arrive after that, they are late. A packet is missing only if a later one
+    /// has arrived: if a stream stops, nothing is lost.
     Lost {
         /// Sequence number of the first lost packet.
         first: SeqNum,
         /// Number of packets.
         packets: u32,
-        /// The timestamp of the first, estimated as its duration is.
+        /// The estimated timestamp of the first lost packet.
         time: RtpTime,
-        /// The send time of the first, as in [`Output::Packet`].
+        /// The send time of the first lost packet, as in [`Output::Packet`].
         play_ns: u64,
-        /// Duration of their audio, in ns, estimated from their neighbours. 0 within packets of one timestamp. Excludes
-        /// a silence around them.
+        /// Estimated duration of their audio, in ns. It excludes a silence around them, and is 0 if the packets around them have
+        /// the same timestamp.
         duration_ns: u64,
     },
     /// The numbers restart. All earlier packets have been output; play times continue.

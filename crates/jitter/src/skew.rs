@@ -287,7 +287,7 @@ mod tests {
         assert!((offset.ns() - 40 * MS).abs() < MS / 10, "{}", offset.ns());
     }
 
-    /// Delays count from the new path, even if no packet came during the trial.
+    /// Delays are measured on the new path, even if no packet came during the trial.
     #[test]
     fn a_silence_ends_the_trial_of_a_step() {
         let (mut offset, mut slices) = (Offset::new(), Slices::default());

@@ -67,7 +67,7 @@ impl Timeline {
         RtpTime(self.time.0.wrapping_add(units as u32))
     }
 
-    /// The stream has reached `time`. A call at least every 2^31 units extends the timestamps.
+    /// Notes that the stream has reached `time`. Timestamps are extended correctly if this is called at least every 2^31 units.
     pub(crate) fn follow(&mut self, time: RtpTime) {
         let units = time.distance_from(self.time);
         let rate = i64::from(self.clock_rate_hz);

@@ -35,7 +35,7 @@ impl Random {
         self.next() % n
     }
 
-    /// True `permille` of 1000 times.
+    /// Returns `true` with a probability of `permille` / 1000.
     pub fn permille(&mut self, permille: u32) -> bool {
         self.below(1000) < u64::from(permille)
     }
@@ -46,7 +46,7 @@ impl Random {
 pub enum Event {
     /// The sender restarts with new sequence numbers and timestamps, but the same SSRC.
     Restart { seq: u16, time: u32 },
-    /// New everything.
+    /// SSRC, sequence numbers and timestamps change.
     NewSource { ssrc: u32, seq: u16, time: u32 },
     /// The sender pauses. The next packet has the marker, and its timestamp includes the pause.
     Silence { ms: u64 },
@@ -78,7 +78,7 @@ pub struct Net {
     pub detour_permille: u32,
     pub detour_ms: u64,
     pub duplicate_permille: u32,
-    /// The sender's clock is fast by this.
+    /// How much faster than the local clock the sender's clock is.
     pub drift_ppm: i64,
 }
 
