@@ -159,10 +159,11 @@ fn allowed_times(format: &Format) -> String {
 }
 
 impl Format {
-    /// Audio of `sample_rate_hz` in this encoding; the clock rate follows. `channels` of Opus are those of the decoded audio.
+    /// Returns the format of audio of `sample_rate_hz` in this encoding, which determines the clock rate. `channels` of Opus are
+    /// those of the decoded audio.
     ///
     /// # Errors
-    /// The encoding does not support this rate or number of channels.
+    /// Fails if the encoding does not support this rate or number of channels.
     pub fn new(
         encoding: Encoding,
         sample_rate_hz: u32,
@@ -194,7 +195,7 @@ impl Format {
     /// channels.
     ///
     /// # Errors
-    /// The text is not an `rtpmap`, or its format is not supported.
+    /// Fails if the text is not an `rtpmap`, or if its format is not supported.
     pub fn from_rtpmap(text: &str) -> Result<Format, FormatError> {
         let malformed = || FormatError::Rtpmap(text.to_owned());
         let mut parts = text.trim().split('/');
@@ -282,8 +283,8 @@ impl Format {
         Some(fitting.min(longest))
     }
 
-    /// Frames of a packet of `us` microseconds, rounded to the nearest frame: AES67 calls packets of 48 frames at 44.1 kHz "1
-    /// ms".
+    /// Returns the number of frames of a packet of `us` microseconds, rounded to the nearest frame: AES67 calls packets of 48
+    /// frames at 44.1 kHz "1 ms".
     ///
     /// # Errors
     /// Fails if packets cannot last that long. The range is 0.125 to 120 ms; for Opus, it is a frame (2.5, 5, 10, 20, 40 or 60

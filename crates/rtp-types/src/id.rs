@@ -40,7 +40,7 @@ impl ExtSeq {
         ExtSeq(1 << 16 | u64::from(seq.0))
     }
 
-    /// The extended number of `seq` that is nearest to this one, or to 0 if it would be below.
+    /// Returns the extended number of `seq` that is nearest to this one. The result is 0 if that number would be negative.
     #[must_use]
     pub fn nearest(self, seq: SeqNum) -> ExtSeq {
         ExtSeq(

@@ -15,9 +15,9 @@ pub enum Learn {
         /// The required silence, ms.
         silence_ms: u32,
     },
-    /// Addresses do not count, except that the signalled one wins. The sender with the current SSRC is the peer, and another
-    /// SSRC follows once that sender is overdue. This is for groups, and for closed networks. Nothing is sent to an address
-    /// that is learned in this way.
+    /// Packets from any address are accepted, but the signalled address has priority. The peer is the sender with the current
+    /// SSRC. When that sender is overdue, another SSRC may take its place. This is for groups, and for closed networks. Nothing
+    /// is sent to an address that is learned in this way.
     Anyone,
 }
 

@@ -52,7 +52,7 @@ impl<'a> Packet<'a> {
     /// Checks `data`, a whole datagram, and reads it as an RTP packet.
     ///
     /// # Errors
-    /// The datagram is not an RTP packet of version 2 (RFC 3550, section 5.1 and appendix A.1).
+    /// Fails if the datagram is not an RTP packet of version 2 (RFC 3550, section 5.1 and appendix A.1).
     pub fn parse(data: &'a [u8]) -> Result<Packet<'a>, PacketError> {
         let fields = RtpPacket::parse(data)?;
         Ok(Packet { data, fields })
@@ -114,7 +114,7 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// Contents of a datagram, and thus the port of a leg to which it belongs; with mux, one port has both.
+/// Contents of a datagram, which determine the port of a leg for it. With mux, one port is for both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Channel {
     /// Media.
@@ -124,8 +124,8 @@ pub enum Channel {
 }
 
 impl Channel {
-    /// The contents of `data` that arrived on this port. The data itself decides only with mux: without it, RTP may have payload
-    /// types 64 to 95.
+    /// Returns the contents of `data`, which arrived on this port. Only with mux does the data itself decide. Without mux, RTP
+    /// may have payload types 64 to 95, so the port decides.
     #[inline]
     #[must_use]
     pub fn carried(self, mux: bool, data: &[u8]) -> Channel {

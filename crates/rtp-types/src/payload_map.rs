@@ -99,7 +99,7 @@ pub struct PayloadMap {
     entries: Box<[Payload]>,
     /// Index of each payload type's entry, plus 1; 0: none.
     places: [u8; 128],
-    /// Types without an entry are assumed to use the audio's clock rate.
+    /// Whether types without an entry are assumed to use the audio's clock rate.
     is_open: bool,
 }
 
@@ -116,7 +116,7 @@ impl PayloadMap {
         }
     }
 
-    /// [`new`](Self::new) for a leg whose RTCP has a separate port: 64 to 95 are ordinary numbers there.
+    /// Acts as [`new`](Self::new), for a leg whose RTCP has a separate port. There, 64 to 95 are ordinary numbers.
     ///
     /// # Errors
     /// See [`PayloadMapError`].
@@ -149,8 +149,8 @@ impl PayloadMap {
         }
     }
 
-    /// [`new`](Self::new) for the payload types that a side accepts: several formats may have one number, because only one of
-    /// them is sent.
+    /// Acts as [`new`](Self::new), for the payload types that a side accepts. Several formats may have the same number, because
+    /// only one of them is sent.
     ///
     /// # Errors
     /// See [`PayloadMapError`].
@@ -173,8 +173,8 @@ impl PayloadMap {
         Ok(map)
     }
 
-    /// Creates a map of all payload types, for packets that are only forwarded. The static ones have their clock rates (RFC 3551,
-    /// section 6), the others this one, or none. Static ones with a [`Format`] can have listeners.
+    /// Creates a map of all payload types, for packets that are only forwarded. Static types have their own clock rates (RFC
+    /// 3551, section 6). The other types have `clock_rate_hz`, if it is given. Static types with a [`Format`] can have listeners.
     ///
     /// # Errors
     /// Fails if the clock rate is out of range.
@@ -201,7 +201,8 @@ impl PayloadMap {
         PayloadMap::open(&entries)
     }
 
-    /// [`new`](Self::new) for packets that are only forwarded: types without an entry are assumed to use the audio's clock rate.
+    /// Acts as [`new`](Self::new), for packets that are only forwarded. Types without an entry are assumed to use the audio's
+    /// clock rate.
     ///
     /// # Errors
     /// See [`PayloadMapError`].

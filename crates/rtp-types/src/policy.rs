@@ -12,7 +12,7 @@
 //! | in [`allow`](MediaPolicy::allow) | allowed |
 //! | in [`deny`](MediaPolicy::deny) | forbidden |
 //! | loopback, from a leg whose address is not loopback | forbidden |
-//! | a media port of this relay, from a leg at another address, unless one of them moves between nodes | forbidden |
+//! | a media port of this relay, from a leg at another address, unless one of the two addresses moves between nodes | forbidden |
 //! | any other | allowed |
 //!
 //! Two calls may send to each other at one address, if a proxy routed a call through this relay twice. Each is then the party
@@ -83,7 +83,7 @@ impl MediaPolicy {
     /// Decides whether a call's leg at address `leg` may send to `to`. `ports`: local addresses of all ports of the call.
     ///
     /// # Errors
-    /// The first rule that forbids the destination.
+    /// Returns the first rule that forbids the destination.
     pub fn judge(
         &self,
         leg: IpAddr,
@@ -119,7 +119,7 @@ impl MediaPolicy {
         Ok(())
     }
 
-    /// The local address of a media port, for its local or advertised address; other addresses are returned unchanged.
+    /// Returns the local address of a media port for its local or advertised address. Returns other addresses unchanged.
     #[must_use]
     pub fn local(&self, address: SocketAddr) -> SocketAddr {
         let ip = address.ip().to_canonical();
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(judge("10.1.0.1", "10.0.0.1:2223"), Err(Forbidden::Service));
     }
 
-    /// The table of the module.
+    /// Checks each rule of the module's table with some destinations.
     #[test]
     fn each_rule_forbids_the_networks_of_the_table() {
         use Forbidden::*;

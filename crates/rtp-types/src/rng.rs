@@ -14,7 +14,7 @@ impl SplitMix {
         z ^ (z >> 31)
     }
 
-    /// A number from 0 to below 1, of 53 bits.
+    /// Returns a number with 53 bits, at least 0 and below 1.
     pub fn next_unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }

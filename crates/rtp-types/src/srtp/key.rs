@@ -27,7 +27,7 @@ pub struct Mki {
 const NUMBER_BYTES: usize = 16;
 
 impl Mki {
-    /// An identifier of these bytes; `None` above [`MKI_BYTES_MAX`], or for a number above 128 bits.
+    /// Creates an identifier of these bytes. Returns `None` if they are more than [`MKI_BYTES_MAX`], or a number above 128 bits.
     #[must_use]
     pub fn new(identifier: &[u8]) -> Option<Mki> {
         let zeros = identifier.len().saturating_sub(NUMBER_BYTES);
@@ -39,7 +39,8 @@ impl Mki {
         Some(Mki { last, length })
     }
 
-    /// The number `value` in `length` bytes, most significant first, as in SDP; `None` if it does not fit.
+    /// Creates an identifier with the number `value` in `length` bytes, most significant first, as in SDP. Returns `None` if the
+    /// number does not fit.
     #[must_use]
     pub fn of_number(value: u128, length: usize) -> Option<Mki> {
         let last = value.to_be_bytes();
@@ -113,7 +114,7 @@ impl MasterKey {
     /// Creates a key from `key_and_salt`: the key followed by the salt, as in SDP (RFC 4568, section 6.1).
     ///
     /// # Errors
-    /// The length does not match the suite.
+    /// Fails if the length does not match the suite.
     pub fn new(suite: Suite, key_and_salt: &[u8]) -> Result<MasterKey, KeyError> {
         let mut bytes = [0; MASTER_KEY_BYTES_MAX];
         let actual = key_and_salt.len();
@@ -125,8 +126,8 @@ impl MasterKey {
         Ok(MasterKey { suite, bytes, mki })
     }
 
-    /// A new key from bytes of a cryptographic random generator, of which the suite uses as many as it needs. The same bytes for
-    /// two keys would break the protection of both.
+    /// Creates a key from the bytes of a cryptographic random generator, of which the suite uses as many as it needs. Using the
+    /// same bytes for two keys would break the protection of both.
     #[must_use]
     pub fn from_random(suite: Suite, random: &[u8; MASTER_KEY_BYTES_MAX]) -> MasterKey {
         let mut bytes = *random;
@@ -135,7 +136,7 @@ impl MasterKey {
         MasterKey { suite, bytes, mki }
     }
 
-    /// The same key with this identifier in its packets.
+    /// Returns the same key, with this identifier in its packets.
     #[must_use]
     pub fn with_mki(mut self, mki: Mki) -> MasterKey {
         self.mki = mki;

@@ -95,7 +95,7 @@ impl Crypto {
     /// Parses the value of an `a=crypto` attribute, the text after `a=crypto:`.
     ///
     /// # Errors
-    /// The value is not valid for the attribute (RFC 4568, section 9.1), or uses an unsupported option.
+    /// Fails if the value is not valid for the attribute (RFC 4568, section 9.1), or if it uses an unsupported option.
     pub fn parse(value: &str) -> Result<Crypto, CryptoError> {
         let mut words = value.split([' ', '\t']).filter(|word| !word.is_empty());
         let mut next = |missing| words.next().ok_or(CryptoError::Incomplete { missing });
@@ -186,7 +186,7 @@ fn parse_mki(value: &str, length: &str) -> Option<Mki> {
 }
 
 fn decode_key(suite: Suite, text: &str) -> Result<MasterKey, CryptoError> {
-    // Holds a key that is too long, so that the error contains its length.
+    // Large enough for a key that is too long, so that the error contains its length.
     let mut bytes = Zeroizing::new([0; 2 * MASTER_KEY_BYTES_MAX]);
     match BASE64.decode_slice(text, bytes.as_mut()) {
         Ok(length) => Ok(MasterKey::new(suite, &bytes[..length])?),
@@ -294,7 +294,7 @@ mod tests {
         assert_eq!(crypto.key.mki().to_vec(), [0, 0, 0, 1]);
         assert_eq!(crypto.lifetime_packets, Some(1 << 20));
         assert_eq!(*crypto.to_value(), whole);
-        // A long one, as some phones write it.
+        // A long identifier, as some phones write it.
         let long = format!("{EXAMPLE}|1:32");
         let crypto = Crypto::parse(&long).unwrap();
         assert_eq!(crypto.key.mki().to_vec(), [&[0; 31][..], &[1]].concat());

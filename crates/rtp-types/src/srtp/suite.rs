@@ -39,7 +39,7 @@ impl Suite {
         }
     }
 
-    /// The suite of this name, ignoring case, as ABNF literals do (RFC 5234, section 2.3).
+    /// Returns the suite of this name, ignoring case, as ABNF literals do (RFC 5234, section 2.3).
     #[must_use]
     pub fn from_name(name: &str) -> Option<Suite> {
         Suite::ALL
