@@ -1,8 +1,9 @@
 //! GLib's main loop and a tokio runtime in one program.
 //!
-//! tokio gives each of its tasks a budget of operations on tokio's channels, sockets and timers. When it is used up, all of these
-//! are pending until the task has returned to tokio. A main context that runs inside a tokio task (for example `runtime.block_on`
-//! around `MainLoop::run`) never returns. After 128 messages, every tokio channel on that thread is silent or spins for ever.
+//! tokio gives each of its tasks a budget of operations on tokio's channels, sockets and timers. When the budget is used up, all
+//! of these are pending until the task returns to tokio. A main context that runs inside a tokio task (for example
+//! `runtime.block_on` around `MainLoop::run`) never returns. So after 128 messages, every tokio channel on that thread is silent
+//! or spins for ever.
 //!
 //! So a [`Bridge`] never runs one loop in the other: each has separate threads. Futures that need both are polled with the
 //! runtime entered and without a budget ([`Bridge::with_tokio`]), or are sent to the other side.
@@ -106,15 +107,15 @@ impl Bridge {
         OnContext { told, _stop: stop }
     }
 
-    /// Wraps a future on the main context that uses tokio. It is polled with the runtime entered, so that tokio's sockets and
-    /// timers work, and without a budget.
+    /// Wraps a future on the main context that uses tokio. The runtime is entered while the future is polled, so that tokio's
+    /// sockets and timers work. The future has no budget.
     pub fn with_tokio<F: Future>(&self, future: F) -> WithTokio<F> {
         WithTokio::new(self.tokio.clone(), future)
     }
 }
 
-/// Runs a future in a source of the context. The source must not keep the context: a context that ends drops everything that is
-/// on its way to it.
+/// Runs a future in a source of the context. The source must not keep the context alive: a context that ends drops everything
+/// that was sent to it.
 fn run_here<F>(
     tokio: Handle,
     make: impl FnOnce() -> F + 'static,

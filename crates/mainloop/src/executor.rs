@@ -61,7 +61,7 @@ impl Executor {
         Self::with_priority(context, Priority::DEFAULT)
     }
 
-    /// Does the same with another priority of the source.
+    /// Acts as [`Executor::new`], with another priority of the source.
     ///
     /// # Errors
     /// The same as for [`Executor::new`].
@@ -338,7 +338,7 @@ impl Inner {
                     drop_caught((task, future));
                 }
             },
-            // The task aborted itself.
+            // The task aborted itself during the poll.
             _ => {
                 drop(tasks);
                 drop_caught(future);
@@ -361,7 +361,7 @@ impl Shared {
     fn command(&self, command: Command) {
         match self.ready.command(command) {
             Ok(must_ring) => self.ring(must_ring),
-            // The executor has ended.
+            // The executor has ended, so the command is dropped.
             Err(command) => drop(command),
         }
     }

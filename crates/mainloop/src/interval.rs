@@ -16,10 +16,9 @@ pub fn interval_stream(period: Duration) -> Interval {
 /// Returns a stream that ticks each `period`, first one period after the first poll. `missed` selects the treatment of ticks that
 /// become due while the reader or the main context is busy. The stream does not end.
 ///
-/// It is polled by a future of a main context; [`threadbare_runtime::interval_stream_with`] is the same for Threadbare's
-/// contexts. A tick is never early. On an idle context it is up to a millisecond late, the unit of GLib's timers; a shorter
-/// period counts as one millisecond. glib's `interval_stream` counts each period from the previous tick, and so drifts
-/// ([`MissedTicks::Delay`]).
+/// Poll it in a future of a main context. For Threadbare's contexts, use [`threadbare_runtime::interval_stream_with`] instead. A
+/// tick is never early. On an idle context, it is up to a millisecond late, the unit of GLib's timers; a shorter period counts as
+/// one millisecond. glib's `interval_stream` counts each period from the previous tick, and so drifts ([`MissedTicks::Delay`]).
 ///
 /// ```
 /// use std::time::Duration;

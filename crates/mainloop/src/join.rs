@@ -95,7 +95,7 @@ impl<T> Future for JoinHandle<T> {
         }
         let replaced = state.waker.replace(cx.waker().clone());
         drop(state);
-        // This calls foreign code.
+        // Dropped after the unlock, because a waker's drop calls foreign code.
         drop(replaced);
         Poll::Pending
     }

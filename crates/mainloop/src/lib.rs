@@ -23,7 +23,7 @@
 //! use glib::{ControlFlow, MainContext, MainLoop};
 //! use threadbare_mainloop::channel;
 //!
-//! // A worker updates what only the main thread may touch.
+//! // A worker updates a value that only the main thread may access.
 //! let context = MainContext::new();
 //! let main_loop = MainLoop::new(Some(&context), false);
 //! let (sender, receiver) = channel::<u32>();
@@ -47,8 +47,8 @@
 //! # Threads
 //!
 //! A closure or future that is not `Send` stays on the thread where it was attached or spawned. That must be the thread that runs
-//! the context. If another thread drops such a part, the part is sent home. If the home context has ended, the part is leaked
-//! with a log message. It is never dropped on a foreign thread.
+//! the context. If another thread drops such a closure or future, it is sent to its own thread. If its context has ended, it is
+//! leaked, with a log message. It is never dropped on a foreign thread.
 //!
 //! A panic of a task is stored in its [`JoinHandle`]. A panic of a closure that a source calls ends the process, as everywhere in
 //! glib: C cannot unwind.

@@ -19,10 +19,10 @@ use crate::sync::{Mutex, lock};
 /// Treatment of an emission when the stream is full. An emission cannot wait, because its emitter waits for the handlers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Overflow {
-    /// The oldest one is dropped, so that the stream ends with the latest one.
+    /// The oldest waiting emission is dropped, so that the stream ends with the latest one.
     #[default]
     DropOldest,
-    /// The new one is dropped.
+    /// The new emission is dropped.
     DropNewest,
 }
 
@@ -57,7 +57,7 @@ pub enum SignalError {
         /// The requested type.
         asked: Type,
     },
-    /// The emitter needs an answer, but none was given, or one of another type.
+    /// The emitter needs an answer, but none was given, or an answer of another type.
     #[error("signal '{signal}' needs a return value of type {wanted}: set it with `returning`")]
     Returns {
         /// The signal.
@@ -358,7 +358,7 @@ impl<T> Feed<T> {
         }
         guard.wake(EMISSIONS);
         drop(guard);
-        // This calls foreign code.
+        // Dropped after the unlock, because this drop calls foreign code.
         drop(refused);
     }
 }

@@ -47,8 +47,8 @@ pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
     (Sender::new(shared.clone()), Receiver::new(shared))
 }
 
-/// Creates a channel with a bound: up to `bound` messages wait for the receiver. Above it, senders wait, or get an error. A bound
-/// of 0 counts as 1.
+/// Creates a channel with a bound: up to `bound` messages wait for the receiver. When the channel is full, senders wait, or get
+/// an error. A bound of 0 counts as 1.
 ///
 /// A receiver takes all waiting messages at once. Messages that it has taken do not count any more. So up to twice `bound`
 /// messages may be in memory.
@@ -58,7 +58,7 @@ pub fn sync_channel<T>(bound: usize) -> (SyncSender<T>, Receiver<T>) {
 }
 
 fn new<T>(bound: usize) -> Arc<Shared<T>> {
-    // If the messages are bound to one thread, so are sender and receiver. Then only that thread has this value.
+    // If the messages are bound to one thread, sender and receiver are bound to it, too. Then only that thread has this value.
     #[allow(clippy::arc_with_non_send_sync)]
     Arc::new(Shared {
         state: Mutex::new(State {
@@ -76,7 +76,7 @@ fn new<T>(bound: usize) -> Arc<Shared<T>> {
 
 struct Shared<T> {
     state: Mutex<State<T>>,
-    /// Senders wait in this monitor. Only waiting senders lock it, before `state`.
+    /// Waiting senders are registered in this monitor. Only they lock it, always before `state`.
     room: Monitor<()>,
 }
 

@@ -61,7 +61,7 @@ impl<T> Receiver<T> {
         self.attach_with_priority(context, Priority::DEFAULT, receive)
     }
 
-    /// Does the same with another priority of the source.
+    /// Acts as [`Receiver::attach`], with another priority of the source.
     ///
     /// # Errors
     /// The same as for [`Receiver::attach`].
@@ -89,7 +89,7 @@ impl<T> Receiver<T> {
         Ok(Attachment::new(source, &context, &bell, Some(home)))
     }
 
-    /// Does the same from any thread, with a closure that any thread may run.
+    /// Acts as [`Receiver::attach`], from any thread, with a closure that any thread may run.
     ///
     /// # Errors
     /// Fails if the process has no descriptor left.
@@ -121,14 +121,15 @@ impl<T> Receiver<T> {
         state.is_called = true;
         let before = std::mem::replace(&mut state.listener, Listener::Bell(bell.clone()));
         drop(state);
-        // This calls foreign code.
+        // Dropped after the unlock, because a waker's drop calls foreign code.
         drop(before);
         Ok(bell)
     }
 }
 
 impl<T> Shared<T> {
-    /// Moves all messages into the empty batch. The state stays locked unless senders had to be called.
+    /// Moves all messages into the empty batch, and returns the locked state. It was unlocked in between only if senders had to
+    /// be woken.
     fn take(&self, batch: &mut VecDeque<T>) -> MutexGuard<'_, State<T>> {
         let mut state = self.lock();
         // This swaps two queues: no message is copied or allocated.
@@ -162,7 +163,7 @@ impl<T> Stream for Receiver<T> {
             let listener = Listener::Task(cx.waker().clone());
             let before = std::mem::replace(&mut state.listener, listener);
             drop(state);
-            // This calls foreign code.
+            // Dropped after the unlock, because a waker's drop calls foreign code.
             drop(before);
         }
         Poll::Pending
@@ -189,7 +190,7 @@ impl<T> Drop for Receiver<T> {
         if wants_room {
             self.shared.call_senders();
         }
-        // This calls foreign code.
+        // Dropped after the unlock, because these drops call foreign code.
         drop((listener, unreceived));
     }
 }
@@ -238,7 +239,7 @@ impl<T, F: FnMut(T) -> ControlFlow> Attached<T, F> {
 pub struct Attachment {
     source: Source,
     context: MainContext,
-    /// Thread on which the closure must be dropped; `None` for any.
+    /// Thread on which the closure must be dropped; `None` for any thread.
     home: Option<ThreadId>,
 }
 

@@ -41,7 +41,7 @@ impl<T> SyncSender<T> {
         SyncSender(End(shared))
     }
 
-    /// Sends, and blocks this thread while the channel is full. On the receiver's own thread this may deadlock.
+    /// Sends, and blocks this thread while the channel is full. On the receiver's own thread, this may deadlock.
     ///
     /// # Errors
     /// Fails if the receiver has been dropped; the error contains the message.
@@ -53,7 +53,7 @@ impl<T> SyncSender<T> {
         }
     }
 
-    /// Sends, and waits while the channel is full. If it is dropped before it completes, nothing has been sent.
+    /// Sends, and waits while the channel is full. If the future is dropped before it completes, nothing has been sent.
     ///
     /// # Errors
     /// Fails if the receiver has been dropped; the error contains the message.
@@ -100,7 +100,8 @@ impl<T> Shared<T> {
     /// Sends, or notes that the sender waits. Call it inside the monitor of waiting senders.
     fn try_send_or_wait(&self, message: T) -> Result<(), TrySendError<T>> {
         let mut state = self.lock();
-        // The receiver makes room before it locks this monitor to wake senders. So it waits until this waiter is registered.
+        // Set this before the waiter is registered. The receiver makes room, and then locks this monitor to wake senders. So it
+        // waits until this waiter is registered.
         state.wants_room = state.has_receiver && state.queue.len() >= state.bound;
         self.try_send_to(state, message)
     }
