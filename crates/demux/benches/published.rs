@@ -204,7 +204,7 @@ async fn by_select_all<P: Payload>(messages: Messages<P>, orders: Orders<P>) {
     }
 }
 
-/// Handles orders only while the input has no message, except the orders at the start.
+/// Handles orders only when the input has no message. The orders at the start are handled first.
 async fn by_hand<P: Payload>(messages: Messages<P>, orders: Orders<P>) {
     let mut messages = messages;
     let mut sinks: HashMap<u32, VecSink<P>> = orders.drain().collect();

@@ -63,8 +63,8 @@ enum Undelivered<M> {
     None,
     /// The message's sinks are not known yet, because orders come first.
     Unrouted(M),
-    /// The message waits for these sinks, the last in the list first. That sink has not taken the message, which has already
-    /// passed the sink's limit.
+    /// The message waits for these sinks, of which the last in the list comes first. The message has already passed the limit of
+    /// that sink, but the sink has not taken it.
     Blocked(M, Vec<Place>),
 }
 
@@ -116,7 +116,7 @@ where
         }
     }
 
-    /// Returns a handle that gives orders to the demultiplexer from any thread, also while it runs.
+    /// Returns a handle, which gives orders to the demultiplexer from any thread, also while the demultiplexer runs.
     pub fn handle(&self) -> Handle<R::Key, S> {
         Handle(self.control.clone())
     }
@@ -232,8 +232,8 @@ where
         }
     }
 
-    /// Delivers to several sinks, the last in the list first. With `is_admitted`, the message has already passed the limit of
-    /// that sink.
+    /// Delivers to several sinks, of which the last in the list comes first. `is_admitted` means that the message has already
+    /// passed the limit of that sink.
     fn give_all(&mut self, message: I::Item, mut places: Vec<Place>, is_admitted: bool) {
         let (mut message, mut is_admitted) = (message, is_admitted);
         while let Some(place) = places.pop() {
@@ -308,7 +308,7 @@ where
 
     fn publish_marked(&mut self) {
         while let Some(index) = self.unpublished.pop() {
-            // Another sink may have the place by now. A removed sink has already published its last counts.
+            // Another sink may have the place by now. The removed sink has already published its last counts.
             if let Some(slot) = self.slots.get(index)
                 && std::mem::replace(&mut slot.needs_publish, false)
             {
@@ -371,7 +371,7 @@ where
         }
     }
 
-    /// Moves a held message to the buffer of this sink. The message came before the sink's end.
+    /// Moves a held message to the buffer of this sink, because the message came before the sink's end.
     fn unhold(&mut self, index: usize) {
         let (message, mut places) =
             match std::mem::replace(&mut self.undelivered, Undelivered::None) {
@@ -409,7 +409,7 @@ where
                 self.advance(index);
             }
         }
-        // Reuses the memory; indices that were added in the meantime stay.
+        // Swap the lists, to reuse the memory. Indices that were added in the meantime stay.
         woken.append(&mut self.woken);
         self.woken = woken;
     }
@@ -704,6 +704,6 @@ impl<I: Stream, R: Route<I::Item>, O, S, H> fmt::Debug for Demultiplexer<I, R, O
 const BATCH: usize = 256;
 /// Maximum number of orders in one poll.
 const ORDERS_MAX: usize = 1024;
-/// Maximum number of sinks that are closing while the input continues. Further ones are dropped at once. Otherwise peers that
-/// come and go without reading would accumulate.
+/// Maximum number of sinks that are closing while the input continues. Further sinks are dropped at once instead of closed.
+/// Otherwise the sinks of peers that come and go without reading would accumulate.
 const CLOSING_MAX: usize = 1024;

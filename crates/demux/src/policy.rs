@@ -5,16 +5,15 @@ use std::time::Duration;
 /// Treatment of a message for a sink that is not ready and whose buffer is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Policy {
-    /// The message waits, and so do all following ones of the input. No sink gets a message until this one takes it (head-of-line
-    /// blocking). This is for sinks that must get everything and may slow down the input.
+    /// The message waits, and so do all following messages of the input. No sink gets a message until this sink takes it
+    /// (head-of-line blocking). This is for sinks that must get everything and may slow down the input.
     #[default]
     Block,
     /// The message is dropped.
     DropNewest,
     /// The oldest message in the buffer is dropped, and the new one is added. Without a buffer, it is the same as `DropNewest`.
     DropOldest,
-    /// The message is dropped. After this many dropped messages in a row, none of which the sink took in between, the sink is
-    /// disconnected.
+    /// The message is dropped. If the sink takes none of this many messages in a row, it is disconnected.
     DisconnectAfter(u32),
 }
 

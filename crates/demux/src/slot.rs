@@ -21,7 +21,7 @@ pub(crate) enum Offer<M, E> {
     WaitsForOldest,
     Limited,
     Overflowed,
-    /// The message overflowed, after too many others in a row.
+    /// The message is dropped, because too many before it were dropped in a row. The sink must be disconnected.
     Disconnect,
     /// The message must wait, and so must all following ones.
     Blocked(M),
@@ -119,7 +119,7 @@ impl<K, M, S: Sink<M> + Unpin> Slot<K, M, S> {
         self.offer_admitted(message)
     }
 
-    /// Does the same for a message that has already passed the limit.
+    /// Acts as [`Slot::offer`], for a message that has already passed the limit.
     #[inline]
     pub(crate) fn offer_admitted(&mut self, message: M) -> Offer<M, S::Error> {
         if !self.has_waiting {

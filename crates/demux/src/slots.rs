@@ -94,7 +94,7 @@ impl<K, M, S: Sink<M> + Unpin> Slots<K, M, S> {
 }
 
 impl<K, M, S> Slots<K, M, S> {
-    /// Ends all links when the demultiplexer is dropped without a report.
+    /// Ends all links. This is for a demultiplexer that is dropped before it has returned a report.
     pub(crate) fn end_links(&self) {
         for slot in self.entries.iter().filter_map(|entry| entry.slot.as_ref()) {
             slot.link.end(slot.statistics());

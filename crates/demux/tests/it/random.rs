@@ -48,7 +48,7 @@ struct Known {
     policy: Policy,
     has_broken: bool,
     guard: Option<Guard<u32, Basket>>,
-    /// Numbers of messages with the sink's key: before its order, and before the next order for that key or the sink's end.
+    /// Number of messages with the sink's key before its order, and before the next order for that key or the sink's end.
     from: usize,
     until: Option<usize>,
 }
@@ -103,7 +103,7 @@ proptest! {
                 }
                 Step::Unsubscribe(at) => {
                     if let Some(known) = known.get_mut(at) {
-                        // Its share of the remaining input is not known.
+                        // It is not known how many of the remaining messages it gets.
                         known.until.get_or_insert(0);
                         known.guard = None;
                     }
