@@ -56,7 +56,7 @@ static IS_REFUSED: LazyLock<bool> = LazyLock::new(|| {
     is_refused
 });
 
-/// Elements of both copies in one pipeline: pools, prefetched memory and announcements of one copy reach the other.
+/// Pipelines have elements of both copies, so pools, prefetched memory and announcements of one copy reach the other.
 #[test]
 fn elements_of_two_copies_hand_each_other_their_buffers() {
     LazyLock::force(&IS_REFUSED);

@@ -73,7 +73,7 @@ impl ClockReader {
         i64::try_from(running.nseconds()).ok()
     }
 
-    /// Returns `Err` with the wait if `item` must be held; `Ok` if it may pass.
+    /// Returns `Ok` if `item` may pass now. If it must be held, returns the wait as an error.
     fn must_wait(&mut self, cx: &Cx<'_>, item: &Item) -> Result<(), Wait> {
         if !self.shared.sync.load(Relaxed) {
             return Ok(());

@@ -35,7 +35,7 @@ pub(super) struct Client {
     /// The host as configured.
     pub(super) host: String,
     pub(super) port: u16,
-    /// Identifies this entry, even after another one with the same host.
+    /// Identifies this entry. A later entry with the same host has another number.
     pub(super) id: u64,
     /// Time of the addition, ns since the epoch.
     pub(super) connect_ns: u64,
@@ -85,9 +85,9 @@ impl Client {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Added {
     pub(super) id: u64,
-    /// The client is new under this host and port.
+    /// Whether no client with this host and port existed before.
     pub(super) is_new: bool,
-    /// The client's count has increased, so `client-added` is due.
+    /// Whether the client's count has increased, so that `client-added` is due.
     pub(super) is_told: bool,
 }
 

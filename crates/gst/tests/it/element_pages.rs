@@ -16,7 +16,8 @@ use gst::prelude::*;
 /// Set by `make element-docs`.
 const WRITE: &str = "THREADBARE_WRITE_ELEMENT_PAGES";
 
-/// Elements that an application has to feed. A program in `examples/`, which also runs, shows them instead of a launch line.
+/// Elements that an application has to feed. Instead of a launch line, a program in `examples/` shows them, which the tests also
+/// run.
 const SHOWN_BY_PROGRAMS: &[&str] = &["ts-appsrc", "ts-appsink"];
 
 /// Elements that no launch line shows, each with the reason.

@@ -46,7 +46,7 @@ fn a_stalled_server_is_awaited() {
     assert_eq!(play.status(), "buffering");
     let percent: u32 = play.statistics().get("buffering-percent").unwrap();
     assert!(percent < 100, "{percent}");
-    // The data released before passes, and no more.
+    // Data that was released before passes, and no other data.
     play.set_ms(play.now_ms() + 100);
     assert_eq!(server.requests().len(), 1);
     server.release();
@@ -94,7 +94,7 @@ fn after_a_failure(play: &Play, server: &Server) -> (Vec<i16>, Vec<i16>) {
     server.always(Answer::All);
     while play.status() != "running" {
         play.set_ms(play.now_ms() + 20);
-        // The server answers at any time.
+        // The server may answer at any time.
         play.until("it goes on", || play.audio().end_ms() > play.now_ms());
     }
     play.stands_by("audio", 0);
@@ -116,7 +116,7 @@ fn dropped_file_resumes_at_its_position() {
     let (before, after) = after_a_failure(&play, &server);
     assert!(before == file[..before.len()]);
     let first = usize::from(after[0].unsigned_abs());
-    // Silence that the clock has skipped covers a part of its first buffer, of 2048 samples.
+    // Silence, which the clock has skipped, covers a part of the source's first buffer of 2048 samples.
     let covered = first.checked_sub(before.len());
     assert!(
         covered.is_some_and(|covered| covered < 2048),
@@ -142,7 +142,7 @@ fn file_restarts_from_the_beginning_without_resume() {
         server.uri("a.wav")
     ));
     let (_, after) = after_a_failure(&play, &server);
-    // Silence covers a part of its first buffer.
+    // Silence covers a part of the source's first buffer.
     let first = usize::from(after[0].unsigned_abs());
     assert!(first < 3000, "{first}");
     assert!(after == file[first..first + after.len()]);

@@ -1,5 +1,5 @@
-//! Twenty instances of `fallbacksrc` on one context have no more threads than one instance, plus those of their sources. Alone in
-//! its process, so that threads can be counted.
+//! Twenty instances of `fallbacksrc` on one context have no more threads than one instance, plus those of their sources. The test
+//! is alone in its process, so that threads can be counted.
 
 use crate::common::*;
 use crate::fixtures::fallback::*;

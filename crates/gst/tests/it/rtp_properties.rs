@@ -1,5 +1,5 @@
-//! The interface of the RTP elements that people's pipelines use: each property's name, type, default and range, and whether it
-//! can be set. A change here changes existing pipelines.
+//! The interface of the RTP elements that existing pipelines use: each property's name, type, default and range, and whether it
+//! can be set. A change here breaks existing pipelines.
 
 use crate::common::*;
 use gst::glib;

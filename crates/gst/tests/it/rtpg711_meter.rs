@@ -74,7 +74,7 @@ fn one_hop_measures_like_the_stock_chain() {
     for (ours, theirs) in [
         ("encoding-name=PCMA", "alawenc ! alawdec"),
         ("encoding-name=PCMU", "identity"),
-        // Through the store: packets that grow, and packets of another length.
+        // The element stores samples for packets that grow, and for packets of another length.
         ("encoding-name=L16", "identity"),
         ("encoding-name=PCMA ptime=30", "alawenc ! alawdec"),
     ] {

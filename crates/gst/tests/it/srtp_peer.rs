@@ -97,7 +97,7 @@ impl Way {
         }
     }
 
-    /// The element's output for a packet: it answers before the push returns.
+    /// Returns the element's output for a packet. The element answers before the push returns.
     fn push(&self, packet: &[u8]) -> Option<Vec<u8>> {
         self.feed
             .push(gst::Buffer::from_slice(packet.to_vec()))
@@ -197,7 +197,7 @@ fn srtp_of_the_stock_encoder_is_accepted() {
     }
 }
 
-/// Same key, same index: same bytes.
+/// With the same key and the same index, the bytes are the same.
 #[test]
 fn our_srtp_equals_the_stock_encoders() {
     for suite in Suite::ALL {

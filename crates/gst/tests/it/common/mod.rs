@@ -26,7 +26,7 @@ pub fn init() {
     });
 }
 
-/// The name of a test in its program, to run it alone there; `module` is its `module_path!()`.
+/// The name of a test in its program, for running the test alone there; `module` is its `module_path!()`.
 pub fn test_name(module: &str, test: &str) -> String {
     let (_program, module) = module.split_once("::").expect("a module of the program");
     format!("{module}::{test}")
@@ -90,7 +90,7 @@ impl Pipe {
         message.unwrap_or_else(|| panic!("no message of {types:?}"))
     }
 
-    /// The next message of this type; fails on an error message.
+    /// Returns the next message of this type. Fails on an error message.
     pub fn expect(&self, kind: gst::MessageType) -> gst::Message {
         let message = self.message(&[kind, gst::MessageType::Error]);
         assert_eq!(message.type_(), kind, "{message:?}");
@@ -175,7 +175,8 @@ pub fn until_it_waits<R: Send + 'static>(
     let status = std::path::Path::new("/proc")
         .join(started.recv_timeout(DEADLINE).unwrap())
         .join("status");
-    // It must be asleep in the same place for some time: otherwise it may only wait until another thread releases a lock.
+    // The thread must be asleep in the same place for some time. Otherwise it may only be waiting for another thread to release a
+    // lock.
     let mut asleep = (String::new(), 0);
     eventually("the thread waits", || {
         let Ok(status) = std::fs::read_to_string(&status) else {
@@ -395,7 +396,7 @@ pub fn send_from(pipe: &Pipe, sink: &str, source: &str) {
     sink.set_property("close-socket", false);
 }
 
-/// The next datagram at `socket`.
+/// Returns the next datagram at `socket`.
 pub fn received(socket: &UdpSocket) -> Vec<u8> {
     let mut room = [0; 65_536];
     let (n, _) = socket.recv_from(&mut room).expect("no packet came");
