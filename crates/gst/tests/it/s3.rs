@@ -1645,7 +1645,7 @@ fn stream_waiting_for_shared_memory_is_reported() {
             .collect();
         let bytes = noise(4 * MIB, 60);
         push(&rigs[0], &bytes, 100_000);
-        // This stream holds more than its share without the reserve, so it may use the reserve first.
+        // This stream needs more memory than is free without the reserve, so it becomes the leader of the pool.
         push(&rigs[1], &bytes, 100_000);
         let (feed, sent) = (rigs[2].feed.clone(), bytes.clone());
         let pushed = std::thread::spawn(move || {
