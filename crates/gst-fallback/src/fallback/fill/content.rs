@@ -8,7 +8,7 @@ use super::format::frames_per_buffer;
 /// Digital silence of one buffer's length.
 pub(super) fn silence(info: &gst_audio::AudioInfo) -> Result<gst::Buffer, glib::BoolError> {
     let frames = frames_per_buffer(info) as usize;
-    // Zeroes are not silence in all formats.
+    // Use the format's own silence, because zeroes are not silence in all formats.
     let mut samples = vec![0; frames * info.bpf() as usize];
     info.format_info().fill_silence(&mut samples);
     let mut buffer = gst::Buffer::from_slice(samples);
@@ -30,14 +30,14 @@ pub(super) fn black(info: &VideoInfo) -> Result<gst::Buffer, glib::BoolError> {
         .build()?;
     let pixels = gst::Buffer::from_slice(black_pixel(&small).repeat((SMALL * SMALL) as usize));
     let mut config = VideoConverterConfig::new();
-    // Other methods round.
+    // Other methods would round the values.
     config.set_resampler_method(gst_video::VideoResamplerMethod::Nearest);
     config.set_chroma_mode(gst_video::VideoChromaMode::None);
     config.set_dither_method(gst_video::VideoDitherMethod::None);
     convert(&pixels, &small, info, config)
 }
 
-/// Lines and columns of the small picture. Scaled up, it is as black.
+/// Lines and columns of the small picture. Scaling it up keeps it black.
 const SMALL: u32 = 16;
 
 /// A black pixel of a format with 8 or 16 bits for each of four components, the last one alpha. Values from ITU-T H.273.
@@ -119,7 +119,8 @@ fn convert(
     Ok(buffer)
 }
 
-/// Maximum size: four times a frame of 8K with 16 bits for each of four components. Caps may ask for more than memory holds.
+/// Maximum size of a frame: four times a frame of 8K with 16 bits for each of four components. Caps may ask for more than the
+/// memory holds.
 const FRAME_BYTES_MAX: usize = 1 << 30;
 
 /// Position of a picture in a frame.

@@ -163,7 +163,7 @@ fn failed(error: impl std::fmt::Display) -> gst::ErrorMessage {
     gst::error_msg!(gst::ResourceError::Failed, ["{error}"])
 }
 
-/// A segment in which times are running times.
+/// Returns the event of a segment in which times are running times.
 fn segment() -> gst::Event {
     gst::event::Segment::new(&gst::FormattedSegment::<gst::ClockTime>::new())
 }

@@ -30,7 +30,7 @@ const HEIGHT_DEFAULT: i32 = 720;
 const FRAMERATE_DEFAULT: (i32, i32) = (25, 1);
 const AUDIO_BUFFERS_PER_SECOND: u32 = 50;
 
-/// Maximum rate, twice the fastest rate in use. A higher one would take the time of all others on the context.
+/// Maximum rate, twice the fastest rate in use. With a higher rate, the fill would slow down all other elements on the context.
 const RATE_MAX: i32 = 1_536_000;
 const FRAMERATE_MAX: i32 = 1000;
 /// Maximum number of channels: more than any mixer supports.
@@ -52,7 +52,7 @@ impl Media {
         }
     }
 
-    /// Returns [`caps`](Self::caps), with the `wanted` ones first.
+    /// Returns [`caps`](Self::caps), with those that also match `wanted` first.
     pub(super) fn caps_with(self, wanted: Option<&gst::Caps>) -> gst::Caps {
         let all = self.caps();
         match wanted {

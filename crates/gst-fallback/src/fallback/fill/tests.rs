@@ -77,7 +77,7 @@ fn silence_of_all_formats_and_layouts_is_decoded_to_zero() {
             }
         }
     }
-    // The value follows from the definition (offset binary), not from the stock decoder.
+    // The value follows from the definition of the format (offset binary), not from the stock decoder.
     let rig = Rig::playing(silence(None), "audio/x-raw,format=U8");
     assert!(bytes(&rig.buffer()).iter().all(|byte| *byte == 0x80));
 }
@@ -288,7 +288,7 @@ fn unconstrained_caps_have_the_documented_defaults() {
             "video/x-raw,width=[1,640],height=[1,480],framerate=[30/1,60/1],pixel-aspect-ratio={16/11,10/11}",
             "video/x-raw,format=I420,width=640,height=480,framerate=30/1,pixel-aspect-ratio=10/11",
         ),
-        // These caps have memory that it cannot allocate, next to ordinary memory.
+        // These caps include a kind of memory that the element cannot allocate, next to ordinary memory.
         (
             black,
             "video/x-raw(memory:GLMemory),format=RGBA;video/x-raw,format=NV12",
@@ -680,7 +680,7 @@ fn filler_is_live_and_answers_queries() {
     );
 }
 
-/// Alone in its process, so that threads can be counted.
+/// The test is alone in its process, so that threads can be counted.
 #[test]
 fn fifty_fills_have_the_threads_of_one() {
     init();

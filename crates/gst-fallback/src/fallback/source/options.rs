@@ -12,7 +12,7 @@ pub(super) struct Options {
     pub(super) source: Option<gst::Element>,
     pub(super) fallback_uri: Option<String>,
     pub(super) fallback_source: Option<gst::Element>,
-    /// URIs after the first fallback, in this order.
+    /// URIs of the fallbacks after the first one, in this order.
     pub(super) fallback_uris: Vec<String>,
     pub(super) min_latency_ns: u64,
     pub(super) min_hold_ns: u64,
@@ -24,7 +24,8 @@ pub(super) struct Options {
     /// Caps of the output; `None`: any.
     pub(super) audio_caps: Option<gst::Caps>,
     pub(super) video_caps: Option<gst::Caps>,
-    /// Caps of the silence while no source delivers; `None`: those that passed before, or downstream's preference.
+    /// Caps of the silence while no source delivers. `None` means those of the stream that passed before, or downstream's
+    /// preference.
     pub(super) fill_audio_caps: Option<gst::Caps>,
     pub(super) fill_video_caps: Option<gst::Caps>,
     /// Whether a restarted file resumes at its last position.

@@ -18,8 +18,8 @@ impl SwitchCore {
         self.ask_for_keyframe();
     }
 
-    /// Keeps the application's choice. Before that choice, the first input is active; after the release of the active input, none
-    /// is.
+    /// Keeps the application's choice. Before the application has chosen, the first input is active. After the active input was
+    /// released, no input is active until the application chooses.
     fn keep_choice(&mut self) {
         let by_application = |wish: &Wish| wish.reason == Reason::Application;
         self.wish = self.wish.filter(by_application);
@@ -33,7 +33,7 @@ impl SwitchCore {
             }
             return;
         };
-        // The active input delivers nothing until the wanted input fits, so the change happens now.
+        // The active input delivers nothing that could fill the time until the wanted input fits, so the change happens now.
         if let Some(wish) = self.wish
             && !self.input(active).is_some_and(Input::is_healthy)
         {
@@ -105,7 +105,7 @@ impl SwitchCore {
         healthy.min_by_key(|input| input.rank())
     }
 
-    /// Whether the output should start with a better input, or its partner, that has not delivered yet.
+    /// Whether the output should start with a better input that has not delivered yet, or whose partner has not.
     fn awaits_better(&self, best: &Input) -> bool {
         let is_awaited = |input: &Input| {
             let is_due = match input.health {
@@ -172,7 +172,7 @@ impl SwitchCore {
             .push_back(Action::Switched { from, to, reason });
     }
 
-    /// Requests the awaited keyframe from its input: once, and again while none arrives.
+    /// Requests the awaited keyframe from its input once, and again while no keyframe arrives.
     fn ask_for_keyframe(&mut self) {
         if !self.settings.is_seamless {
             self.asked = None;

@@ -11,7 +11,7 @@ const SPAN_MS: u64 = 20;
 
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    /// Time passes, ms.
+    /// Lets time pass, ms.
     Wait(u64),
     /// Delivers the next 20 ms of an input, `late_ms` after their time.
     Feed {
@@ -291,7 +291,7 @@ impl World {
         }
     }
 
-    /// Whether this buffer must pass: it is a due keyframe of the best input, which has been healthy for long enough.
+    /// Whether this buffer must pass, because it is a due keyframe of the best input, which has been healthy for long enough.
     fn has_right(&self, of: usize, arrival: &Arrival) -> bool {
         let since = |of: usize| self.twins[of].whole_since(self.now_ns);
         let is_due = arrival.begin_ns.unwrap() + self.settings.latency_ns <= self.now_ns;
@@ -393,8 +393,8 @@ impl World {
             let input = self.core.input(id).unwrap();
             assert_eq!(input.is_healthy(), own(id).is_some(), "health of {id}");
         }
-        // A failed input does not stay while another one delivers, nor does one stream of a source while another source is
-        // complete.
+        // A failed input does not stay active while another input delivers. One stream of a source does not stay active while
+        // another source is complete.
         if let Some(active) = self.core.active() {
             let are_others = |of: &dyn Fn(u32) -> Option<u64>| {
                 of(active).is_none() && (0..INPUTS as u32).any(|id| of(id).is_some())
