@@ -24,8 +24,8 @@ pub(super) fn seed() -> u64 {
     u64::from(glib::random_int()) << 32 | u64::from(glib::random_int())
 }
 
-/// The wall clock at monotonic time 0. RFC 3550, section 6.4.1: a participant's streams have one wall clock, and the canonical
-/// name identifies the participant.
+/// The wall clock at monotonic time 0. All streams of a participant, which the canonical name identifies, have the same wall
+/// clock (RFC 3550, section 6.4.1).
 pub(super) fn ntp_at_zero() -> NtpTime {
     static AT_ZERO: LazyLock<NtpTime> = LazyLock::new(|| {
         let since_1970_ns = SystemTime::now()
@@ -52,7 +52,7 @@ pub(super) fn sender_address(buffer: &gst::BufferRef) -> Option<SocketAddr> {
 /// Converts the kernel's address.
 #[inline]
 pub(super) fn address_of(raw: &RawAddr) -> SocketAddr {
-    // A datagram socket always provides the sender. Without it, all senders would look the same.
+    // A datagram socket always provides the sender. If it did not, all senders would look the same.
     raw.to_socket_addr()
         .unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0)))
 }

@@ -28,13 +28,13 @@ fn make(clock_rate_hz: Option<u32>, accepted: PayloadTypes) -> Result<PayloadMap
         .map(|payload| of_rate(payload, clock_rate_hz))
         .collect::<Vec<_>>();
     match PayloadMap::open(&entries) {
-        // No clock rate is known: nothing is accepted until caps give one.
+        // No clock rate is known, so no packet is accepted until caps give one.
         Err(PayloadMapError::NoAudio) => PayloadMap::open(&[nothing()]),
         map => map,
     }
 }
 
-/// Applies the clock rate of the caps, because with caps, the user decides how packets are read.
+/// Applies the clock rate of the caps: if there are caps, the user has decided how packets are read.
 fn of_rate(payload: &Payload, clock_rate_hz: Option<u32>) -> Payload {
     match clock_rate_hz {
         Some(clock_rate_hz) => Payload {

@@ -43,7 +43,7 @@ where
         }
     }
 
-    /// Changes the signal.
+    /// Changes the signal while it is played.
     fn retune(&self, change: impl FnOnce(&mut Self::Signal) + Send + 'static) {
         let driver = &self.parts().driver;
         driver.with_producer(move |player, cx| {

@@ -196,7 +196,7 @@ impl Noise {
         self.walk
     }
 
-    /// Inverts the spectrum of noise: a falling one rises.
+    /// Changes the sign of every second value. This mirrors the spectrum of noise, so that a falling spectrum rises.
     fn alternate(&mut self) -> f64 {
         self.sign = -self.sign;
         self.sign
