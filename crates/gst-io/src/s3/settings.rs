@@ -24,7 +24,7 @@ pub enum S3OnError {
     /// Its parts are removed from the store.
     #[enum_value(name = "Abort the upload", nick = "abort")]
     Abort,
-    /// It becomes an object.
+    /// Its parts become an object.
     #[enum_value(name = "Complete the upload with the data so far", nick = "complete")]
     Complete,
     /// Its parts stay at the store.
@@ -225,7 +225,8 @@ pub(super) struct Plan {
 }
 
 impl Values {
-    /// Checks the values and makes the plan. `name` is the element's name, for templates; `None`: the key is not a template.
+    /// Checks the values and makes the plan. `name` is the element's name, for templates. `None` means that the key is not a
+    /// template.
     pub(super) fn plan(
         &self,
         metadata: &Metadata,
@@ -322,7 +323,7 @@ impl Values {
         }
     }
 
-    /// The process's pool; the last sink with a value other than the default sets its size.
+    /// Returns the process's pool. If several sinks set its size, the last value other than the default applies.
     fn pool(&self) -> Pool {
         let pool = Pool::of_process();
         if self.buffer_bytes_max != BUFFER_BYTES_MAX {

@@ -125,7 +125,7 @@ impl Template {
                 }
             }
         }
-        // Parts may be harmless individually, but not together, such as .{name} with the name `.`.
+        // Parts that are harmless by themselves may be harmful together, such as .{name} with the name `.`.
         if leads_outside(Path::new(&path)) {
             return Err(TemplateError::Outside(self.text.clone()));
         }

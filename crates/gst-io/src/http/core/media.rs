@@ -5,7 +5,7 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap};
 /// The format of a body, for caps.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(in crate::http) enum Media {
-    /// Metadata after each interval of this many bytes (SHOUTcast), around a stream of this type.
+    /// A stream of this type, with metadata after each interval of this many bytes (SHOUTcast).
     Icy {
         /// Bytes of the stream between two pieces of metadata.
         interval: i32,
@@ -19,7 +19,7 @@ pub(in crate::http) enum Media {
         /// Number of channels, interleaved.
         channels: i32,
     },
-    /// Unknown: elements downstream find out.
+    /// Unknown. Elements downstream detect the format.
     #[default]
     Unknown,
 }
