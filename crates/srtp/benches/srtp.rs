@@ -1,5 +1,5 @@
-//! Cost of SRTP per packet of 20 ms of G.711, compared with a copy of the packet. It covers each suite, protecting and
-//! unprotecting, with one key and with a thousand in turn.
+//! Cost of SRTP per packet of 20 ms of G.711, compared with the cost of copying the packet. It covers each suite, protecting and
+//! unprotecting, with one key and with a thousand keys in turn.
 #![allow(missing_docs)] // criterion's macros
 
 use std::hint::black_box;

@@ -5,12 +5,12 @@ use thiserror::Error;
 use crate::index::{Outside, PacketIndex};
 use threadbare_rtp_types::id::{SeqNum, Ssrc};
 
-/// Size of the replay window in packets: a packet that is older than the newest by this is refused. RFC 3711, section 3.3.2,
-/// requires at least 64; this fits two words and covers 2.5 s of packets of 20 ms.
+/// Size of the replay window in packets. A packet that is this many packets older than the newest, or more, is refused. RFC 3711,
+/// section 3.3.2, requires at least 64. This size fits two words, and covers 2.5 s of packets of 20 ms.
 pub const REPLAY_WINDOW: u32 = u128::BITS;
 
 /// Maximum number of SSRCs under one key. A party has one SSRC, and some parties take a new one after each hold. Further SSRCs
-/// are refused. Dropping the oldest instead would allow replays of its packets.
+/// are refused. If the oldest SSRC were dropped instead, its packets could be replayed.
 pub const SOURCES_MAX: usize = 64;
 
 /// Highest index of SRTCP: it has 31 bits (RFC 3711, section 3.4).
@@ -23,19 +23,19 @@ pub struct SourceState {
     pub ssrc: Ssrc,
     /// The highest index of its RTP packets, with the rollover counter; `None`: none yet.
     pub rtp: Option<PacketIndex>,
-    /// Bit `n`: the RTP packet `n` before the highest is missing and may still arrive. Bit 0: the highest packet itself arrived
-    /// under another key. The field must be 0 in a state older than the last packet, otherwise packets that have arrived since
-    /// then would be accepted again.
+    /// Bit `n` is set if the packet `n` before the highest RTP packet is missing and may still arrive. Bit 0 is set if the
+    /// highest packet itself arrived under another key. In a state that is older than the last packet, the field must be 0;
+    /// otherwise packets that have arrived since then would be accepted again.
     pub rtp_missing: u128,
     /// The highest index of its RTCP packets, below 2^31; `None`: none yet.
     pub rtcp: Option<u32>,
 }
 
-/// Why a packet has no place in its source's sequence.
+/// Why the sequence of a source does not allow a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum SourceError {
-    /// This packet is a repetition. If received, it is a replay or a duplicate. If sent, protecting other data under the same
-    /// index would reveal both.
+    /// This index was used before. A received packet is then a replay or a duplicate. A packet to be sent is refused, because
+    /// protecting other data under the same index would reveal both.
     #[error("SSRC {ssrc}: packet {index} is a replay")]
     Repeated {
         /// The source.
@@ -64,7 +64,7 @@ pub enum SourceError {
     /// The number of sources would exceed [`SOURCES_MAX`].
     #[error("SSRC {ssrc}: no room for another source: the key has {SOURCES_MAX} already")]
     TooMany {
-        /// The source that finds no room.
+        /// The source for which there is no place.
         ssrc: Ssrc,
     },
 }
@@ -91,12 +91,12 @@ pub enum RestoreError {
     /// The number of sources would exceed [`SOURCES_MAX`].
     #[error("SSRC {ssrc}: no room for another source: the key has {SOURCES_MAX} already")]
     TooMany {
-        /// The source that finds no room.
+        /// The source for which there is no place.
         ssrc: Ssrc,
     },
 }
 
-/// A state as text, with its existing parts.
+/// Formats a state as text, with the parts that exist.
 struct Now<'a>(&'a SourceState);
 
 impl std::fmt::Display for Now<'_> {
@@ -129,7 +129,7 @@ enum Place {
 }
 
 impl Window {
-    /// A window that continues after `newest`. Earlier packets count as seen, except the missing ones.
+    /// Returns a window that continues after `newest`. Earlier packets count as seen, except for the missing ones.
     fn after(newest: Option<u64>, missing: u128) -> Window {
         let seen = newest.map_or(0, |_| !missing);
         Window { newest, seen }
@@ -191,7 +191,7 @@ impl Source {
     }
 }
 
-/// The sources under one key. Looking up a packet changes nothing; it is noted after its authentication.
+/// The sources under one key. Looking up a packet changes nothing: the packet is noted only after it was authenticated.
 #[derive(Debug, Default)]
 pub(crate) struct Sources {
     list: Vec<Source>,
@@ -245,7 +245,7 @@ impl Sources {
         }
     }
 
-    /// Checks that a place is free for this source.
+    /// Checks that there is a place for this source.
     pub(crate) fn check_room(&self, ssrc: Ssrc) -> Result<(), SourceError> {
         if self.list.len() >= SOURCES_MAX && self.find(ssrc).is_none() {
             return Err(SourceError::TooMany { ssrc });
@@ -278,8 +278,8 @@ impl Sources {
         self.list.iter().map(Source::state)
     }
 
-    /// The state for another key, with rollover counters that continue: "it MUST NOT be reset to zero" (RFC 3711, section 3.3.1).
-    /// Packets of the old key prove nothing under the new one, so none counts as seen.
+    /// Returns the state for another key, with rollover counters that continue: "it MUST NOT be reset to zero" (RFC 3711, section
+    /// 3.3.1). No packet counts as seen, because packets of the old key prove nothing under the new one.
     pub(crate) fn continued(&self) -> Sources {
         let list = self.list.iter().map(|source| Source {
             rtp: Window {
@@ -395,7 +395,7 @@ mod tests {
         for seq in [65_535, 65_534, 65_535 - 127, 65_535 - 128] {
             assert!(sources.rtp_index(SSRC, SeqNum(seq)).is_err(), "{seq}");
         }
-        // Except the missing one, once.
+        // The missing packet is accepted, but only once.
         let late = sources.rtp_index(SSRC, SeqNum(65_533)).unwrap();
         sources.note_rtp(SSRC, late).unwrap();
         assert!(sources.rtp_index(SSRC, SeqNum(65_533)).is_err());
