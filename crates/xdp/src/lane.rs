@@ -18,11 +18,11 @@ use crate::sys::{self, Chunk, Ring, drops_of};
 pub struct Lane {
     devices: Arc<Devices>,
     number: u32,
-    /// One end per queue, ordered by device and queue.
+    /// The rings of each queue, ordered by device and queue.
     ends: Vec<End>,
-    /// For each device, the index of its first queue.
+    /// For each device, the index of its first queue in `ends`.
     firsts: Vec<usize>,
-    /// The end that is read next.
+    /// Index of the queue that is read next.
     next: usize,
 }
 
@@ -120,7 +120,7 @@ impl Lane {
         self.devices.enroll(local, self.number, key)
     }
 
-    /// Reverses `enroll`. Datagrams that have already arrived may still be read.
+    /// Undoes [`Lane::enroll`]. Datagrams that have already arrived may still be read.
     pub fn withdraw(&self, local: SocketAddr) {
         self.devices.withdraw(local);
     }
@@ -146,8 +146,8 @@ impl Lane {
         }
     }
 
-    /// Puts a datagram into a send ring. It takes the path `way` of a received one. Returns `false` if a socket must send it
-    /// instead.
+    /// Puts a datagram into a send ring. It leaves on the path `way` of a received datagram. Returns `false` if a socket must
+    /// send it instead.
     #[inline]
     pub fn send(
         &mut self,
@@ -240,7 +240,7 @@ impl End {
         self.received.release();
         let mut fill = lock(&self.queue.fill);
         for chunk in self.spent.drain(..) {
-            // Cannot fail: the ring has room for all chunks that came out of it.
+            // This cannot fail, because the ring has room for all chunks that came out of it.
             let _ = fill.push_chunk(chunk);
         }
         fill.publish();
@@ -297,12 +297,12 @@ impl End {
             return;
         }
         self.sending.publish();
-        // One call sends a limited number of frames, so it is repeated until the kernel has taken all.
+        // Each call sends a limited number of frames, so repeat it until the kernel has taken all of them.
         for _ in 0..self.unsent {
             match sys::kick(self.socket.as_fd()) {
                 Ok(()) => {}
                 Err(error) if is_again(&error) => {}
-                // A device that is down leaves the frames in the ring. When the ring is full, sockets send, and report the
+                // If the device is down, the frames stay in the ring. When the ring is full, the sockets send, and report the
                 // reason.
                 Err(_) => break,
             }
@@ -341,7 +341,7 @@ impl Drop for Lane {
             if let Some(device) = self.devices.devices.get(usize::from(end.device)) {
                 device.disconnect(&end.queue, self.number);
             }
-            // Frames that were not read.
+            // Return the frames that were not read.
             while let Some((chunk, ..)) = end.received.pop_frame(&end.queue.memory) {
                 end.spent.push(chunk);
             }
@@ -369,5 +369,6 @@ const IDLE_MAX: usize = 64;
 const FRAMES_AHEAD: u32 = 2;
 /// Number of cache lines to prefetch: enough for the note, the headers and 20 ms of G.711.
 const PREFETCH_LINES: usize = 4;
-/// Maximum number of consecutive malformed frames of a queue that one call reads. A flood of them must leave time for others.
+/// Maximum number of consecutive malformed frames of a queue that one call reads, so that a flood of them leaves time for other
+/// queues.
 const MALFORMED_MAX: usize = 64;
