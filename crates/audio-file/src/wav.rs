@@ -1,8 +1,8 @@
 //! WAV files in their many variants, read forwards: RIFF, RIFX, RF64 and BW64 with PCM, float, A-law or mu-law.
 //!
-//! Many headers are wrong. Programs that write to a pipe leave lengths of 0 or FFFFFFFF. A truncated file has lengths beyond its
-//! end. A pad byte may be missing, and an empty `data` chunk may precede the real one. The reader accepts such files, like ffmpeg
-//! and sox.
+//! Many headers are wrong. Programs that write to a pipe leave lengths of 0 or FFFFFFFF. A truncated file has lengths that go
+//! beyond its end. A pad byte may be missing, and an empty `data` chunk may precede the real one. Like ffmpeg and sox, the reader
+//! accepts such files.
 
 use std::io::{self, Read, Seek, SeekFrom};
 
@@ -98,7 +98,7 @@ impl<R: Read + Seek> Wav<R> {
             data_bytes: None,
         };
         let mut format = None;
-        // An empty chunk, which the real one may follow.
+        // The real `data` chunk may follow an empty one.
         let mut empty = None;
         let data = loop {
             let Some(chunk) = chunks.next()? else {
@@ -109,7 +109,7 @@ impl<R: Read + Seek> Wav<R> {
                 b"fmt " if format.is_none() => format = Some(chunks.format(&chunk)?),
                 b"data" if format.is_some() && chunk.bytes > 0 => break chunk,
                 b"data" if format.is_some() && !chunks.is_chunk(chunk.at)? => {
-                    // The program has never filled in the length, so samples follow instead of another chunk.
+                    // The program has never written the length, so samples follow here instead of another chunk.
                     break Chunk {
                         bytes: end - chunk.at,
                         ..chunk
@@ -271,14 +271,14 @@ impl<R: Read + Seek> Chunks<R> {
         }))
     }
 
-    /// Continues after this chunk. Chunks should begin at even offsets, but not all programs comply.
+    /// Continues after this chunk. Chunks should begin at even offsets, but some programs omit the pad byte.
     fn skip(&mut self, chunk: &Chunk) -> io::Result<()> {
         self.at = chunk.at + chunk.bytes;
         if chunk.is_odd && self.at < self.end {
             self.input.seek(SeekFrom::Start(self.at))?;
             let mut pad = [0];
             self.input.read_exact(&mut pad)?;
-            // An identifier does not begin with a control character.
+            // An identifier does not begin with a control character, so such a byte is a pad byte.
             self.at += u64::from(pad[0] < b' ');
         }
         Ok(())
@@ -443,7 +443,7 @@ mod tests {
 
     const HALF: [u8; 4] = [0, 0x40, 0, 0xc0];
 
-    /// The expected samples are those that ffmpeg 5.1 and sox 14.4.2 read.
+    /// The expected samples are those that ffmpeg 5.1 and sox 14.4.2 decode.
     #[test]
     fn wrong_headers_of_real_files_are_read() {
         let pcm = || format(1, 1, 16, 2);
