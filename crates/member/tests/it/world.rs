@@ -29,7 +29,7 @@ struct Process {
     /// Delivery time of the last sent change. Changes arrive in order.
     watch_ns: u64,
     is_watching: bool,
-    /// The event of the next time-out, and its time.
+    /// The event that the next time-out delivers, and its time.
     timeout: (u64, u64),
     until_ns: u64,
     running: BTreeMap<StreamName, Epoch>,
@@ -38,7 +38,7 @@ struct Process {
     stopping: BTreeSet<StreamName>,
     /// The node's calls, and whether their keys are confirmed.
     calls: BTreeMap<CallName, bool>,
-    /// The services of calls that belong to one.
+    /// The services of the calls that belong to a service.
     services: BTreeMap<CallName, StreamName>,
 }
 
