@@ -51,10 +51,10 @@ fn address<T: ?Sized>(of: &T) -> usize {
     std::ptr::from_ref(of).cast::<u8>().addr()
 }
 
-/// Prefetching goes this many agents ahead at each step. Two agents run for some microseconds, which is longer than a fetch from
-/// memory takes.
+/// Number of agents by which prefetching is ahead, at each of its steps. Two agents run for some microseconds, which is longer
+/// than a fetch from memory takes.
 pub(crate) const AHEAD: usize = 2;
-/// Number of cache lines to fetch of a slot, which may begin within a line.
+/// Number of a slot's cache lines to fetch. A slot may begin within a line.
 const SLOT_LINES: usize = 2;
-/// Maximum number of cache lines to fetch of an agent. The fields that each run uses are at its beginning.
+/// Maximum number of an agent's cache lines to fetch. The fields that each run uses are at the agent's beginning.
 const AGENT_LINES_MAX: usize = 10;

@@ -121,12 +121,12 @@ impl Context {
         registry.get(name).and_then(Weak::upgrade).map(Context)
     }
 
-    /// Its name.
+    /// Returns the context's name.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// The actual settings: those of its first user.
+    /// Returns the actual settings: those of the context's first user.
     pub fn settings(&self) -> Settings {
         self.0.settings
     }
@@ -136,7 +136,7 @@ impl Context {
     pub fn conflict(&self, asked: Settings) -> Option<SettingsConflict> {
         let stands = self.0.settings;
         let (is, wants) = (stands.scheduling, asked.scheduling);
-        // The affinity may determine the number of threads, so compare both numbers for the actual affinity.
+        // If the number of threads is not set, the affinity determines it. So compare both numbers with the actual affinity.
         let threads = Settings {
             scheduling: is,
             ..asked
@@ -159,12 +159,12 @@ impl Context {
         self.0.shards[turn % self.0.shards.len()].clone()
     }
 
-    /// All threads of the context.
+    /// Returns all threads of the context.
     pub fn shards(&self) -> &[Shard] {
         &self.0.shards
     }
 
-    /// Number of shares.
+    /// Returns the number of shares in the context.
     pub fn users(&self) -> usize {
         Arc::strong_count(&self.0)
     }
@@ -194,7 +194,7 @@ pub struct ContextInfo {
     pub threads: Vec<Shard>,
 }
 
-/// All contexts in use, by name.
+/// Returns all contexts in use, ordered by name.
 pub fn contexts() -> Vec<ContextInfo> {
     let registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
     let alive: Vec<Context> = registry
@@ -235,7 +235,8 @@ impl Drop for Inner {
             // The command is refused only if the thread has already ended.
             let _ = shard.command(|local| local.close());
         }
-        // A shard's thread cannot wait for itself. If it waited for another thread, its other agents and tasks would be blocked.
+        // A shard's thread cannot wait for its own end. And if it waited for another thread, its other agents and tasks would be
+        // blocked.
         if current_shard_id().is_some() {
             return;
         }
@@ -250,7 +251,7 @@ impl Drop for Inner {
     }
 }
 
-/// At most 15 bytes, the limit of Linux thread names.
+/// Returns the name of a thread: at most 15 bytes, the limit of Linux.
 fn thread_name(context: &str, index: usize, count: usize) -> String {
     let suffix = if count > 1 {
         format!("/{index}")
@@ -269,7 +270,7 @@ fn thread_name(context: &str, index: usize, count: usize) -> String {
 
 static REGISTRY: LazyLock<Mutex<HashMap<String, Weak<Inner>>>> = LazyLock::new(Mutex::default);
 static NEXT_SHARD: AtomicU64 = AtomicU64::new(0);
-/// Maximum number of threads; more in one context is a configuration mistake.
+/// Maximum number of threads of a context. A higher number is a configuration mistake.
 const THREADS_MAX: usize = 1024;
 /// Exactly one thread.
 const THREADS_DEFAULT: i32 = -1;

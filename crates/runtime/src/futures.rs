@@ -14,8 +14,8 @@ impl Context {
     /// Runs a future on the next of the context's threads ([`next_shard`](Self::next_shard)), from the next slice on.
     ///
     /// The task ends when the future completes, when [`JoinHandle::abort`] is called, or when the context ends. A handle does not
-    /// keep the context in use. (A future that owns a [`Context`] does.) A panic of the future ends only this task. It is logged,
-    /// and awaiting the handle returns it.
+    /// keep the context in use. (A future that owns a [`Context`] does.) If the future panics, only this task ends: the panic is
+    /// logged, and awaiting the handle returns it.
     pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
     where
         F: Future + Send + 'static,
@@ -31,8 +31,8 @@ impl Context {
     /// respects, this acts as [`spawn`](Self::spawn).
     ///
     /// # Panics
-    /// Panics on a thread that does not belong to the context, because the future could not leave that thread. Use
-    /// [`spawn_from_within`](Self::spawn_from_within) there.
+    /// Panics on a thread that does not belong to the context, because a future that is not `Send` could not leave that thread.
+    /// Use [`spawn_from_within`](Self::spawn_from_within) there.
     #[track_caller]
     pub fn spawn_local<F>(&self, future: F) -> JoinHandle<F::Output>
     where
@@ -70,7 +70,7 @@ impl Context {
     /// thread.)
     ///
     /// # Errors
-    /// Fails with [`JoinError`] if the future panicked. A call on a thread of any context is refused
+    /// Fails with [`JoinError`] if the future panicked, or if it is called on a thread of any context
     /// ([`is_refused`](JoinError::is_refused)), because it would block all agents and tasks of that thread.
     pub fn block_on<F>(&self, future: F) -> Result<F::Output, JoinError>
     where
@@ -94,8 +94,8 @@ where
     Local::with_current(|local| local.spawn_local(task).detach());
 }
 
-/// A closure that was sent to the context and has not been called yet. Its fields are dropped in this order, so the end is
-/// reported after the closure is dropped.
+/// A closure that was sent to the context and has not been called yet. Its fields are dropped in this order, so the closure is
+/// dropped before its end is reported.
 struct Start<C, T> {
     f: C,
     promise: Promise<T>,
@@ -135,7 +135,7 @@ impl<F: Future> Supervised<F> {
         }
     }
 
-    /// Drops the future and reports its end. `result` is the result of the future, `None` if it was stopped.
+    /// Drops the future and reports its end. `result`: the result of the future; `None`: the future was stopped.
     fn end(&mut self, result: Option<Result<F::Output, JoinError>>) {
         let future = self.future.take();
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(future)));

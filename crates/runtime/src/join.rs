@@ -1,4 +1,4 @@
-//! Result of a task, passed from its thread to the one that awaits it.
+//! The result of a task, which is passed from the task's thread to the thread that awaits it.
 //!
 //! Two halves share a [`Join`]: the task owns the [`Promise`], the spawner the [`JoinHandle`]. Neither keeps the context in use.
 //! The promise belongs to its task, which the context drops when it ends.
@@ -59,7 +59,7 @@ impl<T> JoinHandle<T> {
 impl<T> Future for JoinHandle<T> {
     type Output = Result<T, JoinError>;
 
-    /// A poll after the result was returned gives "cancelled".
+    /// A poll after the result was returned reports the task as cancelled.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let joiner = cx.waker().clone();
         let (polled, unused) = {
@@ -172,7 +172,7 @@ impl Payload {
         self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Text of the panic, if it has one.
+    /// Returns the text of the panic, if it has one.
     fn message(&self) -> String {
         let payload = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let text = payload.downcast_ref::<&str>().copied();

@@ -1,9 +1,9 @@
 //! Estimates how many packets a socket holds, to decide how many to request and whether to read again.
 //!
 //! Reading an empty socket costs more than a third of receiving a packet (measured). So in a throttled context, a socket is read
-//! again only if another packet has probably arrived. That is the case if the last packet is older than the shortest recent time
-//! between two packets. A packet that arrives sooner than that stays in the socket until the next slice. That slice reads the
-//! socket again, because the packet is old by then.
+//! again only if another packet has probably arrived. This is the case if the time since the last packet is longer than the
+//! shortest recent time between two packets. If a packet arrives sooner than expected, it stays in the socket until the next
+//! slice. That slice reads the socket again, because the last packet is old by then.
 //!
 //! A socket with a packet in nearly every slice is *regular*: it is read in each slice without asking whether it is ready
 //! ([`Cx::assume_ready`](crate::Cx::assume_ready)). This saves more than the reads of an empty socket cost.
@@ -39,7 +39,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Creates the estimate for a socket of one stream. `unthrottled` means that the context has no wait: then each slice is one
+    /// Creates the estimate for a socket of one stream. `unthrottled`: whether the context has no wait, so that each slice is one
     /// pass of its loop.
     pub fn new(unthrottled: bool) -> Self {
         Load {
@@ -57,7 +57,7 @@ impl Load {
         }
     }
 
-    /// Notes that the socket is ready in this slice.
+    /// Records that the socket is ready in this slice.
     #[inline]
     pub fn pass(&mut self, slice: u64) {
         let slice = slice as u32;
@@ -104,21 +104,21 @@ impl Load {
         self.is_regular
     }
 
-    /// Notes that the socket held more packets than expected. The context then watches the socket again, until it becomes regular
-    /// again.
+    /// Records that the socket held more packets than expected. The context then watches the socket again, until the socket is
+    /// regular again.
     #[inline]
     pub fn has_burst(&mut self) {
         self.is_regular = false;
         self.regularity = 0;
     }
 
-    /// Notes that packets were read.
+    /// Records that packets were read.
     #[inline]
     pub fn received(&mut self, packets: usize) {
         self.in_slice = self.in_slice.saturating_add(packets as u16);
     }
 
-    /// Notes a packet that arrived at `arrival_ns`. Returns how many packets have probably arrived since then.
+    /// Records a packet that arrived at `arrival_ns`. Returns how many packets have probably arrived since then.
     #[inline]
     pub fn expects(&mut self, now_ns: u64, arrival_ns: u64) -> Expects {
         if now_ns.saturating_sub(arrival_ns) < u64::from(self.shortest_gap(arrival_ns)) {
@@ -130,7 +130,7 @@ impl Load {
         }
     }
 
-    /// The shortest recent time between two packets, this one included, ns.
+    /// Returns the shortest recent time between two packets, including this one, in ns.
     #[inline]
     fn shortest_gap(&mut self, arrival_ns: u64) -> u32 {
         let last_ns = std::mem::replace(&mut self.last_ns, arrival_ns);
@@ -256,7 +256,7 @@ mod tests {
         assert!(misses == 0 && was.iter().all(|is_regular| !is_regular));
     }
 
-    /// The packet arrives sometimes just before the slice, sometimes just after it.
+    /// The packet arrives sometimes just before the slice, and sometimes just after it.
     #[test]
     fn few_missed_slices_change_nothing() {
         let (was, misses) = regular((0..2000).map(|slice| slice % 20 != 19 || slice < 500));
@@ -275,8 +275,8 @@ mod tests {
     }
 
     proptest! {
-        /// For any traffic, at most about one read in nine is empty, apart from the reads that end a socket's time as a regular
-        /// one.
+        /// For any traffic, at most about one read in nine is empty. Reads that detect that a socket is no longer regular do not
+        /// count.
         #[test]
         fn empty_reads_are_few(runs in prop::collection::vec((0_usize..300, 0_usize..20), 1..30)) {
             let slices: Vec<bool> = runs

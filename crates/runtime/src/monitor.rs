@@ -105,7 +105,7 @@ impl BitOr for Topics {
     }
 }
 
-/// Registration of a waiter. The waiter uses it for all its waits, so that the monitor has the waiter at most once.
+/// Registration of a waiter. A waiter uses one registration for all its waits, so that the monitor has the waiter at most once.
 #[derive(Debug, Default)]
 pub struct Registration(Option<NonZeroU64>);
 
@@ -184,7 +184,7 @@ pub struct Guard<'a, S> {
     replaced: Option<Waker>,
 }
 
-/// Waiters that have left the monitor, to be woken by the drop.
+/// Waiters that have left the monitor. The drop wakes them.
 #[derive(Default)]
 struct Woken {
     first: Option<Waiter>,
@@ -513,7 +513,7 @@ mod loom_tests {
         });
     }
 
-    /// One waiter gives up during the change. The other is woken, and no waiter is left behind.
+    /// One waiter gives up during the change. The other waiter is woken, and no waiter is left behind.
     #[test]
     fn loom_a_cancelled_wait_takes_no_wake_up() {
         loom::model(|| {
@@ -600,7 +600,7 @@ mod loom_tests {
         });
     }
 
-    /// A stop releases a writer that waits for room, whatever happens at the same time.
+    /// When the queue is stopped, a writer that waits for room is released, whatever happens at the same time.
     #[test]
     fn loom_a_stop_releases_the_writer() {
         loom::model(|| {

@@ -19,12 +19,12 @@ use crate::watch::Blocked;
 use crate::wheel::Precision;
 
 impl Cx<'_> {
-    /// Nanoseconds of CLOCK_MONOTONIC, read once per pass.
+    /// Returns the time of CLOCK_MONOTONIC in ns, which is read once per pass.
     pub fn now_ns(&self) -> u64 {
         self.local.now_ns()
     }
 
-    /// The shard's own state.
+    /// Returns the shard's own state.
     pub fn local(&self) -> &Local {
         self.local
     }
@@ -46,23 +46,23 @@ impl Cx<'_> {
             .register(self.token, fd.as_raw_fd(), key, interest)
     }
 
-    /// Notes, in a run with [`Ready::Io`], that the agent expects nothing more on its descriptors in this slice. If more arrives
-    /// all the same, the agent runs in the next slice. If all agents with ready descriptors call this, the shard does not ask the
-    /// kernel a second time in this slice.
+    /// Records, in a run with [`Ready::Io`], that the agent expects nothing more on its descriptors in this slice. If more
+    /// arrives nevertheless, the agent runs in the next slice. If all agents with ready descriptors call this, the shard does not
+    /// ask the kernel a second time in this slice.
     #[inline]
     pub fn expect_no_more(&self) {
         self.local.is_drained.set(true);
     }
 
-    /// Notes, in any run, that the agent expects more on its descriptors. The shard then asks the kernel again in this slice.
+    /// Records, in any run, that the agent expects more on its descriptors. The shard then asks the kernel again in this slice.
     #[inline]
     pub fn expect_more(&self) {
         self.local.must_poll.set(true);
     }
 
     /// Runs the agent for `fd` once in each slice from now on, whether `fd` is ready or not, instead of watching `fd`. If a
-    /// descriptor is ready in nearly every slice, this costs less than asking the kernel. Returns `false` if `fd` is still
-    /// watched, because the context has no wait and its slices are too short.
+    /// descriptor is ready in nearly every slice, this costs less than asking the kernel. Returns `false` if the context has no
+    /// wait, because its slices are too short for this; `fd` is then still watched.
     pub fn assume_ready(&self, fd: BorrowedFd<'_>) -> bool {
         self.local.assume_ready(self.token, fd.as_raw_fd())
     }
@@ -127,7 +127,7 @@ impl Local {
         (token, wake)
     }
 
-    /// Stores the addresses of a new agent in this slot. `moved` says that all slots have moved in memory.
+    /// Stores the addresses of a new agent in this slot. `moved`: whether all slots have moved in memory.
     fn note_footprint(&self, slots: &Slab<Slot>, token: Token, moved: bool) {
         let mut footprints = self.footprints.borrow_mut();
         let index = token.index as usize;
@@ -288,7 +288,7 @@ impl Local {
         self.shard.note(Blocked { by, at_ns, for_ns });
     }
 
-    /// Sets the start of the next agent's run to now, so that earlier work does not count for that agent.
+    /// Starts to measure the next agent's run now, so that earlier work does not count for that agent.
     pub(super) fn mark(&self) {
         self.mark_ns.set(clock_now_ns());
     }
@@ -405,7 +405,7 @@ impl Local {
         let pending_until = slot.timer.map(|_| slot.deadline.0);
         slot.deadline = (deadline_ns, precision);
         match pending_until {
-            // The deadline has moved to a later time: the wheel's entry stays, and is checked again when it fires.
+            // The deadline has moved to a later time. The wheel's entry stays; when it fires, the deadline is compared again.
             Some(pending) if pending <= deadline_ns => {}
             _ => {
                 let mut wheel = self.wheel.borrow_mut();
