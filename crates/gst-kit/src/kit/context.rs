@@ -16,7 +16,7 @@ pub struct ContextSettings {
     name: String,
     wait_ms: u32,
     threads: i32,
-    /// Text as written by the user; checked when the element starts.
+    /// Text as the user has written it; it is checked when the element starts.
     affinity: String,
     priority: u8,
 }
@@ -34,7 +34,7 @@ impl Default for ContextSettings {
 }
 
 impl PropertyGroup for ContextSettings {
-    /// The property specifications, to be appended to those of an element.
+    /// Returns the property specifications, which are appended to those of an element.
     fn specs() -> Vec<glib::ParamSpec> {
         vec![
             glib::ParamSpecString::builder("context")
@@ -97,7 +97,7 @@ impl PropertyGroup for ContextSettings {
         true
     }
 
-    /// Reads a property.
+    /// Returns the value of a property. Returns `None` if it is not in this group.
     fn get(&self, name: &str) -> Option<glib::Value> {
         Some(match name {
             "context" => self.name.to_value(),
@@ -111,7 +111,7 @@ impl PropertyGroup for ContextSettings {
 }
 
 impl ContextSettings {
-    /// Settings for a context of one thread.
+    /// Creates settings for a context of one thread.
     #[doc(hidden)]
     pub fn named(name: String, wait_ms: u32) -> Self {
         ContextSettings {
@@ -121,7 +121,7 @@ impl ContextSettings {
         }
     }
 
-    /// The name that the user gave.
+    /// Returns the name that the user gave.
     #[doc(hidden)]
     pub fn name(&self) -> &str {
         &self.name
@@ -138,7 +138,7 @@ impl ContextSettings {
         !self.name.is_empty()
     }
 
-    /// The requested wait.
+    /// Returns the requested wait.
     pub fn wait(&self) -> gst::ClockTime {
         gst::ClockTime::from_mseconds(u64::from(self.wait_ms))
     }
@@ -160,10 +160,10 @@ impl ContextSettings {
         Ok(Place { context, shard })
     }
 
-    /// Checks whether [`ContextSettings::place`] would succeed, for an element that may never need a place.
+    /// Checks whether [`ContextSettings::place`] would succeed. This is for an element that may never need a place.
     ///
     /// # Errors
-    /// See [`ContextSettings::place`].
+    /// Fails with the error that [`ContextSettings::place`] would return.
     #[doc(hidden)]
     pub fn check(&self) -> Result<(), gst::ErrorMessage> {
         let checked = self.scheduling()?.check();
@@ -208,7 +208,7 @@ impl Place {
         with_announcement(event, Some(self))
     }
 
-    /// Returns the event without a place. This is for a branch that does not run on the announced thread.
+    /// Returns the event without the place. This is for a branch that does not run on the announced thread.
     pub fn unannounced(event: gst::Event) -> gst::Event {
         with_announcement(event, None)
     }
@@ -220,8 +220,9 @@ impl Place {
         Place::find(context, structure.get::<u64>(SHARD_FIELD).ok()?)
     }
 
-    /// Returns the place of the branch that pushes a STREAM_START event: the announced place, otherwise the current thread's. (An
-    /// element that starts its own streams, such as a demultiplexer, drops the announcement but pushes on the same thread.)
+    /// Returns the place of the branch that pushes a STREAM_START event: the announced place if there is one, otherwise the place
+    /// of the current thread. (An element that starts its own streams, such as a demultiplexer, drops the announcement but pushes
+    /// on the same thread.)
     pub fn of_branch(event: &gst::EventRef) -> Option<Place> {
         start_of_stream(event)?;
         Place::announced(event).or_else(|| {
@@ -239,18 +240,18 @@ impl Place {
         Some(Place { context, shard })
     }
 
-    /// The name of its context.
+    /// Returns the name of the place's context.
     #[doc(hidden)]
     pub fn context_name(&self) -> &str {
         self.context.name()
     }
 
-    /// The thread, for running tasks there ([`Shard::spawn`]).
+    /// Returns the thread, for running tasks there ([`Shard::spawn`]).
     pub fn shard(&self) -> &Shard {
         &self.shard
     }
 
-    /// The context's actual wait.
+    /// Returns the context's actual wait.
     pub fn wait(&self) -> gst::ClockTime {
         gst::ClockTime::from_nseconds(self.shard.wait().as_nanos() as u64)
     }

@@ -1,4 +1,4 @@
-//! Taking elements down for good.
+//! Takes elements to NULL for good.
 
 use gst::prelude::*;
 

@@ -1,5 +1,5 @@
-//! Resolves host names to addresses. A lookup takes as long as the network needs. So it runs on a separate thread, not on a
-//! context's thread or in a property's setter.
+//! Resolves host names to addresses. A lookup may take as long as the network's slowest answer. So it runs on a separate thread,
+//! not on a context's thread or in a property's setter.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -33,8 +33,8 @@ pub fn resolve(host: &str, port: u16) -> Result<SocketAddr, SocketError> {
     })
 }
 
-/// Calls `done` with the first address of a host name or literal: at once for a literal, otherwise later on another thread.
-/// Results of several names arrive in any order.
+/// Calls `done` with the first address of a host name or literal: at once for a literal, otherwise later on another thread. If
+/// several names are looked up, the results arrive in any order.
 pub fn resolve_later(host: &str, port: u16, done: impl FnOnce(Answer) + Send + 'static) {
     static RESOLVER: LazyLock<Arc<Resolver>> = LazyLock::new(|| Resolver::new(resolve));
     match numeric(host, port) {

@@ -92,7 +92,7 @@ impl<R: Reader> QueueEnd<R> {
         let Err(refusal) = self.items.push_event(event) else {
             return true;
         };
-        // After the end of the stream no push follows that could return the error.
+        // After the end of the stream, no push follows that could return the error. So report the error.
         if let (gst::EventType::Eos, Failed { error, is_seen }) = (kind, refusal)
             && !is_seen
         {
@@ -101,16 +101,16 @@ impl<R: Reader> QueueEnd<R> {
         false
     }
 
-    /// Handles an event that passes the source pad upstream. After pads were linked, downstream asks to reconfigure. A queue that
-    /// failed because it was not linked then continues.
+    /// Handles an event that passes the source pad upstream. After pads were linked, downstream asks upstream to reconfigure. If
+    /// the queue has failed because it was not linked, it then continues.
     pub fn notice_upstream(&self, event: &gst::EventRef) {
         if event.type_() == gst::EventType::Reconfigure && self.items.relink() {
             self.reader.restart();
         }
     }
 
-    /// Makes a serialized query wait for all earlier pushes. A context's thread cannot wait: its query overtakes them. Returns
-    /// `false` if the items will not leave.
+    /// Makes a serialized query wait for all earlier pushes. A context's thread cannot wait, so its query overtakes these pushes.
+    /// Returns `false` if the queued items will not leave.
     pub fn reach_turn_of_query(&self) -> bool {
         threadbare_runtime::current_shard_id().is_some() || self.items.wait_drained()
     }
@@ -119,7 +119,7 @@ impl<R: Reader> QueueEnd<R> {
 /// A producer that passes on a queue's items.
 pub struct QueueReader {
     items: Queue,
-    /// The element that posts the errors that no push upstream returns, as long as the element exists.
+    /// The element. While it exists, it posts the errors that no push upstream returns.
     element: glib::WeakRef<gst::Element>,
 }
 

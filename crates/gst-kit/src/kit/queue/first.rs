@@ -1,5 +1,5 @@
-//! A queue with its first item stored inline. Most queues hold one buffer per slice, and the reading thread then does not wait
-//! for memory behind a pointer.
+//! A queue that stores its first item inline. Most queues hold one buffer per slice. In this case, the reading thread does not
+//! wait for memory behind a pointer.
 
 use std::collections::VecDeque;
 
