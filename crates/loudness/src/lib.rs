@@ -1,11 +1,11 @@
 //! Loudness as EBU R128 and ITU-R BS.1770 define it: momentary, short-term, integrated, range, peaks.
 //!
-//! - [`Meter`]: one stream, or one file. [`integrated_of`] and [`range_of`] treat several as one.
-//! - [`Part`]: a part of a long file, to be measured by a separate core; [`merge`] combines the parts.
+//! - [`Meter`]: one stream, or one file. [`integrated_of`] and [`range_of`] combine several meters.
+//! - [`Part`]: a part of a long file, so that several cores can measure the file; [`merge`] combines the parts.
 //! - [`Batch`]: hundreds or thousands of live streams.
 //! - [`Normalizer`]: adjusts one live stream to a target loudness, under a true-peak limit.
 //!
-//! It has no clock, no threads and no I/O: samples go in, readings come out. Time is counted in frames (one sample of each
+//! The crate has no clock, no threads and no I/O: samples go in, readings come out. Time is counted in frames (one sample of each
 //! channel). Samples are 16-bit or 32-bit integers, or floats. They are either interleaved, or in a separate slice for each
 //! channel.
 //!

@@ -24,6 +24,7 @@ pub fn timeout_future(duration: Duration) -> Timeout {
 }
 
 /// Acts as [`timeout_future`], with the duration in seconds.
+///
 /// # Panics
 /// Panics if it is polled outside of a context's thread and of [`block_on`](crate::block_on).
 pub fn timeout_future_seconds(seconds: u32) -> Timeout {
