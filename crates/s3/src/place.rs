@@ -163,9 +163,9 @@ pub struct Endpoint {
 impl Endpoint {
     /// Creates the endpoint of a bucket at `uri`, or at Amazon. With `path_style`, the bucket is in the path instead of the host
     /// name.
+    ///
     /// # Errors
     /// Fails with [`Error::Setting`], which names the invalid setting.
-    /// [`Error::Setting`] with the invalid setting.
     pub fn new(
         uri: Option<&str>,
         region: &str,
