@@ -1,12 +1,12 @@
 //! Pseudo-random numbers from a seed: SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
 //! It is for spreading timers and choosing identifiers, not for secrets.
 
-/// A sequence of numbers that its seed determines.
+/// A sequence of numbers that is determined by its seed.
 #[derive(Debug, Clone)]
 pub struct SplitMix(pub u64);
 
 impl SplitMix {
-    /// The next number.
+    /// Returns the next number.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
