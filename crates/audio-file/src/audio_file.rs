@@ -50,10 +50,10 @@ pub enum FileError {
     /// The file is unreadable.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// No reader recognises the file.
+    /// The format of the file is unknown.
     #[error("not an audio file of a known format; expected WAV, FLAC, Ogg Opus or MP3")]
     Unknown,
-    /// A reader refuses the file.
+    /// The file is damaged.
     #[error("not readable as {format}: {reason}")]
     Damaged {
         /// The format, such as "MP3".
@@ -222,7 +222,7 @@ fn open_mp3(mut bytes: Bytes) -> Result<Opened, FileError> {
 }
 
 impl Opened {
-    /// The length of the audio, ms; `None` if the headers do not have it.
+    /// Returns the length of the audio in ms; `None` if the headers do not contain it.
     pub fn duration_ms(&self) -> Option<u64> {
         let frames = match &self.kind {
             Kind::Wav(wav) => Some(wav.frames()),
@@ -265,7 +265,7 @@ impl Opened {
     }
 }
 
-/// Samples up to the limit, all of them finite.
+/// The samples so far, up to the limit. All of them are finite.
 #[derive(Default)]
 struct Samples(Vec<f32>);
 

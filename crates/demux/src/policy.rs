@@ -13,7 +13,7 @@ pub enum Policy {
     DropNewest,
     /// The oldest message in the buffer is dropped, and the new one is added. Without a buffer, it is the same as `DropNewest`.
     DropOldest,
-    /// The message is dropped. If the sink takes none of this many messages in a row, it is disconnected.
+    /// The message is dropped. If this many messages in a row are dropped, the sink is disconnected.
     DisconnectAfter(u32),
 }
 
@@ -49,7 +49,7 @@ impl RateLimit {
 /// The schedule of one sink.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Schedule {
-    /// Time of the next message if all come at the average rate; 0 at first.
+    /// Time of the next message if all messages come at the average rate; 0 at first.
     due_ns: u64,
 }
 
@@ -94,7 +94,7 @@ mod tests {
     }
 
     proptest! {
-        /// The bound of the algorithm (I.371): in any time t, at most burst + t / period messages.
+        /// By the definition of the algorithm (I.371), any time t has at most burst + t / period messages.
         #[test]
         fn no_time_has_more_messages_than_the_limit(
             period in 1..50_u64,

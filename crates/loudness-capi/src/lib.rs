@@ -5,7 +5,7 @@
 //! loudness range once a second, and nothing is measured after a NaN.
 //!
 //! Each function decodes its arguments, calls safe code, and converts the result to a number. A panic in the safe code would be a
-//! bug; it does not cross into C, but becomes [`Code::NoMemory`].
+//! bug. It does not unwind into C: the function returns [`Code::NoMemory`].
 
 #![warn(clippy::unwrap_used)]
 

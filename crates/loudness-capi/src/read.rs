@@ -1,4 +1,4 @@
-//! The functions that read.
+//! The functions that return readings.
 
 use std::ffi::{c_uint, c_ulong};
 

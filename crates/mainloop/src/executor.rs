@@ -64,7 +64,7 @@ impl Executor {
     /// Acts as [`Executor::new`], with another priority of the source.
     ///
     /// # Errors
-    /// The same as for [`Executor::new`].
+    /// Fails if another thread runs the context, or if the process has no descriptor left.
     pub fn with_priority(context: &MainContext, priority: Priority) -> Result<Self, AttachError> {
         check_owner(context)?;
         let bell = Arc::new(Bell::new()?);
@@ -110,7 +110,7 @@ impl Executor {
         Spawner(Arc::downgrade(&self.inner.shared))
     }
 
-    /// Number of tasks that have not ended.
+    /// Returns the number of tasks that have not ended.
     pub fn tasks(&self) -> usize {
         self.inner.tasks.borrow().len()
     }
@@ -216,7 +216,7 @@ pub(crate) struct Inner {
     turn: RefCell<Turn>,
 }
 
-/// Work of this turn of the context, and remaining work of the last one.
+/// Work for this turn of the context, and work left over from the last turn.
 #[derive(Default)]
 struct Turn {
     woken: VecDeque<Key>,

@@ -22,7 +22,7 @@ pub fn writable<F: AsFd>(fd: F) -> Readiness<F> {
 
 /// Completes when one of `conditions` is true. Returns all conditions that are true; errors and hang-ups always count.
 ///
-/// The thread-default main context of the first poll watches the descriptor, from then on until the future is dropped. Regular
+/// The thread-default main context at the first poll watches the descriptor, from then on until the future is dropped. Regular
 /// files are always ready: read them with gio.
 ///
 /// ```

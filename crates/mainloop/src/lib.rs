@@ -1,8 +1,8 @@
 //! Additions to GLib's main context for programs in async Rust. They are channels, thousands of tasks, signals as streams,
 //! readiness of descriptors, intervals, values that stay on their thread, and cooperation with tokio.
 //!
-//! It is for glib 0.22 and does not repeat glib's own functions: `MainContext::spawn` and `block_on`, `timeout_future`, gio's
-//! `*_future` methods and `glib_unix::signal_stream`.
+//! The crate is for glib 0.22. It does not repeat glib's own functions: `MainContext::spawn` and `block_on`, `timeout_future`,
+//! gio's `*_future` methods and `glib_unix::signal_stream`.
 //!
 //! | task | use |
 //! |---|---|
@@ -15,9 +15,9 @@
 //! | hold a value of the main thread on another thread | [`ContextBound`] |
 //! | use tokio in the same program | `Bridge`, with the feature `tokio` |
 //!
-//! The same style works on a Threadbare context, a thread that thousands of sources share. [`threadbare_runtime::Context`] has
-//! `spawn`, `spawn_local`, `spawn_from_within` and `block_on`; its `timeout_future` and `interval_stream` have the same names as
-//! here. Channels and signal streams of this crate work on both.
+//! Programs for a Threadbare context, which is a thread that thousands of sources share, look the same.
+//! [`threadbare_runtime::Context`] has `spawn`, `spawn_local`, `spawn_from_within` and `block_on`; its `timeout_future` and
+//! `interval_stream` have the same names as here. Channels and signal streams of this crate work on both kinds of contexts.
 //!
 //! ```
 //! use glib::{ControlFlow, MainContext, MainLoop};

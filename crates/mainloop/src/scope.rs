@@ -76,7 +76,7 @@ impl TaskScope {
         handle
     }
 
-    /// Number of tasks that have not ended.
+    /// Returns the number of tasks that have not ended.
     pub fn len(&self) -> usize {
         self.members.borrow().tasks.len()
     }

@@ -49,7 +49,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Settings with 8192 frames (16 MiB) per queue. They suffice for 400,000 packets a second with a read every 20 ms.
+    /// Returns settings with 8192 frames (16 MiB) per queue. They are enough for 400,000 packets a second if datagrams are read
+    /// every 20 ms.
     #[must_use]
     pub fn new(devices: Vec<String>) -> Settings {
         Settings {
@@ -225,8 +226,8 @@ impl Devices {
         let mut homes = lock(&self.homes);
         let place = match homes.known.get(&ip) {
             Some(place) => Some(*place),
-            // An address may be added later, so look up an unknown one again. But thousands of ports must not each cause a
-            // look-up.
+            // An address may be added later, so look up an unknown one again. But do not look it up for each of thousands of
+            // ports.
             _ if clock_now_ns().saturating_sub(homes.asked_ns) < ASKED_AGAIN_NS => None,
             _ => {
                 homes.asked_ns = clock_now_ns();
@@ -501,8 +502,8 @@ const FRAMES: u32 = 8192;
 const FRAMES_MIN: u32 = 64;
 /// Maximum number of frames: 128 MiB per queue.
 const FRAMES_MAX: u32 = 65536;
-/// Number of chunks for sending per queue, which all lanes share. It is also the size of each lane's send ring. More are not
-/// needed, because frames leave during the system call that sends them.
+/// Number of chunks for sending per queue, which all lanes share. It is also the size of each lane's send ring. This is enough,
+/// because frames leave during the system call that sends them.
 const SENDS: u32 = 1024;
 /// Size of the receive ring of a root socket. The socket receives nothing, but must have a ring.
 const ROOT_FRAMES: u32 = 2;

@@ -14,7 +14,7 @@ use crate::frame::{self, HEADERS_BYTES_MAX, Way};
 use crate::program::NOTE_BYTES;
 use crate::sys::{self, Chunk, Ring, drops_of};
 
-/// The rings of one thread. Reading copies a datagram out of a ring's memory, and sending copies it in.
+/// The rings of one thread. When a datagram is read, it is copied out of a ring's memory; when it is sent, it is copied into it.
 pub struct Lane {
     devices: Arc<Devices>,
     number: u32,
@@ -106,7 +106,7 @@ impl Lane {
         Ok(lane)
     }
 
-    /// Descriptors that are readable while datagrams are waiting.
+    /// Returns descriptors that are readable while datagrams are waiting.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.ends.iter().map(|end| end.socket.as_fd())
     }
@@ -146,8 +146,8 @@ impl Lane {
         }
     }
 
-    /// Puts a datagram into a send ring. It leaves on the path `way` of a received datagram. Returns `false` if a socket must
-    /// send it instead.
+    /// Puts a datagram into a send ring. `way`: the path of a datagram that was received from this peer, on which the datagram
+    /// leaves. Returns `false` if a socket must send it instead.
     #[inline]
     pub fn send(
         &mut self,
@@ -173,7 +173,7 @@ impl Lane {
         }
     }
 
-    /// Number of received datagrams for which the rings had no room, since the lane was created.
+    /// Returns the number of received datagrams that were dropped since the lane was created, because the rings had no room.
     #[must_use]
     pub fn drops(&self) -> u64 {
         self.ends
@@ -297,7 +297,7 @@ impl End {
             return;
         }
         self.sending.publish();
-        // Each call sends a limited number of frames, so repeat it until the kernel has taken all of them.
+        // Each call sends a limited number of frames, so repeat the call until the kernel has taken all frames.
         for _ in 0..self.unsent {
             match sys::kick(self.socket.as_fd()) {
                 Ok(()) => {}

@@ -131,7 +131,7 @@ impl Assembler {
     }
 
     /// Loads the time into R8 and counts the datagram. A datagram that exceeds the port's share passes to the kernel. If two CPUs
-    /// count at the same time, one datagram may not be counted.
+    /// count at the same time, one of the two datagrams may not be counted.
     fn count(&mut self) {
         self.call(KTIME_GET_NS);
         self.copy(R8, R0);

@@ -44,8 +44,8 @@ impl<T> Receiver<T> {
         std::future::poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await
     }
 
-    /// Calls `receive` with each message. This happens on the thread that runs `context` (`None` for the default context), which
-    /// must be the calling thread. It ends when `receive` returns [`ControlFlow::Break`] or the last sender is dropped.
+    /// Calls `receive` with each message, on the thread that runs `context`; `None` is the default context. The calling thread
+    /// must run this context. The calls end when `receive` returns [`ControlFlow::Break`] or the last sender is dropped.
     ///
     /// # Errors
     /// Fails if another thread runs the context, or if the process has no descriptor left.
@@ -64,7 +64,7 @@ impl<T> Receiver<T> {
     /// Acts as [`Receiver::attach`], with another priority of the source.
     ///
     /// # Errors
-    /// The same as for [`Receiver::attach`].
+    /// Fails if another thread runs the context, or if the process has no descriptor left.
     pub fn attach_with_priority<F>(
         self,
         context: Option<&MainContext>,
@@ -117,7 +117,7 @@ impl<T> Receiver<T> {
     fn call_by_bell(&self) -> Result<Arc<Bell>, AttachError> {
         let bell = Arc::new(Bell::new()?);
         let mut state = self.shared.lock();
-        // The attachment rings once, for messages that are already here.
+        // The attachment rings once, because messages may have arrived already.
         state.is_called = true;
         let before = std::mem::replace(&mut state.listener, Listener::Bell(bell.clone()));
         drop(state);
@@ -128,8 +128,8 @@ impl<T> Receiver<T> {
 }
 
 impl<T> Shared<T> {
-    /// Moves all messages into the empty batch, and returns the locked state. It was unlocked in between only if senders had to
-    /// be woken.
+    /// Moves all messages into the empty batch, and returns the locked state. If senders must be woken, the state is unlocked in
+    /// between.
     fn take(&self, batch: &mut VecDeque<T>) -> MutexGuard<'_, State<T>> {
         let mut state = self.lock();
         // This swaps two queues: no message is copied or allocated.

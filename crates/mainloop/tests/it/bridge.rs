@@ -36,7 +36,7 @@ fn full_channel() -> tokio::sync::mpsc::UnboundedReceiver<usize> {
     receiver
 }
 
-/// As long as tokio has this problem, this shows it: a main context inside a tokio task uses up the budget of that task.
+/// This shows a problem of tokio as long as it exists: a main context inside a tokio task uses up the budget of that task.
 #[test]
 fn a_main_context_inside_of_a_tokio_task_has_a_budget() {
     let received = Builder::new_current_thread()

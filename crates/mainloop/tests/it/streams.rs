@@ -128,7 +128,7 @@ fn a_dropped_stream_disconnects_its_handler() {
     drop(stream);
     turn(&dial, 2);
     assert_eq!(calls.load(Ordering::Relaxed), 1);
-    // A stream may outlive its object; it then does nothing.
+    // A stream may exist longer than its object, and then does nothing.
     let stream = signal_stream(&dial, "turned", number).unwrap();
     drop(dial);
     drop(stream);

@@ -85,7 +85,7 @@ fn rings_receive_datagrams_and_send_answers() {
     }
 }
 
-/// A device can receive frames for another machine: a switch sends a frame to all its ports if it does not know the right one,
+/// A device can receive frames for another machine: a switch sends a frame to all its ports if it does not know the right port,
 /// and a host may have an outdated neighbour entry.
 #[test]
 fn frames_for_another_machine_are_not_taken() {
@@ -264,7 +264,7 @@ fn lanes_have_their_own_ports() {
         peer.send_to(b"two", two.local_addr().unwrap()).unwrap();
         assert_eq!(next(&mut first).0.key, 10, "round {round}");
         assert_eq!(next(&mut second).0.key, 20, "round {round}");
-        // A dropped lane must return its unread frames, or the ring would run out of frames.
+        // A dropped lane must return its unread frames, because otherwise the ring would run out of frames.
         for _ in 0..16 {
             peer.send_to(b"unread", two.local_addr().unwrap()).unwrap();
         }
