@@ -362,7 +362,7 @@ mod tests {
     const RATE: u32 = 8_000;
     const LEVEL: f64 = 10_000.0;
 
-    /// Packets of 20 ms with a tone, interleaved.
+    /// Returns packets of 20 ms with a tone, interleaved.
     fn tone(rate: u32, channels: usize, hz: f64, packets: usize) -> Vec<Vec<i16>> {
         let per_packet = rate as usize / 50;
         let sample = |frame: usize| {

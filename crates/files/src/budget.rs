@@ -104,12 +104,12 @@ impl Budget {
         budget
     }
 
-    /// Maximum number of bytes that the files may hold together, apart from their minimum shares.
+    /// Returns the maximum number of bytes that the files may hold together, apart from their minimum shares.
     pub fn max(&self) -> usize {
         lock(&self.0).max
     }
 
-    /// Number of bytes that the files hold.
+    /// Returns the number of bytes that the files hold.
     pub fn used(&self) -> usize {
         lock(&self.0).used
     }

@@ -194,7 +194,7 @@ impl<T> FileCore<T> {
         self.has_end
     }
 
-    /// Attributes of the file, known after it has been opened.
+    /// Returns the attributes of the file, known after it has been opened.
     pub(crate) fn stat(&self) -> Option<Stat> {
         matches!(self.stage, Stage::Ready | Stage::Closed).then_some(self.stat)
     }
@@ -323,7 +323,7 @@ impl<T> FileCore<T> {
         }
     }
 
-    /// Time at which the file needs a turn, even without input.
+    /// Returns the time at which the file needs a turn, even without input.
     pub(crate) fn next_timeout(&self) -> Option<u64> {
         if self.current.is_some() || !matches!(self.stage, Stage::Ready) {
             return None;

@@ -97,22 +97,22 @@ impl File {
         }
     }
 
-    /// The path, or the new one after a rename.
+    /// Returns the path, or the new one after a rename.
     pub fn path(&self) -> PathBuf {
         self.shared.lock().core.path().to_path_buf()
     }
 
-    /// Failure after which the file cannot be used any more.
+    /// Returns the failure after which the file cannot be used any more.
     pub fn failure(&self) -> Option<Failure> {
         self.shared.lock().core.failure().cloned()
     }
 
-    /// Counters of the file.
+    /// Returns the counters of the file.
     pub fn counts(&self) -> Counts {
         self.shared.lock().core.counts()
     }
 
-    /// Attributes at the time of opening; `None` before.
+    /// Returns the attributes at the time of opening; `None` before.
     pub fn stat(&self) -> Option<Stat> {
         self.shared.lock().core.stat()
     }

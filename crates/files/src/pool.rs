@@ -256,7 +256,7 @@ fn retried<R>(mut call: impl FnMut() -> rustix::io::Result<R>) -> rustix::io::Re
     }
 }
 
-/// The flags of open(2) for this access.
+/// Returns the flags of open(2) for this access.
 pub(crate) fn flags_of(access: Access) -> OFlags {
     OFlags::CLOEXEC
         | match access {

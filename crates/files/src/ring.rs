@@ -486,7 +486,7 @@ impl Work {
     }
 }
 
-/// The result of a close. According to close(2), the descriptor is closed in any case, unless the request was not begun.
+/// Returns the result of a close. According to close(2), the descriptor is closed in any case, unless the request was not begun.
 fn closed(file: OwnedFd, result: i32) -> io::Result<Done> {
     if -result == libc::ECANCELED {
         drop(file);

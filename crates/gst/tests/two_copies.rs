@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 
 use common::*;
 
-/// The plugin file of this build, built with the library that the test links.
+/// Returns the plugin file of this build, built with the library that the test links.
 fn plugin_file() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     test.with_file_name("libgstthreadbare.so")

@@ -32,7 +32,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Number of threads for the value of `threads`.
+    /// Returns the number of threads that the value of `threads` means.
     pub fn thread_count(&self) -> usize {
         match self.threads {
             0 if !self.scheduling.affinity.is_empty() => self.scheduling.affinity.len(),

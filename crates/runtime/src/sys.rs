@@ -214,7 +214,7 @@ pub fn send_to(fd: BorrowedFd<'_>, data: &[u8], to: &RawAddr) -> io::Result<usiz
     }
 }
 
-/// The same as [`send_to`], for a datagram in several pieces.
+/// Acts as [`send_to`], for a datagram in several pieces.
 pub fn send_vectored_to(
     fd: BorrowedFd<'_>,
     data: &[IoSlice<'_>],

@@ -104,7 +104,7 @@ impl std::fmt::Debug for Store {
     }
 }
 
-/// The runtime, started at first use.
+/// Returns the runtime, started at first use.
 pub(crate) fn runtime() -> Result<&'static Runtime, Error> {
     static RUNTIME: OnceLock<Result<Runtime, String>> = OnceLock::new();
     let made = RUNTIME.get_or_init(|| {
@@ -244,7 +244,7 @@ impl Store {
         &self.0.settings.endpoint
     }
 
-    /// Settings of the store.
+    /// Returns the settings of the store.
     pub fn settings(&self) -> &StoreSettings {
         &self.0.settings
     }

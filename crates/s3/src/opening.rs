@@ -67,7 +67,7 @@ impl Place {
 }
 
 impl Opening {
-    /// Ready when the preparation has ended.
+    /// Returns `Ready` when the preparation has ended.
     pub fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<Result<Place, Error>> {
         let mut state = lock(&self.0);
         if let Some(result) = &state.result {

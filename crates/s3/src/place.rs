@@ -250,17 +250,17 @@ impl Endpoint {
         self.base.as_str()
     }
 
-    /// Region, such as `eu-west-1`.
+    /// Returns the region, such as `eu-west-1`.
     pub fn region(&self) -> &str {
         &self.region
     }
 
-    /// The bucket.
+    /// Returns the bucket.
     pub fn bucket(&self) -> &str {
         &self.bucket
     }
 
-    /// The URL of an object, or of the bucket itself for an empty key. `query` has names and values.
+    /// Returns the URL of an object, or of the bucket itself for an empty key. `query` has names and values.
     pub fn url(&self, key: &str, query: &[(&str, &str)]) -> Url {
         let mut url = self.base.clone();
         let path = format!("{}{}", url.path(), utf8_percent_encode(key, PLAIN_PATH));
@@ -282,7 +282,7 @@ impl Endpoint {
         url
     }
 
-    /// The endpoint, for messages.
+    /// Returns the endpoint, for messages.
     pub fn shown(&self) -> String {
         format!(
             "{} (bucket {}, region {})",

@@ -62,8 +62,8 @@ impl<W> Shares<W> {
         user
     }
 
-    /// Maximum number of bytes. It is at least twice the size of the largest part, because a part that is larger than the memory
-    /// would never be full.
+    /// Returns the maximum number of bytes. It is at least twice the size of the largest part, because a part that is larger than
+    /// the memory would never be full.
     fn max(&self) -> u64 {
         self.max.max(self.reserve.saturating_mul(2))
     }
@@ -163,13 +163,13 @@ impl Pool {
         Pool(Arc::new(Mutex::new(Shares::new(bytes_max))))
     }
 
-    /// The process's pool, with [`POOL_BYTES_DEFAULT`].
+    /// Returns the process's pool, with [`POOL_BYTES_DEFAULT`].
     pub fn of_process() -> Self {
         static POOL: LazyLock<Pool> = LazyLock::new(|| Pool::new(POOL_BYTES_DEFAULT));
         POOL.clone()
     }
 
-    /// Maximum number of bytes that the uploads may hold together.
+    /// Returns the maximum number of bytes that the uploads may hold together.
     pub fn max(&self) -> u64 {
         lock(&self.0).max()
     }
@@ -184,7 +184,7 @@ impl Pool {
         wake(wakers);
     }
 
-    /// Number of bytes that the uploads hold.
+    /// Returns the number of bytes that the uploads hold.
     pub fn used(&self) -> u64 {
         lock(&self.0).used
     }

@@ -103,12 +103,12 @@ impl std::fmt::Debug for Left {
 }
 
 impl Left {
-    /// The key of the object.
+    /// Returns the key of the object.
     pub fn key(&self) -> &str {
         &self.journal.object.key
     }
 
-    /// Number of bytes in the spool.
+    /// Returns the number of bytes in the spool.
     pub fn bytes(&self) -> u64 {
         self.parts.iter().map(|(_, _, bytes)| bytes).sum()
     }
@@ -161,17 +161,17 @@ impl Spool {
         Ok((Spool(folder), left))
     }
 
-    /// Path of the folder.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         &self.0.root
     }
 
-    /// Maximum size in bytes.
+    /// Returns the maximum size in bytes.
     pub fn max(&self) -> u64 {
         lock(&self.0.state).max
     }
 
-    /// Present size in bytes.
+    /// Returns the present size in bytes.
     pub fn used(&self) -> u64 {
         lock(&self.0.state).used
     }
@@ -184,7 +184,7 @@ impl Spool {
         &self.0.budget
     }
 
-    /// Path of a new upload's journal.
+    /// Returns the path of a new upload's journal.
     pub(crate) fn next_journal(&self) -> PathBuf {
         let mut room = lock(&self.0.state);
         room.next += 1;
@@ -233,7 +233,7 @@ impl Share {
     }
 }
 
-/// Path of a part's file.
+/// Returns the path of a part's file.
 pub(crate) fn part_path(journal: &Path, number: u16, is_complete: bool) -> PathBuf {
     let end = if is_complete { "" } else { PART };
     journal.with_extension(format!("{number:05}{end}"))

@@ -256,7 +256,7 @@ impl Upload {
         wake(wakers);
     }
 
-    /// Ready when the upload has ended: with the object, or with the error.
+    /// Returns `Ready` when the upload has ended, with the object or the error.
     pub fn poll_stored(&self, cx: &mut Context<'_>) -> Poll<Result<Stored, Error>> {
         self.life.poll_end(cx)
     }
@@ -269,7 +269,7 @@ impl Upload {
         poll_fn(|cx| self.poll_stored(cx)).await
     }
 
-    /// The error after which no more data is accepted.
+    /// Returns the error after which no more data is accepted.
     pub fn error(&self) -> Option<Error> {
         self.life
             .look(|state, _| match (state.core.outcome(), state.end()) {
@@ -314,7 +314,7 @@ impl Upload {
         self.life.counts()
     }
 
-    /// The key of the object.
+    /// Returns the key of the object.
     pub fn key(&self) -> &str {
         &self.life.object().key
     }

@@ -52,7 +52,7 @@ impl SessionKeys {
         keys
     }
 
-    /// The cipher's key.
+    /// Returns the cipher's key.
     pub(crate) fn cipher(&self) -> &[u8] {
         &self.cipher[..self.suite.key_bytes()]
     }

@@ -53,7 +53,7 @@ pub(crate) fn rtcp_ssrc(packet: &[u8], trailer: usize) -> Result<Ssrc, PacketErr
     Ok(Ssrc(word(packet, 4)))
 }
 
-/// The four bytes from `at`; the caller has checked that they exist.
+/// Returns the four bytes from `at`; the caller has checked that they exist.
 pub(crate) fn word(packet: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([packet[at], packet[at + 1], packet[at + 2], packet[at + 3]])
 }

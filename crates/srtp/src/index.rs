@@ -13,19 +13,19 @@ impl PacketIndex {
         PacketIndex(u64::from(rollover) << 16 | u64::from(seq.0))
     }
 
-    /// The rollover counter: how often the sequence number has wrapped around.
+    /// Returns the rollover counter: how often the sequence number has wrapped around.
     #[must_use]
     pub fn rollover(self) -> u32 {
         (self.0 >> 16) as u32
     }
 
-    /// The sequence number.
+    /// Returns the sequence number.
     #[must_use]
     pub fn seq(self) -> SeqNum {
         SeqNum(self.0 as u16)
     }
 
-    /// The whole index, below 2^48.
+    /// Returns the whole index, below 2^48.
     #[must_use]
     pub fn get(self) -> u64 {
         self.0
@@ -76,7 +76,7 @@ mod tests {
 
     use super::*;
 
-    /// The closest of the three candidates: RFC 3711, section 3.3.1, as a search.
+    /// Returns the closest of the three candidates: RFC 3711, section 3.3.1, as a search.
     fn naive(last: PacketIndex, seq: SeqNum) -> i64 {
         let last = last.get() as i64;
         [-1, 0, 1]

@@ -249,19 +249,19 @@ impl Protection {
         result
     }
 
-    /// The keys in force.
+    /// Returns the keys in force.
     #[must_use]
     pub fn keys(&self) -> &Keys {
         &self.keys
     }
 
-    /// Counts.
+    /// Returns the counts.
     #[must_use]
     pub fn stats(&self) -> ProtectionStats {
         self.stats
     }
 
-    /// The state that another process needs to continue.
+    /// Returns the state that another process needs to continue.
     #[must_use]
     pub fn snapshot(&self) -> ProtectionState {
         ProtectionState {

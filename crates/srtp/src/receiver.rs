@@ -99,7 +99,7 @@ impl Receiver {
         }
     }
 
-    /// The sources so far, with the indices of their newest packets.
+    /// Returns the sources so far, with the indices of their newest packets.
     pub fn sources(&self) -> impl Iterator<Item = SourceState> + '_ {
         self.sources.states()
     }

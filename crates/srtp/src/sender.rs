@@ -96,7 +96,7 @@ impl Sender {
         }
     }
 
-    /// The sources so far, with the indices of their newest packets.
+    /// Returns the sources so far, with the indices of their newest packets.
     pub fn sources(&self) -> impl Iterator<Item = SourceState> + '_ {
         self.sources.states()
     }

@@ -208,13 +208,13 @@ impl Sources {
         self.list.iter().position(|source| source.ssrc == ssrc)
     }
 
-    /// The source's state, or its initial state.
+    /// Returns the source's state, or its initial state.
     fn source(&self, ssrc: Ssrc) -> Source {
         self.find(ssrc)
             .map_or_else(|| Source::new(ssrc), |at| self.list[at])
     }
 
-    /// The index of an RTP packet, if it may be noted.
+    /// Returns the index of an RTP packet, if it may be noted.
     pub(crate) fn rtp_index(&self, ssrc: Ssrc, seq: SeqNum) -> Result<PacketIndex, SourceError> {
         let number = u32::from(seq.0);
         let window = self.source(ssrc).rtp;
@@ -235,7 +235,7 @@ impl Sources {
         allow(ssrc, self.source(ssrc).rtcp, u64::from(index), index)
     }
 
-    /// The index of the next RTCP packet of a source.
+    /// Returns the index of the next RTCP packet of a source.
     pub(crate) fn next_rtcp_index(&self, ssrc: Ssrc) -> Result<u32, SourceError> {
         match self.source(ssrc).state().rtcp {
             // RFC 3711, section 3.4: zero before the first packet.

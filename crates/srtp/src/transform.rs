@@ -40,7 +40,7 @@ impl RtcpWord {
         self.0.to_be_bytes()
     }
 
-    /// Start of the encrypted part in a packet of this many bytes.
+    /// Returns the start of the encrypted part in a packet of this many bytes.
     fn clear_bytes(self, bytes: usize) -> usize {
         if self.is_encrypted() {
             RTCP_CLEAR_BYTES
@@ -81,7 +81,7 @@ impl Transform {
         Transform { cipher, mki }
     }
 
-    /// Bytes that protection adds to an RTP packet.
+    /// Returns the number of bytes that protection adds to an RTP packet.
     pub(crate) fn rtp_trailer(&self) -> usize {
         let tag_bytes = match &self.cipher {
             Cipher::Counter(counter) => counter.tag_bytes,
@@ -90,7 +90,7 @@ impl Transform {
         tag_bytes + self.mki.len()
     }
 
-    /// Bytes that protection adds to an RTCP packet.
+    /// Returns the number of bytes that protection adds to an RTCP packet.
     pub(crate) fn rtcp_trailer(&self) -> usize {
         self.rtp_trailer() + WORD_BYTES
     }

@@ -50,7 +50,7 @@ impl Webhook {
         })
     }
 
-    /// The URL.
+    /// Returns the URL.
     pub(super) fn url(&self) -> &str {
         &self.url
     }

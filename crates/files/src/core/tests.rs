@@ -26,7 +26,7 @@ fn plan(access: Access) -> Plan {
     }
 }
 
-/// A descriptor of any kind, which is not used.
+/// Returns a descriptor of any kind, which is not used.
 fn descriptor() -> OwnedFd {
     std::io::stdin().as_fd().try_clone_to_owned().unwrap()
 }

@@ -231,7 +231,7 @@ fn tell_of_end(turns: &Turns, src_pad: &gst::Pad) {
     }
 }
 
-/// Start and end of an item, in its segment.
+/// Returns the start and end of an item, in its segment.
 fn times(item: &Item) -> (Option<gst::ClockTime>, Option<gst::ClockTime>) {
     let of = |buffer: &gst::BufferRef| {
         let begin = buffer.pts().or(buffer.dts());

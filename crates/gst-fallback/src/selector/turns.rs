@@ -272,20 +272,20 @@ impl State {
         Some(input.id)
     }
 
-    /// Running time of an input's time, ns.
+    /// Returns the running time of a time of an input, in ns.
     pub(super) fn running_ns(&mut self, id: u32, time: gst::ClockTime) -> Option<u64> {
         let segment = self.input(id)?.segment.as_ref()?;
         segment.to_running_time(time).map(gst::ClockTime::nseconds)
     }
 
-    /// Running time that an input has reached, ns.
+    /// Returns the running time that an input has reached, ns.
     pub(super) fn position_ns(&self, id: u32) -> i64 {
         let input = self.inputs.iter().find(|input| input.id == id);
         let position_ns = input.and_then(|input| input.position_ns).unwrap_or(0);
         i64::try_from(position_ns).unwrap_or(i64::MAX)
     }
 
-    /// The time by which buffers are judged: that of the clock, or the position of the output.
+    /// Returns the time by which buffers are judged: that of the clock, or the position of the output.
     fn now_ns(&self) -> Option<u64> {
         match self.sync_mode {
             SyncMode::Clock => self.time.now_ns().map(|ns| ns.max(0).unsigned_abs()),

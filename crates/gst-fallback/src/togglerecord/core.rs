@@ -502,7 +502,7 @@ impl RecordCore {
         self.settings
     }
 
-    /// Number of started recordings.
+    /// Returns the number of started recordings.
     pub(super) fn recordings(&self) -> u64 {
         self.number
     }
@@ -512,7 +512,7 @@ impl RecordCore {
         self.stream(id).is_some_and(|stream| stream.is_over)
     }
 
-    /// Time at which the first held part of a stream must be decided again.
+    /// Returns the time at which the first held part of a stream must be decided again.
     pub(super) fn next_timeout(&self, id: StreamId) -> Option<u64> {
         if id != MAIN {
             let stream = self.stream(id)?;
@@ -523,7 +523,7 @@ impl RecordCore {
         is_ending.then(|| self.give_up_ns())
     }
 
-    /// Time at which a stream continues without the main one.
+    /// Returns the time at which a stream continues without the main one.
     fn stall_due_ns(&self, stream: &Stream) -> Option<u64> {
         let main = self.stream(MAIN)?;
         // The main stream does not stall while it is held on purpose and waiting loses nothing.
@@ -535,7 +535,7 @@ impl RecordCore {
         Some(since_ns.saturating_add(self.settings.stall_timeout_ns))
     }
 
-    /// Time from which a held part of a stream may pass in parts, up to the main stream's position.
+    /// Returns the time from which a held part of a stream may pass in parts, up to the main stream's position.
     fn part_due_ns(&self, stream: &Stream) -> Option<u64> {
         let pushing_ns = self.pushing_since_ns?;
         let since_ns = stream.held_since_ns.unwrap_or(self.now_ns).max(pushing_ns);
@@ -543,7 +543,7 @@ impl RecordCore {
         Some(since_ns.saturating_add(patience_ns))
     }
 
-    /// Time at which the end of a recording no longer waits for streams that have not reached it.
+    /// Returns the time at which the end of a recording no longer waits for streams that have not reached it.
     fn give_up_ns(&self) -> u64 {
         self.stopped_at_ns
             .saturating_add(self.settings.stall_timeout_ns)

@@ -126,7 +126,7 @@ fn push_segment(element: &ToggleRecord, src: &gst::Pad, format: &Format, shift_n
     true
 }
 
-/// The time of a buffer or a gap, in its segment's running time.
+/// Returns the time of a buffer or a gap, in its segment's running time.
 pub(super) fn arrival(item: &Item, format: &Format) -> Arrival {
     let running = |time: Option<gst::ClockTime>| {
         let running = format.segment.as_ref()?.to_running_time_full(time?)?;

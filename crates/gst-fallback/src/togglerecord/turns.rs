@@ -369,7 +369,7 @@ impl Lane {
         (self.sent.replace(sent) != Some(sent)).then(|| (format.clone(), shift_ns))
     }
 
-    /// The segment, if downstream lacks it, with the previous shift.
+    /// Returns the segment, if downstream lacks it, with the previous shift.
     fn last_segment(&mut self) -> Option<Moved> {
         let shift_ns = self.sent.map_or(0, |(_, shift_ns)| shift_ns);
         let format = self.format.clone();
@@ -408,7 +408,7 @@ impl State {
         self.lane(id).is_none_or(|lane| lane.tickets.is_empty())
     }
 
-    /// Running time, 0 before the base time. While the element does not play, it is the time of the pause.
+    /// Returns the running time, 0 before the base time. While the element does not play, it is the time of the pause.
     pub(super) fn now_ns(&mut self) -> u64 {
         if let Some(now_ns) = self.time.now_ns() {
             self.now_ns = now_ns.max(0).unsigned_abs();

@@ -218,7 +218,7 @@ impl Producer for FileReader {
     }
 }
 
-/// The error message for the application.
+/// Returns the error message for the application.
 pub(super) fn error_of(failure: &Failure) -> gst::ErrorMessage {
     let kind = match (failure.operation(), failure.errno()) {
         ("open", libc::ENOENT) => gst::ResourceError::NotFound,

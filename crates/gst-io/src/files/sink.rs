@@ -48,7 +48,7 @@ const OPEN_WAIT: Duration = Duration::from_secs(5);
 /// Suffix of an incomplete file's name.
 const PART: &str = ".part";
 
-/// The temporary name of an atomic file.
+/// Returns the temporary name of an atomic file.
 pub(super) fn part_of(location: &Path) -> PathBuf {
     let mut name = location.as_os_str().to_owned();
     name.push(PART);
@@ -456,7 +456,7 @@ impl URIHandlerImpl for Imp {
     }
 }
 
-/// The path of a `file` URI of this machine.
+/// Returns the path of a `file` URI of this machine.
 pub(super) fn path_of_uri(uri: &str) -> Result<String, glib::Error> {
     let (path, host) = glib::filename_from_uri(uri)?;
     if let Some(host) = host.filter(|host| host != "localhost") {

@@ -80,7 +80,7 @@ impl Imp {
         lock(&self.settings)
     }
 
-    /// Length of an open file, bytes.
+    /// Returns the length of an open file, bytes.
     fn size(&self) -> Option<u64> {
         let stat = lock(&self.file).as_ref()?.stat()?;
         stat.is_regular.then_some(stat.bytes)

@@ -225,7 +225,7 @@ pub(super) fn await_for<T>(mut op: Op<T>, patience: Duration) -> Option<Result<T
     }))
 }
 
-/// The error message for the application.
+/// Returns the error message for the application.
 pub(super) fn error_of(failure: &Failure) -> gst::ErrorMessage {
     let kind = match (failure.operation(), failure.errno()) {
         (_, libc::ENOSPC | libc::EDQUOT) => gst::ResourceError::NoSpaceLeft,

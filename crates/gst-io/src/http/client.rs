@@ -83,7 +83,7 @@ pub(super) struct Clients {
 pub(super) struct Cookies(Arc<Jar>);
 
 impl Cookies {
-    /// The cookies for a request to this URL, as a header.
+    /// Returns the cookies for a request to this URL, as a header.
     pub(super) fn of(&self, url: &Url) -> Option<HeaderValue> {
         self.0.cookies(url)
     }
@@ -204,7 +204,7 @@ pub(super) fn causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// The threads, started at first use. They outlive all elements, as do connections that are kept alive.
+/// Returns the threads, started at first use. They outlive all elements, as do connections that are kept alive.
 pub(super) fn runtime() -> Result<&'static Runtime, ClientError> {
     static RUNTIME: OnceLock<Result<Runtime, String>> = OnceLock::new();
     let made = RUNTIME.get_or_init(|| {

@@ -210,7 +210,7 @@ async fn explained(response: Response) -> Problem {
     }
 }
 
-/// The headers of a request. Secrets are included only for the plan's own origin.
+/// Returns the headers of a request. Secrets are included only for the plan's own origin.
 fn headers(plan: &Plan, ask: &Ask, keeps_secrets: bool) -> HeaderMap {
     let mut headers = plan.headers.clone();
     if !keeps_secrets {
@@ -303,8 +303,8 @@ fn opened(
     }
 }
 
-/// The headers in the form that existing applications read: a string for each header, or an array if several headers have the
-/// same name.
+/// Returns the headers in the form that existing applications read: a string for each header, or an array if several headers have
+/// the same name.
 fn structure_of(name: &str, headers: &HeaderMap) -> gst::Structure {
     let mut structure = gst::Structure::new_empty(name);
     for name in headers.keys() {

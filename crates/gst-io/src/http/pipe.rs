@@ -134,7 +134,7 @@ impl Pipe {
         Some(item)
     }
 
-    /// Number of queued bytes.
+    /// Returns the number of queued bytes.
     pub(super) fn bytes(&self) -> usize {
         self.0.lock().bytes
     }

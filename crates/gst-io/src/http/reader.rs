@@ -201,7 +201,7 @@ impl HttpReader {
         self.events.extend(opened.tags.map(gst::event::Tag::new));
     }
 
-    /// The next buffer of the available data.
+    /// Returns the next buffer of the available data.
     fn buffer(&mut self, cx: &Cx<'_>, mut bytes: Bytes, position: u64) -> Produced {
         let block = self.shape.block_bytes;
         if block > 0 && bytes.len() > block {

@@ -225,7 +225,7 @@ impl Signed {
 }
 
 impl Plan {
-    /// The location, for messages.
+    /// Returns the location, for messages.
     pub(super) fn place(&self) -> String {
         self.shown.clone().unwrap_or_else(|| self.location.shown())
     }
@@ -364,7 +364,7 @@ fn add_extra(
     Ok(())
 }
 
-/// A value in a header's form.
+/// Returns a value in a header's form.
 fn text_of(value: &glib::Value) -> Option<String> {
     let text = value.transform::<Option<String>>().ok()?;
     text.get::<Option<String>>().ok().flatten()

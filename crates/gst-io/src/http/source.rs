@@ -124,7 +124,7 @@ impl HttpSource {
         self.driver.add(element, &self.src_pad, place, reader)
     }
 
-    /// The first course: from the start of the resource, or from the position of a seek that was sent before the start.
+    /// Returns the first course: from the start of the resource, or from the position of a seek that was sent before the start.
     fn first_course(&self) -> Course {
         let mut course = Course::default();
         if let Some(event) = self.driver.take_early_seek()
@@ -142,7 +142,7 @@ impl HttpSource {
         drop(pipe);
     }
 
-    /// The context to run on.
+    /// Returns the context to run on.
     fn placing(&self, element: &gst::Element) -> ContextSettings {
         /// The name needs a number, because element names are not unique.
         static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -301,7 +301,7 @@ impl HttpSource {
     }
 }
 
-/// The segment after a seek. Without a flush, running time continues from the position.
+/// Returns the segment after a seek. Without a flush, running time continues from the position.
 fn after(
     segment: &gst::Segment,
     seek: &gst::event::Seek<gst::EventRef>,

@@ -85,7 +85,7 @@ fn request(url: &Url, headers: &HeaderMap) -> Vec<u8> {
     request
 }
 
-/// Position after the empty line.
+/// Returns the position after the empty line.
 fn end_of(head: &[u8]) -> Option<usize> {
     let ends = [&b"\r\n\r\n"[..], b"\n\n"];
     let found = ends.iter().filter_map(|end| {

@@ -151,7 +151,7 @@ impl Access {
         })
     }
 
-    /// The key, or its template.
+    /// Returns the key, or its template.
     pub(super) fn key(&self) -> Result<&str, Error> {
         let missing =
             "key is not set; expected uri=s3://region/bucket/key, or region, bucket and key";
@@ -178,7 +178,7 @@ pub(super) fn timeouts(request_ms: i64) -> Timeouts {
     }
 }
 
-/// The error message for the application.
+/// Returns the error message for the application.
 pub(super) fn error_of(error: &Error, place: &str) -> gst::ErrorMessage {
     let kind = match error {
         Error::Setting(_) => gst::ResourceError::Settings,

@@ -195,7 +195,7 @@ pub(super) enum Keys {
 }
 
 impl Keys {
-    /// Key of the object of this number.
+    /// Returns the key of the object of this number.
     pub(super) fn key(&self, number: u32) -> Result<String, Error> {
         match self {
             Keys::One(key) => Ok(key.clone()),

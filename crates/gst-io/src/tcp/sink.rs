@@ -458,7 +458,7 @@ impl Imp {
     }
 }
 
-/// The stream header in the caps. Clients need it first, because buffers depend on it.
+/// Returns the stream header in the caps. Clients need it first, because buffers depend on it.
 fn stream_header(caps: &gst::CapsRef) -> Vec<gst::Buffer> {
     let header = caps
         .structure(0)

@@ -14,7 +14,7 @@ use crate::kit::source::{self, Driver};
 use crate::kit::stats::StatsProperty;
 use crate::kit::{PropertyGroup, lock};
 
-/// All addresses of a host.
+/// Returns all addresses of a host.
 pub(super) fn resolve(host: &str, port: u16) -> Result<VecDeque<SocketAddr>, TcpError> {
     let addresses = (host, port).to_socket_addrs();
     addresses

@@ -75,7 +75,7 @@ mod tests {
         }
     }
 
-    /// A bin in a bin: one that refuses, between two that do not.
+    /// Returns a bin in a bin: one that refuses, between two that do not.
     fn bins() -> (gst::Bin, Vec<gst::Element>) {
         gst::init().unwrap();
         let [outer, inner] = [gst::Bin::new(), gst::Bin::new()];

@@ -59,7 +59,7 @@ impl ElementMemory {
     }
 }
 
-/// Address and size of a value, for [`ElementMemory::set`].
+/// Returns the address and size of a value, for [`ElementMemory::set`].
 pub fn span<T: ?Sized>(value: &T) -> (usize, usize) {
     let address = std::ptr::from_ref(value).cast::<u8>() as usize;
     (address, size_of_val(value))

@@ -155,7 +155,7 @@ mod tests {
 
     const DEADLINE: Duration = Duration::from_secs(30);
 
-    /// A resolver whose lookups end when the test allows it, and the ports that the test uses for that.
+    /// Returns a resolver whose lookups end when the test allows it, and the ports that the test uses for that.
     fn held() -> (Arc<Resolver>, Sender<()>, Receiver<String>) {
         let ((go, went), (tell, begun)) = (channel::<()>(), channel());
         let (went, tell) = (Mutex::new(went), Mutex::new(tell));

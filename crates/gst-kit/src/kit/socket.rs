@@ -229,7 +229,7 @@ impl Udp {
         &self.own.socket
     }
 
-    /// The GSocket for applications, always the same one. Returns `None` if descriptors have run out.
+    /// Returns the GSocket for applications, always the same one. Returns `None` if descriptors have run out.
     pub fn shown(&self) -> Option<gio::Socket> {
         let shown = self.own.shown.get().cloned();
         let shown = shown.or_else(|| {

@@ -59,7 +59,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Size of a sample in bytes.
+    /// Returns the size of a sample in bytes.
     #[must_use]
     pub const fn bytes(self) -> usize {
         match self {
@@ -183,33 +183,33 @@ impl Format {
         })
     }
 
-    /// Number of channels.
+    /// Returns the number of channels.
     #[must_use]
     pub fn channels(&self) -> usize {
         self.layout.len()
     }
 
-    /// Bytes of one sample of each channel.
+    /// Returns the size, in bytes, of one sample of each channel.
     #[must_use]
     pub fn frame_bytes(&self) -> usize {
         self.kind.bytes() * self.channels()
     }
 
-    /// Duration of this many frames, in ns, rounded down.
+    /// Returns the duration of this many frames, in ns, rounded down.
     #[must_use]
     pub fn duration_ns(&self, frames: u64) -> u64 {
         let ns = u128::from(frames) * 1_000_000_000 / u128::from(self.rate_hz.max(1));
         u64::try_from(ns).unwrap_or(u64::MAX)
     }
 
-    /// Number of frames that start within `ns`, rounded down.
+    /// Returns the number of frames that start within `ns`, rounded down.
     #[must_use]
     pub fn frames_in(&self, ns: u64) -> u64 {
         let frames = u128::from(ns) * u128::from(self.rate_hz) / 1_000_000_000;
         u64::try_from(frames).unwrap_or(u64::MAX)
     }
 
-    /// Number of frames in a buffer, without reading its memory.
+    /// Returns the number of frames in a buffer, without reading its memory.
     ///
     /// # Errors
     /// Fails if the last frame is not whole, or if the buffer is planar without the positions of its planes.
@@ -430,7 +430,7 @@ impl<'a, T: Sample + Pod> Typed<'a, T> {
         })
     }
 
-    /// Length in frames.
+    /// Returns the length in frames.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
     pub fn len(&self) -> usize {
@@ -450,7 +450,7 @@ impl<'a, T: Sample + Pod> Typed<'a, T> {
     }
 }
 
-/// Positions of the loudspeakers. Channels without a position all have the same weight, that of a front channel.
+/// Returns the positions of the loudspeakers. Channels without a position all have the same weight, that of a front channel.
 fn layout_of(positions: Option<&[Position]>, channels: usize) -> Vec<Channel> {
     let positions = match positions {
         Some(positions) if !positions.contains(&Position::None) => positions,
@@ -485,9 +485,9 @@ const WAVE_PLACES: [Position; 18] = [
     Position::TopRearRight,
 ];
 
-/// The weight of a position. ITU-R BS.1770, annex 1, table 4, gives more weight to positions 60 to 120 degrees to the side. The
-/// rear pair of 5.1 is at 110 degrees. If there is also a side pair, as in 7.1 (ITU-R BS.2051, system I), the rear pair is at 135
-/// degrees.
+/// Returns the weight of a position. ITU-R BS.1770, annex 1, table 4, gives more weight to positions 60 to 120 degrees to the
+/// side. The rear pair of 5.1 is at 110 degrees. If there is also a side pair, as in 7.1 (ITU-R BS.2051, system I), the rear pair
+/// is at 135 degrees.
 fn place_of(position: Position, has_sides: bool) -> Channel {
     match position {
         Position::Mono | Position::FrontCenter => Channel::Center,
@@ -541,7 +541,7 @@ mod tests {
         Format::of_caps(&caps(format, layout, channels)).unwrap()
     }
 
-    /// The samples of all channels as a meter gets them.
+    /// Returns the samples of all channels as a meter gets them.
     fn values(format: &Format, buffer: &gst::BufferRef) -> Result<Vec<Vec<f64>>, Refused> {
         fn of<T: Sample + Pod + Into<f64>>(typed: &Typed<'_, T>) -> Vec<Vec<f64>> {
             match typed {

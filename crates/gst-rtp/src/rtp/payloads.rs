@@ -6,7 +6,7 @@ use threadbare_rtp::id::PayloadType;
 use threadbare_rtp::leg::{Carries, OpaqueCodec, Payload, PayloadMap, PayloadMapError};
 use threadbare_rtp::payload::PayloadTypes;
 
-/// The static payload types (RFC 3551, section 6).
+/// Returns the static payload types (RFC 3551, section 6).
 pub(super) fn any() -> Result<Arc<PayloadMap>, PayloadMapError> {
     of(None, PayloadTypes::ALL)
 }
@@ -46,7 +46,7 @@ fn of_rate(payload: &Payload, clock_rate_hz: Option<u32>) -> Payload {
     }
 }
 
-/// A payload type that no sender uses: it is reserved (RFC 3551, table 4).
+/// Returns a payload type that no sender uses: it is reserved (RFC 3551, table 4).
 fn nothing() -> Payload {
     Payload {
         payload_type: PayloadType(1),

@@ -146,7 +146,7 @@ impl Playout {
         caps_of(payload_type).filter(|_| was_announced)
     }
 
-    /// The source's caps, restricted to those of downstream.
+    /// Returns the source's caps, restricted to those of downstream.
     pub(super) fn negotiated_caps(&self, pad: &gst::Pad) -> Option<gst::Caps> {
         let own = match &self.caps {
             Some(caps) if !caps.is_any() && !caps.is_empty() => caps.clone(),

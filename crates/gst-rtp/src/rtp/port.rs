@@ -170,7 +170,7 @@ impl Tenancy {
         &self.mailbox
     }
 
-    /// Packets dropped by the port and by this source's mailbox.
+    /// Returns the number of packets dropped by the port and by this source's mailbox.
     pub(super) fn port_stats(&self) -> PortStats {
         let routes = lock(&self.port.routes);
         PortStats {

@@ -77,7 +77,7 @@ fn rounded(x: f64) -> f64 {
 }
 
 impl Format {
-    /// Size of a sample of all channels, bytes.
+    /// Returns the size of a sample of all channels, bytes.
     pub(super) fn frame_bytes(&self) -> usize {
         self.channels * self.encoding.bytes()
     }

@@ -18,7 +18,7 @@ pub(crate) struct Description {
     pub(crate) repeat: bool,
 }
 
-/// The peak of a sine of this many dBm0, relative to full scale.
+/// Returns the peak of a sine of this many dBm0, relative to full scale.
 ///
 /// A sine that just reaches full scale has +3.14 dBm0 (ITU-T G.711, table 5, for A-law). Descriptions of telephone tones use this
 /// reference, and so does spandsp. So 0 dBm0 peaks at 0.697 of full scale.

@@ -105,7 +105,7 @@ impl<S: Signal> Player<S> {
         }
     }
 
-    /// The signal, to be changed from the next buffer on.
+    /// Returns the signal, to be changed from the next buffer on.
     pub(super) fn signal(&mut self) -> &mut S {
         &mut self.signal
     }

@@ -59,7 +59,7 @@ impl ClockReader {
         }
     }
 
-    /// Running time of an item, if it has one: that of a buffer, of a list's first buffer, or of a gap.
+    /// Returns the running time of an item, if it has one: that of a buffer, of a list's first buffer, or of a gap.
     fn running_ns(&self, item: &Item) -> Option<i64> {
         let time = match item {
             Item::Buffer(buffer) => buffer.pts().or(buffer.dts()),

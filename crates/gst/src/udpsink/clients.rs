@@ -169,12 +169,12 @@ impl Clients {
         without.cloned().collect()
     }
 
-    /// Number of entries of a client in the list.
+    /// Returns the number of entries of a client in the list.
     pub(super) fn times(&self, client: &Client) -> u32 {
         self.send_duplicates.map_or(1, |_| client.uses)
     }
 
-    /// Number of copies of a packet that a client gets.
+    /// Returns the number of copies of a packet that a client gets.
     #[inline]
     pub(super) fn copies(&self, client: &Client) -> u32 {
         match self.send_duplicates {
@@ -183,7 +183,7 @@ impl Clients {
         }
     }
 
-    /// The list in the format of [`parse`].
+    /// Returns the list in the format of [`parse`].
     pub(super) fn text(&self) -> String {
         format(self.list.iter().flat_map(|client| {
             (0..self.times(client)).map(|_| (client.host.as_str(), client.port))
@@ -211,13 +211,13 @@ impl Errors {
         self.counts.iter().map(|(_, count)| count).sum()
     }
 
-    /// The system's text for the last one.
+    /// Returns the system's text for the last one.
     pub(super) fn last_text(&self) -> Option<String> {
         let error = std::io::Error::from_raw_os_error(self.last?);
         Some(error.to_string())
     }
 
-    /// A count for each reason, by its name in errno(3).
+    /// Returns a count for each reason, by its name in errno(3).
     pub(super) fn structure(&self) -> gst::Structure {
         let builder = gst::Structure::builder("errors");
         let counts = self.counts.iter();
@@ -229,7 +229,7 @@ impl Errors {
     }
 }
 
-/// Names the errors of sending (send(2), ip(7), udp(7)); others by number.
+/// Returns the name of an error of sending (send(2), ip(7), udp(7)), or the number of any other error.
 fn errno_name(reason: i32) -> String {
     let name = match reason {
         libc::EACCES => "EACCES",

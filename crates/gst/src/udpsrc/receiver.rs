@@ -244,8 +244,8 @@ impl Producer for Receiver {
 }
 
 impl Receiver {
-    /// The `caps` property, restricted to downstream's caps and fixated. For example, RTP caps without a payload type get the
-    /// type that the depayloader accepts. If downstream will refuse the caps, they are sent nevertheless, because the refusal
+    /// Returns the `caps` property, restricted to downstream's caps and fixated. For example, RTP caps without a payload type get
+    /// the type that the depayloader accepts. If downstream will refuse the caps, they are sent nevertheless, because the refusal
     /// gives the reason.
     fn negotiated_caps(&self, pad: &gst::Pad) -> Option<gst::Caps> {
         let own = self.caps.clone()?;

@@ -69,7 +69,7 @@ pub enum SocketTimestamp {
 }
 
 impl Settings {
-    /// Bytes of the buffers that packets are received into.
+    /// Returns the size, in bytes, of the buffers into which packets are received.
     pub(super) fn buffer_bytes(&self) -> u32 {
         self.mtu.clamp(1, DATAGRAM_MAX)
     }

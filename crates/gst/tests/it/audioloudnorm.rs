@@ -53,7 +53,7 @@ fn caps(rate: u64, channels: i32) -> gst::Caps {
         .build()
 }
 
-/// A tone whose frames all differ within a second.
+/// Returns a frame of a tone. Within a second, all frames differ.
 fn value(frame: u64) -> f32 {
     0.02 * (frame as f32 * 0.013).sin() + 0.02 * (frame as f32 * 0.1).sin()
 }
@@ -109,7 +109,7 @@ impl Stream {
         self.rig.seen.try_iter().collect()
     }
 
-    /// The output buffers.
+    /// Returns the output buffers.
     fn out(&self) -> Vec<gst::Buffer> {
         buffers(self.all())
     }

@@ -123,7 +123,7 @@ fn unlinked_branch_blocks_no_source() {
     }
 }
 
-/// A pipeline whose source supports seeking, and `sink`.
+/// Returns a pipeline whose source supports seeking, and `sink`.
 fn seekable(sink: &str) -> (Pipe, UdpSocket) {
     let receiver = socket();
     let pipe = Pipe::parse(&format!(
@@ -133,7 +133,7 @@ fn seekable(sink: &str) -> (Pipe, UdpSocket) {
     (pipe, receiver)
 }
 
-/// A sink in READY, on a test clock that is at its base time.
+/// Returns a sink in READY, on a test clock that is at its base time.
 fn on_test_clock(sink: &str) -> (Rig, gst_check::TestClock) {
     let rig = Rig::without_stream(
         &format!("{sink} sync=true async=false processing-deadline=0"),

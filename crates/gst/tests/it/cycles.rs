@@ -50,7 +50,7 @@ fn round(receiver: &std::net::UdpSocket, i: u32) {
     }
 }
 
-/// A packet of G.711.
+/// Returns a packet of G.711.
 fn rtp(ssrc: u32, number: u16) -> Vec<u8> {
     let mut packet = vec![0x80, 0];
     packet.extend(number.to_be_bytes());

@@ -42,7 +42,7 @@ fn programme(directory: &Path, channels: usize, rate: u32) -> PathBuf {
     path
 }
 
-/// The readings of ffmpeg's meter after each 100 ms, by key, and at the end.
+/// Returns the readings of ffmpeg's meter after each 100 ms, by key, and at the end.
 fn by_ffmpeg(path: &Path) -> Vec<std::collections::BTreeMap<String, f64>> {
     let output = Command::new("ffmpeg")
         .args(["-v", "error", "-nostdin", "-i"])
@@ -197,7 +197,7 @@ fn scratch(name: &str) -> PathBuf {
     path
 }
 
-/// A rig with a stream of mono F32LE of this rate.
+/// Returns a rig with a stream of mono F32LE of this rate.
 fn mono(line: &str, rate: i32) -> Rig {
     let rig = Rig::without_stream(line, gst::State::Playing);
     open(&rig, rate);
@@ -219,7 +219,7 @@ fn open(rig: &Rig, rate: i32) {
     rig.open_segment();
 }
 
-/// A tone of -20 dBFS at a twentieth of the rate.
+/// Returns a tone of -20 dBFS at a twentieth of the rate.
 fn tone(frames: usize, pts: gst::ClockTime) -> gst::Buffer {
     let samples = (0..frames).map(|n| 0.1 * (n as f32 * std::f32::consts::TAU / 20.0).sin());
     let bytes: Vec<u8> = samples.flat_map(f32::to_le_bytes).collect();

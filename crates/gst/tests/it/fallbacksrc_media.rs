@@ -8,7 +8,7 @@ use gst::prelude::*;
 
 const RATE: u32 = 8000;
 
-/// Samples whose value is the number of their frame, modulo 30000.
+/// Returns samples whose value is the number of their frame, modulo 30000.
 fn ramp(seconds: u32) -> Vec<i16> {
     (0..seconds * RATE).map(|i| (i % 30_000) as i16).collect()
 }
@@ -361,7 +361,7 @@ fn level(samples: &[i16]) -> f64 {
     (sum / samples.len() as f64).sqrt()
 }
 
-/// The output at the far end of a pipeline, with its running time.
+/// Returns the output at the far end of a pipeline, with its running time.
 fn far_end(
     pipe: &Pipe,
     pad: &gst::Pad,
@@ -506,7 +506,7 @@ fn what(sample: &gst::Sample) -> &'static str {
 
 const COLUMNS: usize = 6;
 
-/// A picture of three rows: some frames of each part of a run.
+/// Returns a picture of three rows: some frames of each part of a run.
 fn contact_sheet(rows: &[Vec<gst::Sample>]) -> gst::Sample {
     let info = gst_video::VideoInfo::from_caps(rows[0][0].caps().unwrap()).unwrap();
     let (width, height) = (info.width() as usize, info.height() as usize);

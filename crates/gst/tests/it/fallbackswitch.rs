@@ -49,7 +49,7 @@ impl Switch {
         Switch::of(&format!("{OWN} {properties}"), inputs, caps)
     }
 
-    /// A switch with the defaults of the existing element, playing.
+    /// Returns a switch with the defaults of the existing element, playing.
     fn plain(properties: &str, inputs: usize, caps: &str) -> Switch {
         let switch = Switch::of(properties, inputs, caps);
         switch.rig.to(gst::State::Playing);
@@ -90,7 +90,7 @@ impl Switch {
         });
     }
 
-    /// The next switch: from, to, and why.
+    /// Returns the next switch: from, to, and why.
     fn switch(&self) -> (Option<String>, String, String) {
         let mut found = None;
         self.until("a switch", || {
@@ -242,7 +242,7 @@ fn audio(pts: gst::ClockTime) -> gst::Buffer {
     audio_in_segment(pts, gst::ClockTime::ZERO)
 }
 
-/// The same from a running time on, in a segment that starts at `start`.
+/// Returns the same from a running time on, in a segment that starts at `start`.
 fn audio_in_segment(running: gst::ClockTime, start: gst::ClockTime) -> gst::Buffer {
     let pts = start + running;
     let first = running.nseconds() * RATE / 1_000_000_000;
@@ -278,7 +278,7 @@ fn pts_ms(buffer: &gst::BufferRef) -> u64 {
     buffer.pts().unwrap().mseconds()
 }
 
-/// The stream number downstream has received up to the next buffer, and that buffer.
+/// Returns the stream number downstream has received up to the next buffer, and that buffer.
 fn stream_before(seen: &Receiver<Seen>) -> (Option<i32>, gst::Buffer) {
     let mut n = None;
     loop {

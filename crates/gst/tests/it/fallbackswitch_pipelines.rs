@@ -24,7 +24,7 @@ fn silence(pad: &gst::Pad) -> Arc<AtomicBool> {
     is_silent
 }
 
-/// The next switch of the pipeline: from, to, and why.
+/// Returns the next switch of the pipeline: from, to, and why.
 fn switch(pipe: &Pipe) -> (Option<String>, String, String) {
     loop {
         let message = pipe.expect(gst::MessageType::Element);

@@ -136,8 +136,8 @@ fn runs(bytes: &[u8]) -> Vec<(u8, usize)> {
     runs
 }
 
-/// The process's threads, without kernel workers of the ring and GStreamer's threads that change the states of bins: both come
-/// and go, and are bounded.
+/// Returns the number of the process's threads, without kernel workers of the ring and GStreamer's threads that change the states
+/// of bins. The numbers of both vary, but are bounded.
 fn threads() -> usize {
     let all = std::fs::read_dir("/proc/self/task").unwrap();
     let names = all.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
@@ -349,7 +349,7 @@ fn a_full_disk_is_an_error_that_names_it() {
     }
 }
 
-/// A sink on a pipe that is open but not read, and its data until it is full.
+/// Returns a sink on a pipe that is open but not read, and its data until it is full.
 fn stalled(path: &Path, more: &str) -> (Rig, std::fs::File) {
     let reader = {
         let path = path.to_owned();
@@ -716,7 +716,7 @@ fn pattern(count: usize) -> Vec<u8> {
     (0..count).map(|i| (i * 7 + i / 251) as u8).collect()
 }
 
-/// The bytes up to the end of the stream.
+/// Returns the bytes up to the end of the stream.
 fn read_to_end(rig: &Rig) -> Vec<u8> {
     let mut all = Vec::new();
     loop {
@@ -988,7 +988,7 @@ fn read_ahead_is_bounded_by_its_setting() {
     assert_eq!(stat(&element, "bytes-read"), 1_000_000);
 }
 
-/// The files of a folder, in order, without the incomplete ones.
+/// Returns the files of a folder, in order, without the incomplete ones.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> = std::fs::read_dir(folder)
         .unwrap()
@@ -1006,7 +1006,7 @@ fn split_rig(location: &str, more: &str) -> Rig {
     Rig::new(&split(location, more), gst::State::Playing)
 }
 
-/// A buffer of 1 s; `k` is a keyframe.
+/// Returns a buffer of 1 s; `k` is a keyframe.
 fn second(number: u64, bytes: usize, is_key: bool) -> gst::Buffer {
     let mut buffer = buffer_of(bytes, u8::try_from(number).unwrap());
     let fields = buffer.get_mut().unwrap();
@@ -1039,7 +1039,7 @@ fn told(rig: &Rig, message: &gst::Message) -> Told {
     )
 }
 
-/// The element messages so far.
+/// Returns the element messages so far.
 fn fragments(rig: &Rig) -> Vec<Told> {
     let next = || rig.bus.pop_filtered(&[gst::MessageType::Element]);
     std::iter::from_fn(next)

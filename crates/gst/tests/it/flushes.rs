@@ -21,7 +21,7 @@ const SOURCES: [(&str, Give); 4] = [
     ("ts-appsrc format=time", push_buffer),
 ];
 
-/// The next buffer, and the segment event before it, if there was one.
+/// Returns the next buffer, and the segment event before it, if there was one.
 fn next(
     seen: &std::sync::mpsc::Receiver<Seen>,
     mut give: impl FnMut(),

@@ -31,7 +31,7 @@ fn rig_in(uri: &str, more: &str, state: gst::State) -> Rig {
     Rig::without_stream(&line, state)
 }
 
-/// The bytes up to the end; their offsets have no gap.
+/// Returns the bytes up to the end; their offsets have no gap.
 fn read_all(rig: &Rig) -> Vec<u8> {
     read_from(rig, 0)
 }
@@ -84,7 +84,7 @@ fn element_message(bus: &gst::Bus, name: &str) -> gst::Structure {
     }
 }
 
-/// A seek in bytes; `end` is the position after the last byte.
+/// Seeks in bytes. `end` is the position after the last byte. Returns whether the seek was accepted.
 fn seek(rig: &Rig, flags: gst::SeekFlags, first: u64, end: Option<u64>) -> bool {
     let event = gst::event::Seek::new(
         1.0,
@@ -773,7 +773,7 @@ const ENDS: &[(&str, Answering)] = &[
     }),
 ];
 
-/// The bytes of a fetch up to its end, and its error.
+/// Returns the bytes of a fetch up to its end, and its error.
 fn fetched(element: &str, answering: Answering) -> (Vec<u8>, Option<gst::Message>) {
     let body = pattern(BODY_BYTES);
     let web = Web::new(move |asked, reply| answering(asked, reply, &body));
@@ -1299,7 +1299,7 @@ fn log_has_no_credentials() {
     read_all(&rig);
 }
 
-/// A stream with metadata at this interval, for icydemux. SHOUTcast's protocol has no standard.
+/// Returns a stream with metadata at this interval, for icydemux. SHOUTcast's protocol has no standard.
 fn icy_stream(audio: &[u8], interval: usize, title: &str) -> Vec<u8> {
     let text = format!("StreamTitle='{title}';");
     let blocks = text.len().div_ceil(16);
@@ -1317,7 +1317,7 @@ fn icy_stream(audio: &[u8], interval: usize, title: &str) -> Vec<u8> {
 
 const STATION: &str = "HTTP/1.1 200 OK\r\nContent-Type: audio/x-test\r\nicy-metaint: 1000\r\nicy-name: A station\r\nicy-genre: Jazz\r\nicy-url: http://station.example/\r\n\r\n";
 
-/// A station of SHOUTcast's first protocol.
+/// Returns the response of a station with SHOUTcast's first protocol.
 fn old_station() -> String {
     STATION.replace("HTTP/1.1 200 OK", "ICY 200 OK")
 }
@@ -1533,8 +1533,8 @@ fn a_compressed_body_is_unpacked() {
     );
 }
 
-/// A certificate for 127.0.0.1 from a test CA: the server's configuration, and files of the CA and of the server's certificate
-/// with its key.
+/// Returns a certificate for 127.0.0.1 from a test CA: the server's configuration, and files of the CA and of the server's
+/// certificate with its key.
 fn certificates(
     name: &str,
 ) -> (
@@ -1703,7 +1703,8 @@ fn a_hundred_sources_have_the_threads_of_one() {
     }
 }
 
-/// A server for any number of connections with one thread: each gets a head and 10,000 bytes, and stays open.
+/// Starts a server that handles any number of connections on one thread. Each connection gets a head and 10,000 bytes, and stays
+/// open.
 fn many_stations() -> std::net::SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

@@ -39,7 +39,7 @@ impl Selector {
         selector
     }
 
-    /// A selector on a test clock, which is stopped at 100 s, the base time.
+    /// Returns a selector on a test clock, which is stopped at 100 s, the base time.
     fn with_clock(properties: &str) -> (Selector, gst_check::TestClock) {
         let selector = Selector::new(properties, 2);
         let element = &selector.rig.element;
@@ -90,7 +90,7 @@ impl Input {
     }
 }
 
-/// A buffer of 10 ms whose drop calls the element, and a channel that reports the drop.
+/// Returns a buffer of 10 ms whose drop calls the element, and a channel that reports the drop.
 fn calling_back(selector: &Selector, pts: gst::ClockTime) -> (gst::Buffer, Receiver<()>) {
     let (dropped, told) = channel();
     let mut buffer = gst::Buffer::from_slice(CallsBack {

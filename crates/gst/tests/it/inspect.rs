@@ -13,7 +13,7 @@ fn context_of(all: &Value, name: &str) -> Option<Value> {
     Some(found.clone())
 }
 
-/// A branch whose third element sleeps for 60 ms with each buffer, in slices of 5 ms.
+/// Returns a branch whose third element sleeps for 60 ms with each buffer, in slices of 5 ms.
 fn slow_branch(name: &str) -> Pipe {
     let pipe = Pipe::parse(&format!(
         "ts-appsrc name=fast-{name} context={name} context-wait=5 ! identity name=quick-{name} ! identity name=sleepy-{name} sleep-time=60000 \
@@ -25,7 +25,7 @@ fn slow_branch(name: &str) -> Pipe {
     pipe
 }
 
-/// The elements that blocked the context for the length of the sleep, oldest first. Shorter delays come from the machine.
+/// Returns the elements that blocked the context for the length of the sleep, oldest first. Shorter delays come from the machine.
 fn blockers(name: &str) -> Vec<String> {
     let context = context_of(&inspect::contexts_json(), name).expect("the context runs");
     let blocked = context["threads"][0]["blocked"].as_array().unwrap().clone();

@@ -118,7 +118,7 @@ fn tables() -> [(&'static str, Vec<Entry>); 3] {
     ]
 }
 
-/// A value as the tables write it. Enums are given by number; [`enums_have_the_usual_nicks`] tests their nicks.
+/// Returns a value as the tables write it. Enums are given by number; [`enums_have_the_usual_nicks`] tests their nicks.
 fn written(value: &glib::Value) -> String {
     if let Ok(text) = value.get::<Option<String>>() {
         return text.unwrap_or_else(|| "NULL".to_owned());
@@ -381,7 +381,7 @@ fn every_element_starts_and_stops_twice() {
     pipe.assert_no_error();
 }
 
-/// A push of the elements in `line` is blocked by a pad downstream.
+/// Returns a pipeline in which a pad downstream blocks a push of the elements in `line`, with the block and the pad.
 fn stuck(line: &str) -> (Pipe, gst::PadProbeId, gst::Pad) {
     let pipe = Pipe::parse(line);
     let pad = pipe.pad("last", "src");

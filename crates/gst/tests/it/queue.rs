@@ -8,7 +8,7 @@ use gst::prelude::*;
 
 const MS: gst::ClockTime = gst::ClockTime::from_mseconds(1);
 
-/// A queue whose first buffer is held downstream, so that later ones stay in it.
+/// Returns a queue whose first buffer is held downstream, so that later ones stay in it.
 fn held(properties: &str) -> (Rig, Gate) {
     let line = format!("ts-queue context={} {properties}", context());
     let rig = Rig::new(&line, gst::State::Playing);
@@ -540,7 +540,7 @@ fn the_upstream_maximum_of_the_latency_is_passed_on() {
     assert!(max.is_some_and(|max| max >= 100 * MS), "{max:?}");
 }
 
-/// A udpsrc whose queue is full because the queue's downstream side, on another context, is held.
+/// Returns a udpsrc whose queue is full because the queue's downstream side, on another context, is held.
 fn backed_up(queue: &str) -> (Pipe, Gate, std::sync::mpsc::Receiver<Seen>) {
     let pipe = Pipe::parse(&format!(
         "ts-udpsrc name=src address=127.0.0.1 port=0 buffer-size=1000000 context={} ! ts-queue name=q context={} max-size-buffers=5 {queue} ! fakesink name=sink sync=false async=false",

@@ -168,7 +168,7 @@ fn flush_stop_does_not_wait_for_a_push_after_a_proxy() {
     assert_eq!(number(&next_buffer(&seen)), 2);
 }
 
-/// A source with two branches, the first of them full, so that the source waits for it.
+/// Returns a source with two branches, the first of them full, so that the source waits for it.
 fn forked(full_branch: &str) -> (Pipe, std::sync::mpsc::Receiver<Seen>) {
     let pipe = Pipe::parse(&format!(
         "ts-appsrc name=src max-buffers=0 context={} ! tee name=t \
@@ -401,7 +401,7 @@ fn a_list_after_a_leak_is_discontinuous() {
     }
 }
 
-/// Number and discontinuity of each buffer in the output lists.
+/// Returns the number and discontinuity of each buffer in the output lists.
 fn discont_flags(rig: &Rig) -> std::sync::mpsc::Receiver<(u32, bool)> {
     let (send, flags) = std::sync::mpsc::channel();
     let src = rig.element.static_pad("src").unwrap();

@@ -61,7 +61,7 @@ fn request(manager: &gst::Element, name: &str) -> gst::Pad {
     pad.unwrap_or_else(|| panic!("no {name}"))
 }
 
-/// A pad that pushes into `sink`, in a stream of these caps.
+/// Returns a pad that pushes into `sink`, in a stream of these caps.
 fn feed(sink: &gst::Pad, caps: &str) -> gst::Pad {
     let feed = gst::Pad::builder(gst::PadDirection::Src).build();
     feed.set_active(true).unwrap();

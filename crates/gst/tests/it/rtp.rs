@@ -10,7 +10,7 @@ use gst::prelude::*;
 /// Bytes of a packet with 20 ms of G.711.
 const PACKET: u32 = 160;
 
-/// A packet of a sender's `number`-th 20 ms.
+/// Returns a packet of a sender's `number`-th 20 ms.
 fn rtp(ssrc: u32, payload_type: u8, number: u32) -> Vec<u8> {
     let mut packet = vec![0x80, payload_type];
     packet.extend((number as u16).to_be_bytes());
@@ -28,7 +28,7 @@ fn ssrc(packet: &[u8]) -> u32 {
     u32::from_be_bytes(packet[8..12].try_into().unwrap())
 }
 
-/// A source on loopback and any free ports, its output, and its address.
+/// Returns a source on loopback and any free ports, its output, and its address.
 fn playing(properties: &str) -> (Pipe, Receiver<Seen>, SocketAddr) {
     playing_on(&context(), properties)
 }
@@ -132,8 +132,8 @@ fn loss_is_one_event_and_a_gap_after_a_stock_depayloader() {
     assert_eq!(counted(&pipe.get("src"), "num-lost"), 2);
 }
 
-/// A source without latency, its output, and its address. Its thread is blocked while it pushes the first packet, and the socket
-/// collects everything that is sent until the gate opens.
+/// Returns a source without latency, its output, and its address. Its thread is blocked while it pushes the first packet, and the
+/// socket collects everything that is sent until the gate opens.
 fn held_at_the_first(context: &str) -> (Pipe, Receiver<Seen>, Gate, Peer) {
     let (pipe, seen, target) = playing_on(context, "latency=0");
     let gate = gate(&pipe.pad("sink", "sink"));
@@ -408,7 +408,7 @@ fn without_latching_any_sender_is_accepted() {
     });
 }
 
-/// A source and a sink of one session, and a converter between them.
+/// Returns a source and a sink of one session, and a converter between them.
 fn answering(properties: &str) -> (Pipe, SocketAddr) {
     let (context, session) = (context(), context());
     let pipe = Pipe::parse(&format!(
@@ -821,7 +821,7 @@ fn latency_is_jitter_buffer_plus_slice_and_changes_live() {
     pipe.expect(gst::MessageType::Latency);
 }
 
-/// The output of `elements` for packets, each with its time.
+/// Returns the output of `elements` for packets, each with its time.
 fn converted(elements: &str, caps: &str, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
     init();
     let mut harness = gst_check::Harness::new_parse(elements);
@@ -940,7 +940,7 @@ fn a_lost_packet_is_concealed_and_counted() {
     assert_eq!(counted(&element, "concealed-ms"), 20);
 }
 
-/// The SSRCs of an RTCP compound's reports, and whether it has a BYE. Read by rtcp-types.
+/// Returns the SSRCs of an RTCP compound's reports, and whether it has a BYE. Read by rtcp-types.
 fn reports(compound: &[u8]) -> (Vec<u32>, bool) {
     let (mut ssrcs, mut is_bye) = (Vec::new(), false);
     for packet in rtcp_types::Compound::parse(compound).unwrap() {
@@ -954,8 +954,8 @@ fn reports(compound: &[u8]) -> (Vec<u32>, bool) {
     (ssrcs, is_bye)
 }
 
-/// A session that has received packets but sent none, so that it has packets to report on. Also returns the sockets for its RTP
-/// and RTCP.
+/// Returns a session that has received packets but sent none, so that it has packets to report on. Also returns the sockets for
+/// its RTP and RTCP.
 fn heard_before_it_sends() -> (Pipe, UdpSocket, UdpSocket) {
     let (rtp_to, rtcp_to) = pair();
     let (context, session) = (context(), context());

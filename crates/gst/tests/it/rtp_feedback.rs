@@ -82,7 +82,7 @@ impl Call {
         self.pipe.pad("sink", "sink").push_event(event)
     }
 
-    /// The next packet of the peer's RTCP with feedback in it, of this type.
+    /// Returns the next packet of the peer's RTCP with feedback in it, of this type.
     fn feedback(&self, packet_type: u8) -> Vec<u8> {
         loop {
             let packet = received(&self.peer.1);
@@ -296,7 +296,7 @@ fn either_element_of_a_session_may_set_the_profile() {
     });
 }
 
-/// The custom events that go upstream through a pad: name and SSRC, and the number if it is about a packet.
+/// Returns the custom events that go upstream through a pad: name and SSRC, and the number if it is about a packet.
 fn watch_upstream(pad: &gst::Pad) -> Receiver<(String, u32, Option<u32>)> {
     let (send, seen) = channel();
     pad.add_probe(gst::PadProbeType::EVENT_UPSTREAM, move |_, info| {

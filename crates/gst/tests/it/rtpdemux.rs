@@ -132,7 +132,7 @@ impl Outlet {
         }
     }
 
-    /// The numbers of the next packets.
+    /// Returns the numbers of the next packets.
     fn numbers(&self, count: u32) -> Vec<u32> {
         (0..count)
             .map(|_| counted(&next_buffer(&self.seen)))

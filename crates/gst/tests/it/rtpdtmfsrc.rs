@@ -8,7 +8,7 @@ use gst_check::TestClock;
 
 const MS: gst::ClockTime = gst::ClockTime::MSECOND;
 
-/// The event that applications send.
+/// Returns the event that applications send.
 fn press(number: i32) -> gst::Event {
     let structure = gst::Structure::builder("dtmf-event")
         .field("type", 1i32)

@@ -13,7 +13,7 @@ const OURS: &str = "ts-rtpjitterbuffer";
 /// 20 ms at 8000 Hz.
 const UNITS: u32 = 160;
 
-/// Packet `seq` of a stream, sent this long after its start.
+/// Returns packet `seq` of a stream, sent this long after its start.
 fn rtp(payload_type: u8, seq: u16, sent: gst::ClockTime) -> Vec<u8> {
     let time = (sent.mseconds() * 8) as u32;
     let mut packet = vec![0x80, payload_type];
@@ -117,7 +117,7 @@ impl Bench {
         });
     }
 
-    /// The next packets and loss events, up to packet `last`.
+    /// Returns the next packets and loss events, up to packet `last`.
     fn until(&self, last: u16) -> Vec<String> {
         let mut out = Vec::new();
         loop {
@@ -142,7 +142,7 @@ struct Output {
 }
 
 impl Output {
-    /// Number of packets that have been pushed or reported as lost.
+    /// Returns the number of packets that have been pushed or reported as lost.
     fn items(&mut self, rig: &Rig) -> u64 {
         self.read(rig);
         self.buffers.len() as u64 + self.lost

@@ -7,7 +7,7 @@ use gst::prelude::*;
 
 const MIB: usize = 1 << 20;
 
-/// Bytes that differ for each seed.
+/// Returns bytes that differ for each seed.
 fn noise(bytes: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(2).wrapping_add(1);
     let mut next = || {
@@ -552,7 +552,7 @@ fn each_object_of_a_recording_plays() {
     }
 }
 
-/// The bytes up to the end; their offsets have no gap.
+/// Returns the bytes up to the end; their offsets have no gap.
 fn read_from(rig: &Rig, first: u64) -> Vec<u8> {
     let mut all = Vec::new();
     loop {
@@ -731,7 +731,7 @@ fn a_store_is_trusted_by_its_certificate() {
     assert!(said.contains("invalid peer certificate"), "{said}");
 }
 
-/// The files below a folder, without the locks of its users.
+/// Returns the files below a folder, without the locks of its users.
 fn files_in(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
     let mut all = Vec::new();
     let mut folders = vec![folder.to_owned()];

@@ -74,7 +74,7 @@ fn invalid_setting_is_refused_with_name_value_and_range() {
     }
 }
 
-/// The kernel's list of the CPUs that a thread of this process may use.
+/// Returns the kernel's list of the CPUs that a thread of this process may use.
 fn cpus_of(thread: &str) -> Option<String> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     tasks.into_iter().find_map(|task| {

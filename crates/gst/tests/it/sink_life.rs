@@ -11,7 +11,7 @@ use gst::prelude::*;
 
 const S: gst::ClockTime = gst::ClockTime::SECOND;
 
-/// A sink in READY, on a test clock that is stopped at 100 s.
+/// Returns a sink in READY, on a test clock that is stopped at 100 s.
 fn on_test_clock(line: &str, base: gst::ClockTime) -> (Rig, gst_check::TestClock) {
     let rig = Rig::without_stream(line, gst::State::Ready);
     let clock = gst_check::TestClock::with_start_time(100 * S);
@@ -20,7 +20,7 @@ fn on_test_clock(line: &str, base: gst::ClockTime) -> (Rig, gst_check::TestClock
     (rig, clock)
 }
 
-/// The time that is waited for next.
+/// Returns the time that is waited for next.
 fn awaited(clock: &gst_check::TestClock) -> gst::ClockTime {
     let waited = clock.clone();
     within("a wait for the clock", move || {

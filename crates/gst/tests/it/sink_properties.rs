@@ -40,7 +40,7 @@ fn described<'a>(specs: impl IntoIterator<Item = &'a glib::ParamSpec>) -> Descri
     specs.map(|spec| (spec.name().into(), of(spec))).collect()
 }
 
-/// The properties that an element of this name must have.
+/// Returns the properties that an element of this name must have.
 fn expected(name: &str, of_base_class: &[glib::ParamSpec]) -> Described {
     let mut expected = described(of_base_class);
     for missing in NOT_OFFERED {

@@ -15,7 +15,7 @@ const SSRC: u32 = 0x0a0b_0c0d;
 const PACKETS: u16 = 200;
 const FIRST: u16 = 65_400;
 
-/// The suite as the elements name it: cipher, authentication of RTP, authentication of RTCP.
+/// Returns the suite as the elements name it: cipher, authentication of RTP, authentication of RTCP.
 fn words(suite: Suite) -> (&'static str, &'static str, &'static str) {
     match suite {
         Suite::AesCm128HmacSha1_80 => ("aes-128-icm", "hmac-sha1-80", "hmac-sha1-80"),
@@ -41,7 +41,7 @@ fn rtp(number: u16) -> Vec<u8> {
     packet
 }
 
-/// A sender report without blocks (RFC 3550, section 6.4.1).
+/// Returns a sender report without blocks (RFC 3550, section 6.4.1).
 fn rtcp(number: u16) -> Vec<u8> {
     let mut packet = vec![0x80, 200, 0, 6];
     packet.extend(SSRC.to_be_bytes());

@@ -252,7 +252,7 @@ fn a_server_source_that_keeps_listening_takes_one_caller_after_the_other() {
     assert!(rig.bus.pop_filtered(&[gst::MessageType::Error]).is_none());
 }
 
-/// A server sink that plays, with a stream opened.
+/// Returns a server sink that plays, with a stream opened.
 fn server(more: &str) -> (Rig, u16) {
     let rig = Rig::new(
         &format!("ts-tcpserversink port=0 context={} {more}", context()),
@@ -466,7 +466,7 @@ fn client_with_too_many_queued_bytes_is_dropped() {
     assert!((99_000..=100_000).contains(&behind), "{behind}");
 }
 
-/// A client sink that plays, with a stream opened, and the server's end.
+/// Returns a client sink that plays, with a stream opened, and the server's end.
 fn calling(listener: &TcpListener, more: &str) -> (Rig, TcpStream) {
     let port = listener.local_addr().unwrap().port();
     let rig = Rig::new(

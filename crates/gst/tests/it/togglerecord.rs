@@ -32,7 +32,7 @@ struct Record {
     bus: gst::Bus,
 }
 
-/// A frame is 1 ms, and its value is its time.
+/// Returns the caps of the tests' audio. A frame lasts 1 ms, and its value is its time.
 fn audio_caps() -> gst::Caps {
     gst::Caps::builder("audio/x-raw")
         .field("format", "U8")
@@ -147,7 +147,7 @@ impl Stream {
         assert!(self.feed.push_event(gst::event::FlushStop::new(true)));
     }
 
-    /// The output so far.
+    /// Returns the output so far.
     fn out(&self) -> Vec<Out> {
         let (mut out, mut segment) = (Vec::new(), self.segment.borrow_mut());
         let is_audio = self
@@ -190,7 +190,7 @@ impl Stream {
         out
     }
 
-    /// Number of ends in the output.
+    /// Returns the number of ends in the output.
     fn ends(&self) -> usize {
         let all: Vec<Seen> = self.seen.try_iter().collect();
         let is_end = |seen: &&Seen| matches!(seen, Seen::Event(event) if event.type_() == gst::EventType::Eos);
@@ -241,7 +241,7 @@ impl Record {
         self.element.property("recording")
     }
 
-    /// A test clock, which is stopped at 100 s, the base time.
+    /// Returns a test clock, which is stopped at 100 s, the base time.
     fn use_clock(&self) -> gst_check::TestClock {
         let start = 100 * gst::ClockTime::SECOND;
         let clock = gst_check::TestClock::with_start_time(start);

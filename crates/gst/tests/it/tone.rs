@@ -12,7 +12,7 @@ const BOTH: [&str; 2] = [
     "ts-audiotestsrc",
 ];
 
-/// An element on a test clock, playing from time 0.
+/// Returns an element on a test clock, playing from time 0.
 fn on_clock(line: &str) -> (Rig, TestClock) {
     let rig = Rig::without_stream(&format!("{line} context={}", context()), gst::State::Null);
     let clock = TestClock::new();
@@ -49,7 +49,7 @@ fn s16(buffer: &gst::BufferRef) -> Vec<f64> {
         .collect()
 }
 
-/// The amplitude of one frequency in a whole number of its periods (Goertzel, by its definition).
+/// Returns the amplitude of one frequency in a whole number of its periods (Goertzel, by its definition).
 fn amplitude(samples: &[f64], freq_hz: f64, rate: f64) -> f64 {
     let (mut re, mut im) = (0.0, 0.0);
     for (n, sample) in samples.iter().enumerate() {

@@ -10,7 +10,7 @@ use gst::prelude::*;
 const MS: gst::ClockTime = gst::ClockTime::from_mseconds(1);
 const S: gst::ClockTime = gst::ClockTime::SECOND;
 
-/// A sink that plays and sends to a socket of the test's.
+/// Returns a sink that plays and sends to a socket of the test's.
 fn sending(properties: &str) -> (Rig, UdpSocket) {
     let receiver = socket();
     let port = receiver.local_addr().unwrap().port();
@@ -29,7 +29,7 @@ fn clients(sockets: &[&UdpSocket]) -> String {
     all.join(",")
 }
 
-/// A sink on a test clock, which is stopped at 100 s, its base time.
+/// Returns a sink on a test clock, which is stopped at 100 s, its base time.
 fn with_test_clock(properties: &str) -> (Rig, UdpSocket, gst_check::TestClock) {
     init();
     let receiver = socket();
@@ -44,7 +44,7 @@ fn with_test_clock(properties: &str) -> (Rig, UdpSocket, gst_check::TestClock) {
     (rig, receiver, clock)
 }
 
-/// The same sink downstream of a ts-udpsrc: its wait is a future on the source's context.
+/// Returns the same sink downstream of a ts-udpsrc: its wait is a future on the source's context.
 fn on_a_context(properties: &str) -> (Pipe, UdpSocket, gst_check::TestClock, Feeder) {
     init();
     let receiver = socket();

@@ -7,7 +7,7 @@ use crate::common::*;
 use gio::prelude::*;
 use gst::prelude::*;
 
-/// A source on loopback and any free port, its output, and its address.
+/// Returns a source on loopback and any free port, its output, and its address.
 fn playing(properties: &str) -> (Pipe, std::sync::mpsc::Receiver<Seen>, SocketAddr) {
     let pipe = Pipe::parse(&format!(
         "ts-udpsrc name=src address=127.0.0.1 port=0 context={} {properties} ! fakesink name=sink sync=false async=false",

@@ -66,7 +66,7 @@ fn sent(case: &Case, step_at: usize, random: &mut Random) -> Vec<Sent> {
     sent
 }
 
-/// Time on the path without jitter.
+/// Returns the time on the path without jitter.
 fn path_ms(step: Step, is_after: bool) -> u64 {
     match step {
         Step::Longer(ms) if is_after => PATH_MS + ms,

@@ -79,7 +79,7 @@ fn lin(db: f64) -> f64 {
     10f64.powf(db / 20.0)
 }
 
-/// A tone of this peak level on both channels.
+/// Returns a tone of this peak level on both channels.
 fn tone(rate_hz: u32, hz: f64, level_db: f64, seconds: f64) -> Vec<f32> {
     let frames = (f64::from(rate_hz) * seconds) as usize;
     let sample =

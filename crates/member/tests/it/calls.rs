@@ -157,7 +157,7 @@ fn keys_of_the_dead_are_swept_and_no_others() {
     assert_eq!(world.parties(&calls[0]), [(2, true)]);
 }
 
-/// A cluster in which each node has a service.
+/// Returns a cluster in which each node has a service.
 fn serving(seed: u64, nodes: usize) -> World {
     let mut world = cluster(seed, nodes);
     world.declare_services();

@@ -357,7 +357,7 @@ impl World {
         state
     }
 
-    /// The states of calls in the store.
+    /// Returns the states of calls in the store.
     pub(crate) fn states(&self) -> Vec<(StreamName, CallName, Arc<[u8]>)> {
         let state = |(key, entry): (&Key, &Entry)| match (key, &entry.value) {
             (Key::State(service, call), Value::State(state)) => {
@@ -421,7 +421,7 @@ impl World {
         process.member.locate(entry)
     }
 
-    /// The number of calls' keys.
+    /// Returns the number of calls' keys.
     pub(crate) fn call_keys(&self) -> usize {
         let keys = self.entries.keys();
         keys.filter(|key| matches!(key, Key::Call(_))).count()
@@ -863,7 +863,7 @@ impl World {
     }
 }
 
-/// The service of a node.
+/// Returns the service of a node.
 fn service_of(node: usize) -> StreamName {
     format!("service:node-{node}").as_str().into()
 }

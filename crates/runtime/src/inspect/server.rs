@@ -18,7 +18,7 @@ pub enum ServeError {
     Socket(PathBuf, io::Error),
 }
 
-/// Path of a process's socket: below `XDG_RUNTIME_DIR`, or in a folder of the user in `/tmp`.
+/// Returns the path of a process's socket: below `XDG_RUNTIME_DIR`, or in a folder of the user in `/tmp`.
 pub fn socket_path(process_id: u32) -> PathBuf {
     folder().join(format!("{process_id}.sock"))
 }

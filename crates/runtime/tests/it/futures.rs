@@ -36,7 +36,7 @@ fn tell() -> (Tell, Receiver<ThreadId>) {
     (Tell(tx), rx)
 }
 
-/// The only thread of a context.
+/// Returns the only thread of a context.
 fn home(context: &Context) -> ThreadId {
     on(context, |_| thread::current().id())
 }

@@ -16,7 +16,7 @@ use threadbare_runtime::{
     recv_from, recv_timestamped, send_to, send_vectored_to, wall_clock_ahead_ns,
 };
 
-/// Two sockets of each family that this machine has.
+/// Returns two sockets of each family that this machine has.
 fn pairs() -> Vec<(UdpSocket, UdpSocket)> {
     let pair = |address: &str| {
         let sockets = (UdpSocket::bind(address), UdpSocket::bind(address));

@@ -315,7 +315,7 @@ fn a_command_sees_the_time_of_now() {
     }
 }
 
-/// A future that another thread completes.
+/// Returns a future that another thread completes.
 fn oneshot() -> (Answer, impl Future<Output = u32> + Send) {
     let state = Arc::new(Mutex::new((None, None::<Waker>)));
     let of_future = state.clone();

@@ -206,8 +206,8 @@ impl Core {
         core
     }
 
-    /// Number of bytes that still fit the part being filled. It is 0 if the object has its maximum length, or if no more data is
-    /// accepted.
+    /// Returns the number of bytes that still fit the part being filled. It is 0 if the object has its maximum length, or if no
+    /// more data is accepted.
     pub(crate) fn room(&self) -> u64 {
         if self.has_ended || self.stopping.is_some() || self.number > PARTS_MAX {
             0
@@ -216,7 +216,7 @@ impl Core {
         }
     }
 
-    /// Number of the part being filled, and its number of bytes.
+    /// Returns the number of the part being filled, and its number of bytes.
     pub(crate) fn filling(&self) -> (u16, u64) {
         (self.number, self.filling)
     }
@@ -253,7 +253,7 @@ impl Core {
         self.has_ended || self.stopping.is_some()
     }
 
-    /// The reason why the upload must end without its object, if it must.
+    /// Returns the reason why the upload must end without its object, if it must.
     pub(crate) fn stop_reason(&self) -> Option<&Error> {
         self.stopping.as_ref()
     }
@@ -471,7 +471,7 @@ impl Core {
         (!is_late).then_some(pause)
     }
 
-    /// Time of the next task, ns, if no other event comes first.
+    /// Returns the time of the next task, ns, if no other event comes first.
     pub(crate) fn next_timeout(&self) -> Option<u64> {
         self.jobs.iter().filter_map(|job| job.again_ns).min()
     }
@@ -485,17 +485,17 @@ impl Core {
         self.outcome.as_ref()
     }
 
-    /// Id of the multipart upload, if it exists.
+    /// Returns the id of the multipart upload, if it exists.
     pub(crate) fn upload(&self) -> Option<&str> {
         self.upload.as_deref()
     }
 
-    /// The parts that the store has.
+    /// Returns the parts that the store has.
     pub(crate) fn done(&self) -> &BTreeMap<u16, DonePart> {
         &self.done
     }
 
-    /// The parts of the object: all of them, or after a failure, those before the first missing part.
+    /// Returns the parts of the object: all of them, or after a failure, those before the first missing part.
     pub(crate) fn parts(&self) -> impl Iterator<Item = (u16, &str)> {
         let is_stopping = self.stopping.is_some();
         let whole = self
@@ -516,7 +516,7 @@ impl Core {
         (done, self.filling + waiting + flying, self.dropped)
     }
 
-    /// Number of repeated requests.
+    /// Returns the number of repeated requests.
     pub(crate) fn retries(&self) -> u64 {
         self.retries
     }

@@ -49,7 +49,7 @@ impl Sizes {
         }
     }
 
-    /// Size of the part with this number, from 1.
+    /// Returns the size of the part with this number, from 1.
     pub fn of(&self, number: u16) -> u64 {
         let doublings = u32::from(number.saturating_sub(1) / PARTS_OF_A_SIZE);
         self.first
@@ -57,12 +57,12 @@ impl Sizes {
             .min(self.max)
     }
 
-    /// Size of the first parts.
+    /// Returns the size of the first parts.
     pub fn first(&self) -> u64 {
         self.first
     }
 
-    /// Size of the largest part.
+    /// Returns the size of the largest part.
     pub fn max(&self) -> u64 {
         self.max
     }

@@ -14,7 +14,7 @@ fn keys(suite: Suite, receive: u8) -> Keys {
     }
 }
 
-/// Packets whose numbers wrap: the first packet has 65,530.
+/// Protects packet `number`. Sequence numbers wrap around, because the first packet has 65,530.
 fn packet(sender: &mut Sender, number: u32) -> Vec<u8> {
     let seq = SeqNum(65_530).plus(number as u16);
     protect_rtp(sender, &rtp(SSRC, seq, number))

@@ -6,7 +6,7 @@ use threadbare_srtp::{ProtectError, UnprotectError};
 
 use super::*;
 
-/// A receiver in the middle of a stream, and its next packets: RTP, RTCP.
+/// Returns a receiver in the middle of a stream, and its next packets: RTP, RTCP.
 fn under_way(suite: Suite) -> (Receiver, [Vec<u8>; 2]) {
     let (mut sender, mut receiver) = pair(suite);
     for number in 0..3 {

@@ -4,7 +4,8 @@ use threadbare_srtp::{Mki, UnprotectError};
 
 use super::*;
 
-/// Number of bytes between the end of the packet itself and the identifier. They are E with the index, and for GCM the tag.
+/// Returns the number of bytes between the end of the packet itself and the identifier. They are E with the index, and for GCM
+/// the tag.
 fn place(suite: Suite, is_rtcp: bool) -> usize {
     let word = if is_rtcp { 4 } else { 0 };
     let is_gcm = matches!(suite, Suite::AeadAes128Gcm | Suite::AeadAes256Gcm);

@@ -5,7 +5,7 @@ use threadbare_codec::codec::{Encoder, EncoderSettings, Encoding, Format, Purpos
 use super::{decoder, encode, format, formats};
 use crate::audio::{channel, noise, rms, tone};
 
-/// Number of frames in a packet of about 20 ms.
+/// Returns the number of frames in a packet of about 20 ms.
 fn packet(format: Format) -> usize {
     format.frames_per_packet(20_000).expect("a packet time")
 }

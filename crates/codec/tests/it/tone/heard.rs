@@ -30,7 +30,7 @@ impl Press {
         }
     }
 
-    /// The tone between silences, the first of `lead` frames.
+    /// Returns the tone between silences, the first of `lead` frames.
     fn audio(self, rate_hz: u32, lead: usize) -> Vec<f32> {
         let frames = (rate_hz * self.ms / 1000) as usize;
         let low = tone(rate_hz, 1, self.low_hz, peak(self.low_dbm0), frames);

@@ -20,7 +20,7 @@ pub(super) fn silence(info: &gst_audio::AudioInfo) -> Result<gst::Buffer, glib::
     Ok(buffer)
 }
 
-/// A black picture.
+/// Returns a black picture.
 pub(super) fn black(info: &VideoInfo) -> Result<gst::Buffer, glib::BoolError> {
     // The black has the colour model and range of the target, because converting these would tint the picture.
     let small = VideoInfo::builder(info.format_info().unpack_format(), SMALL, SMALL)
@@ -40,7 +40,7 @@ pub(super) fn black(info: &VideoInfo) -> Result<gst::Buffer, glib::BoolError> {
 /// Lines and columns of the small picture. Scaling it up keeps it black.
 const SMALL: u32 = 16;
 
-/// A black pixel of a format with 8 or 16 bits for each of four components, the last one alpha. Values from ITU-T H.273.
+/// Returns a black pixel of a format with 8 or 16 bits for each of four components, the last one alpha. Values from ITU-T H.273.
 fn black_pixel(info: &VideoInfo) -> Vec<u8> {
     let format = info.format_info();
     let mut pixel = vec![0xff; format.pixel_stride()[0] as usize];
@@ -60,7 +60,7 @@ fn black_pixel(info: &VideoInfo) -> Vec<u8> {
     pixel
 }
 
-/// A decoded picture, scaled to fit, with black bars if its shape differs.
+/// Returns a decoded picture, scaled to fit, with black bars if its shape differs.
 pub(super) fn still(
     sample: &gst::Sample,
     info: &VideoInfo,

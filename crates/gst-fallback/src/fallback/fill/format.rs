@@ -39,7 +39,7 @@ const CHANNELS_MAX: i32 = 1024;
 const AUDIO_BYTES_MAX: u32 = 4 << 20;
 
 impl Media {
-    /// All supported caps, in system memory.
+    /// Returns all supported caps, in system memory.
     pub(super) fn caps(self) -> gst::Caps {
         match self {
             Media::Audio => gst_audio::AudioCapsBuilder::new()
@@ -187,7 +187,7 @@ impl Format {
     }
 }
 
-/// Number of samples of each channel in a buffer. It is a whole number, even at rates at which 20 ms is not.
+/// Returns the number of samples of each channel in a buffer. It is a whole number, even at rates at which 20 ms is not.
 pub(super) fn frames_per_buffer(info: &gst_audio::AudioInfo) -> u32 {
     let frames_max = AUDIO_BYTES_MAX / info.bpf().max(1);
     (info.rate() / AUDIO_BUFFERS_PER_SECOND).clamp(1, frames_max.max(1))

@@ -11,13 +11,13 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Start of an item, ns from that of item 0.
+    /// Returns the start of an item, ns from that of item 0.
     fn time_ns(self, item: u64) -> u64 {
         let ns = u128::from(item) * self.period() / u128::from(self.items);
         u64::try_from(ns).unwrap_or(u64::MAX)
     }
 
-    /// The last item that starts at this time or before.
+    /// Returns the last item that starts at this time or before.
     fn item_at(self, ns: u64) -> u64 {
         // time_ns(n) <= ns is n * period < (ns + 1) * items.
         let item = ((u128::from(ns) + 1) * u128::from(self.items) - 1) / self.period();

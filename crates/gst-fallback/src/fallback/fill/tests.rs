@@ -15,7 +15,7 @@ use super::test_rig::*;
 const ANY_AUDIO: &str = "audio/x-raw";
 const ANY_VIDEO: &str = "video/x-raw";
 
-/// The first buffer of a fill after a stock pipeline.
+/// Returns the first buffer of a fill after a stock pipeline.
 fn decoded(fill: Fill, line: &str) -> gst::Buffer {
     let pipeline = gst::Pipeline::new();
     let rest =
@@ -121,7 +121,7 @@ fn black_has_the_values_of_its_range() {
 /// Red, green, blue and white, each in a quarter.
 const QUARTERS: [[u8; 3]; 4] = [[255, 0, 0], [0, 255, 0], [0, 0, 255], [255, 255, 255]];
 
-/// A decoded frame with those quarters.
+/// Returns a decoded frame with those quarters.
 fn quarters(width: u32, height: u32, ratio: (i32, i32)) -> gst::Sample {
     init();
     let info = VideoInfo::builder(VideoFormat::Rgb, width, height)
@@ -151,7 +151,7 @@ fn quarters(width: u32, height: u32, ratio: (i32, i32)) -> gst::Sample {
         .build()
 }
 
-/// The frame in RGB, by the stock converter.
+/// Returns the frame in RGB, by the stock converter.
 fn pixels(buffer: &gst::Buffer, of: &gst::Caps) -> impl Fn(u32, u32) -> [u8; 3] + use<> {
     let sample = gst::Sample::builder().buffer(buffer).caps(of).build();
     let rgb = caps("video/x-raw,format=RGB");

@@ -591,8 +591,8 @@ impl SourceCore {
         !self.actions.is_empty()
     }
 
-    /// The next time at which something changes without an event. If [`SourceCore::handle_timeout`] is called at that time, the
-    /// next result is later.
+    /// Returns the next time at which something changes without an event. If [`SourceCore::handle_timeout`] is called at that
+    /// time, the next result is later.
     pub(super) fn next_timeout(&self) -> Option<u64> {
         if !self.is_playing {
             return None;

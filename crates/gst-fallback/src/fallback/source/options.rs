@@ -64,7 +64,7 @@ pub(super) enum Origin {
 }
 
 impl Origin {
-    /// Text for messages and statistics.
+    /// Returns a text for messages and statistics.
     pub(super) fn text(&self) -> String {
         match self {
             Origin::Uri(uri) => uri.clone(),
@@ -74,7 +74,7 @@ impl Origin {
 }
 
 impl Options {
-    /// The sources, in their order.
+    /// Returns the sources, in their order.
     ///
     /// # Errors
     /// Fails if the main source is missing, or if a place in the order has two sources.
@@ -94,7 +94,7 @@ impl Options {
         Ok([main].into_iter().chain(first).chain(others).collect())
     }
 
-    /// The kinds of the outputs.
+    /// Returns the kinds of the outputs.
     ///
     /// # Errors
     /// Fails if both kinds are disabled.

@@ -287,7 +287,7 @@ impl Filler {
     }
 }
 
-/// The place of the source behind a pad of the switch, from the pad's name.
+/// Returns the place of the source behind a pad of the switch, from the pad's name.
 pub(super) fn source_of(pad: &gst::Pad) -> Option<SourceId> {
     source_of_name(&pad.name())
 }

@@ -20,7 +20,7 @@ impl Shell {
         shell
     }
 
-    /// The shell that a message comes from.
+    /// Returns the shell that a message comes from.
     pub(super) fn of(message: &gst::Message) -> Option<Shell> {
         let sources = std::iter::successors(message.src().cloned(), |object| object.parent());
         sources

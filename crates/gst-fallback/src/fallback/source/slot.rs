@@ -53,8 +53,8 @@ impl Slot {
         *latest = (*latest).max(Some(end));
     }
 
-    /// Earliest running time at which a run may start. It is not before the end of the previous run, whose data the output may
-    /// already have.
+    /// Returns the earliest running time at which a run may start. It is not before the end of the previous run, whose data the
+    /// output may already have.
     pub(super) fn begin(&self, now: gst::ClockTime) -> gst::ClockTime {
         lock(&self.end).map_or(now, |end| end.max(now))
     }
@@ -171,7 +171,7 @@ impl Running {
 }
 
 impl FallbackSrc {
-    /// The current run of a source, if it is this one.
+    /// Returns the current run of a source, if it is this one.
     pub(super) fn running(&self, run: Run) -> Option<Arc<Running>> {
         let running = self.slots().get(run.source)?.running()?;
         (running.run == run).then_some(running)

@@ -96,7 +96,7 @@ impl Shared {
         }
     }
 
-    /// Running time, 0 before the base time.
+    /// Returns the running time, 0 before the base time.
     pub(super) fn now_ns(&self) -> u64 {
         self.state().now_ns()
     }

@@ -481,8 +481,8 @@ impl SwitchCore {
         !self.actions.is_empty()
     }
 
-    /// The next time at which something changes without an event. If [`SwitchCore::handle_timeout`] is called at that time, the
-    /// next result is later.
+    /// Returns the next time at which something changes without an event. If [`SwitchCore::handle_timeout`] is called at that
+    /// time, the next result is later.
     pub(super) fn next_timeout(&self) -> Option<u64> {
         self.started_ns?;
         let healths = self.inputs.iter().filter_map(|input| match input.health {
@@ -515,7 +515,7 @@ impl SwitchCore {
         self.inputs.iter().find(|input| input.id == id)
     }
 
-    /// Number of switches so far, for each reason.
+    /// Returns the number of switches so far, for each reason.
     pub(super) fn switches(&self) -> impl Iterator<Item = (Reason, u64)> + '_ {
         Reason::ALL.into_iter().zip(self.switches)
     }
@@ -524,12 +524,12 @@ impl SwitchCore {
         self.inputs.iter_mut().find(|input| input.id == id)
     }
 
-    /// Running time at which a buffer of this time is due.
+    /// Returns the running time at which a buffer of this time is due.
     fn due_ns(&self, arrival: &Arrival) -> Option<u64> {
         Some(arrival.begin_ns?.saturating_add(self.settings.latency_ns))
     }
 
-    /// Running time at which a buffer of this time is over.
+    /// Returns the running time at which a buffer of this time is over.
     fn passed_ns(&self, arrival: &Arrival) -> Option<u64> {
         let end_ns = arrival.end_ns.max(arrival.begin_ns)?;
         Some(end_ns.saturating_add(self.settings.latency_ns))

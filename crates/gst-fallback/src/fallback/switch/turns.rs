@@ -169,7 +169,7 @@ impl Turns {
         });
     }
 
-    /// Number and health of each input; empty while the element is stopped.
+    /// Returns the number and health of each input; empty while the element is stopped.
     pub(super) fn healths(&self) -> Vec<(u32, bool)> {
         let state = self.state();
         if state.is_stopped || state.starts == 0 {
@@ -423,7 +423,7 @@ impl State {
         Some(lane.pad.clone())
     }
 
-    /// Name of an input. The name of a removed input is also found, until its removal is reported.
+    /// Returns the name of an input. The name of a removed input is also found, until its removal is reported.
     fn name(&self, id: InputId) -> Option<gst::glib::GString> {
         let of_pad = self.pad(id).map(|pad| pad.name());
         of_pad.or_else(|| {
@@ -445,7 +445,7 @@ impl State {
         self.lanes.iter().map(|lane| lane.pad.clone()).collect()
     }
 
-    /// Running time, 0 before the base time. While the element does not play, it is the time of the pause.
+    /// Returns the running time, 0 before the base time. While the element does not play, it is the time of the pause.
     fn now_ns(&mut self) -> u64 {
         if let Some(now_ns) = self.time.now_ns() {
             self.now_ns = now_ns.max(0).unsigned_abs();
@@ -500,7 +500,7 @@ impl State {
         }
     }
 
-    /// An input's segment, and its format if that is raw audio.
+    /// Returns an input's segment, and its format if that is raw audio.
     pub(super) fn stream_of(
         &mut self,
         id: InputId,

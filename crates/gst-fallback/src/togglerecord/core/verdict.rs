@@ -178,7 +178,7 @@ impl RecordCore {
 }
 
 impl Span {
-    /// The time that determines the recording of a span that is not cut. It is a little after the span's start.
+    /// Returns the time that determines the recording of a span that is not cut. It is a little after the span's start.
     fn point_ns(&self) -> u64 {
         match self.media {
             Media::Audio => self.begin_ns,
@@ -193,7 +193,7 @@ impl Span {
 /// Maximum difference between two streams' times of the same moment, because file formats round to the millisecond.
 const ROUNDED_NS_MAX: u64 = 1_000_000;
 
-/// The part of a span, from its `from_ns` on, that is in a recording.
+/// Returns the part of a span, from its `from_ns` on, that is in a recording.
 fn part_in(recording: &Recording, span: &Span) -> Option<(u64, u64)> {
     let stop_ns = recording.stop_ns.unwrap_or(u64::MAX);
     let from_ns = span.from_ns.max(recording.start_ns);

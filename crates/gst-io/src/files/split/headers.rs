@@ -32,7 +32,7 @@ impl Headers {
         self.left.clear();
     }
 
-    /// The next header for the current file.
+    /// Returns the next header for the current file.
     pub(crate) fn next(&self) -> Option<&gst::Buffer> {
         self.left.front()
     }
@@ -122,7 +122,7 @@ fn as_header(mut buffer: gst::Buffer) -> gst::Buffer {
     buffer
 }
 
-/// The piece of a buffer, with its segment.
+/// Returns the piece of a buffer, with its segment.
 pub(crate) fn piece_of(
     buffer: &gst::Buffer,
     segment: Option<&gst::FormattedSegment<gst::ClockTime>>,

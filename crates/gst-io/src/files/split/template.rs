@@ -96,7 +96,7 @@ impl Template {
         self.parts.iter().any(differs)
     }
 
-    /// The path of a file.
+    /// Returns the path of a file.
     pub(crate) fn path(
         &self,
         number: u32,
@@ -137,7 +137,7 @@ fn leads_outside(path: &Path) -> bool {
     path.components().any(|part| part == Component::ParentDir)
 }
 
-/// The part of the template that starts with `%`, `{` or `}`, and its length.
+/// Returns the part of the template that starts with `%`, `{` or `}`, and its length.
 fn special(text: &str, rest: &str) -> Result<(Part, usize), TemplateError> {
     let unknown = |what: &str| TemplateError::Unknown(text.into(), what.into());
     for (written, meant) in [("%%", "%"), ("{{", "{"), ("}}", "}")] {

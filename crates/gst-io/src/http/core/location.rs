@@ -60,7 +60,7 @@ impl Location {
         Ok(Location { url, credentials })
     }
 
-    /// The URL, without credentials.
+    /// Returns the URL, without credentials.
     pub(in crate::http) fn url(&self) -> &Url {
         &self.url
     }
@@ -70,7 +70,7 @@ impl Location {
         self.credentials.as_ref()
     }
 
-    /// Text for messages, without credentials and query, which may contain keys and signatures.
+    /// Returns a text for messages, without credentials and query, which may contain keys and signatures.
     pub(in crate::http) fn shown(&self) -> String {
         shown(self.url.as_str())
     }

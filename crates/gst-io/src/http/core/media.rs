@@ -33,7 +33,7 @@ const L16_CHANNELS_MAX: i32 = 64;
 const CONTENT_TYPE_BYTES_MAX: usize = 256;
 
 impl Media {
-    /// The format in a response's headers.
+    /// Returns the format in a response's headers.
     pub(super) fn of(headers: &HeaderMap) -> Self {
         let content_type = headers.get(CONTENT_TYPE);
         let content_type = content_type.and_then(|value| value.to_str().ok());

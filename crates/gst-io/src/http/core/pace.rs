@@ -40,7 +40,7 @@ impl Pace {
         self.limits.rate > 0 && self.limits.window_ns > 0
     }
 
-    /// Maximum wait for bytes. After it, [`Pace::handle`] must be called without bytes. `None` means no limit.
+    /// Returns the maximum wait for bytes. After it, [`Pace::handle`] must be called without bytes. `None` means no limit.
     pub(in crate::http) fn patience_ns(&self) -> Option<u64> {
         let stall = self.stall_ns().map(|all| all.saturating_sub(self.idle_ns));
         let window =

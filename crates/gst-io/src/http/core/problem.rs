@@ -84,7 +84,7 @@ impl Problem {
         }
     }
 
-    /// The kind of error for the application. `has_data` says whether data arrived before the error.
+    /// Returns the kind of error for the application. `has_data` says whether data arrived before the error.
     pub(in crate::http) fn kind(&self, has_data: bool) -> gst::ResourceError {
         match self {
             Problem::Status {

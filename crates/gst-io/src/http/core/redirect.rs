@@ -33,17 +33,17 @@ impl Hops {
         }
     }
 
-    /// The location to request.
+    /// Returns the location to request.
     pub(in crate::http) fn now(&self) -> &Location {
         &self.now
     }
 
-    /// The original location.
+    /// Returns the original location.
     pub(in crate::http) fn first(&self) -> &Location {
         &self.first
     }
 
-    /// The target of redirections, and whether all redirections were permanent.
+    /// Returns the target of redirections, and whether all redirections were permanent.
     pub(in crate::http) fn redirected(&self) -> Option<(&Location, bool)> {
         (self.count > 0).then_some((&self.now, self.is_permanent))
     }

@@ -104,7 +104,7 @@ impl Transfer {
         self.span.end.is_some_and(|end| end <= self.position)
     }
 
-    /// Position of the next byte.
+    /// Returns the position of the next byte.
     pub(in crate::http) fn position(&self) -> u64 {
         self.position
     }
@@ -121,7 +121,7 @@ impl Transfer {
         self.known.as_ref().is_some_and(lives)
     }
 
-    /// The announced length of the resource, or else the announced end of the body.
+    /// Returns the announced length of the resource, or else the announced end of the body.
     fn announced_end(&self) -> Option<u64> {
         let known = self.known.as_ref()?;
         known.size.or(known.body_end)
@@ -134,7 +134,7 @@ impl Transfer {
         Some(Shortfall { position, end })
     }
 
-    /// The next request.
+    /// Returns the next request.
     pub(in crate::http) fn ask(&mut self) -> Ask {
         self.has_progress = false;
         let refuses = |known: &Answer| known.gives_parts == Some(false);

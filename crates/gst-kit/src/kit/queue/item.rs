@@ -103,7 +103,7 @@ impl Item {
         }
     }
 
-    /// A sticky event that stays valid through a flush.
+    /// Returns a sticky event that stays valid through a flush.
     pub(super) fn into_lasting_event(self) -> Option<gst::Event> {
         match self {
             Item::Event(event)

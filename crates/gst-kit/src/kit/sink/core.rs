@@ -185,7 +185,7 @@ impl<D, E> Default for SinkCore<D, E> {
 }
 
 impl<D, E> SinkCore<D, E> {
-    /// A state change of the element.
+    /// Handles a state change of the element.
     pub(super) fn handle_change(&mut self, change: Change) -> Actions {
         let mut actions = Actions::default();
         match (change, self.life) {

@@ -157,8 +157,8 @@ impl EbuR128Level {
     }
 }
 
-/// The meter's mode: the requested measurements and those they depend on. The range needs short-term loudness, true peaks need
-/// sample peaks.
+/// Returns the meter's mode: the requested measurements and those they depend on. The range needs short-term loudness, true peaks
+/// need sample peaks.
 fn meter_mode(asked: LevelMode) -> Mode {
     [
         (LevelMode::SHORT_TERM, Mode::SHORT_TERM),

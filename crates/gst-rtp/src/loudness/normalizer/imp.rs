@@ -58,7 +58,7 @@ struct Stream {
 }
 
 impl Stream {
-    /// Latency of the stream. It depends on the caps.
+    /// Returns the latency of the stream. It depends on the caps.
     fn latency(&self) -> gst::ClockTime {
         self.queue
             .as_ref()

@@ -134,7 +134,7 @@ impl NormalizerQueue {
         self.normalizer.forget_limiter();
     }
 
-    /// The time of the next output.
+    /// Returns the time of the next output.
     pub(super) fn time_out(&mut self) -> Option<gst::ClockTime> {
         let time_ns = self.timeline.time_of(&self.format, self.frames_out)?;
         Some(gst::ClockTime::from_nseconds(time_ns))
@@ -152,7 +152,7 @@ impl NormalizerQueue {
         }
     }
 
-    /// Number of frames between the input so far and `until`.
+    /// Returns the number of frames between the input so far and `until`.
     pub(super) fn frames_until(&self, until: gst::ClockTime) -> u64 {
         let expected = self.timeline.expected(&self.format, self.frames_in);
         let ns = expected.map_or(0, |expected| until.nseconds().saturating_sub(expected));
@@ -216,7 +216,7 @@ impl NormalizerQueue {
         oldest
     }
 
-    /// The next output item. `spare` is a buffer to use for it.
+    /// Returns the next output item. `spare` is a buffer to use for it.
     pub(super) fn next(
         &mut self,
         spare: Option<gst::Buffer>,

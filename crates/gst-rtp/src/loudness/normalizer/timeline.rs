@@ -69,7 +69,7 @@ impl Timeline {
         }
     }
 
-    /// The time of a frame. Earlier frames must not be requested after this call.
+    /// Returns the time of a frame. Earlier frames must not be requested after this call.
     pub(super) fn time_of(&mut self, format: &Format, frame: u64) -> Option<u64> {
         while self.marks.get(1).is_some_and(|next| next.0 <= frame) {
             self.marks.pop_front();
@@ -78,7 +78,7 @@ impl Timeline {
         (first.0 <= frame).then(|| at(format, first, frame))
     }
 
-    /// The next frame after `frame` at which the time jumps.
+    /// Returns the next frame after `frame` at which the time jumps.
     pub(super) fn next_mark(&self, frame: u64) -> Option<u64> {
         let next = self.marks.iter().find(|mark| mark.0 > frame)?;
         Some(next.0)

@@ -117,7 +117,7 @@ impl Branch {
         !self.is_gone.swap(true, Ordering::AcqRel)
     }
 
-    /// Latency of the branch.
+    /// Returns the latency of the branch.
     pub(super) fn latency(&self) -> gst::ClockTime {
         let place = self.crossing.as_ref().and_then(|c| c.driver().place());
         place.map_or(gst::ClockTime::ZERO, |place| place.wait())

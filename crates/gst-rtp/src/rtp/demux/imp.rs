@@ -57,7 +57,7 @@ impl Settings {
         }
     }
 
-    /// The contexts, given by number or by name.
+    /// Returns the contexts, given by number or by name.
     fn contexts(&self, element: &str) -> Vec<ContextSettings> {
         let named = |name: String| ContextSettings::named(name, self.context_wait_ms);
         let text = self.contexts.trim();

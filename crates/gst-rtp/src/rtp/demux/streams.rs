@@ -235,7 +235,7 @@ impl Streams {
         true
     }
 
-    /// All branches with a pad, including those being closed.
+    /// Returns all branches with a pad, including those being closed.
     pub(super) fn branches(&self) -> Vec<Arc<Branch>> {
         let open = self.routes.iter();
         open.filter_map(|(_, route)| route.branch.clone())

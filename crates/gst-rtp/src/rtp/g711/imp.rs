@@ -232,7 +232,7 @@ impl RtpG711 {
         Ok((ssrc, rest))
     }
 
-    /// The plan for these caps, and the output caps.
+    /// Returns the plan for these caps, and the output caps.
     fn plan(&self, caps: &gst::Caps) -> Result<(Plan, gst::Caps), PlanError> {
         let settings = self.settings().clone();
         let known = caps.structure(0);
@@ -287,7 +287,7 @@ impl RtpG711 {
         Ok((plan, out.build()))
     }
 
-    /// The input encoding if downstream accepts it, otherwise the first one that downstream accepts.
+    /// Returns the input encoding if downstream accepts it, otherwise the first one that downstream accepts.
     fn preferred(&self, input: &Input) -> Option<Encoding> {
         let accepted = self.inline.src_pad.peer_query_caps(None);
         let takes = |encoding| {
@@ -413,7 +413,7 @@ fn encoding_name(encoding: Encoding) -> &'static str {
     }
 }
 
-/// The static payload type of an encoding (RFC 3551, table 4). L16 of 8000 Hz has none.
+/// Returns the static payload type of an encoding (RFC 3551, table 4). L16 of 8000 Hz has none.
 fn default_payload_type(encoding: Encoding) -> u8 {
     match encoding {
         Encoding::Pcmu => 0,

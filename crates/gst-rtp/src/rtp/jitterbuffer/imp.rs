@@ -94,7 +94,7 @@ impl Settings {
         }
     }
 
-    /// The jitter buffer's settings. Until a packet's clock rate is known, it is that of telephony.
+    /// Returns the jitter buffer's settings. Until a packet's clock rate is known, it is that of telephony.
     fn jitter(&self) -> jitter::Config {
         let latency_ns = u64::from(self.latency_ms) * 1_000_000;
         jitter::Config {

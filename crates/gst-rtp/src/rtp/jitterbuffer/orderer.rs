@@ -345,7 +345,7 @@ impl Orderer {
         }
     }
 
-    /// Running time at which [`Orderer::poll`] has output unless a packet arrives first.
+    /// Returns the running time at which [`Orderer::poll`] has output unless a packet arrives first.
     pub(super) fn next_timeout(&self) -> Option<u64> {
         self.jitter.next_timeout()
     }
@@ -383,7 +383,7 @@ impl Orderer {
     }
 }
 
-/// The clock rate of a payload type, from caps.
+/// Returns the clock rate of a payload type, from caps.
 fn rate_of(caps: &gst::Caps, payload_type: PayloadType) -> Option<u32> {
     let structure = caps.structure(0)?;
     if let Ok(payload) = structure.get::<i32>("payload")

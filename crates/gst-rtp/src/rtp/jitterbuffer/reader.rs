@@ -67,7 +67,7 @@ impl PacketReader {
         }
     }
 
-    /// Running time of this pass, if a clock is set.
+    /// Returns the running time of this pass, if a clock is set.
     fn now_ns(&self, cx: &Cx<'_>) -> Option<u64> {
         let now_ns = self.timer.time().at(cx.now_ns())?.nseconds();
         let upstream_ns = self.shared.upstream_ns.load(Ordering::Relaxed);

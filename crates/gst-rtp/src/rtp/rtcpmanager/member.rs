@@ -38,7 +38,7 @@ impl Role {
         }
     }
 
-    /// The output pad for this input pad.
+    /// Returns the output pad for this input pad.
     fn way_out(self) -> Option<&'static str> {
         match self {
             Role::RecvRtp => Some("recv_rtp_src_%u"),
@@ -78,7 +78,7 @@ impl Member {
         })
     }
 
-    /// A pad of this session, and its output pad. `E` implements `element`.
+    /// Creates a pad of this session, and its output pad. `E` implements `element`.
     pub(super) fn make_pads<E: ElementImpl>(
         self: &Arc<Self>,
         element: &RtcpManager,

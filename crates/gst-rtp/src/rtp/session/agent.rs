@@ -64,8 +64,8 @@ impl RtcpAgent {
         cx.clear_timer();
     }
 
-    /// The socket that only this agent reads. With rtcp-mux, the RTP receiver, if there is one, passes the RTCP on. The reader of
-    /// a shared port does so, too.
+    /// Returns the socket that only this agent reads. With rtcp-mux, the RTP receiver, if there is one, passes the RTCP on. The
+    /// reader of a shared port does so, too.
     fn rtcp_socket(&self) -> Option<&Udp> {
         let sockets = self.sockets.as_ref()?;
         match sockets.readers {

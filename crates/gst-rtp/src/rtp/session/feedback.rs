@@ -130,7 +130,7 @@ impl RtpSession {
         lock(&self.feedback).profile == Some(RtpProfile::Avpf)
     }
 
-    /// The last known round trip.
+    /// Returns the last known round trip.
     pub(crate) fn round_trip_ns(&self) -> Option<u64> {
         self.party().leg.stats().session.rtt_ns
     }

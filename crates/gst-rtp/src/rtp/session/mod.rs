@@ -130,7 +130,7 @@ impl RtpSession {
         lock(&self.party)
     }
 
-    /// The sockets, once an element has opened them.
+    /// Returns the sockets, once an element has opened them.
     pub(crate) fn sockets(&self) -> Option<Arc<Sockets>> {
         lock(&self.sockets).clone()
     }
@@ -231,13 +231,13 @@ impl RtpSession {
         self.peer_version.fetch_add(1, Ordering::Release);
     }
 
-    /// A number that changes when [`RtpSession::peer`] may have changed.
+    /// Returns a number that changes when [`RtpSession::peer`] may have changed.
     #[inline]
     pub(crate) fn peer_version(&self) -> u32 {
         self.peer_version.load(Ordering::Acquire)
     }
 
-    /// The destination of RTP.
+    /// Returns the destination of RTP.
     pub(crate) fn peer(&self) -> Option<SocketAddr> {
         self.party().leg.rtp_to()
     }
@@ -301,7 +301,7 @@ impl RtpSession {
         lock(&self.agent).agent.is_some()
     }
 
-    /// The session's counters, as a structure with one per source in `sources`.
+    /// Returns the session's counters, as a structure with one per source in `sources`.
     pub(crate) fn structure(&self) -> gst::Structure {
         let party = self.party();
         let stats = party.leg.stats();

@@ -287,7 +287,7 @@ impl RtpSink {
     }
 }
 
-/// The local address, in the destination's address family.
+/// Returns the local address, in the destination's address family.
 fn own_address(settings: &Settings) -> Result<String, SocketError> {
     let is_default = settings.bind_address == Settings::default().bind_address;
     if is_default && resolve(&settings.host, 0)?.is_ipv6() {

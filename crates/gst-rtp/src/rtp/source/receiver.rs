@@ -341,7 +341,7 @@ impl Receiver {
         gst::element_warning!(element, gst::StreamError::Format, ["{warning}"]);
     }
 
-    /// The settings of the stream that do not concern the leg.
+    /// Returns the settings of the stream that do not concern the leg.
     pub(super) fn playout(&mut self) -> &mut Playout {
         &mut self.playout
     }

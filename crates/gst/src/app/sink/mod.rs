@@ -259,7 +259,7 @@ impl ObjectImpl for AppSink {
     }
 }
 
-/// An action signal that waits for a sample, with an optional time-out in nanoseconds.
+/// Returns an action signal that waits for a sample, with an optional time-out in nanoseconds.
 fn pull(name: &str, has_timeout: bool, take: fn(&mut Store) -> Taken) -> Signal {
     let types: Vec<glib::Type> = has_timeout.then(u64::static_type).into_iter().collect();
     Signal::builder(name)

@@ -343,7 +343,7 @@ impl ObjectImpl for AppSrc {
     }
 }
 
-/// An action signal that returns whether it succeeded.
+/// Returns an action signal that returns whether it succeeded.
 fn action(
     name: &str,
     parameter: Option<glib::Type>,

@@ -33,7 +33,7 @@ fn assert_peak(found_db: f64, expected_db: f64, what: &str) {
     );
 }
 
-/// A second of a sine of `periods_per_frame`, with 10 ms tapers.
+/// Returns a second of a sine of `periods_per_frame`, with 10 ms tapers.
 fn sine(rate_hz: u32, amplitude: f64, periods_per_frame: f64, degrees: f64) -> Vec<f64> {
     let (length, taper) = (rate_hz as usize, rate_hz as f64 / 100.0);
     let sample = |n: usize| {

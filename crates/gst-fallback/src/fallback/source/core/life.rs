@@ -121,7 +121,7 @@ impl Source {
         self.has_still || matches!(self.life, Life::Running { .. } | Life::Ended)
     }
 
-    /// Time at which a source that still delivers nothing has failed.
+    /// Returns the time at which a source that still delivers nothing has failed.
     pub(super) fn silent_until_ns(&self, settings: &Settings) -> Option<u64> {
         let heard_ns = match self.life {
             // A ready source waits for the application, so its silence is not a failure.
@@ -137,7 +137,7 @@ impl Source {
         self.percent.is_some_and(|percent| percent < FULL_PERCENT)
     }
 
-    /// Time at which the source has run for long enough that its earlier failures are forgotten.
+    /// Returns the time at which the source has run for long enough that its earlier failures are forgotten.
     pub(super) fn settles_ns(&self, settings: &Settings) -> Option<u64> {
         match self.life {
             Life::Running { since_ns, .. } => {
@@ -151,7 +151,7 @@ impl Source {
         self.has_still || self.settles_ns(settings).is_some_and(|ns| ns <= now_ns)
     }
 
-    /// Time at which a source that does not deliver counts as failing.
+    /// Returns the time at which a source that does not deliver counts as failing.
     pub(super) fn fails_ns(&self, settings: &Settings) -> Option<u64> {
         match self.life {
             Life::Starting { since_ns, .. } if self.failures == 0 => {

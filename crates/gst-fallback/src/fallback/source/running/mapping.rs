@@ -198,7 +198,7 @@ fn collection(offers: &[Offer]) -> gst::StreamCollection {
         .build()
 }
 
-/// Name of the output, from its pad.
+/// Returns the name of the output, from its pad.
 fn output_name(kind: Kind) -> &'static str {
     match kind {
         Kind::Audio => "audio_0",

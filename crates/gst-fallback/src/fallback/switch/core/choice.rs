@@ -98,7 +98,7 @@ impl SwitchCore {
         self.floor_ns = self.floor_ns.max(Some(begin_ns));
     }
 
-    /// The healthy input with the best rank.
+    /// Returns the healthy input with the best rank.
     fn best(&self) -> Option<&Input> {
         let healthy = self.inputs.iter().filter(|input| input.is_healthy());
         // Among equal ranks, this is the first input.
@@ -122,7 +122,7 @@ impl SwitchCore {
         Some(self.started_ns?.saturating_add(self.settings.timeout_ns))
     }
 
-    /// Time at which a healthy, better input may replace the active one.
+    /// Returns the time at which a healthy, better input may replace the active one.
     fn recovers_ns(&self, id: InputId) -> Option<u64> {
         let since_ns = self.input(id)?.since_ns()?;
         let settings = &self.settings;
@@ -134,7 +134,7 @@ impl SwitchCore {
         )
     }
 
-    /// Time at which the choice may change without an event.
+    /// Returns the time at which the choice may change without an event.
     pub(super) fn next_choice_ns(&self) -> Option<u64> {
         if !self.settings.auto_switch || self.wish.is_some() || self.is_over() {
             return None;

@@ -103,7 +103,7 @@ impl Input {
         self.partner_since_ns.is_none()
     }
 
-    /// Start of the input's health. If its partner is healthy, too, it is the time since which both are.
+    /// Returns the start of the input's health. If its partner is healthy, too, it is the time since which both are.
     pub(super) fn since_ns(&self) -> Option<u64> {
         match self.health {
             Health::Healthy { since_ns, .. } => {

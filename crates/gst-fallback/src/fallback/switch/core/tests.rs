@@ -13,7 +13,7 @@ pub(super) struct Bench {
     now_ms: u64,
 }
 
-/// All settings that differ from the existing element's defaults.
+/// Returns settings, all of which differ from the existing element's defaults.
 fn own() -> Settings {
     Settings {
         switches_on_eos: true,
@@ -703,7 +703,7 @@ fn of_inputs_without_their_partners_the_first_choice_passes() {
 
 // ---- the defaults of the existing element
 
-/// The fallback takes over at 3000 ms, when its next buffer is at 1000 ms. With `begin`, the main input delivers at first.
+/// Lets the fallback take over at 3000 ms, when its next buffer is at 1000 ms. With `begin`, the main input delivers at first.
 fn taken_over_late(begin: bool, media: Media, latency_ms: u64) -> Bench {
     let mut bench = bench(Settings {
         timeout_ns: 3000 * MS,

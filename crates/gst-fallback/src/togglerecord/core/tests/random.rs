@@ -72,7 +72,7 @@ fn script() -> impl Strategy<Value = Script> {
     )
 }
 
-/// The current time, ms, after this many steps of the main stream. It advances more slowly than the streams.
+/// Returns the current time, ms, after this many steps of the main stream. It advances more slowly than the streams.
 fn now_ms(steps: usize) -> u64 {
     steps as u64 * 7
 }
@@ -84,7 +84,7 @@ fn pull_toggle(steps: &mut VecDeque<Step>) -> Option<()> {
     Some(())
 }
 
-/// The spans of a stream, ms, in order: start, end, whether it is a delta unit.
+/// Returns the spans of a stream, ms, in order: start, end, whether it is a delta unit.
 fn timed(media: Media, steps: &[Step]) -> Vec<(u64, u64, bool)> {
     let mut end = 0;
     let spans = steps.iter().filter_map(|step| match *step {
@@ -338,13 +338,13 @@ impl Twin<'_> {
         }
     }
 
-    /// Number of the recording at a time, ms.
+    /// Returns the number of the recording at a time, ms.
     fn recording_at(&self, time: u64) -> Option<usize> {
         let mut all = self.recorded.iter();
         all.position(|(start, stop, _)| (*start..*stop).contains(&time))
     }
 
-    /// The passing part of a picture or a buffer.
+    /// Returns the passing part of a picture or a buffer.
     fn parts(&self, media: Media, begin: u64, end: u64) -> Vec<(usize, u64, u64)> {
         let mut parts: Vec<(usize, u64, u64)> = Vec::new();
         for time in begin..end {

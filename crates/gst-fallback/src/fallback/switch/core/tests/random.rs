@@ -83,7 +83,7 @@ struct Twin {
 }
 
 impl Twin {
-    /// Start of the input's current health.
+    /// Returns the start of the input's current health.
     fn healthy_since(&self, now_ns: u64) -> Option<u64> {
         let mut since = None::<(u64, u64)>;
         for heard in &self.heard {
@@ -101,7 +101,7 @@ impl Twin {
         (now_ns < until_ns).then_some(since_ns)
     }
 
-    /// End of the input's last or current health.
+    /// Returns the end of the input's last or current health.
     fn healthy_until(&self) -> Option<u64> {
         match self.heard.last()? {
             Heard::Timely { until_ns, .. } => Some(*until_ns),
@@ -109,7 +109,7 @@ impl Twin {
         }
     }
 
-    /// Start of the current health of the input's partner.
+    /// Returns the start of the current health of the input's partner.
     fn partner_since(&self) -> Option<u64> {
         let backwards = self.partner.iter().rev();
         let of_now: Vec<_> = backwards
@@ -122,7 +122,7 @@ impl Twin {
         }
     }
 
-    /// Start of the time in which both the input and its partner are healthy.
+    /// Returns the start of the time in which both the input and its partner are healthy.
     fn whole_since(&self, now_ns: u64) -> Option<u64> {
         Some(self.healthy_since(now_ns)?.max(self.partner_since()?))
     }
