@@ -357,7 +357,7 @@ fn cases(messages: u64) -> Vec<Case> {
         true,
         messages,
     );
-    // The same without allocations.
+    // Measure the same case without allocations.
     add(
         &[SelectBiased, ByHand, Demultiplexer, Limited],
         3,

@@ -100,7 +100,7 @@ impl Disk {
     /// Starts a separate service.
     ///
     /// # Errors
-    /// The same as those of [`Disk::shared`].
+    /// Fails if the service cannot start: see [`StartError`].
     pub fn start(mode: Mode) -> Result<Disk, StartError> {
         let failed = |error: std::io::Error| StartError::Thread(error.to_string());
         let wake = Wake::new().map_err(failed)?;

@@ -27,11 +27,11 @@ pub enum Output<T> {
     Packet {
         /// Handle of the packet.
         packet: T,
-        /// Its sequence number.
+        /// The packet's sequence number.
         seq: SeqNum,
-        /// Its timestamp.
+        /// The packet's timestamp.
         time: RtpTime,
-        /// Its marker bit.
+        /// The packet's marker bit.
         marker: bool,
         /// Send time on the local clock, in ns: the arrival time that the packet would have had with the least delay. The
         /// packet's playout deadline is this time plus the latency. The time never decreases from one output to the next.

@@ -334,7 +334,7 @@ mod tests {
             if first == 0 || first >= 224 || text.starts_with("ff") {
                 prop_assert!(!passes, "no host: {to}");
             }
-            // The same host in the other notation.
+            // Compare with the same host in the other notation.
             if let IpAddr::V4(v4) = to.ip() {
                 let mapped = SocketAddr::new(v4.to_ipv6_mapped().into(), to.port());
                 prop_assert_eq!(policy().judge(leg, &ports, mapped).is_ok(), passes);

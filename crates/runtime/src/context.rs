@@ -182,9 +182,9 @@ impl fmt::Debug for Context {
 /// Information about a context, for observers.
 #[derive(Debug, Clone)]
 pub struct ContextInfo {
-    /// Its name.
+    /// The context's name.
     pub name: String,
-    /// Its actual settings.
+    /// The context's actual settings.
     pub settings: Settings,
     /// Number of shares.
     pub users: usize,

@@ -31,9 +31,9 @@ use crate::spool::Share;
 /// A stored object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
-    /// ETag of its content.
+    /// ETag of the object's content.
     pub etag: String,
-    /// Its size.
+    /// Size of the object in bytes.
     pub bytes: u64,
 }
 

@@ -241,7 +241,7 @@ impl Upload {
     /// Takes all of the bytes.
     ///
     /// # Errors
-    /// The same as those of [`Upload::poll_write`].
+    /// Fails if the upload has failed, now or earlier.
     pub async fn write(&self, mut bytes: &[u8]) -> Result<(), Error> {
         while !bytes.is_empty() {
             let count = poll_fn(|cx| self.poll_write(cx, bytes)).await?;

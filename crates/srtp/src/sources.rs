@@ -40,7 +40,7 @@ pub enum SourceError {
     Repeated {
         /// The source.
         ssrc: Ssrc,
-        /// The packet's index.
+        /// The invalid index.
         index: u64,
     },
     /// The packet is too old to decide whether it is a repetition.
@@ -77,7 +77,7 @@ pub enum RestoreError {
     RtcpIndex {
         /// The source.
         ssrc: Ssrc,
-        /// Its index.
+        /// The packet's index.
         index: u32,
     },
     /// The source is already ahead of the state. Going back would use indices twice.
@@ -85,7 +85,7 @@ pub enum RestoreError {
     Behind {
         /// The source.
         ssrc: Ssrc,
-        /// Its current state.
+        /// The source's current state.
         now: SourceState,
     },
     /// The number of sources would exceed [`SOURCES_MAX`].

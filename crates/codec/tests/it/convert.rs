@@ -37,7 +37,7 @@ fn a_tone_keeps_its_frequency_and_level() {
             let found = Spectrum::of(&out[out.len() / 5..], to, hz);
             let off_db = db(found.level / 0.5);
             assert!(off_db.abs() < 0.1, "{from} to {to}: {hz} Hz {off_db} dB");
-            // Everything else: images, rounding.
+            // Everything else consists of images and rounding.
             assert!(
                 found.snr_db() > 60.0,
                 "{from} to {to}: {hz} Hz {} dB",

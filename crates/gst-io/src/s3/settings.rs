@@ -21,13 +21,13 @@ use crate::kit::PropertyGroup;
 #[enum_type(name = "ThreadbareS3OnError")]
 #[allow(unreachable_pub, reason = "the type of a public property")]
 pub enum S3OnError {
-    /// Its parts are removed from the store.
+    /// The parts of the upload are removed from the store.
     #[enum_value(name = "Abort the upload", nick = "abort")]
     Abort,
-    /// Its parts become an object.
+    /// The parts of the upload become an object.
     #[enum_value(name = "Complete the upload with the data so far", nick = "complete")]
     Complete,
-    /// Its parts stay at the store.
+    /// The parts of the upload stay at the store.
     #[default]
     #[enum_value(name = "Do nothing", nick = "do-nothing")]
     DoNothing,

@@ -21,7 +21,7 @@ use crate::kit::{CAT, lock};
 const OPEN_WAIT: Duration = Duration::from_secs(30);
 /// Maximum wait for the end of objects when the element stops. Objects that take longer continue afterwards.
 const CLOSE_WAIT: Duration = Duration::from_secs(10);
-/// The same for a sink with a spool, which keeps all data.
+/// Maximum wait for the end of objects when a sink with a spool stops. It is shorter, because the spool keeps all data.
 const CLOSE_WAIT_SPOOLED: Duration = Duration::from_secs(1);
 
 /// Meaning of the keys.

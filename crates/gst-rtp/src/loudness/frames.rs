@@ -132,7 +132,7 @@ impl Format {
     /// Acts as [`of_caps`](Self::of_caps), for parsed caps.
     ///
     /// # Errors
-    /// The same as for [`Format::of_caps`].
+    /// Fails as [`Format::of_caps`] does.
     pub fn of(info: &gst_audio::AudioInfo) -> Result<Format, Refused> {
         let kind = match info.format() {
             gst_audio::AUDIO_FORMAT_S16 => Kind::I16,

@@ -348,7 +348,7 @@ fn every_element_starts_and_stops_twice() {
             rig.to(state);
         }
     }
-    // The same in a pipeline with data, each time.
+    // Test the same in a pipeline that has data each time.
     let receiver = socket();
     let pipe = Pipe::parse(&format!(
         "ts-udpsrc name=src address=127.0.0.1 port=0 context={} ! ts-queue ! ts-queue context={} ! ts-udpsink clients={}",

@@ -628,7 +628,7 @@ fn a_shared_port_gives_each_source_its_own_packets() {
     let mut pipes = vec![first];
     let (name, before) = (context(), descriptors());
     for i in 1..SOURCES {
-        // The same sources on threads other than the one that reads the port.
+        // Test the same sources on threads other than the one that reads the port.
         let pipe = Pipe::parse(&format!(
             "ts-rtpsrc name=src address=127.0.0.1 port={} ssrc={} context={name}{} latency=0 ! fakesink name=sink sync=false async=false",
             target.port(),
@@ -729,7 +729,7 @@ fn every_element_starts_and_stops_twice() {
             });
         }
     }
-    // The same with data, each time: the session is started and stopped as a whole.
+    // Test the same with data. Each time, the session is started and stopped as a whole.
     let (pipe, _) = answering("");
     for _ in 0..2 {
         pipe.to(Null);

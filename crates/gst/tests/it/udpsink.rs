@@ -841,7 +841,7 @@ fn an_unlinked_branch_does_not_affect_a_waiting_sibling() {
     eventually("the sibling still waits", || clock.peek_id_count() == 1);
     assert!(clock.crank());
     assert_eq!(received(&receiver), packet(10_000));
-    // As with a stock queue: the tee continues while one branch is linked.
+    // As with a stock queue, the tee continues while one branch is linked.
     feeder.send(0);
     assert_eq!(received(&receiver), packet(0));
     pipe.assert_no_error();

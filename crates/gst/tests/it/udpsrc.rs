@@ -301,7 +301,7 @@ fn eos_ends_it_once_and_a_flush_lets_it_begin_again() {
     }
     assert!(src.send_event(gst::event::Eos::new()));
     pipe.expect(gst::MessageType::Eos);
-    // The same with a start from READY.
+    // The same must hold after a start from READY.
     pipe.to(gst::State::Ready);
     pipe.play();
     sender

@@ -283,7 +283,7 @@ fn storm(seed: u64, has_services: bool) {
             }
             3 => world.set_link(node, Link::default()),
             4 => world.store_is_up = !world.draw().is_multiple_of(3),
-            // Not with services: a node that is cut off would not know that the claims of dead nodes are gone.
+            // Skip this with services, because a node that is cut off would not know that the claims of dead nodes are gone.
             5 if !has_services && world.draw().is_multiple_of(8) => world.lose_data(),
             6 | 7 => world.hang_up(node, one),
             8 => world.store_is_up = true,
@@ -379,7 +379,7 @@ fn new_calls_go_to_the_node_with_most_room() {
         assert_eq!(spread(&member(Some(1), &[others])), all("me"));
         assert_eq!(spread(&member(None, &[others])), all("nobody"));
     }
-    // Not all calls go to one node before its next renewal.
+    // Before the next renewal, not all calls may go to the same node.
     let others = [
         ("a", Some(91), false),
         ("b", Some(100), false),

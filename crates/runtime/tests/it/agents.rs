@@ -164,7 +164,7 @@ fn an_agent_removed_by_its_neighbour_is_not_run() {
                     });
                 });
             }
-            // Both in one pass, because the shard's own thread sends.
+            // Send both on the shard's own thread, so that they are handled in one pass.
             shard
                 .call(move |_| to.map(|to| sender.send_to(b"x", to).unwrap()))
                 .unwrap();

@@ -79,7 +79,7 @@ fn a_thread_that_waits_for_a_context_sleeps() {
             let (answer, question) = oneshot();
             tx.send(Tid::here()).unwrap();
             let task = shard.spawn(question);
-            // Only now is the answer possible.
+            // The answer is possible only now.
             shard
                 .command(move |_| {
                     thread::sleep(INTERVAL);

@@ -67,7 +67,7 @@ fn a_timer_that_moves_later_fires_only_then() {
         let (agent, fired) = timed(&shard);
         let deadline_ns = ask(&agent, |_, cx| {
             cx.set_timer(cx.now_ns() + 10 * MS, Precision::NotBefore);
-            // As a jitter buffer does with each packet.
+            // A jitter buffer also moves its timer with each packet.
             for ms in 11..60 {
                 cx.set_timer(cx.now_ns() + ms * MS, Precision::NotBefore);
             }

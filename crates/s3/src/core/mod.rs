@@ -39,9 +39,10 @@ pub struct Retries {
     pub attempts: Option<u32>,
     /// Time after the first attempt, ns, from which no further attempt starts; `None` for no limit.
     pub request_ns: Option<u64>,
-    /// The same for parts and small objects.
+    /// Time after the first attempt of sending a part or a small object, ns, from which no further attempt starts; `None` for no
+    /// limit.
     pub part_ns: Option<u64>,
-    /// The same for the request that completes an upload.
+    /// Time after the first attempt to complete an upload, ns, from which no further attempt starts; `None` for no limit.
     pub complete_ns: Option<u64>,
     /// Maximum pause before the second attempt, ns. It doubles with each further attempt. The actual pause is random, at least
     /// half of the maximum.

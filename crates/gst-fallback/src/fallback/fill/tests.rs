@@ -598,7 +598,7 @@ fn states_may_change_in_any_order() {
             let first = rig.buffer();
             assert_eq!(first.pts(), Some(second * SECOND), "a new stream");
             assert!(first.flags().contains(gst::BufferFlags::DISCONT));
-            // The same while a picture is being converted.
+            // Test the same while a picture is being converted.
             for state in [Null, Playing, Ready, Playing, Paused, Null] {
                 rig.to(state);
                 rig.drain.set_active(false).unwrap();

@@ -271,5 +271,5 @@ fn time(name: &str, blurb: &str, default_ns: u64) -> glib::ParamSpec {
         .build()
 }
 
-/// The same as in the stock sinks.
+/// Default of `processing-deadline`, which is the same as in the stock sinks.
 const PROCESSING_DEADLINE_NS: u64 = 20_000_000;

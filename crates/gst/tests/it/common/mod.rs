@@ -13,7 +13,7 @@ use gst::prelude::*;
 
 /// No test waits for this long unless it hangs.
 pub const DEADLINE: Duration = Duration::from_secs(30);
-/// The same for GStreamer.
+/// [`DEADLINE`] as a time of GStreamer.
 pub const DEADLINE_GST: gst::ClockTime = gst::ClockTime::from_seconds(30);
 
 pub fn init() {

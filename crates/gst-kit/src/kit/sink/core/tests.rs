@@ -77,7 +77,7 @@ fn data_ends_a_change_after_the_parent_is_notified() {
         let actions = core.handle_item(item.clone()).unwrap();
         assert!(!actions.commit && core.is_prerolling());
         assert!(core.handle_announced().commit && !core.is_prerolling());
-        // The same, but without data between the pause and its announcement.
+        // The same must hold without data between the pause and its announcement.
         let mut core = prerolling();
         core.handle_change(Change::Play);
         core.handle_change(Change::Pause);
