@@ -234,7 +234,7 @@ impl Mailbox {
         mail.datagrams.clear();
     }
 
-    /// Takes all packets. `room` takes the place of their queue.
+    /// Takes all packets into `room`, which must be empty. The mailbox uses the memory of `room` for the next packets.
     #[inline]
     pub(super) fn take(&self, room: &mut Vec<Datagram>) {
         std::mem::swap(&mut lock(&self.0).datagrams, room);
