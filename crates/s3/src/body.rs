@@ -1,4 +1,4 @@
-//! Body of a request: pieces in memory, or a part of a file that is read as fast as the connection takes it.
+//! Body of a request: pieces in memory, or a part of a file. The file is read only as fast as the connection takes the data.
 
 use std::io;
 use std::path::PathBuf;

@@ -301,7 +301,7 @@ impl Store {
     /// user who uploads needs.
     ///
     /// # Errors
-    /// Returns the reason why objects cannot be written.
+    /// Fails with the reason why objects cannot be written.
     pub async fn check(&self, key: &str, timeouts: Timeouts) -> Result<(), Error> {
         let _one = self.0.checking.acquire().await;
         let known = *lock(&self.0.checked);

@@ -37,7 +37,7 @@ pub enum Error {
     /// No answer came within this time.
     #[error("no answer for {0} ms")]
     TimedOut(u64),
-    /// The response is not one of S3.
+    /// The response does not come from an S3 interface.
     #[error("unexpected answer of the store: {0}")]
     Answer(String),
     /// The spool, or a file to be sent, has failed.
