@@ -43,7 +43,7 @@ pub enum ClipError {
 }
 
 impl Clips {
-    /// The samples of a file, for endless repetition. A file is read once.
+    /// Returns the samples of a file, for endless repetition. Each file is read only once.
     ///
     /// # Errors
     /// Fails if the file is unreadable or too long.
@@ -112,7 +112,7 @@ mod tests {
         }
     }
 
-    /// Full scale is 1, in every width.
+    /// Samples of any width are converted to the same full scale of 1.
     #[test]
     fn samples_are_read_at_their_level_and_once() {
         for bits in [8, 16, 24, 32] {

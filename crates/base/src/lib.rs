@@ -18,7 +18,7 @@ pub const NS_PER_S: u64 = 1_000_000_000;
 
 /// Locks a mutex, even if another thread panicked while it held the lock.
 ///
-/// Use this only for data that are consistent after each statement under the lock.
+/// Use this only for data that is consistent after each statement under the lock.
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex
         .lock()

@@ -1,8 +1,8 @@
 //! The etcd client: transactions, and a watch for changes.
 //!
-//! The client uses one member at a time. If that fails, or does not answer in time, the client switches to the next one. It
-//! does not wait for a slow member, because a frozen or isolated one looks the same, and a lease would end. Repeating a
-//! transaction does no harm, because each transaction compares revisions.
+//! The client uses one etcd member at a time. If that member fails, or does not answer in time, the client switches to the next
+//! one. It does not wait for a slow member, because it cannot distinguish a slow member from a frozen or isolated one, and this
+//! node's lease could end. Repeating a transaction does no harm, because each transaction compares revisions.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -58,7 +58,7 @@ impl Store {
     /// Reads the files, without connecting yet.
     ///
     /// # Errors
-    /// A file cannot be read.
+    /// Fails if a file cannot be read.
     pub(super) fn new(spec: &ClusterSpec) -> miette::Result<Store> {
         let read = |key: &str, path: &std::path::Path| {
             std::fs::read_to_string(path)
@@ -84,7 +84,7 @@ impl Store {
                 .with_auto_token_refresh(true);
         }
         if spec.endpoints.iter().any(|url| url.starts_with("https://")) {
-            // Choose a provider, because a build may have two, and no default. This fails if one is installed already.
+            // A build may contain two providers and have no default, so choose one. This fails if one is installed already.
             let _ = rustls::crypto::ring::default_provider().install_default();
             let mut tls = TlsOptions::new().with_enabled_roots();
             if let Some(ca) = &spec.ca {
@@ -204,7 +204,7 @@ impl Store {
         }
     }
 
-    /// Sends all changes to `seen`, until the receiver is dropped.
+    /// Sends all changes of the store to `seen`, until its receiver is dropped.
     pub(super) async fn watch(self, seen: Sender<Seen>) {
         let mut revision = None;
         loop {
@@ -247,7 +247,7 @@ impl Store {
             .map_err(late)?
             .map_err(failed)?;
         loop {
-            // This node's own renewals are among the changes, so a silent watch has failed.
+            // The watch also delivers this node's own renewals, so a silent watch has failed.
             let message = timeout(WATCH_SILENT_MAX, watch.message()).await;
             let message = message.map_err(late)?.map_err(failed)?;
             let message = message.ok_or_else(|| Some("it ended the watch".to_owned()))?;
@@ -306,7 +306,7 @@ impl Store {
     fn leave(&self, at: usize, reason: &str) {
         self.0.failures.fetch_add(1, Relaxed);
         let next = (at + 1) % self.0.members.len();
-        // If this differs, another request has already switched. All requests run on one thread.
+        // If this node already uses another member, another request has switched. All requests run on one thread.
         if self.current() == at {
             self.0.current.store(next, Relaxed);
         }

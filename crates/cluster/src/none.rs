@@ -1,4 +1,4 @@
-//! Replaces the cluster in a program that was built without the feature.
+//! Replaces the cluster in a program that was built without the feature `etcd`.
 
 use miette::miette;
 
@@ -14,7 +14,7 @@ impl Cluster {
     /// Refuses to start.
     ///
     /// # Errors
-    /// Always.
+    /// Always fails.
     pub fn start(
         _spec: &ClusterSpec,
         _streams: &[StreamSpec],

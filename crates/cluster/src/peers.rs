@@ -44,8 +44,8 @@ impl Peers {
         Peers { key, to }
     }
 
-    /// Sends a request to the process of a link. If the connection fails, so does the receiver; the request may have been
-    /// carried out.
+    /// Sends a request to the process of a link. If the connection fails, so does the receiver. The other process may have
+    /// carried out the request even then.
     pub(super) fn ask(&mut self, link: &Link, passed: &Passed) -> oneshot::Receiver<Vec<u8>> {
         self.ask_for(link, None, passed)
     }
@@ -168,7 +168,7 @@ impl Host {
 
     /// Sets the call service, which owns this node's calls.
     pub(super) fn open(&self, call_service: Arc<dyn CallService>) {
-        // There is only one for the life of the process, so a second call does nothing.
+        // A process has only one call service, so a second call does nothing.
         let _ = self.call_service.set(call_service);
     }
 

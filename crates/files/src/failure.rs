@@ -22,17 +22,17 @@ impl Failure {
         }
     }
 
-    /// The file.
+    /// Returns the file.
     pub fn path(&self) -> PathBuf {
         self.path.to_path_buf()
     }
 
-    /// The operation, as a verb: `open`, `write`, `sync`, ...
+    /// Returns the operation, as a verb: `open`, `write`, `sync`, ...
     pub fn operation(&self) -> &'static str {
         self.operation
     }
 
-    /// The error number of the system, such as `ENOSPC`.
+    /// Returns the error number of the system, such as `ENOSPC`.
     pub fn errno(&self) -> i32 {
         self.code
     }

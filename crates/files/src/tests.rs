@@ -69,7 +69,7 @@ fn file(disk: &Disk, path: &Path) -> File {
     disk.open(path, Options::new(Access::Write))
 }
 
-/// Number of bytes that fill a pipe buffer, and more.
+/// Number of bytes that is more than fits a pipe's buffer.
 const BIG: usize = 1 << 20;
 
 fn big(byte: u8) -> Data<'static> {
@@ -109,7 +109,7 @@ fn a_file_is_written_read_renamed_and_removed() {
 
         let read = disk.open(&name, Options::new(Access::Read));
         assert_eq!(wait(read.opened()).unwrap().bytes, 100_000);
-        // The reads are requested at once, and answered in order.
+        // The reads are requested at once. The results come in order.
         let first = read.read(0, 60_000);
         let rest = read.read(60_000, 60_000);
         assert!(wait(first).unwrap() == expected[..60_000]);
@@ -147,7 +147,7 @@ fn restart_in_append_mode_keeps_earlier_bytes() {
     });
 }
 
-/// chmod(1): a file has the requested permissions. Each class of users that may read it may enter its new directory.
+/// As chmod(1) says, a file has the requested permissions. Each class of users that may read it may enter its new directory.
 #[test]
 fn new_files_and_directories_have_the_requested_permissions() {
     both(|disk| {
@@ -171,7 +171,7 @@ fn new_files_and_directories_have_the_requested_permissions() {
     });
 }
 
-/// After a kill of the process, the kernel soon has all written data, even without a sync.
+/// If the process is killed, the kernel has all data that was written shortly before, even without a sync.
 #[test]
 fn gathered_writes_leave_by_themselves() {
     both(|disk| {
@@ -251,7 +251,7 @@ fn watcher_is_woken_by_a_failure() {
     });
 }
 
-/// A full pipe without a reader acts as a disk that does not respond.
+/// A full pipe without a reader stands for a disk that does not respond.
 #[test]
 fn stalled_file_delays_no_other() {
     both(|disk| {
@@ -272,7 +272,7 @@ fn stalled_file_delays_no_other() {
                 (one, reader)
             })
             .collect();
-        // The files take all they can.
+        // Each stalled file takes as much as it can.
         let mut cx = Context::from_waker(Waker::noop());
         for (one, _) in &stalled {
             let data = || Data::Owned(Box::new([1; BIG / 16]));
@@ -349,7 +349,7 @@ fn a_pipe_is_read_until_its_writer_ends() {
             assert!(b"what comes".starts_with(&read[..]));
             read = wait(one.read(0, 100)).unwrap();
         }
-        // Without a writer, a read is cancelled.
+        // A read without a writer is cancelled.
         fifo(&folder.path().join("other"));
         let other = disk.open(folder.path().join("other"), Options::new(Access::Read));
         let read = other.read(0, 1);
@@ -390,7 +390,7 @@ struct Faults(Arc<Mutex<Fault>>);
 
 #[derive(Default)]
 struct Fault {
-    /// Whether writes to descriptors stall, from the first on.
+    /// Whether writes to a descriptor stall, from the first write on.
     stalls: bool,
     fails_with: Option<i32>,
     held: Vec<(u64, Job)>,
@@ -448,7 +448,7 @@ fn faulty() -> (Disk, Faults, Wake) {
     (disk.unwrap(), faults, wake)
 }
 
-/// Kept bytes stay. Later bytes take the place of the dropped ones.
+/// Data that must be kept stays. Later data takes the place of the dropped data.
 #[test]
 fn oldest_data_can_be_dropped_while_the_disk_stalls() {
     let (disk, faults, wake) = faulty();
@@ -476,7 +476,7 @@ fn oldest_data_can_be_dropped_while_the_disk_stalls() {
     assert!(write(50, b'k', true));
     assert!(write(BIG, 2, false) && write(BIG, 3, false));
     while write(BIG, 4, false) {}
-    // The header is being written, so this is the oldest data that may be dropped.
+    // The header is being written, so this data is the oldest that may be dropped.
     assert_eq!(one.drop_oldest(), Some(BIG / 2));
     assert_eq!(one.drop_oldest(), Some(BIG));
     assert!(write(BIG, 5, false));
@@ -517,7 +517,7 @@ fn an_error_of_the_disk_reaches_only_its_file() {
     assert_eq!(bad.counts().lost, BIG as u64);
 }
 
-/// Tests the values of the variable in separate processes.
+/// Runs in separate processes, each with one value of the variable.
 #[test]
 fn the_environment_decides_the_mode() {
     const INSIDE: &str = "THREADBARE_TEST_MODE";
@@ -527,7 +527,7 @@ fn the_environment_decides_the_mode() {
             Err(error) => error.to_string(),
         };
         assert_eq!(said, expected);
-        // A mode that is requested explicitly takes effect.
+        // An explicit mode has priority over the variable.
         assert_eq!(Disk::shared(Mode::Threads).unwrap().mode(), Mode::Threads);
         return;
     }
@@ -562,7 +562,7 @@ fn the_service_ends_with_its_last_user() {
         let own = Disk::start(disk.mode()).unwrap();
         let one = file(&own, &folder.path().join("a"));
         drop(own);
-        // An open file is a user.
+        // An open file counts as a user.
         wait(one.write(Data::Copy(b"x"))).unwrap();
         wait(one.close(Ending::default())).unwrap();
     });

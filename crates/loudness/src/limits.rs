@@ -29,7 +29,7 @@ pub enum BuildError {
     /// The mode measures nothing.
     #[error("mode {0:?} does not include momentary loudness, without which nothing is measured")]
     Mode(Mode),
-    /// [`Channel::DualMono`](crate::Channel::DualMono) with other channels.
+    /// [`Channel::DualMono`](crate::Channel::DualMono) was used together with other channels.
     #[error("dual mono needs a single channel, not {0} channels")]
     DualMono(usize),
     /// The longest window is too long.
@@ -45,7 +45,7 @@ pub enum BuildError {
         /// Channels per stream.
         channels: usize,
     },
-    /// No memory for a window that long.
+    /// There is not enough memory for such a long window.
     #[error("no memory for the window")]
     Memory,
 }

@@ -8,11 +8,12 @@ pub trait Sample: Copy + Send + Sync + sealed::Sealed + 'static {
     #[doc(hidden)]
     const STEP: f64;
 
-    /// The value of the sample, in steps.
+    /// Returns the value of the sample, in steps.
     #[doc(hidden)]
     fn steps(self) -> f64;
 
-    /// The sample nearest to `value`, which is relative to full scale. The value is clipped at full scale if the type ends there.
+    /// Returns the sample nearest to `value`, which is relative to full scale. The value is clipped at full scale if the type
+    /// ends there.
     #[doc(hidden)]
     fn rounded(value: f32) -> Self;
 }

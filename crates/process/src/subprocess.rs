@@ -1,8 +1,8 @@
 //! Runs this program in another process, and exchanges messages with it.
 //!
-//! Measurements need this, because resource usage is known only for a whole process. Messages are JSON, one per line, over the
-//! child's standard input and output. If its standard input is closed, the child must stop, because the parent wants it or has
-//! ended.
+//! Measurements need a separate process, because resource usage is known only for a whole process. Messages are JSON, one per
+//! line, over the child's standard input and output. When its standard input is closed, the child must stop: the parent has asked
+//! for this, or has ended.
 
 use std::io::{BufRead, BufReader, Error, Read, Write};
 use std::os::unix::process::CommandExt;

@@ -14,7 +14,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Whether it contains the address.
+    /// Whether the range contains the address.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.address, address.to_canonical()) {

@@ -28,7 +28,7 @@ pub enum Error {
         /// Pause that the store requests, in milliseconds.
         retry_after_ms: Option<u64>,
     },
-    /// The connection failed: it was refused, the host does not exist, or it is not trusted.
+    /// The connection failed: it was refused, or the host does not exist or is not trusted.
     #[error("cannot connect: {0}")]
     Connect(String),
     /// The connection broke.
@@ -37,10 +37,10 @@ pub enum Error {
     /// No answer came within this time.
     #[error("no answer for {0} ms")]
     TimedOut(u64),
-    /// The response is not one of S3.
+    /// The response does not come from an S3 interface.
     #[error("unexpected answer of the store: {0}")]
     Answer(String),
-    /// The spool failed, or a file to be sent.
+    /// The spool, or a file to be sent, has failed.
     #[error("{0}")]
     File(String),
     /// The object is longer than S3 allows.
@@ -85,7 +85,7 @@ impl Error {
         }
     }
 
-    /// The store's code, such as `NoSuchUpload`.
+    /// Returns the store's code, such as `NoSuchUpload`.
     pub fn code(&self) -> Option<&str> {
         match self {
             Error::Refused { code, .. } => Some(code.as_str()),

@@ -1,4 +1,5 @@
-//! Record on the disk of an upload that is not complete, so that another process can continue it. It contains no credentials.
+//! The journal of an upload that is not complete: a file, with which another process can continue the upload. It contains no
+//! credentials.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

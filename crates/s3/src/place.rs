@@ -7,7 +7,7 @@ use crate::error::Error;
 
 /// Maximum length of a key ("Amazon S3 User Guide", "Naming Amazon S3 objects").
 pub const KEY_BYTES_MAX: usize = 1024;
-/// Default region, that of the stock elements.
+/// Default region, the same as in the stock elements.
 pub const REGION_DEFAULT: &str = "us-west-2";
 
 /// Characters that are not escaped in the path of a signed URL: RFC 3986's unreserved characters.
@@ -36,7 +36,7 @@ impl ObjectUri {
     /// Parses `s3://region/bucket/key[?version=V]`.
     ///
     /// # Errors
-    /// [`Error::Setting`] with the URI and the expected form.
+    /// Fails with [`Error::Setting`], which has the URI and the expected form.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let wrong = |what: &str| {
             Error::Setting(format!(
@@ -100,7 +100,7 @@ fn decoded(text: &str) -> Option<String> {
 /// Checks a region, which becomes part of host names.
 ///
 /// # Errors
-/// [`Error::Setting`].
+/// Fails with [`Error::Setting`] if the region is invalid.
 pub fn check_region(region: &str) -> Result<(), Error> {
     let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     if !region.is_empty() && region.len() <= 63 && region.chars().all(is_plain) {
@@ -115,7 +115,7 @@ pub fn check_region(region: &str) -> Result<(), Error> {
 /// Checks a bucket, which becomes part of host names and paths. Other stores allow more than Amazon does: upper case and `_`.
 ///
 /// # Errors
-/// [`Error::Setting`].
+/// Fails with [`Error::Setting`] if the bucket is invalid.
 pub fn check_bucket(bucket: &str) -> Result<(), Error> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
     let is_fine = (3..=255).contains(&bucket.len())
@@ -134,7 +134,7 @@ pub fn check_bucket(bucket: &str) -> Result<(), Error> {
 /// Checks that a URL can contain the key: no part of the key is `.` or `..`, which clients and proxies remove.
 ///
 /// # Errors
-/// [`Error::Setting`].
+/// Fails with [`Error::Setting`] if the key is invalid.
 pub fn check_key(key: &str) -> Result<(), Error> {
     let wrong = |what: &str| Err(Error::Setting(format!("key={key}: {what}")));
     match key {
@@ -165,7 +165,7 @@ impl Endpoint {
     /// name.
     ///
     /// # Errors
-    /// [`Error::Setting`] with the invalid setting.
+    /// Fails with [`Error::Setting`], which names the invalid setting.
     pub fn new(
         uri: Option<&str>,
         region: &str,
@@ -226,7 +226,7 @@ impl Endpoint {
         })
     }
 
-    /// Creates the endpoint from a journal, with the value of [`Endpoint::base`].
+    /// Creates the endpoint from the value of [`Endpoint::base`] in a journal.
     pub(crate) fn of_base(base: &str, region: &str, bucket: &str) -> Result<Self, Error> {
         check_region(region)?;
         check_bucket(bucket)?;
@@ -250,17 +250,17 @@ impl Endpoint {
         self.base.as_str()
     }
 
-    /// Region, such as `eu-west-1`.
+    /// Returns the region, such as `eu-west-1`.
     pub fn region(&self) -> &str {
         &self.region
     }
 
-    /// The bucket.
+    /// Returns the bucket.
     pub fn bucket(&self) -> &str {
         &self.bucket
     }
 
-    /// The URL of an object, or of the bucket itself for an empty key. `query` has names and values.
+    /// Returns the URL of an object, or of the bucket itself for an empty key. `query` has names and values.
     pub fn url(&self, key: &str, query: &[(&str, &str)]) -> Url {
         let mut url = self.base.clone();
         let path = format!("{}{}", url.path(), utf8_percent_encode(key, PLAIN_PATH));
@@ -282,7 +282,7 @@ impl Endpoint {
         url
     }
 
-    /// The endpoint, for messages.
+    /// Returns the endpoint, for messages.
     pub fn shown(&self) -> String {
         format!(
             "{} (bucket {}, region {})",
@@ -396,7 +396,7 @@ mod tests {
             prop_assert_eq!(ObjectUri::parse(&uri.to_string()), Ok(uri));
         }
 
-        /// For any key, the URL stays below the bucket, and names that key.
+        /// For any key, the URL stays below the bucket, and leads to that key.
         #[test]
         fn a_key_stays_below_its_bucket(key in "[a-z/.%ü?# ]{1,20}") {
             prop_assume!(check_key(&key).is_ok());

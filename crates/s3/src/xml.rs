@@ -82,7 +82,7 @@ fn read<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Error> {
     from_str(text).map_err(|error| Error::Answer(shown(&error.to_string())))
 }
 
-/// Returns code and message of a refusal. Of any other text, it returns the beginning.
+/// Returns code and message of a refusal. If the text is something else, returns its beginning.
 pub(crate) fn refusal(text: &str) -> (String, String) {
     match read::<Refusal>(text) {
         Ok(refusal) => (shown(&refusal.code), shown(&refusal.message)),
@@ -99,8 +99,8 @@ pub(crate) fn created(text: &str) -> Result<String, Error> {
     }
 }
 
-/// Returns the ETag of a completed upload. The store may begin to answer before it knows the result, so a refusal may come with
-/// status 200.
+/// Returns the ETag of a completed upload. The store may begin its response before it knows the result, so a refusal may come
+/// with status 200.
 pub(crate) fn completed(text: &str) -> Result<String, Error> {
     if let Ok(completed) = read::<Completed>(text)
         && !completed.etag.is_empty()
@@ -150,7 +150,7 @@ mod tests {
 
     use super::*;
 
-    /// The examples of the API reference.
+    /// The examples in the API reference are parsed.
     #[test]
     fn answers_are_read() {
         let text = r#"<?xml version="1.0" encoding="UTF-8"?>

@@ -72,10 +72,10 @@ impl Receiver {
         }
     }
 
-    /// Checks and decrypts an SRTP packet in place. Returns the bytes of the RTP packet, from the start of the buffer.
+    /// Checks and decrypts an SRTP packet in place. Returns the length of the RTP packet, from the start of the buffer.
     ///
     /// # Errors
-    /// The packet is not an SRTP packet, is a replay, is too old or not authentic, or the table of sources is full.
+    /// Fails if the packet is not an SRTP packet, is a replay, is too old or not authentic, or if the table of sources is full.
     pub fn unprotect_rtp(&mut self, packet: &mut [u8]) -> Result<usize, UnprotectError> {
         let trailer = self.rtp.rtp_trailer();
         let header = RtpHeader::parse(packet, trailer)?;
@@ -107,11 +107,12 @@ impl Receiver {
         None
     }
 
-    /// Checks and decrypts an SRTCP packet in place. Returns the length of the RTCP packet, from the start of the buffer. Its
-    /// sender decides whether it is encrypted: the E flag shows it, and is authenticated (RFC 3711, section 3.4).
+    /// Checks and decrypts an SRTCP packet in place. Returns the length of the RTCP packet, from the start of the buffer. The
+    /// sender decides whether the packet is encrypted. The E flag shows the decision, and is authenticated (RFC 3711, section
+    /// 3.4).
     ///
     /// # Errors
-    /// The packet is not an SRTCP packet, is a replay, is too old or not authentic, or the table of sources is full.
+    /// Fails if the packet is not an SRTCP packet, is a replay, is too old or not authentic, or if the table of sources is full.
     pub fn unprotect_rtcp(&mut self, packet: &mut [u8]) -> Result<usize, UnprotectError> {
         let trailer = self.rtcp.rtcp_trailer();
         let ssrc = rtcp_ssrc(packet, trailer)?;
@@ -125,7 +126,7 @@ impl Receiver {
         Ok(packet.len() - trailer)
     }
 
-    /// A receiver for another key, with the rollover counters of this one.
+    /// Returns a receiver for another key, with the rollover counters of this one.
     pub(crate) fn continued(&self, key: &MasterKey) -> Receiver {
         Receiver {
             sources: self.sources.continued(),
@@ -133,13 +134,13 @@ impl Receiver {
         }
     }
 
-    /// The sources so far, with the indices of their newest packets.
+    /// Returns the sources so far, with the indices of their newest packets.
     pub fn sources(&self) -> impl Iterator<Item = SourceState> + '_ {
         self.sources.states()
     }
 
-    /// Continues a source that another receiver had under the same key. Packets up to the state's highest count as received,
-    /// except the missing ones.
+    /// Continues a source that another receiver had under the same key. Packets up to the highest one of the state count as
+    /// received, except for the missing ones.
     ///
     /// # Errors
     /// Fails if the state is older than this receiver's, if its index is out of range, or if there are too many sources.

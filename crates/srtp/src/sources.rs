@@ -5,13 +5,14 @@ use thiserror::Error;
 use crate::index::{Outside, PacketIndex};
 use threadbare_rtp_types::id::{SeqNum, Ssrc};
 
-/// Size of the replay window in packets: a packet that is older than the newest by this is refused. RFC 3711, section 3.3.2,
-/// requires at least 64; this fits two words and covers 2.5 s of packets of 20 ms.
+/// Size of the replay window in packets. A packet that is this many packets older than the newest, or more, is refused. RFC 3711,
+/// section 3.3.2, requires at least 64. This size fits two words, and covers 2.5 s of packets of 20 ms.
 pub const REPLAY_WINDOW: u32 = u128::BITS;
 
 /// Maximum number of SSRCs under one key. A party has one SSRC, and some parties take a new one after each hold. Further SSRCs
-/// are refused. Dropping the oldest instead would allow replays of its packets. [`Receiver::joining`](crate::Receiver::joining) does
-/// drop it: such a key stays the same for months, and a restart of the receiver allows those replays anyway.
+/// are refused. If the oldest SSRC were dropped instead, its packets could be replayed.
+/// [`Receiver::joining`](crate::Receiver::joining) does drop it: its key stays the same for months, and a restart of the receiver
+/// allows such replays anyway.
 pub const SOURCES_MAX: usize = 64;
 
 /// Highest index of SRTCP: it has 31 bits (RFC 3711, section 3.4).
@@ -24,24 +25,24 @@ pub struct SourceState {
     pub ssrc: Ssrc,
     /// The highest index of its RTP packets, with the rollover counter; `None`: none yet.
     pub rtp: Option<PacketIndex>,
-    /// Bit `n`: the RTP packet `n` before the highest is missing and may still arrive. Bit 0: the highest packet itself arrived
-    /// under another key. The field must be 0 in a state older than the last packet, otherwise packets that have arrived since
-    /// then would be accepted again.
+    /// Bit `n` is set if the packet `n` before the highest RTP packet is missing and may still arrive. Bit 0 is set if the
+    /// highest packet itself arrived under another key. In a state that is older than the last packet, the field must be 0;
+    /// otherwise packets that have arrived since then would be accepted again.
     pub rtp_missing: u128,
     /// The highest index of its RTCP packets, below 2^31; `None`: none yet.
     pub rtcp: Option<u32>,
 }
 
-/// Why a packet has no place in its source's sequence.
+/// Why the sequence of a source does not allow a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum SourceError {
-    /// This packet is a repetition. If received, it is a replay or a duplicate. If sent, protecting other data under the same
-    /// index would reveal both.
+    /// This index was used before. A received packet is then a replay or a duplicate. A packet to be sent is refused, because
+    /// protecting other data under the same index would reveal both.
     #[error("SSRC {ssrc}: packet {index} is a replay")]
     Repeated {
         /// The source.
         ssrc: Ssrc,
-        /// The packet's index.
+        /// The invalid index.
         index: u64,
     },
     /// The packet is too old to decide whether it is a repetition.
@@ -65,7 +66,7 @@ pub enum SourceError {
     /// The number of sources would exceed [`SOURCES_MAX`].
     #[error("SSRC {ssrc}: no room for another source: the key has {SOURCES_MAX} already")]
     TooMany {
-        /// The source that finds no room.
+        /// The source for which there is no place.
         ssrc: Ssrc,
     },
 }
@@ -78,7 +79,7 @@ pub enum RestoreError {
     RtcpIndex {
         /// The source.
         ssrc: Ssrc,
-        /// Its index.
+        /// The packet's index.
         index: u32,
     },
     /// The source is already ahead of the state. Going back would use indices twice.
@@ -86,18 +87,18 @@ pub enum RestoreError {
     Behind {
         /// The source.
         ssrc: Ssrc,
-        /// Its current state.
+        /// The source's current state.
         now: SourceState,
     },
     /// The number of sources would exceed [`SOURCES_MAX`].
     #[error("SSRC {ssrc}: no room for another source: the key has {SOURCES_MAX} already")]
     TooMany {
-        /// The source that finds no room.
+        /// The source for which there is no place.
         ssrc: Ssrc,
     },
 }
 
-/// A state as text, with its existing parts.
+/// Formats a state as text, with the parts that exist.
 struct Now<'a>(&'a SourceState);
 
 impl std::fmt::Display for Now<'_> {
@@ -130,7 +131,7 @@ enum Place {
 }
 
 impl Window {
-    /// A window that continues after `newest`. Earlier packets count as seen, except the missing ones.
+    /// Returns a window that continues after `newest`. Earlier packets count as seen, except for the missing ones.
     fn after(newest: Option<u64>, missing: u128) -> Window {
         let seen = newest.map_or(0, |_| !missing);
         Window { newest, seen }
@@ -192,7 +193,7 @@ impl Source {
     }
 }
 
-/// The sources under one key. Looking up a packet changes nothing; it is noted after its authentication.
+/// The sources under one key. Looking up a packet changes nothing: the packet is noted only after it was authenticated.
 #[derive(Debug, Default)]
 pub(crate) struct Sources {
     list: Vec<Source>,
@@ -219,13 +220,13 @@ impl Sources {
         self.list.iter().position(|source| source.ssrc == ssrc)
     }
 
-    /// The source's state, or its initial state.
+    /// Returns the source's state, or its initial state.
     fn source(&self, ssrc: Ssrc) -> Source {
         self.find(ssrc)
             .map_or_else(|| Source::new(ssrc), |at| self.list[at])
     }
 
-    /// The index of an RTP packet, if it may be noted.
+    /// Returns the index of an RTP packet, if it may be noted.
     pub(crate) fn rtp_index(&self, ssrc: Ssrc, seq: SeqNum) -> Result<PacketIndex, SourceError> {
         let number = u32::from(seq.0);
         let window = self.source(ssrc).rtp;
@@ -246,7 +247,7 @@ impl Sources {
         allow(ssrc, self.source(ssrc).rtcp, u64::from(index), index)
     }
 
-    /// The index of the next RTCP packet of a source.
+    /// Returns the index of the next RTCP packet of a source.
     pub(crate) fn next_rtcp_index(&self, ssrc: Ssrc) -> Result<u32, SourceError> {
         match self.source(ssrc).state().rtcp {
             // RFC 3711, section 3.4: zero before the first packet.
@@ -256,7 +257,7 @@ impl Sources {
         }
     }
 
-    /// Checks that a place is free for this source.
+    /// Checks that there is a place for this source.
     pub(crate) fn check_room(&self, ssrc: Ssrc) -> Result<(), SourceError> {
         if self.list.len() >= SOURCES_MAX && !self.replaces && self.find(ssrc).is_none() {
             return Err(SourceError::TooMany { ssrc });
@@ -292,8 +293,8 @@ impl Sources {
         self.list.iter().map(Source::state)
     }
 
-    /// The state for another key, with rollover counters that continue: "it MUST NOT be reset to zero" (RFC 3711, section 3.3.1).
-    /// Packets of the old key prove nothing under the new one, so none counts as seen.
+    /// Returns the state for another key, with rollover counters that continue: "it MUST NOT be reset to zero" (RFC 3711, section
+    /// 3.3.1). No packet counts as seen, because packets of the old key prove nothing under the new one.
     pub(crate) fn continued(&self) -> Sources {
         let list = self.list.iter().map(|source| Source {
             rtp: Window {
@@ -409,7 +410,7 @@ mod tests {
         for seq in [65_535, 65_534, 65_535 - 127, 65_535 - 128] {
             assert!(sources.rtp_index(SSRC, SeqNum(seq)).is_err(), "{seq}");
         }
-        // Except the missing one, once.
+        // The missing packet is accepted, but only once.
         let late = sources.rtp_index(SSRC, SeqNum(65_533)).unwrap();
         sources.note_rtp(SSRC, late).unwrap();
         assert!(sources.rtp_index(SSRC, SeqNum(65_533)).is_err());

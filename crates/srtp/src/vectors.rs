@@ -99,7 +99,7 @@ fn key_derivation_of_aes_256_rfc_6188_7_2() {
     );
 }
 
-/// The session keys of RFC 7714, sections 16 and 17.
+/// Returns the session keys of RFC 7714, sections 16 and 17.
 fn gcm(suite: Suite, protocol: Protocol) -> Transform {
     let mut keys = SessionKeys {
         suite,

@@ -1,4 +1,4 @@
-//! The media threads: load, lateness, and occasions on which work blocked them.
+//! The media threads: load, lateness, and the last time that work blocked each of them.
 
 use std::collections::{BTreeMap, VecDeque};
 

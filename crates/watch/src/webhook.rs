@@ -33,7 +33,7 @@ impl Webhook {
     /// Starts the thread.
     ///
     /// # Errors
-    /// Threads run out.
+    /// Fails if threads run out.
     pub(super) fn start(url: &str) -> std::io::Result<Webhook> {
         let (queue, messages) = sync_channel(MESSAGES_MAX);
         let to = url.to_owned();
@@ -50,7 +50,7 @@ impl Webhook {
         })
     }
 
-    /// The URL.
+    /// Returns the URL.
     pub(super) fn url(&self) -> &str {
         &self.url
     }
@@ -146,7 +146,7 @@ mod tests {
     use super::super::alarm::AlarmKind;
     use super::*;
 
-    /// The end of the process, and a change of the URL, do not wait for several attempts at a dead URL.
+    /// When the process ends or the URL changes, the thread finishes only the current attempt at a URL that does not answer.
     #[test]
     fn the_end_waits_for_one_attempt_at_most() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
@@ -174,7 +174,7 @@ mod tests {
                 .count()
         });
         drop(webhook);
-        // Without the end, nine attempts would have been made.
+        // If the thread had not ended, it would have made nine attempts.
         assert!(!attempts.is_finished());
     }
 

@@ -23,8 +23,8 @@ fn frame(from: &str, to: &str, tos: u8, payload: &[u8]) -> Vec<u8> {
     room[..len].to_vec()
 }
 
-/// The checksum of RFC 1071, section 4.1, in its simplest form: the sum of words in network order, with carries added at the
-/// end.
+/// Returns the checksum of RFC 1071, section 4.1, in its simplest form: the sum of words in network order, with carries added at
+/// the end.
 fn naive_checksum(bytes: &[u8]) -> u16 {
     let mut total = 0u32;
     for pair in bytes.chunks(2) {

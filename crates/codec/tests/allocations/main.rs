@@ -1,4 +1,4 @@
-//! Running codecs, conversion, tones and noise do not allocate, neither for packets nor for losses.
+//! While codecs, conversion, tones and noise run, they do not allocate, neither for packets nor for losses.
 
 #[path = "../it/audio.rs"]
 mod audio;

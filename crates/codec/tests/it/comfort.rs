@@ -31,7 +31,8 @@ fn analyse(audio: &[f32], order: usize) -> ComfortNoise {
     analyser.noise()
 }
 
-/// Response of the filter at `hz` by definition: k = 258 (N - 127) / 32768 (RFC 3389, section 3.2), and the step-up recursion.
+/// Returns the response of the filter at `hz` from the definition: k = 258 (N - 127) / 32768 (RFC 3389, section 3.2), and the
+/// step-up recursion.
 fn response(payload: &[u8], hz: f64) -> f64 {
     let mut filter = vec![1.0];
     for index in &payload[1..] {
@@ -51,7 +52,7 @@ fn response(payload: &[u8], hz: f64) -> f64 {
     1.0 / re.hypot(im)
 }
 
-/// The mean power at `hz`, by periodograms of 32 ms.
+/// Returns the mean power at `hz`, computed from periodograms of 32 ms.
 fn power_at(audio: &[f32], hz: f64) -> f64 {
     let blocks = audio.chunks_exact(256);
     let count = blocks.len() as f64;
@@ -68,7 +69,8 @@ fn power_at(audio: &[f32], hz: f64) -> f64 {
     blocks.map(power).sum::<f64>() / count
 }
 
-/// White; low; high; a hum at about 1 kHz; ten coefficients, as ITU-T G.711, appendix II, has.
+/// White noise; low-pass noise; high-pass noise; a hum at about 1 kHz; noise with ten coefficients, as in ITU-T G.711, appendix
+/// II.
 const SPECTRA: [&[u8]; 5] = [
     &[],
     &[20],
@@ -118,7 +120,7 @@ fn analyser_recovers_the_generators_parameters() {
             let found = payload(&analyse(&generate(parse(&told), 9, 10), spectrum.len()));
             assert_eq!(found.len(), told.len());
             assert!(found[0].abs_diff(told[0]) <= 1, "{found:?}, {told:?}");
-            // A quarter of a second determines a coefficient to about 0.02 to 0.04, five steps.
+            // From a quarter of a second, a coefficient can be determined to about 0.02 to 0.04, which is five steps.
             let close = found[1..]
                 .iter()
                 .zip(&told[1..])
@@ -193,8 +195,7 @@ proptest! {
         generator.generate(2_000, &mut audio);
         generator.set(parse(&other));
         generator.generate(2_000, &mut audio);
-        // The filters ring into each other, but the level is at least that of the quieter noise. Their noise is less than ten
-        // times its level.
+        // The filters ring into each other. But no sample exceeds ten times the level of the louder noise.
         let level = parse(&bytes).level().min(parse(&other).level());
         let peak = 10.0 * 10_f32.powf(-f32::from(level) / 20.0);
         prop_assert!(audio.iter().all(|x| x.abs() < peak));

@@ -48,12 +48,12 @@ pub(super) const REFUSED: &[Refused] = &[
         lines: &[5],
     },
     Refused {
-        text: "[[stream]]\nname = \"s\"\nlisten = \"127.0.0.1:5004\"\ndestination = \"127.0.0.1:6004\"\n[[stream.fallback]]\nsilence = true\nsrtp-in-key-env = \"B\"",
+        text: "[[stream]]\nname = \"s\"\nlisten = \"127.0.0.1:5004\"\ndestination = \"127.0.0.1:6004\"\ncodec = \"PCMU\"\n[[stream.fallback]]\nsilence = true\nsrtp-in-key-env = \"B\"",
         says: &[
             "`silence`, which is not RTP",
             "only a fallback with `listen` has a key",
         ],
-        lines: &[7],
+        lines: &[8],
     },
     Refused {
         text: "[contexts]\nwiat = 20",

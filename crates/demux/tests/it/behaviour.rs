@@ -90,7 +90,7 @@ fn messages_go_to_the_sinks_of_their_keys_in_order() {
 
 #[test]
 fn ready_order_precedes_a_ready_message() {
-    // The order comes by a handle, and by a stream.
+    // One order comes through a handle, another through a stream.
     let mut bench = bench();
     let sink = Basket::default();
     bench.task.run();
@@ -133,7 +133,7 @@ fn order_during_the_poll_of_the_input_is_not_missed() {
         match given {
             1 => {
                 let handle = known.get().unwrap();
-                // Of two orders, the second takes over. Earlier subscriptions of the message's key end first.
+                // Of two orders, the second one takes over. Before that, earlier subscriptions of the message's key end.
                 for sink in [Basket::default(), ordered.clone()] {
                     let guard = handle.subscribe(Target::Key(7), sink, DEFAULT).unwrap();
                     guard.detach();
@@ -322,7 +322,7 @@ fn a_full_sink_that_blocks_holds_the_input_up() {
     assert_eq!(slow.numbers(), [1, 2]);
 }
 
-/// Operators look at the counts while the sink is blocked, and then it does not flush.
+/// Operators look at the counts while the sink is blocked, when it does not flush.
 #[test]
 fn guard_reports_dropped_messages_at_once() {
     for (policy, buffer) in [
@@ -579,7 +579,7 @@ fn sinks_are_flushed_once_a_batch_and_idle_ones_are_not_touched() {
     bench.task.run();
     bench.put(1, 0..1000);
     bench.task.run();
-    // 256 messages per batch.
+    // A batch has 256 messages.
     assert_eq!(busy.inside().flushes, 4);
     let touches = {
         let inside = idle.inside();

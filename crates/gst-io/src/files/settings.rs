@@ -131,7 +131,7 @@ impl DiskSettings {
         budget
     }
 
-    /// Maximum bytes queued, for messages.
+    /// Returns the maximum number of queued bytes, for messages.
     pub(super) fn buffer_bytes_max(&self) -> u64 {
         self.buffer_bytes_max
     }

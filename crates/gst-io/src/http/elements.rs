@@ -169,8 +169,8 @@ http_source!(
     "Reads a resource over HTTP, on its own thread or on the thread of a shared context"
 );
 
-/// Registers the elements. `reqwesthttpsrc` has its usual rank, below that of the stock source, which applications get as long as
-/// it is installed. `ts-httpsrc` must be selected by name.
+/// Registers the elements. `reqwesthttpsrc` has its usual rank, which is below that of the stock source. So applications get the
+/// stock source if it is installed. `ts-httpsrc` must be selected by name.
 pub(crate) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolError> {
     for (name, rank, kind) in [
         (

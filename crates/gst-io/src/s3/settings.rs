@@ -21,13 +21,13 @@ use crate::kit::PropertyGroup;
 #[enum_type(name = "ThreadbareS3OnError")]
 #[allow(unreachable_pub, reason = "the type of a public property")]
 pub enum S3OnError {
-    /// Its parts are removed from the store.
+    /// The parts of the upload are removed from the store.
     #[enum_value(name = "Abort the upload", nick = "abort")]
     Abort,
-    /// It becomes an object.
+    /// The parts of the upload become an object.
     #[enum_value(name = "Complete the upload with the data so far", nick = "complete")]
     Complete,
-    /// Its parts stay at the store.
+    /// The parts of the upload stay at the store.
     #[default]
     #[enum_value(name = "Do nothing", nick = "do-nothing")]
     DoNothing,
@@ -195,7 +195,7 @@ pub(super) enum Keys {
 }
 
 impl Keys {
-    /// Key of the object of this number.
+    /// Returns the key of the object of this number.
     pub(super) fn key(&self, number: u32) -> Result<String, Error> {
         match self {
             Keys::One(key) => Ok(key.clone()),
@@ -225,7 +225,8 @@ pub(super) struct Plan {
 }
 
 impl Values {
-    /// Checks the values and makes the plan. `name` is the element's name, for templates; `None`: the key is not a template.
+    /// Checks the values and makes the plan. `name` is the element's name, for templates. `None` means that the key is not a
+    /// template.
     pub(super) fn plan(
         &self,
         metadata: &Metadata,
@@ -322,7 +323,7 @@ impl Values {
         }
     }
 
-    /// The process's pool; the last sink with a value other than the default sets its size.
+    /// Returns the process's pool. If several sinks set its size, the last value other than the default applies.
     fn pool(&self) -> Pool {
         let pool = Pool::of_process();
         if self.buffer_bytes_max != BUFFER_BYTES_MAX {

@@ -71,7 +71,7 @@ impl S3Source {
     }
 }
 
-/// The object, with the credentials that sign its requests.
+/// Returns the object, with the credentials that sign its requests.
 fn signed(values: &Values) -> Result<Signed, Error> {
     let access = &values.access;
     let (settings, key) = (access.store()?, access.key()?);

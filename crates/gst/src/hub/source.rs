@@ -152,7 +152,7 @@ impl SourceEnd {
     }
 }
 
-/// Pushes the queue's items. Stopping this source is not a failure: the other end survives it.
+/// Pushes the queue's items. If this source is stopped, that is not a failure of the queue: the other end continues.
 pub struct StoppingReader {
     reader: QueueReader,
     element: glib::WeakRef<gst::Element>,

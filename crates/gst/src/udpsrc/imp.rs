@@ -237,7 +237,7 @@ impl SourceElement for UdpSrc {
             uri.set_uri(Some(self.settings().uri().as_str()));
             return true;
         }
-        // A packet may have waited in the kernel, whose buffer is the upper bound.
+        // There is no maximum, because a packet may have waited in the kernel.
         let latency = (true, self.driver.wait(&self.context), None);
         source::answer_query(pad, &*self.obj(), query, latency, || {
             self.settings().caps.clone()

@@ -48,7 +48,7 @@ impl Default for Settings {
 pub(super) const MTU_DEFAULT: u32 = 1492;
 /// The stock element's limit.
 pub(super) const MTU_MAX: u32 = i32::MAX as u32;
-/// No UDP datagram is larger (RFC 768: 16 bits of length), so no buffer need be.
+/// Maximum buffer size, because no UDP datagram is larger (RFC 768: 16 bits of length).
 const DATAGRAM_MAX: u32 = 65_536;
 
 /// Clock of the `GstReferenceTimestampMeta` on each buffer.
@@ -69,7 +69,7 @@ pub enum SocketTimestamp {
 }
 
 impl Settings {
-    /// Bytes of the buffers that packets are received into.
+    /// Returns the size, in bytes, of the buffers into which packets are received.
     pub(super) fn buffer_bytes(&self) -> u32 {
         self.mtu.clamp(1, DATAGRAM_MAX)
     }

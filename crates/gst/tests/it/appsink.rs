@@ -164,7 +164,7 @@ fn a_store_is_full_by_bytes_or_by_time() {
     }
 }
 
-/// As with the stock element: a list is one sample on request, otherwise one for each buffer.
+/// As with the stock element, a list becomes one sample if the property is set, otherwise one sample for each buffer.
 #[test]
 fn a_list_is_one_sample_or_several() {
     for (factory, whole) in [
@@ -201,7 +201,7 @@ fn full_sink_blocks_a_foreign_thread_until_a_sample_is_taken() {
     for i in 1..3 {
         assert_eq!(of(&pull(&rig.element).unwrap()), i);
     }
-    // Stopping releases a waiting push.
+    // Stopping the element releases a push that waits.
     rig.push(numbered(3)).unwrap();
     rig.push(numbered(4)).unwrap();
     let stuck = rig.push_aside(numbered(5));
@@ -223,7 +223,7 @@ fn full_sink_blocks_its_source_and_not_the_context() {
     for i in 0..100 {
         assert!(source.emit_by_name::<bool>("push-buffer", &[&numbered(i)]));
     }
-    // Most of them wait in the source: the sink has its three, and one pass's output.
+    // Most of the buffers wait in the source: the sink has its three, and the output of one pass.
     eventually("the source is held up", || {
         let left = source.property::<u64>("current-level-buffers");
         (1..100).contains(&left)

@@ -132,7 +132,7 @@ fn a_stop_ends_the_wait_at_once() {
     rig.push(timed(0, gst::ClockTime::from_seconds(3600)))
         .unwrap();
     drop(clock.wait_for_next_pending_id());
-    // A thread that pushes until it has to wait.
+    // This thread pushes until it has to wait.
     let feed = rig.feed.clone();
     let pusher = until_it_waits(move || {
         while feed

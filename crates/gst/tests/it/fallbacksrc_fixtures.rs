@@ -23,7 +23,7 @@ fn player(uri: &str) -> Pipe {
     ))
 }
 
-/// The samples up to the end of the stream.
+/// Returns the samples up to the end of the stream.
 fn all_samples(pipe: &Pipe) -> Vec<i16> {
     let seen = watch(&pipe.pad("out", "sink"));
     pipe.play();
@@ -162,7 +162,7 @@ fn the_servers_threads_end_with_it() {
     );
 }
 
-/// A rig with one `faultsrc`.
+/// Returns a rig with one `faultsrc`.
 fn alone(fault: &Fault, name: &str, state: gst::State) -> Rig {
     let rig = Rig::without_stream(&format!("faultsrc fault={name}"), state);
     assert_eq!(fault.log().starts, 1);
@@ -307,8 +307,8 @@ fn file_stalls_and_fails_at_the_given_positions() {
     assert_eq!(fault.log().buffers, [505, 0]);
 }
 
-/// A source whose pads appear later, each linked to a sink `audio` or `video`. Linked by hand, because the parser of pipeline
-/// descriptions cannot handle pads that appear on two threads at once.
+/// Returns a source whose pads appear later, each linked to a sink `audio` or `video`. Linked by hand, because the parser of
+/// pipeline descriptions cannot handle pads that appear on two threads at once.
 fn audio_and_video(source: gst::Element, is_live: bool) -> Pipe {
     let pipe = Pipe(gst::Pipeline::new());
     pipe.0.add(&source).unwrap();

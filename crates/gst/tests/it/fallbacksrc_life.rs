@@ -74,7 +74,7 @@ fn retries_back_off() {
         "uri={} retry-delay=1000000000 retry-delay-max=5000000000 enable-video=false",
         main.uri()
     ));
-    // The definition: the pause doubles with each retry up to the limit, and half of it is random.
+    // By definition, the pause doubles with each retry up to the limit, and half of it is random.
     for (number, longest_ms) in [1000, 2000, 4000, 5000, 5000].into_iter().enumerate() {
         let retry = play.told("fallback-retry");
         assert_eq!(retry.get("source"), Ok(0u32));
@@ -472,7 +472,7 @@ fn a_dropped_element_leaves_nothing_behind() {
     }
 }
 
-/// A bin aborts its state change at a child that fails, and would leave the others running.
+/// A bin aborts its state change at a child that fails. The other children would continue to run.
 #[test]
 fn all_parts_of_a_source_stop_with_it() {
     faulty::init();

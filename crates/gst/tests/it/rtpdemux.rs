@@ -132,7 +132,7 @@ impl Outlet {
         }
     }
 
-    /// The numbers of the next packets.
+    /// Returns the numbers of the next packets.
     fn numbers(&self, count: u32) -> Vec<u32> {
         (0..count)
             .map(|_| counted(&next_buffer(&self.seen)))
@@ -212,7 +212,7 @@ fn without_contexts_the_upstream_thread_pushes() {
     }
 }
 
-/// A sender of packets with ever-changing SSRCs must not affect the true streams.
+/// A sender of packets with ever-changing SSRCs must not affect the other streams.
 #[test]
 fn a_flood_of_strangers_makes_no_pads() {
     let own = context();
@@ -348,7 +348,7 @@ fn streams_are_separated_by_ssrc() {
         bench.push(from(5000, number));
         bench.push(from(6000, 10 + number));
     }
-    // The receiver did not attach the sender's address.
+    // The receiver of these packets did not attach the sender's address.
     bench.push(rtp(7, 0, 0));
     assert_eq!(bench.outlet("src_0").numbers(3), [0, 1, 2]);
     assert_eq!(bench.outlet("src_1").numbers(3), [10, 11, 12]);
@@ -539,7 +539,7 @@ fn stops_while_a_branch_is_stuck_and_its_pusher_waits() {
     let gate = gate(&bench.rig.element.static_pad("src_7").unwrap());
     bench.push(rtp(7, 0, 1));
     gate.wait_held();
-    // The push waits until the element is stopped: an ordinary thread waits for room without limit.
+    // An ordinary thread waits for room without limit, so this push waits until the element is stopped.
     let feed = bench.rig.feed.clone();
     let pusher = until_it_waits(move || {
         let mut numbers = (0..1000).cycle();

@@ -21,7 +21,7 @@ fn packet(number: u32) -> Vec<u8> {
     packet
 }
 
-/// A DTMF event, which must not be measured as sound.
+/// Returns a DTMF event, which must not be measured as sound.
 fn telephone_event(number: u32) -> Vec<u8> {
     let mut packet = packet(number);
     packet[1] = 101;
@@ -52,7 +52,7 @@ fn measured(line: &str, meter: &str) -> gst::Structure {
     part(&harness, meter).property("stats")
 }
 
-/// The element of this name, in a line of one or of several.
+/// Returns the element of this name, in a line of one or of several.
 fn part(harness: &gst_check::Harness, name: &str) -> gst::Element {
     let whole = harness.element().unwrap();
     let found = whole
@@ -74,7 +74,7 @@ fn one_hop_measures_like_the_stock_chain() {
     for (ours, theirs) in [
         ("encoding-name=PCMA", "alawenc ! alawdec"),
         ("encoding-name=PCMU", "identity"),
-        // Through the store: packets that grow, and packets of another length.
+        // The element stores samples for packets that grow, and for packets of another length.
         ("encoding-name=L16", "identity"),
         ("encoding-name=PCMA ptime=30", "alawenc ! alawdec"),
     ] {

@@ -12,14 +12,14 @@ const BOTH: [&str; 2] = [
     "ts-audiotestsrc",
 ];
 
-/// An element on a test clock, playing from time 0.
+/// Returns an element on a test clock, playing from time 0.
 fn on_clock(line: &str) -> (Rig, TestClock) {
     let rig = Rig::without_stream(&format!("{line} context={}", context()), gst::State::Null);
     let clock = TestClock::new();
     rig.element.set_clock(Some(&clock)).unwrap();
     rig.element.set_base_time(gst::ClockTime::ZERO);
     rig.to(gst::State::Playing);
-    // The element has read the clock when it starts to wait.
+    // The element has already read the clock when it starts to wait.
     drop(clock.wait_for_next_pending_id());
     (rig, clock)
 }
@@ -31,7 +31,7 @@ fn run_to(clock: &TestClock, time: gst::ClockTime) {
     clock.process_next_clock_id();
 }
 
-/// This many samples of S16, one channel; the clock has run for long enough.
+/// Returns this many samples of S16, one channel. The clock must have run for long enough.
 fn samples(rig: &Rig, count: usize) -> Vec<f64> {
     let mut all = Vec::new();
     while all.len() < count {
@@ -49,7 +49,7 @@ fn s16(buffer: &gst::BufferRef) -> Vec<f64> {
         .collect()
 }
 
-/// The amplitude of one frequency in a whole number of its periods (Goertzel, by its definition).
+/// Returns the amplitude of one frequency in a whole number of its periods (Goertzel, by its definition).
 fn amplitude(samples: &[f64], freq_hz: f64, rate: f64) -> f64 {
     let (mut re, mut im) = (0.0, 0.0);
     for (n, sample) in samples.iter().enumerate() {
@@ -204,7 +204,7 @@ fn change_while_playing_continues_in_phase() {
         heard.extend(samples(&rig, 8000));
     }
     let steps = heard.windows(2).map(|pair| (pair[1] - pair[0]).abs());
-    // The steepest slope that 101 Hz can have.
+    // This is the steepest slope that 101 Hz can have.
     let most = steps.fold(0.0, f64::max);
     assert!(most < 22_827.0 * TAU * 101.0 / 8000.0 * 1.1, "{most}");
     let end = &heard[16_000..];
@@ -214,7 +214,7 @@ fn change_while_playing_continues_in_phase() {
 #[test]
 fn each_buffer_comes_when_it_is_over_and_times_do_not_drift() {
     for line in BOTH {
-        // A rate at which the times in nanoseconds are never whole.
+        // At this rate, the times are never whole nanoseconds.
         let caps = if line.contains("tonesrc") {
             "caps=audio/x-raw,rate=44100"
         } else {
@@ -388,7 +388,7 @@ fn floats_and_wide_integers_are_those_of_the_stock_element() {
                 }
             });
             assert_eq!(stock.len(), ours.len());
-            // At a square wave's edge, the last bit of a phase decides.
+            // At the edge of a square wave, the last bit of the phase decides the sample.
             let differ = stock
                 .iter()
                 .zip(&ours)
@@ -466,7 +466,7 @@ fn without_a_clock_it_uses_its_contexts_clock() {
         pipe.play();
         let first = next_buffer(&seen).pts().unwrap();
         assert!(next_buffer(&seen).pts().unwrap() > first);
-        // The same across a pause.
+        // The same holds across a pause.
         pipe.to(gst::State::Paused);
         pipe.play();
         next_buffer(&seen);

@@ -1,7 +1,7 @@
-//! Programs that do not know this library run with it: a C program that calls every function, and `loudgain`.
+//! Programs that do not know this library work with it: a C program that calls every function, and `loudgain`.
 //!
-//! The C program is compiled with Debian's header and with ours, both times linked with Debian's library. It then runs with
-//! either library, as `LD_LIBRARY_PATH` says.
+//! The C program is compiled once with Debian's header and once with ours, both times linked with Debian's library. Each then
+//! runs with either library, which `LD_LIBRARY_PATH` selects.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -29,7 +29,7 @@ fn text_of(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Creates a directory in which this library has the name that programs look for.
+/// Creates a directory in which this library has the name that the programs look for.
 fn our_directory() -> TempDir {
     let directory = TempDir::new().unwrap();
     symlink(

@@ -20,7 +20,7 @@ fn noise(count: usize, seed: u32) -> Vec<f64> {
     (0..count).map(|_| next()).collect()
 }
 
-/// Lengths around those at which a kernel changes from vectors to the remainder.
+/// Lengths around those at which a kernel switches from vectors to the remainder.
 const LENGTHS: [usize; 14] = [0, 1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 63, 129, 500];
 
 fn rows<const G: usize>(values: &[f64]) -> Vec<[f64; G]> {
@@ -86,7 +86,7 @@ fn the_weighting_is_that_of_the_recommendation() {
     }
 }
 
-/// A naive peak: filters phase by phase, in `f64`, and keeps only the largest value.
+/// A naive peak meter: filters phase by phase, in `f64`, and keeps only the largest value.
 fn naive_peak(oversampling: Oversampling, x: &[f64]) -> f64 {
     let history = oversampling.history_frames();
     let phases: Vec<Vec<f64>> = match oversampling {
@@ -111,7 +111,7 @@ fn naive_peak(oversampling: Oversampling, x: &[f64]) -> f64 {
 
 fn check_peaks<const G: usize>(level: Level, oversampling: Oversampling, length: usize, seed: u32) {
     let frames = oversampling.history_frames() + length;
-    // One loud part, so that most of it can be skipped.
+    // One part is loud, so that most of the signal can be skipped.
     let gain = |n: usize| if n / G == frames * 2 / 3 { 1.0 } else { 0.4 };
     let input: Vec<f64> = noise(frames * G, seed)
         .iter()
@@ -145,7 +145,7 @@ fn the_interpolation_finds_the_peak_of_all_phases() {
     }
 }
 
-/// The vectors of other architectures, tested on this one.
+/// The vectors for other architectures find the same peak on this one.
 #[test]
 fn plain_arrays_find_the_same_peak() {
     let samples: Vec<f32> = noise(1_000, 7).iter().map(|x| *x as f32).collect();

@@ -36,7 +36,7 @@ fn tell() -> (Tell, Receiver<ThreadId>) {
     (Tell(tx), rx)
 }
 
-/// The only thread of a context.
+/// Returns the only thread of a context.
 fn home(context: &Context) -> ThreadId {
     on(context, |_| thread::current().id())
 }
@@ -340,7 +340,7 @@ fn an_abort_while_the_task_waits_drops_the_future_on_its_own_thread() {
     }
 }
 
-/// The same while another thread awaits it, and with a task that aborts itself.
+/// The waiting thread gets the error even if it awaits the task before the abort. A task may also abort itself.
 #[test]
 fn abort_reaches_the_awaiting_task() {
     let context = context(0, -1);
@@ -574,7 +574,7 @@ fn timeouts_are_never_early_and_count_from_the_first_poll() {
         assert!(clock_now_ns() - begin_ns >= 15_000_000);
         context.block_on(timeout_future(Duration::ZERO)).unwrap();
         context.block_on(timeout_future_seconds(0)).unwrap();
-        // Beyond the clock's range: never.
+        // This time is beyond the clock's range, so it never comes.
         let never = context.spawn(timeout_future(Duration::MAX));
         settled(&context);
         assert!(!never.is_finished());

@@ -192,9 +192,9 @@ fn fate() -> impl Strategy<Value = (usize, Fate, u64)> {
 }
 
 proptest! {
-    /// These invariants hold for any pieces and any order of responses. The upload ends, and the object has every byte once and
-    /// in order. The number of concurrent parts stays within its maximum. All memory is released, and the store keeps only data
-    /// that the policy allows.
+    /// These invariants hold for any pieces of data and any order of responses. The upload ends, and the object has every byte
+    /// once and in order. The number of concurrent parts stays within its maximum. All memory is released, and the store keeps
+    /// only data that the policy allows.
     #[test]
     fn every_byte_arrives_once_or_the_policy_holds(
         lengths in prop::collection::vec(1..250usize, 0..20),
@@ -232,7 +232,7 @@ proptest! {
                 prop_assert_eq!(rig.store.object.as_deref(), Some(&bytes[..]));
                 prop_assert!(rig.store.uploads.is_empty());
                 prop_assert!(rig.parts.is_empty(), "left in memory: {:?}", rig.parts.keys());
-                // A small object is one request. For an object of exactly one part, an upload may have begun before its end was
+                // A small object is one request. If the object has exactly one part, an upload may have begun before the end was
                 // known.
                 prop_assert!(rig.store.created == 0 || bytes.len() >= 100);
             }

@@ -1,4 +1,4 @@
-//! Anything may arrive from a network.
+//! Codecs must handle any data, because anything may arrive from a network.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -37,7 +37,7 @@ proptest! {
                 }
             };
             prop_assert_eq!(audio.len() - before, added * channels);
-            // Opus exceeds full scale, and without limits garbage exceeds it by far.
+            // Opus exceeds full scale. For garbage, it would exceed full scale by far if there were no limit.
             prop_assert!(audio[before..].iter().all(|x| x.abs() <= 4.0), "{}", format);
         }
     }
@@ -83,7 +83,7 @@ fn refusals_say_why() {
     let g722 = format(Encoding::G722, 16_000, 1);
     assert!(encoder(g722).encode(&[0.0; 3], &mut payload).is_err());
 
-    // The fields are public, so inconsistent values are rejected.
+    // The fields are public, so they may be inconsistent. Such formats are rejected.
     let mut odd = g722;
     odd.clock_rate_hz = 16_000;
     let error = Encoder::new(odd, &EncoderSettings::default()).expect_err("a wrong clock");

@@ -9,7 +9,7 @@ use threadbare_codec::tone::{DtmfDetector, KeyEvent, Tone, ToneError, ToneGenera
 use super::{KEYS, hear, key, peak, presses};
 use crate::audio::{noise, tone};
 
-/// Two tones, with hard edges: the worst case. Levels in dBm0.
+/// Two tones with hard edges, which is the worst case. Levels are in dBm0.
 #[derive(Debug, Clone, Copy)]
 struct Press {
     low_hz: f64,
@@ -30,7 +30,7 @@ impl Press {
         }
     }
 
-    /// The tone between silences, the first of `lead` frames.
+    /// Returns the tone between silences, the first of `lead` frames.
     fn audio(self, rate_hz: u32, lead: usize) -> Vec<f32> {
         let frames = (rate_hz * self.ms / 1000) as usize;
         let low = tone(rate_hz, 1, self.low_hz, peak(self.low_dbm0), frames);
@@ -47,7 +47,7 @@ impl Press {
 fn every_digit_is_detected_at_every_rate() {
     for rate_hz in SAMPLE_RATES_HZ {
         for press in KEYS {
-            // For any position of the windows on the tone.
+            // Try any position of the windows relative to the tone.
             for lead in 0..8 {
                 let lead = rate_hz as usize / 20 + lead * rate_hz as usize / 2_000;
                 let audio = Press::of(press).audio(rate_hz, lead);
@@ -62,7 +62,7 @@ fn every_digit_is_detected_at_every_rate() {
                 else {
                     panic!("one press: {events:?}");
                 };
-                // Accurate to 6 ms; two tones of -10 dBm0 have -7 dBm0 together.
+                // Times are accurate to 6 ms. Two tones of -10 dBm0 have -7 dBm0 together.
                 let off = |frame: u64, expected: usize| {
                     (frame as f64 - expected as f64).abs() / f64::from(rate_hz)
                 };

@@ -1,4 +1,4 @@
-//! The generator.
+//! Output of the tone generator.
 
 use std::process::Command;
 
@@ -53,7 +53,7 @@ fn a_key_ends_after_its_time_without_a_click() {
     // 100 ms, and 5 ms of fading.
     assert!(audio[48 * 105..].iter().all(|x| *x == 0.0));
     assert!(rms(&audio[48 * 90..48 * 100]) > 0.1);
-    // No step is steeper than the tone itself; without fading, the ends would have larger ones.
+    // No step is steeper than the steps of the tone itself. Without fading, both ends would have larger steps.
     let step = |pair: &[f32]| (pair[1] - pair[0]).abs();
     let steepest = 0.35 * (770.0 + 1336.0) / 48_000.0 * std::f32::consts::TAU;
     assert!(audio.windows(2).all(|pair| step(pair) < steepest));
@@ -163,7 +163,7 @@ proptest! {
     }
 }
 
-/// Digits that GStreamer's detector (SpanDSP) finds in audio at 8 kHz.
+/// Returns the digits that GStreamer's detector (SpanDSP) finds in audio at 8 kHz.
 pub(crate) fn other_detector(audio: &[f32]) -> Vec<u8> {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("keys.raw");

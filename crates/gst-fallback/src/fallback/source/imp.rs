@@ -210,7 +210,7 @@ impl FallbackSrc {
         *lock(&self.slots) = Arc::default();
     }
 
-    /// Makes the sources and outputs follow the element's state. They change their states separately.
+    /// Makes the sources and outputs follow the element's state. Each of them changes its state separately.
     fn move_sources(&self) {
         let obj = self.obj();
         for slot in obj.slots().iter() {
@@ -225,7 +225,7 @@ impl FallbackSrc {
 
 /// Messages.
 impl FallbackSrc {
-    /// Consumes the messages of a source, except those that concern the application in any case.
+    /// Consumes the messages of a source. Returns `false` for messages that the application needs in any case.
     fn handle_source_message(&self, message: &gst::Message, shell: &Shell) -> bool {
         let obj = self.obj();
         let run = obj.slots().iter().find_map(|slot| {
@@ -265,7 +265,7 @@ impl FallbackSrc {
         }
     }
 
-    /// Translates a message of a switch: the switch reports pads, but the application knows sources.
+    /// Translates a message of a switch: the switch reports pads, but the application knows only sources.
     fn handle_switch_message(&self, message: &gst::Message, output: &Output) -> bool {
         let gst::MessageView::Element(details) = message.view() else {
             return false;
@@ -425,7 +425,7 @@ impl BinImpl for FallbackSrc {
     }
 }
 
-/// Maximum of times. As for GStreamer's times, it is any value except the one for none.
+/// Maximum of times. As with GStreamer's own times, all values are allowed except the one for no time.
 const TIME_NS_MAX: u64 = u64::MAX - 1;
 /// Minimum delay between two tries of a source that fails at once.
 const RETRY_DELAY_NS_MIN: u64 = 10_000_000;

@@ -53,7 +53,8 @@ impl Slot {
         *latest = (*latest).max(Some(end));
     }
 
-    /// Earliest start of a run. It is not before the end of the previous run, whose data the output may already have.
+    /// Returns the earliest running time at which a run may start. It is not before the end of the previous run, whose data the
+    /// output may already have.
     pub(super) fn begin(&self, now: gst::ClockTime) -> gst::ClockTime {
         lock(&self.end).map_or(now, |end| end.max(now))
     }
@@ -90,8 +91,8 @@ impl Slot {
         self.follow(element);
     }
 
-    /// Changes the source to the element's state, PAUSED or PLAYING. If another thread is changing the source, that thread does
-    /// so afterwards.
+    /// Changes the source to the element's state, PAUSED or PLAYING. If another thread is already changing the source, this call
+    /// returns at once, and that thread makes this change afterwards.
     pub(super) fn follow(&self, element: &FallbackSrc) {
         element.shared().follow(|state| {
             let Ok(_moving) = self.moving.try_lock() else {
@@ -127,7 +128,7 @@ impl Slot {
         }
     }
 
-    /// The source element; for a URI it may be a new one each time.
+    /// Returns the source element. For a URI, it may be a new one each time.
     fn source(&self, element: &FallbackSrc) -> Result<gst::Element, glib::BoolError> {
         let uri = match &*lock(&self.origin) {
             Origin::Element(source) => return Ok(source.clone()),
@@ -170,7 +171,7 @@ impl Running {
 }
 
 impl FallbackSrc {
-    /// The current run of a source, if it is this one.
+    /// Returns the current run of a source, if it is this one.
     pub(super) fn running(&self, run: Run) -> Option<Arc<Running>> {
         let running = self.slots().get(run.source)?.running()?;
         (running.run == run).then_some(running)

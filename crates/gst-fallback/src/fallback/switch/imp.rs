@@ -38,7 +38,7 @@ pub struct FallbackSwitch {
     pub(super) turns: Turns,
     #[property(name = "partner", nick = "Partner", blurb = "The fallbackswitch for another stream of the same sources; pads with the same number fail together. Setting it also sets the partner of that element", type = Option<super::FallbackSwitch>, get = |s: &Self| partner::of(&s.obj()), set = |s: &Self, v: Option<super::FallbackSwitch>| set_partner(&s.obj(), v.as_ref()))]
     pub(super) partner: Mutex<glib::WeakRef<super::FallbackSwitch>>,
-    /// Context of the time-outs; the thread that pushes into an input also pushes the output.
+    /// Context of the time-outs only. The thread that pushes into an input also pushes the output.
     context: Mutex<ContextSettings>,
     place: Mutex<Option<Place>>,
     stats: Mutex<StatsProperty>,
@@ -193,7 +193,7 @@ impl ManyInputs for FallbackSwitch {
         };
         let turn = self.turns.arrive(id, entry);
         turn.pass(
-            // This carries out the changes that the arrival has caused.
+            // Carries out the changes that the arrival has caused.
             || act(&self.turns, &self.obj()),
             |turn, decision| passing.carry_out(turn, decision),
         )
@@ -255,8 +255,8 @@ impl ManyInputs for FallbackSwitch {
 
 /// Pads.
 impl FallbackSwitch {
-    /// Chooses the name and the number of a pad. If another kind of switch names its pads by their parts, they become the first
-    /// and the second pad.
+    /// Chooses the name and the number of a pad. Pads with the names of another kind of switch become the first and the second
+    /// pad.
     fn name_pad(&self, asked: Option<&str>) -> (String, u32, InputId) {
         let mut names = lock(&self.names);
         let (name, number) = match asked {
@@ -286,9 +286,9 @@ impl FallbackSwitch {
         pad.upcast()
     }
 
-    /// Sends the end on another thread. The push may block, so the thread that releases a pad must not do it. The thread runs
-    /// only if an end is due. A pad is also released while the element is disposed of, when another thread must not take a
-    /// reference to it.
+    /// Sends the end on another thread, because the push may block the thread that releases a pad. The other thread runs only if
+    /// an end is due: a pad is also released while the element is disposed of, and then no other thread must take a reference to
+    /// the element.
     fn tell_of_end_elsewhere(&self) {
         if !self.turns.owes_eos() {
             return;
@@ -417,7 +417,7 @@ impl ElementImpl for FallbackSwitch {
         }
     }
 
-    /// Changes the state. Inputs may deliver nothing before PLAYING, or nothing at all, so a pipeline must not wait until its
+    /// Changes the state. Inputs may deliver nothing before PLAYING, or nothing at all. So a pipeline must not wait until its
     /// sinks have data.
     fn change_state(
         &self,
@@ -461,5 +461,5 @@ impl ElementImpl for FallbackSwitch {
     }
 }
 
-/// Maximum, as for GStreamer's times: all values except the one for none.
+/// Maximum of times. As with GStreamer's own times, all values are allowed except the one for no time.
 const TIME_NS_MAX: u64 = u64::MAX - 1;

@@ -12,7 +12,7 @@ fn switch(pipeline: &gst::Pipeline, name: &str) -> FallbackSwitch {
     pipeline.by_name(name).unwrap().downcast().unwrap()
 }
 
-/// Connects the health of the pads of `of` to those of `for_`, as their partners.
+/// Sets the health of the pads of `of` as that of the partners of the pads of `for_`.
 fn wire(of: &FallbackSwitch, for_: &FallbackSwitch) {
     for pad in of.sink_pads() {
         let (name, partner) = (pad.name(), for_.downgrade());

@@ -96,7 +96,7 @@ impl Template {
         self.parts.iter().any(differs)
     }
 
-    /// The path of a file.
+    /// Returns the path of a file.
     pub(crate) fn path(
         &self,
         number: u32,
@@ -125,7 +125,7 @@ impl Template {
                 }
             }
         }
-        // Parts may be harmless individually, but not together, such as .{name} with the name `.`.
+        // Parts that are harmless by themselves may be harmful together, such as .{name} with the name `.`.
         if leads_outside(Path::new(&path)) {
             return Err(TemplateError::Outside(self.text.clone()));
         }
@@ -137,7 +137,7 @@ fn leads_outside(path: &Path) -> bool {
     path.components().any(|part| part == Component::ParentDir)
 }
 
-/// The part of the template that starts with `%`, `{` or `}`, and its length.
+/// Returns the part of the template that starts with `%`, `{` or `}`, and its length.
 fn special(text: &str, rest: &str) -> Result<(Part, usize), TemplateError> {
     let unknown = |what: &str| TemplateError::Unknown(text.into(), what.into());
     for (written, meant) in [("%%", "%"), ("{{", "{"), ("}}", "}")] {

@@ -4,7 +4,7 @@ use threadbare_s3::Error;
 
 use super::location::LocationError;
 
-/// Maximum number of redirections, the same as in browsers. A loop exceeds any limit.
+/// Maximum number of redirections, the same as in browsers. It ends loops.
 pub(super) const REDIRECTS_MAX: usize = 20;
 /// Maximum number of headers. More are an attack, or a mistake.
 pub(super) const HEADERS_MAX: usize = 100;
@@ -84,7 +84,7 @@ impl Problem {
         }
     }
 
-    /// The kind of error for the application. `has_data`: data has arrived before the error.
+    /// Returns the kind of error for the application. `has_data` says whether data arrived before the error.
     pub(in crate::http) fn kind(&self, has_data: bool) -> gst::ResourceError {
         match self {
             Problem::Status {

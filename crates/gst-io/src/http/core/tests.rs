@@ -251,7 +251,7 @@ fn silent_and_slow_servers_are_detected() {
     };
     let mut pace = Pace::new(limits);
     assert_eq!(pace.patience_ns(), Some(10 * S));
-    // 1000 bytes each second are enough, one fewer is not.
+    // 1000 bytes each second are enough, but 999 are not.
     for _ in 0..100 {
         assert_eq!(pace.handle(S, 1000), Ok(()));
     }
@@ -265,7 +265,7 @@ fn silent_and_slow_servers_are_detected() {
             limit: 1000
         }
     );
-    // Waiting for downstream is not reported and does not count.
+    // Waiting for downstream is not reported, so it does not count.
     let mut pace = Pace::new(PaceLimits {
         stall_s: 15,
         ..PaceLimits::default()
@@ -305,7 +305,7 @@ fn pauses_double_up_to_the_maximum_and_end_with_the_retries() {
             transfer.handle_failure(broken(), random),
             Verdict::Fail(broken())
         );
-        // A byte arrives, and the failures are forgotten.
+        // When a byte arrives, earlier failures are forgotten.
         transfer.handle_data(1);
         assert!(matches!(
             transfer.handle_failure(broken(), random),
@@ -478,7 +478,7 @@ fn a_range_that_the_resource_does_not_have() {
         },
     );
     assert_eq!(span.ask().range.as_deref(), Some("bytes=7-8"));
-    // A server that sends more than requested.
+    // The server sends more than was requested.
     span.handle_answer(answer(206, &[("content-range", "bytes 7-99/100")]));
     let wanted = span.handle_data(50);
     assert!(wanted.is_last && wanted.bytes == 2, "{wanted:?}");
@@ -491,13 +491,13 @@ fn live_stream_reconnects_and_continues() {
     radio.handle_answer(answer(200, &station));
     assert!(radio.is_continuous());
     radio.handle_data(40);
-    // The server closes the connection, which cannot be distinguished from a break.
+    // The server closes the connection. That cannot be distinguished from a break.
     assert!(matches!(radio.handle_end(0), Verdict::Again(..)));
     assert_eq!(radio.ask(), Ask::default());
     assert_eq!(radio.handle_answer(answer(200, &station)), Verdict::Read);
     let wanted = radio.handle_data(40);
     assert_eq!((wanted.skip, wanted.bytes, wanted.position), (0, 40, 40));
-    // The stream has ended, and the server has nothing more. That is an end, not a failure.
+    // The stream has ended, and the server has no more data. That is the end, not a failure.
     assert!(matches!(radio.handle_end(0), Verdict::Again(..)));
     let gone = refusal(404, &headers(&[])).unwrap();
     assert_eq!(radio.handle_failure(gone.clone(), 0), Verdict::Done);
@@ -529,7 +529,7 @@ struct Manner {
     ignores_range: bool,
     /// Starts this many bytes before the requested position.
     early: u64,
-    /// Sends at most this many bytes. Then the response ends as if no more was requested (a part), or breaks.
+    /// Sends at most this many bytes. Then the response ends as if no more had been requested (a part), or breaks.
     most: u64,
     breaks: bool,
     /// Refuses the request with this status.
@@ -569,7 +569,7 @@ fn carried(body: &[u8], span: Span, manners: &[Manner], has_etag: bool) -> (Vec<
         if transfer.is_empty() {
             return (got, Verdict::Done);
         }
-        // After the script it serves correctly.
+        // After these, the server behaves correctly.
         let manner = manners.next().unwrap_or(Manner {
             ignores_range: false,
             early: 0,
@@ -662,8 +662,8 @@ fn once(
 }
 
 proptest! {
-    /// The model is the body itself. The result is the wanted part of the body, byte for byte, for any behaviour of the server.
-    /// It is complete unless retries have run out.
+    /// The model is the body itself. Whatever the server does, the result is the wanted part of the body, byte for byte. It is
+    /// complete unless the retries have run out.
     #[test]
     fn received_bytes_equal_the_resource(
         length in 0..300usize,

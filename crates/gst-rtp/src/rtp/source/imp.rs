@@ -88,7 +88,7 @@ impl RtpSrc {
         lock(&self.counts).clone()
     }
 
-    /// The session, while it receives.
+    /// Returns the session, while it receives.
     fn session(&self) -> Option<Arc<RtpSession>> {
         let opened = lock(&self.opened);
         let session = opened.as_ref().map(|opened| opened.session.clone());

@@ -137,7 +137,7 @@ fn momentary_reaches_a_tone_of_400_ms() {
     });
 }
 
-/// Tech 3342, cases 1 to 4. With both steps of the range, and both kinds of history.
+/// Tech 3342, cases 1 to 4, with both steps of the range and both kinds of history.
 #[test]
 fn the_range_is_that_between_the_tones() {
     let cases: [(&[f64], f64); 4] = [

@@ -170,7 +170,7 @@ fn with_manual_unblock_the_application_releases_the_source() {
     let mut world = world(1, settings);
     let run = world.run(MAIN);
     world.ready(MAIN);
-    // The application may take its time: that is not a failure of the source.
+    // If the application takes its time, that is not a failure of the source.
     world.until(20_000);
     assert!(!world.has_done(&Action::Release(run)));
     assert_eq!(world.run(MAIN), run);
@@ -282,7 +282,7 @@ fn an_error_fails_the_source_at_once_and_starts_it_again_after_a_pause() {
     assert_eq!(done[..2], [Action::Fail(run), Action::Stop(run)]);
     assert_eq!(world.core.status(), Status::Retrying);
     assert_eq!(world.up[MAIN], None);
-    // Half of the delay is the minimum of the random pause.
+    // The random pause is at least half of the delay.
     world.until(100 + 499);
     assert_eq!(world.up[MAIN], None);
     world.until(100 + 500);
@@ -324,7 +324,7 @@ fn a_source_that_has_run_for_a_while_fails_for_the_first_time_again() {
     }
     assert_eq!(world.delays_ms(), [500, 1000, 2000]);
     world.deliver(MAIN);
-    // One buffer is not enough.
+    // A single buffer does not count as a success of the source.
     world.error(MAIN);
     assert_eq!(world.delays_ms(), [4000]);
     world.until(world.now_ms() + 4000);
@@ -716,8 +716,8 @@ fn settings() -> impl Strategy<Value = Settings> {
 }
 
 proptest! {
-    /// In any case, a source runs at most once (asserted by the world), time-outs make progress, and delays keep their bounds.
-    /// Each failure leads to a retry or to giving up, and nothing starts after the end.
+    /// In any case, a source runs at most once (asserted by the world), time-outs make progress, and delays stay within their
+    /// bounds. After each failure, the source is retried or given up. Nothing starts after the end.
     #[test]
     fn random_histories_keep_the_promises(settings in settings(), random in any::<u64>(), steps in prop::collection::vec(step(), 0..120)) {
         let mut world = world(3, settings);

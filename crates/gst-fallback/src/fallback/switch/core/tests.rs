@@ -13,7 +13,7 @@ pub(super) struct Bench {
     now_ms: u64,
 }
 
-/// All settings that differ from the existing element's defaults.
+/// Returns settings, all of which differ from the existing element's defaults.
 fn own() -> Settings {
     Settings {
         switches_on_eos: true,
@@ -189,7 +189,7 @@ fn early_item_is_held_and_passes_after_a_switch() {
     bench.core.handle_eos(124 * MS, MAIN);
     assert_eq!(bench.switches(), [(Some(MAIN), FALLBACK, Reason::Eos)]);
     assert_eq!(bench.core.decide(124 * MS, FALLBACK, &ahead), whole(true));
-    // Without a change, it passes at its time.
+    // Without a change, the buffer passes at its time.
     assert_eq!(
         bench.arrive(MAIN, at(200, 220)),
         Verdict::Hold { until_ns: 205 * MS }
@@ -260,7 +260,7 @@ fn the_start_waits_for_the_partner_of_the_first_choice() {
     assert_eq!(bench.switches(), []);
     bench.core.handle_partners(0, &healths(true, true));
     assert_eq!(bench.switches(), [(None, MAIN, Reason::Start)]);
-    // But not for longer than the timeout.
+    // It does not wait longer than the timeout.
     let mut late = super::tests::bench(own());
     late.core.handle_partners(0, &healths(false, true));
     late.until(990);
@@ -274,7 +274,7 @@ fn the_start_waits_for_the_partner_of_the_first_choice() {
 #[test]
 fn a_reported_error_lasts_until_the_next_timely_buffer() {
     let mut bench = bench(own());
-    // An error counts before the first buffer, too: the start does not wait for that input.
+    // An error also counts before the first buffer. So the start does not wait for that input.
     bench.core.handle_error(0, MAIN);
     assert_eq!(bench.feed(FALLBACK), whole(true));
     bench.until(1500);
@@ -365,7 +365,7 @@ fn hysteresis_keeps_a_flapping_input_out() {
     });
     bench.both_until(100);
     let mut log = Vec::new();
-    // The main input delivers for 200 ms of each 400, then for good.
+    // The main input delivers for 200 ms of each 400 ms, and later without a pause.
     while bench.now_ms < 4000 {
         let is_up = bench.now_ms % 400 >= 200 || bench.now_ms >= 2000;
         if is_up {
@@ -449,7 +449,7 @@ fn times_far_ahead_do_not_shut_the_next_input_out() {
     assert_eq!(bench.feed(FALLBACK), whole(true));
 }
 
-/// Both coded, with a keyframe each 100 ms, those of the fallback 40 ms later.
+/// Both inputs are coded, with a keyframe each 100 ms. The keyframes of the fallback come 40 ms later.
 fn coded(settings: Settings) -> Bench {
     let mut bench = bench(settings);
     for id in [MAIN, FALLBACK] {
@@ -467,7 +467,7 @@ fn coded_streams_change_at_a_keyframe_and_ask_for_one() {
     bench.arrive(FALLBACK, delta(1000, 1020));
     bench.until(1020);
     bench.actions();
-    // The first choice returns in the middle of its pictures: the other continues.
+    // The first choice returns between two keyframes, so the other input continues.
     assert_eq!(bench.core.active(), Some(FALLBACK));
     assert!(passes(bench.arrive(FALLBACK, at(1020, 1040))));
     bench.until(1040);
@@ -579,7 +579,7 @@ fn the_application_chooses_without_auto_switch() {
         bench.switches(),
         [(Some(MAIN), FALLBACK, Reason::Application)]
     );
-    // The application decides what to do about the failure.
+    // The application decides how to handle the failure, so the switch does nothing.
     bench.until(5000);
     bench.feed(MAIN);
     assert_eq!(bench.core.active(), Some(FALLBACK));
@@ -667,11 +667,11 @@ fn an_input_without_its_partner_is_chosen_last() {
     bench.switches();
     bench.core.handle_partners(100 * MS, &[(FALLBACK, false)]);
     assert_eq!(bench.switches(), []);
-    // One stream of a source is better than none.
+    // One stream of a source is better than no stream.
     bench.core.handle_error(100 * MS, MAIN);
     assert_eq!(bench.switches(), [(Some(MAIN), FALLBACK, Reason::Error)]);
     assert_eq!(bench.feed(FALLBACK), whole(true));
-    // But a whole source is better.
+    // But a source with all its streams is better than one stream.
     bench.core.handle_buffer(100 * MS, MAIN, &at(100, 120));
     assert_eq!(bench.switches(), [(Some(FALLBACK), MAIN, Reason::Partner)]);
     assert_eq!(bench.core.next_timeout(), Some(1120 * MS));
@@ -703,8 +703,7 @@ fn of_inputs_without_their_partners_the_first_choice_passes() {
 
 // ---- the defaults of the existing element
 
-/// The fallback's next buffer is at 1000 ms, when the fallback takes over at 3000 ms. With `begin`, the main input delivers at
-/// first.
+/// Lets the fallback take over at 3000 ms, when its next buffer is at 1000 ms. With `begin`, the main input delivers at first.
 fn taken_over_late(begin: bool, media: Media, latency_ms: u64) -> Bench {
     let mut bench = bench(Settings {
         timeout_ns: 3000 * MS,
