@@ -103,7 +103,7 @@ impl Libraries {
         if !path.exists() {
             return Ok(None);
         }
-        let context = || format!("reading {}", path.display());
+        let context = || format!("cannot read {}", path.display());
         let text = std::fs::read_to_string(&path).with_context(context)?;
         Libraries::parse(&text).with_context(context).map(Some)
     }

@@ -16,7 +16,7 @@ const BELOW: u16 = 32_000;
 pub fn free_range(count: u16) -> Result<u16> {
     let span = BELOW - LOWEST;
     if count == 0 || count > span {
-        bail!("{count} ports; must be from 1 to {span}");
+        bail!("cannot find {count} ports: expected 1 to {span} ports");
     }
     // Each run starts at a different port, so that a range that was just released is not used again at once.
     let start = LOWEST + std::process::id() as u16 % span;
@@ -24,7 +24,9 @@ pub fn free_range(count: u16) -> Result<u16> {
     search(start, count, |port| {
         UdpSocket::bind(("0.0.0.0", port)).is_err()
     })
-    .with_context(|| format!("no {count} consecutive free ports between {LOWEST} and {BELOW}"))
+    .with_context(|| {
+        format!("cannot find {count} consecutive free ports between {LOWEST} and {BELOW}")
+    })
 }
 
 /// Searches from `start` to the end of the range, and then from the beginning of the range.

@@ -25,10 +25,12 @@ pub(crate) fn measure(
     command.env("GST_REGISTRY", scratch.join("registry-ours.bin"));
     // GStreamer must not find another element of this name.
     command.env("XDG_DATA_HOME", scratch.join("no-user-plugins"));
-    let output = command.output().context("starting fallback")?;
+    let output = command
+        .output()
+        .context("cannot start the program fallback")?;
     if !output.status.success() {
         let text = String::from_utf8_lossy(&output.stderr);
-        bail!("fallback failed: {}", text.trim());
+        bail!("the program fallback failed: {}", text.trim());
     }
     let frozen: Frozen = serde_json::from_slice(&output.stdout)?;
     let figures = [

@@ -31,7 +31,7 @@ pub enum ClipError {
     },
     /// The file is too long.
     #[error(
-        "{}: {samples} samples; expected at most {FILE_SAMPLES_MAX} in a file, {ALL_SAMPLES_MAX} in all files of a gateway",
+        "{} has {samples} samples; expected at most {FILE_SAMPLES_MAX} in a file, and {ALL_SAMPLES_MAX} in all files of a gateway together",
         .path.display()
     )]
     TooLong {

@@ -53,13 +53,15 @@ pub enum WavError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// The file is not a WAV file, or has another coding.
-    #[error("not a WAV file with PCM, float, A-law or mu-law")]
+    #[error("expected a WAV file with PCM, float, A-law or mu-law samples")]
     Other,
     /// The file has no audio.
-    #[error("no `data` chunk after a `fmt ` chunk")]
+    #[error("the WAV file has no `data` chunk after its `fmt ` chunk")]
     NoData,
     /// The format is impossible.
-    #[error("unusable format: {channels} channels of {bits} bits at {rate_hz} Hz")]
+    #[error(
+        "the WAV file has an unusable format: {channels} channels of {bits} bits at {rate_hz} Hz"
+    )]
     Format {
         /// Number of channels.
         channels: u16,

@@ -64,7 +64,7 @@ impl LinkListener {
         let listener = match TcpListener::from_std(self.listener) {
             Ok(listener) => listener,
             Err(error) => {
-                tracing::error!(%error, "[cluster] listen: other nodes cannot connect");
+                tracing::error!(%error, "cannot listen at the address in [cluster] listen: other nodes cannot connect");
                 return;
             }
         };

@@ -41,7 +41,7 @@ pub struct Gap {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ConcealError {
     /// The rate is out of range.
-    #[error("{0} Hz, must be {RATE_HZ_MIN} to {RATE_HZ_MAX}")]
+    #[error("sample rate {0} Hz, must be {RATE_HZ_MIN} to {RATE_HZ_MAX}")]
     Rate(u32),
     /// The number of channels is out of range.
     #[error("{0} channels, must be 1 to {CHANNELS_MAX}")]

@@ -101,7 +101,7 @@ impl Mirror for Side {
 
     fn load(saved: u8) -> Result<Side, &'static str> {
         let side = Side::BOTH.into_iter().find(|side| *side as u8 == saved);
-        side.ok_or("a side that is neither A nor B")
+        side.ok_or("the side is neither A nor B")
     }
 }
 
@@ -115,7 +115,7 @@ impl Mirror for PayloadType {
     fn load(saved: u8) -> Result<PayloadType, &'static str> {
         match saved {
             ..128 => Ok(PayloadType(saved)),
-            _ => Err("a payload type above 127"),
+            _ => Err("the payload type is above 127"),
         }
     }
 }
@@ -128,7 +128,7 @@ impl Mirror for Suite {
     }
 
     fn load(saved: String) -> Result<Suite, &'static str> {
-        Suite::from_name(&saved).ok_or("an unknown crypto suite")
+        Suite::from_name(&saved).ok_or("the crypto suite is unknown")
     }
 }
 
@@ -147,7 +147,7 @@ impl Mirror for Word {
         let mut known = ["audio", "video"].into_iter().chain(suites);
         known
             .find(|word| *word == saved)
-            .ok_or("a word that is in no table")
+            .ok_or("a kind of media or crypto suite is unknown")
     }
 }
 
@@ -162,8 +162,8 @@ impl Mirror for MasterKey {
 
     fn load((suite, bytes, mki): Self::Saved) -> Result<MasterKey, &'static str> {
         let key = MasterKey::new(Suite::load(suite)?, &bytes);
-        let key = key.map_err(|_| "a key of a wrong length")?;
-        let mki = Mki::new(&mki).ok_or("a key identifier that is too long")?;
+        let key = key.map_err(|_| "the length of a key does not fit its crypto suite")?;
+        let mki = Mki::new(&mki).ok_or("a key identifier (MKI) is too long")?;
         Ok(key.with_mki(mki))
     }
 }
@@ -219,7 +219,7 @@ impl Mirror for Learn {
                     0 => Method::Immediate,
                     1 => Method::Delayed,
                     2 => Method::Heuristic,
-                    _ => return Err("an unknown way of learning addresses"),
+                    _ => return Err("the method of learning addresses is unknown"),
                 },
                 fixed_ms,
             }),
@@ -260,7 +260,7 @@ impl Mirror for Carries {
                 let encoding: Result<Encoding, _> = name.parse();
                 let format =
                     encoding.and_then(|encoding| Format::new(encoding, sample_rate_hz, channels));
-                Carries::Audio(format.map_err(|_| "an unknown audio format")?)
+                Carries::Audio(format.map_err(|_| "the audio format is unknown")?)
             }
             SavedCarries::Opaque(codec) => Carries::Opaque(OpaqueCodec(codec)),
             SavedCarries::TelephoneEvent => Carries::TelephoneEvent,
@@ -289,7 +289,7 @@ impl Mirror for PayloadMap {
             })
         };
         let entries: Result<Vec<Payload>, &'static str> = saved.into_iter().map(one).collect();
-        PayloadMap::without_mux(&entries?).map_err(|_| "payload types that are not a map")
+        PayloadMap::without_mux(&entries?).map_err(|_| "the payload types are not a valid map")
     }
 }
 
@@ -368,16 +368,19 @@ mod tests {
 
     #[test]
     fn invalid_saved_values_are_refused_with_the_reason() {
-        assert_eq!(Side::load(2), Err("a side that is neither A nor B"));
-        assert_eq!(PayloadType::load(128), Err("a payload type above 127"));
+        assert_eq!(Side::load(2), Err("the side is neither A nor B"));
+        assert_eq!(PayloadType::load(128), Err("the payload type is above 127"));
         let key = |bytes: usize, mki: usize| {
             let suite = "AES_CM_128_HMAC_SHA1_80".to_owned();
             MasterKey::load((suite, vec![1; bytes], vec![1; mki]))
         };
-        assert_eq!(key(29, 0), Err("a key of a wrong length"));
-        assert_eq!(key(30, 17), Err("a key identifier that is too long"));
+        assert_eq!(
+            key(29, 0),
+            Err("the length of a key does not fit its crypto suite")
+        );
+        assert_eq!(key(30, 17), Err("a key identifier (MKI) is too long"));
         let twice = || (0, SavedCarries::Audio("PCMU".to_owned(), 8000, 1), 8000);
         let map = PayloadMap::load(vec![twice(), twice()]);
-        assert_eq!(map, Err("payload types that are not a map"));
+        assert_eq!(map, Err("the payload types are not a valid map"));
     }
 }

@@ -101,7 +101,7 @@ impl Writer {
                 if files > 0 {
                     tracing::error!(
                         files,
-                        "the disk is stuck: recordings must be repaired later"
+                        "the disk does not answer: the next process must repair these recordings"
                     );
                 }
                 return;
@@ -240,7 +240,7 @@ impl Writer {
                     stream,
                     dropped,
                     unit,
-                    "the disk was too slow: the recording has gaps"
+                    "a recording has gaps, because the disk was too slow"
                 );
             }
             match running.error {

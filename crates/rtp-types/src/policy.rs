@@ -60,22 +60,22 @@ pub struct MediaPorts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Forbidden {
     /// Unspecified, multicast, broadcast or reserved.
-    #[error("it is not the address of a host")]
+    #[error("the address is not that of a host")]
     NoHost,
     /// A port of the machine's services.
-    #[error("it is a service of this machine")]
+    #[error("a service of this machine uses the address")]
     Service,
     /// A port of the call that would send there.
-    #[error("it is a port of the call itself, or is forwarded back to one")]
+    #[error("the packets would return to a port of the same call")]
     SameCall,
     /// In [`MediaPolicy::deny`].
-    #[error("its network is denied by configuration")]
+    #[error("the configuration denies media to the network of the address")]
     Denied,
     /// Loopback, from a leg that is not on loopback.
-    #[error("it is a loopback address, and the port of the call is not")]
+    #[error("the address is on loopback, but the port of the call is not")]
     Loopback,
     /// A media port at another address than the leg's.
-    #[error("it is a media port of another interface")]
+    #[error("the address is a media port of another interface")]
     OtherInterface,
 }
 

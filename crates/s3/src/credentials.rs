@@ -110,7 +110,7 @@ impl HttpSend for Http {
                 Err(failed(causes(&error.without_url())))
             }
             Err(_) => Err(failed(format!(
-                "no answer for {} s",
+                "the source of the credentials did not answer for {} s",
                 CREDENTIALS_TIMEOUT.as_secs()
             ))),
         }

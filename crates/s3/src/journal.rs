@@ -65,7 +65,7 @@ impl Journal {
             .len();
         if size > BYTES_MAX {
             return Err(wrong(format!(
-                "it has {size} bytes; at most {BYTES_MAX} are expected"
+                "the journal has {size} bytes; expected at most {BYTES_MAX}"
             )));
         }
         let text = std::fs::read(path).map_err(|error| wrong(error.to_string()))?;
@@ -73,7 +73,7 @@ impl Journal {
             serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))?;
         if journal.version != VERSION {
             return Err(wrong(format!(
-                "version {} is not known; expected {VERSION}",
+                "the journal has version {}; expected {VERSION}",
                 journal.version
             )));
         }
@@ -145,7 +145,10 @@ mod tests {
                 &text.replace("http://", "ftp://"),
                 "is not the URL of a bucket",
             ),
-            (&text.replace("a/b", "../b"), "a part must not be"),
+            (
+                &text.replace("a/b", "../b"),
+                "a part of the key must not be",
+            ),
         ] {
             std::fs::write(&path, text).unwrap();
             let said = Journal::read(&path).unwrap_err().to_string();

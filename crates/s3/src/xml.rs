@@ -93,7 +93,7 @@ pub(crate) fn refusal(text: &str) -> (String, String) {
 pub(crate) fn created(text: &str) -> Result<String, Error> {
     let created: Created = read(text)?;
     if created.upload_id.is_empty() {
-        Err(Error::Answer("an upload without an id".into()))
+        Err(Error::Answer("the upload has no id".into()))
     } else {
         Ok(created.upload_id)
     }
@@ -110,7 +110,7 @@ pub(crate) fn completed(text: &str) -> Result<String, Error> {
     let (code, message) = refusal(text);
     if code.is_empty() {
         Err(Error::Answer(
-            "the upload is complete, or not: no ETag and no code".into(),
+            "the answer has neither an ETag nor an error code, so the upload may or may not be complete".into(),
         ))
     } else {
         Err(Error::Refused {

@@ -16,7 +16,7 @@ type Order<S> = Box<dyn FnOnce(&mut S) + Send>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NotDone {
     /// The queue is full.
-    #[error("{ORDERS_MAX} orders are already waiting")]
+    #[error("the queue of the control thread already has {ORDERS_MAX} orders")]
     Busy,
     /// The control thread has ended.
     #[error("the relay is stopping")]

@@ -62,7 +62,7 @@ pub enum SourceError {
         ssrc: Ssrc,
     },
     /// The number of sources would exceed [`SOURCES_MAX`].
-    #[error("SSRC {ssrc}: no room for another source: the key has {SOURCES_MAX} already")]
+    #[error("SSRC {ssrc}: the key already has {SOURCES_MAX} sources, which is the maximum")]
     TooMany {
         /// The source that finds no room.
         ssrc: Ssrc,
@@ -81,7 +81,7 @@ pub enum RestoreError {
         index: u32,
     },
     /// The source is already ahead of the state. Going back would use indices twice.
-    #[error("SSRC {ssrc}: the state is behind the source, which is at {}", Now(.now))]
+    #[error("SSRC {ssrc}: the state is older than the source, which is at {}", Now(.now))]
     Behind {
         /// The source.
         ssrc: Ssrc,
@@ -89,7 +89,7 @@ pub enum RestoreError {
         now: SourceState,
     },
     /// The number of sources would exceed [`SOURCES_MAX`].
-    #[error("SSRC {ssrc}: no room for another source: the key has {SOURCES_MAX} already")]
+    #[error("SSRC {ssrc}: the key already has {SOURCES_MAX} sources, which is the maximum")]
     TooMany {
         /// The source that finds no room.
         ssrc: Ssrc,
@@ -421,7 +421,7 @@ mod tests {
             let error = sources.restore(state).unwrap_err();
             assert_eq!(
                 error.to_string(),
-                "SSRC 0x00000007: the state is behind the source, which is at RTP packet 65541, no RTCP packet"
+                "SSRC 0x00000007: the state is older than the source, which is at RTP packet 65541, no RTCP packet"
             );
         }
         let state = SourceState {

@@ -65,7 +65,11 @@ impl Webhook {
         let Some(queue) = &self.queue else { return };
         if let Err(TrySendError::Full(lost)) = queue.try_send(Message { text, about }) {
             let (about, url) = (lost.about, &self.url);
-            tracing::warn!(about, url, "the webhook is too slow: an event is dropped");
+            tracing::warn!(
+                about,
+                url,
+                "an event is dropped, because the webhook is too slow"
+            );
         }
     }
 }

@@ -43,7 +43,7 @@ pub enum CodecError {
         max: u32,
     },
     /// Support for this encoding was not compiled in.
-    #[error("{0}: not compiled in; build with the feature \"opus\"")]
+    #[error("{0} is not compiled in; build with the cargo feature \"opus\"")]
     NotBuilt(Encoding),
     /// The codec's library refuses, for this reason.
     #[error("libopus: {0}")]
@@ -54,13 +54,13 @@ pub enum CodecError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum DecodeError {
     /// The payload has no samples.
-    #[error("empty payload")]
+    #[error("the payload is empty")]
     Empty,
     /// It ends within a frame, or lasts longer than a second.
     #[error("payload of {0} bytes: must be a whole number of frames that last at most a second")]
     Length(usize),
     /// The contents of the payload are invalid.
-    #[error("malformed payload")]
+    #[error("the payload is malformed")]
     Malformed,
 }
 

@@ -20,7 +20,9 @@ use super::{Action, CallId, Calls, NoPorts, PortRequest, PortSource};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SavedError {
     /// Another program or version saved it.
-    #[error("the call was saved in version {found}, this program reads version {VERSION}")]
+    #[error(
+        "the call was saved in format version {found}, but this program reads version {VERSION}"
+    )]
     Version {
         /// Its version.
         found: u8,
@@ -211,13 +213,15 @@ fn checked<P>(bytes: &[u8]) -> Result<(Head, Live<P>), SavedError> {
 
 /// Reads untrusted bytes.
 fn read<P>(bytes: &[u8]) -> Result<(Head, Live<P>), SavedError> {
-    let (&found, bytes) = bytes.split_first().ok_or_else(|| damaged("it is empty"))?;
+    let (&found, bytes) = bytes
+        .split_first()
+        .ok_or_else(|| damaged("it has no bytes"))?;
     if found != VERSION {
         return Err(SavedError::Version { found });
     }
     match postcard::take_from_bytes(bytes) {
         Ok((saved, [])) => Ok(saved),
-        Ok(_) => Err(damaged("bytes are left over")),
+        Ok(_) => Err(damaged("there are bytes after its end")),
         Err(error) => Err(damaged(error)),
     }
 }

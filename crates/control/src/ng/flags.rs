@@ -16,7 +16,7 @@ use super::value::{Budget, Bytes, DecodeError, Dictionary, Value};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FlagsError {
     /// A bracket without its partner.
-    #[error("rtpp-flags: {0} has no partner")]
+    #[error("rtpp-flags: the bracket {0} has no matching bracket")]
     Bracket(&'static str),
     /// `a=b` with an invalid key before the `=`.
     #[error("rtpp-flags: {0}: expected key=value")]

@@ -156,11 +156,14 @@ impl Section {
                 Some(number) if mux && RTCP_NUMBERS.contains(&number.0) => {
                     fault(
                         &format!("payload type {format}"),
-                        "a number outside of 64 to 95, which are those of RTCP: its packets are not relayed",
+                        "a number outside of 64 to 95, because RTCP uses these on the RTP port; packets of this type are not relayed",
                     );
                 }
                 Some(number) if self.codec(number).name.is_empty() => {
-                    fault(&format!("payload type {format}"), "a line a=rtpmap for it");
+                    fault(
+                        &format!("payload type {format}"),
+                        "an a=rtpmap line for this payload type",
+                    );
                 }
                 Some(_) => {}
             }

@@ -157,7 +157,7 @@ impl Section {
             let text = self.lines().first().map_or(&b""[..], Line::text);
             SdpError::line(
                 text,
-                "m=KIND PORT PROTOCOL FORMAT ..., the port from 0 to 65535",
+                "m=KIND PORT PROTOCOL FORMAT ..., with a port from 0 to 65535",
             )
         };
         let mut fields = value.split([' ', '\t']).filter(|field| !field.is_empty());
@@ -368,7 +368,7 @@ impl Sdp {
         let media = self.media.get(index);
         let own = media.map_or(Ok(None), Section::connection)?;
         own.map_or_else(|| self.session.connection(), |own| Ok(Some(own)))?
-            .ok_or_else(|| SdpError::line(b"", "a line c= in the session or in each medium"))
+            .ok_or_else(|| SdpError::line(b"", "a c= line in the session, or in each medium"))
     }
 
     /// The direction of the medium with this index, or else of the session.

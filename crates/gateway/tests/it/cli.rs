@@ -334,10 +334,10 @@ fn warnings_of_elements_name_their_stream_and_do_not_fill_the_log() {
     for _ in 0..300 {
         from.send_to(b"not RTP", streams[0].0).expect("sent");
     }
-    let mut warnings = vec![running.wait_for("a warning from the stream")];
+    let mut warnings = vec![running.wait_for("an element of the stream posted a warning")];
     from.send_to(b"not RTP", streams[1].0).expect("sent");
     while warnings.last().is_none_or(|last| last["stream"] != "other") {
-        let (warning, between) = running.wait_past("a warning from the stream");
+        let (warning, between) = running.wait_past("an element of the stream posted a warning");
         assert!(!between.contains("WARN"), "{between}");
         warnings.push(warning);
     }
@@ -822,7 +822,7 @@ fn failed_start_is_not_reported_as_running() {
     );
     running.signal(Signal::SIGUSR1);
     assert_eq!(
-        running.wait_for("not running, waiting for a restart")["stream"],
+        running.wait_for("the stream is not running; it waits for its restart")["stream"],
         "taken"
     );
 }

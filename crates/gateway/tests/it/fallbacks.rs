@@ -197,7 +197,11 @@ fn the_best_input_is_heard_and_named() {
     assert_change(running.wait_for("the input is silent"), 0, 2);
     assert!(far_end.wait_for(FILE_HZ));
     let talker = Talker::start(main, 0, MAIN_HZ);
-    assert_change(running.wait_for("a better input is back"), 2, 0);
+    assert_change(
+        running.wait_for("the stream returns to a better input"),
+        2,
+        0,
+    );
     assert!(far_end.wait_for(MAIN_HZ));
     let stats = statistics(&mut running);
     assert_eq!(

@@ -226,11 +226,11 @@ fn a_file_that_cannot_be_applied_changes_nothing() {
     let told = gateway.reload(&slower, "not reloaded: nothing is changed");
     let keys = told["reason"].as_str().expect("the keys");
     assert!(
-        keys.contains("[contexts] wait: running with 20, the file has 40"),
+        keys.contains("[contexts] wait: the gateway runs with 20, but the file has 40"),
         "{keys}"
     );
     assert!(
-        keys.contains("[ng]: running with no calls, the file has calls"),
+        keys.contains("[ng]: the gateway runs with no calls, but the file has calls"),
         "{keys}"
     );
     assert_eq!(line.pass(), (ssrc, sequence.wrapping_add(1)));
@@ -279,7 +279,8 @@ fn reload_by_http_returns_its_changes() {
     let (status, told) = reload(&format!("[contexts]\ncount = 2\n{more}"));
     let detail = told["detail"].as_str().expect("why");
     assert!(
-        status == 409 && detail.contains("[contexts] count: running with 1, the file has 2"),
+        status == 409
+            && detail.contains("[contexts] count: the gateway runs with 1, but the file has 2"),
         "{told}"
     );
     gateway.running.signal(Signal::SIGTERM);

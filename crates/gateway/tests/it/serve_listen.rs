@@ -209,7 +209,7 @@ fn refused_listener_gets_the_reason() {
         let problem = relay.get(&format!("{path}/listen")).problem(status);
         problem["detail"].as_str().expect("a text").to_owned()
     };
-    assert!(refused(&relay, "/v1/calls/nobody", 404).contains("no such call"));
+    assert!(refused(&relay, "/v1/calls/nobody", 404).contains("does not exist"));
     let [a, b] = parties();
     // The call is ringing.
     let offered = relay.offer("rings", &a);
@@ -222,7 +222,7 @@ fn refused_listener_gets_the_reason() {
     let path = ilbc["path"].as_str().expect("a path");
     let said = refused(&relay, path, 409);
     assert!(
-        said.contains("iLBC/8000 is passed on, and not decoded here"),
+        said.contains("the gateway forwards iLBC/8000 without decoding it"),
         "{said}"
     );
     // In a call with audio and video, the audio is found in any order.

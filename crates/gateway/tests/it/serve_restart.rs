@@ -470,13 +470,13 @@ fn full_disk_is_reported_and_recovered_from() {
     }
     let line = relay
         .running
-        .wait_for("cannot save calls: if this process ends now, they are lost");
+        .wait_for("cannot save calls; if the process ends now, these calls are lost");
     assert_eq!(line["level"], "ERROR");
     hear_each_other(&mut a, &mut b);
     relay.limit_files("unlimited");
     relay
         .running
-        .wait_for("saved calls are written in time again");
+        .wait_for("calls are saved without delay again");
     let log = relay.restart(Signal::SIGKILL);
     let back = log.lines().find(|line| line.contains("calls restored"));
     let back: Value = serde_json::from_str(back.expect(&log)).expect("JSON");
@@ -540,7 +540,7 @@ fn systemd_sets_the_folder_and_a_file_in_use_is_refused() {
     let path = folder.path().join("calls.redb");
     assert!(path.is_file());
     let said = refused(&path);
-    assert!(said.contains("another process has it open"), "{said}");
+    assert!(said.contains("another process uses the file"), "{said}");
 }
 
 /// If the gateway refused to start, all future calls would fail. If it starts, only the calls in the damaged file are lost.
@@ -554,9 +554,8 @@ fn a_damaged_file_is_renamed_and_the_gateway_starts() {
         "--state".to_owned(),
         path.to_str().expect("a text").to_owned(),
     ]));
-    let line = running.wait_for(
-        "the file of saved calls is damaged: it is renamed, and the calls in it are lost",
-    );
+    let line =
+        running.wait_for("the state file is damaged: it was renamed, and its calls are lost");
     assert_eq!(line["level"], "ERROR", "{line}");
     running.wait_for("serving");
     let aside = folder.path().join("calls.redb.damaged");

@@ -548,7 +548,7 @@ fn listener_that_does_not_read_delays_nothing() {
         let lines = log_of(&gateway, "news");
         let line = lines
             .iter()
-            .find(|line| line.contains("a listener was too slow"))?;
+            .find(|line| line.contains("a client that listens to the stream was too slow"))?;
         line.split("missed_ms=").nth(1)?.parse().ok()
     };
     wait_until(|| missed().is_some());
@@ -585,7 +585,7 @@ fn a_listener_that_a_stream_refuses_gets_the_reason() {
         assert!(news.get(absent).is_none(), "{absent}: {news}");
     }
     assert_eq!(news["destination"], "nobody");
-    assert!(refused("quiet", 409).contains("no audio within"));
+    assert!(refused("quiet", 409).contains("has had no audio"));
     let mut listeners: Vec<Listener> = (0..16).map(|_| open_listener(&gateway, "news")).collect();
     assert!(refused("news", 503).contains("16 listeners"));
     listeners.pop();

@@ -36,7 +36,7 @@ pub(super) async fn ask(url: &Url, headers: &HeaderMap) -> Result<Response, Prob
     let end = loop {
         let count = stream.read(&mut room).await.map_err(broken)?;
         if count == 0 {
-            return Err(refused("it ends before its headers do"));
+            return Err(refused("the answer ends within its headers"));
         }
         // The end may be split across two reads.
         let from = head.len().saturating_sub(3);
@@ -45,7 +45,7 @@ pub(super) async fn ask(url: &Url, headers: &HeaderMap) -> Result<Response, Prob
             break from + end;
         }
         if head.len() > HEAD_BYTES_MAX {
-            return Err(refused("its headers do not end"));
+            return Err(refused("the headers of the answer are too long"));
         }
     };
     let first = Bytes::copy_from_slice(&head[end..]);
@@ -127,7 +127,9 @@ fn unfold(byte: &u8) -> u8 {
 }
 
 fn refused(why: &str) -> Problem {
-    Problem::Broken(format!("an answer that is neither HTTP nor ICY: {why}"))
+    Problem::Broken(format!(
+        "the server's answer is neither HTTP nor ICY: {why}"
+    ))
 }
 
 /// The remaining data of a connection.

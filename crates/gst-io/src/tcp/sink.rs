@@ -313,7 +313,7 @@ impl Acceptor {
         if !std::mem::replace(&mut self.has_told_of_refusal, true) {
             gst::warning!(
                 crate::kit::CAT,
-                "{}: {address} is refused, there are {max} clients (see max-clients)",
+                "{}: the client {address} is refused, because there are already {max} clients (see max-clients)",
                 self.clients.path()
             );
         }
@@ -500,8 +500,9 @@ impl SinkElement for Imp {
             let again = listener.as_ref().map(TcpListener::try_clone);
             again.transpose().ok().flatten()
         };
-        let listener =
-            listener.ok_or_else(|| gst::error_msg!(gst::CoreError::StateChange, ["no socket"]))?;
+        let listener = listener.ok_or_else(|| {
+            gst::error_msg!(gst::CoreError::StateChange, ["the element has no socket"])
+        })?;
         let acceptor = Acceptor {
             listener,
             clients: self.clients().clone(),

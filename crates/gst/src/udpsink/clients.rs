@@ -254,7 +254,7 @@ fn errno_name(reason: i32) -> String {
 /// Why a list of clients was refused.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
-    "client '{client}': expected host:port with a port from 1 to 65535, [address]:port for IPv6"
+    "client '{client}': expected host:port with a port from 1 to 65535, or [address]:port for IPv6"
 )]
 pub(super) struct BadClient {
     client: String,

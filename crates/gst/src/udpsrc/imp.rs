@@ -94,7 +94,7 @@ impl UdpSrc {
                 gst::element_imp_warning!(
                     obj.imp(),
                     gst::ResourceError::Settings,
-                    ["address and port are unchanged: {error}"]
+                    ["cannot change address and port: {error}"]
                 );
             }
         });
@@ -278,7 +278,9 @@ impl SourceElement for UdpSrc {
     fn activate(&self, element: &gst::Element) -> Result<(), gst::ErrorMessage> {
         let place = self.context().place(element)?;
         let udp = self.opened().as_ref().map(|opened| opened.udp.clone());
-        let udp = udp.ok_or_else(|| gst::error_msg!(gst::CoreError::StateChange, ["no socket"]))?;
+        let udp = udp.ok_or_else(|| {
+            gst::error_msg!(gst::CoreError::StateChange, ["the element has no socket"])
+        })?;
         let receiver = Receiver::new(
             element,
             &place.shard,

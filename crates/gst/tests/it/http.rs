@@ -1017,7 +1017,7 @@ fn redirections_are_followed_and_reported() {
         assert_eq!(headers.get::<String>("redirection-uri"), Ok(web.uri(place)));
     }
     for (path, said) in [
-        ("loop", "more than 20 redirections"),
+        ("loop", "redirected more than 20 times"),
         (
             "file",
             "the scheme 'file' is not allowed; use http or https",
@@ -1279,7 +1279,7 @@ fn log_has_no_credentials() {
         let log = std::fs::read(&file).unwrap();
         std::fs::remove_file(&file).unwrap();
         let log = String::from_utf8_lossy(&log);
-        assert!(log.contains("again in"), "a retry is logged");
+        assert!(log.contains("the next attempt is in"), "a retry is logged");
         let line = log.lines().find(|line| line.contains("hidden"));
         assert_eq!(line, None);
         return;

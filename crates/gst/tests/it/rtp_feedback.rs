@@ -263,7 +263,10 @@ fn lost_packets_are_requested_and_fill_their_gap() {
 fn retransmission_without_the_profile_causes_a_warning() {
     let call = Call::new("do-retransmission=true", "", &[0, 1]);
     let warning = text(&call.pipe.expect(gst::MessageType::Warning));
-    assert!(warning.contains("needs rtp-profile=avpf"), "{warning}");
+    assert!(
+        warning.contains("has no effect without rtp-profile=avpf"),
+        "{warning}"
+    );
 }
 
 #[test]

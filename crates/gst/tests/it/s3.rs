@@ -680,8 +680,14 @@ fn unreadable_object_is_reported() {
     }
     for (line, expected) in [
         ("awss3src", "bucket is not set"),
-        ("awss3src uri=s3://eu/bucket", "uri=s3://eu/bucket: no key"),
-        ("ts-s3src uri=s3://eu/bucket/a/../b", "a part must not be"),
+        (
+            "awss3src uri=s3://eu/bucket",
+            "uri=s3://eu/bucket: the key is missing",
+        ),
+        (
+            "ts-s3src uri=s3://eu/bucket/a/../b",
+            "a part of the key must not be",
+        ),
     ] {
         let (_, said) = refused(line);
         assert!(said.contains(expected), "{said}");
@@ -1072,7 +1078,7 @@ fn whole_files_are_sent_and_removed() {
     let busy = FileSender::start(&store(), settings)
         .unwrap_err()
         .to_string();
-    assert!(busy.contains("another sender uses it"), "{busy}");
+    assert!(busy.contains("another process uses the folder"), "{busy}");
     for (size, parts) in [(12 * MIB, 3), (10, 0), (0, 0)] {
         let path = folder.path().join("file.wav");
         let bytes = noise(size, 20);

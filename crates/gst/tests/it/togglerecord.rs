@@ -845,7 +845,7 @@ fn a_stream_without_times_is_refused() {
     let error = record
         .bus
         .timed_pop_filtered(DEADLINE_GST, &[gst::MessageType::Error]);
-    assert!(text(&error.unwrap()).contains("a segment in time is needed"));
+    assert!(text(&error.unwrap()).contains("expected a segment in time"));
 }
 
 /// A buffer's memory is freed by its owner, which may read the element's properties.

@@ -92,7 +92,7 @@ impl Mki {
 
 /// A master key has the wrong length for its suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("key and salt of {actual} bytes, {suite} needs {}", .suite.key_bytes() + .suite.salt_bytes())]
+#[error("key and salt have {actual} bytes, but {suite} needs {}", .suite.key_bytes() + .suite.salt_bytes())]
 pub struct KeyError {
     /// The suite of the key.
     pub suite: Suite,
@@ -220,7 +220,7 @@ mod tests {
         };
         assert_eq!(
             refused.to_string(),
-            "key and salt of 30 bytes, AEAD_AES_128_GCM needs 28"
+            "key and salt have 30 bytes, but AEAD_AES_128_GCM needs 28"
         );
     }
 

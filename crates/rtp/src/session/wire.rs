@@ -43,22 +43,22 @@ const SENDER_INFO_BYTES: usize = 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum RtcpError {
     /// It ends within a header, or before the length that its header gives.
-    #[error("RTCP packet ends early: {missing} bytes are missing")]
+    #[error("the RTCP packet is cut off: {missing} bytes are missing")]
     Truncated {
         /// Number of further bytes that the last header announces.
         missing: usize,
     },
     /// The version is not RTP's version 2.
-    #[error("RTCP packet of version {0}, not 2")]
+    #[error("the RTCP packet has version {0}, not 2")]
     Version(u8),
     /// A compound packet must begin with a report (RFC 3550, A.2), unless reduced size is agreed on (RFC 5506).
-    #[error("RTCP packet begins with type {0}, not with a report")]
+    #[error("the RTCP packet begins with type {0}, not with a report")]
     FirstPacket(u8),
     /// Padding anywhere but at the very end, or more than the packet's bytes.
-    #[error("RTCP packet of type {0} with misplaced or impossible padding")]
+    #[error("the RTCP packet of type {0} has misplaced or impossible padding")]
     Padding(u8),
     /// Shorter than its counts demand.
-    #[error("RTCP packet of type {packet_type} is too short for its {count} entries")]
+    #[error("the RTCP packet of type {packet_type} is too short for its {count} entries")]
     Malformed {
         /// The type field.
         packet_type: u8,

@@ -344,7 +344,10 @@ pub(super) async fn end(State(app): State<App>, Id(id): Id) -> Result<StatusCode
 /// Error: the call does not exist.
 pub(super) fn unknown(id: &CallId) -> Problem {
     let name: String = id.to_string().chars().take(ID_CHARS_MAX).collect();
-    let problem = Problem::new(StatusCode::NOT_FOUND, format!("{name}: no such call"));
+    let problem = Problem::new(
+        StatusCode::NOT_FOUND,
+        format!("the call {name} does not exist"),
+    );
     problem.about("id", format!("those of GET {CALLS}"))
 }
 

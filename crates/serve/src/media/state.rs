@@ -66,7 +66,9 @@ pub(super) enum SessionState {
 /// Why bytes are not a state.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum StateError {
-    #[error("saved in version {found}, this program reads version {VERSION}")]
+    #[error(
+        "the state was saved in format version {found}, but this program reads version {VERSION}"
+    )]
     Version { found: u8 },
     #[error("damaged: {0}")]
     Damaged(String),
@@ -108,7 +110,9 @@ impl StreamState {
     /// Parses untrusted bytes.
     pub(super) fn from_bytes(bytes: &[u8]) -> Result<StreamState, StateError> {
         let damaged = |reason: &dyn ToString| StateError::Damaged(reason.to_string());
-        let (&found, bytes) = bytes.split_first().ok_or_else(|| damaged(&"it is empty"))?;
+        let (&found, bytes) = bytes
+            .split_first()
+            .ok_or_else(|| damaged(&"it has no bytes"))?;
         if found != VERSION {
             return Err(StateError::Version { found });
         }
@@ -122,7 +126,7 @@ impl StreamState {
         let read: Result<((Head, SavedMediaSession), &[u8]), _> = postcard::take_from_bytes(bytes);
         let ((head, session), left) = read.map_err(|error| damaged(&error))?;
         if !left.is_empty() {
-            return Err(damaged(&"bytes are left over"));
+            return Err(damaged(&"there are bytes after its end"));
         }
         let (boot, taken_ns, taken_unix_ns, heard_ns, plays) = head;
         let session = session.load().map_err(|reason| damaged(&reason))?;
@@ -331,9 +335,10 @@ impl SavedProtection {
 
     fn load(self) -> Result<ProtectionState, &'static str> {
         let key = |(suite, bytes, mki): SavedKey| {
-            let suite = Suite::from_name(&suite).ok_or("an unknown crypto suite")?;
-            let key = MasterKey::new(suite, &bytes).map_err(|_| "a key of another length")?;
-            let mki = Mki::new(&mki).ok_or("a key identifier that is too long")?;
+            let suite = Suite::from_name(&suite).ok_or("the crypto suite is unknown")?;
+            let key = MasterKey::new(suite, &bytes)
+                .map_err(|_| "the length of a key does not fit its crypto suite")?;
+            let mki = Mki::new(&mki).ok_or("a key identifier (MKI) is too long")?;
             Ok::<_, &'static str>(key.with_mki(mki))
         };
         let sources = |saved: Vec<SavedSource>| {
@@ -471,7 +476,7 @@ pub(super) mod tests {
         assert_eq!(
             error.to_string(),
             format!(
-                "saved in version {}, this program reads version {VERSION}",
+                "the state was saved in format version {}, but this program reads version {VERSION}",
                 VERSION + 1
             )
         );

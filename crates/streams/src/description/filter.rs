@@ -116,7 +116,7 @@ impl PipelineFilter {
                 self.has_failed = true;
                 // Counts only if no element has posted a reason.
                 self.reports.fail(&format!(
-                    "the pipeline's elements refuse the audio: {error}"
+                    "the elements of `pipeline` refuse the audio: {error}"
                 ));
             }
         }
@@ -131,8 +131,9 @@ impl PipelineFilter {
         pcm.extend(done.samples.drain(..frames * channels));
         self.frames_out += frames as u64;
         if std::mem::take(&mut done.dropped) > 0 {
-            self.reports
-                .warn("the pipeline makes more audio than it gets; the excess is dropped");
+            self.reports.warn(
+                "the elements of `pipeline` output more audio than they get; the excess is dropped",
+            );
         }
     }
 }

@@ -106,7 +106,7 @@ fn write(dir: &Path, batches: &Receiver<Batch>) {
         });
         let first = failed.reduce(|first, _| first);
         match &first {
-            None if !is_well => tracing::info!("the history is written again"),
+            None if !is_well => tracing::info!("writing the history works again"),
             Some((path, error)) if is_well => {
                 let file = path.display();
                 tracing::error!(%file, %error, "cannot write the history");

@@ -305,7 +305,7 @@ fn the_error_names_a_device_that_cannot_be_used() {
             "{said}"
         );
     }
-    assert!(refused(DEVICE, 100).contains("100 frames; must be a power of two from 64"));
+    assert!(refused(DEVICE, 100).contains("is 100, must be a power of two from 64"));
     let first = open(Mode::Generic);
     let busy = refused(DEVICE, 256);
     assert!(

@@ -338,12 +338,14 @@ fn damage_is_named() {
     let (read, found) = (bytes[0], newer[0]);
     assert_eq!(
         refused(&newer),
-        format!("the call was saved in version {found}, this program reads version {read}")
+        format!(
+            "the call was saved in format version {found}, but this program reads version {read}"
+        )
     );
     for len in 0..bytes.len() {
         assert!(refused(&bytes[..len]).contains("damaged"), "{len} bytes");
     }
-    assert!(refused(&[&bytes[..], &[0]].concat()).contains("bytes are left over"));
+    assert!(refused(&[&bytes[..], &[0]].concat()).contains("there are bytes after its end"));
     let mut twice = call();
     let known = twice.calls.restore(0, &bytes, &mut twice.ports);
     assert_eq!(known, Err(SavedError::Known(CallId::new(b"c"))));

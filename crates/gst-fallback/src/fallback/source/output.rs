@@ -235,7 +235,11 @@ impl Output {
         match filler.begin(element) {
             Ok(()) => Some(filler),
             Err(error) => {
-                gst::warning!(crate::kit::CAT, obj = element, "no fill: {error}");
+                gst::warning!(
+                    crate::kit::CAT,
+                    obj = element,
+                    "cannot generate silence or black: {error}"
+                );
                 filler.take_down(element);
                 None
             }

@@ -137,7 +137,7 @@ fn server_responses_are_parsed() {
     let refusal = refusal(503, &headers(&[("retry-after", "7")])).unwrap();
     assert_eq!(
         refusal.to_string(),
-        "the server answers 503 Service Unavailable"
+        "the server answered with 503 Service Unavailable"
     );
     assert!(matches!(
         refusal,

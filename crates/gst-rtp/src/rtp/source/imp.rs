@@ -164,7 +164,7 @@ impl RtpSrc {
                 self,
                 gst::ResourceError::Settings,
                 [
-                    "from={}: expected address:port, [address]:port for IPv6",
+                    "from={}: expected address:port, or [address]:port for IPv6",
                     from.unwrap_or_default()
                 ]
             ),
@@ -312,9 +312,9 @@ impl SourceElement for RtpSrc {
             session,
             sockets,
             tenancy,
-        } = opened
-            .as_ref()
-            .ok_or_else(|| gst::error_msg!(gst::CoreError::StateChange, ["no socket"]))?;
+        } = opened.as_ref().ok_or_else(|| {
+            gst::error_msg!(gst::CoreError::StateChange, ["the element has no socket"])
+        })?;
         let playout = Playout::new(
             settings.caps.clone(),
             settings.do_lost,
@@ -333,7 +333,7 @@ impl SourceElement for RtpSrc {
             gst::element_warning!(
                 element,
                 gst::ResourceError::Settings,
-                ["do-retransmission needs rtp-profile=avpf: no retransmission is requested"]
+                ["do-retransmission has no effect without rtp-profile=avpf"]
             );
         }
         let mut receiver = Receiver::new(
