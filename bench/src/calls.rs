@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_taken_within_a_round() {
+    fn each_ratio_compares_cases_of_one_round() {
         let row = |relay, round, us| row("passed1000", relay, round, us);
         let all = [
             HEAD.to_owned(),

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_taken_within_a_round() {
+    fn each_ratio_compares_cases_of_one_round() {
         let what = "receive only, 1000 streams: CPU per packet against stock udpsrc";
         assert!(row(what, &Runs::new()).measured.is_none());
         let measured = Runs::from([

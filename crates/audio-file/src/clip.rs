@@ -114,7 +114,7 @@ mod tests {
 
     /// Full scale is 1, in every width.
     #[test]
-    fn samples_are_read_at_their_level_and_once() {
+    fn a_file_is_read_once_and_full_scale_becomes_1() {
         for bits in [8, 16, 24, 32] {
             let half = 1_i32 << (bits - 2);
             let path = write(spec(bits, SampleFormat::Int), [half, -half, 0, half / 2]);

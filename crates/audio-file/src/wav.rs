@@ -588,7 +588,7 @@ mod tests {
     proptest! {
         /// With any bytes, reading ends, and returns no more samples than the file has.
         #[test]
-        fn any_bytes_are_read_to_an_end(
+        fn reading_any_bytes_ends(
             chunks in prop::collection::vec(
                 (prop::sample::select(vec![*b"fmt ", *b"data", *b"ds64", *b"LIST"]), any::<u32>(), prop::collection::vec(any::<u8>(), 0..60)),
                 0..6,

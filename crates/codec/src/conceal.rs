@@ -484,13 +484,13 @@ mod tests {
     }
 
     #[test]
-    fn audio_that_arrives_is_left_alone() {
+    fn received_audio_is_not_changed() {
         let packets = tone(RATE, 1, 997.0, 500);
         assert_eq!(conceal(RATE, 1, &packets, &[]), packets);
     }
 
     #[test]
-    fn anything_may_be_lost_at_any_time() {
+    fn any_audio_may_be_lost_at_any_time() {
         let mut noise = 1_u32;
         for (rate, channels) in [(4_000, 1), (8_000, 1), (11_025, 2), (192_000, 2)] {
             let mut concealer = Concealer::new(rate, channels).unwrap();
@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stays_small() {
+    fn a_concealer_stays_small() {
         let concealer = Concealer::new(RATE, 1).unwrap();
         let samples = concealer.history.len() + concealer.cycle.len();
         assert!(size_of::<Concealer>() + samples * size_of::<i16>() <= 1024);

@@ -817,7 +817,7 @@ mod tests {
     proptest! {
         /// Call-IDs come from the network.
         #[test]
-        fn no_name_leaves_its_folder(name in "(\\PC|[./\\\\\0~]){0,200}") {
+        fn no_name_of_a_recording_leads_out_of_its_folder(name in "(\\PC|[./\\\\\0~]){0,200}") {
             let path = expanded("/r/{name}/{call}", &name).expect("a path");
             prop_assert_eq!(Path::new(&path).components().count(), 2);
             for part in path.split('/') {

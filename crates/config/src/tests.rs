@@ -133,7 +133,7 @@ fn the_shortest_configuration_has_the_documented_defaults() {
 /// The defaults are those of `threadbare serve` without arguments. If a table is present, absent ones still have their
 /// defaults.
 #[test]
-fn calls_need_one_table_only() {
+fn one_table_is_enough_for_calls() {
     let serving = |text: &str| {
         let config = Config::from_toml("calls.toml", text).expect(text);
         assert_eq!(config.streams, []);
@@ -190,7 +190,7 @@ fn calls_table_is_refused_for_missing_features() {
 }
 
 #[test]
-fn ranges_count_out_names_ports_and_ssrcs() {
+fn streams_of_a_range_have_consecutive_names_ports_and_ssrcs() {
     let text = "
         [contexts]
         prefix = \"t\"
@@ -255,7 +255,7 @@ fn auto_means_one_context_per_core() {
 }
 
 #[test]
-fn loudness_is_a_default_that_streams_may_leave() {
+fn a_stream_may_disable_the_default_loudness_target() {
     let text = "
         [defaults]
         codec = \"PCMU\"
@@ -528,7 +528,7 @@ impl Machine for Elsewhere {
 }
 
 #[test]
-fn the_machine_is_asked_for_its_addresses_and_for_names() {
+fn the_check_looks_up_the_machines_addresses_and_host_names() {
     for (listen, destination, says) in [
         ("192.0.2.1:6000", "four:7000", None),
         ("[2001:db8::1]:6000", "six:7000", None),
@@ -573,7 +573,7 @@ fn the_machine_is_asked_for_its_addresses_and_for_names() {
 
 /// Packets that are forwarded unchanged leave from the receiving port, so the address family must match.
 #[test]
-fn unchanged_packets_keep_the_address_family() {
+fn another_address_family_is_refused_if_packets_are_unchanged() {
     let text = "[[stream]]\nname = \"a\"\nlisten = \"0.0.0.0:6000\"\ndestination = \"[2001:db8::7]:7000\"\n";
     for checked in [
         Config::from_toml("test", text),

@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_and_timestamps_that_do_not_follow_are_errors() {
+    fn a_jump_in_sequence_numbers_or_timestamps_is_an_error() {
         for (number_off, time_off, errors) in [(0, 0, 0), (1, 0, 2), (0, 160, 2), (0, 1, 2)] {
             let mut ledger = Ledger::new(1);
             for packet in 0..5 {
@@ -633,7 +633,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_at_the_end_are_not_awaited() {
+    fn packets_lost_at_the_end_are_not_waited_for() {
         let mut ledger = Ledger::new(1);
         for packet in 0..3 {
             ledger.speak(0);

@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn only_reports_that_came_and_were_right_are_called_right() {
+    fn the_summary_calls_reports_right_only_if_some_arrived_without_errors() {
         let claim = "LSR and DLSR are right in all of them";
         let summary = |reports, errors| {
             let mut report = report();

@@ -215,7 +215,7 @@ mod tests {
     proptest! {
         /// The model has a list of writes for each file, and sums them up for each decision.
         #[test]
-        fn shares_decide_like_a_list(steps in prop::collection::vec(step(), 0..200)) {
+        fn the_budget_decides_like_a_simple_list(steps in prop::collection::vec(step(), 0..200)) {
             let mut shares = shares(5, MAX);
             let mut twin: Vec<Vec<usize>> = vec![Vec::new(); 5];
             let mut waits: Vec<Option<usize>> = vec![None; 5];

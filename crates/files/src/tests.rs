@@ -173,7 +173,7 @@ fn new_files_and_directories_have_the_requested_permissions() {
 
 /// After a kill of the process, the kernel soon has all written data, even without a sync.
 #[test]
-fn gathered_writes_leave_by_themselves() {
+fn gathered_data_is_written_without_a_further_write_or_sync() {
     both(|disk| {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
@@ -359,7 +359,7 @@ fn a_pipe_is_read_until_its_writer_ends() {
 }
 
 #[test]
-fn a_thousand_files_need_one_thread_more() {
+fn a_thousand_files_need_one_additional_thread() {
     both(|disk| {
         let folder = tempfile::tempdir().unwrap();
         let files: Vec<File> = (0..1000)

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn one_delayed_packet_after_a_silence_is_not_believed() {
+    fn one_delayed_packet_after_a_silence_does_not_count_as_drift() {
         let (mut offset, mut slices) = (Offset::new(), Slices::default());
         offset.begin(&mut slices, 0, 0);
         offset.sample(&mut slices, 0, 0);

@@ -242,7 +242,7 @@ fn second_consecutive_packet_confirms_a_restart_without_loss() {
 /// A defect of other implementations: after a restart, packets with numbers below the last one were late until they caught up. If
 /// neither numbers nor timestamps show the restart, detecting it takes four packets.
 #[test]
-fn a_restart_just_below_is_not_late_until_it_catches_up() {
+fn a_restart_with_slightly_lower_numbers_is_detected_after_few_packets() {
     let mut bed = Bed::in_order(100);
     bed.stream(0, 60);
     let outputs = bed.stream(0, 10);
@@ -309,7 +309,7 @@ fn old_source_is_drained_before_the_new_one() {
 }
 
 #[test]
-fn an_announced_source_is_believed_with_its_first_packet() {
+fn an_announced_source_is_accepted_with_its_first_packet() {
     for (ssrc, cause) in [(B, ResyncCause::NewSource), (A, ResyncCause::Restart)] {
         let mut bed = Bed::at_deadline(60);
         bed.stream(10, 5);
@@ -427,7 +427,7 @@ fn with_drop_on_latency_the_oldest_is_dropped() {
 }
 
 #[test]
-fn a_latency_that_is_set_counts_at_once() {
+fn a_new_latency_applies_at_once() {
     let mut bed = Bed::at_deadline(500);
     bed.stream(0, 2);
     bed.buffer.set_latency_ns(40 * MS).unwrap();
@@ -537,7 +537,7 @@ fn flush_returns_all_packets_and_restarts() {
 }
 
 #[test]
-fn at_the_end_everything_comes_out_in_order() {
+fn at_the_end_all_packets_are_output_in_order() {
     let mut bed = Bed::at_deadline(100);
     bed.stream(10, 3);
     bed.arrive(A, 14, 14 * 160);
@@ -549,7 +549,7 @@ fn at_the_end_everything_comes_out_in_order() {
 
 /// A process has thousands of these.
 #[test]
-fn it_stays_small() {
+fn a_jitter_buffer_stays_small() {
     type Handle = std::num::NonZeroU64;
     let hot = size_of::<JitterBuffer<Handle>>();
     let slots = 64 * size_of::<Slot<Handle>>();
@@ -646,7 +646,7 @@ fn two_forged_packets_cost_half_a_second() {
 
 /// The mode for callers whose socket may still hold the missing packet.
 #[test]
-fn a_loss_is_held_back_and_nothing_else_is() {
+fn only_losses_wait_for_packets_that_the_socket_may_still_hold() {
     let mut bed = Bed::in_order(0);
     bed.stream(0, 2);
     bed.hand_in(A, 3, 3 * 160, false);

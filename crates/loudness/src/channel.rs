@@ -115,7 +115,7 @@ mod tests {
 
     /// ITU-R BS.1770, annex 1, table 4: only azimuths of 60 to 120 degrees in the middle layer have more weight.
     #[test]
-    fn sides_count_more() {
+    fn side_channels_have_more_weight() {
         for side in [
             Channel::LeftSurround,
             Channel::RightSurround,

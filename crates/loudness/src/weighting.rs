@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn no_phase_raises_a_peak_more_than_stated() {
+    fn no_phase_of_the_filter_raises_a_peak_above_the_documented_gain() {
         for (oversampling, phases) in [(Oversampling::FourTimes, 1..4), (Oversampling::Twice, 1..2)]
         {
             let gains = phases.map(|phase| {

@@ -405,7 +405,7 @@ mod tests {
     use crate::payload::static_payload;
 
     #[test]
-    fn an_rtpmap_is_written_as_it_is_read() {
+    fn rtpmaps_round_trip() {
         // Text, sample rate, channels; the texts are those of RFC 3551, 3190 and 7587.
         for (text, sample_rate_hz, channels) in [
             ("PCMU/8000", 8_000, 1),
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_name_the_value_and_the_allowed() {
+    fn refusals_state_the_value_and_the_allowed_values() {
         for (text, expected) in [
             (
                 "GSM/8000",

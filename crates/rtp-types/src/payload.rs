@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_is_written_as_it_is_read() {
+    fn sets_of_payload_types_round_trip() {
         for (text, shown) in [
             ("", ""),
             ("0", "0"),

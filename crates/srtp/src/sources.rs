@@ -347,7 +347,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_window_is_the_one_that_forgets_nothing(
+        fn the_replay_window_equals_one_that_stores_all_indices(
             steps in prop::collection::vec(prop_oneof![4 => -200..200_i64, 1 => -70_000..70_000_i64], 1..300),
         ) {
             let (mut window, mut naive) = (Window::default(), Naive::default());
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_reaches_as_far_as_it_says() {
+    fn the_replay_window_has_its_documented_length() {
         let mut window = Window::default();
         window.mark(1000);
         let oldest = 1000 - u64::from(REPLAY_WINDOW) + 1;

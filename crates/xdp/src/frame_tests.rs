@@ -129,7 +129,7 @@ fn frames_that_the_kernel_would_drop_are_dropped() {
 
 /// RFC 768 allows datagrams without a checksum. RFC 8200, section 8.1, does not allow them with IPv6.
 #[test]
-fn a_datagram_of_ipv4_may_have_no_checksum() {
+fn an_ipv4_datagram_may_have_no_udp_checksum() {
     let mut v4 = frame("192.0.2.1:30000", "198.51.100.7:4000", 0, b"abc");
     v4[14 + 20 + 6..14 + 20 + 8].fill(0);
     assert_eq!(parse(&v4).unwrap().payload, b"abc");

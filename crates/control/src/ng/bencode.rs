@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_text_is_refused_at_its_place() {
+    fn malformed_bencode_is_refused_with_its_position() {
         for (text, place) in [
             ("", 0),
             ("4:spam", 0),

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_formats_are_passed_over_and_named() {
+    fn malformed_formats_are_ignored_and_reported() {
         for (lines, codecs, fault) in [
             ("m=audio 1 RTP/AVP 0 128", &["0 PCMU/8000"][..], "\"128\""),
             ("m=audio 1 RTP/AVP x", &[], "\"x\""),
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_follow_the_codecs() {
+    fn changed_codecs_replace_the_lines_about_the_old_ones() {
         let mut sdp = media(
             "m=audio 1 RTP/AVP 0 97 101\nc=IN IP4 192.0.2.1\na=rtpmap:0 PCMU/8000\na=mid:1\na=rtpmap:97 iLBC/8000\n\
              a=fmtp:97 mode=20\na=rtcp-fb:97 nack\na=rtcp-fb:* ccm\na=rtpmap:101 telephone-event/8000\na=x\n",
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_codecs_change_no_byte() {
+    fn setting_the_same_codecs_changes_no_byte() {
         let mut sdp = media("m=audio 1  RTP/AVP 0 0 96\na=fmtp:96  x\na=rtpmap:96\topus\n");
         let before = sdp.to_bytes();
         let codecs = sdp.media[0].codecs();

@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_lines_are_named() {
+    fn the_error_about_a_malformed_line_quotes_the_line() {
         for media in [
             "m=",
             "m=audio",
@@ -575,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn edits_to_the_same_change_nothing() {
+    fn setting_an_equal_value_changes_nothing() {
         let text = "v=0\no=a  1 1 IN IP4 192.0.2.1\nm=audio\t5  RTP/AVP  0  8\nc=IN IP4  192.0.2.1 \na=sendonly\n";
         let mut sdp = parse(text);
         let address: IpAddr = "192.0.2.1".parse().expect("an address");
@@ -588,7 +588,7 @@ mod tests {
     }
 
     #[test]
-    fn hold_has_two_forms() {
+    fn both_forms_of_hold_are_recognised() {
         // RFC 3264, section 8.4, and the older form that it mentions.
         let old = parse("v=0\nc=IN IP4 0.0.0.0\nm=audio 1 RTP/AVP 0\n");
         assert!(old.address(0).expect("an address").is_hold());

@@ -438,7 +438,7 @@ mod tests {
 
     /// Virtual machines have no CPU governor, which is fine.
     #[test]
-    fn a_missing_governor_is_good() {
+    fn a_machine_without_cpu_governors_has_no_fault() {
         let mut readings = tuned();
         readings.governors.clear();
         assert!(
@@ -450,7 +450,7 @@ mod tests {
 
     /// Each address has its own ports. A port at the unspecified address is taken at all addresses.
     #[test]
-    fn ports_are_taken_at_their_address_only() {
+    fn a_port_counts_as_used_only_at_its_address() {
         let at = |bound: &str, ip: Ipv4Addr| {
             let readings = Readings {
                 bound: vec![bound.parse::<SocketAddr>().expect("an address")],

@@ -28,7 +28,7 @@ fn at_20_ms(payload_type: u8, number: u16, payload: &[u8]) -> Vec<u8> {
 /// A sender sends few packets with large gaps in their numbers. The concealment sends no more packets and no more audio (in the
 /// outgoing encoding) than the sender sent. 200 ms may be added once, which is the longest concealed loss.
 #[test]
-fn gaps_do_not_amplify() {
+fn gaps_in_sequence_numbers_cause_no_amplification() {
     for keys in [
         "codec = \"PCMU\"\ncodec-out = \"PCMA\"",
         "codec = \"PCMU\"\ncodec-out = \"PCMA\"\nptime = 5",
@@ -81,7 +81,7 @@ fn gaps_do_not_amplify() {
 /// If packets of GSM, G.729 and other codecs come to streams of G.711, they are dropped, and the stream continues as without
 /// them. G.722 and L16 are accepted if the payload type selects the codec.
 #[test]
-fn other_payload_types_stop_no_stream() {
+fn packets_with_other_payload_types_stop_no_stream() {
     for keys in [
         "codec-out = \"PCMA\"",
         "codec-out = \"L16/8000/2\"",

@@ -192,7 +192,7 @@ fn measurements_equal_loudgains() {
 }
 
 #[test]
-fn the_reports_keys_are_these_in_this_order() {
+fn the_json_report_has_the_documented_keys_in_order() {
     let directory = tempfile::tempdir().expect("a directory");
     let file = programme(directory.path(), "a.wav", 1, 8_000, 4);
     let output = loudness(&[&"--json", &"--target", &"-23", &file]);

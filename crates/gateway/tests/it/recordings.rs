@@ -1338,7 +1338,7 @@ fn no_sample_is_lost_between_files() {
 /// Each byte is recorded unchanged. Decoding and encoding would change µ-law's minus zero (ITU-T G.711, table 2b: 0x7f) to plus
 /// zero.
 #[test]
-fn codes_are_recorded_unchanged() {
+fn g711_is_recorded_without_decoding() {
     let records = |name: &str, codec: &str| {
         let record = "{ to = \"DIR/{name}.wav\", format = \"wav-g711\" }";
         stream(name, codec, record)

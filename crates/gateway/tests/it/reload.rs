@@ -153,7 +153,7 @@ const CALLS: &str = "[ng]\nlisten = \"127.0.0.1:0\"\n\
     [interfaces.inside]\naddress = \"127.0.0.2\"\nports = \"20000-59999\"\n";
 
 #[test]
-fn a_file_carries_streams_and_calls() {
+fn one_file_configures_streams_and_calls() {
     let mut line = Line::new("a");
     let mut gateway = Gateway::start(&format!("{CALLS}{}", line.toml("")));
     let ng = gateway.ng();

@@ -435,7 +435,7 @@ fn calls_end_when_the_relay_ends() {
 }
 
 #[test]
-fn sessions_are_bounded_and_errors_name_the_value() {
+fn calls_beyond_max_sessions_are_refused_with_the_limit() {
     let mut relay = Relay::start(&["--max-sessions", "1"]);
     let a = Party::new(0, A_HZ);
     relay.pass("offer", json!({}), &a.sdp(PCMU, ""));

@@ -360,7 +360,7 @@ fn call_routed_through_the_relay_twice_has_audio() {
 
 /// If two calls send to each other, a datagram would loop for ever.
 #[test]
-fn calls_that_would_send_in_circles_are_warned_of() {
+fn calls_that_would_send_in_circles_cause_a_warning() {
     let mut scene = Scene::new();
     let line = "m=image PORT udptl t38";
     let ask = |relay: &mut Relay, command: &str, call: &str, port: u16| {

@@ -170,7 +170,7 @@ fn recorded_call_can_be_listened_to() {
 
 /// Another test, in `http/listen/call.rs`, checks what a slow listener misses.
 #[test]
-fn slow_listener_delays_no_one() {
+fn a_slow_listener_delays_neither_the_call_nor_other_listeners() {
     let relay = Relay::start(&[]);
     let (made, parties) = call(&relay, ["PCMU/8000", "PCMU/8000"]);
     let _talk = Talk::start(parties, CODES);

@@ -431,7 +431,7 @@ fn time_outs_keep_counting() {
 }
 
 #[test]
-fn a_call_whose_port_is_taken_is_dropped_alone() {
+fn only_the_call_whose_port_is_taken_is_dropped() {
     let (mut relay, _folder) = with_state();
     let (mut a, mut b, ports) = call(&mut relay, "1");
     let (mut c, mut d, _) = call(&mut relay, "2");

@@ -114,7 +114,7 @@ fn start_reload_and_stop_are_reported() {
 
 /// The watchdog gets keep-alives as long as the main thread works and the control thread answers.
 #[test]
-fn the_watchdog_is_fed() {
+fn the_watchdog_gets_keep_alives() {
     let config = format!(
         "{}[ng]\nlisten = \"127.0.0.1:0\"\n[interfaces.default]\naddress = \"127.0.0.1\"\n",
         stream("one")

@@ -464,7 +464,7 @@ fn log_of(gateway: &Gateway, name: &str) -> Vec<String> {
 
 /// The listener hears the tone without a gap, then silence during a pause. The file ends when the stream's settings change.
 #[test]
-fn a_stream_is_listened_to() {
+fn a_client_can_listen_to_a_stream() {
     let (listen, destination) = (address(), socket());
     let to = destination.local_addr().expect("bound");
     // The stream `news` has a meter, so it is decoded anyway. The stream `plain` is decoded only for the listener.
@@ -511,7 +511,7 @@ fn a_stream_is_listened_to() {
 /// 48 kHz in stereo quickly fills the buffer of a listener that does not read. The destination still gets each packet
 /// unchanged.
 #[test]
-fn listener_that_does_not_read_delays_nothing() {
+fn a_listener_that_does_not_read_delays_no_stream() {
     const PACKETS: u16 = 1200;
     let (listen, destination, from) = (address(), socket(), socket());
     let to = destination.local_addr().expect("bound");

@@ -628,7 +628,7 @@ mod tests {
     /// The kernel may refuse to watch a socket for a while, for lack of memory (epoll_ctl(2)). A regular file, which the kernel
     /// never watches, stands for such a socket.
     #[test]
-    fn a_listener_that_cannot_be_watched_is_tried_again() {
+    fn a_listening_socket_that_cannot_be_watched_is_tried_again() {
         gst::init().unwrap();
         let settings = threadbare_runtime::Settings::default();
         let context = threadbare_runtime::Context::acquire("unwatched", settings).unwrap();

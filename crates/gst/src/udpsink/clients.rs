@@ -302,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_round_trip() {
+    fn lists_of_clients_round_trip() {
         let list = "127.0.0.1:5004,[::1]:6000,localhost:7";
         let clients = parse(list).unwrap();
         assert_eq!(clients[1], ("::1".to_owned(), 6000));
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_clients_are_named() {
+    fn invalid_clients_are_refused_by_name() {
         for bad in ["127.0.0.1", "a:0", "a:65536", ":5", "a:b"] {
             let error = parse(&format!("ok:1,{bad}")).unwrap_err();
             assert_eq!(error.client, bad);

@@ -140,7 +140,7 @@ fn signals_report_preroll_and_samples_and_may_pull() {
 
 /// Each limit alone: bytes, and time from the start of the first buffer to the end of the last one.
 #[test]
-fn a_store_is_full_by_bytes_or_by_time() {
+fn the_queue_can_be_full_by_bytes_or_by_time() {
     let ms = gst::ClockTime::MSECOND;
     for limit in ["max-bytes=8", "max-time=20000000"] {
         let rig = sink(
@@ -166,7 +166,7 @@ fn a_store_is_full_by_bytes_or_by_time() {
 
 /// As with the stock element: a list is one sample on request, otherwise one for each buffer.
 #[test]
-fn a_list_is_one_sample_or_several() {
+fn a_buffer_list_is_one_sample_or_several_as_configured() {
     for (factory, whole) in [
         ("appsink", true),
         ("ts-appsink", true),

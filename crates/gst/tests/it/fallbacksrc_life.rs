@@ -255,7 +255,7 @@ fn impossible_settings_are_refused_by_name() {
 }
 
 #[test]
-fn properties_and_pads_are_those_of_existing_pipelines() {
+fn properties_and_pads_stay_compatible_with_existing_pipelines() {
     let times = Some(("0", "18446744073709551614"));
     let pauses = Some(("10000000", "18446744073709551614"));
     let own: &[Row] = &[

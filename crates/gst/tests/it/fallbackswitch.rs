@@ -302,7 +302,7 @@ fn result_of(pushed: &Pushed) -> Result<gst::FlowSuccess, gst::FlowError> {
 // ---- interface
 
 #[test]
-fn properties_and_pads_are_those_of_existing_pipelines() {
+fn properties_and_pads_stay_compatible_with_existing_pipelines() {
     let times = Some(("0", "18446744073709551614"));
     let own: &[Row] = &[
         ("active-pad", "GstPad", "NULL", None, true),
@@ -354,7 +354,7 @@ fn pads_have_the_names_that_older_pipelines_use() {
 // ---- choice
 
 #[test]
-fn the_first_choice_passes_and_the_other_is_dropped() {
+fn the_best_input_passes_and_buffers_of_the_other_are_dropped() {
     let switch = Switch::new("", 2, AUDIO);
     switch.begin();
     for ms in [20, 40] {
@@ -952,7 +952,7 @@ fn partners_agree_on_the_first_choice_from_the_start() {
 }
 
 #[test]
-fn one_stream_of_a_source_is_better_than_nothing() {
+fn each_stream_passes_from_the_only_source_that_delivers_it() {
     let mut pair = Pair::new();
     while pair.ms < 200 {
         pair.ms += 20;

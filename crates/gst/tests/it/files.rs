@@ -846,7 +846,7 @@ fn segment_start(rig: &Rig) -> u64 {
 }
 
 #[test]
-fn seek_without_a_flush_continues_elsewhere() {
+fn a_seek_without_a_flush_continues_at_the_new_position() {
     let folder = folder();
     let path = folder.path().join("a");
     let all = pattern(100_000);
@@ -943,7 +943,7 @@ fn a_source_without_its_file_fails() {
 
 /// As with the other elements that have a URI: applications that ask for a file's URI get the stock element.
 #[test]
-fn file_uris_still_lead_to_the_stock_element() {
+fn file_uris_are_still_handled_by_the_stock_element() {
     init();
     let made = |kind| gst::Element::make_from_uri(kind, "file:///tmp/a", None).unwrap();
     for (kind, stock, ours) in [

@@ -338,7 +338,7 @@ fn nginx_gives_the_same_files_and_ranges_as_to_curl() {
 
 /// Streams of one host share a connection (RFC 9113): those without a reader must not block the others.
 #[test]
-fn paused_http_2_streams_block_no_others() {
+fn a_paused_http_2_stream_blocks_no_other_stream() {
     let body = pattern(2_000_000);
     let (_, ca, key) = certificates("h2");
     let chain = ca.with_extension("chain");
@@ -591,7 +591,7 @@ fn a_server_that_ignores_ranges_is_read_from_the_beginning_and_skipped() {
 }
 
 #[test]
-fn changed_resource_is_not_joined() {
+fn bytes_of_a_changed_resource_are_not_appended() {
     let (old, new) = (pattern(100_000), vec![9; 100_000]);
     let sent = old.clone();
     let web = Web::new(move |asked, reply| match asked.number {
@@ -1721,7 +1721,7 @@ fn many_stations() -> std::net::SocketAddr {
 }
 
 #[test]
-fn drop_in_has_its_own_thread_by_default() {
+fn reqwesthttpsrc_has_its_own_thread_by_default() {
     // Stock sinks hold the thread that pushes while they are paused.
     let web = Web::of_file(pattern(10_000));
     let pipes: Vec<Pipe> = (0..3)
@@ -1914,7 +1914,7 @@ fn a_seek_before_the_start_requests_only_its_range() {
 
 /// In addition, the server's last byte is too large by one.
 #[test]
-fn a_part_with_status_200_is_not_taken_for_the_whole() {
+fn a_partial_reply_with_status_200_is_not_handled_as_the_whole_resource() {
     let body = pattern(10_000);
     let whole = body.clone();
     let web = Web::new(move |asked, reply| match asked.range() {
@@ -1988,7 +1988,7 @@ fn proxy_is_set_by_the_environment() {
 }
 
 #[test]
-fn buffers_are_shaped_as_asked() {
+fn buffers_have_the_configured_sizes_and_times() {
     let body = pattern(100_000);
     let web = Web::of_file(body.clone());
     let limited = rig(
@@ -2071,7 +2071,7 @@ fn files_play_and_are_sought_in() {
 }
 
 #[test]
-fn an_uri_still_leads_to_the_stock_element() {
+fn http_uris_are_still_handled_by_the_stock_element() {
     init();
     let make = |uri| gst::Element::make_from_uri(gst::URIType::Src, uri, None).unwrap();
     let element = make("http://h/x");

@@ -151,7 +151,7 @@ fn full_proxy(held_at: (&str, &str)) -> Full {
 }
 
 #[test]
-fn a_stream_passes_whichever_end_is_first() {
+fn a_stream_passes_whether_the_sink_or_the_source_starts_first() {
     for sink_first in [true, false] {
         let name = context();
         let early = (!sink_first).then(|| Outlet::proxy(&name));
@@ -501,7 +501,7 @@ fn an_error_downstream_reaches_the_proxys_pusher() {
 }
 
 #[test]
-fn inter_reaches_all_and_none_blocks_another() {
+fn an_inter_sink_reaches_all_sources_and_no_source_blocks_another() {
     let name = context();
     let inlet = Inlet::inter(&name);
     // Without a listener, the data is dropped and counted.

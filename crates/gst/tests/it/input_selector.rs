@@ -128,7 +128,7 @@ fn caps_before(seen: &Receiver<Seen>) -> (Option<i32>, bool, gst::Buffer) {
 }
 
 #[test]
-fn properties_and_pads_are_those_of_existing_pipelines() {
+fn properties_and_pads_stay_compatible_with_existing_pipelines() {
     let own: &[Row] = &[
         ("active-pad", "GstPad", "NULL", None, true),
         ("cache-buffers", "gboolean", "false", None, true),

@@ -132,7 +132,7 @@ fn written(value: &glib::Value) -> String {
 }
 
 #[test]
-fn properties_and_defaults_are_those_of_existing_pipelines() {
+fn properties_and_defaults_stay_compatible_with_existing_pipelines() {
     for (factory, table) in tables() {
         let element = make(factory);
         for (name, default, writable) in CTX.iter().chain(&table) {

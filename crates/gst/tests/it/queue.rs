@@ -603,7 +603,7 @@ fn a_source_that_awaits_room_stops_and_pauses_at_once() {
 }
 
 #[test]
-fn an_unnamed_queue_shares_the_branchs_thread_and_a_named_one_does_not() {
+fn a_queue_shares_its_branchs_thread_unless_it_names_a_context() {
     let src_context = context();
     let own_context = context();
     let pipe = Pipe::parse(&format!(
@@ -653,7 +653,7 @@ fn a_branch_without_a_context_runs_on_the_default_one() {
 }
 
 #[test]
-fn a_tee_keeps_the_data_of_a_branch_whose_sibling_fails() {
+fn a_branch_of_a_tee_loses_no_data_if_its_sibling_fails() {
     // Both branches are full and the source awaits both; then one fails.
     let pipe = Pipe::parse(&format!(
         "ts-udpsrc name=src address=127.0.0.1 port=0 context={} ! tee name=t \

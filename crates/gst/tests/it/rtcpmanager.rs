@@ -305,7 +305,7 @@ fn a_hundred_sessions_report_from_one_thread() {
 }
 
 #[test]
-fn pads_are_named_for_their_session_and_go_with_it() {
+fn pads_have_the_number_of_their_session_and_are_removed_with_it() {
     let manager = manager("");
     assert_eq!(
         request(&manager, "recv_rtp_sink_%u").name(),

@@ -162,7 +162,7 @@ impl Peer {
 }
 
 #[test]
-fn a_missing_packet_that_waits_in_the_socket_is_not_given_up() {
+fn a_packet_that_still_waits_in_the_socket_does_not_count_as_lost() {
     // The thread is blocked while packets arrive out of order, for longer than their deadline.
     let (pipe, seen, gate, peer) = held_at_the_first(&context());
     for number in [2, 1, 3] {
@@ -192,7 +192,7 @@ fn more_than_the_buffer_holds_may_wait_in_the_socket() {
 
 /// An invalid packet in the socket that happens to fit leaves few places in the jitter buffer, even if the buffer holds little.
 #[test]
-fn a_gap_as_long_as_the_buffer_is_not_looked_for_in_the_socket() {
+fn a_gap_as_long_as_the_jitter_buffer_counts_as_lost_at_once() {
     let (pipe, seen, gate, peer) = held_at_the_first(&context());
     let numbers = || [1, 3].into_iter().chain(63..100);
     for number in numbers() {
@@ -1217,7 +1217,7 @@ fn a_sink_alone_with_rtcp_mux_hears_its_peer() {
 
 /// One forged RTCP packet before the peer's first packet neither sends media to a stranger nor keeps the peer out.
 #[test]
-fn forged_rtcp_draws_no_media() {
+fn forged_rtcp_does_not_redirect_media() {
     let (_pipe, target) = answering("rtcp-mux=true");
     let (stranger, peer) = (socket(), socket());
     // The shortest packet: an empty receiver report (RFC 3550, section 6.4.2).
@@ -1259,7 +1259,7 @@ fn sender_gets_reports_although_its_audio_goes_elsewhere() {
 
 /// RFC 3550, section 6.4.1: the timestamp of a report is that of its send time, at the clock rate of the caps.
 #[test]
-fn a_reports_timestamp_counts_at_the_rate_of_the_caps() {
+fn the_timestamp_in_a_report_uses_the_clock_rate_of_the_caps() {
     // On its own context, the sink joins before it has caps; on its branch's context, after.
     within("both", || {
         std::thread::scope(|both| {

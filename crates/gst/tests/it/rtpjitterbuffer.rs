@@ -522,7 +522,7 @@ fn a_candidate_for_a_new_source_does_not_delay_the_end() {
 }
 
 #[test]
-fn reports_its_latency_on_top_of_upstreams() {
+fn adds_its_latency_to_that_of_upstream() {
     for element in [OURS, "rtpjitterbuffer"] {
         let pipe = Pipe::parse(&format!(
             "audiotestsrc is-live=true samplesperbuffer=160 ! audio/x-raw,rate=8000,channels=1 ! mulawenc ! rtppcmupay ! {element} name=jb latency=70 ! fakesink name=sink async=false"
@@ -643,7 +643,7 @@ fn error_after_a_loss_reaches_the_pusher() {
 }
 
 #[test]
-fn without_a_clock_it_waits_for_nothing() {
+fn without_a_clock_packets_pass_without_waiting() {
     let rig = Rig::without_stream(&format!("{OURS} do-lost=true"), gst::State::Playing);
     assert!(rig.feed.push_event(gst::event::StreamStart::new("s")));
     let caps = gst::Caps::builder("application/x-rtp").field("clock-rate", 8000i32);

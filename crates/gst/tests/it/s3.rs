@@ -430,7 +430,7 @@ fn flush_restarts_the_object() {
 }
 
 #[test]
-fn a_pause_and_another_source_change_nothing() {
+fn a_pause_or_another_source_does_not_change_the_object() {
     let rig = rig(&sink("ts-s3sink", &SERVER.uri(), "paused", ""));
     push(&rig, b"one ", 4);
     rig.element.set_state(gst::State::Paused).unwrap();
@@ -1373,7 +1373,7 @@ fn rewrites_by_a_muxer_are_omitted() {
 }
 
 #[test]
-fn elements_with_the_same_store_ask_it_once() {
+fn elements_with_the_same_store_share_one_check_of_it() {
     let proxy = Proxy::new(|_| Fate::Pass);
     let rigs: Vec<Rig> = (0..20)
         .map(|number| {
@@ -1585,7 +1585,7 @@ fn waiting_sink_blocks_only_its_stream() {
 }
 
 #[test]
-fn the_elements_go_up_and_down() {
+fn states_change_in_both_directions() {
     let rig = rig(&sink(
         "ts-s3sink",
         &SERVER.uri(),

@@ -281,7 +281,7 @@ fn kind(message: &gst::Message) -> String {
 }
 
 #[test]
-fn properties_and_pads_are_those_of_existing_pipelines() {
+fn properties_and_pads_stay_compatible_with_existing_pipelines() {
     assert_properties(
         "togglerecord",
         &[

@@ -692,7 +692,7 @@ fn a_flooded_source_does_not_starve_its_neighbours() {
 }
 
 #[test]
-fn a_clock_that_changes_or_is_missing_is_survived() {
+fn the_source_continues_if_the_clock_changes_or_is_missing() {
     let (pipe, seen, target) = playing("");
     let sender = socket();
     let src = pipe.get("src");

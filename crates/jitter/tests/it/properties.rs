@@ -265,7 +265,7 @@ proptest! {
     /// Within the latency, the order of arrival makes no difference to the output. Packets that are output at once fix the start
     /// of the stream, so the first of them arrives first.
     #[test]
-    fn any_order_within_the_latency_gives_the_same(
+    fn packets_in_any_order_within_the_latency_give_the_same_output(
         delays_ms in prop::collection::vec(0..99_u64, 2..300),
         release in release(),
         is_window: bool,

@@ -79,7 +79,7 @@ fn lines_agree(theirs: &str, ours: &str) -> bool {
 }
 
 #[test]
-fn a_c_program_gets_the_same_from_both() {
+fn a_c_program_gets_the_same_results_from_both_libraries() {
     let directory = our_directory();
     for (name, include) in [("theirs", None), ("ours", Some(HEADER))] {
         let program = compile(directory.path(), name, include);

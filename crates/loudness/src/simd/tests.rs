@@ -226,7 +226,7 @@ fn check_gathering<const G: usize>(
 }
 
 #[test]
-fn samples_get_to_their_lanes() {
+fn each_channel_goes_to_its_lane() {
     for level in levels() {
         check_gathering::<1>(level, 1, 0, 1, 0);
         check_gathering::<1>(level, 5, 4, 1, 0);
@@ -321,7 +321,7 @@ fn normaliser_equals_its_naive_twins() {
 }
 
 #[test]
-fn samples_go_in_and_out_of_rows() {
+fn samples_are_converted_into_rows_and_back() {
     for level in levels() {
         let samples = [0.5f32, f32::NAN, -0.25, -20.0, 2_000.0, 1.5];
         let mut rows = [9.0f32; 8];

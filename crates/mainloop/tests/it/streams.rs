@@ -254,7 +254,7 @@ fn a_descriptor_becomes_readable_by_its_peer_or_its_peers_end() {
 }
 
 #[test]
-fn a_dropped_readiness_watches_no_longer() {
+fn a_dropped_wait_for_a_descriptor_leaves_no_watch() {
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     let context = MainContext::new();
     context.block_on(async {

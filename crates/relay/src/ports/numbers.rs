@@ -456,7 +456,7 @@ mod tests {
         /// A number has one user at a time. It is never drawn in its quarantine, and a draw succeeds if any number is free. Its
         /// kept value is returned with it.
         #[test]
-        fn equals_the_definition(
+        fn random_draws_and_releases_keep_the_rules_for_ports(
             first in 1000_u16..1010, count in 1_u16..150,
             steps in prop::collection::vec((step(), 0..3 * S), 1..400),
         ) {

@@ -5,7 +5,7 @@ use super::*;
 use crate::codec::{Encoding, Format};
 
 #[test]
-fn two_packets_in_a_row_are_enough_and_both_are_heard() {
+fn a_sender_is_accepted_after_two_packets_and_both_are_heard() {
     let mut bed = Bed::new(telephony());
     let mut peer = Sender::new(PEER, 1, b'p');
     assert_eq!(bed.send(&mut peer), Verdict::Held);
@@ -207,7 +207,7 @@ fn a_nat_that_rebinds_loses_half_a_second_at_most() {
 
 /// Three seconds of silence, as in hold, followed by another sender.
 #[test]
-fn no_one_else_takes_a_held_call() {
+fn another_sender_cannot_take_a_held_call() {
     let signalled = AdmissionConfig {
         peer: Some(address(PEER)),
         ..AdmissionConfig::default()
@@ -487,7 +487,7 @@ fn a_restart_of_the_numbers_loses_nothing() {
 }
 
 #[test]
-fn a_leg_is_small() {
+fn a_leg_needs_little_memory() {
     let mut bed = Bed::new(telephony());
     let mut peer = Sender::new(PEER, 1, b'p');
     bed.stream(&mut peer, 100);

@@ -545,7 +545,7 @@ fn agents_that_leave_do_not_take_their_neighbours_turns() {
 
 /// A slice of such a context is one pass: trying a socket in each pass would be a busy loop.
 #[test]
-fn a_context_without_a_wait_watches() {
+fn with_a_wait_of_zero_a_socket_is_never_assumed_ready() {
     let (_context, shard) = shard(0);
     let socket = udp();
     let agent = add(&shard, |_, _| ());

@@ -441,7 +441,7 @@ fn upload_of_an_earlier_process_is_resumed() {
 }
 
 #[test]
-fn all_parts_done_are_completed_only() {
+fn an_upload_whose_parts_are_all_stored_is_only_completed() {
     let done = BTreeMap::from([(
         1,
         DonePart {
@@ -455,7 +455,7 @@ fn all_parts_done_are_completed_only() {
 }
 
 #[test]
-fn nothing_comes_after_the_last_part() {
+fn no_request_follows_the_last_part() {
     let mut core = Core::new(plan(OnError::Abort, None));
     for _ in 0..PARTS_MAX {
         let room = core.room();

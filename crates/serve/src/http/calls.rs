@@ -395,7 +395,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn invalid_pages_are_refused_with_the_allowed_values() {
+    fn the_refusal_of_an_invalid_page_states_the_allowed_values() {
         let page = |after: Option<&[u8]>, limit| Page {
             after: after.map(CallId::new),
             limit,

@@ -97,7 +97,7 @@ fn old_key_ends_some_time_after_the_new_one_was_used_or_at_the_maximum_time() {
 }
 
 #[test]
-fn packets_that_may_have_left_are_not_protected_again() {
+fn packets_that_may_have_been_sent_are_not_protected_again() {
     for suite in Suite::ALL {
         let mut before = Protection::new(keys(suite, 1));
         let protect = |protection: &mut Protection, packet: &[u8]| {

@@ -66,7 +66,7 @@ fn unanswered_branches_end_after_the_call() {
 }
 
 #[test]
-fn unknown_branch_alone_deletes_nothing() {
+fn deleting_an_unknown_branch_deletes_nothing() {
     let mut bench = forked();
     let reply = delete(&mut bench, &[("via-branch", "3")]);
     assert!(!warning(&reply).is_empty());

@@ -56,7 +56,7 @@ fn forbidden_address_rejects_only_its_line() {
 
 /// A re-offer with a forbidden address replaces the allowed one: nothing is sent to the party from then on.
 #[test]
-fn a_forbidden_address_replaces_the_one_before() {
+fn after_a_re_offer_with_a_forbidden_address_nothing_is_sent() {
     let mut bench = bench();
     let image = "m=image 4000 udptl t38\n";
     ok(bench.offer(&sdp(ALICE, image), &[]));

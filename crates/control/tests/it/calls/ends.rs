@@ -124,7 +124,7 @@ fn a_call_that_is_held_or_blocked_may_be_silent_for_longer() {
 }
 
 #[test]
-fn a_call_ends_at_last() {
+fn a_call_ends_after_the_final_timeout() {
     let mut bench = Bench::new(short());
     answered(&mut bench, "");
     talk(&mut bench, 200 * S);
@@ -139,7 +139,7 @@ fn a_call_ends_at_last() {
 }
 
 #[test]
-fn settings_change_while_calls_are_up() {
+fn changed_settings_apply_to_current_calls() {
     let mut bench = Bench::new(short());
     answered(&mut bench, "");
     let mut settings = short();

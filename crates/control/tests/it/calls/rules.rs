@@ -76,7 +76,7 @@ fn offers_with_rtcp_mux_name_the_port_for_an_answer_without() {
 }
 
 #[test]
-fn names_of_lines_stay_with_the_side_that_was_given_them() {
+fn a_generated_mid_stays_on_the_side_that_got_it() {
     let answer = format!("{BOB_PCMU}a=mid:1\n");
     for (offer, flags, expected) in [
         (PCMU.to_owned(), "generate-mid", ["mid:1", ""]),
@@ -91,7 +91,7 @@ fn names_of_lines_stay_with_the_side_that_was_given_them() {
 }
 
 #[test]
-fn hold_address_gives_the_family() {
+fn an_address_of_zeros_sets_the_family_of_a_new_call() {
     let mut bench = Bench::default();
     let held = |zeros: &str| sdp(ALICE, PCMU).replace(&format!("IP4 {ALICE}"), zeros);
     let to_bob = sdp_of(bench.offer(&held("IP6 ::"), &[]));
@@ -172,7 +172,7 @@ fn interfaces_and_families_are_chosen_and_remembered() {
 }
 
 #[test]
-fn addresses_come_from_elsewhere_by_request() {
+fn the_request_can_replace_the_address_of_a_party() {
     let rtp = |more: &[(&str, &str)]| {
         let mut bench = Bench::default();
         ok(bench.offer(&sdp(ALICE, "m=audio 4000 RTP/AVP 0\na=rtcp:4444\n"), more));
@@ -198,7 +198,7 @@ fn addresses_come_from_elsewhere_by_request() {
 }
 
 #[test]
-fn peers_are_learned_by_request() {
+fn the_flags_select_how_addresses_are_learned() {
     let learn = |flags: &str| {
         let mut bench = Bench::default();
         ok(bench.offer(&sdp(ALICE, PCMU), &[("rtpp-flags", flags)]));
@@ -379,7 +379,7 @@ fn the_origin_is_replaced_by_request() {
 }
 
 #[test]
-fn the_version_goes_up_with_each_change() {
+fn the_version_of_the_description_increases_with_each_change() {
     // "make sure it's increased every time the SDP changes, and left unchanged if the SDP is the same"
     let mut bench = Bench::default();
     let mut version = |port: u16, own: u32, more: &str| {
@@ -424,7 +424,7 @@ fn own_description_is_left_unchanged() {
 }
 
 #[test]
-fn attributes_are_added_and_left_out_by_request() {
+fn attributes_are_added_and_removed_by_request() {
     let mut bench = Bench::default();
     let offer = sdp(
         ALICE,

@@ -175,7 +175,7 @@ fn restored_call_behaves_like_the_original() {
 /// A node continues the calls with its own stream numbers, and gives their parties the same replies. The first node sends
 /// nothing more.
 #[test]
-fn call_continues_at_another_node() {
+fn a_call_continues_on_another_node() {
     let expected = life(&mut Bench::default(), |_| {});
     let mut bench = Bench::default();
     let said = life(&mut bench, Bench::hand_over);
@@ -194,7 +194,7 @@ fn call_continues_at_another_node() {
 
 /// The node's clock may differ, so the media time-out starts again.
 #[test]
-fn a_call_that_was_adopted_has_time_for_its_media() {
+fn an_adopted_call_gets_a_new_media_timeout() {
     let timeouts = Timeouts {
         media_ns: Some(60 * S),
         ..Timeouts::default()
@@ -325,7 +325,7 @@ fn a_call_without_its_port_is_left_out() {
 }
 
 #[test]
-fn damage_is_named() {
+fn the_error_describes_the_damage() {
     let bench = call();
     let bytes = bench.calls.export(&CallId::new(b"c")).expect("a call");
     let refused = |bytes: &[u8]| {

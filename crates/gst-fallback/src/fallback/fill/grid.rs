@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn after_an_interruption_nothing_is_caught_up() {
+    fn items_missed_in_an_interruption_are_not_made_later() {
         let mut grid = Grid::new(TEN_A_SECOND);
         item(&mut grid, 0);
         grid.interrupt();

@@ -213,7 +213,7 @@ fn pictures_in_another_order_are_recorded_up_to_the_end() {
 
 /// The table of inputs and outputs: dropped or held data, and the output's time afterwards.
 #[test]
-fn gaps_are_collapsed_kept_or_held_as_inputs_and_output_are_live() {
+fn gaps_between_recordings_follow_the_table_of_live_inputs_and_outputs() {
     // For a live input: (is-live, shift of the first recording, of the second).
     for (is_live, shifts) in [(false, [-20, -60]), (true, [0, 0])] {
         let mut bench = bench(true, is_live);
@@ -555,7 +555,7 @@ fn recording_starts_at_the_end_of_the_last_one() {
 }
 
 #[test]
-fn a_recording_of_no_length_has_no_picture() {
+fn an_empty_recording_has_no_picture() {
     let mut bench = bench(true, true);
     bench.record(true);
     bench.feed(MAIN, audio(10, 10));
@@ -585,7 +585,7 @@ fn files_wait_for_a_main_stream_that_has_not_started() {
 
 /// A seek sets running time back.
 #[test]
-fn a_stall_is_measured_from_the_present() {
+fn if_running_time_is_set_back_the_stall_timeout_counts_from_then() {
     let mut bench = bench(true, false);
     bench.now_ms = 50_000;
     bench.record(true);

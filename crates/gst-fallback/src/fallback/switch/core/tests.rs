@@ -234,7 +234,7 @@ fn partner_streams_leave_and_rejoin_a_source_together() {
 }
 
 #[test]
-fn an_input_whose_partner_failed_is_left_only_for_another() {
+fn an_input_with_a_failed_partner_is_replaced_only_by_a_healthy_input() {
     let mut bench = bench(own());
     assert_eq!(bench.feed(MAIN), whole(true));
     bench.core.handle_partners(0, &[(MAIN, false)]);
@@ -295,7 +295,7 @@ fn a_reported_error_lasts_until_the_next_timely_buffer() {
 }
 
 #[test]
-fn each_failure_switches_at_once_and_says_why() {
+fn each_failure_switches_at_once_and_states_its_reason() {
     type Fail = fn(&mut SwitchCore, u64);
     let failures: [(Reason, Fail); 4] = [
         (Reason::Eos, |core, now| core.handle_eos(now, MAIN)),
@@ -440,7 +440,7 @@ fn a_picture_is_shown_unless_most_of_its_time_is_over() {
 }
 
 #[test]
-fn times_far_ahead_do_not_shut_the_next_input_out() {
+fn a_buffer_far_in_the_future_does_not_exclude_the_next_input() {
     let mut bench = bench(own());
     bench.feed(FALLBACK);
     bench.arrive(MAIN, at(3_600_000, 3_600_020));
@@ -620,7 +620,7 @@ fn the_output_ends_with_the_last_input_or_any_as_configured() {
 }
 
 #[test]
-fn the_end_of_the_others_counts_when_the_last_other_is_released() {
+fn the_output_ends_when_the_last_input_that_has_not_ended_is_released() {
     let mut bench = bench(own());
     bench.both_until(100);
     bench.core.handle_eos(100 * MS, FALLBACK);
@@ -630,7 +630,7 @@ fn the_end_of_the_others_counts_when_the_last_other_is_released() {
 }
 
 #[test]
-fn running_time_that_is_set_back_sets_the_time_outs_back() {
+fn if_running_time_restarts_the_time_outs_restart() {
     let mut bench = bench(own());
     bench.until(3_600_000);
     bench.feed(MAIN);
@@ -647,7 +647,7 @@ fn running_time_that_is_set_back_sets_the_time_outs_back() {
 }
 
 #[test]
-fn a_stop_forgets_all_but_inputs_and_settings() {
+fn a_stop_resets_everything_except_inputs_and_settings() {
     let mut bench = bench(own());
     bench.both_until(100);
     bench.actions();
@@ -661,7 +661,7 @@ fn a_stop_forgets_all_but_inputs_and_settings() {
 }
 
 #[test]
-fn an_input_without_its_partner_is_chosen_last() {
+fn an_input_with_a_failed_partner_is_chosen_last() {
     let mut bench = bench(own());
     bench.both_until(100);
     bench.switches();
@@ -818,7 +818,7 @@ fn a_better_input_replaces_the_active_one_with_its_first_timely_buffer() {
 }
 
 #[test]
-fn the_application_changes_at_once() {
+fn a_choice_of_the_application_switches_at_once() {
     let mut bench = bench(Settings {
         auto_switch: false,
         ..Settings::default()

@@ -244,7 +244,7 @@ fn of_two_flushes_the_reader_passes_on_the_newer_end() {
 }
 
 #[test]
-fn readers_push_counts_until_it_returns() {
+fn a_drain_waits_until_the_push_of_the_reader_returns() {
     let mut core = in_state(|_| ());
     assert_eq!(core.is_drained(), Ok(false));
     assert_eq!(pop(&mut core), Some(1));
@@ -402,7 +402,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     #[test]
-    fn it_equals_a_list_that_is_recounted(steps in steps()) {
+    fn the_queue_equals_a_list_that_is_recounted(steps in steps()) {
         let (mut core, mut twin) = (Core::default(), Twin::default());
         core.open();
         for (n, step) in steps.into_iter().enumerate() {
