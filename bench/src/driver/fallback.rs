@@ -10,8 +10,9 @@ use threadbare_bench::results::{Frozen, Samples};
 pub(crate) const AFTER_ERROR: &str = "fallbackswitch, frozen after an error of its source";
 /// Sample: the maximum number of buffers for which the output is frozen after a stall, minus the timeout.
 pub(crate) const AFTER_STALL: &str =
-    "fallbackswitch, frozen after a silent stall, beyond the timeout";
-pub(crate) const UNDER_JITTER: &str = "fallbackswitch, switches under jitter within the timeout";
+    "fallbackswitch, frozen after a silent stall, in addition to the timeout";
+pub(crate) const UNDER_JITTER: &str =
+    "fallbackswitch, switches with jitter shorter than the timeout";
 
 /// Runs the measurement only once, because its figures do not vary.
 pub(crate) fn measure(

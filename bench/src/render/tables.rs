@@ -224,7 +224,7 @@ fn comparison_line(comparison: &Comparison) -> String {
 /// Returns the unit of a row's limit. For threads, it says that the context's own thread is not counted.
 fn limit_unit(row: &Row) -> &str {
     match row.unit.as_str() {
-        "threads" => "beside the context's",
+        "threads" => "besides that of the context",
         unit => unit,
     }
 }

@@ -157,7 +157,7 @@ fn check_demo_prints_a_summary_without_json(elements: &[&str]) {
         "{said}"
     );
     assert!(
-        said.contains("150  packets sent by the parties, 150 heard by the other ones"),
+        said.contains("150  packets sent by the parties, and 150 received by the other parties"),
         "{said}"
     );
 }
