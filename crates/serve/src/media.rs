@@ -227,7 +227,7 @@ impl MediaWorkers {
         if let Some(tos) = spec.tos {
             for leg in &mut ports {
                 if let Err(error) = leg.set_tos(tos) {
-                    tracing::warn!(%call, tos, %error, "cannot set the TOS");
+                    tracing::warn!(%call, tos, %error, "cannot set the TOS of a call");
                 }
             }
         }

@@ -37,7 +37,7 @@ impl Job {
                 "reloaded"
             ),
             Err(refused) => {
-                tracing::error!(%file, reason = %refused, "not reloaded: nothing is changed")
+                tracing::error!(%file, reason = %refused, "the configuration file is not applied, and nothing changes")
             }
         }
         done

@@ -212,7 +212,10 @@ fn a_file_that_cannot_be_applied_changes_nothing() {
     line.runs();
     let (ssrc, sequence) = line.pass();
     let mistaken = config.replace("PCMA", "PCMB");
-    let told = gateway.reload(&mistaken, "not reloaded: nothing is changed");
+    let told = gateway.reload(
+        &mistaken,
+        "the configuration file is not applied, and nothing changes",
+    );
     assert!(
         told["reason"]
             .as_str()
@@ -223,7 +226,10 @@ fn a_file_that_cannot_be_applied_changes_nothing() {
         "[contexts]\nwait = 40\n[ng]\n{}",
         config.replace("name = \"a\"", "name = \"b\"")
     );
-    let told = gateway.reload(&slower, "not reloaded: nothing is changed");
+    let told = gateway.reload(
+        &slower,
+        "the configuration file is not applied, and nothing changes",
+    );
     let keys = told["reason"].as_str().expect("the keys");
     assert!(
         keys.contains("[contexts] wait: the gateway runs with 20, but the file has 40"),

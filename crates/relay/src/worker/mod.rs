@@ -239,7 +239,7 @@ impl<C: Call> MediaWorker<C> {
             if let Some(Some(packets)) = self.ios.get_mut(*io as usize)
                 && let Err(error) = packets.set_tos(attached, tos)
             {
-                tracing::warn!(call = slot.label, tos, %error, "cannot set the TOS");
+                tracing::warn!(call = slot.label, tos, %error, "cannot set the TOS of a call");
             }
         }
     }

@@ -140,7 +140,7 @@ pub(super) async fn make(
 /// the offer or answer is refused, the call continues as before. With `recording` alone, only the recording changes.
 #[utoipa::path(patch, path = "/v1/calls/{id}", tag = "calls", request_body = CallChange, params(CallPath), responses(
     (status = 200, body = MadeCall),
-    (status = 204, description = "The answer to a change of `recording` alone"),
+    (status = 204, description = "The reply if only `recording` changes"),
     (status = 404, body = Problem, content_type = "application/problem+json"),
     (status = 409, body = Problem, content_type = "application/problem+json", description = "The call does not have two parties"),
     (status = 422, body = Problem, content_type = "application/problem+json", description = "The descriptions do not match")))]

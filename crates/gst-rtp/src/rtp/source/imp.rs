@@ -50,7 +50,7 @@ pub struct RtpSrc {
     #[property(name = "from", nick = "From", blurb = "Accept packets only from this address:port, so that several sources can share a port; NULL: from any address", type = Option<String>, get = |s: &Self| s.settings().from.map(|from| from.to_string()), set = Self::set_from)]
     #[property(name = "max-dropout-time", nick = "Maximum dropout time", blurb = "Largest step forward in the sequence numbers that counts as a loss, ms; a larger one is a restart of the stream", type = u32, get = |s: &Self| s.settings().max_dropout_ms, set = |s: &Self, v| s.configure(|settings| settings.max_dropout_ms = v), default = MAX_DROPOUT_MS_DEFAULT)]
     #[property(name = "max-misorder-time", nick = "Maximum misorder time", blurb = "Largest step back in the sequence numbers that counts as a late packet, ms; a larger one is a restart of the stream", type = u32, get = |s: &Self| s.settings().max_misorder_ms, set = |s: &Self, v| s.configure(|settings| settings.max_misorder_ms = v), default = MAX_MISORDER_MS_DEFAULT)]
-    #[property(name = "uri", nick = "URI", blurb = "rtp://host:port", type = String, get = |s: &Self| s.settings().uri(), set = Self::set_uri_property, default = "rtp://0.0.0.0:5004")]
+    #[property(name = "uri", nick = "URI", blurb = "URI with the address and the port: rtp://host:port", type = String, get = |s: &Self| s.settings().uri(), set = Self::set_uri_property, default = "rtp://0.0.0.0:5004")]
     settings: Mutex<Settings>,
     context: Mutex<ContextSettings>,
     multicast: Mutex<MulticastSettings>,
