@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_no_figure_if_nothing_arrived() {
+    fn a_run_in_which_nothing_arrived_has_no_figure() {
         let now = Snapshot::first();
         assert_eq!(now.until(&Snapshot::last()).cpu_us_per_buffer, None);
     }

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn taken_ports_are_skipped() {
+    fn ports_in_use_are_skipped() {
         assert_eq!(search(LOWEST, 3, |_| false), Some(LOWEST));
         assert_eq!(
             search(LOWEST, 3, |port| port == LOWEST + 1),

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_results_file_texts_say_not_yet_measured() {
+    fn without_a_results_file_the_page_says_not_yet_measured() {
         for text in [demultiplexer(None), main_loop(None)] {
             assert!(text.starts_with("*Not measured yet"), "{text}");
         }

@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_results_file_texts_say_not_yet_measured() {
+    fn without_a_results_file_the_pages_say_not_yet_measured() {
         for text in [readme(None), headline(None), demo(None), document(None)] {
             assert!(text.starts_with("*Not measured yet"), "{text}");
         }

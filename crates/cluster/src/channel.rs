@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_all_lengths_arrive_in_order_both_ways() {
+    fn messages_of_all_lengths_arrive_in_order_in_both_directions() {
         run(async {
             let ((mut near_in, mut near_out), (mut far_in, mut far_out)) = pair().await;
             let lens = [

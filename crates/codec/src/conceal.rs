@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_no_clicks() {
+    fn concealed_audio_has_no_clicks() {
         for hz in [110.0, 187.0, 440.0, 997.0] {
             for lost in [&[8][..], &[8, 9], &[8, 10], &[8, 9, 10, 11, 12]] {
                 for channels in [1, 2] {

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn every_code_decodes_as_the_recommendation_says() {
+    fn every_code_decodes_as_g711_specifies() {
         let (ulaw, alaw) = (ulaw(), alaw());
         for interval in 0..128 {
             for negative in [false, true] {
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn every_sample_encodes_as_the_recommendation_says() {
+    fn every_sample_encodes_as_g711_specifies() {
         let (ulaw, alaw) = (ulaw(), alaw());
         for sample in i16::MIN..=i16::MAX {
             let negative = sample < 0;

@@ -66,7 +66,7 @@ fn all_problems_are_found_at_once() {
 
 /// A file with mistakes of all kinds gets a message about each of them.
 #[test]
-fn a_typo_hides_no_other_mistake() {
+fn an_unknown_key_does_not_hide_other_mistakes() {
     let text = "[contexts]\nwiat = 20\nwait = \"soon\"\n[restrat]\n\
                 [[stream]]\nlisten = 5004\ndestination = \"nowhere\"\ncodec-uot = \"PCMA\"\nloudness-target = -23\n\
                 [[stream]]\nname = \"b\"\nlisten = \"x\"\ndestination = \"a:1\"\nlatency = -1\n";

@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn busy_machine_excuses_only_its_own_effects() {
+    fn a_busy_machine_excuses_only_losses_and_reports() {
         let busy = |starved_ms| {
             let mut report = Report {
                 lost: 3,

@@ -253,7 +253,7 @@ fn watcher_is_woken_by_a_failure() {
 
 /// A full pipe without a reader acts as a disk that does not respond.
 #[test]
-fn stalled_file_delays_no_other() {
+fn a_stalled_file_delays_no_other_file() {
     both(|disk| {
         let folder = tempfile::tempdir().unwrap();
         let budget = Budget::new(8 * BIG);
@@ -311,7 +311,7 @@ fn pipe_without_a_reader_can_be_abandoned() {
 }
 
 #[test]
-fn a_pipe_gets_everything_in_order() {
+fn all_data_is_written_to_a_pipe_in_order() {
     both(|disk| {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pipe");

@@ -320,7 +320,7 @@ mod tests {
 
     /// The simple model keeps all samples of the window, and searches them for each packet.
     #[test]
-    fn the_deque_gives_the_least_of_the_window() {
+    fn the_deque_returns_the_minimum_of_the_window() {
         let (mut offset, mut slices) = (Offset::new(), Slices::default());
         let mut all: Vec<(i64, i64)> = Vec::new();
         let mut seed = 7_u64;

@@ -438,7 +438,7 @@ fn a_new_latency_applies_at_once() {
 }
 
 #[test]
-fn arrival_time_can_be_given() {
+fn packets_can_be_added_with_an_arrival_time() {
     let mut bed = Bed::at_deadline(50);
     let mut hand_in = |seq: u16, arrival_ms: u64, now_ms: u64| {
         let arrival = Arrival {
@@ -696,7 +696,7 @@ fn loss_from_a_full_ring_or_at_the_end_is_not_delayed() {
 
 /// A latency of ten seconds works in full, even with packets of 10 ms. A growing latency gets the places it needs.
 #[test]
-fn a_long_latency_is_kept_in_full() {
+fn packets_wait_for_the_whole_of_a_long_latency() {
     const LATENCY_MS: u64 = 10_000;
     let capacity_packets = capacity_for(LATENCY_MS * MS, 10 * MS);
     let config = |latency_ms: u64, capacity_packets| Config {

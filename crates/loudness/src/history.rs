@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_above_the_gate_is_silence() {
+    fn a_programme_without_blocks_above_the_gate_is_silent() {
         for history in [
             exact(&[-80.0]),
             binned(&[]),

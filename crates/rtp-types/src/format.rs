@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn static_types_are_those_of_the_table() {
+    fn static_payload_types_equal_the_table_of_rfc_3551() {
         for number in 0..128 {
             let payload_type = PayloadType(number);
             let Some(format) = Format::of_static(payload_type) else {

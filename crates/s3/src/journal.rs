@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_is_read_as_it_was_written() {
+    fn journals_round_trip() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("j");
         std::fs::write(&path, journal().to_bytes()).unwrap();

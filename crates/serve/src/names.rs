@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_stay_in_their_folder() {
+    fn names_of_recordings_cannot_leave_their_folder() {
         use RecordingFormat::{Pcap, Wav};
         let asked = |name: &str| {
             let found = file_name(Some(name), "call", 1, Wav).ok();

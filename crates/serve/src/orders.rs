@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn orders_fail_if_the_queue_is_full_or_gone() {
+    fn orders_fail_if_the_queue_is_full_or_closed() {
         let (control, orders) = orders::<Vec<u32>>(WakeSignal::new().expect("a bell"));
         let mut done = Vec::new();
         for _ in 0..ORDERS_MAX {

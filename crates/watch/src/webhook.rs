@@ -152,7 +152,7 @@ mod tests {
 
     /// The end of the process, and a change of the URL, do not wait for several attempts at a dead URL.
     #[test]
-    fn the_end_waits_for_one_attempt_at_most() {
+    fn the_shutdown_waits_for_at_most_one_attempt() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
         let url = format!("http://{}/", listener.local_addr().expect("bound"));
         let webhook = Webhook::start(&url).expect("a thread");

@@ -140,7 +140,7 @@ fn an_ipv4_datagram_may_have_no_udp_checksum() {
 
 /// Frames of a virtual device have such a checksum if the sender is on the same machine (Linux: CHECKSUM_PARTIAL).
 #[test]
-fn a_checksum_that_was_left_to_the_device_is_accepted() {
+fn a_checksum_that_the_device_should_compute_is_accepted() {
     let mut partial = frame("192.0.2.1:30000", "198.51.100.7:4000", 0, b"abc");
     let mut pseudo = partial[14 + 12..14 + 20].to_vec();
     pseudo.extend([0, 17, 0, 11]);

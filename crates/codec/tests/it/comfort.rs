@@ -82,7 +82,7 @@ fn with_level(level: u8, spectrum: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn noise_has_the_level_that_the_payload_says() {
+fn noise_has_the_level_of_the_payload() {
     for level in [10, 30, 50, 70, 90] {
         for spectrum in SPECTRA {
             let noise = parse(&with_level(level, spectrum));
@@ -97,7 +97,7 @@ fn noise_has_the_level_that_the_payload_says() {
 }
 
 #[test]
-fn noise_has_the_spectrum_that_the_payload_says() {
+fn noise_has_the_spectrum_of_the_payload() {
     for spectrum in SPECTRA {
         let payload = with_level(40, spectrum);
         let audio = generate(parse(&payload), 5, 60);
@@ -167,7 +167,7 @@ fn a_change_of_level_is_gradual() {
 }
 
 #[test]
-fn odd_payloads_are_read() {
+fn unusual_payloads_are_parsed() {
     assert_eq!(ComfortNoise::parse(&[]), Err(ComfortError::Empty));
     // The unused bit is ignored.
     assert_eq!(parse(&[0x80 | 40]), ComfortNoise::white(40));

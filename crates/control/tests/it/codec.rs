@@ -111,7 +111,7 @@ fn strip_removes_codecs_from_the_offer() {
 }
 
 #[test]
-fn strip_all_keeps_the_listed_codecs_or_all() {
+fn strip_all_keeps_excepted_codecs_or_is_ignored_if_none_is_left() {
     let list = [PCMU, PCMA, EVENTS];
     // "to block all codecs (strip -> all or mask -> all) except the ones given in the except whitelist"
     assert_eq!(outgoing(&list, "codec-strip-all codec-except-PCMA"), [PCMA]);
@@ -184,7 +184,7 @@ fn transcode_adds_codecs() {
 }
 
 #[test]
-fn transcode_adds_nothing_for_an_offerer_that_cannot_be_converted() {
+fn transcode_adds_no_codec_if_no_offered_codec_can_be_converted() {
     for flags in [
         "codec-transcode-PCMU",
         "codec-transcode-PCMU codec-mask-all",

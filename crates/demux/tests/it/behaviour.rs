@@ -217,7 +217,7 @@ fn a_second_sink_of_a_key_replaces_or_is_refused_or_gets_copies() {
 }
 
 #[test]
-fn a_blocking_sink_holds_the_message_for_itself_and_later_sinks() {
+fn a_blocking_sink_delays_the_message_for_itself_and_later_sinks() {
     let mut bench = bench_of(builder(Verdict::Remove).several_per_key());
     let sinks = [Basket::default(), Basket::with_room(1), Basket::default()];
     let mut guards: Vec<_> = sinks
@@ -297,7 +297,7 @@ fn guard_of_an_earlier_sink_does_not_end_its_successor() {
 }
 
 #[test]
-fn a_full_sink_that_blocks_holds_the_input_up() {
+fn a_full_sink_with_the_policy_block_stops_the_input() {
     let mut bench = bench();
     let (slow, other) = (Basket::with_room(0), Basket::default());
     let _guards = [

@@ -162,7 +162,7 @@ fn empty_report(ssrc: u32) -> Vec<u8> {
 
 /// Media are not sent to the source of the report, and the true peer is latched without delay.
 #[test]
-fn a_forged_report_latches_nothing() {
+fn a_forged_rtcp_report_does_not_set_the_peers_address() {
     for ssrc in [0x1234, 0x9999] {
         let (_gateway, peer, to) = answering("");
         let stranger = socket();
@@ -182,7 +182,7 @@ fn a_forged_report_latches_nothing() {
 /// A program that restarted sends from another port, with another SSRC. It is accepted half a second after its earlier packets
 /// stopped, not after three seconds.
 #[test]
-fn a_restarted_sender_is_heard() {
+fn a_restarted_sender_is_accepted() {
     let (_gateway, peer, to) = answering("");
     for number in 0..10 {
         peer.send_to(&at_20_ms(0, number, &[0x11; 160]), to)

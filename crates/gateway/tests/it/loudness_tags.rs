@@ -193,7 +193,7 @@ fn opus_gets_loudgains_gains_and_no_other_change() {
 }
 
 #[test]
-fn formats_without_such_tags_are_refused_before_anything_is_written() {
+fn formats_without_the_requested_tags_are_refused_before_any_write() {
     let directory = tempfile::tempdir().expect("a directory");
     let flac = song(directory.path(), "a.flac", 0.2);
     let whole = std::fs::read(&flac).expect("read");

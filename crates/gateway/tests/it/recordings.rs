@@ -1578,7 +1578,7 @@ fn recordings_in_a_store_are_listed_read_in_parts_and_deleted() {
 /// While the store is unreachable, recordings stay in the folder, even if the gateway is killed. When the store is back, it
 /// gets all recordings byte for byte, and the folder is empty.
 #[test]
-fn recordings_wait_for_the_store_and_then_leave_the_disk() {
+fn recordings_stay_on_the_disk_until_the_store_has_them() {
     let folder = tempfile::tempdir().expect("a folder");
     let port = free_port();
     let (table, listen) = stream(

@@ -173,7 +173,7 @@ fn one_file_configures_streams_and_calls() {
 /// One stream stays, one changes, one ends, and one starts. For its receiver, the unchanged one stays a single RTP stream (RFC
 /// 3550, section 5.1).
 #[test]
-fn only_changes_are_applied() {
+fn a_reload_affects_only_changed_streams() {
     let [mut stays, mut changes, ends, mut begins] = ["a", "b", "c", "d"].map(Line::new);
     let all = [stays.toml(""), changes.toml(""), ends.toml("")].concat();
     let mut gateway = Gateway::start(&all);

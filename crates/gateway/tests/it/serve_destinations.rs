@@ -302,7 +302,7 @@ fn a_call_made_by_http_reaches_no_service() {
 
 /// Scene: an accomplice sends requests as media, so that the relay forwards them to its own control port.
 #[test]
-fn the_control_port_takes_no_requests_from_calls() {
+fn the_control_port_ignores_requests_from_ports_of_calls() {
     let mut scene = Scene::new();
     let ng = scene.relay.ng().port();
     let delete = |_| b"q1 d7:call-id6:victim7:command6:delete12:delete-delayi0ee".to_vec();

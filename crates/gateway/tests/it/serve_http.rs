@@ -714,7 +714,7 @@ fn every_route_is_described() {
 }
 
 #[test]
-fn calls_are_seen_and_ended_from_a_shell() {
+fn calls_can_be_listed_and_ended_from_a_shell() {
     let (_folder, path) = token_file("0123456789abcdef");
     let token = path.to_str().expect("UTF-8").to_owned();
     let mut relay = Relay::start(&["--http-token-file", &token]);

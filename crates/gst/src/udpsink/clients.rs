@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_keeps_its_place_until_it_has_an_address() {
+    fn a_host_name_keeps_its_place_in_the_list_until_it_is_resolved() {
         let mut clients = Clients::default();
         for host in ["10.0.0.1", "name", "10.0.0.2"] {
             clients.add(host, 7, 0);

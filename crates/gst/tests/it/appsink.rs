@@ -338,7 +338,7 @@ fn works_after_each_restart() {
 
 /// A new limit of time counts the samples that are already stored.
 #[test]
-fn a_new_time_limit_counts_stored_samples() {
+fn a_new_time_limit_also_applies_to_queued_samples() {
     let rig = sink("max-buffers=0 async=false", gst::State::Playing);
     let ten_ms = |n: u32| {
         let mut buffer = timed(n, u64::from(n) * 10 * gst::ClockTime::MSECOND);

@@ -886,7 +886,7 @@ impl Pair {
 }
 
 #[test]
-fn audio_and_video_leave_a_source_together_and_come_back_together() {
+fn audio_and_video_switch_away_from_a_source_and_back_together() {
     for stalls in [[false, true], [true, false]] {
         let mut pair = Pair::new();
         while pair.ms < 100 {
@@ -969,7 +969,7 @@ fn each_stream_passes_from_the_only_source_that_delivers_it() {
 }
 
 #[test]
-fn an_input_without_a_partner_goes_by_its_own_health() {
+fn an_input_without_a_partner_depends_only_on_its_own_health() {
     type Part = fn(&Pair);
     let parts: [Part; 4] = [
         |pair| {
@@ -1036,7 +1036,7 @@ fn partners_that_fail_and_come_back_at_once_agree_in_the_end() {
 }
 
 #[test]
-fn partners_hold_each_other_weakly() {
+fn partners_keep_only_weak_references_to_each_other() {
     let [one, other] = [(); 2].map(|()| make("fallbackswitch"));
     one.set_property("partner", &other);
     let partner = |of: &gst::Element| of.property::<Option<gst::Element>>("partner");
@@ -1214,7 +1214,7 @@ fn the_drop_of_a_buffer_may_call_the_element() {
 // ---- events and queries
 
 #[test]
-fn upstream_events_go_to_the_active_input_alone() {
+fn upstream_events_go_only_to_the_active_input() {
     let switch = Switch::new("", 2, AUDIO);
     switch.begin();
     let seek = gst::event::Seek::new(
@@ -1248,7 +1248,7 @@ fn upstream_events_go_to_the_active_input_alone() {
 }
 
 #[test]
-fn the_latency_is_that_of_the_slowest_input_and_its_own() {
+fn the_latency_is_that_of_the_slowest_input_plus_the_property() {
     let switch = Switch::new("latency=5000000", 3, AUDIO);
     let asked = || {
         let mut query = gst::query::Latency::new();
@@ -1292,7 +1292,7 @@ fn serialized_queries_are_those_of_the_active_input() {
 }
 
 #[test]
-fn gaps_keep_an_input_healthy_and_pass() {
+fn gap_events_keep_an_input_healthy_and_are_passed() {
     let switch = Switch::new("", 2, AUDIO);
     switch.begin();
     switch.set_ms(900);
@@ -1429,7 +1429,7 @@ fn coded_data_is_not_cut() {
 }
 
 #[test]
-fn lists_of_the_active_input_stay_whole() {
+fn buffer_lists_of_the_active_input_are_not_split() {
     let switch = Switch::new("", 2, AUDIO);
     switch.begin();
     let lengths = Arc::new(Mutex::new(Vec::new()));

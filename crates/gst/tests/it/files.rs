@@ -488,7 +488,7 @@ fn blocked_end_of_stream_ends_with_a_stop() {
 
 /// On one context: a stream whose disk stalls, and one that loses nothing, although both share a budget.
 #[test]
-fn stalled_stream_blocks_no_other_on_its_context() {
+fn a_stalled_stream_blocks_no_other_stream_of_its_context() {
     for &mode in modes() {
         for policy in ["hold-up", "drop-oldest", "fail"] {
             let folder = folder();
@@ -728,7 +728,7 @@ fn read_to_end(rig: &Rig) -> Vec<u8> {
 }
 
 #[test]
-fn a_source_gives_the_whole_file_in_blocks() {
+fn a_source_pushes_the_whole_file_in_blocks() {
     let folder = folder();
     let path = folder.path().join("a");
     for (size, blocks) in [(0, 0), (1, 1), (4096, 1), (100_000, 25)] {
@@ -756,7 +756,7 @@ fn a_source_gives_the_whole_file_in_blocks() {
 
 /// Offsets and flags match the stock source's in push mode.
 #[test]
-fn buffers_have_the_offsets_that_the_stock_source_gives() {
+fn buffers_have_the_same_offsets_as_those_of_the_stock_source() {
     let folder = folder();
     let path = folder.path().join("a");
     std::fs::write(&path, pattern(10_000)).unwrap();

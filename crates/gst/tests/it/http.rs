@@ -204,7 +204,7 @@ fn headers_are_reported_like_the_stock_element() {
 
 /// A real server without ranges, with curl as the reference.
 #[test]
-fn a_real_server_gives_the_same_bytes_as_to_curl_and_the_stock_element() {
+fn a_real_server_sends_the_same_bytes_as_to_curl_and_the_stock_element() {
     let folder = std::env::temp_dir().join(format!("threadbare-http-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let body = pattern(1_234_567);
@@ -318,7 +318,7 @@ impl Drop for Nginx {
 }
 
 #[test]
-fn nginx_gives_the_same_files_and_ranges_as_to_curl() {
+fn nginx_sends_the_same_files_and_ranges_as_to_curl() {
     let body = pattern(1_500_000);
     let nginx = Nginx::start("nginx", &body, "", "");
     let uri = format!("http://127.0.0.1:{}/file", nginx.port);
@@ -1200,7 +1200,7 @@ fn headers_of_the_user_are_sent() {
 
 /// RFC 7617; the secrets stay with their origin and are never shown.
 #[test]
-fn credentials_are_for_their_origin_and_are_not_shown() {
+fn credentials_are_sent_only_to_their_origin_and_never_shown() {
     let other = Web::of_file(pattern(10));
     let place = other.uri("y");
     let web =

@@ -202,7 +202,7 @@ fn a_foreign_thread_waits_for_the_source_and_for_room() {
 }
 
 #[test]
-fn a_context_thread_leaves_the_wait_with_its_source() {
+fn a_context_thread_does_not_block_while_its_source_waits_for_room() {
     let name = context();
     // Both on one context: a blocking wait would never end.
     let shared = context();

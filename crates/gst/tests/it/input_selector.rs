@@ -234,7 +234,7 @@ fn many_switches_while_both_play_keep_each_stream_in_order() {
 }
 
 #[test]
-fn the_end_is_that_of_the_active_stream() {
+fn the_output_ends_when_the_active_stream_ends() {
     let selector = Selector::new("", 3);
     assert!(selector.inputs[1].feed.push_event(gst::event::Eos::new()));
     selector.inputs[0].feed.push(numbered(0)).unwrap();
@@ -290,7 +290,7 @@ fn other_streams_wait_until_the_output_reaches_their_time() {
 }
 
 #[test]
-fn held_stream_on_a_shared_thread_blocks_no_others() {
+fn a_held_stream_on_a_shared_thread_blocks_no_other_stream() {
     let name = context();
     let pipe = Pipe::parse(&format!(
         "ts-input-selector name=s ! fakesink name=out async=false sync=false \

@@ -80,7 +80,7 @@ fn events_do_not_count_against_limits() {
 }
 
 #[test]
-fn each_limit_holds_an_ordinary_thread_back_and_acts_when_changed() {
+fn each_limit_blocks_an_ordinary_thread_and_a_change_applies_at_once() {
     for (limit, raised) in [
         ("max-size-buffers", "max-size-buffers"),
         ("max-size-bytes", "max-size-bytes"),
@@ -195,7 +195,7 @@ fn a_threshold_holds_buffers_until_there_are_enough() {
 }
 
 #[test]
-fn a_threshold_that_is_lowered_lets_buffers_out() {
+fn lowering_a_threshold_releases_queued_buffers() {
     let line = format!("ts-queue context={} min-threshold-bytes=100", context());
     let rig = Rig::new(&line, gst::State::Playing);
     rig.push(numbered(7)).unwrap();
@@ -479,7 +479,7 @@ fn an_error_that_no_pusher_will_see_is_reported_by_the_queue() {
 }
 
 #[test]
-fn buffer_lists_pass_whole_and_count() {
+fn buffer_lists_are_not_split_and_count_against_the_limits() {
     let (rig, gate) = held("");
     let mut list = gst::BufferList::new();
     for i in 1..=5 {
@@ -562,7 +562,7 @@ fn backed_up(queue: &str) -> (Pipe, Gate, std::sync::mpsc::Receiver<Seen>) {
 }
 
 #[test]
-fn a_source_awaits_room_and_nothing_is_lost_or_reordered() {
+fn a_source_waits_for_room_without_losing_or_reordering_data() {
     let (pipe, gate, seen) = backed_up("");
     // Only the packets that the source read at once are queued: it waits, and the kernel keeps the later ones.
     assert!(pipe.get("q").property::<u32>("current-level-buffers") < 100);

@@ -308,7 +308,7 @@ fn silent_stream_ends_and_its_pad_is_removed() {
 }
 
 #[test]
-fn a_failing_branch_does_not_affect_others() {
+fn a_failing_branch_does_not_affect_other_branches() {
     let own = context();
     for contexts in [String::new(), format!("contexts={own}")] {
         let bench = Bench::new(&contexts);

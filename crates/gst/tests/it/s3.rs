@@ -812,7 +812,7 @@ fn spool_keeps_data_while_the_store_is_unreachable() {
 }
 
 #[test]
-fn a_stop_leaves_unsent_data_to_the_spool() {
+fn after_a_stop_unsent_data_stays_in_the_spool() {
     let folder = tempfile::tempdir().unwrap();
     let proxy = Proxy::new(|_| AWAY);
     let rig = rig(&sink(

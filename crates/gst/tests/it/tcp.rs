@@ -150,7 +150,7 @@ fn a_restarted_client_connects_again() {
 }
 
 #[test]
-fn a_pause_loses_nothing() {
+fn a_pause_loses_no_data() {
     let (listener, port) = listener();
     let rig = client(port, "");
     let mut peer = accept(&listener);
@@ -656,7 +656,7 @@ fn a_lost_connection_ends_the_source() {
 
 /// The server counts bytes: a flush must not drop the remaining part of a buffer whose start was sent.
 #[test]
-fn a_flush_drops_whole_buffers_only() {
+fn a_flush_drops_only_whole_buffers() {
     let (listener, _) = listener();
     let (rig, mut server) = calling(&listener, "");
     let big = pattern(8 << 20);

@@ -653,7 +653,7 @@ fn flush_releases_waiting_pushes_and_restarts() {
 
 /// Time is that of the main stream's source, whose clock the test sets.
 #[test]
-fn a_stalled_main_stream_is_reported_and_holds_no_other() {
+fn a_stalled_main_stream_is_reported_and_blocks_no_other_stream() {
     let record = Record::new("is-live=true stall-timeout=1000000000", 2, true);
     let clock = record.use_clock();
     let [main, other] = &record.streams[..] else {
@@ -916,7 +916,7 @@ fn shared_and_own_threads_record_alike() {
 
 /// Sources that are not live are blocked on a shared thread, and another pipeline on the thread continues.
 #[test]
-fn held_stream_on_a_shared_thread_blocks_no_other() {
+fn a_held_stream_on_a_shared_thread_blocks_no_other_stream() {
     let name = context();
     let source = format!("ts-audiotestsrc is-live=false num-buffers=10 context={name}");
     let pipe = Pipe::parse(&format!(
@@ -945,7 +945,7 @@ fn held_stream_on_a_shared_thread_blocks_no_other() {
 
 /// The main stream never starts; the other one is on a shared thread.
 #[test]
-fn a_stall_is_noticed_on_a_shared_thread() {
+fn a_stall_is_detected_on_a_shared_thread() {
     let pipe = Pipe::parse(&format!(
         "togglerecord name=r record=true stall-timeout=20000000 r.src ! fakesink async=false \
          ts-audiotestsrc context={} ! r.sink_0 r.src_0 ! fakesink name=other async=false sync=false",

@@ -208,7 +208,7 @@ fn host_and_port_are_the_first_client() {
 }
 
 #[test]
-fn bad_clients_are_refused_with_a_warning_and_the_list_stays() {
+fn invalid_clients_are_refused_with_a_warning_and_the_list_is_unchanged() {
     let sink = make("ts-udpsink");
     let bus = gst::Bus::new();
     sink.set_bus(Some(&bus));
@@ -221,7 +221,7 @@ fn bad_clients_are_refused_with_a_warning_and_the_list_stays() {
 }
 
 #[test]
-fn one_bad_client_of_three_does_not_stop_the_others() {
+fn an_unreachable_client_does_not_affect_the_other_clients() {
     let good = [socket(), socket()];
     let dead = socket().local_addr().unwrap();
     // Nothing listens at the second address; a broadcast needs a permission that this socket lacks.
@@ -318,7 +318,7 @@ fn binds_to_the_configured_address() {
 }
 
 #[test]
-fn shares_a_socket_with_a_source_both_ways() {
+fn a_socket_can_be_shared_with_a_source_in_both_directions() {
     for from_sink in [true, false] {
         let peer = socket();
         let name = context();
@@ -1011,7 +1011,7 @@ fn repeated_client_is_counted_like_the_stock_element_or_once() {
 
 /// Setting a name starts no look-up: a property's setter must not wait for the network.
 #[test]
-fn names_are_looked_up_at_the_start_and_not_by_the_setter() {
+fn host_names_are_resolved_at_the_start_and_not_when_they_are_set() {
     init();
     let receiver = socket();
     let port = receiver.local_addr().unwrap().port();
@@ -1085,7 +1085,7 @@ fn name_added_while_playing_is_resolved_or_reported() {
 }
 
 #[test]
-fn two_clients_of_one_group_share_a_membership_until_both_are_gone() {
+fn two_clients_of_one_group_share_a_membership_until_both_are_removed() {
     let group = "239.255.77.18";
     let members = || {
         // igmp: the groups of each interface, in hexadecimal, in the machine's byte order.

@@ -113,7 +113,7 @@ fn pushes_nothing_while_paused() {
 }
 
 #[test]
-fn caps_that_change_come_before_the_next_packet() {
+fn changed_caps_are_sent_before_the_next_packet() {
     for first in ["caps=application/x-one", ""] {
         let (pipe, seen, target) = playing(first);
         let sender = socket();
@@ -283,7 +283,7 @@ fn posts_a_message_when_nothing_arrives_for_a_while() {
 }
 
 #[test]
-fn eos_ends_it_once_and_a_flush_lets_it_begin_again() {
+fn an_eos_event_ends_the_stream_once_and_a_flush_restarts_it() {
     let (pipe, seen, target) = playing("");
     let sender = socket();
     sender.send_to(&packet(0), target).unwrap();
@@ -812,7 +812,7 @@ fn a_socket_closed_by_one_of_two_users_still_serves_the_other() {
 /// A slice passes on several packets together that arrived one after another. Their times are those of the kernel. With the
 /// slice's time, packets would have equal times, and a jitter buffer downstream would see a slice of jitter.
 #[test]
-fn times_are_those_of_the_arrival_and_not_of_the_slice() {
+fn timestamps_are_arrival_times_and_not_times_of_slices() {
     let name = context();
     // Longer than the test's sending takes: all packets arrive in one slice, or two.
     let pipe = Pipe::parse(&format!(

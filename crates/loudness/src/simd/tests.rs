@@ -78,7 +78,7 @@ fn check_weighting<const G: usize>(level: Level) {
 }
 
 #[test]
-fn the_weighting_is_that_of_the_recommendation() {
+fn the_weighting_equals_that_of_bs_1770() {
     for level in levels() {
         check_weighting::<1>(level);
         check_weighting::<2>(level);

@@ -364,7 +364,7 @@ fn batch_equals_single_meters() {
 }
 
 #[test]
-fn stream_of_a_batch_restarts_alone() {
+fn restarting_a_stream_of_a_batch_affects_no_other_stream() {
     let builder = Meter::builder(48_000, 2).mode(everything());
     let mut batch = builder.build_batch(3).unwrap();
     let loud = noise(96_000 * 4, 9);

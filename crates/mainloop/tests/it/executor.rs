@@ -336,7 +336,7 @@ fn a_stale_waker_does_not_wake_the_next_task_in_its_place() {
 }
 
 #[test]
-fn a_scope_ends_its_tasks_and_no_others() {
+fn a_scope_ends_only_its_own_tasks() {
     let (context, executor) = new();
     let scope = TaskScope::new(&executor);
     let (tell, told) = mpsc::channel();

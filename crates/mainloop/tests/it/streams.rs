@@ -302,7 +302,7 @@ fn ticks_keep_their_grid_and_are_never_early() {
 }
 
 #[test]
-fn missed_ticks_come_at_once_or_are_skipped() {
+fn missed_ticks_are_returned_at_once_or_skipped() {
     // The reader is certainly late: it waits on the clock for ten periods.
     let period = Duration::from_millis(1);
     let late = || {

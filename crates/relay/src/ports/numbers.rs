@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn kept_sockets_are_used_when_no_other_number_is_free() {
+    fn ports_with_open_sockets_are_used_if_no_other_is_free() {
         let mut numbers = Named::new(1, 8, 1, 5 * S);
         for _ in 1..=8 {
             assert!(numbers.take(0, 0).is_some());
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn kept_sockets_are_unwanted_after_a_second_quarantine() {
+    fn open_sockets_are_closed_after_a_second_quarantine() {
         let mut numbers = Named::new(1, 9, 1, 5 * S);
         for (now_ns, number, kept) in [(0, 1, Some("one")), (S, 2, None), (2 * S, 3, Some("three"))]
         {

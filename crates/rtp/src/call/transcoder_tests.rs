@@ -124,7 +124,7 @@ fn codes_are_converted_and_renumbered() {
 }
 
 #[test]
-fn lists_extensions_and_padding_are_left_out() {
+fn csrcs_extensions_and_padding_are_removed() {
     let mut bed = Bed::new(config(pcmu(), pcma(), 0));
     let mut bytes = packet(1, 0, 0, &[]);
     bytes[0] = 0xb1;

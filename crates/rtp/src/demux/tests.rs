@@ -244,7 +244,7 @@ fn naive(routes: &[(Filter, u32)], host: u32, ssrc: u32, payload_type: u8) -> Op
 
 proptest! {
     #[test]
-    fn routes_are_those_of_the_naive_table(
+    fn random_routes_equal_those_of_a_simple_table(
         steps in prop::collection::vec(
             (0..6_u8, prop::option::of(0..4_u32), prop::option::of(0..4_u32), prop::option::of(0..3_u8)),
             1..200),

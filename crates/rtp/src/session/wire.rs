@@ -570,7 +570,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn other_parsers_read_our_packets(
+        fn other_programs_can_parse_our_rtcp_packets(
             ssrc in any::<u32>(),
             info in prop::option::of(any::<(u64, u32, u32, u32)>()),
             blocks in prop::collection::vec(block(), 0..31),
@@ -628,7 +628,7 @@ mod tests {
         }
 
         #[test]
-        fn packets_of_other_writers_are_read(
+        fn rtcp_packets_of_other_programs_are_parsed(
             sources in prop::collection::vec((any::<u32>(), "[a-z]{1,40}"), 1..31),
             lost in prop::collection::btree_set(any::<u16>(), 1..40),
             padding in 0..3_u8,
@@ -697,7 +697,7 @@ mod tests {
 
     /// Zeros after the end of a chunk reach to the next 32-bit boundary; the next source may begin with zeros.
     #[test]
-    fn a_source_that_begins_with_zeros_is_not_taken_for_padding() {
+    fn an_ssrc_that_begins_with_zeros_does_not_count_as_padding() {
         let mut bytes = vec![0x82, SDES, 0, 5];
         bytes.extend([0, 0, 0, 5, CNAME, 1, b'a', 0]);
         bytes.extend([0, 0, 0, 6, CNAME, 3, b'b', b'c', b'd', 0, 0, 0]);

@@ -205,7 +205,7 @@ fn commands_of_commands_do_not_wait_for_the_edge() {
 }
 
 #[test]
-fn wake_ups_between_slices_do_not_make_it_spin() {
+fn wake_ups_between_slices_do_not_make_the_thread_spin() {
     let asleep = asleep(1);
     let tid = Tid::of(&asleep.shard);
     let rounds = 300;

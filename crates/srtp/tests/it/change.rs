@@ -140,7 +140,7 @@ fn packets_that_may_have_been_sent_are_not_protected_again() {
 
 /// The second byte is that of a sender report: only the port determines the contents.
 #[test]
-fn rtp_with_numbers_of_rtcp_is_rtp_on_a_port_without_mux() {
+fn payload_types_64_to_95_are_rtp_on_a_port_without_mux() {
     for suite in Suite::ALL {
         let mut packet = rtp(SSRC, SeqNum(1), 1);
         packet[1] = 0x80 | 72;

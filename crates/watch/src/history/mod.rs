@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_streams_that_are_gone_are_removed_after_a_day() {
+    fn files_of_removed_streams_are_deleted_after_a_day() {
         let dir = tempfile::tempdir().expect("a folder");
         let history = History::open(dir.path()).expect("a folder");
         let name: Arc<str> = "news".into();

@@ -214,7 +214,7 @@ fn with_dtx_most_packets_of_silence_are_not_sent() {
 }
 
 #[test]
-fn the_bitrate_is_kept() {
+fn the_bit_rate_matches_the_setting() {
     for bps in [6_000, 24_000, 96_000, 300_000] {
         let opus = format(Encoding::Opus, 48_000, 2);
         let settings = EncoderSettings {

@@ -70,7 +70,7 @@ fn an_offer_without_answer_ends() {
 
 /// Without this share, 44 offers of 16 lines could take all ports of the default range for an hour.
 #[test]
-fn offers_without_an_answer_have_a_share_and_calls_are_counted_by_their_streams() {
+fn unanswered_offers_get_half_of_the_ports_and_limits_count_streams() {
     let settings = Settings {
         sessions_max: 40,
         unanswered_max: 20,

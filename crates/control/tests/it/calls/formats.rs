@@ -71,7 +71,7 @@ fn formats_are_matched_as_phones_write_them() {
 }
 
 #[test]
-fn g722_and_opus_are_understood_as_phones_write_them() {
+fn g722_and_opus_are_recognised_as_phones_write_them() {
     for (map, number) in [("G722/16000", 9), ("opus/48000", 96)] {
         let one = format!("{number}\na=rtpmap:{number} {map}");
         let (bench, to_alice) = answered(&one, &one);

@@ -238,7 +238,7 @@ fn key_identifiers_and_lifetimes_are_stored_with_the_keys() {
 }
 
 #[test]
-fn answer_with_its_own_tag_and_an_offered_suite_is_accepted() {
+fn an_answer_with_an_offered_suite_under_another_tag_is_accepted() {
     // RFC 4568, section 5.1.2, requires the tag of the offer; some phones write others. The suite tells which of our keys
     // is meant.
     let mut bench = Bench::default();

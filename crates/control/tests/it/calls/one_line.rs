@@ -50,7 +50,7 @@ const UNUSABLE: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
-fn unusable_line_of_an_offer_is_rejected_alone() {
+fn only_the_unusable_line_of_an_offer_is_rejected() {
     for (line, rejected, word) in UNUSABLE {
         for (lines, bad) in [
             (format!("{GOOD}{line}"), 1),
@@ -104,7 +104,7 @@ fn offer_without_a_usable_line_is_refused_with_all_reasons() {
 }
 
 #[test]
-fn unusable_line_of_an_answer_is_rejected_alone() {
+fn only_the_unusable_line_of_an_answer_is_rejected() {
     let two = format!("{GOOD}m=audio 4002 RTP/AVP 8\n");
     for (line, word) in [
         ("m=audio 6002 RTP/AVP 3\n", "codec"),

@@ -61,7 +61,7 @@ fn rtcp_mux_is_agreed_on_with_each_side() {
 }
 
 #[test]
-fn offers_with_rtcp_mux_name_the_port_for_an_answer_without() {
+fn offers_with_rtcp_mux_also_name_an_rtcp_port() {
     let rtcp = |flags: &str| {
         let mut bench = Bench::default();
         let to_bob = sdp_of(bench.offer(&sdp(ALICE, MUX), &[("rtpp-flags", flags)]));
@@ -103,7 +103,7 @@ fn an_address_of_zeros_sets_the_family_of_a_new_call() {
 }
 
 #[test]
-fn ports_are_replaced_if_rtcp_needs_its_own() {
+fn ports_are_replaced_if_rtcp_needs_a_separate_port() {
     let mut bench = Bench::default();
     ok(bench.offer(&sdp(ALICE, MUX), &[]));
     ok(bench.answer(&sdp(BOB, BOB_MUX), &[]));
@@ -404,7 +404,7 @@ fn the_version_of_the_description_increases_with_each_change() {
 }
 
 #[test]
-fn own_description_is_left_unchanged() {
+fn a_description_with_the_loop_mark_of_the_relay_is_unchanged() {
     let settings = Settings {
         instance: "7".to_owned(),
         ..Settings::default()
@@ -453,7 +453,7 @@ fn attributes_are_added_and_removed_by_request() {
 /// RFC 7587, section 6.1: "maxaveragebitrate: Specifies the maximum average receive bitrate of a session in bits per second (bit/s) [...] Any positive
 /// integer is allowed, but values outside the range of 6000 to 510000 SHOULD be ignored".
 #[test]
-fn a_party_limits_the_bit_rate_that_it_is_sent() {
+fn the_relay_respects_the_bit_rate_limit_of_a_party() {
     let opus = |port: u16, bps: &str| {
         format!(
             "m=audio {port} RTP/AVP 96\na=rtpmap:96 opus/48000/2\na=fmtp:96 useinbandfec=1; maxaveragebitrate={bps}\n"

@@ -303,7 +303,7 @@ fn each_change_is_reported_once() {
 }
 
 #[test]
-fn a_call_without_its_port_is_left_out() {
+fn a_call_whose_port_cannot_be_opened_is_not_restored() {
     let bench = call();
     let id = CallId::new(b"c");
     let bytes = bench.calls.export(&id).expect("a call");
@@ -375,7 +375,7 @@ fn saved_examples_are_restored() {
 proptest! {
     /// Damage as a disk causes it.
     #[test]
-    fn damaged_calls_are_refused_or_whole(
+    fn damaged_calls_are_refused_or_restored_completely(
         example: prop::sample::Index, changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
     ) {
         let all = examples();

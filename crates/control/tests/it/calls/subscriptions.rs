@@ -118,7 +118,7 @@ fn third_party_gets_a_copy_of_one_partys_media() {
 }
 
 #[test]
-fn a_subscriber_without_a_tag_gets_one() {
+fn a_subscriber_without_a_tag_gets_a_new_tag() {
     let (mut bench, keys) = offered(&[("label", "caller")]);
     let tag = text(&keys, "to-tag").to_owned();
     assert!(!tag.is_empty());

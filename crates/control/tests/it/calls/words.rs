@@ -50,7 +50,7 @@ fn masked_codec_that_is_accepted_is_in_the_answer() {
 }
 
 #[test]
-fn stripped_codec_that_is_offered_by_name_stays() {
+fn a_stripped_codec_stays_in_the_offer_if_offer_names_it() {
     let lines = "m=audio 4000 RTP/AVP 0 8 101\na=rtpmap:101 telephone-event/8000\n";
     for list in ["strip", "mask", "consume"] {
         let mut bench = Bench::default();
@@ -121,7 +121,7 @@ fn an_answer_has_no_excluded_suite_if_another_one_is_offered() {
 }
 
 #[test]
-fn keys_in_capitals_are_the_same_keys() {
+fn keys_are_recognised_in_capitals_and_small_letters() {
     let offer = sdp(ALICE, "m=audio 4000 RTP/AVP 0\na=test\na=sendrecv\n");
     let request = |more: &str| {
         let sdp = serde_json::to_string(&offer).expect("a text");

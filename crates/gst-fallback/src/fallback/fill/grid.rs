@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_item_that_is_late_is_not_left_out() {
+    fn a_long_item_that_is_late_is_still_made() {
         let mut grid = Grid::new(Pace {
             items: 1,
             seconds: 10,

@@ -134,7 +134,7 @@ fn a_recording_begins_with_a_keyframe_of_the_main_stream() {
 }
 
 #[test]
-fn other_streams_are_cut_at_the_main_streams_start_and_stop() {
+fn other_streams_are_cut_at_the_start_and_stop_of_the_main_stream() {
     let mut bench = bench(true, true);
     bench.record(true);
     let mut early = bench.arrive(AUDIO, audio(30, 50));
@@ -255,7 +255,7 @@ fn an_input_that_is_not_blocked_keeps_its_timestamps() {
 }
 
 #[test]
-fn other_files_continue_to_the_end_of_the_held_main_buffer() {
+fn while_the_main_stream_is_held_other_files_continue_to_the_end_of_its_buffer() {
     let mut bench = bench(false, true);
     bench.record(true);
     assert_eq!(bench.feed(MAIN, audio(0, 20)), passes(0, 20, 0));
@@ -430,7 +430,7 @@ fn live_stream_is_not_held_with_the_main_stream() {
 }
 
 #[test]
-fn the_end_of_the_main_stream_ends_the_others() {
+fn the_end_of_the_main_stream_ends_the_other_streams() {
     let mut bench = bench(true, false);
     bench.record(true);
     bench.feed(MAIN, audio(0, 40));

@@ -495,7 +495,7 @@ fn the_end_of_one_stream_of_the_main_source_needs_no_fill() {
 }
 
 #[test]
-fn a_later_fallback_starts_when_those_before_it_do_not_begin() {
+fn a_later_fallback_starts_if_the_earlier_ones_deliver_nothing() {
     let settings = Settings {
         timeout_ns: 2000 * MS,
         ..Settings::default()

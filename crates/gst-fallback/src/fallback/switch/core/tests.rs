@@ -158,7 +158,7 @@ fn the_start_waits_for_the_first_choice_up_to_the_timeout() {
 }
 
 #[test]
-fn nothing_times_out_before_the_clock_runs() {
+fn no_input_times_out_before_the_clock_runs() {
     let mut core = SwitchCore::default();
     core.handle_add(0, MAIN, 0);
     core.handle_add(0, FALLBACK, 1);
@@ -319,7 +319,7 @@ fn each_failure_switches_at_once_and_states_its_reason() {
 }
 
 #[test]
-fn a_flush_is_a_failure_only_if_it_does_not_end() {
+fn a_flush_counts_as_a_failure_only_if_it_does_not_end_in_time() {
     let mut bench = bench(own());
     bench.both_until(100);
     bench.switches();
@@ -356,7 +356,7 @@ fn one_late_buffer_of_a_better_input_does_not_switch() {
 }
 
 #[test]
-fn hysteresis_keeps_a_flapping_input_out() {
+fn an_input_that_fails_repeatedly_does_not_replace_the_active_one() {
     let mut bench = bench(Settings {
         timeout_ns: 100 * MS,
         recover_after_ns: 300 * MS,
@@ -678,7 +678,7 @@ fn an_input_with_a_failed_partner_is_chosen_last() {
 }
 
 #[test]
-fn of_inputs_without_their_partners_the_first_choice_passes() {
+fn if_all_partners_have_failed_the_best_input_passes() {
     let mut bench = bench(Settings {
         recover_after_ns: 40 * MS,
         ..own()
@@ -744,7 +744,7 @@ fn data_from_before_a_timeout_is_stale() {
 }
 
 #[test]
-fn audio_across_a_timeout_is_cut_there() {
+fn audio_is_cut_at_the_running_time_of_the_timeout() {
     let mut bench = taken_over_late(true, Media::Audio, 0);
     let across = bench.arrive(FALLBACK, at(2990, 3010));
     let cut = Verdict::Pass {

@@ -53,7 +53,7 @@ fn pop(core: &mut Core) -> Option<u32> {
 
 /// The table at the start of the file: each state's reaction to each input.
 #[test]
-fn each_state_answers_each_input_as_the_table_says() {
+fn each_state_handles_each_input_as_documented() {
     const OK: &str = "taken";
     const FLUSHING: &str = "flushing";
     const ENDED: &str = "ended";
@@ -213,7 +213,7 @@ fn a_push_from_before_a_flush_fails_without_effect() {
 
 /// A leak before the reader returns drops data, never the end of the flush.
 #[test]
-fn a_leak_before_the_end_of_a_flush_leaves_the_end_in_its_place() {
+fn a_leaky_queue_never_drops_the_end_of_a_flush() {
     let mut core = in_state(|_| ());
     core.handle_limits(|limits| {
         limits.max = Level {

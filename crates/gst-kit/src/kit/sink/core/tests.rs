@@ -29,7 +29,7 @@ fn prerolling() -> Core {
 }
 
 #[test]
-fn unrendered_item_leaves_uncounted() {
+fn an_item_that_was_not_rendered_is_not_counted() {
     let mut core = playing();
     for n in 0..2 {
         core.handle_item(Item::Data(n, When::Now)).unwrap();
