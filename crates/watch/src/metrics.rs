@@ -100,7 +100,7 @@ type Counter = (&'static str, &'static str, fn(&Track) -> u64);
 const GAUGES: [Gauge; 10] = [
     (
         "stream_up",
-        "1 if the stream has packets from its sender or a fallback; 0 if no packets come, or the stream has failed",
+        "1 if the stream has packets from its sender or a fallback; 0 if no packets arrive, or the stream has failed",
         |track| Some(f64::from(u8::from(track.tile.state >= TileState::Heard))),
     ),
     (
