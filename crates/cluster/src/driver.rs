@@ -221,7 +221,10 @@ impl Driver {
             Input::Status(tell) => drop(tell.send(self.status())),
             Input::Move { stream, node, tell } => self.move_to(stream, node, tell),
             Input::Drain(is_on, tell) => {
-                tracing::info!(is_on, "starting (is_on) or ending the drain of this node");
+                tracing::info!(
+                    is_on,
+                    "a request starts (is_on) or ends the drain of this node"
+                );
                 self.member.set_draining(now_ns, is_on);
                 let _ = tell.send(());
             }
@@ -379,7 +382,9 @@ impl Driver {
         }
         match (self.is_live, is_live) {
             (false, true) => tracing::info!("this node has joined its cluster"),
-            (true, false) => tracing::warn!("etcd did not confirm in time: streams have stopped"),
+            (true, false) => tracing::warn!(
+                "etcd did not confirm the lease in time, so the streams of this node have stopped"
+            ),
             _ => {}
         }
         self.is_live = is_live;

@@ -15,7 +15,7 @@ use threadbare_runtime::{RawAddr, disconnect, received_memory};
 pub enum SocketError {
     /// Descriptors have run out.
     #[error(
-        "no descriptor for a socket at {address}: {source}; the limit of open files of this process is {soft}, and can be raised to \
+        "cannot get a descriptor for a socket at {address}: {source}; the limit of open files of this process is {soft}, and can be raised to \
         {hard} (ulimit -n, systemd's LimitNOFILE=)"
     )]
     Descriptors {

@@ -148,7 +148,9 @@ impl Proxy {
                 let mut offered = offered.filter_map(|value| Crypto::parse(value).ok());
                 let theirs = offered.find(|one| one.key.suite() == SUITE);
                 let crypto = Crypto {
-                    tag: theirs.context("the suite is not offered")?.tag,
+                    tag: theirs
+                        .context("the relay did not offer the crypto suite")?
+                        .tag,
                     key: own.clone(),
                     lifetime_packets: None,
                 };

@@ -57,7 +57,9 @@ pub enum DecodeError {
     #[error("the payload is empty")]
     Empty,
     /// It ends within a frame, or lasts longer than a second.
-    #[error("payload of {0} bytes: must be a whole number of frames that last at most a second")]
+    #[error(
+        "the payload has {0} bytes, but must be a whole number of frames that last at most a second"
+    )]
     Length(usize),
     /// The contents of the payload are invalid.
     #[error("the payload is malformed")]
@@ -68,7 +70,7 @@ pub enum DecodeError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum EncodeError {
     /// No packet has this length: see [`Format::allows_frames`].
-    #[error("{samples} samples of {channels} channels: no packet has this length")]
+    #[error("no packet has {samples} samples of {channels} channels")]
     Length {
         /// Number of samples given.
         samples: usize,

@@ -50,7 +50,7 @@ pub enum SocketError {
     },
     #[error("multicast-iface: network interface '{name}' not found (see `ip link`)")]
     UnknownInterface { name: String },
-    #[error("no port for RTCP above {port}: set rtcp-port or rtcp-mux")]
+    #[error("RTCP needs a port above {port}: set rtcp-port or rtcp-mux")]
     NoRtcpPort { port: u16 },
     #[error("the socket given by property is closed (see close-socket)")]
     Closed,

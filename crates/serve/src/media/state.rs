@@ -70,7 +70,7 @@ pub(super) enum StateError {
         "the state was saved in format version {found}, but this program reads version {VERSION}"
     )]
     Version { found: u8 },
-    #[error("damaged: {0}")]
+    #[error("the saved state is damaged: {0}")]
     Damaged(String),
 }
 

@@ -193,7 +193,7 @@ fn entry(first: &gst::Element) -> Result<gst::Pad, glib::BoolError> {
     let sink = first.static_pad("sink");
     let sink = sink.ok_or_else(|| glib::bool_error!("audioconvert has no sink pad"))?;
     pad.link(&sink)
-        .map_err(|error| glib::bool_error!("cannot link: {error}"))?;
+        .map_err(|error| glib::bool_error!("cannot link the elements: {error}"))?;
     pad.set_active(true)?;
     Ok(pad)
 }
@@ -222,7 +222,7 @@ fn exit(last: &gst::Element, done: Arc<Mutex<Done>>) -> Result<gst::Pad, glib::B
     let src = src.ok_or_else(|| glib::bool_error!("capsfilter has no source pad"))?;
     pad.set_active(true)?;
     src.link(&pad)
-        .map_err(|error| glib::bool_error!("cannot link: {error}"))?;
+        .map_err(|error| glib::bool_error!("cannot link the elements: {error}"))?;
     Ok(pad)
 }
 

@@ -98,7 +98,7 @@ impl Running {
         new.unlink(&to_nothing)?;
         for (pad, peer) in [(new, &to_output), (old, &to_nothing)] {
             let linked = pad.link(peer);
-            linked.map_err(|error| glib::bool_error!("cannot link: {error}"))?;
+            linked.map_err(|error| glib::bool_error!("cannot link the elements: {error}"))?;
         }
         let mut streams = lock(&self.streams);
         let Streams { list, extras, .. } = &mut *streams;
