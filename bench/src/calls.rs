@@ -151,7 +151,7 @@ const LIMITS: [(&str, &str, What, f64, Figure); 3] = [
         |figures| figures.offer_ms_p99,
     ),
     (
-        "packets of these calls lost meanwhile",
+        "packets of the 1000 calls lost in this time",
         "packets",
         What::Idle1000,
         0.0,
