@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_window_divides_by_the_number_of_received_buffers() {
+    fn figures_of_a_window_are_per_received_buffer() {
         let at = Instant::now();
         let first = Snapshot {
             at,

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_is_within_the_bounds() {
+    fn a_free_range_of_ports_is_within_the_bounds() {
         let base = free_range(500).unwrap();
         assert!(base >= LOWEST && base + 500 <= BELOW);
         assert!(free_range(0).is_err());

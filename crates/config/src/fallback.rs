@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn fallbacks_have_the_documented_defaults_and_step_with_their_range() {
+    fn fallbacks_have_the_documented_defaults_and_follow_the_step_of_their_stream() {
         let text = format!(
             "{STREAM}count = 2\nstep = 4\ncodec = \"PCMU\"\ncodec-out = \"PCMA\"\npayload-type-in = 97\n\
              [[stream.fallback]]\nlisten = \"127.0.0.1:6500\"\n\

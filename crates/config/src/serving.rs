@@ -387,7 +387,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_has_room_for_a_pair() {
+    fn a_range_of_ports_must_have_room_for_a_pair() {
         let read = |text: &str| {
             text.parse::<PortSpan>()
                 .ok()

@@ -439,7 +439,7 @@ fn a_configuration_survives_being_printed_and_read_again() {
 
 /// Any node can read the declaration of a stream in etcd.
 #[test]
-fn stream_of_another_node_is_read() {
+fn a_stream_that_another_node_declared_is_parsed() {
     for text in [EXAMPLE, GOOD_STREAM]
         .into_iter()
         .skip(usize::from(!threadbare_process::HAS_GSTREAMER))

@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn latency_is_from_send_to_arrival() {
+    fn latency_is_measured_from_send_to_arrival() {
         let counters = play(&[0, 1, 2, 3]);
         assert!((counters.latency_ms_p50 - 7.0).abs() < 0.1, "{counters:?}");
         assert!((counters.latency_ms_max - 7.0).abs() < 0.1, "{counters:?}");
@@ -609,7 +609,7 @@ mod tests {
     }
 
     #[test]
-    fn concealment_is_refused_otherwise() {
+    fn concealment_without_a_lost_or_overtaken_packet_is_an_error() {
         let (_, counters) = play_harm(Some(8), None);
         assert_eq!(counters.payload_errors, 2);
         for spoilt in [2, 5] {

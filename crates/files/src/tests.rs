@@ -519,7 +519,7 @@ fn an_error_of_the_disk_reaches_only_its_file() {
 
 /// Tests the values of the variable in separate processes.
 #[test]
-fn the_environment_decides_the_mode() {
+fn the_environment_variable_decides_the_mode() {
     const INSIDE: &str = "THREADBARE_TEST_MODE";
     if let Ok(expected) = std::env::var(INSIDE) {
         let said = match Disk::shared(Mode::Auto) {
@@ -547,7 +547,10 @@ fn the_environment_decides_the_mode() {
         ),
     ] {
         let status = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "tests::the_environment_decides_the_mode"])
+            .args([
+                "--exact",
+                "tests::the_environment_variable_decides_the_mode",
+            ])
             .env(INSIDE, expected)
             .env(MODE_VARIABLE, value)
             .status();

@@ -376,7 +376,7 @@ fn stall_is_not_a_loss() {
 }
 
 #[test]
-fn an_event_of_one_timestamp_is_neither_late_nor_jitter() {
+fn packets_of_an_event_with_one_timestamp_are_not_late_and_add_no_jitter() {
     let mut bed = Bed::in_order(100);
     bed.stream(10, 10);
     // RFC 4733: a key pressed for four seconds, one packet every 50 ms.

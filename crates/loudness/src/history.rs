@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn energies_beyond_the_last_bin_count_in_it() {
+    fn energies_above_the_last_bin_count_in_the_last_bin() {
         for lufs in [30.0, 90.0] {
             let history = binned(&[lufs]);
             assert!(

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn every_type_is_static_or_not() {
+    fn the_static_payload_types_are_those_of_rfc_3551() {
         // RFC 3551, tables 4 and 5: 1, 2 and 19 are reserved, 20 to 24, 27, 29 and 30 unassigned, from 35 on unassigned,
         // reserved against confusion with RTCP, or dynamic.
         for n in 0..=127 {

@@ -152,7 +152,7 @@ mod tests {
 
     /// The examples of the API reference.
     #[test]
-    fn answers_are_read() {
+    fn responses_of_the_store_are_parsed() {
         let text = r#"<?xml version="1.0" encoding="UTF-8"?>
             <InitiateMultipartUploadResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">
             <Bucket>example-bucket</Bucket><Key>example-object</Key><UploadId>VXBsb2Fk</UploadId></InitiateMultipartUploadResult>"#;
@@ -199,7 +199,7 @@ mod tests {
     proptest! {
         /// A server may send anything.
         #[test]
-        fn no_answer_causes_a_panic(text in "[<>/a-zA-Z&;\"= ]{0,80}") {
+        fn no_response_causes_a_panic(text in "[<>/a-zA-Z&;\"= ]{0,80}") {
             let _ = (created(&text), completed(&text), parts(&text), uploads(&text), refusal(&text));
         }
     }

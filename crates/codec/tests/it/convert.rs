@@ -106,7 +106,7 @@ fn each_input_packet_makes_one_output_packet_for_hours() {
 }
 
 #[test]
-fn latency_is_as_reported() {
+fn the_actual_latency_equals_the_reported_latency() {
     for (from, to) in pairs() {
         // Measures the delay by the phase of a slow tone: at 20 Hz it is unambiguous up to 50 ms.
         let out = convert(from, to, &tone(from, 1, 20.0, 0.5, from as usize));

@@ -568,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_not_utf8_pass() {
+    fn names_that_are_not_utf8_are_accepted() {
         let dictionary = bencode::decode(b"d2:\xff\xfe1:a5:flagsl2:\xff i1eee").expect("bencode");
         let form = unfold(dictionary).expect("no string of flags");
         assert_eq!(form.len(), 2);

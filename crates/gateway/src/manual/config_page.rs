@@ -127,7 +127,7 @@ mod tests {
     use threadbare_config::TABLES;
 
     #[test]
-    fn text_belongs_to_the_keys_below_it() {
+    fn a_comment_describes_the_keys_below_it() {
         let example = "# About the file.\n\n# Of the table.\n[a]\n# Both\n# lines.\nx-y = 1\n# z = 2\n\n# [[b]]\nname = \"n\"\n";
         let keys = |lines, text| Part::Keys { lines, text };
         let table = |header, text| Part::Table { header, text };

@@ -659,7 +659,7 @@ fn calls_are_recorded_as_configured_or_requested() {
 
 /// Only owner and group may read recorded media and the names of calls.
 #[test]
-fn recordings_are_unreadable_for_others() {
+fn other_users_cannot_read_recordings() {
     for (keys, of_files) in [("", 0o640), (", permissions = \"0600\"", 0o600)] {
         let gateway = Gateway::start(&format!(
             "[calls]\nrecord = {{ to = \"DIR/{{date}}/{{call}}-{{id}}\"{keys} }}\n[timeouts]\ndelete-delay = 0\n"

@@ -323,7 +323,7 @@ fn a_codec_that_one_side_lacks_is_converted() {
 
 /// RFC 4568: B uses SRTP, and A does not.
 #[test]
-fn one_side_is_encrypted() {
+fn a_call_may_be_encrypted_on_one_side_only() {
     for suite in [Suite::AesCm128HmacSha1_80, Suite::AeadAes256Gcm] {
         let mut relay = Relay::start(&[]);
         let (mut a, mut b) = (Party::new(0, A_HZ), Party::new(0, B_HZ));

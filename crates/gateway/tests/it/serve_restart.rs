@@ -184,7 +184,7 @@ fn srtp_continues_with_the_same_keys() {
 }
 
 #[test]
-fn transcoding_continues() {
+fn transcoding_continues_after_a_restart() {
     let (mut relay, _folder) = with_state();
     let (mut a, mut b) = (Party::new(0, A_HZ), Party::new(8, B_HZ));
     let rules = json!({"codec": {"mask": ["PCMU"], "transcode": ["PCMA"]}});
@@ -226,7 +226,7 @@ fn held_party_stays_held_and_a_pending_offer_is_answered() {
 
 /// Media that are only forwarded continue, and so do a party's mutes.
 #[test]
-fn other_media_and_mutes_continue() {
+fn other_media_and_mutes_continue_after_a_restart() {
     const LINES: &str =
         "m=audio PORT RTP/AVP 0\r\nm=video VIDEO RTP/AVP 96\r\na=rtpmap:96 VP8/90000";
     let (mut relay, _folder) = with_state();
@@ -336,7 +336,7 @@ fn tones(heard: &[f64]) -> Vec<Option<usize>> {
 
 /// The playback to a caller continues from the last saved state, which is at most a second old, and runs to its end.
 #[test]
-fn playback_continues() {
+fn playback_continues_after_a_restart() {
     let (mut relay, folder) = with_state();
     let file = folder.path().join("scale.wav");
     write_scale(&file);
@@ -413,7 +413,7 @@ fn missing_file_of_a_playback_is_reported() {
 }
 
 #[test]
-fn time_outs_keep_counting() {
+fn time_outs_include_the_time_of_a_restart() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut relay = Relay::start(&["--state", &state(&folder), "--timeout", "2"]);
     let (mut a, mut b, _) = call(&mut relay, "1");

@@ -179,7 +179,7 @@ fn the_capabilities_of_the_documentation_are_enough() {
 
 /// After a kill, the next process uses the rings at once, and the streams continue.
 #[test]
-fn calls_use_the_rings_after_a_kill() {
+fn calls_use_the_rings_again_after_the_gateway_was_killed() {
     let Some(link) = Link::new() else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let state = folder.path().join("calls.redb").display().to_string();

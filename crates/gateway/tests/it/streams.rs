@@ -200,7 +200,7 @@ fn seconds_of(history: &Value) -> Vec<(u64, Value)> {
 }
 
 #[test]
-fn seconds_outlive_the_process_if_a_folder_is_set() {
+fn history_is_kept_over_a_restart_if_a_folder_is_set() {
     let listen = address();
     let folder = tempfile::tempdir().expect("a folder");
     let dir = folder.path().join("history");

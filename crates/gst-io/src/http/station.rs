@@ -174,14 +174,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heads_end_with_an_empty_line() {
+    fn a_response_head_ends_at_an_empty_line() {
         assert_eq!(end_of(b"ICY 200 OK\r\na: b\r\n\r\nrest"), Some(20));
         assert_eq!(end_of(b"ICY 200 OK\n\nrest\r\n\r\n"), Some(12));
         assert_eq!(end_of(b"ICY 200 OK\r\na: b\r\n"), None);
     }
 
     #[test]
-    fn both_protocols_are_read_and_others_refused() {
+    fn icy_and_http_responses_are_parsed_and_others_refused() {
         for line in ["ICY 200 OK", "HTTP/1.0 200 OK", "HTTP/1.1 200 OK"] {
             let head = format!("{line}\r\nicy-name:A station\r\n\r\n");
             let response = response(head.as_bytes(), Body::default()).expect("an answer");

@@ -565,7 +565,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sources_are_parsed_and_refused() {
+    fn valid_lists_of_sources_are_parsed_and_invalid_ones_refused() {
         let two: Vec<IpAddr> = vec!["10.0.0.1".parse().unwrap(), "fe80::1".parse().unwrap()];
         assert_eq!(parse_sources("+10.0.0.1 + fe80::1").unwrap(), two);
         assert!(parse_sources("").unwrap().is_empty());

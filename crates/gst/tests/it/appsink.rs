@@ -320,7 +320,7 @@ fn flush_drops_untaken_samples() {
 }
 
 #[test]
-fn works_after_each_restart() {
+fn the_element_works_after_each_restart() {
     let rig = Rig::without_stream("ts-appsink sync=false", gst::State::Null);
     for i in 0..2 {
         for state in [gst::State::Ready, gst::State::Null, gst::State::Ready] {

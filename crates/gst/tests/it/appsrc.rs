@@ -297,7 +297,7 @@ fn flush_empties_the_element_and_data_resumes() {
 }
 
 #[test]
-fn works_after_each_restart() {
+fn the_element_works_after_each_restart() {
     let rig = Rig::without_stream(
         &format!("ts-appsrc context={}", context()),
         gst::State::Null,

@@ -40,7 +40,7 @@ fn the_buffers_of_a_file_pass_at_their_running_time_without_a_context() {
 }
 
 #[test]
-fn a_file_that_is_ready_late_begins_then() {
+fn a_file_that_is_ready_late_begins_when_it_is_ready() {
     let main = file("late-file", 10 * SECOND, MAIN);
     let gate = main.hold_starts();
     let play = Play::playing(&format!("uri={} enable-video=false", main.uri()));
@@ -90,7 +90,7 @@ fn the_end_of_the_main_source_ends_the_output() {
 }
 
 #[test]
-fn sound_and_pictures_end_each_at_their_own_end() {
+fn audio_and_video_of_different_lengths_end_separately() {
     let main = file("ends", 600 * MS, MAIN);
     main.plan(VIDEO, 200 * MS, Step::Eos);
     let fallback = file("ends-fallback", 10 * SECOND, FALLBACK);
@@ -394,7 +394,7 @@ fn late_data_of_a_live_source_counts_as_missing() {
 }
 
 #[test]
-fn jitter_that_stays_inside_the_timeout_switches_nothing() {
+fn jitter_below_the_timeout_causes_no_switch() {
     let main = live("jitter", MAIN);
     let fallback = file("jitter-fallback", 60 * SECOND, FALLBACK);
     let play = Play::playing(&format!(

@@ -534,7 +534,7 @@ fn the_greatest_times_are_never_reached() {
 // ---- the defaults of the existing element
 
 #[test]
-fn the_end_of_the_active_stream_ends_the_output_until_the_timeout() {
+fn after_the_end_of_the_active_stream_the_output_resumes_at_the_timeout() {
     let switch = Switch::plain("", 2, AUDIO);
     switch.begin();
     assert!(switch.inputs[0].feed.push_event(gst::event::Eos::new()));
@@ -761,7 +761,7 @@ fn a_flush_passes_and_an_unfinished_one_is_ended_for_downstream() {
 }
 
 #[test]
-fn the_output_ends_with_the_last_stream_or_any_as_configured() {
+fn the_output_ends_with_the_last_stream_or_with_any_stream_as_configured() {
     for stop_on_eos in [false, true] {
         let switch = Switch::new(&format!("stop-on-eos={stop_on_eos}"), 2, AUDIO);
         switch.begin();
@@ -1133,7 +1133,7 @@ fn in_paused_the_first_choice_prerolls_and_the_others_wait() {
 }
 
 #[test]
-fn a_new_clock_is_waited_for() {
+fn after_a_change_of_the_clock_time_outs_use_the_new_clock() {
     let switch = Switch::new("", 2, AUDIO);
     switch.begin();
     let other = TestClock::with_start_time(100 * MS);

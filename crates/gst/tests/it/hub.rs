@@ -555,7 +555,7 @@ fn leaking_queue_does_not_wait_for_a_stalled_listener() {
 }
 
 #[test]
-fn works_after_each_restart() {
+fn the_element_works_after_each_restart() {
     for (sink, source, property) in [
         ("ts-proxysink", "ts-proxysrc", "proxy-context"),
         ("ts-intersink", "ts-intersrc", "inter-context"),

@@ -391,7 +391,7 @@ fn stop_and_pad_release_free_held_buffers() {
 }
 
 #[test]
-fn stops_during_a_stuck_push() {
+fn a_stuck_push_does_not_block_a_stop() {
     let selector = Selector::new("", 2);
     let gate = gate(&selector.rig.drain);
     let stuck = selector.inputs[0].push_aside(numbered(0));
@@ -463,7 +463,7 @@ fn queries_are_answered_for_the_active_stream_and_latency_for_all() {
 }
 
 #[test]
-fn works_after_each_restart() {
+fn the_element_works_after_each_restart() {
     let selector = Selector::new("", 1);
     let feed = &selector.inputs[0].feed;
     goes_up_and_down(&selector.rig, || {

@@ -422,7 +422,7 @@ fn stuck_lines() -> [String; 3] {
 }
 
 #[test]
-fn stops_during_a_stuck_push() {
+fn a_stuck_push_does_not_block_a_stop() {
     for line in stuck_lines() {
         let (pipe, ..) = stuck(&line);
         set_state(&pipe.0, gst::State::Null);

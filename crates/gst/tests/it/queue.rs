@@ -19,7 +19,7 @@ fn held(properties: &str) -> (Rig, Gate) {
 }
 
 #[test]
-fn passes_buffers_and_events_in_order_on_its_own_thread() {
+fn the_queue_passes_buffers_and_events_in_order_on_its_own_thread() {
     let rig = Rig::new("ts-queue context=order-q", gst::State::Playing);
     let names = Arc::new(Mutex::new(Vec::new()));
     let of_probe = names.clone();
@@ -400,7 +400,7 @@ fn flush_during_a_push_leaves_no_error() {
 }
 
 #[test]
-fn eos_then_flush_then_eos_again() {
+fn after_eos_and_a_flush_another_eos_passes() {
     let line = format!("ts-queue context={}", context());
     let rig = Rig::new(&line, gst::State::Playing);
     for round in 0..2 {

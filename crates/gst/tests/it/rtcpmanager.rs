@@ -472,7 +472,7 @@ fn reports_continue_after_a_rejected_one() {
 }
 
 #[test]
-fn restarts_and_stops_while_a_report_is_stuck() {
+fn the_manager_restarts_and_stops_while_a_report_is_stuck() {
     use gst::State::{Null, Paused, Playing, Ready};
     let element = manager("");
     for state in [

@@ -1089,7 +1089,7 @@ fn send_failure_is_reported() {
 
 /// A peer's video at the port of its audio: it does not become the stream.
 #[test]
-fn another_source_of_another_type_does_not_take_over() {
+fn a_source_with_another_payload_type_does_not_take_over() {
     let (_pipe, seen, target) = playing("payload-types=0 latency=0 clock-skew=none");
     let sender = socket();
     for number in 0..20 {

@@ -537,7 +537,7 @@ fn any_number_of_streams_start_and_stop_at_the_same_time() {
 }
 
 #[test]
-fn gaps_are_data() {
+fn gap_events_count_as_data() {
     let record = Record::new("is-live=true", 2, true);
     let [main, other] = &record.streams[..] else {
         unreachable!()
@@ -748,7 +748,7 @@ fn streams_join_and_leave_while_it_plays() {
 }
 
 #[test]
-fn an_unlinked_stream_is_not_waited_for() {
+fn no_stream_waits_for_an_unlinked_stream() {
     let record = Record::new("", 2, true);
     let [main, other] = &record.streams[..] else {
         unreachable!()

@@ -502,7 +502,7 @@ fn flush_starts_a_segment_and_data_resumes() {
 }
 
 #[test]
-fn works_after_each_restart() {
+fn the_element_works_after_each_restart() {
     for line in BOTH {
         let rig = Rig::without_stream(
             &format!("{line} samples-per-buffer=80 context={}", context()),
@@ -515,7 +515,7 @@ fn works_after_each_restart() {
 }
 
 #[test]
-fn stops_and_pauses_during_a_stuck_push() {
+fn a_stuck_push_blocks_neither_a_stop_nor_a_pause() {
     for line in BOTH {
         let pipe = Pipe::parse(&format!(
             "{line} context={} ! identity name=last ! fakesink async=false",

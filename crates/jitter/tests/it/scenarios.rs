@@ -274,7 +274,7 @@ fn run(scenario: &Scenario, release: Release) -> (Stats, Ledger) {
 }
 
 #[test]
-fn every_scenario_in_both_modes() {
+fn every_scenario_passes_in_both_modes() {
     for scenario in SCENARIOS {
         for release in [Release::AtDeadline, Release::InOrder] {
             let what = format!("{}, {release:?}", scenario.name);

@@ -147,7 +147,7 @@ fn the_interpolation_finds_the_peak_of_all_phases() {
 
 /// The vectors of other architectures, tested on this one.
 #[test]
-fn plain_arrays_find_the_same_peak() {
+fn vectors_of_other_architectures_find_the_same_peak() {
     let samples: Vec<f32> = noise(1_000, 7).iter().map(|x| *x as f32).collect();
     for oversampling in [Oversampling::FourTimes, Oversampling::Twice] {
         let (mut plain, mut twin) = ([0.0; 4], [0.0; 4]);

@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_released_number_is_free_after_the_quarantine_only() {
+    fn a_released_number_is_free_only_after_the_quarantine() {
         for kept in [None, Some("sockets")] {
             let mut numbers = Named::new(7, 7, 1, 5 * S);
             assert_eq!(numbers.take(S, 1), plain(7));

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn identifiers_are_numbers_of_a_length() {
+    fn key_identifiers_are_numbers_of_a_given_length() {
         // RFC 4568, section 6.1: "1:4" is the number 1 in four bytes.
         let one = Mki::of_number(1, 4).expect("it fits");
         assert_eq!((one.to_vec(), one.number()), (vec![0, 0, 0, 1], 1));

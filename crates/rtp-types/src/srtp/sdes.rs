@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn the_example_is_read_and_written() {
+    fn the_example_of_the_rfc_is_parsed_and_written_unchanged() {
         let crypto = Crypto::parse(EXAMPLE).unwrap();
         assert_eq!(crypto.tag, 1);
         // By base64(1).
@@ -482,7 +482,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_panics(value in "(1 (AES_CM_128_HMAC_SHA1_80|AEAD_AES_128_GCM) )?(inline:)?\\PC{0,80}") {
+        fn no_text_causes_a_panic(value in "(1 (AES_CM_128_HMAC_SHA1_80|AEAD_AES_128_GCM) )?(inline:)?\\PC{0,80}") {
             let _ = Crypto::parse(&value);
         }
     }

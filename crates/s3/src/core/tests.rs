@@ -196,7 +196,7 @@ proptest! {
     /// in order. The number of concurrent parts stays within its maximum. All memory is released, and the store keeps only data
     /// that the policy allows.
     #[test]
-    fn every_byte_arrives_once_or_the_policy_holds(
+    fn every_byte_arrives_once_or_the_store_keeps_what_the_policy_allows(
         lengths in prop::collection::vec(1..250usize, 0..20),
         fates in prop::collection::vec(fate(), 0..60),
         on_error in prop_oneof![Just(OnError::Abort), Just(OnError::Complete), Just(OnError::DoNothing)],

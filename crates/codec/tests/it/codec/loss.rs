@@ -110,7 +110,7 @@ fn samples_away_from_a_loss_are_exact() {
 
 /// Measures the delay at which decoded noise is most similar to the input.
 #[test]
-fn latency_is_as_reported() {
+fn the_actual_latency_equals_the_reported_latency() {
     for format in formats() {
         let channels = usize::from(format.channels);
         let frames = packet(format);

@@ -154,7 +154,7 @@ fn another_detector_recognises_the_digits() {
 
 proptest! {
     #[test]
-    fn any_text_is_a_tone_or_refused(text in "[0-9+/,.eNa -]{0,40}") {
+    fn any_text_is_parsed_as_a_tone_or_refused(text in "[0-9+/,.eNa -]{0,40}") {
         if let Ok(tone) = text.parse::<Tone>() {
             let audio = generate(8_000, tone, 100);
             prop_assert!(audio.iter().all(|x| x.abs() <= 2.0));

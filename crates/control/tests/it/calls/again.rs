@@ -211,7 +211,7 @@ fn each_branch_of_a_forked_call_has_its_own_ports() {
 }
 
 #[test]
-fn one_branch_is_deleted() {
+fn one_branch_of_a_forked_call_can_be_deleted() {
     let mut bench = Bench::default();
     let offer = sdp(ALICE, PCMU);
     ok(bench.offer(&offer, &[("via-branch", "1")]));

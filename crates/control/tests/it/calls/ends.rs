@@ -58,7 +58,7 @@ fn end(bench: &mut Bench) -> (u64, EndReason) {
 }
 
 #[test]
-fn an_offer_without_answer_ends() {
+fn a_call_whose_offer_gets_no_answer_ends() {
     let mut bench = Bench::new(short());
     ok(bench.offer(&sdp(ALICE, PCMU), &[]));
     bench.advance(4 * S);

@@ -121,7 +121,7 @@ fn a_re_offer_keeps_the_keys() {
 }
 
 #[test]
-fn sdes_has_options() {
+fn sdes_flags_select_the_offered_suites() {
     let offered = |flags: &str| {
         let mut bench = Bench::default();
         let reply = bench.offer(&sdp(ALICE, PCMU), &[SAVP[0], ("rtpp-flags", flags)]);

@@ -173,7 +173,7 @@ fn a_to_tag_equal_to_the_from_tag_selects_that_party() {
 }
 
 #[test]
-fn media_are_played() {
+fn requested_media_are_played() {
     let mut bench = call();
     ok(ask(
         &mut bench,

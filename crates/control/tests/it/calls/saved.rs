@@ -236,7 +236,7 @@ fn saved_call_lists_its_ports() {
 }
 
 #[test]
-fn time_outs_continue() {
+fn time_outs_continue_in_a_restored_call() {
     let timeouts = Timeouts {
         media_ns: Some(60 * S),
         ..Timeouts::default()

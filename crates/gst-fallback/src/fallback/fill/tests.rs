@@ -499,7 +499,7 @@ fn filler_resumes_after_a_pause_with_a_discontinuity() {
 }
 
 #[test]
-fn restarted_running_time_is_followed() {
+fn the_grid_follows_a_restarted_running_time() {
     let rig = Rig::new(silence(None), ANY_AUDIO, 50 * SECOND);
     rig.to(gst::State::Playing);
     assert_eq!(rig.buffer().pts(), Some(50 * SECOND));

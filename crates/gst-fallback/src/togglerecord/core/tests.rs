@@ -585,7 +585,7 @@ fn files_wait_for_a_main_stream_that_has_not_started() {
 
 /// A seek sets running time back.
 #[test]
-fn if_running_time_is_set_back_the_stall_timeout_counts_from_then() {
+fn if_running_time_is_set_back_the_stall_timeout_restarts() {
     let mut bench = bench(true, false);
     bench.now_ms = 50_000;
     bench.record(true);

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn templates_become_names() {
+    fn templates_are_expanded_to_file_names() {
         for (template, expected) in [
             ("/rec/%05d.ts", "/rec/00007.ts"),
             ("rec%d", "rec7"),
@@ -247,7 +247,7 @@ mod tests {
     proptest! {
         /// With any template and name, a path is below the template's fixed start.
         #[test]
-        fn no_name_leads_outside(
+        fn no_file_name_leads_out_of_its_folder(
             template in "/rec/[a-z.%/0d{}]{0,12}(\\{name\\}|\\{time\\}|%05d)[a-z./{}%d]{0,12}",
             name in "[a-z./]{0,8}",
         ) {

@@ -500,7 +500,7 @@ fn coded_streams_change_at_a_keyframe_and_ask_for_one() {
 }
 
 #[test]
-fn a_coded_stream_whose_held_keyframe_is_lost_begins_at_the_next_one() {
+fn a_coded_stream_whose_held_keyframe_is_lost_begins_at_the_next_keyframe() {
     type Lose = fn(&mut SwitchCore);
     let losses: [Lose; 2] = [
         |core| core.handle_unlink(0, FALLBACK),
@@ -526,7 +526,7 @@ fn a_coded_stream_whose_held_keyframe_is_lost_begins_at_the_next_one() {
 }
 
 #[test]
-fn after_a_failure_too_a_coded_stream_begins_at_a_keyframe() {
+fn a_coded_stream_begins_at_a_keyframe_even_after_a_failure() {
     let mut bench = coded(own());
     bench.feed(MAIN);
     bench.feed(FALLBACK);
@@ -596,7 +596,7 @@ fn the_application_chooses_without_auto_switch() {
 }
 
 #[test]
-fn the_output_ends_with_the_last_input_or_any_as_configured() {
+fn the_output_ends_with_the_last_input_or_with_any_input_as_configured() {
     for stop_on_eos in [false, true] {
         let mut bench = bench(Settings {
             stop_on_eos,
@@ -725,7 +725,7 @@ fn taken_over_late(begin: bool, media: Media, latency_ms: u64) -> Bench {
 }
 
 #[test]
-fn data_from_before_a_timeout_is_stale() {
+fn data_from_before_a_timeout_is_dropped() {
     for begin in [false, true] {
         for media in [Media::Audio, Media::Video] {
             for latency_ms in [0, 10] {

@@ -42,7 +42,7 @@ fn an_item_that_was_not_rendered_is_not_counted() {
 }
 
 #[test]
-fn a_start_waits_for_data_and_commits_once() {
+fn a_start_waits_for_data_and_is_committed_once() {
     let mut core = prerolling();
     assert!(core.is_prerolling());
     let first = core.handle_item(Item::Data(1, When::Now)).unwrap();
