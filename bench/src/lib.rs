@@ -9,6 +9,7 @@
 //! The measured process and the driver communicate by standard input and output, with one JSON object per line (see
 //! [`session`]). So the driver knows when a process is ready, and does not have to guess delays.
 
+#![cfg(feature = "programs")]
 #![deny(unsafe_code)]
 
 pub mod calls;

@@ -380,7 +380,10 @@ class Scene:
             for a, b in zip(packets, packets[1:]):
                 step = (b[2] - a[2]) % 65536
                 others += a[1] != b[1]
-                back += a[1] == b[1] and (step == 0 or step > 32768)
+                if a[1] == b[1] and (step == 0 or step > 32768):
+                    back += 1
+                    near = [f"{one[2]} at {(one[0] - begin) / 1e6:.0f} ms" for one in packets if abs(one[0] - b[0]) < 200 * 10**6]
+                    self.main.say(f"number {b[2]} twice or back in: {', '.join(near)}")
                 lost += step - 1 if a[1] == b[1] and 0 < step < 32768 else 0
             most = max(most, lost - lost_before)
         self.main.say(f"{what}: {len(gaps)} parties heard nothing for {statistics.median(gaps):.0f} ms (median), {max(gaps):.0f} ms (longest); "
@@ -450,6 +453,8 @@ class Scene:
         self.told("handed over without a word", begin, "n1")
         for pair in [("n1", "n2"), ("n2", "n1")]:
             network.mend(*pair)
+        # Meanwhile the nodes connect to each other again.
+        self.all_heard()
         begin = time.time_ns()
         main.operator("n3", "move", "service:n1", "n1")
         self.carried(n1=["n1"])

@@ -10,6 +10,7 @@ use std::io;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use socket2::SockRef;
 use threadbare_member::{CallName, Link};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::{Receiver as Queue, Sender as Queuer, UnboundedSender, channel};
@@ -104,6 +105,8 @@ type Waiting = Mutex<HashMap<u64, oneshot::Sender<Vec<u8>>>>;
 
 async fn connect(link: &Link, key: &ClusterKey) -> io::Result<(Receiver, Sender)> {
     let mut connection = TcpStream::connect(link.address).await?;
+    // After a cut, TCP would wait for its next retransmission, which may be seconds away. A new connection works at once.
+    SockRef::from(&connection).set_tcp_user_timeout(Some(UNACKNOWLEDGED_TIME_MAX))?;
     let name = read_name(&mut connection).await?;
     if !is_process(&name, link.process) {
         return Err(io::Error::other("another process answers at the address"));
@@ -264,7 +267,9 @@ async fn send_answers(mut answered: Queue<Message>, mut sender: Sender) {
 
 /// Maximum number of requests in progress on a connection: more than a node answers in some tens of milliseconds.
 const IN_HAND_MAX: usize = 512;
-const CONNECT_TIME_MAX: Duration = Duration::from_secs(1);
+const CONNECT_TIME_MAX: Duration = Duration::from_millis(500);
+/// Time after which a connection whose data the other machine does not acknowledge is closed.
+const UNACKNOWLEDGED_TIME_MAX: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
 mod tests {

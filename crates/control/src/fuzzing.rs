@@ -5,12 +5,14 @@
 
 mod bench;
 mod calls;
+mod fields;
 mod ng;
 mod saved;
 mod sdp;
 
 pub use bench::{Bench, Carried, FakePorts, Ports};
 pub use calls::calls;
+pub use fields::{with_unknown_fields, without_field};
 pub use ng::ng;
 pub use saved::saved;
 pub use sdp::{lines_stand_alone, sdp};

@@ -33,6 +33,7 @@
 //! - [`calls`]: the registry of live calls, between the protocol and the media plane.
 //! - [`codec`]: the codecs offered to each side, and the transcoding.
 //! - [`ng`]: the control protocol of SIP proxies.
+//! - [`saved`]: the encoding of saved states.
 //! - [`sdp`]: session descriptions; edits leave all other bytes unchanged.
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used)]
@@ -43,5 +44,6 @@ pub mod codec;
 pub mod fuzzing;
 mod mirror;
 pub mod ng;
+pub mod saved;
 pub mod sdp;
 mod text;

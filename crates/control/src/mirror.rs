@@ -12,7 +12,9 @@ use threadbare_rtp_types::id::PayloadType;
 use threadbare_rtp_types::learn::{Learn, Method, Once};
 use threadbare_rtp_types::payload_map::{Carries, OpaqueCodec, Payload, PayloadMap};
 use threadbare_rtp_types::side::Side;
-use threadbare_rtp_types::srtp::{Crypto, MasterKey, Mki, Suite};
+use threadbare_rtp_types::srtp::{Crypto, MasterKey, Suite};
+
+use crate::saved::{ByteString, SavedKey};
 
 /// A type with a form for the saved state.
 pub(crate) trait Mirror: Sized {
@@ -92,17 +94,36 @@ impl<T: Mirror> Mirror for Arc<T> {
     }
 }
 
-impl Mirror for Side {
-    type Saved = u8;
+impl Mirror for Arc<[u8]> {
+    type Saved = ByteString;
 
-    fn save(&self) -> u8 {
-        *self as u8
+    fn save(&self) -> ByteString {
+        self.to_vec().into()
     }
 
-    fn load(saved: u8) -> Result<Side, &'static str> {
-        let side = Side::BOTH.into_iter().find(|side| *side as u8 == saved);
-        side.ok_or("the side is neither A nor B")
+    fn load(saved: ByteString) -> Result<Arc<[u8]>, &'static str> {
+        Ok(saved.0.as_slice().into())
     }
+}
+
+impl Mirror for Box<[u8]> {
+    type Saved = ByteString;
+
+    fn save(&self) -> ByteString {
+        self.to_vec().into()
+    }
+
+    fn load(saved: ByteString) -> Result<Box<[u8]>, &'static str> {
+        Ok(saved.0.as_slice().into())
+    }
+}
+
+/// The names of sides, for `#[serde(with = "crate::mirror::SideName")]`.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Side")]
+pub(crate) enum SideName {
+    A,
+    B,
 }
 
 impl Mirror for PayloadType {
@@ -152,87 +173,84 @@ impl Mirror for Word {
 }
 
 impl Mirror for MasterKey {
-    /// Suite, key with salt, identifier.
-    type Saved = (String, Vec<u8>, Vec<u8>);
+    type Saved = SavedKey;
 
-    fn save(&self) -> Self::Saved {
-        let mki = self.mki().to_vec();
-        (self.suite().save(), self.expose_secret().to_vec(), mki)
+    fn save(&self) -> SavedKey {
+        self.into()
     }
 
-    fn load((suite, bytes, mki): Self::Saved) -> Result<MasterKey, &'static str> {
-        let key = MasterKey::new(Suite::load(suite)?, &bytes);
-        let key = key.map_err(|_| "the length of a key does not fit its crypto suite")?;
-        let mki = Mki::new(&mki).ok_or("a key identifier (MKI) is too long")?;
-        Ok(key.with_mki(mki))
-    }
-}
-
-impl Mirror for Crypto {
-    type Saved = (u32, <MasterKey as Mirror>::Saved, Option<u64>);
-
-    fn save(&self) -> Self::Saved {
-        (self.tag, self.key.save(), self.lifetime_packets)
-    }
-
-    fn load((tag, key, lifetime_packets): Self::Saved) -> Result<Crypto, &'static str> {
-        Ok(Crypto {
-            tag,
-            key: MasterKey::load(key)?,
-            lifetime_packets,
-        })
+    fn load(saved: SavedKey) -> Result<MasterKey, &'static str> {
+        saved.try_into()
     }
 }
 
 #[derive(Serialize, Deserialize)]
-pub(crate) enum SavedLearn {
-    Never,
-    Once(u8, Option<u32>),
-    Follow(u32),
-    Anyone,
+pub(crate) struct SavedCrypto {
+    tag: u32,
+    key: SavedKey,
+    lifetime_packets: Option<u64>,
 }
 
-impl Mirror for Learn {
-    type Saved = SavedLearn;
+impl Mirror for Crypto {
+    type Saved = SavedCrypto;
 
-    fn save(&self) -> SavedLearn {
-        match *self {
-            Learn::Never => SavedLearn::Never,
-            Learn::Once(once) => SavedLearn::Once(
-                match once.method {
-                    Method::Immediate => 0,
-                    Method::Delayed => 1,
-                    Method::Heuristic => 2,
-                },
-                once.fixed_ms,
-            ),
-            Learn::Follow { silence_ms } => SavedLearn::Follow(silence_ms),
-            Learn::Anyone => SavedLearn::Anyone,
+    fn save(&self) -> SavedCrypto {
+        SavedCrypto {
+            tag: self.tag,
+            key: self.key.save(),
+            lifetime_packets: self.lifetime_packets,
         }
     }
 
-    fn load(saved: SavedLearn) -> Result<Learn, &'static str> {
-        Ok(match saved {
-            SavedLearn::Never => Learn::Never,
-            SavedLearn::Once(method, fixed_ms) => Learn::Once(Once {
-                method: match method {
-                    0 => Method::Immediate,
-                    1 => Method::Delayed,
-                    2 => Method::Heuristic,
-                    _ => return Err("the method of learning addresses is unknown"),
-                },
-                fixed_ms,
-            }),
-            SavedLearn::Follow(silence_ms) => Learn::Follow { silence_ms },
-            SavedLearn::Anyone => Learn::Anyone,
+    fn load(saved: SavedCrypto) -> Result<Crypto, &'static str> {
+        Ok(Crypto {
+            tag: saved.tag,
+            key: saved.key.try_into()?,
+            lifetime_packets: saved.lifetime_packets,
         })
     }
+}
+
+/// The names of the rules for learning, for `#[serde(with = "crate::mirror::LearnRule")]`.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Learn")]
+pub(crate) enum LearnRule {
+    Never,
+    Once(#[serde(with = "OnceFields")] Once),
+    Follow { silence_ms: u32 },
+    Anyone,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Once")]
+struct OnceFields {
+    #[serde(with = "MethodName")]
+    method: Method,
+    fixed_ms: Option<u32>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Method")]
+enum MethodName {
+    Immediate,
+    Delayed,
+    Heuristic,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(crate) struct SavedPayload {
+    payload_type: u8,
+    carries: SavedCarries,
+    clock_rate_hz: u32,
 }
 
 #[derive(Serialize, Deserialize)]
 pub(crate) enum SavedCarries {
-    /// Name, sample rate, channels.
-    Audio(String, u32, u8),
+    Audio {
+        encoding: String,
+        sample_rate_hz: u32,
+        channels: u8,
+    },
     Opaque(u32),
     TelephoneEvent,
     ComfortNoise,
@@ -243,11 +261,11 @@ impl Mirror for Carries {
 
     fn save(&self) -> SavedCarries {
         match self {
-            Carries::Audio(format) => SavedCarries::Audio(
-                format.encoding.name().to_owned(),
-                format.sample_rate_hz,
-                format.channels,
-            ),
+            Carries::Audio(format) => SavedCarries::Audio {
+                encoding: format.encoding.name().to_owned(),
+                sample_rate_hz: format.sample_rate_hz,
+                channels: format.channels,
+            },
             Carries::Opaque(codec) => SavedCarries::Opaque(codec.0),
             Carries::TelephoneEvent => SavedCarries::TelephoneEvent,
             Carries::ComfortNoise => SavedCarries::ComfortNoise,
@@ -256,8 +274,12 @@ impl Mirror for Carries {
 
     fn load(saved: SavedCarries) -> Result<Carries, &'static str> {
         Ok(match saved {
-            SavedCarries::Audio(name, sample_rate_hz, channels) => {
-                let encoding: Result<Encoding, _> = name.parse();
+            SavedCarries::Audio {
+                encoding,
+                sample_rate_hz,
+                channels,
+            } => {
+                let encoding: Result<Encoding, _> = encoding.parse();
                 let format =
                     encoding.and_then(|encoding| Format::new(encoding, sample_rate_hz, channels));
                 Carries::Audio(format.map_err(|_| "the audio format is unknown")?)
@@ -270,22 +292,23 @@ impl Mirror for Carries {
 }
 
 impl Mirror for PayloadMap {
-    type Saved = Vec<(u8, SavedCarries, u32)>;
+    type Saved = Vec<SavedPayload>;
 
     fn save(&self) -> Self::Saved {
-        let one = |payload: &Payload| {
-            let number = payload.payload_type.save();
-            (number, payload.carries.save(), payload.clock_rate_hz)
+        let one = |payload: &Payload| SavedPayload {
+            payload_type: payload.payload_type.save(),
+            carries: payload.carries.save(),
+            clock_rate_hz: payload.clock_rate_hz,
         };
         self.iter().map(one).collect()
     }
 
     fn load(saved: Self::Saved) -> Result<PayloadMap, &'static str> {
-        let one = |(number, carries, clock_rate_hz)| {
+        let one = |saved: SavedPayload| {
             Ok(Payload {
-                payload_type: PayloadType::load(number)?,
-                carries: Carries::load(carries)?,
-                clock_rate_hz,
+                payload_type: PayloadType::load(saved.payload_type)?,
+                carries: Carries::load(saved.carries)?,
+                clock_rate_hz: saved.clock_rate_hz,
             })
         };
         let entries: Result<Vec<Payload>, &'static str> = saved.into_iter().map(one).collect();
@@ -297,18 +320,34 @@ impl Mirror for PayloadMap {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use threadbare_rtp_types::srtp::Mki;
+
     use super::*;
+
+    const FORMAT: crate::saved::Format = crate::saved::Format {
+        version: 1,
+        positional: None,
+    };
 
     /// By definition, a value that was saved and loaded is equal.
     fn stays<T: Mirror + PartialEq + std::fmt::Debug>(value: &T) {
-        let bytes = postcard::to_allocvec(&value.save()).unwrap();
-        let loaded = T::load(postcard::from_bytes(&bytes).unwrap());
+        let loaded = T::load(FORMAT.read(&FORMAT.write(&value.save())).unwrap());
         assert_eq!(loaded.as_ref(), Ok(value));
     }
 
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Rule(#[serde(with = "LearnRule")] Learn);
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Name(#[serde(with = "SideName")] Side);
+
     #[test]
     fn saved_state_round_trips() {
-        stays(&[Side::A, Side::B]);
+        for side in Side::BOTH.map(Name) {
+            assert_eq!(FORMAT.read(&FORMAT.write(&side)), Ok(side));
+        }
+        stays(&Some(Arc::<[u8]>::from([0, 255])));
+        stays(&vec![Box::<[u8]>::from([7; 3]), Box::default()]);
         for suite in Suite::ALL {
             stays(&suite);
             stays(&suite.name());
@@ -338,7 +377,8 @@ mod tests {
             Learn::FOLLOW,
             Learn::Anyone,
         ] {
-            stays(&learn);
+            let rule = Rule(learn);
+            assert_eq!(FORMAT.read(&FORMAT.write(&rule)), Ok(rule));
         }
         let formats = [
             "PCMU/8000",
@@ -368,18 +408,24 @@ mod tests {
 
     #[test]
     fn invalid_saved_values_are_refused_with_the_reason() {
-        assert_eq!(Side::load(2), Err("the side is neither A nor B"));
         assert_eq!(PayloadType::load(128), Err("the payload type is above 127"));
         let key = |bytes: usize, mki: usize| {
-            let suite = "AES_CM_128_HMAC_SHA1_80".to_owned();
-            MasterKey::load((suite, vec![1; bytes], vec![1; mki]))
+            MasterKey::load(SavedKey {
+                suite: "AES_CM_128_HMAC_SHA1_80".to_owned(),
+                key_and_salt: vec![1; bytes].into(),
+                mki: vec![1; mki].into(),
+            })
         };
         assert_eq!(
             key(29, 0),
             Err("the length of a key does not fit its crypto suite")
         );
         assert_eq!(key(30, 17), Err("a key identifier (MKI) is too long"));
-        let twice = || (0, SavedCarries::Audio("PCMU".to_owned(), 8000, 1), 8000);
+        let twice = || SavedPayload {
+            payload_type: 0,
+            carries: SavedCarries::TelephoneEvent,
+            clock_rate_hz: 8000,
+        };
         let map = PayloadMap::load(vec![twice(), twice()]);
         assert_eq!(map, Err("the payload types are not a valid map"));
     }

@@ -367,6 +367,6 @@ const CLAIMS: &str = "/threadbare/claims/";
 pub const WEIGHT_MIN: f64 = 0.001;
 /// Greatest weight of a node: a thousand times the default.
 pub const WEIGHT_MAX: f64 = 1000.0;
-/// Maximum length of a value. A claim with its position and the state of a call are shorter. Larger data does not belong in the
-/// store.
+/// Maximum length of a value other than the state of a call. A claim with its position is shorter. Larger data does not belong in
+/// the store.
 pub const VALUE_BYTES_MAX: usize = 8192;

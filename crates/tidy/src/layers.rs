@@ -117,8 +117,15 @@ pub const RULES: &[Rule] = &[
     Rule {
         package: "threadbare-control",
         internal: &["threadbare-base", "threadbare-rtp-types"],
-        // For parsers, serialisers and errors.
-        external: External::Only(&["postcard", "serde", "serde_json", "thiserror"]),
+        // For parsers, serialisers, errors and keys.
+        external: External::Only(&[
+            "ciborium",
+            "postcard",
+            "serde",
+            "serde_json",
+            "thiserror",
+            "zeroize",
+        ]),
         unsafe_policy: UnsafePolicy::Forbid,
     },
     Rule {

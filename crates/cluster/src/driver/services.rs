@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use threadbare_member::{
-    CallName, Declaration, Entry, Epoch, Key, Kind, Link, NodeName, StreamName, VALUE_BYTES_MAX,
-    Value,
+    CallName, Declaration, Entry, Epoch, Key, Kind, Link, NodeName, StreamName, Value,
 };
 use threadbare_runtime::clock_now_ns;
 use tokio::sync::oneshot;
@@ -75,6 +74,9 @@ pub(super) struct Departed {
 
 /// Length of the prefix of a state in etcd: the process to which the numbers of its streams belong.
 const PROCESS_BYTES: usize = 8;
+/// Maximum length of a call's state in etcd. A call between two parties has 3 to 6 KiB; forks and subscriptions add to it. The
+/// claim of a call and its state fit in one transaction of etcd, which allows 1.5 MB.
+const STATE_BYTES_MAX: usize = 32 << 10;
 
 impl Services {
     pub(super) fn new(addresses: Addresses, seal: Seal, process: u64) -> Services {
@@ -116,8 +118,8 @@ impl Services {
         let state = [&self.process.to_le_bytes()[..], &state.0].concat();
         let sealed = self.seal.seal(service, call, &state);
         let bytes = sealed.len();
-        if bytes > VALUE_BYTES_MAX {
-            let allowed = VALUE_BYTES_MAX;
+        if bytes > STATE_BYTES_MAX {
+            let allowed = STATE_BYTES_MAX;
             tracing::warn!(%call, bytes, allowed, "the state of a call is too long to save: if this node dies, the call ends");
             return None;
         }

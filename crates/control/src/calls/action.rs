@@ -105,6 +105,7 @@ pub enum MediaSource {
 
 /// The settings of a recording.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 pub struct Recording {
     /// The file's name from the request. `None`: the recorder chooses it.
     pub destination: Option<String>,

@@ -4,8 +4,14 @@ use crate::ng::{Dictionary, Refusal, Request, Value};
 use crate::sdp::{Sdp, Section};
 
 /// The edits of a request, in order.
-#[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
-pub(super) struct Edits(Vec<(Level, Edit)>);
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+pub(super) struct Edits(Vec<LevelEdit>);
+
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+struct LevelEdit {
+    level: Level,
+    edit: Edit,
+}
 
 /// Limit per request: scripts use about five.
 const EDITS_MAX: usize = 256;
@@ -22,7 +28,7 @@ enum Level {
 enum Edit {
     Add(String),
     Remove(String),
-    Substitute(String, String),
+    Substitute { pattern: String, text: String },
 }
 
 const LEVELS: &[(&str, Level)] = &[
@@ -82,7 +88,7 @@ impl Edits {
                         b"add" => Edit::Add(text),
                         _ => Edit::Remove(text),
                     };
-                    self.0.push((level, edit));
+                    self.0.push(LevelEdit { level, edit });
                 }
                 Ok(())
             }
@@ -97,8 +103,9 @@ impl Edits {
                         return Err(refused(pair));
                     };
                     if let [from, to, ..] = pair.as_slice() {
-                        self.0
-                            .push((level, Edit::Substitute(text(from)?, text(to)?)));
+                        let (pattern, text) = (text(from)?, text(to)?);
+                        let edit = Edit::Substitute { pattern, text };
+                        self.0.push(LevelEdit { level, edit });
                     }
                 }
                 Ok(())
@@ -109,7 +116,7 @@ impl Edits {
 
     /// Edits a finished description.
     pub(super) fn apply(&self, sdp: &mut Sdp) {
-        for (level, edit) in &self.0 {
+        for LevelEdit { level, edit } in &self.0 {
             match level {
                 Level::Session => edit.apply(&mut sdp.session),
                 Level::Media(kind) => {
@@ -153,7 +160,7 @@ impl Edit {
             Edit::Remove(pattern) => {
                 section.remove_attributes(|name, value| is_meant(&joined(name, value), pattern));
             }
-            Edit::Substitute(pattern, text) => section.edit_lines(|line| {
+            Edit::Substitute { pattern, text } => section.edit_lines(|line| {
                 if line.text_of(b'a').is_some_and(|own| is_meant(own, pattern)) {
                     line.set_text(&format!("a={text}"));
                 }

@@ -24,9 +24,11 @@ pub(super) type Tag = Box<[u8]>;
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 #[serde(bound = "")]
 pub(super) struct Dialog<P> {
+    #[serde(with = "crate::mirror")]
     pub(super) branch: Option<Tag>,
     pub(super) parties: [Party; 2],
     /// One entry per `m=` line.
+    #[serde(rename = "media")]
     pub(super) slots: Vec<Option<Slot<P>>>,
     /// The last offer. It is kept after its answer, because several answers may come: early ones, a final one, and those of
     /// several parties.
@@ -35,12 +37,15 @@ pub(super) struct Dialog<P> {
     /// Time of the last unanswered offer.
     pub(super) offered_ns: u64,
     /// Time at which `delete` ends the dialog.
+    #[serde(rename = "delete_at_ns")]
     pub(super) delete_ns: Option<u64>,
     pub(super) tos: Option<u8>,
     /// `media-echo`: whether side A and side B hear themselves. In that case neither hears the other party. `None`: the parties
     /// hear each other.
+    #[serde(rename = "hears_itself")]
     pub(super) echo: Option<[bool; 2]>,
     /// The streams that a subscription copies, one entry per `m=` line. It is empty in a dialog between two parties.
+    #[serde(rename = "copied_streams")]
     pub(super) copies: Vec<Copied>,
     /// Side A sends to its subscribers, and side B is absent.
     pub(super) is_publication: bool,
@@ -50,8 +55,10 @@ pub(super) struct Dialog<P> {
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Party {
     /// `None`: still unknown.
+    #[serde(with = "crate::mirror")]
     pub(super) tag: Option<Tag>,
     /// Tags of parties that answered before: a later proxy forked the call.
+    #[serde(with = "crate::mirror")]
     pub(super) earlier_tags: Vec<Tag>,
     pub(super) label: Option<String>,
     pub(super) created_ns: u64,
@@ -72,6 +79,7 @@ pub(super) struct Place {
 pub(super) struct Mutes {
     pub(super) is_blocked: bool,
     pub(super) is_silenced: bool,
+    #[serde(rename = "blocks_dtmf")]
     pub(super) blocks_keys: bool,
 }
 
@@ -79,12 +87,21 @@ pub(super) struct Mutes {
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Origin {
     /// The `o=` line of the first description.
+    #[serde(rename = "origin_line")]
     pub(super) line: Option<String>,
     pub(super) username: Option<String>,
     pub(super) session_name: Option<String>,
     pub(super) address: Option<IpAddr>,
-    /// The version sent last, and a digest of the rest of that description.
-    pub(super) version: Option<(u64, u64)>,
+    #[serde(rename = "sent_version")]
+    pub(super) version: Option<SentVersion>,
+}
+
+/// The version in the `o=` line that was sent last.
+#[derive(Debug, Clone, Copy, serde::Serialize, serde::Deserialize)]
+pub(super) struct SentVersion {
+    pub(super) number: u64,
+    /// Digest of the rest of that description.
+    pub(super) digest: u64,
 }
 
 /// The ports for one `m=` line.
@@ -95,12 +112,13 @@ pub(super) struct Slot<P> {
     pub(super) kind: StreamKind,
     /// The kind of media, for example `audio`.
     pub(super) media: String,
+    #[serde(rename = "local_addresses")]
     pub(super) local: [Local; 2],
     /// The ports, until the stream starts.
     #[serde(skip)]
     pub(super) ports: Option<[P; 2]>,
     /// The specification of the stream, after it has started.
-    #[serde(with = "crate::mirror")]
+    #[serde(rename = "spec", with = "crate::mirror")]
     pub(super) running: Option<Box<StreamSpec>>,
 }
 
@@ -120,6 +138,7 @@ impl<P> Slot<P> {
 /// The addresses that a party gets for its ports.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Local {
+    #[serde(rename = "port_request")]
     pub(super) request: PortRequest,
     pub(super) rtp: SocketAddr,
     pub(super) rtcp: Option<SocketAddr>,
@@ -129,12 +148,14 @@ pub(super) struct Local {
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 #[serde(bound = "")]
 pub(super) struct Exchange<P> {
-    #[serde(with = "crate::mirror")]
+    #[serde(with = "crate::mirror::SideName")]
     pub(super) author: Side,
+    #[serde(with = "crate::mirror")]
     pub(super) branch: Option<Tag>,
     pub(super) options: Options,
     pub(super) media: Vec<Offered>,
     /// Ports that replace the slot's when the answer comes, one entry per `m=` line.
+    #[serde(rename = "new_media")]
     pub(super) fresh: Vec<Option<Slot<P>>>,
     /// The places of side A and side B after the answer.
     pub(super) places: [Place; 2],
@@ -145,6 +166,7 @@ pub(super) struct Exchange<P> {
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 pub(super) struct Offered {
     /// The line as its author wrote it.
+    #[serde(rename = "line")]
     pub(super) outline: MediaOutline,
     /// Whether the author names the line (RFC 5888).
     pub(super) has_mid: bool,
@@ -171,13 +193,18 @@ pub(super) struct AudioOffer {
     pub(super) codecs: codec::Offer,
     /// The author's transport, and the offered one.
     pub(super) transports: [Transport; 2],
+    #[serde(rename = "accepted_key")]
     pub(super) accepted: Option<Accepted>,
+    #[serde(rename = "offered_keys")]
     pub(super) own: Vec<Own>,
     /// Multiplexing towards the author, and as offered to the other side.
+    #[serde(rename = "rtcp_mux")]
     pub(super) mux: [bool; 2],
     /// Multiplexing is required of the other side.
+    #[serde(rename = "requires_rtcp_mux")]
     pub(super) requires_mux: bool,
     /// Requested packet times towards the author and the other side, ms. `None`: the request sets none.
+    #[serde(rename = "packet_times_ms")]
     pub(super) ptimes_ms: [Option<u32>; 2],
 }
 
@@ -192,12 +219,16 @@ pub(super) struct Remote {
     /// The direction, regardless of a hold address.
     pub(super) direction: Direction,
     /// The old form of hold: an address of all zeros.
+    #[serde(rename = "has_zero_address")]
     pub(super) is_zero: bool,
+    #[serde(rename = "has_rtcp_mux")]
     pub(super) has_mux: bool,
+    #[serde(rename = "packet_time_ms")]
     pub(super) ptime_ms: Option<u32>,
     /// The highest bit rate of Opus that the party accepts.
+    #[serde(rename = "opus_bitrate_bps_max")]
     pub(super) opus_bps_max: Option<u32>,
-    #[serde(with = "crate::mirror")]
+    #[serde(rename = "keys", with = "crate::mirror")]
     pub(super) cryptos: Vec<Crypto>,
 }
 

@@ -11,7 +11,7 @@ pub struct StreamId(pub u64);
 
 /// A SIP Call-ID, or a program's equivalent. Any bytes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
-pub struct CallId(pub Arc<[u8]>);
+pub struct CallId(#[serde(with = "crate::mirror")] pub Arc<[u8]>);
 
 impl CallId {
     /// The name in a request.

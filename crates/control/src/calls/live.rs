@@ -23,6 +23,7 @@ pub(super) struct Live<P> {
     pub(super) signalled_ns: u64,
     pub(super) answered_ns: Option<u64>,
     /// Time of the last media.
+    #[serde(rename = "last_media_ns")]
     pub(super) heard_ns: Option<u64>,
     /// In the order of their first offers.
     pub(super) dialogs: Vec<Dialog<P>>,
@@ -31,6 +32,7 @@ pub(super) struct Live<P> {
     /// All media are dropped.
     pub(super) drops_traffic: bool,
     pub(super) recording: Option<Recording>,
+    #[serde(rename = "is_recording_paused")]
     pub(super) is_paused: bool,
     pub(super) metadata: Option<String>,
     /// Time of the call's timer.
@@ -40,6 +42,7 @@ pub(super) struct Live<P> {
     #[serde(skip)]
     pub(super) taken: Taken,
     /// Streams that have ended.
+    #[serde(rename = "ended_streams")]
     pub(super) past: Vec<StreamRecord>,
 }
 

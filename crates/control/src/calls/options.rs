@@ -15,6 +15,7 @@ use crate::ng::{Refusal, Request, Value};
 
 /// The media options of a request.
 #[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 pub(super) struct Options {
     pub(super) rules: Rules,
     /// Transport of the outgoing description, from `transport-protocol`.
@@ -28,9 +29,11 @@ pub(super) struct Options {
     /// `OSRTP`: plain RTP is offered with keys.
     pub(super) offers_osrtp: bool,
     /// Kinds of media that `sdp-media-remove` names.
+    #[serde(rename = "removed_media")]
     pub(super) removes: Vec<String>,
     /// A line that has no codecs left by the codec rules is rejected.
     pub(super) allows_no_codec: bool,
+    #[serde(rename = "rtcp_mux")]
     pub(super) mux: MuxOptions,
     pub(super) replace: Replace,
     /// The interfaces of the author and of the other side.
@@ -49,6 +52,7 @@ pub(super) struct Options {
     pub(super) original_sendrecv: bool,
     pub(super) generate_mid: bool,
     pub(super) strip_extmap: bool,
+    #[serde(rename = "waits_for_nat")]
     pub(super) nat_wait: bool,
     /// `drop-traffic`: starts or ends it.
     pub(super) drops_traffic: Option<bool>,
@@ -57,13 +61,16 @@ pub(super) struct Options {
     pub(super) record: Option<bool>,
     pub(super) label: Option<String>,
     /// The flag `block-DTMF` in combination with `DTMF-security`.
+    #[serde(rename = "blocks_dtmf")]
     pub(super) blocks_keys: Option<bool>,
     pub(super) recording: Recording,
+    #[serde(rename = "attribute_edits")]
     pub(super) edits: Edits,
 }
 
 /// The values of `rtcp-mux`.
-#[derive(Debug, Clone, Copy, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 pub(super) struct MuxOptions {
     pub(super) offer: bool,
     pub(super) require: bool,
@@ -72,7 +79,8 @@ pub(super) struct MuxOptions {
 }
 
 /// The values of `replace`.
-#[derive(Debug, Clone, Copy, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 pub(super) struct Replace {
     pub(super) origin: bool,
     /// The whole `o=` line.
@@ -85,13 +93,16 @@ pub(super) struct Replace {
 }
 
 /// How a leg learns the source of packets.
-#[derive(Debug, Clone, Copy, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 pub(super) struct Learning {
     /// The author sends from another address than it receives at.
     pub(super) is_asymmetric: bool,
     pub(super) is_strict: bool,
+    #[serde(rename = "follows_source")]
     pub(super) follows: bool,
     /// The value of `endpoint-learning`.
+    #[serde(rename = "method")]
     pub(super) way: Option<Way>,
 }
 
@@ -152,9 +163,11 @@ const HANDOVER_SILENCE_MS: u32 = 500;
 pub(super) enum Tos {
     /// "If this key is not present or its value is too large".
     #[default]
+    #[serde(rename = "Default")]
     Usual,
     /// "If a negative value is used, the previously used TOS value is left unchanged."
     Unchanged,
+    #[serde(rename = "Value")]
     To(u8),
 }
 
@@ -170,21 +183,24 @@ impl Tos {
 }
 
 /// The values of `SDES`.
-#[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 pub(super) struct SdesOptions {
     pub(super) is_off: bool,
+    #[serde(rename = "pads_keys")]
     pub(super) pads: bool,
     pub(super) has_lifetime: bool,
     pub(super) is_static: bool,
+    #[serde(rename = "adds_no_suites")]
     pub(super) adds_none: bool,
-    #[serde(with = "crate::mirror")]
+    #[serde(rename = "excluded_suites", with = "crate::mirror")]
     pub(super) without: Vec<Suite>,
     /// The only suites. `None`: all. If none of the named suites is known, none is left.
-    #[serde(with = "crate::mirror")]
+    #[serde(rename = "only_suites", with = "crate::mirror")]
     pub(super) only: Option<Vec<Suite>>,
-    #[serde(with = "crate::mirror")]
+    #[serde(rename = "suite_order", with = "crate::mirror")]
     pub(super) order: Vec<Suite>,
-    #[serde(with = "crate::mirror")]
+    #[serde(rename = "preferred_suites", with = "crate::mirror")]
     pub(super) preferred: Vec<Suite>,
 }
 
@@ -252,6 +268,7 @@ const FAMILIES: &[(&str, Family)] = &[("IP4", Family::V4), ("IP6", Family::V6)];
 /// `media-echo`: the party that hears itself. Neither hears the other party.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) enum EchoWay {
+    #[serde(rename = "Neither")]
     Nobody,
     /// The receiver of the message.
     Receiver,

@@ -3,7 +3,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::dialog::{Local, Origin, Remote};
+use super::dialog::{Local, Origin, Remote, SentVersion};
 use super::options::Options;
 use crate::sdp::{Codec, Direction, MediaOutline, Sdp, Section};
 
@@ -266,7 +266,7 @@ fn write_origin(sdp: &mut Sdp, own: Option<IpAddr>, options: &Options, origin: &
     }
     if replace.sdp_version || replace.force_increment {
         let next_version = next_version(sdp, &version, origin.version, replace.force_increment);
-        sdp.set_origin_version(next_version.0);
+        sdp.set_origin_version(next_version.number);
         next.version = Some(next_version);
     }
     next
@@ -277,18 +277,18 @@ fn write_origin(sdp: &mut Sdp, own: Option<IpAddr>, options: &Options, origin: &
 fn next_version(
     sdp: &Sdp,
     received: &str,
-    before: Option<(u64, u64)>,
+    before: Option<SentVersion>,
     is_forced: bool,
-) -> (u64, u64) {
+) -> SentVersion {
     let mut without = sdp.clone();
     without.set_origin_version(0);
     let mut hasher = DefaultHasher::new();
     without.to_bytes().hash(&mut hasher);
     let digest = hasher.finish();
-    let version = match before {
-        Some((version, same)) if same == digest && !is_forced => version,
-        Some((version, _)) => version.saturating_add(1),
+    let number = match before {
+        Some(before) if before.digest == digest && !is_forced => before.number,
+        Some(before) => before.number.saturating_add(1),
         None => received.parse().unwrap_or(0),
     };
-    (version, digest)
+    SentVersion { number, digest }
 }

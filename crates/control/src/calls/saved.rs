@@ -15,21 +15,14 @@ use super::dialog::Slot;
 use super::id::StreamId;
 use super::live::{Live, Taken};
 use super::{Action, CallId, Calls, NoPorts, PortRequest, PortSource};
+use crate::saved::{Format, FormatError, Reader};
 
 /// The reason why a saved call is not restored. The registry stays unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SavedError {
-    /// Another program or version saved it.
-    #[error(
-        "the call was saved in format version {found}, but this program reads version {VERSION}"
-    )]
-    Version {
-        /// Its version.
-        found: u8,
-    },
-    /// The bytes were changed after saving.
-    #[error("the saved call is damaged: {0}")]
-    Damaged(String),
+    /// The bytes are not a call in a readable format.
+    #[error("the saved call is not readable: {0}")]
+    Format(#[from] FormatError),
     /// A call or a stream of this name exists already.
     #[error("call {0:?} already exists")]
     Known(CallId),
@@ -46,8 +39,18 @@ pub enum SavedError {
 /// The ports of a leg: the request for them, and the advertised addresses of RTP and RTCP.
 pub type SavedPorts = (PortRequest, SocketAddr, Option<SocketAddr>);
 
-/// Version of the bytes. Count it up whenever a saved type changes.
-const VERSION: u8 = 5;
+/// Versions of saved calls. [`saved`](crate::saved) says which changes need another one.
+const FORMAT: Format = Format {
+    version: 6,
+    positional: Some(5),
+};
+
+/// A saved call: `C` is [`Live`], or a reference to it.
+#[derive(Serialize, Deserialize)]
+struct SavedCall<C> {
+    head: Head,
+    call: C,
+}
 
 /// Data saved with a call.
 #[derive(Debug, Serialize, Deserialize)]
@@ -75,14 +78,13 @@ impl<P> Calls<P> {
     ///
     /// The state does not include a running playback.
     #[must_use]
-    pub fn export(&self, id: &CallId) -> Option<Vec<u8>> {
+    pub fn export(&self, id: &CallId, reader: Reader) -> Option<Vec<u8>> {
         let call = self.calls.get(id)?;
         let head = Head {
             unix_at_zero_ns: self.settings.unix_at_zero_ns,
             last_stream: self.next_stream,
         };
-        // Writing to memory cannot fail: all lengths are known.
-        postcard::to_allocvec(&(VERSION, head, call)).ok()
+        Some(FORMAT.write_for(reader, &SavedCall { head, call }))
     }
 
     /// The ports of a call that another process [exported](Self::export): each request, with the advertised addresses of
@@ -206,26 +208,11 @@ impl<P> Calls<P> {
 }
 
 fn checked<P>(bytes: &[u8]) -> Result<(Head, Live<P>), SavedError> {
-    let (head, call) = read::<P>(bytes)?;
-    call.check(head.last_stream).map_err(damaged)?;
+    let SavedCall::<Live<P>> { head, call } = FORMAT.read(bytes)?;
+    let checked = call.check(head.last_stream);
+    checked.map_err(|reason| FormatError::Damaged(reason.to_owned()))?;
     Ok((head, call))
 }
 
-/// Reads untrusted bytes.
-fn read<P>(bytes: &[u8]) -> Result<(Head, Live<P>), SavedError> {
-    let (&found, bytes) = bytes
-        .split_first()
-        .ok_or_else(|| damaged("it has no bytes"))?;
-    if found != VERSION {
-        return Err(SavedError::Version { found });
-    }
-    match postcard::take_from_bytes(bytes) {
-        Ok((saved, [])) => Ok(saved),
-        Ok(_) => Err(damaged("there are bytes after its end")),
-        Err(error) => Err(damaged(error)),
-    }
-}
-
-fn damaged(reason: impl ToString) -> SavedError {
-    SavedError::Damaged(reason.to_string())
-}
+#[cfg(test)]
+mod tests;

@@ -11,6 +11,7 @@ use threadbare_rtp_types::srtp::MasterKey;
 
 use super::id::StreamId;
 use crate::mirror::Mirror;
+use crate::saved::SavedKey;
 
 /// The specification of a stream. The media plane gets it whole after each change.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,7 +34,7 @@ pub struct Copied {
     /// The original stream.
     pub stream: StreamId,
     /// The side of that stream whose media are copied.
-    #[serde(with = "crate::mirror")]
+    #[serde(with = "crate::mirror::SideName")]
     pub side: Side,
 }
 
@@ -152,6 +153,7 @@ struct SpecFields {
     sides: [SideSpec; 2],
     tos: Option<u8>,
     echoes: bool,
+    #[serde(rename = "copied_stream")]
     copies: Option<Copied>,
 }
 
@@ -175,27 +177,33 @@ pub(crate) struct SavedSide(#[serde(with = "SideFields")] SideSpec);
 struct SideFields {
     rtp: Option<SocketAddr>,
     rtcp: Option<SocketAddr>,
-    #[serde(with = "crate::mirror")]
+    #[serde(with = "crate::mirror::LearnRule")]
     learn: Learn,
+    #[serde(rename = "rtcp_mux")]
     mux: bool,
+    #[serde(rename = "has_rtcp_feedback")]
     has_feedback: bool,
     #[serde(with = "crate::mirror")]
     srtp: Option<SrtpKeys>,
     codec: Option<Arc<str>>,
-    #[serde(with = "crate::mirror")]
+    #[serde(rename = "sent_payloads", with = "crate::mirror")]
     sends: Option<Arc<PayloadMap>>,
-    #[serde(with = "crate::mirror")]
+    #[serde(rename = "accepted_payloads", with = "crate::mirror")]
     takes: Option<Arc<PayloadMap>>,
+    #[serde(rename = "packet_time_ms")]
     packet_ms: Option<u32>,
     bitrate_bps: Option<u32>,
     bitrate_bps_max: Option<u32>,
+    #[serde(rename = "detects_dtmf")]
     detects_keys: bool,
+    #[serde(rename = "reencodes")]
     makes_anew: bool,
     may_send: bool,
     may_receive: bool,
     waits_for_nat: bool,
     is_blocked: bool,
     is_silenced: bool,
+    #[serde(rename = "blocks_dtmf")]
     blocks_keys: bool,
 }
 
@@ -211,17 +219,26 @@ impl Mirror for SideSpec {
     }
 }
 
-impl Mirror for SrtpKeys {
-    type Saved = [<MasterKey as Mirror>::Saved; 2];
+#[derive(Serialize, Deserialize)]
+pub(crate) struct SavedKeys {
+    receive: SavedKey,
+    send: SavedKey,
+}
 
-    fn save(&self) -> Self::Saved {
-        [self.receive.save(), self.send.save()]
+impl Mirror for SrtpKeys {
+    type Saved = SavedKeys;
+
+    fn save(&self) -> SavedKeys {
+        SavedKeys {
+            receive: self.receive.save(),
+            send: self.send.save(),
+        }
     }
 
-    fn load([receive, send]: Self::Saved) -> Result<SrtpKeys, &'static str> {
+    fn load(saved: SavedKeys) -> Result<SrtpKeys, &'static str> {
         Ok(SrtpKeys {
-            receive: MasterKey::load(receive)?,
-            send: MasterKey::load(send)?,
+            receive: saved.receive.try_into()?,
+            send: saved.send.try_into()?,
         })
     }
 }

@@ -21,7 +21,7 @@ pub struct Offered {
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Offer {
     /// The offerer's numbers, in its order.
-    #[serde(with = "crate::mirror")]
+    #[serde(rename = "offered_payload_types", with = "crate::mirror")]
     offered: Vec<PayloadType>,
     /// The codecs in order of preference. The offerer's codecs keep their numbers.
     pub outgoing: Vec<Offered>,
@@ -30,8 +30,10 @@ pub struct Offer {
     /// The offerer's codecs of which the first is accepted if the other side accepts none of its audio codecs.
     pub fallback: Vec<Codec>,
     /// Whether transcoding is possible.
+    #[serde(rename = "can_transcode")]
     pub is_engaged: bool,
     /// Whether codecs that both sides accept are encoded again too: for packets of the offerer, and of the other side.
+    #[serde(rename = "reencodes")]
     pub makes_anew: [bool; 2],
     /// Requested codecs that cannot be transcoded.
     pub unsupported: Vec<Spec>,

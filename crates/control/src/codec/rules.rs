@@ -17,8 +17,10 @@ pub enum Everything {
 
 /// Codecs by name, or all of them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 pub struct Selection {
     /// All codecs, with exceptions.
+    #[serde(rename = "all")]
     pub everything: Option<Everything>,
     /// Named codecs, without exceptions.
     pub named: Vec<Spec>,
@@ -44,6 +46,7 @@ pub(crate) fn is_listed(specs: &[Spec], codec: &Codec) -> bool {
 
 /// The rules of an offer.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 pub struct Rules {
     /// Removed as if it had never been offered.
     pub strip: Selection,
@@ -55,6 +58,7 @@ pub struct Rules {
     /// Offered, and accepted even if the other side refuses it.
     pub accept: Selection,
     /// Stays in spite of `all` and `full`.
+    #[serde(rename = "exceptions")]
     pub except: Vec<Spec>,
     /// Like `except`, and in this order before the others.
     pub offer: Vec<Spec>,

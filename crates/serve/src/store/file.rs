@@ -15,6 +15,7 @@ use redb::backends::FileBackend;
 use redb::{BackendError, Builder, Database, ReadableTable, StorageBackend, TableDefinition};
 use serde::{Deserialize, Serialize};
 use threadbare_control::calls::{CallId, StreamId};
+use threadbare_control::saved::Format;
 
 use super::write_queue::{Batch, Key};
 use threadbare_process::system::random_number;
@@ -25,6 +26,10 @@ const ABOUT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("about");
 
 /// Key in `ABOUT` of the [`Identity`].
 const IDENTITY: &str = "identity";
+const IDENTITY_FORMAT: Format = Format {
+    version: 1,
+    positional: None,
+};
 /// Key in `ABOUT`. Present if the process has stopped in order, and has sent nothing after the states in the file.
 const STOPPED: &str = "stopped";
 
@@ -43,6 +48,13 @@ impl Identity {
             instance: random_number(),
             cname: random_number(),
         }
+    }
+
+    /// Reads the identity, also in the form of builds before release 0.3.0, which has no version. Release 0.4.0 will not read
+    /// that form.
+    fn read(bytes: &[u8]) -> Option<Identity> {
+        let read = IDENTITY_FORMAT.read(bytes);
+        read.ok().or_else(|| postcard::from_bytes(bytes).ok())
     }
 }
 
@@ -240,9 +252,9 @@ fn begin(database: &Database) -> Result<Saved, redb::Error> {
         } else {
             Before::Died
         };
-        let identity = identity.and_then(|bytes| postcard::from_bytes(&bytes).ok());
+        let identity = identity.and_then(|bytes| Identity::read(&bytes));
         let identity = identity.unwrap_or_else(Identity::new);
-        let bytes = postcard::to_allocvec(&identity).unwrap_or_default();
+        let bytes = IDENTITY_FORMAT.write(&identity);
         about.insert(IDENTITY, &*bytes)?;
         about.remove(STOPPED)?;
         let calls = transaction.open_table(CALLS)?;
@@ -330,3 +342,21 @@ impl StorageBackend for KernelOnly {
 
 /// Size of the database's cache: the states of some thousand calls.
 const CACHE_BYTES: usize = 16 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identity_is_read_with_and_without_version() {
+        let identity = Identity {
+            instance: 300,
+            cname: 5,
+        };
+        let bytes = IDENTITY_FORMAT.write(&identity);
+        assert_eq!(Identity::read(&bytes), Some(identity));
+        // Earlier builds wrote both numbers as varints: groups of 7 bits, the lowest first.
+        assert_eq!(Identity::read(&[0xac, 0x02, 0x05]), Some(identity));
+        assert_eq!(Identity::read(&[0xac]), None);
+    }
+}
