@@ -51,10 +51,10 @@ pub enum FileError {
     #[error("{0}")]
     Io(#[from] io::Error),
     /// The format of the file is unknown.
-    #[error("not an audio file of a known format; expected WAV, FLAC, Ogg Opus or MP3")]
+    #[error("the file is not an audio file of a known format; expected WAV, FLAC, Ogg Opus or MP3")]
     Unknown,
     /// The file is damaged.
-    #[error("not readable as {format}: {reason}")]
+    #[error("the file cannot be read as {format}: {reason}")]
     Damaged {
         /// The format, such as "MP3".
         format: &'static str,
@@ -63,7 +63,7 @@ pub enum FileError {
     },
     /// The sample rate or the number of channels is not supported.
     #[error(
-        "{rate_hz} Hz, {channels} channels; expected a rate of {SAMPLE_RATES_HZ:?} Hz and up to {CHANNELS_MAX} channels"
+        "the file has {rate_hz} Hz and {channels} channels; expected a rate of {SAMPLE_RATES_HZ:?} Hz and up to {CHANNELS_MAX} channels"
     )]
     Format {
         /// Sample rate, Hz.
@@ -75,7 +75,7 @@ pub enum FileError {
     #[error("the file contains no audio")]
     Empty,
     /// The samples exceed the memory limit for one file.
-    #[error("more than {SAMPLES_MAX} samples in all channels together")]
+    #[error("the file has more than {SAMPLES_MAX} samples in all channels together")]
     TooLong,
 }
 
@@ -170,7 +170,9 @@ fn open_opus(mut bytes: Bytes) -> Result<Opened, FileError> {
         return Err(FileError::Unknown);
     };
     if version >> 4 != 0 || *mapping != 0 || !(1..=2).contains(channels) {
-        let reason = format!("version {version}, {channels} channels, mapping {mapping}");
+        let reason = format!(
+            "the header with version {version}, {channels} channels and mapping {mapping} is not supported"
+        );
         return Err(wrong(reason));
     }
     let gain = i16::from_le_bytes([*gain0, *gain1]);
@@ -178,7 +180,7 @@ fn open_opus(mut bytes: Bytes) -> Result<Opened, FileError> {
     let pre_skip = u16::from_le_bytes([*skip0, *skip1]);
     // Section 5.2: the comments.
     if !next()?.data.starts_with(b"OpusTags") {
-        return Err(wrong("no comments".to_owned()));
+        return Err(wrong("the header with the comments is missing".to_owned()));
     }
     let opus = OggOpus {
         packets,
@@ -309,7 +311,9 @@ fn decode_flac(
             return Ok(());
         };
         if block.channels() != u32::from(channels) {
-            return Err(wrong("the channels change".to_owned()));
+            return Err(wrong(
+                "the number of channels changes within the file".to_owned(),
+            ));
         }
         for frame in 0..block.duration() {
             let frame = (0..block.channels()).map(|channel| block.sample(channel, frame));

@@ -31,7 +31,7 @@ pub enum ClipError {
     },
     /// The file is too long.
     #[error(
-        "{}: {samples} samples; expected at most {FILE_SAMPLES_MAX} in a file, {ALL_SAMPLES_MAX} in all files of a gateway",
+        "{} has {samples} samples; expected at most {FILE_SAMPLES_MAX} in a file, and {ALL_SAMPLES_MAX} in all files of a gateway together",
         .path.display()
     )]
     TooLong {
@@ -114,7 +114,7 @@ mod tests {
 
     /// Samples of any width are converted to the same full scale of 1.
     #[test]
-    fn samples_are_read_at_their_level_and_once() {
+    fn a_file_is_read_once_and_full_scale_becomes_1() {
         for bits in [8, 16, 24, 32] {
             let half = 1_i32 << (bits - 2);
             let path = write(spec(bits, SampleFormat::Int), [half, -half, 0, half / 2]);

@@ -53,13 +53,15 @@ pub enum WavError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// The file is not a WAV file, or has another coding.
-    #[error("not a WAV file with PCM, float, A-law or mu-law")]
+    #[error("expected a WAV file with PCM, float, A-law or mu-law samples")]
     Other,
     /// The file has no audio.
-    #[error("no `data` chunk after a `fmt ` chunk")]
+    #[error("the WAV file has no `data` chunk after its `fmt ` chunk")]
     NoData,
     /// The format is impossible.
-    #[error("unusable format: {channels} channels of {bits} bits at {rate_hz} Hz")]
+    #[error(
+        "the WAV file has an unusable format: {channels} channels of {bits} bits at {rate_hz} Hz"
+    )]
     Format {
         /// Number of channels.
         channels: u16,
@@ -445,7 +447,7 @@ mod tests {
 
     /// The expected samples are those that ffmpeg 5.1 and sox 14.4.2 decode.
     #[test]
-    fn wrong_headers_of_real_files_are_read() {
+    fn real_files_with_wrong_headers_are_read() {
         let pcm = || format(1, 1, 16, 2);
         let want = [0.5, -0.5];
         let data = || whole(b"data", &HALF);
@@ -501,7 +503,7 @@ mod tests {
 
     /// BS.2088 and Tech 3306: the length is in `ds64`. RIFX: all numbers are big-endian.
     #[test]
-    fn other_containers_are_read() {
+    fn rf64_bw64_and_rifx_are_read() {
         let sizes = [&[0; 8][..], &4_u64.to_le_bytes(), &[0; 12]].concat();
         let chunks = [
             whole(b"ds64", &sizes),
@@ -528,7 +530,7 @@ mod tests {
 
     /// The expected values follow from the definition of each coding: full scale is 1, and a sample uses the most significant bits.
     #[test]
-    fn all_codings_are_read() {
+    fn wav_files_of_all_codings_are_read() {
         let one = |tag, bits, block, body: &[u8]| {
             let chunks = [format(tag, 1, bits, block), whole(b"data", body)];
             samples(file(&chunks))
@@ -587,7 +589,7 @@ mod tests {
     proptest! {
         /// With any bytes, reading ends, and returns no more samples than the file has.
         #[test]
-        fn any_bytes_are_read_to_an_end(
+        fn reading_arbitrary_bytes_always_ends(
             chunks in prop::collection::vec(
                 (prop::sample::select(vec![*b"fmt ", *b"data", *b"ds64", *b"LIST"]), any::<u32>(), prop::collection::vec(any::<u8>(), 0..60)),
                 0..6,

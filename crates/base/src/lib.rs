@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_whose_holder_panicked_can_be_taken() {
+    fn a_lock_can_be_acquired_after_its_holder_panicked() {
         let mutex = Mutex::new(1);
         let panicked = std::thread::scope(|scope| {
             let holder = scope.spawn(|| {

@@ -235,7 +235,7 @@ mod tests {
     /// The program, for example one for BGP or for a cloud, is called for each order, one call after another. If it fails or is
     /// missing, the task continues.
     #[test]
-    fn a_program_moves_addresses_in_place_of_this_one() {
+    fn a_configured_program_moves_the_addresses_in_place_of_the_gateway() {
         let folder = tempfile::tempdir().expect("a folder");
         let (program, told) = (folder.path().join("move"), folder.path().join("told"));
         let script = format!("#!/bin/sh\necho \"$@\" >>{}\nexit 1\n", told.display());

@@ -53,7 +53,8 @@ fn link_of(device: &str) -> io::Result<LinkAddr> {
     let of_it = all.filter(|one| one.interface_name == device);
     let mut links = of_it.filter_map(|one| one.address?.as_link_addr().copied());
     let found = links.next();
-    found.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no such device"))
+    found
+        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the network device does not exist"))
 }
 
 /// Returns an ARP request for the address itself, to all hosts, in the layout of RFC 826.

@@ -156,7 +156,7 @@ impl<R: AsyncRead + Unpin> Receiver<R> {
             self.number += 1;
             let (head, bytes) = self.plain[..len]
                 .split_at_checked(HEAD_BYTES)
-                .ok_or_else(|| odd("a frame without a head"))?;
+                .ok_or_else(|| odd("a frame has no head"))?;
             let (id, is_last) = head.split_at(HEAD_BYTES - 1);
             let id = id.try_into().map_or(0, u64::from_be_bytes);
             let message = message.get_or_insert(Message {
@@ -164,7 +164,9 @@ impl<R: AsyncRead + Unpin> Receiver<R> {
                 bytes: Vec::new(),
             });
             if message.id != id || message.bytes.len() + bytes.len() > MESSAGE_BYTES_MAX {
-                return Err(odd("a message is too long, or two are mixed"));
+                return Err(odd(
+                    "a message is too long, or the frames of two messages are mixed",
+                ));
             }
             message.bytes.extend_from_slice(bytes);
             if is_last == [1] {
@@ -261,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_all_lengths_arrive_in_order_both_ways() {
+    fn messages_of_all_lengths_arrive_in_order_in_both_directions() {
         run(async {
             let ((mut near_in, mut near_out), (mut far_in, mut far_out)) = pair().await;
             let lens = [

@@ -221,7 +221,10 @@ impl Driver {
             Input::Status(tell) => drop(tell.send(self.status())),
             Input::Move { stream, node, tell } => self.move_to(stream, node, tell),
             Input::Drain(is_on, tell) => {
-                tracing::info!(is_on, "changing the drain state of the node");
+                tracing::info!(
+                    is_on,
+                    "a request starts (is_on) or ends the drain of this node"
+                );
                 self.member.set_draining(now_ns, is_on);
                 let _ = tell.send(());
             }
@@ -327,7 +330,7 @@ impl Driver {
         };
         let life = self.member.nodes().find_map(of_it);
         if let Some(life) = life {
-            tracing::warn!(node = %life.node, "the process of a node has ended");
+            tracing::warn!(node = %life.node, "the process of another node has ended");
             self.member.handle_ended(clock_now_ns(), &life);
         }
     }
@@ -378,8 +381,10 @@ impl Driver {
             self.fence = Fence::new(0);
         }
         match (self.is_live, is_live) {
-            (false, true) => tracing::info!("the node is in its cluster"),
-            (true, false) => tracing::warn!("etcd did not confirm in time: streams have stopped"),
+            (false, true) => tracing::info!("this node has joined its cluster"),
+            (true, false) => tracing::warn!(
+                "etcd did not confirm the lease in time, so the streams of this node have stopped"
+            ),
             _ => {}
         }
         self.is_live = is_live;
@@ -467,7 +472,7 @@ impl Driver {
         let read = StreamSpec::from_toml(&stream.0, text);
         let refused = read.as_ref().err();
         if let Some(error) = refused {
-            tracing::error!(%stream, error, "cannot read the declaration: the stream is not carried");
+            tracing::error!(%stream, error, "cannot read the declaration of a stream: this node does not carry the stream");
         }
         read.ok()
     }

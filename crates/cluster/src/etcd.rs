@@ -134,7 +134,7 @@ impl Store {
                 }
                 Ok(Err(error)) => self.leave(at, &error),
                 Err(_) => {
-                    self.leave(at, "it does not answer in time");
+                    self.leave(at, "the member of etcd does not answer in time");
                     return None;
                 }
             }
@@ -178,7 +178,7 @@ impl Store {
                     return Some(answer.kvs().first().and_then(entry_of));
                 }
                 Ok(Err(error)) => self.leave(at, &error),
-                Err(_) => self.leave(at, "it does not answer in time"),
+                Err(_) => self.leave(at, "the member of etcd does not answer in time"),
             }
         }
         None
@@ -226,7 +226,7 @@ impl Store {
     ) -> Result<(), Option<String>> {
         let tell = async |what| seen.send(what).await.map_err(|_| None);
         let failed = |error: etcd_client::Error| Some(error.to_string());
-        let late = |_| Some("it does not answer in time".to_owned());
+        let late = |_| Some("the member of etcd does not answer in time".to_owned());
         let mut client = self.client(at).await.map_err(Some)?;
         let from = match *revision {
             Some(from) => from,
@@ -250,7 +250,8 @@ impl Store {
             // The watch also delivers this node's own renewals, so a silent watch has failed.
             let message = timeout(WATCH_SILENT_MAX, watch.message()).await;
             let message = message.map_err(late)?.map_err(failed)?;
-            let message = message.ok_or_else(|| Some("it ended the watch".to_owned()))?;
+            let message =
+                message.ok_or_else(|| Some("the member of etcd ended the watch".to_owned()))?;
             if message.canceled() {
                 let is_compacted = message.compact_revision() > 0;
                 if is_compacted {
@@ -283,7 +284,7 @@ impl Store {
         let options = Some(self.0.options.clone());
         let connected = Client::connect([member.url.as_str()], options);
         let client = timeout(CONNECT_TIME_MAX, connected).await;
-        let client = client.map_err(|_| "no connection in time".to_owned())?;
+        let client = client.map_err(|_| "the connection was not established in time".to_owned())?;
         let client = client.map_err(|error| error.to_string())?;
         *lock(&member.client) = Some(client.clone());
         Ok(client)
@@ -367,7 +368,7 @@ fn changes_of(events: &[etcd_client::Event]) -> Vec<(Key, Option<Entry>, Revisio
 fn entry_of(kv: &KeyValue) -> Option<Entry> {
     let key = Key::of_path(kv.key())?;
     let value = key.read(kv.value()).or_else(|error| {
-        tracing::warn!(%error, "cannot read a key");
+        tracing::warn!(%error, "cannot read a key in etcd");
         nothing_of(&key).ok_or(())
     });
     Some(Entry {

@@ -65,7 +65,7 @@ impl LinkListener {
         let listener = match TcpListener::from_std(self.listener) {
             Ok(listener) => listener,
             Err(error) => {
-                tracing::error!(%error, "[cluster] listen: other nodes cannot connect");
+                tracing::error!(%error, "cannot listen at the address in [cluster] listen: other nodes cannot connect");
                 return;
             }
         };
@@ -335,7 +335,7 @@ mod tests {
 
     /// The process was restarted on the same port.
     #[test]
-    fn another_process_at_the_address_shows_the_end() {
+    fn another_process_at_the_address_means_that_the_first_has_ended() {
         run(async {
             let (address, process) = process(name_of(LINK)).await;
             let is_connected = AtomicBool::new(false);
@@ -355,7 +355,7 @@ mod tests {
 
     /// A silent process does not count as ended if there was never a connection to it, or if another machine has its address.
     #[test]
-    fn silent_connection_is_not_an_end() {
+    fn a_silent_connection_does_not_mean_that_the_process_has_ended() {
         run(async {
             let is_connected = AtomicBool::new(false);
             let waits = |link: Link| {

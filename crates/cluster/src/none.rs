@@ -21,7 +21,7 @@ impl Cluster {
         _gateway: &mut Gateway,
     ) -> miette::Result<Cluster> {
         Err(miette!(
-            "this program was built without its feature `cluster`"
+            "this program was built without the cargo feature `cluster`"
         ))
     }
 

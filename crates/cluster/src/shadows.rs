@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_copy_of_each_stream_is_kept_until_it_ends() {
+    fn the_latest_copy_of_each_stream_is_stored_until_the_stream_ends() {
         let mut shadows = Shadows::default();
         shadows.put(1, copies(7, false, &[(1, Some(10)), (2, Some(10))]));
         shadows.put(2, copies(7, false, &[(1, Some(20)), (2, None)]));

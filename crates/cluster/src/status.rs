@@ -187,7 +187,7 @@ pub enum NotMoved {
     #[error("the cluster has no node {0:?}")]
     Node(String),
     /// The node accepts no calls, so it cannot carry a service.
-    #[error("node {0:?} takes no calls")]
+    #[error("node {0:?} accepts no calls")]
     Calls(String),
     /// The declaration of the stream has changed in the meantime.
     #[error("stream {0:?} was redeclared during this request; repeat the request")]

@@ -21,7 +21,7 @@ pub struct ComfortNoise {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ComfortError {
     /// The payload has no level.
-    #[error("empty payload")]
+    #[error("the payload is empty")]
     Empty,
 }
 

@@ -41,7 +41,7 @@ pub struct Gap {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ConcealError {
     /// The rate is out of range.
-    #[error("{0} Hz, must be {RATE_HZ_MIN} to {RATE_HZ_MAX}")]
+    #[error("sample rate {0} Hz, must be {RATE_HZ_MIN} to {RATE_HZ_MAX}")]
     Rate(u32),
     /// The number of channels is out of range.
     #[error("{0} channels, must be 1 to {CHANNELS_MAX}")]
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_no_clicks() {
+    fn concealed_audio_has_no_clicks() {
         for hz in [110.0, 187.0, 440.0, 997.0] {
             for lost in [&[8][..], &[8, 9], &[8, 10], &[8, 9, 10, 11, 12]] {
                 for channels in [1, 2] {
@@ -485,13 +485,13 @@ mod tests {
     }
 
     #[test]
-    fn audio_that_arrives_is_left_alone() {
+    fn received_audio_is_not_changed() {
         let packets = tone(RATE, 1, 997.0, 500);
         assert_eq!(conceal(RATE, 1, &packets, &[]), packets);
     }
 
     #[test]
-    fn anything_may_be_lost_at_any_time() {
+    fn any_audio_may_be_lost_at_any_time() {
         let mut noise = 1_u32;
         for (rate, channels) in [(4_000, 1), (8_000, 1), (11_025, 2), (192_000, 2)] {
             let mut concealer = Concealer::new(rate, channels).unwrap();
@@ -526,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stays_small() {
+    fn a_concealer_stays_small() {
         let concealer = Concealer::new(RATE, 1).unwrap();
         let samples = concealer.history.len() + concealer.cycle.len();
         assert!(size_of::<Concealer>() + samples * size_of::<i16>() <= 1024);

@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_one_event_with_growing_durations_and_an_end() {
+    fn a_digit_is_one_event_with_growing_durations_and_an_end() {
         let mut sender = sender(CONFIG);
         sender.request(start(5));
         sender.request(Request::Stop);
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn first_and_last_packets_are_repeated_as_asked_for() {
+    fn first_and_last_packets_are_repeated_as_configured() {
         let mut sender = sender(Config {
             copies: 3,
             ..CONFIG
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn digits_that_are_typed_ahead_have_gaps() {
+    fn queued_digits_are_sent_with_gaps_between_them() {
         let mut sender = sender(CONFIG);
         for number in [1, 2, 3] {
             sender.request(start(number));

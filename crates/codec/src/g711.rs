@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn every_code_decodes_as_the_recommendation_says() {
+    fn every_code_decodes_as_g711_specifies() {
         let (ulaw, alaw) = (ulaw(), alaw());
         for interval in 0..128 {
             for negative in [false, true] {
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn every_sample_encodes_as_the_recommendation_says() {
+    fn every_sample_encodes_as_g711_specifies() {
         let (ulaw, alaw) = (ulaw(), alaw());
         for sample in i16::MIN..=i16::MAX {
             let negative = sample < 0;
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn direct_tables_are_the_chain_of_decoder_and_encoder() {
+    fn direct_tables_equal_decoding_followed_by_encoding() {
         let (ulaw, alaw) = (ulaw(), alaw());
         for interval in 0..128 {
             for negative in [false, true] {
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn payloads_convert_up_to_the_shorter_slice() {
+    fn conversion_ends_with_the_shorter_slice() {
         let mut alaw = [0xee; 3];
         ulaw_to_alaw(&[0xff, 0x00], &mut alaw);
         assert_eq!(alaw, [ULAW_TO_ALAW[0xff], ULAW_TO_ALAW[0x00], 0xee]);

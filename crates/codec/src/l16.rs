@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn every_sample_goes_there_and_back() {
+    fn every_sample_round_trips() {
         let linear = all_samples();
         let mut l16 = vec![0; linear.len() * 2];
         linear_to_l16(&linear, &mut l16);
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shorter_slice_decides() {
+    fn conversion_ends_with_the_shorter_slice() {
         let mut linear = [7; 2];
         l16_to_linear(&[0x12, 0x34, 0x56], &mut linear);
         assert_eq!(linear, [0x1234, 7]);

@@ -42,7 +42,7 @@ mod tests {
     ];
 
     #[test]
-    fn every_configuration_has_its_length() {
+    fn every_packet_configuration_has_the_length_of_the_rfc() {
         for config in 0..32_u8 {
             let tenths = FRAMES[usize::from(config / 4)][usize::from(config % 4)];
             let one = tenths * CLOCK_RATE_HZ / 10_000;

@@ -70,7 +70,7 @@ pub(super) fn check(
         .map(|raw| tables::serving(&mut checker, raw, moved));
     if raw.stream.is_empty() && serving.is_none() && raw.cluster.is_none() {
         checker.problems.add_missing(
-            "the file has no [[stream]] and no [ng]: nothing to do",
+            "the file has neither [[stream]] nor [ng], so there is nothing to do",
             "add a [[stream]] with name and listen, or [ng] for calls of a SIP proxy",
             text.len()..text.len(),
         );
@@ -196,7 +196,7 @@ impl Checker<'_> {
             self.problems.add(
                 format!("more than {STREAMS_MAX} streams"),
                 "a process cannot use more ports",
-                &[(place, "with this one")],
+                &[(place, "this stream exceeds the limit")],
             );
             return;
         }

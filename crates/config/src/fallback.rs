@@ -43,7 +43,7 @@ pub(super) fn check(
     if destination == Some(&Destination::Nobody) {
         checker.problems.add(
             "`fallback` cannot be combined with a stream without `destination`",
-            "it would not be sent: add a `destination`, or remove the fallback",
+            "nothing of the stream is sent: add a `destination`, or remove the fallback",
             &place,
         );
     } else if (media.codec_in, media.codec_out) == (CodecIn::Auto, None) && !is_partial {
@@ -77,7 +77,7 @@ pub(super) fn check(
         };
         if fallback.timeout_ms < 2 * wait_ms {
             let with = format!("`wait = {wait_ms}`");
-            let help = "a context sees packets once in a slice: a time-out is at least two slices (`wait` of [contexts])";
+            let help = "a context handles packets once per slice, so set a time-out of at least two slices (`wait` of [contexts])";
             checker.conflict(raw.timeout.as_ref(), "timeout", &with, help);
         }
         all.push(fallback);
@@ -86,7 +86,7 @@ pub(super) fn check(
     if all.iter().filter(is_rtp).count() > SENDERS_MAX {
         checker.problems.add(
             format!("more than {SENDERS_MAX} fallbacks with `listen`"),
-            &format!("use at most {SENDERS_MAX}, followed by a `tone`, `silence` or a `file`"),
+            &format!("use at most {SENDERS_MAX} of them, and then a `tone`, `silence` or a `file`"),
             &place,
         );
     }
@@ -131,7 +131,7 @@ fn input(
     };
     if *key != "listen" {
         let with = format!("`{key}`, which is not RTP");
-        let help = "remove it: only a fallback with `listen` has a codec";
+        let help = "remove this key: only a fallback with `listen` has a codec";
         checker.conflict(raw.codec.as_ref(), "codec", &with, help);
         let number = raw.payload_type_in.as_ref();
         checker.conflict(number, "payload-type-in", &with, help);
@@ -363,11 +363,7 @@ mod tests {
                 &["listen = \"127.0.0.1:6001\""],
                 &["port 6001 is taken"],
             ),
-            (
-                PCMU,
-                &["listen = \"127.0.0.1:7000\""],
-                &["circle of streams"],
-            ),
+            (PCMU, &["listen = \"127.0.0.1:7000\""], &["in a circle"]),
             (
                 PCMU,
                 &["tone = 440\ntimeout = 10"],
@@ -417,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn fallbacks_have_the_documented_defaults_and_step_with_their_range() {
+    fn fallbacks_have_the_documented_defaults_and_follow_the_step_of_their_stream() {
         let text = format!(
             "{STREAM}count = 2\nstep = 4\ncodec = \"PCMU\"\ncodec-out = \"PCMA\"\npayload-type-in = 97\n\
              [[stream.fallback]]\nlisten = \"127.0.0.1:6500\"\n\

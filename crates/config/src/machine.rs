@@ -64,7 +64,7 @@ impl Machine for ThisMachine {
     fn may_write(&self, folder: &Path) -> Result<(), String> {
         let known = folder.ancestors().find(|one| one.exists());
         let Some(known) = known else {
-            return Err("no such folder".to_owned());
+            return Err("the folder does not exist".to_owned());
         };
         if !known.is_dir() {
             return Err(format!("{} is not a folder", known.display()));

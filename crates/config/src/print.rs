@@ -74,7 +74,7 @@ impl StreamSpec {
         let mut streams = config.streams.into_iter();
         match (streams.next(), streams.next()) {
             (Some(spec), None) if spec.name == name => Ok(spec),
-            _ => Err("not one stream of this name".to_owned()),
+            _ => Err("expected exactly one stream with this name".to_owned()),
         }
     }
 }

@@ -711,7 +711,7 @@ impl FromValue for Vec<String> {
 
     fn hint(value: &DeValue<'_>) -> &'static str {
         match value.as_str() {
-            Some(_) => ", also around a single one",
+            Some(_) => ", also if there is only one",
             None => "",
         }
     }
@@ -757,7 +757,7 @@ impl FromValue for RawRecord {
 
 impl FromValue for RawMedia {
     const ALLOWED: &str =
-        "a table such as { deny = [\"192.0.2.0/24\"], allow = [] }, with these keys only";
+        "a table such as { deny = [\"192.0.2.0/24\"], allow = [] }, with only these two keys";
 
     fn from_value(value: &DeValue<'_>) -> Option<RawMedia> {
         let DeValue::Table(table) = value else {

@@ -96,7 +96,7 @@ mod tests {
     proptest! {
         /// By the definition of the algorithm (I.371), any time t has at most burst + t / period messages.
         #[test]
-        fn no_time_has_more_messages_than_the_limit(
+        fn no_interval_has_more_messages_than_the_limit_allows(
             period in 1..50_u64,
             burst in 1..6_u32,
             gaps in prop::collection::vec(0..60_u64, 1..200),

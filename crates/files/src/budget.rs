@@ -215,7 +215,7 @@ mod tests {
     proptest! {
         /// The model has a list of writes for each file, and sums it up for each decision.
         #[test]
-        fn shares_decide_like_a_list(steps in prop::collection::vec(step(), 0..200)) {
+        fn the_budget_decides_like_a_simple_list(steps in prop::collection::vec(step(), 0..200)) {
             let mut shares = shares(5, MAX);
             let mut twin: Vec<Vec<usize>> = vec![Vec::new(); 5];
             let mut waits: Vec<Option<usize>> = vec![None; 5];
@@ -259,7 +259,7 @@ mod tests {
 
         /// Stalled files take all they can and return nothing. Another file is written, and must continue.
         #[test]
-        fn stalled_files_leave_room_for_the_others(
+        fn stalled_files_leave_space_for_other_files(
             stalled in 1..20usize,
             writes in prop::collection::vec((0..20usize, 1..20_000usize), 0..400),
         ) {
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn one_stalled_file_takes_half() {
+    fn one_stalled_file_uses_half_of_the_budget() {
         let mut shares = shares(2, MAX);
         while shares.take(0, 1024) {}
         assert_eq!(shares.used, MAX / 2);

@@ -438,7 +438,8 @@ impl<T> FileCore<T> {
             }
             (_, None) => {
                 let error = io::Error::from_raw_os_error(libc::EBADF);
-                let failure = Failure::new(&self.plan.path, "use after its end", &error);
+                let failure =
+                    Failure::new(&self.plan.path, "use the file after it was closed", &error);
                 self.outputs.replies.push((ticket, Err(failure)));
                 return None;
             }

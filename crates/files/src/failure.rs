@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_names_the_path_the_operation_and_the_number() {
+    fn the_error_states_the_path_the_operation_and_the_error_number() {
         let path: Arc<Path> = Path::new("/r/a.wav").into();
         let error = io::Error::from_raw_os_error(libc::ENOSPC);
         let text = Failure::new(&path, "write", &error).to_string();

@@ -173,7 +173,7 @@ fn new_files_and_directories_have_the_requested_permissions() {
 
 /// If the process is killed, the kernel has all data that was written shortly before, even without a sync.
 #[test]
-fn gathered_writes_leave_by_themselves() {
+fn gathered_data_is_written_without_a_further_write_or_sync() {
     both(|disk| {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
@@ -253,7 +253,7 @@ fn watcher_is_woken_by_a_failure() {
 
 /// A full pipe without a reader stands for a disk that does not respond.
 #[test]
-fn stalled_file_delays_no_other() {
+fn a_stalled_file_delays_no_other_file() {
     both(|disk| {
         let folder = tempfile::tempdir().unwrap();
         let budget = Budget::new(8 * BIG);
@@ -311,7 +311,7 @@ fn pipe_without_a_reader_can_be_abandoned() {
 }
 
 #[test]
-fn a_pipe_gets_everything_in_order() {
+fn all_data_is_written_to_a_pipe_in_order() {
     both(|disk| {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pipe");
@@ -359,7 +359,7 @@ fn a_pipe_is_read_until_its_writer_ends() {
 }
 
 #[test]
-fn a_thousand_files_need_one_thread_more() {
+fn a_thousand_files_need_one_additional_thread() {
     both(|disk| {
         let folder = tempfile::tempdir().unwrap();
         let files: Vec<File> = (0..1000)
@@ -519,7 +519,7 @@ fn an_error_of_the_disk_reaches_only_its_file() {
 
 /// Runs in separate processes, each with one value of the variable.
 #[test]
-fn the_environment_decides_the_mode() {
+fn the_environment_variable_decides_the_mode() {
     const INSIDE: &str = "THREADBARE_TEST_MODE";
     if let Ok(expected) = std::env::var(INSIDE) {
         let said = match Disk::shared(Mode::Auto) {
@@ -547,7 +547,10 @@ fn the_environment_decides_the_mode() {
         ),
     ] {
         let status = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "tests::the_environment_decides_the_mode"])
+            .args([
+                "--exact",
+                "tests::the_environment_variable_decides_the_mode",
+            ])
             .env(INSIDE, expected)
             .env(MODE_VARIABLE, value)
             .status();

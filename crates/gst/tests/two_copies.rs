@@ -58,7 +58,7 @@ static IS_REFUSED: LazyLock<bool> = LazyLock::new(|| {
 
 /// Pipelines have elements of both copies, so pools, prefetched memory and announcements of one copy reach the other.
 #[test]
-fn elements_of_two_copies_hand_each_other_their_buffers() {
+fn elements_of_two_copies_of_the_plugin_exchange_buffers() {
     LazyLock::force(&IS_REFUSED);
     for (source, queue, sink) in [
         ("ts-udpsrc", "tz-queue", "ts-udpsink"),

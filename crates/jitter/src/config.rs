@@ -111,7 +111,9 @@ pub enum ConfigError {
     #[error("latency {0} ns, must be at most {LATENCY_NS_MAX}")]
     Latency(u64),
     /// The bounds of [`Config::adaptive`] are in the wrong order.
-    #[error("adaptive latency from {min_ns} to {max_ns} ns: the lower bound is above the upper")]
+    #[error(
+        "adaptive latency from {min_ns} to {max_ns} ns: the lower bound must not be above the upper bound"
+    )]
     Adaptive {
         /// The given lower bound.
         min_ns: u64,

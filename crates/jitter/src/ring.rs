@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_packet_is_found_from_everywhere_to_everywhere() {
+    fn the_next_packet_is_found_for_every_pair_of_positions() {
         for (size, step) in [(64, 1), (128, 1), (256, 1), (1024, 31)] {
             for from in (1000..1000 + u64::from(size)).step_by(step) {
                 for distance in (0..u64::from(size)).step_by(step) {

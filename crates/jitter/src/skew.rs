@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn one_delayed_packet_after_a_silence_is_not_believed() {
+    fn one_delayed_packet_after_a_silence_does_not_count_as_drift() {
         let (mut offset, mut slices) = (Offset::new(), Slices::default());
         offset.begin(&mut slices, 0, 0);
         offset.sample(&mut slices, 0, 0);
@@ -323,7 +323,7 @@ mod tests {
 
     /// Compares the deque with a simple model, which keeps all samples of the window and searches them for each packet.
     #[test]
-    fn the_deque_gives_the_least_of_the_window() {
+    fn the_deque_returns_the_minimum_of_the_window() {
         let (mut offset, mut slices) = (Offset::new(), Slices::default());
         let mut all: Vec<(i64, i64)> = Vec::new();
         let mut seed = 7_u64;

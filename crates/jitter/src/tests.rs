@@ -242,7 +242,7 @@ fn second_consecutive_packet_confirms_a_restart_without_loss() {
 /// After a restart with lower numbers, other implementations dropped packets as late until the numbers had caught up. If neither
 /// numbers nor timestamps show the restart, the buffer detects it after four packets.
 #[test]
-fn a_restart_just_below_is_not_late_until_it_catches_up() {
+fn a_restart_with_slightly_lower_numbers_is_detected_after_few_packets() {
     let mut bed = Bed::in_order(100);
     bed.stream(0, 60);
     let outputs = bed.stream(0, 10);
@@ -309,7 +309,7 @@ fn old_source_is_drained_before_the_new_one() {
 }
 
 #[test]
-fn an_announced_source_is_believed_with_its_first_packet() {
+fn an_announced_source_is_accepted_with_its_first_packet() {
     for (ssrc, cause) in [(B, ResyncCause::NewSource), (A, ResyncCause::Restart)] {
         let mut bed = Bed::at_deadline(60);
         bed.stream(10, 5);
@@ -376,7 +376,7 @@ fn stall_is_not_a_loss() {
 }
 
 #[test]
-fn an_event_of_one_timestamp_is_neither_late_nor_jitter() {
+fn packets_of_an_event_with_one_timestamp_are_not_late_and_add_no_jitter() {
     let mut bed = Bed::in_order(100);
     bed.stream(10, 10);
     // RFC 4733: a key pressed for four seconds, one packet every 50 ms.
@@ -427,7 +427,7 @@ fn with_drop_on_latency_the_oldest_is_dropped() {
 }
 
 #[test]
-fn a_latency_that_is_set_counts_at_once() {
+fn a_new_latency_applies_at_once() {
     let mut bed = Bed::at_deadline(500);
     bed.stream(0, 2);
     bed.buffer.set_latency_ns(40 * MS).unwrap();
@@ -438,7 +438,7 @@ fn a_latency_that_is_set_counts_at_once() {
 }
 
 #[test]
-fn arrival_time_can_be_given() {
+fn packets_can_be_added_with_an_arrival_time() {
     let mut bed = Bed::at_deadline(50);
     let mut hand_in = |seq: u16, arrival_ms: u64, now_ms: u64| {
         let arrival = Arrival {
@@ -537,7 +537,7 @@ fn flush_returns_all_packets_and_restarts() {
 }
 
 #[test]
-fn at_the_end_everything_comes_out_in_order() {
+fn at_the_end_all_packets_are_output_in_order() {
     let mut bed = Bed::at_deadline(100);
     bed.stream(10, 3);
     bed.arrive(A, 14, 14 * 160);
@@ -549,7 +549,7 @@ fn at_the_end_everything_comes_out_in_order() {
 
 /// A process has thousands of jitter buffers, so each must be small.
 #[test]
-fn it_stays_small() {
+fn a_jitter_buffer_stays_small() {
     type Handle = std::num::NonZeroU64;
     let hot = size_of::<JitterBuffer<Handle>>();
     let slots = 64 * size_of::<Slot<Handle>>();
@@ -646,7 +646,7 @@ fn two_forged_packets_cost_half_a_second() {
 
 /// In the mode for callers whose socket may still hold the missing packet, only such losses are delayed.
 #[test]
-fn a_loss_is_held_back_and_nothing_else_is() {
+fn only_losses_wait_for_packets_that_the_socket_may_still_hold() {
     let mut bed = Bed::in_order(0);
     bed.stream(0, 2);
     bed.hand_in(A, 3, 3 * 160, false);
@@ -697,7 +697,7 @@ fn loss_from_a_full_ring_or_at_the_end_is_not_delayed() {
 /// A latency of ten seconds works in full, even with packets of 10 ms. If the latency grows, the buffer gets the places that it
 /// needs.
 #[test]
-fn a_long_latency_is_kept_in_full() {
+fn packets_wait_for_the_whole_of_a_long_latency() {
     const LATENCY_MS: u64 = 10_000;
     let capacity_packets = capacity_for(LATENCY_MS * MS, 10 * MS);
     let config = |latency_ms: u64, capacity_packets| Config {

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn times_and_timestamps_are_each_others_inverse() {
+    fn converting_a_timestamp_to_a_time_and_back_returns_the_timestamp() {
         for rate in [8_000, 11_025, 44_100, 48_000, 90_000] {
             let mut line = Timeline::new(rate);
             line.anchor(RtpTime(u32::MAX - 500), 7);

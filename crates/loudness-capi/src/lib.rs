@@ -362,7 +362,7 @@ mod tests {
 
     /// A panic must not unwind into a C program, because that would be undefined behaviour.
     #[test]
-    fn a_panic_becomes_a_code() {
+    fn a_panic_becomes_an_error_code() {
         assert_eq!(guarded(|| panic!("on purpose")), Code::NoMemory);
     }
 

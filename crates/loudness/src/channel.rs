@@ -115,7 +115,7 @@ mod tests {
 
     /// ITU-R BS.1770, annex 1, table 4: only azimuths of 60 to 120 degrees in the middle layer have more weight.
     #[test]
-    fn sides_count_more() {
+    fn side_channels_have_more_weight() {
         for side in [
             Channel::LeftSurround,
             Channel::RightSurround,
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn default_layouts_have_the_subwoofer_fourth_from_six_on() {
+    fn default_layouts_of_six_or_more_channels_have_the_subwoofer_fourth() {
         assert_eq!(Channel::default_layout(1), [Channel::Left]);
         assert_eq!(Channel::default_layout(4)[2], Channel::LeftSurround);
         assert_eq!(Channel::default_layout(5)[4], Channel::RightSurround);

@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_above_the_gate_is_silence() {
+    fn a_programme_without_blocks_above_the_gate_is_silent() {
         for history in [
             exact(&[-80.0]),
             binned(&[]),
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn energies_beyond_the_last_bin_count_in_it() {
+    fn energies_above_the_last_bin_count_in_the_last_bin() {
         for lufs in [30.0, 90.0] {
             let history = binned(&[lufs]);
             assert!(

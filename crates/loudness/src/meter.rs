@@ -79,10 +79,10 @@ impl Peaks {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ReadError {
     /// The meter's mode does not include the measurement.
-    #[error("not measured: the mode does not include {0:?}")]
+    #[error("the mode of the meter does not include {0:?}")]
     NotMeasured(Mode),
     /// The channel does not exist.
-    #[error("channel {index} of {channels}")]
+    #[error("channel {index} does not exist: the meter has {channels} channels")]
     Channel {
         /// Requested channel, from 0.
         index: usize,
@@ -90,7 +90,7 @@ pub enum ReadError {
         channels: usize,
     },
     /// The stream does not exist in the batch.
-    #[error("stream {index} of {streams}")]
+    #[error("stream {index} does not exist: the batch has {streams} streams")]
     Stream {
         /// Requested stream, from 0.
         index: usize,
@@ -98,10 +98,10 @@ pub enum ReadError {
         streams: usize,
     },
     /// [`Channel::DualMono`] was used together with other channels.
-    #[error("dual mono needs a single channel, not {0} channels")]
+    #[error("dual mono needs exactly one channel, not {0} channels")]
     DualMono(usize),
     /// The window is longer than the meter supports.
-    #[error("a window of {window_ms} ms, the meter keeps at most {window_ms_max} ms")]
+    #[error("a window of {window_ms} ms is too long: the meter stores {window_ms_max} ms")]
     Window {
         /// Requested window.
         window_ms: u64,
@@ -109,7 +109,7 @@ pub enum ReadError {
         window_ms_max: u64,
     },
     /// Exact histories and histograms cannot be combined to one loudness range.
-    #[error("exact histories and histograms have no range in common")]
+    #[error("meters with exact histories and meters with histograms have no common loudness range")]
     MixedHistories,
 }
 

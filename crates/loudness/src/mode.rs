@@ -95,7 +95,7 @@ mod tests {
 
     /// Programs were compiled with the values in `ebur128.h` of libebur128 1.2.6, so the bits must be the same.
     #[test]
-    fn the_bits_are_those_of_the_c_interface() {
+    fn the_bits_of_modes_equal_those_of_libebur128() {
         let bits = NAMES.map(|(mode, _)| mode.bits());
         assert_eq!(bits, [1, 3, 5, 11, 17, 49, 64]);
     }

@@ -95,7 +95,7 @@ pub enum InputError {
         channels: usize,
     },
     /// The number of planes is not that of the channels.
-    #[error("{planes} planes for {channels} channels")]
+    #[error("expected {channels} planes, one for each channel, but got {planes}")]
     Planes {
         /// Number of planes.
         planes: usize,
@@ -103,7 +103,7 @@ pub enum InputError {
         channels: usize,
     },
     /// Planes, or the streams of a batch, differ in length.
-    #[error("part {index} has {frames} frames, the first has {expected}")]
+    #[error("part {index} has {frames} frames, but the first part has {expected}")]
     Uneven {
         /// Index of the plane or stream.
         index: usize,
@@ -113,7 +113,7 @@ pub enum InputError {
         expected: usize,
     },
     /// The number of slices is not that of the streams of a batch.
-    #[error("{inputs} inputs for {streams} streams")]
+    #[error("expected {streams} inputs, one for each stream, but got {inputs}")]
     Streams {
         /// Number of slices.
         inputs: usize,

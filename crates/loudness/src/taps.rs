@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn places_mirror_each_other() {
+    fn mirrored_positions_have_mirrored_taps() {
         for eighth in 1..4 {
             let (one, other) = (
                 place(f64::from(eighth) / 8.0),

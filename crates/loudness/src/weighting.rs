@@ -157,7 +157,7 @@ mod tests {
 
     /// The coefficients at 48 kHz are in ITU-R BS.1770, annex 1, tables 1 and 2.
     #[test]
-    fn at_48_khz_the_coefficients_are_those_of_the_recommendation() {
+    fn at_48_khz_the_coefficients_equal_those_of_bs_1770() {
         let k = KWeighting::new(48_000);
         let found = [k.shelf_b.as_slice(), &k.shelf_a, &k.pass_a].concat();
         let expected = [
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn no_phase_raises_a_peak_more_than_stated() {
+    fn no_phase_of_the_filter_raises_a_peak_above_the_documented_gain() {
         for (oversampling, phases) in [(Oversampling::FourTimes, 1..4), (Oversampling::Twice, 1..2)]
         {
             let gains = phases.map(|phase| {

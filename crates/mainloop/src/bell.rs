@@ -60,7 +60,7 @@ impl Bell {
             answer(&bell).unwrap_or_else(|| {
                 bell.silence();
                 tracing::error!(
-                    "{of_log}: a foreign thread runs the main context; tasks wait for its own thread"
+                    "{of_log}: a thread other than that of the executor runs the main context; the tasks wait for the executor's thread"
                 );
                 bell.is_unanswered.store(true, Relaxed);
                 ControlFlow::Continue

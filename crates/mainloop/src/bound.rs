@@ -44,7 +44,9 @@ impl<T> Drop for Guarded<T> {
     fn drop(&mut self) {
         if !self.is_home() {
             let kind = std::any::type_name::<T>();
-            tracing::warn!("leaked: {kind} was about to be dropped on a foreign thread");
+            tracing::warn!(
+                "a value of type {kind} is leaked, because it must not be dropped on this thread"
+            );
             std::mem::forget(self.0.take());
         }
     }

@@ -103,9 +103,11 @@ pub use threadbare_runtime::{MissedTicks, Tick};
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
     /// A value that is not `Send` can be attached only on the thread that runs the context.
-    #[error("another thread runs the main context; attach there, or something that is Send")]
+    #[error(
+        "another thread runs the main context: attach on that thread, or attach a value that is Send"
+    )]
     NotOwner,
     /// The process or the system has too many descriptors.
-    #[error("no event descriptor: {0}")]
+    #[error("cannot create an event descriptor (eventfd): {0}")]
     Descriptor(#[from] std::io::Error),
 }

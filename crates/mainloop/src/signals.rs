@@ -59,7 +59,9 @@ pub enum SignalError {
         asked: Type,
     },
     /// The emitter needs an answer, but none was given, or an answer of another type.
-    #[error("signal '{signal}' needs a return value of type {wanted}: set it with `returning`")]
+    #[error(
+        "handlers of signal '{signal}' must return a value of type {wanted}: set the value with `returning`"
+    )]
     Returns {
         /// The signal.
         signal: String,
@@ -67,7 +69,7 @@ pub enum SignalError {
         wanted: Type,
     },
     /// The emitter takes no answer, but one was given.
-    #[error("signal '{signal}' takes no return value: remove `returning`")]
+    #[error("handlers of signal '{signal}' must not return a value: remove `returning`")]
     ReturnsNothing {
         /// The signal.
         signal: String,

@@ -277,7 +277,10 @@ impl Key {
             reason,
         };
         if json.len() > VALUE_BYTES_MAX {
-            let reason = format!("{} bytes; expected at most {VALUE_BYTES_MAX}", json.len());
+            let reason = format!(
+                "the value has {} bytes; expected at most {VALUE_BYTES_MAX}",
+                json.len()
+            );
             return Err(unreadable(reason));
         }
         let value = match self {

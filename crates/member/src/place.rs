@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_come_before_the_hash() {
+    fn labels_have_precedence_over_the_hash() {
         let stream = Declaration {
             prefer: vec!["near".into()],
             avoid: vec!["far".into()],

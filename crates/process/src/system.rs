@@ -35,7 +35,7 @@ pub fn random_bytes(room: &mut [u8]) {
         match rustix::rand::getrandom(&mut room[filled..], rustix::rand::GetRandomFlags::empty()) {
             Ok(more) => filled += more,
             Err(rustix::io::Errno::INTR) => {}
-            Err(error) => panic!("no random numbers: {error}"),
+            Err(error) => panic!("cannot get random numbers from the kernel: {error}"),
         }
     }
 }

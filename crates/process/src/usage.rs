@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_wait_of_a_thread_counts() {
+    fn starvation_is_the_longest_wait_of_a_thread_plus_stolen_time() {
         let at = |waits: &[(&str, u64)], stolen_ms| Starvation {
             waited_ns: waits
                 .iter()

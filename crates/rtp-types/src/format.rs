@@ -408,7 +408,7 @@ mod tests {
     use crate::payload::static_payload;
 
     #[test]
-    fn an_rtpmap_is_written_as_it_is_read() {
+    fn rtpmaps_round_trip() {
         // Text, sample rate, channels; the texts are those of RFC 3551, 3190 and 7587.
         for (text, sample_rate_hz, channels) in [
             ("PCMU/8000", 8_000, 1),
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_name_the_value_and_the_allowed() {
+    fn refusals_state_the_value_and_the_allowed_values() {
         for (text, expected) in [
             (
                 "GSM/8000",
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn static_types_are_those_of_the_table() {
+    fn static_payload_types_equal_the_table_of_rfc_3551() {
         for number in 0..128 {
             let payload_type = PayloadType(number);
             let Some(format) = Format::of_static(payload_type) else {

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn networks_are_as_written() {
+    fn networks_round_trip() {
         // RFC 5737 and RFC 3849: addresses for documentation.
         let cases = [
             ("192.0.2.0/24", "192.0.2.255", true),

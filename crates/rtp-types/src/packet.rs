@@ -17,7 +17,7 @@ pub enum PacketError {
     #[error("RTP version {0}, expected 2")]
     Version(u8),
     /// The datagram ends before its header, its CSRC list, its extension or its padding does.
-    #[error("{actual} bytes, the packet needs at least {expected}")]
+    #[error("the packet has {actual} bytes, but needs at least {expected}")]
     Truncated {
         /// Number of bytes needed, as far as the datagram was parsed.
         expected: usize,

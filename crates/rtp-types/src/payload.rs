@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_is_written_as_it_is_read() {
+    fn sets_of_payload_types_round_trip() {
         for (text, shown) in [
             ("", ""),
             ("0", "0"),
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn every_type_is_static_or_not() {
+    fn the_static_payload_types_are_those_of_rfc_3551() {
         // RFC 3551, tables 4 and 5: 1, 2 and 19 are reserved, 20 to 24, 27, 29 and 30 unassigned, from 35 on unassigned,
         // reserved against confusion with RTCP, or dynamic.
         for n in 0..=127 {

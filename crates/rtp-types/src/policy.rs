@@ -60,22 +60,22 @@ pub struct MediaPorts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Forbidden {
     /// The destination is unspecified, multicast, broadcast or reserved.
-    #[error("it is not the address of a host")]
+    #[error("the address is not that of a host")]
     NoHost,
     /// The destination is a port of the machine's services.
-    #[error("it is a service of this machine")]
+    #[error("a service of this machine uses the address")]
     Service,
     /// The destination is a port of the call that would send there.
-    #[error("it is a port of the call itself, or is forwarded back to one")]
+    #[error("the packets would return to a port of the same call")]
     SameCall,
     /// The destination is in [`MediaPolicy::deny`].
-    #[error("its network is denied by configuration")]
+    #[error("the configuration denies media to the network of the address")]
     Denied,
     /// The destination is on loopback, but the leg is not.
-    #[error("it is a loopback address, and the port of the call is not")]
+    #[error("the address is on loopback, but the port of the call is not")]
     Loopback,
     /// The destination is a media port at another address than the leg's.
-    #[error("it is a media port of another interface")]
+    #[error("the address is a media port of another interface")]
     OtherInterface,
 }
 

@@ -60,8 +60,8 @@ impl fmt::Display for Settings {
 /// The requested settings differ from those of the first user. The settings of the first user apply.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "context '{name}' already runs with {stands}; the requested {asked} are ignored: \
-     give all its users the same settings, or only the first"
+    "context '{name}' already runs with {stands}, so the requested {asked} are ignored: set the same values on all elements of the \
+    context, or only on the first one"
 )]
 pub struct SettingsConflict {
     /// The context.

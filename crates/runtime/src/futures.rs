@@ -41,7 +41,7 @@ impl Context {
     {
         assert!(
             self.shards().iter().any(Shard::is_current),
-            "spawn_local on a thread that is not of context '{}': use spawn_from_within",
+            "spawn_local was called on a thread outside of context '{}': use spawn_from_within",
             self.name()
         );
         let (promise, handle) = promise();

@@ -124,8 +124,9 @@ fn sleep_for(duration_ns: u64) -> Sleep {
 
 /// Returns the present time for the timers of this thread.
 fn now_ns(what: &str) -> u64 {
-    timer_now_ns()
-        .unwrap_or_else(|| panic!("{what} polled outside of a context's thread and of block_on"))
+    timer_now_ns().unwrap_or_else(|| {
+        panic!("{what} was polled outside of a context's thread and of block_on")
+    })
 }
 
 fn nanos(duration: Duration) -> u64 {

@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn either_half_may_be_dropped_alone() {
+    fn the_task_or_the_handle_may_be_dropped_first() {
         let (promise, handle) = promise();
         let detaching = thread::spawn(move || drop(handle));
         promise.keep(Ok(text()));

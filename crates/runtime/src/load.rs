@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_of_a_packet_a_slice_is_regular_until_it_ends() {
+    fn a_stream_with_one_packet_per_slice_is_regular_until_it_ends() {
         let (was, misses) = regular((0..1100).map(|slice| slice < 1000));
         assert!(
             was[..REGULAR_FROM.into()]

@@ -515,7 +515,7 @@ mod loom_tests {
 
     /// One waiter gives up during the change. The other waiter is woken, and no waiter is left behind.
     #[test]
-    fn loom_a_cancelled_wait_takes_no_wake_up() {
+    fn loom_a_cancelled_wait_does_not_consume_a_wake_up() {
         loom::model(|| {
             let monitor = Arc::new(Monitor::new(0));
             let gives_up = thread::spawn({

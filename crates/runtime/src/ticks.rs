@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn late_ticks_are_treated_as_missed_ticks_says() {
+    fn late_ticks_are_handled_as_the_policy_says() {
         // The table of `MissedTicks`.
         for (missed, expected, next_ns) in [
             (MissedTicks::Burst, &[(10, 0), (20, 0), (30, 0)][..], 40),

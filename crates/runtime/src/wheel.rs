@@ -261,7 +261,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn not_before_is_not_before_and_about_is_nearest() {
+    fn a_not_before_timer_is_never_early_and_an_about_timer_is_at_the_nearest_tick() {
         let mut wheel = Wheel::new(0, 20);
         wheel.insert(101, Precision::NotBefore, "not before");
         wheel.insert(109, Precision::About, "about");

@@ -113,7 +113,7 @@ impl http_body::Body for Reads {
         let bytes = read.map_err(|failure| io::Error::other(failure.to_string()))?;
         if bytes.is_empty() {
             let text = format!(
-                "{}: {} bytes are missing",
+                "{}: {} bytes of the file are missing",
                 this.file.path().display(),
                 this.left
             );

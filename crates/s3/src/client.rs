@@ -117,7 +117,7 @@ pub(crate) fn runtime() -> Result<&'static Runtime, Error> {
         built.map_err(|error| error.to_string())
     });
     made.as_ref()
-        .map_err(|reason| Error::Setting(format!("no threads for S3: {reason}")))
+        .map_err(|reason| Error::Setting(format!("cannot start the threads for S3: {reason}")))
 }
 
 /// Calls wakers on a thread of the client, because the caller may hold a lock that a waker needs.
@@ -158,9 +158,10 @@ fn client(ca_file: Option<&Path>) -> Result<Client, Error> {
             ))
         };
         let text = std::fs::read(path).map_err(|error| refused(&error.to_string()))?;
-        let bundle = Certificate::from_pem_bundle(&text).map_err(|_| refused("no certificates"))?;
+        let bundle = Certificate::from_pem_bundle(&text)
+            .map_err(|_| refused("the file has no certificates"))?;
         if bundle.is_empty() {
-            return Err(refused("no certificates"));
+            return Err(refused("the file has no certificates"));
         }
         builder = builder.tls_built_in_root_certs(false);
         for certificate in bundle {
@@ -260,9 +261,9 @@ impl Store {
                 Ok(())
             }
             // Credentials were found before. So now only the service that gives them is unavailable.
-            Err(Error::Credentials(text)) if self.0.has_signed.load(Relaxed) => {
-                Err(Error::Broken(format!("no credentials now: {text}")))
-            }
+            Err(Error::Credentials(text)) if self.0.has_signed.load(Relaxed) => Err(Error::Broken(
+                format!("the credentials are unavailable at the moment: {text}"),
+            )),
             Err(error) => Err(error),
         }
     }
@@ -619,7 +620,7 @@ async fn text_of(mut response: Response) -> Result<String, Error> {
         bytes.extend_from_slice(&chunk);
         if bytes.len() > ANSWER_BYTES_MAX {
             return Err(Error::Answer(format!(
-                "it has more than {ANSWER_BYTES_MAX} bytes"
+                "the answer has more than {ANSWER_BYTES_MAX} bytes"
             )));
         }
     }

@@ -110,7 +110,7 @@ impl HttpSend for Http {
                 Err(failed(causes(&error.without_url())))
             }
             Err(_) => Err(failed(format!(
-                "no answer for {} s",
+                "the source of the credentials did not answer for {} s",
                 CREDENTIALS_TIMEOUT.as_secs()
             ))),
         }
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_secret_is_shown() {
+    fn debug_output_and_errors_have_no_secret() {
         let given =
             Credentials::given(Some("AKIAKEY"), Some("SECRETSECRET"), Some("TOKEN")).unwrap();
         let signs = Signs::new(&given, "eu-west-1", &Client::new());

@@ -257,7 +257,7 @@ impl Life {
         }
         let _permit = TRANSFERS.acquire().await;
         let (store, key, timeouts) = (&self.store, self.object.key.as_str(), self.timeouts);
-        let missing = || Error::File(format!("{key}: its data is missing"));
+        let missing = || Error::File(format!("{key}: the data of a part is missing"));
         match task {
             Task::Create => store
                 .create(&self.object, timeouts)

@@ -43,7 +43,9 @@ impl ObjectUri {
                 "uri={text}: {what}; expected s3://region/bucket/key or s3://region/bucket/key?version=V"
             ))
         };
-        let (scheme, rest) = text.split_once("://").ok_or_else(|| wrong("no scheme"))?;
+        let (scheme, rest) = text
+            .split_once("://")
+            .ok_or_else(|| wrong("the scheme is missing"))?;
         if !scheme.eq_ignore_ascii_case("s3") {
             return Err(wrong(&format!("the scheme {scheme} is not allowed")));
         }
@@ -58,16 +60,18 @@ impl ObjectUri {
         }
         let mut parts = path.splitn(3, '/');
         let mut next = |what: &str| match parts.next() {
-            Some(part) if !part.is_empty() => decoded(part).ok_or_else(|| wrong("it is not UTF-8")),
-            _ => Err(wrong(&format!("no {what}"))),
+            Some(part) if !part.is_empty() => {
+                decoded(part).ok_or_else(|| wrong("the text is not UTF-8"))
+            }
+            _ => Err(wrong(&format!("the {what} is missing"))),
         };
         let (region, bucket, key) = (next("region")?, next("bucket")?, next("key")?);
         let version = match query.map(|query| query.split_once('=')) {
             None => None,
             Some(Some(("version", version))) if !version.is_empty() && !version.contains('&') => {
-                Some(decoded(version).ok_or_else(|| wrong("it is not UTF-8"))?)
+                Some(decoded(version).ok_or_else(|| wrong("the text is not UTF-8"))?)
             }
-            Some(_) => return Err(wrong("only version=V is known behind ?")),
+            Some(_) => return Err(wrong("only version=V may follow the ?")),
         };
         check_region(&region)?;
         check_bucket(&bucket)?;
@@ -145,7 +149,7 @@ pub fn check_key(key: &str) -> Result<(), Error> {
         ))),
         _ if key.contains(char::is_control) => wrong("control characters are not allowed"),
         _ if key.split('/').any(|part| matches!(part, "." | "..")) => {
-            wrong("a part must not be . or ..")
+            wrong("a part of the key must not be . or ..")
         }
         _ => Ok(()),
     }
@@ -202,7 +206,7 @@ impl Endpoint {
             return Err(wrong("user and password are not allowed"));
         }
         if base.query().is_some() || base.fragment().is_some() {
-            return Err(wrong("? and # are not allowed"));
+            return Err(wrong("the characters ? and # are not allowed"));
         }
         let host = base.host_str().unwrap_or_default().to_owned();
         // An IP address has no subdomains. A certificate for *.host covers only one level of subdomains, so a bucket with dots
@@ -318,16 +322,16 @@ mod tests {
     fn invalid_uri_is_refused_with_the_reason() {
         for (uri, expected) in [
             ("http://eu/bucket/key", "the scheme http is not allowed"),
-            ("bucket/key", "no scheme"),
-            ("s3://", "no region"),
-            ("s3://eu-west-1/", "no bucket"),
-            ("s3://eu-west-1/bucket/", "no key"),
-            ("s3://eu-west-1/bucket", "no key"),
+            ("bucket/key", "the scheme is missing"),
+            ("s3://", "the region is missing"),
+            ("s3://eu-west-1/", "the bucket is missing"),
+            ("s3://eu-west-1/bucket/", "the key is missing"),
+            ("s3://eu-west-1/bucket", "the key is missing"),
             ("s3://eu-west-1/bucket/key?x=1", "only version=V"),
             ("s3://EU/bucket/key", "region=EU"),
             ("s3://eu/b/key", "bucket=b"),
-            ("s3://eu/bucket/a/../b", "a part must not be"),
-            ("s3://eu/bucket/%2E%2E/b", "a part must not be"),
+            ("s3://eu/bucket/a/../b", "a part of the key must not be"),
+            ("s3://eu/bucket/%2E%2E/b", "a part of the key must not be"),
             ("s3://eu/bucket/%ff", "not UTF-8"),
             ("s3://eu/bucket/a#b", "fragment"),
         ] {

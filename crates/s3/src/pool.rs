@@ -281,7 +281,7 @@ mod tests {
         /// The model sums up the bytes of each user. Streams fill parts of 50 bytes, in pieces. Full parts are sent at any later
         /// time.
         #[test]
-        fn the_bound_holds_and_all_parts_are_sent(
+        fn memory_stays_bounded_and_all_parts_are_sent(
             max in 100..300u64,
             steps in prop::collection::vec((0..8usize, 1..=10u64, any::<bool>()), 1..400),
         ) {

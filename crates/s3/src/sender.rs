@@ -185,7 +185,7 @@ impl FileSender {
         let lock_file = lock_file.map_err(|error| failed(error.to_string()))?;
         lock_file
             .try_lock()
-            .map_err(|_| failed("another sender uses it".into()))?;
+            .map_err(|_| failed("another process uses the folder".into()))?;
         if settings.at_once == 0 {
             return Err(Error::Setting("at_once=0: expected at least 1".into()));
         }
@@ -259,7 +259,7 @@ impl FileSender {
         let path = std::path::absolute(path.as_ref()).map_err(|error| wrong(error.to_string()))?;
         let known = fs::metadata(&path).map_err(|error| wrong(error.to_string()))?;
         if !known.is_file() {
-            return Err(wrong("it is not a file".into()));
+            return Err(wrong("the path is not that of a file".into()));
         }
         if inner.sizes.cut(known.len()).is_none() {
             return Err(Error::TooLong {

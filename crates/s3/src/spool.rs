@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_a_living_process_are_left_alone() {
+    fn files_of_a_living_process_are_not_touched() {
         let folder = tempfile::tempdir().unwrap();
         let (run, _lock) = make_run(folder.path()).unwrap();
         fs::write(run.join("u1.json"), "{}").unwrap();

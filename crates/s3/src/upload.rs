@@ -462,7 +462,8 @@ impl State {
             Space::Own => ("bytes", 0),
         };
         Error::TooSlow(format!(
-            "the store is too slow (slow-policy=fail): {held} bytes of this object wait, with {what}={max} for all of them"
+            "the store is too slow (slow-policy=fail): {held} bytes of this object wait for the store; the limit is {what}={max} for all \
+            objects"
         ))
     }
 

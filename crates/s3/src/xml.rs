@@ -93,7 +93,7 @@ pub(crate) fn refusal(text: &str) -> (String, String) {
 pub(crate) fn created(text: &str) -> Result<String, Error> {
     let created: Created = read(text)?;
     if created.upload_id.is_empty() {
-        Err(Error::Answer("an upload without an id".into()))
+        Err(Error::Answer("the upload has no id".into()))
     } else {
         Ok(created.upload_id)
     }
@@ -110,7 +110,7 @@ pub(crate) fn completed(text: &str) -> Result<String, Error> {
     let (code, message) = refusal(text);
     if code.is_empty() {
         Err(Error::Answer(
-            "the upload is complete, or not: no ETag and no code".into(),
+            "the answer has neither an ETag nor an error code, so the upload may or may not be complete".into(),
         ))
     } else {
         Err(Error::Refused {
@@ -152,7 +152,7 @@ mod tests {
 
     /// The examples in the API reference are parsed.
     #[test]
-    fn answers_are_read() {
+    fn responses_of_the_store_are_parsed() {
         let text = r#"<?xml version="1.0" encoding="UTF-8"?>
             <InitiateMultipartUploadResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">
             <Bucket>example-bucket</Bucket><Key>example-object</Key><UploadId>VXBsb2Fk</UploadId></InitiateMultipartUploadResult>"#;
@@ -199,7 +199,7 @@ mod tests {
     proptest! {
         /// A server may send anything.
         #[test]
-        fn no_answer_causes_a_panic(text in "[<>/a-zA-Z&;\"= ]{0,80}") {
+        fn no_response_causes_a_panic(text in "[<>/a-zA-Z&;\"= ]{0,80}") {
             let _ = (created(&text), completed(&text), parts(&text), uploads(&text), refusal(&text));
         }
     }

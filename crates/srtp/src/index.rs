@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn at_half_the_way_the_rollover_counter_stays() {
+    fn a_number_at_half_the_range_does_not_change_the_rollover_counter() {
         for last in [0, 1, HALF - 1, HALF, u16::MAX] {
             let seq = SeqNum(last).plus(HALF);
             let last = PacketIndex::new(7, SeqNum(last));

@@ -18,7 +18,7 @@ pub enum ProtectError {
     #[error(transparent)]
     Packet(#[from] PacketError),
     /// The buffer is too small for the protected packet.
-    #[error("buffer of {actual} bytes, the protected packet needs {needed}")]
+    #[error("the buffer has {actual} bytes, but the protected packet needs {needed}")]
     NoRoom {
         /// Bytes needed.
         needed: usize,

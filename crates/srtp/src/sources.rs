@@ -64,7 +64,7 @@ pub enum SourceError {
         ssrc: Ssrc,
     },
     /// The number of sources would exceed [`SOURCES_MAX`].
-    #[error("SSRC {ssrc}: no room for another source: the key has {SOURCES_MAX} already")]
+    #[error("SSRC {ssrc}: the key already has {SOURCES_MAX} sources, which is the maximum")]
     TooMany {
         /// The source for which there is no place.
         ssrc: Ssrc,
@@ -83,7 +83,7 @@ pub enum RestoreError {
         index: u32,
     },
     /// The source is already ahead of the state. Going back would use indices twice.
-    #[error("SSRC {ssrc}: the state is behind the source, which is at {}", Now(.now))]
+    #[error("SSRC {ssrc}: the state is older than the source, which is at {}", Now(.now))]
     Behind {
         /// The source.
         ssrc: Ssrc,
@@ -91,7 +91,7 @@ pub enum RestoreError {
         now: SourceState,
     },
     /// The number of sources would exceed [`SOURCES_MAX`].
-    #[error("SSRC {ssrc}: no room for another source: the key has {SOURCES_MAX} already")]
+    #[error("SSRC {ssrc}: the key already has {SOURCES_MAX} sources, which is the maximum")]
     TooMany {
         /// The source for which there is no place.
         ssrc: Ssrc,
@@ -362,7 +362,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_window_is_the_one_that_forgets_nothing(
+        fn the_replay_window_equals_one_that_stores_all_indices(
             steps in prop::collection::vec(prop_oneof![4 => -200..200_i64, 1 => -70_000..70_000_i64], 1..300),
         ) {
             let (mut window, mut naive) = (Window::default(), Naive::default());
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_reaches_as_far_as_it_says() {
+    fn the_replay_window_has_its_documented_length() {
         let mut window = Window::default();
         window.mark(1000);
         let oldest = 1000 - u64::from(REPLAY_WINDOW) + 1;
@@ -436,7 +436,7 @@ mod tests {
             let error = sources.restore(state).unwrap_err();
             assert_eq!(
                 error.to_string(),
-                "SSRC 0x00000007: the state is behind the source, which is at RTP packet 65541, no RTCP packet"
+                "SSRC 0x00000007: the state is older than the source, which is at RTP packet 65541, no RTCP packet"
             );
         }
         let state = SourceState {

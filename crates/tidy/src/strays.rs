@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_of_one_machine_are_found() {
+    fn paths_that_exist_only_on_one_machine_are_found() {
         for line in [
             "cd /work/x",
             "DIR=/root/x",

@@ -385,7 +385,7 @@ fn links_of_the_documentation_work() {
 
 /// Without its default features, the gateway uses no crate of GStreamer. `make lint` builds it like that.
 #[test]
-fn the_gateway_can_do_without_crates_of_gstreamer() {
+fn the_gateway_can_be_built_without_crates_of_gstreamer() {
     let crates_with = |features: &[&str]| {
         let output = Command::new(env!("CARGO"))
             .args([

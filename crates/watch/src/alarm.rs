@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn between_both_thresholds_nothing_changes() {
+    fn between_threshold_and_hysteresis_an_alarm_does_not_change() {
         // The values are between the threshold of 1 % and the lower one of 0.5 %.
         let told = run(
             &Rules::default(),

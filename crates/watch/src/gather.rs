@@ -407,7 +407,7 @@ mod tests {
     use crate::Way;
 
     #[test]
-    fn programmes_of_metered_streams_start_on_schedule() {
+    fn the_loudness_of_metered_streams_is_reset_on_schedule() {
         let watched = |name: &str, resets: &[u16]| Watched {
             name: name.into(),
             target_lufs: None,

@@ -388,7 +388,7 @@ mod tests {
 
     /// The result agrees with the program `date`, in any time zone of this machine.
     #[test]
-    fn minutes_are_those_of_the_local_day() {
+    fn minutes_of_the_day_use_the_local_time_zone() {
         // Test a night in winter and one in summer.
         for unix_s in [1_767_225_600, 1_782_864_000] {
             let date = Command::new("date")

@@ -65,7 +65,11 @@ impl Webhook {
         let Some(queue) = &self.queue else { return };
         if let Err(TrySendError::Full(lost)) = queue.try_send(Message { text, about }) {
             let (about, url) = (lost.about, &self.url);
-            tracing::warn!(about, url, "the webhook is too slow: an event is dropped");
+            tracing::warn!(
+                about,
+                url,
+                "an event is dropped, because the webhook is too slow"
+            );
         }
     }
 }
@@ -148,7 +152,7 @@ mod tests {
 
     /// When the process ends or the URL changes, the thread finishes only the current attempt at a URL that does not answer.
     #[test]
-    fn the_end_waits_for_one_attempt_at_most() {
+    fn the_shutdown_waits_for_at_most_one_attempt() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
         let url = format!("http://{}/", listener.local_addr().expect("bound"));
         let webhook = Webhook::start(&url).expect("a thread");

@@ -81,14 +81,16 @@ pub enum OpenError {
         device: String,
     },
     /// The number of frames is invalid.
-    #[error("{frames} frames; must be a power of two from {FRAMES_MIN} to {FRAMES_MAX}")]
+    #[error(
+        "the number of frames is {frames}, must be a power of two from {FRAMES_MIN} to {FRAMES_MAX}"
+    )]
     Frames {
         /// The number.
         frames: u32,
     },
     /// The system does not permit the operation.
     #[error(
-        "device '{device}': not permitted to {what}: this needs the capabilities CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_IPC_LOCK (in a unit of systemd: AmbientCapabilities=)"
+        "device '{device}': the process has no permission to {what}: this needs the capabilities CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_IPC_LOCK (in a unit of systemd: AmbientCapabilities=)"
     )]
     Permission {
         /// The device.
@@ -98,14 +100,16 @@ pub enum OpenError {
     },
     /// Another program uses the device.
     #[error(
-        "device '{device}' is used by another XDP program (see `ip link show {device}`); only one at a time can use it"
+        "another XDP program uses device '{device}' (see `ip link show {device}`); a device can have only one"
     )]
     Busy {
         /// The device.
         device: String,
     },
     /// The kernel refuses the program.
-    #[error("device '{device}': the kernel refuses the program: {source}; its message: {said}")]
+    #[error(
+        "device '{device}': the kernel rejected the XDP program: {source}; message of the kernel: {said}"
+    )]
     Program {
         /// The device.
         device: String,
@@ -125,7 +129,7 @@ pub enum OpenError {
         source: io::Error,
     },
     /// Too many lanes.
-    #[error("{LANES_MAX} threads share the devices already, which is the maximum")]
+    #[error("{LANES_MAX} threads already share the devices, which is the maximum")]
     Lanes,
 }
 

@@ -94,7 +94,7 @@ fn place(driver: &mut Driver, errand: Errand, entry: Option<&Entry>) {
         None | Some(Location::Here | Location::Nowhere) => errand.end(Way::Here),
         Some(Location::At(life, None)) => {
             let reason = format!(
-                "the call is at node {}, which has no [cluster] listen",
+                "node {} owns the call, and cannot be asked, because it has no [cluster] listen",
                 life.node
             );
             errand.end(Way::Refused(reason));
@@ -124,7 +124,7 @@ fn send(driver: &mut Driver, mut errand: Errand, is_known: bool, life: &Life, li
         return errand.end(Way::Here);
     };
     if errand.tries >= TRIES_MAX {
-        let reason = format!("node {}, which has the call, does not answer", life.node);
+        let reason = format!("node {}, which owns the call, does not answer", life.node);
         return errand.end(Way::Refused(reason));
     }
     errand.tries += 1;
@@ -156,8 +156,9 @@ fn send(driver: &mut Driver, mut errand: Errand, is_known: bool, life: &Life, li
             Some(back) => errand.end(Way::Answered(back)),
             // An HTTP request has no cookie, so the node could not recognise a repetition, and could carry it out twice.
             None if matches!(errand.passed, Passed::Http(_) | Passed::Piece { .. }) => {
-                let reason =
-                    format!("node {node} did not answer: the request may have taken effect");
+                let reason = format!(
+                    "node {node} did not answer; it may have carried out the request nevertheless"
+                );
                 errand.end(Way::Refused(reason));
             }
             None => {
@@ -323,7 +324,7 @@ async fn answer_of(asked: Option<oneshot::Receiver<Vec<u8>>>) -> Option<Back> {
     postcard::from_bytes(&bytes).ok()
 }
 
-const ON_ITS_WAY: &str = "the call has been on its way to another node for too long";
+const ON_ITS_WAY: &str = "another node has been taking over the call for too long";
 const NO_STORE: &str = "etcd does not answer: the owner of the call is unknown, and new calls are refused ([cluster] calls-on-isolation)";
 /// Maximum number of times that a request is sent. A dead node is removed within a second; after that, its calls have no owner.
 const TRIES_MAX: u32 = 8;

@@ -106,7 +106,7 @@ impl Driver {
         services.handed.remove(name);
         match services.carried.remove(name) {
             Some(carrying) => {
-                tracing::info!(service = %name, "leaving a service");
+                tracing::info!(service = %name, "this node stops carrying a service");
                 self.member.leave_calls(name);
                 drop(services.addresses.remove(&carrying.spec.addresses));
                 self.leave_calls(name, usize::MAX, None);
@@ -135,7 +135,7 @@ impl Driver {
             // The service never started here, because this node takes no calls.
             return self.handed_over(name);
         };
-        tracing::info!(service = %name, "leaving a service, for another node");
+        tracing::info!(service = %name, "handing a service over to another node");
         let addresses = carrying.spec.addresses;
         match next {
             Some(next) => {
@@ -209,7 +209,7 @@ impl Driver {
         tokio::spawn(async move {
             let is_told = matches!(timeout(KEPT_TIME_MAX, asked).await, Ok(Ok(_)));
             if !is_told {
-                tracing::warn!(service = %name, "the next node did not confirm the calls: it must read them from etcd");
+                tracing::warn!(service = %name, "the next node did not confirm the calls of a service; it will read them from etcd");
             }
             let result = match (is_told, leaving.is_last) {
                 (true, true) => SendResult::All,
@@ -379,7 +379,8 @@ impl Driver {
             return;
         }
         if self.member.deputy(&name).is_none() {
-            tracing::warn!(service = %name, "not all calls were handed over: the rest are read from etcd");
+            tracing::warn!(service = %name, "not all calls of a service were handed over; the next node will read the remaining ones \
+            from etcd");
             return self.read_states(name, epoch);
         }
         let replies = self.replies.clone();

@@ -121,7 +121,7 @@ impl Services {
         let bytes = sealed.len();
         if bytes > STATE_BYTES_MAX {
             let allowed = STATE_BYTES_MAX;
-            tracing::warn!(%call, bytes, allowed, "the state of a call is too long to save: the call would end with this node");
+            tracing::warn!(%call, bytes, allowed, "the state of a call is too long to save: if this node dies, the call ends");
             return None;
         }
         Some(sealed.into())
@@ -188,17 +188,17 @@ impl Driver {
         let spec: ServiceSpec = match serde_json::from_str(&declaration.spec) {
             Ok(spec) => spec,
             Err(error) => {
-                tracing::error!(service = %name, %error, "cannot read the declaration: the service's calls are lost");
+                tracing::error!(service = %name, %error, "cannot read the declaration of a service: its calls are lost");
                 return;
             }
         };
         let Some(services) = &mut self.services else {
-            tracing::error!(service = %name, "no other node is left, and this node takes no calls: the service's calls are lost");
+            tracing::error!(service = %name, "no other node is left, and this node accepts no calls: the calls of the service are lost");
             return;
         };
         // The service has come back before its hand-over was finished. Its packets reach the calls of this node again.
         services.departed.remove(&name);
-        tracing::info!(service = %name, "carrying a service");
+        tracing::info!(service = %name, "this node starts to carry a service");
         let carrying = Carrying {
             epoch,
             spec,

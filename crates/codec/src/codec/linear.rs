@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn full_scale_is_one_and_beyond_is_clipped() {
+    fn full_scale_is_one_and_louder_samples_are_clipped() {
         let mut samples = Vec::new();
         decode(Encoding::L16, &[0x80, 0, 0x40, 0], &mut samples);
         decode(Encoding::L24, &[0x80, 0, 0, 0x40, 0, 0, 0, 0], &mut samples);

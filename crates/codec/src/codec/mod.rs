@@ -43,7 +43,7 @@ pub enum CodecError {
         max: u32,
     },
     /// Support for this encoding was not compiled in.
-    #[error("{0}: not compiled in; build with the feature \"opus\"")]
+    #[error("{0} is not compiled in; build with the cargo feature \"opus\"")]
     NotBuilt(Encoding),
     /// The codec's library refuses, for this reason.
     #[error("libopus: {0}")]
@@ -54,13 +54,15 @@ pub enum CodecError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum DecodeError {
     /// The payload has no samples.
-    #[error("empty payload")]
+    #[error("the payload is empty")]
     Empty,
     /// The payload ends within a frame, or lasts longer than a second.
-    #[error("payload of {0} bytes: must be a whole number of frames that last at most a second")]
+    #[error(
+        "the payload has {0} bytes, but must be a whole number of frames that last at most a second"
+    )]
     Length(usize),
     /// The contents of the payload are invalid.
-    #[error("malformed payload")]
+    #[error("the payload is malformed")]
     Malformed,
 }
 
@@ -68,7 +70,7 @@ pub enum DecodeError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum EncodeError {
     /// No packet has this length: see [`Format::allows_frames`].
-    #[error("{samples} samples of {channels} channels: no packet has this length")]
+    #[error("no packet has {samples} samples of {channels} channels")]
     Length {
         /// Number of samples given.
         samples: usize,

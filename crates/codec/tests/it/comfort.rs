@@ -84,7 +84,7 @@ fn with_level(level: u8, spectrum: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn noise_has_the_level_that_the_payload_says() {
+fn noise_has_the_level_of_the_payload() {
     for level in [10, 30, 50, 70, 90] {
         for spectrum in SPECTRA {
             let noise = parse(&with_level(level, spectrum));
@@ -99,7 +99,7 @@ fn noise_has_the_level_that_the_payload_says() {
 }
 
 #[test]
-fn noise_has_the_spectrum_that_the_payload_says() {
+fn noise_has_the_spectrum_of_the_payload() {
     for spectrum in SPECTRA {
         let payload = with_level(40, spectrum);
         let audio = generate(parse(&payload), 5, 60);
@@ -138,7 +138,7 @@ fn analyser_recovers_the_generators_parameters() {
 }
 
 #[test]
-fn silence_and_a_tone_are_described() {
+fn the_analyser_describes_silence_and_a_tone() {
     assert_eq!(
         payload(&analyse(&[0.0; 800], 10)),
         [vec![127], vec![127; 10]].concat()
@@ -156,7 +156,7 @@ fn silence_and_a_tone_are_described() {
 }
 
 #[test]
-fn a_change_of_level_is_soft() {
+fn a_change_of_level_is_gradual() {
     let mut generator = ComfortGenerator::new(ComfortNoise::white(30), 1);
     let mut audio = Vec::new();
     generator.generate(8_000, &mut audio);
@@ -169,7 +169,7 @@ fn a_change_of_level_is_soft() {
 }
 
 #[test]
-fn odd_payloads_are_read() {
+fn unusual_payloads_are_parsed() {
     assert_eq!(ComfortNoise::parse(&[]), Err(ComfortError::Empty));
     // The unused bit is ignored.
     assert_eq!(parse(&[0x80 | 40]), ComfortNoise::white(40));
@@ -183,13 +183,13 @@ fn odd_payloads_are_read() {
 
 proptest! {
     #[test]
-    fn a_payload_is_written_as_it_is_read(level in 0_u8..128, spectrum in prop::collection::vec(0_u8..255, 0..17)) {
+    fn payloads_round_trip(level in 0_u8..128, spectrum in prop::collection::vec(0_u8..255, 0..17)) {
         let bytes = with_level(level, &spectrum);
         prop_assert_eq!(payload(&parse(&bytes)), bytes);
     }
 
     #[test]
-    fn no_payload_makes_more_than_noise(bytes in prop::collection::vec(any::<u8>(), 1..40), other in prop::collection::vec(any::<u8>(), 1..40), seed in any::<u64>()) {
+    fn no_payload_makes_noise_above_its_level(bytes in prop::collection::vec(any::<u8>(), 1..40), other in prop::collection::vec(any::<u8>(), 1..40), seed in any::<u64>()) {
         let mut generator = ComfortGenerator::new(parse(&bytes), seed);
         let mut audio = Vec::new();
         generator.generate(2_000, &mut audio);
@@ -202,7 +202,7 @@ proptest! {
     }
 
     #[test]
-    fn no_audio_breaks_the_analyser(audio in prop::collection::vec(any::<f32>(), 0..500), order in 0_usize..40) {
+    fn the_analyser_accepts_any_audio(audio in prop::collection::vec(any::<f32>(), 0..500), order in 0_usize..40) {
         let found = analyse(&audio, order);
         prop_assert!(found.reflections().iter().all(|k| k.abs() < 1.0));
         let heard = generate(found, 1, 1);

@@ -70,7 +70,7 @@ fn aliasing_frequencies_are_removed() {
 }
 
 #[test]
-fn each_packet_makes_its_packet_for_hours() {
+fn each_input_packet_makes_one_output_packet_for_hours() {
     for (from, to) in pairs() {
         let mut converter = converter(from, to);
         let (mut taken, mut made) = (0_u64, 0_u64);
@@ -106,7 +106,7 @@ fn each_packet_makes_its_packet_for_hours() {
 }
 
 #[test]
-fn latency_is_as_reported() {
+fn the_actual_latency_equals_the_reported_latency() {
     for (from, to) in pairs() {
         // Measure the delay with the phase of a slow tone. At 20 Hz, the phase is unambiguous up to 50 ms.
         let out = convert(from, to, &tone(from, 1, 20.0, 0.5, from as usize));
@@ -159,7 +159,7 @@ fn channels_are_copied_and_averaged() {
 }
 
 #[test]
-fn a_reset_forgets() {
+fn a_reset_discards_earlier_audio() {
     let mut converter = converter(48_000, 8_000);
     let (mut first, mut loud, mut again) = (Vec::new(), Vec::new(), Vec::new());
     let pcm = tone(48_000, 1, 440.0, 0.4, 4_801);
@@ -171,7 +171,7 @@ fn a_reset_forgets() {
 }
 
 #[test]
-fn refusals_name_the_value_and_the_allowed() {
+fn refusals_state_the_value_and_the_allowed_values() {
     let refused = |from, from_channels, to, to_channels| {
         Converter::new(from, from_channels, to, to_channels).map(drop)
     };
@@ -188,7 +188,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn the_sizes_of_packets_make_no_difference(
+    fn packet_sizes_do_not_change_the_output(
         from in 0_usize..11,
         to in 0_usize..11,
         sizes in prop::collection::vec(0_usize..1_500, 1..20),

@@ -61,7 +61,7 @@ fn verdicts() -> impl Strategy<Value = Verdict> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
     #[test]
-    fn nothing_is_lost_unsaid(
+    fn every_lost_message_is_counted(
         verdict in verdicts(),
         several in any::<bool>(),
         steps in prop::collection::vec(step(), 1..150),

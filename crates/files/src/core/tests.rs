@@ -276,7 +276,7 @@ proptest! {
 }
 
 #[test]
-fn small_writes_wait_to_be_gathered_and_no_longer() {
+fn small_writes_are_gathered_only_for_a_limited_time() {
     let mut core = open(plan(Access::Write), regular(0));
     for packet in 0..20u8 {
         core.handle_write(Data::Copy(&[packet; 172]), false, u64::from(packet));
@@ -305,7 +305,7 @@ fn a_full_block_is_written_immediately() {
 }
 
 #[test]
-fn it_syncs_by_the_clock_after_a_write() {
+fn a_written_file_is_synced_at_the_interval() {
     let mut core = open(
         Plan {
             sync_every_ns: Some(SYNC_NS),
@@ -325,7 +325,7 @@ fn it_syncs_by_the_clock_after_a_write() {
 
 /// If a file has failed, later operations on it return its failure, with the path and the error.
 #[test]
-fn a_failure_ends_everything() {
+fn a_failure_ends_all_operations_of_the_file() {
     let mut core = open(plan(Access::Write), regular(0));
     core.handle_write(owned(&[1; 100]), false, 0);
     core.handle_step(super::Step::Sync, 1);

@@ -44,22 +44,22 @@ const OPUS: Codec = Codec {
 const TONE_HZ: u32 = 440;
 
 #[test]
-fn ffmpeg_pcmu_in_pcma_out() {
+fn pcmu_of_ffmpeg_is_converted_to_pcma() {
     tone_goes_through(&PCMU, &PCMA);
 }
 
 #[test]
-fn ffmpeg_pcma_in_pcmu_out() {
+fn pcma_of_ffmpeg_is_converted_to_pcmu() {
     tone_goes_through(&PCMA, &PCMU);
 }
 
 #[test]
-fn ffmpeg_pcmu_in_opus_out() {
+fn pcmu_of_ffmpeg_is_converted_to_opus() {
     tone_goes_through(&PCMU, &OPUS);
 }
 
 #[test]
-fn ffmpeg_opus_in_pcma_out() {
+fn opus_of_ffmpeg_is_converted_to_pcma() {
     tone_goes_through(&OPUS, &PCMA);
 }
 

@@ -133,7 +133,7 @@ impl ToggleRecord {
                     self,
                     gst::StreamError::Format,
                     [
-                        "{}: a segment in time is needed, not in {:?}",
+                        "{}: expected a segment in time, not in {:?}",
                         pad.name(),
                         segment.segment().format()
                     ]

@@ -124,7 +124,7 @@ impl DiskSettings {
         if budget.max() != max {
             gst::warning!(
                 CAT,
-                "buffer-max-bytes={max}: the files of context '{context}' already have {}, which applies",
+                "buffer-max-bytes={max} is ignored: the open files of context '{context}' use {}",
                 budget.max()
             );
         }

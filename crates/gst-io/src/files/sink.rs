@@ -305,7 +305,7 @@ impl SinkElement for Imp {
             let kind = gst::ResourceError::NotFound;
             gst::error_msg!(
                 kind,
-                ["location is not set: it is the path of the file to write"]
+                ["location is not set: expected the path of the file to write"]
             )
         })?);
         if disk_settings.is_atomic && settings.append {
@@ -335,7 +335,7 @@ impl SinkElement for Imp {
                 None => gst::warning!(
                     CAT,
                     imp = self,
-                    "{}: opening takes long",
+                    "{}: the file is not open yet, because the disk is slow",
                     location.display()
                 ),
             }
@@ -462,7 +462,9 @@ pub(super) fn path_of_uri(uri: &str) -> Result<String, glib::Error> {
     if let Some(host) = host.filter(|host| host != "localhost") {
         return Err(glib::Error::new(
             gst::URIError::BadUri,
-            &format!("{uri}: a file of the host {host}; expected one of this machine, file:///..."),
+            &format!(
+                "{uri}: the file is on the host {host}; expected a file of this machine, file:///..."
+            ),
         ));
     }
     path.into_os_string().into_string().map_err(|_| {

@@ -164,7 +164,7 @@ impl Imp {
             let kind = gst::ResourceError::NotFound;
             gst::error_msg!(
                 kind,
-                ["location is not set: it is the path of the file to read"]
+                ["location is not set: expected the path of the file to read"]
             )
         })?;
         let disk = settings.io_mode.disk()?;
@@ -218,7 +218,10 @@ impl SourceElement for Imp {
         if let Some(gst::EventView::Seek(seek)) = early.as_ref().map(|event| event.view()) {
             let after = self.after(seek).ok_or_else(|| {
                 let kind = gst::ResourceError::Seek;
-                gst::error_msg!(kind, ["the seek before the start is not within the file"])
+                gst::error_msg!(
+                    kind,
+                    ["the position of the seek before the start is not within the file"]
+                )
             })?;
             *lock(&self.section) = after;
         }

@@ -168,7 +168,8 @@ impl Target {
         gst::error_msg!(
             gst::ResourceError::Write,
             [
-                "{}: the disk is too slow (slow-policy=fail): {held} bytes of this file wait, with buffer-max-bytes={} for all files of the context",
+                "{}: the disk is too slow (slow-policy=fail): {held} bytes of this file wait for the disk; the limit is \
+                buffer-max-bytes={} for all files of the context",
                 self.file.path().display(),
                 self.buffer_bytes_max
             ]

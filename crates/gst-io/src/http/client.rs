@@ -161,9 +161,9 @@ fn make(wanted: &Connecting) -> Result<Client, ClientError> {
         };
         let text = std::fs::read(path).map_err(|error| refused(error.to_string()))?;
         let bundle = Certificate::from_pem_bundle(&text);
-        let bundle = bundle.map_err(|_| refused("no certificates".to_owned()))?;
+        let bundle = bundle.map_err(|_| refused("the file has no certificates".to_owned()))?;
         if bundle.is_empty() {
-            return Err(refused("no certificates".to_owned()));
+            return Err(refused("the file has no certificates".to_owned()));
         }
         builder = builder.tls_built_in_root_certs(false);
         for certificate in bundle {

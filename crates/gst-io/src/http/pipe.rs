@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_pipe_gives_room_when_half_of_it_is_taken() {
+    fn a_full_pipe_accepts_data_again_when_it_is_half_empty() {
         let pipe = Pipe::new(1000);
         let count = Arc::new(Count::default());
         let waker = Waker::from(count.clone());

@@ -273,7 +273,7 @@ impl HttpReader {
         gst::warning!(
             CAT,
             obj = element,
-            "{place}: {problem}; again in {} ms",
+            "{place}: {problem}; the next attempt is in {} ms",
             delay_ns / 1_000_000
         );
         let structure = gst::Structure::builder("http-retry")

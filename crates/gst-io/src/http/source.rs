@@ -76,7 +76,7 @@ impl HttpSource {
         if self.driver.place().is_some() {
             return Err(glib::Error::new(
                 gst::URIError::BadState,
-                "the location changes in READY and NULL only",
+                "the location can be changed only in READY and NULL",
             ));
         }
         Location::parse(uri).map_err(|error| {

@@ -37,7 +37,7 @@ pub(super) async fn ask(url: &Url, headers: &HeaderMap) -> Result<Response, Prob
     let end = loop {
         let count = stream.read(&mut room).await.map_err(broken)?;
         if count == 0 {
-            return Err(refused("it ends before its headers do"));
+            return Err(refused("the answer ends within its headers"));
         }
         // The end of the head may be split across two reads.
         let from = head.len().saturating_sub(3);
@@ -46,7 +46,7 @@ pub(super) async fn ask(url: &Url, headers: &HeaderMap) -> Result<Response, Prob
             break from + end;
         }
         if head.len() > HEAD_BYTES_MAX {
-            return Err(refused("its headers do not end"));
+            return Err(refused("the headers of the answer are too long"));
         }
     };
     let first = Bytes::copy_from_slice(&head[end..]);
@@ -128,7 +128,9 @@ fn unfold(byte: &u8) -> u8 {
 }
 
 fn refused(why: &str) -> Problem {
-    Problem::Broken(format!("an answer that is neither HTTP nor ICY: {why}"))
+    Problem::Broken(format!(
+        "the server's answer is neither HTTP nor ICY: {why}"
+    ))
 }
 
 /// The remaining data of a connection.
@@ -173,14 +175,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heads_end_with_an_empty_line() {
+    fn a_response_head_ends_at_an_empty_line() {
         assert_eq!(end_of(b"ICY 200 OK\r\na: b\r\n\r\nrest"), Some(20));
         assert_eq!(end_of(b"ICY 200 OK\n\nrest\r\n\r\n"), Some(12));
         assert_eq!(end_of(b"ICY 200 OK\r\na: b\r\n"), None);
     }
 
     #[test]
-    fn both_protocols_are_read_and_others_refused() {
+    fn icy_and_http_responses_are_parsed_and_others_refused() {
         for line in ["ICY 200 OK", "HTTP/1.0 200 OK", "HTTP/1.1 200 OK"] {
             let head = format!("{line}\r\nicy-name:A station\r\n\r\n");
             let response = response(head.as_bytes(), Body::default()).expect("an answer");

@@ -126,7 +126,7 @@ impl Metadata {
                 let text = text.and_then(|text| text.get::<Option<String>>().ok().flatten());
                 let wrong = || {
                     Error::Setting(format!(
-                        "metadata: '{name}' is a {}; expected texts of {METADATA_BYTES_MAX} bytes in all",
+                        "metadata: '{name}' is a {}; expected strings of {METADATA_BYTES_MAX} bytes in total",
                         value.type_()
                     ))
                 };
@@ -237,7 +237,7 @@ impl Values {
         let key = self.access.key()?;
         if self.access.version.is_some() {
             return Err(Error::Setting(
-                "uri: a version cannot be written; leave out ?version=".into(),
+                "uri: a version of an object cannot be written; remove ?version=".into(),
             ));
         }
         let keys = match name {
@@ -247,7 +247,7 @@ impl Values {
                     .map_err(|error| Error::Setting(error.to_string()))?;
                 if cut.limits != Limits::default() && !template.is_numbered() {
                     return Err(Error::Setting(format!(
-                        "key={key}: all objects would have the same one; expected %05d or {{time}} in it"
+                        "key={key}: all objects would have the same key; expected %05d or {{time}} in the key"
                     )));
                 }
                 Keys::Template(template, name.into())

@@ -116,7 +116,7 @@ impl S3Sink {
                 None => gst::warning!(
                     CAT,
                     obj = element,
-                    "{shown}: the store takes long to answer"
+                    "{shown}: the store has not answered yet"
                 ),
             }
         }
@@ -146,7 +146,12 @@ impl S3Sink {
         }
         let left = sink.with_renderer(Writer::stop);
         for upload in &left {
-            gst::warning!(CAT, obj = element, "{}: not complete yet", upload.key());
+            gst::warning!(
+                CAT,
+                obj = element,
+                "{}: the upload is not complete yet",
+                upload.key()
+            );
         }
     }
 

@@ -41,7 +41,7 @@ impl S3Source {
         if self.http.driver.place().is_some() {
             return Err(glib::Error::new(
                 gst::URIError::BadState,
-                "the uri changes in READY and NULL only",
+                "the uri can be changed only in READY and NULL",
             ));
         }
         let set = self.values().access.set_uri(Some(uri));

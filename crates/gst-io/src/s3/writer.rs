@@ -435,7 +435,8 @@ impl Writer {
         };
         self.is_behind = now > 0 && start < now;
         if self.is_behind {
-            self.warn("the muxer goes back to write its header again, but an object in S3 cannot be rewritten: the new header is left out. Expected a stream without an index, such as MPEG-TS, Ogg, or matroskamux streamable=true");
+            self.warn("the muxer goes back to write its header again, but an object in S3 cannot be rewritten: the new header is left \
+            out. Expected a format without an index, such as MPEG-TS, Ogg, or matroskamux streamable=true");
         } else if now > 0 && start > now {
             let text = format!(
                 "the stream jumps from byte {now} to byte {start}; an object in S3 cannot have gaps"

@@ -34,7 +34,12 @@ pub(super) fn begin_with_first(
         }
     }
     Err(failed.map_or_else(
-        || gst::error_msg!(gst::ResourceError::OpenRead, ["no address to connect to"]),
+        || {
+            gst::error_msg!(
+                gst::ResourceError::OpenRead,
+                ["the host has no address to connect to"]
+            )
+        },
         Into::into,
     ))
 }

@@ -23,7 +23,7 @@ enum TcpError {
     Connect { address: String, source: io::Error },
     #[error("cannot listen on {address}: {source}")]
     Listen { address: String, source: io::Error },
-    #[error("{0}: no data for {1} s (timeout)")]
+    #[error("{0} sent no data for {1} s (timeout)")]
     TimedOut(String, u32),
     #[error("{0}: {1}")]
     Read(String, io::Error),

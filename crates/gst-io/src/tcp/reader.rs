@@ -212,7 +212,7 @@ impl TcpReader {
             Err(error) if is_of_caller(&error) => Ok(()),
             Err(error) => {
                 if !std::mem::replace(&mut self.has_warned, true) {
-                    gst::warning!(crate::kit::CAT, "cannot accept the caller: {error}");
+                    gst::warning!(crate::kit::CAT, "cannot accept a client: {error}");
                 }
                 self.unwatch(cx);
                 cx.set_timer(cx.now_ns() + EXHAUSTED_PAUSE_NS, Precision::About);

@@ -313,7 +313,7 @@ impl Acceptor {
         if !std::mem::replace(&mut self.has_told_of_refusal, true) {
             gst::warning!(
                 crate::kit::CAT,
-                "{}: {address} is refused, there are {max} clients (see max-clients)",
+                "{}: the client {address} is refused, because there are already {max} clients (see max-clients)",
                 self.clients.path()
             );
         }
@@ -500,8 +500,9 @@ impl SinkElement for Imp {
             let again = listener.as_ref().map(TcpListener::try_clone);
             again.transpose().ok().flatten()
         };
-        let listener =
-            listener.ok_or_else(|| gst::error_msg!(gst::CoreError::StateChange, ["no socket"]))?;
+        let listener = listener.ok_or_else(|| {
+            gst::error_msg!(gst::CoreError::StateChange, ["the element has no socket"])
+        })?;
         let acceptor = Acceptor {
             listener,
             clients: self.clients().clone(),
@@ -627,7 +628,7 @@ mod tests {
     /// The kernel may refuse to watch a socket for a while, for lack of memory (epoll_ctl(2)). A regular file, which the kernel
     /// never watches, stands for such a socket.
     #[test]
-    fn a_listener_that_cannot_be_watched_is_tried_again() {
+    fn a_listening_socket_that_cannot_be_watched_is_tried_again() {
         gst::init().unwrap();
         let settings = threadbare_runtime::Settings::default();
         let context = threadbare_runtime::Context::acquire("unwatched", settings).unwrap();

@@ -98,7 +98,7 @@ mod tests {
 
     /// With frames of 1 ms, the result must be the frames themselves, each with its time.
     #[test]
-    fn frames_keep_their_time_and_number() {
+    fn a_cut_buffer_has_the_selected_frames_with_their_times() {
         let (whole, audio) = buffer(10);
         for (frames, bytes) in [
             (0..10, (0..10).collect::<Vec<u8>>()),

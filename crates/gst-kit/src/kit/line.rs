@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn works_are_done_in_turn_and_a_full_line_holds_the_source() {
+    fn futures_run_one_after_another_and_a_full_line_holds_the_source() {
         let (line, bench, mut pending) = (Line::new(1), Bench::default(), Pending::default());
         scope(&mut pending, || line.pass(bench.work(0)).unwrap());
         assert!(!pending.holds());
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cleared_line_and_a_source_that_stops_leave_nothing() {
+    fn a_cleared_line_and_a_stopped_source_leave_no_futures() {
         let (line, bench, mut pending) = (Line::new(0), Bench::default(), Pending::default());
         scope(&mut pending, || line.pass(bench.work(0)).unwrap());
         assert!(poll(&mut pending).is_pending());

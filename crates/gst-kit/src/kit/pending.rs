@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scope_inside_a_scope_takes_only_its_own() {
+    fn a_nested_scope_takes_only_its_own_waits() {
         let (mut outer, mut inner) = (Pending::default(), Pending::default());
         scope(&mut outer, || {
             defer(Hold::Source, Box::pin(std::future::ready(Ok(()))));

@@ -38,7 +38,7 @@ pub(super) fn warn_of_blocking_sinks(source: &gst::Element, context: &str) {
     }
     let reason = format!(
         "{holding} blocks the thread of the context '{context}' until the pipeline plays, and the pipeline waits for data from that thread at {awaited}: \
-         set async=false on all of them, or put a ts-blocking-adapter before {holding}"
+         set async=false on all these sinks, or put a ts-blocking-adapter before {holding}"
     );
     // This log is needed because the application's thread may be blocked in set_state, where it would not see the message.
     gst::error!(super::CAT, obj = source, "{reason}");

@@ -50,7 +50,7 @@ pub enum SocketError {
     },
     #[error("multicast-iface: network interface '{name}' not found (see `ip link`)")]
     UnknownInterface { name: String },
-    #[error("no port for RTCP above {port}: set rtcp-port or rtcp-mux")]
+    #[error("RTCP needs a port above {port}: set rtcp-port or rtcp-mux")]
     NoRtcpPort { port: u16 },
     #[error("the socket given by property is closed (see close-socket)")]
     Closed,
@@ -566,7 +566,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sources_are_parsed_and_refused() {
+    fn valid_lists_of_sources_are_parsed_and_invalid_ones_refused() {
         let two: Vec<IpAddr> = vec!["10.0.0.1".parse().unwrap(), "fe80::1".parse().unwrap()];
         assert_eq!(parse_sources("+10.0.0.1 + fe80::1").unwrap(), two);
         assert!(parse_sources("").unwrap().is_empty());

@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn blocked_input_keeps_order_and_blocks_no_other() {
+    fn a_blocked_input_keeps_its_order_and_blocks_no_other_input() {
         let turns = Turns::<Two>::default();
         let [first, second] = [0, 1].map(|_| turns.enter(0, ()));
         assert_eq!(decide(&turns.enter(1, ())), Poll::Ready(Some(())));

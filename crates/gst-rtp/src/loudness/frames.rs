@@ -74,7 +74,7 @@ impl Kind {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Refused {
     /// The caps are not raw audio.
-    #[error("not raw audio: {0}")]
+    #[error("the caps are not those of raw audio: {0}")]
     Caps(gst::Caps),
     /// The samples have another type than the four supported ones, or another byte order than the machine's.
     #[error("samples of type {} are not supported", .0.to_str())]
@@ -91,10 +91,10 @@ pub enum Refused {
         frame_bytes: usize,
     },
     /// The buffer is planar, and the positions of its channels are unknown.
-    #[error("planar samples without a GstAudioMeta that gives the offset of each channel")]
+    #[error("a buffer with planar samples has no GstAudioMeta with the offset of each channel")]
     NoMeta,
     /// The numbers of channels of the buffer and of its caps differ.
-    #[error("its GstAudioMeta has {meta} channels, its caps have {caps}")]
+    #[error("the GstAudioMeta of the buffer has {meta} channels, but its caps have {caps}")]
     MetaChannels {
         /// Channels of the buffer.
         meta: usize,
@@ -102,7 +102,9 @@ pub enum Refused {
         caps: usize,
     },
     /// A channel is not in the buffer's memory.
-    #[error("channel {channel} is at byte {offset}, {frames} frames long, in {bytes} bytes")]
+    #[error(
+        "channel {channel} begins at byte {offset} and has {frames} frames, which exceeds the buffer of {bytes} bytes"
+    )]
     Plane {
         /// Number of the channel.
         channel: usize,

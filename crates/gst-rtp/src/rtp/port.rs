@@ -87,7 +87,7 @@ pub(super) enum PortError {
     #[error(transparent)]
     Socket(#[from] crate::kit::socket::SocketError),
     #[error(
-        "port {port} is shared with other settings: address, rtcp-port, rtcp-mux, reuse and buffer-size must agree"
+        "another source shares port {port} with different settings: address, rtcp-port, rtcp-mux, reuse and buffer-size must be the same"
     )]
     Settings { port: u16 },
     #[error("cannot receive on the shared port with this `ssrc` and `from`: {0}")]

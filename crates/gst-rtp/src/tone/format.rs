@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rounds_as_the_standard_library() {
+    fn samples_are_rounded_as_by_the_standard_library() {
         let sample = |i: i32| f64::from(i) / 7.3;
         for x in (-300_000..300_000)
             .map(sample)
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_all_formats_and_channels() {
+    fn samples_are_written_in_all_formats_and_channels() {
         gst::init().unwrap();
         for (name, bytes) in [
             ("S16LE", vec![0x00, 0x40, 0x01, 0x80]),

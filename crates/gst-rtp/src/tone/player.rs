@@ -123,7 +123,7 @@ impl<S: Signal> Player<S> {
         let Some(decided) = self.cut.decide(&self.pad) else {
             return Err(gst::error_msg!(
                 gst::StreamError::Format,
-                ["no format of this element is accepted by downstream and allowed by caps"]
+                ["downstream and caps have no format of this element in common"]
             ));
         };
         if self.format.as_ref() == Some(&decided) {
@@ -169,7 +169,7 @@ impl<S: Signal> Player<S> {
             return Produced::Failed(gst::error_msg!(
                 gst::ResourceError::Settings,
                 [
-                    "samples-per-buffer={samples} makes buffers of more than {BUFFER_BYTES_MAX} bytes"
+                    "samples-per-buffer={samples} would make buffers of more than {BUFFER_BYTES_MAX} bytes"
                 ]
             ));
         };

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_has_its_colour() {
+    fn each_noise_has_the_spectrum_of_its_colour() {
         // The power of the differences between samples, divided by the power of the samples: 2 for white noise.
         let slope = |wave| {
             let out = made(wave, 80_000);

@@ -134,7 +134,7 @@ impl ObjectSubclass for BlockingAdapter {
                     gst::PadMode::Push => imp.activate(active),
                     _ => Err(gst::loggable_error!(
                         crate::kit::CAT,
-                        "only push mode is supported"
+                        "the element supports only push mode"
                     )),
                 })
             })

@@ -54,11 +54,12 @@ impl Kind {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum JoinError {
     #[error(
-        "{}='{name}' has a sink already: each name is for one sink; choose another name, or stop that sink first", kind.property()
+        "{}='{name}' already has a sink, and only one is possible; choose another name, or stop that sink first", kind.property()
     )]
     SinkTaken { kind: Kind, name: String },
     #[error(
-        "{}='{name}' has a source already: a proxy has one source; choose another name, or use ts-intersink and ts-intersrc for several sources", kind.property()
+        "{}='{name}' already has a source, and only one is possible; choose another name, or use ts-intersink and ts-intersrc for \
+        several sources", kind.property()
     )]
     SourceTaken { kind: Kind, name: String },
 }

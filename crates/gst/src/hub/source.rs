@@ -227,7 +227,7 @@ mod tests {
     use gst::State::{Null, Paused, Playing, Ready, VoidPending};
 
     #[test]
-    fn an_error_on_the_way_up_counts() {
+    fn a_refused_push_is_an_error_only_if_the_source_does_not_start() {
         for (current, pending, expected) in [
             (Playing, VoidPending, false),
             (Paused, Playing, false),

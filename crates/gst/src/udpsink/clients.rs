@@ -254,7 +254,7 @@ fn errno_name(reason: i32) -> String {
 /// Why a list of clients was refused.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
-    "client '{client}': expected host:port with a port from 1 to 65535, [address]:port for IPv6"
+    "client '{client}': expected host:port with a port from 1 to 65535, or [address]:port for IPv6"
 )]
 pub(super) struct BadClient {
     client: String,
@@ -302,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_round_trip() {
+    fn lists_of_clients_round_trip() {
         let list = "127.0.0.1:5004,[::1]:6000,localhost:7";
         let clients = parse(list).unwrap();
         assert_eq!(clients[1], ("::1".to_owned(), 6000));
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_clients_are_named() {
+    fn invalid_clients_are_refused_by_name() {
         for bad in ["127.0.0.1", "a:0", "a:65536", ":5", "a:b"] {
             let error = parse(&format!("ok:1,{bad}")).unwrap_err();
             assert_eq!(error.client, bad);
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_keeps_its_place_until_it_has_an_address() {
+    fn a_host_name_keeps_its_place_in_the_list_until_it_is_resolved() {
         let mut clients = Clients::default();
         for host in ["10.0.0.1", "name", "10.0.0.2"] {
             clients.add(host, 7, 0);

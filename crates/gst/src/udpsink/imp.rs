@@ -216,7 +216,11 @@ impl UdpSink {
             sender.clients.remove(host, port)
         });
         match removed {
-            None => gst::warning!(CAT, imp = self, "no client {host}:{port} to remove"),
+            None => gst::warning!(
+                CAT,
+                imp = self,
+                "cannot remove client {host}:{port}, because it was not added"
+            ),
             Some(gone) => {
                 if let Some(client) = gone {
                     self.leave_group_of(&client);

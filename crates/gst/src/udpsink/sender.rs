@@ -220,7 +220,7 @@ mod tests {
     /// `bytes-to-serve` counts each received packet once, however often a full socket causes retries. The test uses a TCP socket,
     /// which ignores the destination, because it can be filled.
     #[test]
-    fn a_packet_that_is_tried_again_is_counted_once() {
+    fn a_packet_that_is_sent_at_the_second_attempt_is_counted_once() {
         gst::init().unwrap();
         for clients in 1..=2 {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();

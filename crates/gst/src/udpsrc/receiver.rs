@@ -124,7 +124,8 @@ impl Receiver {
                 element,
                 gst::ResourceError::Read,
                 (
-                    "Packets are larger than mtu={} and were cut: {count} so far, this one had {datagram_len} bytes. Raise the mtu property.",
+                    "Packets are larger than mtu={}, and were truncated: {count} packets so far; the last one had {datagram_len} bytes. \
+                    Set a larger mtu.",
                     self.mtu
                 )
             );

@@ -121,7 +121,7 @@ fn opening(line: &str, seen: &std::sync::mpsc::Receiver<Seen>) -> Vec<gst::Event
 
 /// The stock sources have this order: no element may see another event between these.
 #[test]
-fn every_source_opens_with_stream_start_caps_and_segment_alone() {
+fn every_source_starts_with_only_stream_start_caps_and_segment() {
     use gst::EventType::{Caps, Segment, StreamStart};
     for case in cases() {
         let pipe = Pipe::parse(&format!(

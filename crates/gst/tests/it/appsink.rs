@@ -140,7 +140,7 @@ fn signals_report_preroll_and_samples_and_may_pull() {
 
 /// Each limit alone: bytes, and time from the start of the first buffer to the end of the last one.
 #[test]
-fn a_store_is_full_by_bytes_or_by_time() {
+fn the_queue_can_be_full_by_bytes_or_by_time() {
     let ms = gst::ClockTime::MSECOND;
     for limit in ["max-bytes=8", "max-time=20000000"] {
         let rig = sink(
@@ -166,7 +166,7 @@ fn a_store_is_full_by_bytes_or_by_time() {
 
 /// As with the stock element, a list becomes one sample if the property is set, otherwise one sample for each buffer.
 #[test]
-fn a_list_is_one_sample_or_several() {
+fn a_buffer_list_is_one_sample_or_several_as_configured() {
     for (factory, whole) in [
         ("appsink", true),
         ("ts-appsink", true),
@@ -320,7 +320,7 @@ fn flush_drops_untaken_samples() {
 }
 
 #[test]
-fn works_after_each_restart() {
+fn the_element_works_after_each_restart() {
     let rig = Rig::without_stream("ts-appsink sync=false", gst::State::Null);
     for i in 0..2 {
         for state in [gst::State::Ready, gst::State::Null, gst::State::Ready] {
@@ -338,7 +338,7 @@ fn works_after_each_restart() {
 
 /// A new limit of time counts the samples that are already stored.
 #[test]
-fn a_new_time_limit_counts_stored_samples() {
+fn a_new_time_limit_also_applies_to_queued_samples() {
     let rig = sink("max-buffers=0 async=false", gst::State::Playing);
     let ten_ms = |n: u32| {
         let mut buffer = timed(n, u64::from(n) * 10 * gst::ClockTime::MSECOND);

@@ -192,7 +192,7 @@ fn output_keeps_the_input_timestamps() {
 }
 
 #[test]
-fn short_inputs_come_out_whole() {
+fn all_frames_of_a_short_input_are_output() {
     for frames_in in [0, 1, 2, 100, 4_800, 143_999] {
         let mut stream = Stream::new("", 48_000);
         if frames_in > 0 {
@@ -546,7 +546,7 @@ fn partial_frame_is_reported_as_an_error() {
 }
 
 #[test]
-fn it_goes_up_and_down() {
+fn states_change_in_both_directions() {
     let rig = Rig::without_stream("audioloudnorm", gst::State::Playing);
     goes_up_and_down(&rig, || {
         rig.feed

@@ -282,7 +282,7 @@ fn flushing_seek_in_paused_prerolls_again() {
 
 /// The end is due when the last data has ended, and is reported again after a pause, as by the stock sinks.
 #[test]
-fn the_end_comes_with_the_end_of_the_last_buffer_and_again_after_a_pause() {
+fn eos_is_posted_at_the_end_of_the_last_buffer_and_again_after_a_pause() {
     for sink in ["fakesink", "ts-appsink"] {
         let (rig, clock) = on_test_clock(sink);
         if sink == "ts-appsink" {
@@ -423,7 +423,7 @@ fn new_sample_handler_decides_the_push_result() {
 }
 
 #[test]
-fn a_sample_stream_that_is_polled_in_vain_keeps_one_waker() {
+fn a_sample_stream_stores_only_its_latest_waker() {
     use std::task::{Context, Poll, Wake, Waker};
     struct Nothing;
     impl Wake for Nothing {

@@ -261,7 +261,7 @@ fn caps_may_change_and_errors_reach_the_pusher() {
 }
 
 #[test]
-fn works_after_each_restart() {
+fn the_element_works_after_each_restart() {
     let rig = Rig::without_stream("ts-clocksync", gst::State::Null);
     goes_up_and_down(&rig, || {
         rig.feed.set_active(false).unwrap();

@@ -318,7 +318,7 @@ fn rounds(receiver: &std::net::UdpSocket, i: u32) {
 
 /// `THREADBARE_CYCLES` sets the number of rounds; the default is 300.
 #[test]
-fn nothing_is_left_of_three_hundred_pipelines() {
+fn three_hundred_pipelines_leave_no_resources() {
     // With several arenas, glibc keeps some MiB more or less, as threads start and end.
     if std::env::var_os("MALLOC_ARENA_MAX").is_none() {
         let mut again = std::process::Command::new(std::env::current_exe().unwrap());

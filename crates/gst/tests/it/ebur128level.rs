@@ -288,7 +288,7 @@ fn buffers_pass_without_a_copy() {
 }
 
 #[test]
-fn gaps_are_silence_and_a_reset_forgets() {
+fn gaps_count_as_silence_and_a_reset_starts_from_scratch() {
     let rig = mono("ebur128level interval=500000000", 48_000);
     rig.push(tone(48_000, gst::ClockTime::ZERO)).unwrap();
     let loud = number_of(&stats(&rig), "momentary-loudness");
@@ -429,7 +429,7 @@ fn only_different_caps_restart_the_measurement() {
 }
 
 #[test]
-fn works_after_each_restart() {
+fn the_element_works_after_each_restart() {
     let rig = Rig::without_stream("ebur128level", gst::State::Null);
     goes_up_and_down(&rig, || {
         rig.feed.set_active(false).unwrap();

@@ -26,21 +26,21 @@ fn leaves_at_its_running_time(play: &Play, main: &Fault) {
 }
 
 #[test]
-fn a_file_leaves_at_its_running_time_on_a_context() {
+fn the_buffers_of_a_file_pass_at_their_running_time_on_a_context() {
     let main = file("live", 10 * SECOND, MAIN);
     let line = format!("uri={} enable-video=false", main.uri());
     leaves_at_its_running_time(&Play::new(&line), &main);
 }
 
 #[test]
-fn a_file_leaves_at_its_running_time_without_a_context() {
+fn the_buffers_of_a_file_pass_at_their_running_time_without_a_context() {
     let main = file("live-alone", 10 * SECOND, MAIN);
     let line = format!("uri={} enable-video=false", main.uri());
     leaves_at_its_running_time(&Play::without_context(&line), &main);
 }
 
 #[test]
-fn a_file_that_is_ready_late_begins_then() {
+fn a_file_that_is_ready_late_begins_when_it_is_ready() {
     let main = file("late-file", 10 * SECOND, MAIN);
     let gate = main.hold_starts();
     let play = Play::playing(&format!("uri={} enable-video=false", main.uri()));
@@ -90,7 +90,7 @@ fn the_end_of_the_main_source_ends_the_output() {
 }
 
 #[test]
-fn sound_and_pictures_end_each_at_their_own_end() {
+fn audio_and_video_of_different_lengths_end_separately() {
     let main = file("ends", 600 * MS, MAIN);
     main.plan(VIDEO, 200 * MS, Step::Eos);
     let fallback = file("ends-fallback", 10 * SECOND, FALLBACK);
@@ -394,7 +394,7 @@ fn late_data_of_a_live_source_counts_as_missing() {
 }
 
 #[test]
-fn jitter_that_stays_inside_the_timeout_switches_nothing() {
+fn jitter_below_the_timeout_causes_no_switch() {
     let main = live("jitter", MAIN);
     let fallback = file("jitter-fallback", 60 * SECOND, FALLBACK);
     let play = Play::playing(&format!(
@@ -502,7 +502,7 @@ fn later_fallbacks_start_when_earlier_ones_fail_and_the_best_passes() {
 }
 
 #[test]
-fn the_uri_is_asked_for_at_each_start() {
+fn update_uri_is_emitted_at_each_start() {
     let [before, after] = [live("uri-before", 1), live("uri-after", 2)];
     let play = Play::new(&format!("uri={} enable-video=false", before.uri()));
     let asked = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
@@ -624,7 +624,7 @@ fn source_without_video_gets_black_pictures() {
 // ---- messages, queries, events
 
 #[test]
-fn errors_of_a_source_stay_inside_and_other_messages_pass() {
+fn errors_of_a_source_are_not_posted_and_other_messages_are() {
     let main = live("messages", MAIN);
     let play = Play::playing(&format!("uri={} enable-video=false", main.uri()));
     play.feed_until(&main, 100);

@@ -94,7 +94,7 @@ fn stalled_connection_resumes_when_released() {
 }
 
 #[test]
-fn a_server_may_refuse_and_come_back() {
+fn a_server_may_refuse_connections_and_accept_them_again() {
     let samples = ramp(1000);
     let server = Server::new(wav(RATE, 1, &samples));
     for answer in [Answer::Status(404), Answer::Status(503), Answer::Refuse] {
@@ -201,7 +201,7 @@ fn live_source_follows_its_script() {
 }
 
 #[test]
-fn a_live_source_gives_data_in_playing_only() {
+fn a_live_source_delivers_data_only_in_playing() {
     let fault = Fault::live("live");
     let rig = Rig::without_stream("faultsrc fault=live", gst::State::Null);
     assert_eq!(

@@ -10,7 +10,7 @@ use gst::prelude::*;
 // ---- slow starts and stops
 
 #[test]
-fn nothing_waits_for_a_source_that_starts_slowly() {
+fn a_slow_start_of_a_source_blocks_neither_states_nor_output() {
     let main = file("slow", 60 * SECOND, MAIN);
     let fallback = file("slow-fallback", 60 * SECOND, FALLBACK);
     let gate = main.hold_starts();
@@ -37,7 +37,7 @@ fn nothing_waits_for_a_source_that_starts_slowly() {
 }
 
 #[test]
-fn nothing_waits_for_a_source_that_stops_slowly() {
+fn a_slow_stop_of_a_source_blocks_neither_states_nor_output() {
     let main = live("slow-stop", MAIN);
     let fallback = file("slow-stop-fallback", 60 * SECOND, FALLBACK);
     let play = Play::playing(&format!(
@@ -255,7 +255,7 @@ fn impossible_settings_are_refused_by_name() {
 }
 
 #[test]
-fn properties_and_pads_are_those_of_existing_pipelines() {
+fn properties_and_pads_stay_compatible_with_existing_pipelines() {
     let times = Some(("0", "18446744073709551614"));
     let pauses = Some(("10000000", "18446744073709551614"));
     let own: &[Row] = &[

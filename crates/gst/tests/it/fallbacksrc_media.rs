@@ -25,7 +25,7 @@ fn samples(drain: &Drain) -> Vec<i16> {
 // ---- buffering
 
 #[test]
-fn a_stalled_server_is_awaited() {
+fn a_source_resumes_when_its_stalled_server_continues() {
     let file = ramp(60);
     let server = Server::new(wav(RATE, 1, &file));
     // 5 s at 16 kB/s.
@@ -389,7 +389,7 @@ fn fail_element(pipe: &Pipe, name: &str) {
 }
 
 #[test]
-fn main_fallback_and_main_again_are_heard() {
+fn the_output_has_the_audio_of_main_then_fallback_then_main() {
     init();
     const RATE: u32 = 48_000;
     let angle = |i: u32| std::f64::consts::TAU * 880.0 * f64::from(i) / f64::from(RATE);
@@ -555,7 +555,7 @@ fn save(sheet: &gst::Sample, name: &str) {
 }
 
 #[test]
-fn main_fallback_picture_and_main_again_are_seen() {
+fn the_output_has_the_video_of_main_then_a_picture_then_main() {
     init();
     const SIZE: &str = "video/x-raw,width=160,height=90,framerate=25/1";
     let main = Server::new(made_by(&format!(

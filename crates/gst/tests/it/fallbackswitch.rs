@@ -302,7 +302,7 @@ fn result_of(pushed: &Pushed) -> Result<gst::FlowSuccess, gst::FlowError> {
 // ---- interface
 
 #[test]
-fn properties_and_pads_are_those_of_existing_pipelines() {
+fn properties_and_pads_stay_compatible_with_existing_pipelines() {
     let times = Some(("0", "18446744073709551614"));
     let own: &[Row] = &[
         ("active-pad", "GstPad", "NULL", None, true),
@@ -354,7 +354,7 @@ fn pads_have_the_names_that_older_pipelines_use() {
 // ---- choice
 
 #[test]
-fn the_first_choice_passes_and_the_other_is_dropped() {
+fn the_best_input_passes_and_buffers_of_the_other_are_dropped() {
     let switch = Switch::new("", 2, AUDIO);
     switch.begin();
     for ms in [20, 40] {
@@ -534,7 +534,7 @@ fn the_greatest_times_are_never_reached() {
 // ---- the defaults of the existing element
 
 #[test]
-fn the_end_of_the_active_stream_ends_the_output_until_the_timeout() {
+fn after_the_end_of_the_active_stream_the_output_resumes_at_the_timeout() {
     let switch = Switch::plain("", 2, AUDIO);
     switch.begin();
     assert!(switch.inputs[0].feed.push_event(gst::event::Eos::new()));
@@ -761,7 +761,7 @@ fn a_flush_passes_and_an_unfinished_one_is_ended_for_downstream() {
 }
 
 #[test]
-fn the_output_ends_with_the_last_stream_or_any_as_configured() {
+fn the_output_ends_with_the_last_stream_or_with_any_stream_as_configured() {
     for stop_on_eos in [false, true] {
         let switch = Switch::new(&format!("stop-on-eos={stop_on_eos}"), 2, AUDIO);
         switch.begin();
@@ -886,7 +886,7 @@ impl Pair {
 }
 
 #[test]
-fn audio_and_video_leave_a_source_together_and_come_back_together() {
+fn audio_and_video_switch_away_from_a_source_and_back_together() {
     for stalls in [[false, true], [true, false]] {
         let mut pair = Pair::new();
         while pair.ms < 100 {
@@ -952,7 +952,7 @@ fn partners_agree_on_the_first_choice_from_the_start() {
 }
 
 #[test]
-fn one_stream_of_a_source_is_better_than_nothing() {
+fn each_stream_passes_from_the_only_source_that_delivers_it() {
     let mut pair = Pair::new();
     while pair.ms < 200 {
         pair.ms += 20;
@@ -969,7 +969,7 @@ fn one_stream_of_a_source_is_better_than_nothing() {
 }
 
 #[test]
-fn an_input_without_a_partner_goes_by_its_own_health() {
+fn an_input_without_a_partner_depends_only_on_its_own_health() {
     type Part = fn(&Pair);
     let parts: [Part; 4] = [
         |pair| {
@@ -1036,7 +1036,7 @@ fn partners_that_fail_and_come_back_at_once_agree_in_the_end() {
 }
 
 #[test]
-fn partners_hold_each_other_weakly() {
+fn partners_keep_only_weak_references_to_each_other() {
     let [one, other] = [(); 2].map(|()| make("fallbackswitch"));
     one.set_property("partner", &other);
     let partner = |of: &gst::Element| of.property::<Option<gst::Element>>("partner");
@@ -1133,7 +1133,7 @@ fn in_paused_the_first_choice_prerolls_and_the_others_wait() {
 }
 
 #[test]
-fn a_new_clock_is_waited_for() {
+fn after_a_change_of_the_clock_time_outs_use_the_new_clock() {
     let switch = Switch::new("", 2, AUDIO);
     switch.begin();
     let other = TestClock::with_start_time(100 * MS);
@@ -1214,7 +1214,7 @@ fn the_drop_of_a_buffer_may_call_the_element() {
 // ---- events and queries
 
 #[test]
-fn upstream_events_go_to_the_active_input_alone() {
+fn upstream_events_go_only_to_the_active_input() {
     let switch = Switch::new("", 2, AUDIO);
     switch.begin();
     let seek = gst::event::Seek::new(
@@ -1248,7 +1248,7 @@ fn upstream_events_go_to_the_active_input_alone() {
 }
 
 #[test]
-fn the_latency_is_that_of_the_slowest_input_and_its_own() {
+fn the_latency_is_that_of_the_slowest_input_plus_the_property() {
     let switch = Switch::new("latency=5000000", 3, AUDIO);
     let asked = || {
         let mut query = gst::query::Latency::new();
@@ -1292,7 +1292,7 @@ fn serialized_queries_are_those_of_the_active_input() {
 }
 
 #[test]
-fn gaps_keep_an_input_healthy_and_pass() {
+fn gap_events_keep_an_input_healthy_and_are_passed() {
     let switch = Switch::new("", 2, AUDIO);
     switch.begin();
     switch.set_ms(900);
@@ -1430,7 +1430,7 @@ fn coded_data_is_not_cut() {
 }
 
 #[test]
-fn lists_of_the_active_input_stay_whole() {
+fn buffer_lists_of_the_active_input_are_not_split() {
     let switch = Switch::new("", 2, AUDIO);
     switch.begin();
     let lengths = Arc::new(Mutex::new(Vec::new()));

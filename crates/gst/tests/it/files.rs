@@ -489,7 +489,7 @@ fn blocked_end_of_stream_ends_with_a_stop() {
 
 /// One stream's disk stalls, and another stream on the same context loses nothing, although both share a budget.
 #[test]
-fn stalled_stream_blocks_no_other_on_its_context() {
+fn a_stalled_stream_blocks_no_other_stream_of_its_context() {
     for &mode in modes() {
         for policy in ["hold-up", "drop-oldest", "fail"] {
             let folder = folder();
@@ -729,7 +729,7 @@ fn read_to_end(rig: &Rig) -> Vec<u8> {
 }
 
 #[test]
-fn a_source_gives_the_whole_file_in_blocks() {
+fn a_source_pushes_the_whole_file_in_blocks() {
     let folder = folder();
     let path = folder.path().join("a");
     for (size, blocks) in [(0, 0), (1, 1), (4096, 1), (100_000, 25)] {
@@ -757,7 +757,7 @@ fn a_source_gives_the_whole_file_in_blocks() {
 
 /// Offsets and flags match the stock source's in push mode.
 #[test]
-fn buffers_have_the_offsets_that_the_stock_source_gives() {
+fn buffers_have_the_same_offsets_as_those_of_the_stock_source() {
     let folder = folder();
     let path = folder.path().join("a");
     std::fs::write(&path, pattern(10_000)).unwrap();
@@ -847,7 +847,7 @@ fn segment_start(rig: &Rig) -> u64 {
 }
 
 #[test]
-fn seek_without_a_flush_continues_elsewhere() {
+fn a_seek_without_a_flush_continues_at_the_new_position() {
     let folder = folder();
     let path = folder.path().join("a");
     let all = pattern(100_000);
@@ -944,7 +944,7 @@ fn a_source_without_its_file_fails() {
 
 /// As with the other elements that have a URI, applications that ask for a file's URI get the stock element.
 #[test]
-fn file_uris_still_lead_to_the_stock_element() {
+fn file_uris_are_still_handled_by_the_stock_element() {
     init();
     let made = |kind| gst::Element::make_from_uri(kind, "file:///tmp/a", None).unwrap();
     for (kind, stock, ours) in [

@@ -204,7 +204,7 @@ fn headers_are_reported_like_the_stock_element() {
 
 /// The server is a real one without ranges; the reference is curl.
 #[test]
-fn a_real_server_gives_the_same_bytes_as_to_curl_and_the_stock_element() {
+fn a_real_server_sends_the_same_bytes_as_to_curl_and_the_stock_element() {
     let folder = std::env::temp_dir().join(format!("threadbare-http-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let body = pattern(1_234_567);
@@ -318,7 +318,7 @@ impl Drop for Nginx {
 }
 
 #[test]
-fn nginx_gives_the_same_files_and_ranges_as_to_curl() {
+fn nginx_sends_the_same_files_and_ranges_as_to_curl() {
     let body = pattern(1_500_000);
     let nginx = Nginx::start("nginx", &body, "", "");
     let uri = format!("http://127.0.0.1:{}/file", nginx.port);
@@ -338,7 +338,7 @@ fn nginx_gives_the_same_files_and_ranges_as_to_curl() {
 
 /// Streams of one host share a connection (RFC 9113). Streams without a reader must not block the others.
 #[test]
-fn paused_http_2_streams_block_no_others() {
+fn a_paused_http_2_stream_blocks_no_other_stream() {
     let body = pattern(2_000_000);
     let (_, ca, key) = certificates("h2");
     let chain = ca.with_extension("chain");
@@ -591,7 +591,7 @@ fn a_server_that_ignores_ranges_is_read_from_the_beginning_and_skipped() {
 }
 
 #[test]
-fn changed_resource_is_not_joined() {
+fn bytes_of_a_changed_resource_are_not_appended() {
     let (old, new) = (pattern(100_000), vec![9; 100_000]);
     let sent = old.clone();
     let web = Web::new(move |asked, reply| match asked.number {
@@ -1017,7 +1017,7 @@ fn redirections_are_followed_and_reported() {
         assert_eq!(headers.get::<String>("redirection-uri"), Ok(web.uri(place)));
     }
     for (path, said) in [
-        ("loop", "more than 20 redirections"),
+        ("loop", "redirected more than 20 times"),
         (
             "file",
             "the scheme 'file' is not allowed; use http or https",
@@ -1200,7 +1200,7 @@ fn headers_of_the_user_are_sent() {
 
 /// RFC 7617. Credentials are sent only to their origin, and are never shown.
 #[test]
-fn credentials_are_for_their_origin_and_are_not_shown() {
+fn credentials_are_sent_only_to_their_origin_and_never_shown() {
     let other = Web::of_file(pattern(10));
     let place = other.uri("y");
     let web =
@@ -1279,7 +1279,7 @@ fn log_has_no_credentials() {
         let log = std::fs::read(&file).unwrap();
         std::fs::remove_file(&file).unwrap();
         let log = String::from_utf8_lossy(&log);
-        assert!(log.contains("again in"), "a retry is logged");
+        assert!(log.contains("the next attempt is in"), "a retry is logged");
         let line = log.lines().find(|line| line.contains("hidden"));
         assert_eq!(line, None);
         return;
@@ -1722,7 +1722,7 @@ fn many_stations() -> std::net::SocketAddr {
 }
 
 #[test]
-fn drop_in_has_its_own_thread_by_default() {
+fn reqwesthttpsrc_has_its_own_thread_by_default() {
     // Stock sinks hold the thread that pushes while they are paused.
     let web = Web::of_file(pattern(10_000));
     let pipes: Vec<Pipe> = (0..3)
@@ -1915,7 +1915,7 @@ fn a_seek_before_the_start_requests_only_its_range() {
 
 /// In addition to the wrong status, the last byte that the server announces is too large by one.
 #[test]
-fn a_part_with_status_200_is_not_taken_for_the_whole() {
+fn a_partial_reply_with_status_200_is_not_handled_as_the_whole_resource() {
     let body = pattern(10_000);
     let whole = body.clone();
     let web = Web::new(move |asked, reply| match asked.range() {
@@ -1989,7 +1989,7 @@ fn proxy_is_set_by_the_environment() {
 }
 
 #[test]
-fn buffers_are_shaped_as_asked() {
+fn buffers_have_the_configured_sizes_and_times() {
     let body = pattern(100_000);
     let web = Web::of_file(body.clone());
     let limited = rig(
@@ -2072,7 +2072,7 @@ fn files_play_and_are_sought_in() {
 }
 
 #[test]
-fn an_uri_still_leads_to_the_stock_element() {
+fn http_uris_are_still_handled_by_the_stock_element() {
     init();
     let make = |uri| gst::Element::make_from_uri(gst::URIType::Src, uri, None).unwrap();
     let element = make("http://h/x");

@@ -151,7 +151,7 @@ fn full_proxy(held_at: (&str, &str)) -> Full {
 }
 
 #[test]
-fn a_stream_passes_whichever_end_is_first() {
+fn a_stream_passes_whether_the_sink_or_the_source_starts_first() {
     for sink_first in [true, false] {
         let name = context();
         let early = (!sink_first).then(|| Outlet::proxy(&name));
@@ -202,7 +202,7 @@ fn a_foreign_thread_waits_for_the_source_and_for_room() {
 }
 
 #[test]
-fn a_context_thread_leaves_the_wait_with_its_source() {
+fn a_context_thread_does_not_block_while_its_source_waits_for_room() {
     let name = context();
     // Both ends are on one context, so a blocking wait would never end.
     let shared = context();
@@ -501,7 +501,7 @@ fn an_error_downstream_reaches_the_proxys_pusher() {
 }
 
 #[test]
-fn inter_reaches_all_and_none_blocks_another() {
+fn an_inter_sink_reaches_all_sources_and_no_source_blocks_another() {
     let name = context();
     let inlet = Inlet::inter(&name);
     // Without a listener, the data is dropped and counted.
@@ -555,7 +555,7 @@ fn leaking_queue_does_not_wait_for_a_stalled_listener() {
 }
 
 #[test]
-fn works_after_each_restart() {
+fn the_element_works_after_each_restart() {
     for (sink, source, property) in [
         ("ts-proxysink", "ts-proxysrc", "proxy-context"),
         ("ts-intersink", "ts-intersrc", "inter-context"),

@@ -128,7 +128,7 @@ fn caps_before(seen: &Receiver<Seen>) -> (Option<i32>, bool, gst::Buffer) {
 }
 
 #[test]
-fn properties_and_pads_are_those_of_existing_pipelines() {
+fn properties_and_pads_stay_compatible_with_existing_pipelines() {
     let own: &[Row] = &[
         ("active-pad", "GstPad", "NULL", None, true),
         ("cache-buffers", "gboolean", "false", None, true),
@@ -234,7 +234,7 @@ fn many_switches_while_both_play_keep_each_stream_in_order() {
 }
 
 #[test]
-fn the_end_is_that_of_the_active_stream() {
+fn the_output_ends_when_the_active_stream_ends() {
     let selector = Selector::new("", 3);
     assert!(selector.inputs[1].feed.push_event(gst::event::Eos::new()));
     selector.inputs[0].feed.push(numbered(0)).unwrap();
@@ -290,7 +290,7 @@ fn other_streams_wait_until_the_output_reaches_their_time() {
 }
 
 #[test]
-fn held_stream_on_a_shared_thread_blocks_no_others() {
+fn a_held_stream_on_a_shared_thread_blocks_no_other_stream() {
     let name = context();
     let pipe = Pipe::parse(&format!(
         "ts-input-selector name=s ! fakesink name=out async=false sync=false \
@@ -391,7 +391,7 @@ fn stop_and_pad_release_free_held_buffers() {
 }
 
 #[test]
-fn stops_during_a_stuck_push() {
+fn a_stuck_push_does_not_block_a_stop() {
     let selector = Selector::new("", 2);
     let gate = gate(&selector.rig.drain);
     let stuck = selector.inputs[0].push_aside(numbered(0));
@@ -463,7 +463,7 @@ fn queries_are_answered_for_the_active_stream_and_latency_for_all() {
 }
 
 #[test]
-fn works_after_each_restart() {
+fn the_element_works_after_each_restart() {
     let selector = Selector::new("", 1);
     let feed = &selector.inputs[0].feed;
     goes_up_and_down(&selector.rig, || {

@@ -132,7 +132,7 @@ fn written(value: &glib::Value) -> String {
 }
 
 #[test]
-fn properties_and_defaults_are_those_of_existing_pipelines() {
+fn properties_and_defaults_stay_compatible_with_existing_pipelines() {
     for (factory, table) in tables() {
         let element = make(factory);
         for (name, default, writable) in CTX.iter().chain(&table) {
@@ -422,7 +422,7 @@ fn stuck_lines() -> [String; 3] {
 }
 
 #[test]
-fn stops_during_a_stuck_push() {
+fn a_stuck_push_does_not_block_a_stop() {
     for line in stuck_lines() {
         let (pipe, ..) = stuck(&line);
         set_state(&pipe.0, gst::State::Null);

@@ -108,7 +108,7 @@ fn relinked_proxy_continues() {
 /// The flushing thread holds its pad's stream lock, so it must not wait for another thread's push. That push does not return
 /// before the test opens the gate.
 #[test]
-fn the_end_of_a_flush_waits_for_no_push() {
+fn a_flush_ends_without_waiting_for_a_push() {
     for line in [
         format!("ts-queue context={}", context()),
         "ts-clocksync sync=false".to_owned(),
@@ -284,7 +284,7 @@ fn a_full_proxy_whose_source_is_removed_leaves_the_other_branch_playing() {
 
 /// `docs/elements/queues.md`: a listener that is too slow loses data; other listeners lose none.
 #[test]
-fn stalled_listener_delays_no_one_and_counts_its_losses() {
+fn a_stalled_listener_delays_no_other_and_counts_its_losses() {
     let name = context();
     let rig = Rig::new(
         &format!("ts-intersink inter-context={name}"),

@@ -305,7 +305,7 @@ fn a_hundred_sessions_report_from_one_thread() {
 }
 
 #[test]
-fn pads_are_named_for_their_session_and_go_with_it() {
+fn pads_have_the_number_of_their_session_and_are_removed_with_it() {
     let manager = manager("");
     assert_eq!(
         request(&manager, "recv_rtp_sink_%u").name(),
@@ -472,7 +472,7 @@ fn reports_continue_after_a_rejected_one() {
 }
 
 #[test]
-fn restarts_and_stops_while_a_report_is_stuck() {
+fn the_manager_restarts_and_stops_while_a_report_is_stuck() {
     use gst::State::{Null, Paused, Playing, Ready};
     let element = manager("");
     for state in [

@@ -67,7 +67,7 @@ fn next_lost(seen: &Receiver<Seen>) -> gst::Structure {
 }
 
 #[test]
-fn packets_come_out_in_order_once_with_caps_and_times() {
+fn packets_are_pushed_once_in_order_with_caps_and_times() {
     let (pipe, seen, target) = playing("clock-skew=none");
     let sender = socket();
     for number in [0, 2, 1, 3, 3, 5, 4, 6] {
@@ -162,7 +162,7 @@ impl Peer {
 }
 
 #[test]
-fn a_missing_packet_that_waits_in_the_socket_is_not_given_up() {
+fn a_packet_that_still_waits_in_the_socket_does_not_count_as_lost() {
     // The thread is blocked for longer than the deadline of packets that arrive out of order.
     let (pipe, seen, gate, peer) = held_at_the_first(&context());
     for number in [2, 1, 3] {
@@ -176,7 +176,7 @@ fn a_missing_packet_that_waits_in_the_socket_is_not_given_up() {
 }
 
 #[test]
-fn more_than_the_buffer_holds_may_wait_in_the_socket() {
+fn the_socket_may_hold_more_packets_than_the_jitter_buffer() {
     // The thread is blocked for as long as two seconds of packets take. The first of these packets is missing.
     const PACKETS: u32 = 200;
     let (pipe, seen, gate, peer) = held_at_the_first(&context());
@@ -193,7 +193,7 @@ fn more_than_the_buffer_holds_may_wait_in_the_socket() {
 /// An invalid packet whose number happens to fit is in the socket. It leaves few places in the jitter buffer, even if the buffer
 /// holds little.
 #[test]
-fn a_gap_as_long_as_the_buffer_is_not_looked_for_in_the_socket() {
+fn a_gap_as_long_as_the_jitter_buffer_counts_as_lost_at_once() {
     let (pipe, seen, gate, peer) = held_at_the_first(&context());
     let numbers = || [1, 3].into_iter().chain(63..100);
     for number in numbers() {
@@ -345,7 +345,7 @@ fn a_sender_that_changes_its_codec_gets_new_caps() {
 }
 
 #[test]
-fn garbage_is_counted_and_stops_nothing() {
+fn garbage_is_counted_and_stops_no_stream() {
     let (pipe, seen, target) = playing("");
     let sender = socket();
     for garbage in [&[][..], &[0x80], &[0; 40], &[0x9f; 12], &[0xb0; 14]] {
@@ -421,7 +421,7 @@ fn answering(properties: &str) -> (Pipe, SocketAddr) {
 }
 
 #[test]
-fn a_sink_without_a_host_answers_the_peer_from_the_port_that_it_sends_to() {
+fn a_sink_without_a_host_sends_to_the_peer_from_the_receiving_port() {
     let (pipe, target) = answering("");
     let peer = socket();
     let mut room = [0; 1500];
@@ -563,7 +563,7 @@ fn a_collision_changes_the_ssrc_that_is_sent() {
 }
 
 #[test]
-fn a_sink_alone_sends_to_its_host_and_needs_one() {
+fn a_sink_without_a_source_sends_to_its_host_and_requires_one() {
     let receiver = socket();
     let port = receiver.local_addr().unwrap().port();
     let line = |host: &str| {
@@ -843,7 +843,7 @@ fn converted(elements: &str, caps: &str, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
 const PCMU: &str = "application/x-rtp,media=audio,clock-rate=8000,encoding-name=PCMU,payload=0";
 
 #[test]
-fn the_converter_gives_the_bytes_of_the_stock_chain() {
+fn ts_rtpg711_outputs_the_same_bytes_as_the_stock_elements() {
     let packets: Vec<_> = (0..10).map(|number| rtp(7, 0, number)).collect();
     let ours = converted("ts-rtpg711 encoding-name=PCMA", PCMU, &packets);
     let stock = converted(
@@ -998,7 +998,7 @@ fn a_session_has_one_ssrc_from_its_first_report_on() {
 
 /// Without a ts-rtpsrc, nothing is reported before the first packet; then the packets' SSRC is used.
 #[test]
-fn a_sink_alone_reports_with_the_ssrc_of_its_packets() {
+fn a_sink_without_a_source_reports_with_the_ssrc_of_its_packets() {
     let (rtp_to, rtcp_to) = pair();
     let pipe = Pipe::parse(&format!(
         "appsrc name=app is-live=true format=time caps=application/x-rtp ! \
@@ -1090,7 +1090,7 @@ fn send_failure_is_reported() {
 
 /// A peer sends video to the port of its audio. The video does not become the stream.
 #[test]
-fn another_source_of_another_type_does_not_take_over() {
+fn a_source_with_another_payload_type_does_not_take_over() {
     let (_pipe, seen, target) = playing("payload-types=0 latency=0 clock-skew=none");
     let sender = socket();
     for number in 0..20 {
@@ -1141,7 +1141,7 @@ fn restart_is_reported_although_its_first_packet_is_dropped() {
 
 /// A source gets two streams and keeps them apart, whichever of them the reports use.
 #[test]
-fn of_two_streams_only_the_first_takes_the_ssrc_of_the_reports() {
+fn only_the_first_of_two_streams_uses_the_ssrc_of_the_reports() {
     let (pipe, rtp_to, rtcp_to) = heard_before_it_sends();
     let (reported, _) = reports(&received(&rtcp_to));
     let app = pipe.get("app");
@@ -1184,7 +1184,7 @@ fn a_session_that_was_stopped_reports_again() {
 
 /// The peer's reports arrive at the port that RTP leaves from (RFC 5761), although no source reads it.
 #[test]
-fn a_sink_alone_with_rtcp_mux_hears_its_peer() {
+fn a_sink_without_a_source_receives_rtcp_with_rtcp_mux() {
     let peer = socket();
     let pipe = Pipe::parse(&format!(
         "audiotestsrc is-live=true samplesperbuffer=160 ! audio/x-raw,rate=8000 ! mulawenc ! rtppcmupay ssrc=77 \
@@ -1218,7 +1218,7 @@ fn a_sink_alone_with_rtcp_mux_hears_its_peer() {
 
 /// One forged RTCP packet before the peer's first packet neither sends media to a stranger nor keeps the peer out.
 #[test]
-fn forged_rtcp_draws_no_media() {
+fn forged_rtcp_does_not_redirect_media() {
     let (_pipe, target) = answering("rtcp-mux=true");
     let (stranger, peer) = (socket(), socket());
     // The shortest packet: an empty receiver report (RFC 3550, section 6.4.2).
@@ -1260,7 +1260,7 @@ fn sender_gets_reports_although_its_audio_goes_elsewhere() {
 
 /// RFC 3550, section 6.4.1: the timestamp of a report is that of its send time, at the clock rate of the caps.
 #[test]
-fn a_reports_timestamp_counts_at_the_rate_of_the_caps() {
+fn the_timestamp_in_a_report_uses_the_clock_rate_of_the_caps() {
     // On its own context, the sink joins the session before it has caps. On its branch's context, it joins after that.
     within("both", || {
         std::thread::scope(|both| {

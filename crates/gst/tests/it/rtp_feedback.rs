@@ -210,7 +210,7 @@ fn a_decoder_that_asks_for_each_frame_does_not_flood_the_network() {
 }
 
 #[test]
-fn without_the_profile_nothing_is_requested() {
+fn without_the_avpf_profile_no_packet_is_requested_again() {
     let call = Call::new("", "", &[0, 1, 2]);
     call.next();
     assert!(!call.force_key_unit(true));
@@ -263,7 +263,10 @@ fn lost_packets_are_requested_and_fill_their_gap() {
 fn retransmission_without_the_profile_causes_a_warning() {
     let call = Call::new("do-retransmission=true", "", &[0, 1]);
     let warning = text(&call.pipe.expect(gst::MessageType::Warning));
-    assert!(warning.contains("needs rtp-profile=avpf"), "{warning}");
+    assert!(
+        warning.contains("has no effect without rtp-profile=avpf"),
+        "{warning}"
+    );
 }
 
 #[test]
@@ -355,7 +358,7 @@ fn feedback_of_a_peer_goes_upstream_and_is_counted() {
 
 /// Both directions lose every tenth packet.
 #[test]
-fn feedback_works_both_ways_with_a_stock_rtpbin() {
+fn feedback_works_in_both_directions_with_a_stock_rtpbin() {
     let ours = Pipe::parse(&format!(
         "ts-rtpsrc name=src address=127.0.0.1 port=0 context={name} context-wait=20 session={name} latency=500 \
          rtp-profile=avpf do-retransmission=true \

@@ -43,7 +43,7 @@ fn range(spec: &glib::ParamSpec) -> Option<String> {
 }
 
 #[test]
-fn properties_defaults_and_ranges_are_those_of_existing_pipelines() {
+fn properties_defaults_and_ranges_stay_compatible_with_existing_pipelines() {
     for (factory, table, has_context) in TABLES {
         let element = make(factory);
         let own = element.list_properties();

@@ -308,7 +308,7 @@ fn silent_stream_ends_and_its_pad_is_removed() {
 }
 
 #[test]
-fn a_failing_branch_does_not_affect_others() {
+fn a_failing_branch_does_not_affect_other_branches() {
     let own = context();
     for contexts in [String::new(), format!("contexts={own}")] {
         let bench = Bench::new(&contexts);
@@ -505,7 +505,7 @@ fn the_latency_grows_by_the_wait_of_the_contexts() {
 }
 
 #[test]
-fn works_after_each_restart() {
+fn the_element_works_after_each_restart() {
     use gst::State::{Null, Paused, Playing, Ready};
     let own = context();
     for contexts in [String::new(), format!("contexts={own} idle-timeout=1000")] {
@@ -533,7 +533,7 @@ fn works_after_each_restart() {
 }
 
 #[test]
-fn stops_while_a_branch_is_stuck_and_its_pusher_waits() {
+fn the_element_stops_while_a_branch_is_stuck_and_its_pusher_waits() {
     let bench = Bench::new(&format!("probation=1 contexts={}", context()));
     bench.push(rtp(7, 0, 0));
     let gate = gate(&bench.rig.element.static_pad("src_7").unwrap());

@@ -315,7 +315,7 @@ fn tshark_dissects_the_events() {
 }
 
 #[test]
-fn latency_is_a_slice() {
+fn the_latency_is_one_slice() {
     let (rig, _clock) = on_clock("context-wait=20");
     let mut query = gst::query::Latency::new();
     assert!(rig.drain.peer_query(&mut query));
@@ -330,7 +330,7 @@ fn latency_is_a_slice() {
 }
 
 #[test]
-fn works_after_each_restart() {
+fn the_element_works_after_each_restart() {
     let rig = Rig::without_stream(
         &format!("ts-rtpdtmfsrc context={}", context()),
         gst::State::Null,

@@ -70,7 +70,7 @@ const READINGS: [&str; 5] = [
 ];
 
 #[test]
-fn one_hop_measures_like_the_stock_chain() {
+fn the_meter_measures_like_a_meter_after_stock_elements() {
     for (ours, theirs) in [
         ("encoding-name=PCMA", "alawenc ! alawdec"),
         ("encoding-name=PCMU", "identity"),
@@ -99,7 +99,7 @@ fn one_hop_measures_like_the_stock_chain() {
 }
 
 #[test]
-fn it_is_off_by_default_and_can_be_switched_off() {
+fn the_meter_is_off_by_default_and_can_be_switched_on_and_off() {
     let line = "ts-rtpg711 name=g711 encoding-name=PCMA";
     assert!(!measured(line, "g711").has_field("global-loudness"));
     let mut harness = gst_check::Harness::new_parse(&format!("{line} meter=true"));

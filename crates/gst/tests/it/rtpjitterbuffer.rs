@@ -522,7 +522,7 @@ fn a_candidate_for_a_new_source_does_not_delay_the_end() {
 }
 
 #[test]
-fn reports_its_latency_on_top_of_upstreams() {
+fn the_jitter_buffer_adds_its_latency_to_that_of_upstream() {
     for element in [OURS, "rtpjitterbuffer"] {
         let pipe = Pipe::parse(&format!(
             "audiotestsrc is-live=true samplesperbuffer=160 ! audio/x-raw,rate=8000,channels=1 ! mulawenc ! rtppcmupay ! {element} name=jb latency=70 ! fakesink name=sink async=false"
@@ -574,7 +574,7 @@ fn stat_held(element: &gst::Element) -> u32 {
 }
 
 #[test]
-fn asks_for_the_clock_rate_once_for_each_payload_type() {
+fn the_clock_rate_is_requested_once_for_each_payload_type() {
     let bench = Bench::with_caps(
         &format!("{OURS} faststart-min-packets=1"),
         "application/x-rtp",
@@ -643,7 +643,7 @@ fn error_after_a_loss_reaches_the_pusher() {
 }
 
 #[test]
-fn without_a_clock_it_waits_for_nothing() {
+fn without_a_clock_packets_pass_without_waiting() {
     let rig = Rig::without_stream(&format!("{OURS} do-lost=true"), gst::State::Playing);
     assert!(rig.feed.push_event(gst::event::StreamStart::new("s")));
     let caps = gst::Caps::builder("application/x-rtp").field("clock-rate", 8000i32);
@@ -688,7 +688,7 @@ fn input_that_is_not_rtp_is_counted() {
 }
 
 #[test]
-fn runs_on_the_thread_of_the_branch_or_of_its_own_context() {
+fn the_element_runs_on_the_thread_of_its_branch_or_of_its_own_context() {
     for own in [false, true] {
         let (branch, other) = (context(), context());
         let property = if own {
@@ -725,7 +725,7 @@ fn runs_on_the_thread_of_the_branch_or_of_its_own_context() {
 }
 
 #[test]
-fn works_after_each_restart() {
+fn the_element_works_after_each_restart() {
     use gst::State::{Null, Paused, Playing, Ready};
     let rig = Rig::without_stream(OURS, Null);
     for state in [
@@ -757,7 +757,7 @@ fn works_after_each_restart() {
 }
 
 #[test]
-fn stops_while_a_packet_is_waited_for_and_while_a_push_is_stuck() {
+fn the_element_stops_while_it_waits_for_a_packet_and_while_a_push_is_stuck() {
     let bench = Bench::new(&format!("{OURS} faststart-min-packets=1"));
     bench.push(0, START);
     bench.push(2, 40 * MS);
@@ -787,7 +787,7 @@ fn stops_while_a_packet_is_waited_for_and_while_a_push_is_stuck() {
 }
 
 #[test]
-fn stops_while_paused_with_a_pusher_that_waits_for_room() {
+fn the_paused_element_stops_while_a_pusher_waits_for_room() {
     let bench = Bench::new(OURS);
     bench.rig.to(gst::State::Paused);
     let feed = bench.rig.feed.clone();

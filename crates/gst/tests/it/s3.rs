@@ -430,7 +430,7 @@ fn flush_restarts_the_object() {
 }
 
 #[test]
-fn a_pause_and_another_source_change_nothing() {
+fn a_pause_or_another_source_does_not_change_the_object() {
     let rig = rig(&sink("ts-s3sink", &SERVER.uri(), "paused", ""));
     push(&rig, b"one ", 4);
     rig.element.set_state(gst::State::Paused).unwrap();
@@ -680,8 +680,14 @@ fn unreadable_object_is_reported() {
     }
     for (line, expected) in [
         ("awss3src", "bucket is not set"),
-        ("awss3src uri=s3://eu/bucket", "uri=s3://eu/bucket: no key"),
-        ("ts-s3src uri=s3://eu/bucket/a/../b", "a part must not be"),
+        (
+            "awss3src uri=s3://eu/bucket",
+            "uri=s3://eu/bucket: the key is missing",
+        ),
+        (
+            "ts-s3src uri=s3://eu/bucket/a/../b",
+            "a part of the key must not be",
+        ),
     ] {
         let (_, said) = refused(line);
         assert!(said.contains(expected), "{said}");
@@ -806,7 +812,7 @@ fn spool_keeps_data_while_the_store_is_unreachable() {
 }
 
 #[test]
-fn a_stop_leaves_unsent_data_to_the_spool() {
+fn after_a_stop_unsent_data_stays_in_the_spool() {
     let folder = tempfile::tempdir().unwrap();
     let proxy = Proxy::new(|_| AWAY);
     let rig = rig(&sink(
@@ -1072,7 +1078,7 @@ fn whole_files_are_sent_and_removed() {
     let busy = FileSender::start(&store(), settings)
         .unwrap_err()
         .to_string();
-    assert!(busy.contains("another sender uses it"), "{busy}");
+    assert!(busy.contains("another process uses the folder"), "{busy}");
     for (size, parts) in [(12 * MIB, 3), (10, 0), (0, 0)] {
         let path = folder.path().join("file.wav");
         let bytes = noise(size, 20);
@@ -1367,7 +1373,7 @@ fn rewrites_by_a_muxer_are_omitted() {
 }
 
 #[test]
-fn elements_with_the_same_store_ask_it_once() {
+fn elements_with_the_same_store_share_one_check_of_it() {
     let proxy = Proxy::new(|_| Fate::Pass);
     let rigs: Vec<Rig> = (0..20)
         .map(|number| {
@@ -1579,7 +1585,7 @@ fn waiting_sink_blocks_only_its_stream() {
 }
 
 #[test]
-fn the_elements_go_up_and_down() {
+fn states_change_in_both_directions() {
     let rig = rig(&sink(
         "ts-s3sink",
         &SERVER.uri(),

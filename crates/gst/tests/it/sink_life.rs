@@ -110,7 +110,7 @@ fn an_end_without_data_ends_the_waits_in_paused() {
 
 /// Without a clock, the position is that of the last rendered data, in stream time. After the end, it is the end of that data.
 #[test]
-fn the_position_without_a_clock_is_that_of_the_last_data() {
+fn without_a_clock_the_position_is_that_of_the_last_buffer() {
     let positions = |factory: &str, sync: bool| {
         let line = format!("{factory} sync={sync} async=false");
         let rig = Rig::without_stream(&line, gst::State::Playing);
@@ -200,7 +200,7 @@ fn position_in_paused_is_the_stopped_clocks() {
 
 /// The base time is in the future. Running time is negative until then, and the first buffer waits accordingly.
 #[test]
-fn future_base_time_is_awaited() {
+fn a_sink_waits_for_a_base_time_in_the_future() {
     for line in [
         "fakesink sync=true async=false processing-deadline=0",
         "ts-appsink async=false processing-deadline=0",
@@ -224,7 +224,7 @@ fn future_base_time_is_awaited() {
 
 /// A list counts as one render or one drop for quality of service.
 #[test]
-fn a_late_list_counts_as_the_stock_sink_counts_it() {
+fn a_late_buffer_list_is_counted_as_by_the_stock_sink() {
     let told = |factory: &str, throttle: &str| {
         let rig = Rig::without_stream(
             &format!(

@@ -150,7 +150,7 @@ fn a_restarted_client_connects_again() {
 }
 
 #[test]
-fn a_pause_loses_nothing() {
+fn a_pause_loses_no_data() {
     let (listener, port) = listener();
     let rig = client(port, "");
     let mut peer = accept(&listener);
@@ -163,7 +163,7 @@ fn a_pause_loses_nothing() {
 }
 
 #[test]
-fn caps_change_in_mid_stream_and_times_are_set_if_configured() {
+fn new_caps_apply_in_mid_stream_and_times_are_set_if_configured() {
     let (listener, port) = listener();
     let pipe = Pipe::parse(&format!(
         "ts-tcpclientsrc name=in port={port} caps=application/x-test do-timestamp=true context={} ! fakesink name=out sync=false async=false",
@@ -182,7 +182,7 @@ fn caps_change_in_mid_stream_and_times_are_set_if_configured() {
 }
 
 #[test]
-fn a_server_source_takes_one_caller_and_ends_with_it() {
+fn a_server_source_accepts_one_client_and_ends_with_it() {
     let rig = Rig::without_stream(
         &format!("ts-tcpserversrc port=0 context={}", context()),
         gst::State::Playing,
@@ -201,7 +201,7 @@ fn a_server_source_takes_one_caller_and_ends_with_it() {
 
 /// As in `srtsrc`, the stream continues with the next client, and a mark shows that the client has changed.
 #[test]
-fn a_server_source_that_keeps_listening_takes_one_caller_after_the_other() {
+fn a_server_source_with_keep_listening_accepts_one_client_after_the_other() {
     let rig = Rig::without_stream(
         &format!(
             "ts-tcpserversrc port=0 keep-listening=true timeout=1 context={}",
@@ -406,7 +406,7 @@ fn restarted_sink_serves_each_time() {
 
 /// One peer cannot exhaust the process's descriptors by opening connection after connection.
 #[test]
-fn callers_beyond_the_limit_are_closed_at_once_and_counted() {
+fn clients_beyond_the_limit_are_disconnected_at_once_and_counted() {
     let (rig, port) = server("max-clients=2");
     let mut first = call(&rig, port);
     let second = call(&rig, port);
@@ -656,7 +656,7 @@ fn a_lost_connection_ends_the_source() {
 
 /// The server counts bytes. If the start of a buffer was sent, a flush must not drop its remaining part.
 #[test]
-fn a_flush_drops_whole_buffers_only() {
+fn a_flush_drops_only_whole_buffers() {
     let (listener, _) = listener();
     let (rig, mut server) = calling(&listener, "");
     let big = pattern(8 << 20);
@@ -755,7 +755,7 @@ fn the_drop_of_a_sent_buffer_may_push_into_a_server_sink() {
 }
 
 #[test]
-fn stock_and_own_tcp_elements_are_peers_both_ways() {
+fn stock_and_own_tcp_elements_exchange_data_in_both_directions() {
     let stock = Pipe::parse(
         "tcpserversrc name=s host=127.0.0.1 port=0 ! fakesink name=out async=false sync=false",
     );

@@ -282,7 +282,7 @@ fn kind(message: &gst::Message) -> String {
 }
 
 #[test]
-fn properties_and_pads_are_those_of_existing_pipelines() {
+fn properties_and_pads_stay_compatible_with_existing_pipelines() {
     assert_properties(
         "togglerecord",
         &[
@@ -538,7 +538,7 @@ fn any_number_of_streams_start_and_stop_at_the_same_time() {
 }
 
 #[test]
-fn gaps_are_data() {
+fn gap_events_count_as_data() {
     let record = Record::new("is-live=true", 2, true);
     let [main, other] = &record.streams[..] else {
         unreachable!()
@@ -654,7 +654,7 @@ fn flush_releases_waiting_pushes_and_restarts() {
 
 /// The time is that of the main stream's source, whose clock the test sets.
 #[test]
-fn a_stalled_main_stream_is_reported_and_holds_no_other() {
+fn a_stalled_main_stream_is_reported_and_blocks_no_other_stream() {
     let record = Record::new("is-live=true stall-timeout=1000000000", 2, true);
     let clock = record.use_clock();
     let [main, other] = &record.streams[..] else {
@@ -749,7 +749,7 @@ fn streams_join_and_leave_while_it_plays() {
 }
 
 #[test]
-fn an_unlinked_stream_is_not_waited_for() {
+fn no_stream_waits_for_an_unlinked_stream() {
     let record = Record::new("", 2, true);
     let [main, other] = &record.streams[..] else {
         unreachable!()
@@ -846,7 +846,7 @@ fn a_stream_without_times_is_refused() {
     let error = record
         .bus
         .timed_pop_filtered(DEADLINE_GST, &[gst::MessageType::Error]);
-    assert!(text(&error.unwrap()).contains("a segment in time is needed"));
+    assert!(text(&error.unwrap()).contains("expected a segment in time"));
 }
 
 /// A buffer's memory is freed by its owner, which may read the element's properties.
@@ -917,7 +917,7 @@ fn shared_and_own_threads_record_alike() {
 
 /// Sources that are not live are blocked on a shared thread, and another pipeline on the thread continues.
 #[test]
-fn held_stream_on_a_shared_thread_blocks_no_other() {
+fn a_held_stream_on_a_shared_thread_blocks_no_other_stream() {
     let name = context();
     let source = format!("ts-audiotestsrc is-live=false num-buffers=10 context={name}");
     let pipe = Pipe::parse(&format!(
@@ -946,7 +946,7 @@ fn held_stream_on_a_shared_thread_blocks_no_other() {
 
 /// The main stream never starts. The other stream is on a shared thread.
 #[test]
-fn a_stall_is_noticed_on_a_shared_thread() {
+fn a_stall_is_detected_on_a_shared_thread() {
     let pipe = Pipe::parse(&format!(
         "togglerecord name=r record=true stall-timeout=20000000 r.src ! fakesink async=false \
          ts-audiotestsrc context={} ! r.sink_0 r.src_0 ! fakesink name=other async=false sync=false",

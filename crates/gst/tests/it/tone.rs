@@ -137,7 +137,7 @@ fn waves_have_the_nicks_of_the_stock_element() {
 }
 
 #[test]
-fn a_tone_has_its_frequencies_at_their_levels_and_no_others() {
+fn a_tone_has_only_its_frequencies_at_the_set_levels() {
     for (volume, volume2) in [(0, -10), (-13, -13), (-3, -40), (-50, -50)] {
         let (rig, clock) = on_clock(&format!(
             "ts-tonesrc freq=350 freq2=440 volume={volume} volume2={volume2} on-time=60000 samples-per-buffer=160"
@@ -212,7 +212,7 @@ fn change_while_playing_continues_in_phase() {
 }
 
 #[test]
-fn each_buffer_comes_when_it_is_over_and_times_do_not_drift() {
+fn each_buffer_is_pushed_at_its_end_and_times_do_not_drift() {
     for line in BOTH {
         // At this rate, the times are never whole nanoseconds.
         let caps = if line.contains("tonesrc") {
@@ -327,7 +327,7 @@ fn impossible_caps_are_an_error() {
 }
 
 #[test]
-fn the_sine_is_that_of_the_stock_element() {
+fn the_sine_equals_that_of_the_stock_element() {
     for (rate, freq) in [(44_100, 440), (8000, 1000), (48_000, 997)] {
         let end = format!(
             "freq={freq} volume=0.7 num-buffers=100 ! audio/x-raw,format=S16LE,channels=2,rate={rate} ! fakesink name=out sync=false"
@@ -359,7 +359,7 @@ fn the_sine_is_that_of_the_stock_element() {
 }
 
 #[test]
-fn floats_and_wide_integers_are_those_of_the_stock_element() {
+fn floats_and_wide_integers_equal_those_of_the_stock_element() {
     for format in ["F32LE", "F64LE", "S32LE"] {
         for wave in ["sine", "square", "saw", "triangle", "silence"] {
             let end = format!(
@@ -502,7 +502,7 @@ fn flush_starts_a_segment_and_data_resumes() {
 }
 
 #[test]
-fn works_after_each_restart() {
+fn the_element_works_after_each_restart() {
     for line in BOTH {
         let rig = Rig::without_stream(
             &format!("{line} samples-per-buffer=80 context={}", context()),
@@ -515,7 +515,7 @@ fn works_after_each_restart() {
 }
 
 #[test]
-fn stops_and_pauses_during_a_stuck_push() {
+fn a_stuck_push_blocks_neither_a_stop_nor_a_pause() {
     for line in BOTH {
         let pipe = Pipe::parse(&format!(
             "{line} context={} ! identity name=last ! fakesink async=false",

@@ -88,7 +88,7 @@ impl Feeder {
 }
 
 #[test]
-fn sends_to_all_clients_in_order() {
+fn packets_are_sent_to_all_clients_in_order() {
     let receivers = [socket(), socket(), socket()];
     let list = clients(&receivers.each_ref());
     let rig = Rig::new(
@@ -208,7 +208,7 @@ fn host_and_port_are_the_first_client() {
 }
 
 #[test]
-fn bad_clients_are_refused_with_a_warning_and_the_list_stays() {
+fn invalid_clients_are_refused_with_a_warning_and_the_list_is_unchanged() {
     let sink = make("ts-udpsink");
     let bus = gst::Bus::new();
     sink.set_bus(Some(&bus));
@@ -221,7 +221,7 @@ fn bad_clients_are_refused_with_a_warning_and_the_list_stays() {
 }
 
 #[test]
-fn one_bad_client_of_three_does_not_stop_the_others() {
+fn an_unreachable_client_does_not_affect_the_other_clients() {
     let good = [socket(), socket()];
     let dead = socket().local_addr().unwrap();
     // Nothing listens at the second address; a broadcast needs a permission that this socket lacks.
@@ -269,7 +269,7 @@ fn icmp_error_on_send_does_not_affect_other_clients() {
 }
 
 #[test]
-fn sends_to_ipv6_and_ipv4_clients_alike() {
+fn ipv6_and_ipv4_clients_get_the_same_packets() {
     let (v4, v6) = (socket(), bound("::1"));
     let rig = Rig::new(
         &format!(
@@ -304,7 +304,7 @@ fn an_ipv6_client_added_before_ready_gets_packets() {
 }
 
 #[test]
-fn binds_to_the_configured_address() {
+fn the_socket_is_bound_to_the_configured_address() {
     let free = socket().local_addr().unwrap().port();
     let (rig, receiver) = sending(&format!(
         "sync=false bind-address=127.0.0.2 bind-port={free}"
@@ -318,7 +318,7 @@ fn binds_to_the_configured_address() {
 }
 
 #[test]
-fn shares_a_socket_with_a_source_both_ways() {
+fn a_socket_can_be_shared_with_a_source_in_both_directions() {
     for from_sink in [true, false] {
         let peer = socket();
         let name = context();
@@ -368,7 +368,7 @@ fn a_given_socket_that_was_closed_is_refused() {
 }
 
 #[test]
-fn renders_at_the_time_and_not_before() {
+fn a_buffer_is_sent_at_its_time_and_not_before() {
     let (rig, receiver, clock) = with_test_clock("");
     let result = rig.push_aside(timed(1, 10 * S));
     clock.wait_for_pending_id_count(1);
@@ -390,7 +390,7 @@ fn renders_at_the_time_and_not_before() {
 }
 
 #[test]
-fn renders_at_the_time_and_not_before_on_a_context() {
+fn a_buffer_is_sent_at_its_time_and_not_before_on_a_context() {
     let (_pipe, receiver, clock, feeder) = on_a_context("");
     feeder.send(10_000);
     feeder.send(11_000);
@@ -537,7 +537,7 @@ fn buffer_outside_the_segment_is_dropped() {
 }
 
 #[test]
-fn syncs_on_the_decoding_time_first() {
+fn the_decoding_time_precedes_the_presentation_time_in_synchronisation() {
     let (rig, receiver, clock) = with_test_clock("");
     let mut buffer = timed(1, 20 * S);
     buffer.get_mut().unwrap().set_dts(10 * S);
@@ -655,7 +655,7 @@ fn pause_and_stop_cancel_the_wait_for_the_clock_on_a_context() {
 }
 
 #[test]
-fn prerolls_on_the_first_buffer_of_a_source_that_is_not_live() {
+fn the_sink_prerolls_on_the_first_buffer_of_a_source_that_is_not_live() {
     let receiver = socket();
     let pipe = Pipe::parse(&format!(
         "fakesrc num-buffers=3 sizetype=fixed sizemax=4 ! ts-udpsink name=sink sync=false clients={}",
@@ -677,7 +677,7 @@ fn prerolls_on_the_first_buffer_of_a_source_that_is_not_live() {
 }
 
 #[test]
-fn prerolls_on_a_gap_and_on_the_end() {
+fn the_sink_prerolls_on_a_gap_and_on_the_end() {
     for gap in [true, false] {
         let rig = Rig::new("ts-udpsink name=sink", gst::State::Paused);
         let (_, now, pending) = rig.element.state(gst::ClockTime::ZERO);
@@ -700,7 +700,7 @@ fn prerolls_on_a_gap_and_on_the_end() {
 }
 
 #[test]
-fn does_not_wait_for_a_preroll_without_async_or_with_a_live_source() {
+fn without_async_or_with_a_live_source_the_sink_does_not_wait_for_a_preroll() {
     let rig = Rig::without_stream("ts-udpsink async=false", gst::State::Ready);
     let result = rig.element.set_state(gst::State::Paused);
     assert_eq!(result, Ok(gst::StateChangeSuccess::Success));
@@ -848,7 +848,7 @@ fn an_unlinked_branch_does_not_affect_a_waiting_sibling() {
 }
 
 #[test]
-fn sends_multicast_through_an_interface_and_back_if_configured() {
+fn multicast_leaves_through_the_interface_and_is_looped_back_if_configured() {
     let pipe = Pipe::parse(&format!(
         "ts-udpsrc name=src address=239.255.43.31 port=0 multicast-iface=lo context={} ! fakesink name=got async=false sync=false",
         context()
@@ -1011,7 +1011,7 @@ fn repeated_client_is_counted_like_the_stock_element_or_once() {
 
 /// Setting a name starts no look-up: a property's setter must not wait for the network.
 #[test]
-fn names_are_looked_up_at_the_start_and_not_by_the_setter() {
+fn host_names_are_resolved_at_the_start_and_not_when_they_are_set() {
     init();
     let receiver = socket();
     let port = receiver.local_addr().unwrap().port();
@@ -1085,7 +1085,7 @@ fn name_added_while_playing_is_resolved_or_reported() {
 }
 
 #[test]
-fn two_clients_of_one_group_share_a_membership_until_both_are_gone() {
+fn two_clients_of_one_group_share_a_membership_until_both_are_removed() {
     let group = "239.255.77.18";
     let members = || {
         // igmp: the groups of each interface, in hexadecimal, in the machine's byte order.

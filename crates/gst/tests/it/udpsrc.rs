@@ -20,7 +20,7 @@ fn playing(properties: &str) -> (Pipe, std::sync::mpsc::Receiver<Seen>, SocketAd
 }
 
 #[test]
-fn receives_in_order_with_stream_caps_segment_and_time() {
+fn packets_arrive_in_order_after_stream_start_caps_and_segment() {
     let (pipe, seen, target) = playing("caps=application/x-test,n=(int)1");
     let sender = socket();
     for i in 0..50 {
@@ -49,7 +49,7 @@ fn receives_in_order_with_stream_caps_segment_and_time() {
 }
 
 #[test]
-fn is_live_and_reports_its_wait_as_latency() {
+fn the_source_is_live_and_reports_its_wait_as_latency() {
     let pipe = Pipe::parse(&format!(
         "ts-udpsrc name=src address=127.0.0.1 port=0 context={} context-wait=20 ! fakesink sync=false",
         context()
@@ -82,7 +82,7 @@ fn is_live_and_reports_its_wait_as_latency() {
 }
 
 #[test]
-fn pushes_nothing_while_paused() {
+fn a_paused_source_pushes_nothing() {
     // The sink is one of ours. A stock sink would block the thread with the current packet.
     let receiver = socket();
     let name = context();
@@ -113,7 +113,7 @@ fn pushes_nothing_while_paused() {
 }
 
 #[test]
-fn caps_that_change_come_before_the_next_packet() {
+fn changed_caps_are_sent_before_the_next_packet() {
     for first in ["caps=application/x-one", ""] {
         let (pipe, seen, target) = playing(first);
         let sender = socket();
@@ -240,7 +240,7 @@ fn sender_address_is_attached_if_configured() {
 }
 
 #[test]
-fn attaches_the_kernels_time_if_configured() {
+fn the_kernels_timestamp_is_attached_if_configured() {
     let (_pipe, seen, target) = playing("socket-timestamp=realtime");
     let sender = socket();
     for i in 0..20 {
@@ -262,14 +262,14 @@ fn attaches_the_kernels_time_if_configured() {
 }
 
 #[test]
-fn does_not_stamp_if_configured() {
+fn buffers_get_no_timestamps_if_configured() {
     let (_pipe, seen, target) = playing("do-timestamp=false");
     socket().send_to(&packet(0), target).unwrap();
     assert_eq!(next_buffer(&seen).pts(), None);
 }
 
 #[test]
-fn posts_a_message_when_nothing_arrives_for_a_while() {
+fn a_message_is_posted_when_nothing_arrives_for_a_while() {
     let (pipe, seen, target) = playing("timeout=20000000");
     for _ in 0..2 {
         let message = pipe.expect(gst::MessageType::Element);
@@ -283,7 +283,7 @@ fn posts_a_message_when_nothing_arrives_for_a_while() {
 }
 
 #[test]
-fn eos_ends_it_once_and_a_flush_lets_it_begin_again() {
+fn an_eos_event_ends_the_stream_once_and_a_flush_restarts_it() {
     let (pipe, seen, target) = playing("");
     let sender = socket();
     sender.send_to(&packet(0), target).unwrap();
@@ -413,7 +413,7 @@ fn a_host_name_is_accepted_as_address() {
 }
 
 #[test]
-fn receives_on_ipv6() {
+fn packets_are_received_over_ipv6() {
     let pipe = Pipe::parse(&format!(
         "ts-udpsrc name=src address=::1 port=0 context={} ! fakesink name=sink async=false",
         context()
@@ -546,7 +546,7 @@ fn uri_handler_sets_and_returns_udp_uris() {
 }
 
 #[test]
-fn joins_multicast_groups_with_and_without_an_interface() {
+fn multicast_groups_are_joined_with_and_without_an_interface() {
     let with = ["multicast-iface=lo", "multicast-iface=lo,lo", ""];
     for group in ["239.255.43.21", "ff05::4321", "ff02::4321", "ff01::4321"] {
         for interface in with {
@@ -610,7 +610,7 @@ fn send_multicast(group: IpAddr, port: u16, data: &[u8]) -> bool {
 }
 
 #[test]
-fn without_auto_multicast_it_does_not_join() {
+fn without_auto_multicast_no_group_is_joined() {
     let pipe = Pipe::parse(
         "ts-udpsrc name=src address=239.255.43.22 port=0 auto-multicast=false multicast-iface=nosuchif0 ! fakesink async=false",
     );
@@ -618,7 +618,7 @@ fn without_auto_multicast_it_does_not_join() {
 }
 
 #[test]
-fn receives_a_group_from_one_source_only() {
+fn packets_to_a_group_are_received_only_from_the_configured_source() {
     let pipe = Pipe::parse(&format!(
         "ts-udpsrc name=src address=232.255.43.23 port=0 context={} multicast-source=+127.0.0.1 multicast-iface=lo ! fakesink name=sink async=false",
         context()
@@ -692,7 +692,7 @@ fn a_flooded_source_does_not_starve_its_neighbours() {
 }
 
 #[test]
-fn a_clock_that_changes_or_is_missing_is_survived() {
+fn the_source_continues_if_the_clock_changes_or_is_missing() {
     let (pipe, seen, target) = playing("");
     let sender = socket();
     let src = pipe.get("src");
@@ -812,7 +812,7 @@ fn a_socket_closed_by_one_of_two_users_still_serves_the_other() {
 /// In one slice, the source pushes several packets that arrived one after another. Their times are those of the kernel. If they
 /// had the slice's time, they would have equal times, and a jitter buffer downstream would measure a slice of jitter.
 #[test]
-fn times_are_those_of_the_arrival_and_not_of_the_slice() {
+fn timestamps_are_arrival_times_and_not_times_of_slices() {
     let name = context();
     // The slice is longer than sending takes in this test, so all packets arrive in one slice, or two.
     let pipe = Pipe::parse(&format!(

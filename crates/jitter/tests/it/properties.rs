@@ -265,7 +265,7 @@ proptest! {
     /// If all packets arrive within the latency, their order makes no difference to the output. If packets are output at once,
     /// the first output determines the start of the stream. So in this mode, the first packet arrives first.
     #[test]
-    fn any_order_within_the_latency_gives_the_same(
+    fn packets_in_any_order_within_the_latency_give_the_same_output(
         delays_ms in prop::collection::vec(0..99_u64, 2..300),
         release in release(),
         is_window: bool,

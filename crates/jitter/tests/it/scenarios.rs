@@ -274,7 +274,7 @@ fn run(scenario: &Scenario, release: Release) -> (Stats, Ledger) {
 }
 
 #[test]
-fn every_scenario_in_both_modes() {
+fn every_scenario_passes_in_both_modes() {
     for scenario in SCENARIOS {
         for release in [Release::AtDeadline, Release::InOrder] {
             let what = format!("{}, {release:?}", scenario.name);
@@ -350,7 +350,7 @@ fn check_times(what: &str, scenario: &Scenario, release: Release, ledger: &Ledge
 }
 
 #[test]
-fn losses_together_are_one_event() {
+fn consecutive_losses_are_one_event() {
     let scenario = &SCENARIOS[2];
     for release in [Release::AtDeadline, Release::InOrder] {
         let (_, ledger) = run(scenario, release);
@@ -366,7 +366,7 @@ fn losses_together_are_one_event() {
 
 /// In another implementation, the jitter value never decreased. After half an hour of jitter, it must return to zero.
 #[test]
-fn jitter_decays() {
+fn the_jitter_returns_to_zero_after_half_an_hour_of_jitter() {
     let mut random = Random(5);
     let rough = Net {
         jitter_ms: 40,

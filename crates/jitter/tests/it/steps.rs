@@ -180,7 +180,7 @@ fn two_seconds_after_a_step_the_delay_is_that_of_the_new_path() {
 
 /// After a pause of the path, the queued packets arrive in one burst, and the delay is as before.
 #[test]
-fn stall_keeps_the_delay() {
+fn a_stall_does_not_change_the_delay() {
     for stall_ms in [150, 400, 1_500] {
         for release in [Release::AtDeadline, Release::InOrder] {
             let mut random = Random(stall_ms);

@@ -80,19 +80,19 @@ pub struct NormalizerState {
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 pub enum NormalizeError {
     /// The rate is out of range.
-    #[error("{0} Hz, must be {RATE_HZ_LEAST} to {RATE_HZ_MAX}")]
+    #[error("sample rate {0} Hz, must be {RATE_HZ_LEAST} to {RATE_HZ_MAX}")]
     Rate(u32),
     /// The number of channels is out of range.
     #[error("{0} channels, must be 1 to {CHANNELS_MAX}")]
     Channels(usize),
     /// [`Channel::DualMono`](crate::Channel::DualMono) was used together with other channels.
-    #[error("dual mono needs a single channel, not {0} channels")]
+    #[error("dual mono needs exactly one channel, not {0} channels")]
     DualMono(usize),
     /// There is not enough memory for the queued audio.
-    #[error("no memory for three seconds of audio")]
+    #[error("not enough memory for three seconds of audio")]
     Memory,
     /// A setting is out of range.
-    #[error("{name} of {value}, must be {min} to {max}")]
+    #[error("{name} {value}, must be {min} to {max}")]
     Setting {
         /// Name of the setting.
         name: &'static str,

@@ -133,7 +133,7 @@ mod tests {
 
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     #[test]
-    fn denormals_are_zero_inside_and_not_outside() {
+    fn denormals_are_zero_only_inside_the_closure() {
         assert!(half_of_the_least() > 0.0);
         assert_eq!(with_denormals_flushed(half_of_the_least), 0.0);
         assert!(half_of_the_least() > 0.0);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_puts_the_switch_back() {
+    fn after_a_panic_denormals_are_numbers_again() {
         let panicked = catch_unwind(AssertUnwindSafe(|| {
             with_denormals_flushed(|| panic!("on purpose"))
         }));

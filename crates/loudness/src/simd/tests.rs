@@ -78,7 +78,7 @@ fn check_weighting<const G: usize>(level: Level) {
 }
 
 #[test]
-fn the_weighting_is_that_of_the_recommendation() {
+fn the_weighting_equals_that_of_bs_1770() {
     for level in levels() {
         check_weighting::<1>(level);
         check_weighting::<2>(level);
@@ -147,7 +147,7 @@ fn the_interpolation_finds_the_peak_of_all_phases() {
 
 /// The vectors for other architectures find the same peak on this one.
 #[test]
-fn plain_arrays_find_the_same_peak() {
+fn vectors_of_other_architectures_find_the_same_peak() {
     let samples: Vec<f32> = noise(1_000, 7).iter().map(|x| *x as f32).collect();
     for oversampling in [Oversampling::FourTimes, Oversampling::Twice] {
         let (mut plain, mut twin) = ([0.0; 4], [0.0; 4]);
@@ -226,7 +226,7 @@ fn check_gathering<const G: usize>(
 }
 
 #[test]
-fn samples_get_to_their_lanes() {
+fn each_channel_goes_to_its_lane() {
     for level in levels() {
         check_gathering::<1>(level, 1, 0, 1, 0);
         check_gathering::<1>(level, 5, 4, 1, 0);
@@ -321,7 +321,7 @@ fn normaliser_equals_its_naive_twins() {
 }
 
 #[test]
-fn samples_go_in_and_out_of_rows() {
+fn samples_are_converted_into_rows_and_back() {
     for level in levels() {
         let samples = [0.5f32, f32::NAN, -0.25, -20.0, 2_000.0, 1.5];
         let mut rows = [9.0f32; 8];

@@ -51,7 +51,7 @@ fn assert_same(a: &[f64], b: &[f64], tolerance: f64) {
 }
 
 #[test]
-fn the_length_of_the_pieces_does_not_matter() {
+fn the_result_does_not_depend_on_the_lengths_of_the_pieces() {
     let audio = noise(48_000 * 2 * 5, 1);
     let builder = Meter::builder(48_000, 2).mode(everything());
     let mut whole = builder.build().unwrap();
@@ -66,7 +66,7 @@ fn the_length_of_the_pieces_does_not_matter() {
 }
 
 #[test]
-fn all_kinds_of_input_are_the_same_audio() {
+fn all_sample_types_and_layouts_give_the_same_result() {
     fn check<T: Sample>(builder: &threadbare_loudness::Builder, expected: &[f64], samples: &[T]) {
         let mut interleaved = builder.build().unwrap();
         interleaved.add_interleaved(samples).unwrap();
@@ -173,7 +173,7 @@ fn adding_allocates_nothing() {
 }
 
 #[test]
-fn a_reset_meter_is_a_new_one() {
+fn a_reset_meter_measures_like_a_new_one() {
     let builder = Meter::builder(48_000, 2).mode(everything());
     let (mut used, mut fresh) = (builder.build().unwrap(), builder.build().unwrap());
     used.add_interleaved(&noise(48_000 * 9, 5)).unwrap();
@@ -364,7 +364,7 @@ fn batch_equals_single_meters() {
 }
 
 #[test]
-fn stream_of_a_batch_restarts_alone() {
+fn restarting_a_stream_of_a_batch_affects_no_other_stream() {
     let builder = Meter::builder(48_000, 2).mode(everything());
     let mut batch = builder.build_batch(3).unwrap();
     let loud = noise(96_000 * 4, 9);
@@ -389,7 +389,7 @@ fn stream_of_a_batch_restarts_alone() {
 }
 
 #[test]
-fn channels_are_measured_by_themselves() {
+fn single_channels_are_measured_like_mono() {
     let mut meter = Meter::builder(48_000, 2)
         .mode(everything())
         .per_channel(true)
@@ -419,7 +419,7 @@ fn channels_are_measured_by_themselves() {
 
 /// ITU-R BS.1770 does not cover bad samples, but a meter that runs for months must survive them.
 #[test]
-fn one_bad_sample_spoils_its_windows_and_no_more() {
+fn one_bad_sample_affects_only_the_windows_that_contain_it() {
     for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         let builder = Meter::builder(48_000, 1).mode(everything());
         let (mut meter, mut stuck) = (

@@ -249,7 +249,7 @@ fn speech_comes_to_the_target_and_its_pauses_stay_quiet() {
 }
 
 #[test]
-fn surrounds_count_more_and_the_subwoofer_not_at_all() {
+fn surround_channels_have_more_weight_and_the_subwoofer_none() {
     // The material is 5.1 with sound on one channel only, at the same level. A side channel counts 1.5 dB louder.
     let levels = [0, 3, 4].map(|channel| {
         let mono = tone(RATE, 1_000.0, -40.0, 5.0);
@@ -317,7 +317,7 @@ fn silence_by_count_is_silence_by_samples() {
 }
 
 #[test]
-fn short_inputs_come_out_whole_and_at_the_target() {
+fn all_frames_of_a_short_input_are_output_at_the_target() {
     for frames in [
         0, 1, 2, 23, 24, 25, 480, 4_799, 4_800, 4_801, 30_000, 143_999, 144_000, 144_001,
     ] {
@@ -429,7 +429,7 @@ fn the_true_peak_stays_below_its_limit() {
 }
 
 #[test]
-fn the_limiter_gives_away_little() {
+fn the_limiter_stays_close_to_its_limit() {
     // The limiter must leave the peak of a pure tone just below the limit.
     let output = normalized(
         RATE,
@@ -473,7 +473,7 @@ fn gain_recovers_without_a_step() {
 }
 
 #[test]
-fn the_gain_of_the_programme_has_no_steps() {
+fn the_gain_changes_gradually() {
     // The level changes by 15 dB down and up.
     let parts = [-35.0, -20.0, -35.0, -50.0, -20.0].map(|level| tone(RATE, 1_000.0, level, 20.0));
     let input = parts.concat();
@@ -622,7 +622,7 @@ fn click_reduces_the_gain_only_briefly() {
 }
 
 #[test]
-fn every_format_and_layout_comes_out_the_same() {
+fn every_format_and_layout_gives_the_same_output() {
     let input: Vec<f32> = speech(4, -20.0)
         .iter()
         .map(|v| (v * 32_768.0).round() / 32_768.0)
@@ -814,7 +814,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..Default::default() })]
 
     #[test]
-    fn however_it_is_cut_the_same_comes_out(
+    fn the_output_does_not_depend_on_the_lengths_of_the_pieces(
         pieces in prop::collection::vec(1usize..9_000, 1..8),
         channels in 1usize..8,
         rate_hz in prop::sample::select(vec![8_000u32, 11_025, 44_100, 48_000]),
@@ -833,7 +833,7 @@ proptest! {
     }
 
     #[test]
-    fn peaks_wherever_they_are_stay_below_the_limit(
+    fn peaks_at_any_position_stay_below_the_limit(
         peaks in prop::collection::vec((0usize..96_000, -4.0f32..4.0, 1usize..40), 1..60),
         hz in 50.0f64..20_000.0,
         level in -40.0f64..0.0,

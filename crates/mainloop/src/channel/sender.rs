@@ -174,7 +174,7 @@ impl<T> fmt::Debug for SyncSender<T> {
 
 /// The error if the receiver has been dropped. It contains the message.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the receiver of the channel is gone")]
+#[error("the receiver of the channel no longer exists")]
 pub struct SendError<T>(pub T);
 
 impl<T> fmt::Debug for SendError<T> {
@@ -190,7 +190,7 @@ pub enum TrySendError<T> {
     #[error("the channel is full")]
     Full(T),
     /// The receiver has been dropped.
-    #[error("the receiver of the channel is gone")]
+    #[error("the receiver of the channel no longer exists")]
     Disconnected(T),
 }
 

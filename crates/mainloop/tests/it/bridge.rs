@@ -38,7 +38,7 @@ fn full_channel() -> tokio::sync::mpsc::UnboundedReceiver<usize> {
 
 /// This shows a problem of tokio as long as it exists: a main context inside a tokio task uses up the budget of that task.
 #[test]
-fn a_main_context_inside_of_a_tokio_task_has_a_budget() {
+fn a_main_context_inside_a_tokio_task_uses_up_the_tasks_budget() {
     let received = Builder::new_current_thread()
         .build()
         .unwrap()
@@ -57,7 +57,7 @@ fn a_main_context_inside_of_a_tokio_task_has_a_budget() {
 }
 
 #[test]
-fn a_bridged_future_has_no_budget_even_there() {
+fn a_bridged_future_has_no_budget_even_inside_a_tokio_task() {
     let runtime = runtime();
     let context = MainContext::new();
     let bridge = Bridge::new(&context, runtime.handle());

@@ -193,7 +193,7 @@ fn blocked_sender_resumes_with_room_or_without_a_receiver() {
 }
 
 #[test]
-fn an_async_sender_waits_and_a_dropped_one_has_sent_nothing() {
+fn an_async_send_waits_for_room_and_sends_nothing_if_it_is_dropped() {
     let context = MainContext::new();
     let (sender, mut receiver) = sync_channel(1);
     context.block_on(async move {

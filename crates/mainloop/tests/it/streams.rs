@@ -254,7 +254,7 @@ fn a_descriptor_becomes_readable_by_its_peer_or_its_peers_end() {
 }
 
 #[test]
-fn a_dropped_readiness_watches_no_longer() {
+fn a_dropped_wait_for_a_descriptor_leaves_no_watch() {
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     let context = MainContext::new();
     context.block_on(async {
@@ -302,7 +302,7 @@ fn ticks_keep_their_grid_and_are_never_early() {
 }
 
 #[test]
-fn missed_ticks_come_at_once_or_are_skipped() {
+fn missed_ticks_are_returned_at_once_or_skipped() {
     // The reader is certainly late, because it waits on the clock for ten periods.
     let period = Duration::from_millis(1);
     let late = || {

@@ -80,7 +80,7 @@ fn a_short_call_leaves_no_key() {
 }
 
 #[test]
-fn waiting_claim_is_reported_unclaimed_without_the_store() {
+fn a_call_that_the_store_cannot_record_in_time_is_reported_unclaimed() {
     let mut world = cluster(3, 3);
     let call = call("a");
     world.store_is_up = false;
@@ -137,7 +137,7 @@ fn an_empty_store_is_filled_again() {
 }
 
 #[test]
-fn keys_of_the_dead_are_swept_and_no_others() {
+fn only_keys_of_dead_nodes_are_deleted() {
     let mut world = cluster(6, 3);
     let calls: Vec<CallName> = (0..30).map(|n| call(&n.to_string())).collect();
     for (n, one) in calls.iter().enumerate() {
@@ -220,7 +220,7 @@ fn service_moves_with_its_calls_and_returns() {
 
 /// A node is frozen or cut off, and other nodes take its calls. After it wakes, it gets the calls back.
 #[test]
-fn a_node_that_wakes_does_not_end_calls_that_others_have() {
+fn a_frozen_node_that_resumes_does_not_end_calls_of_other_nodes() {
     for seed in 1..20 {
         let mut world = serving(seed, 3);
         let one = call("a");

@@ -46,7 +46,7 @@ fn silence_ns(world: &mut World, streams: &[StreamName], most_ns: u64) -> u64 {
 }
 
 #[test]
-fn a_node_alone_carries_all() {
+fn a_single_node_carries_all_streams() {
     let streams = names(40);
     let mut world = settled(1, 1, &streams);
     assert_eq!(world.streams_of(0), 40);
@@ -85,7 +85,7 @@ fn streams_of_a_dead_node_are_carried_by_others() {
 
 /// The process may end while its last renewal is in transit to the other nodes.
 #[test]
-fn streams_move_at_once_if_the_end_of_a_process_is_seen() {
+fn streams_move_at_once_if_another_node_sees_the_end_of_the_process() {
     let streams = names(9);
     let mut world = settled(10, 3, &streams);
     for wait in 0..250 {

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_lines_make_room() {
+    fn new_lines_replace_the_oldest_lines() {
         let recent = RecentLines::default();
         let line = |text: String| RecentLine {
             unix_ms: 0,

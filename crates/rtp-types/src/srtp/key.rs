@@ -95,7 +95,7 @@ impl Mki {
 
 /// A master key has the wrong length for its suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("key and salt of {actual} bytes, {suite} needs {}", .suite.key_bytes() + .suite.salt_bytes())]
+#[error("key and salt have {actual} bytes, but {suite} needs {}", .suite.key_bytes() + .suite.salt_bytes())]
 pub struct KeyError {
     /// The suite of the key.
     pub suite: Suite,
@@ -223,7 +223,7 @@ mod tests {
         };
         assert_eq!(
             refused.to_string(),
-            "key and salt of 30 bytes, AEAD_AES_128_GCM needs 28"
+            "key and salt have 30 bytes, but AEAD_AES_128_GCM needs 28"
         );
     }
 
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn identifiers_are_numbers_of_a_length() {
+    fn key_identifiers_are_numbers_of_a_given_length() {
         // RFC 4568, section 6.1: "1:4" is the number 1 in four bytes.
         let one = Mki::of_number(1, 4).expect("it fits");
         assert_eq!((one.to_vec(), one.number()), (vec![0, 0, 0, 1], 1));

@@ -34,7 +34,7 @@ pub struct Crypto {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum CryptoError {
     /// A part is missing.
-    #[error("crypto attribute without {missing}, expected: TAG SUITE inline:KEY")]
+    #[error("the crypto attribute has no {missing}; expected TAG SUITE inline:KEY")]
     Incomplete {
         /// The first part that is missing.
         missing: &'static str,
@@ -78,7 +78,7 @@ pub enum CryptoError {
         value: String,
     },
     /// The attribute has several keys.
-    #[error("crypto with {count} keys, must be 1")]
+    #[error("the crypto attribute has {count} keys; expected one")]
     Keys {
         /// Number of keys.
         count: usize,
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn the_example_is_read_and_written() {
+    fn the_example_of_the_rfc_is_parsed_and_written_unchanged() {
         let crypto = Crypto::parse(EXAMPLE).unwrap();
         assert_eq!(crypto.tag, 1);
         // By base64(1).
@@ -367,7 +367,7 @@ mod tests {
         );
         assert_eq!(
             with(";inline:AAAA|2^20|2:4"),
-            "crypto with 2 keys, must be 1"
+            "the crypto attribute has 2 keys; expected one"
         );
     }
 
@@ -377,15 +377,15 @@ mod tests {
         for (value, expected) in [
             (
                 "",
-                "crypto attribute without a tag, expected: TAG SUITE inline:KEY".to_owned(),
+                "the crypto attribute has no tag; expected TAG SUITE inline:KEY".to_owned(),
             ),
             (
                 "1 ",
-                "crypto attribute without a suite, expected: TAG SUITE inline:KEY".to_owned(),
+                "the crypto attribute has no suite; expected TAG SUITE inline:KEY".to_owned(),
             ),
             (
                 "1 AES_CM_128_HMAC_SHA1_80",
-                "crypto attribute without a key, expected: TAG SUITE inline:KEY".to_owned(),
+                "the crypto attribute has no key; expected TAG SUITE inline:KEY".to_owned(),
             ),
             (
                 "x AES_CM_128_HMAC_SHA1_80 inline:K",
@@ -413,7 +413,7 @@ mod tests {
             ),
             (
                 "1 AEAD_AES_128_GCM inline:K",
-                "crypto: key and salt of 30 bytes, AEAD_AES_128_GCM needs 28".to_owned(),
+                "crypto: key and salt have 30 bytes, but AEAD_AES_128_GCM needs 28".to_owned(),
             ),
             (
                 "1 AES_CM_128_HMAC_SHA1_80 inline:K|0",
@@ -437,7 +437,7 @@ mod tests {
         let long = format!("1 AEAD_AES_128_GCM inline:{}", "A".repeat(4000));
         assert_eq!(
             refused(&long),
-            "crypto: key and salt of 3000 bytes, AEAD_AES_128_GCM needs 28"
+            "crypto: key and salt have 3000 bytes, but AEAD_AES_128_GCM needs 28"
         );
         for value in [
             "K",
@@ -482,7 +482,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_panics(value in "(1 (AES_CM_128_HMAC_SHA1_80|AEAD_AES_128_GCM) )?(inline:)?\\PC{0,80}") {
+        fn no_text_causes_a_panic(value in "(1 (AES_CM_128_HMAC_SHA1_80|AEAD_AES_128_GCM) )?(inline:)?\\PC{0,80}") {
             let _ = Crypto::parse(&value);
         }
     }

@@ -263,13 +263,13 @@ pub trait Filter: Send + std::fmt::Debug {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum PlayError {
     /// The clip has no samples, or its last frame is incomplete.
-    #[error("a clip of {0} samples: must be a whole number of frames, at least one")]
+    #[error("a clip of {0} samples: expected a whole number of frames, at least one")]
     Length(usize),
     /// The party accepts no audio that can be encoded.
     #[error("this party accepts no audio that can be encoded")]
     NoFormat,
     /// The clip's rate or number of channels is not supported.
-    #[error("{rate_hz} Hz, {channels} channels: not supported")]
+    #[error("audio with {rate_hz} Hz and {channels} channels is not supported")]
     Format {
         /// Its rate.
         rate_hz: u32,

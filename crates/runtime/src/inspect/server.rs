@@ -11,7 +11,7 @@ use std::{env, fs, io, process};
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The folder cannot be used.
-    #[error("{0} belongs to another user, or other users may write to it")]
+    #[error("the folder {0} belongs to another user, or other users may write to it")]
     Folder(PathBuf),
     /// The socket cannot be created.
     #[error("{0}: {1}")]

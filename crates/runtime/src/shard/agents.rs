@@ -201,7 +201,7 @@ impl Local {
             Err(_) => {
                 tracing::error!(
                     shard = self.shard.name(),
-                    "an agent panicked and is removed"
+                    "an agent is removed, because it panicked"
                 );
                 self.remove_agent(token);
                 drop_caught(agent);
@@ -390,7 +390,7 @@ impl Local {
 
     fn delete_fd(&self, fd: i32) {
         if let Err(error) = self.epoll.delete(fd) {
-            tracing::warn!(fd, %error, "descriptor was closed before it was unregistered");
+            tracing::warn!(fd, %error, "a descriptor was closed before it was unregistered");
         }
     }
 

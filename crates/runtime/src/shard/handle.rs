@@ -55,7 +55,7 @@ impl<A: Agent> AgentHandle<A> {
             });
         });
         if result.is_err() {
-            tracing::debug!("command for an agent of a shard that has shut down");
+            tracing::debug!("dropped a command for an agent, because its shard has shut down");
         }
     }
 

@@ -78,7 +78,7 @@ pub const PRIORITY_MAX: u8 = 99;
 /// CPUs that the machine does not have, or does not allow the process to use.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "affinity {asked}: this machine has no CPU {missing}, or does not allow the process to use it; allowed: {allowed}"
+    "affinity {asked}: CPU {missing} does not exist, or the process may not use it; expected CPUs of {allowed}"
 )]
 pub struct MissingCpus {
     /// The requested CPUs.
@@ -197,7 +197,7 @@ impl Shard {
             context_thread = self.name(),
             by = blocked.by,
             ms = blocked.for_ns / 1_000_000,
-            "a context was held up"
+            "an agent blocked a context"
         );
         if let Some(hook) = HOOK.get() {
             hook(self, &blocked);
@@ -486,7 +486,7 @@ impl Local {
         let epoll = match Epoll::new() {
             Ok(epoll) => epoll,
             Err(error) => {
-                tracing::error!(%error, "no epoll instance for context thread");
+                tracing::error!(%error, "cannot create an epoll instance for a context thread");
                 return;
             }
         };
@@ -694,7 +694,7 @@ impl StdWake for WakeAgent {
 /// Drops a foreign value. If its drop panics, the shard continues.
 fn drop_caught<T>(value: T) {
     if catch_unwind(AssertUnwindSafe(|| drop(value))).is_err() {
-        tracing::error!("panic while a context thread dropped a value");
+        tracing::error!("a panic occurred while a context thread dropped a value");
     }
 }
 

@@ -393,7 +393,7 @@ fn a_descriptor_number_that_is_used_again_belongs_to_its_new_agent() {
 }
 
 #[test]
-fn an_agent_may_add_and_remove_others_in_its_run() {
+fn an_agent_may_add_and_remove_other_agents_while_it_runs() {
     let (_context, shard) = shard(0);
     let (tx, rx) = channel();
     let mut children = Vec::new();
@@ -518,7 +518,7 @@ fn assumed_readiness_is_tried_once_per_slice() {
 }
 
 #[test]
-fn agents_that_leave_do_not_take_their_neighbours_turns() {
+fn removing_an_agent_does_not_skip_the_next_one() {
     let (_context, shard) = shard(2);
     let sockets: Vec<_> = (0..5).map(|_| Arc::new(udp())).collect();
     let mut agents: Vec<_> = sockets
@@ -545,7 +545,7 @@ fn agents_that_leave_do_not_take_their_neighbours_turns() {
 
 /// Without a wait, a slice is one pass, so trying a socket in each pass would be a busy loop.
 #[test]
-fn a_context_without_a_wait_watches() {
+fn with_a_wait_of_zero_a_socket_is_never_assumed_ready() {
     let (_context, shard) = shard(0);
     let socket = udp();
     let agent = add(&shard, |_, _| ());

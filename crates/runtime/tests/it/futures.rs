@@ -134,7 +134,7 @@ fn a_local_task_need_not_be_send_and_its_handle_is_send_if_the_result_is() {
 }
 
 #[test]
-fn spawn_local_panics_anywhere_but_on_the_context() {
+fn spawn_local_panics_on_threads_outside_of_the_context() {
     let (ours, other) = (context(0, -1), context(0, -1));
     let (tell, dropped) = tell();
     let tried = catch_unwind(AssertUnwindSafe(|| {
@@ -207,7 +207,7 @@ fn block_on_outside_of_contexts_may_wait_for_one() {
 
 /// Awaiting the task returns text and payload of the panic; the thread continues.
 #[test]
-fn a_panic_ends_the_task_alone() {
+fn a_panic_ends_only_its_task() {
     let context = context(0, -1);
     type Panicking = fn(&Context) -> JoinHandle<()>;
     let ways: [Panicking; 3] = [
@@ -664,7 +664,7 @@ fn an_interval_with_burst_gives_every_tick_and_one_with_delay_moves_its_grid() {
 
 /// An interval whose ticks take longer than a period, and one without a period, leave time for others on the thread.
 #[test]
-fn an_interval_that_cannot_keep_up_lets_others_run() {
+fn an_interval_that_cannot_keep_up_does_not_starve_other_tasks() {
     let context = context(0, -1);
     for period in [Duration::ZERO, Duration::from_millis(1)] {
         let busy = context.spawn(async move {

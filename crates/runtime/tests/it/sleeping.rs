@@ -205,7 +205,7 @@ fn commands_of_commands_do_not_wait_for_the_edge() {
 }
 
 #[test]
-fn wake_ups_between_slices_do_not_make_it_spin() {
+fn wake_ups_between_slices_do_not_make_the_thread_spin() {
     let asleep = asleep(1);
     let tid = Tid::of(&asleep.shard);
     let rounds = 300;
@@ -303,7 +303,7 @@ fn slices_stay_on_their_grid() {
 /// A command sees a clock that was read for it, not at the last slice. A timer set by a command must not be due at once because
 /// the context was idle for a while.
 #[test]
-fn a_command_sees_the_time_of_now() {
+fn a_command_sees_the_current_time() {
     for wait_ms in [0, 20, LONG_WAIT_MS] {
         let (_context, shard) = shard(wait_ms);
         settle(&shard);

@@ -25,7 +25,7 @@ fn timed(shard: &Shard) -> (AgentHandle<Timed>, Receiver<(u64, u64)>) {
 }
 
 #[test]
-fn not_before_is_not_before_and_about_is_at_most_half_a_tick_early() {
+fn a_not_before_timer_is_never_early_and_an_about_timer_at_most_half_a_tick() {
     for wait_ms in [0, 20] {
         let (_context, shard) = shard(wait_ms);
         let tick_ns = wait_ms.max(1) * MS;

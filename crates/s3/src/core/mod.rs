@@ -418,7 +418,9 @@ impl Core {
                 }
             }
             (Task::Abort, _) => self.fail(),
-            _ => self.handle_stop(Error::Answer("it belongs to another request".into())),
+            _ => self.handle_stop(Error::Answer(
+                "the answer belongs to another request".into(),
+            )),
         }
     }
 

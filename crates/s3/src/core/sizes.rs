@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_limits_are_those_of_s3() {
+    fn part_sizes_and_numbers_stay_within_the_limits_of_s3() {
         for (bytes, is_fine) in [
             (PART_BYTES_MIN - 1, false),
             (PART_BYTES_MIN, true),

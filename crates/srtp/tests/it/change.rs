@@ -97,7 +97,7 @@ fn old_key_ends_some_time_after_the_new_one_was_used_or_at_the_maximum_time() {
 }
 
 #[test]
-fn packets_that_may_have_left_are_not_protected_again() {
+fn packets_that_may_have_been_sent_are_not_protected_again() {
     for suite in Suite::ALL {
         let mut before = Protection::new(keys(suite, 1));
         let protect = |protection: &mut Protection, packet: &[u8]| {
@@ -140,7 +140,7 @@ fn packets_that_may_have_left_are_not_protected_again() {
 
 /// The second byte is that of a sender report. But without mux, only the port determines the contents.
 #[test]
-fn rtp_with_numbers_of_rtcp_is_rtp_on_a_port_without_mux() {
+fn payload_types_64_to_95_are_rtp_on_a_port_without_mux() {
     for suite in Suite::ALL {
         let mut packet = rtp(SSRC, SeqNum(1), 1);
         packet[1] = 0x80 | 72;

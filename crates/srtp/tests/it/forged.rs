@@ -168,7 +168,7 @@ fn truncated_packet_is_refused_with_its_lengths() {
     assert!(sender.protect_rtp(&mut [0x80; 40], usize::MAX).is_err());
     assert_eq!(
         no_room.to_string(),
-        "buffer of 40 bytes, the protected packet needs 41"
+        "the buffer has 40 bytes, but the protected packet needs 41"
     );
     assert_eq!(sender.sources().count() + receiver.sources().count(), 0);
 }

@@ -88,7 +88,7 @@ fn packet_delayed_over_a_restart_is_accepted_once() {
 }
 
 #[test]
-fn without_its_rollover_counter_a_stream_is_not_understood() {
+fn without_the_rollover_counter_a_stream_cannot_be_decrypted() {
     let (mut sender, _) = pair(Suite::AesCm128HmacSha1_80);
     for seq in [0, 30_000, 60_000] {
         protect_rtp(&mut sender, &rtp(SSRC, SeqNum(seq), 1));

@@ -258,7 +258,7 @@ impl EventLog {
             SessionEvent::PayloadType(_, payload_type) => tracing::warn!(
                 stream,
                 %payload_type,
-                "dropping packets of this payload type: the stream does not have it"
+                "dropping packets with a payload type that the stream does not have"
             ),
             SessionEvent::Leg(LegId::A, LegEvent::Source { address, ssrc, .. }) => {
                 tracing::debug!(stream, %address, %ssrc, "a source sends");
@@ -285,9 +285,21 @@ impl EventLog {
         let stream = &self.stream;
         let [from, to] = [switch.from, switch.to].map(|input| self.inputs.get(input));
         if switch.is_recovery() {
-            tracing::info!(stream, from, to, suppressed, "a better input is back")
+            tracing::info!(
+                stream,
+                from,
+                to,
+                suppressed,
+                "the stream returns to a better input"
+            )
         } else {
-            tracing::warn!(stream, from, to, suppressed, "the input is silent")
+            tracing::warn!(
+                stream,
+                from,
+                to,
+                suppressed,
+                "the input is silent, so another one replaces it"
+            )
         }
     }
 }

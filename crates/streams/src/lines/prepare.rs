@@ -140,7 +140,7 @@ impl Question {
         let to = self.to.as_ref();
         let read = |path: &PathBuf| {
             let clip = clips.get(path);
-            clip.map_err(|error| format!("fallback's file {error}"))
+            clip.map_err(|error| format!("cannot read the file of a fallback: {error}"))
         };
         Ok(Prepared {
             to: to

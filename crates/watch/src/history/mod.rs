@@ -106,7 +106,7 @@ fn write(dir: &Path, batches: &Receiver<Batch>) {
         });
         let first = failed.reduce(|first, _| first);
         match &first {
-            None if !is_well => tracing::info!("the history is written again"),
+            None if !is_well => tracing::info!("writing the history works again"),
             Some((path, error)) if is_well => {
                 let file = path.display();
                 tracing::error!(%file, %error, "cannot write the history");
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_streams_that_are_gone_are_removed_after_a_day() {
+    fn files_of_removed_streams_are_deleted_after_a_day() {
         let dir = tempfile::tempdir().expect("a folder");
         let history = History::open(dir.path()).expect("a folder");
         let name: Arc<str> = "news".into();

@@ -88,7 +88,7 @@ fn rings_receive_datagrams_and_send_answers() {
 /// A device can receive frames for another machine: a switch sends a frame to all its ports if it does not know the right port,
 /// and a host may have an outdated neighbour entry.
 #[test]
-fn frames_for_another_machine_are_not_taken() {
+fn frames_for_another_machine_go_to_the_kernel() {
     let Some(link) = Link::new() else { return };
     let (socket, peer) = (port(HERE), link.peer(THERE));
     let local = socket.local_addr().unwrap();
@@ -282,7 +282,7 @@ fn lanes_have_their_own_ports() {
 }
 
 #[test]
-fn the_error_names_a_device_that_cannot_be_used() {
+fn an_unusable_device_is_refused_by_name() {
     let Some(_link) = Link::new() else { return };
     let refused = |name: &str, frames| {
         let devices = vec![name.to_owned()];
@@ -305,7 +305,7 @@ fn the_error_names_a_device_that_cannot_be_used() {
             "{said}"
         );
     }
-    assert!(refused(DEVICE, 100).contains("100 frames; must be a power of two from 64"));
+    assert!(refused(DEVICE, 100).contains("is 100, must be a power of two from 64"));
     let first = open(Mode::Generic);
     let busy = refused(DEVICE, 256);
     assert!(

@@ -12,7 +12,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn no_payload_breaks_a_decoder(
+    fn every_decoder_survives_any_payload(
         which in 0_usize..64,
         payloads in vec((0_u8..8, vec(any::<u8>(), 0..300), 1_usize..2_000), 1..20),
     ) {
@@ -43,7 +43,7 @@ proptest! {
     }
 
     #[test]
-    fn no_audio_breaks_an_encoder(which in 0_usize..64, pcm in vec(any::<f32>(), 0..4_000)) {
+    fn every_encoder_accepts_any_audio(which in 0_usize..64, pcm in vec(any::<f32>(), 0..4_000)) {
         let formats = formats();
         let format = formats[which % formats.len()];
         let mut payload = Vec::new();
@@ -61,7 +61,7 @@ proptest! {
 }
 
 #[test]
-fn refusals_say_why() {
+fn refusals_state_the_reason() {
     let l16 = format(Encoding::L16, 44_100, 2);
     let mut audio = Vec::new();
     let refused = |payload: &[u8]| decoder(l16).decode(payload, &mut Vec::new());

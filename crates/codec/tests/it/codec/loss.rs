@@ -49,7 +49,7 @@ fn lost_packet_of_a_tone_is_concealed() {
 }
 
 #[test]
-fn a_long_loss_falls_silent_and_ends() {
+fn after_a_long_loss_concealment_is_silent_and_decoding_resumes() {
     for format in formats() {
         let channels = usize::from(format.channels);
         let frames = packet(format);
@@ -111,7 +111,7 @@ fn samples_away_from_a_loss_are_exact() {
 
 /// Measures the delay at which decoded noise is most similar to the input.
 #[test]
-fn latency_is_as_reported() {
+fn the_actual_latency_equals_the_reported_latency() {
     for format in formats() {
         let channels = usize::from(format.channels);
         let frames = packet(format);
@@ -145,7 +145,7 @@ fn latency_is_as_reported() {
 }
 
 #[test]
-fn only_opus_recovers() {
+fn only_opus_recovers_lost_audio() {
     for format in formats() {
         if format.encoding == Encoding::Opus {
             continue;

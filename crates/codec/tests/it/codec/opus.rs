@@ -68,7 +68,7 @@ fn a_tone_arrives_at_its_level_at_all_rates() {
 }
 
 #[test]
-fn redundancy_brings_a_lost_packet_back() {
+fn redundancy_recovers_a_lost_packet() {
     for rate_hz in [8_000, 16_000, 48_000] {
         let opus = format(Encoding::Opus, rate_hz, 1);
         let settings = EncoderSettings {
@@ -187,7 +187,7 @@ fn music_has_no_redundancy() {
 }
 
 #[test]
-fn silence_need_not_be_sent() {
+fn with_dtx_most_packets_of_silence_are_not_sent() {
     let opus = format(Encoding::Opus, 16_000, 1);
     let settings = EncoderSettings {
         dtx: true,
@@ -214,7 +214,7 @@ fn silence_need_not_be_sent() {
 }
 
 #[test]
-fn the_bitrate_is_kept() {
+fn the_bit_rate_matches_the_setting() {
     for bps in [6_000, 24_000, 96_000, 300_000] {
         let opus = format(Encoding::Opus, 48_000, 2);
         let settings = EncoderSettings {

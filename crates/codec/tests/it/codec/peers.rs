@@ -94,7 +94,7 @@ fn g722_encodes_as_ffmpeg_does() {
 }
 
 #[test]
-fn g722_tones_arrive_both_ways() {
+fn g722_tones_are_exchanged_with_ffmpeg_in_both_directions() {
     let g722 = format(Encoding::G722, 16_000, 1);
     for hz in (100..=7_000).step_by(300) {
         let hz = f64::from(hz);

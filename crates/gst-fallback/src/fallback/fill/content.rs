@@ -66,7 +66,7 @@ pub(super) fn still(
     info: &VideoInfo,
 ) -> Result<gst::Buffer, glib::BoolError> {
     let (Some(caps), Some(pixels)) = (sample.caps(), sample.buffer()) else {
-        return Err(glib::bool_error!("a still without a picture or caps"));
+        return Err(glib::bool_error!("the still has no picture or no caps"));
     };
     // The converter does not set these fields.
     let mut caps = caps.to_owned();
@@ -105,7 +105,7 @@ fn convert(
 ) -> Result<gst::Buffer, glib::BoolError> {
     if to.size() > FRAME_BYTES_MAX {
         return Err(glib::bool_error!(
-            "a frame of {} bytes; must be at most {FRAME_BYTES_MAX}",
+            "a frame has {} bytes; expected at most {FRAME_BYTES_MAX}",
             to.size()
         ));
     }

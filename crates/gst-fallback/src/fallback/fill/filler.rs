@@ -86,7 +86,7 @@ impl Filler {
             gst::element_warning!(
                 element,
                 gst::StreamError::Format,
-                ["the still is black: {warning}"]
+                ["black replaces the still picture: {warning}"]
             );
         }
         match painted.result {

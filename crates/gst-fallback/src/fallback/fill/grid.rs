@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn times_follow_from_the_count_even_after_hours() {
+    fn times_of_items_do_not_drift_even_after_hours() {
         let cd = Pace {
             items: 44_100,
             seconds: 882,
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_item_at_a_time_is_found() {
+    fn the_item_that_covers_a_time_is_found() {
         for n in (0..1000).chain(90_000_000..90_001_000) {
             let begin_ns = NTSC.time_ns(n);
             assert_eq!(NTSC.item_at(begin_ns), n);
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn after_an_interruption_nothing_is_caught_up() {
+    fn items_missed_in_an_interruption_are_not_made_later() {
         let mut grid = Grid::new(TEN_A_SECOND);
         item(&mut grid, 0);
         grid.interrupt();
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn restarted_running_time_is_followed() {
+    fn the_grid_follows_a_restarted_running_time() {
         let mut grid = Grid::new(TEN_A_SECOND);
         item(&mut grid, 100 * SECOND);
         let after = item(&mut grid, 3);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_item_that_is_late_is_not_left_out() {
+    fn a_long_item_that_is_late_is_still_made() {
         let mut grid = Grid::new(Pace {
             items: 1,
             seconds: 10,

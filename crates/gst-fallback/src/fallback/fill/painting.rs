@@ -51,7 +51,9 @@ fn paint(picture: &Picture, format: &Format) -> Painted {
     let Info::Video(info) = &format.info else {
         return Painted {
             caps,
-            result: Err(glib::bool_error!("a picture in caps of audio")),
+            result: Err(glib::bool_error!(
+                "cannot make a picture, because the caps are those of audio"
+            )),
             warning: None,
         };
     };

@@ -213,7 +213,7 @@ fn a_still_fills_the_frame_as_far_as_its_shape_allows() {
 }
 
 #[test]
-fn a_still_of_the_same_caps_is_the_picture_itself() {
+fn a_still_with_the_caps_of_the_output_is_not_converted() {
     let picture = quarters(320, 240, (1, 1));
     let expected = bytes(picture.buffer().unwrap());
     let mut wanted = picture.caps_owned().unwrap();
@@ -462,7 +462,7 @@ fn blocked_filler_resumes_at_the_present() {
 }
 
 #[test]
-fn a_little_delay_leaves_nothing_out() {
+fn a_short_delay_omits_no_buffer() {
     let rig = Rig::playing(silence(None), ANY_AUDIO);
     rig.buffer();
     rig.run_to(130 * MS);
@@ -499,7 +499,7 @@ fn filler_resumes_after_a_pause_with_a_discontinuity() {
 }
 
 #[test]
-fn restarted_running_time_is_followed() {
+fn the_grid_follows_a_restarted_running_time() {
     let rig = Rig::new(silence(None), ANY_AUDIO, 50 * SECOND);
     rig.to(gst::State::Playing);
     assert_eq!(rig.buffer().pts(), Some(50 * SECOND));
@@ -569,7 +569,7 @@ fn renegotiated_caps_keep_the_time_line() {
 }
 
 #[test]
-fn a_rate_that_varies_has_the_usual_pace() {
+fn variable_frame_rates_become_the_default_rate() {
     let wanted = caps("video/x-raw,format=I420,width=64,height=48,framerate=0/1");
     let rig = Rig::playing(black(Some(wanted)), ANY_VIDEO);
     assert_eq!(rig.buffer().duration(), Some(40 * MS));

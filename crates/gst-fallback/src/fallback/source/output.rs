@@ -235,7 +235,11 @@ impl Output {
         match filler.begin(element) {
             Ok(()) => Some(filler),
             Err(error) => {
-                gst::warning!(crate::kit::CAT, obj = element, "no fill: {error}");
+                gst::warning!(
+                    crate::kit::CAT,
+                    obj = element,
+                    "cannot generate silence or black: {error}"
+                );
                 filler.take_down(element);
                 None
             }
@@ -277,7 +281,7 @@ impl Filler {
         element.add(&self.fill)?;
         let src_pad = self.fill.static_pad("src").expect("it has one");
         let linked = src_pad.link(&self.pad);
-        linked.map_err(|error| glib::bool_error!("cannot link: {error}"))?;
+        linked.map_err(|error| glib::bool_error!("cannot link the elements: {error}"))?;
         Ok(())
     }
 

@@ -136,7 +136,8 @@ impl Slot {
         };
         let uri = element.emit_by_name::<Option<String>>("update-uri", &[&uri]);
         let uri = uri.filter(|uri| !uri.is_empty());
-        let uri = uri.ok_or_else(|| glib::bool_error!("update-uri gave no URI"))?;
+        let uri =
+            uri.ok_or_else(|| glib::bool_error!("the handler of update-uri returned no URI"))?;
         *lock(&self.origin) = Origin::Uri(uri.clone());
         let options = element.options();
         let source = gst::ElementFactory::make("uridecodebin")
@@ -161,7 +162,7 @@ impl Running {
     fn begin(self: &Arc<Self>, element: &FallbackSrc) -> Result<bool, glib::BoolError> {
         self.add_to(element)?;
         let changed = self.set_state(element, gst::State::Paused);
-        changed.map_err(|_| glib::bool_error!("it cannot be started"))?;
+        changed.map_err(|_| glib::bool_error!("the source cannot be started"))?;
         let is_live = self.is_live();
         if is_live {
             self.go_live();

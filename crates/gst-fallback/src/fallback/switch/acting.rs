@@ -77,7 +77,7 @@ pub(super) fn meet_partner(element: &FallbackSwitch) {
 
 pub(super) fn set_partner(element: &FallbackSwitch, partner: Option<&FallbackSwitch>) {
     if partner == Some(element) {
-        let text = "partner: another fallbackswitch, not itself";
+        let text = "partner: expected another fallbackswitch, not the element itself";
         gst::warning!(crate::kit::CAT, obj = element, "{text}");
         return;
     }

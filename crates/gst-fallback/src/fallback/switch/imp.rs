@@ -32,7 +32,7 @@ pub struct FallbackSwitch {
     #[property(name = "stop-on-eos", nick = "Stop on EOS", blurb = "End the output as soon as any input ends", type = bool, get = |s: &Self| s.turns.state().settings.stop_on_eos, set = |s: &Self, v| s.set(|state| state.settings.stop_on_eos = v), default = false)]
     #[property(name = "switch-on-eos", nick = "Switch on EOS", blurb = "When the active input ends, switch to another one, and end the output when the last input ends. false: end the output when the active input ends; it resumes after the timeout if another input still delivers", type = bool, get = |s: &Self| s.turns.state().settings.switches_on_eos, set = |s: &Self, v| s.set(|state| state.settings.switches_on_eos = v), default = false)]
     #[property(name = "seamless", nick = "Seamless", blurb = "If both inputs deliver, switch at the running time at which the new one continues the output; a coded stream starts at a keyframe that the element requests. false: switch at once", type = bool, get = |s: &Self| s.turns.state().settings.is_seamless, set = |s: &Self, v| s.set(|state| state.settings.is_seamless = v), default = false)]
-    #[property(name = "sync", nick = "Synchronize", blurb = "Pass each buffer of the active input when it is due on the clock; false: at once", type = bool, get = |s: &Self| s.turns.state().settings.is_synced, set = |s: &Self, v| s.set(|state| state.settings.is_synced = v), default = true)]
+    #[property(name = "sync", nick = "Synchronize", blurb = "Pass each buffer of the active input when it is due on the clock; false: pass it at once", type = bool, get = |s: &Self| s.turns.state().settings.is_synced, set = |s: &Self, v| s.set(|state| state.settings.is_synced = v), default = true)]
     #[property(name = "min-hold", nick = "Minimum hold", blurb = "Minimum time between two switches, unless the active input fails, ns", type = u64, get = |s: &Self| s.turns.state().settings.min_hold_ns, set = |s: &Self, v| s.set(|state| state.settings.min_hold_ns = v), maximum = TIME_NS_MAX)]
     #[property(name = "recover-after", nick = "Recover after", blurb = "Time for which a better input must be healthy before it replaces a healthy one, ns", type = u64, get = |s: &Self| s.turns.state().settings.recover_after_ns, set = |s: &Self, v| s.set(|state| state.settings.recover_after_ns = v), maximum = TIME_NS_MAX)]
     pub(super) turns: Turns,
@@ -373,7 +373,7 @@ impl ElementImpl for FallbackSwitch {
     crate::kit::element_class!(
         "Thread-sharing fallback switch",
         "Generic",
-        "Passes the best one of those input streams that deliver data, on the upstream thread";
+        "Passes the best of the input streams that deliver data, on the upstream thread";
         "sink_%u": Sink Request gst::Caps::new_any(),
         "sink": Sink Request gst::Caps::new_any(),
         "fallback_sink": Sink Request gst::Caps::new_any(),

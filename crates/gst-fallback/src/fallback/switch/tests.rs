@@ -41,7 +41,7 @@ fn until_both(pipeline: &gst::Pipeline, switches: [&FallbackSwitch; 2], name: &s
 }
 
 #[test]
-fn switches_with_shared_health_leave_a_source_together() {
+fn partner_switches_leave_a_failed_source_together() {
     gst::init().unwrap();
     register(None).unwrap();
     let audio = "audiotestsrc is-live=true samplesperbuffer=160 ! audio/x-raw,rate=8000 ! a.";

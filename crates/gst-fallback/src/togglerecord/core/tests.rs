@@ -134,7 +134,7 @@ fn a_recording_begins_with_a_keyframe_of_the_main_stream() {
 }
 
 #[test]
-fn other_streams_are_cut_at_the_main_streams_start_and_stop() {
+fn other_streams_are_cut_at_the_start_and_stop_of_the_main_stream() {
     let mut bench = bench(true, true);
     bench.record(true);
     let mut early = bench.arrive(AUDIO, audio(30, 50));
@@ -213,7 +213,7 @@ fn pictures_in_another_order_are_recorded_up_to_the_end() {
 
 /// Checks the table of inputs and outputs: whether data is dropped or held, and the output's time afterwards.
 #[test]
-fn gaps_are_collapsed_kept_or_held_as_inputs_and_output_are_live() {
+fn gaps_between_recordings_follow_the_table_of_live_inputs_and_outputs() {
     // The columns are: `is-live`, and for a live input, the shifts of the first and of the second recording.
     for (is_live, shifts) in [(false, [-20, -60]), (true, [0, 0])] {
         let mut bench = bench(true, is_live);
@@ -255,7 +255,7 @@ fn an_input_that_is_not_blocked_keeps_its_timestamps() {
 }
 
 #[test]
-fn other_files_continue_to_the_end_of_the_held_main_buffer() {
+fn while_the_main_stream_is_held_other_files_continue_to_the_end_of_its_buffer() {
     let mut bench = bench(false, true);
     bench.record(true);
     assert_eq!(bench.feed(MAIN, audio(0, 20)), passes(0, 20, 0));
@@ -430,7 +430,7 @@ fn live_stream_is_not_held_with_the_main_stream() {
 }
 
 #[test]
-fn the_end_of_the_main_stream_ends_the_others() {
+fn the_end_of_the_main_stream_ends_the_other_streams() {
     let mut bench = bench(true, false);
     bench.record(true);
     bench.feed(MAIN, audio(0, 40));
@@ -555,7 +555,7 @@ fn recording_starts_at_the_end_of_the_last_one() {
 }
 
 #[test]
-fn a_recording_of_no_length_has_no_picture() {
+fn an_empty_recording_has_no_picture() {
     let mut bench = bench(true, true);
     bench.record(true);
     bench.feed(MAIN, audio(10, 10));
@@ -585,7 +585,7 @@ fn files_wait_for_a_main_stream_that_has_not_started() {
 
 /// A seek sets running time back.
 #[test]
-fn a_stall_is_measured_from_the_present() {
+fn if_running_time_is_set_back_the_stall_timeout_restarts() {
     let mut bench = bench(true, false);
     bench.now_ms = 50_000;
     bench.record(true);

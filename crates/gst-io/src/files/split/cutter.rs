@@ -321,7 +321,8 @@ impl Cutter {
         gst::error_msg!(
             gst::StreamError::Format,
             [
-                "the muxer goes back to write its header again, but that file may already be complete; expected a stream without an index, such as MPEG-TS, Ogg, or matroskamux streamable=true; for others use splitmuxsink"
+                "the muxer goes back to write its header again, but that file may already be complete; expected a format without an \
+                index, such as MPEG-TS, Ogg, or matroskamux streamable=true; for other formats, use splitmuxsink"
             ]
         )
     }

@@ -90,7 +90,7 @@ impl Imp {
         };
         if limits != Limits::default() && !template.is_numbered() {
             return Err(wrong(format!(
-                "location={location}: all files would have the same name; expected %05d or {{time}} in it"
+                "location={location}: all files would have the same name; expected %05d or {{time}} in the location"
             )));
         }
         let settings_of_disk = lock(&self.disk).clone().into_inner();

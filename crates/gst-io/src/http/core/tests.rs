@@ -19,7 +19,7 @@ fn answer(status: u16, lines: &[(&str, &str)]) -> Answer {
 }
 
 #[test]
-fn locations_are_http_and_hide_their_credentials() {
+fn locations_must_be_http_and_hide_their_credentials() {
     let location = Location::parse("https://me:p%40ss@example.org:8443/a?b=c#d").unwrap();
     assert_eq!(location.url().as_str(), "https://example.org:8443/a?b=c");
     let credentials = location.credentials().unwrap();
@@ -57,7 +57,7 @@ fn locations_are_http_and_hide_their_credentials() {
 
 /// RFC 9110, section 15.4, and its "Location" (10.2.2).
 #[test]
-fn redirections_lead_on_and_end() {
+fn redirections_are_followed_up_to_the_limit() {
     let mut hops = Hops::new(Location::parse("http://me:pw@a/x/y").unwrap());
     assert_eq!(hops.handle(200, &headers(&[])), Ok(Hop::Here));
     assert!(hops.redirected().is_none());
@@ -137,7 +137,7 @@ fn server_responses_are_parsed() {
     let refusal = refusal(503, &headers(&[("retry-after", "7")])).unwrap();
     assert_eq!(
         refusal.to_string(),
-        "the server answers 503 Service Unavailable"
+        "the server answered with 503 Service Unavailable"
     );
     assert!(matches!(
         refusal,
@@ -150,7 +150,7 @@ fn server_responses_are_parsed() {
 
 /// The kinds of errors that applications know.
 #[test]
-fn refusals_have_kinds() {
+fn refusals_map_to_the_error_kinds_of_gstreamer() {
     for (status, kind) in [
         (401, gst::ResourceError::NotAuthorized),
         (403, gst::ResourceError::NotAuthorized),
@@ -170,7 +170,7 @@ fn refusals_have_kinds() {
 }
 
 #[test]
-fn media_types() {
+fn media_types_become_caps() {
     let media = |lines: &[(&str, &str)]| answer(200, lines).media;
     let icy = media(&[("icy-metaint", "16000"), ("content-type", "audio/mpeg")]);
     let content_type = Some("audio/mpeg".to_owned());
@@ -207,7 +207,7 @@ fn media_types() {
 }
 
 #[test]
-fn header_bounds() {
+fn headers_beyond_the_bounds_are_refused() {
     let mut many = HeaderMap::new();
     for _ in 0..100 {
         many.append("x", HeaderValue::from_static("y"));
@@ -441,7 +441,7 @@ fn interrupted_download_resumes_at_the_same_byte() {
 }
 
 #[test]
-fn a_range_that_the_resource_does_not_have() {
+fn a_range_beyond_the_end_of_the_resource_ends_the_stream() {
     let behind = |size: &str| refusal(416, &headers(&[("content-range", size)])).unwrap();
     let at = |first| Transfer::new(POLICY, Span { first, end: None });
     assert_eq!(
@@ -686,7 +686,7 @@ proptest! {
     }
 
     #[test]
-    fn heads_of_any_bytes_are_read(
+    fn response_heads_of_any_bytes_are_parsed(
         status in 0..700u16,
         lines in prop::collection::vec((0..10usize, prop::collection::vec(any::<u8>(), 0..60)), 0..12),
         first in any::<u64>(),
@@ -718,7 +718,7 @@ proptest! {
 
     /// Ranges and types composed of usual words, in any order.
     #[test]
-    fn heads_of_usual_words_are_read(
+    fn response_heads_of_usual_words_are_parsed(
         range in "(bytes|items)?[ =]?[0-9*]{0,21}-?[0-9]{0,21}/?[0-9*]{0,21}",
         media in "audio/[lL]16( ?; ?(rate|channels)? ?=? ?\"?-?[0-9]{0,12}\"?){0,4}",
     ) {
@@ -734,7 +734,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_shows_a_password(
+    fn no_error_text_contains_the_password(
         scheme in "(http|https|ftp|x|)(://|:|)",
         user in "[a-z]{0,3}",
         rest in "[a-z:/?#@%0-9\\[\\]]{0,20}",

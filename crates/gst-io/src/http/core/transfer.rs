@@ -251,15 +251,18 @@ impl Transfer {
                 return Verdict::Again(0, None);
             }
             let reason = if known.is_part {
-                "an empty part"
+                "the server sent an empty part"
             } else {
-                "the body is shorter than announced"
+                "the body is shorter than its announced length"
             };
             return self.handle_failure(Problem::Broken(reason.to_owned()), random);
         }
         if !known.has_end && self.is_continuous() {
             self.has_ended = true;
-            return self.handle_failure(Problem::Broken("the stream ended".to_owned()), random);
+            return self.handle_failure(
+                Problem::Broken("the server ended the stream".to_owned()),
+                random,
+            );
         }
         Verdict::Done
     }

@@ -66,7 +66,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_queue(steps in prop::collection::vec((0..6_u8, 0..6_usize), 0..200)) {
+        fn behaves_like_vec_deque(steps in prop::collection::vec((0..6_u8, 0..6_usize), 0..200)) {
             let (mut queue, mut twin) = (FirstInPlace::default(), VecDeque::new());
             for (n, (step, at)) in steps.into_iter().enumerate() {
                 match step {

@@ -135,7 +135,7 @@ mod tests {
     proptest! {
         /// Expected: GStreamer's result for the whole segment.
         #[test]
-        fn a_running_time_is_that_of_the_segment(
+        fn running_times_are_computed_with_the_segment(
             values in prop::collection::vec(prop_oneof![Just(0), 1..1000_u64], 4),
             (rate, stop) in prop_oneof![
                 (Just(1.0), prop::option::of(1000..2000_u64)),

@@ -69,7 +69,7 @@ impl EbuR128Level {
             gst::warning!(
                 CAT,
                 imp = self,
-                "cannot change the mode, keeping the old one: {error}"
+                "cannot change the mode, so the old mode remains: {error}"
             );
         }
     }

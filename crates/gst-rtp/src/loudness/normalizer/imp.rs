@@ -155,7 +155,7 @@ impl AudioLoudNorm {
                 }
             }
             Arrival::Elsewhere => {
-                gst::debug!(CAT, imp = self, "continues at {pts:?}");
+                gst::debug!(CAT, imp = self, "the stream continues at {pts:?}");
                 self.drain(After::Restart)?;
                 if let Some(queue) = &mut self.stream().queue {
                     queue.counts.jumps += 1;

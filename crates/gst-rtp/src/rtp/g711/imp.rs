@@ -115,7 +115,7 @@ impl RtpG711 {
         }
         match LineMeter::fit(&mut lock(&self.meter), plan.format, plan.to.payload_type) {
             Ok(meter) => meter.add_packet(packet),
-            Err(error) => gst::debug!(CAT, imp = self, "not measured: {error}"),
+            Err(error) => gst::debug!(CAT, imp = self, "cannot measure the loudness: {error}"),
         }
     }
 
@@ -205,7 +205,7 @@ impl RtpG711 {
         let _ = self.push_all(rest);
         let mut out = out;
         out.make_mut().set("ssrc", ssrc.0);
-        gst::debug!(CAT, imp = self, "from {caps} to {out}");
+        gst::debug!(CAT, imp = self, "converting from {caps} to {out}");
         self.inline.src_pad.push_event(gst::event::Caps::new(&out))
     }
 
@@ -317,10 +317,10 @@ enum PlanError {
     #[error("downstream accepts none of PCMU, PCMA and L16")]
     Downstream,
     #[error(
-        "L16 of {0} Hz: G.711 has 8000 Hz, put a depayloader, audioresample and a payloader here"
+        "cannot convert L16 of {0} Hz, because G.711 has 8000 Hz; use a depayloader, audioresample and a payloader instead"
     )]
     Rate(u32),
-    #[error("pt and telephone-event-pt: {0}")]
+    #[error("pt and telephone-event-pt cannot be used together: {0}")]
     PayloadType(#[from] PayloadMapError),
     #[error(transparent)]
     Format(#[from] FormatError),

@@ -114,7 +114,7 @@ impl RtpSession {
                 gst::warning!(
                     CAT,
                     obj = element,
-                    "session '{name}' already has other settings, which apply: {differs}"
+                    "session '{name}' keeps the settings of the element that started first: {differs}"
                 );
             }
             *agreed

@@ -348,9 +348,9 @@ impl SinkElement for RtpSink {
     fn activate(&self) -> Result<(), gst::ErrorMessage> {
         let settings = self.settings().clone();
         let mut opened = lock(&self.opened);
-        let opened = opened
-            .as_mut()
-            .ok_or_else(|| gst::error_msg!(gst::CoreError::StateChange, ["no session"]))?;
+        let opened = opened.as_mut().ok_or_else(|| {
+            gst::error_msg!(gst::CoreError::StateChange, ["the element has no session"])
+        })?;
         let session = opened.session.clone();
         let ssrc = settings.ssrc.map_or(NO_SSRC, u64::from);
         self.ssrc.store(ssrc, Ordering::Relaxed);
@@ -367,7 +367,7 @@ impl SinkElement for RtpSink {
                 return Err(gst::error_msg!(
                     gst::ResourceError::Settings,
                     [
-                        "host is empty and session '{}' has no ts-rtpsrc that is READY: nowhere to send to",
+                        "the destination is unknown, because host is empty and session '{}' has no ts-rtpsrc that is READY",
                         settings.session
                     ]
                 ));

@@ -331,7 +331,7 @@ impl Receiver {
         let accepted = self.playout.accepted();
         let warning = if accepted.contains(payload_type) {
             format!(
-                "payload type {payload_type} is dynamic: its packets are dropped until a clock-rate is given (caps)"
+                "packets of the dynamic payload type {payload_type} are dropped until caps sets its clock-rate"
             )
         } else {
             format!(

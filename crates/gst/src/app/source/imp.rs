@@ -218,7 +218,8 @@ impl AppSrc {
         Err(gst::error_msg!(
             gst::ResourceError::Seek,
             [
-                "stream-type={kind:?}, but no handler of seek-data went to the beginning; set stream-type=stream for data without positions"
+                "stream-type={kind:?}, but no handler of seek-data has accepted the seek to the beginning; set stream-type=stream for \
+                data without positions"
             ]
         ))
     }

@@ -52,7 +52,7 @@ fn density(bench: &Bench) -> usize {
 
 /// Tech 3341, cases 15 to 19.
 #[test]
-fn sines_sampled_off_their_peaks() {
+fn the_true_peak_of_sines_sampled_off_their_peaks_is_measured() {
     let cases = [
         (0.50, 4.0, 0.0, -6.0),
         (0.50, 4.0, 45.0, -6.0),
@@ -72,7 +72,7 @@ fn sines_sampled_off_their_peaks() {
 
 /// Tech 3341, cases 20 to 23.
 #[test]
-fn a_period_that_is_twice_as_loud() {
+fn the_true_peak_of_a_louder_period_is_measured() {
     each_format(Mode::TRUE_PEAK, |bench, what| {
         let each = 4 / density(bench);
         let oversampled = low_passed(&burst(12_000));

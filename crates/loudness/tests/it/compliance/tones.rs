@@ -21,7 +21,7 @@ fn a_steady_tone_measures_its_level() {
 
 /// Tech 3341, cases 3, 4 and 5.
 #[test]
-fn gates_keep_quiet_passages_out() {
+fn the_gates_exclude_quiet_passages() {
     let cases: [&[(f64, f64)]; 3] = [
         &[(-36.0, 10.0), (-23.0, 60.0), (-36.0, 10.0)],
         &[

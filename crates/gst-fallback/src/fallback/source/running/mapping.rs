@@ -93,13 +93,13 @@ impl Running {
     fn exchange(&self, old: &gst::Pad, new: &gst::Pad) -> Result<(), glib::BoolError> {
         let (to_output, to_nothing) = (old.peer(), new.peer());
         let (Some(to_output), Some(to_nothing)) = (to_output, to_nothing) else {
-            return Err(glib::bool_error!("it is not linked"));
+            return Err(glib::bool_error!("the pad is not linked"));
         };
         old.unlink(&to_output)?;
         new.unlink(&to_nothing)?;
         for (pad, peer) in [(new, &to_output), (old, &to_nothing)] {
             let linked = pad.link(peer);
-            linked.map_err(|error| glib::bool_error!("cannot link: {error}"))?;
+            linked.map_err(|error| glib::bool_error!("cannot link the elements: {error}"))?;
         }
         let mut streams = lock(&self.streams);
         let Streams { list, extras, .. } = &mut *streams;
@@ -173,7 +173,7 @@ fn chosen(
     let entry = |map: &gst::Structure| map.get::<gst::Structure>(name);
     let (before, after) = match (entry(asked), entry(answer)) {
         (Ok(before), Ok(after)) => (before, after),
-        _ => return Err(format!("the answer has no entry {name}")),
+        _ => return Err(format!("the returned map has no entry {name}")),
     };
     let text =
         |entry: &gst::Structure, field: &str| entry.get::<Option<String>>(field).ok().flatten();

@@ -29,7 +29,7 @@ fn prerolling() -> Core {
 }
 
 #[test]
-fn unrendered_item_leaves_uncounted() {
+fn an_item_that_was_not_rendered_is_not_counted() {
     let mut core = playing();
     for n in 0..2 {
         core.handle_item(Item::Data(n, When::Now)).unwrap();
@@ -42,7 +42,7 @@ fn unrendered_item_leaves_uncounted() {
 }
 
 #[test]
-fn a_start_waits_for_data_and_commits_once() {
+fn a_start_waits_for_data_and_is_committed_once() {
     let mut core = prerolling();
     assert!(core.is_prerolling());
     let first = core.handle_item(Item::Data(1, When::Now)).unwrap();

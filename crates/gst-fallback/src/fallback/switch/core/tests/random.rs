@@ -411,7 +411,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn lives_of_raw_and_coded_inputs(settings in settings(), is_coded: bool, steps in steps()) {
+    fn random_raw_and_coded_inputs_keep_the_invariants(settings in settings(), is_coded: bool, steps in steps()) {
         let mut world = World::new(settings, is_coded);
         for step in steps {
             world.run(step);
